@@ -147,7 +147,7 @@ async def working(app: App) -> AsyncIterator[None]:
     try:
         yield
     finally:
-        page_loop.leave(patient=False)
+        page_loop.leave(finish_first=False)
         await looping
         extending.cancel()
         await asyncio.gather(extending, return_exceptions=True)

@@ -27,7 +27,7 @@ from shoal.queue.janitor import Janitor
 from shoal.queue.job import Fence, LostJob, RunListener
 from shoal.queue.queue import Queue
 from shoal.queue.states import Move
-from shoal.queue.wake import QuietWake, Wake, announcing
+from shoal.queue.wake import InProcessWake, Wake, announcing
 from shoal.settings import DatabaseSettings, Settings, SpeedProfile
 from shoal.store.bodies.folder import FolderBodies
 from shoal.store.sql.controller_addresses import SqlListeners
@@ -516,7 +516,7 @@ class _LastWords:
 
 
 def _wire(settings: Settings, clock: Clock, signals: Signals, database: "SqlDatabase", wake: Wake | None = None) -> App:
-    wake = wake or QuietWake(signals)
+    wake = wake or InProcessWake(signals)
     signals.subscribe(announcing(wake))
     pages = SqlPageStore()
     hosts = SqlHostStore()

@@ -84,7 +84,7 @@ def page_job_runner(app: App, lanes: Sequence[str] = (SHARED_LANE,)) -> "PageJob
 
     settings, clock, signals = app.settings, app.clock, app.signals
     pace, agent, limits = settings.pages.pace, settings.egress.user_agent, Limits.of(settings.egress)
-    ease = ease_of(pace)
+    latency_factor = ease_of(pace)
 
     def route(label: str | None) -> EgressRoute | None:
         proxy = None if label is None else Proxies(settings.egress.proxies).find(label)
@@ -100,9 +100,9 @@ def page_job_runner(app: App, lanes: Sequence[str] = (SHARED_LANE,)) -> "PageJob
         app.ingest,
         app.groups.store,
         app.hosts,
-        RateLimiter(app.hosts, pace.delay, ease, settings.hosts.longest_slow_delay),
+        RateLimiter(app.hosts, pace.delay, latency_factor, settings.hosts.longest_slow_delay),
         HostConnections(pace.connections, clock),
-        ThrottleTracker(settings.hosts, clock, ease=ease, delay=pace.delay.total_seconds()),
+        ThrottleTracker(settings.hosts, clock, latency_factor=latency_factor, delay=pace.delay.total_seconds()),
         PageJobRunner(
             EgressRoutes(route), agent, limits, settings.crawl.max_links, clock, settings.hosts.longest_retry_after
         ),

@@ -18,7 +18,7 @@ from shoal.page_jobs.leasing import PageLeases
 from shoal.page_jobs.long_poll import LongPoll
 from shoal.page_jobs.result import Result, ResultDelivery, Status
 from shoal.queue.job import Fence
-from shoal.queue.wake import QuietWake
+from shoal.queue.wake import InProcessWake
 from shoal.serve.application import application
 from shoal.serve.authentication import InProcessAuthenticator
 from shoal.serve.bots import MOST_JOBS, BotApi
@@ -38,7 +38,7 @@ def bots_of(bench: Bench) -> BotApi:
     clock, settings = bench.clock, BotSettings()
     places = RateLimiter(bench.hosts, timedelta(0), 0.0, timedelta(0), at_once=True)
     slots = PageLeases(bench.queue, SqlGroupStore(), places)
-    room = LongPoll[Any](QuietWake(bench.signals), clock, timedelta(seconds=1))
+    room = LongPoll[Any](InProcessWake(bench.signals), clock, timedelta(seconds=1))
     bots = Bots(bench.database, bench.queue, bench.ingest, slots, room, settings, clock, bench.signals)
     return BotApi(bots, clock, settings.max_result_bytes)
 

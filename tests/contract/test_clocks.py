@@ -10,7 +10,7 @@ import pytest
 from shoal.base.clock import FakeClock
 from shoal.base.store_clock import ClockStepped, OwnClockSetBack
 from shoal.hosts.rate import SlotRequest
-from shoal.hosts.throttle import HostNews
+from shoal.hosts.throttle import HostUpdate
 from shoal.queue.janitor import Janitor
 from shoal.queue.states import JobState as J
 from shoal.store.sql.clock import MARK_EVERY, ClockAnchor, WallClock, after_boot, after_check
@@ -160,16 +160,16 @@ async def test_a_hold_ends_after_its_own_length_when_the_clock_is_set_back(bench
     janitor = await watched(bench)
     origin = "http://example.org"
     host = (await bench.database.run(lambda tx: bench.hosts.numbers(tx, [origin])))[origin]
-    news = HostNews(origin, 429, 60 * SECOND)
-    await bench.database.run(lambda tx: bench.hosts.hear(tx, {host: news}))
+    news = HostUpdate(origin, 429, 60 * SECOND)
+    await bench.database.run(lambda tx: bench.hosts.record(tx, {host: news}))
     await bench.step(-HOUR)
     await janitor.run_once()
-    held = (await bench.database.read(lambda tx: bench.hosts.standings(tx, [host])))[host].held_for
+    held = (await bench.database.read(lambda tx: bench.hosts.states(tx, [host])))[host].held_for
     assert 50 <= held <= 60
     for _ in range(7):
         await bench.jump(10)
         await janitor.run_once()
-    assert (await bench.database.read(lambda tx: bench.hosts.standings(tx, [host])))[host].held_for == 0
+    assert (await bench.database.read(lambda tx: bench.hosts.states(tx, [host])))[host].held_for == 0
 
 
 async def test_the_store_clock_never_goes_back_and_meets_the_other_again(bench: Bench) -> None:

@@ -12,7 +12,7 @@ from shoal.base.database import Tx
 from shoal.base.ids import JobId, new_id
 from shoal.hosts.rate_limiter import RateLimiter
 from shoal.hosts.robots import RobotsRecord, RobotsState
-from shoal.hosts.throttle import HostNews
+from shoal.hosts.throttle import HostUpdate
 from shoal.page_jobs.leasing import PageLeases
 from shoal.page_jobs.spec import host_of
 from shoal.queue import states
@@ -107,9 +107,9 @@ async def test_a_host_that_is_held_is_left_alone_until_its_hold_ends(bench: Benc
     await known(bench, "a", "b")
     await add(bench, "a", 3, priority=90)
     await add(bench, "b", 3)
-    held = HostNews(url("a"), status=503, hold=600_000_000, first=1, most=1)
+    held = HostUpdate(url("a"), status=503, hold=600_000_000, first=1, most=1)
     numbers = await bench.database.run(lambda tx: bench.hosts.numbers(tx, [url("a")]))
-    await bench.database.run(lambda tx: bench.hosts.hear(tx, {numbers[url("a")]: held}))
+    await bench.database.run(lambda tx: bench.hosts.record(tx, {numbers[url("a")]: held}))
     assert set(hosts_of(await take(bench, 2))) == {"b"}
     await bench.jump(500)
     assert hosts_of(await take(bench, 5)) == ["b"]

@@ -32,7 +32,7 @@ from shoal.crawl.store import HostRate
 from shoal.hosts.rate import SlotRequest
 from shoal.hosts.rate_limiter import RateLimiter
 from shoal.hosts.robots import RobotsRecord, RobotsState
-from shoal.hosts.throttle import HostNews
+from shoal.hosts.throttle import HostUpdate
 from shoal.page_jobs.leasing import PageLeases
 from shoal.plan.policy import PolicyForm
 from shoal.plan.scheduler import Scheduler
@@ -488,13 +488,13 @@ async def ask_hosts(bench: Bench, crawl: Crawl) -> None:
     """All that walkers and desks ask of the host store: slots, holds, robots."""
     hosts, run = bench.hosts, bench.database.run
     numbers = await run(lambda tx: hosts.numbers(tx, [f"http://new{number}.example.org" for number in range(60)]))
-    await run(lambda tx: hosts.standings(tx, numbers.values()))
+    await run(lambda tx: hosts.states(tx, numbers.values()))
     await run(lambda tx: hosts.at_origins(tx, ["http://new1.example.org", "http://new99.example.org"]))
     await run(lambda tx: hosts.reserve(tx, [SlotRequest(host, 2, 1.0) for host in numbers.values()]))
-    news = {host: HostNews(SITE, 429, first=1, most=2, refused=[host]) for host in numbers.values()}
-    await run(lambda tx: hosts.hear(tx, news))
-    refused = {host: HostNews(SITE, refused=[7919]) for host in numbers.values()}
-    await run(lambda tx: hosts.hear(tx, refused))
+    news = {host: HostUpdate(SITE, 429, first=1, most=2, refused=[host]) for host in numbers.values()}
+    await run(lambda tx: hosts.record(tx, news))
+    refused = {host: HostUpdate(SITE, refused=[7919]) for host in numbers.values()}
+    await run(lambda tx: hosts.record(tx, refused))
     await run(lambda tx: bench.frontier.held_hosts(tx, crawl.number, 100))
     record = RobotsRecord(RobotsState.FOUND, "User-agent: *")
     for _ in range(2):

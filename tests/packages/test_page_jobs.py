@@ -13,7 +13,7 @@ from shoal.app import App, opened
 from shoal.base.errors import InvalidInput
 from shoal.base.ids import JobId, new_id
 from shoal.base.signals import Signals
-from shoal.hosts.throttle import HostNews
+from shoal.hosts.throttle import HostUpdate
 from shoal.page_jobs.batch import UNREADABLE, PageJobBatch, PutOff
 from shoal.page_jobs.group import Group, GroupConfig, GroupState
 from shoal.page_jobs.result import Result, ResultDelivery
@@ -318,8 +318,8 @@ async def test_a_job_whose_redirect_leads_to_a_host_that_is_held_is_put_off(app:
         try:
             await fetch(app, f"{there.url}/first")
             number = (await app.database.run(lambda tx: app.hosts.numbers(tx, [there.url])))[there.url]
-            held = {number: HostNews(there.url, status=429, hold=100_000_000, first=1, most=1)}
-            await app.database.run(lambda tx: app.hosts.hear(tx, held))
+            held = {number: HostUpdate(there.url, status=429, hold=100_000_000, first=1, most=1)}
+            await app.database.run(lambda tx: app.hosts.record(tx, held))
             await app.groups.make(GroupConfig.read({"urls": [f"{here.url}/a"]}))
             [lease] = await jobs.settle([], "w1", 1)
             put_off = await jobs.run(lease)

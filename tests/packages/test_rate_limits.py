@@ -13,7 +13,7 @@ from shoal.base.database import Tx, Work
 from shoal.base.errors import BackendUnavailable
 from shoal.base.signals import Signal, Signals
 from shoal.crawl.states import CrawlState
-from shoal.hosts.throttle import HostHeld, HostNews
+from shoal.hosts.throttle import HostHeld, HostUpdate
 from shoal.runners import make_walker
 from shoal.settings_loader import load
 from tests.packages.conftest import CLOCK, Answer, Crawler, ScriptedSite, html, serving
@@ -288,7 +288,7 @@ async def test_a_host_that_others_may_ask_sooner_does_not_make_us_take_it_again_
     async def hold() -> None:
         async def commit(tx: Tx) -> None:
             [host] = (await crawler.app.hosts.numbers(tx, [site.url])).values()
-            await crawler.app.hosts.hear(tx, {host: HostNews(site.url, 429, hold=300_000, first=1, most=1)})
+            await crawler.app.hosts.record(tx, {host: HostUpdate(site.url, 429, hold=300_000, first=1, most=1)})
 
         await crawler.app.database.run(commit)
 

@@ -184,7 +184,7 @@ async def test_a_host_that_asks_us_to_wait_with_its_robots_is_held(bench: Bench)
     async with serving(site((503, {"Retry-After": "600"}, ""))) as host:
         assert (await bench.rules(host)).state is RobotsState.UNREACHABLE
         numbers = await bench.database.run(lambda tx: SqlHostStore().numbers(tx, [host.url]))
-        standings = await bench.database.read(lambda tx: SqlHostStore().standings(tx, numbers.values()))
+        standings = await bench.database.read(lambda tx: SqlHostStore().states(tx, numbers.values()))
     assert [stands.held_for for stands in standings.values()] == [pytest.approx(600, abs=5)]
     [held] = [told for told in bench.told if isinstance(told, HostHeld)]
     assert (held.origin, held.status, held.why) == (host.url, 503, "retry_after")

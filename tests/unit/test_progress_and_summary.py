@@ -100,8 +100,8 @@ def test_what_failed_counts_as_to_be_tried_again_until_it_was() -> None:
 
 def test_plain_progress_is_one_line_whenever_there_is_news(capsys: pytest.CaptureFixture[str]) -> None:
     lines = PlainLines()
-    for standing in (STANDING, replace(STANDING, elapsed=30.0), replace(STANDING, pages=1300)):
-        lines.show(standing)
+    for snapshot in (STANDING, replace(STANDING, elapsed=30.0), replace(STANDING, pages=1300)):
+        lines.show(snapshot)
     out, err = capsys.readouterr()
     assert out == ""
     assert [line.split()[0] for line in err.splitlines()] == ["1,234", "1,300"]

@@ -64,13 +64,13 @@ async def test_a_worker_that_fails_is_told_of_at_once_and_followed_by_another(
     told: list[Signal] = []
     replaced = asyncio.Event()
 
-    def hear(signal: Signal) -> None:
+    def record(signal: Signal) -> None:
         told.append(signal)
         if [type(one) for one in told].count(WorkerStarted) == 2:
             replaced.set()
 
     def team(app: App) -> list[Worker]:
-        app.signals.subscribe(hear)
+        app.signals.subscribe(record)
         queue = Stumbling(app.database, app.queue._store, app.queue._lanes, app.settings.queue, app.signals)
         spawner = ChildSpawner(app.clock, app.signals, {}, command=["/nowhere/shoal"])
         context = WorkerContext(

@@ -103,7 +103,7 @@ class BotFetcher:
         return EgressRoute(egress, RobotsMemo(_RobotsFetcher(egress, self._settings, self._clock), self._clock))
 
 
-def _ignore(*heard: object) -> None:
+def _ignore(*args: object) -> None:
     """Ignore host responses: a bot tracks no host state."""
 
 

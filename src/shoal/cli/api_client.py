@@ -38,8 +38,8 @@ class Send(Protocol):
 
 
 PAGE = 200  # items per page of a list
-PATIENCE = timedelta(seconds=60)
-FILE_PATIENCE = timedelta(minutes=10)  # long: after a timeout, nobody knows whether the file was accepted
+TIMEOUT = timedelta(seconds=60)
+FILE_TIMEOUT = timedelta(minutes=10)  # long: after a timeout, nobody knows whether the file was accepted
 LARGEST_ANSWER = 256_000_000
 LISTS = {
     "analysis": "shoal analyses ls",
@@ -265,13 +265,13 @@ async def _remote(settings: ClientSettings) -> AsyncIterator[ApiClient]:
     if isinstance(url, UrlRefusal):
         raise BadConfig("SHOAL_SERVER", url.problem, "write it as https://host:port")
     login = _login(settings)
-    limits = Limits(total_timeout=PATIENCE, idle_timeout=PATIENCE, max_body_bytes=LARGEST_ANSWER)
-    for_files = replace(limits, total_timeout=FILE_PATIENCE, idle_timeout=FILE_PATIENCE)
+    limits = Limits(total_timeout=TIMEOUT, idle_timeout=TIMEOUT, max_body_bytes=LARGEST_ANSWER)
+    for_files = replace(limits, total_timeout=FILE_TIMEOUT, idle_timeout=FILE_TIMEOUT)
     egress = Egress(AddressRule(named=frozenset({endpoint(url)})), limits)
 
     async def send(method: str, target: str, body: bytes, kind: str = JSON) -> tuple[int, bytes]:
-        headers, patience = (("Content-Type", kind), *login), limits if kind == JSON else for_files
-        outcome = await egress.fetch(Request(server + target, method, headers, body, patience))
+        headers, limits_used = (("Content-Type", kind), *login), limits if kind == JSON else for_files
+        outcome = await egress.fetch(Request(server + target, method, headers, body, limits_used))
         if isinstance(outcome, Failure):
             why = f"{outcome.code}: {outcome.message.rstrip('.')}"
             raise BackendUnavailable(server, why, TLS_FIX if outcome.code.startswith("tls_") else SERVER_FIX)

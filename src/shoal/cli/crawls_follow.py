@@ -161,14 +161,14 @@ class Watched:
 
 async def _until_still(api: ApiClient, crawl_id: str, clock: Clock) -> CrawlStatus:
     """Wait for the end of the crawl. Print a hint if no worker takes it, since it would wait for ever."""
-    patience: float | None = clock.monotonic() + WORKER_SECONDS
+    deadline: float | None = clock.monotonic() + WORKER_SECONDS
     while True:
         seen = await _seen(api, crawl_id)
         if seen.crawl.state in STILL:
             return seen
-        if patience is not None and clock.monotonic() >= patience and seen.crawl.state is CrawlState.QUEUED:
+        if deadline is not None and clock.monotonic() >= deadline and seen.crawl.state is CrawlState.QUEUED:
             note("Waiting for a worker; start one with `shoal worker` or `shoal serve --workers 1`.")
-            patience = None
+            deadline = None
         await clock.sleep(LOOK_SECONDS)
 
 

@@ -48,7 +48,7 @@ class ProgressSnapshot:
     refusals: tuple[tuple[str, int], ...] = ()  # number of 4xx and 5xx pages, without zeros
 
     @property
-    def news(self) -> tuple[object, ...]:
+    def facts(self) -> tuple[object, ...]:
         """The values whose change makes a new line worth printing."""
         return self.pages, self.errors, self.waiting, self.held, self.refusals
 
@@ -74,7 +74,7 @@ class Screen(Protocol):
 
     period: float
 
-    def show(self, standing: ProgressSnapshot) -> None: ...
+    def show(self, snapshot: ProgressSnapshot) -> None: ...
 
     def say(self, text: str) -> None:
         """Print a line that stays."""
@@ -133,7 +133,7 @@ class Progress:
             await self._clock.sleep(self._screen.period)
             if self._clock.monotonic() - self._looks[-1][0] > LOOK_SECONDS - DRAW_SECONDS / 2:
                 await self._look()
-            self._screen.show(self.standing())
+            self._screen.show(self.snapshot())
 
     async def _look(self) -> None:
         with suppress(TimeError):  # the store is busy or unavailable, and the walker handles that
@@ -146,7 +146,7 @@ class Progress:
         """The pages of all walkers: our own count if it is newer, else the count last read from the store."""
         return max(self._here.tally.pages, self._counts.pages)
 
-    def standing(self) -> ProgressSnapshot:
+    def snapshot(self) -> ProgressSnapshot:
         tally, rate = self._here.tally, self._rate()
         return ProgressSnapshot(
             pages=self._pages,
@@ -199,10 +199,10 @@ class PlainLines:
     def __init__(self) -> None:
         self._shown: tuple[object, ...] = (0, 0, 0, None, ())
 
-    def show(self, standing: ProgressSnapshot) -> None:
-        if standing.news != self._shown:
-            self._shown = standing.news
-            note(", ".join(standing.words()))
+    def show(self, snapshot: ProgressSnapshot) -> None:
+        if snapshot.facts != self._shown:
+            self._shown = snapshot.facts
+            note(", ".join(snapshot.words()))
 
     def say(self, text: str) -> None:
         note(text)
@@ -225,10 +225,10 @@ class LiveLine:
         self._live = Live(console=Console(stderr=True), auto_refresh=False, transient=True)
         self._live.start()
 
-    def show(self, standing: ProgressSnapshot) -> None:
+    def show(self, snapshot: ProgressSnapshot) -> None:
         from rich.text import Text
 
-        first, mark, rest = " · ".join(standing.words()).partition(" ")
+        first, mark, rest = " · ".join(snapshot.words()).partition(" ")
         dots = str(self._spinner.render(self._live.console.get_time()))
         line = Text.assemble(dots, " ", (first, "bold"), mark, rest, no_wrap=True, overflow="ellipsis")
         self._live.update(line, refresh=True)

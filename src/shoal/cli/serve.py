@@ -154,7 +154,7 @@ class Controller:
             app.check_store,
             lambda: (metrics.render(), metrics.content_type),
             app.clock,
-            lambda: app.wake.trouble,
+            lambda: app.wake.problem,
             lambda: self._workers[0].full_storage if self._workers else {},
         )
 

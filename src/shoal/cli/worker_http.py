@@ -39,7 +39,7 @@ async def probed(
         app.check_store,
         lambda: (metrics.render(), metrics.content_type),
         app.clock,
-        lambda: app.wake.trouble,
+        lambda: app.wake.problem,
         full_storage,
     )
     authenticator = TokenAuthenticator(app.tokens(), AuthThrottle(app.clock), settings, app.signals)

@@ -278,7 +278,7 @@ class _Xml:
         path = f"{paths[-1]}/{name[:64]}"
         paths.append(path)
         if self._text is not None and paths[-2] in _WITH_LOC:
-            self._spare = self._heard()
+            self._spare = self._collected()
         if path in _TEXTS:
             self._listen()
         elif path in _ITEMS:
@@ -297,7 +297,7 @@ class _Xml:
     def _finish(self, item: str) -> None:
         """Finish an entry. Without a URL element, use the entry's text, or a feed item's `guid` or `rdf:about`."""
         if self._text is not None:
-            self._spare = self._heard()
+            self._spare = self._collected()
         if self._listed:
             return
         if self._spare.strip():
@@ -322,7 +322,7 @@ class _Xml:
         self._text, self._length = [], 0
         self._parser.CharacterDataHandler = self._data
 
-    def _heard(self) -> str:
+    def _collected(self) -> str:
         text, self._text = "".join(self._text or ()), None
         self._parser.CharacterDataHandler = None
         return text
@@ -334,11 +334,11 @@ class _Xml:
         elif self._text is None:
             return
         elif path in _URLS:
-            self._list(self._heard())
+            self._list(self._collected())
         elif path in _DATES:
-            self._dated(self._heard().strip()[:LONGEST_TEXT] or None)
+            self._dated(self._collected().strip()[:LONGEST_TEXT] or None)
         elif path == _GUID:
-            self._spare = self._heard()
+            self._spare = self._collected()
 
     def _list(self, written: str) -> None:
         if self._listed and self._sitemap.kind is SitemapKind.FEED:

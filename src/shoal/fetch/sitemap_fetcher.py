@@ -23,7 +23,7 @@ if TYPE_CHECKING:  # most hosts have no sitemap at the default location
 MAX_BYTES: Final = 50 * 1024 * 1024
 SMALL_BYTES: Final = 2 * 1024 * 1024  # memory limit per concurrent sitemap fetch
 TOO_LARGE: Final = "body_too_large"
-PATIENCE: Final = timedelta(minutes=5)  # for up to 50 MB
+TOTAL_TIMEOUT: Final = timedelta(minutes=5)  # for up to 50 MB
 GZIPPED: Final = ("gzip", "x-gzip")
 
 
@@ -101,7 +101,7 @@ class SitemapFetcher:
         self._egress = egress
         self._headers = headers
         self._limits = replace(
-            limits, max_body_bytes=MAX_BYTES, max_decoded_bytes=MAX_BYTES, cut_body=True, total_timeout=PATIENCE
+            limits, max_body_bytes=MAX_BYTES, max_decoded_bytes=MAX_BYTES, cut_body=True, total_timeout=TOTAL_TIMEOUT
         )
         self._small = replace(self._limits, max_body_bytes=SMALL_BYTES, cut_body=False)
         self._blocked = blocked

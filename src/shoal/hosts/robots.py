@@ -153,10 +153,10 @@ class Rules:
     def reachable(self) -> bool:
         return self.state is not RobotsState.UNREACHABLE
 
-    def sitemaps_at(self, home: str) -> list[tuple[str, str]]:
+    def sitemaps_at(self, host_origin: str) -> list[tuple[str, str]]:
         """Return the sitemaps that the file of this host names: each as an absolute URL and as written. The protocol
         requires absolute URLs; like other crawlers, we resolve a path against the host."""
-        return [(_absolute(f"{home}/robots.txt", written), written) for written in self.sitemaps]
+        return [(_absolute(f"{host_origin}/robots.txt", written), written) for written in self.sitemaps]
 
     def allows(self, url: Url) -> bool:
         return self.decide(url).allowed

@@ -78,7 +78,7 @@ class LocalCrawl:
         self._delivered = array("q")  # hashes of the URLs whose pages the walker delivered: eight bytes per page
         self._last_read = 0  # number of the last page read from the store
         self._lease: Lease | None = None
-        self._vigil: LeaseRenewer | None = None
+        self._renewer: LeaseRenewer | None = None
         self._watched = AsyncExitStack()  # ends the lease renewal
         self._walker: Walker | None = None
         self._pausing: str | None = None
@@ -124,7 +124,7 @@ class LocalCrawl:
             except StateConflict:
                 await self._look_again()
         self._lease = lease
-        self._vigil = await self._watched.enter_async_context(LeaseRenewer(self._app.queue, lease, self._app.clock))
+        self._renewer = await self._watched.enter_async_context(LeaseRenewer(self._app.queue, lease, self._app.clock))
         return True
 
     async def _look_again(self) -> None:
@@ -181,15 +181,15 @@ class LocalCrawl:
 
     async def _walk(self) -> None:
         assert self._lease is not None
-        assert self._vigil is not None
+        assert self._renewer is not None
         self._walker = make_walker(
             self._app,
             self.crawl,
             self._lease.fence,
-            self._vigil.trusted,
+            self._renewer.trusted,
             settled=self._settled,
             has_capacity=lambda: self._stream.has_capacity,
-            renew=self._vigil.renew,
+            renew=self._renewer.renew,
         )
         if self._pausing is not None:
             self._walker.leave(self._pausing)

@@ -69,7 +69,7 @@ class Metrics:
         self._refusals = self._counter("shoal_callers_refused", "Wrong credentials, until their sender had to wait.")
         self._requests = self._counter("shoal_http_requests", "Requests answered.", "method", "route", "status")
         self._request_time = self._histogram("shoal_http_request_seconds", "Time to answer a request.", "route")
-        self.heard: Mapping[str, Callable[[Any], None]] = {
+        self.handlers: Mapping[str, Callable[[Any], None]] = {
             "ChoreFailed": self._chore_failed,
             "ClockStepped": lambda signal: self._clock_steps.labels(signal.direction).inc(),
             "JobEnqueued": self._job_enqueued,
@@ -96,7 +96,7 @@ class Metrics:
         }
 
     def listen(self, signal: Signal) -> None:
-        count = self.heard.get(type(signal).__name__)
+        count = self.handlers.get(type(signal).__name__)
         if count is not None:
             count(signal)
 

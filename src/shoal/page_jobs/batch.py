@@ -20,7 +20,7 @@ from shoal.egress import Failure
 from shoal.fetch.page_fetcher import Fetched
 from shoal.hosts.rate_limiter import HostConnections, RateLimiter
 from shoal.hosts.store import HostStore
-from shoal.hosts.throttle import HostAnswer, HostNews, ThrottleTracker, emit_holds
+from shoal.hosts.throttle import HostAnswer, HostUpdate, ThrottleTracker, emit_holds
 from shoal.page_jobs.ingest import Ingest, Settlement
 from shoal.page_jobs.leasing import PageLeases, PageTask, PutOff
 from shoal.page_jobs.result import ResultDelivery
@@ -108,11 +108,11 @@ class PageJobBatch:
         turns = _HostTurns(self._database, self._places, self._connections, self._watch, self._clock)
         turns.hosts[host_of(task.work.url)] = task.host
 
-        def heard(url: Url, fetched: Fetched) -> None:
+        def on_response(url: Url, fetched: Fetched) -> None:
             if fetched.chain is None:
                 self._pages[status_class(fetched.status)] += 1
                 self._bytes[status_class(fetched.status)] += fetched.bytes
-            self._watch.hear(_answer(task, url, turns.hosts[origin(url)], fetched))
+            self._watch.record(_answer(task, url, turns.hosts[origin(url)], fetched))
 
         def blocked(failure: Failure) -> None:
             detail = failure.operator_detail or failure.message
@@ -121,7 +121,7 @@ class PageJobBatch:
             )
 
         try:
-            return ResultDelivery(lease.fence, await self._runner.run(task.work, heard, blocked, turns))
+            return ResultDelivery(lease.fence, await self._runner.run(task.work, on_response, blocked, turns))
         except HostBusy as busy:
             return PutOff(lease.fence, busy.seconds)
 
@@ -137,22 +137,22 @@ class PageJobBatch:
     async def settle(self, results: Sequence[ResultDelivery | PutOff], holder: str, want: int) -> list[Lease]:
         """Store results and lease more jobs in one commit; results whose lease was lost are dropped. Only jobs with a
         host slot within the next two seconds are leased; `start_in` says when."""
-        news = self._watch.news()
+        updates = self._watch.updates()
         asked_at = self._clock.monotonic()
         try:
-            turn = await self._database.run(lambda tx: self._commit(tx, results, holder, want, news))
+            turn = await self._database.run(lambda tx: self._commit(tx, results, holder, want, updates))
         except BaseException:
             self._watch.forget()
             raise
         self._watch.learn(turn.holds)
-        emit_holds(self._signals, news, turn.holds)
-        self._tell_pages()
+        emit_holds(self._signals, updates, turn.holds)
+        self._emit_pages()
         if len(self._tasks) > MOST_TASKS:  # leased but never started; nearly all were handed back
             self._tasks = dict(list(self._tasks.items())[-MOST_TASKS // 2 :])
         self._tasks |= {task.lease.fence: (task, asked_at + task.start_in) for task in turn.tasks}
         return [task.lease for task in turn.tasks]
 
-    def _tell_pages(self) -> None:
+    def _emit_pages(self) -> None:
         if self._pages:
             self._signals.emit(PagesSettled(pages=dict(self._pages), bytes=dict(self._bytes)))
             self._pages.clear()
@@ -168,14 +168,14 @@ class PageJobBatch:
         results: Sequence[ResultDelivery | PutOff],
         holder: str,
         want: int,
-        news: dict[int, HostNews],
+        updates: dict[int, HostUpdate],
     ) -> _Turn:
         deliveries = [one for one in results if isinstance(one, ResultDelivery)]
         put_off = [one.move for one in results if isinstance(one, PutOff)]
         request = self._slots.by_host(LeaseRequest(holder, [KIND], list(self._lanes)))
         turn = _Turn(await self._ingest.settle_in(tx, request, deliveries, want, put_off))
-        if news:
-            turn.holds = await self._hosts.hear(tx, news)
+        if updates:
+            turn.holds = await self._hosts.record(tx, updates)
         turn.tasks = await self._slots.reserve(tx, turn.settlement.leases)
         turn.settlement.leases = [task.lease for task in turn.tasks]
         return turn
@@ -200,12 +200,12 @@ class _HostTurns:
         self.hosts: dict[str, int] = {}
 
     async def wait(self, url: Url) -> None:
-        home = origin(url)
+        host_origin = origin(url)
         give_up_at = self._clock.monotonic() + LONGEST_HOP
         while True:
             asked_at = self._clock.monotonic()
-            place = await self._database.run(lambda tx: self._places.next_at(tx, home, LONGEST_HOP))
-            self.hosts[home] = place.host
+            place = await self._database.run(lambda tx: self._places.next_at(tx, host_origin, LONGEST_HOP))
+            self.hosts[host_origin] = place.host
             if place.granted:
                 break
             if asked_at + place.seconds > give_up_at:

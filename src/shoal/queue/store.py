@@ -79,9 +79,9 @@ class JobStore(Protocol):
         moves, whose jobs have moved on. A returned job waits in its lane again."""
         ...
 
-    async def other_run_waits(self, tx: Tx, job_id: JobId, patience: timedelta) -> bool:
+    async def other_run_waits(self, tx: Tx, job_id: JobId, min_wait: timedelta) -> bool:
         """Return whether a job of another run, of the same priority or higher, has been due in the same lane for
-        longer than `patience`, which means that no worker was free for it."""
+        longer than `min_wait`, which means that no worker was free for it."""
         ...
 
     async def cancel_waiting(self, tx: Tx, run_id: str, reason: str) -> int:

@@ -208,8 +208,8 @@ class PageChild(Generic[R]):
                     self._working = asyncio.create_task(self._work())
             case HandBack(reason):
                 self._loop.hand_back(reason)
-            case Leave(_, patient):
-                self._loop.leave(patient=patient)
+            case Leave(_, finish_first):
+                self._loop.leave(finish_first=finish_first)
             case _:
                 raise AssertionError(message)
 

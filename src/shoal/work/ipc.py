@@ -39,11 +39,11 @@ class Renewed:
 
 @dataclass(frozen=True, slots=True)
 class Leave:
-    """Hand back the job and wait for the next one. A page child settles, hands back the rest and exits; with `patient`
-    it first finishes the jobs it holds."""
+    """Hand back the job and wait for the next one. A page child settles, hands back the rest and exits; with
+    `finish_first` it first finishes the jobs it holds."""
 
     reason: str
-    patient: bool = False
+    finish_first: bool = False
 
 
 @dataclass(frozen=True, slots=True)

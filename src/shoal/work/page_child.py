@@ -32,7 +32,7 @@ class PageChildProcess:
         self._version = 0  # of the configuration that the child was sent last
         self._paused = False
         self._stopping = False
-        self._patient = False
+        self._finish_first = False
 
     async def run(self) -> None:
         """Keep a child running while there are page jobs, until `leave`."""
@@ -52,7 +52,7 @@ class PageChildProcess:
             if self._child.is_silent(longest_silence):
                 self._kill(KillReason.SILENT)
             elif self._child.memory >= self._context.settings.child_memory and not self._stopping:
-                self._child.send(Leave("worn", patient=True))
+                self._child.send(Leave("worn", finish_first=True))
 
     def nudge(self, *, pass_on: bool) -> None:
         """Note that a job may be waiting. The child has its own notifications; `pass_on` if they may be slower."""
@@ -117,13 +117,13 @@ class PageChildProcess:
             self._changed.clear()
             await self._changed.wait()
 
-    def leave(self, *, patient: bool) -> None:
-        """Lease nothing more, and let the child exit: at once, or after its jobs have finished if `patient`."""
+    def leave(self, *, finish_first: bool) -> None:
+        """Lease nothing more, and let the child exit: at once, or after its jobs have finished if `finish_first`."""
         self._stopping = True
-        self._patient = patient
+        self._finish_first = finish_first
         self._nudged.set()
         if self._child is not None:
-            self._child.send(Leave("shutdown", patient))
+            self._child.send(Leave("shutdown", finish_first))
 
     def kill(self) -> None:
         self._kill(KillReason.SHUTDOWN)
@@ -173,7 +173,7 @@ class PageChildProcess:
         self._child, self._killed = child, None
         self._configure()
         if self._stopping:
-            child.send(Leave("shutdown", self._patient))
+            child.send(Leave("shutdown", self._finish_first))
         try:
             done = await child.result()
             how = await child.wait()

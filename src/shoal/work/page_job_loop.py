@@ -96,7 +96,7 @@ class PageJobLoop(Generic[R]):
         self._paused = False
         self._is_leasing = False  # a commit that may lease is under way
         self._leave_at: float | None = None
-        self._patient = False
+        self._finish_first = False
         self._changes: set[asyncio.Task[None]] = set()  # of single jobs, such as a failed attempt
         self._stalled: set[Fence] = set()
 
@@ -156,13 +156,13 @@ class PageJobLoop(Generic[R]):
         self._suspects.clear()
         self._changed.set()
 
-    def leave(self, *, patient: bool) -> None:
-        """Lease nothing more and end. If `patient`, all jobs in hand finish first; otherwise running jobs have a moment
-        to finish, and the rest are handed back."""
-        self._patient = patient
+    def leave(self, *, finish_first: bool) -> None:
+        """Lease nothing more and end. If `finish_first`, all jobs in hand finish first; otherwise running jobs have a
+        moment to finish, and the rest are handed back."""
+        self._finish_first = finish_first
         if self._leave_at is None:
             self._leave_at = self._clock.monotonic() + LEAVE_SECONDS
-        if not patient:
+        if not finish_first:
             self.hand_back("shutdown")
         self._changed.set()
 
@@ -293,10 +293,10 @@ class PageJobLoop(Generic[R]):
                 self._stalled.add(fence)
                 self._running[fence].cancel()
         stale: list[Lease] = []
-        while self._ahead and now - self._ahead[0][0] > AHEAD_SECONDS and not self._patient:
+        while self._ahead and now - self._ahead[0][0] > AHEAD_SECONDS and not self._finish_first:
             stale.append(self._ahead.popleft()[1])
         self._release(stale, "no_slot")
-        if self._leave_at is not None and not self._patient and now > self._leave_at:
+        if self._leave_at is not None and not self._finish_first and now > self._leave_at:
             for task in list(self._running.values()):
                 task.cancel()
 

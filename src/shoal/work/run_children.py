@@ -58,7 +58,7 @@ class RunChildren:
         # By fence: a job may be leased again before its previous child has been dealt with.
         self._active: dict[Fence, RunChild] = {}
         self._idle: list[ChildProcess] = []
-        self._attending: set[asyncio.Task[None]] = set()
+        self._supervising: set[asyncio.Task[None]] = set()
         self._discarded: set[asyncio.Task[str]] = set()
         self._changed = asyncio.Event()
         self._is_leasing = False  # a lease request is under way
@@ -166,11 +166,11 @@ class RunChildren:
             self._changed.clear()
             await self._changed.wait()
 
-    def leave(self, *, patient: bool) -> None:
-        """Lease nothing more; ask every child to hand back its job, or let them finish if `patient`."""
+    def leave(self, *, finish_first: bool) -> None:
+        """Lease nothing more; ask every child to hand back its job, or let them finish if `finish_first`."""
         self._stopping = True
         self._hand_back = "shutdown"
-        if not patient:
+        if not finish_first:
             for run in self._active.values():
                 run.hand_back("shutdown")
 
@@ -180,14 +180,14 @@ class RunChildren:
 
     async def settled(self) -> None:
         """Wait until no job is in hand."""
-        while self._attending:
-            await asyncio.wait(set(self._attending))
+        while self._supervising:
+            await asyncio.wait(set(self._supervising))
 
     async def end(self) -> None:
         """Kill all children and wait for their exit."""
-        for task in self._attending:
+        for task in self._supervising:
             task.cancel()
-        await asyncio.gather(*self._attending, return_exceptions=True)
+        await asyncio.gather(*self._supervising, return_exceptions=True)
         children = [*self._idle, *(run.child for run in self._active.values())]
         for child in children:
             child.kill()
@@ -209,9 +209,9 @@ class RunChildren:
         if self._hand_back is not None:
             run.hand_back(self._hand_back)
         self._apply_size()  # the concurrency may have been reduced while the job was being leased
-        task = asyncio.create_task(self._attend(run))
-        self._attending.add(task)
-        task.add_done_callback(self._attending.discard)
+        task = asyncio.create_task(self._supervise(run))
+        self._supervising.add(task)
+        task.add_done_callback(self._supervising.discard)
         await context.settle(context.queue.began(lease.fence, context.node_id, child.pid, context.config))
 
     def _apply_size(self) -> None:
@@ -229,7 +229,7 @@ class RunChildren:
             self._discard(child)
         return None
 
-    async def _attend(self, run: RunChild) -> None:
+    async def _supervise(self, run: RunChild) -> None:
         """Wait for the child's result and settle the job if the child did not."""
         done = await run.child.result()
         context = self._context

@@ -228,7 +228,7 @@ class Worker:
     def _on_wake(self) -> None:
         self._woken.set()
         if self._pages is not None:
-            self._pages.nudge(pass_on=not self._wake.swift)
+            self._pages.nudge(pass_on=not self._wake.is_shared)
 
     def _on_service_ended(self, service: "asyncio.Task[None]") -> None:
         """Shut down if a service failed: without heartbeats or a watch, the worker cannot do its work."""
@@ -249,11 +249,11 @@ class Worker:
         """Ask every child to hand back its job, wait for the grace period, then kill. An infinite grace period lets the
         jobs finish."""
         grace = self._context.settings.shutdown_grace
-        patient = grace == timedelta.max
+        finish_first = grace == timedelta.max
         for pool in self._pools:
-            pool.leave(patient=patient)
+            pool.leave(finish_first=finish_first)
         if not self._hurried:
-            await self._wait_until_settled(None if patient else grace)
+            await self._wait_until_settled(None if finish_first else grace)
         self._kill()
         await self._wait_until_settled(KILL_TIMEOUT)
 

@@ -21,7 +21,7 @@ class RobotsRules(Protocol):
 
     def denies(self, url: Url) -> bool: ...
 
-    def knows(self, home: str) -> bool: ...
+    def knows(self, host_origin: str) -> bool: ...
 
     def sitemaps(self, url: Url) -> list[str]: ...
 
@@ -93,7 +93,7 @@ class Admission:
 
         Sitemaps that a robots.txt names are added to `batch`.
         """
-        if self._throttle.is_attentive and self._throttle.holds(task.host):
+        if self._throttle.counts_successes and self._throttle.holds(task.host):
             return Settled(task, Fate.OPEN, untried=True)
         if task.kind is UrlKind.SITEMAP:
             return self._check_sitemap(task, batch)

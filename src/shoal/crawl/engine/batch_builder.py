@@ -120,7 +120,7 @@ class BatchBuilder:
     def cut(self) -> WalkerBatch:
         """Return the batch for the commit that starts now, and begin the next one."""
         batch, self.pending = self.pending, WalkerBatch()
-        batch.hosts = self._throttle.news()
+        batch.hosts = self._throttle.updates()
         self.held -= len(batch.settled)
         self._budget.reported()
         return batch

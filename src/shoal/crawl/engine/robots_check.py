@@ -51,7 +51,7 @@ class AllowAll:
     def denies(self, url: Url) -> bool:
         return False
 
-    def knows(self, home: str) -> bool:
+    def knows(self, host_origin: str) -> bool:
         return True
 
     def sitemaps(self, url: Url) -> list[str]:
@@ -75,7 +75,7 @@ class RobotsCheck:
         source: RobotsSource,
         ttl: timedelta = timedelta(days=1),
         capacity: int = MOST_RULES,
-        stumbled: Callable[[str, ShoalError], None] = lambda home, error: None,
+        stumbled: Callable[[str, ShoalError], None] = lambda host_origin, error: None,
     ) -> None:
         self._source = source
         self._stumbled = stumbled  # is called with a host whose rules the store could not load
@@ -89,12 +89,12 @@ class RobotsCheck:
 
     def judge(self, url: Url) -> RobotsAnswer:
         """Return whether the URL may be fetched, as far as the rules of its host are known."""
-        home = origin(url)
-        if home not in self._rules:
+        host_origin = origin(url)
+        if host_origin not in self._rules:
             return RobotsAnswer.UNKNOWN
-        rules = self._rules[home]
+        rules = self._rules[host_origin]
         if rules is None or not rules.reachable:
-            self._lost[home] = self._rules.pop(home)  # the next attempt loads them again
+            self._lost[host_origin] = self._rules.pop(host_origin)  # the next attempt loads them again
             return RobotsAnswer.UNREACHABLE
         return RobotsAnswer.ALLOWED if rules.allows(url) else RobotsAnswer.DENIED
 
@@ -103,9 +103,9 @@ class RobotsCheck:
         rules = self._rules.get(origin(url))
         return rules is not None and bool(rules.rules) and rules.reachable and not rules.allows(url)
 
-    def knows(self, home: str) -> bool:
+    def knows(self, host_origin: str) -> bool:
         """Return whether the rules of a host are known."""
-        return self._rules.get(home) is not None
+        return self._rules.get(host_origin) is not None
 
     def why(self, url: Url) -> RobotsUnavailable:
         """Return why the robots.txt of a URL that `judge` just held back is unreachable."""
@@ -118,17 +118,19 @@ class RobotsCheck:
 
     def sitemaps(self, url: Url) -> list[str]:
         """Return the sitemaps that the robots.txt of the URL's host names, if it is known."""
-        home = origin(url)
-        rules = self._rules.get(home)
-        return [] if rules is None else [sitemap for sitemap, _ in rules.sitemaps_at(home)]
+        host_origin = origin(url)
+        rules = self._rules.get(host_origin)
+        return [] if rules is None else [sitemap for sitemap, _ in rules.sitemaps_at(host_origin)]
 
     def ask(self, url: Url, then: Callable[[], None]) -> None:
         """Load the rules of the URL's host, and call `then` when they are known."""
-        home = origin(url)
-        waiting = self._waiting.setdefault(home, [])
+        host_origin = origin(url)
+        waiting = self._waiting.setdefault(host_origin, [])
         waiting.append(then)
-        if home not in self._asking:  # after an outage a walker may ask again while the first load is still running
-            self._asking[home] = asyncio.create_task(self._learn(home))
+        if (
+            host_origin not in self._asking
+        ):  # after an outage a walker may ask again while the first load is still running
+            self._asking[host_origin] = asyncio.create_task(self._learn(host_origin))
         if self._clearing is None:
             self._clearing = asyncio.get_running_loop().call_later(self._ttl_seconds, self.forget)
 
@@ -154,16 +156,16 @@ class RobotsCheck:
             task.cancel()
         self._asking.clear()
 
-    async def _learn(self, home: str) -> None:
+    async def _learn(self, host_origin: str) -> None:
         try:
-            rules = await self._source.rules_of(home)
+            rules = await self._source.rules_of(host_origin)
             self._evict_for(1 + len(rules.rules))
-            self._rules[home] = rules
+            self._rules[host_origin] = rules
         except ShoalError as error:  # the store is unavailable or full
-            self._rules[home] = None
-            self._stumbled(home, error)
+            self._rules[host_origin] = None
+            self._stumbled(host_origin, error)
         finally:
-            self._asking.pop(home, None)
-            self._rules.setdefault(home, None)
-            for then in self._waiting.pop(home, []):
+            self._asking.pop(host_origin, None)
+            self._rules.setdefault(host_origin, None)
+            for then in self._waiting.pop(host_origin, []):
                 then()

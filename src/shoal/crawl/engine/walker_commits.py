@@ -13,7 +13,7 @@ from shoal.crawl.frontier.traps import pattern_of
 from shoal.crawl.frontier.values import Control, NewUrl, Settled, Turn, WalkerBatch, key_of
 from shoal.crawl.journal import messages
 from shoal.crawl.journal.entry import JournalEntry
-from shoal.crawl.journal.reporter import JournalNews
+from shoal.crawl.journal.reporter import JournalUpdate
 from shoal.crawl.lifecycle.crawls import KIND, Crawls
 from shoal.crawl.scope.seeds import seeds_of
 from shoal.crawl.states import TERMINAL, CrawlState
@@ -36,7 +36,7 @@ class TurnRequest(Struct, frozen=True):
     want: int
     in_flight: int
     slice_over: bool = False
-    news: JournalNews | None = None  # for the journal
+    update: JournalUpdate | None = None  # for the journal
 
 
 class WalkerCommits:
@@ -121,7 +121,7 @@ class WalkerCommits:
         return turn
 
     async def _refill(self, tx: Tx, ask: TurnRequest, holds: dict[int, float]) -> Turn:
-        """Take more URLs, and write the news to the journal."""
+        """Take more URLs, and write the journal entries."""
         counts = await self._spent(tx)
         want = await self._affordable(tx, ask, counts)
         taken = await self._frontier.take(
@@ -137,10 +137,10 @@ class WalkerCommits:
         if any(task.is_suspect for task in work):  # alone in flight: a crash now is the URL's, not the job's
             await self._queue.mark_settled(tx, self.fence)
         if not ask.in_flight and not work:
-            await self._idle(tx, turn, ask.news)
+            await self._idle(tx, turn, ask.update)
             turn.others_wait = not turn.drained and await self._others_wait(tx, ask)
-        if ask.news is not None and not turn.is_journaled:
-            await self._narrate(tx, ask.news, turn)
+        if ask.update is not None and not turn.is_journaled:
+            await self._write_journal(tx, ask.update, turn)
         return turn
 
     def change(self, crawl: Crawl, pace: HostRate) -> None:
@@ -173,14 +173,14 @@ class WalkerCommits:
         report.walked += self._uncounted
         await self._database.run(commit)
 
-    async def _narrate(self, tx: Tx, news: JournalNews, turn: Turn) -> None:
-        """Write the news of this commit to the journal."""
-        number, lines = self._crawl.number, list(news.lines)
-        if news.found:
+    async def _write_journal(self, tx: Tx, update: JournalUpdate, turn: Turn) -> None:
+        """Write the journal entries of this commit."""
+        number, lines = self._crawl.number, list(update.lines)
+        if update.found:
             turn.found = (await self._crawls.store.counts(tx, number)).opened
             lines += [messages.found(turn.found)] if turn.found != self._found else []
-        if news.depth is not None:
-            lines += await self._finish_depth(tx, news.depth, turn)
+        if update.depth is not None:
+            lines += await self._finish_depth(tx, update.depth, turn)
         await self._journal.write(tx, number, lines)
         turn.is_journaled = True
 
@@ -191,7 +191,7 @@ class WalkerCommits:
         turn.finished = shallowest - 1
         return await self._journal.finish_depth(tx, self._crawl.number, turn.finished)
 
-    async def _idle(self, tx: Tx, turn: Turn, news: JournalNews | None) -> None:
+    async def _idle(self, tx: Tx, turn: Turn, update: JournalUpdate | None) -> None:
         """Decide what a walker without work does: end a drained crawl, or wait for others."""
         if await self._frontier.recover(tx, self._crawl.number):
             turn.wait_seconds = 0.0
@@ -199,8 +199,8 @@ class WalkerCommits:
         counts = await self._crawls.store.counts(tx, self._crawl.number)
         if counts.drained:
             turn.drained = True
-            if news is not None:  # before the entry about the end
-                await self._narrate(tx, news, turn)
+            if update is not None:  # before the entry about the end
+                await self._write_journal(tx, update, turn)
             await self._queue.move_in(tx, self._drained, KIND, self._crawl.id)
             return
         next_in = await self._frontier.next_in(tx, self._crawl.number, self.fence.job_id)
@@ -217,7 +217,7 @@ class WalkerCommits:
         hosts that asked us to wait are held. Locks are taken on hosts first, then on traps, then on the frontier."""
         if not report and report.walked < worth:
             return {}
-        holds = await self._hosts.hear(tx, report.hosts) if report.hosts else {}
+        holds = await self._hosts.record(tx, report.hosts) if report.hosts else {}
         await self._frontier.quarantine(tx, self._crawl.number, report.traps)
         await self._respect_releases(tx, report)
         walked = report.walked // await self._walkers(tx)

@@ -188,7 +188,7 @@ class FrontierAdminStore(Protocol):
         """Add the counters of the crawl in the store that it comes from."""
         ...
 
-    async def admit(self, tx: Tx, crawl: int, standing: FrontierPosition) -> bool:
+    async def admit(self, tx: Tx, crawl: int, position: FrontierPosition) -> bool:
         """Give a loaded crawl the state it had; return False if the crawl is not being loaded."""
         ...
 

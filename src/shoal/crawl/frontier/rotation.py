@@ -11,7 +11,7 @@ from msgspec import Struct, field
 from shoal.crawl.frontier.fates import Fate
 from shoal.crawl.frontier.values import FrontierTask
 from shoal.crawl.store import Admission, HostRate
-from shoal.hosts.rate import HostStanding, SlotRequest, SlotsGranted, slots_within
+from shoal.hosts.rate import HostState, SlotRequest, SlotsGranted, slots_within
 
 HOSTS_PER_TAKE = 64
 ROUNDS = 3  # how often hosts that have more are asked to make up for hosts that ran dry
@@ -26,7 +26,7 @@ class HostCandidate(Struct, frozen=True):
 
     host: int
     origin: str
-    standing: HostStanding
+    state: HostState
     pages: int = 0  # that it has given to the crawl so far
     claimed_by: str | None = None  # the job of the walker that claimed it
     overdue: float = 0.0  # seconds since its turn came
@@ -60,7 +60,7 @@ class HostBatch(Struct, eq=False):
     host: int
     origin: str
     pages: int  # that the host has given to the crawl so far
-    standing: HostStanding
+    state: HostState
     delay: float  # seconds between two requests
     most: int  # URLs that it may give, whatever its slots
     tasks: list[FrontierTask] = field(default_factory=list)
@@ -71,7 +71,7 @@ class HostBatch(Struct, eq=False):
 
     @property
     def free_in(self) -> float:
-        return self.standing.free_in(self.delay)
+        return self.state.free_in(self.delay)
 
     @property
     def capacity(self) -> int:
@@ -103,7 +103,7 @@ class HostBatch(Struct, eq=False):
         self.tried = min(self.tried, len(self.tasks))
         for place, task in enumerate(self.tasks):
             task.start_in = granted.first_in + place * self.delay
-            task.is_wary = self.standing.is_wary
+            task.is_recovering = self.state.is_recovering
 
     @property
     def is_spent(self) -> bool:
@@ -135,24 +135,24 @@ class Rotation:
         self.batches = [self._batch(one) for one in sorted(candidates, key=lambda one: one.host)]
 
     def _batch(self, host: HostCandidate) -> HostBatch:
-        standing = host.standing
-        delay, most = self._rate.delay_at(standing), self._want
-        if standing.is_wary or (self._rate.probe and not standing.robots_known):
+        state = host.state
+        delay, most = self._rate.delay_at(state), self._want
+        if state.is_recovering or (self._rate.probe and not state.robots_known):
             most = 1
         elif delay and self._admission is not None and not self._admission.knows(host.origin):
             most = 1  # its robots.txt may forbid the others, and their slots would be lost
-        return HostBatch(host.host, host.origin, host.pages, standing, delay, most)
+        return HostBatch(host.host, host.origin, host.pages, state, delay, most)
 
     @property
     def needs_in_flight(self) -> bool:
         """Whether `limit` has to know what is in flight at each host."""
-        return self._rate.per_host is not None or any(batch.standing.is_wary for batch in self.batches)
+        return self._rate.per_host is not None or any(batch.state.is_recovering for batch in self.batches)
 
     def limit(self, in_flight: Mapping[int, int]) -> list[HostBatch]:
         """Apply the limits of hosts, given how many URLs of each are in flight; return those to be closed because they
         have given all the pages they may. A wary host gets one URL at a time."""
         for batch in self.batches:
-            if batch.standing.is_wary and batch.host in in_flight:
+            if batch.state.is_recovering and batch.host in in_flight:
                 batch.most, batch.is_awaited = 0, True
         if self._rate.per_host is None:
             return []

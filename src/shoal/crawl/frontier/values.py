@@ -13,7 +13,7 @@ from shoal.crawl.crawl import Counts, Crawl
 from shoal.crawl.frontier.fates import Fate
 from shoal.crawl.frontier.traps import TrapState
 from shoal.fetch.redirect_chain import RedirectChain
-from shoal.hosts.throttle import HostNews
+from shoal.hosts.throttle import HostUpdate
 from shoal.pages.page import NOT_MODIFIED, Page
 from shoal.pages.response_counts import count_responses
 from shoal.queue.job import Fence
@@ -77,7 +77,7 @@ class FrontierTask(Struct):
     start_in: float = 0.0  # seconds from the take to this URL's slot at its host
     etag: str | None = None  # of the earlier crawl's page, for a conditional request
     last_modified: str | None = None
-    is_wary: bool = False  # its host was held, and this answer decides whether it gets more requests
+    is_recovering: bool = False  # its host was held, and this answer decides whether it gets more requests
     target: Url | None = None  # where its redirects have led so far; `host` is the host of this URL
     chain: RedirectChain | None = None  # the redirects that led there
     verdict: Fate | None = None  # set if it is not to be fetched; then it has no slot
@@ -229,7 +229,7 @@ class WalkerBatch(Struct):
     traps: dict[str, Url] = field(default_factory=dict)  # patterns that became traps, each with a sample URL
     walked: int = 0  # microseconds of work since the last batch
     skipped: list[SkippedUrl] = field(default_factory=list)
-    hosts: dict[int, HostNews] = field(default_factory=dict)  # news about hosts: holds, delays, latency
+    hosts: dict[int, HostUpdate] = field(default_factory=dict)  # what was learned about hosts: holds, delays, latency
     unchanged: list[Settled] = field(default_factory=list)  # 304s whose facts the earlier crawl still has to give
 
     @property
@@ -259,7 +259,7 @@ class Turn(Struct):
     holds: dict[int, float] = field(default_factory=dict)  # seconds for which hosts of the batch are held
     wait_seconds: float | None = None  # None if it was not asked for
     drained: bool = False
-    is_journaled: bool = False  # whether the walker's news is in the journal
+    is_journaled: bool = False  # whether the journal entries were written
     found: int | None = None  # URLs found, if that was written to the journal
     finished: int | None = None  # the depth that is finished, if it was asked for
     changed: Crawl | None = None  # the crawl with its new options, if they changed; then nothing was taken

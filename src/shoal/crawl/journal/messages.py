@@ -7,7 +7,7 @@ from shoal.base.text import plural
 from shoal.crawl.crawl import Counts, Crawl
 from shoal.crawl.journal.entry import JournalEntry, JournalLevel
 from shoal.crawl.states import CrawlMove, CrawlState
-from shoal.hosts.throttle import HostNews
+from shoal.hosts.throttle import HostUpdate
 from shoal.pages import response_counts
 from shoal.queue.states import GrantEnd, JobState, Move
 
@@ -154,10 +154,10 @@ def depths_finished(before: int, upto: int) -> list[JournalEntry]:
     ]
 
 
-def held(news: HostNews, seconds: float) -> JournalEntry:
-    words = f"{news.origin} answered {news.answered}: not asked for {seconds:.1f} s"
+def held(update: HostUpdate, seconds: float) -> JournalEntry:
+    words = f"{update.origin} answered {update.answered}: not asked for {seconds:.1f} s"
     return JournalEntry(
-        "host_held", words, JournalLevel.WARNING, {"host": news.origin, "status": news.answered, "seconds": seconds}
+        "host_held", words, JournalLevel.WARNING, {"host": update.origin, "status": update.answered, "seconds": seconds}
     )
 
 

@@ -118,11 +118,11 @@ class Crawls:
         self.journal = journal
         self._settings = settings or CrawlSettings()
         self._proxies = proxies or Proxies()
-        self._sequel: Callable[[], OnCompleted] | None = None
+        self._on_completed: Callable[[], OnCompleted] | None = None
 
-    def followed_by(self, sequel: Callable[[], OnCompleted]) -> None:
+    def followed_by(self, on_completed: Callable[[], OnCompleted]) -> None:
         """Set the hook that is called for completed crawls that ask for an analysis."""
-        self._sequel = sequel
+        self._on_completed = on_completed
 
     async def submit(
         self,
@@ -450,11 +450,11 @@ class Crawls:
 
     async def _follow(self, tx: Tx, crawl: Crawl, verdict: CrawlMove, job_id: JobId) -> None:
         """Call the completion hook for a completed crawl. It needs workers, so local crawls do not have it."""
-        if self._sequel is None or verdict.to is not CrawlState.COMPLETED or not crawl.config.analyze:
+        if self._on_completed is None or verdict.to is not CrawlState.COMPLETED or not crawl.config.analyze:
             return
         job = await self._queue.job(tx, job_id)
         if job is not None and not is_local(job.lane):
-            await self._sequel().begin(tx, crawl.number, crawl.id, crawl.project, crawl.priority)
+            await self._on_completed().begin(tx, crawl.number, crawl.id, crawl.project, crawl.priority)
 
     async def _verdict(self, tx: Tx, crawl: Crawl, move: Move) -> CrawlMove | None:
         if crawl.state not in LIVE:

@@ -41,7 +41,7 @@ class CrawlScope:
             return registrable_domain(hostname(url)) in self._domains
         return url.startswith(self._starts)
 
-    def insides(self, urls: Iterable[Url]) -> list[bool]:
+    def inside_flags(self, urls: Iterable[Url]) -> list[bool]:
         """Return for each URL whether it is in scope. Batched because a page has about sixty links."""
         if self._kind == "domain":
             return [self.inside(url) for url in urls]

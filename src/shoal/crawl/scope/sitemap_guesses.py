@@ -24,7 +24,9 @@ def wants_sitemaps(config: CrawlConfig) -> bool:
 
 def guesses(urls: Iterable[Url], key_seed: int) -> list[NewUrl]:
     """Return the default sitemap URLs of the hosts of these URLs."""
-    return [new_sitemap(Url(home + GUESS), FIRST_DEPTH, key_seed) for home in dict.fromkeys(map(origin, urls))]
+    return [
+        new_sitemap(Url(host_origin + GUESS), FIRST_DEPTH, key_seed) for host_origin in dict.fromkeys(map(origin, urls))
+    ]
 
 
 def is_first_guess(sitemap: FrontierTask | NewUrl) -> bool:

@@ -112,12 +112,14 @@ class SqlWebhooks:
         return [row["id"] for row in await tx.all("due_webhooks")]
 
     async def take(
-        self, tx: Tx, webhook_id: str, limit: int, patience: timedelta
+        self, tx: Tx, webhook_id: str, limit: int, reserved_for: timedelta
     ) -> list[tuple[Delivery, EventReceipt]]:
         rows = readable(await tx.all("due_deliveries", webhook=webhook_id, limit=limit))
         if not rows:
             return []
-        taken = [{"webhook": webhook_id, "sequence": row["sequence"], "patience": span(patience)} for row in rows]
+        taken = [
+            {"webhook": webhook_id, "sequence": row["sequence"], "reserved_for": span(reserved_for)} for row in rows
+        ]
         await tx.many("try_delivery", taken)
         numbers = [row["sequence"] for row in rows]
         events = {row["sequence"]: _event(row) for row in await tx.all("numbered_events", sequences=numbers)}

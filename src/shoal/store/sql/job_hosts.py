@@ -15,9 +15,9 @@ from msgspec import Struct
 
 from shoal.base.clock import span
 from shoal.base.database import Tx
-from shoal.hosts.rate import LONGEST_LOOK, HostSlots, HostStanding
+from shoal.hosts.rate import LONGEST_LOOK, HostSlots, HostState
 from shoal.queue.job import LeaseRequest
-from shoal.store.sql.hosts import standing
+from shoal.store.sql.hosts import host_state
 
 HOST: Final = 15  # index in a row of `lease_these_jobs`
 ROUNDS: Final = 5  # searches for hosts in one commit: hosts that yield no job must not hide others
@@ -118,8 +118,8 @@ class JobHosts:
                 rows = await tx.all("take_ready_hosts", **asked, limit=most)
                 await tx.many("drop_job_hosts", [(*line, row["host"], ROWS_OF_HOST) for row in rows])
             for row in rows:
-                stands = HostStanding() if row["next_at"] is None else standing(row)
-                hosts[*line, row["host"]] = DueHosts(request.pace.turn(stands))
+                state = HostState() if row["next_at"] is None else host_state(row)
+                hosts[*line, row["host"]] = DueHosts(request.pace.turn(state))
         return hosts
 
     async def _waiting(self, tx: Tx, request: LeaseRequest, hosts: dict[Key, DueHosts], want: int) -> list[_Candidate]:

@@ -97,8 +97,8 @@ class SqlJobStore:
     async def move(self, tx: Tx, moves: Sequence[Move]) -> list[Move]:
         return (await self.lanes.pop(tx, NOBODY, 0, timedelta(0), moves)).refused
 
-    async def other_run_waits(self, tx: Tx, job_id: JobId, patience: timedelta) -> bool:
-        asked = {"id": job_id, "patience": span(patience), "ageing": self._ageing}
+    async def other_run_waits(self, tx: Tx, job_id: JobId, min_wait: timedelta) -> bool:
+        asked = {"id": job_id, "min_wait": span(min_wait), "ageing": self._ageing}
         return await tx.one("other_run_waits", **asked) is not None
 
     async def cancel_waiting(self, tx: Tx, run_id: str, reason: str) -> int:

@@ -15,7 +15,7 @@ from shoal.crawl.store import Admission, HostRate
 from shoal.fetch.redirect_chain import RedirectChain
 from shoal.hosts.store import HostStore
 from shoal.queue.job import Fence
-from shoal.store.sql.hosts import standing
+from shoal.store.sql.hosts import host_state
 from shoal.store.sql.queue_position import depth_at
 
 KINDS = tuple(UrlKind)
@@ -44,9 +44,9 @@ class Take:
         """Take the one URL that must be alone in flight, once nothing else is. Return None if its host may not be
         requested soon, so that it does not hold up other URLs."""
         host = row["host"]
-        standings = await self._hosts.standings(self._tx, [host])
+        states = await self._hosts.states(self._tx, [host])
         self._read_crawl(row)
-        candidate = HostCandidate(host, row["origin"], standings[host], row["pages"])
+        candidate = HostCandidate(host, row["origin"], states[host], row["pages"])
         rotation = Rotation([candidate], self._rate, 1, self._admission)
         [batch] = rotation.batches
         await self._limit(rotation)
@@ -83,7 +83,7 @@ class Take:
             HostCandidate(
                 row["host"],
                 row["origin"],
-                standing(row),
+                host_state(row),
                 row["pages"],
                 claimed_by=row["job_id"],
                 overdue=(row["now"] - row["ready_at"]) / 1e6,
@@ -104,7 +104,7 @@ class Take:
         locked = await tx.all("lock_one_host", crawl=self._crawl, host=others[0]["host"])
         self._read_crawl(others[0])
         # The page count of a host is known only under its lock.
-        return [HostCandidate(row["host"], others[0]["origin"], standing(others[0]), row["pages"]) for row in locked]
+        return [HostCandidate(row["host"], others[0]["origin"], host_state(others[0]), row["pages"]) for row in locked]
 
     def _read_crawl(self, row: Any) -> None:
         """Remember the crawl-wide columns of a host row."""

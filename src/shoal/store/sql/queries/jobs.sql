@@ -78,7 +78,7 @@ SELECT 1 FROM (
           AND other.kind = 'crawl' AND other.capability = (SELECT mine.capability FROM job AS mine WHERE mine.id = :id)
           AND other.rank <= shoal_now() - (SELECT mine.priority FROM job AS mine WHERE mine.id = :id) * CAST(:ageing AS BIGINT)
           AND coalesce(other.run_id, '') <> (SELECT mine.run_id FROM job AS mine WHERE mine.id = :id)
-          AND other.line_at < shoal_now() - :patience
+          AND other.line_at < shoal_now() - :min_wait
     ORDER BY other.rank, other.id LIMIT 1) AS found
 UNION ALL
 SELECT 1 FROM (
@@ -87,7 +87,7 @@ SELECT 1 FROM (
           AND other.kind = 'analysis' AND other.capability = (SELECT mine.capability FROM job AS mine WHERE mine.id = :id)
           AND other.rank <= shoal_now() - (SELECT mine.priority FROM job AS mine WHERE mine.id = :id) * CAST(:ageing AS BIGINT)
           AND coalesce(other.run_id, '') <> (SELECT mine.run_id FROM job AS mine WHERE mine.id = :id)
-          AND other.line_at < shoal_now() - :patience
+          AND other.line_at < shoal_now() - :min_wait
     ORDER BY other.rank, other.id LIMIT 1) AS found
 LIMIT 1;
 

@@ -54,8 +54,8 @@ DELETE FROM delivery WHERE sequence = ANY(:sequence::bigint[]);
 -- name: try_delivery
 -- Deliveries are counted as tried and out of others' reach for a while.
 -- batch: arrays
-UPDATE delivery SET attempts = attempts + 1, next_at = shoal_now() + g.patience
-FROM unnest(:webhook::text[], :sequence::bigint[], :patience::bigint[]) AS g (webhook, sequence, patience)
+UPDATE delivery SET attempts = attempts + 1, next_at = shoal_now() + g.reserved_for
+FROM unnest(:webhook::text[], :sequence::bigint[], :reserved_for::bigint[]) AS g (webhook, sequence, reserved_for)
 WHERE delivery.webhook = ANY(ARRAY[g.webhook]) AND delivery.sequence >= g.sequence AND delivery.sequence <= g.sequence;
 
 -- name: give_back_deliveries

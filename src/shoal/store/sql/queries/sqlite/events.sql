@@ -43,7 +43,7 @@ DELETE FROM delivery WHERE sequence = :sequence;
 
 -- name: try_delivery
 -- A delivery is counted as tried and out of others' reach for a while.
-UPDATE delivery SET attempts = attempts + 1, next_at = shoal_now() + :patience
+UPDATE delivery SET attempts = attempts + 1, next_at = shoal_now() + :reserved_for
 WHERE webhook = :webhook AND sequence = :sequence;
 
 -- name: give_back_deliveries
