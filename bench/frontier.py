@@ -58,7 +58,7 @@ ABOUT = (
 
 @dataclass
 class Spent:
-    """What one kind of work took so far."""
+    """The time spent so far on one kind of work."""
 
     urls: int = 0
     wall: float = 0.0
@@ -83,7 +83,7 @@ class Crowd:
         return [self._url(number) for number in range(self.known - count, self.known)]
 
     def links(self) -> list[NewUrl]:
-        """What pages bring: mostly known, some new, in no order."""
+        """Return the links of a page: mostly known, some new, in random order."""
         seen = [self._url(self.chance.randrange(self.known)) for _ in range(int(BATCH * KNOWN))]
         links = seen + self.fresh(BATCH - len(seen))
         self.chance.shuffle(links)

@@ -99,7 +99,7 @@ def job_at(place: int) -> NewJob:
 
 
 async def grants_of_done(tx: Tx) -> float:
-    """How often a finished job was leased, on average."""
+    """Return how often a finished job was leased, on average."""
     found = await tx.all(
         "newest_jobs", before=None, scan=10 * POLICIES, limit=10 * POLICIES, state="done", kind=None, lane=None
     )

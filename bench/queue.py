@@ -51,7 +51,7 @@ ABOUT = (
 
 
 class Log:
-    """Where no-op jobs note that they began."""
+    """A log in which no-op jobs record their start."""
 
     def __init__(self, folder: Path) -> None:
         self.file = folder / "began"

@@ -1,6 +1,6 @@
-"""Where settings come from, and how they are shown: flags, the environment, `shoal.toml`.
+"""Loads settings from flags, the environment and `shoal.toml`, and shows them.
 
-Which settings there are is `shoal.settings`'. A setting has one name everywhere: in the environment, as a top-level key
+The settings are defined in `shoal.settings`. A setting has one name everywhere: in the environment, as a top-level key
 of `shoal.toml`, and in messages. Flags win over the environment, the environment over `shoal.toml`, that over the
 default. An empty variable counts as unset.
 """

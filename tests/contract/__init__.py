@@ -1,1 +1,1 @@
-"""What the rooms and their stores promise, tried on every driver."""
+"""Contract tests of the packages and their stores, run on every driver."""

@@ -114,7 +114,7 @@ class Bot:
         return states
 
     async def beat(self, holder: Fence) -> bool:
-        """Whether it was believed."""
+        """Return whether it was believed."""
         path = f"/bot/v1/jobs/{holder.job_id}/heartbeat"
         status, said = await post(self.sure_door, path, {"epoch": holder.epoch})
         assert status in (200, 409), said

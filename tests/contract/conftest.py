@@ -219,7 +219,7 @@ class Bench:
         return (await self.crawls.get(crawl.id)).counts
 
     async def live(self, crawl: Crawl) -> tuple[int, int]:
-        """How many of the crawl's jobs are pending, and how many locked."""
+        """Return how many of the crawl's jobs are pending, and how many locked."""
         return await self.database.read(lambda tx: self.jobs.live_of_run(tx, crawl.id))
 
     async def walker(self, crawl: Crawl, holder: str = "w1", *, pace: HostRate = FREE) -> "Walker":

@@ -1,5 +1,5 @@
-"""What an analysis promises: it begins in the commit that completes its crawl, its state shows the first attempt and
-the end of the last one and nothing between, and its findings are there once. Scenarios 1 to 3 of its design here."""
+"""Contract of analyses: one begins in the commit that completes its crawl, its state shows the first attempt and the
+end of the last one, and its findings are stored once."""
 
 from collections.abc import Callable, Mapping
 from typing import Any

@@ -1,4 +1,4 @@
-"""What every body store promises: a folder, and an object store."""
+"""Contract of the body stores: a folder and an object store."""
 
 import errno
 import resource

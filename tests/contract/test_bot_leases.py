@@ -1,4 +1,4 @@
-"""What bots lease: for how long, who owns it, and what becomes of it when they fall silent."""
+"""Leases of bots: their duration, their owner, and what happens when a bot stops sending heartbeats."""
 
 from datetime import timedelta
 

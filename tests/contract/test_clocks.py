@@ -51,7 +51,7 @@ async def watched(bench: Bench) -> Janitor:
 
 
 async def seconds_until_given_back(bench: Bench, janitor: Janitor, job_id: str) -> int:
-    """By passes a second apart."""
+    """Run the janitor once a second and return the seconds until the job is returned."""
     for second in range(20):
         if (await bench.job(job_id)).state is J.PENDING:
             return second

@@ -40,7 +40,7 @@ async def events(bench: Bench, crawl: Crawl) -> list[str]:
 
 
 async def check_ledger(bench: Bench, crawl: Crawl) -> None:
-    """What must hold after any commit whatever."""
+    """Check the invariants that hold after every commit."""
     state = await bench.state(crawl)
     pending, locked = await bench.live(crawl)
     if state in WALKED or state is S.QUEUED:

@@ -1,6 +1,7 @@
-"""What the database port promises on both drivers: units of work, snapshots, schema, errors with a fix.
+"""Contract of the database interface on both drivers: units of work, snapshots, schema, errors with a fix.
 
-F24 and F30-F33 of the fault list are here."""
+F24 and F30-F33 of the fault list are here.
+"""
 
 import asyncio
 import contextlib
@@ -253,7 +254,7 @@ async def test_a_read_cannot_write(bench: Bench) -> None:
 
 
 async def test_a_read_is_one_snapshot(bench: Bench) -> None:
-    """What is committed between its statements is not seen."""
+    """A read does not see commits made between its statements."""
 
     async def look(tx: Tx) -> list[int]:
         before = len(await tx.all("host_numbers", origins=["a"]))
@@ -341,7 +342,7 @@ asyncio.run(main())
 
 @pytest.fixture(params=["sqlite", "postgres"])
 def bare_url(request: pytest.FixtureRequest) -> str:
-    """Where a store may be made, each kind in turn."""
+    """Return the URL of a store that does not exist yet, for each kind of store."""
     url: str = request.getfixturevalue(f"bare_{request.param}_url")
     return url
 
@@ -492,7 +493,7 @@ def test_both_dialects_have_the_same_migrations() -> None:
 
 
 async def refusal(database: SqliteDatabase | PostgresDatabase) -> ShoalError:
-    """What opening it raises: ours, with a fix, and without secrets."""
+    """Return the error raised when opening it, after checking that it is ours, has a fix and contains no secret."""
     try:
         with pytest.raises(ShoalError) as caught:
             await database.open()
@@ -717,7 +718,7 @@ async def test_a_store_at_its_limit_is_full_and_goes_on_when_there_is_room(sqlit
 
 
 async def test_a_full_disk_fails_every_unit_of_its_wake_up_or_only_its_own(sqlite_bench: Bench) -> None:
-    """What was answered is stored, what was refused is not."""
+    """Confirmed writes are stored, and rejected ones are not."""
     await limit_pages(sqlite_bench, 1)
     units = [adding(*[f"h{n}-{k}" + "x" * 500 for k in range(40)]) for n in range(8)]
     answers = await asyncio.gather(*[sqlite_bench.database.run(unit) for unit in units], return_exceptions=True)

@@ -1,5 +1,5 @@
-"""What the events room promises: numbers without gaps, every wanted event delivered at least once with one id, failures
-tried again for a day, and nobody kept waiting by somebody else's server. F56-F58, B87."""
+"""Contract of the events package: numbers have no gaps, every subscribed event is delivered at least once with the same
+id, failed deliveries are retried for a day, and a slow receiver does not delay the others."""
 
 import json
 from collections.abc import AsyncIterator

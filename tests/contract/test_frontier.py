@@ -1,5 +1,5 @@
-"""What the frontier promises: nobody shares a URL, nothing is lost with a walker, zero means drained, hosts are asked
-in their own pace."""
+"""Contract of the frontier: no two walkers have the same URL, a lost walker loses no URLs, zero open URLs means
+drained, and the rate limits of hosts are kept."""
 
 import asyncio
 import random

@@ -129,7 +129,7 @@ async def test_the_first_back_off_after_a_wish_of_the_host_is_as_long_as_any_fir
 
 
 def refused(*urls: int, hold: float = 0) -> HostUpdate:
-    """What a walker tells that heard 503 for these URLs, by their hashes."""
+    """Return the host update of a walker that received 503 for these URLs, given by their hashes."""
     return HostUpdate(
         SITE, hold=round(hold * SECOND), first=2 * SECOND, most=60 * SECOND, grows=not hold, refused=list(urls)
     )

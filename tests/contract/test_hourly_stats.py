@@ -1,4 +1,4 @@
-"""What happened hour by hour: counted from signals, added to the store by the batch."""
+"""Hourly statistics: counted from signals and added to the store in batches."""
 
 import asyncio
 from datetime import timedelta

@@ -1,5 +1,5 @@
-"""What the ingest of results promises: one accepted result per grant, the job's move and the event in its commit, the
-same answer to the same result, and nothing at all for whoever comes late or is somebody else."""
+"""Contract of the ingest of results: one accepted result per grant, the job's new state and the event in the same
+commit, the same receipt for a repeated result, and nothing stored for a late or foreign one."""
 
 import asyncio
 from collections.abc import Awaitable, Callable

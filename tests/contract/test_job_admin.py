@@ -1,4 +1,4 @@
-"""What people do with jobs: lists, replay of dead letters, cancel, purge, and why a job waits."""
+"""Administration of jobs: lists, replay of dead letters, cancel, purge, and the explanation why a job waits."""
 
 import asyncio
 from datetime import timedelta

@@ -1,5 +1,5 @@
-"""What job groups promise: all of their jobs or none, one end that is told once, and that the last of many who finish
-at the same time sees it."""
+"""Contract of job groups: all of their jobs are created or none, and the end is reported once, also if several jobs
+finish at the same time."""
 
 import asyncio
 from datetime import timedelta

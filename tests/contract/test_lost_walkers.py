@@ -1,4 +1,4 @@
-"""Which deaths of a crawl's worker count against the crawl: those with a URL in hand, and no others."""
+"""A lost worker counts as a crash of the crawl only if it had a URL in flight."""
 
 import asyncio
 from collections.abc import Awaitable, Callable

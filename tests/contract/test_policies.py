@@ -1,4 +1,4 @@
-"""What policies promise: a job when the time has come and none lives, never two, whoever schedules and dies."""
+"""Contract of policies: a due policy gets one job if none is active, and never two, even if a scheduler dies."""
 
 import dataclasses
 from datetime import UTC, datetime, timedelta

@@ -1,8 +1,9 @@
-"""How the store reads: at any size a commit of the frontier or the queue only touches the rows that it is about.
+"""Query plans: at any store size, a commit of the frontier or the queue reads only the rows it needs.
 
-The real verbs run on a large store while every statement is looked at first. PostgreSQL says how many rows each step of
-a plan read, SQLite how many steps its machine took. Statistics are fresh, or there are none yet, as in the first minute
-of every new store; and PostgreSQL plans with the values at hand, or without them, as it does for what it runs often.
+The real operations run on a large store, and every statement is examined before it runs. PostgreSQL says how many rows
+each step of a plan read, SQLite how many steps its machine took. Statistics are fresh, or there are none yet, as in the
+first minute of every new store; and PostgreSQL plans with the values at hand, or without them, as it does for what it
+runs often.
 
 Which index each statement of the whole program is looked up by is test_plan_shapes.py's.
 """
@@ -386,7 +387,7 @@ async def end_many(bench: Bench) -> None:
 
 
 async def lease_by_host(bench: Bench) -> None:
-    """What a page child and a bot ask of the queue and of the hosts."""
+    """Run the statements with which page children and bots lease by host."""
     host = "http://www1.example.org"
     await bench.sql("UPDATE job_host SET ready_at = shoal_now() + CASE WHEN rank % 100 = 0 THEN 0 ELSE 50000000 END")
     await bench.enqueue(lane="with_hosts", host=host)

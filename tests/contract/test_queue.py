@@ -1,4 +1,4 @@
-"""What the queue promises: who gets a job, who may end it, and what a lost worker costs. F1-F10 of the fault list."""
+"""Contract of the queue: who gets a job, who may finish it, and what happens when a worker is lost."""
 
 import asyncio
 from datetime import timedelta

@@ -317,7 +317,7 @@ class QueueMachine(RuleBasedStateMachine):
 
     @rule()
     def sweep(self) -> None:
-        """By a janitor that has just come; what one does that was there before an outage has tests of its own."""
+        """Run a new janitor. A janitor that ran before an outage has separate tests."""
         self.model.sweep()
         self.do(self.bench.janitor().run_once())
 

@@ -26,7 +26,7 @@ MARGIN = 2.0  # seconds: PostgreSQL's own clock runs on meanwhile
 
 @dataclass(frozen=True)
 class Shown:
-    """What a person sees of a run."""
+    """The status of a run as shown to users."""
 
     state: str
     started_at: int | None

@@ -1,4 +1,4 @@
-"""What tokens and the log of administrative acts promise, on each store."""
+"""Contract of tokens and the audit log, on each store."""
 
 import asyncio
 from pathlib import Path

@@ -1,5 +1,5 @@
-"""What the wake-up promises on both drivers: a hint reaches who waits, in this process and in others; one that gets
-lost is noticed. F26-F28 of the fault list are here."""
+"""Contract of the wake-up on both drivers: a hint reaches idle workers in this process and in others, and lost hints
+are noticed."""
 
 import asyncio
 import sqlite3
@@ -40,7 +40,7 @@ class Subscriber:
 
 
 class Told:
-    """What a process said, to be waited for."""
+    """The signals of a process, which a test can wait for."""
 
     def __init__(self) -> None:
         self.signals = Signals()
@@ -86,7 +86,7 @@ async def enqueue(app: App, lane: str = "shared", capability: str = "http") -> N
 
 
 async def listening(app: App, is_idle: Callable[[], bool] = lambda: True) -> Subscriber:
-    """An ear whose driver is connected: it has heard the hint of its beginning, or of another's announcement."""
+    """Return a subscriber whose driver is connected: it has received its first hint."""
     subscriber = Subscriber()
     app.wake.subscribe(subscriber, is_idle)
     if isinstance(app.wake, PostgresWake):

@@ -53,7 +53,7 @@ class ScriptedSite:
         return f"http://127.0.0.1:{self.port}"
 
     def told(self, path: str, header: str) -> list[str | None]:
-        """What each request for this path said in that header."""
+        """Return the values of a header in all requests for a path."""
         return [heard.get(header) for asked, heard in zip(self.asked, self.heard, strict=True) if asked == path]
 
     def times(self, path: str) -> int:

@@ -53,7 +53,7 @@ async def work_off(app: App, jobs: PageJobBatch, group: Group, size: int = 10) -
 
 
 async def fetch(app: App, *urls: str, **more: Any) -> dict[str, Result]:
-    """What each URL gave, after all of its attempts."""
+    """Fetch the URLs as page jobs and return the result of each after its last attempt."""
     jobs = page_job_runner(app)
     try:
         group = await app.groups.make(GroupConfig.read({"urls": list(urls), **more}))
@@ -241,7 +241,7 @@ async def test_a_job_of_a_later_version_fails_with_its_reason(app: App, payload:
 
 
 class LaterSpec(PageSpec, frozen=True, kw_only=True):
-    """What a later version may keep with a group."""
+    """A group spec as a later version may store it."""
 
     of_a_later_version: bool = True
 

@@ -1,4 +1,4 @@
-"""What a crawl does when a host asks it to wait, or is slow: the real engine on both stores."""
+"""Rate limits of hosts that ask a crawl to wait, or are slow: the real engine on both stores."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable

@@ -1,4 +1,4 @@
-"""How a host's robots.txt is asked for: what an answer means, how long it is kept, what stands in without one."""
+"""Fetching robots.txt: the meaning of each response, how long it is cached, and what applies without one."""
 
 import asyncio
 import itertools

@@ -40,7 +40,7 @@ async def _with_app(work: Any) -> Any:
 
 
 def told(capsys: pytest.CaptureFixture[str], *words: str) -> Any:
-    """What a command says as JSON."""
+    """Run a command with `--json` and return its output."""
     assert main(["jobs", *words, "--json"]) == 0
     return json.loads(capsys.readouterr().out)
 

@@ -214,7 +214,7 @@ def test_a_place_that_cannot_be_written_is_refused_before_anything_is_crawled(tm
 
 
 def synced(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """What is made durable from now on, by its path, or its name at that time."""
+    """Record every path that is synced to disk from now on, under its name at that time."""
     paths: list[str] = []
     fsync = os.fsync
 

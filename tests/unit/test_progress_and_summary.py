@@ -1,4 +1,4 @@
-"""What a person is told of a crawl: progress while it goes, the summary at its end."""
+"""The output of a crawl on the command line: progress while it runs, and the summary at its end."""
 
 import os
 import sys
@@ -108,7 +108,7 @@ def test_plain_progress_is_one_line_whenever_there_is_news(capsys: pytest.Captur
 
 
 def read_up_to(mark: str, master: int) -> str:
-    """What was written to a terminal that is still open: one that is closed may forget what nobody has read yet."""
+    """Return what was written to a terminal that is still open; a closed one may discard unread output."""
     found = b""
     while mark.encode() not in found:
         found += os.read(master, 100_000)

@@ -1,4 +1,4 @@
-"""Which fetches are retried, how often, and after how long."""
+"""Retries of failed fetches: which, how often, and after how long."""
 
 from datetime import timedelta
 

@@ -1,4 +1,4 @@
-"""What a walker makes of the answers of its hosts, and what it makes of `Retry-After`."""
+"""The throttle tracker: how responses of hosts and `Retry-After` change the rate of a walker."""
 
 from datetime import UTC, datetime, timedelta
 from typing import Any

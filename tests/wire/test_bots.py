@@ -31,7 +31,7 @@ async def api(store_url: str) -> AsyncIterator[Served]:
 
 @pytest.fixture
 async def lite(sqlite_url: str) -> AsyncIterator[Served]:
-    """Where the kind of store makes no difference."""
+    """Yield an API with a SQLite store, for tests that do not depend on the kind of store."""
     async with served(sqlite_url, **FREE) as api:
         yield api
 
@@ -456,7 +456,7 @@ async def test_a_lock_outside_of_five_seconds_to_a_day_is_refused(lite: Served, 
 
 
 async def outbox(api: Served) -> list[dict[str, Any]]:
-    """What was told, in the order in which it was."""
+    """Return the events in the outbox, in order."""
     await api.app.messengers("test")[0].run_once()
     _, answer = await api.ask("/api/v1/events")
     return [one["data"] for one in answer["items"]]

@@ -20,7 +20,7 @@ async def made(api: Served, count: int = 1, **config: Any) -> list[str]:
 
 
 async def killed(api: Served, count: int, error: str = "no route") -> None:
-    """So many page jobs fail for good."""
+    """Let this many page jobs fail for good."""
     leases = await api.app.queue.lease("node-a/1", ["page"], ["shared"], count)
     assert len(leases) == count
     moves = [fail(lease.fence.job_id, lease.fence.epoch, error) for lease in leases]

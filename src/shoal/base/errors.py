@@ -289,7 +289,7 @@ class NothingCrawled(OperatorError):
 
 @dataclass(frozen=True, slots=True)
 class ErrorResponse:
-    """How an error is reported: over HTTP, by the command line and over gRPC."""
+    """The representations of an error: its HTTP status, exit code and gRPC status."""
 
     http_status: int
     exit_code: int

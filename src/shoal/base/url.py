@@ -56,7 +56,7 @@ _PROBLEMS: Final = {
 
 
 class UrlRules(Struct, frozen=True):
-    """Which URLs count as the same page. Names are case-insensitive; `NAME*` matches a prefix.
+    """Rules for deciding which URLs are the same page. Names are case-insensitive; `NAME*` matches a prefix.
 
     Tracking, session and dropped parameters are removed from the query, and session parameters also from the path;
     `keep` takes precedence over the other lists.

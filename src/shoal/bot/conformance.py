@@ -21,7 +21,7 @@ FIELDS = {"job_id", "url", "priority", "crawl_config", "rule_set", "lease"}
 
 @dataclass(frozen=True, slots=True)
 class CheckResult:
-    """Whether a rule holds, and what was observed if it does not."""
+    """The result of one check: whether the rule holds, and what was observed if it does not."""
 
     rule: str
     problem: str | None = None

@@ -42,8 +42,8 @@ ENDED = TERMINAL | {CrawlState.STOPPING}
 
 @dataclass(frozen=True, slots=True)
 class Statistics:
-    """How many URLs are waiting, and how many were ever added. A URL that was handed out counts as processed until it
-    is returned."""
+    """The number of waiting URLs, and of all URLs ever added. A URL that was handed out counts as processed until it is
+    returned."""
 
     queued: int = 0
     seen: int = 0

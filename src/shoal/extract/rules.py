@@ -50,7 +50,7 @@ _NOT_WITH_EACH: Final = ("jsonld", "attribute", "regex", "transform", "type", "l
 
 
 class FieldRule(Form, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """How to find one field and convert it."""
+    """The rule for one field: how to find its value and convert it."""
 
     css: Annotated[Words | None, describe("A CSS selector.")] = None
     xpath: Annotated[Words | None, describe("An XPath 1.0 expression; the common functions, the near axes.")] = None

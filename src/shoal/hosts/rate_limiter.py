@@ -59,7 +59,7 @@ class RateLimiter:
 
     @property
     def paced(self) -> bool:
-        """Whether we have a delay of our own."""
+        """Return whether we have a delay of our own."""
         return self._delay > 0
 
     async def give(self, tx: Tx, origins: Sequence[str]) -> list[SlotGrant]:
@@ -98,7 +98,8 @@ class RateLimiter:
 
     @property
     def ahead(self) -> float:
-        """How far ahead slots are taken: less than they may be reserved, so that every check finds some of them."""
+        """Return how many seconds ahead slots are taken. Less than they may be reserved ahead, so that every check
+        finds some."""
         return 0.0 if self._at_once else 0.75 * AHEAD
 
     def turn(self, state: HostState) -> HostSlots:

@@ -127,7 +127,8 @@ class RobotsFile(Struct):
 
 
 class Decision(Struct, frozen=True):
-    """Whether a URL may be fetched, and the rule that decided it; None if no rule of our group matches."""
+    """The decision about a URL: whether it may be fetched, and the rule that decided it, or None if no rule of our
+    group matches."""
 
     allowed: bool
     rule: RobotsRule | None = None

@@ -62,7 +62,7 @@ class QueuePosition:
 
 @dataclass(frozen=True, slots=True)
 class Purged:
-    """How many jobs one commit removed, and the time to continue after; None: nothing is left."""
+    """The number of jobs that one commit removed, and the time after which to continue; None if nothing is left."""
 
     count: int
     after: int | None

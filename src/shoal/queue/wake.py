@@ -37,8 +37,8 @@ class Wake(Protocol):
 
     @property
     def is_shared(self) -> bool:
-        """Whether other processes receive a hint as soon as this one. If not, a process that receives one passes it
-        on to its children."""
+        """Return whether other processes receive a hint as soon as this one. If not, a process that receives one passes
+        it on to its children."""
         ...
 
     @property

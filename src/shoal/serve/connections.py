@@ -49,7 +49,7 @@ class Connection(Protocol):
 
     @property
     def is_waiting(self) -> bool:
-        """Whether it is open without a response in progress, so that it may be closed."""
+        """Return whether it is open without a response in progress, so that it may be closed."""
         ...
 
     def cut(self) -> None:

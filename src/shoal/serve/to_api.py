@@ -109,7 +109,7 @@ def page(page: Page, crawl_id: str) -> schemas.Page:
 
 
 def job(job: Job) -> schemas.Job:
-    """Of what the job carries, only the URL is shown: headers may hold secrets."""
+    """Convert a job. Of its payload only the URL is shown, because headers may hold secrets."""
     return schemas.Job(
         id=job.id,
         kind=job.kind,

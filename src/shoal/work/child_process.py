@@ -113,7 +113,7 @@ class ChildProcess:
         return self._process.returncode is not None
 
     def is_silent(self, longest: timedelta) -> bool:
-        """Whether the child has sent nothing for too long. Before its first message it may still be starting."""
+        """Return whether the child has sent nothing for too long. Before its first message it may still be starting."""
         allowed = longest if self.warm else max(longest, START_TIMEOUT)
         return self._clock.monotonic() - self._last_message_at > allowed.total_seconds()
 

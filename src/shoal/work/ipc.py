@@ -106,7 +106,7 @@ class Done:
 
 @dataclass(frozen=True, slots=True)
 class StoredMessage:
-    """What one commit stored, by class of HTTP status."""
+    """The number of pages and bytes that one commit stored, by class of HTTP status."""
 
     pages: dict[str, int]
     bytes: dict[str, int]
@@ -114,7 +114,7 @@ class StoredMessage:
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """How many hosts one commit put on hold, by cause."""
+    """The number of hosts that one commit put on hold, by reason."""
 
     holds: dict[str, int]
 

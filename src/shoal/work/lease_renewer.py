@@ -22,7 +22,7 @@ class LeaseRenewer:
         self._task: asyncio.Task[None] | None = None
 
     def trusted(self) -> bool:
-        """Whether the lease is certain to hold, by our own clock."""
+        """Return whether the lease is certain to hold, by our own clock."""
         return self._validity.holds()
 
     async def renew(self) -> bool:

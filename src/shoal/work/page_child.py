@@ -62,7 +62,7 @@ class PageChildProcess:
 
     @property
     def active(self) -> int:
-        """How many page jobs the child holds, running or not."""
+        """Return how many page jobs the child holds, running or not."""
         return len(self.fences())
 
     @property

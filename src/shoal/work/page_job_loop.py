@@ -120,7 +120,7 @@ class PageJobLoop(Generic[R]):
 
     @property
     def is_changing(self) -> bool:
-        """Whether a commit is under way that may lease jobs or hand them back."""
+        """Return whether a commit is under way that may lease jobs or hand them back."""
         return self._is_leasing or bool(self._changes)
 
     def nudge(self) -> None:
@@ -204,7 +204,7 @@ class PageJobLoop(Generic[R]):
             self._on_leased()  # before any of them starts: one that blocks this loop must not cost them their leases
 
     def _want(self) -> int:
-        """How many jobs to lease now."""
+        """Return how many jobs to lease now."""
         if self._paused or self._leave_at is not None or self._suspects or self._suspect is not None:
             return 0
         if not self._validity.holds() and self.held:

@@ -77,7 +77,7 @@ class RunChildren:
 
     @property
     def free(self) -> int:
-        """How many more jobs may be leased now."""
+        """Return how many more jobs may be leased now."""
         return 0 if self._stopping or self._paused else max(0, self._concurrency - len(self._active))
 
     async def lease_more(self) -> None:

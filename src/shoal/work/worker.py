@@ -56,7 +56,7 @@ class WorkerState(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerStatus:
-    """What a worker is doing: jobs in hand, and how many it may run at once."""
+    """The status of a worker: its running jobs, and how many it may run at once."""
 
     state: WorkerState
     active_runs: int

@@ -1,4 +1,4 @@
-"""What the parts of one worker share: its identity, queue, settings and child spawner, and how it reports trouble."""
+"""The context shared by the parts of one worker: its identity, queue, settings, child spawner and error reporting."""
 
 from collections.abc import Awaitable, Sequence
 from dataclasses import dataclass

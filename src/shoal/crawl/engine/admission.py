@@ -1,4 +1,4 @@
-"""Whether a URL that was taken may be fetched: holds of its host, changed options, traps and robots.txt."""
+"""Decides whether a taken URL may be fetched: checks holds of its host, changed options, traps and robots.txt."""
 
 from collections.abc import Callable
 from enum import Enum
@@ -33,7 +33,7 @@ class RobotsRules(Protocol):
 
 
 class Admitted(Enum):
-    """What a URL that may be fetched waits for."""
+    """The moment from which an admitted URL may be fetched."""
 
     NOW = "now"  # only for its place in the fetch window
     AFTER_ROBOTS = "after_robots"  # the robots.txt of its host, which is not known yet
@@ -63,7 +63,7 @@ class Admission:
 
     @property
     def is_out_of_reach(self) -> bool:
-        """Whether the host of the only seed cannot be reached, so waiting for a slot there is useless."""
+        """Return whether the host of the only seed cannot be reached, so waiting for a slot there is useless."""
         return self._pages.is_out_of_reach
 
     def verdict(self, task: FrontierTask) -> Fate | None:

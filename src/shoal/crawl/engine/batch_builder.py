@@ -78,17 +78,18 @@ class BatchBuilder:
 
     @property
     def is_heavy(self) -> bool:
-        """Whether the batch has so many URLs that further responses wait for the next one."""
+        """Return whether the batch has so many URLs that further responses wait for the next one."""
         return len(self.pending.found) + len(self.pending.skipped) >= MOST_URLS
 
     @property
     def is_full(self) -> bool:
-        """Whether so many URLs or bodies wait to be written that nothing more is fetched before the next commit."""
+        """Return whether so many URLs or bodies wait to be written that nothing more is fetched before the next
+        commit."""
         return self.is_heavy or (self._bodies is not None and self._bodies.is_full)
 
     @property
     def is_closed(self) -> bool:
-        """Whether no fetch may start: the budget is spent, or the batch is full."""
+        """Return whether no fetch may start: the budget is spent, or the batch is full."""
         return self._budget.spent is not None or self.is_full
 
     @property

@@ -29,7 +29,8 @@ def urls_left(config: CrawlConfig, counts: Counts, taken: int) -> int | None:
 
 
 class Budget:
-    """What a crawl has spent, as one walker knows it: the sum at the last commit, and its own part since."""
+    """The budget spent by a crawl, as one walker knows it: the total at the last commit plus the walker's own part
+    since then."""
 
     def __init__(self, config: CrawlConfig, clock: Clock) -> None:
         self._config = config
@@ -83,7 +84,7 @@ class Budget:
 
     @property
     def full(self) -> bool:
-        """Whether the byte budget is used up, so that no further response is read."""
+        """Return whether the byte budget is used up, so that no further response is read."""
         if not self._limited or self._config.max_bytes is None:
             return False
         return self._known.bytes + self._bytes >= self._config.max_bytes

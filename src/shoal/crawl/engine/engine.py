@@ -39,7 +39,7 @@ class Ending(Enum):
 
 
 class EngineHooks(Struct, frozen=True, kw_only=True):
-    """What the engine asks of its surroundings, and what it tells them."""
+    """Callbacks through which the engine queries and notifies the code that runs it."""
 
     alive: Callable[[], bool]  # False once the lease may have expired: then nothing more is taken
     renew: Callable[[], Awaitable[bool]]  # renews the lease if possible; returns whether it is still ours

@@ -25,7 +25,7 @@ from shoal.hosts.throttle import THROTTLED, HostAnswer, ThrottleTracker
 
 
 class WindowSize(Struct, frozen=True):
-    """How many fetches may be in flight: in all, and to one host."""
+    """The maximum number of fetches in flight, in total and per host."""
 
     total: int
     per_host: int
@@ -59,7 +59,7 @@ class FetchWindow:
 
     @property
     def waiting_for_slots(self) -> int:
-        """How many tasks wait for their slot."""
+        """Return how many tasks wait for their slot."""
         return len(self._timers)
 
     def accept(self, tasks: list[FrontierTask]) -> None:

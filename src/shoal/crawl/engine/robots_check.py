@@ -21,7 +21,7 @@ FAILURES_OF_THE_HOST = (
 
 
 class RobotsAnswer(Enum):
-    """What the robots.txt of a host says about a URL."""
+    """The decision of a host's robots.txt about a URL."""
 
     ALLOWED = "allowed"
     DENIED = "denied"

@@ -38,7 +38,7 @@ class UrlState(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class UrlExplanation:
-    """What became of a URL: a state, a reason with a stable name, a sentence, and the facts behind them."""
+    """The explanation of a URL's fate: a state, a reason with a stable name, a sentence, and the facts behind them."""
 
     url: str
     state: UrlState

@@ -107,7 +107,8 @@ class HostBatch(Struct, eq=False):
 
     @property
     def is_spent(self) -> bool:
-        """Whether its next turn depends on what still waits there: it ran dry, or may give nothing more."""
+        """Return whether the host's next turn must be computed from its waiting URLs, because it ran dry or reached its
+        limit."""
         return self.is_dry or not (self.most or self.tasks or self.is_awaited)
 
     @property
@@ -145,7 +146,7 @@ class Rotation:
 
     @property
     def needs_in_flight(self) -> bool:
-        """Whether `limit` has to know what is in flight at each host."""
+        """Return whether `limit` needs the URLs in flight of each host."""
         return self._rate.per_host is not None or any(batch.state.is_recovering for batch in self.batches)
 
     def limit(self, in_flight: Mapping[int, int]) -> list[HostBatch]:
@@ -165,7 +166,7 @@ class Rotation:
         return to_close
 
     def shares(self) -> list[tuple[HostBatch, int]]:
-        """How many URLs to ask of each host that may have more: equal parts, no more than it has slots for."""
+        """Return how many URLs to take from each host that may have more: equal parts, limited by its slots."""
         want = self._want - sum(len(batch.tasks) for batch in self.batches)
         able = [batch for batch in self.batches if not batch.is_dry and batch.capacity > 0]
         parts = [want // len(able) + (place < want % len(able)) for place in range(len(able))]

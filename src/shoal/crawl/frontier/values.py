@@ -23,7 +23,7 @@ CRASHES_ALONE = 3  # after that many more, alone in flight, the URL fails
 
 
 class UrlKind(IntEnum):
-    """What a URL is asked for. Numbers are stored: never reuse or renumber one."""
+    """The purpose of a URL: page or sitemap. The numbers are stored: never reuse or renumber one."""
 
     PAGE = 0
     SITEMAP = 1  # its links open; its depth counts the indexes that led to it
@@ -93,7 +93,8 @@ class FrontierTask(Struct):
 
     @property
     def is_suspect(self) -> bool:
-        """Whether it was in flight when workers died. It is fetched alone until it is clear whether it kills them."""
+        """Return whether the URL was in flight when workers died. It is fetched alone until it is clear whether it
+        kills them."""
         return self.crashes >= SUSPECT_FROM
 
     @property
@@ -132,7 +133,7 @@ class RedirectTarget(Struct, frozen=True):
 
 
 class Settled(Struct):
-    """What became of a taken URL. One to be retried is OPEN and waits for at least `retry_in` microseconds; one that
+    """The outcome of a taken URL. One to be retried is OPEN and waits for at least `retry_in` microseconds; one that
     was not fetched (`untried`) keeps its place and counts no attempt. A redirect (`onward`) is FETCHED if it ended and
     OPEN if it goes on, as the commit decides."""
 
@@ -151,12 +152,14 @@ class Settled(Struct):
 
     @property
     def is_unchanged(self) -> bool:
-        """Whether the server answered a conditional request with 304. A 304 to any other request does not count."""
+        """Return whether the server answered a conditional request with 304. A 304 to any other request does not
+        count."""
         return self.page is not None and self.page.status == NOT_MODIFIED and self.task.is_conditional
 
 
 class FrontierChange(Struct, kw_only=True):
-    """What a call changed in the frontier. Whoever calls adds it to the crawl's counters in the same transaction."""
+    """The changes that a call made to the frontier. The caller adds them to the crawl's counters in the same
+    transaction."""
 
     opened: int = 0
     settled: int = 0
@@ -168,20 +171,20 @@ class FrontierChange(Struct, kw_only=True):
 
 
 class Added(FrontierChange, kw_only=True):
-    """What became of URLs that were added."""
+    """The outcome of adding URLs."""
 
     new: int = 0  # URLs that were not known, skipped ones included
 
 
 class Taken(FrontierChange, kw_only=True):
-    """What a take gave, and what it closed because a host has given all the pages it may."""
+    """The result of a take: the URLs taken, and those closed because their host has reached its page limit."""
 
     tasks: list[FrontierTask] = field(default_factory=list)
 
 
 class Settlement(FrontierChange, kw_only=True):
-    """What a walker's batch came to. `closed`: the URLs that were still the walker's and that this commit closed; their
-    pages and sitemap records are to be stored beside it."""
+    """The result of settling a walker's batch. `closed`: the URLs that were still the walker's and that this commit
+    closed; their pages and sitemap records are to be stored beside it."""
 
     closed: list[Settled] = field(default_factory=list)
 
@@ -196,7 +199,7 @@ class Settlement(FrontierChange, kw_only=True):
         return [((done.task.key, done.task.chk), done.sitemap) for done in self.closed if done.sitemap is not None]
 
     def counts(self, walked: int = 0) -> Counts:
-        """What the crawl's counters go up by; `walked`: microseconds of work."""
+        """Return the increments of the crawl's counters; `walked`: microseconds of work."""
         pages = [done.page for done in self.closed if done.page is not None]
         return Counts(
             opened=self.opened,
@@ -214,7 +217,7 @@ class Settlement(FrontierChange, kw_only=True):
 
 
 class Control(Enum):
-    """What walkers are to do next, in the answer of every commit."""
+    """The instruction to walkers in the result of every commit: continue, pause or stop."""
 
     GO = "go"
     PAUSE = "pause"
@@ -239,7 +242,7 @@ class WalkerBatch(Struct):
 
     @property
     def has_tries(self) -> bool:
-        """Whether any settled URL was really tried."""
+        """Return whether any of the settled URLs was actually fetched."""
         return any(not done.untried for done in self.settled)
 
     def __bool__(self) -> bool:

@@ -16,8 +16,8 @@ MOST_HOSTS = 1000  # hosts whose last report is remembered
 
 @dataclass(frozen=True, slots=True)
 class JournalUpdate:
-    """What a commit adds to the journal: entries, whether to report the number of URLs found, and the depth to report
-    if everything up to it is settled."""
+    """The additions of one commit to the journal: entries, whether to report the number of URLs found, and the depth to
+    report if everything up to it is settled."""
 
     lines: list[JournalEntry] = field(default_factory=list)
     found: bool = False

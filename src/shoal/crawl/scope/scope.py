@@ -1,4 +1,4 @@
-"""Which URLs belong to a crawl. Pure: a URL and its depth go in, a fate comes out."""
+"""The scope of a crawl: decides which URLs belong to it. Pure functions from a URL and its depth to a fate."""
 
 from collections.abc import Iterable
 

@@ -1,4 +1,4 @@
-"""Where to look for the sitemaps of a crawl. `sitemap_reader` reads them.
+"""Locations at which to look for the sitemaps of a crawl. `sitemap_reader` reads them.
 
 Each host of a seed, and each host a seed redirects to, is asked for `/sitemap.xml` and for those its robots.txt names.
 Sitemaps are URLs of the frontier, of their own kind, so a crash loses none of them. Those of an index wait behind the
