@@ -374,7 +374,7 @@ class App:
         """Raise unless the store can be read and written: a full store still answers queries, so a write is tried."""
 
         async def write(tx: Tx) -> None:
-            await tx.execute("feel_pulse", name="ready")
+            await tx.execute("test_write", name="ready")
 
         await self.database.run(write)
 

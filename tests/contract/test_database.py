@@ -41,7 +41,7 @@ from tests.support.full_disk import stuff
 SQLITE_ONLY = {
     *("known_keys", "reserve_seq", "insert_fates", "ends_of_lines", "anchor_machine_clock", "drop_job_hosts"),
     # PostgreSQL does these in one statement, `turn_jobs`.
-    *("any_quota", "any_ripe", "close_grants", "end_jobs", "held_jobs", "lease_jobs", "move_jobs"),
+    *("any_quota", "any_due", "close_grants", "end_jobs", "held_jobs", "lease_jobs", "move_jobs"),
 }
 POSTGRES_ONLY = {"add_fates", "anchor_server_clock", "notify", "turn_jobs"}
 
@@ -532,7 +532,7 @@ async def test_a_server_that_may_only_be_read_is_unavailable_for_now(postgres_be
     await standby.open()
     try:
         with pytest.raises(BackendUnavailable, match="read-only"):
-            await standby.run(lambda tx: tx.execute("feel_pulse", name="x"))
+            await standby.run(lambda tx: tx.execute("test_write", name="x"))
     finally:
         await standby.close()
 
@@ -886,9 +886,9 @@ async def test_every_query_can_be_prepared(bench: Bench) -> None:
 async def test_a_statement_is_planned_once_for_all_values(postgres_bench: Bench) -> None:
     async def look(tx: Any) -> tuple[int, int]:
         for name in ("a", "b", "c"):
-            await tx.execute("feel_pulse", name=name)
+            await tx.execute("test_write", name=name)
         plans = "SELECT custom_plans, generic_plans FROM pg_prepared_statements WHERE statement = $1"
-        return tuple(await tx._connection.fetchrow(plans, queries.load("postgres")["feel_pulse"].sql))
+        return tuple(await tx._connection.fetchrow(plans, queries.load("postgres")["test_write"].sql))
 
     assert await postgres_bench.database.run(look) == (0, 3)
 
@@ -917,10 +917,18 @@ WHOLE = {
         "prune_listeners",
         "all_listeners",
     ),
-    *("purge_dead", "unfiled_journals", "drop_empty_seats"),
-    *("newest_jobs", "end_of_scan", "place_in_line", "waiting_page_jobs", "insert_jobs", "lease_jobs", "ends_of_lines"),
+    *("purge_dead", "unfiled_journals", "delete_stale_job_seats"),
+    *(
+        "newest_jobs",
+        "end_of_scan",
+        "queue_position",
+        "waiting_page_jobs",
+        "insert_jobs",
+        "lease_jobs",
+        "ends_of_lines",
+    ),
     # What was found for the ids given, or up to a limit.
-    *("add_job_hosts", "take_ready_hosts", "put_back_hosts", "place_at_host"),
+    *("add_job_hosts", "take_ready_hosts", "put_back_hosts", "queue_position_at_host"),
     *("newest_of_run", "newest_dead", "newest_locked", "kind_waits", "other_run_waits"),
     *("count_crawls", "count_jobs"),
 }
@@ -941,7 +949,7 @@ FRONTIER_PLANS = {
     "lost_urls": "frontier_taken",
     "release_urls": "frontier_taken",
     "any_held": "frontier_taken",
-    "again_at_hosts": "frontier_again",
+    "retries_at_hosts": "frontier_again",
     "untried_at_hosts": "host=? AND seq>?",
     "next_due_at_hosts": "frontier_again",
     "ready_hosts": "frontier_ready",

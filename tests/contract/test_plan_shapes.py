@@ -66,7 +66,7 @@ EITHER_WAY = {
     "result_of_policy": "a job has few results",
     "suspect_waiting": "few URLs are ever suspects; at most all hosts of a crawl are read for them",
     "lock_traps": "a crawl has few patterns",
-    "hear_hosts": "by the number of a host, whoever says it",
+    "update_hosts": "by the number of a host, whoever says it",
     "purge_dead": "dead letters, or those that ended before a time",
     "any_token": "the first row of any index",
     "new_events": "those without a number, by an index of them or by that of numbers",
@@ -83,7 +83,7 @@ WHOLE = {
     **dict.fromkeys(("any_token", "turn_jobs"), "its first row"),
     **dict.fromkeys(("count_crawls", "count_jobs"), "they count everything, and are asked by people"),
     "unfiled_journals": "an index of those alone",
-    "drop_empty_seats": "the sweep looks at every seat",
+    "delete_stale_job_seats": "the sweep looks at every seat",
     "purge_dead": "an index of dead letters alone",
     "lock_admin_tokens": "there are few tokens",
 }

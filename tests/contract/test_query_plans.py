@@ -78,10 +78,17 @@ SKIP = Fate.SKIPPED_SCOPE
 ROOMS = ("frontier", "jobs", "hosts")
 PLAN = {"ready_line", "due_policies", "owed_policies", "advance_policies", "waiting_page_jobs", "live_jobs_of_keys"}
 PLAN |= {"policies_after", "policies_of_project"}
-EVENTS = {"last_event_before", "old_events", "forget_events", "forget_deliveries", "heads_between", "put_deliveries"}
+EVENTS = {
+    "last_event_before",
+    "old_events",
+    "forget_events",
+    "forget_deliveries",
+    "event_types_between",
+    "put_deliveries",
+}
 EVENTS |= {
     "new_events",
-    "heads_after",
+    "event_types_after",
     "sizes_of_events",
     "events_until",
     "due_webhooks",

@@ -341,7 +341,7 @@ async def test_a_walker_that_cancels_its_siblings_never_waits_in_a_circle_with_a
     await bench.desk.set_quota("project:acme", 5)
     await bench.submit(project="acme", workers=2)
     [first] = await bench.queue.lease("w1", [KIND], ["shared"], 1)
-    gate, counted = Gate("leave_seats"), Counted(bench.database)
+    gate, counted = Gate("delete_job_seats"), Counted(bench.database)
     queue = bench.over(Gated(counted, gate)).queue
     await cross(bench, queue.finish(first, "max_pages"), gate, counted, KIND)
 
@@ -352,7 +352,7 @@ async def test_cancelling_several_jobs_never_deadlocks_with_a_lease(postgres_ben
     jobs = [new("project:acme"), new("project:acme")]
     await bench.queue.enqueue(jobs)
     await lease(bench, 1)
-    gate, counted = Gate("leave_seats"), Counted(bench.database)
+    gate, counted = Gate("delete_job_seats"), Counted(bench.database)
     gated = bench.over(Gated(counted, gate))
 
     async def cancel_both(tx: Tx) -> None:
@@ -394,7 +394,7 @@ async def test_a_seat_that_is_left_while_another_finds_its_scope_full_is_taken_a
     jobs = [new("key:k"), new("key:k")]
     await bench.queue.enqueue(jobs)
     [got] = await lease(bench, 1)
-    gate = Gate("leave_seats")
+    gate = Gate("delete_job_seats")
     ending = asyncio.create_task(bench.over(Gated(bench.database, gate)).queue.finish(got))
     await gate.wait_until_reached()
     assert await lease(bench, 1) == []  # it sees the seat taken, and is parked
@@ -415,7 +415,7 @@ async def test_a_sweep_gives_no_seat_to_a_job_that_somebody_ends_just_now(postgr
     await bench.desk.set_quota("project:a", 1)
     await bench.queue.enqueue([new("project:a")])
     [got] = await lease(bench)
-    gate = Gate("leave_seats")
+    gate = Gate("delete_job_seats")
     ending = asyncio.create_task(bench.over(Gated(bench.database, gate)).queue.release(got, "shutdown"))
     await gate.wait_until_reached()
     mending = asyncio.create_task(bench.database.run(bench.queue._store.repair_quota_counts))
@@ -429,7 +429,7 @@ async def test_who_ends_a_job_while_a_sweep_gives_it_a_seat_leaves_that_seat(pos
     bench = postgres_bench
     await bench.queue.enqueue([new("project:a")])
     [got] = await lease(bench)
-    gate = Gate("seat_locked")  # it had none: the scope is limited only now
+    gate = Gate("insert_missing_job_seats")  # it had none: the scope is limited only now
     mending = asyncio.create_task(bench.over(Gated(bench.database, gate)).desk.set_quota("project:a", 1))
     await gate.wait_until_reached()
     ending = asyncio.create_task(bench.queue.release(got, "shutdown"))

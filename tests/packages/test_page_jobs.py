@@ -120,7 +120,7 @@ async def test_a_page_that_answers_503_is_tried_again_when_it_asks_for_it_and_ho
     first, second = [at for path, at in zip(site.asked, site.moments, strict=True) if path == "/busy"]
     assert second - first >= 1.0
     assert all(at < second for path, at in zip(site.asked, site.moments, strict=True) if path != "/busy")
-    assert (await app.database.read(lambda tx: tx.one("host_standings", numbers=[1])))["held_until"] == 0  # type: ignore[index]
+    assert (await app.database.read(lambda tx: tx.one("host_states", numbers=[1])))["held_until"] == 0  # type: ignore[index]
 
 
 async def test_what_robots_forbid_is_not_fetched(app: App) -> None:

@@ -32,14 +32,16 @@ class SqlEvents:
         return [_event(row) for row in await tx.all("events_until", sequence=sequence, last=last)] if heads else []
 
     async def heads(self, tx: Tx, sequence: int, limit: int) -> list[tuple[int, str]]:
-        return [(row["sequence"], row["type"]) for row in await tx.all("heads_after", sequence=sequence, limit=limit)]
+        return [
+            (row["sequence"], row["type"]) for row in await tx.all("event_types_after", sequence=sequence, limit=limit)
+        ]
 
     async def find(self, tx: Tx, event_id: str) -> EventReceipt | None:
         row = await tx.one("event", id=event_id)
         return None if row is None else _event(row)
 
     async def between(self, tx: Tx, after: tuple[int, int], until: int, limit: int) -> list[tuple[int, int, str]]:
-        rows = await tx.all("heads_between", since=after[0], sequence=after[1], until=until, limit=limit)
+        rows = await tx.all("event_types_between", since=after[0], sequence=after[1], until=until, limit=limit)
         return [(row["created_at"], row["sequence"], row["type"]) for row in rows]
 
     async def last(self, tx: Tx) -> int:

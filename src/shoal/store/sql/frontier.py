@@ -278,7 +278,7 @@ class SqlFrontier:
             host_origin = origin(onward.url)
             place = numbers[host_origin], onward.url[len(host_origin) :]
             leading.append((crawl, fence.job_id, fence.epoch, task.seq, *place, task.url, encode(onward.chain)))
-        await tx.batch("lead_on", leading)
+        await tx.batch("move_to_redirect_target", leading)
         return claims
 
     async def _claim(self, tx: Tx, crawl: int, redirects: list[Settled], numbers: dict[str, int]) -> Claims:

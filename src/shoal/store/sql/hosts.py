@@ -26,7 +26,7 @@ class SqlHostStore:
         return found
 
     async def states(self, tx: Tx, hosts: Iterable[int]) -> dict[int, HostState]:
-        rows = await tx.all("host_standings", numbers=sorted(set(hosts)))
+        rows = await tx.all("host_states", numbers=sorted(set(hosts)))
         return {row["number"]: host_state(row) for row in rows}
 
     async def at_origins(self, tx: Tx, origins: list[str]) -> dict[str, tuple[int, HostState]]:
@@ -48,7 +48,9 @@ class SqlHostStore:
 
     async def record(self, tx: Tx, updates: Mapping[int, HostUpdate]) -> dict[int, float]:
         statuses = {host: one.status for host, one in updates.items()} | await self._refused(tx, updates)
-        rows = await tx.batch("hear_hosts", [_row(host, one, statuses[host]) for host, one in sorted(updates.items())])
+        rows = await tx.batch(
+            "update_hosts", [_row(host, one, statuses[host]) for host, one in sorted(updates.items())]
+        )
         return {row["number"]: row["held_for"] / 1e6 for row in rows if statuses[row["number"]]}
 
     async def _refused(self, tx: Tx, updates: Mapping[int, HostUpdate]) -> dict[int, int]:

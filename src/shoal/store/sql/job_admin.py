@@ -86,18 +86,18 @@ class SqlJobAdmin:
         return [Quota(row["scope"], row["most"], row["taken"], row["parked"]) for row in rows]
 
     async def quota_usage(self, tx: Tx, scope: str) -> tuple[int, int | None]:
-        [row] = await tx.all("seats_taken", scopes=[scope])
+        [row] = await tx.all("count_job_seats", scopes=[scope])
         return row["taken"], quota_limit(scope, row["most"])
 
     async def around(self, tx: Tx, job: Job) -> QueuePosition:
-        row = await tx.one("taken_like", kind=job.kind, capability=job.capability)
+        row = await tx.one("locked_like", kind=job.kind, capability=job.capability)
         now = await tx.value("now")
         locked, last = (row["locked"], row["last"]) if row else (0, None)
         at = await tx.one("host_of_job", id=job.id)
         if at is None:
-            return QueuePosition(now, await tx.value("place_in_line", id=job.id, most=WORTH_COUNTING), locked, last)
+            return QueuePosition(now, await tx.value("queue_position", id=job.id, most=WORTH_COUNTING), locked, last)
         line = {name: at[name] for name in ("lane", "kind", "capability", "host", "rank")}
-        ahead = await tx.value("place_at_host", **line, most=WORTH_COUNTING)
+        ahead = await tx.value("queue_position_at_host", **line, most=WORTH_COUNTING)
         return QueuePosition(now, ahead, locked, last, at["host"], max(0, at["busy"]) / 1e6)
 
     async def _end_of_scan(self, tx: Tx, before: str | None) -> str | None:

@@ -39,7 +39,7 @@ class QuotaCounts:
         """
         if left:
             # A separate statement after the one that moved them, which may have waited for `repair` to add their seats.
-            freed = {row["scope"] for row in await tx.all("leave_seats", ids=sorted(left))}
+            freed = {row["scope"] for row in await tx.all("delete_job_seats", ids=sorted(left))}
             for scope in sorted(freed):
                 tx.afterwards(partial(self.unpark, scope=scope))
         keys_of = {row[ID]: _limited(row[SCOPES], quotas) for row in granted if row[SCOPES] is not None}
@@ -50,7 +50,7 @@ class QuotaCounts:
         capacity = await self._capacity(tx, scopes)
         capacity |= {scope: 0 for scope in scopes if scope not in counted and capacity[scope] is not None}
         kept, seats, parked = _within_quota(granted, keys_of, capacity)
-        await tx.many("take_seats", seats)
+        await tx.many("insert_job_seats", seats)
         await tx.many("park_jobs", parked)
         lines = {row[ID]: (row[LANE], row[KIND], row[CAPABILITY]) for row in granted} if parked else {}
         full = sorted({(scope, *lines[one]) for one, scope in parked if scope in counted})
@@ -75,8 +75,8 @@ class QuotaCounts:
     async def repair(self, tx: Tx) -> None:
         """Drop the seats of jobs that are not locked, and give locked jobs a seat in each limited quota key. Skips a
         job that another transaction is moving, because its seat would outlive its lease."""
-        await tx.execute("drop_empty_seats")
-        await tx.execute("seat_locked")
+        await tx.execute("delete_stale_job_seats")
+        await tx.execute("insert_missing_job_seats")
 
     async def _lock(self, tx: Tx, scopes: list[str], *, waits: bool) -> Collection[str]:
         """Lock these quota keys for counting; returns those that were locked."""
@@ -89,14 +89,14 @@ class QuotaCounts:
         """Park other jobs at the head of a lane that have the same full quota key, so that they do not hide the next
         jobs."""
         line = {"lane": lane, "kind": kind, "capability": capability}
-        end = await tx.value("end_of_look", **line, ahead=AHEAD)
+        end = await tx.value("rank_ahead", **line, ahead=AHEAD)
         needle = orjson.dumps(scope).decode()
         rank = LAST if end is None else end
         return await tx.execute("park_ahead", **line, scope=scope, rank=rank, needle=needle, limit=AHEAD)
 
     async def _capacity(self, tx: Tx, scopes: list[str]) -> dict[str, int | None]:
         """Return how many more jobs each quota key may have; None: unlimited."""
-        rows = await tx.all("seats_taken", scopes=scopes)
+        rows = await tx.all("count_job_seats", scopes=scopes)
         most = {row["scope"]: quota_limit(row["scope"], row["most"]) for row in rows}
         taken = {row["scope"]: row["taken"] for row in rows}
         return {scope: None if limit is None else limit - taken[scope] for scope, limit in most.items()}

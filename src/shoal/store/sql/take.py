@@ -94,11 +94,11 @@ class Take:
             self._read_crawl(row)
         if self._rate.walkers == 1:
             return candidates
-        others = await tx.all("others_hosts", **mark, limit=HOSTS_PER_TAKE)
+        others = await tx.all("hosts_of_others", **mark, limit=HOSTS_PER_TAKE)
         walkers = await tx.value("live_walkers", job_id=self._fence.job_id)
         share = share_hosts(candidates, len(others), walkers, self._fence.job_id)
         if share.let_go:
-            await tx.execute("let_go_of_hosts", crawl=self._crawl, hosts=share.let_go)
+            await tx.execute("unclaim_hosts", crawl=self._crawl, hosts=share.let_go)
         if share.chosen or not others:
             return share.chosen
         locked = await tx.all("lock_one_host", crawl=self._crawl, host=others[0]["host"])
@@ -119,7 +119,7 @@ class Take:
     async def _close(self, batch: HostBatch) -> None:
         """Close the waiting URLs of a host that has reached its page limit, a limited number per take."""
         place, fate = {"crawl": self._crawl, "host": batch.host, "limit": CLOSED_AT_ONCE}, Fate.SKIPPED_HOST_BUDGET
-        rows = await self._tx.all("close_host", **place) or await self._tx.all("close_host_again", **place)
+        rows = await self._tx.all("close_host", **place) or await self._tx.all("close_retries_at_host", **place)
         urls = [(Url(row["start"] or batch.origin + row["path"]), KINDS[row["kind"]]) for row in rows]
         keys = [key_of(url, self._key_seed, kind) for url, kind in urls]
         chains = [CHAIN.decode(row["chain"]) for row in rows if row["chain"] is not None]
@@ -132,7 +132,7 @@ class Take:
     async def _read(self, rotation: Rotation) -> None:
         """Read waiting URLs: first those that were tried before, then the next in the queue."""
         shares = rotation.shares()
-        rows = await self._tx.batch("again_at_hosts", [(self._crawl, batch.host, most) for batch, most in shares])
+        rows = await self._tx.batch("retries_at_hosts", [(self._crawl, batch.host, most) for batch, most in shares])
         rows_of, found = _by_host(rows), []
         for batch, _ in shares:
             tasks = self._tasks(batch, rows_of[batch.host], tried=True)
@@ -186,7 +186,7 @@ class Take:
         set_aside = [one for batch in batches for one in batch.set_aside]
         again += [(*mark, task.seq) for task, was_tried in set_aside if was_tried]
         untried += [(*mark, task.seq, task.host) for task, was_tried in set_aside if not was_tried]
-        await self._tx.many("hold_again", again)
+        await self._tx.many("hold_retries", again)
         await self._tx.many("hold_untried", untried)
         await self._tx.many("drop_untried", [(self._crawl, host, seq) for _, _, _, seq, host in untried])
 
