@@ -88,7 +88,7 @@ class App:
     listeners: ControllerAddresses  # the controllers that this process knows of
 
     def janitor(self) -> Janitor:
-        return Janitor(self.queue, self.clock, wary=True, bot_grace=self.settings.bots.grace)
+        return Janitor(self.queue, self.clock, cautious=True, bot_grace=self.settings.bots.grace)
 
     def clock_watch(self) -> "Chore | None":
         """Return the chore that checks the store's clock, for processes without a janitor. None for an embedded store:
@@ -508,11 +508,11 @@ class _Later:
 class _LastWords:
     """The dead-letter listener of page jobs, which records an event: created when there is a dead letter."""
 
-    async def buried(self, tx: Tx, moves: Sequence[Move]) -> None:
+    async def on_dead_letters(self, tx: Tx, moves: Sequence[Move]) -> None:
         from shoal.page_jobs.dead_letter_event import DeadLetterEvents
         from shoal.store.sql.results import SqlResultStore
 
-        await DeadLetterEvents(SqlResultStore(), SqlOutbox()).buried(tx, moves)
+        await DeadLetterEvents(SqlResultStore(), SqlOutbox()).on_dead_letters(tx, moves)
 
 
 def _wire(settings: Settings, clock: Clock, signals: Signals, database: "SqlDatabase", wake: Wake | None = None) -> App:

@@ -23,7 +23,7 @@ from shoal.queue.job import SHARED_LANE, Fence, Lease, local_lane
 if TYPE_CHECKING:
     from shoal.audit.run import AnalysisRun
     from shoal.page_jobs.batch import PageJobBatch
-    from shoal.work.child import Run
+    from shoal.work.child import RunningJob
     from shoal.work.storage_watch import StorageWatch
     from shoal.work.worker import Worker
 
@@ -162,6 +162,6 @@ def make_walker(
     return Walker(stores, runtime, crawl, fence, callbacks)
 
 
-Runs = Mapping[str, Callable[[App, Lease, Callable[[], bool]], "Awaitable[Run]"]]
+Runs = Mapping[str, Callable[[App, Lease, Callable[[], bool]], "Awaitable[RunningJob]"]]
 RUNNERS: Runs = {KIND: crawl_runner, "analysis": analysis_runner}
 """The runners of a worker's children, by kind of job."""

@@ -115,7 +115,7 @@ class Loaded:
 
 
 @dataclass(frozen=True, slots=True)
-class _Given:
+class _RawSetting:
     value: Any
     source: str
 
@@ -130,7 +130,7 @@ def load(
     path = find_toml(env) if toml_path is None else toml_path
     given = _from_file(path) if path else {}
     given |= _from_env(env)
-    given |= {name: _Given(value, "flag") for name, value in (flags or {}).items() if value is not None}
+    given |= {name: _RawSetting(value, "flag") for name, value in (flags or {}).items() if value is not None}
     settings = _build(given, env)
     return Loaded(settings, {name: given[name].source if name in given else "default" for name in CATALOGUE})
 
@@ -143,18 +143,18 @@ def find_toml(env: Mapping[str, str]) -> Path | None:
     return here if here.exists() else None
 
 
-def _from_env(env: Mapping[str, str]) -> dict[str, _Given]:
+def _from_env(env: Mapping[str, str]) -> dict[str, _RawSetting]:
     for name in sorted(env):
         if name.startswith("SHOAL_") and name not in CATALOGUE and not _reserved(name):
             raise BadConfig(shorten(name), "is not a setting", _fix_for(name, f"unset {shorten(name)}"))
-    return {name: _Given(env[name], "env") for name in CATALOGUE if env.get(name, "").strip()}
+    return {name: _RawSetting(env[name], "env") for name in CATALOGUE if env.get(name, "").strip()}
 
 
 def _reserved(name: str) -> bool:
     return name in RESERVED or name.startswith(RESERVED_PREFIX)
 
 
-def _from_file(path: Path) -> dict[str, _Given]:
+def _from_file(path: Path) -> dict[str, _RawSetting]:
     found = _read_toml(path)
     for name, value in found.items():
         if isinstance(value, dict):
@@ -162,7 +162,7 @@ def _from_file(path: Path) -> dict[str, _Given]:
             raise BadConfig(f"[{shorten(name)}]", f"in {path} is a section", fix)
         if name not in CATALOGUE:
             raise BadConfig(shorten(name), f"in {path} is not a setting", _fix_for(name, "remove the line"))
-    return {name: _Given(value, str(path)) for name, value in found.items()}
+    return {name: _RawSetting(value, str(path)) for name, value in found.items()}
 
 
 def _read_toml(path: Path) -> dict[str, Any]:
@@ -178,11 +178,11 @@ def _read_toml(path: Path) -> dict[str, Any]:
 
 
 def _fix_for(name: str, otherwise: str) -> str:
-    close = nearest(name.upper(), CATALOGUE, likeness=0.6)
+    close = nearest(name.upper(), CATALOGUE, similarity=0.6)
     return f"the nearest setting is {close}" if close else f"{otherwise}, or see docs/reference/settings.md"
 
 
-def _build(given: Mapping[str, _Given], env: Mapping[str, str]) -> Settings:
+def _build(given: Mapping[str, _RawSetting], env: Mapping[str, str]) -> Settings:
     values: dict[str, dict[str, Any]] = {section: {} for section in SECTIONS}
     values["database"]["data_dir"] = data_dir(env)
     for name, one in given.items():
@@ -192,7 +192,7 @@ def _build(given: Mapping[str, _Given], env: Mapping[str, str]) -> Settings:
     return Settings(**slices)
 
 
-def _read(entry: SettingEntry, given: _Given) -> Any:
+def _read(entry: SettingEntry, given: _RawSetting) -> Any:
     try:
         return entry.setting.read(given.value)
     except ValueError as error:

@@ -80,7 +80,7 @@ async def test_killed_work_is_given_back_in_time_when_nobody_saw_the_clock_step(
     await bench.lease()
     await bench.step(hours * HOUR)
     bench.jobs.clock = SqlJobStore(bench.dialect, timedelta(0)).clock
-    janitor = Janitor(bench.queue, bench.clock, wary=True)
+    janitor = Janitor(bench.queue, bench.clock, cautious=True)
     await janitor.run_once()
     assert (await bench.job(job_id)).state is J.LOCKED
     assert await seconds_until_given_back(bench, janitor, job_id) <= LEASE + 2
@@ -264,7 +264,7 @@ async def test_a_machine_that_starts_with_a_clock_of_yesterday_goes_on_from_toda
     started = await open_bench(sqlite_url, FakeClock())  # it shows what the other did when that was new
     try:
         assert last < await now(started) <= last + MARK_EVERY
-        janitor = Janitor(started.queue, started.clock, wary=True)
+        janitor = Janitor(started.queue, started.clock, cautious=True)
         await janitor.run_once()
         assert await seconds_until_given_back(started, janitor, job_id) <= LEASE + 2
         assert steps(started) == [("back", 1)]

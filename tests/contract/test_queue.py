@@ -561,7 +561,7 @@ async def test_an_outage_expires_nothing_within_one_lease_of_its_end(bench: Benc
 
 
 async def test_a_janitor_that_came_after_an_outage_gives_everybody_time_to_extend(bench: Bench) -> None:
-    janitor = Janitor(bench.queue, bench.clock, wary=True)
+    janitor = Janitor(bench.queue, bench.clock, cautious=True)
     kept, lost = await bench.enqueue(), await bench.enqueue()
     leases = [await bench.lease(), await bench.lease()]
     await bench.jump(30)  # nobody could extend, and the controller was restarted meanwhile
@@ -575,7 +575,7 @@ async def test_a_janitor_that_came_after_an_outage_gives_everybody_time_to_exten
 
 
 async def test_a_janitor_that_came_while_others_extend_their_leases_sweeps_at_once(bench: Bench) -> None:
-    janitor = Janitor(bench.queue, bench.clock, wary=True)
+    janitor = Janitor(bench.queue, bench.clock, cautious=True)
     lost, _ = await bench.enqueue(), await bench.enqueue()
     await bench.lease()
     await bench.jump(11)

@@ -254,7 +254,7 @@ async def test_a_gate_tells_that_the_store_did_not_give_the_rules() -> None:
             raise BackendUnavailable("the store", "the cable was cut", "plug it in")
 
     told: list[tuple[str, str]] = []
-    gate = RobotsCheck(Away(), stumbled=lambda home, error: told.append((home, error.code)))
+    gate = RobotsCheck(Away(), on_store_error=lambda home, error: told.append((home, error.code)))
     assert await learned(gate, Url("http://example.org/x")) is RobotsAnswer.UNREACHABLE
     assert told == [("http://example.org", BackendUnavailable.code)]
     gate.close()

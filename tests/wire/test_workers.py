@@ -33,7 +33,7 @@ from shoal.runners import storage_of
 from shoal.settings import LogSettings
 from shoal.settings_loader import load
 from shoal.work import child as work_child
-from shoal.work.child import Child, Run
+from shoal.work.child import Child, RunningJob
 from shoal.work.child_process import ChildSpawner
 from shoal.work.ipc import Done, Message, encode
 from shoal.work.storage_watch import StorageFilled, StorageFreed
@@ -158,7 +158,7 @@ async def test_a_child_that_finds_no_room_says_so_and_does_not_fail_its_job(
     said: list[Message] = []
     monkeypatch.setattr(work_child, "_send", said.append)
 
-    async def runner(lease: Lease, alive: Callable[[], bool]) -> Run:
+    async def runner(lease: Lease, alive: Callable[[], bool]) -> RunningJob:
         raise error
 
     lease = Lease(Fence(JobId("job_1"), 1), "crawl", "crl_1", "{}", 0, 2, 0, 0.0)

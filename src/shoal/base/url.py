@@ -324,7 +324,7 @@ class _Start:
         elif first == "h" and href.startswith(("http://", "https://")):
             text = href
         elif first == ".":
-            text = self._climb(href)
+            text = self._parent_folder(href)
         elif first == "#":
             return self.base
         elif first in ("", "?") or (":" in href and _SCHEME.match(href)):
@@ -334,7 +334,7 @@ class _Start:
         mark = text.find("#")
         return text if mark < 0 else text[:mark]
 
-    def _climb(self, href: str) -> str:
+    def _parent_folder(self, href: str) -> str:
         if href[:3] != "../":
             return self.folder + (href[2:] if href[:2] == "./" else href)
         folder, href = self.above, href[3:]

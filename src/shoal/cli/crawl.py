@@ -20,7 +20,7 @@ from shoal.base.errors import (
     UsageError,
 )
 from shoal.cli.exit_code import exit_code_of
-from shoal.cli.garbage_collection import spare
+from shoal.cli.garbage_collection import reduce_collections
 from shoal.cli.long_running import on_stop, quiet
 from shoal.cli.options import OUTPUT_HELP, crawl_flags, flag_of, given_values, names_of
 from shoal.cli.output import note
@@ -73,7 +73,7 @@ def crawl(
     if outputs.from_bodies and resume is None:
         given["keep_bodies"] = True
     request = _request(urls, crawl_id, resume, given)
-    spare()
+    reduce_collections()
     return uvloop.run(_crawl(request, store, outputs, output, as_json))
 
 
@@ -131,7 +131,7 @@ class CrawlCommand:
             if not self._interrupts:
                 raise
         except (StorageFull, BodiesUnavailable, BackendUnavailable, BrokenPipeError) as error:
-            await self._tell_broken_off(error.code if isinstance(error, ShoalError) else "interrupted")
+            await self._print_interrupted(error.code if isinstance(error, ShoalError) else "interrupted")
             raise
         return exit_code_of(await self._tell(), self._how_to_go_on)
 
@@ -199,10 +199,10 @@ class CrawlCommand:
         if self._as_json:
             print_line(totals, to_stdout=to_stdout)
         else:
-            print_rows(rows_of(seen, totals, self._outputs.whereabouts), to_stdout=to_stdout)
+            print_rows(rows_of(seen, totals, self._outputs.locations), to_stdout=to_stdout)
         return seen
 
-    async def _tell_broken_off(self, why: str) -> None:
+    async def _print_interrupted(self, why: str) -> None:
         """Print the summary of an interrupted crawl, as far as possible; the error itself gives the reason."""
         try:
             await self._tell(left_for=why)

@@ -46,11 +46,11 @@ def export(crawl_id: str, output: Sequence[str], status: Sequence[str], reach: A
     else:
         outputs.check()
         pages = asyncio.run(_from_store(settings, crawl_id, outputs, wanted))
-    result = {"crawl_id": crawl_id, "pages": pages, "outputs": outputs.whereabouts}
+    result = {"crawl_id": crawl_id, "pages": pages, "outputs": outputs.locations}
     if as_json:
         print_line(result, to_stdout=not outputs.to_stdout)
     else:
-        note(f"{plural(pages, 'page')} of {crawl_id} written to {', '.join(outputs.whereabouts)}.")
+        note(f"{plural(pages, 'page')} of {crawl_id} written to {', '.join(outputs.locations)}.")
 
 
 async def _from_store(settings: Settings, crawl_id: str, outputs: Outputs, wanted: ExportFilter) -> int:

@@ -57,8 +57,8 @@ async def _demo(folder: Path, *, leave: bool, as_json: bool) -> None:
         workers_of(app, loaded, flags, 1) as team,
         DemoSite(app.clock) as site,
     ):
-        tour = DemoRun(app, Controller(app, metrics, listener, team), site.address)
-        await tour.run(leave=leave, as_json=as_json)
+        demo_run = DemoRun(app, Controller(app, metrics, listener, team), site.address)
+        await demo_run.run(leave=leave, as_json=as_json)
 
 
 def _open_listener(listen: Address) -> socket.socket:

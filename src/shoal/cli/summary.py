@@ -77,10 +77,10 @@ def cut_off(seen: CrawlStatus) -> list[str]:
     deeper, at_full_hosts = counts.skipped.get("depth", 0), counts.skipped.get("host_budget", 0)
     reasons = []
     if deeper:
-        reasons.append(f"{plural(deeper, 'URL')} {_lie(deeper)} deeper than `--depth {config.depth}`")
+        reasons.append(f"{plural(deeper, 'URL')} {_verb(deeper)} deeper than `--depth {config.depth}`")
     if at_full_hosts:
         limit = f"`--max-pages-per-host {config.max_pages_per_host}`"
-        reasons.append(f"{plural(at_full_hosts, 'URL')} {_lie(at_full_hosts)} beyond {limit}")
+        reasons.append(f"{plural(at_full_hosts, 'URL')} {_verb(at_full_hosts)} beyond {limit}")
     if reason in BUDGETS and counts.queued:
         flag = {
             "max_pages": f"--max-pages {config.max_pages}",
@@ -92,7 +92,7 @@ def cut_off(seen: CrawlStatus) -> list[str]:
     return reasons
 
 
-def _lie(count: int) -> str:
+def _verb(count: int) -> str:
     return "lies" if count == 1 else "lie"
 
 

@@ -167,7 +167,7 @@ class Scan:
 
     async def erase(self) -> None:
         """Remove the scan from the store; refused while another process uses it."""
-        await self._give_back_lost()
+        await self._return_lost_urls()
         _, walked = await self._app.database.read(lambda tx: self._app.queue.live_of_run(tx, self.id))
         if walked > (self._hold is not None):
             raise StateConflict("scan", self.id, "walked by another process", "be cleaned up", "end that one first")
@@ -271,7 +271,7 @@ class Scan:
         self._in_doubt = False
 
     async def _attach(self, resuming: bool) -> Hold:
-        await self._give_back_lost()
+        await self._return_lost_urls()
         crawl = await self.find()
         if crawl is None:
             raise NotFound("scan", self.id, "begin one with seeds")
@@ -307,7 +307,7 @@ class Scan:
 
     async def _wait(self) -> float | None:
         """Return the seconds to wait before the next attempt to take; None if nothing is waiting."""
-        strangers = await self._give_back_lost()
+        other_seeds = await self._return_lost_urls()
         hold = self._hold
         if hold is None:
             return None
@@ -324,9 +324,9 @@ class Scan:
             return next_in
         ours = len(self._held) + len(self._undelivered)
         # A process elsewhere may be dead, which shows only when its lease expires: do not report "empty" yet.
-        return LONGEST_WAIT if taken > ours and any(map(self._is_a_riddle, strangers)) else None
+        return LONGEST_WAIT if taken > ours and any(map(self._is_unknown, other_seeds)) else None
 
-    async def _give_back_lost(self) -> list[Job]:
+    async def _return_lost_urls(self) -> list[Job]:
         """Return the jobs of dead processes to the queue; return the other leased jobs, whose processes may be
         alive."""
         jobs = await self._app.database.read(lambda tx: self._app.queue.jobs_of_run(tx, self.id))
@@ -334,18 +334,18 @@ class Scan:
         locked = [job for job in jobs if job.state is JobState.LOCKED and job.id != ours]
         gone = [job for job in locked if is_gone(job.lease_holder or "")]
         for job in gone:
-            await self._give_back(job)
+            await self._return_urls(job)
         if len(gone) < len(locked):
             await self._janitor.run_once()
         return [job for job in locked if job not in gone]
 
-    async def _give_back(self, job: Job) -> None:
+    async def _return_urls(self, job: Job) -> None:
         queue = self._app.queue
         move = job_states.give_back(job.id, job.lease_epoch, GrantEnd.CRASHED, "its process is gone")
         with suppress(LeaseLost):  # another process did it first
             await self._app.database.run(lambda tx: queue.move_in(tx, move, KIND, self.id))
 
-    def _is_a_riddle(self, job: Job) -> bool:
+    def _is_unknown(self, job: Job) -> bool:
         """Return whether a job's process may be dead: it is on another machine and has not renewed its lease since
         first seen."""
         here = holder_name().rsplit("/", 2)[0]

@@ -138,7 +138,7 @@ class HostRate(Struct, frozen=True):
         return state.delay(self.delay.total_seconds(), self.latency_factor, self.longest_latency_delay.total_seconds())
 
 
-class Admission(Protocol):
+class AdmissionChecks(Protocol):
     """The checks a walker makes on URLs before it fetches them."""
 
     def verdict(self, task: FrontierTask) -> Fate | None:
@@ -169,7 +169,7 @@ class FrontierStore(Protocol):
         want: int,
         in_flight: int,
         rate: HostRate,
-        admission: Admission | None = None,
+        admission: AdmissionChecks | None = None,
     ) -> Taken:
         """Take up to `want` URLs: from the hosts that waited longest, shallow URLs first, none before it is due. An
         empty result does not mean that the frontier is empty. URLs with a verdict are returned in addition and use no

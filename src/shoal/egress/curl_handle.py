@@ -70,6 +70,7 @@ class CurlHandle:
     """A reusable handle that runs one transfer at a time."""
 
     __slots__ = (
+        "_buffer",
         "_capacity",
         "_chunks",
         "_headers",
@@ -78,7 +79,6 @@ class CurlHandle:
         "_lines",
         "_on_opened",
         "_options",
-        "_pile",
         "_pins",
         "_refusal",
         "easy",
@@ -92,12 +92,12 @@ class CurlHandle:
         self._on_opened = on_opened
         self._lines: list[bytes] = []
         self._chunks: list[bytes] = []
-        self._pile: BytesIO | None = None  # for large bodies: BytesIO returns its contents without a copy
+        self._buffer: BytesIO | None = None  # for large bodies: BytesIO returns its contents without a copy
         self._refusal: AddressRefusal | None = None
         self._capacity = -1
         self._configure()
 
-    def dress(self, transfer: Transfer) -> None:
+    def configure(self, transfer: Transfer) -> None:
         """Set the options that differ from the last request. Raise ValueError if the request cannot be sent."""
         self.transfer = transfer
         transfer.slot = self
@@ -121,7 +121,7 @@ class CurlHandle:
             self.transfer = None
         self._lines.clear()
         self._chunks.clear()
-        self._pile = None
+        self._buffer = None
         self._refusal = None
         self._capacity = -1
         if not self._is_plain:
@@ -149,7 +149,7 @@ class CurlHandle:
             transfer.url,
             status,
             Headers(head),
-            chunks[0] if len(chunks) == 1 and self._pile is None else self._body(),
+            chunks[0] if len(chunks) == 1 and self._buffer is None else self._body(),
             self._address(transfer.route.addresses),
             easy.getinfo(curl.TOTAL_TIME),
         )
@@ -208,19 +208,19 @@ class CurlHandle:
         self._capacity = capacity - len(data)
         self._chunks.append(data)
         if len(self._chunks) > _MOST_CHUNKS:
-            self._heap_up()
+            self._append()
         return None
 
     def _body(self) -> bytes:
-        if self._pile is None:
+        if self._buffer is None:
             return b"".join(self._chunks)
-        self._heap_up()
-        body, self._pile = self._pile.getvalue(), None
+        self._append()
+        body, self._buffer = self._buffer.getvalue(), None
         return body
 
-    def _heap_up(self) -> None:
-        self._pile = self._pile or BytesIO()
-        self._pile.writelines(self._chunks)
+    def _append(self) -> None:
+        self._buffer = self._buffer or BytesIO()
+        self._buffer.writelines(self._chunks)
         self._chunks.clear()
 
     def _body_limit(self) -> int:
@@ -235,7 +235,7 @@ class CurlHandle:
             self._refusal = refusal
             return curl.SOCKET_BAD
         try:
-            return _Lent(address.family, address.socktype, address.protocol)
+            return _BorrowedHandle(address.family, address.socktype, address.protocol)
         except OSError:
             return curl.SOCKET_BAD  # unsupported address family, or no free descriptor: the next address may work
 
@@ -281,7 +281,7 @@ class CurlHandle:
         self.easy.setopt(curl.USERPWD, signer.login)
 
 
-class _Lent(socket.socket):
+class _BorrowedHandle(socket.socket):
     """A socket whose descriptor pycurl duplicates; the original closes itself without a ResourceWarning."""
 
     def __del__(self) -> None:

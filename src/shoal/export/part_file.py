@@ -25,7 +25,7 @@ class PartFile:
             raise unusable(name, "it is a folder")
 
     @property
-    def whereabouts(self) -> str:
+    def locations(self) -> str:
         """Return where its content is now, for messages."""
         return self.name if self._file is None else str(self._part)
 
@@ -80,7 +80,7 @@ class Stdout:
     """Standard output with the interface of `PartFile`."""
 
     name = "-"
-    whereabouts = "stdout"
+    locations = "stdout"
 
     def check(self) -> None: ...
 

@@ -394,12 +394,12 @@ def _read_structured(document: Document, details: Details) -> None:
             details.json_ld_errors.append(value.problem)
         else:
             details.json_ld.append(value)
-    _tame_references(document)
+    _limit_references(document)
     details.microdata = _items(document.microdata, "microdata", details)
     details.rdfa = _items(document.rdfa, "rdfa", details)
 
 
-def _tame_references(document: Document) -> None:
+def _limit_references(document: Document) -> None:
     """Remove `itemref` if there are many: nested references take exponential time, and forty would never finish."""
     referring = document.select("[itemref]")
     if len(referring) > MOST_REFERRING:

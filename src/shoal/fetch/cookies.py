@@ -170,7 +170,7 @@ def read_cookie(text: str, url: Url, now: int) -> Cookie | None:
         not domain,
         _expiry(attributes, now),
     )
-    return cookie if _keeps_its_word(cookie, url, attributes) else None
+    return cookie if _prefix_is_valid(cookie, url, attributes) else None
 
 
 def is_public_suffix(domain: str) -> bool:
@@ -208,7 +208,7 @@ def _domain(written: str, host: str) -> str | None:
     return domain
 
 
-def _keeps_its_word(cookie: Cookie, url: Url, attributes: dict[str, str]) -> bool:
+def _prefix_is_valid(cookie: Cookie, url: Url, attributes: dict[str, str]) -> bool:
     """Check `Secure` and the name prefixes `__Secure-` and `__Host-`."""
     is_safe = url.startswith("https:")
     if cookie.secure and not is_safe:

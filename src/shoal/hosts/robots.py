@@ -5,6 +5,7 @@ import re
 from collections.abc import Iterator
 from datetime import timedelta
 from enum import StrEnum
+from typing import Protocol
 from urllib.parse import urljoin
 
 import xxhash
@@ -170,6 +171,12 @@ class Rules:
         path = url[url.index("/", 8) :]
         rule = None if path.partition("?")[0] == "/robots.txt" else self._matcher.find(path)
         return Decision(rule is None or rule.allow, rule)
+
+
+class RobotsSource(Protocol):
+    """Returns the robots.txt rules of a host, from a cache or from the host."""
+
+    async def rules_of(self, origin: str) -> Rules: ...
 
 
 def product_token(agent: str) -> str:

@@ -177,7 +177,7 @@ class LocalCrawl:
         if self._pausing is None:
             await self._read_missed()
         else:
-            await self._make_sure_of_pause(self._pausing)
+            await self._ensure_paused(self._pausing)
 
     async def _walk(self) -> None:
         assert self._lease is not None
@@ -256,7 +256,7 @@ class LocalCrawl:
     async def _rows_after(self, tx: Tx) -> list[tuple[int, Page]]:
         return await self._app.pages.after(tx, self.crawl.number, self._last_read, PAGES_AT_ONCE)
 
-    async def _make_sure_of_pause(self, reason: str) -> None:
+    async def _ensure_paused(self, reason: str) -> None:
         """Pause the crawl in one commit if it is neither ended nor paused: our walker has left, so nobody holds it."""
         with suppress(StateConflict):
             await self._app.crawls.pause(self.crawl.id, reason)
@@ -270,4 +270,4 @@ class LocalCrawl:
         self._pausing = failure.code if isinstance(failure, OperatorError) else "interrupted"
         with suppress(OperatorError, LeaseLost):  # then the next process takes the crawl over as it is
             await self._walk()
-            await self._make_sure_of_pause(self._pausing)
+            await self._ensure_paused(self._pausing)

@@ -21,7 +21,7 @@ from shoal.fetch.page_fetcher import Fetched
 from shoal.hosts.rate_limiter import HostConnections, RateLimiter
 from shoal.hosts.store import HostStore
 from shoal.hosts.throttle import HostAnswer, HostUpdate, ThrottleTracker, emit_holds
-from shoal.page_jobs.ingest import Ingest, Settlement
+from shoal.page_jobs.ingest import Ingest, IngestResult
 from shoal.page_jobs.leasing import PageLeases, PageTask, PutOff
 from shoal.page_jobs.result import ResultDelivery
 from shoal.page_jobs.runner import HostBusy, PageJobRunner, failed
@@ -52,7 +52,7 @@ class PageBlocked(Signal):
 class _Turn:
     """The outcome of one commit."""
 
-    settlement: Settlement
+    settlement: IngestResult
     tasks: list[PageTask] = field(default_factory=list)
     holds: dict[int, float] = field(default_factory=dict)
 

@@ -33,7 +33,7 @@ class DeadLetterEvents:
         self._results = results
         self._outbox = outbox
 
-    async def buried(self, tx: Tx, moves: Sequence[Move]) -> None:
+    async def on_dead_letters(self, tx: Tx, moves: Sequence[Move]) -> None:
         """Write the results and events of dead letters in the commit that creates them."""
         why = {move.job_id: move for move in moves}
         now: int = await tx.value("now")

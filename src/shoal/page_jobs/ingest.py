@@ -35,7 +35,7 @@ class Accepted(Struct, frozen=True):
 
 
 @dataclass(slots=True)
-class Settlement:
+class IngestResult:
     """The outcome of one commit: a receipt for each delivery, in order, and the jobs leased in it."""
 
     request: LeaseRequest
@@ -64,7 +64,7 @@ class Ingest:
         self._listener = listener
         self._signals = signals
 
-    async def settle(self, owner: str, deliveries: Sequence[ResultDelivery], want: int = 0) -> Settlement:
+    async def settle(self, owner: str, deliveries: Sequence[ResultDelivery], want: int = 0) -> IngestResult:
         """Store results, end or return their jobs, and lease up to `want` more. Each result is handled independently:
         one that is late or from another owner changes nothing; a duplicate gets the same receipt again."""
         request = LeaseRequest(owner, [KIND])
@@ -84,10 +84,10 @@ class Ingest:
         deliveries: Sequence[ResultDelivery],
         want: int = 0,
         put_off: Sequence[Move] = (),
-    ) -> Settlement:
+    ) -> IngestResult:
         """Like `settle`, as part of a larger commit. `put_off`: jobs that are only returned. The caller may replace
-        `Settlement.leases` before the commit: the signals describe the leases that are left then."""
-        settlement = Settlement(request)
+        `IngestResult.leases` before the commit: the signals describe the leases that are left then."""
+        settlement = IngestResult(request)
         tx.on_commit(lambda: self._emit(settlement))
         await self._lock_runs(tx, {*(one.fence.job_id for one in deliveries), *(move.job_id for move in put_off)})
         held = await self._held(tx, owner_of(request.holder), deliveries)
@@ -106,7 +106,7 @@ class Ingest:
         settlement.leases = (await self._carry_out(tx, settlement.accepted, request, want, put_off)).leases
         return settlement
 
-    def _emit(self, settlement: Settlement) -> None:
+    def _emit(self, settlement: IngestResult) -> None:
         durations = [one.result.duration for one in settlement.accepted if one.result.duration is not None]
         if settlement.accepted:
             taken, seconds = len(settlement.accepted), sum(durations)

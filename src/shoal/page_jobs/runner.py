@@ -21,7 +21,7 @@ from shoal.fetch.cookies import CookieJar
 from shoal.fetch.crawl_headers import CrawlHeaders, seed_origins
 from shoal.fetch.page_fetcher import RETRYABLE_STATUS, Fetched, PageFetcher
 from shoal.fetch.redirect_chain import RedirectChain
-from shoal.hosts.robots import Rules, product_token
+from shoal.hosts.robots import RobotsSource, Rules, product_token
 from shoal.hosts.throttle import REFUSED
 from shoal.page_jobs.result import Result, Status
 from shoal.page_jobs.spec import PageWork
@@ -59,12 +59,6 @@ class RedirectSlots(Protocol):
     def connected(self, url: Url) -> AbstractAsyncContextManager[None]:
         """Hold one of the connections that the host of a URL may have."""
         ...
-
-
-class RobotsSource(Protocol):
-    """Returns the robots.txt rules of a host, fetching them if necessary."""
-
-    async def rules_of(self, origin: str) -> Rules: ...
 
 
 class RobotsMemo:

@@ -416,16 +416,16 @@ class Queue:
         """Follow up on a move: signal it on commit, report a dead letter, and let the listener of the run, which is
         locked, update the run."""
         tx.on_commit(lambda: self._emit_moved(move, kind, run_id))
-        await self.buried_in(tx, kind, [move])
+        await self.notify_dead_letters_in(tx, kind, [move])
         if run_id is not None and kind in self._run_listeners:
             await self._run_listeners[kind].job_moved(tx, run_id, move)
 
-    async def buried_in(self, tx: Tx, kind: str, moves: Sequence[Move]) -> None:
+    async def notify_dead_letters_in(self, tx: Tx, kind: str, moves: Sequence[Move]) -> None:
         """Notify the dead-letter listener of the moves that bury jobs without a result, because their workers were
         lost or raised."""
         dead = [move for move in moves if move.to in (JobState.EXPIRED, JobState.FAILED)]
         if dead and kind in self._dead_letter_listeners:
-            await self._dead_letter_listeners[kind].buried(tx, dead)
+            await self._dead_letter_listeners[kind].on_dead_letters(tx, dead)
 
     async def fence(self, tx: Tx, fence: Fence) -> None:
         """Raise `LeaseLost` unless the job is still locked with that epoch; it stays so until the transaction ends."""

@@ -177,10 +177,10 @@ class CrawlFeeds:
                 continue
             else:
                 feed.ended = seen.crawl.state in TERMINAL and len(lines) < KEPT_LINES
-                is_news = feed.ended or bool(lines) or seen != feed.seen
+                is_new = feed.ended or bool(lines) or seen != feed.seen
                 feed.seen = seen
                 feed.lines.extend(lines)
-                if not is_news:
+                if not is_new:
                     continue
             feed.turn()
 

@@ -41,8 +41,8 @@ from shoal.work.ipc import (
     Moved,
     Nudge,
     Renewed,
+    ResultsStored,
     StoredMessage,
-    Taken,
     Tick,
     Work,
     decode,
@@ -68,7 +68,7 @@ class ChildRefused(Signal):
     error: str
 
 
-class Run(Protocol):
+class RunningJob(Protocol):
     """One job that runs in this child."""
 
     async def run(self) -> str:
@@ -84,7 +84,7 @@ class Run(Protocol):
         ...
 
 
-Runner = Callable[[Lease, Callable[[], bool]], Awaitable[Run]]
+Runner = Callable[[Lease, Callable[[], bool]], Awaitable[RunningJob]]
 
 
 def die_with_parent(parent: int) -> None:
@@ -102,7 +102,7 @@ class Child:
         signals.subscribe(_relay)
         self._runner = runner
         self._clock = clock
-        self._run: Run | None = None
+        self._run: RunningJob | None = None
         self._leave_reason: str | None = None
         self._validity = LeaseValidity(settings.queue.lease, clock)
         self._job: asyncio.Task[None] | None = None
@@ -253,7 +253,7 @@ def _relay(signal: Signal) -> None:
     elif isinstance(signal, CrawlMoved) and signal.state in TERMINAL:
         _send(Ended(signal.state, signal.seconds))
     elif isinstance(signal, ResultsTaken):
-        _send(Taken(signal.kind, signal.count, signal.timed, signal.seconds))
+        _send(ResultsStored(signal.kind, signal.count, signal.timed, signal.seconds))
     elif isinstance(signal, JobsLeased):
         _send(Leased(signal.kind, signal.count, signal.waited_seconds))
     elif isinstance(signal, HoldsBegun):

@@ -27,8 +27,8 @@ from shoal.work.ipc import (
     Message,
     Moved,
     Pair,
+    ResultsStored,
     StoredMessage,
-    Taken,
     Tick,
     decode,
     encode,
@@ -192,7 +192,7 @@ def _signal_of(message: Message, pid: int) -> Signal | None:
             return CrawlEnded(state=state, seconds=seconds)
         case Moved(kind, how, count):
             return JobsMoved(kind=kind, how=GrantEnd(how), count=count)
-        case Taken(kind, count, timed, seconds):
+        case ResultsStored(kind, count, timed, seconds):
             return ResultsTaken(kind=kind, count=count, timed=timed, seconds=seconds)
         case Leased(kind, count, waited):
             return JobsLeased(kind=kind, holder=str(pid), count=count, waited_seconds=waited)

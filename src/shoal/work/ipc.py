@@ -137,7 +137,7 @@ class Moved:
 
 
 @dataclass(frozen=True, slots=True)
-class Taken:
+class ResultsStored:
     """A number of page results were stored; `timed` of them took `seconds` to fetch in total."""
 
     kind: str
@@ -194,7 +194,7 @@ Message = (
     | Held
     | Ended
     | Moved
-    | Taken
+    | ResultsStored
     | Leased
     | Holding
     | Full

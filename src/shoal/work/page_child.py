@@ -204,19 +204,19 @@ class PageChildProcess:
             context.report_error("giving back page jobs", error)  # their leases expire
             held = []
         if self._killed is KillReason.SHUTDOWN:
-            blamed, reason = [], "shutdown"
+            responsible, reason = [], "shutdown"
         else:
-            blamed, reason = [lease for lease in held if child.alone in (None, lease.fence)], "not_begun"
+            responsible, reason = [lease for lease in held if child.alone in (None, lease.fence)], "not_begun"
         for lease in held:
-            if lease not in blamed:
+            if lease not in responsible:
                 await context.settle(context.queue.release(lease, reason))
-        if blamed:
+        if responsible:
             why = how
             if self._killed is KillReason.SILENT:
                 why = f"said nothing for {show_duration(context.settings.child_silence)}, and {how}"
-            for lease in blamed:
+            for lease in responsible:
                 context.report_lost(child.pid, lease, why)
-            await context.settle(context.queue.lose_all(blamed, f"its child {why}"))
+            await context.settle(context.queue.lose_all(responsible, f"its child {why}"))
         if not child.warm or not held:
             context.report_gone(f"it {how}", had_begun=child.warm)
             await context.clock.sleep(RETRY_AFTER.total_seconds())

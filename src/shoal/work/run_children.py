@@ -63,7 +63,7 @@ class RunChildren:
         self._changed = asyncio.Event()
         self._is_leasing = False  # a lease request is under way
         self._paused = False
-        self._hand_back_surplus = False  # instead of letting jobs beyond the concurrency finish
+        self._hand_back_excess = False  # instead of letting jobs beyond the concurrency finish
         self._hand_back: str | None = None  # why jobs leased from now on are handed back at once
         self._stopping = False
 
@@ -144,7 +144,7 @@ class RunChildren:
         """Change how many jobs run at once. Surplus jobs finish first, or with `hand_back` the newest are handed
         back."""
         self._concurrency = concurrency
-        self._hand_back_surplus = hand_back
+        self._hand_back_excess = hand_back
         self._apply_size()
         while self._idle and len(self._idle) + len(self._active) > concurrency:
             self._discard(self._idle.pop())
@@ -215,7 +215,7 @@ class RunChildren:
         await context.settle(context.queue.began(lease.fence, context.node_id, child.pid, context.config))
 
     def _apply_size(self) -> None:
-        if self._hand_back_surplus:
+        if self._hand_back_excess:
             staying = [run for run in self._active.values() if not run.leaving]
             for run in staying[self._concurrency :]:
                 run.hand_back("resized")
@@ -294,9 +294,9 @@ class RunChildren:
 
     def _reuse(self, child: ChildProcess) -> None:
         settings = self._context.settings
-        worn = child.runs >= settings.child_runs or child.memory >= settings.child_memory
-        surplus = len(self._idle) + len(self._active) >= self._concurrency
-        if child.gone or worn or surplus or self._stopping:
+        exhausted = child.runs >= settings.child_runs or child.memory >= settings.child_memory
+        excess = len(self._idle) + len(self._active) >= self._concurrency
+        if child.gone or exhausted or excess or self._stopping:
             self._discard(child)
         else:
             self._idle.append(child)

@@ -85,7 +85,7 @@ class Worker:
         self._heartbeat_queue = heartbeat_queue
         self._woken = asyncio.Event()
         self._stopping = asyncio.Event()
-        self._hurried = False
+        self._interrupted = False
         self._paused = False
         self._draining = False
         self._runs = RunChildren(context, on_free=self._woken.set)
@@ -180,7 +180,7 @@ class Worker:
     def stop(self) -> None:
         """Lease nothing more and shut down; a second call does not wait for the jobs in hand."""
         if self._stopping.is_set():
-            self._hurried = True  # applies also to a job that is just being leased
+            self._interrupted = True  # applies also to a job that is just being leased
             self._kill()
         self._stopping.set()
         self._woken.set()
@@ -252,7 +252,7 @@ class Worker:
         finish_first = grace == timedelta.max
         for pool in self._pools:
             pool.leave(finish_first=finish_first)
-        if not self._hurried:
+        if not self._interrupted:
             await self._wait_until_settled(None if finish_first else grace)
         self._kill()
         await self._wait_until_settled(KILL_TIMEOUT)

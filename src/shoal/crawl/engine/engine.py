@@ -133,7 +133,7 @@ class Engine:
             if turn.others_wait:
                 await self._leave(self._commits.step_back)
                 return Ending.HANDED_BACK
-            if self._commits.has_company and self._pages.is_news(turn.work):
+            if self._commits.has_company and self._pages.has_out_of_scope(turn.work):
                 await self._widen_scope()
             self._window.accept(turn.work)
             await self._wait_until_due(turn)

@@ -89,7 +89,7 @@ def build_engine(
         clock,
         retries=retries,
         lone_seed=seeds[0] if len(seeds) == 1 else None,
-        obey=config.robots == "obey",
+        respect_robots=config.robots == "obey",
         follow=config.sitemap != "only",
         guess_sitemaps=wants_sitemaps(config),
         denies=robots.denies,
@@ -202,7 +202,7 @@ def _robots(
         signals.robots_out_of_reach(host_origin, error)
 
     cache = RobotsCache(stores.database, stores.hosts, runtime.egress, agent, settings, runtime.clock, runtime.signals)
-    return RobotsCheck(cache, settings.robots_ttl, stumbled=store_failed)
+    return RobotsCheck(cache, settings.robots_ttl, on_store_error=store_failed)
 
 
 def _fetchers(

@@ -62,7 +62,7 @@ class PageReader:
         *,
         retries: Retries,
         lone_seed: Url | None = None,
-        obey: bool = True,
+        respect_robots: bool = True,
         follow: bool = True,
         guess_sitemaps: bool = False,
         denies: Callable[[Url], bool] = lambda url: False,
@@ -78,7 +78,7 @@ class PageReader:
         self._refused: set[str] = set()  # invalid links that were reported, as written
         self._again: set[Url] = set()  # skipped, but to be judged again when found on another path
         self._again_length = 0  # in characters
-        self._obey = obey  # robots meta tags, X-Robots-Tag and rel=nofollow
+        self._respect_robots = respect_robots  # robots meta tags, X-Robots-Tag and rel=nofollow
         self._follow = follow  # links of pages; sitemaps are followed in any case
         self._guess_sitemaps = guess_sitemaps  # at hosts that seeds redirect to
         self._denies = denies  # whether the robots.txt of the URL's host is known and forbids it
@@ -194,7 +194,7 @@ class PageReader:
         """Return the fate of a waiting URL after the options of the crawl were changed. Seeds are always in scope."""
         return Fate.OPEN if task.depth == 0 else self._scope.judge_inside(task.url, task.depth)
 
-    def is_news(self, tasks: Iterable[FrontierTask]) -> bool:
+    def has_out_of_scope(self, tasks: Iterable[FrontierTask]) -> bool:
         """Return whether tasks are out of the scope known here: another walker's seed redirected to a new host."""
         return not all(self._scope.inside_flags(task.url for task in tasks))
 
@@ -285,7 +285,7 @@ class PageReader:
         resolved = self._urls.resolve(base, written, self._known.texts)
         if known is not None:
             self._refuse(written, resolved, known)
-        marked_from = len(facts.links) if self._obey else len(written)
+        marked_from = len(facts.links) if self._respect_robots else len(written)
         followed = dict.fromkeys([url for url in resolved[:marked_from] if isinstance(url, str)])
         in_scope = self._scope.inside_flags(followed)
         page.links_internal = sum(in_scope)
@@ -315,7 +315,9 @@ class PageReader:
         """Return the fate of links that are not followed; None if the links of the page are."""
         if not self._follow:
             return Fate.SKIPPED_NOT_IN_SITEMAP
-        return Fate.SKIPPED_NOFOLLOW if page.robots and self._obey and forbids_following(page.robots) else None
+        return (
+            Fate.SKIPPED_NOFOLLOW if page.robots and self._respect_robots and forbids_following(page.robots) else None
+        )
 
     def _passed_over(self, urls: dict[Url, None], why_not: Fate, batch: WalkerBatch | None) -> bytes:
         """Return the blob of links that are not followed, and report them to the batch if there is one.

@@ -4,11 +4,11 @@ import asyncio
 from collections.abc import Callable
 from datetime import timedelta
 from enum import Enum
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from shoal.base.errors import ShoalError
 from shoal.base.url import Url, origin
-from shoal.hosts.robots import Rules
+from shoal.hosts.robots import RobotsSource, Rules
 
 MOST_RULES = 50_000  # of all hosts together, about 50 MB; a host without rules counts as one
 WITHOUT = "The host's robots.txt could not be had, so nothing there may be fetched."
@@ -34,12 +34,6 @@ class RobotsUnavailable(NamedTuple):
 
     code: str
     message: str
-
-
-class RobotsSource(Protocol):
-    """Loads the rules of a host, from the store or from the host."""
-
-    async def rules_of(self, origin: str) -> Rules: ...
 
 
 class AllowAll:
@@ -75,13 +69,13 @@ class RobotsCheck:
         source: RobotsSource,
         ttl: timedelta = timedelta(days=1),
         capacity: int = MOST_RULES,
-        stumbled: Callable[[str, ShoalError], None] = lambda host_origin, error: None,
+        on_store_error: Callable[[str, ShoalError], None] = lambda host_origin, error: None,
     ) -> None:
         self._source = source
-        self._stumbled = stumbled  # is called with a host whose rules the store could not load
+        self._on_store_error = on_store_error  # is called with a host whose rules the store could not load
         self._ttl_seconds = ttl.total_seconds()
         self._most = self._rules_left = capacity
-        self._clearing: asyncio.TimerHandle | None = None
+        self._reset_timer: asyncio.TimerHandle | None = None
         self._rules: dict[str, Rules | None] = {}
         self._lost: dict[str, Rules | None] = {}  # the rules by which URLs were held back last
         self._asking: dict[str, asyncio.Task[None]] = {}
@@ -131,16 +125,16 @@ class RobotsCheck:
             host_origin not in self._asking
         ):  # after an outage a walker may ask again while the first load is still running
             self._asking[host_origin] = asyncio.create_task(self._learn(host_origin))
-        if self._clearing is None:
-            self._clearing = asyncio.get_running_loop().call_later(self._ttl_seconds, self.forget)
+        if self._reset_timer is None:
+            self._reset_timer = asyncio.get_running_loop().call_later(self._ttl_seconds, self.forget)
 
     def forget(self) -> None:
         """Load every host's rules again when they are needed; the source decides whether to fetch them."""
         self._rules.clear()
         self._rules_left = self._most
-        if self._clearing is not None:
-            self._clearing.cancel()
-            self._clearing = None
+        if self._reset_timer is not None:
+            self._reset_timer.cancel()
+            self._reset_timer = None
 
     def _evict_for(self, wanted: int) -> None:
         if wanted > self._rules_left:
@@ -163,7 +157,7 @@ class RobotsCheck:
             self._rules[host_origin] = rules
         except ShoalError as error:  # the store is unavailable or full
             self._rules[host_origin] = None
-            self._stumbled(host_origin, error)
+            self._on_store_error(host_origin, error)
         finally:
             self._asking.pop(host_origin, None)
             self._rules.setdefault(host_origin, None)

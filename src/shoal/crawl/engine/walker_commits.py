@@ -17,7 +17,7 @@ from shoal.crawl.journal.reporter import JournalUpdate
 from shoal.crawl.lifecycle.crawls import KIND, Crawls
 from shoal.crawl.scope.seeds import seeds_of
 from shoal.crawl.states import TERMINAL, CrawlState
-from shoal.crawl.store import Admission, FrontierStore, HostRate
+from shoal.crawl.store import AdmissionChecks, FrontierStore, HostRate
 from shoal.hosts.store import HostStore
 from shoal.pages.store import PageStore
 from shoal.queue import states as job_states
@@ -55,7 +55,7 @@ class WalkerCommits:
         pages: PageStore,
         *,
         earlier: PreviousCrawl | None = None,
-        admission: Admission | None = None,
+        admission: AdmissionChecks | None = None,
     ) -> None:
         self._database = database
         self._crawls = crawls

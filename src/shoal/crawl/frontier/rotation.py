@@ -10,7 +10,7 @@ from msgspec import Struct, field
 
 from shoal.crawl.frontier.fates import Fate
 from shoal.crawl.frontier.values import FrontierTask
-from shoal.crawl.store import Admission, HostRate
+from shoal.crawl.store import AdmissionChecks, HostRate
 from shoal.hosts.rate import HostState, SlotRequest, SlotsGranted, slots_within
 
 HOSTS_PER_TAKE = 64
@@ -127,7 +127,7 @@ class Rotation:
     """
 
     def __init__(
-        self, candidates: Iterable[HostCandidate], rate: HostRate, want: int, admission: Admission | None = None
+        self, candidates: Iterable[HostCandidate], rate: HostRate, want: int, admission: AdmissionChecks | None = None
     ) -> None:
         self._rate = rate
         self._want = want

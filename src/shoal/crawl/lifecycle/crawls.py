@@ -422,7 +422,7 @@ class Crawls:
             await self._put_back(tx, crawl, Fence(move.job_id, move.epoch))
         verdict = await self._verdict(tx, crawl, move)
         line = messages.walker_moved(move)
-        if verdict is None and await self._is_first_to_leave(tx, crawl, move):
+        if verdict is None and await self._is_first_to_finish(tx, crawl, move):
             line = messages.limit_reached(move)
         await self.journal.write(tx, crawl.number, [] if line is None else [line])
         if verdict is not None:
@@ -479,7 +479,7 @@ class Crawls:
         left = await self._left_for_a_budget(tx, crawl) if crawl.config.has_budget else []
         return left[0].state_reason if left else None
 
-    async def _is_first_to_leave(self, tx: Tx, crawl: Crawl, move: Move) -> bool:
+    async def _is_first_to_finish(self, tx: Tx, crawl: Crawl, move: Move) -> bool:
         """Return whether this walker is the first to leave because of a spent budget."""
         return move.reason in BUDGETS and len(await self._left_for_a_budget(tx, crawl)) == 1
 

@@ -98,7 +98,7 @@ def known_errors(words: list[str]) -> list[str]:
     return words
 
 
-def one_that_is_quick(pattern: str | None) -> str | None:
+def check_pattern(pattern: str | None) -> str | None:
     """Return the pattern; raise if it could run for long, since a controller matches it against every failed URL."""
     if pattern is not None:
         from shoal.extract.selectors import check_regex  # few crawls are retried by a pattern
@@ -120,7 +120,7 @@ class FailedUrls(Form, frozen=True, kw_only=True, forbid_unknown_fields=True):
     checks: ClassVar[Mapping[str, Check]] = {
         "status": known_statuses,
         "error": known_errors,
-        "like": one_that_is_quick,
+        "like": check_pattern,
     }
 
     def __contains__(self, page: FailedPage) -> bool:

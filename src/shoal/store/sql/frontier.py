@@ -24,7 +24,7 @@ from shoal.crawl.frontier.values import (
     WalkerBatch,
     key_of,
 )
-from shoal.crawl.store import Admission, HostRate
+from shoal.crawl.store import AdmissionChecks, HostRate
 from shoal.hosts.rate import HeldHost
 from shoal.hosts.store import HostStore
 from shoal.queue.job import Fence
@@ -69,7 +69,7 @@ class SqlFrontier:
         want: int,
         in_flight: int,
         rate: HostRate,
-        admission: Admission | None = None,
+        admission: AdmissionChecks | None = None,
     ) -> Taken:
         if want <= 0:
             return Taken()
@@ -92,7 +92,7 @@ class SqlFrontier:
         leaving = await self._hosts_of(tx, crawl, fence) if leaves else []
         settled = (done.task.host for done in batch.settled)
         await self._lock_hosts(tx, crawl, [*numbers.values(), *settled, *leaving])
-        claims = await self._lead_on(tx, crawl, fence, redirects, numbers) if redirects else Claims()
+        claims = await self._move_redirected(tx, crawl, fence, redirects, numbers) if redirects else Claims()
         closed, skipped = await self._close(tx, crawl, fence, batch.settled)
         added, woken = await self._add(tx, crawl, waiting, batch.skipped + _skipped(batch.found), numbers)
         skips = added.skips
@@ -257,7 +257,7 @@ class SqlFrontier:
         await tx.many("prepare_hosts", sorted((crawl, host) for host in numbers.values()))
         return numbers
 
-    async def _lead_on(
+    async def _move_redirected(
         self, tx: Tx, crawl: int, fence: Fence, redirects: list[Settled], numbers: dict[str, int]
     ) -> Claims:
         """Queue redirects at their target hosts and claim the targets. A redirect whose target another URL has

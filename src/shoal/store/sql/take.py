@@ -11,7 +11,7 @@ from shoal.base.url import Url
 from shoal.crawl.frontier.fates import Fate
 from shoal.crawl.frontier.rotation import HOSTS_PER_TAKE, HostBatch, HostCandidate, Rotation, share_hosts
 from shoal.crawl.frontier.values import FrontierTask, Taken, UrlKind, key_of
-from shoal.crawl.store import Admission, HostRate
+from shoal.crawl.store import AdmissionChecks, HostRate
 from shoal.fetch.redirect_chain import RedirectChain
 from shoal.hosts.store import HostStore
 from shoal.queue.job import Fence
@@ -27,7 +27,7 @@ class Take:
     """One take. It locks the rows of the hosts that it requests (on SQLite, the whole database)."""
 
     def __init__(
-        self, tx: Tx, crawl: int, fence: Fence, rate: HostRate, hosts: HostStore, admission: Admission | None
+        self, tx: Tx, crawl: int, fence: Fence, rate: HostRate, hosts: HostStore, admission: AdmissionChecks | None
     ) -> None:
         self._tx = tx
         self._crawl = crawl
