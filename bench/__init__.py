@@ -1,1 +1,1 @@
-"""What Shoal costs, measured: each benchmark prints a table, and none of them ever fails because of a time."""
+"""Benchmarks of Shoal. Each prints a table; none fails because of a measured time."""

@@ -58,7 +58,7 @@ ABOUT = (
 
 @dataclass
 class Spent:
-    """What one kind of work took so far."""
+    """The time spent so far on one kind of work."""
 
     urls: int = 0
     wall: float = 0.0
@@ -83,7 +83,7 @@ class Crowd:
         return [self._url(number) for number in range(self.known - count, self.known)]
 
     def links(self) -> list[NewUrl]:
-        """What pages bring: mostly known, some new, in no order."""
+        """Return the links of a page: mostly known, some new, in random order."""
         seen = [self._url(self.chance.randrange(self.known)) for _ in range(int(BATCH * KNOWN))]
         links = seen + self.fresh(BATCH - len(seen))
         self.chance.shuffle(links)
@@ -299,7 +299,7 @@ async def measure_broad(store: Store, size: int, rounds: int, table: Table) -> N
 async def rig_of(app: App, hosts: int, server: ServerCpu | None) -> Rig:
     crawl = await app.crawls.submit(CrawlConfig(seeds=["https://www.example.com/"]))
     [lease] = await app.queue.lease("bench", [KIND], ["shared"], 1)
-    return Rig(app, Crowd(crawl, hosts), lease.holder, server)
+    return Rig(app, Crowd(crawl, hosts), lease.fence, server)
 
 
 def add_rows(table: Table, label: str, rig: Rig) -> None:

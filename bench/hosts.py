@@ -99,7 +99,7 @@ def job_at(place: int) -> NewJob:
 
 
 async def grants_of_done(tx: Tx) -> float:
-    """How often a finished job was leased, on average."""
+    """Return how often a finished job was leased, on average."""
     found = await tx.all(
         "newest_jobs", before=None, scan=10 * POLICIES, limit=10 * POLICIES, state="done", kind=None, lane=None
     )
@@ -146,7 +146,7 @@ async def working(app: App) -> AsyncIterator[None]:
     try:
         yield
     finally:
-        page_loop.leave(patient=False)
+        page_loop.leave(finish_first=False)
         await looping
         extending.cancel()
         await asyncio.gather(extending, return_exceptions=True)

@@ -157,7 +157,7 @@ async def pull_and_push(app: App, bots: int, batch: int, count: int) -> list[Cel
 
 
 class _Answer:
-    """What the parser of an answer calls."""
+    """The callbacks of the HTTP response parser."""
 
     def __init__(self) -> None:
         self.body = b""

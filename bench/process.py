@@ -16,7 +16,7 @@ TICK = 1 / os.sysconf("SC_CLK_TCK")
 
 @dataclass(frozen=True)
 class Cost:
-    """What a process and its children took. `memory` is the peak of the largest of them, in bytes."""
+    """The resources used by a process and its children. `memory` is the peak of the largest of them, in bytes."""
 
     wall: float
     cpu: float

@@ -51,7 +51,7 @@ ABOUT = (
 
 
 class Log:
-    """Where no-op jobs note that they began."""
+    """A log in which no-op jobs record their start."""
 
     def __init__(self, folder: Path) -> None:
         self.file = folder / "began"
@@ -215,7 +215,7 @@ async def turns(app: App, store: Store, batch: int) -> Spent:
     held: list[Lease] = (await app.queue.finish_and_lease([], TAKER, batch)).leases
     server, client, wall = served(store), time.process_time(), time.perf_counter()
     for _ in range(ROUNDS[batch]):
-        moves = [states.finish(lease.holder.job_id, lease.holder.epoch) for lease in held]
+        moves = [states.finish(lease.fence.job_id, lease.fence.epoch) for lease in held]
         spent.urls += len(moves)
         held = (await app.queue.finish_and_lease(moves, TAKER, batch)).leases
     spent.wall = time.perf_counter() - wall

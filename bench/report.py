@@ -1,4 +1,4 @@
-"""What the benchmarks say and where it goes: tables in Markdown, JSON, docs/benchmarks.md, and the machine they ran on.
+"""Benchmark reports: Markdown tables, JSON, docs/benchmarks.md, and a description of the machine.
 
 A figure is a median, and tables are compared by ratios. Nothing here names the machine or a place on it.
 """
@@ -45,7 +45,7 @@ class Table:
 
 @dataclass
 class Report:
-    """What one benchmark found."""
+    """The results of one benchmark."""
 
     name: str
     about: str
@@ -76,7 +76,7 @@ def ratio(one: float, other: float) -> float | None:
 
 
 def machine() -> list[str]:
-    """What the figures depend on: Shoal, cores, processor, kernel, Python, SQLite."""
+    """Describe the environment of a run: Shoal, cores, processor, kernel, Python, SQLite."""
     return [
         f"Shoal {__version__}{_revision()}",
         f"{len(os.sched_getaffinity(0)) if hasattr(os, 'sched_getaffinity') else os.cpu_count()} cores",

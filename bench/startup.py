@@ -1,4 +1,4 @@
-"""What starting costs: Python itself, the package, the command, and the time until a first page is asked for."""
+"""Start-up cost: Python itself, the package, the command, and the time until the first page is requested."""
 
 import sys
 import tempfile

@@ -68,7 +68,7 @@ class Served:
 
 
 def name() -> str:
-    """What serves the site here."""
+    """Return the name of the web server that serves the site."""
     if shutil.which("nginx") is None:
         return "a server of our own"
     done = subprocess.run(["nginx", "-v"], capture_output=True, text=True, check=False)

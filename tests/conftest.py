@@ -150,7 +150,7 @@ def sqlite_url(new_file: Path, tmp_path: Path) -> str:
 
 @pytest.fixture
 def bare_sqlite_url(tmp_path: Path) -> str:
-    """Where there is no file yet."""
+    """Return the URL of a SQLite file that does not exist yet."""
     return f"sqlite:///{tmp_path}/shoal.db"
 
 

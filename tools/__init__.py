@@ -1,1 +1,1 @@
-"""What the project needs to build and check itself; not part of the package."""
+"""Build and check tools of the project; not part of the package."""

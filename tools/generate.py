@@ -30,7 +30,7 @@ from shoal.serve.api import GROUPS
 from shoal.serve.endpoint import Endpoint, public_endpoints
 from shoal.serve.openapi import problems_of, tag_of
 from shoal.settings import SPEEDS
-from shoal.settings_loader import CATALOGUE, ROOMS, SettingEntry
+from shoal.settings_loader import CATALOGUE, SECTIONS, SettingEntry
 
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = ROOT / "src" / "shoal"
@@ -61,9 +61,9 @@ def env_example() -> str:
         f"# {NOTICE.format('src/shoal/settings.py')}",
         "# Every setting with its default. Copy this file to .env, and uncomment what you change.",
     ]
-    for room in ROOMS:
-        lines += ["", f"# {_about(room)}"]
-        for entry in _entries(room):
+    for section in SECTIONS:
+        lines += ["", f"# {_about(section)}"]
+        for entry in _entries(section):
             lines += ["", f"# {entry.description}{_not_yet(entry)}", f"#{entry.env}={_example(entry)}"]
     return "\n".join(lines) + "\n"
 
@@ -98,18 +98,18 @@ def settings_page() -> str:
         "Durations are `500ms`, `10s`, `2m`, `1h`, `7d`; sizes `64KB`, `10MB`, `1GB` (powers of 1000) or",
         "`64KiB`, `10MiB`, `1GiB` (powers of 1024).",
     ]
-    for room in ROOMS:
+    for section in SECTIONS:
         lines += [
             "",
-            f"## {room}",
+            f"## {section}",
             "",
-            _about(room),
+            _about(section),
             "",
             "| name | type | default | meaning |",
             "|---|---|---|---|",
         ]
-        lines += [_setting_row(entry) for entry in _entries(room)]
-        if room == "crawl":
+        lines += [_setting_row(entry) for entry in _entries(section)]
+        if section == "crawl":
             lines += _speed_table()
     return "\n".join(lines) + "\n"
 
@@ -132,12 +132,12 @@ def _not_yet(entry: SettingEntry) -> str:
     return " (Accepted; nothing uses it yet.)" if entry.planned else ""
 
 
-def _about(room: str) -> str:
-    return _first_line(ROOMS[room])
+def _about(section: str) -> str:
+    return _first_line(SECTIONS[section])
 
 
-def _entries(room: str) -> list[SettingEntry]:
-    return [entry for entry in CATALOGUE.values() if entry.room == room]
+def _entries(section: str) -> list[SettingEntry]:
+    return [entry for entry in CATALOGUE.values() if entry.section == section]
 
 
 def parameters_page() -> str:
@@ -226,7 +226,7 @@ def metrics_page() -> str:
         "| name | kind | labels | meaning |",
         "|---|---|---|---|",
     ]
-    for one in Metrics().told:
+    for one in Metrics().tables:
         name = f"`{one.name}_total`" if one.kind == "counter" else f"`{one.name}`"
         lines.append(_row(name, one.kind, ", ".join(f"`{label}`" for label in one.labels), one.description))
     return "\n".join(lines) + "\n"

@@ -53,7 +53,7 @@ class NoPages:
         return lease
 
     async def settle(self, results: Sequence[Lease], holder: str, want: int) -> list[Lease]:
-        moves = [states.finish(lease.holder.job_id, lease.holder.epoch) for lease in results]
+        moves = [states.finish(lease.fence.job_id, lease.fence.epoch) for lease in results]
         return (await self._queue.finish_and_lease(moves, LeaseRequest(holder, [KIND], self._lanes), want)).leases
 
     def close(self) -> None:

@@ -50,24 +50,24 @@ class CrawlRun:
     something else, the iterator raises an error.
     """
 
-    def __init__(self, wish: CrawlRequest, store: str | None) -> None:
-        self._keeper = _Keeper(wish, store)
+    def __init__(self, request: CrawlRequest, store: str | None) -> None:
+        self._crawl_task = _CrawlTask(request, store)
         self._pages: Iterator[Page] = iter(())
 
     @property
     def id(self) -> str | None:
         """The crawl's id, for `resume`; None until the crawl has started."""
-        return self._keeper.here.crawl.id if self._keeper.here else None
+        return self._crawl_task.here.crawl.id if self._crawl_task.here else None
 
     @property
     def state(self) -> str | None:
         """The final state; None until the crawl has ended."""
-        return self._keeper.seen.crawl.state.value if self._keeper.seen else None
+        return self._crawl_task.seen.crawl.state.value if self._crawl_task.seen else None
 
     @property
     def counts(self) -> Counts | None:
         """The final counts; None until the crawl has ended."""
-        return self._keeper.seen.counts if self._keeper.seen else None
+        return self._crawl_task.seen.counts if self._crawl_task.seen else None
 
     def __aiter__(self) -> Self:
         return self
@@ -75,16 +75,16 @@ class CrawlRun:
     async def __anext__(self) -> Page:
         for page in self._pages:
             return page
-        if self._keeper.seen is not None:
+        if self._crawl_task.seen is not None:
             raise StopAsyncIteration
-        self._pages = iter(await self._keeper.next())
+        self._pages = iter(await self._crawl_task.next())
         for page in self._pages:
             return page
-        _check(await self._keeper.end())
+        _check(await self._crawl_task.end())
         raise StopAsyncIteration
 
     async def __aenter__(self) -> Self:
-        await self._keeper.begin()
+        await self._crawl_task.begin()
         return self
 
     async def __aexit__(
@@ -95,18 +95,18 @@ class CrawlRun:
     async def aclose(self) -> None:
         """Stop iterating; a crawl that has not ended is paused and can be resumed."""
         self._pages = iter(())
-        await self._keeper.end()
+        await self._crawl_task.end()
 
     def __del__(self) -> None:
-        self._keeper.let_go()
+        self._crawl_task.stop_soon()
 
 
-class _Keeper:
+class _CrawlTask:
     """Runs the crawl in a task of its own without a reference to the iterator, so that the crawl is paused however the
     iterator goes away: by `break`, by an error, or with the whole event loop."""
 
-    def __init__(self, wish: CrawlRequest, store: str | None) -> None:
-        self._wish = wish
+    def __init__(self, request: CrawlRequest, store: str | None) -> None:
+        self._request = request
         self._store = store
         self.here: LocalCrawl | None = None
         self.seen: CrawlStatus | None = None
@@ -119,9 +119,9 @@ class _Keeper:
         """Start the crawl if needed and return it; raise the error that prevented it from starting."""
         if self._task is None:
             self._loop = asyncio.get_running_loop()
-            self._task = asyncio.create_task(self._keep())
-            _KEPT.add(self._task)
-            self._task.add_done_callback(_KEPT.discard)
+            self._task = asyncio.create_task(self._run())
+            _CRAWL_TASKS.add(self._task)
+            self._task.add_done_callback(_CRAWL_TASKS.discard)
         await self._begun.wait()
         if self.here is None:
             await self._task
@@ -143,15 +143,15 @@ class _Keeper:
             self.seen = await asyncio.shield(self._task)
         return self.seen
 
-    def let_go(self) -> None:
+    def stop_soon(self) -> None:
         """Stop the crawl without waiting, from any thread in which the iterator is garbage-collected."""
         if self._loop is not None and not self._loop.is_closed():
             self._loop.call_soon_threadsafe(self._left.set)
 
-    async def _keep(self) -> CrawlStatus:
+    async def _run(self) -> CrawlStatus:
         try:
             async with opened(load({"DATABASE_URL": self._store}).settings) as app:
-                async with LocalCrawl(app, await self._wish.find(app)) as here:
+                async with LocalCrawl(app, await self._request.find(app)) as here:
                     self.here = here
                     self._begun.set()
                     await self._left.wait()
@@ -160,7 +160,7 @@ class _Keeper:
             self._begun.set()
 
 
-_KEPT: set[asyncio.Task[CrawlStatus]] = set()  # asyncio keeps only weak references to tasks
+_CRAWL_TASKS: set[asyncio.Task[CrawlStatus]] = set()  # asyncio keeps only weak references to tasks
 
 
 def _check(seen: CrawlStatus | None) -> None:

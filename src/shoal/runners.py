@@ -24,7 +24,7 @@ from shoal.queue.job import SHARED_LANE, Fence, Lease, local_lane
 if TYPE_CHECKING:
     from shoal.audit.run import AnalysisRun
     from shoal.page_jobs.batch import PageJobBatch
-    from shoal.work.child import Run
+    from shoal.work.child import RunningJob
     from shoal.work.storage_watch import StorageWatch
     from shoal.work.worker import Worker
 
@@ -57,13 +57,13 @@ def storage_of(app: App) -> "StorageWatch":
     """Build the watch over the storage that the workers of one process write to."""
     from shoal.work.storage_watch import BODIES, STORE, StorageWatch
 
-    return StorageWatch({STORE: app.check_room, BODIES: app.bodies.check_room}, app.clock, app.signals)
+    return StorageWatch({STORE: app.check_space, BODIES: app.bodies.check_space}, app.clock, app.signals)
 
 
 async def crawl_runner(app: App, lease: Lease, alive: Callable[[], bool]) -> Walker:
     """Build the walker of a leased crawl job."""
     found = await app.crawls.get(lease.run_id or "")
-    return make_walker(app, found.crawl, lease.holder, alive)
+    return make_walker(app, found.crawl, lease.fence, alive)
 
 
 async def analysis_runner(app: App, lease: Lease, alive: Callable[[], bool]) -> "AnalysisRun":
@@ -104,7 +104,7 @@ def page_job_runner(app: App, lanes: Sequence[str] = (SHARED_LANE,)) -> "PageJob
         app.stores.hosts,
         RateLimiter(app.stores.hosts, pace.delay, pace.ease, settings.hosts.longest_slow_delay),
         HostConnections(pace.connections, clock),
-        ThrottleTracker(settings.hosts, clock, ease=pace.ease, delay=pace.delay.total_seconds()),
+        ThrottleTracker(settings.hosts, clock, latency_factor=pace.ease, delay=pace.delay.total_seconds()),
         PageJobRunner(
             EgressRoutes(route), agent, limits, settings.crawl.max_links, clock, settings.hosts.longest_retry_after
         ),
@@ -164,6 +164,6 @@ def make_walker(
     return Walker(stores, runtime, crawl, fence, callbacks)
 
 
-Runs = Mapping[str, Callable[[App, Lease, Callable[[], bool]], "Awaitable[Run]"]]
+Runs = Mapping[str, Callable[[App, Lease, Callable[[], bool]], "Awaitable[RunningJob]"]]
 RUNNERS: Runs = {KIND: crawl_runner, "analysis": analysis_runner}
 """The runners of a worker's children, by kind of job."""

@@ -22,6 +22,7 @@ from shoal.base.setting import SettingsSection, setting
 from shoal.base.setting_kinds import (
     BodyPlace,
     Duration,
+    DurationOrInf,
     FilePath,
     Folder,
     HttpUrl,
@@ -29,7 +30,6 @@ from shoal.base.setting_kinds import (
     Milliseconds,
     Networks,
     NodeName,
-    Patience,
     Peer,
     Proxies,
     RedisUrl,
@@ -147,15 +147,15 @@ class QueueSettings(SettingsSection):
         "10m",
         "Kill a job that makes no progress for this long while work is due.",
     )
-    keep_finished: Patience = setting(
+    keep_finished: DurationOrInf = setting(
         "SHOAL_JOB_RETENTION",
         "7d",
         "Retention of done and cancelled jobs, with history and results; jobs of a run are kept with it.",
     )
-    keep_dead: Patience = setting(
+    keep_dead: DurationOrInf = setting(
         "SHOAL_DEAD_RETENTION", "30d", "Retention of dead letters: jobs that failed or expired."
     )
-    keep_hours: Patience = setting("SHOAL_STATS_RETENTION", "90d", "Retention of hourly statistics.")
+    keep_hours: DurationOrInf = setting("SHOAL_STATS_RETENTION", "90d", "Retention of hourly statistics.")
     prune_every: Duration = setting("SHOAL_PRUNE", "10m", "Interval at which rows past their retention are removed.")
     lanes: Backend = setting("SHOAL_LANES", "sql", "Backend of the lanes that workers lease jobs from.")
 
@@ -170,7 +170,7 @@ class WorkSettings(SettingsSection):
         ge=1,
         le=256,
     )
-    shutdown_grace: Patience = setting(
+    shutdown_grace: DurationOrInf = setting(
         "SHOAL_SHUTDOWN_GRACE",
         "30s",
         "Time that a stopping worker has before it hands its jobs back; `inf` finishes them.",
@@ -291,7 +291,7 @@ class PageSettings(SettingsSection):
     """Page jobs: single URLs."""
 
     speed: Speed = setting("SHOAL_PAGE_SPEED", "normal", "Request rate per host of page jobs.")
-    keep_results: Patience = setting(
+    keep_results: DurationOrInf = setting(
         "SHOAL_RESULT_RETENTION",
         "90d",
         "Retention of the results of policies; the last success of each policy is always kept.",
@@ -439,7 +439,9 @@ class PlanSettings(SettingsSection):
         "JSON or TOML file with the rules that compute the priority of policies' jobs.",
         shown="the built-in rules",
     )
-    keep_signals: Patience = setting("SHOAL_SIGNAL_RETENTION", "7d", "Retention of priority signals after they ended.")
+    keep_signals: DurationOrInf = setting(
+        "SHOAL_SIGNAL_RETENTION", "7d", "Retention of priority signals after they ended."
+    )
 
 
 class EventSettings(SettingsSection):

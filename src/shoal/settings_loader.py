@@ -1,6 +1,6 @@
-"""Where settings come from, and how they are shown: flags, the environment, `shoal.toml`.
+"""Loads settings from flags, the environment and `shoal.toml`, and shows them.
 
-Which settings there are is `shoal.settings`'. A setting has one name everywhere: in the environment, as a top-level key
+The settings are defined in `shoal.settings`. A setting has one name everywhere: in the environment, as a top-level key
 of `shoal.toml`, and in messages. Flags win over the environment, the environment over `shoal.toml`, that over the
 default. An empty variable counts as unset.
 """
@@ -21,8 +21,8 @@ from shoal.settings import Settings, data_dir
 RESERVED = ("SHOAL_CONFIG", "SHOAL_PYTHON", "SHOAL_COMMAND")
 RESERVED_PREFIX = "SHOAL_TEST_"
 
-ROOMS: Mapping[str, type[SettingsSection]] = {
-    room.name: cast("type[SettingsSection]", room.type) for room in fields(Settings)
+SECTIONS: Mapping[str, type[SettingsSection]] = {
+    section.name: cast("type[SettingsSection]", section.type) for section in fields(Settings)
 }
 
 
@@ -30,7 +30,7 @@ ROOMS: Mapping[str, type[SettingsSection]] = {
 class SettingEntry:
     """One setting as documents and messages need it."""
 
-    room: str
+    section: str
     field: str
     setting: Setting
 
@@ -105,7 +105,7 @@ class Loaded:
         return [Shown(entry.env, self._safe(entry), self.sources[entry.env]) for entry in CATALOGUE.values()]
 
     def _safe(self, entry: SettingEntry) -> str:
-        held = getattr(getattr(self.settings, entry.room), entry.field)
+        held = getattr(getattr(self.settings, entry.section), entry.field)
         value = written(entry.kind, held)
         if not entry.secret or not value:
             return value
@@ -115,7 +115,7 @@ class Loaded:
 
 
 @dataclass(frozen=True, slots=True)
-class _Given:
+class _RawSetting:
     value: Any
     source: str
 
@@ -130,7 +130,7 @@ def load(
     path = find_toml(env) if toml_path is None else toml_path
     given = _from_file(path) if path else {}
     given |= _from_env(env)
-    given |= {name: _Given(value, "flag") for name, value in (flags or {}).items() if value is not None}
+    given |= {name: _RawSetting(value, "flag") for name, value in (flags or {}).items() if value is not None}
     settings = _build(given, env)
     return Loaded(settings, {name: given[name].source if name in given else "default" for name in CATALOGUE})
 
@@ -143,18 +143,18 @@ def find_toml(env: Mapping[str, str]) -> Path | None:
     return here if here.exists() else None
 
 
-def _from_env(env: Mapping[str, str]) -> dict[str, _Given]:
+def _from_env(env: Mapping[str, str]) -> dict[str, _RawSetting]:
     for name in sorted(env):
         if name.startswith("SHOAL_") and name not in CATALOGUE and not _reserved(name):
             raise BadConfig(shorten(name), "is not a setting", _fix_for(name, f"unset {shorten(name)}"))
-    return {name: _Given(env[name], "env") for name in CATALOGUE if env.get(name, "").strip()}
+    return {name: _RawSetting(env[name], "env") for name in CATALOGUE if env.get(name, "").strip()}
 
 
 def _reserved(name: str) -> bool:
     return name in RESERVED or name.startswith(RESERVED_PREFIX)
 
 
-def _from_file(path: Path) -> dict[str, _Given]:
+def _from_file(path: Path) -> dict[str, _RawSetting]:
     found = _read_toml(path)
     for name, value in found.items():
         if isinstance(value, dict):
@@ -162,7 +162,7 @@ def _from_file(path: Path) -> dict[str, _Given]:
             raise BadConfig(f"[{shorten(name)}]", f"in {path} is a section", fix)
         if name not in CATALOGUE:
             raise BadConfig(shorten(name), f"in {path} is not a setting", _fix_for(name, "remove the line"))
-    return {name: _Given(value, str(path)) for name, value in found.items()}
+    return {name: _RawSetting(value, str(path)) for name, value in found.items()}
 
 
 def _read_toml(path: Path) -> dict[str, Any]:
@@ -178,21 +178,21 @@ def _read_toml(path: Path) -> dict[str, Any]:
 
 
 def _fix_for(name: str, otherwise: str) -> str:
-    close = nearest(name.upper(), CATALOGUE, likeness=0.6)
+    close = nearest(name.upper(), CATALOGUE, similarity=0.6)
     return f"the nearest setting is {close}" if close else f"{otherwise}, or see docs/reference/settings.md"
 
 
-def _build(given: Mapping[str, _Given], env: Mapping[str, str]) -> Settings:
-    values: dict[str, dict[str, Any]] = {room: {} for room in ROOMS}
+def _build(given: Mapping[str, _RawSetting], env: Mapping[str, str]) -> Settings:
+    values: dict[str, dict[str, Any]] = {section: {} for section in SECTIONS}
     values["database"]["data_dir"] = data_dir(env)
     for name, one in given.items():
         entry = CATALOGUE[name]
-        values[entry.room][entry.field] = _read(entry, one)
-    slices: dict[str, Any] = {room: kind(**values[room]) for room, kind in ROOMS.items()}
+        values[entry.section][entry.field] = _read(entry, one)
+    slices: dict[str, Any] = {section: kind(**values[section]) for section, kind in SECTIONS.items()}
     return Settings(**slices)
 
 
-def _read(entry: SettingEntry, given: _Given) -> Any:
+def _read(entry: SettingEntry, given: _RawSetting) -> Any:
     try:
         return entry.setting.read(given.value)
     except ValueError as error:
@@ -202,5 +202,7 @@ def _read(entry: SettingEntry, given: _Given) -> Any:
 
 
 CATALOGUE: Mapping[str, SettingEntry] = {
-    one.env: SettingEntry(room, field, one) for room, slice_ in ROOMS.items() for field, one in slice_.settings.items()
+    one.env: SettingEntry(section, field, one)
+    for section, slice_ in SECTIONS.items()
+    for field, one in slice_.settings.items()
 }

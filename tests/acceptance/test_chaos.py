@@ -422,7 +422,7 @@ def holds_a_lease(books: ledger.Books) -> bool:
 
 
 def ready(listen: str) -> tuple[int, dict[str, Any]]:
-    """What a worker answers to whoever asks whether it is ready; 0 while it does not."""
+    """Return the status of a worker's readiness check; 0 if it does not answer."""
     connection = HTTPConnection(listen, timeout=PATIENCE_SECONDS)
     try:
         connection.request("GET", "/readyz")

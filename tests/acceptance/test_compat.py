@@ -71,7 +71,7 @@ def queue(store: str) -> Iterator[PersistentUrlQueueManager]:
 
 @pytest.fixture
 async def pool(store_url: str) -> AsyncIterator[Any]:
-    """What a caller gives: an asyncpg pool where there is PostgreSQL, else a database of Shoal's."""
+    """Yield the connection that a caller passes in: an asyncpg pool with PostgreSQL, otherwise a database of Shoal."""
     if store_url.startswith("postgresql"):
         async with asyncpg.create_pool(store_url, min_size=1, max_size=3) as pool:
             yield pool
@@ -133,7 +133,7 @@ def seen_in(store: str, scan_id: str = "scan-1") -> CrawlStatus:
 
 
 def operator(store: str, verb: str) -> None:
-    """What `shoal crawls pause|stop` does from another process."""
+    """Run `shoal crawls pause|stop` in another process."""
 
     async def move() -> None:
         async with opened(load({"DATABASE_URL": store}).settings) as app:

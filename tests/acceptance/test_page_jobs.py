@@ -26,7 +26,7 @@ FAST = {
 
 
 class Rest:
-    """What somebody with an HTTP client sees of a controller."""
+    """A plain HTTP client of a controller."""
 
     def __init__(self, fleet: Fleet) -> None:
         self._home = f"http://127.0.0.1:{fleet.port}/api/v1"

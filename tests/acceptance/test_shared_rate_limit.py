@@ -26,7 +26,7 @@ def three_crawls(folder: Path, store_url: str, site: Site, *flags: str) -> Itera
 
 
 def paced(site: Site) -> list[Visit]:
-    """What was asked for in the host's slots: everything but robots.txt."""
+    """Return the requests that needed a slot of the host: all except those for robots.txt."""
     return [visit for visit in site.visits if visit.path != "/robots.txt"]
 
 

@@ -18,7 +18,7 @@ from shoal.page_jobs.leasing import PageLeases
 from shoal.page_jobs.long_poll import LongPoll
 from shoal.page_jobs.result import Result, ResultDelivery, Status
 from shoal.queue.job import Fence
-from shoal.queue.wake import QuietWake
+from shoal.queue.wake import InProcessWake
 from shoal.serve.application import application
 from shoal.serve.authentication import InProcessAuthenticator
 from shoal.serve.bots import MOST_JOBS, BotApi
@@ -38,7 +38,7 @@ def bots_of(bench: Bench) -> BotApi:
     clock, settings = bench.clock, BotSettings()
     places = RateLimiter(bench.hosts, timedelta(0), 0.0, timedelta(0), at_once=True)
     slots = PageLeases(bench.queue, SqlGroupStore(), places)
-    long_poll = LongPoll[Any](QuietWake(bench.signals), clock, timedelta(seconds=1))
+    long_poll = LongPoll[Any](InProcessWake(bench.signals), clock, timedelta(seconds=1))
     bots = Bots(bench.database, bench.queue, bench.ingest, slots, long_poll, settings, clock, bench.signals)
     return BotApi(bots, clock, settings.max_result_bytes)
 
@@ -67,7 +67,7 @@ async def post(door: ASGIApp, path: str, body: object) -> tuple[int, Any]:
 class Kept:
     """A grant in a bot's hands."""
 
-    holder: Fence
+    fence: Fence
     until: int
 
 
@@ -94,7 +94,7 @@ class Bot:
 
     async def push(self) -> None:
         kept, self.kept = self.kept, []
-        answers = [self.days.answer(one.holder) for one in kept]
+        answers = [self.days.answer(one.fence) for one in kept]
         states = await self.send(answers)
         if states is None:  # nobody knows whether they came through: say it again
             states = await self.send(answers, surely=True)
@@ -114,7 +114,7 @@ class Bot:
         return states
 
     async def beat(self, holder: Fence) -> bool:
-        """Whether it was believed."""
+        """Return whether it was believed."""
         path = f"/bot/v1/jobs/{holder.job_id}/heartbeat"
         status, said = await post(self.sure_door, path, {"epoch": holder.epoch})
         assert status in (200, 409), said
@@ -134,7 +134,7 @@ class Slow(Bot):
     async def push(self) -> None:
         late = [one for one in self.kept if one.until < self.days.now]
         self.kept = [one for one in self.kept if one.until >= self.days.now]
-        states = await self.send([self.days.answer(one.holder) for one in late], surely=True)
+        states = await self.send([self.days.answer(one.fence) for one in late], surely=True)
         assert states is not None
         self.days.believed += [state for state in states if state is not None]
         self.days.late += len(late)
@@ -145,12 +145,12 @@ class Liar(Bot):
 
     async def push(self) -> None:
         mine = list(self.kept)
-        await self._lie([Fence(one.holder.job_id, epoch) for one in mine for epoch in self._wrong(one.holder.epoch)])
-        await self._lie([one.holder for bot in self.days.bots for one in bot.kept if bot is not self])
+        await self._lie([Fence(one.fence.job_id, epoch) for one in mine for epoch in self._wrong(one.fence.epoch)])
+        await self._lie([one.fence for bot in self.days.bots for one in bot.kept if bot is not self])
         await self._lie([Fence(JobId("job_nobody"), 1), Fence(JobId("' OR 1=1 --"), 1), Fence(JobId("."), 0)])
         await super().push()
-        await self._lie([one.holder for one in mine])
-        beats = [await self.beat(one.holder) for one in mine]
+        await self._lie([one.fence for one in mine])
+        beats = [await self.beat(one.fence) for one in mine]
         self.days.believed += ["a heartbeat for a job that has ended" for believed in beats if believed]
 
     def _wrong(self, epoch: int) -> Iterator[int]:
@@ -161,7 +161,7 @@ class Liar(Bot):
         states = await self.send(lies, surely=True)
         assert states is not None
         self.days.lies += len(lies)
-        self.days.believed += [f"{lie.holder}: {state}" for lie, state in zip(lies, states, strict=True) if state]
+        self.days.believed += [f"{lie.fence}: {state}" for lie, state in zip(lies, states, strict=True) if state]
 
 
 def result_of(status: Status, at: int, html_hash: str | None = None) -> Result:
@@ -180,11 +180,11 @@ def _kept(job: dict[str, Any], now: int) -> Kept:
 
 
 def _item(one: ResultDelivery) -> dict[str, Any]:
-    told = one.result.told()
+    told = one.result.event_data()
     meta = told["meta"]
     return {
-        "job_id": one.holder.job_id,
-        "epoch": one.holder.epoch,
+        "job_id": one.fence.job_id,
+        "epoch": one.fence.epoch,
         "status": told["status"],
         "data": told["data"],
         "meta": {"error": meta["error"], "html_hash": meta["html_hash"]},

@@ -184,7 +184,7 @@ class Bench:
         return (await self.crawls.get(crawl.id)).counts
 
     async def live(self, crawl: Crawl) -> tuple[int, int]:
-        """How many of the crawl's jobs are pending, and how many locked."""
+        """Return how many of the crawl's jobs are pending, and how many locked."""
         return await self.database.read(lambda tx: self.jobs.live_of_run(tx, crawl.id))
 
     async def walker(self, crawl: Crawl, holder: str = "w1", *, pace: HostRate = FREE) -> "Walker":
@@ -208,7 +208,7 @@ class Walker:
         self.bench = bench
         self.crawl = crawl
         self.lease = lease
-        self.holder = lease.holder
+        self.fence = lease.fence
         self.held: list[FrontierTask] = []
         self.attached = False
         self.walk = WalkerCommits(
@@ -218,7 +218,7 @@ class Walker:
             bench.hosts,
             bench.queue,
             crawl,
-            lease.holder,
+            lease.fence,
             pace,
             bench.pages,
         )

@@ -14,7 +14,7 @@ from tests.contract.conftest import Bench, suspected
 
 @dataclass(frozen=True)
 class Capabilities:
-    """How drivers may differ. Tests expect what a driver declares; they do not skip."""
+    """The capabilities in which drivers may differ. Tests expect what a driver declares; they do not skip."""
 
     joins_transactions: bool  # its writes commit together with pages, counters and jobs, or not at all
 

@@ -1,5 +1,5 @@
-"""What an analysis promises: it begins in the commit that completes its crawl, its state shows the first attempt and
-the end of the last one and nothing between, and its findings are there once. Scenarios 1 to 3 of its design here."""
+"""Contract of analyses: one begins in the commit that completes its crawl, its state shows the first attempt and the
+end of the last one, and its findings are stored once."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -92,7 +92,7 @@ async def test_a_completed_crawl_that_asked_for_it_has_an_analysis_in_the_same_c
     assert (analysis.crawl_id, analysis.project, analysis.state) == (crawl.id, "acme", A.PENDING)
     lease = await bench.lease(kind=KIND)
     assert lease.run_id == analysis.id
-    assert (await bench.job(lease.holder.job_id)).priority == 70
+    assert (await bench.job(lease.fence.job_id)).priority == 70
 
 
 async def test_a_crawl_that_did_not_ask_for_it_has_none(bench: Bench) -> None:
@@ -212,7 +212,7 @@ async def test_an_analysis_that_is_asked_to_leave_hands_its_job_back(bench: Benc
     run.leave("shutdown")
     assert await run.run() == J.PENDING
     assert (await only(bench)).state is A.RUNNING
-    job = await bench.job(lease.holder.job_id)
+    job = await bench.job(lease.fence.job_id)
     assert (job.attempts, job.crash_count) == (0, 0)
 
 

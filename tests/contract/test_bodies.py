@@ -1,4 +1,4 @@
-"""What every body store promises: a folder, and an object store."""
+"""Contract of the body stores: a folder and an object store."""
 
 import errno
 import resource
@@ -183,10 +183,10 @@ async def test_an_object_store_that_stumbles_is_asked_again_and_not_without_end(
 
 async def test_an_object_store_without_room_says_so_at_once(objects: ObjectStore) -> None:
     bodies = s3(objects, clock=Hurried())
-    await bodies.check_room()
+    await bodies.check_space()
     assert objects.objects == {}
     objects.refusing["PUT"] = 507
-    for write in (keep(bodies, "crl_1", b"not kept"), bodies.check_room()):
+    for write in (keep(bodies, "crl_1", b"not kept"), bodies.check_space()):
         with pytest.raises(StorageFull) as told:
             await write
         assert told.value.storage == "bodies"

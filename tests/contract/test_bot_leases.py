@@ -1,4 +1,4 @@
-"""What bots lease: for how long, who owns it, and what becomes of it when they fall silent."""
+"""Leases of bots: their duration, their owner, and what happens when a bot stops sending heartbeats."""
 
 from datetime import timedelta
 
@@ -52,7 +52,7 @@ async def test_a_heartbeat_extends_by_the_jobs_own_term(bench: Bench) -> None:
     job_id = await bench.enqueue(lock_ttl=HALF_HOUR)
     leased = await lease(bench)
     await bench.jump(1700)
-    beat = await bench.queue.beat(owner_of(OURS), leased.holder, TEN_MINUTES)
+    beat = await bench.queue.beat(owner_of(OURS), leased.fence, TEN_MINUTES)
     assert (beat.ttl_seconds, beat.cancelled) == (1800.0, False)
     await lose(bench, 1700)
     assert (await bench.job(job_id)).state is JobState.LOCKED
@@ -61,10 +61,10 @@ async def test_a_heartbeat_extends_by_the_jobs_own_term(bench: Bench) -> None:
 async def test_any_bot_of_a_token_may_speak_for_its_jobs_and_no_other_token(bench: Bench) -> None:
     await bench.enqueue()
     leased = await lease(bench)
-    assert (await bench.queue.beat(owner_of(bot_holder("tok_a", "other")), leased.holder, TEN_MINUTES)).ttl_seconds
+    assert (await bench.queue.beat(owner_of(bot_holder("tok_a", "other")), leased.fence, TEN_MINUTES)).ttl_seconds
     for stranger in ("tok_b", "tok_"):
         with pytest.raises(LeaseLost):
-            await bench.queue.beat(owner_of(bot_holder(stranger, "spider-1")), leased.holder, TEN_MINUTES)
+            await bench.queue.beat(owner_of(bot_holder(stranger, "spider-1")), leased.fence, TEN_MINUTES)
 
 
 @pytest.mark.parametrize("epoch", [0, -1, 2, 2**62])
@@ -74,7 +74,7 @@ async def test_a_heartbeat_with_another_epoch_is_refused_and_changes_nothing(ben
     before = await bench.job(job_id)
     await bench.jump(5)
     with pytest.raises(LeaseLost):
-        await bench.queue.beat(owner_of(OURS), Fence(leased.holder.job_id, epoch), TEN_MINUTES)
+        await bench.queue.beat(owner_of(OURS), Fence(leased.fence.job_id, epoch), TEN_MINUTES)
     assert await bench.job(job_id) == before
 
 
@@ -82,10 +82,10 @@ async def test_a_bot_hears_from_its_heartbeat_that_its_job_was_cancelled(bench: 
     job_id = await bench.enqueue()
     leased = await lease(bench)
     await bench.job_admin.cancel(job_id)
-    beat = await bench.queue.beat(owner_of(OURS), leased.holder, TEN_MINUTES)
+    beat = await bench.queue.beat(owner_of(OURS), leased.fence, TEN_MINUTES)
     assert beat.cancelled
     with pytest.raises(LeaseLost):
-        await bench.queue.beat(owner_of(bot_holder("tok_b", "x")), leased.holder, TEN_MINUTES)
+        await bench.queue.beat(owner_of(bot_holder("tok_b", "x")), leased.fence, TEN_MINUTES)
 
 
 async def test_what_a_bot_lost_comes_back_later_and_matters_less(bench: Bench) -> None:
@@ -127,7 +127,7 @@ async def test_a_job_without_a_policy_is_lost_to_bots_as_often_as_to_nodes(bench
 async def test_a_result_after_the_time_is_taken_until_the_job_is_taken_from_its_bot(bench: Bench) -> None:
     first, second = await bench.enqueue(payload=PAYLOAD, priority=60), await bench.enqueue(payload=PAYLOAD)
     leases = [await lease(bench), await lease(bench)]
-    deliveries = [ResultDelivery(one.holder, Result(Status.SUCCESS, "", 1, data={"a": 1})) for one in leases]
+    deliveries = [ResultDelivery(one.fence, Result(Status.SUCCESS, "", 1, data={"a": 1})) for one in leases]
     await bench.jump(700)
     assert await bench.ingest.settle_one(OURS, deliveries[0]) is JobState.DONE
     await bench.janitor().run_once()

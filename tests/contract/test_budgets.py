@@ -58,7 +58,7 @@ async def test_concurrent_takes_do_not_exceed_the_budget(postgres_bench: Bench) 
 
 
 async def test_a_walker_that_helps_at_anothers_host_counts_the_pages_it_gave_meanwhile(postgres_bench: Bench) -> None:
-    bench, gate = postgres_bench, Gate("others_hosts")
+    bench, gate = postgres_bench, Gate("hosts_of_others")
     seeds = [*(f"{SITE}/{number}" for number in range(8)), "http://other.example/"]
     crawl = await bench.submit(*seeds, workers=2, max_pages_per_host=2)
     pace = HostRate(timedelta(0), per_host=2, walkers=2)

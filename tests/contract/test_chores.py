@@ -27,7 +27,7 @@ async def test_an_offer_that_was_not_taken_in_time_is_open_to_all(bench: Bench) 
     await bench.jump(6)
     await bench.janitor().run_once()
     assert (await bench.job(job_id)).lane == "shared"
-    assert (await bench.lease()).holder.job_id == job_id
+    assert (await bench.lease()).fence.job_id == job_id
 
 
 async def test_a_job_whose_time_has_come_is_seen_though_nobody_leases(bench: Bench) -> None:
@@ -39,14 +39,14 @@ async def test_a_job_whose_time_has_come_is_seen_though_nobody_leases(bench: Ben
     await bench.enqueue(not_before=now + 5_000_000)
 
     async def seen() -> tuple[bool, bool]:
-        mine, patience = long.holder.job_id, timedelta(seconds=1)
+        mine, patience = long.fence.job_id, timedelta(seconds=1)
         other = await bench.database.read(lambda tx: bench.jobs.other_run_waits(tx, mine, patience))
         return other, await bench.queue.waits("page", ["shared"])
 
     assert await seen() == (False, False)
     await bench.jump(6)
     assert await bench.queue.waits("page", ["shared"])
-    await bench.queue.extend([long.holder])
+    await bench.queue.extend([long.fence])
     await bench.janitor().run_once()
     assert await seen() == (True, True)
 
@@ -97,7 +97,7 @@ async def test_a_child_that_dies_gives_all_it_held_back_at_once(bench: Bench) ->
     leases: list[Lease] = await bench.queue.lease("w1", ["page"], ["shared"], 5)
     await bench.queue.finish(leases[0])
     assert await bench.queue.lose_all(leases, "signal 9") == 4
-    found = [await bench.job(lease.holder.job_id) for lease in leases]
+    found = [await bench.job(lease.fence.job_id) for lease in leases]
     assert [(job.state, job.crash_count) for job in found] == [(J.DONE, 0)] + [(J.PENDING, 1)] * 4
     assert (await bench.grants(found[1].id))[0]["ended"] == "crashed"
 

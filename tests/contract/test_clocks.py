@@ -10,7 +10,7 @@ import pytest
 from shoal.base.clock import FakeClock
 from shoal.base.store_clock import ClockStepped, OwnClockSetBack
 from shoal.hosts.rate import SlotRequest
-from shoal.hosts.throttle import HostNews
+from shoal.hosts.throttle import HostUpdate
 from shoal.queue.janitor import Janitor
 from shoal.queue.states import JobState as J
 from shoal.store.sql.clock import MARK_EVERY, ClockAnchor, WallClock, after_boot, after_check
@@ -51,7 +51,7 @@ async def watched(bench: Bench) -> Janitor:
 
 
 async def seconds_until_given_back(bench: Bench, janitor: Janitor, job_id: str) -> int:
-    """By passes a second apart."""
+    """Run the janitor once a second and return the seconds until the job is returned."""
     for second in range(20):
         if (await bench.job(job_id)).state is J.PENDING:
             return second
@@ -80,7 +80,7 @@ async def test_killed_work_is_given_back_in_time_when_nobody_saw_the_clock_step(
     await bench.lease()
     await bench.step(hours * HOUR)
     bench.jobs.clock = SqlJobStore(bench.dialect, timedelta(0)).clock
-    janitor = Janitor(bench.queue, bench.clock, wary=True)
+    janitor = Janitor(bench.queue, bench.clock, cautious=True)
     await janitor.run_once()
     assert (await bench.job(job_id)).state is J.LOCKED
     assert await seconds_until_given_back(bench, janitor, job_id) <= LEASE + 2
@@ -94,7 +94,7 @@ async def test_live_work_goes_on_whatever_the_clock_does(bench: Bench, hours: in
     await bench.step(hours * HOUR)
     for _ in range(4):
         await janitor.run_once()
-        assert (await bench.queue.extend([lease.holder])).kept
+        assert (await bench.queue.extend([lease.fence])).kept
         await bench.jump(3)
     await janitor.run_once()
     assert await bench.queue.finish(lease) is J.DONE
@@ -132,7 +132,7 @@ async def test_a_process_that_starts_after_a_step_is_not_taken_for_dead(bench: B
         for _ in range(3):
             await janitor.run_once()
             await bench.jump(3)
-            assert (await worker.queue.extend([lease.holder])).kept
+            assert (await worker.queue.extend([lease.fence])).kept
         assert (await bench.job(job_id)).state is J.LOCKED
     finally:
         await database.close()
@@ -160,16 +160,16 @@ async def test_a_hold_ends_after_its_own_length_when_the_clock_is_set_back(bench
     janitor = await watched(bench)
     origin = "http://example.org"
     host = (await bench.database.run(lambda tx: bench.hosts.numbers(tx, [origin])))[origin]
-    news = HostNews(origin, 429, 60 * SECOND)
-    await bench.database.run(lambda tx: bench.hosts.hear(tx, {host: news}))
+    news = HostUpdate(origin, 429, 60 * SECOND)
+    await bench.database.run(lambda tx: bench.hosts.record(tx, {host: news}))
     await bench.step(-HOUR)
     await janitor.run_once()
-    held = (await bench.database.read(lambda tx: bench.hosts.standings(tx, [host])))[host].held_for
+    held = (await bench.database.read(lambda tx: bench.hosts.states(tx, [host])))[host].held_for
     assert 50 <= held <= 60
     for _ in range(7):
         await bench.jump(10)
         await janitor.run_once()
-    assert (await bench.database.read(lambda tx: bench.hosts.standings(tx, [host])))[host].held_for == 0
+    assert (await bench.database.read(lambda tx: bench.hosts.states(tx, [host])))[host].held_for == 0
 
 
 async def test_the_store_clock_never_goes_back_and_meets_the_other_again(bench: Bench) -> None:
@@ -264,7 +264,7 @@ async def test_a_machine_that_starts_with_a_clock_of_yesterday_goes_on_from_toda
     started = await open_bench(sqlite_url, FakeClock())  # it shows what the other did when that was new
     try:
         assert last < await now(started) <= last + MARK_EVERY
-        janitor = Janitor(started.queue, started.clock, wary=True)
+        janitor = Janitor(started.queue, started.clock, cautious=True)
         await janitor.run_once()
         assert await seconds_until_given_back(started, janitor, job_id) <= LEASE + 2
         assert steps(started) == [("back", 1)]

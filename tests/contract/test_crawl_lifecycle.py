@@ -40,7 +40,7 @@ async def events(bench: Bench, crawl: Crawl) -> list[str]:
 
 
 async def check_ledger(bench: Bench, crawl: Crawl) -> None:
-    """What must hold after any commit whatever."""
+    """Check the invariants that hold after every commit."""
     state = await bench.state(crawl)
     pending, locked = await bench.live(crawl)
     if state in WALKED or state is S.QUEUED:
@@ -356,7 +356,7 @@ async def test_a_dead_letter_does_not_end_a_run_that_others_walk(bench: Bench) -
     first, second = await bench.walker(crawl, "w1"), await bench.walker(crawl, "w2")
     await bench.database.run(
         lambda tx: bench.queue.move_in(
-            tx, job_states.fail(first.holder.job_id, first.holder.epoch, "boom"), KIND, crawl.id
+            tx, job_states.fail(first.fence.job_id, first.fence.epoch, "boom"), KIND, crawl.id
         )
     )
     assert await bench.state(crawl) is S.RUNNING
@@ -395,7 +395,7 @@ async def test_a_crawl_whose_own_process_is_gone_says_so(bench: Bench) -> None:
     assert await bench.reason(crawl) is None
     await bench.jump(10.5)
     assert (await bench.state(crawl), await bench.reason(crawl)) == (S.RUNNING, "process_gone")
-    await bench.queue.extend([lease.holder])
+    await bench.queue.extend([lease.fence])
     assert await bench.reason(crawl) is None
     await bench.lose()
     assert (await bench.state(crawl), await bench.reason(crawl)) == (S.RUNNING, "process_gone")
@@ -622,9 +622,9 @@ async def test_a_stop_by_force_has_walkers_killed_after_a_grace(bench: Bench) ->
     crawl = await bench.submit()
     walker = await bench.walker(crawl)
     assert await bench.crawls.stop(crawl.id, force=True) is S.STOPPING
-    assert (await bench.queue.extend([walker.holder])).to_kill == frozenset()
+    assert (await bench.queue.extend([walker.fence])).to_kill == frozenset()
     await bench.jump(10.1)
-    assert (await bench.queue.extend([walker.holder])).to_kill == {walker.holder}
+    assert (await bench.queue.extend([walker.fence])).to_kill == {walker.fence}
     await bench.queue.lose(walker.lease, "killed by force")
     assert await bench.state(crawl) is S.STOPPED
     await check_ledger(bench, crawl)
@@ -635,12 +635,12 @@ async def test_a_stopping_crawl_can_be_forced_and_keeps_its_first_grace_period(b
     walker = await bench.walker(crawl)
     await bench.crawls.stop(crawl.id)
     await bench.jump(60)
-    assert (await bench.queue.extend([walker.holder])).to_kill == frozenset()
+    assert (await bench.queue.extend([walker.fence])).to_kill == frozenset()
     assert await bench.crawls.stop(crawl.id, force=True) is S.STOPPING
     await bench.jump(6)
     assert await bench.crawls.stop(crawl.id, force=True) is S.STOPPING
     await bench.jump(5)
-    assert (await bench.queue.extend([walker.holder])).to_kill == {walker.holder}
+    assert (await bench.queue.extend([walker.fence])).to_kill == {walker.fence}
 
 
 async def test_a_stop_by_force_of_what_nobody_holds_happens_in_one_commit(bench: Bench) -> None:
@@ -658,7 +658,7 @@ async def test_a_completed_crawl_is_not_stopped_by_force_and_nobody_is_killed(be
     with pytest.raises(StateConflict, match="is completed, so it cannot be stopped"):
         await bench.crawls.stop(crawl.id, force=True)
     await bench.jump(11)
-    assert (await bench.queue.extend([second.holder])).to_kill == frozenset()
+    assert (await bench.queue.extend([second.fence])).to_kill == frozenset()
 
 
 async def test_stop_between_a_lease_and_the_walkers_first_commit_is_obeyed(bench: Bench) -> None:
@@ -677,7 +677,7 @@ async def test_a_walker_that_hands_itself_back_leaves_the_run_running(bench: Ben
     first, second = await walker.take()
     await walker.walk.hand_back(WalkerBatch([fetched(first)]), "slice")
     assert await bench.state(crawl) is S.RUNNING
-    job = await bench.job(walker.holder.job_id)
+    job = await bench.job(walker.fence.job_id)
     assert (job.state, job.attempts, job.crash_count) == (JobState.PENDING, 0, 0)
     again = await bench.walker(crawl, "w2")
     [task] = await again.take()

@@ -1,6 +1,7 @@
-"""What the database port promises on both drivers: units of work, snapshots, schema, errors with a fix.
+"""Contract of the database interface on both drivers: units of work, snapshots, schema, errors with a fix.
 
-F24 and F30-F33 of the fault list are here."""
+F24 and F30-F33 of the fault list are here.
+"""
 
 import asyncio
 import contextlib
@@ -40,7 +41,7 @@ from tests.support.full_disk import stuff
 SQLITE_ONLY = {
     *("known_keys", "reserve_seq", "insert_fates", "ends_of_lines", "anchor_machine_clock", "drop_job_hosts"),
     # PostgreSQL does these in one statement, `turn_jobs`.
-    *("any_quota", "any_ripe", "close_grants", "end_jobs", "held_jobs", "lease_jobs", "move_jobs"),
+    *("any_quota", "any_due", "close_grants", "end_jobs", "held_jobs", "lease_jobs", "move_jobs"),
 }
 POSTGRES_ONLY = {"add_fates", "anchor_server_clock", "notify", "turn_jobs"}
 
@@ -152,14 +153,14 @@ async def test_callbacks_run_in_order_after_the_commit_and_before_the_caller_goe
 async def test_callbacks_of_a_unit_that_is_rolled_back_are_dropped(bench: Bench) -> None:
     called: list[str] = []
 
-    def noting(origin: str, then: Exception | None = None) -> Callable[[Tx], Any]:
+    def audit(origin: str, then: Exception | None = None) -> Callable[[Tx], Any]:
         async def work(tx: Tx) -> None:
             tx.on_commit(lambda: called.append(origin))
             await adding(origin, then=then)(tx)
 
         return work
 
-    units = (noting("http://a"), noting("http://b", ValueError("no")), noting("http://c"))
+    units = (audit("http://a"), audit("http://b", ValueError("no")), audit("http://c"))
     outcomes = await asyncio.gather(*map(bench.database.run, units), return_exceptions=True)
     assert isinstance(outcomes[1], ValueError)
     assert sorted(called) == ["http://a", "http://c"]
@@ -253,7 +254,7 @@ async def test_a_read_cannot_write(bench: Bench) -> None:
 
 
 async def test_a_read_is_one_snapshot(bench: Bench) -> None:
-    """What is committed between its statements is not seen."""
+    """A read does not see commits made between its statements."""
 
     async def look(tx: Tx) -> list[int]:
         before = len(await tx.all("host_numbers", origins=["a"]))
@@ -341,7 +342,7 @@ asyncio.run(main())
 
 @pytest.fixture(params=["sqlite", "postgres"])
 def bare_url(request: pytest.FixtureRequest) -> str:
-    """Where a store may be made, each kind in turn."""
+    """Return the URL of a store that does not exist yet, for each kind of store."""
     url: str = request.getfixturevalue(f"bare_{request.param}_url")
     return url
 
@@ -492,7 +493,7 @@ def test_both_dialects_have_the_same_migrations() -> None:
 
 
 async def refusal(database: SqliteDatabase | PostgresDatabase) -> ShoalError:
-    """What opening it raises: ours, with a fix, and without secrets."""
+    """Return the error raised when opening it, after checking that it is ours, has a fix and contains no secret."""
     try:
         with pytest.raises(ShoalError) as caught:
             await database.open()
@@ -531,7 +532,7 @@ async def test_a_server_that_may_only_be_read_is_unavailable_for_now(postgres_be
     await standby.open()
     try:
         with pytest.raises(BackendUnavailable, match="read-only"):
-            await standby.run(lambda tx: tx.execute("feel_pulse", name="x"))
+            await standby.run(lambda tx: tx.execute("test_write", name="x"))
     finally:
         await standby.close()
 
@@ -717,7 +718,7 @@ async def test_a_store_at_its_limit_is_full_and_goes_on_when_there_is_room(sqlit
 
 
 async def test_a_full_disk_fails_every_unit_of_its_wake_up_or_only_its_own(sqlite_bench: Bench) -> None:
-    """What was answered is stored, what was refused is not."""
+    """Confirmed writes are stored, and rejected ones are not."""
     await limit_pages(sqlite_bench, 1)
     units = [adding(*[f"h{n}-{k}" + "x" * 500 for k in range(40)]) for n in range(8)]
     answers = await asyncio.gather(*[sqlite_bench.database.run(unit) for unit in units], return_exceptions=True)
@@ -885,9 +886,9 @@ async def test_every_query_can_be_prepared(bench: Bench) -> None:
 async def test_a_statement_is_planned_once_for_all_values(postgres_bench: Bench) -> None:
     async def look(tx: Any) -> tuple[int, int]:
         for name in ("a", "b", "c"):
-            await tx.execute("feel_pulse", name=name)
+            await tx.execute("test_write", name=name)
         plans = "SELECT custom_plans, generic_plans FROM pg_prepared_statements WHERE statement = $1"
-        return tuple(await tx._connection.fetchrow(plans, queries.load("postgres")["feel_pulse"].sql))
+        return tuple(await tx._connection.fetchrow(plans, queries.load("postgres")["test_write"].sql))
 
     assert await postgres_bench.database.run(look) == (0, 3)
 
@@ -916,10 +917,18 @@ WHOLE = {
         "prune_listeners",
         "all_listeners",
     ),
-    *("purge_dead", "unfiled_journals", "drop_empty_seats"),
-    *("newest_jobs", "end_of_scan", "place_in_line", "waiting_page_jobs", "insert_jobs", "lease_jobs", "ends_of_lines"),
+    *("purge_dead", "unfiled_journals", "delete_stale_job_seats"),
+    *(
+        "newest_jobs",
+        "end_of_scan",
+        "queue_position",
+        "waiting_page_jobs",
+        "insert_jobs",
+        "lease_jobs",
+        "ends_of_lines",
+    ),
     # What was found for the ids given, or up to a limit.
-    *("add_job_hosts", "take_ready_hosts", "put_back_hosts", "place_at_host"),
+    *("add_job_hosts", "take_ready_hosts", "put_back_hosts", "queue_position_at_host"),
     *("newest_of_run", "newest_dead", "newest_locked", "kind_waits", "other_run_waits"),
     *("count_crawls", "count_jobs"),
 }
@@ -940,7 +949,7 @@ FRONTIER_PLANS = {
     "lost_urls": "frontier_taken",
     "release_urls": "frontier_taken",
     "any_held": "frontier_taken",
-    "again_at_hosts": "frontier_again",
+    "retries_at_hosts": "frontier_again",
     "untried_at_hosts": "host=? AND seq>?",
     "next_due_at_hosts": "frontier_again",
     "ready_hosts": "frontier_ready",

@@ -1,5 +1,5 @@
-"""What the frontier promises: nobody shares a URL, nothing is lost with a walker, zero means drained, hosts are asked
-in their own pace."""
+"""Contract of the frontier: no two walkers have the same URL, a lost walker loses no URLs, zero open URLs means
+drained, and the rate limits of hosts are kept."""
 
 import asyncio
 import random
@@ -402,14 +402,14 @@ async def test_a_settlement_says_what_was_closed_opened_and_skipped(driver: Fron
     links = [walker.link("/a"), walker.link("/new"), walker.link("/no", fate=Fate.SKIPPED_EXCLUDED)]
     batch = WalkerBatch(done, links)
     settlement = await driver.bench.database.run(
-        lambda tx: driver.frontier.settle(tx, crawl.number, walker.holder, batch)
+        lambda tx: driver.frontier.settle(tx, crawl.number, walker.fence, batch)
     )
     assert [one.task for one in settlement.closed] == [first, third]
     assert settlement.pages == [(first.key, first.chk, done[0].page)]
     assert settlement.sitemaps == [((third.key, third.chk), record)]
     assert (settlement.opened, settlement.settled) == (1, 2)
     assert +settlement.skips == {Fate.SKIPPED_EXCLUDED: 1}
-    again = await driver.bench.database.run(lambda tx: driver.frontier.settle(tx, crawl.number, walker.holder, batch))
+    again = await driver.bench.database.run(lambda tx: driver.frontier.settle(tx, crawl.number, walker.fence, batch))
     assert (again.closed, again.opened, again.settled, +again.skips) == ([], 0, 0, {})
 
 
@@ -419,7 +419,7 @@ async def test_a_commit_that_fails_takes_the_frontier_back_if_it_joins_transacti
     [task] = await walker.take()
 
     async def settle_and_fail(tx: Tx) -> None:
-        await driver.frontier.settle(tx, crawl.number, walker.holder, WalkerBatch([fetched(task)]))
+        await driver.frontier.settle(tx, crawl.number, walker.fence, WalkerBatch([fetched(task)]))
         raise LookupError("the page cannot be stored")
 
     with pytest.raises(LookupError):
@@ -481,12 +481,12 @@ async def test_a_retry_waits_its_time_and_counts_an_attempt(driver: FrontierDriv
     await walker.turn(later(first, 30), want=0)
     assert await walker.take() == []
     await driver.bench.jump(8)
-    await driver.bench.queue.extend([walker.holder])
+    await driver.bench.queue.extend([walker.fence])
     assert await walker.take() == []
     await driver.bench.jump(8)
-    await driver.bench.queue.extend([walker.holder])
+    await driver.bench.queue.extend([walker.fence])
     await driver.bench.jump(8)
-    await driver.bench.queue.extend([walker.holder])
+    await driver.bench.queue.extend([walker.fence])
     await driver.bench.jump(6.1)
     [again] = await walker.take()
     assert (again.url, again.attempts, again.crashes) == (first.url, 1, 0)
@@ -541,7 +541,7 @@ async def test_urls_of_a_lost_walker_return_with_the_next_epoch(driver: Frontier
     await lost.turn(fetched(first), want=0)
     await driver.bench.lose()
     back = await driver.bench.walker(crawl, "w1")
-    assert back.holder.epoch == lost.holder.epoch + 1
+    assert back.fence.epoch == lost.fence.epoch + 1
     order = await drain([back])
     assert sorted(order) == ["/b", "/c"]
     assert (await driver.bench.counts(crawl)).pages == 3
@@ -611,7 +611,7 @@ async def test_a_suspect_is_taken_alone(driver: FrontierDriver) -> None:
     for _ in range(3):
         walker = await driver.bench.walker(crawl)
         assert await walker.take() != []
-        await driver.bench.settle_something(walker.holder)
+        await driver.bench.settle_something(walker.fence)
         await driver.bench.queue.lose(walker.lease, "killed")
     walker = await driver.bench.walker(crawl)
     assert len(await walker.take()) == 1
@@ -723,7 +723,7 @@ async def test_slots_of_a_host_are_a_delay_apart(driver: FrontierDriver) -> None
         now = await driver.bench.number("SELECT shoal_now()") / 1e6
         starts += [now + task.start_in for task in taken]
         await driver.bench.jump(0.5)
-        await driver.bench.queue.extend([walker.holder])
+        await driver.bench.queue.extend([walker.fence])
     assert len(starts) == 8
     gaps = [second - first for first, second in pairwise(starts)]
     assert min(gaps) > 0.9  # the clock runs while we ask for the time
@@ -801,7 +801,7 @@ async def two_crawls(driver: FrontierDriver, first: list[str], second: list[str]
     leases = await driver.bench.queue.lease("w", ["crawl"], ["shared"], 2)
     leases.sort(key=lambda lease: crawls[lease.run_id].number)
     numbers = sorted(crawl.number for crawl in crawls.values())
-    return numbers[0], numbers[1], [lease.holder for lease in leases]
+    return numbers[0], numbers[1], [lease.fence for lease in leases]
 
 
 async def test_urls_quarantined_after_a_release_stay_in_quarantine(driver: FrontierDriver) -> None:
@@ -833,6 +833,6 @@ async def test_a_take_does_not_wait_for_hosts_claimed_by_another_walker(driver: 
     async def next_in(job_id: str) -> float | None:
         return await driver.bench.database.run(lambda tx: driver.frontier.next_in(tx, crawl.number, job_id))
 
-    assert await next_in(walker.lease.holder.job_id) == 0
+    assert await next_in(walker.lease.fence.job_id) == 0
     assert await next_in("another") is None
     assert await next_in("") == 0

@@ -144,7 +144,7 @@ async def test_an_open_url_is_told_with_its_holder_parent_and_time(bench: Bench)
     crawl, walker = await walked(bench)
     archivist = archivist_of(bench)
     taken = (await archivist.explain(crawl.id, f"{SITE}/taken", 2083)).facts
-    assert (taken["job_id"], taken["epoch"]) == (walker.holder.job_id, walker.holder.epoch)
+    assert (taken["job_id"], taken["epoch"]) == (walker.fence.job_id, walker.fence.epoch)
     assert taken["parent"] == f"{SITE}/"
     waits = (await archivist.explain(crawl.id, f"{SITE}/later", 2083)).facts
     now = from_micros(await bench.database.read(lambda tx: tx.value("now")))
@@ -410,10 +410,10 @@ async def test_a_host_that_is_not_claimed_is_anybodys(bench: Bench) -> None:
     one, two = await bench.walker(crawl, "w1"), await bench.walker(crawl, "w2")
     [first] = await one.take(want=1)
     assert await two.take(want=1) == []
-    await bench.database.run(lambda tx: archive_of(bench).unclaim(tx, crawl.number, one.holder))
+    await bench.database.run(lambda tx: archive_of(bench).unclaim(tx, crawl.number, one.fence))
     [second] = await two.take(want=1)
     assert {first.url, second.url} == {f"{SITE}/1", f"{SITE}/2"}
-    assert isinstance(one.holder, Fence)
+    assert isinstance(one.fence, Fence)
 
 
 @pytest.mark.parametrize(

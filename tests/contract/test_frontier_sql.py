@@ -63,7 +63,7 @@ async def asked_by_a_take(
 
     async def take(tx: Tx) -> list[FrontierTask]:
         tally.asked.clear()  # a commit may be tried twice
-        return (await bench.frontier.take(GatedTx(tx, tally), crawl.number, walker.holder, want, 0, pace)).tasks
+        return (await bench.frontier.take(GatedTx(tx, tally), crawl.number, walker.fence, want, 0, pace)).tasks
 
     tasks = await bench.database.run(take)
     return tally.asked, tasks
@@ -104,9 +104,9 @@ async def test_two_walkers_never_share_a_suspect(postgres_bench: Bench) -> None:
     await suspected(bench)
     first, second = await bench.walker(crawl, "w1"), await bench.walker(crawl, "w2")
     gated = Gated(bench.database, gate)
-    slow = asyncio.create_task(gated.run(lambda tx: bench.frontier.take(tx, crawl.number, first.holder, 5, 0, FREE)))
+    slow = asyncio.create_task(gated.run(lambda tx: bench.frontier.take(tx, crawl.number, first.fence, 5, 0, FREE)))
     await gate.wait_until_reached()
-    quick = await bench.database.run(lambda tx: bench.frontier.take(tx, crawl.number, second.holder, 5, 0, FREE))
+    quick = await bench.database.run(lambda tx: bench.frontier.take(tx, crawl.number, second.fence, 5, 0, FREE))
     gate.open()
     assert len((await slow).tasks) + len(quick.tasks) == 1
 
@@ -158,7 +158,7 @@ async def test_walkers_that_put_back_and_add_at_the_same_hosts_never_deadlock(po
     def turn(walker: Walker, task: FrontierTask, link: str) -> Any:
         async def work(tx: Tx) -> None:
             await bench.frontier.settle(
-                tx, crawl.number, walker.holder, WalkerBatch([later(task, 1)], [walker.link(link)])
+                tx, crawl.number, walker.fence, WalkerBatch([later(task, 1)], [walker.link(link)])
             )
 
         return work
@@ -275,7 +275,7 @@ async def steps_of_a_take(bench: Bench, size: int) -> int:
     async def measured(tx: Tx) -> list[FrontierTask]:
         tx._connection.set_progress_handler(count, 10)  # type: ignore[attr-defined]
         try:
-            return (await bench.frontier.take(tx, crawl.number, walker.holder, 40, 0, FREE)).tasks
+            return (await bench.frontier.take(tx, crawl.number, walker.fence, 40, 0, FREE)).tasks
         finally:
             tx._connection.set_progress_handler(None, 0)  # type: ignore[attr-defined]
 

@@ -95,7 +95,7 @@ async def test_what_was_in_flight_when_there_was_no_room_is_not_under_suspicion(
         [task] = await walker.take()
         assert (task.attempts, task.crashes) == (0, 0)
         await bench.queue.release(walker.lease, "storage_full")
-    assert (await bench.job(walker.holder.job_id)).attempts == 0
+    assert (await bench.job(walker.fence.job_id)).attempts == 0
 
 
 async def test_leases_that_ran_out_while_the_store_was_full_are_not_swept_at_once(bench: Bench) -> None:
@@ -112,10 +112,10 @@ async def test_leases_that_ran_out_while_the_store_was_full_are_not_swept_at_onc
     full.writes = True
     await janitor.run_once()
     await bench.jump(5)
-    assert (await bench.queue.extend([walker.holder])).kept == [walker.holder]
+    assert (await bench.queue.extend([walker.fence])).kept == [walker.fence]
     await bench.jump(6)
     await janitor.run_once()
-    job = await bench.job(walker.holder.job_id)
+    job = await bench.job(walker.fence.job_id)
     assert (job.state, job.crash_count) == (JobState.LOCKED, 0)
 
 
@@ -182,16 +182,16 @@ async def test_a_store_that_is_away_while_it_is_tried_is_tried_again() -> None:
 async def test_free_space_is_tested_by_writing(small_disk: Path) -> None:
     clock, stuffing = FakeClock(), small_disk / "stuffing"
     bodies, database = FolderBodies(small_disk / "bodies", clock), SqliteDatabase(small_disk / "shoal.db", clock)
-    await bodies.check_room()
-    await database.check_room()
+    await bodies.check_space()
+    await database.check_space()
     stuff(stuffing)
     with pytest.raises(StorageFull) as told:
-        await bodies.check_room()
+        await bodies.check_space()
     assert told.value.storage == BODIES
     with pytest.raises(StorageFull) as told:
-        await database.check_room()
+        await database.check_space()
     assert told.value.storage == STORE
     stuffing.unlink()
-    await bodies.check_room()
+    await bodies.check_space()
     assert {path.name for path in os.scandir(small_disk)} == {"bodies"}
     assert list(os.scandir(small_disk / "bodies")) == []

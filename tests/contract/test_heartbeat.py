@@ -44,7 +44,7 @@ def context_of(bench: Bench, clock: Clock, spawner: ChildSpawner) -> WorkerConte
 
 async def lease(bench: Bench, kind: str) -> OneLease:
     await bench.enqueue(kind=kind)
-    return OneLease((await bench.lease(kind=kind)).holder)
+    return OneLease((await bench.lease(kind=kind)).fence)
 
 
 async def test_a_lease_locked_by_a_stuck_commit_does_not_keep_others_from_being_extended(postgres_bench: Bench) -> None:

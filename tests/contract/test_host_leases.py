@@ -12,7 +12,7 @@ from shoal.base.database import Tx
 from shoal.base.ids import JobId, new_id
 from shoal.hosts.rate_limiter import RateLimiter
 from shoal.hosts.robots import RobotsRecord, RobotsState
-from shoal.hosts.throttle import HostNews
+from shoal.hosts.throttle import HostUpdate
 from shoal.page_jobs.leasing import PageLeases
 from shoal.page_jobs.spec import host_of
 from shoal.queue import states
@@ -95,7 +95,7 @@ async def test_a_job_whose_host_is_busy_is_not_leased_and_has_no_history(bench: 
     ids = await add(bench, "a", 30)
     granted = []
     for _ in range(40):
-        granted += [lease.holder for lease in await take(bench, 10, LONG, at_once=True)]
+        granted += [lease.fence for lease in await take(bench, 10, LONG, at_once=True)]
         await bench.jump(LONG.total_seconds() / 4)
     assert len(granted) == 10, "each fourth time"
     assert {holder.epoch for holder in granted} == {1}
@@ -107,9 +107,9 @@ async def test_a_host_that_is_held_is_left_alone_until_its_hold_ends(bench: Benc
     await known(bench, "a", "b")
     await add(bench, "a", 3, priority=90)
     await add(bench, "b", 3)
-    held = HostNews(url("a"), status=503, hold=600_000_000, first=1, most=1)
+    held = HostUpdate(url("a"), status=503, hold=600_000_000, first=1, most=1)
     numbers = await bench.database.run(lambda tx: bench.hosts.numbers(tx, [url("a")]))
-    await bench.database.run(lambda tx: bench.hosts.hear(tx, {numbers[url("a")]: held}))
+    await bench.database.run(lambda tx: bench.hosts.record(tx, {numbers[url("a")]: held}))
     assert set(hosts_of(await take(bench, 2))) == {"b"}
     await bench.jump(500)
     assert hosts_of(await take(bench, 5)) == ["b"]
@@ -134,14 +134,14 @@ async def test_a_job_without_a_slot_is_returned_as_if_it_had_not_been_leased(ben
 
     async def commit(tx: Tx) -> TurnResult:
         [lease] = (await bench.queue.finish_and_lease_in(tx, [], taker, 1)).leases
-        assert lease.holder.epoch == 1
+        assert lease.fence.epoch == 1
         return await bench.queue.finish_and_lease_in(tx, [states.take_back(job_id, 1, "host_busy")], None)
 
     assert not (await bench.database.run(commit)).refused
     job = await bench.job(job_id)
     assert (job.state, job.lease_epoch, await bench.grants(job_id)) == (JobState.PENDING, 0, [])
     [again] = await take(bench, 1)
-    assert again.holder.epoch == 1
+    assert again.fence.epoch == 1
 
 
 async def test_a_job_that_waits_again_is_had_again_whatever_let_it_wait(bench: Bench) -> None:
@@ -156,7 +156,7 @@ async def test_a_job_that_waits_again_is_had_again_whatever_let_it_wait(bench: B
     await bench.jump(6)
     [lease] = await take(bench, 1)
 
-    put_off = states.put_off(job_id, lease.holder.epoch, 3 * SECOND, "host_busy")
+    put_off = states.put_off(job_id, lease.fence.epoch, 3 * SECOND, "host_busy")
     assert await take(bench, 1, moves=[put_off]) == []
     await bench.jump(6)
     await bench.janitor().run_once()
@@ -171,7 +171,7 @@ async def test_a_job_that_waits_again_is_had_again_whatever_let_it_wait(bench: B
     assert await take(bench, 1) == [], "it is parked"
     await bench.job_admin.set_quota("project:p", 1)
     [lease] = await take(bench, 1)
-    assert lease.holder.job_id == job_id
+    assert lease.fence.job_id == job_id
     await bench.queue.finish(lease)
     assert await bench.number("SELECT count(*) FROM job_host") == 0, "nothing is looked for any more"
 
@@ -237,7 +237,7 @@ async def test_takers_at_the_same_time_get_each_job_once_and_lose_none(bench: Be
     await asyncio.gather(*(feed(host) for host in hosts), work(), work(), work())
     while more := await take(bench, 50, timedelta(0)):
         found += more
-    assert sorted(lease.holder.job_id for lease in found) == sorted(ids)
+    assert sorted(lease.fence.job_id for lease in found) == sorted(ids)
 
 
 async def test_the_jobs_of_a_slow_host_are_no_backlog_to_other_policies(bench: Bench) -> None:
@@ -275,4 +275,4 @@ async def test_a_url_that_was_not_written_canonically_keeps_the_pace_of_its_host
     job = NewJob(JobId(new_id("job")), "page", None, f'{{"url": "{page}"}}', priority=90, host=host_of(page))
     await bench.queue.enqueue([job])
     [lease] = await take(bench, 5, LONG)
-    assert lease.holder.job_id == job.id
+    assert lease.fence.job_id == job.id

@@ -10,9 +10,9 @@ from shoal.crawl.engine.walker_commits import TurnRequest
 from shoal.crawl.frontier.fates import Fate
 from shoal.crawl.frontier.values import Settled, UrlKind, WalkerBatch, key_of
 from shoal.crawl.store import HostRate
-from shoal.hosts.rate import HeldHost, HostStanding, SlotRequest, SlotsGranted
+from shoal.hosts.rate import HeldHost, HostState, SlotRequest, SlotsGranted
 from shoal.hosts.robots import RobotsRecord, RobotsState
-from shoal.hosts.throttle import HostNews
+from shoal.hosts.throttle import HostUpdate
 from shoal.store.sql.frontier_admin import SqlFrontierAdmin
 from tests.contract.conftest import SITE, Bench, Gate, Gated, fetched, open_bench, suspected
 
@@ -27,16 +27,16 @@ async def reserve(bench: Bench, host: int, slots: int, delay: float) -> SlotsGra
     return (await bench.database.run(lambda tx: bench.hosts.reserve(tx, [SlotRequest(host, slots, delay)]))).get(host)
 
 
-async def standing(bench: Bench, host: int) -> HostStanding:
-    return (await bench.database.read(lambda tx: bench.hosts.standings(tx, [host])))[host]
+async def host_state(bench: Bench, host: int) -> HostState:
+    return (await bench.database.read(lambda tx: bench.hosts.states(tx, [host])))[host]
 
 
-async def hear(bench: Bench, host: int, news: HostNews) -> float | None:
-    return (await bench.database.run(lambda tx: bench.hosts.hear(tx, {host: news}))).get(host)
+async def record(bench: Bench, host: int, news: HostUpdate) -> float | None:
+    return (await bench.database.run(lambda tx: bench.hosts.record(tx, {host: news}))).get(host)
 
 
-def throttled(hold: float = 0, *, grows: bool = True) -> HostNews:
-    return HostNews(SITE, 429, round(hold * SECOND), first=2 * SECOND, most=60 * SECOND, grows=grows)
+def throttled(hold: float = 0, *, grows: bool = True) -> HostUpdate:
+    return HostUpdate(SITE, 429, round(hold * SECOND), first=2 * SECOND, most=60 * SECOND, grows=grows)
 
 
 def about(seconds: float) -> object:
@@ -89,48 +89,48 @@ async def test_another_commit_on_the_same_host_is_never_waited_for(postgres_benc
 async def test_a_hold_without_a_retry_after_doubles_up_to_its_limit(bench: Bench) -> None:
     host = await host_of(bench)
     for seconds in (2, 4, 8, 16, 32, 60, 60):
-        assert await hear(bench, host, throttled()) == about(seconds)
+        assert await record(bench, host, throttled()) == about(seconds)
         await bench.jump(seconds + 0.5)
 
 
 async def test_many_complaints_during_one_hold_are_one(bench: Bench) -> None:
     host = await host_of(bench)
-    await hear(bench, host, throttled())
+    await record(bench, host, throttled())
     await bench.jump(1)
-    assert await hear(bench, host, throttled()) == about(1)
+    assert await record(bench, host, throttled()) == about(1)
     await bench.jump(2)
-    assert await hear(bench, host, throttled()) == about(4)
+    assert await record(bench, host, throttled()) == about(4)
 
 
 async def test_a_page_that_failed_before_does_not_make_its_host_wait_longer(bench: Bench) -> None:
     host = await host_of(bench)
     for _ in range(3):
-        assert await hear(bench, host, throttled(grows=False)) == about(2)
+        assert await record(bench, host, throttled(grows=False)) == about(2)
         await bench.jump(3)
 
 
 async def test_retry_after_holds_a_host_and_a_longer_one_extends_the_hold(bench: Bench) -> None:
     host = await host_of(bench)
-    assert await hear(bench, host, throttled(600, grows=False)) == about(600)
-    assert await hear(bench, host, throttled(30, grows=False)) == about(600)
-    assert await hear(bench, host, throttled(900, grows=False)) == about(900)
+    assert await record(bench, host, throttled(600, grows=False)) == about(600)
+    assert await record(bench, host, throttled(30, grows=False)) == about(600)
+    assert await record(bench, host, throttled(900, grows=False)) == about(900)
 
 
 @pytest.mark.parametrize("grows", [True, False])
 async def test_the_first_back_off_after_a_wish_of_the_host_is_as_long_as_any_first(bench: Bench, grows: bool) -> None:
     host = await host_of(bench)
     for wish in (5, 5):
-        await hear(bench, host, throttled(wish))
+        await record(bench, host, throttled(wish))
         await bench.jump(wish + 0.5)
-        assert (await standing(bench, host)).is_wary
+        assert (await host_state(bench, host)).is_recovering
     for seconds in (2, 4 if grows else 2):
-        assert await hear(bench, host, throttled(grows=grows)) == about(seconds)
+        assert await record(bench, host, throttled(grows=grows)) == about(seconds)
         await bench.jump(seconds + 0.5)
 
 
-def refused(*urls: int, hold: float = 0) -> HostNews:
-    """What a walker tells that heard 503 for these URLs, by their hashes."""
-    return HostNews(
+def refused(*urls: int, hold: float = 0) -> HostUpdate:
+    """Return the host update of a walker that received 503 for these URLs, given by their hashes."""
+    return HostUpdate(
         SITE, hold=round(hold * SECOND), first=2 * SECOND, most=60 * SECOND, grows=not hold, refused=list(urls)
     )
 
@@ -138,21 +138,21 @@ def refused(*urls: int, hold: float = 0) -> HostNews:
 async def test_one_url_that_is_refused_again_and_again_does_not_hold_its_host(bench: Bench) -> None:
     host = await host_of(bench)
     for _ in range(5):
-        assert await hear(bench, host, refused(1, hold=120)) is None
+        assert await record(bench, host, refused(1, hold=120)) is None
         await bench.jump(1)
-    assert (await standing(bench, host)).held_for == 0
+    assert (await host_state(bench, host)).held_for == 0
 
 
 async def test_three_urls_that_three_walkers_were_refused_within_a_minute_hold_their_host(bench: Bench) -> None:
     host, other = await host_of(bench), await host_of(bench, "http://other.example")
-    assert await hear(bench, host, refused(1)) is None
+    assert await record(bench, host, refused(1)) is None
     await bench.jump(30)
-    assert await hear(bench, host, refused(2)) is None
-    assert await hear(bench, other, refused(3)) is None
+    assert await record(bench, host, refused(2)) is None
+    assert await record(bench, other, refused(3)) is None
     await bench.jump(29)
-    assert await hear(bench, host, refused(3, hold=120)) == about(120)
-    assert (await standing(bench, host)).held_for == about(120)
-    assert (await standing(bench, other)).held_for == 0
+    assert await record(bench, host, refused(3, hold=120)) == about(120)
+    assert (await host_state(bench, host)).held_for == about(120)
+    assert (await host_state(bench, other)).held_for == 0
     [held] = await bench.sql(f"SELECT held_status FROM host WHERE number = {host}")
     assert held["held_status"] == 503
 
@@ -160,40 +160,40 @@ async def test_three_urls_that_three_walkers_were_refused_within_a_minute_hold_t
 async def test_refusals_of_more_than_a_minute_ago_do_not_count(bench: Bench) -> None:
     host = await host_of(bench)
     for url in range(1, 8):
-        assert await hear(bench, host, refused(url)) is None
+        assert await record(bench, host, refused(url)) is None
         await bench.jump(31)
 
 
 async def test_a_host_that_goes_on_refusing_after_its_hold_is_held_for_longer(bench: Bench) -> None:
     host = await host_of(bench)
-    assert await hear(bench, host, refused(1, 2, 3)) == about(2)
+    assert await record(bench, host, refused(1, 2, 3)) == about(2)
     for seconds in (4, 8, 16):
         await bench.jump(seconds / 2 + 0.1)
-        assert await hear(bench, host, refused(seconds)) == about(seconds)
+        assert await record(bench, host, refused(seconds)) == about(seconds)
 
 
 async def test_refusals_survive_a_restart(store_url: str) -> None:
     first = await open_bench(store_url)
     host = await host_of(first)
-    await hear(first, host, refused(1, 2))
+    await record(first, host, refused(1, 2))
     await first.close()
     second = await open_bench(store_url)
-    assert await hear(second, host, refused(3)) == about(2)
+    assert await record(second, host, refused(3)) == about(2)
     await second.close()
 
 
 async def test_walkers_that_are_refused_at_the_same_moment_all_count(bench: Bench) -> None:
     host = await host_of(bench)
-    holds = await asyncio.gather(*[hear(bench, host, refused(url)) for url in (1, 2, 3)])
+    holds = await asyncio.gather(*[record(bench, host, refused(url)) for url in (1, 2, 3)])
     assert sorted(hold is not None for hold in holds) == [False, False, True]
 
 
 async def test_a_held_host_grants_nothing_and_says_when(bench: Bench) -> None:
     host = await host_of(bench)
-    await hear(bench, host, throttled(60))
+    await record(bench, host, throttled(60))
     assert await reserve(bench, host, 1, 1.0) is None
-    stands = await standing(bench, host)
-    assert (stands.busy_for, stands.held_for, stands.is_wary) == (about(60), about(60), True)
+    state = await host_state(bench, host)
+    assert (state.busy_for, state.held_for, state.is_recovering) == (about(60), about(60), True)
     await bench.jump(59)
     assert await reserve(bench, host, 5, 1.0) == SlotsGranted(2, about(1))
 
@@ -201,69 +201,69 @@ async def test_a_held_host_grants_nothing_and_says_when(bench: Bench) -> None:
 async def test_a_good_answer_ends_the_back_off(bench: Bench) -> None:
     host = await host_of(bench)
     for seconds in (2, 4):
-        await hear(bench, host, throttled())
+        await record(bench, host, throttled())
         await bench.jump(seconds + 1)
-    await hear(bench, host, HostNews(SITE, is_well=True))
-    assert await standing(bench, host) == HostStanding()
-    assert await hear(bench, host, throttled()) == about(2)
+    await record(bench, host, HostUpdate(SITE, recovered=True))
+    assert await host_state(bench, host) == HostState()
+    assert await record(bench, host, throttled()) == about(2)
 
 
 async def test_a_good_answer_and_a_complaint_in_one_commit_begin_anew(bench: Bench) -> None:
     host = await host_of(bench)
     for seconds in (2, 4):
-        await hear(bench, host, throttled())
+        await record(bench, host, throttled())
         await bench.jump(seconds + 1)
     both = throttled()
-    both.is_well = True
-    assert await hear(bench, host, both) == about(2)
+    both.recovered = True
+    assert await record(bench, host, both) == about(2)
 
 
 async def test_a_good_answer_that_comes_late_does_not_end_a_hold(bench: Bench) -> None:
     """It was asked for before the hold began, perhaps by another walker."""
     host = await host_of(bench)
-    await hear(bench, host, throttled(60))
-    await hear(bench, host, HostNews(SITE, is_well=True))
-    assert (await standing(bench, host)).held_for == about(60)
+    await record(bench, host, throttled(60))
+    await record(bench, host, HostUpdate(SITE, recovered=True))
+    assert (await host_state(bench, host)).held_for == about(60)
 
 
 async def test_a_back_off_of_yesterday_is_forgotten(bench: Bench) -> None:
     host = await host_of(bench)
     for seconds in (2, 4, 8):
-        await hear(bench, host, throttled())
+        await record(bench, host, throttled())
         await bench.jump(seconds + 1)
     await bench.jump(86_400)
-    assert not (await standing(bench, host)).is_wary
-    assert await hear(bench, host, throttled()) == about(2)
+    assert not (await host_state(bench, host)).is_recovering
+    assert await record(bench, host, throttled()) == about(2)
 
 
 async def test_holds_survive_a_restart(store_url: str) -> None:
     first = await open_bench(store_url)
     host = await host_of(first)
-    await hear(first, host, throttled(600))
+    await record(first, host, throttled(600))
     await first.close()
     second = await open_bench(store_url)
-    assert (await standing(second, host)).held_for == about(600)
+    assert (await host_state(second, host)).held_for == about(600)
     await second.close()
 
 
 async def test_a_slow_host_is_known_to_everybody_until_it_is_old_news(bench: Bench) -> None:
     host = await host_of(bench)
-    await hear(bench, host, HostNews(SITE, latency=3 * SECOND))
-    slow = await standing(bench, host)
+    await record(bench, host, HostUpdate(SITE, latency=3 * SECOND))
+    slow = await host_state(bench, host)
     assert slow.latency == about(3)
-    pace = HostRate(timedelta(seconds=1), ease=1.0, longest_ease=timedelta(seconds=10))
+    pace = HostRate(timedelta(seconds=1), latency_factor=1.0, longest_latency_delay=timedelta(seconds=10))
     assert pace.delay_at(slow) == about(3)
     await bench.jump(601)
-    assert pace.delay_at(await standing(bench, host)) == 1
-    await hear(bench, host, HostNews(SITE, latency=60 * SECOND))
-    assert pace.delay_at(await standing(bench, host)) == 10
+    assert pace.delay_at(await host_state(bench, host)) == 1
+    await record(bench, host, HostUpdate(SITE, latency=60 * SECOND))
+    assert pace.delay_at(await host_state(bench, host)) == 10
 
 
 async def test_news_of_many_hosts_is_one_statement_and_never_deadlocks(postgres_bench: Bench) -> None:
     bench = postgres_bench
     hosts = [await host_of(bench, f"http://{number}.example") for number in range(20)]
     rounds = [
-        bench.database.run(lambda tx, order=order: bench.hosts.hear(tx, dict.fromkeys(order, throttled())))
+        bench.database.run(lambda tx, order=order: bench.hosts.record(tx, dict.fromkeys(order, throttled())))
         for order in (hosts, hosts[::-1])
         for _ in range(5)
     ]
@@ -275,12 +275,12 @@ async def test_a_take_leaves_a_held_host_alone_whatever_the_speed(bench: Bench) 
     crawl = await bench.submit(f"{SITE}/", f"{SITE}/a", "http://other.example/")
     walker = await bench.walker(crawl)
     host = await host_of(bench)
-    await hear(bench, host, throttled(60))
+    await record(bench, host, throttled(60))
     assert [task.url for task in await walker.take()] == ["http://other.example/"]
     await bench.jump(59.2)
-    await bench.queue.extend([walker.holder])
+    await bench.queue.extend([walker.fence])
     [task] = await walker.take()  # one, to see whether the host is well
-    assert (task.host, task.is_wary, task.start_in) == (host, True, about(0.8))
+    assert (task.host, task.is_recovering, task.start_in) == (host, True, about(0.8))
 
 
 async def test_after_a_hold_one_url_is_under_way_until_it_was_answered(bench: Bench) -> None:
@@ -289,7 +289,7 @@ async def test_after_a_hold_one_url_is_under_way_until_it_was_answered(bench: Be
     pace = HostRate(timedelta(0), walkers=2)
     first, second = await bench.walker(crawl, "w1", pace=pace), await bench.walker(crawl, "w2", pace=pace)
     host = await host_of(bench)
-    await hear(bench, host, throttled())
+    await record(bench, host, throttled())
     await bench.jump(2.5)
     [asks] = await first.take()
     for _ in range(2):
@@ -298,7 +298,7 @@ async def test_after_a_hold_one_url_is_under_way_until_it_was_answered(bench: Be
         assert idle.work == []
         assert idle.wait_seconds == about(1), "not in a busy loop"
         await bench.jump(1.5)
-    report = WalkerBatch([fetched(asks)], hosts={host: HostNews(SITE, is_well=True)})
+    report = WalkerBatch([fetched(asks)], hosts={host: HostUpdate(SITE, recovered=True)})
     answered = await first.walk.turn(report, TurnRequest(10, 0))
     assert len(answered.work) == 7, "its good answer is not waited for a second time"
 
@@ -310,7 +310,7 @@ async def test_what_was_not_tried_waits_in_its_old_place_and_no_attempt_is_count
     await walker.turn(*[Settled(task, Fate.OPEN, untried=True) for task in first], want=0)
     again = await walker.take()
     assert [(task.url, task.attempts) for task in again] == [(task.url, 0) for task in first]
-    [grant] = await bench.grants(walker.holder.job_id)
+    [grant] = await bench.grants(walker.fence.job_id)
     assert not grant["settled"]  # nor is it progress
 
 
@@ -329,7 +329,7 @@ async def test_a_suspect_at_a_held_host_does_not_block_other_urls(bench: Bench) 
     crawl = await bench.submit(f"{SITE}/", "http://other.example/")
     walker = await bench.walker(crawl)
     await suspected(bench, f"host = {await host_of(bench)}")
-    await hear(bench, await host_of(bench), throttled(60))
+    await record(bench, await host_of(bench), throttled(60))
     assert [task.url for task in await walker.take()] == ["http://other.example/"]
 
 
@@ -337,7 +337,7 @@ async def test_a_crawl_knows_the_hosts_that_it_waits_for(bench: Bench) -> None:
     crawl = await bench.submit(f"{SITE}/", "http://other.example/")
     elsewhere = await host_of(bench, "http://elsewhere.example")
     for host in (elsewhere, await host_of(bench)):
-        await hear(bench, host, throttled(60))
+        await record(bench, host, throttled(60))
     [held] = await bench.crawls.held_hosts(crawl.id)
     assert (held.origin, held.status) == (SITE, 429)
     await bench.jump(61)
@@ -346,7 +346,7 @@ async def test_a_crawl_knows_the_hosts_that_it_waits_for(bench: Bench) -> None:
 
 async def test_the_archive_says_that_the_host_of_a_url_is_held(bench: Bench) -> None:
     crawl = await bench.submit(f"{SITE}/a")
-    await hear(bench, await host_of(bench), throttled(60))
+    await record(bench, await host_of(bench), throttled(60))
     archive = SqlFrontierAdmin(bench.dialect, bench.hosts, bench.pages)
     url = Url(f"{SITE}/a")
     key = key_of(url, crawl.key_seed)

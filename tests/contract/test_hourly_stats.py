@@ -1,4 +1,4 @@
-"""What happened hour by hour: counted from signals, added to the store by the batch."""
+"""Hourly statistics: counted from signals and added to the store in batches."""
 
 import asyncio
 from datetime import timedelta
@@ -33,10 +33,10 @@ async def run_a_few(bench: Bench) -> None:
     leases = await bench.queue.lease("w1", ["page"], ["shared"], 4)
     leases.sort(key=lambda lease: -lease.max_attempts)
     good = [
-        ResultDelivery(lease.holder, Result(Status.SUCCESS, "u", 1, duration=seconds))
+        ResultDelivery(lease.fence, Result(Status.SUCCESS, "u", 1, duration=seconds))
         for lease, seconds in zip(leases[:2], (1.0, 2.0), strict=True)
     ]
-    bad = [ResultDelivery(lease.holder, Result(Status.FAIL, "u", 1, error_code="timeout")) for lease in leases[2:]]
+    bad = [ResultDelivery(lease.fence, Result(Status.FAIL, "u", 1, error_code="timeout")) for lease in leases[2:]]
     await bench.ingest.settle("w1", good + bad)
 
 

@@ -1,5 +1,5 @@
-"""What the ingest of results promises: one accepted result per grant, the job's move and the event in its commit, the
-same answer to the same result, and nothing at all for whoever comes late or is somebody else."""
+"""Contract of the ingest of results: one accepted result per grant, the job's new state and the event in the same
+commit, the same receipt for a repeated result, and nothing stored for a late or foreign one."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -35,7 +35,7 @@ def bad(code: str = "connect_error", **facts: Any) -> Result:
 
 
 def of(lease: Lease, result: Result) -> ResultDelivery:
-    return ResultDelivery(lease.holder, result)
+    return ResultDelivery(lease.fence, result)
 
 
 async def events(bench: Bench) -> list[tuple[str, dict[str, Any]]]:
@@ -116,7 +116,7 @@ async def test_a_repeat_is_known_while_the_job_is_leased_again(bench: Bench) -> 
     await bench.jump(6)
     second = await bench.lease("w1")
     settlement = await bench.ingest.settle("w1", [delivery, of(second, good())])
-    assert settlement.receipts == [Receipt(delivery.holder, J.PENDING), Receipt(second.holder, J.DONE)]
+    assert settlement.receipts == [Receipt(delivery.fence, J.PENDING), Receipt(second.fence, J.DONE)]
 
 
 async def test_twice_in_one_batch_is_once(bench: Bench) -> None:
@@ -133,7 +133,7 @@ async def _foreign(bench: Bench, lease: Lease) -> tuple[str, ResultDelivery]:
 
 
 async def _wrong_epoch(bench: Bench, lease: Lease) -> tuple[str, ResultDelivery]:
-    return "w1", ResultDelivery(Fence(lease.holder.job_id, lease.holder.epoch + 1), good())
+    return "w1", ResultDelivery(Fence(lease.fence.job_id, lease.fence.epoch + 1), good())
 
 
 async def _unknown(bench: Bench, lease: Lease) -> tuple[str, ResultDelivery]:

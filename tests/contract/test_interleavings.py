@@ -114,7 +114,7 @@ class Story:
         await walker.attach()
         for _ in range(self.dice.randint(1, 4)):
             if self.dice.random() < 0.3:
-                await self.bench.queue.extend([lease.holder])
+                await self.bench.queue.extend([lease.fence])
             if await self.advance(walker):
                 return
         await self.leave(walker)
@@ -155,7 +155,7 @@ class Story:
     async def fetch_page(self, lease: Lease) -> None:
         queue = self.bench.queue
         if self.dice.random() < 0.5:
-            await queue.extend([lease.holder])
+            await queue.extend([lease.fence])
         ends: list[Callable[[], Awaitable[object]]] = [
             lambda: queue.finish(lease),
             lambda: queue.finish(lease),

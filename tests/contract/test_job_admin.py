@@ -1,4 +1,4 @@
-"""What people do with jobs: lists, replay of dead letters, cancel, purge, and why a job waits."""
+"""Administration of jobs: lists, replay of dead letters, cancel, purge, and the explanation why a job waits."""
 
 import asyncio
 from datetime import timedelta
@@ -119,7 +119,7 @@ async def test_a_dead_letter_is_replayed_with_all_its_attempts(bench: Bench) -> 
     job = await bench.job_admin.retry(job_id)
     assert (job.state, job.attempts, job.crash_count, job.finished_at) == (J.PENDING, 0, 0, None)
     lease = await bench.lease()
-    assert (lease.holder.job_id, lease.holder.epoch) == (job_id, 2)
+    assert (lease.fence.job_id, lease.fence.epoch) == (job_id, 2)
     assert [grant["ended"] for grant in await bench.grants(job_id)] == ["failed", None]
 
 
@@ -214,7 +214,7 @@ async def test_a_result_of_a_cancelled_grant_is_rejected(bench: Bench) -> None:
     job_id = await bench.enqueue()
     lease = await bench.lease()
     assert (await bench.job_admin.cancel(job_id)).state is J.CANCELLED
-    assert (await bench.queue.extend([lease.holder])).kept == []
+    assert (await bench.queue.extend([lease.fence])).kept == []
     with pytest.raises(LeaseLost):
         await bench.queue.finish(lease)
     assert [grant["ended"] for grant in await bench.grants(job_id)] == ["cancelled"]
@@ -242,14 +242,14 @@ async def test_the_workers_of_a_run_are_told_to_kill_after_a_grace(bench: Bench)
     await bench.enqueue(run_id="run")
     await bench.enqueue(run_id="other")
     leases = await bench.queue.lease("w1", ["page"], ["shared"], 2)
-    holders = [lease.holder for lease in leases]
+    holders = [lease.fence for lease in leases]
     grace = timedelta(seconds=5)
     assert await bench.database.run(lambda tx: bench.jobs.kill_run(tx, "run", grace)) == 1
     assert (await bench.queue.extend(holders)).to_kill == frozenset()
     await bench.jump(6)
     extended = await bench.queue.extend(holders)
     assert extended.kept == holders
-    assert extended.to_kill == {lease.holder for lease in leases if lease.run_id == "run"}
+    assert extended.to_kill == {lease.fence for lease in leases if lease.run_id == "run"}
 
 
 # Purge and prune

@@ -1,5 +1,5 @@
-"""What job groups promise: all of their jobs or none, one end that is told once, and that the last of many who finish
-at the same time sees it."""
+"""Contract of job groups: all of their jobs are created or none, and the end is reported once, also if several jobs
+finish at the same time."""
 
 import asyncio
 from datetime import timedelta
@@ -35,12 +35,12 @@ def config(count: int = 3, **more: Any) -> GroupConfig:
 
 
 def done(lease: Lease, **facts: Any) -> ResultDelivery:
-    return ResultDelivery(lease.holder, Result(Status.SUCCESS, SITE, 1, http_status=200, **facts))
+    return ResultDelivery(lease.fence, Result(Status.SUCCESS, SITE, 1, http_status=200, **facts))
 
 
 def failed(lease: Lease) -> ResultDelivery:
     result = Result(Status.FAIL, SITE, 1, error_code="dns_error", error_message="No such name.", retryable=False)
-    return ResultDelivery(lease.holder, result)
+    return ResultDelivery(lease.fence, result)
 
 
 async def take(bench: Bench, count: int = 100, owner: str = "w1") -> list[Lease]:
@@ -126,7 +126,7 @@ async def test_a_job_that_is_tried_again_keeps_the_group_open(bench: Bench) -> N
     group = await bench.groups.make(config(1, max_retry=1))
     [lease] = await take(bench)
     again = Result(Status.FAIL, SITE, 1, error_code="connect_error", error_message="No.")
-    await bench.ingest.settle("w1", [ResultDelivery(lease.holder, again)])
+    await bench.ingest.settle("w1", [ResultDelivery(lease.fence, again)])
     assert (await bench.groups.get(group.id)).state is G.OPEN
     assert await bench.groups.results(group.id) == [], "it is not the last word"
     await bench.jump(6)
@@ -172,7 +172,7 @@ async def test_cancelling_ends_what_waits_and_what_is_leased(bench: Bench) -> No
     assert (over.state, over.jobs) == (G.CANCELLED, {"cancelled": 2, "done": 1})
     with pytest.raises(LeaseLost):
         await bench.ingest.settle_one("w1", done(second))
-    assert [grant["ended"] for grant in await bench.grants(second.holder.job_id)] == ["cancelled"]
+    assert [grant["ended"] for grant in await bench.grants(second.fence.job_id)] == ["cancelled"]
     assert (await bench.groups.cancel(group.id)).jobs == over.jobs
     [event] = await told(bench)
     assert event["state"] == "cancelled"
@@ -261,7 +261,7 @@ async def test_results_of_a_group_are_kept_until_the_group_ends(bench: Bench) ->
         await Pruner(bench.database, shelves).run_once()
         assert await bench.job_admin.purge(JobFilter()) == 0
     assert len(await bench.groups.results(group.id)) == 2
-    await bench.queue.extend([third.holder])
+    await bench.queue.extend([third.fence])
     await bench.ingest.settle("w1", [done(third)])
     assert (await bench.groups.get(group.id)).jobs == {"done": 2, "failed": 1}
     await bench.jump(1)

@@ -14,7 +14,7 @@ from shoal.crawl.frontier.fates import Fate
 from shoal.crawl.frontier.values import WalkerBatch
 from shoal.crawl.journal.entry import JournalEntry, JournalLevel
 from shoal.crawl.journal.journal import Journal
-from shoal.crawl.journal.reporter import JournalNews
+from shoal.crawl.journal.reporter import JournalUpdate
 from shoal.crawl.lifecycle.change import CrawlChange
 from shoal.crawl.lifecycle.failed_urls import FailedUrls
 from shoal.queue import states as job_states
@@ -33,9 +33,9 @@ async def facts(bench: Bench, crawl: Crawl, event: str) -> dict[str, Any]:
     return next(one.line.facts for one in await bench.journal.lines(crawl.id) if one.line.event == event)
 
 
-async def turn_with(walker: Walker, news: JournalNews, *settled: Any, found: Any = ()) -> Any:
+async def turn_with(walker: Walker, news: JournalUpdate, *settled: Any, found: Any = ()) -> Any:
     left = [task for task in walker.held if task not in [done.task for done in settled]]
-    turn = await walker.walk.turn(WalkerBatch(list(settled), list(found)), TurnRequest(10, len(left), news=news))
+    turn = await walker.walk.turn(WalkerBatch(list(settled), list(found)), TurnRequest(10, len(left), update=news))
     walker.held = left + turn.work
     return turn
 
@@ -159,12 +159,12 @@ async def test_journal_entries_are_stored_only_if_their_commit_is(bench: Bench) 
     before = await said(bench, crawl)
     await bench.database.run(
         lambda tx: bench.queue.move_in(
-            tx, job_states.finish(walker.holder.job_id, walker.holder.epoch), "crawl", crawl.id
+            tx, job_states.finish(walker.fence.job_id, walker.fence.epoch), "crawl", crawl.id
         )
     )
     after = await said(bench, crawl)
     with pytest.raises(Exception, match="no longer leased"):
-        await turn_with(walker, JournalNews([JournalEntry("x", "of a walker that is gone")]))
+        await turn_with(walker, JournalUpdate([JournalEntry("x", "of a walker that is gone")]))
     assert await said(bench, crawl) == after
     assert len(after) > len(before)
 
@@ -173,13 +173,13 @@ async def test_a_depth_is_finished_when_nothing_of_it_is_open(bench: Bench) -> N
     crawl = await bench.submit(f"{SITE}/a", f"{SITE}/b")
     walker = await bench.walker(crawl)
     first, second = await walker.take()
-    turn = await turn_with(walker, JournalNews(depth=0), fetched(first), found=[walker.link("/c", 1)])
+    turn = await turn_with(walker, JournalUpdate(depth=0), fetched(first), found=[walker.link("/c", 1)])
     assert (turn.is_told, turn.finished) == (True, None)  # the second seed is under way
-    turn = await turn_with(walker, JournalNews(depth=0), fetched(second), found=[walker.link("/d", 3)])
+    turn = await turn_with(walker, JournalUpdate(depth=0), fetched(second), found=[walker.link("/d", 3)])
     assert turn.finished == 0
-    turn = await turn_with(walker, JournalNews(depth=0))
+    turn = await turn_with(walker, JournalUpdate(depth=0))
     [third] = [task for task in walker.held if task.depth == 1]
-    turn = await turn_with(walker, JournalNews(depth=1), fetched(third))
+    turn = await turn_with(walker, JournalUpdate(depth=1), fetched(third))
     assert turn.finished == 2
     assert [line for line in await said(bench, crawl) if line.startswith("Depth")] == [
         *("Depth 0 finished", "Depth 1 finished", "Depth 2 finished")
@@ -207,7 +207,7 @@ async def test_found_counts_what_the_whole_crawl_was_opened_with(bench: Bench) -
     crawl = await bench.submit()
     walker = await bench.walker(crawl)
     [task] = await walker.take()
-    await turn_with(walker, JournalNews(found=True), fetched(task), found=[walker.link("/b"), walker.link("/c")])
+    await turn_with(walker, JournalUpdate(found=True), fetched(task), found=[walker.link("/b"), walker.link("/c")])
     assert (await said(bench, crawl))[-1] == "Found 3 URLs"
 
 

@@ -13,7 +13,7 @@ from tests.contract.conftest import SITE, Bench
 
 
 class Files:
-    """Where lines go; or a disk that is full."""
+    """A sink for journal lines that can act as a full disk."""
 
     def __init__(self) -> None:
         self.lines: dict[str, list[str]] = {}

@@ -1,4 +1,4 @@
-"""Where controllers listen: told by them, learned by workers, and never fetched from."""
+"""Listen addresses of controllers: announced by controllers, read by workers, and never fetched."""
 
 import asyncio
 

@@ -1,4 +1,4 @@
-"""Which deaths of a crawl's worker count against the crawl: those with a URL in hand, and no others."""
+"""A lost worker counts as a crash of the crawl only if it had a URL in flight."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -108,11 +108,11 @@ async def test_an_idle_second_walker_is_not_guilty_of_what_the_first_holds(bench
     first = await bench.walker(crawl, "w1")
     [held] = await first.take()
     for _ in range(bench.settings.poison_limit + 3):
-        await bench.queue.extend([first.holder])
+        await bench.queue.extend([first.fence])
         second = await bench.walker(crawl, "w2")
         assert await second.take() == []
         await bench.jump(5)
-        await bench.queue.extend([first.holder])
+        await bench.queue.extend([first.fence])
         await (bench.lose(6) if lose is worker_dies else lose(bench, second.lease))
     assert first.held == [held]
     jobs = await bench.database.read(lambda tx: bench.jobs.jobs_of_run(tx, crawl.id))

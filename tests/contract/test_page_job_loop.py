@@ -123,7 +123,7 @@ async def test_a_job_that_waits_for_its_host_occupies_no_slot(app: App) -> None:
         await bench.until_state(JobState.DONE, *await bench.enqueue({}, count=8))
         soon = await bench.enqueue({"start_in": 0.05})
         await bench.until_state(JobState.DONE, *soon)
-        bench.loop.leave(patient=False)
+        bench.loop.leave(finish_first=False)
         returned = await bench.until_state(JobState.PENDING, *waiting)
         assert [job.attempts for job in returned] == [0] * 4
 
@@ -211,7 +211,7 @@ async def test_a_page_child_that_leaves_hands_back_unfinished_jobs(app: App, mon
     async with at_work(app) as bench:
         [hanging] = await bench.enqueue({"hang": True})
         await bench.until_state(JobState.LOCKED, hanging)
-        bench.loop.leave(patient=False)
+        bench.loop.leave(finish_first=False)
         [job] = await bench.until_state(JobState.PENDING, hanging)
         assert (job.state_reason, job.attempts, job.crash_count) == ("shutdown", 0, 0)
 
@@ -220,7 +220,7 @@ async def test_a_page_child_that_leaves_patiently_finishes_its_jobs(app: App) ->
     async with at_work(app) as bench:
         ids = await bench.enqueue({"sleep": 0.2}, count=4)
         await bench.until_state(JobState.LOCKED, *ids)
-        bench.loop.leave(patient=True)
+        bench.loop.leave(finish_first=True)
         later = await bench.enqueue({})
         await bench.until_state(JobState.DONE, *ids)
         assert (await bench.job(later[0])).state is JobState.PENDING
@@ -232,7 +232,7 @@ async def test_a_job_whose_lease_was_lost_is_cancelled(app: App) -> None:
         await bench.until_state(JobState.LOCKED, hanging)
         [lease] = await app.queue.held_by(HOLDER)
         await app.queue.finish(lease)
-        bench.loop.drop([lease.holder])
+        bench.loop.drop([lease.fence])
 
         async def let_go() -> bool:
             return bench.loop.held == []

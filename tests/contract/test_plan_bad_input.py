@@ -1,4 +1,4 @@
-"""What people send to plans and webhooks that cannot be taken: it is named, and nothing of it is kept. B74, B77-B82."""
+"""Invalid input to policies and webhooks: the error names the field, and nothing is stored."""
 
 import tracemalloc
 from collections.abc import AsyncIterator, Iterator

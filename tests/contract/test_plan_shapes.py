@@ -1,5 +1,5 @@
-"""By which conditions each statement looks rows up in PostgreSQL: the same, whatever is known of the tables when its
-plan is made. And that a connection makes its plans again when the store has grown.
+"""The index conditions with which each statement finds its rows in PostgreSQL: they do not depend on the table
+statistics at planning time. A connection plans again when the store has grown.
 
 A connection keeps its plans, and to the planner all indexes of an empty table cost the same. Which of them it took
 depended on when the tables were last counted. How long the plan stayed depended on whether somebody made a schema in
@@ -66,7 +66,7 @@ EITHER_WAY = {
     "result_of_policy": "a job has few results",
     "suspect_waiting": "few URLs are ever suspects; at most all hosts of a crawl are read for them",
     "lock_traps": "a crawl has few patterns",
-    "hear_hosts": "by the number of a host, whoever says it",
+    "update_hosts": "by the number of a host, whoever says it",
     "purge_dead": "dead letters, or those that ended before a time",
     "any_token": "the first row of any index",
     "new_events": "those without a number, by an index of them or by that of numbers",
@@ -83,7 +83,7 @@ WHOLE = {
     **dict.fromkeys(("any_token", "turn_jobs"), "its first row"),
     **dict.fromkeys(("count_crawls", "count_jobs"), "they count everything, and are asked by people"),
     "unfiled_journals": "an index of those alone",
-    "drop_empty_seats": "the sweep looks at every seat",
+    "delete_stale_job_seats": "the sweep looks at every seat",
     "purge_dead": "an index of dead letters alone",
     "lock_admin_tokens": "there are few tokens",
 }
@@ -129,7 +129,7 @@ class Planner:
             await self._writes.execute(f"{NUMBERS} INSERT INTO {statement}")
 
     async def lookups(self) -> dict[str, list[str]]:
-        """How each statement finds its rows: for each table that it reads the conditions on an index."""
+        """Return the index conditions of each statement, for each table that it reads."""
         found = {}
         for name, query in load("postgres").items():
             values = f"({', '.join(['NULL'] * len(query.parameters))})" if query.parameters else ""
@@ -197,7 +197,7 @@ SPOILED = "UPDATE policy SET runs = 1 FROM unnest($1::text[]) AS g (id) WHERE po
 
 
 async def plan_of(tx: Tx) -> str:
-    """What the connection would do now for a statement that it planned before."""
+    """Return the plan that the connection uses now for a statement it has prepared before."""
     connection = tx._connection  # type: ignore[attr-defined]
     return "\n".join(row[0] for row in await connection.fetch("EXPLAIN EXECUTE spoiled(NULL)"))
 

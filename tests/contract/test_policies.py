@@ -1,4 +1,4 @@
-"""What policies promise: a job when the time has come and none lives, never two, whoever schedules and dies."""
+"""Contract of policies: a due policy gets one job if none is active, and never two, even if a scheduler dies."""
 
 import dataclasses
 from datetime import UTC, datetime, timedelta
@@ -77,7 +77,7 @@ class Office:
         """The job ends, and the event of its end is numbered and noted."""
         policy = orjson.loads(lease.payload)["policy"]
         kind = "crawl.job.completed" if success else "crawl.job.failed"
-        event = Event(kind, lease.holder.job_id, {"policy": policy, "meta": {"html_hash": digest}})
+        event = Event(kind, lease.fence.job_id, {"policy": policy, "meta": {"html_hash": digest}})
         await self.bench.queue.finish(lease)
         await self.bench.database.run(lambda tx: SqlOutbox().append(tx, event))
         await self.forwarder.run_once()
@@ -187,10 +187,10 @@ async def test_an_overlap_that_replaces_cancels_first_in_the_same_commit(office:
     old = await office.take()
     await office.bench.jump(1.01 * HOUR)
     await office.pass_()
-    assert (await office.bench.job(old.holder.job_id)).state is JobState.CANCELLED
+    assert (await office.bench.job(old.fence.job_id)).state is JobState.CANCELLED
     assert await office.waiting() == [policy.id]
     [told] = [one for one in office.bench.signals_seen if isinstance(one, JobMoved)]
-    assert (told.job_id, told.how, told.reason) == (old.holder.job_id, GrantEnd.CANCELLED, "replaced")
+    assert (told.job_id, told.how, told.reason) == (old.fence.job_id, GrantEnd.CANCELLED, "replaced")
 
 
 async def test_a_disabled_policy_makes_nothing_until_it_is_enabled(office: Office) -> None:
@@ -607,5 +607,5 @@ async def test_a_job_is_explained_with_the_parts_of_its_priority(office: Office)
     await office.make(priority_base=60)
     await office.pass_()
     lease = await office.take()
-    said = to_api.job_explanation(await office.bench.job_admin.explain(lease.holder.job_id))
+    said = to_api.job_explanation(await office.bench.job_admin.explain(lease.fence.job_id))
     assert said["priority_parts"] == {"importance": 60.0, "staleness": 5.0, "error_rate": 0.0, "signal": 0.0}

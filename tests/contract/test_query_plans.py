@@ -1,8 +1,9 @@
-"""How the store reads: at any size a commit of the frontier or the queue only touches the rows that it is about.
+"""Query plans: at any store size, a commit of the frontier or the queue reads only the rows it needs.
 
-The real verbs run on a large store while every statement is looked at first. PostgreSQL says how many rows each step of
-a plan read, SQLite how many steps its machine took. Statistics are fresh, or there are none yet, as in the first minute
-of every new store; and PostgreSQL plans with the values at hand, or without them, as it does for what it runs often.
+The real operations run on a large store, and every statement is examined before it runs. PostgreSQL says how many rows
+each step of a plan read, SQLite how many steps its machine took. Statistics are fresh, or there are none yet, as in the
+first minute of every new store; and PostgreSQL plans with the values at hand, or without them, as it does for what it
+runs often.
 
 Which index each statement of the whole program is looked up by is test_plan_shapes.py's.
 """
@@ -32,7 +33,7 @@ from shoal.crawl.store import HostRate
 from shoal.hosts.rate import SlotRequest
 from shoal.hosts.rate_limiter import RateLimiter
 from shoal.hosts.robots import RobotsRecord, RobotsState
-from shoal.hosts.throttle import HostNews
+from shoal.hosts.throttle import HostUpdate
 from shoal.page_jobs.leasing import PageLeases
 from shoal.plan.policy import PolicyForm
 from shoal.plan.scheduler import Scheduler
@@ -77,10 +78,17 @@ SKIP = Fate.SKIPPED_SCOPE
 QUERY_FILES = ("frontier", "jobs", "hosts")
 PLAN = {"ready_line", "due_policies", "owed_policies", "advance_policies", "waiting_page_jobs", "live_jobs_of_keys"}
 PLAN |= {"policies_after", "policies_of_project"}
-EVENTS = {"last_event_before", "old_events", "forget_events", "forget_deliveries", "heads_between", "put_deliveries"}
+EVENTS = {
+    "last_event_before",
+    "old_events",
+    "forget_events",
+    "forget_deliveries",
+    "event_types_between",
+    "put_deliveries",
+}
 EVENTS |= {
     "new_events",
-    "heads_after",
+    "event_types_after",
     "sizes_of_events",
     "events_until",
     "due_webhooks",
@@ -377,31 +385,31 @@ async def redirect(bench: Bench, crawl: Crawl, walker: Walker) -> None:
 
 async def end_many(bench: Bench) -> None:
     """Extend and end many jobs while as many others are locked."""
-    taker = LeaseRequest("w7", ["page"])
-    held = (await bench.queue.finish_and_lease([], taker, LINKS // 2)).leases
-    await bench.queue.extend([lease.holder for lease in held])
-    moves = [states.finish(lease.holder.job_id, lease.holder.epoch) for lease in held]
+    request = LeaseRequest("w7", ["page"])
+    held = (await bench.queue.finish_and_lease([], request, LINKS // 2)).leases
+    await bench.queue.extend([lease.fence for lease in held])
+    moves = [states.finish(lease.fence.job_id, lease.fence.epoch) for lease in held]
     for half in (moves[::2], moves[1::2]):
-        await bench.queue.finish_and_lease(half, taker, 0)
+        await bench.queue.finish_and_lease(half, request, 0)
 
 
 async def lease_by_host(bench: Bench) -> None:
-    """What a page child and a bot ask of the queue and of the hosts."""
+    """Run the statements with which page children and bots lease by host."""
     host = "http://www1.example.org"
     await bench.sql("UPDATE job_host SET ready_at = shoal_now() + CASE WHEN rank % 100 = 0 THEN 0 ELSE 50000000 END")
     await bench.enqueue(lane="with_hosts", host=host)
     slots = PageLeases(
         bench.queue, bench.groups.store, RateLimiter(bench.hosts, timedelta(seconds=1), 0.0, timedelta(0))
     )
-    taker = slots.by_host(LeaseRequest("w5", ["page"], ["with_hosts"]))
-    [lease, *_] = await bench.database.run(lambda tx: reserve_and_lease(bench, slots, tx, taker))
-    await bench.job_admin.explain(lease.holder.job_id)
-    release = [states.release(lease.holder.job_id, lease.holder.epoch, "no")]
-    await bench.database.run(lambda tx: bench.queue.finish_and_lease_in(tx, release, taker, 20))
+    request = slots.by_host(LeaseRequest("w5", ["page"], ["with_hosts"]))
+    [lease, *_] = await bench.database.run(lambda tx: reserve_and_lease(bench, slots, tx, request))
+    await bench.job_admin.explain(lease.fence.job_id)
+    release = [states.release(lease.fence.job_id, lease.fence.epoch, "no")]
+    await bench.database.run(lambda tx: bench.queue.finish_and_lease_in(tx, release, request, 20))
 
 
-async def reserve_and_lease(bench: Bench, slots: PageLeases, tx: Tx, taker: LeaseRequest) -> list[Lease]:
-    turned = await bench.queue.finish_and_lease_in(tx, [], taker, 200)
+async def reserve_and_lease(bench: Bench, slots: PageLeases, tx: Tx, request: LeaseRequest) -> list[Lease]:
+    turned = await bench.queue.finish_and_lease_in(tx, [], request, 200)
     await slots.reserve(tx, turned.leases)
     return turned.leases
 
@@ -413,25 +421,25 @@ async def work_on(bench: Bench) -> None:
     await bench.enqueue(not_before=await bench.number("SELECT shoal_now()") + 5_000_000)
     await bench.jump(6)
     leases = await bench.queue.lease("w1", ["page", "audit"], ["shared", "n1"], 20)
-    await bench.queue.extend([lease.holder for lease in leases])
+    await bench.queue.extend([lease.fence for lease in leases])
     await end_many(bench)
-    await bench.queue.began(leases[0].holder, "n1", 1)
+    await bench.queue.began(leases[0].fence, "n1", 1)
     await bench.queue.held_by("w1")
     await bench.database.read(lambda tx: bench.jobs.lanes.depth(tx, "n1"))
     await bench.database.run(lambda tx: bench.jobs.lanes.return_lane(tx, "n1"))
-    await bench.grants(leases[0].holder.job_id)
+    await bench.grants(leases[0].fence.job_id)
     await bench.queue.finish(leases[0])
     await bench.queue.fail(leases[1], "no")
     await bench.queue.release(leases[2], "draining")
     await bench.queue.lose(leases[3], "gone")
-    await bench.job(leases[4].holder.job_id)
-    await bench.queue.lease_one(leases[2].holder.job_id, "w2")
+    await bench.job(leases[4].fence.job_id)
+    await bench.queue.lease_one(leases[2].fence.job_id, "w2")
     await bench.lose()
     await bench.database.read(bench.jobs.freshest_lease)
     await bench.database.read(lambda tx: bench.jobs.jobs_of_run(tx, "run_9"))
     await bench.database.read(lambda tx: bench.jobs.live_of_run(tx, "run_9"))
     await bench.database.read(bench.jobs.freshest_lease)
-    await bench.database.read(lambda tx: bench.jobs.other_run_waits(tx, leases[4].holder.job_id, timedelta(0)))
+    await bench.database.read(lambda tx: bench.jobs.other_run_waits(tx, leases[4].fence.job_id, timedelta(0)))
     await bench.database.run(lambda tx: bench.jobs.set_priority(tx, "run_9", 60))
     await bench.database.run(lambda tx: bench.jobs.kill_run(tx, "run_9", timedelta(0)))
     await bench.database.run(lambda tx: bench.jobs.cancel_waiting(tx, "run_9", "asked"))
@@ -444,12 +452,12 @@ async def work_on(bench: Bench) -> None:
 async def serve_bots(bench: Bench) -> None:
     """All that bots ask of the queue: they lease, give signs of life, and are counted."""
     owner = "bot/tok_a/"
-    taker = LeaseRequest(f"{owner}b1", ["page"], ["shared"], ["http", "js"], timedelta(minutes=10))
-    [lease] = (await bench.queue.finish_and_lease([], taker, 1)).leases
-    await bench.queue.beat(owner, lease.holder, timedelta(minutes=10))
+    request = LeaseRequest(f"{owner}b1", ["page"], ["shared"], ["http", "js"], timedelta(minutes=10))
+    [lease] = (await bench.queue.finish_and_lease([], request, 1)).leases
+    await bench.queue.beat(owner, lease.fence, timedelta(minutes=10))
     await bench.database.read(lambda tx: bench.jobs.held_by_owner(tx, owner))
     await bench.queue.cancel(lease, "asked")
-    await bench.queue.beat(owner, lease.holder, timedelta(minutes=10))
+    await bench.queue.beat(owner, lease.fence, timedelta(minutes=10))
 
 
 async def ask_desk(bench: Bench) -> None:
@@ -477,7 +485,7 @@ async def ask_desk(bench: Bench) -> None:
     parked = await bench.sql("SELECT id FROM job WHERE due = 2 LIMIT 1")
     for job_id in ("job_49000", "later_49000", *[row["id"] for row in parked]):
         await bench.job_admin.explain(job_id)
-    await bench.job_admin.retry(leases[0].holder.job_id)
+    await bench.job_admin.retry(leases[0].fence.job_id)
     await bench.job_admin.cancel("job_49000")
     await bench.jump(1)
     for which in (JobFilter(dead=True), JobFilter(dead=False)):
@@ -488,13 +496,13 @@ async def ask_hosts(bench: Bench, crawl: Crawl) -> None:
     """All that walkers and desks ask of the host store: slots, holds, robots."""
     hosts, run = bench.hosts, bench.database.run
     numbers = await run(lambda tx: hosts.numbers(tx, [f"http://new{number}.example.org" for number in range(60)]))
-    await run(lambda tx: hosts.standings(tx, numbers.values()))
+    await run(lambda tx: hosts.states(tx, numbers.values()))
     await run(lambda tx: hosts.at_origins(tx, ["http://new1.example.org", "http://new99.example.org"]))
     await run(lambda tx: hosts.reserve(tx, [SlotRequest(host, 2, 1.0) for host in numbers.values()]))
-    news = {host: HostNews(SITE, 429, first=1, most=2, refused=[host]) for host in numbers.values()}
-    await run(lambda tx: hosts.hear(tx, news))
-    refused = {host: HostNews(SITE, refused=[7919]) for host in numbers.values()}
-    await run(lambda tx: hosts.hear(tx, refused))
+    news = {host: HostUpdate(SITE, 429, first=1, most=2, refused=[host]) for host in numbers.values()}
+    await run(lambda tx: hosts.record(tx, news))
+    refused = {host: HostUpdate(SITE, refused=[7919]) for host in numbers.values()}
+    await run(lambda tx: hosts.record(tx, refused))
     await run(lambda tx: bench.frontier.held_hosts(tx, crawl.number, 100))
     record = RobotsRecord(RobotsState.FOUND, "User-agent: *")
     for _ in range(2):

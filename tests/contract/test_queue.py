@@ -1,4 +1,4 @@
-"""What the queue promises: who gets a job, who may end it, and what a lost worker costs. F1-F10 of the fault list."""
+"""Contract of the queue: who gets a job, who may finish it, and what happens when a worker is lost."""
 
 import asyncio
 from datetime import timedelta
@@ -27,7 +27,7 @@ async def test_higher_priority_first_then_older(bench: Bench) -> None:
         made[await bench.enqueue(priority=priority)] = name
         await bench.jump(1)
     leases = await bench.queue.lease("w1", ["page"], ["shared"], 10)
-    assert [made[lease.holder.job_id] for lease in leases] == ["urgent", "old", "young", "late"]
+    assert [made[lease.fence.job_id] for lease in leases] == ["urgent", "old", "young", "late"]
 
 
 async def test_no_more_than_asked_for_are_granted(bench: Bench) -> None:
@@ -43,7 +43,7 @@ async def test_only_the_kinds_and_lanes_that_were_asked_for_are_granted(bench: B
     await bench.enqueue(kind="analysis", lane="node:a")
     await bench.enqueue(kind="page", lane="shared")
     [lease] = await bench.queue.lease("w1", ["page"], ["node:a"], 10)
-    assert lease.holder.job_id == wanted
+    assert lease.fence.job_id == wanted
     assert len(await bench.queue.lease("w1", ["page", "analysis"], ["shared", "node:a"], 10)) == 2
 
 
@@ -53,7 +53,7 @@ async def test_a_grant_locks_the_job_and_opens_its_history(bench: Bench) -> None
     job = await bench.job(job_id)
     assert (job.state, job.lease_holder, job.lease_epoch) == (J.LOCKED, "w1", 1)
     [grant] = await bench.grants(job_id)
-    assert (grant["holder"], grant["epoch"], grant["ended"]) == ("w1", lease.holder.epoch, None)
+    assert (grant["holder"], grant["epoch"], grant["ended"]) == ("w1", lease.fence.epoch, None)
 
 
 async def test_the_epoch_rises_on_every_grant_whatever_ended_the_last_one(bench: Bench) -> None:
@@ -61,7 +61,7 @@ async def test_the_epoch_rises_on_every_grant_whatever_ended_the_last_one(bench:
     epochs = []
     for end in ("release", "fail", "lose", "expire", "finish"):
         lease = await bench.lease()
-        epochs.append(lease.holder.epoch)
+        epochs.append(lease.fence.epoch)
         if end == "release":
             await bench.queue.release(lease, "slice")
         elif end == "fail":
@@ -81,9 +81,9 @@ async def test_the_epoch_rises_on_every_grant_whatever_ended_the_last_one(bench:
 async def test_concurrent_takers_never_share_a_job(bench: Bench) -> None:
     made = {await bench.enqueue() for _ in range(30)}
     batches = await asyncio.gather(*[bench.queue.lease(f"w{i}", ["page"], ["shared"], 5) for i in range(12)])
-    got = [lease.holder.job_id for batch in batches for lease in batch]
+    got = [lease.fence.job_id for batch in batches for lease in batch]
     # SKIP LOCKED may leave a few for the next poll; none may be granted twice.
-    got += [lease.holder.job_id for lease in await bench.queue.lease("last", ["page"], ["shared"], 30)]
+    got += [lease.fence.job_id for lease in await bench.queue.lease("last", ["page"], ["shared"], 30)]
     assert len(got) == len(set(got))
     assert set(got) == made
 
@@ -97,7 +97,7 @@ async def test_takers_in_two_processes_never_share_a_job(bench: Bench) -> None:
         batches = await asyncio.gather(*[b.queue.lease("w", ["page"], ["shared"], 3) for b in benches * 5])
     finally:
         await other.close()
-    got = [lease.holder.job_id for batch in batches for lease in batch]
+    got = [lease.fence.job_id for batch in batches for lease in batch]
     assert len(got) == len(set(got))
     assert set(got) <= made
 
@@ -116,7 +116,7 @@ async def test_an_extended_lease_does_not_expire(bench: Bench) -> None:
     lease = await bench.lease()
     for _ in range(4):
         await bench.jump(8)
-        assert (await bench.queue.extend([lease.holder])).kept == [lease.holder]
+        assert (await bench.queue.extend([lease.fence])).kept == [lease.fence]
         await bench.janitor().run_once()
     assert (await bench.job(job_id)).state is J.LOCKED
 
@@ -124,20 +124,20 @@ async def test_an_extended_lease_does_not_expire(bench: Bench) -> None:
 async def test_only_the_live_epoch_is_extended(bench: Bench) -> None:
     first, second = await bench.enqueue(), await bench.enqueue()
     lost, kept = await bench.queue.lease("w1", ["page"], ["shared"], 2)
-    assert {lost.holder.job_id, kept.holder.job_id} == {first, second}
+    assert {lost.fence.job_id, kept.fence.job_id} == {first, second}
     await bench.queue.release(lost, "slice")
     again = await bench.lease("w2")
-    until = (await bench.job(again.holder.job_id)).lease_until
+    until = (await bench.job(again.fence.job_id)).lease_until
     await bench.jump(3)
-    assert (await bench.queue.extend([lost.holder, kept.holder])).kept == [kept.holder]
-    assert (await bench.job(again.holder.job_id)).lease_until == until
+    assert (await bench.queue.extend([lost.fence, kept.fence])).kept == [kept.fence]
+    assert (await bench.job(again.fence.job_id)).lease_until == until
 
 
 async def test_a_finished_job_is_not_extended(bench: Bench) -> None:
     await bench.enqueue()
     lease = await bench.lease()
     await bench.queue.finish(lease)
-    assert (await bench.queue.extend([lease.holder])).kept == []
+    assert (await bench.queue.extend([lease.fence])).kept == []
 
 
 # Fencing
@@ -146,7 +146,7 @@ async def test_a_finished_job_is_not_extended(bench: Bench) -> None:
 async def test_the_fence_knows_a_live_grant_from_any_other(bench: Bench) -> None:
     job_id = await bench.enqueue()
     lease = await bench.lease()
-    epoch = lease.holder.epoch
+    epoch = lease.fence.epoch
 
     async def holds(at: int) -> bool:
         return await bench.database.run(lambda tx: bench.jobs.fence(tx, Fence(job_id, at)))
@@ -163,9 +163,9 @@ async def test_a_fenced_commit_holds_back_the_end_of_its_job_but_not_its_heartbe
     await bench.enqueue()
     lease = await bench.lease()
     gated = Gated(bench.database, gate)
-    fenced = asyncio.create_task(gated.run(lambda tx: bench.jobs.fence(tx, lease.holder)))
+    fenced = asyncio.create_task(gated.run(lambda tx: bench.jobs.fence(tx, lease.fence)))
     await gate.wait_until_reached()
-    assert (await asyncio.wait_for(bench.queue.extend([lease.holder]), PATIENCE)).kept == [lease.holder]
+    assert (await asyncio.wait_for(bench.queue.extend([lease.fence]), PATIENCE)).kept == [lease.fence]
     finishing = asyncio.create_task(bench.queue.finish(lease))
     await until_blocked(bench)
     assert not finishing.done()
@@ -181,12 +181,12 @@ async def test_a_commit_that_settles_does_not_hold_back_the_heartbeat(postgres_b
     lease = await bench.lease()
 
     async def settle(tx: object) -> None:
-        await bench.jobs.fence(tx, lease.holder)  # type: ignore[arg-type]
-        await bench.jobs.mark_settled(tx, lease.holder)  # type: ignore[arg-type]
+        await bench.jobs.fence(tx, lease.fence)  # type: ignore[arg-type]
+        await bench.jobs.mark_settled(tx, lease.fence)  # type: ignore[arg-type]
 
     settling = asyncio.create_task(Gated(bench.database, gate).run(settle))
     await gate.wait_until_reached()
-    extending = asyncio.create_task(bench.queue.extend([lease.holder]))
+    extending = asyncio.create_task(bench.queue.extend([lease.fence]))
     blocked = asyncio.create_task(until_blocked(bench))
     await asyncio.wait({extending, blocked}, return_when=asyncio.FIRST_COMPLETED)
     free = extending.done()
@@ -203,11 +203,11 @@ async def test_a_sweep_waits_for_a_fenced_commit_and_then_looks_again(postgres_b
     lease = await bench.lease()
     await bench.jump(11)
     gated = Gated(bench.database, gate)
-    fenced = asyncio.create_task(gated.run(lambda tx: bench.jobs.fence(tx, lease.holder)))
+    fenced = asyncio.create_task(gated.run(lambda tx: bench.jobs.fence(tx, lease.fence)))
     await gate.wait_until_reached()
     sweeping = asyncio.create_task(bench.janitor().run_once())
     await until_blocked(bench)
-    await bench.queue.extend([lease.holder])
+    await bench.queue.extend([lease.fence])
     gate.open()
     await asyncio.gather(fenced, sweeping)
     assert (await bench.job(job_id)).state is J.LOCKED
@@ -219,7 +219,7 @@ async def test_a_sweep_waits_for_a_fenced_commit_and_then_looks_again(postgres_b
 async def test_a_run_yields_to_other_waiting_runs_but_not_to_page_jobs(bench: Bench) -> None:
     """An analysis must not wait until a crawl of a week has ended; pages have slots of their own."""
     await bench.enqueue(kind="crawl", run_id="long")
-    mine = (await bench.lease(kind="crawl")).holder.job_id
+    mine = (await bench.lease(kind="crawl")).fence.job_id
 
     async def others_wait() -> bool:
         await bench.jump(2)
@@ -236,12 +236,12 @@ async def test_a_run_yields_to_other_waiting_runs_but_not_to_page_jobs(bench: Be
 
 async def assert_refused(bench: Bench, lease: object) -> None:
     """Every verb of a stale lease is refused and changes nothing."""
-    job_id = lease.holder.job_id  # type: ignore[attr-defined]
+    job_id = lease.fence.job_id  # type: ignore[attr-defined]
     before = (await bench.job(job_id), await bench.grants(job_id))
     for verb in (bench.queue.finish, bench.queue.release, bench.queue.fail, bench.queue.lose):
         with pytest.raises(LeaseLost):
             await verb(lease, "late")  # type: ignore[arg-type]
-    assert (await bench.queue.extend([lease.holder])).kept == []  # type: ignore[attr-defined]
+    assert (await bench.queue.extend([lease.fence])).kept == []  # type: ignore[attr-defined]
     assert (await bench.job(job_id), await bench.grants(job_id)) == before
 
 
@@ -298,7 +298,7 @@ async def test_of_many_ends_at_once_one_wins(bench: Bench) -> None:
     """F8: finish, fail, release, loss and cancel race."""
     job_id = await bench.enqueue()
     lease = await bench.lease()
-    cancel = states.cancel(job_id, lease.holder.epoch, "asked")
+    cancel = states.cancel(job_id, lease.fence.epoch, "asked")
     answers = await asyncio.gather(
         bench.queue.finish(lease),
         bench.queue.fail(lease, "boom"),
@@ -349,7 +349,7 @@ async def test_a_lease_that_ran_out_goes_back_without_an_attempt(bench: Bench) -
     [grant] = await bench.grants(job_id)
     assert grant["ended"] == "expired"
     assert "w1" in grant["error"]
-    assert (await bench.lease("w2")).holder == Fence(job_id, 2)
+    assert (await bench.lease("w2")).fence == Fence(job_id, 2)
 
 
 async def test_a_lease_that_has_not_run_out_is_not_swept(bench: Bench) -> None:
@@ -365,10 +365,10 @@ async def test_a_job_that_steps_back_goes_behind_its_equals_without_penalty(benc
         jobs.append(await bench.enqueue())
         await bench.jump(1)
     first = await bench.lease()
-    move = states.step_back(first.holder.job_id, first.holder.epoch)
+    move = states.step_back(first.fence.job_id, first.fence.epoch)
     await bench.database.run(lambda tx: bench.queue.move_in(tx, move, "page", None))
     await bench.jump(1)
-    order = [(await bench.lease()).holder.job_id for _ in range(3)]
+    order = [(await bench.lease()).fence.job_id for _ in range(3)]
     assert order == [*jobs[1:], jobs[0]]
     job = await bench.job(jobs[0])
     assert (job.attempts, job.crash_count, job.priority) == (0, 0, 50)
@@ -381,7 +381,7 @@ async def test_a_job_that_was_handed_back_keeps_its_place(bench: Bench) -> None:
     await bench.enqueue()
     lease = await bench.lease()
     await bench.queue.release(lease, "shutdown")
-    assert (await bench.lease()).holder.job_id == first
+    assert (await bench.lease()).fence.job_id == first
 
 
 async def test_a_job_that_stalled_counts_a_crash_and_says_so_to_the_end(bench: Bench) -> None:
@@ -424,7 +424,7 @@ async def test_a_job_that_makes_progress_survives_any_number_of_deaths(bench: Be
     job_id = await bench.enqueue()
     for _ in range(12):
         lease = await bench.lease()
-        await bench.settle_something(lease.holder)
+        await bench.settle_something(lease.fence)
         await bench.lose()
     job = await bench.job(job_id)
     assert job.state is J.PENDING
@@ -434,7 +434,7 @@ async def test_a_job_that_makes_progress_survives_any_number_of_deaths(bench: Be
 async def test_progress_of_an_earlier_grant_does_not_excuse_a_later_one(bench: Bench) -> None:
     await bench.enqueue()
     lease = await bench.lease()
-    await bench.settle_something(lease.holder)
+    await bench.settle_something(lease.fence)
     await bench.lose()
     for _ in range(5):
         leases = await bench.queue.lease("w1", ["page"], ["shared"], 1)
@@ -448,7 +448,7 @@ async def test_progress_forgets_the_deaths_before_it(bench: Bench) -> None:
         await bench.lease()
         await bench.lose()
     lease = await bench.lease()
-    await bench.settle_something(lease.holder)
+    await bench.settle_something(lease.fence)
     await bench.queue.release(lease, "slice")
     assert (await bench.job(job_id)).crash_count == 0
 
@@ -462,7 +462,7 @@ async def test_progress_between_the_sweeps_look_and_its_move_counts(bench: Bench
     lease = await bench.lease()
     await bench.jump(10.5)
     [seen] = await bench.queue.expired(10, bots=True)
-    await bench.settle_something(lease.holder)
+    await bench.settle_something(lease.fence)
     await bench.queue.expire(seen)
     assert (await bench.job(job_id)).state is J.PENDING
 
@@ -483,7 +483,7 @@ async def test_a_heartbeat_between_the_sweeps_look_and_its_move_wins(bench: Benc
     lease = await bench.lease("w1")
     await bench.jump(10.5)
     [seen] = await bench.queue.expired(10, bots=True)
-    assert (await bench.queue.extend([lease.holder])).kept == [lease.holder]
+    assert (await bench.queue.extend([lease.fence])).kept == [lease.fence]
     assert not await bench.queue.expire(seen)
     assert (await bench.job(job_id)).state is J.LOCKED
 
@@ -561,21 +561,21 @@ async def test_an_outage_expires_nothing_within_one_lease_of_its_end(bench: Benc
 
 
 async def test_a_janitor_that_came_after_an_outage_gives_everybody_time_to_extend(bench: Bench) -> None:
-    janitor = Janitor(bench.queue, bench.clock, wary=True)
+    janitor = Janitor(bench.queue, bench.clock, cautious=True)
     kept, lost = await bench.enqueue(), await bench.enqueue()
     leases = [await bench.lease(), await bench.lease()]
     await bench.jump(30)  # nobody could extend, and the controller was restarted meanwhile
     await janitor.run_once()
-    assert (await bench.queue.extend([leases[0].holder])).kept == [leases[0].holder]
+    assert (await bench.queue.extend([leases[0].fence])).kept == [leases[0].fence]
     for _ in range(2):
         await bench.jump(5.5)
-        await bench.queue.extend([leases[0].holder])
+        await bench.queue.extend([leases[0].fence])
         await janitor.run_once()
     assert [(await bench.job(job)).state for job in (kept, lost)] == [J.LOCKED, J.PENDING]
 
 
 async def test_a_janitor_that_came_while_others_extend_their_leases_sweeps_at_once(bench: Bench) -> None:
-    janitor = Janitor(bench.queue, bench.clock, wary=True)
+    janitor = Janitor(bench.queue, bench.clock, cautious=True)
     lost, _ = await bench.enqueue(), await bench.enqueue()
     await bench.lease()
     await bench.jump(11)
@@ -690,7 +690,7 @@ async def test_a_handed_back_job_costs_nothing_and_is_due_at_once(bench: Bench) 
     assert await bench.queue.release(await bench.lease(), "slice") is J.PENDING
     job = await bench.job(job_id)
     assert (job.attempts, job.crash_count, job.priority) == (0, 0, 40)
-    assert (await bench.lease()).holder == Fence(job_id, 2)
+    assert (await bench.lease()).fence == Fence(job_id, 2)
 
 
 @pytest.mark.parametrize("dice", [0.0, 0.5, 1.0])
@@ -735,7 +735,7 @@ async def test_a_workers_clock_says_nothing_about_its_lease(postgres_bench: Benc
     postgres_bench.clock.step(3600 * hours)
     lease = await postgres_bench.lease()
     postgres_bench.clock.step(-3600 * hours)
-    await postgres_bench.queue.extend([lease.holder])
+    await postgres_bench.queue.extend([lease.fence])
     left = await postgres_bench.database.read(postgres_bench.jobs.freshest_lease)
     assert left is not None
     assert timedelta(seconds=5) < left <= timedelta(seconds=10)

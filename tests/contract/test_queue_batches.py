@@ -26,12 +26,12 @@ def new(key: str | None = None, **more: object) -> NewJob:
 
 
 def finished(leases: list[Lease]) -> list[states.Move]:
-    return [states.finish(lease.holder.job_id, lease.holder.epoch) for lease in leases]
+    return [states.finish(lease.fence.job_id, lease.fence.epoch) for lease in leases]
 
 
 async def in_line(bench: Bench, limit: int = 100, **asked: list[str]) -> list[str]:
     leases = await bench.queue.lease("w1", asked.get("kinds", ["page"]), asked.get("lanes", ["shared"]), limit)
-    return [lease.holder.job_id for lease in leases]
+    return [lease.fence.job_id for lease in leases]
 
 
 # Enqueuing
@@ -57,9 +57,9 @@ async def test_a_live_job_answers_for_its_key_whatever_it_waits_for(bench: Bench
     later = bench.clock.micros() + 3_600_000_000
     made = await bench.queue.enqueue([new("pending"), new("later", not_before=later), new("locked"), new("retried")])
     for lease in await bench.queue.lease("w1", ["page"], ["shared"], 3):
-        if lease.holder.job_id == made[3].id:
+        if lease.fence.job_id == made[3].id:
             await bench.queue.fail(lease, "boom")
-        elif lease.holder.job_id == made[0].id:
+        elif lease.fence.job_id == made[0].id:
             await bench.queue.release(lease, "slice")
     again = await bench.queue.enqueue([new("retried"), new("new"), new("pending"), new("locked"), new("later")])
     assert [one.duplicate for one in again] == [True, False, True, True, True]
@@ -154,10 +154,10 @@ async def test_a_job_that_waits_for_its_time_holds_no_lease(bench: Bench) -> Non
     await bench.enqueue()
     lease = await bench.lease()
     await bench.queue.fail(lease, "boom")
-    job = await bench.job(lease.holder.job_id)
+    job = await bench.job(lease.fence.job_id)
     assert (job.state, job.lease_holder, job.lease_until) == (J.PENDING, None, None)
     await bench.janitor().run_once()
-    assert (await bench.job(lease.holder.job_id)).lease_epoch == 1
+    assert (await bench.job(lease.fence.job_id)).lease_epoch == 1
 
 
 # Who gets what
@@ -167,9 +167,9 @@ async def test_a_job_is_granted_only_to_workers_with_its_capability(bench: Bench
     plain, browser = new(), new(capability="js")
     await bench.queue.enqueue([plain, browser])
     [lease] = await bench.queue.lease("w1", ["page"], ["shared"], 9, ["js"])
-    assert lease.holder.job_id == browser.id
+    assert lease.fence.job_id == browser.id
     [lease] = await bench.queue.lease("w1", ["page"], ["shared"], 9, ["js", "http"])
-    assert lease.holder.job_id == plain.id
+    assert lease.fence.job_id == plain.id
 
 
 async def test_the_private_lane_goes_before_the_shared_one(bench: Bench) -> None:
@@ -252,14 +252,14 @@ async def test_ended_jobs_and_the_next_lease_are_one_commit(bench: Bench) -> Non
     first = (await bench.queue.finish_and_lease([], W1, 3)).leases
     done, retried, failed = first
     moves = [
-        states.finish(done.holder.job_id, done.holder.epoch, "ok"),
-        states.retry(retried.holder.job_id, retried.holder.epoch, "boom", timedelta(seconds=5)),
-        states.fail(failed.holder.job_id, failed.holder.epoch, "for good"),
+        states.finish(done.fence.job_id, done.fence.epoch, "ok"),
+        states.retry(retried.fence.job_id, retried.fence.epoch, "boom", timedelta(seconds=5)),
+        states.fail(failed.fence.job_id, failed.fence.epoch, "for good"),
     ]
     turned = await bench.queue.finish_and_lease(moves, W1, 10)
     assert turned.refused == []
-    assert [lease.holder for lease in turned.leases] == [Fence(job.id, 1) for job in jobs[3:]]
-    found = [await bench.job(lease.holder.job_id) for lease in first]
+    assert [lease.fence for lease in turned.leases] == [Fence(job.id, 1) for job in jobs[3:]]
+    found = [await bench.job(lease.fence.job_id) for lease in first]
     assert [(job.state, job.attempts, job.error) for job in found] == [
         (J.DONE, 0, None),
         (J.PENDING, 1, "boom"),
@@ -279,12 +279,12 @@ async def test_only_the_moves_that_are_too_late_are_refused(bench: Bench) -> Non
     await bench.lease("w2")
     await bench.queue.finish(leases[2])
     turned = await bench.queue.finish_and_lease(finished(leases), W1, 10)
-    assert [move.job_id for move in turned.refused] == [stale.holder.job_id, leases[2].holder.job_id]
+    assert [move.job_id for move in turned.refused] == [stale.fence.job_id, leases[2].fence.job_id]
     assert turned.leases == []
-    found = [await bench.job(lease.holder.job_id) for lease in leases]
+    found = [await bench.job(lease.fence.job_id) for lease in leases]
     assert [job.state for job in found] == [J.DONE, J.LOCKED, J.DONE, J.DONE]
     assert found[1].lease_holder == "w2"
-    assert [grant["ended"] for grant in await bench.grants(stale.holder.job_id)] == ["released", None]
+    assert [grant["ended"] for grant in await bench.grants(stale.fence.job_id)] == ["released", None]
 
 
 async def test_a_worker_that_has_a_job_again_cannot_end_its_old_grant_in_the_same_batch(bench: Bench) -> None:
@@ -295,7 +295,7 @@ async def test_a_worker_that_has_a_job_again_cannot_end_its_old_grant_in_the_sam
     new = await bench.lease()
     moves = finished([old, new])
     assert (await bench.queue.finish_and_lease(moves, W1, 0)).refused == moves[:1]
-    assert [grant["ended"] for grant in await bench.grants(old.holder.job_id)] == ["expired", "done"]
+    assert [grant["ended"] for grant in await bench.grants(old.fence.job_id)] == ["expired", "done"]
 
 
 async def test_a_batch_that_is_not_committed_changes_nothing(bench: Bench) -> None:
@@ -308,7 +308,7 @@ async def test_a_batch_that_is_not_committed_changes_nothing(bench: Bench) -> No
 
     with pytest.raises(RuntimeError):
         await bench.database.run(commit)
-    assert [(await bench.job(lease.holder.job_id)).state for lease in leases] == [J.LOCKED] * 2
+    assert [(await bench.job(lease.fence.job_id)).state for lease in leases] == [J.LOCKED] * 2
     assert await bench.number("SELECT count(*) FROM job WHERE state = 'locked'") == 2
 
 
@@ -322,7 +322,7 @@ async def test_workers_that_end_and_lease_in_batches_do_every_job_once(bench: Be
         while True:
             turned = await bench.queue.finish_and_lease(finished(leases), taker, 20)
             assert turned.refused == []
-            done.extend(lease.holder.job_id for lease in leases)
+            done.extend(lease.fence.job_id for lease in leases)
             leases = turned.leases
             if not leases and len(done) == len(jobs):
                 return
@@ -338,7 +338,7 @@ async def test_the_heartbeat_of_a_batch_and_its_end_do_not_wait_in_a_circle(post
     gated = bench.over(Gated(bench.database, gate)).queue
     ending = asyncio.create_task(gated.finish_and_lease(finished(leases[::-1]), W1, 0))
     await gate.wait_until_reached()
-    beating = asyncio.create_task(bench.queue.extend([lease.holder for lease in leases]))
+    beating = asyncio.create_task(bench.queue.extend([lease.fence for lease in leases]))
     await until_blocked(bench)
     gate.open()
     turned, extended = await asyncio.gather(ending, beating)
@@ -351,7 +351,7 @@ async def test_a_batch_of_leases_is_extended_at_once(bench: Bench) -> None:
     leases = (await bench.queue.finish_and_lease([], W1, 3)).leases
     await bench.queue.finish(leases[1])
     await bench.jump(9)
-    holders = [lease.holder for lease in leases]
+    holders = [lease.fence for lease in leases]
     assert (await bench.queue.extend(holders)).kept == [holders[0], holders[2]]
     await bench.lose(5)
     assert await bench.number("SELECT count(*) FROM job WHERE state = 'locked'") == 2
@@ -363,8 +363,8 @@ async def test_a_batch_of_leases_is_extended_at_once(bench: Bench) -> None:
 async def test_the_history_of_a_grant_names_its_worker(bench: Bench) -> None:
     job_id = await bench.enqueue()
     lease = await bench.lease("n1/40")
-    assert await bench.queue.began(lease.holder, "n1", 4711, '{"depth": 2}')
-    await bench.settle_something(lease.holder)
+    assert await bench.queue.began(lease.fence, "n1", 4711, '{"depth": 2}')
+    await bench.settle_something(lease.fence)
     await bench.queue.finish(lease)
     [grant] = await bench.grants(job_id)
     assert (grant["node"], grant["pid"], grant["config"], grant["holder"]) == ("n1", 4711, '{"depth": 2}', "n1/40")
@@ -376,7 +376,7 @@ async def test_nothing_is_noted_of_a_grant_that_is_over(bench: Bench) -> None:
     late = await bench.lease("w1")
     await bench.queue.release(late, "slice")
     await bench.lease("w2")
-    assert not await bench.queue.began(late.holder, "n1", 1)
+    assert not await bench.queue.began(late.fence, "n1", 1)
     assert [grant["pid"] for grant in await bench.grants(job_id)] == [None, None]
 
 
@@ -399,7 +399,7 @@ async def test_a_death_while_thousands_stand_up_loses_none_and_grants_none_twice
         raise RuntimeError("killed")
 
     while leases := await bench.queue.lease("w1", ["page"], ["shared"], 700):
-        granted += [lease.holder for lease in leases]
+        granted += [lease.fence for lease in leases]
         with pytest.raises(RuntimeError, match="killed"):
             await bench.database.run(die)
     assert len(granted) == len({holder.job_id for holder in granted}) == 2_500
@@ -422,12 +422,12 @@ async def test_a_small_turn_is_a_commit_of_one_statement(bench: Bench) -> None:
     jobs = [new(scopes=("project:a",)) for _ in range(3)]
     await queue.enqueue(jobs)
     [first] = await queue.lease("w1", ["page"], ["shared"], 1)
-    late = states.finish(first.holder.job_id, first.holder.epoch - 1)
-    done = states.finish(first.holder.job_id, first.holder.epoch)
+    late = states.finish(first.fence.job_id, first.fence.epoch - 1)
+    done = states.finish(first.fence.job_id, first.fence.epoch)
     turned = await queue.finish_and_lease([late, done], W1, 5)
     assert turned.refused == [late]
-    assert [lease.holder.job_id for lease in turned.leases] == [job.id for job in jobs[1:]]
-    assert (await bench.job(first.holder.job_id)).state is J.DONE
+    assert [lease.fence.job_id for lease in turned.leases] == [job.id for job in jobs[1:]]
+    assert (await bench.job(first.fence.job_id)).state is J.DONE
 
 
 async def test_a_small_turn_that_takes_more_than_a_statement_is_still_one_commit(postgres_bench: Bench) -> None:
@@ -439,7 +439,7 @@ async def test_a_small_turn_that_takes_more_than_a_statement_is_still_one_commit
         await bench.over(Single(bench.database)).queue.lease("w1", ["page"], ["shared"], 1)
     assert [(await bench.job(job.id)).state for job in jobs] == [J.PENDING] * 2
     [lease] = await bench.queue.lease("w1", ["page"], ["shared"], 2)
-    assert lease.holder.job_id == jobs[0].id
+    assert lease.fence.job_id == jobs[0].id
 
 
 # Lanes
@@ -449,7 +449,7 @@ async def test_a_nodes_private_lane_is_leased_from_before_the_shared_one(bench: 
     shared, private = new(priority=90), new(lane="n1", priority=10)
     await bench.queue.enqueue([shared, private])
     leases = await bench.queue.lease("w1", ["page"], ["n1", "shared"], 2)
-    assert [lease.holder.job_id for lease in leases] == [private.id, shared.id]
+    assert [lease.fence.job_id for lease in leases] == [private.id, shared.id]
 
 
 async def test_the_waiting_jobs_of_a_lane_return_to_the_shared_lane_at_once(bench: Bench) -> None:
@@ -461,7 +461,7 @@ async def test_the_waiting_jobs_of_a_lane_return_to_the_shared_lane_at_once(benc
     assert await bench.database.read(lambda tx: lanes.depth(tx, "n2")) == 1
     assert await bench.database.read(lambda tx: lanes.depth(tx, "shared")) == 2
     leases = await bench.queue.lease("w1", ["page"], ["shared"], 5)
-    assert {lease.holder.job_id for lease in leases} == {job.id for job in jobs[:2]}
+    assert {lease.fence.job_id for lease in leases} == {job.id for job in jobs[:2]}
     assert {lease.attempts for lease in leases} == {0}
 
 

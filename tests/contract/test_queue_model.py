@@ -182,8 +182,8 @@ class QueueMachine(RuleBasedStateMachine):
     )
     def end_some_and_lease(self, whose: list[Whose], how: str, limit: int) -> None:
         """A batch of ends, zombies' among them, and the next leases, in one commit."""
-        jobs = {self.pick(one).holder.job_id for one in whose}
-        ends = sorted({(*of(lease),) for lease in self.granted if lease.holder.job_id in jobs})
+        jobs = {self.pick(one).fence.job_id for one in whose}
+        ends = sorted({(*of(lease),) for lease in self.granted if lease.fence.job_id in jobs})
         moves = [move_of(how, JobId(job_id), epoch) for job_id, epoch in ends]
         refused = [move for move in moves if not self.model.end(move.job_id, move.epoch, how, move.reason)]
         wanted = self.model.lease("w1", ["page"], ["shared"], limit, ["http"]) if limit else []
@@ -202,13 +202,13 @@ class QueueMachine(RuleBasedStateMachine):
     def pick(self, whose: Whose) -> Lease:
         """The lease of a holder, or of a zombie, if there is one of that sort."""
         holds, place = whose
-        of_sort = [one for one in self.granted if self.model.jobs[one.holder.job_id].holds(one.holder.epoch) == holds]
+        of_sort = [one for one in self.granted if self.model.jobs[one.fence.job_id].holds(one.fence.epoch) == holds]
         found = of_sort or self.granted
         return found[place % len(found)]
 
     def check_leases(self, got: list[Lease], wanted: list[ModelJob]) -> None:
         found = [
-            (one.holder.job_id, one.holder.epoch, one.kind, one.run_id, one.attempts, one.max_attempts, one.crash_count)
+            (one.fence.job_id, one.fence.epoch, one.kind, one.run_id, one.attempts, one.max_attempts, one.crash_count)
             for one in got
         ]
         assert found == [
@@ -219,7 +219,7 @@ class QueueMachine(RuleBasedStateMachine):
     @somebody
     @rule(whose=st.lists(WHOSE, max_size=4))
     def extend(self, whose: list[Whose]) -> None:
-        holders = sorted({self.pick(one).holder for one in whose}, key=str)
+        holders = sorted({self.pick(one).fence for one in whose}, key=str)
         wanted = {holder for holder in holders if self.model.extend(holder.job_id, holder.epoch)}
         assert set(self.do(self.queue.extend(holders)).kept) == wanted
 
@@ -229,12 +229,12 @@ class QueueMachine(RuleBasedStateMachine):
         lease = self.pick(whose)
 
         async def settle(tx: Tx) -> bool:
-            held = await self.bench.jobs.fence(tx, lease.holder)
+            held = await self.bench.jobs.fence(tx, lease.fence)
             if held:
-                await self.bench.jobs.mark_settled(tx, lease.holder)
+                await self.bench.jobs.mark_settled(tx, lease.fence)
             return held
 
-        wanted = self.model.settle_something(lease.holder.job_id, lease.holder.epoch)
+        wanted = self.model.settle_something(lease.fence.job_id, lease.fence.epoch)
         assert self.do(self.bench.database.run(settle)) == wanted
 
     @somebody
@@ -259,7 +259,7 @@ class QueueMachine(RuleBasedStateMachine):
     @rule(whose=WHOSE)
     def step_back(self, whose: Whose) -> None:
         lease = self.pick(whose)
-        move = states.step_back(lease.holder.job_id, lease.holder.epoch)
+        move = states.step_back(lease.fence.job_id, lease.fence.epoch)
         self.accepted(self.model.step_back(*of(lease)), self.move(move, lease))
 
     @somebody
@@ -280,7 +280,7 @@ class QueueMachine(RuleBasedStateMachine):
     @rule(whose=WHOSE)
     def cancel(self, whose: Whose) -> None:
         lease = self.pick(whose)
-        move = states.cancel(lease.holder.job_id, lease.holder.epoch, "asked")
+        move = states.cancel(lease.fence.job_id, lease.fence.epoch, "asked")
         self.accepted(self.model.cancel(*of(lease), "asked"), self.move(move, lease))
 
     @rule(run_id=st.sampled_from(["r", "s"]))
@@ -317,7 +317,7 @@ class QueueMachine(RuleBasedStateMachine):
 
     @rule()
     def sweep(self) -> None:
-        """By a janitor that has just come; what one does that was there before an outage has tests of its own."""
+        """Run a new janitor. A janitor that ran before an outage has separate tests."""
         self.model.sweep()
         self.do(self.bench.janitor().run_once())
 
@@ -353,7 +353,7 @@ class QueueMachine(RuleBasedStateMachine):
 
 
 def of(lease: Lease) -> tuple[str, int]:
-    return lease.holder.job_id, lease.holder.epoch
+    return lease.fence.job_id, lease.fence.epoch
 
 
 def move_of(how: str, job_id: JobId, epoch: int) -> Move:

@@ -27,7 +27,7 @@ async def lease(bench: Bench, limit: int = 10, holder: str = "w1") -> list[Lease
 
 
 def ids(leases: list[Lease]) -> list[str]:
-    return [one.holder.job_id for one in leases]
+    return [one.fence.job_id for one in leases]
 
 
 async def test_a_scope_never_has_more_than_its_quota(bench: Bench) -> None:
@@ -82,7 +82,7 @@ async def test_a_key_runs_one_job_at_a_time_in_the_order_of_the_line(bench: Benc
     got = await lease(bench)
     assert ids(got) == [jobs[0].id, jobs[2].id]
     for following in (jobs[1], jobs[3]):
-        mine = next(one for one in got if one.holder.job_id != jobs[2].id)
+        mine = next(one for one in got if one.fence.job_id != jobs[2].id)
         await bench.queue.finish(mine)
         got = await lease(bench)
         assert ids(got) == [following.id]
@@ -121,7 +121,7 @@ async def test_every_end_of_a_grant_frees_its_quota(bench: Bench) -> None:
         elif end == "expire":
             await bench.lose()
         else:
-            await bench.job_admin.cancel(got.holder.job_id)
+            await bench.job_admin.cancel(got.fence.job_id)
         assert await bench.number("SELECT count(*) FROM job_seat") == 0, end
         for one in await lease(bench):
             await bench.queue.finish(one)
@@ -136,7 +136,7 @@ async def test_finish_and_lease_hands_the_seat_on_in_one_commit(bench: Bench) ->
     await bench.queue.enqueue(jobs)
     taker, leases, order = LeaseRequest("w1", ["page"]), list[Lease](), list[str]()
     for _ in range(5):
-        moves = [states.finish(one.holder.job_id, one.holder.epoch) for one in leases]
+        moves = [states.finish(one.fence.job_id, one.fence.epoch) for one in leases]
         leases = (await bench.queue.finish_and_lease(moves, taker, 10)).leases
         order += ids(leases)
     assert order == [job.id for job in jobs]
@@ -189,7 +189,7 @@ async def test_the_janitor_counts_only_running_jobs_against_a_quota(bench: Bench
     await bench.janitor().run_once()
     assert await lease(bench) == []
     await bench.queue.finish(got)
-    await bench.sql(f"INSERT INTO job_seat (scope, job_id) VALUES ('project:a', '{got.holder.job_id}')")
+    await bench.sql(f"INSERT INTO job_seat (scope, job_id) VALUES ('project:a', '{got.fence.job_id}')")
     assert await lease(bench) == []  # as if it had been set while that one ended
     await bench.janitor().run_once()
     assert ids(await lease(bench)) == [jobs[1].id]
@@ -230,7 +230,7 @@ async def test_the_janitor_comes_to_every_scope_however_many_are_full(
     full = [new(f"key:{name}") for name in "aabbccdd"]
     lost = [new("key:z") for _ in range(3)]
     await bench.queue.enqueue([*full, *lost])
-    got = {one.holder.job_id: one for one in await lease(bench)}
+    got = {one.fence.job_id: one for one in await lease(bench)}
     await bench.queue.finish(got[lost[0].id])
     await bench.job_admin.cancel(lost[1].id)  # the one that was let into the line goes away
     sweeper = bench.janitor()
@@ -341,7 +341,7 @@ async def test_a_walker_that_cancels_its_siblings_never_waits_in_a_circle_with_a
     await bench.job_admin.set_quota("project:acme", 5)
     await bench.submit(project="acme", workers=2)
     [first] = await bench.queue.lease("w1", [KIND], ["shared"], 1)
-    gate, counted = Gate("leave_seats"), Counted(bench.database)
+    gate, counted = Gate("delete_job_seats"), Counted(bench.database)
     queue = bench.over(Gated(counted, gate)).queue
     await cross(bench, queue.finish(first, "max_pages"), gate, counted, KIND)
 
@@ -352,7 +352,7 @@ async def test_cancelling_several_jobs_never_deadlocks_with_a_lease(postgres_ben
     jobs = [new("project:acme"), new("project:acme")]
     await bench.queue.enqueue(jobs)
     await lease(bench, 1)
-    gate, counted = Gate("leave_seats"), Counted(bench.database)
+    gate, counted = Gate("delete_job_seats"), Counted(bench.database)
     gated = bench.over(Gated(counted, gate))
 
     async def cancel_both(tx: Tx) -> None:
@@ -378,7 +378,7 @@ async def test_ending_a_job_does_not_wait_for_a_lease_that_counts_its_quota(post
         held.append(ending)
 
     async def end(tx: Tx) -> None:
-        move = states.finish(got.holder.job_id, got.holder.epoch)
+        move = states.finish(got.fence.job_id, got.fence.epoch)
         await bench.queue.finish_and_lease_in(tx, [move], None)
         moved.set()
 
@@ -394,7 +394,7 @@ async def test_a_seat_that_is_left_while_another_finds_its_scope_full_is_taken_a
     jobs = [new("key:k"), new("key:k")]
     await bench.queue.enqueue(jobs)
     [got] = await lease(bench, 1)
-    gate = Gate("leave_seats")
+    gate = Gate("delete_job_seats")
     ending = asyncio.create_task(bench.over(Gated(bench.database, gate)).queue.finish(got))
     await gate.wait_until_reached()
     assert await lease(bench, 1) == []  # it sees the seat taken, and is parked
@@ -415,10 +415,10 @@ async def test_a_sweep_gives_no_seat_to_a_job_that_somebody_ends_just_now(postgr
     await bench.job_admin.set_quota("project:a", 1)
     await bench.queue.enqueue([new("project:a")])
     [got] = await lease(bench)
-    gate = Gate("leave_seats")
+    gate = Gate("delete_job_seats")
     ending = asyncio.create_task(bench.over(Gated(bench.database, gate)).queue.release(got, "shutdown"))
     await gate.wait_until_reached()
-    mending = asyncio.create_task(bench.database.run(bench.queue._store.mend_seats))
+    mending = asyncio.create_task(bench.database.run(bench.queue._store.repair_quota_counts))
     await blocked_or_done(bench, mending)
     gate.open()
     await asyncio.gather(ending, mending)
@@ -429,7 +429,7 @@ async def test_who_ends_a_job_while_a_sweep_gives_it_a_seat_leaves_that_seat(pos
     bench = postgres_bench
     await bench.queue.enqueue([new("project:a")])
     [got] = await lease(bench)
-    gate = Gate("seat_locked")  # it had none: the scope is limited only now
+    gate = Gate("insert_missing_job_seats")  # it had none: the scope is limited only now
     mending = asyncio.create_task(bench.over(Gated(bench.database, gate)).job_admin.set_quota("project:a", 1))
     await gate.wait_until_reached()
     ending = asyncio.create_task(bench.queue.release(got, "shutdown"))

@@ -26,7 +26,7 @@ MARGIN = 2.0  # seconds: PostgreSQL's own clock runs on meanwhile
 
 @dataclass(frozen=True)
 class Shown:
-    """What a person sees of a run."""
+    """The status of a run as shown to users."""
 
     state: str
     started_at: int | None
@@ -94,11 +94,11 @@ async def patient(bench: Bench) -> Bench:
 
 
 @pytest.fixture(params=["crawl", "analysis"])
-async def run(request: pytest.FixtureRequest, patient: Bench) -> Run:
+async def run(request: pytest.FixtureRequest, finish_first: Bench) -> Run:
     if request.param == "crawl":
-        return CrawlRun(patient, await patient.submit())
-    await completed(patient)
-    return AnalysisRun(patient, (await only(patient)).id)
+        return CrawlRun(finish_first, await finish_first.submit())
+    await completed(finish_first)
+    return AnalysisRun(finish_first, (await only(finish_first)).id)
 
 
 async def fail(bench: Bench, run: Run) -> JobState:
@@ -107,79 +107,81 @@ async def fail(bench: Bench, run: Run) -> JobState:
     return await bench.queue.fail(lease, "a temporary error")
 
 
-async def test_success_at_once(patient: Bench, run: Run) -> None:
+async def test_success_at_once(finish_first: Bench, run: Run) -> None:
     before = await run.shown()
     assert (before.state in ("pending", "queued"), before.started_at) == (True, None)
-    await run.succeed(await patient.lease(kind=run.kind))
+    await run.succeed(await finish_first.lease(kind=run.kind))
     after = await run.shown()
     assert after.state == run.success
     assert after.started_at is not None
     assert after.finished_at is not None
 
 
-async def test_failures_and_then_success_show_one_run(patient: Bench, run: Run) -> None:
+async def test_failures_and_then_success_show_one_run(finish_first: Bench, run: Run) -> None:
     seen = []
     for tries in (1, 2):
-        assert await fail(patient, run) is J.PENDING
+        assert await fail(finish_first, run) is J.PENDING
         seen.append(await run.shown())
-        await patient.jump(1.1 * BACKOFF * 2 ** (tries - 1))
-    await run.succeed(await patient.lease(kind=run.kind))
+        await finish_first.jump(1.1 * BACKOFF * 2 ** (tries - 1))
+    await run.succeed(await finish_first.lease(kind=run.kind))
     assert [one.state for one in seen] == ["running", "running"]
     assert {one.started_at for one in [*seen, await run.shown()]} == {seen[0].started_at}
     assert {one.finished_at for one in seen} == {None}
     assert (await run.shown()).state == run.success
 
 
-async def test_only_the_last_of_all_attempts_fails_it(patient: Bench, run: Run) -> None:
+async def test_only_the_last_of_all_attempts_fails_it(finish_first: Bench, run: Run) -> None:
     for _ in range(ATTEMPTS - 1):
-        assert await fail(patient, run) is J.PENDING
+        assert await fail(finish_first, run) is J.PENDING
         assert (await run.shown()).state == "running"
-        await patient.jump(3600)
-    assert await fail(patient, run) is J.FAILED
+        await finish_first.jump(3600)
+    assert await fail(finish_first, run) is J.FAILED
     after = await run.shown()
     assert (after.state, after.finished_at is not None) == ("failed", True)
 
 
-async def test_the_backoff_doubles_and_the_job_is_not_leased_before(patient: Bench, run: Run) -> None:
+async def test_the_backoff_doubles_and_the_job_is_not_leased_before(finish_first: Bench, run: Run) -> None:
     for tries in (1, 2):
-        await fail(patient, run)
-        await patient.jump(BACKOFF * 2 ** (tries - 1) - MARGIN)
-        assert await patient.queue.lease("w1", [run.kind], ["shared"], 1) == []
-        await patient.jump(0.1 * BACKOFF * 2 ** (tries - 1) + MARGIN + 0.1)
-    assert len(await patient.queue.lease("w1", [run.kind], ["shared"], 1)) == 1
+        await fail(finish_first, run)
+        await finish_first.jump(BACKOFF * 2 ** (tries - 1) - MARGIN)
+        assert await finish_first.queue.lease("w1", [run.kind], ["shared"], 1) == []
+        await finish_first.jump(0.1 * BACKOFF * 2 ** (tries - 1) + MARGIN + 0.1)
+    assert len(await finish_first.queue.lease("w1", [run.kind], ["shared"], 1)) == 1
 
 
-async def test_lost_workers_and_failures_together_change_nothing_that_can_be_seen(patient: Bench, run: Run) -> None:
-    first = await patient.lease(kind=run.kind)
+async def test_lost_workers_and_failures_together_change_nothing_that_can_be_seen(
+    finish_first: Bench, run: Run
+) -> None:
+    first = await finish_first.lease(kind=run.kind)
     await run.begin(first)
     began = await run.shown()
-    await patient.queue.lose(first, "its child died")
+    await finish_first.queue.lose(first, "its child died")
     assert await run.shown() == began
-    await fail(patient, run)
+    await fail(finish_first, run)
     assert await run.shown() == began
-    await patient.jump(60)
-    await run.begin(await patient.lease(kind=run.kind))
-    await patient.lose()
+    await finish_first.jump(60)
+    await run.begin(await finish_first.lease(kind=run.kind))
+    await finish_first.lose()
     assert await run.shown() == began
 
 
-async def test_runs_are_retried_independently_of_each_other(patient: Bench) -> None:
-    crawls = [await patient.submit(f"{SITE}/{name}", project=name) for name in "abc"]
-    runs = {crawl.id: CrawlRun(patient, crawl) for crawl in crawls}
-    leases = {lease.run_id: lease for lease in await patient.queue.lease("w1", [CRAWL], ["shared"], 3)}
+async def test_runs_are_retried_independently_of_each_other(finish_first: Bench) -> None:
+    crawls = [await finish_first.submit(f"{SITE}/{name}", project=name) for name in "abc"]
+    runs = {crawl.id: CrawlRun(finish_first, crawl) for crawl in crawls}
+    leases = {lease.run_id: lease for lease in await finish_first.queue.lease("w1", [CRAWL], ["shared"], 3)}
     assert set(leases) == set(runs)
     for run_id, lease in leases.items():
         await runs[run_id or ""].begin(lease)
     lucky, unlucky, hopeless = crawls
     await runs[lucky.id].succeed(leases[lucky.id])
-    await patient.queue.fail(leases[unlucky.id], "once")
-    await patient.queue.fail(leases[hopeless.id], "again and again")
-    await patient.jump(60)
-    again = {lease.run_id: lease for lease in await patient.queue.lease("w1", [CRAWL], ["shared"], 3)}
+    await finish_first.queue.fail(leases[unlucky.id], "once")
+    await finish_first.queue.fail(leases[hopeless.id], "again and again")
+    await finish_first.jump(60)
+    again = {lease.run_id: lease for lease in await finish_first.queue.lease("w1", [CRAWL], ["shared"], 3)}
     assert {run_id: lease.attempts for run_id, lease in again.items()} == {unlucky.id: 1, hopeless.id: 1}
     await runs[unlucky.id].succeed(again[unlucky.id])
-    assert await patient.queue.fail(again[hopeless.id], "again and again") is J.PENDING
-    await patient.jump(60)
-    await fail(patient, runs[hopeless.id])
+    assert await finish_first.queue.fail(again[hopeless.id], "again and again") is J.PENDING
+    await finish_first.jump(60)
+    await fail(finish_first, runs[hopeless.id])
     states = [(await runs[crawl.id].shown()).state for crawl in crawls]
     assert states == ["completed", "completed", "failed"]

@@ -1,4 +1,4 @@
-"""What tokens and the log of administrative acts promise, on each store."""
+"""Contract of tokens and the audit log, on each store."""
 
 import asyncio
 from pathlib import Path
@@ -281,11 +281,11 @@ async def test_a_deed_whose_note_cannot_be_written_is_not_done(bench: Bench) -> 
     bodies = FolderBodies(Path("nowhere"), bench.clock)
     archivist = FrontierAdmin(bench.database, bench.crawls, bench.queue, archive, bodies)
     deeds = [
-        bench.job_admin.set_quota("project:new", 1, noting=unwritable),
-        bench.job_admin.remove_quota("project:old", noting=unwritable),
-        bench.job_admin.purge(JobFilter(), noting=unwritable),
-        bench.crawls.stop(crawl.id, force=True, noting=unwritable),
-        archivist.erase(crawl.id, noting=unwritable),
+        bench.job_admin.set_quota("project:new", 1, audit=unwritable),
+        bench.job_admin.remove_quota("project:old", audit=unwritable),
+        bench.job_admin.purge(JobFilter(), audit=unwritable),
+        bench.crawls.stop(crawl.id, force=True, audit=unwritable),
+        archivist.erase(crawl.id, audit=unwritable),
     ]
     for deed in deeds:
         with pytest.raises(BackendUnavailable):

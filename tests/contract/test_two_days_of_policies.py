@@ -77,7 +77,7 @@ def policy_of_run(run: dict[str, Any]) -> str:
 
 
 def hashes_of(days: Days, events: list[dict[str, Any]]) -> dict[str, list[tuple[int, str]]]:
-    """What successes brought, by policy, and when the bookkeeper had read of it."""
+    """Return the content hashes of successful runs by policy, and when the run recorder had read them."""
     found: dict[str, list[tuple[int, str]]] = defaultdict(list)
     places = [place for place, _ in days.noted]
     for event in events:
@@ -104,9 +104,10 @@ def check_events(
 
 
 async def check_results(days: Days) -> None:
-    """What was accepted is what was kept, once; besides, a word for each job that nobody ended, and nothing else."""
+    """Check that each accepted result is stored once, that each job without a result has a record, and that there is
+    nothing else."""
     kept = await days.bench.sql("SELECT job_id, epoch, html_hash FROM result WHERE state <> 'expired'")
-    told = Counter((one.holder.job_id, one.holder.epoch, one.result.html_hash) for one in days.accepted)
+    told = Counter((one.fence.job_id, one.fence.epoch, one.result.html_hash) for one in days.accepted)
     assert told == Counter((row["job_id"], row["epoch"], row["html_hash"]) for row in kept)
     silent = await days.bench.sql("SELECT job_id AS id FROM result WHERE state = 'expired' ORDER BY job_id")
     assert silent == await days.bench.sql("SELECT id FROM job WHERE state = 'expired' ORDER BY id")

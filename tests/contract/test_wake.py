@@ -1,5 +1,5 @@
-"""What the wake-up promises on both drivers: a hint reaches who waits, in this process and in others; one that gets
-lost is noticed. F26-F28 of the fault list are here."""
+"""Contract of the wake-up on both drivers: a hint reaches idle workers in this process and in others, and lost hints
+are noticed."""
 
 import asyncio
 import sqlite3
@@ -23,15 +23,15 @@ from shoal.store.sql.postgres_wake import PostgresWake
 PATIENCE = 60.0
 
 
-class Ear:
+class Subscriber:
     """Counts hints."""
 
     def __init__(self) -> None:
-        self.heard = 0
+        self.hints = 0
         self._event = asyncio.Event()
 
     def __call__(self) -> None:
-        self.heard += 1
+        self.hints += 1
         self._event.set()
 
     async def hint(self, seconds: float = PATIENCE) -> None:
@@ -40,7 +40,7 @@ class Ear:
 
 
 class Told:
-    """What a process said, to be waited for."""
+    """The signals of a process, which a test can wait for."""
 
     def __init__(self) -> None:
         self.signals = Signals()
@@ -85,44 +85,44 @@ async def enqueue(app: App, lane: str = "shared", capability: str = "http") -> N
     await app.queue.enqueue([job])
 
 
-async def listening(app: App, hungry: Callable[[], bool] = lambda: True) -> Ear:
-    """An ear whose driver is connected: it has heard the hint of its beginning, or of another's announcement."""
-    ear = Ear()
-    app.wake.subscribe(ear, hungry)
+async def listening(app: App, is_idle: Callable[[], bool] = lambda: True) -> Subscriber:
+    """Return a subscriber whose driver is connected: it has received its first hint."""
+    subscriber = Subscriber()
+    app.wake.subscribe(subscriber, is_idle)
     if isinstance(app.wake, PostgresWake):
-        await ear.hint()
-    return ear
+        await subscriber.hint()
+    return subscriber
 
 
 async def test_a_job_wakes_its_own_process(store_url: str) -> None:
     async with process(store_url) as app:
-        ear = await listening(app)
+        subscriber = await listening(app)
         await enqueue(app)
-        await ear.hint()
+        await subscriber.hint()
 
 
 async def test_a_job_wakes_another_process(store_url: str) -> None:
     async with process(store_url) as one, process(store_url) as other:
-        ear = await listening(one)
+        subscriber = await listening(one)
         await enqueue(other)
-        await ear.hint()
+        await subscriber.hint()
 
 
 async def test_a_command_that_ends_at_once_has_announced_its_job(store_url: str) -> None:
     async with process(store_url) as one:
-        ear = await listening(one)
+        subscriber = await listening(one)
         async with process(store_url) as other:
             await enqueue(other)
-        await ear.hint()
+        await subscriber.hint()
 
 
 async def test_a_job_of_a_process_by_itself_wakes_nobody(store_url: str) -> None:
     async with process(store_url) as one, process(store_url) as other:
-        ear = await listening(one)
+        subscriber = await listening(one)
         await enqueue(other, local_lane("crawl"))
         await enqueue(other)
-        await ear.hint()
-        assert ear.heard <= 2  # the beginning, and the job for everybody
+        await subscriber.hint()
+        assert subscriber.hints <= 2  # the beginning, and the job for everybody
 
 
 async def test_an_ear_that_raises_neither_ends_the_listener_nor_deafens_others(store_url: str) -> None:
@@ -133,65 +133,65 @@ async def test_an_ear_that_raises_neither_ends_the_listener_nor_deafens_others(s
 
     async with process(store_url, told.signals) as one, process(store_url) as other:
         one.wake.subscribe(broken, lambda: True)
-        ear = await listening(one)
+        subscriber = await listening(one)
         for _ in range(2):
             await enqueue(other)
-            await ear.hint()
+            await subscriber.hint()
         assert (await told.first(WakeListenerFailed)).error == "RuntimeError: no"
 
 
 async def test_the_wake_file_is_watched_only_while_a_worker_has_a_free_slot(sqlite_url: str) -> None:
-    hungry = False
+    is_idle = False
     async with process(sqlite_url) as one, process(sqlite_url) as other:
-        full = await listening(one, lambda: hungry)
+        full = await listening(one, lambda: is_idle)
         await enqueue(other)
         with pytest.raises(TimeoutError):
             await full.hint(0.3)
-        hungry = True
+        is_idle = True
         await full.hint()
 
 
 async def test_a_change_without_a_new_job_wakes_no_worker(sqlite_url: str) -> None:
     async with process(sqlite_url) as app:
-        ear = await listening(app)
+        subscriber = await listening(app)
         connection = sqlite3.connect(sqlite_url.removeprefix("sqlite:///"), isolation_level=None)
         connection.execute("INSERT INTO pulse (name, at) VALUES ('x', 1)")
         connection.close()
         with pytest.raises(TimeoutError):
-            await ear.hint(0.3)
+            await subscriber.hint(0.3)
 
 
 async def test_a_job_that_nobody_takes_is_a_hint_once_and_hides_no_other(sqlite_url: str) -> None:
     async with process(sqlite_url) as one, process(sqlite_url) as other:
-        ear = await listening(one)
+        subscriber = await listening(one)
         await enqueue(other, capability="js")
-        await ear.hint()
+        await subscriber.hint()
         for _ in range(3):
             await other.check_store()  # the file changes, and the job still waits
         with pytest.raises(TimeoutError):
-            await ear.hint(0.3)
+            await subscriber.hint(0.3)
         await enqueue(other)
-        await ear.hint()
+        await subscriber.hint()
 
 
 async def test_what_is_announced_in_quick_succession_is_sent_as_one(postgres_url: str) -> None:
     async with process(postgres_url) as one, process(postgres_url) as other:
-        ear = await listening(one)
+        subscriber = await listening(one)
         await enqueue(other)
-        await ear.hint()
-        before = ear.heard
+        await subscriber.hint()
+        before = subscriber.hints
         for _ in range(200):
             other.wake.announce()
-        await ear.hint()
+        await subscriber.hint()
         other.wake.announce()
-        await ear.hint()
-        assert ear.heard - before <= 3
+        await subscriber.hint()
+        assert subscriber.hints - before <= 3
 
 
 async def test_two_hundred_writers_at_once_wait_for_no_notification(postgres_url: str) -> None:
     """None is sent within a commit that stores a job: there it would queue up behind the server's one lock."""
     async with process(postgres_url) as one, process(postgres_url) as other:
-        ear = await listening(one)
+        subscriber = await listening(one)
         connection = await asyncpg.connect(postgres_url)
         try:
             async with connection.transaction():
@@ -199,8 +199,8 @@ async def test_two_hundred_writers_at_once_wait_for_no_notification(postgres_url
                 await asyncio.wait_for(asyncio.gather(*(enqueue(other) for _ in range(200))), PATIENCE)
         finally:
             await connection.close()
-        await ear.hint()
-        assert ear.heard <= postgres_wake.CALM + 10
+        await subscriber.hint()
+        assert subscriber.hints <= postgres_wake.BURST + 10
 
 
 async def test_a_listener_whose_connection_is_cut_says_so_and_hears_again(
@@ -209,7 +209,7 @@ async def test_a_listener_whose_connection_is_cut_says_so_and_hears_again(
     monkeypatch.setattr(postgres_wake, "PAUSE_SECONDS", 0.1)
     told = Told()
     async with process(postgres_url, told.signals) as one, process(postgres_url) as other:
-        ear = await listening(one)
+        subscriber = await listening(one)
         connection = await asyncpg.connect(postgres_url)
         try:
             assert isinstance(one.wake, PostgresWake)
@@ -219,17 +219,17 @@ async def test_a_listener_whose_connection_is_cut_says_so_and_hears_again(
             await connection.close()
         await told.first(WakeDegraded)
         await told.first(WakeRestored)
-        assert one.wake.trouble is None
-        ear.heard = 0
+        assert one.wake.problem is None
+        subscriber.hints = 0
         await enqueue(other)
-        await ear.hint()
+        await subscriber.hint()
 
 
 async def test_a_listener_that_hears_not_even_itself_says_notify_degraded(
     postgres_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As behind a pooler that gives each transaction another connection: LISTEN is forgotten, nobody complains."""
-    monkeypatch.setattr(postgres_wake, "TEST_PATIENCE", 0.2)
+    monkeypatch.setattr(postgres_wake, "TEST_TIMEOUT", 0.2)
     monkeypatch.setattr(postgres_wake, "TEST_EVERY", 0.1)
     monkeypatch.setattr(postgres_wake, "PAUSE_SECONDS", 0.1)
     told = Told()
@@ -245,6 +245,6 @@ async def test_a_listener_that_hears_not_even_itself_says_notify_degraded(
         try:
             degraded = await told.first(WakeDegraded)
             assert "do not come back" in degraded.why
-            assert wake.trouble == degraded.why
+            assert wake.problem == degraded.why
         finally:
             await wake.close()

@@ -374,7 +374,7 @@ class Diary:
         return to_micros(opens if at < opens else opens + timedelta(days=1))
 
     def _move_past(self, now: int, *, due: bool) -> None:
-        """To its next point, if it is due: the first one that is still to come."""
+        """Move to the next point in the future, if the current one is due."""
         if due:
             self.held = None
             self._move()

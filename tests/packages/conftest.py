@@ -63,7 +63,7 @@ class ScriptedSite:
         return f"http://127.0.0.1:{self.port}"
 
     def told(self, path: str, header: str) -> list[str | None]:
-        """What each request for this path said in that header."""
+        """Return the values of a header in all requests for a path."""
         return [heard.get(header) for asked, heard in zip(self.asked, self.heard, strict=True) if asked == path]
 
     def times(self, path: str) -> int:
@@ -125,7 +125,7 @@ class Crawler:
     async def walk(self, crawl: Crawl) -> str:
         """Lease the crawl's next job and walk it to the end of the walk."""
         [lease] = await self.app.queue.lease("test", ["crawl"], ["shared"], 1)
-        return await make_walker(self.app, crawl, lease.holder, lambda: True).run()
+        return await make_walker(self.app, crawl, lease.fence, lambda: True).run()
 
     async def crawl(self, site: ScriptedSite, *paths: str, **config: Any) -> CrawlStatus:
         crawl = await self.submit(site, *paths, **config)

@@ -1,4 +1,4 @@
-"""What a crawl takes along when it goes out: headers, cookies, a proxy; and to whom it shows them."""
+"""Credentials of a crawl (headers, cookies, proxy), and which hosts receive them."""
 
 from pathlib import Path
 from typing import Any

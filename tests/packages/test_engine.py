@@ -352,7 +352,7 @@ async def test_a_commit_whose_response_was_lost_is_neither_lost_nor_repeated(cra
         crawl = await crawler.submit(site)
         [lease] = await crawler.app.queue.lease("test", ["crawl"], ["shared"], 1)
         deaf = Deaf(crawler.app, crawl.id, {2, 4})
-        walker = make_walker(altered(crawler.app, database=deaf), crawl, lease.holder, lambda: True)
+        walker = make_walker(altered(crawler.app, database=deaf), crawl, lease.fence, lambda: True)
         with pytest.raises(LeaseLost):  # the job has ended: there is nothing more to bring
             await walker.run()
     seen = await crawler.app.crawls.get(crawl.id)
@@ -370,7 +370,7 @@ async def test_a_walker_suspended_past_its_lease_continues_if_nobody_took_the_jo
         vigil = LeaseRenewer(crawler.app.queue, lease, clock)
         clock.jump(3600)
         assert not vigil.trusted()
-        walker = make_walker(crawler.app, crawl, lease.holder, vigil.trusted, renew=vigil.renew)
+        walker = make_walker(crawler.app, crawl, lease.fence, vigil.trusted, renew=vigil.renew)
         assert await walker.run() == "drained"
         assert vigil.trusted()
 
@@ -384,7 +384,7 @@ async def test_a_walker_suspended_past_its_lease_ends_if_another_has_the_job(cra
         clock.jump(3600)
         await crawler.app.queue.release(lease, "another has it")
         with pytest.raises(LeaseLost):
-            await make_walker(crawler.app, crawl, lease.holder, vigil.trusted, renew=vigil.renew).run()
+            await make_walker(crawler.app, crawl, lease.fence, vigil.trusted, renew=vigil.renew).run()
     assert site.asked == []
 
 
@@ -399,7 +399,7 @@ async def test_the_number_of_urls_in_a_commit_is_limited(crawler: Crawler) -> No
         [lease] = await crawler.app.queue.lease("test", ["crawl"], ["shared"], 1)
         weighing = Weighing(crawler.app.stores.frontier)
         app = altered(crawler.app, frontier=weighing)
-        assert await make_walker(app, crawl, lease.holder, lambda: True).run() == "drained"
+        assert await make_walker(app, crawl, lease.fence, lambda: True).run() == "drained"
     seen = await crawler.app.crawls.get(crawl.id)
     assert (seen.counts.pages, seen.counts.skipped) == (11, {"depth": 70_000})
     assert max(weighing.weights) < MOST_URLS + 7000

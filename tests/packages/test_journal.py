@@ -1,4 +1,4 @@
-"""What can be read of a real crawl's way: the engine tells it, in the commits that it makes anyway."""
+"""The journal of a real crawl: the engine writes it in the commits that it makes anyway."""
 
 from shoal.crawl.lifecycle.crawls import CrawlStatus
 from tests.packages.conftest import Answer, Crawler, ScriptedSite, html, serving

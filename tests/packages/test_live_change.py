@@ -27,7 +27,7 @@ async def changed_between(crawler: Crawler, site: ScriptedSite, change: CrawlCha
     site.late[FIRST] = "/the change"
     crawl = await crawler.submit(site, concurrency=1, **config)
     [lease] = await crawler.app.queue.lease("test", ["crawl"], ["shared"], 1)
-    walker = make_walker(crawler.app, crawl, lease.holder, lambda: True)
+    walker = make_walker(crawler.app, crawl, lease.fence, lambda: True)
     apply = LiveOptions.apply
 
     def applied(options: LiveOptions, changed: Crawl) -> WindowSize:

@@ -1,4 +1,4 @@
-"""What a crawl reads beyond the facts of its pages, when it is asked to. The real engine on both stores."""
+"""Optional facts (rules, hooks, details) that a crawl extracts on request. The real engine on both stores."""
 
 import sys
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""What was not as it should be on a page that was read all the same: kept with it, said of it, counted."""
+"""Page flags: defects of a page that was read nevertheless are stored, shown and counted."""
 
 from shoal.audit.overview import Overview
 from shoal.extract.flags import PageFlag

@@ -13,7 +13,7 @@ from shoal.app import App, opened
 from shoal.base.errors import InvalidInput
 from shoal.base.ids import JobId, new_id
 from shoal.base.signals import Signals
-from shoal.hosts.throttle import HostNews
+from shoal.hosts.throttle import HostUpdate
 from shoal.page_jobs.batch import UNREADABLE, PageJobBatch, PutOff
 from shoal.page_jobs.group import Group, GroupConfig, GroupState
 from shoal.page_jobs.result import Result, ResultDelivery
@@ -53,7 +53,7 @@ async def work_off(app: App, jobs: PageJobBatch, group: Group, size: int = 10) -
 
 
 async def fetch(app: App, *urls: str, **more: Any) -> dict[str, Result]:
-    """What each URL gave, after all of its attempts."""
+    """Fetch the URLs as page jobs and return the result of each after its last attempt."""
     jobs = page_job_runner(app)
     try:
         group = await app.page_jobs.groups.make(GroupConfig.read({"urls": list(urls), **more}))
@@ -120,7 +120,7 @@ async def test_a_page_that_answers_503_is_tried_again_when_it_asks_for_it_and_ho
     first, second = [at for path, at in zip(site.asked, site.moments, strict=True) if path == "/busy"]
     assert second - first >= 1.0
     assert all(at < second for path, at in zip(site.asked, site.moments, strict=True) if path != "/busy")
-    assert (await app.database.read(lambda tx: tx.one("host_standings", numbers=[1])))["held_until"] == 0  # type: ignore[index]
+    assert (await app.database.read(lambda tx: tx.one("host_states", numbers=[1])))["held_until"] == 0  # type: ignore[index]
 
 
 async def test_what_robots_forbid_is_not_fetched(app: App) -> None:
@@ -241,7 +241,7 @@ async def test_a_job_of_a_later_version_fails_with_its_reason(app: App, payload:
 
 
 class LaterSpec(PageSpec, frozen=True, kw_only=True):
-    """What a later version may keep with a group."""
+    """A group spec as a later version may store it."""
 
     of_a_later_version: bool = True
 
@@ -318,8 +318,8 @@ async def test_a_job_whose_redirect_leads_to_a_host_that_is_held_is_put_off(app:
         try:
             await fetch(app, f"{there.url}/first")
             number = (await app.database.run(lambda tx: app.stores.hosts.numbers(tx, [there.url])))[there.url]
-            held = {number: HostNews(there.url, status=429, hold=100_000_000, first=1, most=1)}
-            await app.database.run(lambda tx: app.stores.hosts.hear(tx, held))
+            held = {number: HostUpdate(there.url, status=429, hold=100_000_000, first=1, most=1)}
+            await app.database.run(lambda tx: app.stores.hosts.record(tx, held))
             await app.page_jobs.groups.make(GroupConfig.read({"urls": [f"{here.url}/a"]}))
             [lease] = await jobs.settle([], "w1", 1)
             put_off = await jobs.run(lease)

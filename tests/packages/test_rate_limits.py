@@ -1,4 +1,4 @@
-"""What a crawl does when a host asks it to wait, or is slow: the real engine on both stores."""
+"""Rate limits of hosts that ask a crawl to wait, or are slow: the real engine on both stores."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -12,7 +12,7 @@ from shoal.base.database import Tx, Work
 from shoal.base.errors import BackendUnavailable
 from shoal.base.signals import Signal, Signals
 from shoal.crawl.states import CrawlState
-from shoal.hosts.throttle import HostHeld, HostNews
+from shoal.hosts.throttle import HostHeld, HostUpdate
 from shoal.runners import make_walker
 from shoal.settings_loader import load
 from tests.packages.conftest import CLOCK, Answer, Crawler, ScriptedSite, altered, html, serving
@@ -108,7 +108,7 @@ async def oversee(
     [lease] = await crawler.app.queue.lease("test", ["crawl"], ["shared"], 1)
     overseen = Overseen(crawler.app, throttle, first)
     app = altered(crawler.app, database=overseen)
-    walker = make_walker(app, crawl, lease.holder, lambda: True)
+    walker = make_walker(app, crawl, lease.fence, lambda: True)
     overseen.stalled = walker.stalled_for
     assert await walker.run() == "drained"
     return overseen
@@ -287,7 +287,7 @@ async def test_a_host_that_others_may_ask_sooner_does_not_make_us_take_it_again_
     async def hold() -> None:
         async def commit(tx: Tx) -> None:
             [host] = (await crawler.app.stores.hosts.numbers(tx, [site.url])).values()
-            await crawler.app.stores.hosts.hear(tx, {host: HostNews(site.url, 429, hold=300_000, first=1, most=1)})
+            await crawler.app.stores.hosts.record(tx, {host: HostUpdate(site.url, 429, hold=300_000, first=1, most=1)})
 
         await crawler.app.database.run(commit)
 

@@ -414,7 +414,7 @@ async def test_links_of_unchanged_pages_go_into_several_commits_if_they_are_many
         weighing = Weighing(crawler.app.stores.frontier)
         [lease] = await crawler.app.queue.lease("test", ["crawl"], ["shared"], 1)
         app = altered(crawler.app, frontier=weighing)
-        assert await make_walker(app, crawl, lease.holder, lambda: True).run() == "drained"
+        assert await make_walker(app, crawl, lease.fence, lambda: True).run() == "drained"
     second = await crawler.app.crawls.get(crawl.id)
     assert (second.counts.pages, second.counts.not_modified) == (841, 841)
     assert set(await crawler.pages(second)) == set(await crawler.pages(first))

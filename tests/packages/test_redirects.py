@@ -47,7 +47,7 @@ async def crawl_both(crawler: Crawler, site: ScriptedSite, other: ScriptedSite, 
 
 
 def is_exact(crawler: Crawler, seen: CrawlStatus) -> bool:
-    """Whether the crawl is complete, and its books add up."""
+    """Return whether the crawl is complete, and its books add up."""
     books = ledger.read(str(crawler.app.settings.database.url), seen.crawl.id)
     failed = [page["url"] for page in books.pages]
     assert ledger.violations(books, ledger.Expected(failed=failed, state="whatever")) == []
@@ -280,7 +280,7 @@ async def test_several_walkers_fetch_each_target_once(crawler: Crawler) -> None:
     async with serving(site_of(pages)) as site:
         crawl = await crawler.submit(site, workers=3, concurrency=3)
         leases = await crawler.app.queue.lease("test", ["crawl"], ["shared"], 3)
-        walkers = [make_walker(crawler.app, crawl, lease.holder, lambda: True) for lease in leases]
+        walkers = [make_walker(crawler.app, crawl, lease.fence, lambda: True) for lease in leases]
         await asyncio.gather(*[walker.run() for walker in walkers])
         seen = await crawler.app.crawls.get(crawl.id)
     assert {path: site.times(path) for path in pages} == dict.fromkeys(pages, 1)

@@ -1,4 +1,5 @@
-"""What is refused by rule: the crawl's record says that it was, operators learn which address, nothing is touched."""
+"""Blocked addresses (SSRF protection): the page record says that the request was blocked, operators see the address,
+and no connection is made."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""How a host's robots.txt is asked for: what an answer means, how long it is kept, what stands in without one."""
+"""Fetching robots.txt: the meaning of each response, how long it is cached, and what applies without one."""
 
 import asyncio
 import itertools
@@ -184,7 +184,7 @@ async def test_a_host_that_asks_us_to_wait_with_its_robots_is_held(bench: Bench)
     async with serving(site((503, {"Retry-After": "600"}, ""))) as host:
         assert (await bench.rules(host)).state is RobotsState.UNREACHABLE
         numbers = await bench.database.run(lambda tx: SqlHostStore().numbers(tx, [host.url]))
-        standings = await bench.database.read(lambda tx: SqlHostStore().standings(tx, numbers.values()))
+        standings = await bench.database.read(lambda tx: SqlHostStore().states(tx, numbers.values()))
     assert [stands.held_for for stands in standings.values()] == [pytest.approx(600, abs=5)]
     [held] = [told for told in bench.told if isinstance(told, HostHeld)]
     assert (held.origin, held.status, held.why) == (host.url, 503, "retry_after")
@@ -204,7 +204,7 @@ async def learned(gate: RobotsCheck, url: Url) -> RobotsAnswer:
 
 
 async def test_a_gate_has_room_for_so_many_rules_and_asks_again_for_the_rest(bench: Bench) -> None:
-    gate = RobotsCheck(bench.desk, room=5)
+    gate = RobotsCheck(bench.desk, capacity=5)
     two_rules = (200, {}, "User-agent: *\nDisallow: /a\nDisallow: /b\n")
     async with AsyncExitStack() as stack:
         hosts = [await stack.enter_async_context(serving(site(two_rules))) for _ in range(3)]
@@ -254,7 +254,7 @@ async def test_a_gate_tells_that_the_store_did_not_give_the_rules() -> None:
             raise BackendUnavailable("the store", "the cable was cut", "plug it in")
 
     told: list[tuple[str, str]] = []
-    gate = RobotsCheck(Away(), stumbled=lambda home, error: told.append((home, error.code)))
+    gate = RobotsCheck(Away(), on_store_error=lambda home, error: told.append((home, error.code)))
     assert await learned(gate, Url("http://example.org/x")) is RobotsAnswer.UNREACHABLE
     assert told == [("http://example.org", BackendUnavailable.code)]
     gate.close()

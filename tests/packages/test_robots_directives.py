@@ -1,4 +1,4 @@
-"""What pages say to robots about themselves and their links: in their head, in headers, at a link."""
+"""Robots directives of pages: in the head, in response headers, and on links."""
 
 import pytest
 

@@ -404,12 +404,12 @@ async def test_a_large_sitemap_goes_into_several_commits_and_a_kill_between_them
         [lease] = await crawler.app.queue.lease("test", ["crawl"], ["shared"], 1)
         fatal = Fatal(crawler.app.stores.frontier, 3)
         app = altered(crawler.app, frontier=fatal)
-        fatal.walking = asyncio.create_task(make_walker(app, crawl, lease.holder, lambda: True).run())
+        fatal.walking = asyncio.create_task(make_walker(app, crawl, lease.fence, lambda: True).run())
         with pytest.raises(asyncio.CancelledError):
             await fatal.walking
         found = await crawler.app.crawls.get(crawl.id)
         assert 0 < found.counts.skipped["excluded"] < 360
-        assert await make_walker(crawler.app, crawl, lease.holder, lambda: True).run() == "drained"
+        assert await make_walker(crawler.app, crawl, lease.fence, lambda: True).run() == "drained"
     seen = await crawler.app.crawls.get(crawl.id)
     assert (seen.counts.pages, seen.counts.skipped) == (41, {"excluded": 360})
     assert max(fatal.weights) < 50 + 20

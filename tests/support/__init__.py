@@ -1,1 +1,1 @@
-"""What tests, benchmarks and chaos runs stand on: real servers now, sites and checkers beside them."""
+"""Support code for tests, benchmarks and chaos runs: real servers, test sites and checkers."""

@@ -21,7 +21,8 @@ _ZERO_WIDTH = (sre.AT, sre.ASSERT, sre.ASSERT_NOT)
 
 
 def suspicions(pattern: "re.Pattern[Any]") -> list[str]:
-    """What makes a pattern suspicious, in words; nothing if it is provably linear from each place it starts at."""
+    """Describe why a pattern may backtrack; return an empty list if it is provably linear from each starting
+    position."""
     text = pattern.pattern.decode("latin-1") if isinstance(pattern.pattern, bytes) else pattern.pattern
     flags = pattern.flags & ~re.UNICODE if isinstance(pattern.pattern, bytes) else pattern.flags
     return list(dict.fromkeys(_in_sequence(list(parser.parse(text, flags & ~re.DEBUG)), flags)))
@@ -38,7 +39,7 @@ def _in_sequence(items: list[Item], flags: int) -> Iterator[str]:
 
 
 def _meets(chars: Chars, items: list[Item], flags: int) -> bool:
-    """Whether a repetition of these characters can run into another one of the same, in what follows it."""
+    """Return whether a repetition of these characters can run into another one of the same, in what follows it."""
     for item in _flat(items):
         op, value = item
         if _is_unbounded(item) and chars & _chars([item], flags):
@@ -99,7 +100,8 @@ def _is_mandatory(item: Item) -> bool:
 
 
 def _is_separated(body: list[Item], flags: int) -> bool:
-    """Whether each round begins with a character that nothing else in it can match: then rounds cannot be cut anew."""
+    """Return whether each round begins with a character that nothing else in it can match: then rounds cannot be cut
+    anew."""
     head, *rest = body
     return head[0] in (sre.LITERAL, sre.IN) and not _chars([head], flags) & _chars(rest, flags)
 

@@ -1,4 +1,4 @@
-"""How hard tests that try many cases try: as hard as a run of everything can afford, or as hard as somebody asks."""
+"""The number of cases that randomised tests try: the usual number times SHOAL_TEST_EFFORT."""
 
 import os
 

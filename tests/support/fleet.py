@@ -124,7 +124,7 @@ class Fleet:
 
     @property
     def port(self) -> int:
-        """Where the controller listens."""
+        """Return the port on which the controller listens."""
         return self._port
 
     def controller(self, workers: int = 0) -> Shoal:

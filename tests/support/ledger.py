@@ -125,13 +125,13 @@ class Books:
 
     @property
     def ends(self) -> list[str | None]:
-        """How the grants of the crawl's jobs ended, job by job, in their order."""
+        """Return how the grants of the crawl's jobs ended, job by job, in order."""
         return [grant["ended"] for grant in self.grants]
 
 
 @dataclass(frozen=True, slots=True)
 class Expected:
-    """What a crawl should have come to."""
+    """The expected outcome of a crawl."""
 
     urls: Collection[str] | None = None  # exactly these pages; None: whatever they are
     failed: Collection[str] = ()  # pages that may have an error; every other one is innocent
@@ -173,7 +173,7 @@ def check(store_url: str, crawl_id: str, expected: Expected | None = None) -> li
 
 
 def open_jobs(store_url: str) -> int:
-    """How many jobs have not ended."""
+    """Return how many jobs have not ended."""
     [row] = _read(store_url, {"open": "SELECT count(*) AS number FROM job WHERE finished_at IS NULL"})["open"]
     return int(row["number"])
 
@@ -211,7 +211,7 @@ def _results_of(job: Row, grants: list[Row], results: list[Row], events: list[st
 
 
 def can_be_written(store_url: str) -> bool:
-    """Whether nobody holds a lock that the end of a lease would have to wait for. Changes nothing."""
+    """Return whether nobody holds a lock that the end of a lease would have to wait for. Changes nothing."""
     return _sqlite_is_free(store_url) if store_url.startswith("sqlite") else _postgres_is_free(store_url)
 
 
@@ -294,7 +294,7 @@ def _sitemaps_are_settled(books: Books) -> Iterator[str]:
 
 
 def _targets_of_redirects_are_whole(books: Books) -> Iterator[str]:
-    """What was fetched via another URL says via which, and is stored nowhere else."""
+    """Check that a redirect target names the URL that led to it and is stored only once."""
     fates = {_key(fate): fate["fate"] for fate in books.fates}
     targets = {_key(target): target for target in books.targets}
     pages = {_key(page) for page in books.pages}

@@ -35,7 +35,7 @@ class PlainPages:
         return lease
 
     async def settle(self, results: Sequence[Lease], holder: str, want: int) -> list[Lease]:
-        moves = [states.finish(lease.holder.job_id, lease.holder.epoch) for lease in results]
+        moves = [states.finish(lease.fence.job_id, lease.fence.epoch) for lease in results]
         turned = await self._queue.finish_and_lease(moves, LeaseRequest(holder, ["page"], self._lanes), want)
         self.commits.append(len(results))
         return turned.leases

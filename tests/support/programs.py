@@ -42,7 +42,7 @@ class Program:
 
 @dataclass(frozen=True)
 class Identity:
-    """Who servers run as: PostgreSQL refuses root, and the others do not need it. Zero: whoever we are."""
+    """The user that servers run as: PostgreSQL refuses root, and the others do not need it. Zero: the current user."""
 
     uid: int
     gid: int

@@ -1,7 +1,7 @@
-"""What a queue should do, in memory: the job machine as the design tells it, without a store and without anybody else.
+"""An in-memory model of the queue: the job state machine without a store and without concurrency.
 
-A test does the same to this and to a real queue, and compares all rows. Times are microseconds of a clock that stands
-still between two steps, so that everything can be compared exactly.
+A test applies the same operations to the model and to a real queue, and compares all rows. Times are microseconds of a
+clock that stands still between two steps, so that everything can be compared exactly.
 """
 
 from collections.abc import Callable, Collection, Iterator
@@ -200,7 +200,7 @@ class QueueModel:
         return len(lost)
 
     def violations(self) -> Iterator[str]:
-        """What no order of things may bring about; said of the model, so that the model is no excuse."""
+        """Return the invariants that the model itself violates, so that a wrong model does not hide an error."""
         keys = [job.key for job in self.jobs.values() if job.live and job.key is not None]
         if len(keys) != len(set(keys)):
             yield f"a key is live twice: {keys}"
@@ -211,7 +211,7 @@ class QueueModel:
                 yield f"{job.id} was finished twice"
 
     def _ripen(self) -> bool:
-        """Whether there were jobs whose time has come and that did not stand in line yet."""
+        """Return whether there were jobs whose time has come and that did not stand in line yet."""
         ripe = [job for job in self.jobs.values() if job.state == "pending" and job.not_before <= self.now]
         new = [job for job in ripe if not job.due]
         for job in new:

@@ -16,7 +16,7 @@ START_SECONDS = 60
 
 
 class Replayed(NamedTuple):
-    """What the archive answers for a URL."""
+    """The response that the archive has for a URL."""
 
     status: int
     fields: dict[str, str]

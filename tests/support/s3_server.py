@@ -42,8 +42,8 @@ def signature(secret: str, method: str, path: str, query: str, fields: dict[str,
 
 
 class ObjectStore:
-    """What is in the bucket, and how it answers. `failing`: that many requests get a 503 first;
-    `refusing`: what requests of a method get."""
+    """A bucket with its objects and the faults it simulates. `failing`: that many requests get a 503 first; `refusing`:
+    what requests of a method get."""
 
     def __init__(self, bucket: str) -> None:
         self.bucket = bucket

@@ -105,7 +105,7 @@ class Schemas:
         return urlunsplit(parts._replace(netloc=f"{name}:{password}@{place}", query=f"search_path={name}"))
 
     async def _renew(self, schema: Schema) -> bool:
-        """Whether it is as new; if not, it is gone."""
+        """Return whether it is as new; if not, it is gone."""
         ask = await self._ask()
         while await ask.fetchval(END_OTHERS, schema.name):  # noqa: ASYNC110 (the server tells nobody when one is gone)
             await asyncio.sleep(PAUSE_SECONDS)

@@ -78,12 +78,12 @@ class Site:
 
     @property
     def pages_asked(self) -> int:
-        """How many different pages were asked for so far."""
+        """Return how many different pages were asked for so far."""
         return len(self._distinct)
 
     @property
     def pages_answered(self) -> int:
-        """How many different pages were sent so far."""
+        """Return how many different pages were sent so far."""
         return len(self._answered)
 
     def call_at(self, path: str, call: Callable[[], None]) -> None:

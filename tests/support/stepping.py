@@ -45,7 +45,7 @@ class _Turn:
 
 
 class Schedule:
-    """Who goes next. `patience`: how long an actor may be on its way; None if it always comes back."""
+    """The order in which actors proceed. `patience`: how long an actor may take; None if it always returns."""
 
     def __init__(self, seed: int, patience: float | None = None) -> None:
         self.dice = random.Random(seed)

@@ -35,7 +35,7 @@ class Work:
     seen: int = 0
 
     def let_move(self, pages: int) -> None:
-        """So many more pages are answered; whoever wants another one waits for it, and may die waiting."""
+        """Answer this many more pages; further requests wait, and their workers may die while waiting."""
         self.seen = self.site.pages_answered
         self.site.allowed = self.seen + pages
 

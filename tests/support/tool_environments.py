@@ -14,7 +14,7 @@ INSTALL_SECONDS = 600
 
 
 def environment(name: str) -> Path:
-    """Where the packages of `<name>.lock` are installed."""
+    """Return the folder in which the packages of `<name>.lock` are installed."""
     lock = Path(__file__).with_name(f"{name}.lock")
     home = ROOT / ".venv" / f"{name}-{hashlib.sha256(lock.read_bytes()).hexdigest()[:12]}"
     if not home.exists():

@@ -18,7 +18,7 @@ FOREIGN = re.compile(r"expected|input should|`\$|valid (string|integer|number|li
 
 
 def refusals(field: str) -> list[str]:
-    """What each odd value of a field is answered, where it is not taken."""
+    """Return the error message for each invalid value of a field."""
     found = []
     for value in ODD:
         for judge in (read_config, lambda values: parse(CrawlConfig, orjson.dumps(values))):

@@ -51,9 +51,9 @@ def settled(task: FrontierTask) -> Settled:
 
 
 def test_it_takes_what_the_window_and_the_next_commit_need(batch: BatchBuilder) -> None:
-    assert batch.room() == WINDOW + 3
+    assert batch.capacity() == WINDOW + 3
     batch.take(tasks(5))
-    assert (batch.held, batch.room()) == (5, 2)
+    assert (batch.held, batch.capacity()) == (5, 2)
 
 
 def test_a_url_is_held_until_a_commit_takes_its_result(batch: BatchBuilder) -> None:
@@ -68,9 +68,9 @@ def test_a_url_is_held_until_a_commit_takes_its_result(batch: BatchBuilder) -> N
 def test_nothing_else_is_taken_while_a_suspect_is_held(batch: BatchBuilder) -> None:
     [suspect] = tasks(1, crashes=SUSPECT_FROM)
     batch.take([suspect])
-    assert batch.room() == 0
+    assert batch.capacity() == 0
     batch.add(settled(suspect))
-    assert batch.room() > 0
+    assert batch.capacity() > 0
 
 
 def test_a_commit_without_results_is_due_after_the_longest_silence(batch: BatchBuilder) -> None:
@@ -120,4 +120,4 @@ def test_after_an_outage_nothing_is_held(batch: BatchBuilder) -> None:
     batch.take(taken)
     batch.add(settled(taken[0]))
     batch.forget()
-    assert (batch.held, batch.pending.settled, batch.room()) == (0, [], WINDOW + 3)
+    assert (batch.held, batch.pending.settled, batch.capacity()) == (0, [], WINDOW + 3)

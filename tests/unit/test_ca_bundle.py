@@ -1,4 +1,4 @@
-"""Which certificate authorities are believed."""
+"""The certificate authorities that are trusted."""
 
 from pathlib import Path
 

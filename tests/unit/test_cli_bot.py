@@ -54,7 +54,7 @@ async def _run(policy_id: str, *prices: int) -> None:
             await app.queue.enqueue([NewJob(JobId(f"job_{place}"), "page", None, payload)])
             [lease] = await app.queue.lease("w1", ["page"], ["shared"], 1)
             result = Result(Status.SUCCESS, "https://example.com/", 1, data={"price": price}, html_hash=f"h{price}")
-            await app.page_jobs.ingest.settle("w1", [ResultDelivery(lease.holder, result)])
+            await app.page_jobs.ingest.settle("w1", [ResultDelivery(lease.fence, result)])
 
 
 def test_what_a_policy_gave_and_what_changed_is_shown(capsys: pytest.CaptureFixture[str]) -> None:

@@ -36,7 +36,7 @@ async def _submit(*ids: str) -> None:
 
 
 def told(capsys: pytest.CaptureFixture[str], *words: str) -> Any:
-    """What a command says as JSON."""
+    """Run a command with `--json` and return its output."""
     assert main(["crawls", *words, "--json"]) == 0
     return json.loads(capsys.readouterr().out)
 

@@ -40,7 +40,7 @@ async def _with_app(work: Any) -> Any:
 
 
 def told(capsys: pytest.CaptureFixture[str], *words: str) -> Any:
-    """What a command says as JSON."""
+    """Run a command with `--json` and return its output."""
     assert main(["jobs", *words, "--json"]) == 0
     return json.loads(capsys.readouterr().out)
 
@@ -131,6 +131,6 @@ def test_a_replayed_job_can_be_leased(capsys: pytest.CaptureFixture[str]) -> Non
 
     async def lease(app: App) -> list[str]:
         leases = await app.queue.lease("w", ["page"], ["shared"], 5)
-        return [one.holder.job_id for one in leases]
+        return [one.fence.job_id for one in leases]
 
     assert sorted(asyncio.run(_with_app(lease))) == ["job_failed", "job_waits"]

@@ -1,4 +1,4 @@
-"""What the API says, as people read it."""
+"""API responses formatted for people."""
 
 from typing import Any
 

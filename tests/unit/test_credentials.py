@@ -12,7 +12,7 @@ from shoal.crawl.crawl import CrawlConfig, shown_config
 from shoal.crawl.credentials import cookies_for, hidden, hides
 from shoal.egress.custom_headers import LONGEST_HEADER, MOST_HEADERS, split
 from shoal.fetch.cookies import CookieJar
-from shoal.fetch.crawl_headers import CrawlHeaders, homes_of
+from shoal.fetch.crawl_headers import CrawlHeaders, seed_origins
 from shoal.local.crawl_request import read_config
 
 SEED = "https://a.example/"
@@ -97,7 +97,7 @@ def headers(given: dict[str, str], *seeds: str, cookies: list[dict[str, Any]] | 
     public, secret = split(given)
     urls = [Url(seed) for seed in seeds]
     jar = CookieJar(FakeClock(), cookies_for(config(cookies=cookies or []).cookies, urls))
-    return CrawlHeaders(public, jar, secret, homes_of(urls))
+    return CrawlHeaders(public, jar, secret, seed_origins(urls))
 
 
 def test_only_the_origins_of_the_seeds_see_a_header_that_may_be_a_secret() -> None:

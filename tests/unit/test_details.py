@@ -1,4 +1,4 @@
-"""What is kept of a page for analyses: all of it, within bounds, whatever the page is made of."""
+"""The details of a page stored for analyses: complete, bounded, and robust against any content."""
 
 import re
 import time

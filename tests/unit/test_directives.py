@@ -1,4 +1,4 @@
-"""What pages say to robots in their head and in their headers."""
+"""Robots directives in the head of a page and in its response headers."""
 
 import pytest
 from hypothesis import given

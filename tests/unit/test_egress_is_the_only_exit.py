@@ -112,7 +112,7 @@ class _Running(ast.NodeTransformer):
 
 
 def names_in(node: ast.AST) -> list[str]:
-    """What a piece of code imports, calls, or is made of; a module may also be imported by a text that names it."""
+    """Return the names that a piece of code imports, calls or uses, including modules imported by a string."""
     if isinstance(node, ast.Import):
         return [alias.name for alias in node.names]
     if isinstance(node, ast.ImportFrom):

@@ -99,7 +99,7 @@ async def test_a_name_without_an_address_is_a_failure() -> None:
 async def test_a_name_server_that_does_not_answer_is_given_up() -> None:
     names = Names({"slow.test": ("192.0.2.1",)})
     names.gate.clear()
-    resolver = Resolver(SystemClock(), lookup=names, patience=timedelta(milliseconds=20))
+    resolver = Resolver(SystemClock(), lookup=names, timeout=timedelta(milliseconds=20))
     answer = await ask(resolver, "slow.test")
     assert isinstance(answer, Failure)
     assert answer.retryable

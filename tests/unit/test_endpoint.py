@@ -75,7 +75,7 @@ def scope_of(method: str, path: str, query: str = "", headers: dict[str, str] | 
 async def call(
     method: str, path: str, query: str = "", body: bytes = b"", headers: dict[str, str] | None = None
 ) -> Any:
-    """What the endpoint answers, or raises."""
+    """Call the endpoint; return its response, or raise its error."""
     scope = scope_of(method, path, query, headers) | {"app": Starlette()}
     [(route, found)] = [(one, one.matches(scope)) for one in ROUTES if one.matches(scope)[0].value == 2]
     assert isinstance(route, EndpointRoute)

@@ -152,10 +152,10 @@ async def test_an_output_has_its_name_only_when_it_is_complete(tmp_path: Path) -
     await outputs.open(CRAWL, FETCHED_AT, Limits())
     await outputs.write([full_page(), page()], NO_BODIES)
     assert names_in(tmp_path) == ["a.csv.part", "a.jsonl.part"]
-    assert outputs.whereabouts == [f"{name}.part" for name in names]
+    assert outputs.locations == [f"{name}.part" for name in names]
     await outputs.complete()
     assert names_in(tmp_path) == ["a.csv", "a.jsonl"]
-    assert outputs.whereabouts == names
+    assert outputs.locations == names
     assert len((tmp_path / "a.jsonl").read_text().splitlines()) == 2
 
 
@@ -214,7 +214,7 @@ def test_a_place_that_cannot_be_written_is_refused_before_anything_is_crawled(tm
 
 
 def synced(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """What is made durable from now on, by its path, or its name at that time."""
+    """Record every path that is synced to disk from now on, under its name at that time."""
     paths: list[str] = []
     fsync = os.fsync
 

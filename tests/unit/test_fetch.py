@@ -1,4 +1,4 @@
-"""What a fetch makes of an answer: when a body is looked at, and that nothing it says is left without an outcome."""
+"""The outcome of a fetch: when a body is read, and that every response leads to an outcome."""
 
 import asyncio
 import gzip

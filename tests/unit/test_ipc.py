@@ -11,7 +11,7 @@ LEASE = Lease(Fence(JobId("job_1"), 2), "crawl", "crl_1", "{}", 1, 3, 0, 0.5, 60
 
 MESSAGES = [
     Work(LEASE),
-    Leave("shutdown", patient=True),
+    Leave("shutdown", finish_first=True),
     Configure(3, slots=8, leasing=False),
     HandBack("draining"),
     Nudge(),

@@ -387,4 +387,4 @@ def test_every_metric_is_shoals_and_two_processes_share_nothing() -> None:
 
 
 def test_every_signal_that_is_counted_is_worded() -> None:
-    assert set(Metrics().heard) <= set(WORDS)
+    assert set(Metrics().handlers) <= set(WORDS)

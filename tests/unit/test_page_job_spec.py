@@ -1,4 +1,4 @@
-"""What a page job may ask for, and the sentences that refuse the rest."""
+"""Valid page job options, and the error messages for invalid ones."""
 
 from ipaddress import ip_network
 from typing import Any

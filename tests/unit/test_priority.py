@@ -1,4 +1,4 @@
-"""How much a job matters: the sum of what each rule gives, kept within bounds, with its parts."""
+"""The priority of a job: the sum of the points of all rules, within bounds, with its parts."""
 
 from pathlib import Path
 from typing import Any

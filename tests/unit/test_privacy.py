@@ -1,4 +1,4 @@
-"""Who may read what Shoal keeps: its owner, and nobody is surprised by what others may."""
+"""File permissions: stored data is readable by its owner only, and any wider access is reported."""
 
 import os
 import tempfile

@@ -1,4 +1,4 @@
-"""What a person is told of a crawl: progress while it goes, the summary at its end."""
+"""The output of a crawl on the command line: progress while it runs, and the summary at its end."""
 
 import os
 import sys
@@ -100,15 +100,15 @@ def test_what_failed_counts_as_to_be_tried_again_until_it_was() -> None:
 
 def test_plain_progress_is_one_line_whenever_there_is_news(capsys: pytest.CaptureFixture[str]) -> None:
     lines = PlainLines()
-    for standing in (STANDING, replace(STANDING, elapsed=30.0), replace(STANDING, pages=1300)):
-        lines.show(standing)
+    for snapshot in (STANDING, replace(STANDING, elapsed=30.0), replace(STANDING, pages=1300)):
+        lines.show(snapshot)
     out, err = capsys.readouterr()
     assert out == ""
     assert [line.split()[0] for line in err.splitlines()] == ["1,234", "1,300"]
 
 
 def read_up_to(mark: str, master: int) -> str:
-    """What was written to a terminal that is still open: one that is closed may forget what nobody has read yet."""
+    """Return what was written to a terminal that is still open; a closed one may discard unread output."""
     found = b""
     while mark.encode() not in found:
         found += os.read(master, 100_000)

@@ -1,4 +1,4 @@
-"""Which fetches are retried, how often, and after how long."""
+"""Retries of failed fetches: which, how often, and after how long."""
 
 from datetime import timedelta
 
@@ -117,8 +117,8 @@ def test_each_wait_doubles_and_jitter_only_adds() -> None:
     assert [FOUR.again_in(before, answered(500)) for before in range(3)] == [1_000_000, 2_000_000, 4_000_000]
     latest = Retries(4, timedelta(seconds=1), jitter=lambda: 1)
     assert latest.again_in(1, answered(500)) == int(2_000_000 * (1 + JITTER))
-    patient = Retries(20, timedelta(seconds=1), jitter=lambda: 0)
-    assert patient.again_in(18, answered(500)) == LONGEST / timedelta(microseconds=1)
+    finish_first = Retries(20, timedelta(seconds=1), jitter=lambda: 0)
+    assert finish_first.again_in(18, answered(500)) == LONGEST / timedelta(microseconds=1)
 
 
 @pytest.mark.parametrize(

@@ -18,10 +18,10 @@ from shoal.crawl.frontier.rotation import (
 from shoal.crawl.frontier.values import FrontierTask
 from shoal.crawl.store import HostRate
 from shoal.fetch.redirect_chain import RedirectChain
-from shoal.hosts.rate import HostStanding, SlotRequest, SlotsGranted
+from shoal.hosts.rate import HostState, SlotRequest, SlotsGranted
 
 FREE = HostRate(timedelta(0))
-WARY = HostStanding(is_wary=True)
+WARY = HostState(is_recovering=True)
 
 
 def task(host: int, seq: int) -> FrontierTask:
@@ -32,12 +32,12 @@ def tasks(host: int, *places: int) -> list[FrontierTask]:
     return [task(host, place) for place in places]
 
 
-def candidate(host: int, standing: HostStanding | None = None, pages: int = 0) -> HostCandidate:
-    return HostCandidate(host, f"http://h{host}", standing or HostStanding(), pages)
+def candidate(host: int, state: HostState | None = None, pages: int = 0) -> HostCandidate:
+    return HostCandidate(host, f"http://h{host}", state or HostState(), pages)
 
 
 def claimed(host: int, by: str | None = None, overdue: float = 0.0) -> HostCandidate:
-    return HostCandidate(host, f"http://h{host}", HostStanding(), claimed_by=by, overdue=overdue)
+    return HostCandidate(host, f"http://h{host}", HostState(), claimed_by=by, overdue=overdue)
 
 
 def shares(rotation: Rotation) -> dict[int, int]:
@@ -127,14 +127,14 @@ def test_a_host_with_a_delay_gives_what_fits_into_its_slots() -> None:
 
 
 def test_a_host_that_is_busy_for_long_gives_nothing_and_is_looked_at_before_its_slot() -> None:
-    rotation = Rotation([candidate(1, HostStanding(busy_for=5.0))], HostRate(timedelta(seconds=1)), 20)
+    rotation = Rotation([candidate(1, HostState(busy_for=5.0))], HostRate(timedelta(seconds=1)), 20)
     assert shares(rotation) == {}
     [batch] = rotation.batches
     assert (batch.look_again_in, batch.is_spent) == (4.0, False)
 
 
 def test_only_hosts_with_a_delay_reserve_slots() -> None:
-    slow = HostStanding(crawl_delay=0.5)
+    slow = HostState(crawl_delay=0.5)
     rotation = Rotation([candidate(1), candidate(2, slow)], FREE, 4)
     read(rotation, {1: tasks(1, 10, 11), 2: tasks(2, 20, 21)})
     assert rotation.slot_requests() == [SlotRequest(2, 2, 0.5)]
@@ -162,7 +162,7 @@ def test_a_host_that_was_granted_no_slot_keeps_its_urls_waiting() -> None:
 
 
 def test_a_host_whose_robots_txt_was_never_read_gets_one_url() -> None:
-    known, new = HostStanding(robots_known=True), HostStanding()
+    known, new = HostState(robots_known=True), HostState()
     rotation = Rotation([candidate(1, known), candidate(2, new)], HostRate(timedelta(0), probe=True), 8)
     assert shares(rotation) == {1: 4, 2: 1}
 
@@ -180,7 +180,7 @@ def test_a_wary_host_gets_one_url() -> None:
     assert shares(rotation) == {1: 1}
     read(rotation, {1: tasks(1, 10)})
     rotation.grant({})
-    assert [one.is_wary for one in rotation.tasks] == [True]
+    assert [one.is_recovering for one in rotation.tasks] == [True]
 
 
 def test_a_wary_host_with_a_url_in_flight_waits_for_the_answer() -> None:

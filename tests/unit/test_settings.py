@@ -15,7 +15,7 @@ from shoal.base.parsing import (
     LONGEST,
     Address,
     read_duration,
-    read_patience,
+    read_duration_or_inf,
     read_size,
     show_duration,
     show_size,
@@ -300,8 +300,8 @@ def test_no_password_survives_redaction(user: str, password: str, rest: str) -> 
 
 @given(st.timedeltas(min_value=timedelta(milliseconds=1), max_value=LONGEST))
 def test_a_shown_duration_reads_back_the_same(duration: timedelta) -> None:
-    assert read_patience(show_duration(duration)) == duration
-    assert read_patience(show_duration(FOREVER)) == FOREVER
+    assert read_duration_or_inf(show_duration(duration)) == duration
+    assert read_duration_or_inf(show_duration(FOREVER)) == FOREVER
 
 
 @given(st.integers(min_value=0, max_value=10**11))

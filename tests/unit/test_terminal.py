@@ -85,7 +85,7 @@ def test_lines_stay_lines() -> None:
 
 
 def test_no_command_prints_what_pages_say_by_itself() -> None:
-    """What a command prints goes through `output` or `summary`, or is worded from ids and counts."""
+    """Commands print through `output` or `summary`, or only ids and counts."""
     cli = Path(__file__).parents[2] / "src/shoal/cli"
     raw = [
         file.name

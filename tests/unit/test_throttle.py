@@ -1,4 +1,4 @@
-"""What a walker makes of the answers of its hosts, and what it makes of `Retry-After`."""
+"""The throttle tracker: how responses of hosts and `Retry-After` change the rate of a walker."""
 
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from shoal.base.clock import FakeClock
 from shoal.base.retry_after import asked_wait, parse_retry_after
-from shoal.hosts.throttle import MOST_HOSTS, HostAnswer, HostNews, ThrottleTracker
+from shoal.hosts.throttle import MOST_HOSTS, HostAnswer, HostUpdate, ThrottleTracker
 from shoal.settings import HostSettings
 
 NOW = datetime(2026, 11, 15, 12, 0, 0, tzinfo=UTC)
@@ -115,24 +115,24 @@ class Walk:
         self.watch = ThrottleTracker(HostSettings(), self.clock, **settings)
 
     def answer(self, status: int | None = 200, *, page: int = 1, attempts: int = 0, **rest: Any) -> bool:
-        return self.watch.hear(HostAnswer(HOME, HOST, page, attempts, status, **({"seconds": 0.1} | rest)))
+        return self.watch.record(HostAnswer(HOME, HOST, page, attempts, status, **({"seconds": 0.1} | rest)))
 
-    def news(self) -> HostNews | None:
-        return self.watch.news().get(HOST)
+    def updates(self) -> HostUpdate | None:
+        return self.watch.updates().get(HOST)
 
 
 def test_good_answers_are_no_news() -> None:
     walk = Walk()
-    assert not walk.watch.is_attentive
+    assert not walk.watch.counts_successes
     walk.answer()
-    assert walk.news() is None
+    assert walk.updates() is None
 
 
 def test_a_host_that_asks_us_to_wait_is_held_at_once() -> None:
     walk = Walk()
     assert walk.answer(429)
     assert walk.watch.holds(HOST)
-    news = walk.news()
+    news = walk.updates()
     assert news is not None
     assert (news.status, news.hold, news.grows, news.first, news.most) == (429, 0, True, 2_000_000, 60_000_000)
     walk.clock.jump(2.1)
@@ -144,7 +144,7 @@ def test_one_page_that_always_answers_503_holds_nothing_but_itself() -> None:
     for attempts in range(5):
         assert not walk.answer(503, attempts=attempts, retry_after="120")
         assert not walk.watch.holds(HOST)
-        news = walk.news()
+        news = walk.updates()
         assert news is not None
         assert (news.status, news.refused, news.hold) == (0, [1], 120_000_000)  # for the store, which hears others, too
         walk.clock.jump(1)
@@ -158,7 +158,7 @@ def test_three_pages_that_answer_503_within_a_minute_hold_their_host() -> None:
     walk.clock.jump(29)
     assert walk.answer(503, page=3)
     assert walk.watch.holds(HOST)
-    news = walk.news()
+    news = walk.updates()
     assert news is not None
     assert (news.status, news.refused, news.hold) == (503, [1, 2, 3], 600_000_000)
 
@@ -174,10 +174,10 @@ def test_pages_that_answered_503_longer_ago_do_not_count() -> None:
 def test_what_answers_503_during_a_hold_lengthens_it_only_with_others() -> None:
     walk = Walk()
     walk.answer(429, retry_after="60")
-    walk.news()
+    walk.updates()
     assert not walk.answer(503, page=2, retry_after="600")
     assert walk.watch.held_for(HOST) <= 60
-    news = walk.news()
+    news = walk.updates()
     assert news is not None
     assert (news.status, news.refused) == (0, [2])
 
@@ -185,22 +185,22 @@ def test_what_answers_503_during_a_hold_lengthens_it_only_with_others() -> None:
 def test_a_good_answer_before_what_is_refused_is_not_lost() -> None:
     walk = Walk()
     walk.answer(429)
-    walk.news()
+    walk.updates()
     walk.clock.jump(3)
     walk.answer(503, page=2)
     walk.answer(200, page=3)
-    news = walk.news()
+    news = walk.updates()
     assert news is not None
-    assert (news.status, news.is_well, news.refused, news.first) == (0, True, [2], 2_000_000)
+    assert (news.status, news.recovered, news.refused, news.first) == (0, True, [2], 2_000_000)
 
 
 def test_only_so_many_hosts_are_remembered_by_what_they_refused() -> None:
     walk = Walk()
     for host in range(MOST_HOSTS + 1):
         for page in (1, 2):
-            walk.watch.hear(HostAnswer(HOME, HOST + host, page, 0, 503, 0.1))
+            walk.watch.record(HostAnswer(HOME, HOST + host, page, 0, 503, 0.1))
     assert not walk.answer(503, page=3)  # the oldest host was forgotten
-    assert walk.watch.hear(HostAnswer(HOME, HOST + MOST_HOSTS, 3, 0, 503, 0.1))
+    assert walk.watch.record(HostAnswer(HOME, HOST + MOST_HOSTS, 3, 0, 503, 0.1))
 
 
 def test_the_wait_that_it_asks_for_holds_it() -> None:
@@ -208,7 +208,7 @@ def test_the_wait_that_it_asks_for_holds_it() -> None:
     walk.answer(429, retry_after="600")
     walk.clock.jump(599)
     assert walk.watch.holds(HOST)
-    news = walk.news()
+    news = walk.updates()
     assert news is not None
     assert (news.hold, news.grows) == (600_000_000, False)
 
@@ -218,20 +218,20 @@ def test_what_was_asked_before_the_hold_began_is_nothing_new() -> None:
     walk.answer(429)
     assert not walk.answer(429, page=2)
     walk.answer(200, page=3)
-    news = walk.news()
+    news = walk.updates()
     assert news is not None
-    assert (news.status, news.is_well) == (429, False)
+    assert (news.status, news.recovered) == (429, False)
     assert walk.watch.holds(HOST)
 
 
 def test_a_longer_wish_during_a_hold_counts() -> None:
     walk = Walk()
     walk.answer(429)
-    walk.news()
+    walk.updates()
     assert walk.answer(429, page=2, retry_after="30")
     walk.clock.jump(29)
     assert walk.watch.holds(HOST)
-    news = walk.news()
+    news = walk.updates()
     assert news is not None
     assert news.hold == 30_000_000
 
@@ -239,53 +239,53 @@ def test_a_longer_wish_during_a_hold_counts() -> None:
 def test_the_first_good_answer_after_a_hold_is_news_once() -> None:
     walk = Walk()
     walk.answer(429)
-    walk.news()
+    walk.updates()
     walk.clock.jump(3)
     walk.answer(200)
-    news = walk.news()
+    news = walk.updates()
     assert news is not None
-    assert news.is_well
-    assert not walk.watch.is_attentive
+    assert news.recovered
+    assert not walk.watch.counts_successes
     walk.answer(200)
-    assert walk.news() is None
+    assert walk.updates() is None
 
 
 def test_a_good_answer_before_the_next_complaint_is_not_lost() -> None:
     walk = Walk()
     walk.answer(429)
-    walk.news()
+    walk.updates()
     walk.clock.jump(3)
     walk.answer(200)
     walk.answer(429, page=2)
-    news = walk.news()
+    news = walk.updates()
     assert news is not None
-    assert (news.status, news.is_well, news.grows) == (429, True, True)
+    assert (news.status, news.recovered, news.grows) == (429, True, True)
 
 
 def test_a_server_error_is_no_good_answer() -> None:
     walk = Walk()
     walk.answer(429)
-    walk.news()
+    walk.updates()
     walk.clock.jump(3)
     walk.answer(500)
-    assert walk.news() is None
-    assert walk.watch.is_attentive
+    assert walk.updates() is None
+    assert walk.watch.counts_successes
 
 
 def test_a_host_that_the_store_calls_wary_is_well_after_a_good_answer() -> None:
     walk = Walk()
-    walk.watch.beware(HOST)
+    walk.watch.expect_recovery(HOST)
     walk.answer(200)
-    news = walk.news()
+    news = walk.updates()
     assert news is not None
-    assert news.is_well
+    assert news.recovered
 
 
 def test_a_page_that_failed_before_does_not_lengthen_the_back_off() -> None:
     """A page that always answers 429 says little about its host, which answers others."""
     walk = Walk()
     walk.answer(429, attempts=1)
-    news = walk.news()
+    news = walk.updates()
     assert news is not None
     assert not news.grows
 
@@ -294,7 +294,7 @@ def test_a_page_that_keeps_failing_with_its_host_does() -> None:
     walk = Walk()
     for attempts in range(3):
         walk.answer(429, attempts=attempts)
-        news = walk.news()
+        news = walk.updates()
         assert news is not None
         assert news.grows
         walk.clock.jump(3)
@@ -313,18 +313,18 @@ def test_the_store_says_how_long_a_hold_really_is() -> None:
 def test_what_did_not_arrive_is_told_again() -> None:
     walk = Walk()
     walk.answer(429, retry_after="600")
-    walk.news()
+    walk.updates()
     walk.watch.forget()
-    news = walk.news()
+    news = walk.updates()
     assert news is not None
     assert (news.status, news.hold) == (429, 600_000_000)
     walk.watch.learn({HOST: 600.0})
     walk.watch.forget()
-    assert walk.news() is None
+    assert walk.updates() is None
 
 
 @pytest.mark.parametrize(
-    ("first", "second", "status", "hold", "is_well"),
+    ("first", "second", "status", "hold", "recovered"),
     [
         ({"status": 429, "retry_after": "600"}, {"status": 503, "retry_after": "60"}, 429, 600, False),
         ({"status": 503, "retry_after": "60"}, {"status": 429, "retry_after": "600"}, 429, 600, False),
@@ -336,27 +336,27 @@ def test_what_did_not_arrive_is_told_again() -> None:
     ],
 )
 def test_what_did_not_arrive_is_told_with_what_came_after_it(
-    first: dict[str, Any], second: dict[str, Any], status: int, hold: int, is_well: bool
+    first: dict[str, Any], second: dict[str, Any], status: int, hold: int, recovered: bool
 ) -> None:
-    walk = Walk(ease=1.0, delay=1.0)
+    walk = Walk(latency_factor=1.0, delay=1.0)
     if first.pop("wary", False):
-        walk.watch.beware(HOST)
+        walk.watch.expect_recovery(HOST)
     walk.answer(**first)
-    walk.news()
+    walk.updates()
     walk.clock.jump(second.pop("later", 0.0))
     walk.answer(**second)
     walk.watch.forget()
-    news = walk.news()
+    news = walk.updates()
     assert news is not None
-    assert (news.status, news.hold, news.is_well) == (status, hold * 1_000_000, is_well)
+    assert (news.status, news.hold, news.recovered) == (status, hold * 1_000_000, recovered)
 
 
 def test_a_slow_host_is_told_when_it_becomes_slow_and_when_it_is_well() -> None:
-    walk = Walk(ease=1.0, delay=1.0)
+    walk = Walk(latency_factor=1.0, delay=1.0)
     told = []
     for seconds in [0.2] * 5 + [4.0] * 10 + [0.2] * 20:
         walk.answer(200, seconds=seconds)
-        news = walk.news()
+        news = walk.updates()
         if news is not None:
             told.append((news.latency or 0) / 1e6)
     assert told[-1] == 0
@@ -365,37 +365,37 @@ def test_a_slow_host_is_told_when_it_becomes_slow_and_when_it_is_well() -> None:
 
 
 def test_a_fast_host_is_never_told() -> None:
-    walk = Walk(ease=1.0, delay=1.0)
+    walk = Walk(latency_factor=1.0, delay=1.0)
     for number in range(100):
         walk.answer(200, seconds=0.01 * number)
-        assert walk.news() is None
+        assert walk.updates() is None
 
 
 def test_only_so_many_hosts_are_remembered_whether_they_are_slow_or_not() -> None:
-    walk = Walk(ease=1.0, delay=1.0)
+    walk = Walk(latency_factor=1.0, delay=1.0)
     walk.answer(200, seconds=5.0)
-    assert walk.news() is not None
+    assert walk.updates() is not None
     for other in range(MOST_HOSTS):
-        walk.watch.hear(HostAnswer(HOME, HOST + 1 + other, 1, 0, 200, 0.1))
+        walk.watch.record(HostAnswer(HOME, HOST + 1 + other, 1, 0, 200, 0.1))
     walk.answer(200, seconds=5.0)
-    assert walk.news() is not None  # as if it had never been told
+    assert walk.updates() is not None  # as if it had never been told
 
 
 def test_no_answer_in_time_counts_as_a_slow_one() -> None:
-    walk = Walk(ease=1.0, delay=1.0)
+    walk = Walk(latency_factor=1.0, delay=1.0)
     walk.answer(None, seconds=0.0, error="total_timeout")
-    news = walk.news()
+    news = walk.updates()
     assert news is not None
     assert news.latency == 10_000_000
 
 
 def test_a_host_that_stays_slow_is_told_again_before_the_store_forgets() -> None:
-    walk = Walk(ease=1.0, delay=1.0)
+    walk = Walk(latency_factor=1.0, delay=1.0)
     walk.answer(200, seconds=5.0)
-    assert walk.news() is not None
+    assert walk.updates() is not None
     walk.clock.jump(100)
     walk.answer(200, seconds=5.0)
-    assert walk.news() is None
+    assert walk.updates() is None
     walk.clock.jump(250)
     walk.answer(200, seconds=5.0)
-    assert walk.news() is not None
+    assert walk.updates() is not None

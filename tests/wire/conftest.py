@@ -1,4 +1,4 @@
-"""What every test over the wire needs: the API of an empty store, listening."""
+"""Fixtures for tests over HTTP: a listening API server with an empty store."""
 
 from collections.abc import AsyncIterator
 

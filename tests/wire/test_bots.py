@@ -31,7 +31,7 @@ async def api(store_url: str) -> AsyncIterator[Served]:
 
 @pytest.fixture
 async def lite(sqlite_url: str) -> AsyncIterator[Served]:
-    """Where the kind of store makes no difference."""
+    """Yield an API with a SQLite store, for tests that do not depend on the kind of store."""
     async with served(sqlite_url, **FREE) as api:
         yield api
 

@@ -106,7 +106,7 @@ async def test_who_watches_sees_every_line_and_the_end(api: Served) -> None:
         async with watching(api, crawl_id) as viewer:
             [lease] = await api.app.queue.lease("test", ["crawl"], ["shared"], 1)
             crawl = (await api.app.crawls.get(crawl_id)).crawl
-            await make_walker(api.app, crawl, lease.holder, lambda: True).run()
+            await make_walker(api.app, crawl, lease.fence, lambda: True).run()
             events = [event async for event in viewer.events()]
     written = (await api.ask(f"{CRAWLS}/{crawl_id}/logs"))[1]["items"]
     assert [event.data for event in events if event.name == "log"] == written

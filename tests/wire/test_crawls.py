@@ -27,7 +27,7 @@ async def walked(api: Served, crawl_id: str) -> None:
     """Let a worker walk the crawl to its end."""
     [lease] = await api.app.queue.lease("test", ["crawl"], ["shared"], 1)
     crawl = (await api.app.crawls.get(crawl_id)).crawl
-    await make_walker(api.app, crawl, lease.holder, lambda: True).run()
+    await make_walker(api.app, crawl, lease.fence, lambda: True).run()
 
 
 async def test_a_crawl_that_was_made_says_where_it_is(api: Served) -> None:

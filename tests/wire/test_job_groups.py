@@ -14,7 +14,7 @@ RULES = {"fields": {"name": {"css": "h1", "required": True}}}
 async def settle(api: Served, **facts: Any) -> None:
     """Whatever waits is done."""
     leases = await api.app.queue.lease("w1", ["page"], ["shared"], 100)
-    found = [ResultDelivery(lease.holder, Result(Status.SUCCESS, URL, 1, http_status=200, **facts)) for lease in leases]
+    found = [ResultDelivery(lease.fence, Result(Status.SUCCESS, URL, 1, http_status=200, **facts)) for lease in leases]
     await api.app.page_jobs.ingest.settle("w1", found)
 
 
@@ -41,8 +41,8 @@ async def test_every_attempt_at_a_job_can_be_looked_at(api: Served) -> None:
     await api.ask("/api/v1/jobs", {"urls": [URL], "max_retry": 1})
     [lease] = await api.app.queue.lease("w1", ["page"], ["shared"], 1)
     lost = Result(Status.FAIL, URL, 1, error_code="connect_error", error_message="No.")
-    await api.app.page_jobs.ingest.settle("w1", [ResultDelivery(lease.holder, lost)])
-    _, page = await api.ask(f"/api/v1/jobs/{lease.holder.job_id}/results")
+    await api.app.page_jobs.ingest.settle("w1", [ResultDelivery(lease.fence, lost)])
+    _, page = await api.ask(f"/api/v1/jobs/{lease.fence.job_id}/results")
     [item] = page["items"]
     assert (item["state"], item["meta"]["error"]["code"]) == ("pending", "connect_error")
 

@@ -21,10 +21,10 @@ async def made(api: Served, count: int = 1, **config: Any) -> list[str]:
 
 
 async def killed(api: Served, count: int, error: str = "no route") -> None:
-    """So many page jobs fail for good."""
+    """Let this many page jobs fail for good."""
     leases = await api.app.queue.lease("node-a/1", ["page"], ["shared"], count)
     assert len(leases) == count
-    moves = [fail(lease.holder.job_id, lease.holder.epoch, error) for lease in leases]
+    moves = [fail(lease.fence.job_id, lease.fence.epoch, error) for lease in leases]
     await api.app.queue.finish_and_lease(moves, LeaseRequest("node-a/1", ["page"]), 0)
 
 

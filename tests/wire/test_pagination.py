@@ -1,4 +1,4 @@
-"""What every list has in common: cursors that come from elsewhere are refused, or mean nothing, and never hurt."""
+"""Pagination of all lists: a cursor from elsewhere is rejected or selects nothing, and does no harm."""
 
 from shoal.base.request_form import fields_of
 from shoal.serve.api import GROUPS

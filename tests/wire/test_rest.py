@@ -28,7 +28,7 @@ async def test_a_failed_crawl_says_why_in_the_words_of_its_seed(store_url: str) 
         crawl = (await api.app.crawls.get(made["id"])).crawl
         while (await api.app.crawls.get(crawl.id)).crawl.state == "queued":
             [lease] = await api.app.queue.lease("test", ["crawl"], ["shared"], 1)
-            await make_walker(api.app, crawl, lease.holder, lambda: True).run()
+            await make_walker(api.app, crawl, lease.fence, lambda: True).run()
         _, seen = await api.ask(f"/api/v1/crawls/{crawl.id}")
     assert (seen["state"], seen["state_reason"]) == ("failed", "no_seed_gave_a_page")
     assert seen["error"]["code"] == "no_seed_gave_a_page"

@@ -1,4 +1,4 @@
-"""What policies gave, over HTTP and on the command line: history, difference, and how long it is kept."""
+"""Results of policies over HTTP and on the command line: history, differences and retention."""
 
 import json
 from datetime import timedelta

@@ -33,7 +33,7 @@ from shoal.runners import storage_of
 from shoal.settings import LogSettings
 from shoal.settings_loader import load
 from shoal.work import child as work_child
-from shoal.work.child import Child, Run
+from shoal.work.child import Child, RunningJob
 from shoal.work.child_process import ChildSpawner
 from shoal.work.ipc import Done, Message, encode
 from shoal.work.storage_watch import StorageFilled, StorageFreed
@@ -64,13 +64,13 @@ async def test_a_worker_that_fails_is_told_of_at_once_and_followed_by_another(
     told: list[Signal] = []
     replaced = asyncio.Event()
 
-    def hear(signal: Signal) -> None:
+    def record(signal: Signal) -> None:
         told.append(signal)
         if [type(one) for one in told].count(WorkerStarted) == 2:
             replaced.set()
 
     def team(app: App) -> list[Worker]:
-        app.signals.subscribe(hear)
+        app.signals.subscribe(record)
         queue = Stumbling(app.database, app.queue._store, app.queue._lanes, app.settings.queue, app.signals)
         spawner = ChildSpawner(app.clock, app.signals, {}, command=["/nowhere/shoal"])
         context = WorkerContext(
@@ -158,7 +158,7 @@ async def test_a_child_that_finds_no_room_says_so_and_does_not_fail_its_job(
     said: list[Message] = []
     monkeypatch.setattr(work_child, "_send", said.append)
 
-    async def runner(lease: Lease, alive: Callable[[], bool]) -> Run:
+    async def runner(lease: Lease, alive: Callable[[], bool]) -> RunningJob:
         raise error
 
     lease = Lease(Fence(JobId("job_1"), 1), "crawl", "crl_1", "{}", 0, 2, 0, 0.0)

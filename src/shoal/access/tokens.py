@@ -51,18 +51,18 @@ class Tokens:
         self._any_made = False
         self._looked_at = -FRESH_SECONDS
 
-    async def create(self, wish: TokenRequest, by: Caller) -> NewToken:
+    async def create(self, request: TokenRequest, by: Caller) -> NewToken:
         """Create a token with at most the scopes of its creator."""
-        scopes = wish.wanted()
-        lasts = None if wish.expires_in is None else span(read_duration(wish.expires_in))
+        scopes = request.wanted()
+        lasts = None if request.expires_in is None else span(read_duration(request.expires_in))
         _check_scopes(scopes, by)
-        facts = {"name": wish.name, "scopes": in_order(scopes), "expires_in": wish.expires_in}
+        facts = {"name": request.name, "scopes": in_order(scopes), "expires_in": request.expires_in}
 
         async def commit(tx: Tx) -> NewToken:
             token, text = None, ""
             while token is None:
                 token_id, text = mint()
-                token = await self._store.insert(tx, token_id, wish.name, hash_of(text), scopes, by.who, lasts)
+                token = await self._store.insert(tx, token_id, request.name, hash_of(text), scopes, by.who, lasts)
             _check_end(token, by)
             await self._acts.note_in(tx, by, AuditEntry("token.created", token.id, facts))
             return NewToken(token, text)

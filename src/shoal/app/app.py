@@ -17,7 +17,7 @@ from shoal.hosts.controller_addresses import ControllerAddresses
 from shoal.queue.job import DeadLetterListener, LostJob, RunListener
 from shoal.queue.queue import Queue
 from shoal.queue.states import Move
-from shoal.queue.wake import QuietWake, Wake, announcing
+from shoal.queue.wake import InProcessWake, Wake, announcing
 from shoal.settings import Settings
 
 # Modules that most commands never need are imported where they are used, to keep the start of small crawls fast.
@@ -57,7 +57,7 @@ class App:
         self.clock = clock
         self.signals = signals
         self.database = database
-        self.wake = wake or QuietWake(signals)
+        self.wake = wake or InProcessWake(signals)
         signals.subscribe(announcing(self.wake))
         stores = self.stores = stores or Stores(database.dialect, settings)
         self.bodies = bodies_of(settings, clock, signals)
@@ -154,14 +154,14 @@ class App:
         """Raise unless the store can be read and written: a full store still answers queries, so a write is tried."""
 
         async def write(tx: Tx) -> None:
-            await tx.execute("feel_pulse", name="ready")
+            await tx.execute("test_write", name="ready")
 
         await self.database.run(write)
 
-    async def check_room(self) -> None:
+    async def check_space(self) -> None:
         """Raise unless the store accepts writes and has free space."""
         await self.check_store()
-        await self.database.check_room()
+        await self.database.check_space()
 
 
 class LazyRunListener:
@@ -186,5 +186,5 @@ class LazyDeadLetterListener:
     def __init__(self, build: Callable[[], DeadLetterListener]) -> None:
         self._build = build
 
-    async def buried(self, tx: Tx, moves: Sequence[Move]) -> None:
-        await self._build().buried(tx, moves)
+    async def on_dead_letters(self, tx: Tx, moves: Sequence[Move]) -> None:
+        await self._build().on_dead_letters(tx, moves)

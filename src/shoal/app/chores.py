@@ -62,7 +62,7 @@ class Chores:
     @cached_property
     def janitor(self) -> Janitor:
         app = self._app
-        return Janitor(app.queue, app.clock, wary=True, bot_grace=app.settings.bots.grace)
+        return Janitor(app.queue, app.clock, cautious=True, bot_grace=app.settings.bots.grace)
 
     @cached_property
     def pruner(self) -> Chore:

@@ -67,7 +67,7 @@ class AnalysisRun:
         findings = await self._analyse(analysis)
         if findings is None:
             return (await self._queue.release(self._lease, self._leaving or "shutdown")).value
-        move = states.finish(self._lease.holder.job_id, self._lease.holder.epoch)
+        move = states.finish(self._lease.fence.job_id, self._lease.fence.epoch)
         await self._database.run(lambda tx: self._finish(tx, analysis, findings, move))
         return move.to.value
 
@@ -87,7 +87,7 @@ class AnalysisRun:
         return analysis
 
     async def _fence(self, tx: Tx) -> None:
-        await self._queue.fence(tx, self._lease.holder)
+        await self._queue.fence(tx, self._lease.fence)
 
     async def _analyse(self, analysis: Analysis) -> list[Finding] | None:
         """Return the findings of all analyzers; None if we have to leave first."""
@@ -103,7 +103,7 @@ class AnalysisRun:
             if self._leaving is not None:
                 return None
             if not self._alive():
-                raise LeaseLost(self._lease.holder.job_id, self._lease.holder.epoch)
+                raise LeaseLost(self._lease.fence.job_id, self._lease.fence.epoch)
         return [finding for analyzer in analyzers for finding in analyzer.findings()]
 
     async def _next(self, analysis: Analysis, number: int) -> list[tuple[int, Page]]:
@@ -121,7 +121,7 @@ class AnalysisRun:
             self._signals.emit(
                 AnalysisAttempted(
                     run_id=self._lease.run_id or "",
-                    job_id=self._lease.holder.job_id,
+                    job_id=self._lease.fence.job_id,
                     attempt=attempt,
                     max_attempts=self._lease.max_attempts,
                     again=again,

@@ -77,7 +77,7 @@ class FakeClock:
         self._micros = to_micros(start or datetime(2026, 1, 1, tzinfo=UTC))
         self._started = self._micros
         self._stepped = 0
-        self._sleepers: list[tuple[int, int, asyncio.Future[None]]] = []
+        self._waiters: list[tuple[int, int, asyncio.Future[None]]] = []
         self._count = 0
 
     def now(self) -> datetime:
@@ -98,14 +98,14 @@ class FakeClock:
             return
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._count += 1
-        heapq.heappush(self._sleepers, (self._micros + round(seconds * 1e6), self._count, future))
+        heapq.heappush(self._waiters, (self._micros + round(seconds * 1e6), self._count, future))
         await future
 
     async def advance(self, seconds: float) -> None:
         """Advance the time and wake every sleeper that becomes due, each at its own deadline."""
         target = self._micros + round(seconds * 1e6)
-        while self._sleepers and self._sleepers[0][0] <= target:
-            due, _, future = heapq.heappop(self._sleepers)
+        while self._waiters and self._waiters[0][0] <= target:
+            due, _, future = heapq.heappop(self._waiters)
             self._micros = max(self._micros, due)
             if not future.done():
                 future.set_result(None)

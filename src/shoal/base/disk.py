@@ -10,11 +10,11 @@ from pathlib import Path
 OWNER_ONLY = 0o600
 OWNER_ONLY_FOLDER = 0o700
 _OTHERS = 0o007
-NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+NO_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 PROBE_BYTES = 1_000_000
 
 
-def try_room(folder: Path, size: int = PROBE_BYTES) -> None:
+def try_write(folder: Path, size: int = PROBE_BYTES) -> None:
     """Raise OSError unless a file of this size can be written here. It is actually written, to detect disk quotas."""
     make_private(folder)
     probe = folder / f".room-{secrets.token_hex(8)}"

@@ -125,9 +125,9 @@ class StateConflict(CallerError):
 
     code = "state_conflict"
 
-    def __init__(self, kind: str, key: str, state: str, wish: str, fix: str | None = None) -> None:
+    def __init__(self, kind: str, key: str, state: str, action: str, fix: str | None = None) -> None:
         tail = f"; {fix}" if fix else ""
-        super().__init__(f'{kind} "{key}" is {state}, so it cannot {wish}{tail}.', kind=kind, id=key, state=state)
+        super().__init__(f'{kind} "{key}" is {state}, so it cannot {action}{tail}.', kind=kind, id=key, state=state)
 
 
 class NotAllowed(CallerError):
@@ -289,7 +289,7 @@ class NothingCrawled(OperatorError):
 
 @dataclass(frozen=True, slots=True)
 class ErrorResponse:
-    """How an error is reported: over HTTP, by the command line and over gRPC."""
+    """The representations of an error: its HTTP status, exit code and gRPC status."""
 
     http_status: int
     exit_code: int

@@ -100,7 +100,7 @@ def read_span(text: str, read: Callable[[object], timedelta] = read_duration) ->
         raise ValueError(f"{shorten(text)!r} {error}; write it as 30m, 12h or 7d") from None
 
 
-def read_patience(value: object) -> timedelta:
+def read_duration_or_inf(value: object) -> timedelta:
     """Parse a duration, `0s`, or `inf`."""
     return FOREVER if value == "inf" else read_pause(value)
 

@@ -128,7 +128,7 @@ class Form(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         except UnicodeEncodeError:
             raise InvalidInput(called, "cannot be taken: it has half a character in it", "send it as UTF-8") from None
         except ValueError as error:
-            raise InvalidInput(called, *_said(error)) from None
+            raise InvalidInput(called, *_problem_and_fix(error)) from None
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,16 +191,16 @@ def _choices(kind: Any) -> list[str]:
 
 
 def _limits(marks: list[Meta]) -> str:
-    said = {
+    bounds = {
         name: next((value for mark in marks if (value := getattr(mark, name)) is not None), None)
         for name in ("ge", "gt", "le", "min_length", "max_length")
     }
-    if said["ge"] is not None and said["le"] is not None:
-        return f"from {said['ge']} to {said['le']}"
-    if said["gt"] is not None and said["le"] is not None:
-        return f"above {said['gt']} and at most {said['le']}"
-    if said["max_length"] is not None:
-        return f"of {said['min_length'] or 0} to {said['max_length']}"
+    if bounds["ge"] is not None and bounds["le"] is not None:
+        return f"from {bounds['ge']} to {bounds['le']}"
+    if bounds["gt"] is not None and bounds["le"] is not None:
+        return f"above {bounds['gt']} and at most {bounds['le']}"
+    if bounds["max_length"] is not None:
+        return f"of {bounds['min_length'] or 0} to {bounds['max_length']}"
     return ""
 
 
@@ -244,19 +244,19 @@ def _with_integers(value: Any, depth: int = 20) -> Any:
     return value
 
 
-def _said(refusal: object) -> tuple[str, str]:
+def _problem_and_fix(refusal: object) -> tuple[str, str]:
     """Split the message of a check into problem and fix: `is too long; write at most ten`."""
     problem, _, fix = str(refusal).rpartition("; ")
     return (problem, fix) if problem else (fix, "correct it")
 
 
-def _inner(said: str) -> tuple[str, str]:
+def _inner(message: str) -> tuple[str, str]:
     """Return problem and fix for a part of a value, from the message of msgspec."""
-    if match := _FIELD.search(said):
-        lacks = "missing" in said
+    if match := _FIELD.search(message):
+        lacks = "missing" in message
         name = shorten(match[1])
         return f"has {'no' if lacks else 'an unknown'} field {name}", "give it" if lacks else "leave it out"
-    match = _EXPECTED.match(said)
+    match = _EXPECTED.match(message)
     if match is None:
         return "cannot be taken as it is", "correct it"
     kind = _NAMED.get(match[1], "something else")
@@ -266,13 +266,13 @@ def _inner(said: str) -> tuple[str, str]:
 
 def _refused(field: Field, value: Any, error: str, called: str, *, quoted: bool) -> InvalidInput:
     """Reword an error of msgspec. An error raised by a nested form keeps its wording and gets its path."""
-    said, mark, place = error.rpartition(_PLACE) if error.endswith("`") else ("", "", "")
-    said, place = (said, shorten(place[:-1])) if mark else (error, "")
-    if not said.startswith(_MSGSPEC):
-        return InvalidInput(called + place, *_said(said))
-    if said.startswith("Invalid enum value") and get_origin(field.kind) is list and place.count("[") == 1:
+    message, mark, place = error.rpartition(_PLACE) if error.endswith("`") else ("", "", "")
+    message, place = (message, shorten(place[:-1])) if mark else (error, "")
+    if not message.startswith(_MSGSPEC):
+        return InvalidInput(called + place, *_problem_and_fix(message))
+    if message.startswith("Invalid enum value") and get_origin(field.kind) is list and place.count("[") == 1:
         return InvalidInput(called + place, "is none of the known ones", f"give {accepts(get_args(field.kind)[0])}")
-    if place or _FIELD.search(said):
-        return InvalidInput(called + place, *_inner(said))
+    if place or _FIELD.search(message):
+        return InvalidInput(called + place, *_inner(message))
     problem = f"cannot be {shorten(value)!r}" if quoted else "cannot be taken as it is"
     return InvalidInput(called, problem, f"give {field.accepts}")

@@ -14,7 +14,7 @@ Default = Callable[[Mapping[str, Any]], Any]
 
 @dataclass(frozen=True, slots=True)
 class SettingKind:
-    """What a setting accepts: the name of the kind, a description with an example, and the parser.
+    """A kind of setting: its name, a description of valid values with an example, and the parser.
 
     `read` raises `ValueError` with the end of a sentence.
     """

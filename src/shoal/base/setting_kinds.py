@@ -12,12 +12,12 @@ from shoal.base.parsing import (
     read_address_or_none,
     read_body_place,
     read_duration,
+    read_duration_or_inf,
     read_http_url,
     read_milliseconds,
     read_networks,
     read_node_id,
     read_path,
-    read_patience,
     read_proxies,
     read_redis_url,
     read_size,
@@ -30,7 +30,9 @@ from shoal.base.query_params import SESSION, TRACKING, reader_of
 from shoal.base.setting import SettingKind
 
 Duration = Annotated[timedelta, SettingKind("duration", "a duration such as 500ms, 10s, 2m or 1h", read_duration)]
-Patience = Annotated[timedelta, SettingKind("duration or inf", "a duration such as 30s, or inf", read_patience)]
+DurationOrInf = Annotated[
+    timedelta, SettingKind("duration or inf", "a duration such as 30s, or inf", read_duration_or_inf)
+]
 Milliseconds = Annotated[
     timedelta,
     SettingKind("milliseconds", "a whole number of milliseconds such as 5000", read_milliseconds),

@@ -63,5 +63,5 @@ class ClockWatch:
             self._signals.emit(ClockStepped(direction=direction, seconds=abs(seconds)))
         return found
 
-    def tell_own_clock(self, seconds: float) -> None:
+    def report_own_clock(self, seconds: float) -> None:
         self._signals.emit(OwnClockSetBack(seconds=seconds))

@@ -55,13 +55,13 @@ _SECRETS: tuple[tuple[re.Pattern[str], str], ...] = (
 )
 
 
-def nearest(name: str, known: Iterable[str], *, likeness: float = 0.5) -> str | None:
-    """Return the known name most similar to this one; None if difflib's ratio is below `likeness` for all."""
+def nearest(name: str, known: Iterable[str], *, similarity: float = 0.5) -> str | None:
+    """Return the known name most similar to this one; None if difflib's ratio is below `similarity` for all."""
     from difflib import get_close_matches
 
     if len(name) > _LONGEST_NAME:  # comparing megabytes would take seconds, and none of our names is that long
         return None
-    return next(iter(get_close_matches(name, list(known), n=1, cutoff=likeness)), None)
+    return next(iter(get_close_matches(name, list(known), n=1, cutoff=similarity)), None)
 
 
 def names_a_secret(name: str) -> bool:

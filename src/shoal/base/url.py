@@ -56,7 +56,7 @@ _PROBLEMS: Final = {
 
 
 class UrlRules(Struct, frozen=True):
-    """Which URLs count as the same page. Names are case-insensitive; `NAME*` matches a prefix.
+    """Rules for deciding which URLs are the same page. Names are case-insensitive; `NAME*` matches a prefix.
 
     Tracking, session and dropped parameters are removed from the query, and session parameters also from the path;
     `keep` takes precedence over the other lists.
@@ -153,27 +153,27 @@ class Canonicalizer:
     def resolve(self, base: Url, hrefs: Sequence[str], proven: Container[str] = ()) -> list[Url | UrlRefusal]:
         """Return the canonical form of each link of a page, in order. `base` must be canonical under the same rules,
         and so must the URLs in `proven`, which are not checked again."""
-        home = origin(base)
-        links = self._links.get(home)
+        host_origin = origin(base)
+        links = self._links.get(host_origin)
         if links is None:
-            links = self._links[home] = {}
+            links = self._links[host_origin] = {}
         found: list[Any] = list(map(links.get, hrefs))
         if None in found:
-            self._resolve_missing(base, home, hrefs, found, links, proven)
+            self._resolve_missing(base, host_origin, hrefs, found, links, proven)
         return found
 
     def _resolve_missing(
         self,
         base: Url,
-        home: str,
+        host_origin: str,
         hrefs: Sequence[str],
         found: list[Any],
         links: _Links,
         proven: Container[str],
     ) -> None:
-        self._make_room()
-        self._origins.add(home)
-        glue = _Start(base, home).glue
+        self._evict()
+        self._origins.add(host_origin)
+        glue = _Start(base, host_origin).glue
         for place, href in enumerate(hrefs):
             if found[place] is None:
                 text = glue(href)
@@ -190,10 +190,10 @@ class Canonicalizer:
         match = _PLAIN_URL.fullmatch(text)
         if match is None or "/." in text or "/%2" in text or len(text) > self.rules.max_length:
             return False
-        home, query = match.groups()
+        host_origin, query = match.groups()
         if query is None:
-            return home in self._origins
-        return home in self._origins and not self.rules.sort_query and not self._suspect.search(query.lower())
+            return host_origin in self._origins
+        return host_origin in self._origins and not self.rules.sort_query and not self._suspect.search(query.lower())
 
     def _parse_link(self, href: str, base: Url, links: _Links) -> Url | UrlRefusal:
         url = self._parse(href, base)
@@ -204,7 +204,7 @@ class Canonicalizer:
             self._link_count += 1
         return url
 
-    def _make_room(self) -> None:
+    def _evict(self) -> None:
         if self._link_count + len(self._links) + len(self._origins) > _CACHE_LIMIT:
             self._links.clear()
             self._origins.clear()
@@ -307,24 +307,24 @@ def _parameter_name(parameter: str) -> str:
 class _Start:
     """The base of a page's links: the page itself, its origin, its folder and the parent folder."""
 
-    __slots__ = ("above", "base", "folder", "home")
+    __slots__ = ("above", "base", "folder", "host_origin")
 
-    def __init__(self, base: Url, home: str) -> None:
+    def __init__(self, base: Url, host_origin: str) -> None:
         query = base.find("?")
         self.base = base
-        self.home = home
+        self.host_origin = host_origin
         self.folder = base[: base.rindex("/", 0, query if query > 0 else None) + 1]
-        self.above = _above(self.folder, home)
+        self.above = _above(self.folder, host_origin)
 
     def glue(self, href: str) -> str:
         """Return the absolute URL of a plain link; for any other link, a text that is not a canonical URL."""
         first = href[:1]
         if first == "/":
-            text = self.home + href if href[1:2] != "/" else ""
+            text = self.host_origin + href if href[1:2] != "/" else ""
         elif first == "h" and href.startswith(("http://", "https://")):
             text = href
         elif first == ".":
-            text = self._climb(href)
+            text = self._parent_folder(href)
         elif first == "#":
             return self.base
         elif first in ("", "?") or (":" in href and _SCHEME.match(href)):
@@ -334,18 +334,18 @@ class _Start:
         mark = text.find("#")
         return text if mark < 0 else text[:mark]
 
-    def _climb(self, href: str) -> str:
+    def _parent_folder(self, href: str) -> str:
         if href[:3] != "../":
             return self.folder + (href[2:] if href[:2] == "./" else href)
         folder, href = self.above, href[3:]
         if len(href) <= _CACHED_LENGTH:
             while href[:3] == "../":
-                folder, href = _above(folder, self.home), href[3:]
+                folder, href = _above(folder, self.host_origin), href[3:]
         return folder + (href[2:] if href[:2] == "./" else href)
 
 
-def _above(folder: str, home: str) -> str:
-    return folder[: folder.rindex("/", 0, -1) + 1] if len(folder) > len(home) + 1 else folder
+def _above(folder: str, host_origin: str) -> str:
+    return folder[: folder.rindex("/", 0, -1) + 1] if len(folder) > len(host_origin) + 1 else folder
 
 
 def _without_port(host: str) -> str:

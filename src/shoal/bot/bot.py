@@ -112,18 +112,18 @@ class Bot:
                 self._fetcher.close()
 
     async def _pull(self, wire: BotClient) -> None:
-        room = min(MOST_AT_ONCE, self._concurrency - len(self._tasks))
-        if room <= 0:
+        capacity = min(MOST_AT_ONCE, self._concurrency - len(self._tasks))
+        if capacity <= 0:
             self._free.clear()
             await self._free.wait()
             return
-        for job in await self._patiently("pull", lambda: self._until_stop(wire, room)) or []:
+        for job in await self._patiently("pull", lambda: self._until_stop(wire, capacity)) or []:
             task = asyncio.create_task(self._work(wire, job))
             self._tasks.add(task)
             task.add_done_callback(self._ended)
 
-    async def _until_stop(self, wire: BotClient, room: int) -> list[BotJob]:
-        asking = asyncio.ensure_future(wire.pull(self.name, self._capabilities, room, self._wait))
+    async def _until_stop(self, wire: BotClient, capacity: int) -> list[BotJob]:
+        asking = asyncio.ensure_future(wire.pull(self.name, self._capabilities, capacity, self._wait))
         stopping = asyncio.ensure_future(self._stopping.wait())
         try:
             await asyncio.wait({asking, stopping}, return_when=asyncio.FIRST_COMPLETED)

@@ -33,20 +33,20 @@ class BotJob:
     raw: Mapping[str, Any] = field(repr=False, default_factory=dict)
 
     @classmethod
-    def of(cls, told: Mapping[str, Any]) -> "BotJob":
-        config, lease = told["crawl_config"], told["lease"]
+    def of(cls, data: Mapping[str, Any]) -> "BotJob":
+        config, lease = data["crawl_config"], data["lease"]
         return cls(
-            id=told["job_id"],
-            url=told["url"],
-            priority=told["priority"],
+            id=data["job_id"],
+            url=data["url"],
+            priority=data["priority"],
             headers=config.get("headers") or {},
             js_required=bool(config.get("js_required")),
             timeout_hint=config.get("timeout_hint"),
-            rule_set=told.get("rule_set"),
+            rule_set=data.get("rule_set"),
             epoch=lease["epoch"],
             ttl_seconds=lease["ttl_seconds"],
             proxy=config.get("proxy"),
-            raw=told,
+            raw=data,
         )
 
 
@@ -67,9 +67,9 @@ class BotClient:
 
     async def pull(self, bot_id: str, capabilities: Sequence[str], most: int, wait_seconds: float) -> list[BotJob]:
         """Lease up to `most` jobs; return an empty list if none arrives within `wait_seconds`."""
-        wish = {"bot_id": bot_id, "capabilities": list(capabilities), "max": most, "wait_seconds": wait_seconds}
-        answer = await self._ask("/bot/v1/jobs/pull", wish, timedelta(seconds=wait_seconds))
-        return [BotJob.of(told) for told in answer["jobs"]]
+        body = {"bot_id": bot_id, "capabilities": list(capabilities), "max": most, "wait_seconds": wait_seconds}
+        answer = await self._ask("/bot/v1/jobs/pull", body, timedelta(seconds=wait_seconds))
+        return [BotJob.of(data) for data in answer["jobs"]]
 
     async def heartbeat(self, job: BotJob) -> bool:
         """Renew the lease of a job; False if it was cancelled. Raises `LeaseLost` if the lease is not ours any more."""

@@ -21,7 +21,7 @@ FIELDS = {"job_id", "url", "priority", "crawl_config", "rule_set", "lease"}
 
 @dataclass(frozen=True, slots=True)
 class CheckResult:
-    """Whether a rule holds, and what was observed if it does not."""
+    """The result of one check: whether the rule holds, and what was observed if it does not."""
 
     rule: str
     problem: str | None = None
@@ -72,15 +72,15 @@ class ConformanceRun:
 
     async def _pull_all(self) -> None:
         """Pull as many jobs as needed; a host has one slot at a time, so this may take several pulls."""
-        in_vain = 0
-        while in_vain < 2:
+        unanswered = 0
+        while unanswered < 2:
             wanted = NEEDED - len(self._jobs)
             body = {"bot_id": "verify", "capabilities": [self._capability], "max": wanted, "wait_seconds": 2}
             status, answer = await self._ask(PULL, body)
             if status != 200:
                 raise from_problem(answer if isinstance(answer, dict) else {}, status)
             self._jobs += answer["jobs"]
-            in_vain = 0 if answer["jobs"] else in_vain + 1
+            unanswered = 0 if answer["jobs"] else unanswered + 1
             if len(self._jobs) >= NEEDED:
                 return
         for job in self._jobs:

@@ -44,7 +44,7 @@ class Found:
     html_hash: str | None = None
 
 
-class _Desk:
+class _RobotsFetcher:
     """Fetches robots.txt rules on demand, without a cache."""
 
     def __init__(self, egress: Egress, settings: Settings, clock: Clock) -> None:
@@ -100,10 +100,10 @@ class BotFetcher:
             return None
         rule = AddressRule(allow=settings.allow_networks)
         egress = Egress(rule, self._limits, clock=self._clock, proxy=proxy)
-        return EgressRoute(egress, RobotsMemo(_Desk(egress, self._settings, self._clock), self._clock))
+        return EgressRoute(egress, RobotsMemo(_RobotsFetcher(egress, self._settings, self._clock), self._clock))
 
 
-def _ignore(*heard: object) -> None:
+def _ignore(*args: object) -> None:
     """Ignore host responses: a bot tracks no host state."""
 
 

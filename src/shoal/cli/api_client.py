@@ -38,8 +38,8 @@ class Send(Protocol):
 
 
 PAGE = 200  # items per page of a list
-PATIENCE = timedelta(seconds=60)
-FILE_PATIENCE = timedelta(minutes=10)  # long: after a timeout, nobody knows whether the file was accepted
+TIMEOUT = timedelta(seconds=60)
+FILE_TIMEOUT = timedelta(minutes=10)  # long: after a timeout, nobody knows whether the file was accepted
 LARGEST_ANSWER = 256_000_000
 LISTS = {
     "analysis": "shoal analyses ls",
@@ -131,13 +131,13 @@ class ApiClient:
 
     async def upload(self, path: str, file: bytes, kind: str, **query: Any) -> Any:
         """Send a file."""
-        return _said("POST", *await self._send("POST", f"{path}?{urlencode(query)}", file, kind))
+        return _decode("POST", *await self._send("POST", f"{path}?{urlencode(query)}", file, kind))
 
     async def download(self, path: str, **query: Any) -> bytes:
         """Get a file."""
         given = {name: value for name, value in query.items() if value is not None}
         status, answer = await self._send("GET", f"{path}?{urlencode(given)}", b"")
-        return answer if status == 200 else bytes(_said("GET", status, answer))
+        return answer if status == 200 else bytes(_decode("GET", status, answer))
 
     async def list(self, path: str, limit: int, **query: Any) -> tuple[list[Any], str | None]:
         """Return up to `limit` items of a list, from as many pages as needed, and the cursor of the rest."""
@@ -152,20 +152,20 @@ class ApiClient:
         return items, cursor
 
     async def _ask(self, method: str, target: str, body: Mapping[str, Any] | None = None) -> Any:
-        return _said(method, *await self._send(method, target, b"" if body is None else orjson.dumps(body)))
+        return _decode(method, *await self._send(method, target, b"" if body is None else orjson.dumps(body)))
 
 
-def _said(method: str, status: int, answer: bytes) -> Any:
+def _decode(method: str, status: int, answer: bytes) -> Any:
     """Parse a response; raise the error it describes."""
     try:
-        said = orjson.loads(answer) if answer else None
+        decoded = orjson.loads(answer) if answer else None
     except orjson.JSONDecodeError:
         raise _no_shoal(f"{method} is answered by something that is not JSON") from None
     if 200 <= status < 300:
-        return said
-    if not isinstance(said, dict) or 300 <= status < 400:
+        return decoded
+    if not isinstance(decoded, dict) or 300 <= status < 400:
         raise _no_shoal(f"{method} is answered with status {status}")
-    raise from_problem(said, status)
+    raise from_problem(decoded, status)
 
 
 def at(path: str, *parts: str) -> str:
@@ -264,13 +264,13 @@ async def _remote(settings: ClientSettings) -> AsyncIterator[ApiClient]:
     if isinstance(url, UrlRefusal):
         raise BadConfig("SHOAL_SERVER", url.problem, "write it as https://host:port")
     login = _login(settings)
-    limits = Limits(total_timeout=PATIENCE, idle_timeout=PATIENCE, max_body_bytes=LARGEST_ANSWER)
-    for_files = replace(limits, total_timeout=FILE_PATIENCE, idle_timeout=FILE_PATIENCE)
+    limits = Limits(total_timeout=TIMEOUT, idle_timeout=TIMEOUT, max_body_bytes=LARGEST_ANSWER)
+    for_files = replace(limits, total_timeout=FILE_TIMEOUT, idle_timeout=FILE_TIMEOUT)
     egress = Egress(AddressRule(named=frozenset({endpoint(url)})), limits)
 
     async def send(method: str, target: str, body: bytes, kind: str = JSON) -> tuple[int, bytes]:
-        headers, patience = (("Content-Type", kind), *login), limits if kind == JSON else for_files
-        outcome = await egress.fetch(Request(server + target, method, headers, body, patience))
+        headers, limits_used = (("Content-Type", kind), *login), limits if kind == JSON else for_files
+        outcome = await egress.fetch(Request(server + target, method, headers, body, limits_used))
         if isinstance(outcome, Failure):
             why = f"{outcome.code}: {outcome.message.rstrip('.')}"
             raise BackendUnavailable(server, why, TLS_FIX if outcome.code.startswith("tls_") else SERVER_FIX)

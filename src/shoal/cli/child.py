@@ -12,7 +12,7 @@ import uvloop
 from shoal.app import App, opened
 from shoal.base.errors import ShoalError
 from shoal.base.service import Service
-from shoal.cli.garbage_collection import spare
+from shoal.cli.garbage_collection import reduce_collections
 from shoal.cli.long_running import watched
 from shoal.hosts.controller_addresses import ANNOUNCE_EVERY
 from shoal.runners import RUNNERS, Runs, page_job_runner
@@ -27,7 +27,7 @@ def main(runs: Runs = RUNNERS, pages: Pages = page_job_runner) -> None:
     """Serve the parent's messages on stdin, as a child for runs or for page jobs, depending on the role."""
     parent, role, *words = sys.argv[1:]
     die_with_parent(int(parent))
-    spare()
+    reduce_collections()
     uvloop.run(_serve_pages(pages, *words) if role == "pages" else _serve_runs(runs))
 
 

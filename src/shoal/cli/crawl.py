@@ -20,7 +20,7 @@ from shoal.base.errors import (
     UsageError,
 )
 from shoal.cli.exit_code import exit_code_of
-from shoal.cli.garbage_collection import spare
+from shoal.cli.garbage_collection import reduce_collections
 from shoal.cli.long_running import on_stop, quiet
 from shoal.cli.options import OUTPUT_HELP, crawl_flags, flag_of, given_values, names_of
 from shoal.cli.output import note
@@ -72,12 +72,12 @@ def crawl(
     given = given_values(options)
     if outputs.from_bodies and resume is None:
         given["keep_bodies"] = True
-    wish = _wish(urls, crawl_id, resume, given)
-    spare()
-    return uvloop.run(_crawl(wish, store, outputs, output, as_json))
+    request = _request(urls, crawl_id, resume, given)
+    reduce_collections()
+    return uvloop.run(_crawl(request, store, outputs, output, as_json))
 
 
-def _wish(urls: Sequence[str], crawl_id: str | None, resume: str | None, given: dict[str, Any]) -> CrawlRequest:
+def _request(urls: Sequence[str], crawl_id: str | None, resume: str | None, given: dict[str, Any]) -> CrawlRequest:
     if bool(urls) == (resume is not None):
         raise UsageError("Nothing to crawl: give URLs, or --resume ID", 'see "shoal crawl --help"')
     if resume is None:
@@ -90,11 +90,13 @@ def _wish(urls: Sequence[str], crawl_id: str | None, resume: str | None, given: 
     return CrawlRequest(resume=read_id(resume, "--resume"))
 
 
-async def _crawl(wish: CrawlRequest, store: str | None, outputs: Outputs, names: Sequence[str], as_json: bool) -> int:
+async def _crawl(
+    request: CrawlRequest, store: str | None, outputs: Outputs, names: Sequence[str], as_json: bool
+) -> int:
     settings = load({"DATABASE_URL": store}).settings
     outputs.check()
     async with opened(settings, quiet(settings)) as app:
-        crawl = await wish.find(app)
+        crawl = await request.find(app)
         outputs.check_bodies(crawl.id, crawl.config.keep_bodies)
         return await CrawlCommand(app, crawl, outputs, _how_to_go_on(crawl.id, store, names), as_json=as_json).run()
 
@@ -129,7 +131,7 @@ class CrawlCommand:
             if not self._interrupts:
                 raise
         except (StorageFull, BodiesUnavailable, BackendUnavailable, BrokenPipeError) as error:
-            await self._tell_broken_off(error.code if isinstance(error, ShoalError) else "interrupted")
+            await self._print_interrupted(error.code if isinstance(error, ShoalError) else "interrupted")
             raise
         return exit_code_of(await self._tell(), self._how_to_go_on)
 
@@ -150,10 +152,10 @@ class CrawlCommand:
         longest = self._app.settings.work.child_silence.total_seconds()
         watch = StallWatch(longest, self._how_to_go_on, self._app.clock, note)
         with watch:
-            await self._tell_pages(here, self._screen)
+            await self._show_pages(here, self._screen)
 
-    async def _tell_pages(self, here: LocalCrawl, told_on: Screen) -> None:
-        async with Progress(here, self._app.clock, told_on):
+    async def _show_pages(self, here: LocalCrawl, screen: Screen) -> None:
+        async with Progress(here, self._app.clock, screen):
             while pages := await here.next():
                 if self._outputs:
                     await self._outputs.write(pages, self._app.bodies)
@@ -192,15 +194,15 @@ class CrawlCommand:
         if left_for is not None and seen.crawl.state in WALKED:
             # The store could not be updated: the crawl has no walker any more, and can be resumed at once.
             seen = replace(seen, crawl=replace(seen.crawl, state=CrawlState.PAUSED, state_reason=left_for))
-        told = summary(seen, self._app.clock.monotonic() - self._began)
+        totals = summary(seen, self._app.clock.monotonic() - self._began)
         to_stdout = not self._outputs.to_stdout
         if self._as_json:
-            print_line(told, to_stdout=to_stdout)
+            print_line(totals, to_stdout=to_stdout)
         else:
-            print_rows(rows_of(seen, told, self._outputs.whereabouts), to_stdout=to_stdout)
+            print_rows(rows_of(seen, totals, self._outputs.locations), to_stdout=to_stdout)
         return seen
 
-    async def _tell_broken_off(self, why: str) -> None:
+    async def _print_interrupted(self, why: str) -> None:
         """Print the summary of an interrupted crawl, as far as possible; the error itself gives the reason."""
         try:
             await self._tell(left_for=why)

@@ -56,8 +56,8 @@ def dump(crawl_id: str, output: str, with_secrets: bool, store: str | None, as_j
     file = DumpToStdout() if output == STANDARD else DumpFile(output)
     lines = asyncio.run(_dump(settings, crawl_id, file, with_secrets))
     if as_json:
-        told = {"crawl_id": crawl_id, "lines": lines, "output": output, "secrets": with_secrets}
-        print_line(told, to_stdout=output != STANDARD)
+        result = {"crawl_id": crawl_id, "lines": lines, "output": output, "secrets": with_secrets}
+        print_line(result, to_stdout=output != STANDARD)
     elif output != STANDARD:
         note(f"Dumped {crawl_id} to {output}. Load it with `shoal crawls load {output} --store URL`.")
 

@@ -46,11 +46,11 @@ def export(crawl_id: str, output: Sequence[str], status: Sequence[str], reach: A
     else:
         outputs.check()
         pages = asyncio.run(_from_store(settings, crawl_id, outputs, wanted))
-    told = {"crawl_id": crawl_id, "pages": pages, "outputs": outputs.whereabouts}
+    result = {"crawl_id": crawl_id, "pages": pages, "outputs": outputs.locations}
     if as_json:
-        print_line(told, to_stdout=not outputs.to_stdout)
+        print_line(result, to_stdout=not outputs.to_stdout)
     else:
-        note(f"{plural(pages, 'page')} of {crawl_id} written to {', '.join(outputs.whereabouts)}.")
+        note(f"{plural(pages, 'page')} of {crawl_id} written to {', '.join(outputs.locations)}.")
 
 
 async def _from_store(settings: Settings, crawl_id: str, outputs: Outputs, wanted: ExportFilter) -> int:
@@ -63,7 +63,7 @@ async def _from_server(api: ApiClient, crawl_id: str, outputs: Outputs, wanted: 
     await outputs.open(crawl_id, SystemClock().micros(), Limits())
     written = 0
     try:
-        async for pages in _told(api, crawl_id, wanted):
+        async for pages in _pages(api, crawl_id, wanted):
             chosen = [page for page in pages if wanted(page)]
             await outputs.write(chosen)
             written += len(chosen)
@@ -73,7 +73,7 @@ async def _from_server(api: ApiClient, crawl_id: str, outputs: Outputs, wanted: 
     return written
 
 
-async def _told(api: ApiClient, crawl_id: str, wanted: ExportFilter) -> AsyncIterator[list[Page]]:
+async def _pages(api: ApiClient, crawl_id: str, wanted: ExportFilter) -> AsyncIterator[list[Page]]:
     """Yield the pages as the server lists them. A page fetched again meanwhile is listed twice; only the
     first is used."""
     path, query = at(f"{CRAWL}/pages", crawl_id), _query(wanted)

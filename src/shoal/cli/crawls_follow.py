@@ -83,7 +83,7 @@ def watch(crawl_id: str, reach: ApiTarget, as_json: bool) -> int:
         watched = Watched(api, (await _seen(api, crawl_id)).crawl)
         async with Progress(watched, clock, screen(), before=watched.seconds_before(clock)):
             seen = await _until_still(api, crawl_id, clock)
-        return _told(seen, as_json)
+        return _print_result(seen, as_json)
 
     return _looking(reach, follow, f"The crawl goes on; follow it with `shoal crawls watch {crawl_id}`.")
 
@@ -107,7 +107,7 @@ def at_its_end(reach: ApiTarget, crawl_id: str, as_json: bool, longest: float | 
                 seen = await _until_still(api, crawl_id, clock)
         except TimeoutError:
             raise WaitTimedOut(f"the end of crawl {crawl_id}", longest or 0.0) from None
-        return _told(seen, as_json)
+        return _print_result(seen, as_json)
 
     return _looking(reach, follow)
 
@@ -161,14 +161,14 @@ class Watched:
 
 async def _until_still(api: ApiClient, crawl_id: str, clock: Clock) -> CrawlStatus:
     """Wait for the end of the crawl. Print a hint if no worker takes it, since it would wait for ever."""
-    patience: float | None = clock.monotonic() + WORKER_SECONDS
+    deadline: float | None = clock.monotonic() + WORKER_SECONDS
     while True:
         seen = await _seen(api, crawl_id)
         if seen.crawl.state in STILL:
             return seen
-        if patience is not None and clock.monotonic() >= patience and seen.crawl.state is CrawlState.QUEUED:
+        if deadline is not None and clock.monotonic() >= deadline and seen.crawl.state is CrawlState.QUEUED:
             note("Waiting for a worker; start one with `shoal worker` or `shoal serve --workers 1`.")
-            patience = None
+            deadline = None
         await clock.sleep(LOOK_SECONDS)
 
 
@@ -201,7 +201,7 @@ def _micros(moment: str | None) -> int | None:
     return None if moment is None else to_micros(datetime.fromisoformat(moment))
 
 
-def _told(seen: CrawlStatus, as_json: bool) -> int:
+def _print_result(seen: CrawlStatus, as_json: bool) -> int:
     """Print the summary of a crawl; return the exit code."""
     told = summary(seen)
     if as_json:

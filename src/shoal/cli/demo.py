@@ -47,34 +47,34 @@ async def _demo(folder: Path, *, leave: bool, as_json: bool) -> None:
         "SHOAL_TLS_KEY": "",
     }
     listen = load(flags).settings.serve.listen
-    door = _door(listen if is_loopback(listen.host) else Address("127.0.0.1", listen.port))
-    flags["SHOAL_LISTEN"] = address_of(door)
+    listener = _open_listener(listen if is_loopback(listen.host) else Address("127.0.0.1", listen.port))
+    flags["SHOAL_LISTEN"] = address_of(listener)
     loaded = load(flags)
-    _say_address(door, as_json=as_json)
+    _say_address(listener, as_json=as_json)
     signals, metrics = watched(loaded.settings)
     async with (
         opened(loaded.settings, signals) as app,
         workers_of(app, loaded, flags, 1) as team,
         DemoSite(app.clock) as site,
     ):
-        tour = DemoRun(app, Controller(app, metrics, door, team), site.address)
-        await tour.run(leave=leave, as_json=as_json)
+        demo_run = DemoRun(app, Controller(app, metrics, listener, team), site.address)
+        await demo_run.run(leave=leave, as_json=as_json)
 
 
-def _door(listen: Address) -> socket.socket:
+def _open_listener(listen: Address) -> socket.socket:
     """Return a socket on the usual port, or on a free one if it is taken; listen at once, so that no other process gets
     it."""
     try:
-        door = open_socket(listen)
-        door.listen()
+        listener = open_socket(listen)
+        listener.listen()
     except (BackendUnavailable, OSError):
-        door = open_socket(Address("127.0.0.1", 0))
-        door.listen()
-    return door
+        listener = open_socket(Address("127.0.0.1", 0))
+        listener.listen()
+    return listener
 
 
-def _say_address(door: socket.socket, *, as_json: bool) -> None:
-    host, port = door.getsockname()[:2]
+def _say_address(listener: socket.socket, *, as_json: bool) -> None:
+    host, port = listener.getsockname()[:2]
     address = f"http://[{host}]:{port}/" if ":" in host else f"http://{host}:{port}/"
     if as_json:
         print_json({"console": address})
@@ -111,20 +111,20 @@ class DemoRun:
         seen = await self._ended(crawl.id)
         if as_json:
             print_json(summary(seen))
-        note(_told(seen))
+        note(_result_line(seen))
         return seen
 
     async def _ended(self, crawl_id: str) -> CrawlStatus:
         """Wait for the end of the crawl and return it; print its progress whenever it changes."""
-        said = ""
+        shown = ""
         while True:
             seen = await self._app.crawls.get(crawl_id)
             if seen.crawl.state in TERMINAL:
                 return seen
             line = f"  {seen.crawl.state.value}: {plural(seen.counts.pages, 'page')}, {seen.counts.queued} waiting"
-            if line != said:
+            if line != shown:
                 note(line)
-            said = line
+            shown = line
             await self._app.clock.sleep(LOOK_SECONDS)
 
     def _after(self, seen: CrawlStatus, *, leave: bool) -> None:
@@ -136,8 +136,8 @@ class DemoRun:
             note(f"The console stays up at {self._controller.address}/ until Ctrl-C; then the demo's store is removed.")
 
 
-def _told(seen: CrawlStatus) -> str:
-    told = summary(seen)
-    counted = f"{messages.told(seen.counts)}, {in_bytes(told['bytes'])}"
-    rate = f"{in_time(told['duration_seconds'])} ({told['pages_per_second']:g} pages/s)"
-    return f"{told['state'].capitalize()}: {counted} in {rate}."
+def _result_line(seen: CrawlStatus) -> str:
+    counts_text = summary(seen)
+    counted = f"{messages.counts_text(seen.counts)}, {in_bytes(counts_text['bytes'])}"
+    rate = f"{in_time(counts_text['duration_seconds'])} ({counts_text['pages_per_second']:g} pages/s)"
+    return f"{counts_text['state'].capitalize()}: {counted} in {rate}."

@@ -26,13 +26,13 @@ def explain() -> None:
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def url(crawl_id: str, url: str, reach: ApiTarget, as_json: bool) -> None:
     """Explain what happened to URL in CRAWL, and why."""
-    said = run_on(reach, lambda api: api.get(at("/api/v1/crawls/{}/explain", crawl_id), url=url))
-    if said["reason"] == UrlRefusal.INVALID_URL.code:
+    answer = run_on(reach, lambda api: api.get(at("/api/v1/crawls/{}/explain", crawl_id), url=url))
+    if answer["reason"] == UrlRefusal.INVALID_URL.code:
         raise InvalidInput("URL", f"{shorten(url)!r} {UrlRefusal.INVALID_URL.problem}", SEED_FIX)
     if as_json:
-        print_json(said)
+        print_json(answer)
     else:
-        print_rows(_rows(said), to_stdout=True)
+        print_rows(_rows(answer), to_stdout=True)
 
 
 @explain.command()
@@ -41,17 +41,17 @@ def url(crawl_id: str, url: str, reach: ApiTarget, as_json: bool) -> None:
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def job(job_id: str, reach: ApiTarget, as_json: bool) -> None:
     """Explain why a job waits, who runs it, or why it ended."""
-    said = run_on(reach, lambda api: api.get(at("/api/v1/jobs/{}/explain", job_id)))
+    answer = run_on(reach, lambda api: api.get(at("/api/v1/jobs/{}/explain", job_id)))
     if as_json:
-        print_json(said)
+        print_json(answer)
         return
-    facts = facts_of(said, without=("job_id", "state", "reason", "explanation"))
-    state = said["state"] if said["reason"] == said["state"] else f"{said['state']} ({said['reason']})"
-    print_rows([("Job", said["job_id"]), ("State", state), ("Why", said["explanation"]), *facts], to_stdout=True)
+    facts = facts_of(answer, without=("job_id", "state", "reason", "explanation"))
+    state = answer["state"] if answer["reason"] == answer["state"] else f"{answer['state']} ({answer['reason']})"
+    print_rows([("Job", answer["job_id"]), ("State", state), ("Why", answer["explanation"]), *facts], to_stdout=True)
 
 
-def _rows(said: dict[str, Any]) -> list[tuple[str, str]]:
-    reason = f" ({said['reason']})" if said["reason"] else ""
-    state = said["state"].replace("_", " ") + reason
-    facts = facts_of(said, without=("crawl_id", "url", "state", "reason", "explanation"))
-    return [("URL", said["url"]), ("State", state), ("Why", said["explanation"]), *facts]
+def _rows(answer: dict[str, Any]) -> list[tuple[str, str]]:
+    reason = f" ({answer['reason']})" if answer["reason"] else ""
+    state = answer["state"].replace("_", " ") + reason
+    facts = facts_of(answer, without=("crawl_id", "url", "state", "reason", "explanation"))
+    return [("URL", answer["url"]), ("State", state), ("Why", answer["explanation"]), *facts]

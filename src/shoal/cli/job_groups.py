@@ -53,11 +53,11 @@ def add(
     given = [(text, "") for text in urls] + ([] if file is None else _lines_of(file))
     if not given:
         raise UsageError("No URL given", "give URLs, or a file of them with --file")
-    wish = _wish([text for text, _ in given], options)
+    body = _request_body([text for text, _ in given], options)
     longest = None if wait_timeout is None else duration_of(wait_timeout).total_seconds()
 
     async def work(api: ApiClient) -> dict[str, Any]:
-        made: dict[str, Any] = await api.post(JOBS, wish)
+        made: dict[str, Any] = await api.post(JOBS, body)
         if not as_json:
             note(f"{plural(made['total'], 'job')} in {made['id']}.")
         return await _until_over(api, made, longest) if wait else made
@@ -168,14 +168,14 @@ def _lines_of(file: str) -> list[tuple[str, str]]:
         lines = data.decode("utf-8-sig").splitlines()
     except UnicodeDecodeError:
         raise InvalidInput("--file", f"{file} is not UTF-8 text", "save it as UTF-8, one URL a line") from None
-    said = [(line.strip(), f"line {number} of {file}") for number, line in enumerate(lines, 1)]
-    return [(text, place) for text, place in said if text and not text.startswith("#")]
+    numbered = [(line.strip(), f"line {number} of {file}") for number, line in enumerate(lines, 1)]
+    return [(text, place) for text, place in numbered if text and not text.startswith("#")]
 
 
-def _wish(urls: list[str], options: dict[str, Any]) -> dict[str, Any]:
+def _request_body(urls: list[str], options: dict[str, Any]) -> dict[str, Any]:
     config = {"js_required": options["js"] or None, "timeout_hint": options["timeout"], "proxy": options["proxy"]}
     config["headers"] = dict(_header(text) for text in options["headers"]) or None
-    wish = {
+    body = {
         "urls": urls,
         "crawl_config": {name: value for name, value in config.items() if value is not None} or None,
         "rule_set": None if options["rules"] is None else read_rules_file(options["rules"]),
@@ -185,7 +185,7 @@ def _wish(urls: list[str], options: dict[str, Any]) -> dict[str, Any]:
         "project": options["project"],
         "labels": dict(_label(text) for text in options["labels"]) or None,
     }
-    return {name: value for name, value in wish.items() if value is not None}
+    return {name: value for name, value in body.items() if value is not None}
 
 
 def _header(text: str) -> tuple[str, str]:

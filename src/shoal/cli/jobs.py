@@ -96,11 +96,11 @@ def retry(
     if job_id is not None:
         _move(reach, job_id, "retry", as_json)
         return
-    told = run_on(reach, lambda api: api.post(f"{JOBS}/retry", _given(kind=kind, run_id=run_id, limit=limit)))
+    answer = run_on(reach, lambda api: api.post(f"{JOBS}/retry", _given(kind=kind, run_id=run_id, limit=limit)))
     if as_json:
-        print_json(told)
+        print_json(answer)
     else:
-        print(f"{plural(told['retried'], 'job')} will be retried.")
+        print(f"{plural(answer['retried'], 'job')} will be retried.")
 
 
 @jobs.command()
@@ -135,11 +135,11 @@ def purge(
     if state is not None and JobState(state) not in TERMINAL:
         raise InvalidInput("--state", f"cannot be {state}", "only jobs that have ended can be purged")
     which = _given(state=state, kind=kind, older_than_seconds=_seconds(older_than), limit=limit) | {"dead": dead}
-    told = run_on(reach, lambda api: api.post(f"{JOBS}/purge", which))
+    answer = run_on(reach, lambda api: api.post(f"{JOBS}/purge", which))
     if as_json:
-        print_json(told)
+        print_json(answer)
     else:
-        print(f"{plural(told['purged'], 'job')} removed.")
+        print(f"{plural(answer['purged'], 'job')} removed.")
 
 
 @jobs.group(cls=CommandGroup)

@@ -14,28 +14,28 @@ from shoal.serve.authentication import is_loopback
 from shoal.settings import ServeSettings
 
 
-def address_of(door: socket.socket) -> str:
+def address_of(listener: socket.socket) -> str:
     """Return the actual address of a socket, whatever port was requested. Crawls need it to avoid crawling this
     process."""
-    return str(Address(*door.getsockname()[:2]))
+    return str(Address(*listener.getsockname()[:2]))
 
 
 def open_socket(listen: Address, asked_by: str = "--listen") -> socket.socket:
     """Open the socket. Done before anything else, so that a taken port is the first error."""
     host = listen.host or "0.0.0.0"
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    door = socket.socket(family, socket.SOCK_STREAM)
-    door.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    listener = socket.socket(family, socket.SOCK_STREAM)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
-        door.bind((host, listen.port))
+        listener.bind((host, listen.port))
     except OSError as error:
-        door.close()
+        listener.close()
         raise BackendUnavailable(
             f"port {listen.port}",
             error.strerror or "taken",
             f"stop what uses it, or choose another with {asked_by}",
         ) from None
-    return door
+    return listener
 
 
 async def check_exposure(app: App, settings: ServeSettings) -> None:

@@ -242,7 +242,7 @@ def take_in(file: Path, skip_bad: bool, reach: ApiTarget, as_json: bool) -> None
     lines = read_file(str(file), "policies")
     problems = _look_through(lines, kind)
     if problems and not skip_bad:
-        _tell_bad(problems)
+        _print_invalid(problems)
         raise InvalidInput(f"{file}", f"has {plural(len(problems), 'bad line')}", "correct them, or use --skip-bad")
     bad = "skip" if skip_bad else "refuse"
     with _sign("Storing"):
@@ -250,7 +250,7 @@ def take_in(file: Path, skip_bad: bool, reach: ApiTarget, as_json: bool) -> None
     if as_json:
         print_json(report)
         return
-    _tell_bad([(problem["line"], problem["problem"]) for problem in report["problems"]])
+    _print_invalid([(problem["line"], problem["problem"]) for problem in report["problems"]])
     left = f"; {plural(report['bad'], 'bad line')} left out" if report["bad"] else ""
     print(f"{plural(report['made'], 'policy', 'policies')} made{left}.")
 
@@ -268,7 +268,7 @@ def export(file: Path, project: str | None, reach: ApiTarget) -> None:
         out.begin()
     except BadConfig as error:
         raise error.called("FILE") from None
-    Path(out.whereabouts).chmod(OWNER_ONLY)
+    Path(out.locations).chmod(OWNER_ONLY)
     out.write([text])
     out.complete()
     note(f"Written to {file}. It contains headers and cookies in plain text and is readable by you alone.")
@@ -337,12 +337,12 @@ def _sign(word: str) -> AbstractContextManager[object]:
     return console.status(word) if console.is_terminal else nullcontext()
 
 
-def _tell_bad(problems: Iterable[tuple[int, str]]) -> None:
-    told = list(problems)
-    for line, problem in told[:20]:
+def _print_invalid(problems: Iterable[tuple[int, str]]) -> None:
+    listed = list(problems)
+    for line, problem in listed[:20]:
         note(f"line {line}: {problem}")
-    if len(told) > 20:
-        note(f"… and {plural(len(told) - 20, 'line')} more")
+    if len(listed) > 20:
+        note(f"… and {plural(len(listed) - 20, 'line')} more")
 
 
 def _row(policy: dict[str, Any]) -> list[object]:

@@ -25,10 +25,10 @@ from shoal.pages.response_counts import ResponseClass
 
 LOOK_SECONDS = 1.0
 DRAW_SECONDS = 0.25
-RATE_LOOKS = 10  # the rate is averaged over this many seconds
-STILL_LOOKS = 5  # seconds without a page: hosts on hold or retries waiting, so no estimate
+RATE_SAMPLES = 10  # the rate is averaged over this many seconds
+STALL_SAMPLES = 5  # seconds without a page: hosts on hold or retries waiting, so no estimate
 REFUSALS: tuple[ResponseClass, ...] = ("4xx", "5xx")
-FEWEST_LOOKS = 3  # before there is an estimate
+MIN_SAMPLES = 3  # before there is an estimate
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +48,7 @@ class ProgressSnapshot:
     refusals: tuple[tuple[str, int], ...] = ()  # number of 4xx and 5xx pages, without zeros
 
     @property
-    def news(self) -> tuple[object, ...]:
+    def facts(self) -> tuple[object, ...]:
         """The values whose change makes a new line worth printing."""
         return self.pages, self.errors, self.waiting, self.held, self.refusals
 
@@ -74,7 +74,7 @@ class Screen(Protocol):
 
     period: float
 
-    def show(self, standing: ProgressSnapshot) -> None: ...
+    def show(self, snapshot: ProgressSnapshot) -> None: ...
 
     def say(self, text: str) -> None:
         """Print a line that stays."""
@@ -105,7 +105,7 @@ class Progress:
         self._clock = clock
         self._screen = screen
         self._began = clock.monotonic() - before
-        self._looks: deque[tuple[float, int]] = deque(maxlen=RATE_LOOKS + 1)
+        self._samples: deque[tuple[float, int]] = deque(maxlen=RATE_SAMPLES + 1)
         self._counts = Counts()
         self._held: str | None = None
         self._task: asyncio.Task[None] | None = None
@@ -131,22 +131,22 @@ class Progress:
         await self._look()
         while True:
             await self._clock.sleep(self._screen.period)
-            if self._clock.monotonic() - self._looks[-1][0] > LOOK_SECONDS - DRAW_SECONDS / 2:
+            if self._clock.monotonic() - self._samples[-1][0] > LOOK_SECONDS - DRAW_SECONDS / 2:
                 await self._look()
-            self._screen.show(self.standing())
+            self._screen.show(self.snapshot())
 
     async def _look(self) -> None:
         with suppress(TimeError):  # the store is busy or unavailable, and the walker handles that
             self._counts = (await self._here.seen()).counts
             self._held = held_words(await self._here.held()) if self._is_still() and self._counts.queued else None
-        self._looks.append((self._clock.monotonic(), self._pages))
+        self._samples.append((self._clock.monotonic(), self._pages))
 
     @property
     def _pages(self) -> int:
         """The pages of all walkers: our own count if it is newer, else the count last read from the store."""
         return max(self._here.tally.pages, self._counts.pages)
 
-    def standing(self) -> ProgressSnapshot:
+    def snapshot(self) -> ProgressSnapshot:
         tally, rate = self._here.tally, self._rate()
         return ProgressSnapshot(
             pages=self._pages,
@@ -163,16 +163,16 @@ class Progress:
         )
 
     def _rate(self) -> float:
-        (began, before), (ended, pages) = self._looks[0], self._looks[-1]
+        (began, before), (ended, pages) = self._samples[0], self._samples[-1]
         return (pages - before) / (ended - began) if ended > began else 0.0
 
     def _is_still(self) -> bool:
-        return len(self._looks) > STILL_LOOKS and self._looks[-1][1] == self._looks[-1 - STILL_LOOKS][1]
+        return len(self._samples) > STALL_SAMPLES and self._samples[-1][1] == self._samples[-1 - STALL_SAMPLES][1]
 
     def _seconds_left(self, rate: float) -> float | None:
         """Estimate the time for the known URLs; URLs not found yet cannot be estimated."""
         waiting, config = self._counts.queued, self._here.crawl.config
-        if len(self._looks) <= FEWEST_LOOKS or not rate or not waiting or self._is_still():
+        if len(self._samples) <= MIN_SAMPLES or not rate or not waiting or self._is_still():
             return None
         if config.max_pages is not None:
             waiting = min(waiting, config.max_pages - self._pages)
@@ -197,12 +197,12 @@ class PlainLines:
     period = LOOK_SECONDS
 
     def __init__(self) -> None:
-        self._said: tuple[object, ...] = (0, 0, 0, None, ())
+        self._shown: tuple[object, ...] = (0, 0, 0, None, ())
 
-    def show(self, standing: ProgressSnapshot) -> None:
-        if standing.news != self._said:
-            self._said = standing.news
-            note(", ".join(standing.words()))
+    def show(self, snapshot: ProgressSnapshot) -> None:
+        if snapshot.facts != self._shown:
+            self._shown = snapshot.facts
+            note(", ".join(snapshot.words()))
 
     def say(self, text: str) -> None:
         note(text)
@@ -225,10 +225,10 @@ class LiveLine:
         self._live = Live(console=Console(stderr=True), auto_refresh=False, transient=True)
         self._live.start()
 
-    def show(self, standing: ProgressSnapshot) -> None:
+    def show(self, snapshot: ProgressSnapshot) -> None:
         from rich.text import Text
 
-        first, mark, rest = " · ".join(standing.words()).partition(" ")
+        first, mark, rest = " · ".join(snapshot.words()).partition(" ")
         dots = str(self._spinner.render(self._live.console.get_time()))
         line = Text.assemble(dots, " ", (first, "bold"), mark, rest, no_wrap=True, overflow="ellipsis")
         self._live.update(line, refresh=True)

@@ -31,7 +31,7 @@ FLAG_OF = {  # settings that have a flag
 
 HARMFUL = frozenset({"stop", "rm", "cancel", "cancel-group", "purge", "revoke", "disable", "rotate", "drain", "clear"})
 """Commands that end, remove or invalidate something: suggested only for an obvious typing mistake."""
-SHORTEST_SLIP, LONG_WORD = 6, 8  # letters
+MIN_TYPO_LENGTH, LONG_WORD = 6, 8  # letters
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,15 +209,15 @@ def _hint(name: str, path: str, known: Iterable[str]) -> str:
     """Return the fix for an unknown command: the nearest one, or the help. A command that ends or removes something is
     only suggested for an obvious typing mistake."""
     close = nearest(name.lower(), known)
-    if close is None or (close in HARMFUL and not _is_slip(name.lower(), close)):
+    if close is None or (close in HARMFUL and not _is_typo(name.lower(), close)):
         return f'see "{path} --help" for all commands'
     return f'the nearest one is "{path} {close}"'
 
 
-def _is_slip(written: str, meant: str) -> bool:
+def _is_typo(written: str, meant: str) -> bool:
     """Return whether a word is a typing mistake for a command: one letter off, or two in a long word. Short words have
     too many neighbours: `shop` need not mean `stop`."""
-    if len(meant) < SHORTEST_SLIP or abs(len(written) - len(meant)) > 2:
+    if len(meant) < MIN_TYPO_LENGTH or abs(len(written) - len(meant)) > 2:
         return False
     return _distance(written, meant) <= (1 if len(meant) < LONG_WORD else 2)
 

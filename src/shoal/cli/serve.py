@@ -50,14 +50,14 @@ def serve(listen: str | None, workers: int, store: str | None) -> None:
 async def _serve(flags: Mapping[str, str | None], workers: int) -> None:
     asked = load(flags).settings.serve
     tls_of(asked)
-    door = open_socket(asked.listen)
-    flags = {**flags, "SHOAL_LISTEN": address_of(door)}
+    listener = open_socket(asked.listen)
+    flags = {**flags, "SHOAL_LISTEN": address_of(listener)}
     loaded = load(flags)
     settings = loaded.settings
     signals, metrics = watched(settings)
     async with opened(settings, signals) as app, workers_of(app, loaded, flags, workers) as team:
         await check_exposure(app, settings.serve)
-        controller = Controller(app, metrics, door, team)
+        controller = Controller(app, metrics, listener, team)
         note(f"Shoal listens on {controller.address}")
         for warning in (app.database.warning, privacy_warning(app)):
             if warning:
@@ -68,9 +68,9 @@ async def _serve(flags: Mapping[str, str | None], workers: int) -> None:
 class Controller:
     """Everything `shoal serve` runs, started and stopped together."""
 
-    def __init__(self, app: App, metrics: Metrics, door: socket.socket, workers: Sequence[Worker]) -> None:
+    def __init__(self, app: App, metrics: Metrics, listener: socket.socket, workers: Sequence[Worker]) -> None:
         self._app = app
-        self._door = door
+        self._listener = listener
         self._workers = list(workers)
         self._announcing = Service(app.chores.address_announcer, ANNOUNCE_EVERY, app.clock, app.signals)
         self._chores = [*app.chores.controller_services(), self._announcing]
@@ -80,7 +80,7 @@ class Controller:
     @property
     def address(self) -> str:
         scheme = "http" if self._app.settings.serve.tls_cert is None else "https"
-        return f"{scheme}://{address_of(self._door)}"
+        return f"{scheme}://{address_of(self._listener)}"
 
     async def run(self) -> None:
         on_stop(self.stop)
@@ -90,7 +90,7 @@ class Controller:
         self._announcing.nudge()  # at once: a worker may start with a crawl that leads to this server
         working = [asyncio.create_task(self._work(place)) for place in range(len(self._workers))]
         try:
-            await self._server.serve(sockets=[self._door])
+            await self._server.serve(sockets=[self._listener])
         finally:
             if not self._ending.is_set():
                 self.stop()
@@ -138,7 +138,7 @@ class Controller:
             app.check_store,
             lambda: (metrics.render(), metrics.content_type),
             app.clock,
-            lambda: app.wake.trouble,
+            lambda: app.wake.problem,
             lambda: self._workers[0].full_storage if self._workers else {},
         )
 

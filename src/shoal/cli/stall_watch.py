@@ -27,7 +27,7 @@ class StallWatch:
         self._clock = clock
         self._say = say
         self._ticked_at = self._looked_at = clock.monotonic()
-        self._is_told = False
+        self._is_reported = False
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._watch, name="stall-watch", daemon=True)
         self._watched = threading.get_ident()
@@ -54,10 +54,10 @@ class StallWatch:
         if late:
             self._ticked_at = max(self._ticked_at, now)
         if now - self._ticked_at <= self._longest:
-            self._is_told = False
+            self._is_reported = False
             return False
-        was_told, self._is_told = self._is_told, True
-        return not was_told
+        was_reported, self._is_reported = self._is_reported, True
+        return not was_reported
 
     def _tick(self) -> None:
         self._ticked_at = self._clock.monotonic()

@@ -45,27 +45,27 @@ def _failed_seed(seed: FailedSeed) -> dict[str, Any]:
     return {"url": seed.url, "status": seed.status, "error": error}
 
 
-def rows_of(seen: CrawlStatus, told: dict[str, Any], outputs: Sequence[str]) -> list[tuple[str, str]]:
+def rows_of(seen: CrawlStatus, totals: dict[str, Any], outputs: Sequence[str]) -> list[tuple[str, str]]:
     """Return the summary as table rows."""
     reason = seen.crawl.state_reason
     why = f" ({in_words(reason)})" if reason else ""
     rows = [
         ("Crawl", seen.crawl.id),
         ("State", seen.crawl.state.value + why),
-        ("Pages", f"{told['pages']:,}"),
-        *([("Responses", responses)] if (responses := in_classes(told["responses"])) else []),
-        ("Errors", f"{told['errors']:,}"),
+        ("Pages", f"{totals['pages']:,}"),
+        *([("Responses", responses)] if (responses := in_classes(totals["responses"])) else []),
+        ("Errors", f"{totals['errors']:,}"),
         *([("Seeds", f"none gave a page: {seen.why_no_seed}")] if seen.failed_seeds else []),
-        ("Skipped", _skipped(told["skipped"])),
+        ("Skipped", _skipped(totals["skipped"])),
         *(("Cut off", what) for what in cut_off(seen)),
-        ("Received", in_bytes(told["bytes"])),
-        ("Took", _took(told, seen.counts.walked / 1e6)),
-        ("Depth", str(told["depth_reached"])),
+        ("Received", in_bytes(totals["bytes"])),
+        ("Took", _took(totals, seen.counts.walked / 1e6)),
+        ("Depth", str(totals["depth_reached"])),
     ]
-    if told["not_modified"]:
-        saved = in_bytes(told["bytes_saved"])
+    if totals["not_modified"]:
+        saved = in_bytes(totals["bytes_saved"])
         place = [name for name, _ in rows].index("Took")
-        rows.insert(place, ("Unchanged", f"{told['not_modified']:,}, which saved {saved}"))
+        rows.insert(place, ("Unchanged", f"{totals['not_modified']:,}, which saved {saved}"))
     if seen.counts.queued and reason not in BUDGETS:
         rows.append(("Left over", f"{seen.counts.queued:,} known and not crawled"))
     return rows + [("Output", place) for place in outputs]
@@ -75,12 +75,12 @@ def cut_off(seen: CrawlStatus) -> list[str]:
     """Describe what each limit cut off, with the flag that sets it."""
     config, counts, reason = seen.crawl.config, seen.counts, seen.crawl.state_reason
     deeper, at_full_hosts = counts.skipped.get("depth", 0), counts.skipped.get("host_budget", 0)
-    said = []
+    reasons = []
     if deeper:
-        said.append(f"{plural(deeper, 'URL')} {_lie(deeper)} deeper than `--depth {config.depth}`")
+        reasons.append(f"{plural(deeper, 'URL')} {_verb(deeper)} deeper than `--depth {config.depth}`")
     if at_full_hosts:
         limit = f"`--max-pages-per-host {config.max_pages_per_host}`"
-        said.append(f"{plural(at_full_hosts, 'URL')} {_lie(at_full_hosts)} beyond {limit}")
+        reasons.append(f"{plural(at_full_hosts, 'URL')} {_verb(at_full_hosts)} beyond {limit}")
     if reason in BUDGETS and counts.queued:
         flag = {
             "max_pages": f"--max-pages {config.max_pages}",
@@ -88,20 +88,20 @@ def cut_off(seen: CrawlStatus) -> list[str]:
             "max_seconds": f"--max-time {config.max_seconds or 0:g}s",
         }[reason]
         waited = f"{plural(counts.queued, 'URL')} still waited"
-        said.append(f"{waited} when `{flag}` was reached")
-    return said
+        reasons.append(f"{waited} when `{flag}` was reached")
+    return reasons
 
 
-def _lie(count: int) -> str:
+def _verb(count: int) -> str:
     return "lies" if count == 1 else "lie"
 
 
-def _took(told: dict[str, Any], walked: float) -> str:
+def _took(totals: dict[str, Any], walked: float) -> str:
     """Describe duration and rate; if there were pauses, show the working time separately."""
-    seconds, pace = told["duration_seconds"], told["pages_per_second"]
+    seconds, pace = totals["duration_seconds"], totals["pages_per_second"]
     had_breaks = 0 < walked < seconds * BREAKS_BELOW and seconds - walked > SHORTEST_BREAK
     if had_breaks:
-        pace = round(told["pages"] / walked, 1)
+        pace = round(totals["pages"] / walked, 1)
     within = f", of which {in_time(walked)} at work" if had_breaks else ""
     return in_time(seconds) + within + (f", {pace:g} {'page' if pace == 1 else 'pages'}/s" if pace else "")
 
@@ -114,8 +114,8 @@ def _skipped(skipped: dict[str, int]) -> str:
     return f"{sum(skipped.values()):,} ({reasons})"
 
 
-def print_line(told: dict[str, Any], *, to_stdout: bool) -> None:
-    print(json.dumps(told), file=sys.stdout if to_stdout else sys.stderr, flush=True)
+def print_line(totals: dict[str, Any], *, to_stdout: bool) -> None:
+    print(json.dumps(totals), file=sys.stdout if to_stdout else sys.stderr, flush=True)
 
 
 def print_rows(rows: Sequence[tuple[str, str]], *, to_stdout: bool) -> None:

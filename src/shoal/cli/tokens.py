@@ -42,8 +42,8 @@ def create(
     name: str, role: str | None, scopes: tuple[str, ...], expires_in: str | None, reach: ApiTarget, as_json: bool
 ) -> None:
     """Create a token. It is printed once and cannot be shown again."""
-    wish: dict[str, Any] = {"name": name, "role": role, "scopes": list(scopes), "expires_in": expires_in}
-    given = {field: value for field, value in wish.items() if value}
+    body: dict[str, Any] = {"name": name, "role": role, "scopes": list(scopes), "expires_in": expires_in}
+    given = {field: value for field, value in body.items() if value}
 
     async def work(api: ApiClient) -> tuple[dict[str, Any], bool]:
         is_first = not (await api.get(TOKENS, limit=1))[

@@ -38,8 +38,8 @@ def webhooks() -> None:
 @_json
 def add(url: str, events: tuple[str, ...], secret: str | None, reach: ApiTarget, as_json: bool) -> None:
     """Send events to URL. The signing secret is printed once."""
-    wish = {"url": url, "events": list(events)} | ({"secret": secret} if secret else {})
-    _print_secret(run_on(reach, lambda api: api.post(WEBHOOKS, wish), existing=False), as_json)
+    body = {"url": url, "events": list(events)} | ({"secret": secret} if secret else {})
+    _print_secret(run_on(reach, lambda api: api.post(WEBHOOKS, body), existing=False), as_json)
 
 
 @webhooks.command("ls")
@@ -125,10 +125,10 @@ def deliveries(webhook_id: str, state: str | None, limit: int, reach: ApiTarget,
 @_json
 def replay(webhook_id: str, reach: ApiTarget, as_json: bool, **which: str | None) -> None:
     """Deliver events again, with the same ids."""
-    wish = {name: value for name, value in which.items() if value}
-    if not wish or ("since" in wish) != ("until" in wish):
+    body = {name: value for name, value in which.items() if value}
+    if not body or ("since" in body) != ("until" in body):
         raise UsageError("Nothing selected to replay", "give --event, or --since and --until")
-    told = run_on(reach, lambda api: api.post(at(f"{WEBHOOK}/replay", webhook_id), wish))
+    told = run_on(reach, lambda api: api.post(at(f"{WEBHOOK}/replay", webhook_id), body))
     if as_json:
         print_json(told)
     else:

@@ -32,21 +32,21 @@ async def probed(
     """Serve while the block runs; yield the address. Access rules are those of a controller."""
     settings = app.settings.serve.but(listen=listen)
     await check_exposure(app, settings)
-    door = open_socket(listen, "SHOAL_WORKER_LISTEN")
-    door.listen()
-    address = f"{'http' if settings.tls_cert is None else 'https'}://{address_of(door)}"
+    listener = open_socket(listen, "SHOAL_WORKER_LISTEN")
+    listener.listen()
+    address = f"{'http' if settings.tls_cert is None else 'https'}://{address_of(listener)}"
     health = HealthApi(
         app.check_store,
         lambda: (metrics.render(), metrics.content_type),
         app.clock,
-        lambda: app.wake.trouble,
+        lambda: app.wake.problem,
         full_storage,
     )
     authenticator = TokenAuthenticator(app.access.tokens, AuthThrottle(app.clock), settings, app.signals)
     routes = routes_of([health], settings.max_request_bytes)
     whole = application(routes, app.clock, app.signals, authenticator, open_probes=settings.open_probes)
     server = Server(config_of(whole, settings), ConnectionLimits(settings, app.clock, app.signals), settings)
-    serving = asyncio.create_task(server.serve(sockets=[door]))
+    serving = asyncio.create_task(server.serve(sockets=[listener]))
     note(f"The worker answers /healthz, /readyz and /metrics on {address}")
     try:
         yield address

@@ -42,8 +42,8 @@ ENDED = TERMINAL | {CrawlState.STOPPING}
 
 @dataclass(frozen=True, slots=True)
 class Statistics:
-    """How many URLs are waiting, and how many were ever added. A URL that was handed out counts as processed until it
-    is returned."""
+    """The number of waiting URLs, and of all URLs ever added. A URL that was handed out counts as processed until it is
+    returned."""
 
     queued: int = 0
     seen: int = 0
@@ -169,7 +169,7 @@ class Scan:
 
     async def erase(self) -> None:
         """Remove the scan from the store; refused while another process uses it."""
-        await self._give_back_lost()
+        await self._return_lost_urls()
         _, walked = await self._app.database.read(lambda tx: self._app.queue.live_of_run(tx, self.id))
         if walked > (self._hold is not None):
             raise StateConflict("scan", self.id, "walked by another process", "be cleaned up", "end that one first")
@@ -236,20 +236,20 @@ class Scan:
             return work
 
     async def _commit(self, hold: Hold, done: list[FrontierTask], want: int) -> tuple[CrawlState, list[FrontierTask]]:
-        app, number, holder = self._app, hold.crawl.number, hold.lease.holder
+        app, number, fence = self._app, hold.crawl.number, hold.lease.fence
         report = WalkerBatch([Settled(task, Fate.FETCHED) for task in done])
 
         async def commit(tx: Tx) -> tuple[CrawlState, list[FrontierTask]]:
-            await app.queue.fence(tx, holder)
+            await app.queue.fence(tx, fence)
             state, _ = await app.crawls.store.control(tx, self.id)
             if done:
-                settlement = await app.stores.frontier.settle(tx, number, holder, report)
-                await app.crawls.store.add_counts(tx, number, holder.job_id, settlement.counts())
-                await app.queue.mark_settled(tx, holder)
+                settlement = await app.stores.frontier.settle(tx, number, fence, report)
+                await app.crawls.store.add_counts(tx, number, fence.job_id, settlement.counts())
+                await app.queue.mark_settled(tx, fence)
             if state is not CrawlState.RUNNING or not want:
                 return state, []
-            taken = await app.stores.frontier.take(tx, number, holder, want, 0, AT_ONCE)
-            await app.stores.frontier_admin.unclaim(tx, number, holder)  # let other processes take from the same host
+            taken = await app.stores.frontier.take(tx, number, fence, want, 0, AT_ONCE)
+            await app.stores.frontier_admin.unclaim(tx, number, fence)  # let other processes take from the same host
             return state, taken.tasks
 
         return await app.database.run(commit)
@@ -273,7 +273,7 @@ class Scan:
         self._in_doubt = False
 
     async def _attach(self, resuming: bool) -> Hold:
-        await self._give_back_lost()
+        await self._return_lost_urls()
         crawl = await self.find()
         if crawl is None:
             raise NotFound("scan", self.id, "begin one with seeds")
@@ -288,7 +288,7 @@ class Scan:
             app.stores.hosts,
             app.queue,
             crawl,
-            lease.holder,
+            lease.fence,
             AT_ONCE,
             app.stores.pages,
         )
@@ -317,7 +317,7 @@ class Scan:
 
     async def _wait(self) -> float | None:
         """Return the seconds to wait before the next attempt to take; None if nothing is waiting."""
-        strangers = await self._give_back_lost()
+        other_seeds = await self._return_lost_urls()
         hold = self._hold
         if hold is None:
             return None
@@ -334,28 +334,28 @@ class Scan:
             return next_in
         ours = len(self._held) + len(self._undelivered)
         # A process elsewhere may be dead, which shows only when its lease expires: do not report "empty" yet.
-        return LONGEST_WAIT if taken > ours and any(map(self._is_a_riddle, strangers)) else None
+        return LONGEST_WAIT if taken > ours and any(map(self._is_unknown, other_seeds)) else None
 
-    async def _give_back_lost(self) -> list[Job]:
+    async def _return_lost_urls(self) -> list[Job]:
         """Return the jobs of dead processes to the queue; return the other leased jobs, whose processes may be
         alive."""
         jobs = await self._app.database.read(lambda tx: self._app.queue.jobs_of_run(tx, self.id))
-        ours = None if self._hold is None else self._hold.lease.holder.job_id
+        ours = None if self._hold is None else self._hold.lease.fence.job_id
         locked = [job for job in jobs if job.state is JobState.LOCKED and job.id != ours]
         gone = [job for job in locked if is_gone(job.lease_holder or "")]
         for job in gone:
-            await self._give_back(job)
+            await self._return_urls(job)
         if len(gone) < len(locked):
             await self._janitor.run_once()
         return [job for job in locked if job not in gone]
 
-    async def _give_back(self, job: Job) -> None:
+    async def _return_urls(self, job: Job) -> None:
         queue = self._app.queue
         move = job_states.give_back(job.id, job.lease_epoch, GrantEnd.CRASHED, "its process is gone")
         with suppress(LeaseLost):  # another process did it first
             await self._app.database.run(lambda tx: queue.move_in(tx, move, KIND, self.id))
 
-    def _is_a_riddle(self, job: Job) -> bool:
+    def _is_unknown(self, job: Job) -> bool:
         """Return whether a job's process may be dead: it is on another machine and has not renewed its lease since
         first seen."""
         here = holder_name().rsplit("/", 2)[0]

@@ -10,9 +10,9 @@ from types import ModuleType
 from typing import Any
 
 
-class _CallableRoom(ModuleType):
+class _CallableModule(ModuleType):
     def __call__(self, *seeds: str, **options: Any) -> Any:
         return import_module("shoal.library").crawl(*seeds, **options)
 
 
-sys.modules[__name__].__class__ = _CallableRoom
+sys.modules[__name__].__class__ = _CallableModule

@@ -24,7 +24,7 @@ from shoal.crawl.frontier.values import (
 )
 from shoal.crawl.lifecycle.failed_urls import DroppedPage, FailedPage, FailedSeed
 from shoal.crawl.states import CrawlMove, CrawlState
-from shoal.hosts.rate import HeldHost, HostStanding
+from shoal.hosts.rate import HeldHost, HostState
 from shoal.queue.job import Fence
 
 OUTSIDE = ""
@@ -130,15 +130,15 @@ class HostRate(Struct, frozen=True):
     probe: bool = False  # take one URL from a host whose robots.txt is not known yet
     per_host: int | None = None  # maximum pages per host
     walkers: int = 1  # number of walkers that share the hosts
-    ease: float = 0.0  # seconds of delay per second of response time of a slow host
-    longest_ease: timedelta = timedelta(0)
+    latency_factor: float = 0.0  # seconds of delay per second of response time of a slow host
+    longest_latency_delay: timedelta = timedelta(0)
 
-    def delay_at(self, standing: HostStanding) -> float:
+    def delay_at(self, state: HostState) -> float:
         """Return the seconds between two requests to a host."""
-        return standing.delay(self.delay.total_seconds(), self.ease, self.longest_ease.total_seconds())
+        return state.delay(self.delay.total_seconds(), self.latency_factor, self.longest_latency_delay.total_seconds())
 
 
-class Admission(Protocol):
+class AdmissionChecks(Protocol):
     """The checks a walker makes on URLs before it fetches them."""
 
     def verdict(self, task: FrontierTask) -> Fate | None:
@@ -169,7 +169,7 @@ class FrontierStore(Protocol):
         want: int,
         in_flight: int,
         rate: HostRate,
-        admission: Admission | None = None,
+        admission: AdmissionChecks | None = None,
     ) -> Taken:
         """Take up to `want` URLs: from the hosts that waited longest, shallow URLs first, none before it is due. An
         empty result does not mean that the frontier is empty. URLs with a verdict are returned in addition and use no

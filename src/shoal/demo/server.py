@@ -69,9 +69,9 @@ class DemoSite:
         return True
 
 
-def _encode(said: DemoResponse) -> bytes:
-    body = said.body.encode()
-    headers = {"Content-Type": "text/html; charset=utf-8", "Content-Length": str(len(body)), **said.headers}
-    lines = [f"HTTP/1.1 {said.status.value} {said.status.phrase}"]
+def _encode(response: DemoResponse) -> bytes:
+    body = response.body.encode()
+    headers = {"Content-Type": "text/html; charset=utf-8", "Content-Length": str(len(body)), **response.headers}
+    lines = [f"HTTP/1.1 {response.status.value} {response.status.phrase}"]
     lines += [f"{name}: {value}" for name, value in headers.items()]
     return "\r\n".join([*lines, "", ""]).encode() + body

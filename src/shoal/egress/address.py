@@ -117,10 +117,10 @@ class AddressRule(Struct, frozen=True):
         address = literal(host)
         return None if address is None else self.judge(address, port, host)
 
-    def _is_one_of(self, doors: frozenset[tuple[Address, int]], address: Address, port: int) -> bool:
+    def _is_one_of(self, endpoints: frozenset[tuple[Address, int]], address: Address, port: int) -> bool:
         return any(
             port == own_port and (address == own or address.is_unspecified or self._is_covered(address, own))
-            for own, own_port in doors
+            for own, own_port in endpoints
         )
 
     def _is_covered(self, address: Address, own: Address) -> bool:

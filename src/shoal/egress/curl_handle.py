@@ -70,6 +70,8 @@ class CurlHandle:
     """A reusable handle that runs one transfer at a time."""
 
     __slots__ = (
+        "_buffer",
+        "_capacity",
         "_chunks",
         "_headers",
         "_is_plain",
@@ -77,10 +79,8 @@ class CurlHandle:
         "_lines",
         "_on_opened",
         "_options",
-        "_pile",
         "_pins",
         "_refusal",
-        "_room",
         "easy",
         "transfer",
     )
@@ -92,12 +92,12 @@ class CurlHandle:
         self._on_opened = on_opened
         self._lines: list[bytes] = []
         self._chunks: list[bytes] = []
-        self._pile: BytesIO | None = None  # for large bodies: BytesIO returns its contents without a copy
+        self._buffer: BytesIO | None = None  # for large bodies: BytesIO returns its contents without a copy
         self._refusal: AddressRefusal | None = None
-        self._room = -1
+        self._capacity = -1
         self._configure()
 
-    def dress(self, transfer: Transfer) -> None:
+    def configure(self, transfer: Transfer) -> None:
         """Set the options that differ from the last request. Raise ValueError if the request cannot be sent."""
         self.transfer = transfer
         transfer.slot = self
@@ -121,9 +121,9 @@ class CurlHandle:
             self.transfer = None
         self._lines.clear()
         self._chunks.clear()
-        self._pile = None
+        self._buffer = None
         self._refusal = None
-        self._room = -1
+        self._capacity = -1
         if not self._is_plain:
             self.easy.reset()
             self._configure()
@@ -149,7 +149,7 @@ class CurlHandle:
             transfer.url,
             status,
             Headers(head),
-            chunks[0] if len(chunks) == 1 and self._pile is None else self._body(),
+            chunks[0] if len(chunks) == 1 and self._buffer is None else self._body(),
             self._address(transfer.route.addresses),
             easy.getinfo(curl.TOTAL_TIME),
         )
@@ -199,31 +199,31 @@ class CurlHandle:
 
     def _take(self, data: bytes) -> int | None:
         """Store a chunk of the body. The limit for redirects is much lower than for pages."""
-        room = self._room
-        if room < 0:
-            room = self._first_room()
-        if len(data) > room:
-            self._chunks.append(data[:room])
+        capacity = self._capacity
+        if capacity < 0:
+            capacity = self._body_limit()
+        if len(data) > capacity:
+            self._chunks.append(data[:capacity])
             return 0
-        self._room = room - len(data)
+        self._capacity = capacity - len(data)
         self._chunks.append(data)
         if len(self._chunks) > _MOST_CHUNKS:
-            self._heap_up()
+            self._append()
         return None
 
     def _body(self) -> bytes:
-        if self._pile is None:
+        if self._buffer is None:
             return b"".join(self._chunks)
-        self._heap_up()
-        body, self._pile = self._pile.getvalue(), None
+        self._append()
+        body, self._buffer = self._buffer.getvalue(), None
         return body
 
-    def _heap_up(self) -> None:
-        self._pile = self._pile or BytesIO()
-        self._pile.writelines(self._chunks)
+    def _append(self) -> None:
+        self._buffer = self._buffer or BytesIO()
+        self._buffer.writelines(self._chunks)
         self._chunks.clear()
 
-    def _first_room(self) -> int:
+    def _body_limit(self) -> int:
         assert self.transfer is not None
         limits = self.transfer.limits
         return limits.max_redirect_bytes if _status_class(self._lines) == b"3" else limits.max_body_bytes
@@ -235,7 +235,7 @@ class CurlHandle:
             self._refusal = refusal
             return curl.SOCKET_BAD
         try:
-            return _Lent(address.family, address.socktype, address.protocol)
+            return _BorrowedHandle(address.family, address.socktype, address.protocol)
         except OSError:
             return curl.SOCKET_BAD  # unsupported address family, or no free descriptor: the next address may work
 
@@ -281,7 +281,7 @@ class CurlHandle:
         self.easy.setopt(curl.USERPWD, signer.login)
 
 
-class _Lent(socket.socket):
+class _BorrowedHandle(socket.socket):
     """A socket whose descriptor pycurl duplicates; the original closes itself without a ResourceWarning."""
 
     def __del__(self) -> None:

@@ -74,11 +74,11 @@ def _gzip_member(raw: bytes, limit: int) -> tuple[bytes, bytes]:
 def _members(one: Callable[[bytes, int], tuple[bytes, bytes]], raw: bytes, limit: int, *, magic: bytes) -> bytes:
     """Decode all members in order; data after the last one is ignored, as other decoders do."""
     parts: list[bytes] = []
-    room = limit
+    left = limit
     for _ in range(_MOST_MEMBERS):
-        part, raw = one(raw, room)
+        part, raw = one(raw, left)
         parts.append(part)
-        room -= len(part)
+        left -= len(part)
         if not raw.startswith(magic):
             return b"".join(parts)
     raise _Broken(f"it has more than {_MOST_MEMBERS} members")

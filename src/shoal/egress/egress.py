@@ -50,7 +50,7 @@ class Egress:
         self._rule = rule
         self.limits = limits
         self._clock = clock or SystemClock()
-        self._resolver = resolver or Resolver(self._clock, patience=limits.connect_timeout)
+        self._resolver = resolver or Resolver(self._clock, timeout=limits.connect_timeout)
         self._proxy = proxy
         self._urls = Canonicalizer(PLAIN_URLS)
         self._routes: dict[str, Route] = {}

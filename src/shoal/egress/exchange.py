@@ -181,7 +181,7 @@ class Failure(Struct):
 
     @property
     def is_blocked(self) -> bool:
-        """Whether a rule refused the request: permanent, and not the fault of the server."""
+        """Return whether a rule refused the request: permanent, and not the fault of the server."""
         return self.code in BLOCKED
 
 

@@ -39,7 +39,7 @@ class Resolver:
         lookup: Lookup = system_lookup,
         ttl: timedelta = timedelta(seconds=60),
         failure_ttl: timedelta = timedelta(seconds=5),
-        patience: timedelta = timedelta(seconds=10),
+        timeout: timedelta = timedelta(seconds=10),
         threads: int = 8,
         size: int = 10_000,
     ) -> None:
@@ -47,13 +47,13 @@ class Resolver:
         self._lookup = lookup
         self._ttl = ttl.total_seconds()
         self._failure_ttl = failure_ttl.total_seconds()
-        self._patience = patience.total_seconds()
+        self._timeout = timeout.total_seconds()
         self._threads = threads
         self._size = size
         self._known: dict[str, tuple[float, Answer]] = {}
         self._waiting: dict[str, list[Callable[[Answer], None]]] = {}
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._crew = _Threads(threads)
+        self._pool = _Threads(threads)
 
     def resolve(self, host: str, done: Callable[[Answer], None]) -> None:
         """Call `done` with the answer: immediately if it is cached, else from the event loop."""
@@ -70,27 +70,27 @@ class Resolver:
     def close(self) -> None:
         """Stop the threads. Pending callbacks are not called."""
         self._waiting.clear()
-        self._crew.dismiss()
+        self._pool.stop()
 
     def _attach(self, loop: asyncio.AbstractEventLoop) -> None:
         if loop is self._loop:
             return
         # Pending callbacks belong to the previous loop and cannot be called any more.
         self.close()
-        self._crew = _Threads(self._threads)
+        self._pool = _Threads(self._threads)
         self._loop = loop
 
     def _ask(self, host: str) -> None:
         assert self._loop is not None
         loop, waiting = self._loop, self._waiting[host]
-        timer = loop.call_later(self._patience, self._give_up, host, waiting)
+        timer = loop.call_later(self._timeout, self._give_up, host, waiting)
 
         def answer() -> None:
             found = self._look_up(host)
             with contextlib.suppress(RuntimeError):  # the loop is closed, so no callback is pending
                 loop.call_soon_threadsafe(self._answered, host, waiting, timer, found)
 
-        self._crew.hire(answer)
+        self._pool.submit(answer)
 
     def _look_up(self, host: str) -> Answer:
         """Look up a host; runs in a thread."""
@@ -104,7 +104,7 @@ class Resolver:
     def _answered(
         self, host: str, waiting: list[Callable[[Answer], None]], timer: asyncio.TimerHandle, answer: Answer
     ) -> None:
-        self._crew.release()
+        self._pool.release()
         timer.cancel()
         ttl = self._failure_ttl if isinstance(answer, Failure) else self._ttl
         self._remember(host, self._clock.monotonic() + ttl, answer)
@@ -140,23 +140,23 @@ class _Threads:
         self._started = 0
         self._busy = 0
 
-    def hire(self, job: Callable[[], None]) -> None:
+    def submit(self, job: Callable[[], None]) -> None:
         self._busy += 1
         self._work.put(job)
         if self._busy > self._started < self._most:
             self._started += 1
-            threading.Thread(target=partial(_toil, self._work), name="shoal-resolver", daemon=True).start()
+            threading.Thread(target=partial(_run_jobs, self._work), name="shoal-resolver", daemon=True).start()
 
     def release(self) -> None:
         """Note that a task of the pool has finished."""
         self._busy -= 1
 
-    def dismiss(self) -> None:
+    def stop(self) -> None:
         for _ in range(self._started):
             self._work.put(None)
         self._started = 0
 
 
-def _toil(work: "SimpleQueue[Callable[[], None] | None]") -> None:
+def _run_jobs(work: "SimpleQueue[Callable[[], None] | None]") -> None:
     while (job := work.get()) is not None:
         job()

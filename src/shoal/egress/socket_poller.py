@@ -121,18 +121,18 @@ class LoopPoller:
         self._loop = loop
 
     def want(self, what: int, fd: int, _multi: object = None, _data: object = None) -> None:
-        wish = 0 if what == curl.POLL_REMOVE else what
-        before, self._wanted[fd] = self._wanted.get(fd, 0), wish
+        events = 0 if what == curl.POLL_REMOVE else what
+        before, self._wanted[fd] = self._wanted.get(fd, 0), events
         loop = self._loop
         if loop is None:
             return
-        if wish & curl.POLL_IN and not before & curl.POLL_IN:
+        if events & curl.POLL_IN and not before & curl.POLL_IN:
             loop.add_reader(fd, self._ready, fd, curl.CSELECT_IN)
-        elif before & curl.POLL_IN and not wish & curl.POLL_IN:
+        elif before & curl.POLL_IN and not events & curl.POLL_IN:
             loop.remove_reader(fd)
-        if wish & curl.POLL_OUT and not before & curl.POLL_OUT:
+        if events & curl.POLL_OUT and not before & curl.POLL_OUT:
             loop.add_writer(fd, self._ready, fd, curl.CSELECT_OUT)
-        elif before & curl.POLL_OUT and not wish & curl.POLL_OUT:
+        elif before & curl.POLL_OUT and not events & curl.POLL_OUT:
             loop.remove_writer(fd)
 
     def opened(self, fd: int) -> None:

@@ -25,9 +25,9 @@ class Transport:
         self._free: list[CurlHandle] = []
         self._active: dict[curl.Easy, CurlHandle] = {}
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._alarm: asyncio.TimerHandle | None = None
-        self._alarm_after = 0
-        self._is_kicked = False
+        self._timer: asyncio.TimerHandle | None = None
+        self._timer_after = 0
+        self._is_interrupted = False
         self._is_settling = False
         self._is_closed = False
         self._open()
@@ -39,7 +39,7 @@ class Transport:
             self._attach(loop)
         slot = self._free.pop() if self._free else CurlHandle(self._options, self._on_opened)
         try:
-            slot.dress(transfer)
+            slot.configure(transfer)
             self._multi.add_handle(slot.easy)
         except (curl.Error, ValueError) as error:
             slot.strip()
@@ -63,8 +63,8 @@ class Transport:
         """Close every connection. Transfers in flight are dropped, so finish them first."""
         if not self._is_closed:
             self._is_closed = True
-            self._cancel_alarm()
-            self._shut()
+            self._cancel_timer()
+            self._close()
             for slot in self._free:
                 slot.close()
             self._free.clear()
@@ -74,7 +74,7 @@ class Transport:
         self._watch: SocketPoller = new_poller(self._multi.socket_action, self._settle, self._begin_anew)
         curl.listen(self._multi, self._watch.want, self._on_timer)
 
-    def _shut(self) -> None:
+    def _close(self) -> None:
         for slot in list(self._active.values()):
             self._release(slot)
         self._multi.close()
@@ -83,9 +83,9 @@ class Transport:
     def _attach(self, loop: asyncio.AbstractEventLoop) -> None:
         if self._is_closed:
             raise RuntimeError("this egress is closed")
-        self._cancel_alarm()
+        self._cancel_timer()
         self._loop = loop
-        self._is_kicked = False
+        self._is_interrupted = False
         self._watch.attach(loop)
 
     def _on_opened(self, fd: int, _purpose: int) -> int:
@@ -97,28 +97,28 @@ class Transport:
         # This runs inside a callback of libcurl, which must not be called from here.
         if milliseconds > 0:
             self._arm(milliseconds)
-        elif milliseconds == 0 and not self._is_kicked:
-            self._is_kicked = True
+        elif milliseconds == 0 and not self._is_interrupted:
+            self._is_interrupted = True
             if not self._is_settling and self._loop is not None:
                 self._loop.call_soon(self._settle)
 
     def _arm(self, milliseconds: int) -> None:
         # A timer that fires too early finds nothing to do and is set again: cheaper than moving it each time.
-        if self._alarm is not None and milliseconds >= self._alarm_after:
+        if self._timer is not None and milliseconds >= self._timer_after:
             return
-        self._cancel_alarm()
+        self._cancel_timer()
         if self._loop is not None:
-            self._alarm_after = milliseconds
-            self._alarm = self._loop.call_later(milliseconds / 1000, self._ring)
+            self._timer_after = milliseconds
+            self._timer = self._loop.call_later(milliseconds / 1000, self._interrupt)
 
-    def _cancel_alarm(self) -> None:
-        if self._alarm is not None:
-            self._alarm.cancel()
-            self._alarm = None
+    def _cancel_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
 
-    def _ring(self) -> None:
-        self._alarm = None
-        self._is_kicked = True
+    def _interrupt(self) -> None:
+        self._timer = None
+        self._is_interrupted = True
         self._settle()
         # libcurl reports a deadline only when it changes, so query it in case the timer fired early.
         remaining = -1 if self._is_closed else self._multi.timeout()
@@ -132,20 +132,20 @@ class Transport:
         self._is_settling = True
         try:
             for _ in range(_ROUNDS):
-                if self._is_kicked:
-                    self._is_kicked = False
+                if self._is_interrupted:
+                    self._is_interrupted = False
                     self._multi.socket_action(curl.SOCKET_TIMEOUT, 0)
-                self._harvest()
-                if not self._is_kicked or self._is_closed:
+                self._collect_finished()
+                if not self._is_interrupted or self._is_closed:
                     return
         except curl.Error as error:
             self._begin_anew(error)
         finally:
             self._is_settling = False
-        if self._is_kicked and self._loop is not None:
+        if self._is_interrupted and self._loop is not None:
             self._loop.call_soon(self._settle)
 
-    def _harvest(self) -> None:
+    def _collect_finished(self) -> None:
         active = self._active
         _, succeeded, failed = self._multi.info_read()
         ended = [(slot := active[easy], slot.transfer, 0, "") for easy in succeeded]
@@ -179,7 +179,7 @@ class Transport:
     def _begin_anew(self, error: Exception) -> None:
         """Recover from an error of libcurl itself: end all transfers with a failure and create a new multi handle."""
         failed = list(self.transfers())
-        self._shut()
+        self._close()
         self._open()
         if self._loop is not None:
             self._watch.attach(self._loop)

@@ -26,9 +26,11 @@ from shoal.events.webhook import JITTER, WAITS, Delivery, Webhook
 AT_ONCE = 8  # concurrent deliveries to one webhook
 BATCH = 64  # deliveries that one commit takes and the next one settles
 BEGIN_WITHIN = 2.0  # seconds; deliveries not started by then are returned, because nobody else can send taken ones
-PATIENCE = timedelta(seconds=20)  # for a response
-LIMITS = Limits(connect_timeout=timedelta(seconds=10), total_timeout=PATIENCE, max_body_bytes=64_000, cut_body=True)
-TAKEN_FOR = 3 * PATIENCE
+RESPONSE_TIMEOUT = timedelta(seconds=20)  # for a response
+LIMITS = Limits(
+    connect_timeout=timedelta(seconds=10), total_timeout=RESPONSE_TIMEOUT, max_body_bytes=64_000, cut_body=True
+)
+TAKEN_FOR = 3 * RESPONSE_TIMEOUT
 LONGEST_HOLD = timedelta(hours=24)
 GIVE_UP = timedelta(days=5)  # of failures without a success: the endpoint is considered gone
 
@@ -165,15 +167,15 @@ class Courier:
             if self._clock.monotonic() >= until:
                 return
 
-    async def _send(self, batch: _Batch, delivery: Delivery, told: EventReceipt) -> _Sent:
-        body = told.line()
+    async def _send(self, batch: _Batch, delivery: Delivery, event: EventReceipt) -> _Sent:
+        body = event.line()
         now = self._clock.micros() // 1_000_000
         headers = (
             ("Content-Type", "application/cloudevents+json; charset=utf-8"),
             ("User-Agent", f"Shoal/{__version__}"),
-            ("webhook-id", told.id),
+            ("webhook-id", event.id),
             ("webhook-timestamp", str(now)),
-            ("webhook-signature", sign(batch.secrets, told.id, now, body)),
+            ("webhook-signature", sign(batch.secrets, event.id, now, body)),
         )
         outcome = await self._way_out().fetch(Request(batch.webhook.url, "POST", headers, body, LIMITS))
         return self._judge(delivery, outcome)

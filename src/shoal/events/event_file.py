@@ -27,11 +27,11 @@ class EventFile:
 
     async def run_once(self) -> PassResult:
         seen = await self._database.read(lambda tx: self._events.cursor(tx, self.sink))
-        told = await self._database.read(lambda tx: self._events.after(tx, seen, BATCH))
-        if not told:
+        events = await self._database.read(lambda tx: self._events.after(tx, seen, BATCH))
+        if not events:
             return PassResult()
-        self._append(b"".join(one.line() + b"\n" for one in told))
-        await self._database.run(lambda tx: self._events.move_cursor(tx, self.sink, seen, told[-1].sequence))
+        self._append(b"".join(one.line() + b"\n" for one in events))
+        await self._database.run(lambda tx: self._events.move_cursor(tx, self.sink, seen, events[-1].sequence))
         return PassResult(again_in=timedelta(0))
 
     def _append(self, lines: bytes) -> None:

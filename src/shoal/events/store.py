@@ -99,10 +99,10 @@ class WebhookStore(Protocol):
         ...
 
     async def take(
-        self, tx: Tx, webhook_id: str, limit: int, patience: timedelta
+        self, tx: Tx, webhook_id: str, limit: int, reserved_for: timedelta
     ) -> list[tuple[Delivery, EventReceipt]]:
         """Take due deliveries of a webhook, fewer if they are large, and count an attempt for each. Nobody else takes
-        them for `patience`. If the courier dies after sending some of them, they are sent again."""
+        them for `reserved_for`. If the courier dies after sending some of them, they are sent again."""
         ...
 
     async def give_back(self, tx: Tx, deliveries: Sequence[Delivery]) -> None:

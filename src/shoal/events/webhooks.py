@@ -35,7 +35,7 @@ class Webhooks:
         self._events = events
         self._rule = rule
 
-    async def make(self, form: NewWebhook, webhook_id: str | None = None, *, noting: AuditHook = no_audit) -> Webhook:
+    async def make(self, form: NewWebhook, webhook_id: str | None = None, *, audit: AuditHook = no_audit) -> Webhook:
         """Create a webhook for events from now on. Only this response and that of `rotate` contain the secret. Creating
         one again with the same id changes nothing."""
         self._check_address(form.url)
@@ -61,7 +61,7 @@ class Webhooks:
                 raise TooLarge("the list of webhooks", f"{MOST_WEBHOOKS} webhooks", "remove one first")
             made = replace(webhook, cursor=await self._events.last(tx), created_at=await self._store.now(tx))
             await self._store.insert(tx, made)
-            await noting(tx, made.id)
+            await audit(tx, made.id)
             return await self._locked(tx, made.id)
 
         return await self._database.run(commit)
@@ -77,7 +77,7 @@ class Webhooks:
 
         return await self._database.read(look)
 
-    async def change(self, webhook_id: str, change: WebhookChange, *, noting: AuditHook = no_audit) -> Webhook:
+    async def change(self, webhook_id: str, change: WebhookChange, *, audit: AuditHook = no_audit) -> Webhook:
         """Change a webhook. Enabling it again sends the events it missed, as far as they are still stored."""
         if change.url is not None:
             self._check_address(change.url)
@@ -90,18 +90,18 @@ class Webhooks:
                 webhook = replace(webhook, url=change.url, failing_since=None, held_until=0)
             return webhook if change.events is None else replace(webhook, events=tuple(change.events))
 
-        return await self._update(webhook_id, changed, noting)
+        return await self._update(webhook_id, changed, audit)
 
-    async def rotate(self, webhook_id: str, *, noting: AuditHook = no_audit) -> Webhook:
+    async def rotate(self, webhook_id: str, *, audit: AuditHook = no_audit) -> Webhook:
         """Create a new secret; the previous ones also sign for a day. The response contains the new secret."""
 
         def rotated(webhook: Webhook, now: int) -> Webhook:
             old = " ".join(webhook.secrets(now)[:MOST_OLD_SECRETS])  # so rotating twice does not cut off receivers
             return replace(webhook, secret=new_secret(), old_secret=old, old_until=now + span(OLD_SECRET_FOR))
 
-        return await self._update(webhook_id, rotated, noting)
+        return await self._update(webhook_id, rotated, audit)
 
-    async def remove(self, webhook_id: str, *, noting: AuditHook = no_audit) -> None:
+    async def remove(self, webhook_id: str, *, audit: AuditHook = no_audit) -> None:
         """Remove a webhook and its queue, which may be long: one batch per commit, so that others can write
         meanwhile."""
 
@@ -114,7 +114,7 @@ class Webhooks:
         async def commit(tx: Tx) -> None:
             if not await self._store.remove(tx, webhook_id):
                 raise _unknown(webhook_id)
-            await noting(tx, webhook_id)
+            await audit(tx, webhook_id)
 
         while await self._database.run(empty) == EMPTIED_AT_ONCE:
             pass
@@ -127,29 +127,29 @@ class Webhooks:
 
         return await self._database.read(look)
 
-    async def replay(self, webhook_id: str, event_id: str, *, noting: AuditHook = no_audit) -> int:
+    async def replay(self, webhook_id: str, event_id: str, *, audit: AuditHook = no_audit) -> int:
         """Send one event again, whatever its state."""
 
         async def commit(tx: Tx) -> int:
             await self._locked(tx, webhook_id)
-            told = await self._events.find(tx, event_id)
-            if told is None:
+            event = await self._events.find(tx, event_id)
+            if event is None:
                 raise NotFound("event", event_id, "it may be older than events are kept")
-            await self._store.put(tx, webhook_id, [told.sequence])
-            await noting(tx, webhook_id)
+            await self._store.put(tx, webhook_id, [event.sequence])
+            await audit(tx, webhook_id)
             return 1
 
         return await self._database.run(commit)
 
-    async def replay_time(self, webhook_id: str, since: int, until: int, *, noting: AuditHook = no_audit) -> int:
+    async def replay_time(self, webhook_id: str, since: int, until: int, *, audit: AuditHook = no_audit) -> int:
         """Send the events of a time range again, if the webhook wants them; return how many."""
         if since >= until:
             raise InvalidInput("since", "is not before until", "swap them")
         count, after = 0, (since, 0)
         while True:
-            some = partial(self._replay_some, webhook_id, after, until, noting)
+            some = partial(self._replay_some, webhook_id, after, until, audit)
             looked, put, after = await self._database.run(some)
-            noting = no_audit  # the audit log gets one entry, with the first batch
+            audit = no_audit  # the audit log gets one entry, with the first batch
             count += put
             if looked < BATCH:
                 return count
@@ -160,20 +160,20 @@ class Webhooks:
         return await self._database.read(lambda tx: self._events.after(tx, after, limit))
 
     async def _replay_some(
-        self, webhook_id: str, after: tuple[int, int], until: int, noting: AuditHook, tx: Tx
+        self, webhook_id: str, after: tuple[int, int], until: int, audit: AuditHook, tx: Tx
     ) -> tuple[int, int, tuple[int, int]]:
         webhook = await self._locked(tx, webhook_id)
         found = await self._events.between(tx, after, until, BATCH)
         wanted = [number for _, number, kind in found if webhook.wants(kind) and number <= webhook.cursor]
         await self._store.put(tx, webhook_id, wanted)
-        await noting(tx, webhook_id)
+        await audit(tx, webhook_id)
         return len(found), len(wanted), found[-1][:2] if found else after
 
-    async def _update(self, webhook_id: str, change: Callable[[Webhook, int], Webhook], noting: AuditHook) -> Webhook:
+    async def _update(self, webhook_id: str, change: Callable[[Webhook, int], Webhook], audit: AuditHook) -> Webhook:
         async def commit(tx: Tx) -> Webhook:
             after = change(await self._locked(tx, webhook_id), await self._store.now(tx))
             await self._store.save(tx, after)
-            await noting(tx, webhook_id)
+            await audit(tx, webhook_id)
             return after
 
         return await self._database.run(commit)

@@ -21,7 +21,7 @@ def line_of(record: Record, file_name: str, offset: int, length: int) -> bytes:
     fields = record.fields
     url = fields["warc-target-uri"]
     head = Headers(record.http()[0])
-    told = {
+    entry = {
         "url": url,
         "mime": _mime(head),
         "status": head.block[9:12].decode("latin-1"),
@@ -31,7 +31,7 @@ def line_of(record: Record, file_name: str, offset: int, length: int) -> bytes:
         "filename": file_name,
     }
     moment = "".join(character for character in fields["warc-date"] if character.isdecimal())[:14]
-    return f"{surt(url)} {moment} ".encode("utf-8", "replace") + orjson.dumps(told) + b"\n"
+    return f"{surt(url)} {moment} ".encode("utf-8", "replace") + orjson.dumps(entry) + b"\n"
 
 
 def _mime(head: Headers) -> str:

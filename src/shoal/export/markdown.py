@@ -44,7 +44,7 @@ class MarkdownFolder:
         self._check_replaceable(self._folder)
 
     @property
-    def whereabouts(self) -> str:
+    def locations(self) -> str:
         return self.name if self._index is None else str(self._part)
 
     def check(self) -> None:

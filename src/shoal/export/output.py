@@ -28,7 +28,7 @@ class Output(Protocol):
     name: str
 
     @property
-    def whereabouts(self) -> str:
+    def locations(self) -> str:
         """Return where its pages are now, for messages."""
         ...
 
@@ -63,8 +63,8 @@ class FileOutput:
         self._crawl_id = ""
 
     @property
-    def whereabouts(self) -> str:
-        return self._file.whereabouts
+    def locations(self) -> str:
+        return self._file.locations
 
     def check(self) -> None:
         self._file.check()
@@ -108,8 +108,8 @@ class Outputs:
         return [output.name for output in self._outputs if output.name.endswith(FROM_BODIES)]
 
     @property
-    def whereabouts(self) -> list[str]:
-        return [output.whereabouts for output in self._outputs]
+    def locations(self) -> list[str]:
+        return [output.locations for output in self._outputs]
 
     def check(self) -> None:
         for output in self._outputs:

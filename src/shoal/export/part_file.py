@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import BinaryIO
 
-from shoal.base.disk import NO_ROOM, sync_folder
+from shoal.base.disk import NO_SPACE, sync_folder
 from shoal.base.errors import BackendUnavailable, BadConfig, ShoalError, StorageFull
 from shoal.base.text import escaped
 
@@ -25,7 +25,7 @@ class PartFile:
             raise unusable(name, "it is a folder")
 
     @property
-    def whereabouts(self) -> str:
+    def locations(self) -> str:
         """Return where its content is now, for messages."""
         return self.name if self._file is None else str(self._part)
 
@@ -80,7 +80,7 @@ class Stdout:
     """Standard output with the interface of `PartFile`."""
 
     name = "-"
-    whereabouts = "stdout"
+    locations = "stdout"
 
     def check(self) -> None: ...
 
@@ -117,6 +117,6 @@ def unusable(name: str, why: str, fix: str = "name a file in a folder that exist
 def translated(place: str, error: OSError) -> Exception:
     if isinstance(error, BrokenPipeError):
         return error  # the reader closed the pipe: the CLI handles that
-    if error.errno in NO_ROOM:
+    if error.errno in NO_SPACE:
         return StorageFull(place, "output")
     return BackendUnavailable(place, error.strerror or type(error).__name__, "check the disk and try again")

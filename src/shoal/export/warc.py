@@ -27,8 +27,8 @@ class WarcOutput:
         self._end = 0
 
     @property
-    def whereabouts(self) -> str:
-        return self._file.whereabouts
+    def locations(self) -> str:
+        return self._file.locations
 
     def check(self) -> None:
         self._file.check()

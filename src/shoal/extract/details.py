@@ -227,10 +227,10 @@ def _tree(source: Source, details: Details) -> Document:
 def packed(details: Details) -> bytes:
     """Serialize details for storage: compressed JSON."""
     try:
-        told = orjson.dumps(details)
+        encoded = orjson.dumps(details)
     except TypeError:  # a lone surrogate somewhere
-        told = json.dumps(asdict(details), ensure_ascii=False).encode("utf-8", "replace")
-    return zlib.compress(told, _LEVEL)
+        encoded = json.dumps(asdict(details), ensure_ascii=False).encode("utf-8", "replace")
+    return zlib.compress(encoded, _LEVEL)
 
 
 def unpacked(data: bytes) -> Details:
@@ -370,7 +370,7 @@ def _read_headers(headers: HeaderPairs, details: Details) -> None:
 def _cookie(value: str) -> CookieFacts:
     pair, *attributes = value[: 4 * LONGEST_URL].split(";")
     named = {
-        name.strip().lower(): said.strip().lower() for name, _, said in (part.partition("=") for part in attributes)
+        name.strip().lower(): value.strip().lower() for name, _, value in (part.partition("=") for part in attributes)
     }
     return CookieFacts(
         pair.partition("=")[0].strip()[:LONGEST_TEXT],
@@ -394,12 +394,12 @@ def _read_structured(document: Document, details: Details) -> None:
             details.json_ld_errors.append(value.problem)
         else:
             details.json_ld.append(value)
-    _tame_references(document)
+    _limit_references(document)
     details.microdata = _items(document.microdata, "microdata", details)
     details.rdfa = _items(document.rdfa, "rdfa", details)
 
 
-def _tame_references(document: Document) -> None:
+def _limit_references(document: Document) -> None:
     """Remove `itemref` if there are many: nested references take exponential time, and forty would never finish."""
     referring = document.select("[itemref]")
     if len(referring) > MOST_REFERRING:

@@ -20,8 +20,8 @@ def of_headers(values: Sequence[str], token: str) -> str:
 
 def combined(meta: str | None, header: str) -> str:
     """Join the directives of meta and header, in that order and without duplicates."""
-    said = {part.strip().lower() for part in (meta or "").split(",")}
-    new = [part.strip() for part in header.split(",") if part.strip().lower() not in said]
+    known = {part.strip().lower() for part in (meta or "").split(",")}
+    new = [part.strip() for part in header.split(",") if part.strip().lower() not in known]
     return ", ".join([*([meta] if meta else []), *new])[:_LONGEST]
 
 

@@ -90,10 +90,10 @@ def _declared_by_meta(body: bytes, guess: str) -> str | None:
     document = turbohtml.parse(_beginning(body, _LATEST).decode("latin-1"))
     for meta in document.find_all("meta"):
         if (meta.attr("http-equiv") or "").strip().lower() == "content-type":
-            said = meta.attr("content") or ""
+            content = meta.attr("content") or ""
         else:
-            said = f"charset={meta.attr('charset') or ''}"
-        encoding = _declared(said[:_LONGEST_CONTENT_TYPE])[0]
+            content = f"charset={meta.attr('charset') or ''}"
+        encoding = _declared(content[:_LONGEST_CONTENT_TYPE])[0]
         if encoding is not None:
             return _NOT_SO.get(encoding, encoding)
     return None

@@ -38,24 +38,24 @@ class Hook:
         self.calls += 1
         began = timer()
         try:
-            return self._said(source)
+            return self._call(source)
         except HookFault:
             self.failures += 1
             raise
         finally:
             self.seconds += timer() - began
 
-    def _said(self, source: Source) -> dict[str, Any]:
+    def _call(self, source: Source) -> dict[str, Any]:
         try:
-            said = self.function(source)
+            returned = self.function(source)
         except (Exception, SystemExit) as error:
             raise HookFault(f"hook {self.name} raised {type(error).__name__}: {shorten(error, 300)}") from error
-        if said is None:
+        if returned is None:
             return {}
-        if not isinstance(said, Mapping):
-            raise HookFault(f"hook {self.name} gave {type(said).__name__}, not a dict or None")
+        if not isinstance(returned, Mapping):
+            raise HookFault(f"hook {self.name} gave {type(returned).__name__}, not a dict or None")
         try:
-            written = orjson.dumps(dict(said))
+            written = orjson.dumps(dict(returned))
         except TypeError as error:
             raise HookFault(f"hook {self.name} gave what JSON cannot hold ({shorten(error)})") from None
         if len(written) > LARGEST:

@@ -28,7 +28,7 @@ AROUND: Final = (
 _CALLED_MAIN: Final = ("article", "main, [role=main]")
 _MOSTLY_LINKS: Final = 0.5  # of a text's characters
 _FAR_SHORTER: Final = 0.6  # than the element marked as article or main
-_A_SCRAP: Final = 0.15  # of the page's text without `AROUND`
+_MIN_TEXT: Final = 0.15  # of the page's text without `AROUND`
 _A_PART: Final = 0.25  # of the same
 _GOOD_LINKS: Final = ("http://", "https://", "mailto:")
 
@@ -73,11 +73,11 @@ def _better(document: Document, chosen: int) -> Element | None:
         return None
     named, whole = _named(document), len(body.to_text())
     length = 0 if named is None else len(named.to_text())
-    if chosen >= _FAR_SHORTER * length and chosen > _A_SCRAP * whole:
+    if chosen >= _FAR_SHORTER * length and chosen > _MIN_TEXT * whole:
         return None
     if length > _A_PART * whole:
         return named
-    return body if chosen < _A_SCRAP * whole else None
+    return body if chosen < _MIN_TEXT * whole else None
 
 
 def _named(document: Document) -> Element | None:

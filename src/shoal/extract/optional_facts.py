@@ -65,7 +65,7 @@ class OptionalFactsReader:
         for hook in self.hooks:
             source.data = further.data or {}
             try:
-                said = hook.run(source, self._timer)
+                data = hook.run(source, self._timer)
             except HookFault as fault:
                 if further.error_code is None:
                     further.error_code, further.error_message = (
@@ -73,5 +73,5 @@ class OptionalFactsReader:
                         f"{str(fault)[:1].upper()}{str(fault)[1:]}.",
                     )
                 continue
-            if said:
-                further.data = {**(further.data or {}), **said}
+            if data:
+                further.data = {**(further.data or {}), **data}

@@ -15,8 +15,8 @@ def missing_fields(rule_set: Mapping[str, Any] | None, url: str, data: Any) -> s
         _look(rule_set["fields"], data, "", problems)
     elif any(rule.get("required") for rule in rule_set["fields"].values()):
         problems.append("the data is no object, and the rule set has required fields")
-    told = "; ".join(problems[:MOST_PROBLEMS])
-    return f"{told}." if told else None
+    text = "; ".join(problems[:MOST_PROBLEMS])
+    return f"{text}." if text else None
 
 
 def _is_for(rule_set: Mapping[str, Any], url: str) -> bool:

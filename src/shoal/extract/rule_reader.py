@@ -53,8 +53,8 @@ class Extracted:
     @property
     def message(self) -> str | None:
         """Return the problems of the data in one sentence; None if there are none."""
-        told = "; ".join(self.problems[:MOST_PROBLEMS])
-        return f"{told}." if told else None
+        text = "; ".join(self.problems[:MOST_PROBLEMS])
+        return f"{text}." if text else None
 
 
 class RuleReader:

@@ -50,7 +50,7 @@ _NOT_WITH_EACH: Final = ("jsonld", "attribute", "regex", "transform", "type", "l
 
 
 class FieldRule(Form, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """How to find one field and convert it."""
+    """The rule for one field: how to find its value and convert it."""
 
     css: Annotated[Words | None, describe("A CSS selector.")] = None
     xpath: Annotated[Words | None, describe("An XPath 1.0 expression; the common functions, the near axes.")] = None
@@ -86,7 +86,7 @@ def read_rules(given: Any, called: str = "") -> RuleSet:
             raise InvalidInput(
                 f"{called}{shorten(name)}", "is not a word of a rule set", "the words are fields and urls"
             )
-    return _Judge(called).read(given)
+    return _RuleChecker(called).read(given)
 
 
 def rules_of(text: bytes, name: str) -> dict[str, Any]:
@@ -114,7 +114,7 @@ def _check_size(given: Mapping[str, Any], called: str) -> None:
         raise InvalidInput(f"{called}the rule set", f"is larger than {LARGEST // 1000} KB", "split it")
 
 
-class _Judge:
+class _RuleChecker:
     """Validates one rule set and counts its fields."""
 
     def __init__(self, called: str) -> None:
@@ -159,13 +159,13 @@ class _Judge:
             raise self._refusal(where, f"has both {ways[0]} and {ways[1]}", "keep one of them")
         if not ways and depth == 0 and rule.regex is None:
             raise self._refusal(where, "does not say where to look", "give it css, xpath, jsonld or regex")
-        self._judge_company(rule, given, where)
+        self._check_combination(rule, given, where)
         for way in (*ways, "regex"):
             written = getattr(rule, way)
             if written is not None:
                 self._check(f"{where}.{way}", way, written)
 
-    def _judge_company(self, rule: FieldRule, given: Mapping[str, Any], where: str) -> None:
+    def _check_combination(self, rule: FieldRule, given: Mapping[str, Any], where: str) -> None:
         """Reject options that cannot be combined in one rule."""
         odd = next((name for name in _NOT_WITH_EACH if name in given), None) if rule.each is not None else None
         if odd is not None:

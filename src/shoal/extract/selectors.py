@@ -280,6 +280,6 @@ def without_literals(expression: str) -> str:
 
 
 def _reason(error: Exception) -> str:
-    said = error.args[0] if error.args else error
-    text = said.decode("utf-8", "replace") if isinstance(said, bytes) else str(said)
+    reason = error.args[0] if error.args else error
+    text = reason.decode("utf-8", "replace") if isinstance(reason, bytes) else str(reason)
     return text.rpartition('": ')[2].removeprefix("xpath: ")[:200]

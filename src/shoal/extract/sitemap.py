@@ -131,12 +131,12 @@ def _unpacked(body: bytes, most: int) -> Iterator[bytes]:
         pieces = _chained(first, pieces)
         if first.startswith(_GZIP):
             pieces = _gunzipped(pieces)
-    room = most
+    left = most
     for piece in pieces:
-        if len(piece) > room:
-            yield piece[:room]
+        if len(piece) > left:
+            yield piece[:left]
             raise _Stop(f"is larger than {most:,} bytes; the rest was not read")
-        room -= len(piece)
+        left -= len(piece)
         yield piece
 
 
@@ -184,14 +184,14 @@ def _read_text(sitemap: Sitemap, limits: SitemapLimits, first: bytes, pieces: It
     if b"\x00" in first[:LONGEST_TEXT] or not any(map(_is_url, head)):
         raise _Stop("is no sitemap")
     sitemap.kind = SitemapKind.TEXT
-    rest, room = b"", limits.most_elements
+    rest, left = b"", limits.most_elements
     for piece in _chained(first, pieces):
         *lines, rest = (rest + piece.replace(b"\r", b"\n")).split(b"\n")
         for line in lines:
             _add(sitemap, limits, line.decode("utf-8", "replace"))
         rest = rest[: LONGEST_TEXT + 1]
-        room -= len(lines)
-        if room < 0:
+        left -= len(lines)
+        if left < 0:
             raise _Stop(f"has more than {limits.most_elements:,} lines; the rest was not read")
     _add(sitemap, limits, rest.decode("utf-8", "replace"))
 
@@ -229,7 +229,7 @@ class _Xml:
     def __init__(self, sitemap: Sitemap, limits: SitemapLimits) -> None:
         self._sitemap = sitemap
         self._limits = limits
-        self._room = limits.most_elements
+        self._elements_left = limits.most_elements
         self._paths = [""]
         self._prefix = ""
         self._text: list[str] | None = None  # of the current element, if its text is needed
@@ -266,8 +266,8 @@ class _Xml:
 
     def _start(self, name: str, attributes: dict[str, str]) -> None:
         paths = self._paths
-        self._room -= 1
-        if self._room < 0:
+        self._elements_left -= 1
+        if self._elements_left < 0:
             raise _Stop(f"has more than {self._limits.most_elements:,} elements; the rest was not read")
         if len(paths) == 1:
             name = self._root(name)
@@ -278,7 +278,7 @@ class _Xml:
         path = f"{paths[-1]}/{name[:64]}"
         paths.append(path)
         if self._text is not None and paths[-2] in _WITH_LOC:
-            self._spare = self._heard()
+            self._spare = self._collected()
         if path in _TEXTS:
             self._listen()
         elif path in _ITEMS:
@@ -297,7 +297,7 @@ class _Xml:
     def _finish(self, item: str) -> None:
         """Finish an entry. Without a URL element, use the entry's text, or a feed item's `guid` or `rdf:about`."""
         if self._text is not None:
-            self._spare = self._heard()
+            self._spare = self._collected()
         if self._listed:
             return
         if self._spare.strip():
@@ -322,7 +322,7 @@ class _Xml:
         self._text, self._length = [], 0
         self._parser.CharacterDataHandler = self._data
 
-    def _heard(self) -> str:
+    def _collected(self) -> str:
         text, self._text = "".join(self._text or ()), None
         self._parser.CharacterDataHandler = None
         return text
@@ -334,11 +334,11 @@ class _Xml:
         elif self._text is None:
             return
         elif path in _URLS:
-            self._list(self._heard())
+            self._list(self._collected())
         elif path in _DATES:
-            self._dated(self._heard().strip()[:LONGEST_TEXT] or None)
+            self._dated(self._collected().strip()[:LONGEST_TEXT] or None)
         elif path == _GUID:
-            self._spare = self._heard()
+            self._spare = self._collected()
 
     def _list(self, written: str) -> None:
         if self._listed and self._sitemap.kind is SitemapKind.FEED:

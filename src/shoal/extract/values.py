@@ -81,7 +81,7 @@ def read_date(text: str, form: str | None = None) -> str | None:
     written = text.strip()[:LONGEST_NUMBER]
     ways: tuple[Callable[[str], datetime], ...] = (datetime.fromisoformat, parsedate_to_datetime)
     if form is not None:
-        ways = (lambda said: datetime.strptime(said, form),)  # noqa: DTZ007 - the time zone is the text's, or none
+        ways = (lambda text: datetime.strptime(text, form),)  # noqa: DTZ007 - the time zone is the text's, or none
     for way in ways:
         try:
             found = way(written)

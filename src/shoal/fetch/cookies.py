@@ -124,9 +124,9 @@ class CookieJar:
         kept[key] = cookie
         if not cookie.is_given:
             self._of_sites[cookie.domain, *key] = cookie
-            self._make_room(kept)
+            self._evict(kept)
 
-    def _make_room(self, kept: dict[tuple[str, str], Cookie]) -> None:
+    def _evict(self, kept: dict[tuple[str, str], Cookie]) -> None:
         if len(kept) > MOST_PER_HOST:
             self._drop(self._least(cookie for cookie in kept.values() if not cookie.is_given))
         if len(self._of_sites) > MOST:
@@ -155,22 +155,22 @@ def read_cookie(text: str, url: Url, now: int) -> Cookie | None:
     name, value = name.strip(" \t"), value.strip(" \t")
     if not mark or not name:
         return None
-    said = _attributes(rest)
+    attributes = _attributes(rest)
     host = hostname(url)
-    domain = _domain(said.get("domain", ""), host)
+    domain = _domain(attributes.get("domain", ""), host)
     if domain is None:
         return None
-    path = said.get("path", "")
+    path = attributes.get("path", "")
     cookie = Cookie(
         name,
         value,
         domain or host,
         path if path.startswith("/") else _default_path(url),
-        "secure" in said,
+        "secure" in attributes,
         not domain,
-        _expiry(said, now),
+        _expiry(attributes, now),
     )
-    return cookie if _keeps_its_word(cookie, url, said) else None
+    return cookie if _prefix_is_valid(cookie, url, attributes) else None
 
 
 def is_public_suffix(domain: str) -> bool:
@@ -208,7 +208,7 @@ def _domain(written: str, host: str) -> str | None:
     return domain
 
 
-def _keeps_its_word(cookie: Cookie, url: Url, said: dict[str, str]) -> bool:
+def _prefix_is_valid(cookie: Cookie, url: Url, attributes: dict[str, str]) -> bool:
     """Check `Secure` and the name prefixes `__Secure-` and `__Host-`."""
     is_safe = url.startswith("https:")
     if cookie.secure and not is_safe:
@@ -217,18 +217,18 @@ def _keeps_its_word(cookie: Cookie, url: Url, said: dict[str, str]) -> bool:
     if prefix == "__secure-":
         return cookie.secure
     if prefix.startswith("__host-"):
-        return cookie.secure and cookie.host_only and said.get("path") == "/"
+        return cookie.secure and cookie.host_only and attributes.get("path") == "/"
     return True
 
 
-def _expiry(said: dict[str, str], now: int) -> int:
-    age = said.get("max-age", "")
+def _expiry(attributes: dict[str, str], now: int) -> int:
+    age = attributes.get("max-age", "")
     if _MAX_AGE.fullmatch(age):
         seconds = int(age[:12])
         return now + seconds * 1_000_000 if seconds > 0 else 0
-    if "expires" not in said:
+    if "expires" not in attributes:
         return NEVER
-    moment = read_date(said["expires"])
+    moment = read_date(attributes["expires"])
     return NEVER if moment is None else to_micros(moment)
 
 

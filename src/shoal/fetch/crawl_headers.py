@@ -14,29 +14,29 @@ _MOST_KEPT: Final = 1000
 
 
 class CrawlHeaders:
-    """The headers of one walker. `at_home` headers are sent only to the origins in `homes`."""
+    """The headers of one walker. `restricted` headers are sent only to the origins in `origins`."""
 
     def __init__(
-        self, everywhere: HeaderPairs, jar: CookieJar, at_home: HeaderPairs = (), homes: Iterable[str] = ()
+        self, everywhere: HeaderPairs, jar: CookieJar, restricted: HeaderPairs = (), origins: Iterable[str] = ()
     ) -> None:
         self._jar = jar
         self._everywhere = everywhere
-        self._cookie = "; ".join(value for name, value in at_home if name.lower() == "cookie")
-        self._at_home = everywhere + tuple(pair for pair in at_home if pair[0].lower() != "cookie")
-        self._homes = frozenset(homes) if at_home else frozenset()
+        self._cookie = "; ".join(value for name, value in restricted if name.lower() == "cookie")
+        self._with_restricted = everywhere + tuple(pair for pair in restricted if pair[0].lower() != "cookie")
+        self._origins = frozenset(origins) if restricted else frozenset()
         self._with_cookie: dict[tuple[bool, str], HeaderPairs] = {}
 
     def to(self, url: Url) -> HeaderPairs:
         """Return the headers for this URL; equal headers are the same object, because changing them costs time."""
-        if not self._homes and not self._jar:
+        if not self._origins and not self._jar:
             return self._everywhere
-        is_home = origin(url) in self._homes if self._homes else False
+        is_allowed = origin(url) in self._origins if self._origins else False
         cookies = self._jar.header(url)
-        if is_home and self._cookie:
+        if is_allowed and self._cookie:
             cookies = f"{self._cookie}; {cookies}" if cookies else self._cookie
         if not cookies:
-            return self._at_home if is_home else self._everywhere
-        return self._cookied(is_home, cookies)
+            return self._with_restricted if is_allowed else self._everywhere
+        return self._cookied(is_allowed, cookies)
 
     def learn(self, response: Response) -> None:
         """Store the cookies that a response sets."""
@@ -53,22 +53,24 @@ class CrawlHeaders:
         self.learn(response)
         return request._replace(headers=self.to(Url(request.url)))
 
-    def _cookied(self, is_home: bool, cookies: str) -> HeaderPairs:
-        kept = self._with_cookie.get((is_home, cookies))
+    def _cookied(self, is_allowed: bool, cookies: str) -> HeaderPairs:
+        kept = self._with_cookie.get((is_allowed, cookies))
         if kept is None:
             if len(self._with_cookie) >= _MOST_KEPT:
                 self._with_cookie.clear()
-            pairs = self._at_home if is_home else self._everywhere
-            kept = self._with_cookie[is_home, cookies] = (*pairs, ("Cookie", cookies))
+            pairs = self._with_restricted if is_allowed else self._everywhere
+            kept = self._with_cookie[is_allowed, cookies] = (*pairs, ("Cookie", cookies))
         return kept
 
 
-def homes_of(seeds: Iterable[Url]) -> set[str]:
+def seed_origins(seeds: Iterable[Url]) -> set[str]:
     """Return the origins that may receive a crawl's secrets: those of its seeds, and the same hosts over HTTPS."""
-    homes = {origin(seed) for seed in seeds}
-    return homes | {f"https://{home.removeprefix('http://')}" for home in homes if _is_plain(home)}
+    origins = {origin(seed) for seed in seeds}
+    return origins | {
+        f"https://{host_origin.removeprefix('http://')}" for host_origin in origins if _is_plain(host_origin)
+    }
 
 
-def _is_plain(home: str) -> bool:
+def _is_plain(host_origin: str) -> bool:
     """Return whether the origin is HTTP on the default port; HTTPS on its default port is then the same host."""
-    return home.startswith("http://") and ":" not in home[7:].rpartition("]")[2]
+    return host_origin.startswith("http://") and ":" not in host_origin[7:].rpartition("]")[2]

@@ -110,7 +110,7 @@ class PageFetcher:
     ) -> Cancellable:
         """Start a fetch; `done` is called once, unless the handle is cancelled first. `condition`: ETag and
         Last-Modified, at least one of them set, for a conditional request. `chain`: the redirects that led here."""
-        if chain is not None and chain.heard_by != self._id:
+        if chain is not None and chain.fetcher_id != self._id:
             for place, field in chain.cookies:
                 self._headers.learn_again(place, field)
         request = Request(url, headers=self._headers.to(url), limits=self._limits)
@@ -148,7 +148,7 @@ class PageFetcher:
             content_type=content_type and content_type[:LONGEST_CONTENT_TYPE],
             bytes=len(response.raw),
             seconds=response.seconds,
-            heard_by=self._id,
+            fetcher_id=self._id,
             cookies=_cookies(response, chain),
         )
         if len(before) >= self._limits.max_redirects:
@@ -233,8 +233,8 @@ def unexpected(url: str, error: Exception) -> Failure:
 
 
 def _conditions(etag: str | None, last_modified: str | None) -> HeaderPairs:
-    said = (("If-None-Match", etag), ("If-Modified-Since", last_modified))
-    return tuple((name, value) for name, value in said if value is not None)
+    validators = (("If-None-Match", etag), ("If-Modified-Since", last_modified))
+    return tuple((name, value) for name, value in validators if value is not None)
 
 
 def _cookies(response: Response, chain: RedirectChain | None) -> tuple[tuple[str, str], ...]:

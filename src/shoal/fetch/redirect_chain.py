@@ -31,7 +31,7 @@ class RedirectChain(Struct, frozen=True, omit_defaults=True):
     content_type: str | None = None
     bytes: int = 0
     seconds: float = 0.0
-    heard_by: int = 0  # id of the fetcher that got the last response; another one must store the cookies first
+    fetcher_id: int = 0  # id of the fetcher that got the last response; another one must store the cookies first
     cookies: tuple[tuple[str, str], ...] = ()  # URL and `Set-Cookie`
     members: Blob = b""  # the responses so far as WARC records, if bodies are kept
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:  # most hosts have no sitemap at the default location
 MAX_BYTES: Final = 50 * 1024 * 1024
 SMALL_BYTES: Final = 2 * 1024 * 1024  # memory limit per concurrent sitemap fetch
 TOO_LARGE: Final = "body_too_large"
-PATIENCE: Final = timedelta(minutes=5)  # for up to 50 MB
+TOTAL_TIMEOUT: Final = timedelta(minutes=5)  # for up to 50 MB
 GZIPPED: Final = ("gzip", "x-gzip")
 
 
@@ -72,7 +72,7 @@ class FetchedSitemap(Fetched):
         return self.sitemap.problem
 
 
-class _Errand(Struct, eq=False):
+class _SitemapFetch(Struct, eq=False):
     """One sitemap fetch in progress."""
 
     url: Url
@@ -101,19 +101,19 @@ class SitemapFetcher:
         self._egress = egress
         self._headers = headers
         self._limits = replace(
-            limits, max_body_bytes=MAX_BYTES, max_decoded_bytes=MAX_BYTES, cut_body=True, total_timeout=PATIENCE
+            limits, max_body_bytes=MAX_BYTES, max_decoded_bytes=MAX_BYTES, cut_body=True, total_timeout=TOTAL_TIMEOUT
         )
         self._small = replace(self._limits, max_body_bytes=SMALL_BYTES, cut_body=False)
         self._blocked = blocked
-        self._large: deque[_Errand] = deque()  # large ones, fetched one at a time
+        self._large: deque[_SitemapFetch] = deque()  # large ones, fetched one at a time
         self._is_busy = False  # fetching a large one
         self._is_read = True  # the last large one is read and its entries are stored
 
     def submit(self, url: Url, done: Callable[[FetchedSitemap], None]) -> Cancellable:
         """Start a fetch; `done` is called once, unless the handle is cancelled first."""
-        errand = _Errand(url, done)
-        self._send(errand, self._small, self._look)
-        return errand
+        fetch = _SitemapFetch(url, done)
+        self._send(fetch, self._small, self._look)
+        return fetch
 
     def go_on(self) -> None:
         """Start the next large sitemap, after the entries of the last one have been stored."""
@@ -121,27 +121,27 @@ class SitemapFetcher:
         if self._large:
             self._begin_next()
 
-    def _send(self, errand: _Errand, limits: Limits, then: Callable[[_Errand, Outcome], None]) -> None:
-        request = Request(errand.url, headers=self._headers.to(errand.url), limits=limits)
-        errand.under_way = self._egress.follow(request, partial(then, errand), self._headers.at_hop)
+    def _send(self, fetch: _SitemapFetch, limits: Limits, then: Callable[[_SitemapFetch, Outcome], None]) -> None:
+        request = Request(fetch.url, headers=self._headers.to(fetch.url), limits=limits)
+        fetch.under_way = self._egress.follow(request, partial(then, fetch), self._headers.at_hop)
 
-    def _look(self, errand: _Errand, outcome: Outcome) -> None:
+    def _look(self, fetch: _SitemapFetch, outcome: Outcome) -> None:
         if isinstance(outcome, Failure) and outcome.code == TOO_LARGE:
-            self._large.append(errand)
+            self._large.append(fetch)
             self._begin_next()
         else:
-            errand.done(self._fetched(errand.url, outcome))
+            fetch.done(self._fetched(fetch.url, outcome))
 
-    def _finish_large(self, errand: _Errand, outcome: Outcome) -> None:
+    def _finish_large(self, fetch: _SitemapFetch, outcome: Outcome) -> None:
         self._is_busy = self._is_read = False
-        errand.done(self._fetched(errand.url, outcome))
+        fetch.done(self._fetched(fetch.url, outcome))
 
     def _begin_next(self) -> None:
         while self._large and self._is_read and not self._is_busy:
-            errand = self._large.popleft()
-            if not errand.is_cancelled:
+            fetch = self._large.popleft()
+            if not fetch.is_cancelled:
                 self._is_busy = True
-                self._send(errand, self._limits, self._finish_large)
+                self._send(fetch, self._limits, self._finish_large)
 
     def _fetched(self, url: str, outcome: Outcome) -> FetchedSitemap:
         try:

@@ -1,5 +1,5 @@
-"""The rate limit of a host as values: its current standing, the slots that are requested and the slots that are
-granted. Pure: rows belong to the store, and each process limits its own open connections."""
+"""The rate limit of a host as values: its current state, the slots that are requested and the slots that are granted.
+Pure: rows belong to the store, and each process limits its own open connections."""
 
 from typing import Final, Protocol
 
@@ -12,20 +12,20 @@ SHORTEST_WAIT: Final = 0.25  # seconds until a host without a free slot is check
 LONGEST_LOOK: Final = 30.0  # seconds after which a host is checked again, however long it asked us to wait
 
 
-class HostStanding(Struct, frozen=True):
-    """The standing of a host when its row was read. Times are seconds from then."""
+class HostState(Struct, frozen=True):
+    """The state of a host when its row was read. Times are seconds from then."""
 
     busy_for: float = 0.0  # until its next free slot, including a hold
     held_for: float = 0.0  # until its hold ends
     crawl_delay: float = 0.0  # the delay its robots.txt asks for
     latency: float = 0.0  # its response time, if it was found to be slow lately
-    is_wary: bool = False  # it was held and has not answered well since: one URL at a time
+    is_recovering: bool = False  # it was held and has not answered well since: one URL at a time
     robots_known: bool = False
 
-    def delay(self, own: float, ease: float, longest_ease: float) -> float:
+    def delay(self, own: float, latency_factor: float, longest_latency_delay: float) -> float:
         """Return the seconds between two requests: our own delay, the one robots.txt asks for, or the one for a slow
-        host (`ease` seconds per second of latency), whichever is longest."""
-        return max(own, self.crawl_delay, min(self.latency * ease, longest_ease))
+        host (`latency_factor` seconds per second of latency), whichever is longest."""
+        return max(own, self.crawl_delay, min(self.latency * latency_factor, longest_latency_delay))
 
     def free_in(self, delay: float) -> float:
         """Return the seconds until the host may be requested with this delay. Without a delay, only a hold has to be
@@ -67,7 +67,7 @@ class HostRateLimit(Protocol):
     @property
     def ahead(self) -> float: ...
 
-    def turn(self, standing: HostStanding) -> HostSlots: ...
+    def turn(self, state: HostState) -> HostSlots: ...
 
 
 class SlotRequest(Struct, frozen=True):

@@ -17,7 +17,7 @@ from shoal.hosts.rate import (
     SHORTEST_WAIT,
     UNPACED,
     HostSlots,
-    HostStanding,
+    HostState,
     SlotRequest,
     SlotsGranted,
     slots_within,
@@ -38,22 +38,28 @@ class SlotGrant(Struct, frozen=True):
 
 
 class RateLimiter:
-    """Grants slots. `delay`: our own delay between two requests to a host; `ease`: seconds of delay per second of
-    latency of a slow host. A longer delay that the host itself asks for wins. `at_once`: grant only slots that are free
-    right now, for callers that cannot be given a start time and fetch robots.txt themselves."""
+    """Grants slots. `delay`: our own delay between two requests to a host; `latency_factor`: seconds of delay per
+    second of latency of a slow host. A longer delay that the host itself asks for wins. `at_once`: grant only slots
+    that are free right now, for callers that cannot be given a start time and fetch robots.txt themselves."""
 
     def __init__(
-        self, hosts: HostStore, delay: timedelta, ease: float, longest_ease: timedelta, *, at_once: bool = False
+        self,
+        hosts: HostStore,
+        delay: timedelta,
+        latency_factor: float,
+        longest_latency_delay: timedelta,
+        *,
+        at_once: bool = False,
     ) -> None:
         self._hosts = hosts
         self._delay = delay.total_seconds()
-        self._ease = ease
-        self._longest_ease = longest_ease.total_seconds()
+        self._latency_factor = latency_factor
+        self._longest_latency_delay = longest_latency_delay.total_seconds()
         self._at_once = at_once
 
     @property
     def paced(self) -> bool:
-        """Whether we have a delay of our own."""
+        """Return whether we have a delay of our own."""
         return self._delay > 0
 
     async def give(self, tx: Tx, origins: Sequence[str]) -> list[SlotGrant]:
@@ -62,74 +68,73 @@ class RateLimiter:
         if not origins:
             return []
         known = await self._hosts.at_origins(tx, sorted(set(origins)))
-        standings = dict(known.values())
+        states = dict(known.values())
         queues: dict[int, list[int]] = defaultdict(list)
         for request, origin in enumerate(origins):
             queues[known[origin][0]].append(request)
-        grants = await self._reserve(tx, {host: len(line) for host, line in queues.items()}, standings)
+        grants = await self._reserve(tx, {host: len(line) for host, line in queues.items()}, states)
         found: list[tuple[int, SlotGrant]] = []
         for host, line in queues.items():
-            places = self._line_up(host, len(line), standings[host], grants.get(host, SlotsGranted()))
+            places = self._line_up(host, len(line), states[host], grants.get(host, SlotsGranted()))
             found += zip(line, places, strict=True)
         return [place for _, place in sorted(found, key=lambda one: one[0])]
 
     async def next_at(self, tx: Tx, origin: str, within: float) -> SlotGrant:
         """Return the next slot of one host if it comes within `within` seconds, or at least right after the last one.
         For a request that cannot be put off without loss, such as the target of a redirect."""
-        host, standing = (await self._hosts.at_origins(tx, [origin]))[origin]
-        delay = self.delay_at(standing)
+        host, state = (await self._hosts.at_origins(tx, [origin]))[origin]
+        delay = self.delay_at(state)
         within = max(within, delay + AHEAD)
         if not delay:
-            return SlotGrant(host, standing.held_for, granted=standing.held_for <= within)
+            return SlotGrant(host, state.held_for, granted=state.held_for <= within)
         granted = await self._hosts.reserve(tx, [SlotRequest(host, 1, delay)], within)
         if host in granted:
             return SlotGrant(host, granted[host].first_in, delay)
-        return SlotGrant(host, max(SHORTEST_WAIT, standing.busy_for), delay, granted=False)
+        return SlotGrant(host, max(SHORTEST_WAIT, state.busy_for), delay, granted=False)
 
-    def delay_at(self, standing: HostStanding) -> float:
+    def delay_at(self, state: HostState) -> float:
         """Return the seconds between two requests to a host."""
-        return standing.delay(self._delay, self._ease, self._longest_ease)
+        return state.delay(self._delay, self._latency_factor, self._longest_latency_delay)
 
     @property
     def ahead(self) -> float:
-        """How far ahead slots are taken: less than they may be reserved, so that every check finds some of them."""
+        """Return how many seconds ahead slots are taken. Less than they may be reserved ahead, so that every check
+        finds some."""
         return 0.0 if self._at_once else 0.75 * AHEAD
 
-    def turn(self, standing: HostStanding) -> HostSlots:
-        """Return what a host with this standing can take now. Only `give` decides what it really gets."""
-        delay = self.delay_at(standing)
-        free_in = standing.free_in(delay)
+    def turn(self, state: HostState) -> HostSlots:
+        """Return how many requests a host in this state can take now. `give` makes the final decision."""
+        delay = self.delay_at(state)
+        free_in = state.free_in(delay)
         if free_in > 0 and (self._at_once or not delay):
             return HostSlots(0, free_in, delay)
-        most = 1 if self._goes_alone(standing, delay) else UNPACED
+        most = 1 if self._goes_alone(state, delay) else UNPACED
         return HostSlots(slots_within(most, free_in, delay), free_in, delay)
 
-    def _goes_alone(self, standing: HostStanding, delay: float) -> bool:
+    def _goes_alone(self, state: HostState, delay: float) -> bool:
         """Return whether a host gets only one request at a time."""
-        return standing.is_wary or (bool(delay) if self._at_once else not standing.robots_known)
+        return state.is_recovering or (bool(delay) if self._at_once else not state.robots_known)
 
-    async def _reserve(
-        self, tx: Tx, wanted: dict[int, int], standings: dict[int, HostStanding]
-    ) -> dict[int, SlotsGranted]:
+    async def _reserve(self, tx: Tx, wanted: dict[int, int], states: dict[int, HostState]) -> dict[int, SlotsGranted]:
         """Reserve slots. Without a delay there is nothing to reserve: requests to a host that is not held start at
         once."""
-        free, wishes = {}, []
+        free, slot_requests = {}, []
         for host, count in sorted(wanted.items()):
-            standing = standings[host]
-            delay = self.delay_at(standing)
-            count = 1 if self._goes_alone(standing, delay) else count
-            if delay and self._at_once and standing.busy_for > 0:
+            state = states[host]
+            delay = self.delay_at(state)
+            count = 1 if self._goes_alone(state, delay) else count
+            if delay and self._at_once and state.busy_for > 0:
                 continue
             if delay:
-                wishes.append(SlotRequest(host, count, delay))
-            elif not standing.held_for:
+                slot_requests.append(SlotRequest(host, count, delay))
+            elif not state.held_for:
                 free[host] = SlotsGranted(count)
-        return free | (await self._hosts.reserve(tx, wishes) if wishes else {})
+        return free | (await self._hosts.reserve(tx, slot_requests) if slot_requests else {})
 
-    def _line_up(self, host: int, count: int, standing: HostStanding, grant: SlotsGranted) -> list[SlotGrant]:
-        delay = self.delay_at(standing)
+    def _line_up(self, host: int, count: int, state: HostState, grant: SlotsGranted) -> list[SlotGrant]:
+        delay = self.delay_at(state)
         granted = [SlotGrant(host, grant.first_in + turn * delay, delay) for turn in range(grant.slots)]
-        free_in = grant.first_in + grant.slots * delay if granted else standing.free_in(delay)
+        free_in = grant.first_in + grant.slots * delay if granted else state.free_in(delay)
         again = max(SHORTEST_WAIT, free_in)
         left = range(count - len(granted))
         return granted + [SlotGrant(host, again + turn * delay, delay, granted=False) for turn in left]
@@ -143,7 +148,7 @@ class HostConnections:
         self._most = most
         self._clock = clock
         self._wanted: Counter[int] = Counter()
-        self._doors: dict[int, asyncio.Semaphore] = {}
+        self._limits: dict[int, asyncio.Semaphore] = {}
         self._last: dict[int, float] = {}
 
     async def turn(self, host: int, start_at: float, apart: float) -> None:
@@ -159,9 +164,9 @@ class HostConnections:
     async def at(self, host: int) -> AsyncIterator[None]:
         self._wanted[host] += 1
         try:
-            async with self._doors.setdefault(host, asyncio.Semaphore(self._most)):
+            async with self._limits.setdefault(host, asyncio.Semaphore(self._most)):
                 yield
         finally:
             self._wanted[host] -= 1
             if not self._wanted[host]:
-                del self._wanted[host], self._doors[host]
+                del self._wanted[host], self._limits[host]

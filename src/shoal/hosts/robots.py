@@ -5,6 +5,7 @@ import re
 from collections.abc import Iterator
 from datetime import timedelta
 from enum import StrEnum
+from typing import Protocol
 from urllib.parse import urljoin
 
 import xxhash
@@ -127,7 +128,8 @@ class RobotsFile(Struct):
 
 
 class Decision(Struct, frozen=True):
-    """Whether a URL may be fetched, and the rule that decided it; None if no rule of our group matches."""
+    """The decision about a URL: whether it may be fetched, and the rule that decided it, or None if no rule of our
+    group matches."""
 
     allowed: bool
     rule: RobotsRule | None = None
@@ -153,10 +155,10 @@ class Rules:
     def reachable(self) -> bool:
         return self.state is not RobotsState.UNREACHABLE
 
-    def sitemaps_at(self, home: str) -> list[tuple[str, str]]:
+    def sitemaps_at(self, host_origin: str) -> list[tuple[str, str]]:
         """Return the sitemaps that the file of this host names: each as an absolute URL and as written. The protocol
         requires absolute URLs; like other crawlers, we resolve a path against the host."""
-        return [(_absolute(f"{home}/robots.txt", written), written) for written in self.sitemaps]
+        return [(_absolute(f"{host_origin}/robots.txt", written), written) for written in self.sitemaps]
 
     def allows(self, url: Url) -> bool:
         return self.decide(url).allowed
@@ -169,6 +171,12 @@ class Rules:
         path = url[url.index("/", 8) :]
         rule = None if path.partition("?")[0] == "/robots.txt" else self._matcher.find(path)
         return Decision(rule is None or rule.allow, rule)
+
+
+class RobotsSource(Protocol):
+    """Returns the robots.txt rules of a host, from a cache or from the host."""
+
+    async def rules_of(self, origin: str) -> Rules: ...
 
 
 def product_token(agent: str) -> str:
@@ -192,10 +200,10 @@ def readable(body: bytes) -> str:
 def _records(text: str) -> Iterator[tuple[int, str, str]]:
     """Yield every line with a known record: its number, the name of the record, and the value."""
     for number, line in enumerate(_LINE_END.split(text), 1):
-        said = line.partition("#")[0]
-        name, colon, value = said.partition(":")
+        content = line.partition("#")[0]
+        name, colon, value = content.partition(":")
         if not colon:  # a missing colon is accepted, as Google does, where the line is unambiguous
-            words = said.split()
+            words = content.split()
             name, value = words if len(words) == 2 else ("", "")
         known = _NAMES.get(" ".join(name.lower().split()))
         if known is not None:
@@ -228,9 +236,9 @@ def _seconds(written: str | None) -> float | None:
     return min(float(written), LONGEST_SECONDS) if written and _SECONDS.fullmatch(written) else None
 
 
-def _delay(wished: float | None, longest: timedelta) -> tuple[timedelta, bool]:
-    if wished is None:
+def _delay(requested: float | None, longest: timedelta) -> tuple[timedelta, bool]:
+    if requested is None:
         return timedelta(0), False
-    if wished > longest.total_seconds():
+    if requested > longest.total_seconds():
         return longest, True
-    return timedelta(seconds=wished), False
+    return timedelta(seconds=requested), False

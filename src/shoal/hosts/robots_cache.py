@@ -11,7 +11,7 @@ from shoal.base.url import UrlRefusal
 from shoal.egress import Egress, Failure, HeaderPairs, Limits, Outcome, Request
 from shoal.hosts.robots import MAX_BYTES, RobotsRecord, RobotsState, Rules, Throttled, readable
 from shoal.hosts.store import HostStore
-from shoal.hosts.throttle import THROTTLED, emit_holds, throttle_news
+from shoal.hosts.throttle import THROTTLED, emit_holds, throttle_update
 from shoal.settings import HostSettings
 
 ASK_AGAIN = timedelta(seconds=4)  # if robots.txt was unreachable: sooner than a walker retries pages of the host
@@ -87,7 +87,7 @@ class RobotsCache:
 
     async def _find(self, origin: str) -> Rules:
         kept = await self._database.read(lambda tx: self._store.robots(tx, origin))
-        if kept is not None and kept.age < self._shelf_life(kept):
+        if kept is not None and kept.age < self._max_age(kept):
             return self._rules(kept)
         record = await fetch_robots(self._egress, origin, self._agent)
         if record.throttled is not None:
@@ -103,14 +103,14 @@ class RobotsCache:
     async def _hold(self, origin: str, throttled: Throttled) -> None:
         """Hold the host, because it asks us to wait: that applies to its pages, too."""
         asked = parse_retry_after(throttled.retry_after, self._clock.now(), self._settings.longest_retry_after)
-        news = throttle_news(origin, throttled.status, asked, self._settings)
+        update = throttle_update(origin, throttled.status, asked, self._settings)
 
         async def commit(tx: Tx) -> tuple[int, dict[int, float]]:
             host = (await self._store.numbers(tx, [origin]))[origin]
-            return host, await self._store.hear(tx, {host: news})
+            return host, await self._store.record(tx, {host: update})
 
         host, holds = await self._database.run(commit)
-        emit_holds(self._signals, {host: news}, holds)
+        emit_holds(self._signals, {host: update}, holds)
 
     def _rules(self, record: RobotsRecord) -> Rules:
         return Rules(record, self._agent, self._settings.longest_crawl_delay)
@@ -120,7 +120,7 @@ class RobotsCache:
         gone = record.state is RobotsState.UNREACHABLE and kept.state is not RobotsState.UNREACHABLE
         return gone and kept.age < span(KEEP_OLD)
 
-    def _shelf_life(self, record: RobotsRecord) -> int:
+    def _max_age(self, record: RobotsRecord) -> int:
         return span(ASK_AGAIN if record.state is RobotsState.UNREACHABLE else self._settings.robots_ttl)
 
 

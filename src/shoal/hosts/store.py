@@ -5,9 +5,9 @@ from datetime import timedelta
 from typing import Protocol
 
 from shoal.base.database import Tx
-from shoal.hosts.rate import AHEAD, HostStanding, SlotRequest, SlotsGranted
+from shoal.hosts.rate import AHEAD, HostState, SlotRequest, SlotsGranted
 from shoal.hosts.robots import RobotsRecord
-from shoal.hosts.throttle import HostNews
+from shoal.hosts.throttle import HostUpdate
 
 
 class HostStore(Protocol):
@@ -15,21 +15,21 @@ class HostStore(Protocol):
         """Return the number of each origin (`scheme://host[:port]`); new origins are inserted, in sorted order."""
         ...
 
-    async def standings(self, tx: Tx, hosts: Iterable[int]) -> dict[int, HostStanding]:
-        """Return the standings of these hosts. Nothing is locked: only what `reserve` grants counts."""
+    async def states(self, tx: Tx, hosts: Iterable[int]) -> dict[int, HostState]:
+        """Return the states of these hosts. Nothing is locked, so only slots granted by `reserve` may be used."""
         ...
 
-    async def at_origins(self, tx: Tx, origins: list[str]) -> dict[str, tuple[int, HostStanding]]:
-        """Return `numbers` and `standings` together."""
+    async def at_origins(self, tx: Tx, origins: list[str]) -> dict[str, tuple[int, HostState]]:
+        """Return `numbers` and `states` together."""
         ...
 
-    async def reserve(self, tx: Tx, wishes: list[SlotRequest], ahead: float = AHEAD) -> dict[int, SlotsGranted]:
+    async def reserve(self, tx: Tx, slot_requests: list[SlotRequest], ahead: float = AHEAD) -> dict[int, SlotsGranted]:
         """Reserve slots that are due within `ahead` seconds, in one statement. A host without a slot in that time, or
         whose row is locked by another commit, is missing from the result: try again at the next turn. It never waits
         for a lock, so it may come last in a commit. Delays must be longer than zero."""
         ...
 
-    async def hear(self, tx: Tx, news: Mapping[int, HostNews]) -> dict[int, float]:
+    async def record(self, tx: Tx, updates: Mapping[int, HostUpdate]) -> dict[int, float]:
         """Record which hosts ask us to wait, have recovered or are slow, in one statement that locks rows by number.
         URLs that answered 503 are added to those that any process reported within the last minute; enough of them put
         the host on hold. Return the remaining seconds of the hold for each host that asks us to wait."""

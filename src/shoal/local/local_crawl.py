@@ -75,10 +75,10 @@ class LocalCrawl:
         self.tally = CrawlTally()
         self._app = app
         self._stream = PageStream(self._caught_up)
-        self._told = array("q")  # hashes of the URLs whose pages the walker delivered: eight bytes per page
+        self._delivered = array("q")  # hashes of the URLs whose pages the walker delivered: eight bytes per page
         self._last_read = 0  # number of the last page read from the store
         self._lease: Lease | None = None
-        self._vigil: LeaseRenewer | None = None
+        self._renewer: LeaseRenewer | None = None
         self._watched = AsyncExitStack()  # ends the lease renewal
         self._walker: Walker | None = None
         self._pausing: str | None = None
@@ -124,7 +124,7 @@ class LocalCrawl:
             except StateConflict:
                 await self._look_again()
         self._lease = lease
-        self._vigil = await self._watched.enter_async_context(LeaseRenewer(self._app.queue, lease, self._app.clock))
+        self._renewer = await self._watched.enter_async_context(LeaseRenewer(self._app.queue, lease, self._app.clock))
         return True
 
     async def _look_again(self) -> None:
@@ -177,19 +177,19 @@ class LocalCrawl:
         if self._pausing is None:
             await self._read_missed()
         else:
-            await self._make_sure_of_pause(self._pausing)
+            await self._ensure_paused(self._pausing)
 
     async def _walk(self) -> None:
         assert self._lease is not None
-        assert self._vigil is not None
+        assert self._renewer is not None
         self._walker = make_walker(
             self._app,
             self.crawl,
-            self._lease.holder,
-            self._vigil.trusted,
+            self._lease.fence,
+            self._renewer.trusted,
             settled=self._settled,
-            has_capacity=lambda: self._stream.has_room,
-            renew=self._vigil.renew,
+            has_capacity=lambda: self._stream.has_capacity,
+            renew=self._renewer.renew,
         )
         if self._pausing is not None:
             self._walker.leave(self._pausing)
@@ -223,7 +223,7 @@ class LocalCrawl:
             self.tally.count_try(done)
             if done.page is not None:
                 pages.append(done.page)
-                self._told.append(hash(done.page.url))
+                self._delivered.append(hash(done.page.url))
                 self.tally.count(done.page)
                 self.tally.hosts.add(done.task.host)
         self._stream.add(pages)
@@ -239,9 +239,9 @@ class LocalCrawl:
         other walkers."""
         if self.tally.covers((await self.seen()).counts):
             return
-        told = set(self._told)
+        delivered = set(self._delivered)
         async for pages in self._stored():
-            missed = [page for page in pages if hash(page.url) not in told]
+            missed = [page for page in pages if hash(page.url) not in delivered]
             for page in missed:
                 self.tally.count(page)
             self._stream.add(missed)
@@ -251,12 +251,12 @@ class LocalCrawl:
         while rows := await self._app.database.read(self._rows_after):
             self._last_read = rows[-1][0]
             yield [page for _, page in rows]
-            await self._stream.room()
+            await self._stream.wait_for_capacity()
 
     async def _rows_after(self, tx: Tx) -> list[tuple[int, Page]]:
         return await self._app.stores.pages.after(tx, self.crawl.number, self._last_read, PAGES_AT_ONCE)
 
-    async def _make_sure_of_pause(self, reason: str) -> None:
+    async def _ensure_paused(self, reason: str) -> None:
         """Pause the crawl in one commit if it is neither ended nor paused: our walker has left, so nobody holds it."""
         with suppress(StateConflict):
             await self._app.crawls.pause(self.crawl.id, reason)
@@ -270,4 +270,4 @@ class LocalCrawl:
         self._pausing = failure.code if isinstance(failure, OperatorError) else "interrupted"
         with suppress(OperatorError, LeaseLost):  # then the next process takes the crawl over as it is
             await self._walk()
-            await self._make_sure_of_pause(self._pausing)
+            await self._ensure_paused(self._pausing)

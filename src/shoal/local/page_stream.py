@@ -19,25 +19,26 @@ class PageStream:
         self._abandoned = False
         self._bounded = True
         self._news = asyncio.Event()
-        self._room = asyncio.Event()
-        self._room.set()
+        self._has_capacity = asyncio.Event()
+        self._has_capacity.set()
 
     def add(self, pages: list[Page]) -> None:
-        """Add pages. Never blocks, since they are already committed; await `room` before the next commit."""
+        """Add pages. Never blocks, since they are already committed; wait for capacity before the next
+        commit."""
         if not pages or self._abandoned:
             return
         self._pages += pages
         self._news.set()
         if self._bounded and len(self._pages) >= self._most:
-            self._room.clear()
+            self._has_capacity.clear()
 
     @property
-    def has_room(self) -> bool:
-        return self._room.is_set()
+    def has_capacity(self) -> bool:
+        return self._has_capacity.is_set()
 
-    async def room(self) -> None:
+    async def wait_for_capacity(self) -> None:
         """Wait until the reader has caught up."""
-        await self._room.wait()
+        await self._has_capacity.wait()
 
     async def next(self) -> list[Page]:
         """Return the pages since the last call; empty at the end."""
@@ -45,8 +46,8 @@ class PageStream:
             self._news.clear()
             await self._news.wait()
         pages, self._pages = self._pages, []
-        if not self._room.is_set():
-            self._room.set()
+        if not self._has_capacity.is_set():
+            self._has_capacity.set()
             self._caught_up()
         return pages
 
@@ -57,7 +58,7 @@ class PageStream:
     def unbind(self) -> None:
         """Remove the bound, so that the rest is added without waiting."""
         self._bounded = False
-        self._room.set()
+        self._has_capacity.set()
 
     def abandon(self) -> None:
         """Discard all pages, now and later, since the reader has left; wake everybody who waits."""

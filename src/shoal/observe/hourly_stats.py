@@ -102,7 +102,7 @@ class HourlyStats:
 
     def __init__(self) -> None:
         self._batch = Batch()
-        self.heard: Mapping[str, Callable[[Any], None]] = {
+        self.handlers: Mapping[str, Callable[[Any], None]] = {
             "JobEnqueued": lambda signal: self._count(signal.kind, "created", len(signal.job_ids)),
             "JobMoved": self._job_moved,
             "JobsMoved": lambda signal: self._ended(signal.kind, str(signal.how), signal.count),
@@ -112,7 +112,7 @@ class HourlyStats:
         }
 
     def listen(self, signal: Signal) -> None:
-        count = self.heard.get(type(signal).__name__)
+        count = self.handlers.get(type(signal).__name__)
         if count is not None:
             count(signal)
 

@@ -246,15 +246,15 @@ def _facts(signal: Signal) -> dict[str, Any]:
 
 def _for_the_log(facts: Mapping[str, Any]) -> dict[str, Any]:
     """Return the facts under the documented log field names: a run is named by its kind, a holder is a node."""
-    told = {name: value for name, value in facts.items() if value is not None}
-    if run_id := told.pop("run_id", None):
-        told["correlation_id"] = run_id
-        told[f"{told.get('kind', 'run')}_id"] = run_id
-    if job_ids := told.pop("job_ids", None):  # a batch may have thousands
-        told |= {"job_id": job_ids[0], "count": len(job_ids)}
-    if holder := told.get("holder"):
-        told["node_id"] = _node_of(holder)
-    return told
+    fields = {name: value for name, value in facts.items() if value is not None}
+    if run_id := fields.pop("run_id", None):
+        fields["correlation_id"] = run_id
+        fields[f"{fields.get('kind', 'run')}_id"] = run_id
+    if job_ids := fields.pop("job_ids", None):  # a batch may have thousands
+        fields |= {"job_id": job_ids[0], "count": len(job_ids)}
+    if holder := fields.get("holder"):
+        fields["node_id"] = _node_of(holder)
+    return fields
 
 
 def _node_of(holder: str) -> str:

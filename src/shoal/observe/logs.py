@@ -75,13 +75,13 @@ class Logs:
     def _json(self, line: LogLine) -> str:
         now = self._clock.now().isoformat(timespec="milliseconds").replace("+00:00", "Z")
         head = {"timestamp": now, "level": line.level.name.lower()}
-        told = {"event": clean(line.event), "msg": clean(line.message)}
-        return json.dumps(head | told | safe_facts(line.facts), ensure_ascii=False, separators=(",", ":"))
+        body = {"event": clean(line.event), "msg": clean(line.message)}
+        return json.dumps(head | body | safe_facts(line.facts), ensure_ascii=False, separators=(",", ":"))
 
     def _text(self, line: LogLine) -> str:
         time = self._clock.now().astimezone().strftime("%H:%M:%S")
         message = clean(line.message)
-        facts = " ".join(_brief(name, value) for name, value in _unsaid(line.facts, message))
+        facts = " ".join(_brief(name, value) for name, value in _not_logged(line.facts, message))
         if not self._colour:
             return f"{time} {line.level.name:<7} {message}  {facts}".rstrip()
         level = f"\x1b[{COLOURS[line.level]}m{line.level.name:<7}\x1b[0m"
@@ -136,7 +136,7 @@ def _safe_items(name: str, value: Mapping[Any, Any] | Iterable[Any], depth: int)
     return [safe(name, item, depth + 1) for item in list(value)[:MOST_ITEMS]]
 
 
-def _unsaid(facts: Mapping[str, Any], message: str) -> list[tuple[str, Any]]:
+def _not_logged(facts: Mapping[str, Any], message: str) -> list[tuple[str, Any]]:
     return [(name, value) for name, value in safe_facts(facts).items() if str(value) not in message]
 
 

@@ -34,7 +34,7 @@ class Metrics:
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
-        self.told: list[MetricTable] = []
+        self.tables: list[MetricTable] = []
         self._chore_failures = self._counter("shoal_chore_failures", "Passes of a chore that raised.", "chore")
         self._clock_steps = self._counter("shoal_clock_steps", "Times that the store's clock was set.", "direction")
         self._jobs_created = self._counter("shoal_jobs_created", "Jobs enqueued.", "kind")
@@ -69,7 +69,7 @@ class Metrics:
         self._refusals = self._counter("shoal_callers_refused", "Wrong credentials, until their sender had to wait.")
         self._requests = self._counter("shoal_http_requests", "Requests answered.", "method", "route", "status")
         self._request_time = self._histogram("shoal_http_request_seconds", "Time to answer a request.", "route")
-        self.heard: Mapping[str, Callable[[Any], None]] = {
+        self.handlers: Mapping[str, Callable[[Any], None]] = {
             "ChoreFailed": self._chore_failed,
             "ClockStepped": lambda signal: self._clock_steps.labels(signal.direction).inc(),
             "JobEnqueued": self._job_enqueued,
@@ -96,7 +96,7 @@ class Metrics:
         }
 
     def listen(self, signal: Signal) -> None:
-        count = self.heard.get(type(signal).__name__)
+        count = self.handlers.get(type(signal).__name__)
         if count is not None:
             count(signal)
 
@@ -104,15 +104,15 @@ class Metrics:
         return generate_latest(self.registry)
 
     def _counter(self, name: str, description: str, *labels: str) -> Counter:
-        self.told.append(MetricTable(name, "counter", labels, description))
+        self.tables.append(MetricTable(name, "counter", labels, description))
         return Counter(name, description, labels, registry=self.registry)
 
     def _gauge(self, name: str, description: str, *labels: str) -> Gauge:
-        self.told.append(MetricTable(name, "gauge", labels, description))
+        self.tables.append(MetricTable(name, "gauge", labels, description))
         return Gauge(name, description, labels, registry=self.registry)
 
     def _histogram(self, name: str, description: str, *labels: str, buckets: Sequence[float] = WAITS) -> Histogram:
-        self.told.append(MetricTable(name, "histogram", labels, description))
+        self.tables.append(MetricTable(name, "histogram", labels, description))
         return Histogram(name, description, labels, buckets=buckets, registry=self.registry)
 
     def _chore_failed(self, signal: Any) -> None:

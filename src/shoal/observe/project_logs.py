@@ -51,16 +51,16 @@ class ProjectLogs:
             if not path.exists() or path.stat().st_size < self._size:
                 return
             for number in range(self._kept, 0, -1):
-                older = self._aside(path, number)
+                older = self._set_aside_path(path, number)
                 if older.exists() and number == self._kept:
                     older.unlink()
                 elif older.exists():
-                    older.rename(self._aside(path, number + 1))
-            path.rename(self._aside(path, 1))
+                    older.rename(self._set_aside_path(path, number + 1))
+            path.rename(self._set_aside_path(path, 1))
         finally:
             os.close(lock)
 
-    def _aside(self, path: Path, number: int) -> Path:
+    def _set_aside_path(self, path: Path, number: int) -> Path:
         return path.with_name(f"{path.name}.{number}")
 
 

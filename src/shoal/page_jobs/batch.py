@@ -20,8 +20,8 @@ from shoal.egress import Failure
 from shoal.fetch.page_fetcher import Fetched
 from shoal.hosts.rate_limiter import HostConnections, RateLimiter
 from shoal.hosts.store import HostStore
-from shoal.hosts.throttle import HostAnswer, HostNews, ThrottleTracker, emit_holds
-from shoal.page_jobs.ingest import Ingest, Settlement
+from shoal.hosts.throttle import HostAnswer, HostUpdate, ThrottleTracker, emit_holds
+from shoal.page_jobs.ingest import Ingest, IngestResult
 from shoal.page_jobs.leasing import PageLeases, PageTask, PutOff
 from shoal.page_jobs.result import ResultDelivery
 from shoal.page_jobs.runner import HostBusy, PageJobRunner, failed
@@ -52,7 +52,7 @@ class PageBlocked(Signal):
 class _Turn:
     """The outcome of one commit."""
 
-    settlement: Settlement
+    settlement: IngestResult
     tasks: list[PageTask] = field(default_factory=list)
     holds: dict[int, float] = field(default_factory=dict)
 
@@ -92,67 +92,67 @@ class PageJobBatch:
 
     async def run(self, lease: Lease) -> ResultDelivery | PutOff:
         """Fetch the page when its slot comes; if its host asked us to wait in the meantime, put the job off."""
-        task, start_at = self._tasks.pop(lease.holder)
+        task, start_at = self._tasks.pop(lease.fence)
         if task.work is None:
             failure = Failure("unreadable_job", UNREADABLE, retryable=True, url=NOWHERE)
-            return ResultDelivery(lease.holder, failed(failure, self._clock.micros()))
+            return ResultDelivery(lease.fence, failed(failure, self._clock.micros()))
         if not task.host:
             return await self._denied(lease, task.work)
         await self._connections.turn(task.host, start_at, task.apart)
         if self._watch.holds(task.host):
-            return PutOff(lease.holder, self._watch.held_for(task.host))
+            return PutOff(lease.fence, self._watch.held_for(task.host))
 
         if await self._runner.ask_robots(task.work) and self._places.paced:
-            return PutOff(lease.holder, 0.0)  # the robots.txt request used the slot, so the page needs another
+            return PutOff(lease.fence, 0.0)  # the robots.txt request used the slot, so the page needs another
 
         turns = _HostTurns(self._database, self._places, self._connections, self._watch, self._clock)
         turns.hosts[host_of(task.work.url)] = task.host
 
-        def heard(url: Url, fetched: Fetched) -> None:
+        def on_response(url: Url, fetched: Fetched) -> None:
             if fetched.chain is None:
                 self._pages[status_class(fetched.status)] += 1
                 self._bytes[status_class(fetched.status)] += fetched.bytes
-            self._watch.hear(_answer(task, url, turns.hosts[origin(url)], fetched))
+            self._watch.record(_answer(task, url, turns.hosts[origin(url)], fetched))
 
         def blocked(failure: Failure) -> None:
             detail = failure.operator_detail or failure.message
             self._signals.emit(
-                PageBlocked(job_id=lease.holder.job_id, url=failure.url, code=failure.code, detail=detail)
+                PageBlocked(job_id=lease.fence.job_id, url=failure.url, code=failure.code, detail=detail)
             )
 
         try:
-            return ResultDelivery(lease.holder, await self._runner.run(task.work, heard, blocked, turns))
+            return ResultDelivery(lease.fence, await self._runner.run(task.work, on_response, blocked, turns))
         except HostBusy as busy:
-            return PutOff(lease.holder, busy.seconds)
+            return PutOff(lease.fence, busy.seconds)
 
     async def _denied(self, lease: Lease, work: PageWork) -> ResultDelivery | PutOff:
         """Fail a job that robots.txt forbids, which has no slot. If its rules have expired meanwhile, put it off to get
         one."""
         if not self._runner.denies(work):
-            return PutOff(lease.holder, 0.0)
+            return PutOff(lease.fence, 0.0)
         return ResultDelivery(
-            lease.holder, await self._runner.run(work, lambda url, fetched: None, lambda failure: None)
+            lease.fence, await self._runner.run(work, lambda url, fetched: None, lambda failure: None)
         )
 
     async def settle(self, results: Sequence[ResultDelivery | PutOff], holder: str, want: int) -> list[Lease]:
         """Store results and lease more jobs in one commit; results whose lease was lost are dropped. Only jobs with a
         host slot within the next two seconds are leased; `start_in` says when."""
-        news = self._watch.news()
+        updates = self._watch.updates()
         asked_at = self._clock.monotonic()
         try:
-            turn = await self._database.run(lambda tx: self._commit(tx, results, holder, want, news))
+            turn = await self._database.run(lambda tx: self._commit(tx, results, holder, want, updates))
         except BaseException:
             self._watch.forget()
             raise
         self._watch.learn(turn.holds)
-        emit_holds(self._signals, news, turn.holds)
-        self._tell_pages()
+        emit_holds(self._signals, updates, turn.holds)
+        self._emit_pages()
         if len(self._tasks) > MOST_TASKS:  # leased but never started; nearly all were handed back
             self._tasks = dict(list(self._tasks.items())[-MOST_TASKS // 2 :])
-        self._tasks |= {task.lease.holder: (task, asked_at + task.start_in) for task in turn.tasks}
+        self._tasks |= {task.lease.fence: (task, asked_at + task.start_in) for task in turn.tasks}
         return [task.lease for task in turn.tasks]
 
-    def _tell_pages(self) -> None:
+    def _emit_pages(self) -> None:
         if self._pages:
             self._signals.emit(PagesSettled(pages=dict(self._pages), bytes=dict(self._bytes)))
             self._pages.clear()
@@ -168,14 +168,14 @@ class PageJobBatch:
         results: Sequence[ResultDelivery | PutOff],
         holder: str,
         want: int,
-        news: dict[int, HostNews],
+        updates: dict[int, HostUpdate],
     ) -> _Turn:
         deliveries = [one for one in results if isinstance(one, ResultDelivery)]
         put_off = [one.move for one in results if isinstance(one, PutOff)]
-        taker = self._slots.by_host(LeaseRequest(holder, [KIND], list(self._lanes)))
-        turn = _Turn(await self._ingest.settle_in(tx, taker, deliveries, want, put_off))
-        if news:
-            turn.holds = await self._hosts.hear(tx, news)
+        request = self._slots.by_host(LeaseRequest(holder, [KIND], list(self._lanes)))
+        turn = _Turn(await self._ingest.settle_in(tx, request, deliveries, want, put_off))
+        if updates:
+            turn.holds = await self._hosts.record(tx, updates)
         turn.tasks = await self._slots.reserve(tx, turn.settlement.leases)
         turn.settlement.leases = [task.lease for task in turn.tasks]
         return turn
@@ -200,12 +200,12 @@ class _HostTurns:
         self.hosts: dict[str, int] = {}
 
     async def wait(self, url: Url) -> None:
-        home = origin(url)
+        host_origin = origin(url)
         give_up_at = self._clock.monotonic() + LONGEST_HOP
         while True:
             asked_at = self._clock.monotonic()
-            place = await self._database.run(lambda tx: self._places.next_at(tx, home, LONGEST_HOP))
-            self.hosts[home] = place.host
+            place = await self._database.run(lambda tx: self._places.next_at(tx, host_origin, LONGEST_HOP))
+            self.hosts[host_origin] = place.host
             if place.granted:
                 break
             if asked_at + place.seconds > give_up_at:

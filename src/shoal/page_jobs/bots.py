@@ -104,19 +104,19 @@ class Bots:
 
     async def hand_back(self, pull: Pull, tasks: Sequence[PageTask]) -> None:
         """Release jobs leased for a bot that disconnected before it received them."""
-        moves = [states.release(task.lease.holder.job_id, task.lease.holder.epoch, "not_taken") for task in tasks]
-        taker = LeaseRequest(pull.holder, [KIND])
+        moves = [states.release(task.lease.fence.job_id, task.lease.fence.epoch, "not_taken") for task in tasks]
+        request = LeaseRequest(pull.holder, [KIND])
 
         async def commit(tx: Tx) -> None:
             turned = await self._queue.finish_and_lease_in(tx, moves, None)
-            tx.on_commit(lambda: self._queue.emit_turn(taker, moves, turned))
+            tx.on_commit(lambda: self._queue.emit_turn(request, moves, turned))
 
         await self._database.run(commit)
         self._meter(pull.token).held -= len(tasks)
 
-    async def beat(self, token: str, holder: Fence) -> HeartbeatAnswer:
+    async def beat(self, token: str, fence: Fence) -> HeartbeatAnswer:
         """Renew the lease of a job; raises `LeaseLost` if it does not belong to this token."""
-        return await self._queue.beat(owner_of(bot_holder(token, "")), holder, self._settings.lock_ttl)
+        return await self._queue.beat(owner_of(bot_holder(token, "")), fence, self._settings.lock_ttl)
 
     async def settle(self, token: str, deliveries: Sequence[ResultDelivery]) -> list[Receipt]:
         """Ingest results, each independently; return a receipt for each, in order."""
@@ -125,29 +125,29 @@ class Bots:
         return settlement.receipts
 
     async def _lease(self, pull: Pull) -> list[PageTask]:
-        want = min(pull.most, await self._room_of(pull.token))
-        taker = self._slots.by_host(
+        want = min(pull.most, await self._capacity_of(pull.token))
+        request = self._slots.by_host(
             LeaseRequest(pull.holder, [KIND], (SHARED_LANE,), pull.capabilities, self._settings.lock_ttl)
         )
-        tasks = await self._database.run(lambda tx: self._commit(tx, taker, want))
+        tasks = await self._database.run(lambda tx: self._commit(tx, request, want))
         self._meter(pull.token).held += len(tasks)
         if tasks:
             self._signals.emit(BotPulled(token=pull.token, bot_id=pull.bot_id, jobs=len(tasks)))
         return tasks
 
-    async def _commit(self, tx: Tx, taker: LeaseRequest, want: int) -> list[PageTask]:
-        first = await self._queue.finish_and_lease_in(tx, [], taker, want)
+    async def _commit(self, tx: Tx, request: LeaseRequest, want: int) -> list[PageTask]:
+        first = await self._queue.finish_and_lease_in(tx, [], request, want)
         leased = await self._slots.reserve(tx, first.leases)
         tasks = [task for task in leased if task.work is not None]
         unreadable = [
-            states.put_off(one.lease.holder.job_id, one.lease.holder.epoch, UNREADABLE_FOR, "unreadable_job")
+            states.put_off(one.lease.fence.job_id, one.lease.fence.epoch, UNREADABLE_FOR, "unreadable_job")
             for one in leased
             if one.work is None
         ]
         if unreadable:
             await self._queue.finish_and_lease_in(tx, unreadable, None)
         kept = TurnResult([], [task.lease for task in tasks])
-        tx.on_commit(lambda: self._queue.emit_turn(taker, (), kept))
+        tx.on_commit(lambda: self._queue.emit_turn(request, (), kept))
         return tasks
 
     def _count_pull(self, token: str) -> None:
@@ -158,7 +158,7 @@ class Bots:
         if meter.pulls > self._settings.pulls:
             raise RateLimited(f"This token has pulled {self._settings.pulls} times in this second", 1.0)
 
-    async def _room_of(self, token: str) -> int:
+    async def _capacity_of(self, token: str) -> int:
         """Return how many more jobs a token may hold."""
         meter, now, most = self._meter(token), self._clock.monotonic(), self._settings.most_jobs
         age = now - meter.counted_at

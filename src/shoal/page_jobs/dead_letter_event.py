@@ -23,7 +23,7 @@ def job_event(job: HeldJob, result: Result, attempt: int | None = None) -> Event
         "labels": job.labels,
         "attempt": attempt or job.attempts + 1,
     }
-    return Event(EVENTS[result.status], job.id, about | result.told())
+    return Event(EVENTS[result.status], job.id, about | result.event_data())
 
 
 class DeadLetterEvents:
@@ -33,7 +33,7 @@ class DeadLetterEvents:
         self._results = results
         self._outbox = outbox
 
-    async def buried(self, tx: Tx, moves: Sequence[Move]) -> None:
+    async def on_dead_letters(self, tx: Tx, moves: Sequence[Move]) -> None:
         """Write the results and events of dead letters in the commit that creates them."""
         why = {move.job_id: move for move in moves}
         now: int = await tx.value("now")

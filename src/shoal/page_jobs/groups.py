@@ -25,7 +25,7 @@ from shoal.queue.queue import Queue
 from shoal.queue.states import TERMINAL, Move
 
 EVENT = "crawl.group.completed"
-TOLD_PLACES = 10  # indexes of rejected URLs in an error message
+MAX_LISTED = 10  # indexes of rejected URLs in an error message
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -134,7 +134,7 @@ class Groups:
         """Cancel waiting jobs first, so that nobody can lease them while the leased ones are cancelled."""
         await self._queue.cancel_waiting(tx, group_id, reason)
         held = await self.store.held(tx, group_id)
-        moves = [job_states.cancel(holder.job_id, holder.epoch, reason) for holder in held]
+        moves = [job_states.cancel(fence.job_id, fence.epoch, reason) for fence in held]
         await self._queue.finish_and_lease_in(tx, moves, None)
 
     async def _end(self, tx: Tx, group: Group, state: GroupState, reason: str | None) -> None:
@@ -178,7 +178,7 @@ def _payload(url: Url) -> str:
 def _refusal(refused: list[tuple[int, InvalidInput]]) -> InvalidInput:
     """Return the first error as it is, with the indexes of the others."""
     _, first = refused[0]
-    others = [f"urls[{place}]" for place, _ in refused[1 : TOLD_PLACES + 1]]
+    others = [f"urls[{place}]" for place, _ in refused[1 : MAX_LISTED + 1]]
     if others:
         more = len(refused) - 1 - len(others)
         places = f"{', '.join(others)}{f' and {more} more' if more else ''}"

@@ -31,7 +31,7 @@ class Diff:
 
     @property
     def html_changed(self) -> bool | None:
-        """Whether the page changed; None if a hash is missing."""
+        """Return whether the page changed; None if a hash is missing."""
         before, after = self.before.result.html_hash, self.after.result.html_hash
         return None if before is None or after is None else before != after
 

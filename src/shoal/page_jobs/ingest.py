@@ -35,17 +35,17 @@ class Accepted(Struct, frozen=True):
 
 
 @dataclass(slots=True)
-class Settlement:
+class IngestResult:
     """The outcome of one commit: a receipt for each delivery, in order, and the jobs leased in it."""
 
-    taker: LeaseRequest
+    request: LeaseRequest
     receipts: list[Receipt] = field(default_factory=list)
     accepted: list[Accepted] = field(default_factory=list)
     leases: list[Lease] = field(default_factory=list)
 
 
 class Ingest:
-    """Ingest results. `owner` is the lease holder: a worker process or a bot's token; `keeper` is notified once for
+    """Ingest results. `owner` is the lease holder: a worker process or a bot's token; `listener` is notified once for
     each group of a batch in which jobs ended."""
 
     def __init__(
@@ -54,76 +54,75 @@ class Ingest:
         queue: Queue,
         store: ResultStore,
         outbox: OutboxStore,
-        keeper: RunListener,
+        listener: RunListener,
         signals: Signals,
     ) -> None:
         self._database = database
         self._queue = queue
         self._store = store
         self._outbox = outbox
-        self._keeper = keeper
+        self._listener = listener
         self._signals = signals
 
-    async def settle(self, owner: str, deliveries: Sequence[ResultDelivery], want: int = 0) -> Settlement:
+    async def settle(self, owner: str, deliveries: Sequence[ResultDelivery], want: int = 0) -> IngestResult:
         """Store results, end or return their jobs, and lease up to `want` more. Each result is handled independently:
         one that is late or from another owner changes nothing; a duplicate gets the same receipt again."""
-        taker = LeaseRequest(owner, [KIND])
-        return await self._database.run(lambda tx: self.settle_in(tx, taker, deliveries, want))
+        request = LeaseRequest(owner, [KIND])
+        return await self._database.run(lambda tx: self.settle_in(tx, request, deliveries, want))
 
     async def settle_one(self, owner: str, delivery: ResultDelivery) -> JobState:
         """Ingest a single result; raises `LeaseLost` if it is not accepted."""
         [receipt] = (await self.settle(owner, [delivery])).receipts
         if receipt.state is None:
-            raise LeaseLost(delivery.holder.job_id, delivery.holder.epoch)
+            raise LeaseLost(delivery.fence.job_id, delivery.fence.epoch)
         return receipt.state
 
     async def settle_in(
         self,
         tx: Tx,
-        taker: LeaseRequest,
+        request: LeaseRequest,
         deliveries: Sequence[ResultDelivery],
         want: int = 0,
         put_off: Sequence[Move] = (),
-    ) -> Settlement:
+    ) -> IngestResult:
         """Like `settle`, as part of a larger commit. `put_off`: jobs that are only returned. The caller may replace
-        `Settlement.leases` before the commit: the signals describe the leases that are left then."""
-        settlement = Settlement(taker)
+        `IngestResult.leases` before the commit: the signals describe the leases that are left then."""
+        settlement = IngestResult(request)
         tx.on_commit(lambda: self._emit(settlement))
-        await self._lock_runs(tx, {*(one.holder.job_id for one in deliveries), *(move.job_id for move in put_off)})
-        held = await self._held(tx, owner_of(taker.holder), deliveries)
-        late = [one.holder for one in deliveries if one.holder not in held]
-        answers = await self._store.answers(tx, taker.holder, late) if late else {}
+        await self._lock_runs(tx, {*(one.fence.job_id for one in deliveries), *(move.job_id for move in put_off)})
+        held = await self._held(tx, owner_of(request.holder), deliveries)
+        late = [one.fence for one in deliveries if one.fence not in held]
+        answers = await self._store.answers(tx, request.holder, late) if late else {}
         digests = [one.result.digest() for one in deliveries]
         for delivery, digest in zip(deliveries, digests, strict=True):
-            job = held.pop(delivery.holder, None)  # a second delivery for the same grant gets the receipt of the first
+            job = held.pop(delivery.fence, None)  # a second delivery for the same grant gets the receipt of the first
             if job is not None:
                 one = self._judge(job, delivery.result, digest)
                 settlement.accepted.append(one)
-                answers[delivery.holder] = (digest, one.move.to)
+                answers[delivery.fence] = (digest, one.move.to)
         settlement.receipts = [
-            _receipt(one.holder, digest, answers.get(one.holder))
-            for one, digest in zip(deliveries, digests, strict=True)
+            _receipt(one.fence, digest, answers.get(one.fence)) for one, digest in zip(deliveries, digests, strict=True)
         ]
-        settlement.leases = (await self._carry_out(tx, settlement.accepted, taker, want, put_off)).leases
+        settlement.leases = (await self._carry_out(tx, settlement.accepted, request, want, put_off)).leases
         return settlement
 
-    def _emit(self, settlement: Settlement) -> None:
+    def _emit(self, settlement: IngestResult) -> None:
         durations = [one.result.duration for one in settlement.accepted if one.result.duration is not None]
         if settlement.accepted:
             taken, seconds = len(settlement.accepted), sum(durations)
             self._signals.emit(ResultsTaken(kind=KIND, count=taken, timed=len(durations), seconds=seconds))
         moves = [one.move for one in settlement.accepted]
-        self._queue.emit_turn(settlement.taker, moves, TurnResult([], settlement.leases))
+        self._queue.emit_turn(settlement.request, moves, TurnResult([], settlement.leases))
 
     async def _lock_runs(self, tx: Tx, job_ids: set[JobId]) -> None:
         """Lock the groups of these jobs before the jobs, which is the lock order of every job move."""
         runs = await self._store.runs_of(tx, sorted(job_ids)) if job_ids else []
         for run_id in sorted({run_id for run_id in runs if run_id}):
-            await self._keeper.lock(tx, run_id)
+            await self._listener.lock(tx, run_id)
 
     async def _held(self, tx: Tx, owner: str, deliveries: Sequence[ResultDelivery]) -> dict[Fence, HeldJob]:
         """Return the jobs of those deliveries whose grants are still valid."""
-        ids = sorted({one.holder.job_id for one in deliveries})
+        ids = sorted({one.fence.job_id for one in deliveries})
         jobs = await self._store.lock(tx, ids) if ids else []
         return {Fence(job.id, job.epoch): job for job in jobs if owner_of(job.owner) == owner}
 
@@ -145,14 +144,14 @@ class Ingest:
         return states.fail(job.id, job.epoch, error)
 
     async def _carry_out(
-        self, tx: Tx, accepted: list[Accepted], taker: LeaseRequest, want: int, put_off: Sequence[Move]
+        self, tx: Tx, accepted: list[Accepted], request: LeaseRequest, want: int, put_off: Sequence[Move]
     ) -> TurnResult:
         await self._store.insert(tx, [_row(one) for one in accepted])
         moves = sorted([*(one.move for one in accepted), *put_off], key=lambda move: move.job_id)
-        turned = await self._queue.finish_and_lease_in(tx, moves, taker, want)
+        turned = await self._queue.finish_and_lease_in(tx, moves, request, want)
         await self._outbox.append(tx, *[_event(one) for one in accepted if one.move.to in TERMINAL])
         for run_id, move in _ended_in(accepted).items():  # the event of a group's end comes after those of its jobs
-            await self._keeper.job_moved(tx, run_id, move)
+            await self._listener.job_moved(tx, run_id, move)
         return turned
 
 
@@ -171,9 +170,9 @@ def _checked(job: HeldJob, result: Result) -> Result:
     return replace(result, status=Status.FAIL, error_code=INVALID_DATA, error_message=problem)
 
 
-def _receipt(holder: Fence, digest: str, answer: tuple[str, JobState] | None) -> Receipt:
+def _receipt(fence: Fence, digest: str, answer: tuple[str, JobState] | None) -> Receipt:
     """Return the receipt of this result, also if it is a duplicate; reject a different result for the same grant."""
-    return Receipt(holder, answer[1] if answer is not None and answer[0] == digest else None)
+    return Receipt(fence, answer[1] if answer is not None and answer[0] == digest else None)
 
 
 def _row(one: Accepted) -> NewResult:

@@ -21,13 +21,13 @@ from shoal.queue.states import Move
 class PutOff:
     """A job returned without being worked on, because its host must not be requested for so many seconds."""
 
-    holder: Fence
+    fence: Fence
     seconds: float
 
     @property
     def move(self) -> Move:
         wait = timedelta(seconds=self.seconds)
-        return states.put_off(self.holder.job_id, self.holder.epoch, wait, "host_busy")
+        return states.put_off(self.fence.job_id, self.fence.epoch, wait, "host_busy")
 
 
 class PageTask(Struct, frozen=True):
@@ -56,9 +56,9 @@ class PageLeases:
         self._groups = groups
         self._places = places
 
-    def by_host(self, taker: LeaseRequest) -> LeaseRequest:
+    def by_host(self, request: LeaseRequest) -> LeaseRequest:
         """Return the lease request limited to jobs whose hosts may be requested now."""
-        return replace(taker, pace=self._places)
+        return replace(request, pace=self._places)
 
     async def reserve(self, tx: Tx, leases: Sequence[Lease]) -> list[PageTask]:
         """Reserve a slot for each of the jobs leased in this commit. If a host has none after all, because another
@@ -73,7 +73,7 @@ class PageLeases:
                 task.lease.start_in = place.seconds
                 kept.append(PageTask(task.lease, work, place.host, place.seconds, place.apart))
             else:
-                refused.append(states.take_back(task.lease.holder.job_id, task.lease.holder.epoch, "host_busy"))
+                refused.append(states.take_back(task.lease.fence.job_id, task.lease.fence.epoch, "host_busy"))
         if refused:
             await self._queue.finish_and_lease_in(tx, refused, None)
         return kept

@@ -34,7 +34,7 @@ class _Line(Generic[T]):
 
     waiters: deque[_Waiter[T]] = field(default_factory=deque)
     hint: asyncio.Event = field(default_factory=asyncio.Event)
-    attending: "asyncio.Task[None] | None" = None
+    task: "asyncio.Task[None] | None" = None
 
 
 class LongPoll(Generic[T]):
@@ -50,7 +50,7 @@ class LongPoll(Generic[T]):
         self._closed = False
 
     @property
-    def crowd(self) -> int:
+    def waiting(self) -> int:
         """The number of waiting clients."""
         return sum(len(line.waiters) for line in self._lines.values())
 
@@ -73,8 +73,8 @@ class LongPoll(Generic[T]):
         waiter = _Waiter(ask, give_back)
         line = self._lines.setdefault(what, _Line())
         line.waiters.append(waiter)
-        if line.attending is None:
-            line.attending = asyncio.create_task(self._attend(what, line))
+        if line.task is None:
+            line.task = asyncio.create_task(self._serve_line(what, line))
         try:
             await asyncio.wait({waiter.got}, timeout=seconds)
             waiter.is_late = True
@@ -96,14 +96,14 @@ class LongPoll(Generic[T]):
 
     def _listen(self) -> None:
         if self._unsubscribe is None and not self._closed:
-            self._unsubscribe = self._wake.subscribe(self._heard, lambda: bool(self._lines))
+            self._unsubscribe = self._wake.subscribe(self._on_hint, lambda: bool(self._lines))
 
-    def _heard(self) -> None:
+    def _on_hint(self) -> None:
         self._empty_at.clear()
         for line in self._lines.values():
             line.hint.set()
 
-    async def _attend(self, what: Hashable, line: _Line[T]) -> None:
+    async def _serve_line(self, what: Hashable, line: _Line[T]) -> None:
         try:
             while line.waiters:
                 await self._serve(line)

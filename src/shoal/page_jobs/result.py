@@ -46,7 +46,7 @@ class Result(Struct, frozen=True):
 
     def digest(self) -> str:
         """A hash that detects duplicate deliveries. It omits the fetch time, which the receiver sets."""
-        said = [
+        content = [
             self.status,
             self.url,
             self.final_url,
@@ -57,9 +57,9 @@ class Result(Struct, frozen=True):
             self.error_message,
             self.html_hash,
         ]
-        return xxhash.xxh3_128_hexdigest(json_of(said, orjson.OPT_SORT_KEYS))
+        return xxhash.xxh3_128_hexdigest(json_of(content, orjson.OPT_SORT_KEYS))
 
-    def told(self) -> dict[str, Any]:
+    def event_data(self) -> dict[str, Any]:
         """Return the result as events and the API show it."""
         return {
             "status": self.status.value,
@@ -75,14 +75,14 @@ class Result(Struct, frozen=True):
 class ResultDelivery(Struct, frozen=True):
     """A result and the grant it belongs to."""
 
-    holder: Fence
+    fence: Fence
     result: Result
 
 
 class Receipt(Struct, frozen=True):
     """The outcome of a delivery: the new state of its job, or None if the sender no longer held the lease."""
 
-    holder: Fence
+    fence: Fence
     state: JobState | None
 
     @property

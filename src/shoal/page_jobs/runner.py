@@ -18,10 +18,10 @@ from shoal.egress import Egress, Failure, HeaderPairs, Limits
 from shoal.egress.custom_headers import split
 from shoal.extract.page import ExtractOptions, PageFacts
 from shoal.fetch.cookies import CookieJar
-from shoal.fetch.crawl_headers import CrawlHeaders, homes_of
+from shoal.fetch.crawl_headers import CrawlHeaders, seed_origins
 from shoal.fetch.page_fetcher import RETRYABLE_STATUS, Fetched, PageFetcher
 from shoal.fetch.redirect_chain import RedirectChain
-from shoal.hosts.robots import Rules, product_token
+from shoal.hosts.robots import RobotsSource, Rules, product_token
 from shoal.hosts.throttle import REFUSED
 from shoal.page_jobs.result import Result, Status
 from shoal.page_jobs.spec import PageWork
@@ -37,7 +37,7 @@ MOST_READERS: Final = 64  # rule sets with a cached reader
 SHOWN_FACTS: Final = ("title", "description", "canonical", "robots", "lang", "h1", "word_count")
 
 Blocked = Callable[[Failure], None]
-Heard = Callable[[Url, Fetched], None]
+OnResponse = Callable[[Url, Fetched], None]
 """Called with the response of a URL's host."""
 
 
@@ -61,50 +61,44 @@ class RedirectSlots(Protocol):
         ...
 
 
-class RobotsSource(Protocol):
-    """Returns the robots.txt rules of a host, fetching them if necessary."""
-
-    async def rules_of(self, origin: str) -> Rules: ...
-
-
 class RobotsMemo:
     """A cache of robots.txt rules; concurrent requests for the same host share one fetch."""
 
-    def __init__(self, desk: RobotsSource, clock: Clock) -> None:
-        self._desk = desk
+    def __init__(self, robots: RobotsSource, clock: Clock) -> None:
+        self._robots = robots
         self._clock = clock
         self._known: dict[str, tuple[float, asyncio.Task[Rules]]] = {}
 
-    def known(self, home: str) -> Rules | None:
+    def known(self, host_origin: str) -> Rules | None:
         """Return the cached rules of a host, or None."""
-        at, asking = self._known.get(home, (0.0, None))
+        at, asking = self._known.get(host_origin, (0.0, None))
         if asking is None or not asking.done() or self._clock.monotonic() - at > ROBOTS_FRESH:
             return None
         return None if asking.cancelled() or asking.exception() is not None else asking.result()
 
-    def knows(self, home: str) -> bool:
-        return self.known(home) is not None
+    def knows(self, host_origin: str) -> bool:
+        return self.known(host_origin) is not None
 
-    async def rules_of(self, home: str) -> Rules:
-        at, asking = self._known.get(home, (0.0, None))
+    async def rules_of(self, host_origin: str) -> Rules:
+        at, asking = self._known.get(host_origin, (0.0, None))
         if asking is None or self._clock.monotonic() - at > ROBOTS_FRESH:
             if len(self._known) >= MOST_RULES:
                 self._known.clear()
-            asking = asyncio.create_task(self._ask(home))
-            self._known[home] = self._clock.monotonic(), asking
+            asking = asyncio.create_task(self._ask(host_origin))
+            self._known[host_origin] = self._clock.monotonic(), asking
         try:
             rules = await asyncio.shield(asking)
         except Exception:
-            self._known.pop(home, None)
+            self._known.pop(host_origin, None)
             raise
         if not rules.reachable:
-            self._known.pop(home, None)  # the next caller fetches again
+            self._known.pop(host_origin, None)  # the next caller fetches again
         return rules
 
-    async def _ask(self, home: str) -> Rules:
+    async def _ask(self, host_origin: str) -> Rules:
         while True:
             try:
-                return await self._desk.rules_of(home)
+                return await self._robots.rules_of(host_origin)
             except (TimeError, StorageFull):  # the store is unavailable or full, which is not the page's fault
                 await self._clock.sleep(STORE_PAUSE)
 
@@ -169,10 +163,10 @@ class PageJobRunner:
 
     async def ask_robots(self, work: PageWork) -> bool:
         """Load the robots.txt rules of a job's host; return whether they had to be loaded now and were reachable."""
-        way, home = self._ways.by(work.crawl_config.proxy), origin(Url(work.url))
-        if way is None or way.robots.knows(home):
+        way, host_origin = self._ways.by(work.crawl_config.proxy), origin(Url(work.url))
+        if way is None or way.robots.knows(host_origin):
             return False
-        return (await way.robots.rules_of(home)).reachable
+        return (await way.robots.rules_of(host_origin)).reachable
 
     def denies(self, work: PageWork) -> bool:
         """Return whether cached rules of a job's host forbid its page."""
@@ -180,22 +174,24 @@ class PageJobRunner:
         rules = None if way is None else way.robots.known(origin(url))
         return rules is not None and rules.reachable and not rules.allows(url)
 
-    async def run(self, work: PageWork, heard: Heard, blocked: Blocked, turns: "RedirectSlots | None" = None) -> Result:
+    async def run(
+        self, work: PageWork, on_response: OnResponse, blocked: Blocked, turns: "RedirectSlots | None" = None
+    ) -> Result:
         """Fetch the page and return its result; see `visit`."""
-        return self._result(work, await self.visit(work, heard, blocked, turns))
+        return self._result(work, await self.visit(work, on_response, blocked, turns))
 
     async def visit(
         self,
         work: PageWork,
-        heard: Heard,
+        on_response: OnResponse,
         blocked: Blocked,
         turns: "RedirectSlots | None" = None,
         *,
         capture: bool = False,
     ) -> Fetched:
-        """Fetch the page and follow redirects that the target's robots.txt allows, each in its host slot. `heard` is
-        called with each response, `blocked` with each request blocked by the address rule. Without `turns`, the host's
-        crawl delay is kept before each redirect."""
+        """Fetch the page and follow redirects that the target's robots.txt allows, each in its host slot. `on_response`
+        is called with each response, `blocked` with each request blocked by the address rule. Without `turns`, the
+        host's crawl delay is kept before each redirect."""
         at, label = Url(work.url), work.crawl_config.proxy
         way = self._ways.by(label)
         if way is None:
@@ -212,7 +208,7 @@ class PageJobRunner:
                 await (self._clock.sleep(rules.delay.total_seconds()) if turns is None else turns.wait(at))
             async with nullcontext() if turns is None else turns.connected(at):
                 fetched = await _fetch(fetcher, at, chain)
-            heard(at, fetched)
+            on_response(at, fetched)
             if fetched.chain is None:
                 return fetched
             at, chain = Url(fetched.final_url), fetched.chain
@@ -244,7 +240,7 @@ class PageJobRunner:
         given, secret = split(work.crawl_config.headers)
         ours = {"user-agent": ("User-Agent", self._agent), "accept": ("Accept", ACCEPT)}
         pairs: HeaderPairs = tuple((ours | {pair[0].lower(): pair for pair in given}).values())
-        return CrawlHeaders(pairs, CookieJar(self._clock), secret, homes_of([url]))
+        return CrawlHeaders(pairs, CookieJar(self._clock), secret, seed_origins([url]))
 
     def _reader(self, work: PageWork) -> "OptionalFactsReader | None":
         if work.rule_set is None:

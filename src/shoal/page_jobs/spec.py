@@ -31,7 +31,7 @@ HeaderText = Annotated[str, Meta(max_length=10_000)]
 
 
 class PageConfig(Form, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """How a page is fetched."""
+    """Fetch options of a page."""
 
     headers: Annotated[
         dict[str, HeaderText],
@@ -72,7 +72,7 @@ def _check_rules(text: bytes) -> None:
 
 
 class PageSpec(Form, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """How pages are fetched and which data is extracted, the same for every URL of a group."""
+    """Fetch options and extraction rules shared by all URLs of a group."""
 
     crawl_config: Annotated[PageConfig, describe("How it is fetched: {headers, js_required, timeout_hint, proxy}.")] = (
         PageConfig()

@@ -60,7 +60,7 @@ class ResultStore(Protocol):
         """Return jobs that have just lost their last lease, as they were then; nobody holds them now."""
         ...
 
-    async def answers(self, tx: Tx, owner: str, holders: list[Fence]) -> dict[Fence, tuple[str, JobState]]:
+    async def answers(self, tx: Tx, owner: str, fences: list[Fence]) -> dict[Fence, tuple[str, JobState]]:
         """For each of these grants that belonged to this owner and has a result, return its digest and the job state it
         led to."""
         ...

@@ -66,7 +66,7 @@ class BodyStore(Protocol):
         """Remove all bodies of a crawl; not an error if there are none."""
         ...
 
-    async def check_room(self) -> None:
+    async def check_space(self) -> None:
         """Raise `StorageFull` unless more can be stored, as far as the store can tell."""
         ...
 

@@ -28,7 +28,7 @@ class Validators:
 
 @dataclass(frozen=True, slots=True)
 class PageFilter:
-    """Which pages to return: those that match all given conditions."""
+    """A filter for pages; a page must match all given conditions."""
 
     statuses: range | None = None
     error: str | None = None  # a code, or ANY_ERROR

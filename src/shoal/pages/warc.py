@@ -86,8 +86,8 @@ def info_member(file_name: str, at: int, facts: Iterable[tuple[str, str]]) -> by
         f"WARC/1.1\r\nWARC-Type: warcinfo\r\nWARC-Date: {_date(at)}\r\nWARC-Record-ID: {_record_id()}\r\n"
         f"WARC-Filename: {file_name}\r\nContent-Type: application/warc-fields\r\n"
     )
-    told = [("format", "WARC File Format 1.1"), ("conformsTo", CONFORMS_TO), *facts]
-    return _member(fields, "".join(f"{name}: {value}\r\n" for name, value in told).encode(), b"")
+    info = [("format", "WARC File Format 1.1"), ("conformsTo", CONFORMS_TO), *facts]
+    return _member(fields, "".join(f"{name}: {value}\r\n" for name, value in info).encode(), b"")
 
 
 def payload_digest(payload: bytes) -> str:
@@ -236,8 +236,8 @@ def _is_conditional(headers: HeaderPairs) -> bool:
 
 def _is_cut(response: Response) -> bool:
     """Return whether a body was truncated: only the beginning of a redirect's body is read."""
-    told = response.headers.get("content-length") if 300 <= response.status < 400 else None
-    return told is not None and told.isdecimal() and int(told) > len(response.raw)
+    info = response.headers.get("content-length") if 300 <= response.status < 400 else None
+    return info is not None and info.isdecimal() and int(info) > len(response.raw)
 
 
 def _date(micros: int) -> str:

@@ -52,8 +52,8 @@ class PolicyChange(Form, frozen=True, kw_only=True, forbid_unknown_fields=True):
     checks: ClassVar = PolicyForm.checks
 
     def applied(self, form: PolicyForm) -> PolicyForm:
-        said = {name: value for name, value in asdict(self).items() if value is not UNSET}
+        given = {name: value for name, value in asdict(self).items() if value is not UNSET}
         for one, other in (("cron", "frequency"), ("frequency", "cron")):
-            if said.get(one) is not None:
-                said.setdefault(other, None)
-        return replace(form, **said)
+            if given.get(one) is not None:
+                given.setdefault(other, None)
+        return replace(form, **given)

@@ -18,8 +18,8 @@ from shoal.plan.policy_file import PolicyRow
 from shoal.plan.store import NewPolicy, PolicyStore
 
 BATCH = 1_000
-BREATH = 100  # lines validated per batch, in a thread, so that the event loop stays responsive
-MOST_TOLD = 100  # invalid lines
+PAUSE = 100  # lines validated per batch, in a thread, so that the event loop stays responsive
+MAX_LISTED = 100  # invalid lines
 IN_MEMORY = 8_000_000
 
 
@@ -60,20 +60,20 @@ class PolicyImporter:
         def judge_some() -> tuple[int, int]:
             """Validate the next lines; return how many were read and how many of them are valid."""
             read = kept = 0
-            for row in islice(rows, BREATH):
+            for row in islice(rows, PAUSE):
                 read += 1
                 problem = row.problem or self._problem(row.form)
                 if problem:
                     report.bad += 1
-                    if len(report.problems) < MOST_TOLD:
+                    if len(report.problems) < MAX_LISTED:
                         report.problems.append((row.line, problem))
                 elif row.form is not None:
                     good.write(json.encode(new_policy(row.form, now, id_of(row.line))) + b"\n")
                     kept += 1
             return read, kept
 
-        count, read = 0, BREATH
-        while read == BREATH:
+        count, read = 0, PAUSE
+        while read == PAUSE:
             read, kept = await asyncio.to_thread(judge_some)
             count += kept
         return count

@@ -166,8 +166,8 @@ class Policies:
         return await self.rating(tx, policy, await self._store.now(tx))
 
     async def rating(self, tx: Tx, policy: Policy, now: int) -> Priority:
-        said = await self._store.signals(tx, subjects_of(policy))
-        return rate(facts_of(policy, now, sum(said.values())), self.rules)
+        boosts = await self._store.signals(tx, subjects_of(policy))
+        return rate(facts_of(policy, now, sum(boosts.values())), self.rules)
 
     async def signal(self, form: SignalForm) -> PriorityBoost:
         """Store a boost from a business system; it applies to jobs created from now on."""

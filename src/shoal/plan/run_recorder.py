@@ -45,16 +45,16 @@ class RunRecorder:
 
     async def run_once(self) -> PassResult:
         seen = await self._database.read(lambda tx: self._events.cursor(tx, SINK))
-        told = await self._database.read(lambda tx: self._events.after(tx, seen, BATCH))
-        if not told:
+        events = await self._database.read(lambda tx: self._events.after(tx, seen, BATCH))
+        if not events:
             return PassResult()
-        await self._database.run(partial(self._note, seen, told))
+        await self._database.run(partial(self._note, seen, events))
         return PassResult(again_in=timedelta(0))
 
-    async def _note(self, seen: int, told: list[EventReceipt], tx: Tx) -> None:
-        if not await self._events.move_cursor(tx, SINK, seen, told[-1].sequence):
+    async def _note(self, seen: int, events: list[EventReceipt], tx: Tx) -> None:
+        if not await self._events.move_cursor(tx, SINK, seen, events[-1].sequence):
             return
-        ends = [(one, orjson.loads(one.body)) for one in told if one.type in ENDS]
+        ends = [(one, orjson.loads(one.body)) for one in events if one.type in ENDS]
         known = await self._policies.of_ids(tx, sorted({_policy_of(one, data) for one, data in ends}))
         notes: dict[str, RunNote] = {}
         for one, data in ends:
@@ -71,17 +71,17 @@ class RunRecorder:
         await self._policies.note(tx, list(notes.values()))
 
 
-def _policy_of(told: EventReceipt, data: dict[str, Any]) -> str:
+def _policy_of(event: EventReceipt, data: dict[str, Any]) -> str:
     """Return the policy of a run, or an empty string."""
-    return policy_of(told.subject) if told.type in ("crawl.completed", "crawl.failed") else data.get("policy") or ""
+    return policy_of(event.subject) if event.type in ("crawl.completed", "crawl.failed") else data.get("policy") or ""
 
 
-def note_of(policy: Policy, told: EventReceipt, data: dict[str, Any]) -> RunNote:
-    success = ENDS[told.type]
+def note_of(policy: Policy, event: EventReceipt, data: dict[str, Any]) -> RunNote:
+    success = ENDS[event.type]
     digest = data.get("meta", {}).get("html_hash") if success else None
     step = adapted(policy, digest)
     shift = 0 if step is None else step - span(policy.rhythm.frequency or timedelta(0))
-    return RunNote(policy.id, success, told.created_at, digest, step, shift)
+    return RunNote(policy.id, success, event.created_at, digest, step, shift)
 
 
 def adapted(policy: Policy, digest: str | None) -> int | None:

@@ -68,9 +68,9 @@ class Schedule:
 
     def begins(self, policy_id: str, planned: int) -> int:
         """Return when a planned run starts, with jitter and windows applied. Deterministic, so every process agrees."""
-        wobble = span(self.jitter)
-        if wobble:
-            planned += xxhash.xxh3_64_intdigest(f"{policy_id}@{planned}".encode()) % wobble
+        jitter = span(self.jitter)
+        if jitter:
+            planned += xxhash.xxh3_64_intdigest(f"{policy_id}@{planned}".encode()) % jitter
         return self.opens(planned)
 
     def opens(self, at: int) -> int:

@@ -80,23 +80,23 @@ class Scheduler:
         self._rules = rules
 
     async def run_once(self) -> PassResult:
-        rooms = await self._database.read(self._rooms)
-        if not rooms:
+        capacity = await self._database.read(self._capacity)
+        if not capacity:
             return PassResult()  # policies stay due; when the backlog shrinks, the longest waiting is first
-        handled = await self._database.run(lambda tx: self._make(tx, rooms))
-        full = min(BATCH, *rooms.values())
+        handled = await self._database.run(lambda tx: self._make(tx, capacity))
+        full = min(BATCH, *capacity.values())
         return PassResult(again_in=timedelta(0) if handled >= full else None)
 
-    async def _rooms(self, tx: Tx) -> dict[str, int]:
+    async def _capacity(self, tx: Tx) -> dict[str, int]:
         """Return how many more jobs each capability with due policies may queue; a backlog of one capability must not
         block the others. Usually nothing is due, and this read takes no locks."""
         ready = [line for line in CAPABILITIES if await self._store.is_ready(tx, line)]
         waiting = {line: await self._store.waiting(tx, line, self._backlog) for line in ready}
         return {line: self._backlog - count for line, count in waiting.items() if count < self._backlog}
 
-    async def _make(self, tx: Tx, rooms: Mapping[str, int]) -> int:
+    async def _make(self, tx: Tx, capacity: Mapping[str, int]) -> int:
         """Create the jobs of due policies; return how many policies were handled."""
-        known = await self._ready(tx, rooms)
+        known = await self._ready(tx, capacity)
         if not known:
             return 0
         now = await self._store.now(tx)  # read after the query, so that whatever it found due is due at this time too
@@ -114,11 +114,11 @@ class Scheduler:
             tx.on_commit(partial(self._signals.emit, signal))
         return len(known)
 
-    async def _ready(self, tx: Tx, rooms: Mapping[str, int]) -> dict[str, Policy]:
+    async def _ready(self, tx: Tx, capacity: Mapping[str, int]) -> dict[str, Policy]:
         """Return the policies to run now, by id. A policy that is due and also has a queued run gets one run."""
         known: dict[str, Policy] = {}
-        for line, room in rooms.items():
-            limit = min(room, BATCH - len(known))
+        for line, free_lines in capacity.items():
+            limit = min(free_lines, BATCH - len(known))
             due = await self._store.due(tx, line, limit) if limit else []
             owed = await self._store.owed(tx, line, limit - len(due)) if len(due) < limit else []
             known |= {one.id: one for one in owed + due}
@@ -129,14 +129,14 @@ class Scheduler:
     ) -> tuple[list[_Plan], list[ScheduleStep], list[PolicyStuck]]:
         """Return a plan for each policy that may start, the next step of those that may not start now, and those that
         cannot be run and must not block the others."""
-        said = await self._store.signals(tx, sorted(set(_subjects(policies))))
+        boosts = await self._store.signals(tx, sorted(set(_subjects(policies))))
         plans, late, stuck = [], [], []
         for policy in policies:
             try:
                 if (later := kept_waiting(policy, now)) is not None:
                     late.append(later)
                     continue
-                rating = rate(facts_of(policy, now, _points(policy, said)), self._rules)
+                rating = rate(facts_of(policy, now, _points(policy, boosts)), self._rules)
                 plans.append(_Plan(policy, job_of(policy, rating), step_of(policy, now, lives=False)))
             except Exception as error:
                 stuck.append(PolicyStuck(policy_id=policy.id, error=f"{type(error).__name__}: {error}"))
@@ -193,8 +193,8 @@ def _subjects(policies: Sequence[Policy]) -> Iterator[str]:
             yield from subjects_of(policy)
 
 
-def _points(policy: Policy, said: Mapping[str, float]) -> float:
-    return sum(said.get(name, 0.0) for name in subjects_of(policy))
+def _points(policy: Policy, boosts: Mapping[str, float]) -> float:
+    return sum(boosts.get(name, 0.0) for name in subjects_of(policy))
 
 
 def step_of(policy: Policy, now: int, lives: bool) -> ScheduleStep:

@@ -20,20 +20,20 @@ class JobExplanation:
     facts: dict[str, Any] = field(default_factory=dict)
 
 
-def explain(job: Job, crowd: QueuePosition, room: tuple[int, int | None] | None) -> JobExplanation:
-    """Explain a job. `room`: for the quota key that a parked job waits for, how many jobs are locked and the limit."""
+def explain(job: Job, position: QueuePosition, usage: tuple[int, int | None] | None) -> JobExplanation:
+    """Explain a job. `usage`: for the quota key that a parked job waits for, how many jobs are locked and the limit."""
     if job.state is JobState.PENDING:
-        return _waiting(job, crowd, room)
-    return _locked(job, crowd) if job.state is JobState.LOCKED else _ended(job)
+        return _waiting(job, position, usage)
+    return _locked(job, position) if job.state is JobState.LOCKED else _ended(job)
 
 
-def _waiting(job: Job, crowd: QueuePosition, room: tuple[int, int | None] | None) -> JobExplanation:
-    if job.parked is not None and room is not None:
-        locked, most = room
+def _waiting(job: Job, position: QueuePosition, usage: tuple[int, int | None] | None) -> JobExplanation:
+    if job.parked is not None and usage is not None:
+        locked, most = usage
         says = f"{job.parked} may have {_many(most)} at once and has {locked}: it waits for one of them to end."
         return JobExplanation(job, "quota", says, {"scope": job.parked, "most": most, "locked": locked})
-    if job.not_before > crowd.now:
-        seconds = (job.not_before - crowd.now) / 1e6
+    if job.not_before > position.now:
+        seconds = (job.not_before - position.now) / 1e6
         why = f"it failed ({job.error}) and is tried again" if job.attempts else "it is not to begin before"
         return JobExplanation(job, "not_before", f"{why} in {seconds:.0f} s.".capitalize(), {"in_seconds": seconds})
     if job.lane.startswith(LOCAL):
@@ -41,38 +41,40 @@ def _waiting(job: Job, crowd: QueuePosition, room: tuple[int, int | None] | None
             "It waits in the lane of one process, which no worker takes from: `shoal crawl --resume` goes on with it."
         )
         return JobExplanation(job, "local_lane", says, {"lane": job.lane})
-    return _in_line(job, crowd)
+    return _in_line(job, position)
 
 
-def _in_line(job: Job, crowd: QueuePosition) -> JobExplanation:
+def _in_line(job: Job, position: QueuePosition) -> JobExplanation:
     facts: dict[str, Any] = {
-        "ahead": crowd.ahead,
-        "running": crowd.locked,
+        "ahead": position.ahead,
+        "running": position.locked,
         "lane": job.lane,
         "priority": job.priority,
-        "waited_seconds": (crowd.now - job.line_at) / 1e6,
+        "waited_seconds": (position.now - job.line_at) / 1e6,
     }
-    if crowd.host is not None:
-        facts |= {"host": crowd.host, "host_busy_seconds": crowd.host_busy_for}
-    if crowd.host_busy_for > AHEAD:
-        before = f"{crowd.ahead} of its jobs {'goes' if crowd.ahead == 1 else 'go'} before this one"
-        says = f"{crowd.host} is not to be asked for another {crowd.host_busy_for:.0f} s, and {before}."
+    if position.host is not None:
+        facts |= {"host": position.host, "host_busy_seconds": position.host_busy_for}
+    if position.host_busy_for > AHEAD:
+        before = f"{position.ahead} of its jobs {'goes' if position.ahead == 1 else 'go'} before this one"
+        says = f"{position.host} is not to be asked for another {position.host_busy_for:.0f} s, and {before}."
         return JobExplanation(job, "host_busy", says, facts)
     like = f"{job.kind} jobs that need {job.capability}"
-    if job.capability == JS and not crowd.locked:
+    if job.capability == JS and not position.locked:
         says = "It needs a browser, and no worker of this version has one: it waits until there is a renderer."
         return JobExplanation(job, "no_renderer", says, facts)
-    if not crowd.locked:
+    if not position.locked:
         says = f"Nobody works on {like} just now: start a worker that takes them from the {job.lane} lane."
         return JobExplanation(job, "no_worker", says, facts)
     stand = (
-        f"{crowd.ahead} {'stands' if crowd.ahead == 1 else 'stand'} before it" if crowd.ahead else "It is the next one"
+        f"{position.ahead} {'stands' if position.ahead == 1 else 'stand'} before it"
+        if position.ahead
+        else "It is the next one"
     )
-    return JobExplanation(job, "in_line", f"{stand}; {crowd.locked} {like} are worked on.", facts)
+    return JobExplanation(job, "in_line", f"{stand}; {position.locked} {like} are worked on.", facts)
 
 
-def _locked(job: Job, crowd: QueuePosition) -> JobExplanation:
-    left = ((job.lease_until or 0) - crowd.now) / 1e6
+def _locked(job: Job, position: QueuePosition) -> JobExplanation:
+    left = ((job.lease_until or 0) - position.now) / 1e6
     facts = {"holder": job.lease_holder, "lease_seconds": left, "epoch": job.lease_epoch}
     if left < 0:
         says = f"The lease of {job.lease_holder} ran out {-left:.0f} s ago: the next sweep gives the job back."

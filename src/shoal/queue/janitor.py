@@ -13,7 +13,7 @@ from shoal.queue.job import RUN_KINDS, LostJob
 from shoal.queue.queue import Queue
 
 BATCH = 100
-WORTH_TELLING = 1_000_000  # microseconds by which a clock went back
+WORTH_REPORTING = 1_000_000  # microseconds by which a clock went back
 
 
 class Janitor:
@@ -21,7 +21,7 @@ class Janitor:
 
     While the store is unreachable or full, no worker can renew its lease, so nothing expires within one lease term
     after an outage ends. A janitor that has just started needs no such grace period, because leases live in the store.
-    But a `wary` one cannot know whether an outage preceded its start: if no lease at all was renewed recently, it
+    But a `cautious` one cannot know whether an outage preceded its start: if no lease at all was renewed recently, it
     assumes one did. Bots renew through a controller that may have been down as well, so their leases do not expire for
     `bot_grace` after the start. After a jump of the store's clock nothing expires within one lease term, because
     holders need that time to renew, and bots get their grace period again.
@@ -34,7 +34,7 @@ class Janitor:
         queue: Queue,
         clock: Clock,
         *,
-        wary: bool = False,
+        cautious: bool = False,
         bot_grace: timedelta = timedelta(0),
     ) -> None:
         self._queue = queue
@@ -42,7 +42,7 @@ class Janitor:
         self._hold_until = 0.0
         self._last_pass: float | None = None
         self._outage = False
-        self._wary = wary
+        self._cautious = cautious
         self._bot_grace = bot_grace.total_seconds()
         self._bots_until = self._now() + self._bot_grace
         self._store_clock = queue.clock_watch(clock)
@@ -52,13 +52,13 @@ class Janitor:
         began = self._now()
         try:
             lost = await self._queue.expired(BATCH, bots=self._now() >= self._bots_until)
-            self._mind_clocks(await self._store_clock.check())  # after the query: a clock jump may explain its result
-            if self._wary:
+            self._check_clocks(await self._store_clock.check())  # after the query: a clock jump may explain its result
+            if self._cautious:
                 self._outage = bool(lost) and await self._nobody_extends()
-                self._wary = False
-            tidied = await self._tidy()
+                self._cautious = False
+            maintenance = await self._maintain()
             if self._in_grace(began):
-                return PassResult(did=tidied)
+                return PassResult(did=maintenance)
             moved = await self._expire_all(lost)
         except (TimeError, StorageFull):  # no worker could renew its lease either
             self._last_pass = None
@@ -66,7 +66,7 @@ class Janitor:
             raise
         again = timedelta(0) if len(lost) == BATCH and moved else None
         swept = f"gave back {moved} of {len(lost)} expired leases" if lost else ""
-        return PassResult(did=", ".join(filter(None, (swept, tidied))), again_in=again)
+        return PassResult(did=", ".join(filter(None, (swept, maintenance))), again_in=again)
 
     def _in_grace(self, now: float) -> bool:
         """Return whether expiry is suspended because the store, or this process, was down and has just come back."""
@@ -77,7 +77,7 @@ class Janitor:
             self._hold_until = now + lease
         return now < self._hold_until
 
-    async def _tidy(self) -> str:
+    async def _maintain(self) -> str:
         """Catch what others normally do at once: release jobs that became due, return offers that no node took, and
         unpark jobs whose quota has room again."""
         offers = await self._queue.tidy(BATCH)
@@ -99,7 +99,7 @@ class Janitor:
         one that renews leases."""
         return self._clock.uptime() / 1e6
 
-    def _mind_clocks(self, store: ClockCheck) -> None:
+    def _check_clocks(self, store: ClockCheck) -> None:
         """Suspend expiry after a jump of the store's clock. The local clock affects no lease, but report when it
         goes back, because log timestamps do too."""
         lease = self._queue.settings.lease
@@ -110,8 +110,8 @@ class Janitor:
         last, self._own_clock = self._own_clock, (self._clock.micros(), self._clock.monotonic())
         if last is not None and not store.steps:
             moved = self._own_clock[0] - last[0] - round((self._own_clock[1] - last[1]) * 1e6)
-            if moved < -WORTH_TELLING:
-                self._store_clock.tell_own_clock(-moved / 1e6)
+            if moved < -WORTH_REPORTING:
+                self._store_clock.report_own_clock(-moved / 1e6)
 
     async def _nobody_extends(self) -> bool:
         settings = self._queue.settings

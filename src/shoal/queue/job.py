@@ -125,7 +125,7 @@ class Fence(Struct, frozen=True):
 class Lease(Struct):
     """The right to work on a job for one term from the grant. Measure the remaining time by your own clock."""
 
-    holder: Fence
+    fence: Fence
     kind: str
     run_id: str | None
     payload: str
@@ -263,4 +263,4 @@ class DeadLetterListener(Protocol):
     """Called in the same commit when jobs of a kind become dead letters without a result, because their workers were
     lost or raised."""
 
-    async def buried(self, tx: Tx, moves: Sequence[Move]) -> None: ...
+    async def on_dead_letters(self, tx: Tx, moves: Sequence[Move]) -> None: ...

@@ -33,10 +33,10 @@ class JobPage:
 class JobAdmin:
     """Administrative operations on jobs. A job of a run (a crawl, an analysis) is retried and stopped with its run."""
 
-    def __init__(self, database: Database, queue: Queue, book: JobAdminStore) -> None:
+    def __init__(self, database: Database, queue: Queue, store: JobAdminStore) -> None:
         self._database = database
         self._queue = queue
-        self._book = book
+        self._store = store
 
     async def get(self, job_id: str) -> Job:
         job = await self._database.read(lambda tx: self._queue.job(tx, JobId(job_id)))
@@ -46,12 +46,12 @@ class JobAdmin:
 
     async def newest(self, which: JobFilter, *, before: str | None = None, limit: int = 50) -> JobPage:
         """Return matching jobs, newest first. A short page may not be the last one: check `next`."""
-        jobs, more = await self._database.read(lambda tx: self._book.page_of(tx, which, before, limit))
+        jobs, more = await self._database.read(lambda tx: self._store.page_of(tx, which, before, limit))
         return JobPage(jobs, more)
 
     async def count(self) -> dict[str, dict[str, int]]:
         """Return the number of jobs by kind and state. Reads every job."""
-        return await self._database.read(self._book.count)
+        return await self._database.read(self._store.count)
 
     async def history(self, job_id: str) -> list[Grant]:
         """Return every grant of a job, oldest first."""
@@ -65,9 +65,9 @@ class JobAdmin:
             job = await self._queue.job(tx, JobId(job_id))
             if job is None:
                 raise NotFound("job", shorten(job_id))
-            crowd = await self._book.around(tx, job)
-            room = None if job.parked is None else await self._book.crowd(tx, job.parked)
-            return explain.explain(job, crowd, room)
+            position = await self._store.around(tx, job)
+            usage = None if job.parked is None else await self._store.quota_usage(tx, job.parked)
+            return explain.explain(job, position, usage)
 
         return await self._database.read(look)
 
@@ -116,7 +116,7 @@ class JobAdmin:
         older_than: timedelta = timedelta(0),
         limit: int | None = None,
         *,
-        noting: AuditHook = no_audit,
+        audit: AuditHook = no_audit,
     ) -> int:
         """Remove matching jobs that have ended, with their history and results, in batches; returns how many. Never
         removes a live job, a job of a run (removed with its run), or a job whose group has not ended."""
@@ -124,38 +124,38 @@ class JobAdmin:
         before, after, done = now - span(older_than), 0, 0
         while limit is None or done < limit:
             batch = BATCH if limit is None else min(BATCH, limit - done)
-            purged = await self._purge(which, after, before, batch, noting)
-            noting = no_audit  # only the first batch writes the audit entry
+            purged = await self._purge(which, after, before, batch, audit)
+            audit = no_audit  # only the first batch writes the audit entry
             done += purged.count
             if purged.after is None:
                 break
             after = purged.after
         return done
 
-    async def set_quota(self, scope: str, most: int, *, noting: AuditHook = no_audit) -> Quota:
+    async def set_quota(self, scope: str, most: int, *, audit: AuditHook = no_audit) -> Quota:
         """Limit how many jobs with this quota key run at once; jobs that are already running continue."""
         _check_scope(scope)
         if not 0 <= most <= MOST:
             raise InvalidInput("most", f"cannot be {most}", f"give a whole number from 0 to {MOST}")
 
         async def commit(tx: Tx) -> None:
-            await self._book.set_quota(tx, scope, most)
-            await noting(tx, scope)
+            await self._store.set_quota(tx, scope, most)
+            await audit(tx, scope)
 
         await self._database.run(commit)
         return next(quota for quota in await self.quotas(after=scope[:-1], limit=MOST) if quota.scope == scope)
 
-    async def remove_quota(self, scope: str, *, noting: AuditHook = no_audit) -> None:
+    async def remove_quota(self, scope: str, *, audit: AuditHook = no_audit) -> None:
         async def commit(tx: Tx) -> None:
-            if not await self._book.remove_quota(tx, scope):
+            if not await self._store.remove_quota(tx, scope):
                 raise NotFound("quota", shorten(scope), "list them with `shoal jobs quota ls`")
-            await noting(tx, scope)
+            await audit(tx, scope)
 
         await self._database.run(commit)
 
     async def quotas(self, *, after: str = "", limit: int = 1000) -> list[Quota]:
         """Return the quotas, ordered by quota key."""
-        return await self._database.read(lambda tx: self._book.quotas(tx, after, limit))
+        return await self._database.read(lambda tx: self._store.quotas(tx, after, limit))
 
     async def cancel_in(self, tx: Tx, job_id: JobId, reason: str) -> Move | None:
         """Cancel a job as part of a larger commit; None if it has ended, or another process has just moved it."""
@@ -170,31 +170,31 @@ class JobAdmin:
             except LeaseLost:
                 return None
             return move
-        if not await self._book.cancel(tx, job.id, reason):
+        if not await self._store.cancel(tx, job.id, reason):
             return None
         await self._queue.job_moved_in(tx, move, job.kind, job.run_id)
         return move
 
     async def _retry(self, jobs: list[Job]) -> set[JobId]:
         async def commit(tx: Tx) -> set[JobId]:
-            retried = set(await self._book.retry(tx, [job.id for job in jobs]))
+            retried = set(await self._store.retry(tx, [job.id for job in jobs]))
             if retried:
                 tx.on_commit(lambda: self._queue.emit_enqueued([job for job in jobs if job.id in retried]))
             return retried
 
         return await self._database.run(commit)
 
-    async def _purge(self, which: JobFilter, after: int, before: int, limit: int, noting: AuditHook) -> Purged:
+    async def _purge(self, which: JobFilter, after: int, before: int, limit: int, audit: AuditHook) -> Purged:
         async def commit(tx: Tx) -> Purged:
-            await noting(tx, "")
-            return await self._book.purge(tx, which, after, before, limit, RUN_KINDS)
+            await audit(tx, "")
+            return await self._store.purge(tx, which, after, before, limit, RUN_KINDS)
 
         return await self._database.run(commit)
 
-    def _check_own(self, job: Job, wish: str) -> None:
+    def _check_own(self, job: Job, action: str) -> None:
         if job.kind in RUN_KINDS:
             fix = f"do it with its {job.kind}: `shoal {job.kind}s --help`"
-            raise StateConflict("job", job.id, f"a part of {job.kind} {job.run_id}", wish, fix)
+            raise StateConflict("job", job.id, f"a part of {job.kind} {job.run_id}", action, fix)
 
 
 def _one_of_each_key(jobs: list[Job]) -> list[Job]:

@@ -62,7 +62,7 @@ class QueuePosition:
 
 @dataclass(frozen=True, slots=True)
 class Purged:
-    """How many jobs one commit removed, and the time to continue after; None: nothing is left."""
+    """The number of jobs that one commit removed, and the time after which to continue; None if nothing is left."""
 
     count: int
     after: int | None
@@ -108,7 +108,7 @@ class JobAdminStore(Protocol):
         """Return the quotas after that key, ordered by quota key."""
         ...
 
-    async def crowd(self, tx: Tx, scope: str) -> tuple[int, int | None]:
+    async def quota_usage(self, tx: Tx, scope: str) -> tuple[int, int | None]:
         """Return how many jobs with this quota key are locked, and the limit."""
         ...
 

@@ -34,23 +34,23 @@ class JobRetention:
 
     name: str
     keep: timedelta
-    book: JobAdminStore
+    store: JobAdminStore
     dead: bool
     _after: int = 0  # where the last pass stopped, reset at the end: it skips the jobs of runs, which may be many
 
     async def prune(self, database: Database, before: int, limit: int) -> tuple[int, bool]:
         which, after = JobFilter(dead=self.dead), self._after
-        purged = await database.run(lambda tx: self.book.purge(tx, which, after, before, limit, RUN_KINDS))
+        purged = await database.run(lambda tx: self.store.purge(tx, which, after, before, limit, RUN_KINDS))
         self._after = purged.after or 0
         return purged.count, purged.after is not None
 
 
-def job_retention(book: JobAdminStore, settings: QueueSettings) -> list[RetentionRule]:
+def job_retention(store: JobAdminStore, settings: QueueSettings) -> list[RetentionRule]:
     """Return the retention rules of the queue: one for done and cancelled jobs, one for dead letters, which are kept
     longer."""
     return [
-        JobRetention("ended jobs", settings.keep_finished, book, dead=False),
-        JobRetention("dead letters", settings.keep_dead, book, dead=True),
+        JobRetention("ended jobs", settings.keep_finished, store, dead=False),
+        JobRetention("dead letters", settings.keep_dead, store, dead=True),
     ]
 
 
@@ -59,21 +59,21 @@ class Pruner:
 
     name = "pruner"
 
-    def __init__(self, database: Database, shelves: Sequence[RetentionRule]) -> None:
+    def __init__(self, database: Database, rules: Sequence[RetentionRule]) -> None:
         self._database = database
-        self._shelves = list(shelves)
+        self._rules = list(rules)
 
     async def run_once(self) -> PassResult:
         now: int = await self._database.read(lambda tx: tx.value("now"))
-        passes = {shelf.name: await self._prune(shelf, now) for shelf in self._shelves if shelf.keep != timedelta.max}
-        told = ", ".join(f"{count} {name}" for name, (count, _) in passes.items() if count)
+        passes = {rule.name: await self._prune(rule, now) for rule in self._rules if rule.keep != timedelta.max}
+        summary = ", ".join(f"{count} {name}" for name, (count, _) in passes.items() if count)
         more = any(more for _, more in passes.values())
-        return PassResult(did=f"removed {told}" if told else "", again_in=timedelta(0) if more else None)
+        return PassResult(did=f"removed {summary}" if summary else "", again_in=timedelta(0) if more else None)
 
-    async def _prune(self, shelf: RetentionRule, now: int) -> tuple[int, bool]:
-        removed, more, before = 0, True, now - span(shelf.keep)
+    async def _prune(self, rule: RetentionRule, now: int) -> tuple[int, bool]:
+        removed, more, before = 0, True, now - span(rule.keep)
         for _ in range(BATCHES):
-            count, more = await shelf.prune(self._database, before, BATCH)
+            count, more = await rule.prune(self._database, before, BATCH)
             removed += count
             if not more:
                 break

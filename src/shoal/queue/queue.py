@@ -246,21 +246,21 @@ class Queue:
             tx.on_commit(lambda: self._emit_leased(lease, holder))
         return lease
 
-    async def extend(self, holders: Sequence[Fence]) -> Extended:
+    async def extend(self, fences: Sequence[Fence]) -> Extended:
         """Renew leases for one more term; returns those that are still held, and which of their jobs to kill."""
-        return await self._database.run(lambda tx: self._store.extend(tx, holders, self.settings.lease))
+        return await self._database.run(lambda tx: self._store.extend(tx, fences, self.settings.lease))
 
-    async def beat(self, owner: str, holder: Fence, ttl: timedelta) -> HeartbeatAnswer:
+    async def beat(self, owner: str, fence: Fence, ttl: timedelta) -> HeartbeatAnswer:
         """Renew a bot's lease by the job's own term, or `ttl`; raises `LeaseLost` if it does not belong to that
         owner."""
-        beat = await self._database.run(lambda tx: self._store.beat(tx, owner, holder, ttl))
+        beat = await self._database.run(lambda tx: self._store.beat(tx, owner, fence, ttl))
         if beat is None:
-            raise LeaseLost(holder.job_id, holder.epoch)
+            raise LeaseLost(fence.job_id, fence.epoch)
         return beat
 
-    async def began(self, holder: Fence, node: str, pid: int, config: str | None = None) -> bool:
+    async def began(self, fence: Fence, node: str, pid: int, config: str | None = None) -> bool:
         """Record the node, process and configuration that work on a grant; False if the job moved on."""
-        return await self._database.run(lambda tx: self._store.note(tx, holder, node, pid, config))
+        return await self._database.run(lambda tx: self._store.note(tx, fence, node, pid, config))
 
     async def waits(self, kind: str, lanes: Sequence[str]) -> bool:
         """Return whether a job of that kind waits in one of these lanes; another process may lease it first."""
@@ -272,7 +272,7 @@ class Queue:
 
     async def fail(self, lease: Lease, error: str) -> JobState:
         """Count a failed attempt: retry after a back-off, or fail for good after the last attempt."""
-        job_id, epoch = lease.holder.job_id, lease.holder.epoch
+        job_id, epoch = lease.fence.job_id, lease.fence.epoch
         if lease.attempts + 1 < lease.max_attempts:
             move = states.retry(job_id, epoch, error, self.backoff(lease.attempts + 1))
         else:
@@ -281,16 +281,16 @@ class Queue:
 
     async def release(self, lease: Lease, reason: str) -> JobState:
         """Return a job to its lane without counting an attempt."""
-        move = states.release(lease.holder.job_id, lease.holder.epoch, reason)
+        move = states.release(lease.fence.job_id, lease.fence.epoch, reason)
         return await self._move(move, lease.kind, lease.run_id)
 
     async def finish(self, lease: Lease, reason: str | None = None) -> JobState:
-        move = states.finish(lease.holder.job_id, lease.holder.epoch, reason)
+        move = states.finish(lease.fence.job_id, lease.fence.epoch, reason)
         return await self._move(move, lease.kind, lease.run_id)
 
     async def cancel(self, lease: Lease, reason: str) -> JobState:
         """End a job whose work was killed on request."""
-        move = states.cancel(lease.holder.job_id, lease.holder.epoch, reason)
+        move = states.cancel(lease.fence.job_id, lease.fence.epoch, reason)
         return await self._move(move, lease.kind, lease.run_id)
 
     async def lose(self, lease: Lease, error: str, reason: str = states.WORKER_LOST) -> JobState:
@@ -298,9 +298,9 @@ class Queue:
 
         async def commit(tx: Tx) -> JobState:
             await self.lock_run(tx, lease.kind, lease.run_id)
-            lost = await self._store.lost(tx, lease.holder)
+            lost = await self._store.lost(tx, lease.fence)
             if lost is None:
-                raise LeaseLost(lease.holder.job_id, lease.holder.epoch)
+                raise LeaseLost(lease.fence.job_id, lease.fence.epoch)
             move = await self.verdict_in(tx, lost, GrantEnd.CRASHED, error, reason)
             await self.move_in(tx, move, lease.kind, lease.run_id)
             return move.to
@@ -314,7 +314,7 @@ class Queue:
         async def commit(tx: Tx) -> int:
             for kind, run_id in sorted({(lease.kind, lease.run_id or "") for lease in leases}):
                 await self.lock_run(tx, kind, run_id or None)
-            lost = await self._store.lost_in(tx, [lease.holder for lease in leases], expired=False)
+            lost = await self._store.lost_in(tx, [lease.fence for lease in leases], expired=False)
             moves = [(await self.verdict_in(tx, job, GrantEnd.CRASHED, error), job) for job in lost]
             await self.finish_and_lease_in(tx, [move for move, _ in moves], None)
             for move, job in moves:
@@ -372,7 +372,7 @@ class Queue:
 
         async def commit(tx: Tx) -> int:
             offers = await self._lanes.return_offers(tx, limit)
-            await self._store.mend_seats(tx)
+            await self._store.repair_quota_counts(tx)
             await self._lanes.make_due(tx)
             return offers
 
@@ -416,16 +416,16 @@ class Queue:
         """Follow up on a move: signal it on commit, report a dead letter, and let the listener of the run, which is
         locked, update the run."""
         tx.on_commit(lambda: self._emit_moved(move, kind, run_id))
-        await self.buried_in(tx, kind, [move])
+        await self.notify_dead_letters_in(tx, kind, [move])
         if run_id is not None and kind in self._run_listeners:
             await self._run_listeners[kind].job_moved(tx, run_id, move)
 
-    async def buried_in(self, tx: Tx, kind: str, moves: Sequence[Move]) -> None:
+    async def notify_dead_letters_in(self, tx: Tx, kind: str, moves: Sequence[Move]) -> None:
         """Notify the dead-letter listener of the moves that bury jobs without a result, because their workers were
         lost or raised."""
         dead = [move for move in moves if move.to in (JobState.EXPIRED, JobState.FAILED)]
         if dead and kind in self._dead_letter_listeners:
-            await self._dead_letter_listeners[kind].buried(tx, dead)
+            await self._dead_letter_listeners[kind].on_dead_letters(tx, dead)
 
     async def fence(self, tx: Tx, fence: Fence) -> None:
         """Raise `LeaseLost` unless the job is still locked with that epoch; it stays so until the transaction ends."""
@@ -505,11 +505,11 @@ class Queue:
     def _emit_leased(self, lease: Lease, holder: str) -> None:
         self._signals.emit(
             JobLeased(
-                job_id=lease.holder.job_id,
+                job_id=lease.fence.job_id,
                 kind=lease.kind,
                 run_id=lease.run_id,
                 holder=holder,
-                epoch=lease.holder.epoch,
+                epoch=lease.fence.epoch,
                 attempt=lease.attempts + 1,
                 max_attempts=lease.max_attempts,
                 waited_seconds=lease.waited_seconds,

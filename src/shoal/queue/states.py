@@ -37,7 +37,7 @@ PRIORITY_DROP = 10  # for a job that is retried
 
 
 class GrantEnd(StrEnum):
-    """How a grant ended: one word per row of a job's history."""
+    """The end of a grant, as shown in each row of a job's history."""
 
     DONE = "done"
     RETRIED = "retried"

@@ -38,17 +38,17 @@ class JobStore(Protocol):
         """Grant this job if it is pending."""
         ...
 
-    async def fence(self, tx: Tx, holder: Fence) -> bool:
+    async def fence(self, tx: Tx, fence: Fence) -> bool:
         """Return whether the job is still locked with that epoch; if so, it stays locked until this transaction
         ends."""
         ...
 
-    async def extend(self, tx: Tx, holders: Sequence[Fence], ttl: timedelta) -> Extended:
+    async def extend(self, tx: Tx, fences: Sequence[Fence], ttl: timedelta) -> Extended:
         """Renew these leases in one statement; returns those that were renewed, and which of their jobs to kill.
         Never waits for a fence."""
         ...
 
-    async def beat(self, tx: Tx, owner: str, holder: Fence, ttl: timedelta) -> HeartbeatAnswer | None:
+    async def beat(self, tx: Tx, owner: str, fence: Fence, ttl: timedelta) -> HeartbeatAnswer | None:
         """Renew a bot's lease by the job's own `lock_ttl` or else `ttl`; None if it does not belong to that owner.
         The result says whether the job was cancelled."""
         ...
@@ -57,7 +57,7 @@ class JobStore(Protocol):
         """Return how many jobs an owner holds. Reads every locked job: call it rarely."""
         ...
 
-    async def note(self, tx: Tx, holder: Fence, node: str, pid: int, config: str | None) -> bool:
+    async def note(self, tx: Tx, fence: Fence, node: str, pid: int, config: str | None) -> bool:
         """Record in the grant's history which process works on it, and with which configuration; False if the job
         has moved on."""
         ...
@@ -70,7 +70,7 @@ class JobStore(Protocol):
         """Return the leases of that holder."""
         ...
 
-    async def mark_settled(self, tx: Tx, holder: Fence) -> None:
+    async def mark_settled(self, tx: Tx, fence: Fence) -> None:
         """Record that this grant settled something. Call it under the fence."""
         ...
 
@@ -79,9 +79,9 @@ class JobStore(Protocol):
         moves, whose jobs have moved on. A returned job waits in its lane again."""
         ...
 
-    async def other_run_waits(self, tx: Tx, job_id: JobId, patience: timedelta) -> bool:
+    async def other_run_waits(self, tx: Tx, job_id: JobId, min_wait: timedelta) -> bool:
         """Return whether a job of another run, of the same priority or higher, has been due in the same lane for
-        longer than `patience`, which means that no worker was free for it."""
+        longer than `min_wait`, which means that no worker was free for it."""
         ...
 
     async def cancel_waiting(self, tx: Tx, run_id: str, reason: str) -> int:
@@ -102,12 +102,12 @@ class JobStore(Protocol):
         candidates: each must still be moved by `move`."""
         ...
 
-    async def lost_in(self, tx: Tx, holders: Sequence[Fence], *, expired: bool) -> list[LostJob]:
+    async def lost_in(self, tx: Tx, fences: Sequence[Fence], *, expired: bool) -> list[LostJob]:
         """Return the current state of those grants that still exist, locked against any other move; with `expired`,
         only those whose lease has expired."""
         ...
 
-    async def mend_seats(self, tx: Tx) -> None:
+    async def repair_quota_counts(self, tx: Tx) -> None:
         """Make the counts of limited quota keys match the jobs that are locked. They can differ if a quota is set
         while jobs are being leased or ended."""
         ...
@@ -126,11 +126,11 @@ class JobStore(Protocol):
         """Return the time left on the node lease that ends last; negative if it has expired, None if there is none."""
         ...
 
-    async def lost(self, tx: Tx, holder: Fence) -> LostJob | None:
+    async def lost(self, tx: Tx, fence: Fence) -> LostJob | None:
         """Return the current state of that grant, locked against any other move; None if it is over."""
         ...
 
-    async def still_expired(self, tx: Tx, holder: Fence) -> bool:
+    async def still_expired(self, tx: Tx, fence: Fence) -> bool:
         """Return whether that grant is still locked and its lease has expired, decided under the lock that `move`
         needs."""
         ...

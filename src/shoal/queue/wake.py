@@ -36,13 +36,13 @@ class Wake(Protocol):
     rate."""
 
     @property
-    def swift(self) -> bool:
-        """Whether other processes receive a hint as soon as this one. If not, a process that receives one passes it
-        on to its children."""
+    def is_shared(self) -> bool:
+        """Return whether other processes receive a hint as soon as this one. If not, a process that receives one passes
+        it on to its children."""
         ...
 
     @property
-    def trouble(self) -> str | None:
+    def problem(self) -> str | None:
         """Why hints get lost at the moment; None while they arrive, or while nobody listens."""
         ...
 
@@ -51,8 +51,8 @@ class Wake(Protocol):
         succession are merged into one hint."""
         ...
 
-    def subscribe(self, heard: Callable[[], None], hungry: Callable[[], bool]) -> Callable[[], None]:
-        """Call `heard` for every hint, from this process or another. While no subscriber is `hungry`, hints may be
+    def subscribe(self, on_hint: Callable[[], None], is_idle: Callable[[], bool]) -> Callable[[], None]:
+        """Call `on_hint` for every hint, from this process or another. While no subscriber is `any_idle`, hints may be
         dropped. Returns a function that ends the subscription."""
         ...
 
@@ -66,39 +66,39 @@ class WakeListeners:
 
     def __init__(self, signals: Signals) -> None:
         self._signals = signals
-        self._ears: dict[object, tuple[Callable[[], None], Callable[[], bool]]] = {}
+        self._listeners: dict[object, tuple[Callable[[], None], Callable[[], bool]]] = {}
 
-    def add(self, heard: Callable[[], None], hungry: Callable[[], bool]) -> Callable[[], None]:
+    def add(self, on_hint: Callable[[], None], is_idle: Callable[[], bool]) -> Callable[[], None]:
         key = object()
-        self._ears[key] = (heard, hungry)
-        return lambda: self._ears.pop(key, None) and None
+        self._listeners[key] = (on_hint, is_idle)
+        return lambda: self._listeners.pop(key, None) and None
 
     @property
-    def hungry(self) -> bool:
-        return any(hungry() for _, hungry in self._ears.values())
+    def any_idle(self) -> bool:
+        return any(is_idle() for _, is_idle in self._listeners.values())
 
-    def tell(self) -> None:
-        for heard, _ in list(self._ears.values()):
+    def notify(self) -> None:
+        for on_hint, _ in list(self._listeners.values()):
             try:
-                heard()
+                on_hint()
             except Exception as error:
                 self._signals.emit(WakeListenerFailed(error=f"{type(error).__name__}: {error}"))
 
 
-class QuietWake:
+class InProcessWake:
     """Hints within one process, for a store that cannot carry them to others."""
 
-    swift = False
-    trouble = None
+    is_shared = False
+    problem = None
 
     def __init__(self, signals: Signals) -> None:
-        self._ears = WakeListeners(signals)
+        self._listeners = WakeListeners(signals)
 
     def announce(self) -> None:
-        self._ears.tell()
+        self._listeners.notify()
 
-    def subscribe(self, heard: Callable[[], None], hungry: Callable[[], bool]) -> Callable[[], None]:
-        return self._ears.add(heard, hungry)
+    def subscribe(self, on_hint: Callable[[], None], is_idle: Callable[[], bool]) -> Callable[[], None]:
+        return self._listeners.add(on_hint, is_idle)
 
     async def close(self) -> None:
         return

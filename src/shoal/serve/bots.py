@@ -157,7 +157,7 @@ class BotApi:
         delivery = self._delivery(request.path_param("job_id"), request.body, "")
         [receipt] = await self._bots.settle(caller_of(request.http).who, [delivery])
         if receipt.state is None:
-            raise LeaseLost(delivery.holder.job_id, delivery.holder.epoch)
+            raise LeaseLost(delivery.fence.job_id, delivery.fence.epoch)
         return to_api.pushed(receipt)
 
     @endpoint(

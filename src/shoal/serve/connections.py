@@ -49,7 +49,7 @@ class Connection(Protocol):
 
     @property
     def is_waiting(self) -> bool:
-        """Whether it is open without a response in progress, so that it may be closed."""
+        """Return whether it is open without a response in progress, so that it may be closed."""
         ...
 
     def cut(self) -> None:
@@ -195,7 +195,7 @@ class BoundedProtocol(HttpToolsProtocol):
     def on_message_begin(self) -> None:
         super().on_message_begin()
         self._reading = Reading.HEAD
-        self.scope["extensions"] = {EXTENSION: {"prove": self._prove}}
+        self.scope["extensions"] = {EXTENSION: {"prove": self._mark_proven}}
 
     def on_headers_complete(self) -> None:
         self._stop_timer()
@@ -212,7 +212,7 @@ class BoundedProtocol(HttpToolsProtocol):
         self._reading = Reading.NOTHING
         super().on_message_complete()
 
-    def _prove(self) -> None:
+    def _mark_proven(self) -> None:
         self._bounds.prove(self)
 
     def _leave(self) -> None:
@@ -273,16 +273,16 @@ class Handshake:
 
     def __init__(self, peer: str) -> None:
         self.peer = peer
-        self.shaking: asyncio.Task[Any] | None = None
+        self.handshaking: asyncio.Task[Any] | None = None
 
     @property
     def is_waiting(self) -> bool:
-        return self.shaking is not None
+        return self.handshaking is not None
 
     def cut(self) -> None:
-        if self.shaking is not None:
-            self.shaking.cancel()
-            self.shaking = None
+        if self.handshaking is not None:
+            self.handshaking.cancel()
+            self.handshaking = None
 
 
 class BoundedServer(uvicorn.Server):
@@ -311,22 +311,22 @@ class BoundedServer(uvicorn.Server):
             await super().startup(sockets)
             return
         await super().startup([])
-        for door in sockets or ():
-            door.setblocking(False)
-            door.listen(self.config.backlog)
-            self._accepting.append(asyncio.create_task(self._accept(door, self.tls)))
+        for listener in sockets or ():
+            listener.setblocking(False)
+            listener.listen(self.config.backlog)
+            self._accepting.append(asyncio.create_task(self._accept(listener, self.tls)))
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         for task in self._accepting:
             task.cancel()
         await super().shutdown(sockets)
 
-    async def _accept(self, door: socket.socket, tls: ssl.SSLContext) -> None:
-        loop, shaking = asyncio.get_running_loop(), set[asyncio.Task[Any]]()
+    async def _accept(self, listener: socket.socket, tls: ssl.SSLContext) -> None:
+        loop, handshaking = asyncio.get_running_loop(), set[asyncio.Task[Any]]()
         try:
             while True:
                 try:
-                    accepted, address = await loop.sock_accept(door)
+                    accepted, address = await loop.sock_accept(listener)
                 except OSError:  # the client left before the accept, or no file descriptor is left
                     await self._clock.sleep(ACCEPT_AGAIN_SECONDS)
                     continue
@@ -334,18 +334,18 @@ class BoundedServer(uvicorn.Server):
                 if not self._bounds.enter(handshake):
                     accepted.close()
                     continue
-                shaken = loop.connect_accepted_socket(
+                handshaken = loop.connect_accepted_socket(
                     self._protocol, accepted, ssl=tls, ssl_handshake_timeout=self._seconds
                 )
-                task = handshake.shaking = asyncio.create_task(shaken)
-                shaking.add(task)
-                task.add_done_callback(shaking.discard)
-                task.add_done_callback(partial(self._shook, handshake, accepted))
+                task = handshake.handshaking = asyncio.create_task(handshaken)
+                handshaking.add(task)
+                task.add_done_callback(handshaking.discard)
+                task.add_done_callback(partial(self._handshake_done, handshake, accepted))
         finally:
-            for task in shaking:
+            for task in handshaking:
                 task.cancel()
 
-    def _shook(self, handshake: Handshake, accepted: socket.socket, task: asyncio.Task[Any]) -> None:
+    def _handshake_done(self, handshake: Handshake, accepted: socket.socket, task: asyncio.Task[Any]) -> None:
         """Finish a handshake, including one that was cancelled before it began."""
         self._bounds.leave(handshake)
         error = None if task.cancelled() else task.exception()

@@ -114,15 +114,15 @@ class CrawlFeeds:
                     yield part
 
     async def _parts(self, crawl_id: str, feed: CrawlFeed, place: int) -> AsyncIterator[bytes]:
-        told: dict[str, Any] = {}
+        sent: dict[str, Any] = {}
         while not self._closed:
             changed = feed.changed
             for line in await self._lines(crawl_id, feed, place):
                 place = line.number
                 yield _event("log", line.record(crawl_id), place)
             for name, value in (("state", _state(feed.seen)), ("progress", _progress(feed.seen))):
-                if told.get(name) != value:
-                    told[name] = value
+                if sent.get(name) != value:
+                    sent[name] = value
                     yield _event(name, value)
             if place < feed.last:
                 continue
@@ -177,10 +177,10 @@ class CrawlFeeds:
                 continue
             else:
                 feed.ended = seen.crawl.state in TERMINAL and len(lines) < KEPT_LINES
-                is_news = feed.ended or bool(lines) or seen != feed.seen
+                is_new = feed.ended or bool(lines) or seen != feed.seen
                 feed.seen = seen
                 feed.lines.extend(lines)
-                if not is_news:
+                if not is_new:
                     continue
             feed.turn()
 

@@ -150,7 +150,7 @@ class CrawlApi:
     )
     async def remove_crawl(self, request: EndpointRequest[Nothing, Nothing]) -> Response:
         """Its pages, URLs and stored bodies are removed too."""
-        await self._frontier.erase(request.path_param("crawl_id"), noting=request.audit)
+        await self._frontier.erase(request.path_param("crawl_id"), audit=request.audit)
         return Response(status_code=204)
 
     @endpoint(
@@ -210,9 +210,9 @@ class CrawlApi:
         """Workers finish the URLs in flight first; then the crawl is `stopped`. Stopping it again changes nothing. With
         `force`, workers that have not finished after `SHOAL_FORCE_GRACE` are killed."""
         force = request.body.force
-        noting = request.audit if force else no_audit
+        audit = request.audit if force else no_audit
         return await self._moved(
-            request.path_param("crawl_id"), lambda crawl_id: self._crawls.stop(crawl_id, force=force, noting=noting)
+            request.path_param("crawl_id"), lambda crawl_id: self._crawls.stop(crawl_id, force=force, audit=audit)
         )
 
     @endpoint(

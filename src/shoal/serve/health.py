@@ -24,11 +24,11 @@ class HealthApi:
         check_store: Callable[[], Awaitable[object]],
         metrics: Callable[[], tuple[bytes, str]],
         clock: Clock,
-        deaf: Callable[[], str | None] = lambda: None,
+        wake_problem: Callable[[], str | None] = lambda: None,
         full_storage: Callable[[], Mapping[str, str]] = dict,
     ) -> None:
         self._full_storage = full_storage
-        self._deaf = deaf
+        self._wake_problem = wake_problem
         self._check_store = check_store
         self._metrics = metrics
         self._clock = clock
@@ -66,7 +66,7 @@ class HealthApi:
         if full := self._full_storage():
             stores = dict.fromkeys(full, StorageFull.code)
             return Json({"status": "unavailable", "store": "ok", **stores, "detail": " ".join(full.values())}, 503)
-        if (why := self._deaf()) is not None:  # workers poll instead, so it is still ready
+        if (why := self._wake_problem()) is not None:  # workers poll instead, so it is still ready
             return Json(schemas.Readiness(status="ok", store="ok", detail=f"notify degraded: {why}"))
         return Json(schemas.Readiness(status="ok", store="ok"))
 

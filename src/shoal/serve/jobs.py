@@ -122,7 +122,7 @@ class JobApi:
             )
         which = JobFilter(body.state, body.kind, dead=True if body.dead else None)
         older = timedelta(seconds=body.older_than_seconds)
-        return schemas.JobsPurged(purged=await self._jobs.purge(which, older, body.limit, noting=request.audit))
+        return schemas.JobsPurged(purged=await self._jobs.purge(which, older, body.limit, audit=request.audit))
 
     @endpoint(
         "GET",
@@ -212,7 +212,7 @@ class QuotaApi:
     async def set_quota(self, request: EndpointRequest[QuotaForm, Nothing]) -> schemas.Quota:
         """The key is `project:NAME`, `label:NAME=VALUE` or `key:ANYTHING`. Jobs that are running are not stopped."""
         scope = request.path_param("scope")
-        return to_api.quota(await self._jobs.set_quota(scope, request.body.most, noting=request.audit))
+        return to_api.quota(await self._jobs.set_quota(scope, request.body.most, audit=request.audit))
 
     @endpoint(
         "DELETE",
@@ -224,5 +224,5 @@ class QuotaApi:
         problems=[NotFound],
     )
     async def remove_quota(self, request: EndpointRequest[Nothing, Nothing]) -> Response:
-        await self._jobs.remove_quota(request.path_param("scope"), noting=request.audit)
+        await self._jobs.remove_quota(request.path_param("scope"), audit=request.audit)
         return Response(status_code=204)

@@ -18,8 +18,8 @@ LONGEST_FORM = 4096
 class Login:
     """`/login` and `/logout`."""
 
-    def __init__(self, keeper: TokenAuthenticator) -> None:
-        self._keeper = keeper
+    def __init__(self, authenticator: TokenAuthenticator) -> None:
+        self._authenticator = authenticator
         self._page = templates().get_template("login.html")
 
     def routes(self) -> list[BaseRoute]:
@@ -35,7 +35,7 @@ class Login:
     async def enter(self, request: Request) -> Response:
         text = (await _form(request)).get("token", "").strip()
         try:
-            token = await self._keeper.identify(text, address_of(request))
+            token = await self._authenticator.identify(text, address_of(request))
             if not allows(token.scopes, TokenScope.READ):
                 raise NotAllowed("this token may not look at anything", "use one with the scope read")
         except (Unauthenticated, NotAllowed, RateLimited) as error:

@@ -118,7 +118,7 @@ class PolicyApi:
         if kind not in READERS:
             raise WrongMediaType(shorten(kind) or "no type", " or ".join(READERS))
         with tempfile.TemporaryFile() as file:
-            digest = await self._spool(request.http, file)
+            digest = await self._stream_to_file(request.http, file)
             # Bytes that are not UTF-8 are kept as surrogates, so that the reader can reject their line.
             lines = TextIOWrapper(file, encoding="utf-8-sig", errors="surrogateescape", newline="")
 
@@ -290,7 +290,7 @@ class PolicyApi:
         headers = {"Location": f"/api/v1/policies/{policy.id}"}
         return Json(to_api.policy(policy, policy.created_at), 201, headers)
 
-    async def _spool(self, request: Request, file: IO[bytes]) -> str:
+    async def _stream_to_file(self, request: Request, file: IO[bytes]) -> str:
         """Write the upload to a file and return its digest."""
         size, digest = 0, xxhash.xxh3_128()
         async for chunk in request.stream():

@@ -109,7 +109,7 @@ def page(page: Page, crawl_id: str) -> schemas.Page:
 
 
 def job(job: Job) -> schemas.Job:
-    """Of what the job carries, only the URL is shown: headers may hold secrets."""
+    """Convert a job. Of its payload only the URL is shown, because headers may hold secrets."""
     return schemas.Job(
         id=job.id,
         kind=job.kind,
@@ -244,7 +244,7 @@ def bot_job(task: PageTask) -> schemas.BotJob:
     assert work is not None, "tasks that cannot be read are returned to their lane"
     config = work.crawl_config
     return schemas.BotJob(
-        job_id=lease.holder.job_id,
+        job_id=lease.fence.job_id,
         url=work.url,
         priority=lease.priority,
         crawl_config=schemas.BotConfig(
@@ -254,20 +254,20 @@ def bot_job(task: PageTask) -> schemas.BotJob:
             proxy=config.proxy,
         ),
         rule_set=work.rule_set,
-        lease=schemas.BotLease(epoch=lease.holder.epoch, ttl_seconds=lease.ttl_seconds),
+        lease=schemas.BotLease(epoch=lease.fence.epoch, ttl_seconds=lease.ttl_seconds),
     )
 
 
 def pushed(receipt: Receipt) -> schemas.Pushed:
     assert receipt.state is not None
-    return schemas.Pushed(job_id=receipt.holder.job_id, state=receipt.state.value.upper())
+    return schemas.Pushed(job_id=receipt.fence.job_id, state=receipt.state.value.upper())
 
 
 def pushed_item(receipt: Receipt) -> schemas.PushedItem:
-    job_id = receipt.holder.job_id
+    job_id = receipt.fence.job_id
     if receipt.state is not None:
         return schemas.PushedItem(job_id=job_id, status=200, state=receipt.state.value.upper())
-    lost = LeaseLost(job_id, receipt.holder.epoch)
+    lost = LeaseLost(job_id, receipt.fence.epoch)
     return schemas.PushedItem(job_id=job_id, status=lost.response.http_status, code=lost.code, detail=lost.message)
 
 

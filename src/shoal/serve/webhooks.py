@@ -101,7 +101,7 @@ class WebhookApi:
     async def change_webhook(self, request: EndpointRequest[WebhookChange, Nothing]) -> schemas.Webhook:
         """A webhook that is enabled again receives the events it missed, as far as they are still stored."""
         webhook_id = request.path_param("webhook_id")
-        return to_api.webhook(await self._webhooks.change(webhook_id, request.body, noting=request.audit))
+        return to_api.webhook(await self._webhooks.change(webhook_id, request.body, audit=request.audit))
 
     @endpoint(
         "DELETE",
@@ -113,7 +113,7 @@ class WebhookApi:
         audit="webhook.removed",
     )
     async def remove_webhook(self, request: EndpointRequest[Nothing, Nothing]) -> Response:
-        await self._webhooks.remove(request.path_param("webhook_id"), noting=request.audit)
+        await self._webhooks.remove(request.path_param("webhook_id"), audit=request.audit)
         return Response(status_code=204)
 
     @endpoint(
@@ -128,7 +128,7 @@ class WebhookApi:
     )
     async def rotate_webhook(self, request: EndpointRequest[Nothing, Nothing]) -> schemas.WebhookSecret:
         """For one day, deliveries are also signed with the previous secrets."""
-        webhook = await self._webhooks.rotate(request.path_param("webhook_id"), noting=request.audit)
+        webhook = await self._webhooks.rotate(request.path_param("webhook_id"), audit=request.audit)
         return to_api.webhook_secret(webhook)
 
     @endpoint(
@@ -169,14 +169,14 @@ class WebhookApi:
         change."""
         webhook_id, form = request.path_param("webhook_id"), request.body
         if form.event_id is not None and form.since is None and form.until is None:
-            count = await self._webhooks.replay(webhook_id, form.event_id, noting=request.audit)
+            count = await self._webhooks.replay(webhook_id, form.event_id, audit=request.audit)
             return schemas.EventsReplayed(replayed=count)
         if form.event_id is not None or form.since is None or form.until is None:
             raise InvalidInput(
                 "event_id", "or a time range is required, not both", "give event_id alone, or since and until"
             )
         since, until = to_micros(form.since), to_micros(form.until)
-        count = await self._webhooks.replay_time(webhook_id, since, until, noting=request.audit)
+        count = await self._webhooks.replay_time(webhook_id, since, until, audit=request.audit)
         return schemas.EventsReplayed(replayed=count)
 
     @endpoint(
@@ -196,6 +196,6 @@ class WebhookApi:
         return schemas.EventList(items=[to_api.event(one) for one in found], next=last)
 
     async def _create(self, request: EndpointRequest[NewWebhook, Nothing], webhook_id: str) -> Json:
-        webhook = await self._webhooks.make(request.body, webhook_id, noting=request.audit)
+        webhook = await self._webhooks.make(request.body, webhook_id, audit=request.audit)
         headers = {"Location": f"/api/v1/webhooks/{webhook.id}"}
         return Json(to_api.webhook_secret(webhook), 201, headers)

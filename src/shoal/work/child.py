@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Generic, Protocol, TypeVar
 
 from shoal.base.clock import Clock
-from shoal.base.disk import NO_ROOM
+from shoal.base.disk import NO_SPACE
 from shoal.base.errors import BackendUnavailable, LeaseLost, ShoalError, StorageFull
 from shoal.base.signals import Signal, Signals
 from shoal.crawl.lifecycle.crawls import CrawlMoved
@@ -41,8 +41,8 @@ from shoal.work.ipc import (
     Moved,
     Nudge,
     Renewed,
+    ResultsStored,
     StoredMessage,
-    Taken,
     Tick,
     Work,
     decode,
@@ -68,7 +68,7 @@ class ChildRefused(Signal):
     error: str
 
 
-class Run(Protocol):
+class RunningJob(Protocol):
     """One job that runs in this child."""
 
     async def run(self) -> str:
@@ -84,7 +84,7 @@ class Run(Protocol):
         ...
 
 
-Runner = Callable[[Lease, Callable[[], bool]], Awaitable[Run]]
+Runner = Callable[[Lease, Callable[[], bool]], Awaitable[RunningJob]]
 
 
 def die_with_parent(parent: int) -> None:
@@ -102,7 +102,7 @@ class Child:
         signals.subscribe(_relay)
         self._runner = runner
         self._clock = clock
-        self._run: Run | None = None
+        self._run: RunningJob | None = None
         self._leave_reason: str | None = None
         self._validity = LeaseValidity(settings.queue.lease, clock)
         self._job: asyncio.Task[None] | None = None
@@ -149,7 +149,7 @@ class Child:
             done = Done("failed", error=f"{error.code}: {error.message}")
         except Exception as error:  # the parent counts the attempt
             done = Done("failed", error=f"{type(error).__name__}: {error}")
-            if isinstance(error, OSError) and error.errno in NO_ROOM:
+            if isinstance(error, OSError) and error.errno in NO_SPACE:
                 done = Done(STORAGE_FULL, error=str(error), storage="store")
         self._run = None
         _send(replace(done, memory=_memory()))
@@ -208,8 +208,8 @@ class PageChild(Generic[R]):
                     self._working = asyncio.create_task(self._work())
             case HandBack(reason):
                 self._loop.hand_back(reason)
-            case Leave(_, patient):
-                self._loop.leave(patient=patient)
+            case Leave(_, finish_first):
+                self._loop.leave(finish_first=finish_first)
             case _:
                 raise AssertionError(message)
 
@@ -253,7 +253,7 @@ def _relay(signal: Signal) -> None:
     elif isinstance(signal, CrawlMoved) and signal.state in TERMINAL:
         _send(Ended(signal.state, signal.seconds))
     elif isinstance(signal, ResultsTaken):
-        _send(Taken(signal.kind, signal.count, signal.timed, signal.seconds))
+        _send(ResultsStored(signal.kind, signal.count, signal.timed, signal.seconds))
     elif isinstance(signal, JobsLeased):
         _send(Leased(signal.kind, signal.count, signal.waited_seconds))
     elif isinstance(signal, HoldsBegun):

@@ -27,8 +27,8 @@ from shoal.work.ipc import (
     Message,
     Moved,
     Pair,
+    ResultsStored,
     StoredMessage,
-    Taken,
     Tick,
     decode,
     encode,
@@ -113,7 +113,7 @@ class ChildProcess:
         return self._process.returncode is not None
 
     def is_silent(self, longest: timedelta) -> bool:
-        """Whether the child has sent nothing for too long. Before its first message it may still be starting."""
+        """Return whether the child has sent nothing for too long. Before its first message it may still be starting."""
         allowed = longest if self.warm else max(longest, START_TIMEOUT)
         return self._clock.monotonic() - self._last_message_at > allowed.total_seconds()
 
@@ -192,7 +192,7 @@ def _signal_of(message: Message, pid: int) -> Signal | None:
             return CrawlEnded(state=state, seconds=seconds)
         case Moved(kind, how, count):
             return JobsMoved(kind=kind, how=GrantEnd(how), count=count)
-        case Taken(kind, count, timed, seconds):
+        case ResultsStored(kind, count, timed, seconds):
             return ResultsTaken(kind=kind, count=count, timed=timed, seconds=seconds)
         case Leased(kind, count, waited):
             return JobsLeased(kind=kind, holder=str(pid), count=count, waited_seconds=waited)

@@ -39,11 +39,11 @@ class Renewed:
 
 @dataclass(frozen=True, slots=True)
 class Leave:
-    """Hand back the job and wait for the next one. A page child settles, hands back the rest and exits; with `patient`
-    it first finishes the jobs it holds."""
+    """Hand back the job and wait for the next one. A page child settles, hands back the rest and exits; with
+    `finish_first` it first finishes the jobs it holds."""
 
     reason: str
-    patient: bool = False
+    finish_first: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +106,7 @@ class Done:
 
 @dataclass(frozen=True, slots=True)
 class StoredMessage:
-    """What one commit stored, by class of HTTP status."""
+    """The number of pages and bytes that one commit stored, by class of HTTP status."""
 
     pages: dict[str, int]
     bytes: dict[str, int]
@@ -114,7 +114,7 @@ class StoredMessage:
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """How many hosts one commit put on hold, by cause."""
+    """The number of hosts that one commit put on hold, by reason."""
 
     holds: dict[str, int]
 
@@ -137,7 +137,7 @@ class Moved:
 
 
 @dataclass(frozen=True, slots=True)
-class Taken:
+class ResultsStored:
     """A number of page results were stored; `timed` of them took `seconds` to fetch in total."""
 
     kind: str
@@ -194,7 +194,7 @@ Message = (
     | Held
     | Ended
     | Moved
-    | Taken
+    | ResultsStored
     | Leased
     | Holding
     | Full

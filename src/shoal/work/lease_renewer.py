@@ -22,14 +22,14 @@ class LeaseRenewer:
         self._task: asyncio.Task[None] | None = None
 
     def trusted(self) -> bool:
-        """Whether the lease is certain to hold, by our own clock."""
+        """Return whether the lease is certain to hold, by our own clock."""
         return self._validity.holds()
 
     async def renew(self) -> bool:
         """Extend the lease now and return whether it is still ours. A process that was suspended for longer than the
         term, such as on a sleeping laptop, may still have it."""
         requested_at = self._clock.monotonic()
-        if not (await self._queue.extend([self._lease.holder])).kept:
+        if not (await self._queue.extend([self._lease.fence])).kept:
             return False
         self._validity.renew(requested_at)
         return True

@@ -1,4 +1,4 @@
-"""How long a lease can be relied on, by the clock of the process that works under it."""
+"""The period for which a process may rely on its lease, measured by its own clock."""
 
 from datetime import timedelta
 

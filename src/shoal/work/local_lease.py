@@ -71,7 +71,7 @@ class LocalLease:
 
 
 def _extended(before: list[Job], after: list[Job]) -> bool:
-    """Whether any holder has extended its lease, and so is alive."""
+    """Return whether any holder has extended its lease, which shows that it is alive."""
     until = {(job.id, job.lease_epoch): job.lease_until for job in before if job.state is JobState.LOCKED}
     held = [job for job in after if job.state is JobState.LOCKED]
     return any(until.get((job.id, job.lease_epoch), job.lease_until) != job.lease_until for job in held)
@@ -83,7 +83,7 @@ def holder_name() -> str:
 
 
 def is_gone(holder: str) -> bool:
-    """Whether the holder was a process of this machine that no longer runs."""
+    """Return whether the holder was a process of this machine that no longer runs."""
     kind, _, rest = holder.partition("/")
     host, _, process = rest.partition("/")
     if kind != "local" or host != socket.gethostname():

@@ -32,7 +32,7 @@ class PageChildProcess:
         self._version = 0  # of the configuration that the child was sent last
         self._paused = False
         self._stopping = False
-        self._patient = False
+        self._finish_first = False
 
     async def run(self) -> None:
         """Keep a child running while there are page jobs, until `leave`."""
@@ -52,7 +52,7 @@ class PageChildProcess:
             if self._child.is_silent(longest_silence):
                 self._kill(KillReason.SILENT)
             elif self._child.memory >= self._context.settings.child_memory and not self._stopping:
-                self._child.send(Leave("worn", patient=True))
+                self._child.send(Leave("worn", finish_first=True))
 
     def nudge(self, *, pass_on: bool) -> None:
         """Note that a job may be waiting. The child has its own notifications; `pass_on` if they may be slower."""
@@ -62,7 +62,7 @@ class PageChildProcess:
 
     @property
     def active(self) -> int:
-        """How many page jobs the child holds, running or not."""
+        """Return how many page jobs the child holds, running or not."""
         return len(self.fences())
 
     @property
@@ -117,13 +117,13 @@ class PageChildProcess:
             self._changed.clear()
             await self._changed.wait()
 
-    def leave(self, *, patient: bool) -> None:
-        """Lease nothing more, and let the child exit: at once, or after its jobs have finished if `patient`."""
+    def leave(self, *, finish_first: bool) -> None:
+        """Lease nothing more, and let the child exit: at once, or after its jobs have finished if `finish_first`."""
         self._stopping = True
-        self._patient = patient
+        self._finish_first = finish_first
         self._nudged.set()
         if self._child is not None:
-            self._child.send(Leave("shutdown", patient))
+            self._child.send(Leave("shutdown", finish_first))
 
     def kill(self) -> None:
         self._kill(KillReason.SHUTDOWN)
@@ -173,7 +173,7 @@ class PageChildProcess:
         self._child, self._killed = child, None
         self._configure()
         if self._stopping:
-            child.send(Leave("shutdown", self._patient))
+            child.send(Leave("shutdown", self._finish_first))
         try:
             done = await child.result()
             how = await child.wait()
@@ -204,19 +204,19 @@ class PageChildProcess:
             context.report_error("giving back page jobs", error)  # their leases expire
             held = []
         if self._killed is KillReason.SHUTDOWN:
-            blamed, reason = [], "shutdown"
+            responsible, reason = [], "shutdown"
         else:
-            blamed, reason = [lease for lease in held if child.alone in (None, lease.holder)], "not_begun"
+            responsible, reason = [lease for lease in held if child.alone in (None, lease.fence)], "not_begun"
         for lease in held:
-            if lease not in blamed:
+            if lease not in responsible:
                 await context.settle(context.queue.release(lease, reason))
-        if blamed:
+        if responsible:
             why = how
             if self._killed is KillReason.SILENT:
                 why = f"said nothing for {show_duration(context.settings.child_silence)}, and {how}"
-            for lease in blamed:
+            for lease in responsible:
                 context.report_lost(child.pid, lease, why)
-            await context.settle(context.queue.lose_all(blamed, f"its child {why}"))
+            await context.settle(context.queue.lose_all(responsible, f"its child {why}"))
         if not child.warm or not held:
             context.report_gone(f"it {how}", had_begun=child.warm)
             await context.clock.sleep(RETRY_AFTER.total_seconds())

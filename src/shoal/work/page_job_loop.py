@@ -96,7 +96,7 @@ class PageJobLoop(Generic[R]):
         self._paused = False
         self._is_leasing = False  # a commit that may lease is under way
         self._leave_at: float | None = None
-        self._patient = False
+        self._finish_first = False
         self._changes: set[asyncio.Task[None]] = set()  # of single jobs, such as a failed attempt
         self._stalled: set[Fence] = set()
 
@@ -115,12 +115,12 @@ class PageJobLoop(Generic[R]):
         """All jobs leased to us, including finished ones that are not stored yet: a slow commit must not cost them
         their leases."""
         unsettled = [fence for fence, _ in (*self._settling, *self._results)]
-        unstarted = [lease.holder for _, lease in (*self._ahead, *self._waiting)]
-        return [*unsettled, *self._running, *unstarted, *(lease.holder for lease in self._suspects)]
+        unstarted = [lease.fence for _, lease in (*self._ahead, *self._waiting)]
+        return [*unsettled, *self._running, *unstarted, *(lease.fence for lease in self._suspects)]
 
     @property
     def is_changing(self) -> bool:
-        """Whether a commit is under way that may lease jobs or hand them back."""
+        """Return whether a commit is under way that may lease jobs or hand them back."""
         return self._is_leasing or bool(self._changes)
 
     def nudge(self) -> None:
@@ -143,9 +143,9 @@ class PageJobLoop(Generic[R]):
         gone = set(lost)
         for fence in gone & self._running.keys():
             self._running[fence].cancel()
-        self._ahead = deque(entry for entry in self._ahead if entry[1].holder not in gone)
-        self._waiting = [entry for entry in self._waiting if entry[1].holder not in gone]
-        self._suspects = deque(lease for lease in self._suspects if lease.holder not in gone)
+        self._ahead = deque(entry for entry in self._ahead if entry[1].fence not in gone)
+        self._waiting = [entry for entry in self._waiting if entry[1].fence not in gone]
+        self._suspects = deque(lease for lease in self._suspects if lease.fence not in gone)
 
     def hand_back(self, reason: str) -> None:
         """Hand back the jobs that have not started."""
@@ -156,13 +156,13 @@ class PageJobLoop(Generic[R]):
         self._suspects.clear()
         self._changed.set()
 
-    def leave(self, *, patient: bool) -> None:
-        """Lease nothing more and end. If `patient`, all jobs in hand finish first; otherwise running jobs have a moment
-        to finish, and the rest are handed back."""
-        self._patient = patient
+    def leave(self, *, finish_first: bool) -> None:
+        """Lease nothing more and end. If `finish_first`, all jobs in hand finish first; otherwise running jobs have a
+        moment to finish, and the rest are handed back."""
+        self._finish_first = finish_first
         if self._leave_at is None:
             self._leave_at = self._clock.monotonic() + LEAVE_SECONDS
-        if not patient:
+        if not finish_first:
             self.hand_back("shutdown")
         self._changed.set()
 
@@ -204,7 +204,7 @@ class PageJobLoop(Generic[R]):
             self._on_leased()  # before any of them starts: one that blocks this loop must not cost them their leases
 
     def _want(self) -> int:
-        """How many jobs to lease now."""
+        """Return how many jobs to lease now."""
         if self._paused or self._leave_at is not None or self._suspects or self._suspect is not None:
             return 0
         if not self._validity.holds() and self.held:
@@ -241,23 +241,23 @@ class PageJobLoop(Generic[R]):
         if self._suspects:
             if not self._running:
                 lease = self._suspects.popleft()
-                self._suspect = lease.holder
-                self._on_alone(lease.holder)
+                self._suspect = lease.fence
+                self._on_alone(lease.fence)
                 self._start(lease)
             return
         while self._ahead and len(self._running) < self._slots:
             self._start(self._ahead.popleft()[1])
 
     def _start(self, lease: Lease) -> None:
-        self._running[lease.holder] = asyncio.create_task(self._run_job(lease))
-        self._started_at[lease.holder] = self._clock.monotonic()
+        self._running[lease.fence] = asyncio.create_task(self._run_job(lease))
+        self._started_at[lease.fence] = self._clock.monotonic()
 
     async def _run_job(self, lease: Lease) -> None:
         try:
             result = await self._handler.run(lease)
         except asyncio.CancelledError:
-            if lease.holder in self._stalled:
-                self._stalled.discard(lease.holder)
+            if lease.fence in self._stalled:
+                self._stalled.discard(lease.fence)
                 deadline = show_duration(self._queue.settings.stall_deadline)
                 self._change_soon(self._queue.lose(lease, f"it did not end within {deadline}", STALLED))
             elif self._leave_at is not None:
@@ -275,10 +275,10 @@ class PageJobLoop(Generic[R]):
         else:
             if not self._results:
                 self._first_result_at = self._clock.monotonic()
-            self._results.append((lease.holder, result))
-        self._running.pop(lease.holder, None)
-        self._started_at.pop(lease.holder, None)
-        if self._suspect == lease.holder:
+            self._results.append((lease.fence, result))
+        self._running.pop(lease.fence, None)
+        self._started_at.pop(lease.fence, None)
+        if self._suspect == lease.fence:
             self._suspect = None
             self._on_alone(None)
         self._fill()
@@ -293,10 +293,10 @@ class PageJobLoop(Generic[R]):
                 self._stalled.add(fence)
                 self._running[fence].cancel()
         stale: list[Lease] = []
-        while self._ahead and now - self._ahead[0][0] > AHEAD_SECONDS and not self._patient:
+        while self._ahead and now - self._ahead[0][0] > AHEAD_SECONDS and not self._finish_first:
             stale.append(self._ahead.popleft()[1])
         self._release(stale, "no_slot")
-        if self._leave_at is not None and not self._patient and now > self._leave_at:
+        if self._leave_at is not None and not self._finish_first and now > self._leave_at:
             for task in list(self._running.values()):
                 task.cancel()
 

@@ -74,7 +74,7 @@ async def claim_name(name: str, folder: Path, clock: Clock, *, given: bool) -> P
     try:
         make_private(folder / FOLDER)
         names = [name] if given else [name, *(f"{name}-{number}" for number in range(2, MAX_WORKERS))]
-        pidfile = await _claim_first(folder / FOLDER, names, clock, patient=given)
+        pidfile = await _claim_first(folder / FOLDER, names, clock, wait=given)
     except OSError:  # no folder to write to, as in a read-only container: then there is no other worker either
         return PidFile(name)
     if pidfile is None:
@@ -86,13 +86,13 @@ async def claim_name(name: str, folder: Path, clock: Clock, *, given: bool) -> P
     return pidfile
 
 
-async def _claim_first(folder: Path, names: list[str], clock: Clock, *, patient: bool) -> PidFile | None:
+async def _claim_first(folder: Path, names: list[str], clock: Clock, *, wait: bool) -> PidFile | None:
     deadline = clock.monotonic() + EXIT_SECONDS
     while True:
         for name in names:
             if (file := _lock(folder / name)) is not None:
                 return PidFile(name, file)
-        if not patient or clock.monotonic() > deadline:
+        if not wait or clock.monotonic() > deadline:
             return None
         await clock.sleep(RETRY_SECONDS)
 

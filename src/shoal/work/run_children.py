@@ -58,12 +58,12 @@ class RunChildren:
         # By fence: a job may be leased again before its previous child has been dealt with.
         self._active: dict[Fence, RunChild] = {}
         self._idle: list[ChildProcess] = []
-        self._attending: set[asyncio.Task[None]] = set()
+        self._supervising: set[asyncio.Task[None]] = set()
         self._discarded: set[asyncio.Task[str]] = set()
         self._changed = asyncio.Event()
         self._is_leasing = False  # a lease request is under way
         self._paused = False
-        self._hand_back_surplus = False  # instead of letting jobs beyond the concurrency finish
+        self._hand_back_excess = False  # instead of letting jobs beyond the concurrency finish
         self._hand_back: str | None = None  # why jobs leased from now on are handed back at once
         self._stopping = False
 
@@ -77,7 +77,7 @@ class RunChildren:
 
     @property
     def free(self) -> int:
-        """How many more jobs may be leased now."""
+        """Return how many more jobs may be leased now."""
         return 0 if self._stopping or self._paused else max(0, self._concurrency - len(self._active))
 
     async def lease_more(self) -> None:
@@ -122,9 +122,9 @@ class RunChildren:
     def on_extended(self, requested: Sequence[Fence], result: Extended) -> None:
         kept = set(result.kept)
         for run in [self._active[fence] for fence in requested if fence in self._active]:
-            if run.lease.holder in result.to_kill:
+            if run.lease.fence in result.to_kill:
                 run.kill(KillReason.FORCED)
-            elif run.lease.holder in kept:
+            elif run.lease.fence in kept:
                 run.child.send(Renewed())
             elif run.lease_in_doubt:
                 run.kill(KillReason.TAKEN)
@@ -144,7 +144,7 @@ class RunChildren:
         """Change how many jobs run at once. Surplus jobs finish first, or with `hand_back` the newest are handed
         back."""
         self._concurrency = concurrency
-        self._hand_back_surplus = hand_back
+        self._hand_back_excess = hand_back
         self._apply_size()
         while self._idle and len(self._idle) + len(self._active) > concurrency:
             self._discard(self._idle.pop())
@@ -166,11 +166,11 @@ class RunChildren:
             self._changed.clear()
             await self._changed.wait()
 
-    def leave(self, *, patient: bool) -> None:
-        """Lease nothing more; ask every child to hand back its job, or let them finish if `patient`."""
+    def leave(self, *, finish_first: bool) -> None:
+        """Lease nothing more; ask every child to hand back its job, or let them finish if `finish_first`."""
         self._stopping = True
         self._hand_back = "shutdown"
-        if not patient:
+        if not finish_first:
             for run in self._active.values():
                 run.hand_back("shutdown")
 
@@ -180,14 +180,14 @@ class RunChildren:
 
     async def settled(self) -> None:
         """Wait until no job is in hand."""
-        while self._attending:
-            await asyncio.wait(set(self._attending))
+        while self._supervising:
+            await asyncio.wait(set(self._supervising))
 
     async def end(self) -> None:
         """Kill all children and wait for their exit."""
-        for task in self._attending:
+        for task in self._supervising:
             task.cancel()
-        await asyncio.gather(*self._attending, return_exceptions=True)
+        await asyncio.gather(*self._supervising, return_exceptions=True)
         children = [*self._idle, *(run.child for run in self._active.values())]
         for child in children:
             child.kill()
@@ -204,18 +204,18 @@ class RunChildren:
             await context.settle(context.queue.release(lease, "no_child"))
             return
         run = RunChild(lease, child)
-        self._active[lease.holder] = run
+        self._active[lease.fence] = run
         child.send(Work(lease))
         if self._hand_back is not None:
             run.hand_back(self._hand_back)
         self._apply_size()  # the concurrency may have been reduced while the job was being leased
-        task = asyncio.create_task(self._attend(run))
-        self._attending.add(task)
-        task.add_done_callback(self._attending.discard)
-        await context.settle(context.queue.began(lease.holder, context.node_id, child.pid, context.config))
+        task = asyncio.create_task(self._supervise(run))
+        self._supervising.add(task)
+        task.add_done_callback(self._supervising.discard)
+        await context.settle(context.queue.began(lease.fence, context.node_id, child.pid, context.config))
 
     def _apply_size(self) -> None:
-        if self._hand_back_surplus:
+        if self._hand_back_excess:
             staying = [run for run in self._active.values() if not run.leaving]
             for run in staying[self._concurrency :]:
                 run.hand_back("resized")
@@ -229,7 +229,7 @@ class RunChildren:
             self._discard(child)
         return None
 
-    async def _attend(self, run: RunChild) -> None:
+    async def _supervise(self, run: RunChild) -> None:
         """Wait for the child's result and settle the job if the child did not."""
         done = await run.child.result()
         context = self._context
@@ -248,7 +248,7 @@ class RunChildren:
             elif done.error is not None:
                 await context.settle(context.queue.fail(run.lease, done.error))
         finally:
-            self._active.pop(run.lease.holder, None)
+            self._active.pop(run.lease.fence, None)
             self._reuse(run.child)
             self._changed.set()
             self._on_free()
@@ -294,9 +294,9 @@ class RunChildren:
 
     def _reuse(self, child: ChildProcess) -> None:
         settings = self._context.settings
-        worn = child.runs >= settings.child_runs or child.memory >= settings.child_memory
-        surplus = len(self._idle) + len(self._active) >= self._concurrency
-        if child.gone or worn or surplus or self._stopping:
+        exhausted = child.runs >= settings.child_runs or child.memory >= settings.child_memory
+        excess = len(self._idle) + len(self._active) >= self._concurrency
+        if child.gone or exhausted or excess or self._stopping:
             self._discard(child)
         else:
             self._idle.append(child)

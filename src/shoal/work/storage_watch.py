@@ -54,7 +54,7 @@ class StorageWatch:
         return self._full
 
     def allows(self, kind: str) -> bool:
-        """Whether jobs of this kind may be leased now."""
+        """Return whether jobs of this kind may be leased now."""
         return not any(kind in KINDS.get(storage, (kind,)) for storage in self._full)
 
     def filled(self, storage: str, error: str) -> None:

@@ -56,7 +56,7 @@ class WorkerState(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerStatus:
-    """What a worker is doing: jobs in hand, and how many it may run at once."""
+    """The status of a worker: its running jobs, and how many it may run at once."""
 
     state: WorkerState
     active_runs: int
@@ -85,7 +85,7 @@ class Worker:
         self._heartbeat_queue = heartbeat_queue
         self._woken = asyncio.Event()
         self._stopping = asyncio.Event()
-        self._hurried = False
+        self._interrupted = False
         self._paused = False
         self._draining = False
         self._runs = RunChildren(context, on_free=self._woken.set)
@@ -180,7 +180,7 @@ class Worker:
     def stop(self) -> None:
         """Lease nothing more and shut down; a second call does not wait for the jobs in hand."""
         if self._stopping.is_set():
-            self._hurried = True  # applies also to a job that is just being leased
+            self._interrupted = True  # applies also to a job that is just being leased
             self._kill()
         self._stopping.set()
         self._woken.set()
@@ -228,7 +228,7 @@ class Worker:
     def _on_wake(self) -> None:
         self._woken.set()
         if self._pages is not None:
-            self._pages.nudge(pass_on=not self._wake.swift)
+            self._pages.nudge(pass_on=not self._wake.is_shared)
 
     def _on_service_ended(self, service: "asyncio.Task[None]") -> None:
         """Shut down if a service failed: without heartbeats or a watch, the worker cannot do its work."""
@@ -249,11 +249,11 @@ class Worker:
         """Ask every child to hand back its job, wait for the grace period, then kill. An infinite grace period lets the
         jobs finish."""
         grace = self._context.settings.shutdown_grace
-        patient = grace == timedelta.max
+        finish_first = grace == timedelta.max
         for pool in self._pools:
-            pool.leave(patient=patient)
-        if not self._hurried:
-            await self._wait_until_settled(None if patient else grace)
+            pool.leave(finish_first=finish_first)
+        if not self._interrupted:
+            await self._wait_until_settled(None if finish_first else grace)
         self._kill()
         await self._wait_until_settled(KILL_TIMEOUT)
 

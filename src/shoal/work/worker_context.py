@@ -1,4 +1,4 @@
-"""What the parts of one worker share: its identity, queue, settings and child spawner, and how it reports trouble."""
+"""The context shared by the parts of one worker: its identity, queue, settings, child spawner and error reporting."""
 
 from collections.abc import Awaitable, Sequence
 from dataclasses import dataclass
@@ -80,5 +80,5 @@ class WorkerContext:
         self.signals.emit(ChildGone(node_id=self.node_id, how=how, had_begun=had_begun))
 
     def report_lost(self, pid: int, lease: Lease, how: str) -> None:
-        job_id, run_id = lease.holder.job_id, lease.run_id
+        job_id, run_id = lease.fence.job_id, lease.run_id
         self.signals.emit(ChildLost(node_id=self.node_id, pid=pid, job_id=job_id, run_id=run_id, how=how))

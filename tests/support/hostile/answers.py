@@ -102,7 +102,7 @@ def fields(count: int, value: str = "1") -> Iterable[tuple[str, str]]:
 
 
 def wire() -> Bad:
-    """What is no HTTP, or contradicts itself (B32, B33, B40)."""
+    """Responses that are not HTTP or contradict themselves."""
     close, no_http = send_and_close, "protocol_error"
     return {
         "garbage": (no_http, close(bytes(range(256)) * 4)),
@@ -133,7 +133,7 @@ def wire() -> Bad:
 
 
 def floods() -> Bad:
-    """What does not end, or not in time (B27-B31, B33)."""
+    """Responses that never end, or not in time."""
     much, late, large = "headers_too_large", "total_timeout", "body_too_large"
     return {
         "many-headers": (much, send_and_close(reply(200, b"x", fields(10_000)))),

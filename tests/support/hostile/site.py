@@ -82,7 +82,7 @@ class HostileSite:
 
     @property
     def asked(self) -> Counter[str]:
-        """How often each target of the main door was asked for."""
+        """Return how often each target of the main listener was requested."""
         return Counter(request.target for request in self._main.asked)
 
     @property

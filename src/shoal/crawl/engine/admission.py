@@ -1,4 +1,4 @@
-"""Whether a URL that was taken may be fetched: holds of its host, changed options, traps and robots.txt."""
+"""Decides whether a taken URL may be fetched: checks holds of its host, changed options, traps and robots.txt."""
 
 from collections.abc import Callable
 from enum import Enum
@@ -21,7 +21,7 @@ class RobotsRules(Protocol):
 
     def denies(self, url: Url) -> bool: ...
 
-    def knows(self, home: str) -> bool: ...
+    def knows(self, host_origin: str) -> bool: ...
 
     def sitemaps(self, url: Url) -> list[str]: ...
 
@@ -33,7 +33,7 @@ class RobotsRules(Protocol):
 
 
 class Admitted(Enum):
-    """What a URL that may be fetched waits for."""
+    """The moment from which an admitted URL may be fetched."""
 
     NOW = "now"  # only for its place in the fetch window
     AFTER_ROBOTS = "after_robots"  # the robots.txt of its host, which is not known yet
@@ -63,7 +63,7 @@ class Admission:
 
     @property
     def is_out_of_reach(self) -> bool:
-        """Whether the host of the only seed cannot be reached, so waiting for a slot there is useless."""
+        """Return whether the host of the only seed cannot be reached, so waiting for a slot there is useless."""
         return self._pages.is_out_of_reach
 
     def verdict(self, task: FrontierTask) -> Fate | None:
@@ -93,7 +93,7 @@ class Admission:
 
         Sitemaps that a robots.txt names are added to `batch`.
         """
-        if self._throttle.is_attentive and self._throttle.holds(task.host):
+        if self._throttle.counts_successes and self._throttle.holds(task.host):
             return Settled(task, Fate.OPEN, untried=True)
         if task.kind is UrlKind.SITEMAP:
             return self._check_sitemap(task, batch)

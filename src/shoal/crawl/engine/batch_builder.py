@@ -78,24 +78,25 @@ class BatchBuilder:
 
     @property
     def is_heavy(self) -> bool:
-        """Whether the batch has so many URLs that further responses wait for the next one."""
+        """Return whether the batch has so many URLs that further responses wait for the next one."""
         return len(self.pending.found) + len(self.pending.skipped) >= MOST_URLS
 
     @property
     def is_full(self) -> bool:
-        """Whether so many URLs or bodies wait to be written that nothing more is fetched before the next commit."""
+        """Return whether so many URLs or bodies wait to be written that nothing more is fetched before the next
+        commit."""
         return self.is_heavy or (self._bodies is not None and self._bodies.is_full)
 
     @property
     def is_closed(self) -> bool:
-        """Whether no fetch may start: the budget is spent, or the batch is full."""
+        """Return whether no fetch may start: the budget is spent, or the batch is full."""
         return self._budget.spent is not None or self.is_full
 
     @property
     def _is_starving(self) -> bool:
         return self.held - len(self.pending.settled) < self.window_size
 
-    def room(self) -> int:
+    def capacity(self) -> int:
         """Return how many more URLs to take: for the window, and for what finishes while the next commit runs."""
         if self._budget.spent is not None or self._suspects:
             return 0
@@ -120,7 +121,7 @@ class BatchBuilder:
     def cut(self) -> WalkerBatch:
         """Return the batch for the commit that starts now, and begin the next one."""
         batch, self.pending = self.pending, WalkerBatch()
-        batch.hosts = self._throttle.news()
+        batch.hosts = self._throttle.updates()
         self.held -= len(batch.settled)
         self._budget.reported()
         return batch

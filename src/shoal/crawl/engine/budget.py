@@ -13,23 +13,24 @@ from shoal.crawl.frontier.values import Settled
 BUDGETS = frozenset({"max_pages", "max_bytes", "max_seconds"})
 
 
-def room(config: CrawlConfig, counts: Counts, taken: int) -> int | None:
+def urls_left(config: CrawlConfig, counts: Counts, taken: int) -> int | None:
     """Return how many more URLs may be taken while `taken` are in flight; None if no budget limits it.
 
     Every URL is counted as a page, so the page limit is never exceeded. The size of a page is unknown before it is
     fetched: the average so far is assumed, and the first page is fetched alone.
     """
-    rooms = []
+    limits = []
     if config.max_pages is not None:
-        rooms.append(config.max_pages - counts.pages - taken)
+        limits.append(config.max_pages - counts.pages - taken)
     if config.max_bytes is not None:
         left = config.max_bytes - counts.bytes
-        rooms.append((max(1, left * counts.pages // max(counts.bytes, 1)) if left > 0 else 0) - taken)
-    return max(0, min(rooms)) if rooms else None
+        limits.append((max(1, left * counts.pages // max(counts.bytes, 1)) if left > 0 else 0) - taken)
+    return max(0, min(limits)) if limits else None
 
 
 class Budget:
-    """What a crawl has spent, as one walker knows it: the sum at the last commit, and its own part since."""
+    """The budget spent by a crawl, as one walker knows it: the total at the last commit plus the walker's own part
+    since then."""
 
     def __init__(self, config: CrawlConfig, clock: Clock) -> None:
         self._config = config
@@ -83,7 +84,7 @@ class Budget:
 
     @property
     def full(self) -> bool:
-        """Whether the byte budget is used up, so that no further response is read."""
+        """Return whether the byte budget is used up, so that no further response is read."""
         if not self._limited or self._config.max_bytes is None:
             return False
         return self._known.bytes + self._bytes >= self._config.max_bytes

@@ -22,7 +22,7 @@ from shoal.crawl.engine.walker_commits import TurnRequest, WalkerCommits
 from shoal.crawl.engine.walker_requests import WalkerRequests
 from shoal.crawl.frontier.values import Control, Settled, Turn, WalkerBatch
 from shoal.crawl.journal.reporter import JournalReporter
-from shoal.hosts.throttle import HostNews, ThrottleTracker
+from shoal.hosts.throttle import HostUpdate, ThrottleTracker
 
 LONGEST_SILENCE = 1.0  # seconds between commits without results: how fast pause and stop are noticed
 OUTAGE_SECONDS = 0.5  # between attempts to reach the store again
@@ -39,14 +39,14 @@ class Ending(Enum):
 
 
 class EngineHooks(Struct, frozen=True, kw_only=True):
-    """What the engine asks of its surroundings, and what it tells them."""
+    """Callbacks through which the engine queries and notifies the code that runs it."""
 
     alive: Callable[[], bool]  # False once the lease may have expired: then nothing more is taken
     renew: Callable[[], Awaitable[bool]]  # renews the lease if possible; returns whether it is still ours
     has_capacity: Callable[[], bool]  # False while the consumer of the results is too slow: then nothing more is taken
     settled: Callable[[list[Settled]], None]  # receives what each commit made durable
     hosts_held: Callable[
-        [dict[int, HostNews], dict[int, float]], None
+        [dict[int, HostUpdate], dict[int, float]], None
     ]  # what hosts said, and for how long each is held
     options_changed: Callable[[Crawl], WindowSize]  # applies changed options; returns the new size of the window
 
@@ -133,7 +133,7 @@ class Engine:
             if turn.others_wait:
                 await self._leave(self._commits.step_back)
                 return Ending.HANDED_BACK
-            if self._commits.has_company and self._pages.is_news(turn.work):
+            if self._commits.has_company and self._pages.has_out_of_scope(turn.work):
                 await self._widen_scope()
             self._window.accept(turn.work)
             await self._wait_until_due(turn)
@@ -145,17 +145,17 @@ class Engine:
 
     async def _commit(self) -> Turn:
         if not self._hooks.alive() and not await self._hooks.renew():
-            raise LeaseLost(self._commits.holder.job_id, self._commits.holder.epoch)
+            raise LeaseLost(self._commits.fence.job_id, self._commits.fence.epoch)
         batch = self._cut()
         self._window.catch_up()
         await self._batch.complete(batch)
-        news = self._journal.news(batch)
+        update = self._journal.update_for(batch)
         takes_none = self._control.hand_back_reason is not None or not self._hooks.has_capacity()
-        want = 0 if takes_none else self._batch.room()
+        want = 0 if takes_none else self._batch.capacity()
         slice_over = self._clock.monotonic() - self._started >= self._slice_seconds
-        turn = await self._commits.turn(batch, TurnRequest(want, self._batch.held, slice_over, news))
+        turn = await self._commits.turn(batch, TurnRequest(want, self._batch.held, slice_over, update))
         self._window.resume_sitemaps()
-        self._journal.learn(news, turn)
+        self._journal.learn(update, turn)
         self._pages.traps.learn(turn.traps)
         if turn.counts is not None:
             self._budget.learn(turn.counts)

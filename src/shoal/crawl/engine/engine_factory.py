@@ -35,7 +35,7 @@ from shoal.egress import Limits
 from shoal.egress.custom_headers import split
 from shoal.extract.page import ExtractOptions
 from shoal.fetch.cookies import CookieJar
-from shoal.fetch.crawl_headers import CrawlHeaders, homes_of
+from shoal.fetch.crawl_headers import CrawlHeaders, seed_origins
 from shoal.fetch.page_fetcher import PageFetcher
 from shoal.fetch.sitemap_fetcher import SitemapFetcher
 from shoal.hosts.robots import product_token
@@ -69,7 +69,9 @@ def build_engine(
     agent = config.user_agent or settings.egress.user_agent
     size, rate = window_and_rate(crawl, settings)
     budget = Budget(config, clock)
-    throttle = ThrottleTracker(settings.hosts, clock, ease=rate.ease, delay=rate.delay.total_seconds())
+    throttle = ThrottleTracker(
+        settings.hosts, clock, latency_factor=rate.latency_factor, delay=rate.delay.total_seconds()
+    )
     robots = _robots(stores, runtime, config, agent, control, signals)
 
     seeds = list(dict.fromkeys(seeds_of(config)))
@@ -87,7 +89,7 @@ def build_engine(
         clock,
         retries=retries,
         lone_seed=seeds[0] if len(seeds) == 1 else None,
-        obey=config.robots == "obey",
+        respect_robots=config.robots == "obey",
         follow=config.sitemap != "only",
         guess_sitemaps=wants_sitemaps(config),
         denies=robots.denies,
@@ -159,7 +161,7 @@ class LiveOptions:
         self._commits.change(crawl, rate)
         self._scope.change(crawl.config)
         self._budget.change(crawl.config)
-        self._throttle.change(ease=rate.ease, delay=rate.delay.total_seconds())
+        self._throttle.change(latency_factor=rate.latency_factor, delay=rate.delay.total_seconds())
         return size
 
 
@@ -176,8 +178,8 @@ def window_and_rate(crawl: Crawl, settings: Settings) -> tuple[WindowSize, HostR
         per_host=config.max_pages_per_host,
         walkers=config.workers,
         # A host that is too slow for the delay is kept busy by half of the connections that it may have.
-        ease=0.0 if config.speed == "max" else 2 / connections,
-        longest_ease=settings.hosts.longest_slow_delay,
+        latency_factor=0.0 if config.speed == "max" else 2 / connections,
+        longest_latency_delay=settings.hosts.longest_slow_delay,
     )
     return WindowSize(total, connections), rate
 
@@ -194,13 +196,13 @@ def _robots(
         return AllowAll()
     settings = runtime.settings.hosts
 
-    def store_failed(home: str, error: ShoalError) -> None:
+    def store_failed(host_origin: str, error: ShoalError) -> None:
         if isinstance(error, StorageFull):
             control.fail(error)  # before an attempt is counted for any URL of that host
-        signals.robots_out_of_reach(home, error)
+        signals.robots_out_of_reach(host_origin, error)
 
     cache = RobotsCache(stores.database, stores.hosts, runtime.egress, agent, settings, runtime.clock, runtime.signals)
-    return RobotsCheck(cache, settings.robots_ttl, stumbled=store_failed)
+    return RobotsCheck(cache, settings.robots_ttl, on_store_error=store_failed)
 
 
 def _fetchers(
@@ -227,4 +229,4 @@ def _headers(config: CrawlConfig, agent: str, clock: Clock) -> CrawlHeaders:
     custom, secret = split(config.headers)
     ours = {"user-agent": ("User-Agent", agent), "accept": ("Accept", ACCEPT)}
     pairs = tuple((ours | {pair[0].lower(): pair for pair in custom}).values())
-    return CrawlHeaders(pairs, CookieJar(clock, cookies_for(config.cookies, seeds)), secret, homes_of(seeds))
+    return CrawlHeaders(pairs, CookieJar(clock, cookies_for(config.cookies, seeds)), secret, seed_origins(seeds))

@@ -25,7 +25,7 @@ from shoal.hosts.throttle import THROTTLED, HostAnswer, ThrottleTracker
 
 
 class WindowSize(Struct, frozen=True):
-    """How many fetches may be in flight: in all, and to one host."""
+    """The maximum number of fetches in flight, in total and per host."""
 
     total: int
     per_host: int
@@ -59,7 +59,7 @@ class FetchWindow:
 
     @property
     def waiting_for_slots(self) -> int:
-        """How many tasks wait for their slot."""
+        """Return how many tasks wait for their slot."""
         return len(self._timers)
 
     def accept(self, tasks: list[FrontierTask]) -> None:
@@ -67,8 +67,8 @@ class FetchWindow:
         loop = asyncio.get_running_loop()
         self._batch.take(tasks)
         for task in tasks:
-            if task.is_wary:
-                self._throttle.beware(task.host)
+            if task.is_recovering:
+                self._throttle.expect_recovery(task.host)
             if task.verdict is not None:
                 self._batch.add(Settled(task, task.verdict))
             elif task.is_killer:
@@ -142,15 +142,15 @@ class FetchWindow:
         elif isinstance(admitted, Settled):
             self._batch.add(admitted)
         else:
-            home = origin(task.at)
-            parked = self._parked.setdefault(home, [])
+            host_origin = origin(task.at)
+            parked = self._parked.setdefault(host_origin, [])
             parked.append(task)
             if len(parked) == 1:
-                self._admission.ask_robots(task.at, partial(self._unpark, home))
+                self._admission.ask_robots(task.at, partial(self._unpark, host_origin))
 
-    def _unpark(self, home: str) -> None:
+    def _unpark(self, host_origin: str) -> None:
         try:
-            for task in self._parked.pop(home, []):
+            for task in self._parked.pop(host_origin, []):
                 self._admit(task)
             self._fill()
         except Exception as error:
@@ -173,8 +173,8 @@ class FetchWindow:
             return  # cancelled: the frontier has it back
         self._queues.ended(task.host)
         try:
-            if fetched.status in THROTTLED or self._throttle.is_attentive:
-                self._hear(task, fetched)
+            if fetched.status in THROTTLED or self._throttle.counts_successes:
+                self._record(task, fetched)
             must_wait = self._continuation is not None or self._batch.is_heavy
             self._responses.add(task, fetched)
             if not must_wait:
@@ -189,15 +189,15 @@ class FetchWindow:
         except Exception as error:
             self._control.fail(error)
 
-    def _hear(self, task: FrontierTask, fetched: Fetched) -> None:
+    def _record(self, task: FrontierTask, fetched: Fetched) -> None:
         """Record what a response says about its host."""
-        home = origin(task.at)
-        if task.kind is UrlKind.SITEMAP and fetched.redirects and not fetched.final_url.startswith(f"{home}/"):
+        host_origin = origin(task.at)
+        if task.kind is UrlKind.SITEMAP and fetched.redirects and not fetched.final_url.startswith(f"{host_origin}/"):
             return  # another host responded
         error = fetched.failure.code if fetched.failure is not None else None
         page = xxh3_64_intdigest(task.url.encode())
         answer = HostAnswer(
-            home, task.host, page, task.attempts, fetched.status, fetched.seconds, error, fetched.retry_after
+            host_origin, task.host, page, task.attempts, fetched.status, fetched.seconds, error, fetched.retry_after
         )
-        if self._throttle.hear(answer):
+        if self._throttle.record(answer):
             self.put_back(task.host)

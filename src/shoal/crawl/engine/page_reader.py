@@ -62,7 +62,7 @@ class PageReader:
         *,
         retries: Retries,
         lone_seed: Url | None = None,
-        obey: bool = True,
+        respect_robots: bool = True,
         follow: bool = True,
         guess_sitemaps: bool = False,
         denies: Callable[[Url], bool] = lambda url: False,
@@ -78,7 +78,7 @@ class PageReader:
         self._refused: set[str] = set()  # invalid links that were reported, as written
         self._again: set[Url] = set()  # skipped, but to be judged again when found on another path
         self._again_length = 0  # in characters
-        self._obey = obey  # robots meta tags, X-Robots-Tag and rel=nofollow
+        self._respect_robots = respect_robots  # robots meta tags, X-Robots-Tag and rel=nofollow
         self._follow = follow  # links of pages; sitemaps are followed in any case
         self._guess_sitemaps = guess_sitemaps  # at hosts that seeds redirect to
         self._denies = denies  # whether the robots.txt of the URL's host is known and forbids it
@@ -194,9 +194,9 @@ class PageReader:
         """Return the fate of a waiting URL after the options of the crawl were changed. Seeds are always in scope."""
         return Fate.OPEN if task.depth == 0 else self._scope.judge_inside(task.url, task.depth)
 
-    def is_news(self, tasks: Iterable[FrontierTask]) -> bool:
+    def has_out_of_scope(self, tasks: Iterable[FrontierTask]) -> bool:
         """Return whether tasks are out of the scope known here: another walker's seed redirected to a new host."""
-        return not all(self._scope.insides(task.url for task in tasks))
+        return not all(self._scope.inside_flags(task.url for task in tasks))
 
     def forget(self) -> None:
         """Empty the caches: what they hold may not have reached the store."""
@@ -285,18 +285,18 @@ class PageReader:
         resolved = self._urls.resolve(base, written, self._known.texts)
         if known is not None:
             self._refuse(written, resolved, known)
-        marked_from = len(facts.links) if self._obey else len(written)
+        marked_from = len(facts.links) if self._respect_robots else len(written)
         followed = dict.fromkeys([url for url in resolved[:marked_from] if isinstance(url, str)])
-        insides = self._scope.insides(followed)
-        page.links_internal = sum(insides)
+        in_scope = self._scope.inside_flags(followed)
+        page.links_internal = sum(in_scope)
         page.links_external = len(followed) - page.links_internal
         why_not = self._why_not(page)
         if why_not is not None:
             page.links = self._passed_over(followed, why_not, known)
         elif known is None:
-            page.links = pack(map(self._known.packed, followed), bytes(insides))  # true is the flag INTERNAL
+            page.links = pack(map(self._known.packed, followed), bytes(in_scope))  # true is the flag INTERNAL
         else:
-            page.links = pack(self._find(followed, insides, task.depth + 1, task.key, known), bytes(insides))
+            page.links = pack(self._find(followed, in_scope, task.depth + 1, task.key, known), bytes(in_scope))
         if marked := [url for url in resolved[marked_from:] if isinstance(url, str) and url not in followed]:
             passed_over = self._passed_over(dict.fromkeys(marked), why_not or Fate.SKIPPED_NOFOLLOW, known)
             page.links = join(page.links, passed_over)
@@ -315,7 +315,9 @@ class PageReader:
         """Return the fate of links that are not followed; None if the links of the page are."""
         if not self._follow:
             return Fate.SKIPPED_NOT_IN_SITEMAP
-        return Fate.SKIPPED_NOFOLLOW if page.robots and self._obey and forbids_following(page.robots) else None
+        return (
+            Fate.SKIPPED_NOFOLLOW if page.robots and self._respect_robots and forbids_following(page.robots) else None
+        )
 
     def _passed_over(self, urls: dict[Url, None], why_not: Fate, batch: WalkerBatch | None) -> bytes:
         """Return the blob of links that are not followed, and report them to the batch if there is one.
@@ -323,11 +325,11 @@ class PageReader:
         Links in scope may still be found on another path.
         """
         mark = LinkFlag.NOFOLLOW.value if why_not is Fate.SKIPPED_NOFOLLOW else 0
-        insides = self._scope.insides(urls)
-        flags = bytes([mark | inside for inside in insides])
+        in_scope = self._scope.inside_flags(urls)
+        flags = bytes([mark | inside for inside in in_scope])
         if batch is None:
             return pack(map(self._known.packed, urls), flags)
-        keys, unknown = self._known.add(urls, insides)
+        keys, unknown = self._known.add(urls, in_scope)
         for url, known_by in unknown.items():
             judged = self._scope.judge(url, 0)
             fate = why_not if judged is Fate.OPEN else judged
@@ -337,7 +339,7 @@ class PageReader:
 
     def find(self, urls: dict[Url, None], depth: int, parent: int, batch: WalkerBatch) -> None:
         """Add URLs that a sitemap lists, or that an unchanged page links to."""
-        self._find(urls, self._scope.insides(urls), depth, parent, batch)
+        self._find(urls, self._scope.inside_flags(urls), depth, parent, batch)
 
     def _remember(self, url: Url, fate: Fate) -> None:
         if fate in REOPENING:
@@ -353,16 +355,16 @@ class PageReader:
                 batch.traps[trap] = task.url
 
     def _find(
-        self, urls: dict[Url, None], insides: list[bool], depth: int, parent: int, batch: WalkerBatch
+        self, urls: dict[Url, None], in_scope: list[bool], depth: int, parent: int, batch: WalkerBatch
     ) -> list[bytes]:
         """Add new URLs to the batch; return the packed keys of all."""
-        keys, unknown = self._known.add(urls, insides)
+        keys, unknown = self._known.add(urls, in_scope)
         if self._again and self._scope.deep_enough(
             depth
         ):  # found again, at a smaller depth or by a link that may be followed
             unknown |= {url: key_of(url, self._key_seed) for url in urls.keys() & self._again}
         if unknown:
-            for url in compress(urls, insides):  # in the page's order
+            for url in compress(urls, in_scope):  # in the page's order
                 if url in unknown:
                     self._find_inside(url, unknown.pop(url), depth, parent, batch)
             batch.skipped += [(*key, Fate.SKIPPED_SCOPE) for key in unknown.values()]

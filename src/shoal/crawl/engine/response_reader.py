@@ -38,7 +38,7 @@ class ResponseReader:
 
     @property
     def has_waiting(self) -> bool:
-        """Whether responses wait to be read."""
+        """Return whether responses wait to be read."""
         return bool(self._waiting)
 
     def add(self, task: FrontierTask, fetched: Fetched) -> None:

@@ -1,4 +1,5 @@
-"""Whether a failed fetch is retried, and when. A retry is stored in the frontier, so a killed worker loses none."""
+"""Decides whether and when a failed fetch is retried. Retries are stored in the frontier, so they survive a killed
+worker."""
 
 import random
 from collections.abc import Callable
@@ -17,7 +18,7 @@ AFTER_TIMEOUT: Final = 2  # attempts in all for a page that timed out
 
 
 class Retries(Struct, frozen=True):
-    """How many attempts a page has in all, and how long it waits between them: the wait doubles each time."""
+    """The retry policy of a page: the total number of attempts, and the wait between them, which doubles each time."""
 
     attempts: int
     first: timedelta = timedelta(seconds=1)

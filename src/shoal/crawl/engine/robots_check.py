@@ -4,11 +4,11 @@ import asyncio
 from collections.abc import Callable
 from datetime import timedelta
 from enum import Enum
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from shoal.base.errors import ShoalError
 from shoal.base.url import Url, origin
-from shoal.hosts.robots import Rules
+from shoal.hosts.robots import RobotsSource, Rules
 
 MOST_RULES = 50_000  # of all hosts together, about 50 MB; a host without rules counts as one
 WITHOUT = "The host's robots.txt could not be had, so nothing there may be fetched."
@@ -21,7 +21,7 @@ FAILURES_OF_THE_HOST = (
 
 
 class RobotsAnswer(Enum):
-    """What the robots.txt of a host says about a URL."""
+    """The decision of a host's robots.txt about a URL."""
 
     ALLOWED = "allowed"
     DENIED = "denied"
@@ -36,12 +36,6 @@ class RobotsUnavailable(NamedTuple):
     message: str
 
 
-class RobotsSource(Protocol):
-    """Loads the rules of a host, from the store or from the host."""
-
-    async def rules_of(self, origin: str) -> Rules: ...
-
-
 class AllowAll:
     """The check of a crawl that ignores robots.txt."""
 
@@ -51,7 +45,7 @@ class AllowAll:
     def denies(self, url: Url) -> bool:
         return False
 
-    def knows(self, home: str) -> bool:
+    def knows(self, host_origin: str) -> bool:
         return True
 
     def sitemaps(self, url: Url) -> list[str]:
@@ -74,14 +68,14 @@ class RobotsCheck:
         self,
         source: RobotsSource,
         ttl: timedelta = timedelta(days=1),
-        room: int = MOST_RULES,
-        stumbled: Callable[[str, ShoalError], None] = lambda home, error: None,
+        capacity: int = MOST_RULES,
+        on_store_error: Callable[[str, ShoalError], None] = lambda host_origin, error: None,
     ) -> None:
         self._source = source
-        self._stumbled = stumbled  # is called with a host whose rules the store could not load
+        self._on_store_error = on_store_error  # is called with a host whose rules the store could not load
         self._ttl_seconds = ttl.total_seconds()
-        self._most = self._room = room
-        self._clearing: asyncio.TimerHandle | None = None
+        self._most = self._rules_left = capacity
+        self._reset_timer: asyncio.TimerHandle | None = None
         self._rules: dict[str, Rules | None] = {}
         self._lost: dict[str, Rules | None] = {}  # the rules by which URLs were held back last
         self._asking: dict[str, asyncio.Task[None]] = {}
@@ -89,12 +83,12 @@ class RobotsCheck:
 
     def judge(self, url: Url) -> RobotsAnswer:
         """Return whether the URL may be fetched, as far as the rules of its host are known."""
-        home = origin(url)
-        if home not in self._rules:
+        host_origin = origin(url)
+        if host_origin not in self._rules:
             return RobotsAnswer.UNKNOWN
-        rules = self._rules[home]
+        rules = self._rules[host_origin]
         if rules is None or not rules.reachable:
-            self._lost[home] = self._rules.pop(home)  # the next attempt loads them again
+            self._lost[host_origin] = self._rules.pop(host_origin)  # the next attempt loads them again
             return RobotsAnswer.UNREACHABLE
         return RobotsAnswer.ALLOWED if rules.allows(url) else RobotsAnswer.DENIED
 
@@ -103,9 +97,9 @@ class RobotsCheck:
         rules = self._rules.get(origin(url))
         return rules is not None and bool(rules.rules) and rules.reachable and not rules.allows(url)
 
-    def knows(self, home: str) -> bool:
+    def knows(self, host_origin: str) -> bool:
         """Return whether the rules of a host are known."""
-        return self._rules.get(home) is not None
+        return self._rules.get(host_origin) is not None
 
     def why(self, url: Url) -> RobotsUnavailable:
         """Return why the robots.txt of a URL that `judge` just held back is unreachable."""
@@ -118,33 +112,35 @@ class RobotsCheck:
 
     def sitemaps(self, url: Url) -> list[str]:
         """Return the sitemaps that the robots.txt of the URL's host names, if it is known."""
-        home = origin(url)
-        rules = self._rules.get(home)
-        return [] if rules is None else [sitemap for sitemap, _ in rules.sitemaps_at(home)]
+        host_origin = origin(url)
+        rules = self._rules.get(host_origin)
+        return [] if rules is None else [sitemap for sitemap, _ in rules.sitemaps_at(host_origin)]
 
     def ask(self, url: Url, then: Callable[[], None]) -> None:
         """Load the rules of the URL's host, and call `then` when they are known."""
-        home = origin(url)
-        waiting = self._waiting.setdefault(home, [])
+        host_origin = origin(url)
+        waiting = self._waiting.setdefault(host_origin, [])
         waiting.append(then)
-        if home not in self._asking:  # after an outage a walker may ask again while the first load is still running
-            self._asking[home] = asyncio.create_task(self._learn(home))
-        if self._clearing is None:
-            self._clearing = asyncio.get_running_loop().call_later(self._ttl_seconds, self.forget)
+        if (
+            host_origin not in self._asking
+        ):  # after an outage a walker may ask again while the first load is still running
+            self._asking[host_origin] = asyncio.create_task(self._learn(host_origin))
+        if self._reset_timer is None:
+            self._reset_timer = asyncio.get_running_loop().call_later(self._ttl_seconds, self.forget)
 
     def forget(self) -> None:
         """Load every host's rules again when they are needed; the source decides whether to fetch them."""
         self._rules.clear()
-        self._room = self._most
-        if self._clearing is not None:
-            self._clearing.cancel()
-            self._clearing = None
+        self._rules_left = self._most
+        if self._reset_timer is not None:
+            self._reset_timer.cancel()
+            self._reset_timer = None
 
-    def _make_room(self, wanted: int) -> None:
-        if wanted > self._room:
+    def _evict_for(self, wanted: int) -> None:
+        if wanted > self._rules_left:
             self._rules.clear()
-            self._room = self._most
-        self._room -= wanted
+            self._rules_left = self._most
+        self._rules_left -= wanted
 
     def close(self) -> None:
         """Stop loading, and call nobody back."""
@@ -154,16 +150,16 @@ class RobotsCheck:
             task.cancel()
         self._asking.clear()
 
-    async def _learn(self, home: str) -> None:
+    async def _learn(self, host_origin: str) -> None:
         try:
-            rules = await self._source.rules_of(home)
-            self._make_room(1 + len(rules.rules))
-            self._rules[home] = rules
+            rules = await self._source.rules_of(host_origin)
+            self._evict_for(1 + len(rules.rules))
+            self._rules[host_origin] = rules
         except ShoalError as error:  # the store is unavailable or full
-            self._rules[home] = None
-            self._stumbled(home, error)
+            self._rules[host_origin] = None
+            self._on_store_error(host_origin, error)
         finally:
-            self._asking.pop(home, None)
-            self._rules.setdefault(home, None)
-            for then in self._waiting.pop(home, []):
+            self._asking.pop(host_origin, None)
+            self._rules.setdefault(host_origin, None)
+            for then in self._waiting.pop(host_origin, []):
                 then()

@@ -51,22 +51,22 @@ class SeenCache:
         """Strings that are known to be canonical URLs."""
         return self._inside.young
 
-    def add(self, urls: Collection[Url], insides: Sequence[bool]) -> tuple[list[bytes], dict[Url, Key]]:
+    def add(self, urls: Collection[Url], in_scope: Sequence[bool]) -> tuple[list[bytes], dict[Url, Key]]:
         """Add distinct URLs. Return their packed keys, and the keys of those that were not in the cache."""
         keys = list(map(self._inside.young.get, urls))
-        unknown = self._fill(urls, insides, keys) if None in keys else {}
+        unknown = self._fill(urls, in_scope, keys) if None in keys else {}
         return cast("list[bytes]", keys), unknown
 
     def packed(self, url: Url) -> bytes:
         """Return the packed key of a URL without adding it."""
         return digest_of(url, self._key_seed)[:PACKED]
 
-    def _fill(self, urls: Collection[Url], insides: Sequence[bool], keys: list[bytes | None]) -> dict[Url, Key]:
+    def _fill(self, urls: Collection[Url], in_scope: Sequence[bool], keys: list[bytes | None]) -> dict[Url, Key]:
         sides, seed = (self._outside, self._inside), self._key_seed
         unknown: dict[Url, Key] = {}
         for place, url in enumerate(urls):
             if keys[place] is None:
-                side = sides[insides[place]]
+                side = sides[in_scope[place]]
                 packed = side.young.get(url) or side.old.get(url)
                 if packed is None:
                     digest = digest_of(url, seed)

@@ -84,10 +84,10 @@ class SitemapReader:
 
     def _add_listed(self, urls: Iterable[Url], task: FrontierTask, fetched: FetchedSitemap, batch: WalkerBatch) -> None:
         """Add the sitemaps of an index that are on its own host, as the protocol demands, or in the crawl's scope."""
-        homes = (origin(task.url) + "/", fetched.final_url[: fetched.final_url.find("/", 8) + 1])
+        origins = (origin(task.url) + "/", fetched.final_url[: fetched.final_url.find("/", 8) + 1])
         for url in urls:
             new = new_sitemap(url, task.depth + 1, self._key_seed, task.key)
-            if not url.startswith(homes) and not self._scope.inside(url):
+            if not url.startswith(origins) and not self._scope.inside(url):
                 new.fate = Fate.SKIPPED_SCOPE
             elif new.depth > DEEPEST:
                 new.fate = Fate.SKIPPED_DEPTH

@@ -6,18 +6,18 @@ from msgspec import Struct
 from shoal.base.database import Database, Tx
 from shoal.base.url import Url, UrlRefusal, canonical
 from shoal.crawl.crawl import Counts, Crawl
-from shoal.crawl.engine.budget import BUDGETS, room
+from shoal.crawl.engine.budget import BUDGETS, urls_left
 from shoal.crawl.engine.previous_crawl import PreviousCrawl
 from shoal.crawl.frontier.fates import Fate
 from shoal.crawl.frontier.traps import pattern_of
 from shoal.crawl.frontier.values import Control, NewUrl, Settled, Turn, WalkerBatch, key_of
 from shoal.crawl.journal import messages
 from shoal.crawl.journal.entry import JournalEntry
-from shoal.crawl.journal.reporter import JournalNews
+from shoal.crawl.journal.reporter import JournalUpdate
 from shoal.crawl.lifecycle.crawls import KIND, Crawls
 from shoal.crawl.scope.seeds import seeds_of
 from shoal.crawl.states import TERMINAL, CrawlState
-from shoal.crawl.store import Admission, FrontierStore, HostRate
+from shoal.crawl.store import AdmissionChecks, FrontierStore, HostRate
 from shoal.hosts.store import HostStore
 from shoal.pages.store import PageStore
 from shoal.queue import states as job_states
@@ -36,7 +36,7 @@ class TurnRequest(Struct, frozen=True):
     want: int
     in_flight: int
     slice_over: bool = False
-    news: JournalNews | None = None  # for the journal
+    update: JournalUpdate | None = None  # for the journal
 
 
 class WalkerCommits:
@@ -50,12 +50,12 @@ class WalkerCommits:
         hosts: HostStore,
         queue: Queue,
         crawl: Crawl,
-        holder: Fence,
+        fence: Fence,
         pace: HostRate,
         pages: PageStore,
         *,
         earlier: PreviousCrawl | None = None,
-        admission: Admission | None = None,
+        admission: AdmissionChecks | None = None,
     ) -> None:
         self._database = database
         self._crawls = crawls
@@ -64,14 +64,14 @@ class WalkerCommits:
         self._queue = queue
         self._journal = crawls.journal
         self._crawl = crawl
-        self.holder = holder
+        self.fence = fence
         self._pace = pace
         self._pages = pages
         self.earlier = earlier  # the crawl that this one follows
         self.admission = admission  # tells which URLs need no slot, as far as the walker knows
         self.has_company = crawl.config.workers > 1
-        self._drained = job_states.finish(holder.job_id, holder.epoch, "drained")
-        self._hand_over = job_states.release(holder.job_id, holder.epoch, "changed")
+        self._drained = job_states.finish(fence.job_id, fence.epoch, "drained")
+        self._hand_over = job_states.release(fence.job_id, fence.epoch, "changed")
         self._found = 0  # the number of URLs in our last journal entry about it
         self._uncounted = 0  # microseconds of work in batches that were not worth a write
 
@@ -86,12 +86,12 @@ class WalkerCommits:
         """Start, or start again: set the crawl running, and put back what lost walkers or this one had taken."""
 
         async def commit(tx: Tx) -> None:
-            started = await self._crawls.started(tx, self._crawl.id, self.holder.job_id)
+            started = await self._crawls.started(tx, self._crawl.id, self.fence.job_id)
             await self._fence(tx)
-            await self._frontier.release(tx, self._crawl.number, self.holder)
+            await self._frontier.release(tx, self._crawl.number, self.fence)
             await self._frontier.recover(tx, self._crawl.number)
             if self._crawl.config.hooks:  # they are loaded, so a later crash is not caused by loading them
-                await self._queue.mark_settled(tx, self.holder)
+                await self._queue.mark_settled(tx, self.fence)
             await self._journal.write(tx, self._crawl.number, started)
 
         await self._database.run(commit)
@@ -121,26 +121,26 @@ class WalkerCommits:
         return turn
 
     async def _refill(self, tx: Tx, ask: TurnRequest, holds: dict[int, float]) -> Turn:
-        """Take more URLs, and write the news to the journal."""
+        """Take more URLs, and write the journal entries."""
         counts = await self._spent(tx)
         want = await self._affordable(tx, ask, counts)
         taken = await self._frontier.take(
-            tx, self._crawl.number, self.holder, want, ask.in_flight, self._pace, self.admission
+            tx, self._crawl.number, self.fence, want, ask.in_flight, self._pace, self.admission
         )
         work = taken.tasks
         if taken.settled:
-            await self._crawls.store.add_counts(tx, self._crawl.number, self.holder.job_id, taken.counts())
+            await self._crawls.store.add_counts(tx, self._crawl.number, self.fence.job_id, taken.counts())
         if self.earlier is not None and work:
             await self.earlier.prepare(tx, work)
         traps = {trap.pattern: trap.state for trap in await self._frontier.traps(tx, self._crawl.number)}
         turn = Turn(Control.GO, work, traps, counts, holds)
         if any(task.is_suspect for task in work):  # alone in flight: a crash now is the URL's, not the job's
-            await self._queue.mark_settled(tx, self.holder)
+            await self._queue.mark_settled(tx, self.fence)
         if not ask.in_flight and not work:
-            await self._idle(tx, turn, ask.news)
+            await self._idle(tx, turn, ask.update)
             turn.others_wait = not turn.drained and await self._others_wait(tx, ask)
-        if ask.news is not None and not turn.is_told:
-            await self._narrate(tx, ask.news, turn)
+        if ask.update is not None and not turn.is_journaled:
+            await self._write_journal(tx, ask.update, turn)
         return turn
 
     def change(self, crawl: Crawl, pace: HostRate) -> None:
@@ -149,23 +149,23 @@ class WalkerCommits:
 
     async def close(self, report: WalkerBatch, reason: str) -> None:
         """Make the last commit of a walker that ends: settle, put the rest back, finish the job."""
-        await self._leave(report, job_states.finish(self.holder.job_id, self.holder.epoch, reason))
+        await self._leave(report, job_states.finish(self.fence.job_id, self.fence.epoch, reason))
 
     async def hand_back(self, report: WalkerBatch, reason: str) -> None:
         """Make the last commit of a walker whose job another worker takes over. It counts no attempt."""
-        await self._leave(report, job_states.release(self.holder.job_id, self.holder.epoch, reason))
+        await self._leave(report, job_states.release(self.fence.job_id, self.fence.epoch, reason))
 
     async def step_back(self, report: WalkerBatch) -> None:
         """Make the last commit of a walker that leaves its worker to another run; its job goes to the end of the
         queue."""
-        await self._leave(report, job_states.step_back(self.holder.job_id, self.holder.epoch))
+        await self._leave(report, job_states.step_back(self.fence.job_id, self.fence.epoch))
 
     async def _leave(self, report: WalkerBatch, move: Move) -> None:
         async def commit(tx: Tx) -> None:
             await self._crawls.lock(tx, self._crawl.id)
             _, is_changed = await self._fence(tx)
             await self._settle(tx, report, leaves=True)
-            await self._frontier.release(tx, self._crawl.number, self.holder)
+            await self._frontier.release(tx, self._crawl.number, self.fence)
             # If the options changed just now, the budget may not be used up: the next walker decides by the new one.
             made = self._hand_over if is_changed and move.reason in BUDGETS else move
             await self._queue.move_in(tx, made, KIND, self._crawl.id)
@@ -173,16 +173,16 @@ class WalkerCommits:
         report.walked += self._uncounted
         await self._database.run(commit)
 
-    async def _narrate(self, tx: Tx, news: JournalNews, turn: Turn) -> None:
-        """Write the news of this commit to the journal."""
-        number, lines = self._crawl.number, list(news.lines)
-        if news.found:
+    async def _write_journal(self, tx: Tx, update: JournalUpdate, turn: Turn) -> None:
+        """Write the journal entries of this commit."""
+        number, lines = self._crawl.number, list(update.lines)
+        if update.found:
             turn.found = (await self._crawls.store.counts(tx, number)).opened
             lines += [messages.found(turn.found)] if turn.found != self._found else []
-        if news.depth is not None:
-            lines += await self._finish_depth(tx, news.depth, turn)
+        if update.depth is not None:
+            lines += await self._finish_depth(tx, update.depth, turn)
         await self._journal.write(tx, number, lines)
-        turn.is_told = True
+        turn.is_journaled = True
 
     async def _finish_depth(self, tx: Tx, depth: int, turn: Turn) -> list[JournalEntry]:
         shallowest = await self._frontier.shallowest(tx, self._crawl.number)
@@ -191,7 +191,7 @@ class WalkerCommits:
         turn.finished = shallowest - 1
         return await self._journal.finish_depth(tx, self._crawl.number, turn.finished)
 
-    async def _idle(self, tx: Tx, turn: Turn, news: JournalNews | None) -> None:
+    async def _idle(self, tx: Tx, turn: Turn, update: JournalUpdate | None) -> None:
         """Decide what a walker without work does: end a drained crawl, or wait for others."""
         if await self._frontier.recover(tx, self._crawl.number):
             turn.wait_seconds = 0.0
@@ -199,16 +199,16 @@ class WalkerCommits:
         counts = await self._crawls.store.counts(tx, self._crawl.number)
         if counts.drained:
             turn.drained = True
-            if news is not None:  # before the entry about the end
-                await self._narrate(tx, news, turn)
+            if update is not None:  # before the entry about the end
+                await self._write_journal(tx, update, turn)
             await self._queue.move_in(tx, self._drained, KIND, self._crawl.id)
             return
-        next_in = await self._frontier.next_in(tx, self._crawl.number, self.holder.job_id)
+        next_in = await self._frontier.next_in(tx, self._crawl.number, self.fence.job_id)
         turn.wait_seconds = IDLE_SECONDS if next_in is None else min(next_in, IDLE_SECONDS)
 
     async def _fence(self, tx: Tx) -> tuple[Control, bool]:
         """Check the lease; return what the run wants, and whether its options have changed."""
-        await self._queue.fence(tx, self.holder)
+        await self._queue.fence(tx, self.fence)
         state, changed_at = await self._crawls.store.control(tx, self._crawl.id)
         return _control(state), changed_at != self._crawl.changed_at
 
@@ -217,17 +217,17 @@ class WalkerCommits:
         hosts that asked us to wait are held. Locks are taken on hosts first, then on traps, then on the frontier."""
         if not report and report.walked < worth:
             return {}
-        holds = await self._hosts.hear(tx, report.hosts) if report.hosts else {}
+        holds = await self._hosts.record(tx, report.hosts) if report.hosts else {}
         await self._frontier.quarantine(tx, self._crawl.number, report.traps)
         await self._respect_releases(tx, report)
         walked = report.walked // await self._walkers(tx)
         number = self._crawl.number
-        settlement = await self._frontier.settle(tx, number, self.holder, report, leaves=leaves)
+        settlement = await self._frontier.settle(tx, number, self.fence, report, leaves=leaves)
         await self._pages.insert(tx, number, settlement.pages)
         await self._crawls.store.keep_sitemaps(tx, number, settlement.sitemaps)
-        await self._crawls.store.add_counts(tx, number, self.holder.job_id, settlement.counts(walked))
+        await self._crawls.store.add_counts(tx, number, self.fence.job_id, settlement.counts(walked))
         if report.has_tries:
-            await self._queue.mark_settled(tx, self.holder)
+            await self._queue.mark_settled(tx, self.fence)
         return holds
 
     async def _respect_releases(self, tx: Tx, report: WalkerBatch) -> None:
@@ -261,13 +261,13 @@ class WalkerCommits:
         if counts is None:
             return ask.want
         taken = await self._frontier.taken(tx, self._crawl.number) if self._shares_a_budget else ask.in_flight
-        most = room(self._crawl.config, counts, taken)
+        most = urls_left(self._crawl.config, counts, taken)
         return ask.want if most is None else min(ask.want, most)
 
     async def _others_wait(self, tx: Tx, ask: TurnRequest) -> bool:
         if not ask.slice_over:
             return False
-        return await self._queue.other_run_waits(tx, self.holder.job_id)
+        return await self._queue.other_run_waits(tx, self.fence.job_id)
 
     async def _spent(self, tx: Tx) -> Counts | None:
         return await self._crawls.store.counts(tx, self._crawl.number) if self._crawl.config.has_budget else None

@@ -1,4 +1,4 @@
-"""What a walker is given by the process that runs it: stores, settings and callbacks."""
+"""The context of a walker, provided by the process that runs it: stores, settings and callbacks."""
 
 from collections.abc import Awaitable, Callable
 
@@ -31,7 +31,7 @@ class WalkerStores(Struct, frozen=True, kw_only=True):
 
 
 class WalkerRuntime(Struct, frozen=True, kw_only=True):
-    """What a walker uses of its process. The egress is its own, and is closed with it."""
+    """The services of its process that a walker uses. The egress belongs to the walker and is closed with it."""
 
     egress: Egress
     settings: Settings
@@ -45,7 +45,7 @@ async def never() -> bool:
 
 
 class WalkerCallbacks(Struct, frozen=True, kw_only=True):
-    """What a walker asks of the code that runs it, and what it tells that code."""
+    """Callbacks through which a walker queries and notifies the code that runs it."""
 
     alive: Callable[[], bool]  # False once the lease may have expired
     renew: Callable[[], Awaitable[bool]] = never  # renews the lease; returns whether it is still ours

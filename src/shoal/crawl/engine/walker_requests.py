@@ -1,4 +1,4 @@
-"""What others ask of a running walker, and the event that wakes its commit loop."""
+"""Requests to a running walker from its process, and the event that wakes its commit loop."""
 
 import asyncio
 

@@ -10,7 +10,7 @@ from shoal.base.signals import Signal, Signals
 from shoal.crawl.frontier.fates import Fate
 from shoal.crawl.frontier.values import FrontierTask, Settled, SitemapRecord
 from shoal.egress import Failure
-from shoal.hosts.throttle import HostNews, emit_holds
+from shoal.hosts.throttle import HostUpdate, emit_holds
 from shoal.pages.page_signals import PagesSettled, status_class
 
 if TYPE_CHECKING:  # few crawls have hooks
@@ -69,11 +69,11 @@ class WalkerSignals:
         detail = failure.operator_detail or failure.message
         self._signals.emit(FetchBlocked(crawl_id=self._crawl_id, url=failure.url, code=failure.code, detail=detail))
 
-    def robots_out_of_reach(self, home: str, error: ShoalError) -> None:
-        self._signals.emit(RobotsOutOfReach(crawl_id=self._crawl_id, origin=home, error=str(error)))
+    def robots_out_of_reach(self, host_origin: str, error: ShoalError) -> None:
+        self._signals.emit(RobotsOutOfReach(crawl_id=self._crawl_id, origin=host_origin, error=str(error)))
 
-    def hosts_held(self, news: dict[int, HostNews], holds: dict[int, float]) -> None:
-        emit_holds(self._signals, news, holds, self._crawl_id)
+    def hosts_held(self, updates: dict[int, HostUpdate], holds: dict[int, float]) -> None:
+        emit_holds(self._signals, updates, holds, self._crawl_id)
 
     def hooks_ran(self, hooks: "Iterable[Hook]") -> None:
         for hook in hooks:

@@ -9,7 +9,13 @@ from shoal.base.errors import NotFound, StateConflict
 from shoal.base.url import Url, UrlRefusal, canonical
 from shoal.crawl.crawl import Crawl
 from shoal.crawl.frontier.admin_store import FrontierAdminStore, FrontierStats, UrlFacts
-from shoal.crawl.frontier.explain import UrlExplanation, explain_refusal, explain_url, found_in_sitemap, told_by_earlier
+from shoal.crawl.frontier.explain import (
+    UrlExplanation,
+    explain_refusal,
+    explain_url,
+    explained_by_previous,
+    found_in_sitemap,
+)
 from shoal.crawl.frontier.values import UrlKind, key_of
 from shoal.crawl.lifecycle.crawls import Crawls, CrawlStatus
 from shoal.crawl.states import TERMINAL, CrawlState
@@ -56,13 +62,13 @@ class FrontierAdmin:
 
         return await self._repeat(step)
 
-    async def erase(self, crawl_id: str, *, noting: AuditHook = no_audit) -> None:
+    async def erase(self, crawl_id: str, *, audit: AuditHook = no_audit) -> None:
         """Remove a crawl that has ended: kept bodies, frontier, pages, jobs and itself, in batches. An interrupted call
         leaves a consistent state except for the bodies, and another call continues."""
 
         async def note(tx: Tx) -> Crawl:
             ended = await self._locked(tx, crawl_id, TERMINAL, "be removed")
-            await noting(tx, crawl_id)
+            await audit(tx, crawl_id)
             return ended
 
         async def step(tx: Tx) -> int:
@@ -73,27 +79,27 @@ class FrontierAdmin:
         await self._bodies.forget(ended.bodies)
         await self._repeat(step)
 
-    async def at_rest(self, crawl_id: str, wish: str) -> CrawlStatus:
+    async def at_rest(self, crawl_id: str, action: str) -> CrawlStatus:
         """Return the crawl and its counts; raise `StateConflict` if a walker has it or may get it."""
 
         async def look(tx: Tx) -> CrawlStatus:
-            crawl = await self._check(tx, crawl_id, await self._crawls.store.get(tx, crawl_id), AT_REST, wish)
+            crawl = await self._check(tx, crawl_id, await self._crawls.store.get(tx, crawl_id), AT_REST, action)
             return CrawlStatus(crawl, await self._crawls.store.counts(tx, crawl.number))
 
         return await self._database.read(look)
 
     async def _explain(self, tx: Tx, crawl: Crawl, url: Url) -> UrlExplanation:
         facts = await self._facts(tx, crawl, url)
-        said = explain_url(crawl, url, facts)
+        explanation = explain_url(crawl, url, facts)
         if facts is None:
-            return await self._by_earlier(tx, crawl, url, said)
+            return await self._explain_by_previous(tx, crawl, url, explanation)
         if facts.parent is not None:
             key = key_of(Url(facts.parent), crawl.key_seed, UrlKind.SITEMAP)
             if await self._archive.sitemap(tx, crawl.number, key) is not None:
-                return found_in_sitemap(said, facts.parent)
-        return said
+                return found_in_sitemap(explanation, facts.parent)
+        return explanation
 
-    async def _by_earlier(self, tx: Tx, crawl: Crawl, url: Url, said: UrlExplanation) -> UrlExplanation:
+    async def _explain_by_previous(self, tx: Tx, crawl: Crawl, url: Url, explanation: UrlExplanation) -> UrlExplanation:
         """Look for a URL in the crawls that this one follows, the latest first."""
         asked, followed = {str(crawl.id)}, crawl.config.recrawl_of
         while followed is not None and followed not in asked:  # ids can be reused, so the chain may be a circle
@@ -102,10 +108,10 @@ class FrontierAdmin:
                 break
             facts = await self._facts(tx, earlier, url)
             if facts is not None:
-                return told_by_earlier(said, earlier, explain_url(earlier, url, facts))
+                return explained_by_previous(explanation, earlier, explain_url(earlier, url, facts))
             asked.add(followed)
             followed = earlier.config.recrawl_of
-        return said
+        return explanation
 
     async def _facts(self, tx: Tx, crawl: Crawl, url: Url) -> UrlFacts | None:
         async def of(kind: UrlKind) -> UrlFacts | None:
@@ -113,18 +119,18 @@ class FrontierAdmin:
 
         return await of(UrlKind.PAGE) or await of(UrlKind.SITEMAP)
 
-    async def _locked(self, tx: Tx, crawl_id: str, states: AbstractSet[CrawlState], wish: str) -> Crawl:
-        return await self._check(tx, crawl_id, await self._crawls.store.lock(tx, crawl_id), states, wish)
+    async def _locked(self, tx: Tx, crawl_id: str, states: AbstractSet[CrawlState], action: str) -> Crawl:
+        return await self._check(tx, crawl_id, await self._crawls.store.lock(tx, crawl_id), states, action)
 
     async def _check(
-        self, tx: Tx, crawl_id: str, crawl: Crawl | None, states: AbstractSet[CrawlState], wish: str
+        self, tx: Tx, crawl_id: str, crawl: Crawl | None, states: AbstractSet[CrawlState], action: str
     ) -> Crawl:
         if crawl is None:
             raise NotFound("crawl", crawl_id)
         _, locked = await self._queue.live_of_run(tx, crawl_id)
         if locked or crawl.state not in states:
             fix = "pause or stop it first" if CrawlState.PAUSED in states else "stop it first"
-            raise StateConflict("crawl", crawl_id, crawl.state, wish, fix)
+            raise StateConflict("crawl", crawl_id, crawl.state, action, fix)
         return crawl
 
     async def _repeat(self, step: Work[int]) -> int:

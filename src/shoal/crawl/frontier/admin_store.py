@@ -188,7 +188,7 @@ class FrontierAdminStore(Protocol):
         """Add the counters of the crawl in the store that it comes from."""
         ...
 
-    async def admit(self, tx: Tx, crawl: int, standing: FrontierPosition) -> bool:
+    async def admit(self, tx: Tx, crawl: int, position: FrontierPosition) -> bool:
         """Give a loaded crawl the state it had; return False if the crawl is not being loaded."""
         ...
 
@@ -201,6 +201,6 @@ class FrontierAdminStore(Protocol):
         """Drop up to `limit` pages; return how many. 0: no page was left, and the crawl and its jobs are gone too."""
         ...
 
-    async def unclaim(self, tx: Tx, crawl: int, holder: Fence) -> None:
+    async def unclaim(self, tx: Tx, crawl: int, fence: Fence) -> None:
         """Let others take from the hosts that this walker claimed; it keeps the URLs it has taken."""
         ...

@@ -38,7 +38,7 @@ class UrlState(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class UrlExplanation:
-    """What became of a URL: a state, a reason with a stable name, a sentence, and the facts behind them."""
+    """The explanation of a URL's fate: a state, a reason with a stable name, a sentence, and the facts behind them."""
 
     url: str
     state: UrlState
@@ -68,36 +68,36 @@ def explain_url(crawl: Crawl, url: Url, facts: UrlFacts | None) -> UrlExplanatio
     return _settled(url, facts)
 
 
-def found_in_sitemap(said: UrlExplanation, sitemap: str) -> UrlExplanation:
+def found_in_sitemap(explanation: UrlExplanation, sitemap: str) -> UrlExplanation:
     """Say that a sitemap led to the URL."""
-    sentence = f"{said.sentence} It was found in the sitemap {sitemap}."
-    return replace(said, sentence=sentence, facts=said.facts | {"sitemap": sitemap})
+    sentence = f"{explanation.sentence} It was found in the sitemap {sitemap}."
+    return replace(explanation, sentence=sentence, facts=explanation.facts | {"sitemap": sitemap})
 
 
-def told_by_earlier(said: UrlExplanation, earlier: Crawl, then: UrlExplanation) -> UrlExplanation:
+def explained_by_previous(explanation: UrlExplanation, earlier: Crawl, then: UrlExplanation) -> UrlExplanation:
     """Say what an earlier crawl knows about a URL that this one never saw."""
     what = "it was skipped: " + then.sentence if then.state is UrlState.SKIPPED else "i" + then.sentence[1:]
     sentence = f"The crawl has not come across it; {UNREAD}. In crawl {earlier.id}, which this one follows, {what}"
     known = {"earlier_crawl": earlier.id, "earlier_state": then.state.value, "earlier_reason": then.reason}
-    return replace(said, sentence=sentence, facts=said.facts | known)
+    return replace(explanation, sentence=sentence, facts=explanation.facts | known)
 
 
 def _redirected_to(crawl: Crawl, url: Url, target: RedirectTarget, source: UrlFacts | None) -> UrlExplanation:
     """Explain a URL that another one redirects to, and which therefore has no page of its own."""
     via, facts = Url(target.via), {"via": target.via}
     if target.fate.skipped:
-        said = f"{via} redirects to it. {_skipped(crawl.config, url, target.fate)}"
-        return UrlExplanation(url, UrlState.SKIPPED, target.fate.word, said, facts)
+        sentence = f"{via} redirects to it. {_skipped(crawl.config, url, target.fate)}"
+        return UrlExplanation(url, UrlState.SKIPPED, target.fate.word, sentence, facts)
     there = explain_url(crawl, via, source)
     facts |= {name: value for name, value in there.facts.items() if name not in ("parent", "kind")}
     if there.state in (UrlState.WAITING, UrlState.TAKEN):
-        said = f"{via} redirects to it, and will be fetched here. {there.sentence}"
-        return UrlExplanation(url, there.state, "redirect", said, facts)
+        sentence = f"{via} redirects to it, and will be fetched here. {there.sentence}"
+        return UrlExplanation(url, there.state, "redirect", sentence, facts)
     if target.fate is Fate.FAILED:
-        said = f"It was asked for via {via}, which redirects to it: {there.sentence}"
-        return UrlExplanation(url, UrlState.FAILED, there.reason or "redirect", said, facts)
-    said = f"It was fetched via {via}, which redirects to it and has the record. {there.sentence}"
-    return UrlExplanation(url, UrlState.FETCHED, "redirect", said, facts)
+        sentence = f"It was asked for via {via}, which redirects to it: {there.sentence}"
+        return UrlExplanation(url, UrlState.FAILED, there.reason or "redirect", sentence, facts)
+    sentence = f"It was fetched via {via}, which redirects to it and has the record. {there.sentence}"
+    return UrlExplanation(url, UrlState.FETCHED, "redirect", sentence, facts)
 
 
 def _sitemap(url: Url, fate: Fate, record: SitemapRecord) -> UrlExplanation:
@@ -109,31 +109,31 @@ def _sitemap(url: Url, fate: Fate, record: SitemapRecord) -> UrlExplanation:
     }
     facts["fetched_at"] = moment(record.fetched_at)
     if fate is Fate.FAILED:
-        said = f"It was asked for as a sitemap at {_at(record.fetched_at)}, and {record.problem}."
-        return UrlExplanation(url, UrlState.FAILED, "sitemap", said, facts)
+        sentence = f"It was asked for as a sitemap at {_at(record.fetched_at)}, and {record.problem}."
+        return UrlExplanation(url, UrlState.FAILED, "sitemap", sentence, facts)
     but = f", but {record.problem}" if record.problem else ""
-    said = f"It was read as a sitemap at {_at(record.fetched_at)} and gave {record.listed} URLs{but}."
-    return UrlExplanation(url, UrlState.FETCHED, "sitemap", said, facts)
+    sentence = f"It was read as a sitemap at {_at(record.fetched_at)} and gave {record.listed} URLs{but}."
+    return UrlExplanation(url, UrlState.FETCHED, "sitemap", sentence, facts)
 
 
 def _never_seen(crawl: Crawl, url: Url) -> str:
-    said = "The crawl has not come across it: it is no seed, and no page that was read so far links to it"
-    said += f"; {UNREAD}." if crawl.config.recrawl_of else "."
+    sentence = "The crawl has not come across it: it is no seed, and no page that was read so far links to it"
+    sentence += f"; {UNREAD}." if crawl.config.recrawl_of else "."
     judged = CrawlScope(crawl.config, seeds_of(crawl.config)).judge(url, 0)
-    return said if judged is Fate.OPEN else f"{said} It would be skipped. {_skipped(crawl.config, url, judged)}"
+    return sentence if judged is Fate.OPEN else f"{sentence} It would be skipped. {_skipped(crawl.config, url, judged)}"
 
 
 def _open(crawl: Crawl, url: Url, waiting: Waiting | None) -> UrlExplanation:
     facts = {} if waiting is None else _open_facts(waiting)
     if crawl.state in TERMINAL:
         reason = "budget" if crawl.state_reason in BUDGETS else crawl.state.value
-        said = f"It still waited when the crawl ended ({crawl.state}{_because(crawl)})."
-        return UrlExplanation(url, UrlState.SKIPPED, reason, said, facts)
+        sentence = f"It still waited when the crawl ended ({crawl.state}{_because(crawl)})."
+        return UrlExplanation(url, UrlState.SKIPPED, reason, sentence, facts)
     if waiting is not None and waiting.taken_by is not None:
-        said = "A walker has it: it is being fetched, or comes back if that walker is lost."
-        return UrlExplanation(url, UrlState.TAKEN, None, _redirects(waiting) + said, facts)
-    said = _redirects(waiting) + _waits(crawl, waiting)
-    return UrlExplanation(url, UrlState.WAITING, _why_waiting(crawl, waiting), said, facts)
+        sentence = "A walker has it: it is being fetched, or comes back if that walker is lost."
+        return UrlExplanation(url, UrlState.TAKEN, None, _redirects(waiting) + sentence, facts)
+    sentence = _redirects(waiting) + _waits(crawl, waiting)
+    return UrlExplanation(url, UrlState.WAITING, _why_waiting(crawl, waiting), sentence, facts)
 
 
 def _redirects(waiting: Waiting | None) -> str:
@@ -144,9 +144,9 @@ def _redirects(waiting: Waiting | None) -> str:
 
 def _quarantined(url: Url, waiting: Waiting | None) -> UrlExplanation:
     pattern = pattern_of(url)
-    said = f"It is in quarantine: pages of the pattern {pattern} gave the same text again and again."
+    sentence = f"It is in quarantine: pages of the pattern {pattern} gave the same text again and again."
     known = {} if waiting is None else {"depth": waiting.kept.depth, "parent": waiting.parent_url}
-    return UrlExplanation(url, UrlState.QUARANTINED, "trap", said, {"pattern": pattern, **known})
+    return UrlExplanation(url, UrlState.QUARANTINED, "trap", sentence, {"pattern": pattern, **known})
 
 
 def _because(crawl: Crawl) -> str:
@@ -220,12 +220,12 @@ def _settled(url: Url, facts: UrlFacts) -> UrlExplanation:
     if state is UrlState.FAILED:
         why = f"{page.error_code}: {page.error_message}" if page.error_code else "no reason is known"
         return UrlExplanation(url, state, page.error_code, f"It failed after {tries} ({why}).", known)
-    said = f"It was fetched at {_at(page.fetched_at)} with status {page.status}, after {tries}."
+    sentence = f"It was fetched at {_at(page.fetched_at)} with status {page.status}, after {tries}."
     if page.redirects and page.answered_at != page.final_url:
-        said += f" It redirects to {page.final_url}, which has a fate of its own."
+        sentence += f" It redirects to {page.final_url}, which has a fate of its own."
     elif page.redirects:
-        said += f" It redirects to {page.final_url}."
-    return UrlExplanation(url, state, page.error_code, said, known)
+        sentence += f" It redirects to {page.final_url}."
+    return UrlExplanation(url, state, page.error_code, sentence, known)
 
 
 def _links(count: int) -> str:

@@ -4,7 +4,7 @@ from enum import IntEnum
 
 
 class Fate(IntEnum):
-    """What became of a URL. The numbers are stored: never reuse or renumber one."""
+    """The fate of a URL. The numbers are stored: never reuse or renumber one."""
 
     OPEN = 0  # waiting, or being fetched
     FETCHED = 1
@@ -34,7 +34,7 @@ class Fate(IntEnum):
 
     @property
     def waits(self) -> bool:
-        """Whether the frontier keeps the URL itself and not only its hash."""
+        """Return whether the frontier keeps the URL itself and not only its hash."""
         return self in WAITING
 
     @property

@@ -10,8 +10,8 @@ from msgspec import Struct, field
 
 from shoal.crawl.frontier.fates import Fate
 from shoal.crawl.frontier.values import FrontierTask
-from shoal.crawl.store import Admission, HostRate
-from shoal.hosts.rate import HostStanding, SlotRequest, SlotsGranted, slots_within
+from shoal.crawl.store import AdmissionChecks, HostRate
+from shoal.hosts.rate import HostState, SlotRequest, SlotsGranted, slots_within
 
 HOSTS_PER_TAKE = 64
 ROUNDS = 3  # how often hosts that have more are asked to make up for hosts that ran dry
@@ -26,7 +26,7 @@ class HostCandidate(Struct, frozen=True):
 
     host: int
     origin: str
-    standing: HostStanding
+    state: HostState
     pages: int = 0  # that it has given to the crawl so far
     claimed_by: str | None = None  # the job of the walker that claimed it
     overdue: float = 0.0  # seconds since its turn came
@@ -49,9 +49,9 @@ def share_hosts(candidates: Sequence[HostCandidate], others: int, walkers: int, 
     share = -(-(len(candidates) + others) // max(1, walkers))
     ours = [one for one in candidates if one.claimed_by == job_id]
     free = [one for one in candidates if one.claimed_by != job_id]
-    room = max(0, share - len(ours))
-    unclaimed = [one for one in free[room:] if one.overdue > UNCLAIMED_SECONDS]
-    return HostShare([*ours[:share], *free[:room], *unclaimed], [one.host for one in ours[share:]])
+    vacant = max(0, share - len(ours))
+    unclaimed = [one for one in free[vacant:] if one.overdue > UNCLAIMED_SECONDS]
+    return HostShare([*ours[:share], *free[:vacant], *unclaimed], [one.host for one in ours[share:]])
 
 
 class HostBatch(Struct, eq=False):
@@ -60,7 +60,7 @@ class HostBatch(Struct, eq=False):
     host: int
     origin: str
     pages: int  # that the host has given to the crawl so far
-    standing: HostStanding
+    state: HostState
     delay: float  # seconds between two requests
     most: int  # URLs that it may give, whatever its slots
     tasks: list[FrontierTask] = field(default_factory=list)
@@ -71,10 +71,10 @@ class HostBatch(Struct, eq=False):
 
     @property
     def free_in(self) -> float:
-        return self.standing.free_in(self.delay)
+        return self.state.free_in(self.delay)
 
     @property
-    def room(self) -> int:
+    def capacity(self) -> int:
         """The number of further URLs for which the host has a slot."""
         return slots_within(self.most, self.free_in, self.delay) - len(self.tasks)
 
@@ -103,11 +103,12 @@ class HostBatch(Struct, eq=False):
         self.tried = min(self.tried, len(self.tasks))
         for place, task in enumerate(self.tasks):
             task.start_in = granted.first_in + place * self.delay
-            task.is_wary = self.standing.is_wary
+            task.is_recovering = self.state.is_recovering
 
     @property
     def is_spent(self) -> bool:
-        """Whether its next turn depends on what still waits there: it ran dry, or may give nothing more."""
+        """Return whether the host's next turn must be computed from its waiting URLs, because it ran dry or reached its
+        limit."""
         return self.is_dry or not (self.most or self.tasks or self.is_awaited)
 
     @property
@@ -126,7 +127,7 @@ class Rotation:
     """
 
     def __init__(
-        self, candidates: Iterable[HostCandidate], rate: HostRate, want: int, admission: Admission | None = None
+        self, candidates: Iterable[HostCandidate], rate: HostRate, want: int, admission: AdmissionChecks | None = None
     ) -> None:
         self._rate = rate
         self._want = want
@@ -135,24 +136,24 @@ class Rotation:
         self.batches = [self._batch(one) for one in sorted(candidates, key=lambda one: one.host)]
 
     def _batch(self, host: HostCandidate) -> HostBatch:
-        standing = host.standing
-        delay, most = self._rate.delay_at(standing), self._want
-        if standing.is_wary or (self._rate.probe and not standing.robots_known):
+        state = host.state
+        delay, most = self._rate.delay_at(state), self._want
+        if state.is_recovering or (self._rate.probe and not state.robots_known):
             most = 1
         elif delay and self._admission is not None and not self._admission.knows(host.origin):
             most = 1  # its robots.txt may forbid the others, and their slots would be lost
-        return HostBatch(host.host, host.origin, host.pages, standing, delay, most)
+        return HostBatch(host.host, host.origin, host.pages, state, delay, most)
 
     @property
     def needs_in_flight(self) -> bool:
-        """Whether `limit` has to know what is in flight at each host."""
-        return self._rate.per_host is not None or any(batch.standing.is_wary for batch in self.batches)
+        """Return whether `limit` needs the URLs in flight of each host."""
+        return self._rate.per_host is not None or any(batch.state.is_recovering for batch in self.batches)
 
     def limit(self, in_flight: Mapping[int, int]) -> list[HostBatch]:
         """Apply the limits of hosts, given how many URLs of each are in flight; return those to be closed because they
         have given all the pages they may. A wary host gets one URL at a time."""
         for batch in self.batches:
-            if batch.standing.is_wary and batch.host in in_flight:
+            if batch.state.is_recovering and batch.host in in_flight:
                 batch.most, batch.is_awaited = 0, True
         if self._rate.per_host is None:
             return []
@@ -165,11 +166,11 @@ class Rotation:
         return to_close
 
     def shares(self) -> list[tuple[HostBatch, int]]:
-        """How many URLs to ask of each host that may have more: equal parts, no more than it has slots for."""
+        """Return how many URLs to take from each host that may have more: equal parts, limited by its slots."""
         want = self._want - sum(len(batch.tasks) for batch in self.batches)
-        able = [batch for batch in self.batches if not batch.is_dry and batch.room > 0]
+        able = [batch for batch in self.batches if not batch.is_dry and batch.capacity > 0]
         parts = [want // len(able) + (place < want % len(able)) for place in range(len(able))]
-        return [(batch, min(part, batch.room)) for batch, part in zip(able, parts, strict=True) if part]
+        return [(batch, min(part, batch.capacity)) for batch, part in zip(able, parts, strict=True) if part]
 
     @property
     def has_rounds(self) -> bool:

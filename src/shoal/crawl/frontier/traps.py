@@ -41,7 +41,7 @@ def pattern_of(url: Url) -> str:
 
 
 class TrapWatch:
-    """What one walker knows about the patterns of its crawl."""
+    """Watches the URL patterns of a crawl for traps, within one walker."""
 
     def __init__(self) -> None:
         self._texts: dict[str, set[int]] = {}

@@ -13,7 +13,7 @@ from shoal.crawl.crawl import Counts, Crawl
 from shoal.crawl.frontier.fates import Fate
 from shoal.crawl.frontier.traps import TrapState
 from shoal.fetch.redirect_chain import RedirectChain
-from shoal.hosts.throttle import HostNews
+from shoal.hosts.throttle import HostUpdate
 from shoal.pages.page import NOT_MODIFIED, Page
 from shoal.pages.response_counts import count_responses
 from shoal.queue.job import Fence
@@ -23,7 +23,7 @@ CRASHES_ALONE = 3  # after that many more, alone in flight, the URL fails
 
 
 class UrlKind(IntEnum):
-    """What a URL is asked for. Numbers are stored: never reuse or renumber one."""
+    """The purpose of a URL: page or sitemap. The numbers are stored: never reuse or renumber one."""
 
     PAGE = 0
     SITEMAP = 1  # its links open; its depth counts the indexes that led to it
@@ -77,7 +77,7 @@ class FrontierTask(Struct):
     start_in: float = 0.0  # seconds from the take to this URL's slot at its host
     etag: str | None = None  # of the earlier crawl's page, for a conditional request
     last_modified: str | None = None
-    is_wary: bool = False  # its host was held, and this answer decides whether it gets more requests
+    is_recovering: bool = False  # its host was held, and this answer decides whether it gets more requests
     target: Url | None = None  # where its redirects have led so far; `host` is the host of this URL
     chain: RedirectChain | None = None  # the redirects that led there
     verdict: Fate | None = None  # set if it is not to be fetched; then it has no slot
@@ -93,7 +93,8 @@ class FrontierTask(Struct):
 
     @property
     def is_suspect(self) -> bool:
-        """Whether it was in flight when workers died. It is fetched alone until it is clear whether it kills them."""
+        """Return whether the URL was in flight when workers died. It is fetched alone until it is clear whether it
+        kills them."""
         return self.crashes >= SUSPECT_FROM
 
     @property
@@ -132,7 +133,7 @@ class RedirectTarget(Struct, frozen=True):
 
 
 class Settled(Struct):
-    """What became of a taken URL. One to be retried is OPEN and waits for at least `retry_in` microseconds; one that
+    """The outcome of a taken URL. One to be retried is OPEN and waits for at least `retry_in` microseconds; one that
     was not fetched (`untried`) keeps its place and counts no attempt. A redirect (`onward`) is FETCHED if it ended and
     OPEN if it goes on, as the commit decides."""
 
@@ -151,12 +152,14 @@ class Settled(Struct):
 
     @property
     def is_unchanged(self) -> bool:
-        """Whether the server answered a conditional request with 304. A 304 to any other request does not count."""
+        """Return whether the server answered a conditional request with 304. A 304 to any other request does not
+        count."""
         return self.page is not None and self.page.status == NOT_MODIFIED and self.task.is_conditional
 
 
 class FrontierChange(Struct, kw_only=True):
-    """What a call changed in the frontier. Whoever calls adds it to the crawl's counters in the same transaction."""
+    """The changes that a call made to the frontier. The caller adds them to the crawl's counters in the same
+    transaction."""
 
     opened: int = 0
     settled: int = 0
@@ -168,20 +171,20 @@ class FrontierChange(Struct, kw_only=True):
 
 
 class Added(FrontierChange, kw_only=True):
-    """What became of URLs that were added."""
+    """The outcome of adding URLs."""
 
     new: int = 0  # URLs that were not known, skipped ones included
 
 
 class Taken(FrontierChange, kw_only=True):
-    """What a take gave, and what it closed because a host has given all the pages it may."""
+    """The result of a take: the URLs taken, and those closed because their host has reached its page limit."""
 
     tasks: list[FrontierTask] = field(default_factory=list)
 
 
 class Settlement(FrontierChange, kw_only=True):
-    """What a walker's batch came to. `closed`: the URLs that were still the walker's and that this commit closed; their
-    pages and sitemap records are to be stored beside it."""
+    """The result of settling a walker's batch. `closed`: the URLs that were still the walker's and that this commit
+    closed; their pages and sitemap records are to be stored beside it."""
 
     closed: list[Settled] = field(default_factory=list)
 
@@ -196,7 +199,7 @@ class Settlement(FrontierChange, kw_only=True):
         return [((done.task.key, done.task.chk), done.sitemap) for done in self.closed if done.sitemap is not None]
 
     def counts(self, walked: int = 0) -> Counts:
-        """What the crawl's counters go up by; `walked`: microseconds of work."""
+        """Return the increments of the crawl's counters; `walked`: microseconds of work."""
         pages = [done.page for done in self.closed if done.page is not None]
         return Counts(
             opened=self.opened,
@@ -214,7 +217,7 @@ class Settlement(FrontierChange, kw_only=True):
 
 
 class Control(Enum):
-    """What walkers are to do next, in the answer of every commit."""
+    """The instruction to walkers in the result of every commit: continue, pause or stop."""
 
     GO = "go"
     PAUSE = "pause"
@@ -229,7 +232,7 @@ class WalkerBatch(Struct):
     traps: dict[str, Url] = field(default_factory=dict)  # patterns that became traps, each with a sample URL
     walked: int = 0  # microseconds of work since the last batch
     skipped: list[SkippedUrl] = field(default_factory=list)
-    hosts: dict[int, HostNews] = field(default_factory=dict)  # news about hosts: holds, delays, latency
+    hosts: dict[int, HostUpdate] = field(default_factory=dict)  # what was learned about hosts: holds, delays, latency
     unchanged: list[Settled] = field(default_factory=list)  # 304s whose facts the earlier crawl still has to give
 
     @property
@@ -239,7 +242,7 @@ class WalkerBatch(Struct):
 
     @property
     def has_tries(self) -> bool:
-        """Whether any settled URL was really tried."""
+        """Return whether any of the settled URLs was actually fetched."""
         return any(not done.untried for done in self.settled)
 
     def __bool__(self) -> bool:
@@ -259,7 +262,7 @@ class Turn(Struct):
     holds: dict[int, float] = field(default_factory=dict)  # seconds for which hosts of the batch are held
     wait_seconds: float | None = None  # None if it was not asked for
     drained: bool = False
-    is_told: bool = False  # whether the walker's news is in the journal
+    is_journaled: bool = False  # whether the journal entries were written
     found: int | None = None  # URLs found, if that was written to the journal
     finished: int | None = None  # the depth that is finished, if it was asked for
     changed: Crawl | None = None  # the crawl with its new options, if they changed; then nothing was taken

@@ -7,7 +7,7 @@ from shoal.base.text import plural
 from shoal.crawl.crawl import Counts, Crawl
 from shoal.crawl.journal.entry import JournalEntry, JournalLevel
 from shoal.crawl.states import CrawlMove, CrawlState
-from shoal.hosts.throttle import HostNews
+from shoal.hosts.throttle import HostUpdate
 from shoal.pages import response_counts
 from shoal.queue.states import GrantEnd, JobState, Move
 
@@ -55,13 +55,13 @@ def moved(crawl: Crawl, move: CrawlMove, counts: Counts | None) -> JournalEntry:
     if counts is not None:
         facts |= {"pages": counts.pages, "errors": counts.errors, "responses": counts.responses}
         facts |= {"bytes": counts.bytes, "queued": counts.queued}
-        message += f": {told(counts)}, {sum(counts.skipped.values()):,} skipped"
+        message += f": {counts_text(counts)}, {sum(counts.skipped.values()):,} skipped"
     if move.reason is not None:
         message += f" ({in_words(move.reason)})"
     return JournalEntry(f"crawl_{move.to}", message, _LEVELS.get(move.to, JournalLevel.INFO), facts)
 
 
-def told(counts: Counts) -> str:
+def counts_text(counts: Counts) -> str:
     """Describe pages and errors, with the response classes unless all were 2xx."""
     answers = response_counts.in_words(counts.responses)
     shown = f" ({answers})" if counts.responses["2xx"] != sum(counts.responses.values()) else ""
@@ -154,10 +154,10 @@ def depths_finished(before: int, upto: int) -> list[JournalEntry]:
     ]
 
 
-def held(news: HostNews, seconds: float) -> JournalEntry:
-    words = f"{news.origin} answered {news.answered}: not asked for {seconds:.1f} s"
+def held(update: HostUpdate, seconds: float) -> JournalEntry:
+    words = f"{update.origin} answered {update.answered}: not asked for {seconds:.1f} s"
     return JournalEntry(
-        "host_held", words, JournalLevel.WARNING, {"host": news.origin, "status": news.answered, "seconds": seconds}
+        "host_held", words, JournalLevel.WARNING, {"host": update.origin, "status": update.answered, "seconds": seconds}
     )
 
 

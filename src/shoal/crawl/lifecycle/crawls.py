@@ -118,11 +118,11 @@ class Crawls:
         self.journal = journal
         self._settings = settings or CrawlSettings()
         self._proxies = proxies or Proxies()
-        self._sequel: Callable[[], OnCompleted] | None = None
+        self._on_completed: Callable[[], OnCompleted] | None = None
 
-    def followed_by(self, sequel: Callable[[], OnCompleted]) -> None:
+    def followed_by(self, on_completed: Callable[[], OnCompleted]) -> None:
         """Set the hook that is called for completed crawls that ask for an analysis."""
-        self._sequel = sequel
+        self._on_completed = on_completed
 
     async def submit(
         self,
@@ -367,12 +367,12 @@ class Crawls:
         return await self._quiet(crawl_id, "be paused", states.ask_to_pause(reason), states.pause(reason))
 
     async def stop(
-        self, crawl_id: str, reason: str = "asked", *, force: bool = False, noting: AuditHook = no_audit
+        self, crawl_id: str, reason: str = "asked", *, force: bool = False, audit: AuditHook = no_audit
     ) -> CrawlState:
         """End a crawl permanently. `force`: workers kill walkers that have not left after a grace period, even if they
         were asked to leave before."""
         ask, now = states.ask_to_stop(reason), states.stop(reason)
-        return await self._quiet(crawl_id, "be stopped", ask, now, force=force, noting=noting)
+        return await self._quiet(crawl_id, "be stopped", ask, now, force=force, audit=audit)
 
     async def traps(self, crawl_id: str) -> list[Trap]:
         """Return every pattern that was ever quarantined, with its number of URLs and a sample URL."""
@@ -406,7 +406,7 @@ class Crawls:
         crawl = await self._locked(tx, crawl_id)
         if crawl.state is not CrawlState.QUEUED:
             return [messages.taken_up(job_id)]
-        await self._set_state(tx, crawl_id, states.run(), is_told=crawl.started_at is None)
+        await self._set_state(tx, crawl_id, states.run(), with_event=crawl.started_at is None)
         self._emit_on_commit(tx, crawl_id, states.run())
         return [messages.moved(crawl, states.run(), None)]
 
@@ -422,7 +422,7 @@ class Crawls:
             await self._put_back(tx, crawl, Fence(move.job_id, move.epoch))
         verdict = await self._verdict(tx, crawl, move)
         line = messages.walker_moved(move)
-        if verdict is None and await self._is_first_to_leave(tx, crawl, move):
+        if verdict is None and await self._is_first_to_finish(tx, crawl, move):
             line = messages.limit_reached(move)
         await self.journal.write(tx, crawl.number, [] if line is None else [line])
         if verdict is not None:
@@ -431,11 +431,11 @@ class Crawls:
         if verdict is not None or crawl.state not in LIVE or move.reason in BUDGETS:
             await self._queue.cancel_waiting(tx, run_id, (verdict.to if verdict else crawl.state).value)
 
-    async def _put_back(self, tx: Tx, crawl: Crawl, holder: Fence) -> None:
+    async def _put_back(self, tx: Tx, crawl: Crawl, fence: Fence) -> None:
         """Put the URLs of a walker whose job was released, e.g. because the store was unavailable or full, back into
         the frontier. They were not in flight during a crash, so they do not become suspects."""
-        if await self._frontier.holds(tx, crawl.number, holder):
-            await self._frontier.release(tx, crawl.number, holder)
+        if await self._frontier.holds(tx, crawl.number, fence):
+            await self._frontier.release(tx, crawl.number, fence)
 
     async def was_idle(self, tx: Tx, run_id: str, lost: LostJob) -> bool:
         """Return whether the lost walker held no URL, so that its loss does not count. The exception is a walker that
@@ -450,11 +450,11 @@ class Crawls:
 
     async def _follow(self, tx: Tx, crawl: Crawl, verdict: CrawlMove, job_id: JobId) -> None:
         """Call the completion hook for a completed crawl. It needs workers, so local crawls do not have it."""
-        if self._sequel is None or verdict.to is not CrawlState.COMPLETED or not crawl.config.analyze:
+        if self._on_completed is None or verdict.to is not CrawlState.COMPLETED or not crawl.config.analyze:
             return
         job = await self._queue.job(tx, job_id)
         if job is not None and not is_local(job.lane):
-            await self._sequel().begin(tx, crawl.number, crawl.id, crawl.project, crawl.priority)
+            await self._on_completed().begin(tx, crawl.number, crawl.id, crawl.project, crawl.priority)
 
     async def _verdict(self, tx: Tx, crawl: Crawl, move: Move) -> CrawlMove | None:
         if crawl.state not in LIVE:
@@ -479,7 +479,7 @@ class Crawls:
         left = await self._left_for_a_budget(tx, crawl) if crawl.config.has_budget else []
         return left[0].state_reason if left else None
 
-    async def _is_first_to_leave(self, tx: Tx, crawl: Crawl, move: Move) -> bool:
+    async def _is_first_to_finish(self, tx: Tx, crawl: Crawl, move: Move) -> bool:
         """Return whether this walker is the first to leave because of a spent budget."""
         return move.reason in BUDGETS and len(await self._left_for_a_budget(tx, crawl)) == 1
 
@@ -491,12 +491,12 @@ class Crawls:
     async def _quiet(
         self,
         crawl_id: str,
-        wish: str,
+        action: str,
         ask: CrawlMove,
         now: CrawlMove,
         *,
         force: bool = False,
-        noting: AuditHook = no_audit,
+        audit: AuditHook = no_audit,
     ) -> CrawlState:
         """Pause or stop: at once if the crawl has no walker, else by asking its walkers."""
 
@@ -505,7 +505,7 @@ class Crawls:
             killed = await self._queue.kill_run(tx, crawl_id) if force else 0
             if killed:
                 await self.journal.write(tx, crawl.number, [messages.forced(self._queue.settings.force_grace)])
-            await noting(tx, crawl_id)
+            await audit(tx, crawl_id)
             if crawl.state in (ask.to, now.to):
                 return
             # Cancel waiting jobs first, so that no worker can lease one while we count the walkers.
@@ -514,19 +514,19 @@ class Crawls:
             if locked and crawl.state is CrawlState.QUEUED:
                 await self._set_state(tx, crawl_id, states.run())  # leased but not started: it has a walker to ask
             if not await self._move(tx, crawl, ask if locked else now):
-                raise _conflict(crawl, wish)
+                raise _conflict(crawl, action)
 
         await self._database.run(commit)
         return (await self.get(crawl_id)).crawl.state
 
-    async def _enqueue(self, crawl_id: str, sources: set[CrawlState], wish: str, *, here: bool = False) -> CrawlState:
+    async def _enqueue(self, crawl_id: str, sources: set[CrawlState], action: str, *, here: bool = False) -> CrawlState:
         seen = await self.get(crawl_id)
         jobs = self._walkers(seen.crawl.id, seen.crawl.config, here)
 
         async def commit(tx: Tx) -> None:
             crawl = await self._locked(tx, crawl_id)
             if crawl.state not in sources or not await self._move(tx, crawl, states.queue()):
-                raise _conflict(crawl, wish)
+                raise _conflict(crawl, action)
             await self._queue.enqueue_in(tx, jobs)
 
         await self._database.run(commit)
@@ -551,10 +551,10 @@ class Crawls:
         await self.journal.write(tx, crawl.number, lines)
         return True
 
-    async def _set_state(self, tx: Tx, crawl_id: str, move: CrawlMove, *, is_told: bool = True) -> bool:
-        """Change the state and append its event, unless `is_told` is False: a crawl has one start event."""
+    async def _set_state(self, tx: Tx, crawl_id: str, move: CrawlMove, *, with_event: bool = True) -> bool:
+        """Change the state and append its event, unless `with_event` is False: a crawl has one start event."""
         moved = await self.store.move(tx, crawl_id, move)
-        if moved and is_told and move.to in EVENTS:
+        if moved and with_event and move.to in EVENTS:
             await self._outbox.append(
                 tx, Event(EVENTS[move.to], crawl_id, {"crawl_id": crawl_id, "reason": move.reason})
             )
@@ -600,8 +600,8 @@ def _end_of(counts: Counts) -> CrawlMove:
     return states.complete("drained") if counts.pages else states.fail(NO_PAGE)
 
 
-def _conflict(crawl: Crawl, wish: str) -> StateConflict:
-    return StateConflict("crawl", crawl.id, crawl.state, wish, INSTEAD.get(crawl.state))
+def _conflict(crawl: Crawl, action: str) -> StateConflict:
+    return StateConflict("crawl", crawl.id, crawl.state, action, INSTEAD.get(crawl.state))
 
 
 INSTEAD = {

@@ -18,7 +18,7 @@ from shoal.pages.response_counts import count_responses
 
 Words = Annotated[list[Annotated[str, Meta(min_length=1, max_length=50)]], Meta(max_length=100)]
 Pattern = Annotated[str, Meta(min_length=1, max_length=1000)]
-MOST_TOLD = 3  # seeds named in an error message
+MAX_LISTED = 3  # seeds named in an error message
 _STATUS = re.compile(r"[45](\d\d|xx)|error")
 
 
@@ -79,9 +79,9 @@ class FailedSeed:
 
 def in_words(failed: Sequence[FailedSeed]) -> str:
     """Describe why no seed returned a page: the first few, and how many more there are."""
-    said = [seed.words() for seed in failed[:MOST_TOLD]]
-    more = len(failed) - len(said)
-    return "; ".join([*said, *([f"and {more:,} more"] if more else [])])
+    listed = [seed.words() for seed in failed[:MAX_LISTED]]
+    more = len(failed) - len(listed)
+    return "; ".join([*listed, *([f"and {more:,} more"] if more else [])])
 
 
 def known_statuses(words: list[str]) -> list[str]:
@@ -98,7 +98,7 @@ def known_errors(words: list[str]) -> list[str]:
     return words
 
 
-def one_that_is_quick(pattern: str | None) -> str | None:
+def check_pattern(pattern: str | None) -> str | None:
     """Return the pattern; raise if it could run for long, since a controller matches it against every failed URL."""
     if pattern is not None:
         from shoal.extract.selectors import check_regex  # few crawls are retried by a pattern
@@ -120,7 +120,7 @@ class FailedUrls(Form, frozen=True, kw_only=True, forbid_unknown_fields=True):
     checks: ClassVar[Mapping[str, Check]] = {
         "status": known_statuses,
         "error": known_errors,
-        "like": one_that_is_quick,
+        "like": check_pattern,
     }
 
     def __contains__(self, page: FailedPage) -> bool:

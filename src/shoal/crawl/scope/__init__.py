@@ -1,1 +1,1 @@
-"""Which URLs belong to a crawl: scope rules, seeds, sitemap guesses."""
+"""The scope of a crawl: scope rules, seeds, sitemap guesses."""

@@ -1,4 +1,4 @@
-"""Which URLs belong to a crawl. Pure: a URL and its depth go in, a fate comes out."""
+"""The scope of a crawl: decides which URLs belong to it. Pure functions from a URL and its depth to a fate."""
 
 from collections.abc import Iterable
 
@@ -41,7 +41,7 @@ class CrawlScope:
             return registrable_domain(hostname(url)) in self._domains
         return url.startswith(self._starts)
 
-    def insides(self, urls: Iterable[Url]) -> list[bool]:
+    def inside_flags(self, urls: Iterable[Url]) -> list[bool]:
         """Return for each URL whether it is in scope. Batched because a page has about sixty links."""
         if self._kind == "domain":
             return [self.inside(url) for url in urls]

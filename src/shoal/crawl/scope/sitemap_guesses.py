@@ -1,4 +1,4 @@
-"""Where to look for the sitemaps of a crawl. `sitemap_reader` reads them.
+"""Locations at which to look for the sitemaps of a crawl. `sitemap_reader` reads them.
 
 Each host of a seed, and each host a seed redirects to, is asked for `/sitemap.xml` and for those its robots.txt names.
 Sitemaps are URLs of the frontier, of their own kind, so a crash loses none of them. Those of an index wait behind the
@@ -24,7 +24,9 @@ def wants_sitemaps(config: CrawlConfig) -> bool:
 
 def guesses(urls: Iterable[Url], key_seed: int) -> list[NewUrl]:
     """Return the default sitemap URLs of the hosts of these URLs."""
-    return [new_sitemap(Url(home + GUESS), FIRST_DEPTH, key_seed) for home in dict.fromkeys(map(origin, urls))]
+    return [
+        new_sitemap(Url(host_origin + GUESS), FIRST_DEPTH, key_seed) for host_origin in dict.fromkeys(map(origin, urls))
+    ]
 
 
 def is_first_guess(sitemap: FrontierTask | NewUrl) -> bool:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from shoal.base.clock import Clock
-from shoal.base.disk import NO_ROOM, make_private, open_private, sync_folder, try_room
+from shoal.base.disk import NO_SPACE, make_private, open_private, sync_folder, try_write
 from shoal.base.errors import BadConfig, BodiesUnavailable, NotFound, ShoalError, StorageFull
 from shoal.pages.bodies import BodyLocation
 from shoal.store.bodies.file_names import folder_of, is_safe, new_file
@@ -34,9 +34,9 @@ class FolderBodies:
     async def forget(self, crawl_id: str) -> None:
         await asyncio.to_thread(self._forget, self._root / folder_of(crawl_id))
 
-    async def check_room(self) -> None:
+    async def check_space(self) -> None:
         try:
-            await asyncio.to_thread(try_room, self._root)
+            await asyncio.to_thread(try_write, self._root)
         except OSError as error:
             raise _translated(self._root, error) from error
 
@@ -126,7 +126,7 @@ class FolderWriter:
 
 
 def _translated(place: Path, error: OSError) -> ShoalError:
-    if error.errno in NO_ROOM:
+    if error.errno in NO_SPACE:
         return StorageFull(str(place), "bodies")
     why = error.strerror or type(error).__name__
     if error.errno in NO_WAY:

@@ -59,7 +59,7 @@ class S3Bodies:
             for key in keys:
                 self._expect(await self._ask("DELETE", key), *_REMOVED)
 
-    async def check_room(self) -> None:
+    async def check_space(self) -> None:
         probe = f".room-{secrets.token_hex(8)}"
         await self.put(probe, b"room")
         self._expect(await self._ask("DELETE", self._key(probe)), *_REMOVED)

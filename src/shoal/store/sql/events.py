@@ -29,17 +29,19 @@ class SqlEvents:
     async def after(self, tx: Tx, sequence: int, limit: int) -> list[EventReceipt]:
         heads = readable(await tx.all("sizes_of_events", sequence=sequence, limit=limit))
         last = heads[-1]["sequence"] if heads else sequence
-        return [_told(row) for row in await tx.all("events_until", sequence=sequence, last=last)] if heads else []
+        return [_event(row) for row in await tx.all("events_until", sequence=sequence, last=last)] if heads else []
 
     async def heads(self, tx: Tx, sequence: int, limit: int) -> list[tuple[int, str]]:
-        return [(row["sequence"], row["type"]) for row in await tx.all("heads_after", sequence=sequence, limit=limit)]
+        return [
+            (row["sequence"], row["type"]) for row in await tx.all("event_types_after", sequence=sequence, limit=limit)
+        ]
 
     async def find(self, tx: Tx, event_id: str) -> EventReceipt | None:
         row = await tx.one("event", id=event_id)
-        return None if row is None else _told(row)
+        return None if row is None else _event(row)
 
     async def between(self, tx: Tx, after: tuple[int, int], until: int, limit: int) -> list[tuple[int, int, str]]:
-        rows = await tx.all("heads_between", since=after[0], sequence=after[1], until=until, limit=limit)
+        rows = await tx.all("event_types_between", since=after[0], sequence=after[1], until=until, limit=limit)
         return [(row["created_at"], row["sequence"], row["type"]) for row in rows]
 
     async def last(self, tx: Tx) -> int:
@@ -112,15 +114,17 @@ class SqlWebhooks:
         return [row["id"] for row in await tx.all("due_webhooks")]
 
     async def take(
-        self, tx: Tx, webhook_id: str, limit: int, patience: timedelta
+        self, tx: Tx, webhook_id: str, limit: int, reserved_for: timedelta
     ) -> list[tuple[Delivery, EventReceipt]]:
         rows = readable(await tx.all("due_deliveries", webhook=webhook_id, limit=limit))
         if not rows:
             return []
-        taken = [{"webhook": webhook_id, "sequence": row["sequence"], "patience": span(patience)} for row in rows]
+        taken = [
+            {"webhook": webhook_id, "sequence": row["sequence"], "reserved_for": span(reserved_for)} for row in rows
+        ]
         await tx.many("try_delivery", taken)
         numbers = [row["sequence"] for row in rows]
-        events = {row["sequence"]: _told(row) for row in await tx.all("numbered_events", sequences=numbers)}
+        events = {row["sequence"]: _event(row) for row in await tx.all("numbered_events", sequences=numbers)}
         return [(_delivery(row), events[row["sequence"]]) for row in rows]
 
     async def give_back(self, tx: Tx, deliveries: Sequence[Delivery]) -> None:
@@ -158,7 +162,7 @@ class SqlWebhooks:
         return {"waiting": waiting, "dead": await tx.value("dead_deliveries", webhook=webhook_id)}
 
 
-def _told(row: Any) -> EventReceipt:
+def _event(row: Any) -> EventReceipt:
     return EventReceipt(**{name: row[name] for name in EventReceipt.__slots__})
 
 

@@ -24,7 +24,7 @@ from shoal.crawl.frontier.values import (
     WalkerBatch,
     key_of,
 )
-from shoal.crawl.store import Admission, HostRate
+from shoal.crawl.store import AdmissionChecks, HostRate
 from shoal.hosts.rate import HeldHost
 from shoal.hosts.store import HostStore
 from shoal.queue.job import Fence
@@ -69,7 +69,7 @@ class SqlFrontier:
         want: int,
         in_flight: int,
         rate: HostRate,
-        admission: Admission | None = None,
+        admission: AdmissionChecks | None = None,
     ) -> Taken:
         if want <= 0:
             return Taken()
@@ -92,7 +92,7 @@ class SqlFrontier:
         leaving = await self._hosts_of(tx, crawl, fence) if leaves else []
         settled = (done.task.host for done in batch.settled)
         await self._lock_hosts(tx, crawl, [*numbers.values(), *settled, *leaving])
-        claims = await self._lead_on(tx, crawl, fence, redirects, numbers) if redirects else Claims()
+        claims = await self._move_redirected(tx, crawl, fence, redirects, numbers) if redirects else Claims()
         closed, skipped = await self._close(tx, crawl, fence, batch.settled)
         added, woken = await self._add(tx, crawl, waiting, batch.skipped + _skipped(batch.found), numbers)
         skips = added.skips
@@ -101,7 +101,7 @@ class SqlFrontier:
         skips.subtract(claims.reopened)
         onward = [done.onward.url for done in redirects if done.onward is not None and done.fate is Fate.OPEN]
         woken.update(numbers[origin(url)] for url in onward)
-        answered = (done.task.host for done in batch.settled if done.task.is_wary)
+        answered = (done.task.host for done in batch.settled if done.task.is_recovering)
         await self._wake(tx, crawl, [*woken, *answered, *(row["host"] for row in put_back)])
         return Settlement(
             closed=closed,
@@ -125,25 +125,25 @@ class SqlFrontier:
     async def free(self, tx: Tx, crawl: int, pattern: str) -> int | None:
         if not await tx.execute("free_trap", crawl=crawl, pattern=pattern):
             return None
-        home = origin(Url(pattern))
-        host = (await self._hosts.numbers(tx, [home]))[home]
+        host_origin = origin(Url(pattern))
+        host = (await self._hosts.numbers(tx, [host_origin]))[host_origin]
         await self._lock_hosts(tx, crawl, [host])
         rows = await tx.all("quarantined_at_host", crawl=crawl, host=host)
-        ours = [row for row in rows if pattern_of(Url(home + row["path"])) == pattern]
+        ours = [row for row in rows if pattern_of(Url(host_origin + row["path"])) == pattern]
         await tx.many("free_urls", [(crawl, row["seq"]) for row in ours])
         seed = await tx.value("key_seed", crawl=crawl)
-        keys = [key_of(Url(home + row["path"]), seed, KINDS[row["kind"]]) for row in ours]
+        keys = [key_of(Url(host_origin + row["path"]), seed, KINDS[row["kind"]]) for row in ours]
         await tx.many("set_fates", sorted((*key, crawl, int(Fate.OPEN)) for key in keys))
         await self._wake(tx, crawl, [host] if ours else [])
         return len(ours)
 
     async def reopen(self, tx: Tx, crawl: int, urls: list[NewUrl], answered: list[Url]) -> FrontierChange:
-        homes = [origin(url) for url in answered]
-        numbers = await self._hosts.numbers(tx, sorted({*homes, *(origin(url.url) for url in urls)}))
+        origins = [origin(url) for url in answered]
+        numbers = await self._hosts.numbers(tx, sorted({*origins, *(origin(url.url) for url in urls)}))
         await self._lock_hosts(tx, crawl, numbers.values())
         await tx.many("set_fates", sorted((url.key, url.chk, crawl, int(Fate.OPEN)) for url in urls))
         hosts = await self._line_up(tx, crawl, urls, numbers)
-        given = Counter(numbers[home] for home in homes)
+        given = Counter(numbers[host_origin] for host_origin in origins)
         await tx.many("count_host_pages", [(crawl, host, -pages) for host, pages in sorted(given.items())])
         await self._wake(tx, crawl, hosts)
         return FrontierChange(opened=len(urls))
@@ -162,9 +162,9 @@ class SqlFrontier:
         rows = await tx.all("lost_urls", crawl=crawl)
         held = Counter((row["job_id"], row["epoch"]) for row in rows)
         lost = [
-            (crawl, *holder, row["seq"], _crashes(row["crashes"], alone=held[holder] == 1))
+            (crawl, *fence, row["seq"], _crashes(row["crashes"], alone=held[fence] == 1))
             for row in rows
-            for holder in [(row["job_id"], row["epoch"])]
+            for fence in [(row["job_id"], row["epoch"])]
         ]
         await tx.many("put_back_lost", lost)
         await self._wake(tx, crawl, (row["host"] for row in rows))
@@ -215,8 +215,11 @@ class SqlFrontier:
         untried, touched = [], []
         places = await self._places.behind(tx, [url.depth for url in urls])
         for new, place in zip(urls, places, strict=True):
-            home = origin(new.url)
-            where, what = (crawl, numbers[home], place), (new.parent_key, int(new.kind), new.url[len(home) :])
+            host_origin = origin(new.url)
+            where, what = (
+                (crawl, numbers[host_origin], place),
+                (new.parent_key, int(new.kind), new.url[len(host_origin) :]),
+            )
             if new.fate is Fate.OPEN:
                 untried.append((*where, *what))
             else:
@@ -249,12 +252,12 @@ class SqlFrontier:
 
     async def _prepare_targets(self, tx: Tx, crawl: int, redirects: list[Settled]) -> dict[str, int]:
         """Return the numbers of the hosts that redirects lead to, after giving each a row that can be locked."""
-        homes = sorted({origin(done.onward.url) for done in redirects if done.onward is not None})
-        numbers = await self._hosts.numbers(tx, homes)
+        origins = sorted({origin(done.onward.url) for done in redirects if done.onward is not None})
+        numbers = await self._hosts.numbers(tx, origins)
         await tx.many("prepare_hosts", sorted((crawl, host) for host in numbers.values()))
         return numbers
 
-    async def _lead_on(
+    async def _move_redirected(
         self, tx: Tx, crawl: int, fence: Fence, redirects: list[Settled], numbers: dict[str, int]
     ) -> Claims:
         """Queue redirects at their target hosts and claim the targets. A redirect whose target another URL has
@@ -272,10 +275,10 @@ class SqlFrontier:
             if onward.is_new and task.seq not in claims.places:
                 done.fate, done.page = Fate.FETCHED, onward.page
                 continue
-            home = origin(onward.url)
-            place = numbers[home], onward.url[len(home) :]
+            host_origin = origin(onward.url)
+            place = numbers[host_origin], onward.url[len(host_origin) :]
             leading.append((crawl, fence.job_id, fence.epoch, task.seq, *place, task.url, encode(onward.chain)))
-        await tx.batch("lead_on", leading)
+        await tx.batch("move_to_redirect_target", leading)
         return claims
 
     async def _claim(self, tx: Tx, crawl: int, redirects: list[Settled], numbers: dict[str, int]) -> Claims:

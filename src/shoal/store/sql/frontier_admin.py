@@ -145,15 +145,15 @@ class SqlFrontierAdmin:
 
     async def keep_pages_of(self, tx: Tx, crawl: int, pages: dict[str, int]) -> None:
         numbers = await self._hosts.numbers(tx, sorted(pages))
-        counted = sorted((numbers[home], count) for home, count in pages.items())
+        counted = sorted((numbers[host_origin], count) for host_origin, count in pages.items())
         rows = [{"crawl": crawl, "host": host, "pages": count} for host, count in counted]
         await tx.many("keep_host_pages", rows)
 
     async def keep_counts(self, tx: Tx, crawl: int, counts: Counts) -> None:
         await add_counts(tx, crawl, OUTSIDE, counts)
 
-    async def admit(self, tx: Tx, crawl: int, standing: FrontierPosition) -> bool:
-        values = {name: getattr(standing, name) for name in FrontierPosition.__slots__}
+    async def admit(self, tx: Tx, crawl: int, position: FrontierPosition) -> bool:
+        values = {name: getattr(position, name) for name in FrontierPosition.__slots__}
         return await tx.execute("admit_crawl", crawl=crawl, loading=LOADING, **values) == 1
 
     async def forget(self, tx: Tx, crawl: int, limit: int) -> int:
@@ -179,8 +179,8 @@ class SqlFrontierAdmin:
         await tx.execute("drop_crawl", number=crawl.number)
         return 0
 
-    async def unclaim(self, tx: Tx, crawl: int, holder: Fence) -> None:
-        await tx.execute("free_host_claims", crawl=crawl, job_id=holder.job_id, epoch=holder.epoch)
+    async def unclaim(self, tx: Tx, crawl: int, fence: Fence) -> None:
+        await tx.execute("free_host_claims", crawl=crawl, job_id=fence.job_id, epoch=fence.epoch)
 
     async def _facts(self, tx: Tx, crawl: int, url: Url, kind: UrlKind, key: Key) -> UrlFacts | None:
         fate = await tx.value("fate_of", crawl=crawl, key=key[0], chk=key[1])
@@ -190,9 +190,15 @@ class SqlFrontierAdmin:
         return UrlFacts(Fate(fate), waiting, await self._page(tx, crawl, key), await self.sitemap(tx, crawl, key))
 
     async def _kept(self, tx: Tx, crawl: int, url: Url, kind: UrlKind) -> Waiting | None:
-        home = origin(url)
-        numbers = {row["origin"]: row["number"] for row in await tx.all("host_numbers", origins=[home])}
-        place = {"crawl": crawl, "host": numbers.get(home, 0), "path": url[len(home) :], "kind": int(kind), "url": url}
+        host_origin = origin(url)
+        numbers = {row["origin"]: row["number"] for row in await tx.all("host_numbers", origins=[host_origin])}
+        place = {
+            "crawl": crawl,
+            "host": numbers.get(host_origin, 0),
+            "path": url[len(host_origin) :],
+            "kind": int(kind),
+            "url": url,
+        }
         row = await tx.one("kept_url", **place)
         return None if row is None else _waiting(row)
 
@@ -245,17 +251,17 @@ def _target(row: Any) -> RedirectTarget:
 
 
 def _waiting(row: Any) -> Waiting:
-    holder = None if not row["job_id"] else Fence(JobId(row["job_id"]), row["epoch"])
+    fence = None if not row["job_id"] else Fence(JobId(row["job_id"]), row["epoch"])
     until = row["held_until"]
     held = None if until is None else HeldHost(row["origin"], until, row["held_status"])
-    return Waiting(_kept(row), holder, row["parent_url"], row["ready_at"], held)
+    return Waiting(_kept(row), fence, row["parent_url"], row["ready_at"], held)
 
 
 def _row(crawl: int, numbers: dict[str, int], place: int, one: KeptUrl) -> tuple[Any, ...]:
     url = one.target or one.url
-    home = origin(url)
+    host_origin = origin(url)
     due = NEVER if one.fate is Fate.QUARANTINED else one.due
-    where, what = (crawl, numbers[home], place), (one.parent, int(one.kind), url[len(home) :])
+    where, what = (crawl, numbers[host_origin], place), (one.parent, int(one.kind), url[len(host_origin) :])
     return *where, due, one.attempts, one.crashes, *what
 
 

@@ -6,10 +6,10 @@ from typing import Any
 
 from shoal.base.clock import span
 from shoal.base.database import Tx
-from shoal.hosts.rate import AHEAD, HostStanding, SlotRequest, SlotsGranted
+from shoal.hosts.rate import AHEAD, HostState, SlotRequest, SlotsGranted
 from shoal.hosts.refusals import ENOUGH, WITHIN, from_text, to_text, with_refusals
 from shoal.hosts.robots import RobotsRecord, RobotsState
-from shoal.hosts.throttle import REFUSED, HostNews
+from shoal.hosts.throttle import REFUSED, HostUpdate
 
 FORGET = 600_000_000  # microseconds after which an old back-off or latency is ignored
 
@@ -25,44 +25,46 @@ class SqlHostStore:
             found |= await self._known(tx, new)
         return found
 
-    async def standings(self, tx: Tx, hosts: Iterable[int]) -> dict[int, HostStanding]:
-        rows = await tx.all("host_standings", numbers=sorted(set(hosts)))
-        return {row["number"]: standing(row) for row in rows}
+    async def states(self, tx: Tx, hosts: Iterable[int]) -> dict[int, HostState]:
+        rows = await tx.all("host_states", numbers=sorted(set(hosts)))
+        return {row["number"]: host_state(row) for row in rows}
 
-    async def at_origins(self, tx: Tx, origins: list[str]) -> dict[str, tuple[int, HostStanding]]:
+    async def at_origins(self, tx: Tx, origins: list[str]) -> dict[str, tuple[int, HostState]]:
         rows = await tx.all("hosts_at_origins", origins=origins)
         if len(rows) < len(origins):
             await self.numbers(tx, origins)
             rows = await tx.all("hosts_at_origins", origins=origins)
-        return {row["origin"]: (row["number"], standing(row)) for row in rows}
+        return {row["origin"]: (row["number"], host_state(row)) for row in rows}
 
-    async def reserve(self, tx: Tx, wishes: list[SlotRequest], ahead: float = AHEAD) -> dict[int, SlotsGranted]:
+    async def reserve(self, tx: Tx, slot_requests: list[SlotRequest], ahead: float = AHEAD) -> dict[int, SlotsGranted]:
         micros = round(ahead * 1e6)
         wanted = [
-            {"number": wish.host, "slots": wish.slots, "delay": round(wish.delay * 1e6), "ahead": micros}
-            for wish in wishes
-            if wish.slots > 0
+            {"number": request.host, "slots": request.slots, "delay": round(request.delay * 1e6), "ahead": micros}
+            for request in slot_requests
+            if request.slots > 0
         ]
         rows = await tx.batch("reserve_slots", wanted)
         return {row["number"]: SlotsGranted(row["slots"], max(0, row["first_in"]) / 1e6) for row in rows}
 
-    async def hear(self, tx: Tx, news: Mapping[int, HostNews]) -> dict[int, float]:
-        statuses = {host: one.status for host, one in news.items()} | await self._refused(tx, news)
-        rows = await tx.batch("hear_hosts", [_row(host, one, statuses[host]) for host, one in sorted(news.items())])
+    async def record(self, tx: Tx, updates: Mapping[int, HostUpdate]) -> dict[int, float]:
+        statuses = {host: one.status for host, one in updates.items()} | await self._refused(tx, updates)
+        rows = await tx.batch(
+            "update_hosts", [_row(host, one, statuses[host]) for host, one in sorted(updates.items())]
+        )
         return {row["number"]: row["held_for"] / 1e6 for row in rows if statuses[row["number"]]}
 
-    async def _refused(self, tx: Tx, news: Mapping[int, HostNews]) -> dict[int, int]:
+    async def _refused(self, tx: Tx, updates: Mapping[int, HostUpdate]) -> dict[int, int]:
         """Merge the URLs that answered 503 with those that other processes recorded; return the hosts to hold for
         it, with that status. Locks the rows of all these hosts, in the order of their numbers."""
-        if not any(one.refused for one in news.values()):
+        if not any(one.refused for one in updates.values()):
             return {}
-        rows = await tx.all("lock_refusals", numbers=sorted(news))
+        rows = await tx.all("lock_refusals", numbers=sorted(updates))
         kept = {
             row["number"]: with_refusals(
-                from_text(row["refusals"]), news[row["number"]].refused, row["now"], WITHIN * 1_000_000
+                from_text(row["refusals"]), updates[row["number"]].refused, row["now"], WITHIN * 1_000_000
             )
             for row in rows
-            if news[row["number"]].refused
+            if updates[row["number"]].refused
         }
         await tx.many("keep_refusals", [{"number": host, "refusals": to_text(urls)} for host, urls in kept.items()])
         return {host: REFUSED for host, urls in kept.items() if len(urls) >= ENOUGH}
@@ -84,28 +86,28 @@ class SqlHostStore:
         return {row["origin"]: row["number"] for row in rows}
 
 
-def standing(row: Any) -> HostStanding:
-    """Build the standing of a host from a row that has its columns and `now`."""
+def host_state(row: Any) -> HostState:
+    """Build the state of a host from a row that has its columns and `now`."""
     now, held_until = row["now"], row["held_until"]
-    return HostStanding(
+    return HostState(
         busy_for=max(0, row["next_at"] - now, held_until - now) / 1e6,
         held_for=max(0, held_until - now) / 1e6,
         crawl_delay=row["delay"] / 1e6,
         latency=row["latency"] / 1e6 if row["latency_at"] > now - FORGET else 0.0,
-        is_wary=row["backoff"] > 0 and held_until > now - FORGET,
+        is_recovering=row["backoff"] > 0 and held_until > now - FORGET,
         robots_known=row["robots_at"] is not None,
     )
 
 
-def _row(host: int, news: HostNews, status: int) -> dict[str, Any]:
+def _row(host: int, update: HostUpdate, status: int) -> dict[str, Any]:
     return {
         "number": host,
         "status": status,
-        "hold": news.hold,
-        "first": news.first,
-        "most": news.most,
-        "grows": int(news.grows),
+        "hold": update.hold,
+        "first": update.first,
+        "most": update.most,
+        "grows": int(update.grows),
         "forget": FORGET,
-        "well": int(news.is_well),
-        "latency": -1 if news.latency is None else news.latency,
+        "well": int(update.recovered),
+        "latency": -1 if update.latency is None else update.latency,
     }

@@ -22,7 +22,7 @@ class SqlJobAdmin:
 
     def __init__(self, ageing: timedelta) -> None:
         self._ageing = span(ageing)
-        self._seats = QuotaCounts()
+        self._quotas = QuotaCounts()
 
     async def page_of(self, tx: Tx, which: JobFilter, before: str | None, limit: int) -> tuple[list[Job], str | None]:
         asked = {"state": which.state, "kind": which.kind, "lane": which.lane, "before": before}
@@ -72,32 +72,32 @@ class SqlJobAdmin:
     async def set_quota(self, tx: Tx, scope: str, most: int) -> None:
         await tx.value("lock_scopes", scopes=[scope])
         await tx.execute("set_quota", scope=scope, most=most)
-        await self._seats.mend(tx)
-        await self._seats.unpark(tx, scope)
+        await self._quotas.repair(tx)
+        await self._quotas.unpark(tx, scope)
 
     async def remove_quota(self, tx: Tx, scope: str) -> bool:
         await tx.value("lock_scopes", scopes=[scope])
         removed = await tx.execute("remove_quota", scope=scope) == 1
-        await self._seats.unpark(tx, scope)
+        await self._quotas.unpark(tx, scope)
         return removed
 
     async def quotas(self, tx: Tx, after: str, limit: int) -> list[Quota]:
         rows = await tx.all("quotas", after=after, limit=limit)
         return [Quota(row["scope"], row["most"], row["taken"], row["parked"]) for row in rows]
 
-    async def crowd(self, tx: Tx, scope: str) -> tuple[int, int | None]:
-        [row] = await tx.all("seats_taken", scopes=[scope])
+    async def quota_usage(self, tx: Tx, scope: str) -> tuple[int, int | None]:
+        [row] = await tx.all("count_job_seats", scopes=[scope])
         return row["taken"], quota_limit(scope, row["most"])
 
     async def around(self, tx: Tx, job: Job) -> QueuePosition:
-        row = await tx.one("taken_like", kind=job.kind, capability=job.capability)
+        row = await tx.one("locked_like", kind=job.kind, capability=job.capability)
         now = await tx.value("now")
         locked, last = (row["locked"], row["last"]) if row else (0, None)
         at = await tx.one("host_of_job", id=job.id)
         if at is None:
-            return QueuePosition(now, await tx.value("place_in_line", id=job.id, most=WORTH_COUNTING), locked, last)
+            return QueuePosition(now, await tx.value("queue_position", id=job.id, most=WORTH_COUNTING), locked, last)
         line = {name: at[name] for name in ("lane", "kind", "capability", "host", "rank")}
-        ahead = await tx.value("place_at_host", **line, most=WORTH_COUNTING)
+        ahead = await tx.value("queue_position_at_host", **line, most=WORTH_COUNTING)
         return QueuePosition(now, ahead, locked, last, at["host"], max(0, at["busy"]) / 1e6)
 
     async def _end_of_scan(self, tx: Tx, before: str | None) -> str | None:

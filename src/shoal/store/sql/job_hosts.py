@@ -15,9 +15,9 @@ from msgspec import Struct
 
 from shoal.base.clock import span
 from shoal.base.database import Tx
-from shoal.hosts.rate import LONGEST_LOOK, HostSlots, HostStanding
+from shoal.hosts.rate import LONGEST_LOOK, HostSlots, HostState
 from shoal.queue.job import LeaseRequest
-from shoal.store.sql.hosts import standing
+from shoal.store.sql.hosts import host_state
 
 HOST: Final = 15  # index in a row of `lease_these_jobs`
 ROUNDS: Final = 5  # searches for hosts in one commit: hosts that yield no job must not hide others
@@ -70,21 +70,21 @@ class JobHosts:
         self._in_one_statement = dialect == "postgres"
 
     async def lease(
-        self, tx: Tx, taker: LeaseRequest, want: int, ttl: timedelta
+        self, tx: Tx, request: LeaseRequest, want: int, ttl: timedelta
     ) -> tuple[list[Any], dict[Key, DueHosts]]:
         """Grant up to `want` jobs; also return the hosts that were examined: `put_back` them in the same commit."""
-        assert taker.pace is not None, "who leases by host has a pace"
+        assert request.pace is not None, "who leases by host has a pace"
         looked: dict[Key, DueHosts] = {}
-        found = await self._find(tx, taker, want, 0.0, looked)
-        if taker.pace.ahead and sum(one.start_in < SAME_TIME for one in found) < want:
-            found += await self._find(tx, taker, want, taker.pace.ahead, looked)
+        found = await self._find(tx, request, want, 0.0, looked)
+        if request.pace.ahead and sum(one.start_in < SAME_TIME for one in found) < want:
+            found += await self._find(tx, request, want, request.pace.ahead, looked)
         chosen = sorted(found, key=lambda one: one.order)[:want]
         for one in chosen:
             looked[one.key].used += 1
-        return await self._grant(tx, taker, [one.job_id for one in chosen], ttl), looked
+        return await self._grant(tx, request, [one.job_id for one in chosen], ttl), looked
 
     async def _find(
-        self, tx: Tx, taker: LeaseRequest, want: int, ahead: float, looked: dict[Key, DueHosts]
+        self, tx: Tx, request: LeaseRequest, want: int, ahead: float, looked: dict[Key, DueHosts]
     ) -> list[_Candidate]:
         """Return jobs of hosts that may be requested within `ahead` seconds, the best ranks first, until there are
         enough."""
@@ -93,8 +93,8 @@ class JobHosts:
         longest = 2 * round(LONGEST_LOOK * 1e6)
         await tx.execute("make_hosts_ready", ahead=round(ahead * 1e6), limit=at_once, longest=longest)
         for _ in range(ROUNDS):
-            hosts = await self._take(tx, taker, want - len(found))
-            found += await self._waiting(tx, taker, hosts, want)
+            hosts = await self._take(tx, request, want - len(found))
+            found += await self._waiting(tx, request, hosts, want)
             looked |= hosts
             if not hosts or len(found) >= want:
                 break
@@ -104,11 +104,13 @@ class JobHosts:
         """Leave a row for each of these hosts that still has waiting jobs."""
         await tx.many("put_back_hosts", [one.row(key) for key, one in sorted(looked.items())])
 
-    async def _take(self, tx: Tx, taker: LeaseRequest, most: int) -> dict[Key, DueHosts]:
+    async def _take(self, tx: Tx, request: LeaseRequest, most: int) -> dict[Key, DueHosts]:
         """Take the rows of the hosts whose best jobs rank best, up to `most` per lane, kind and capability."""
-        assert taker.pace is not None, "who leases by host has a pace"
+        assert request.pace is not None, "who leases by host has a pace"
         hosts: dict[Key, DueHosts] = {}
-        for line in ((lane, kind, can) for lane in taker.lanes for kind in taker.kinds for can in taker.capabilities):
+        for line in (
+            (lane, kind, can) for lane in request.lanes for kind in request.kinds for can in request.capabilities
+        ):
             asked = dict(zip(("lane", "kind", "capability"), line, strict=True))
             if self._in_one_statement:
                 rows = await tx.all("take_ready_hosts", **asked, limit=most, most=ROWS_OF_HOST)
@@ -116,11 +118,11 @@ class JobHosts:
                 rows = await tx.all("take_ready_hosts", **asked, limit=most)
                 await tx.many("drop_job_hosts", [(*line, row["host"], ROWS_OF_HOST) for row in rows])
             for row in rows:
-                stands = HostStanding() if row["next_at"] is None else standing(row)
-                hosts[*line, row["host"]] = DueHosts(taker.pace.turn(stands))
+                state = HostState() if row["next_at"] is None else host_state(row)
+                hosts[*line, row["host"]] = DueHosts(request.pace.turn(state))
         return hosts
 
-    async def _waiting(self, tx: Tx, taker: LeaseRequest, hosts: dict[Key, DueHosts], want: int) -> list[_Candidate]:
+    async def _waiting(self, tx: Tx, request: LeaseRequest, hosts: dict[Key, DueHosts], want: int) -> list[_Candidate]:
         """Return the best jobs of these hosts. The hosts are in the order of their best jobs: once the first ones
         can yield more than enough, only one job is read for each of the others."""
         asked, left = [], SPARE * want
@@ -129,7 +131,7 @@ class JobHosts:
             left -= count
             if count > 0:
                 asked.append((*key, count))
-        lanes = {lane: place for place, lane in enumerate(taker.lanes)}
+        lanes = {lane: place for place, lane in enumerate(request.lanes)}
         seen: dict[Key, int] = {}
         found = []
         for job_id, rank, *line in sorted(await tx.batch("waiting_at_hosts", asked), key=lambda row: (row[1], row[0])):
@@ -138,11 +140,11 @@ class JobHosts:
             found.append(_Candidate(hosts[at].turn.starts_in(place), lanes[at[0]], rank, job_id, at))
         return found
 
-    async def _grant(self, tx: Tx, taker: LeaseRequest, job_ids: list[str], ttl: timedelta) -> list[Any]:
+    async def _grant(self, tx: Tx, request: LeaseRequest, job_ids: list[str], ttl: timedelta) -> list[Any]:
         if not job_ids:
             return []
-        by_job = int(taker.lock_ttl is not None)
+        by_job = int(request.lock_ttl is not None)
         granted: list[Any] = await tx.all(
-            "lease_these_jobs", ids=sorted(job_ids), holder=taker.holder, ttl=span(ttl), by_job=by_job
+            "lease_these_jobs", ids=sorted(job_ids), holder=request.holder, ttl=span(ttl), by_job=by_job
         )
         return granted

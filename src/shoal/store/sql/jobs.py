@@ -34,7 +34,7 @@ class SqlJobStore:
         self.clock = store_clock(dialect)
         self.lanes = SqlLanes(dialect, ageing)
         self._ageing = span(ageing)
-        self._seats = QuotaCounts()
+        self._quotas = QuotaCounts()
         self._unparked = ""  # the quota key checked last, so that each gets its turn, however many are full
 
     async def insert(self, tx: Tx, jobs: Sequence[NewJob]) -> list[Enqueued]:
@@ -59,19 +59,19 @@ class SqlJobStore:
             return None
         return lease_of(row)
 
-    async def fence(self, tx: Tx, holder: Fence) -> bool:
-        return await tx.one("fence_job", id=holder.job_id, epoch=holder.epoch) is not None
+    async def fence(self, tx: Tx, fence: Fence) -> bool:
+        return await tx.one("fence_job", id=fence.job_id, epoch=fence.epoch) is not None
 
-    async def extend(self, tx: Tx, holders: Sequence[Fence], ttl: timedelta) -> Extended:
+    async def extend(self, tx: Tx, fences: Sequence[Fence], ttl: timedelta) -> Extended:
         # In the order in which a turn moves them, so that two commits of one worker never wait for each other.
-        asked = sorted((holder.job_id, holder.epoch, span(ttl)) for holder in holders)
+        asked = sorted((fence.job_id, fence.epoch, span(ttl)) for fence in fences)
         rows = await tx.batch("extend_leases", asked)
         to_kill = {Fence(JobId(row["id"]), row["epoch"]) for row in rows if row["kill"]}
         extended = {(row["id"], row["epoch"]) for row in rows}
-        return Extended([one for one in holders if (one.job_id, one.epoch) in extended], frozenset(to_kill))
+        return Extended([one for one in fences if (one.job_id, one.epoch) in extended], frozenset(to_kill))
 
-    async def beat(self, tx: Tx, owner: str, holder: Fence, ttl: timedelta) -> HeartbeatAnswer | None:
-        grant = {"id": holder.job_id, "epoch": holder.epoch, "owner": owner}
+    async def beat(self, tx: Tx, owner: str, fence: Fence, ttl: timedelta) -> HeartbeatAnswer | None:
+        grant = {"id": fence.job_id, "epoch": fence.epoch, "owner": owner}
         row = await tx.one("beat_job", **grant, ttl=span(ttl))
         if row is not None:
             return HeartbeatAnswer(row["ttl"] / 1e6, bool(row["cancelled"]))
@@ -81,8 +81,8 @@ class SqlJobStore:
         held: int = await tx.value("held_by_owner", owner=owner)
         return held
 
-    async def note(self, tx: Tx, holder: Fence, node: str, pid: int, config: str | None) -> bool:
-        values = {"job_id": holder.job_id, "epoch": holder.epoch, "node": node, "pid": pid, "config": config}
+    async def note(self, tx: Tx, fence: Fence, node: str, pid: int, config: str | None) -> bool:
+        values = {"job_id": fence.job_id, "epoch": fence.epoch, "node": node, "pid": pid, "config": config}
         return await tx.execute("note_grant", **values) == 1
 
     async def history(self, tx: Tx, job_id: JobId) -> list[Grant]:
@@ -91,14 +91,14 @@ class SqlJobStore:
     async def held_by(self, tx: Tx, holder: str) -> list[Lease]:
         return [lease_of(row) for row in await tx.all("jobs_of_holder", holder=holder)]
 
-    async def mark_settled(self, tx: Tx, holder: Fence) -> None:
-        await tx.execute("mark_grant_settled", job_id=holder.job_id, epoch=holder.epoch)
+    async def mark_settled(self, tx: Tx, fence: Fence) -> None:
+        await tx.execute("mark_grant_settled", job_id=fence.job_id, epoch=fence.epoch)
 
     async def move(self, tx: Tx, moves: Sequence[Move]) -> list[Move]:
         return (await self.lanes.pop(tx, NOBODY, 0, timedelta(0), moves)).refused
 
-    async def other_run_waits(self, tx: Tx, job_id: JobId, patience: timedelta) -> bool:
-        asked = {"id": job_id, "patience": span(patience), "ageing": self._ageing}
+    async def other_run_waits(self, tx: Tx, job_id: JobId, min_wait: timedelta) -> bool:
+        asked = {"id": job_id, "min_wait": span(min_wait), "ageing": self._ageing}
         return await tx.one("other_run_waits", **asked) is not None
 
     async def cancel_waiting(self, tx: Tx, run_id: str, reason: str) -> int:
@@ -114,17 +114,17 @@ class SqlJobStore:
         rows = await tx.all("expired_jobs", limit=limit, bots=int(bots))
         return [_lost(row) for row in rows]
 
-    async def lost_in(self, tx: Tx, holders: Sequence[Fence], *, expired: bool) -> list[LostJob]:
+    async def lost_in(self, tx: Tx, fences: Sequence[Fence], *, expired: bool) -> list[LostJob]:
         # Two statements: the second sees what the commits that we waited for have settled.
-        epochs = {holder.job_id: holder.epoch for holder in holders}
+        epochs = {fence.job_id: fence.epoch for fence in fences}
         ids, known = list(epochs), list(epochs.values())
         query, more = ("lock_expired", {"epochs": known}) if expired else ("lock_jobs", {})
         locked = [row["id"] for row in await tx.all(query, ids=ids, **more)]
         rows = await tx.all("lost_jobs", ids=locked) if locked else []
         return [lost for lost in map(_lost, rows) if lost.epoch == epochs[lost.id]]
 
-    async def mend_seats(self, tx: Tx) -> None:
-        await self._seats.mend(tx)
+    async def repair_quota_counts(self, tx: Tx) -> None:
+        await self._quotas.repair(tx)
 
     async def parked_in(self, tx: Tx, limit: int) -> list[str]:
         scopes = list[str]()
@@ -133,24 +133,24 @@ class SqlJobStore:
             if not self._unparked:
                 break
             scopes.append(self._unparked)
-        return await self._seats.with_room(tx, scopes) if scopes else []
+        return await self._quotas.with_capacity(tx, scopes) if scopes else []
 
     async def unpark(self, tx: Tx, scope: str) -> int:
-        return await self._seats.unpark(tx, scope)
+        return await self._quotas.unpark(tx, scope)
 
     async def freshest_lease(self, tx: Tx) -> timedelta | None:
         left = await tx.value("freshest_lease")
         return None if left is None else timedelta(microseconds=left)
 
-    async def lost(self, tx: Tx, holder: Fence) -> LostJob | None:
+    async def lost(self, tx: Tx, fence: Fence) -> LostJob | None:
         # Two statements: the second sees what the commit that we waited for has settled.
-        if await tx.one("lock_job", id=holder.job_id, epoch=holder.epoch) is None:
+        if await tx.one("lock_job", id=fence.job_id, epoch=fence.epoch) is None:
             return None
-        row = await tx.one("lost_job", id=holder.job_id, epoch=holder.epoch)
+        row = await tx.one("lost_job", id=fence.job_id, epoch=fence.epoch)
         return None if row is None else _lost(row)
 
-    async def still_expired(self, tx: Tx, holder: Fence) -> bool:
-        return await tx.one("still_expired", id=holder.job_id, epoch=holder.epoch) is not None
+    async def still_expired(self, tx: Tx, fence: Fence) -> bool:
+        return await tx.one("still_expired", id=fence.job_id, epoch=fence.epoch) is not None
 
     async def jobs_of_run(self, tx: Tx, run_id: str) -> list[Job]:
         return [job_of(row) for row in await tx.all("jobs_of_run", run_id=run_id)]

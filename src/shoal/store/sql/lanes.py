@@ -25,14 +25,14 @@ NOBODY = LeaseRequest("", (), (), ())
 
 
 @dataclass(slots=True)
-class _Said:
+class _TurnOutcome:
     """The outcome of a turn: the jobs moved, those of them that may have counted towards a quota, and the jobs
     granted; whether other jobs became due, whether any quota applies, and whether the turn did anything at all."""
 
     moved: set[str]
-    sat: set[str]
+    counted: set[str]
     rows: list[Any]
-    ripe: bool
+    any_due: bool
     limited: bool
     done: bool = True
 
@@ -44,8 +44,8 @@ class SqlLanes:
         self._in_one_statement = dialect == "postgres"
         self._ageing = span(ageing)
         self._hosts = JobHosts(dialect)
-        self._seats = QuotaCounts()
-        self._floors = LeaseStart()
+        self._quotas = QuotaCounts()
+        self._lease_start = LeaseStart()
 
     async def push(self, tx: Tx, jobs: Sequence[NewJob]) -> None:
         # Their rows are in the lanes already; only the hosts at which they wait have to be recorded.
@@ -58,22 +58,24 @@ class SqlLanes:
             ttl = request.lock_ttl
         turn = self._turn_at_once if self._in_one_statement else self._turn_by_steps
         by_host = request.pace is not None
-        said = await turn(tx, moves, replace(request, lanes=()) if by_host else request, limit, ttl)
-        await note_hosts(tx, [move.job_id for move in moves if _waits_again(move) and move.job_id in said.moved])
-        refused = [] if len(said.moved) == len(moves) else _refused(moves, said.moved)
-        if said.ripe and request is not NOBODY:
+        outcome = await turn(tx, moves, replace(request, lanes=()) if by_host else request, limit, ttl)
+        await note_hosts(tx, [move.job_id for move in moves if _waits_again(move) and move.job_id in outcome.moved])
+        refused = [] if len(outcome.moved) == len(moves) else _refused(moves, outcome.moved)
+        if outcome.any_due and request is not NOBODY:
             await self.make_due(tx)
-            if len(said.rows) < limit and not by_host:
-                more = await turn(tx, (), request, limit - len(said.rows), ttl)
-                said.rows += more.rows
-                said.limited |= more.limited
+            if len(outcome.rows) < limit and not by_host:
+                more = await turn(tx, (), request, limit - len(outcome.rows), ttl)
+                outcome.rows += more.rows
+                outcome.limited |= more.limited
         looked: dict[Key, DueHosts] = {}
         if by_host and limit:
-            said.rows, looked = await self._hosts.lease(tx, request, limit, ttl)
-            said.limited = said.limited or await self._limited(tx, said.rows)
-        rows, parked = _in_order(said.rows, request), 0
-        if said.sat or any(row[SCOPES] is not None for row in rows):
-            rows, parked = await self._seats.settle(tx, said.sat, rows, quotas=said.limited, waits=request.waits)
+            outcome.rows, looked = await self._hosts.lease(tx, request, limit, ttl)
+            outcome.limited = outcome.limited or await self._limited(tx, outcome.rows)
+        rows, parked = _in_order(outcome.rows, request), 0
+        if outcome.counted or any(row[SCOPES] is not None for row in rows):
+            rows, parked = await self._quotas.settle(
+                tx, outcome.counted, rows, quotas=outcome.limited, waits=request.waits
+            )
         await self._hosts.put_back(tx, looked)
         return TurnResult(refused, [_granted(row) for row in rows], parked)
 
@@ -85,11 +87,11 @@ class SqlLanes:
         if request.pace is not None or any(_waits_again(move) for move in moves):
             return None
         floors = [LOWEST] * len(request.lanes)
-        said = await self._turn_from(tx, floors, moves, request, limit, request.lock_ttl or ttl, alone=True)
-        if not said.done:
+        outcome = await self._turn_from(tx, floors, moves, request, limit, request.lock_ttl or ttl, alone=True)
+        if not outcome.done:
             return None
-        refused = [] if len(said.moved) == len(moves) else _refused(moves, said.moved)
-        return TurnResult(refused, [_granted(row) for row in _in_order(said.rows, request)])
+        refused = [] if len(outcome.moved) == len(moves) else _refused(moves, outcome.moved)
+        return TurnResult(refused, [_granted(row) for row in _in_order(outcome.rows, request)])
 
     async def return_lane(self, tx: Tx, lane: str) -> int:
         return await self._let_wait(tx, await tx.all("return_lane", lane=lane, shared=SHARED_LANE))
@@ -108,14 +110,14 @@ class SqlLanes:
 
     async def _turn_at_once(
         self, tx: Tx, moves: Sequence[Move], request: LeaseRequest, limit: int, ttl: timedelta
-    ) -> _Said:
-        floors = self._floors.of(request, limit)
-        said = await self._turn_from(tx, floors, moves, request, limit, ttl)
-        if len(said.rows) < limit and max(floors, default=LOWEST) > LOWEST:
+    ) -> _TurnOutcome:
+        floors = self._lease_start.of(request, limit)
+        outcome = await self._turn_from(tx, floors, moves, request, limit, ttl)
+        if len(outcome.rows) < limit and max(floors, default=LOWEST) > LOWEST:
             whole = [LOWEST] * len(floors)
-            said.rows += (await self._turn_from(tx, whole, (), request, limit - len(said.rows), ttl)).rows
-        self._floors.learn(request, limit, said.rows)
-        return said
+            outcome.rows += (await self._turn_from(tx, whole, (), request, limit - len(outcome.rows), ttl)).rows
+        self._lease_start.learn(request, limit, outcome.rows)
+        return outcome
 
     async def _turn_from(
         self,
@@ -127,10 +129,10 @@ class SqlLanes:
         ttl: timedelta,
         *,
         alone: bool = False,
-    ) -> _Said:
-        said, *rows = await tx.all(
+    ) -> _TurnOutcome:
+        outcome, *rows = await tx.all(
             "turn_jobs",
-            **_by_ways(sorted(moves, key=_job_id)),
+            **_by_outcome(sorted(moves, key=_job_id)),
             holder=request.holder,
             lanes=list(request.lanes),
             floors=floors,
@@ -142,15 +144,15 @@ class SqlLanes:
             ageing=self._ageing,
             alone=int(alone),
         )
-        moved, sat = set(said["moved"] or ()), set(said["sat"] or ())
-        return _Said(moved, sat, rows, said["ripe"], said["limited"], said["done"])
+        moved, counted = set(outcome["moved"] or ()), set(outcome["counted"] or ())
+        return _TurnOutcome(moved, counted, rows, outcome["any_due"], outcome["limited"], outcome["done"])
 
     async def _turn_by_steps(
         self, tx: Tx, moves: Sequence[Move], request: LeaseRequest, limit: int, ttl: timedelta
-    ) -> _Said:
-        moved, sat = await self._move(tx, moves) if moves else (set(), set())
+    ) -> _TurnOutcome:
+        moved, counted = await self._move(tx, moves) if moves else (set(), set())
         if not limit:
-            return _Said(moved, sat, [], False, False)
+            return _TurnOutcome(moved, counted, [], False, False)
         leased = await tx.all(
             "lease_jobs",
             holder=request.holder,
@@ -161,7 +163,9 @@ class SqlLanes:
             ttl=span(ttl),
             by_job=int(request.lock_ttl is not None),
         )
-        return _Said(moved, sat, leased, await tx.one("any_ripe") is not None, await self._limited(tx, leased))
+        return _TurnOutcome(
+            moved, counted, leased, await tx.one("any_due") is not None, await self._limited(tx, leased)
+        )
 
     async def _limited(self, tx: Tx, leased: list[Any]) -> bool:
         """Return whether any quota may apply to these jobs."""
@@ -194,7 +198,7 @@ class SqlLanes:
         return moved, {row[0] for row in rows if row[3] is not None} & moved
 
     def _step(self, move: Move, now: int) -> tuple[Any, ...]:
-        state, _, *rest = _way(move)
+        state, _, *rest = _outcome_of(move)
         return (move.job_id, state, *rest, self._ageing, now)
 
 
@@ -205,20 +209,20 @@ def _refused(moves: Sequence[Move], moved: set[str]) -> list[Move]:
     return [move for move in moves if move.job_id not in moved or move.epoch != newest[move.job_id]]
 
 
-WAY = ("states", "ends", "reasons", "errors", "waits", "attempts", "crashes", "drops", "backs", "unseens")
+OUTCOME = ("states", "ends", "reasons", "errors", "waits", "attempts", "crashes", "drops", "backs", "unseens")
 
 
-def _by_ways(moves: list[Move]) -> dict[str, list[Any]]:
+def _by_outcome(moves: list[Move]) -> dict[str, list[Any]]:
     """Return the distinct outcomes of these moves, and the index of the outcome of each job. Most moves of a batch
     are alike, and every array element has a cost."""
-    ways: dict[tuple[Any, ...], int] = {}
-    numbers = [ways.setdefault(_way(move), len(ways) + 1) for move in moves]
-    columns = list(map(list, zip(*ways, strict=True))) or [[] for _ in WAY]
+    outcomes: dict[tuple[Any, ...], int] = {}
+    numbers = [outcomes.setdefault(_outcome_of(move), len(outcomes) + 1) for move in moves]
+    columns = list(map(list, zip(*outcomes, strict=True))) or [[] for _ in OUTCOME]
     jobs, epochs = [move.job_id for move in moves], [move.epoch for move in moves]
-    return {"ids": jobs, "epochs": epochs, "ways": numbers, **dict(zip(WAY, columns, strict=True))}
+    return {"ids": jobs, "epochs": epochs, "ways": numbers, **dict(zip(OUTCOME, columns, strict=True))}
 
 
-def _way(move: Move) -> tuple[Any, ...]:
+def _outcome_of(move: Move) -> tuple[Any, ...]:
     """Return the outcome of a move as columns: its target state, reason and penalty."""
     counts = (int(move.counts_attempt), int(move.counts_crash), move.priority_drop, int(move.to_the_back))
     return (move.to.value, move.grant_end.value, move.reason, move.error, span(move.wait), *counts, int(move.unseen))

@@ -15,7 +15,7 @@ class SqlLeaderStore:
         return None if number is None else LeaderTerm(chore, holder, number)
 
     async def holds(self, tx: Tx, term: LeaderTerm) -> bool:
-        return await tx.one("lead_holds", chore=term.chore, holder=term.holder, term=term.number) is not None
+        return await tx.one("leads_still", chore=term.chore, holder=term.holder, term=term.number) is not None
 
     async def give_up(self, tx: Tx, term: LeaderTerm) -> None:
         await tx.execute("give_up_lead", chore=term.chore, holder=term.holder, term=term.number)

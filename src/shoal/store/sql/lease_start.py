@@ -18,24 +18,24 @@ class LeaseStart:
         self._ranks: dict[tuple[str, ...], int] = {}
         self._looks = 0
 
-    def of(self, taker: LeaseRequest, limit: int) -> list[int]:
+    def of(self, request: LeaseRequest, limit: int) -> list[int]:
         """Return the start rank for each lane of a lease request."""
         if limit < LARGE or self._looks >= LOOKS:
             self._ranks.clear()
             self._looks = 0
         elif self._ranks:
             self._looks += 1
-        return [self._ranks.get(_line(taker, lane), LOWEST) for lane in taker.lanes]
+        return [self._ranks.get(_line(request, lane), LOWEST) for lane in request.lanes]
 
-    def learn(self, taker: LeaseRequest, limit: int, granted: list[Any]) -> None:
+    def learn(self, request: LeaseRequest, limit: int, granted: list[Any]) -> None:
         """Learn from a batch: a full one leaves no job before its last rank that could be leased."""
-        if limit < LARGE or len(granted) < limit or len(taker.kinds) * len(taker.capabilities) > 1:
+        if limit < LARGE or len(granted) < limit or len(request.kinds) * len(request.capabilities) > 1:
             self._ranks.clear()
             return
         for row in granted:
-            line = _line(taker, row[LANE])
+            line = _line(request, row[LANE])
             self._ranks[line] = max(row[RANK], self._ranks.get(line, LOWEST))
 
 
-def _line(taker: LeaseRequest, lane: str) -> tuple[str, ...]:
-    return (lane, *taker.kinds, *taker.capabilities)
+def _line(request: LeaseRequest, lane: str) -> tuple[str, ...]:
+    return (lane, *request.kinds, *request.capabilities)

@@ -115,7 +115,7 @@ class PostgresDatabase:
         self._idle_seconds = 0 if single_statements else 300  # latency matters here, so connections are kept open
         self._url = settings.url
         self._pool_size = settings.pool_size
-        self._patience = settings.connect_timeout.total_seconds()
+        self._timeout = settings.connect_timeout.total_seconds()
         limit = f"{int(settings.statement_timeout.total_seconds() * 1000)}ms"
         self._session = {**SESSION, "statement_timeout": limit, "lock_timeout": limit}
         self._pool: asyncpg.Pool | None = None
@@ -128,7 +128,7 @@ class PostgresDatabase:
         """Connect and check the schema. An empty database is initialised; an older one only with `upgrade`."""
         self._pool = await self._translated(self._connect)
         try:
-            async with self._pool.acquire(timeout=self._patience) as connection:
+            async with self._pool.acquire(timeout=self._timeout) as connection:
                 await self._translated(lambda: self._migrate(connection, upgrade=upgrade))
         except BaseException:
             await self.close()
@@ -156,7 +156,7 @@ class PostgresDatabase:
         async def call() -> Any:
             _check(self._url)
             settings = {**self._session, **session}
-            return await asyncpg.connect(self._url, timeout=self._patience, server_settings=settings)
+            return await asyncpg.connect(self._url, timeout=self._timeout, server_settings=settings)
 
         return await self._translated(call)
 
@@ -164,7 +164,7 @@ class PostgresDatabase:
         """Send an empty notification to all listeners on the channel."""
         await self.run(lambda tx: tx.execute("notify", channel=channel))
 
-    async def check_room(self) -> None:
+    async def check_space(self) -> None:
         """Do nothing: only the server knows its free space, and writes fail when it is full."""
 
     async def current(self) -> int:
@@ -180,7 +180,7 @@ class PostgresDatabase:
         if pool is None:
             return
         try:
-            await asyncio.wait_for(pool.close(), self._patience)
+            await asyncio.wait_for(pool.close(), self._timeout)
         except GONE:
             pool.terminate()
 
@@ -196,7 +196,7 @@ class PostgresDatabase:
             self._url,
             min_size=1,
             max_size=self._pool_size,
-            timeout=self._patience,
+            timeout=self._timeout,
             server_settings=self._session,
             statement_cache_size=500,
             max_inactive_connection_lifetime=self._idle_seconds,
@@ -211,7 +211,7 @@ class PostgresDatabase:
     @asynccontextmanager
     async def _connection(self) -> AsyncIterator[Any]:
         """Yield a connection of the pool whose plans suit the current table sizes."""
-        async with self._open_pool.acquire(timeout=self._patience) as connection:
+        async with self._open_pool.acquire(timeout=self._timeout) as connection:
             await self._growth.keep_up(connection)
             yield connection
 

@@ -16,16 +16,16 @@ from shoal.base.clock import Clock
 from shoal.base.signals import Signals
 from shoal.queue.wake import WakeDegraded, WakeListeners, WakeRestored
 
-CALM = 50  # announcements of one process in a second that are sent at once
-QUIET_SECONDS = 0.1  # between two announcements above that rate
+BURST = 50  # announcements of one process in a second that are sent at once
+BURST_PAUSE_SECONDS = 0.1  # between two announcements above that rate
 TEST_EVERY = 5.0  # seconds
-TEST_PATIENCE = 2.0
+TEST_TIMEOUT = 2.0
 CALL_SECONDS = 5.0  # per statement
 PAUSE_SECONDS = 1.0  # before reconnecting
-LAST_WORD_SECONDS = 2.0
+CLOSE_SECONDS = 2.0
 # Committing a notification writes to the WAL; losing one in a crash is harmless, so do not wait for the disk.
 SESSION = {"synchronous_commit": "off"}
-DEAF = "notifications of its own do not come back (is there a pooler in transaction mode?)"
+NOT_RECEIVED = "notifications of its own do not come back (is there a pooler in transaction mode?)"
 
 Connect = Callable[[dict[str, str]], Awaitable[Any]]
 Notify = Callable[[str], Awaitable[None]]
@@ -34,51 +34,51 @@ Notify = Callable[[str], Awaitable[None]]
 class PostgresWake:
     """Implements `queue.wake.Wake`. `connect` opens a dedicated connection, `notify` sends on another one."""
 
-    swift = True
+    is_shared = True
 
     def __init__(self, connect: Connect, notify: Notify, clock: Clock, signals: Signals) -> None:
         self._connect = connect
         self._notify = notify
         self._clock = clock
         self._signals = signals
-        self._ears = WakeListeners(signals)
-        self._stirred = asyncio.Event()
+        self._listeners = WakeListeners(signals)
+        self._wakeup = asyncio.Event()
         self._answered = asyncio.Event()
-        self._keeping: asyncio.Task[None] | None = None
+        self._task: asyncio.Task[None] | None = None
         self._due = False
         self._closing = False
         self._listens = False
-        self._said: deque[float] = deque(maxlen=CALM)
-        self._quiet_until = 0.0
+        self._recent: deque[float] = deque(maxlen=BURST)
+        self._next_send_at = 0.0
         self._test_at = 0.0
         self._test_channel = f"shoal_test_{secrets.token_hex(8)}"
-        self.trouble: str | None = None
+        self.problem: str | None = None
 
     def announce(self) -> None:
-        self._ears.tell()
+        self._listeners.notify()
         self._due = True
-        self._keep_going()
+        self._ensure_running()
 
-    def subscribe(self, heard: Callable[[], None], hungry: Callable[[], bool]) -> Callable[[], None]:
+    def subscribe(self, on_hint: Callable[[], None], is_idle: Callable[[], bool]) -> Callable[[], None]:
         self._listens = True
-        self._keep_going()
-        return self._ears.add(heard, hungry)
+        self._ensure_running()
+        return self._listeners.add(on_hint, is_idle)
 
     async def close(self) -> None:
         self._closing = True
-        self._stirred.set()
-        if self._keeping is not None:
-            await asyncio.wait({self._keeping}, timeout=LAST_WORD_SECONDS)
-            self._keeping.cancel()
+        self._wakeup.set()
+        if self._task is not None:
+            await asyncio.wait({self._task}, timeout=CLOSE_SECONDS)
+            self._task.cancel()
             with suppress(asyncio.CancelledError):
-                await self._keeping
+                await self._task
 
-    def _keep_going(self) -> None:
-        if self._keeping is None:
-            self._keeping = asyncio.create_task(self._keep(), name="wake")
-        self._stirred.set()
+    def _ensure_running(self) -> None:
+        if self._task is None:
+            self._task = asyncio.create_task(self._run(), name="wake")
+        self._wakeup.set()
 
-    async def _keep(self) -> None:
+    async def _run(self) -> None:
         while not self._closing or self._due:
             try:
                 await self._on_connection()
@@ -89,47 +89,47 @@ class PostgresWake:
     async def _on_connection(self) -> None:
         connection = await self._connect(SESSION)
         try:
-            connection.add_termination_listener(lambda _: self._stirred.set())
+            connection.add_termination_listener(lambda _: self._wakeup.set())
             channel = await connection.fetchval("SELECT 'shoal_' || md5(current_schema())", timeout=CALL_SECONDS)
-            await connection.add_listener(channel, self._hear)
+            await connection.add_listener(channel, self._on_notification)
             await connection.add_listener(self._test_channel, lambda *_: self._answered.set())
             self._test_at = self._clock.monotonic()
-            self._ears.tell()  # for hints that were sent while nobody listened
+            self._listeners.notify()  # for hints that were sent while nobody listened
             if not self._listens:
                 self._restore()
-            await self._converse(connection, channel)
+            await self._send_and_test(connection, channel)
         finally:
             connection.terminate()
 
-    async def _converse(self, connection: Any, channel: str) -> None:
+    async def _send_and_test(self, connection: Any, channel: str) -> None:
         while not self._closing or self._due:
             if connection.is_closed():
                 raise ConnectionError("the connection for notifications was closed")
-            await self._pass_on(connection, channel)
+            await self._send_due(connection, channel)
             if self._listens and not self._closing and self._clock.monotonic() >= self._test_at:
                 await self._test()
-            await self._rest()
+            await self._wait()
 
-    def _hear(self, connection: Any, pid: int, channel: str, payload: object) -> None:
+    def _on_notification(self, connection: Any, pid: int, channel: str, payload: object) -> None:
         if pid != connection.get_server_pid():  # our own hints were passed on at once
-            self._ears.tell()
+            self._listeners.notify()
 
-    async def _pass_on(self, connection: Any, channel: str) -> None:
-        if self._due and (self._closing or self._clock.monotonic() >= self._quiet_until):
+    async def _send_due(self, connection: Any, channel: str) -> None:
+        if self._due and (self._closing or self._clock.monotonic() >= self._next_send_at):
             self._due = False
             try:
                 await connection.execute("SELECT pg_notify($1, '')", channel, timeout=CALL_SECONDS)
             except BaseException:
                 self._due = True
                 raise
-            self._be_quiet(self._clock.monotonic())
+            self._limit_rate(self._clock.monotonic())
 
-    def _be_quiet(self, now: float) -> None:
+    def _limit_rate(self, now: float) -> None:
         """Rate-limit announcements: after many within a second, delay the next one and merge those that come up
         meanwhile."""
-        self._said.append(now)
-        if len(self._said) == CALM and now - self._said[0] < 1.0:
-            self._quiet_until = now + QUIET_SECONDS
+        self._recent.append(now)
+        if len(self._recent) == BURST and now - self._recent[0] < 1.0:
+            self._next_send_at = now + BURST_PAUSE_SECONDS
 
     async def _test(self) -> None:
         """Send ourselves a notification as another process would: on another connection."""
@@ -137,30 +137,30 @@ class PostgresWake:
         self._answered.clear()
         await self._notify(self._test_channel)
         try:
-            async with asyncio.timeout(TEST_PATIENCE):
+            async with asyncio.timeout(TEST_TIMEOUT):
                 await self._answered.wait()
         except TimeoutError:
-            raise ConnectionError(DEAF) from None
+            raise ConnectionError(NOT_RECEIVED) from None
         self._restore()
 
-    async def _rest(self) -> None:
+    async def _wait(self) -> None:
         """Wait until there is something to send, or a test is due."""
         now = self._clock.monotonic()
         moments = [self._test_at] if self._listens else []
-        moments += [self._quiet_until] if self._due else []
-        self._stirred.clear()
+        moments += [self._next_send_at] if self._due else []
+        self._wakeup.clear()
         if self._closing:
             return
         with suppress(TimeoutError):
             async with asyncio.timeout(max(0.0, min(moments) - now) if moments else None):
-                await self._stirred.wait()
+                await self._wakeup.wait()
 
     def _degrade(self, why: str) -> None:
-        if self.trouble is None:
+        if self.problem is None:
             self._signals.emit(WakeDegraded(why=why))
-        self.trouble = why
+        self.problem = why
 
     def _restore(self) -> None:
-        if self.trouble is not None:
-            self.trouble = None
+        if self.problem is not None:
+            self.problem = None
             self._signals.emit(WakeRestored())

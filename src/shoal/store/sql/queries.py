@@ -71,12 +71,12 @@ def _parse(text: str, mark: str) -> list[Query]:
 
 def _query(name: str, body: str, mark: str) -> Query:
     lines = body.strip().splitlines()
-    remarks = [line[2:].strip() for line in lines if line.startswith("--")]
+    comments = [line[2:].strip() for line in lines if line.startswith("--")]
     sql = "\n".join(line for line in lines if not line.startswith("--")).strip().rstrip(";")
-    names = [name for remark in remarks if remark.startswith("rows:") for name in remark.split()[1:]]
+    names = [name for comment in comments if comment.startswith("rows:") for name in comment.split()[1:]]
     tuples = bool(names)
-    arrays = tuples or "batch: arrays" in remarks
-    about = " ".join(remark for remark in remarks if not remark.startswith(("batch:", "rows:")))
+    arrays = tuples or "batch: arrays" in comments
+    about = " ".join(comment for comment in comments if not comment.startswith(("batch:", "rows:")))
 
     def place(match: re.Match[str]) -> str:
         parameter = match[1]

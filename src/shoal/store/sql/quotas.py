@@ -38,19 +38,19 @@ class QuotaCounts:
         other jobs, and those for a transaction that counts the same key.
         """
         if left:
-            # A separate statement after the one that moved them: that one may have waited for `mend`, which seats them.
-            freed = {row["scope"] for row in await tx.all("leave_seats", ids=sorted(left))}
+            # A separate statement after the one that moved them, which may have waited for `repair` to add their seats.
+            freed = {row["scope"] for row in await tx.all("delete_job_seats", ids=sorted(left))}
             for scope in sorted(freed):
                 tx.afterwards(partial(self.unpark, scope=scope))
-        wishes = {row[ID]: _limited(row[SCOPES], quotas) for row in granted if row[SCOPES] is not None}
-        scopes = sorted({scope for wish in wishes.values() for scope in wish})
+        keys_of = {row[ID]: _limited(row[SCOPES], quotas) for row in granted if row[SCOPES] is not None}
+        scopes = sorted({scope for keys in keys_of.values() for scope in keys})
         if not scopes:
             return granted, 0
         counted = await self._lock(tx, scopes, waits=waits)
-        room = await self._room(tx, scopes)
-        room |= {scope: 0 for scope in scopes if scope not in counted and room[scope] is not None}
-        kept, seats, parked = _seated(granted, wishes, room)
-        await tx.many("take_seats", seats)
+        capacity = await self._capacity(tx, scopes)
+        capacity |= {scope: 0 for scope in scopes if scope not in counted and capacity[scope] is not None}
+        kept, seats, parked = _within_quota(granted, keys_of, capacity)
+        await tx.many("insert_job_seats", seats)
         await tx.many("park_jobs", parked)
         lines = {row[ID]: (row[LANE], row[KIND], row[CAPABILITY]) for row in granted} if parked else {}
         full = sorted({(scope, *lines[one]) for one, scope in parked if scope in counted})
@@ -61,22 +61,22 @@ class QuotaCounts:
         """Unpark as many jobs of a quota key as there is room for; returns how many. Call it in a commit that waits
         for nothing afterwards: the jobs stay locked until its end."""
         await tx.value("lock_scopes", scopes=[scope])
-        room = (await self._room(tx, [scope]))[scope]
-        limit = UNPARK_AT_ONCE if room is None else min(room, UNPARK_AT_ONCE)
+        capacity = (await self._capacity(tx, [scope]))[scope]
+        limit = UNPARK_AT_ONCE if capacity is None else min(capacity, UNPARK_AT_ONCE)
         rows = await tx.all("unpark_jobs", scope=scope, limit=limit) if limit > 0 else []
         await note_hosts(tx, [row["id"] for row in rows if row["host"] is not None])
         return len(rows)
 
-    async def with_room(self, tx: Tx, scopes: list[str]) -> list[str]:
+    async def with_capacity(self, tx: Tx, scopes: list[str]) -> list[str]:
         """Return the quota keys that seem to have room; `unpark` counts again, under their locks."""
-        room = await self._room(tx, scopes)
-        return [scope for scope in scopes if (left := room[scope]) is None or left > 0]
+        capacity = await self._capacity(tx, scopes)
+        return [scope for scope in scopes if (left := capacity[scope]) is None or left > 0]
 
-    async def mend(self, tx: Tx) -> None:
+    async def repair(self, tx: Tx) -> None:
         """Drop the seats of jobs that are not locked, and give locked jobs a seat in each limited quota key. Skips a
         job that another transaction is moving, because its seat would outlive its lease."""
-        await tx.execute("drop_empty_seats")
-        await tx.execute("seat_locked")
+        await tx.execute("delete_stale_job_seats")
+        await tx.execute("insert_missing_job_seats")
 
     async def _lock(self, tx: Tx, scopes: list[str], *, waits: bool) -> Collection[str]:
         """Lock these quota keys for counting; returns those that were locked."""
@@ -89,14 +89,14 @@ class QuotaCounts:
         """Park other jobs at the head of a lane that have the same full quota key, so that they do not hide the next
         jobs."""
         line = {"lane": lane, "kind": kind, "capability": capability}
-        end = await tx.value("end_of_look", **line, ahead=AHEAD)
+        end = await tx.value("rank_ahead", **line, ahead=AHEAD)
         needle = orjson.dumps(scope).decode()
         rank = LAST if end is None else end
         return await tx.execute("park_ahead", **line, scope=scope, rank=rank, needle=needle, limit=AHEAD)
 
-    async def _room(self, tx: Tx, scopes: list[str]) -> dict[str, int | None]:
+    async def _capacity(self, tx: Tx, scopes: list[str]) -> dict[str, int | None]:
         """Return how many more jobs each quota key may have; None: unlimited."""
-        rows = await tx.all("seats_taken", scopes=scopes)
+        rows = await tx.all("count_job_seats", scopes=scopes)
         most = {row["scope"]: quota_limit(row["scope"], row["most"]) for row in rows}
         taken = {row["scope"]: row["taken"] for row in rows}
         return {scope: None if limit is None else limit - taken[scope] for scope, limit in most.items()}
@@ -109,8 +109,8 @@ def _limited(scopes: str, quotas: bool) -> list[str]:
     return [scope for scope in orjson.loads(scopes) if quotas or quota_limit(scope, None) is not None]
 
 
-def _seated(
-    granted: list[Any], wishes: dict[str, list[str]], room: dict[str, int | None]
+def _within_quota(
+    granted: list[Any], keys_of: dict[str, list[str]], capacity: dict[str, int | None]
 ) -> tuple[list[Any], list[tuple[str, str]], list[tuple[str, str]]]:
     """Return the grants to keep, in the order of their ranks; the seats they take; and the jobs to park, each with
     its full quota key."""
@@ -118,13 +118,13 @@ def _seated(
     seats: list[tuple[str, str]] = []
     parked: list[tuple[str, str]] = []
     for row in granted:
-        limited = [scope for scope in wishes.get(row[ID], ()) if room[scope] is not None]
-        full = next((scope for scope in limited if (room[scope] or 0) <= 0), None)
+        limited = [scope for scope in keys_of.get(row[ID], ()) if capacity[scope] is not None]
+        full = next((scope for scope in limited if (capacity[scope] or 0) <= 0), None)
         if full is not None:
             parked.append((row[ID], full))
             continue
         kept.append(row)
         for scope in limited:
             seats.append((scope, row[ID]))
-            room[scope] = (room[scope] or 0) - 1
+            capacity[scope] = (capacity[scope] or 0) - 1
     return kept, seats, parked

@@ -15,7 +15,7 @@ from shoal.queue.job import Fence, owner_of
 from shoal.queue.states import JobState
 from shoal.store.sql.read_limits import readable
 
-_SAID = {"url": str, "rule_set": dict, "policy": str, "labels": dict}
+_PAYLOAD_FIELDS = {"url": str, "rule_set": dict, "policy": str, "labels": dict}
 _NEWEST = (1 << 62) - 1
 _PLAIN = ("url", "final_url", "http_status", "fetched_at", "duration", "error_code", "error_message", "html_hash")
 
@@ -38,8 +38,8 @@ class SqlResultStore:
     async def ended(self, tx: Tx, job_ids: list[JobId]) -> list[HeldJob]:
         return await self._read(tx, await tx.all("ended_jobs", ids=job_ids))
 
-    async def answers(self, tx: Tx, owner: str, holders: list[Fence]) -> dict[Fence, tuple[str, JobState]]:
-        ids = sorted({holder.job_id for holder in holders})
+    async def answers(self, tx: Tx, owner: str, fences: list[Fence]) -> dict[Fence, tuple[str, JobState]]:
+        ids = sorted({fence.job_id for fence in fences})
         rows = await tx.all("answers_to_results", ids=ids)
         ours = [row for row in rows if owner_of(row["holder"]) == owner_of(owner)]
         return {Fence(JobId(row["job_id"]), row["epoch"]): (row["digest"], JobState(row["state"])) for row in ours}
@@ -82,9 +82,9 @@ class SqlResultStore:
 def _held(row: Any, spec: dict[str, Any] | None) -> HeldJob:
     """Build a held job. The spec of a group applies to all of its jobs; a job without a group has its own."""
     own = _readable(row["payload"])
-    said = own if spec is None else spec
+    shared = own if spec is None else spec
     job_id, kind, run_id, epoch, owner, attempts, max_attempts = row[:7]
-    known = (own.get("url", ""), said.get("rule_set"), own.get("policy"), said.get("labels", {}))
+    known = (own.get("url", ""), shared.get("rule_set"), own.get("policy"), shared.get("labels", {}))
     return HeldJob(job_id, kind, run_id, epoch, owner, attempts, max_attempts, *known)
 
 
@@ -92,9 +92,9 @@ def _readable(payload: str) -> dict[str, Any]:
     """Return the known, well-typed fields of a job's payload, so that a job with an unreadable payload can still be
     ended."""
     with suppress(orjson.JSONDecodeError):
-        said = orjson.loads(payload)
-        if isinstance(said, dict):
-            return {name: value for name, value in said.items() if isinstance(value, _SAID.get(name, ()))}
+        decoded = orjson.loads(payload)
+        if isinstance(decoded, dict):
+            return {name: value for name, value in decoded.items() if isinstance(value, _PAYLOAD_FIELDS.get(name, ()))}
     return {}
 
 

@@ -36,7 +36,7 @@ WAL_RESET_FIX = (3, 51, 3)
 CACHE_KB = 40_960
 READER_CACHE_KB = 8_192
 CHECKPOINT_PAGES = 16_000  # 64 MB
-NO_ROOM = 65_536  # bytes
+NO_SPACE = 65_536  # bytes
 MAX_UNITS = 64  # per transaction: bounds how long a unit waits for the others
 
 
@@ -181,10 +181,10 @@ class SqliteDatabase:
     async def read(self, work: Work[T]) -> T:
         return cast(T, await self._submit(self._reads, work))
 
-    async def check_room(self) -> None:
+    async def check_space(self) -> None:
         """Raise `StorageFull` unless the disk has more free space than the WAL has already reserved."""
         try:
-            await asyncio.to_thread(disk.try_room, self.path.parent)
+            await asyncio.to_thread(disk.try_write, self.path.parent)
         except OSError as error:
             translated = self._translate(error)
             raise translated from error
@@ -378,16 +378,16 @@ class SqliteDatabase:
             if connection.in_transaction:
                 connection.execute("ROLLBACK")
 
-    def _without_room(self) -> bool:
+    def _is_full(self) -> bool:
         # SQLite reports some writes to a full disk, those to the WAL index, as I/O errors.
         with suppress(OSError):
-            return shutil.disk_usage(self.path.parent).free < NO_ROOM
+            return shutil.disk_usage(self.path.parent).free < NO_SPACE
         return False
 
     def _translate(self, error: BaseException) -> BaseException:
         """Translate a driver error into ours; return other errors unchanged."""
         if isinstance(error, OSError):
-            if error.errno in disk.NO_ROOM:
+            if error.errno in disk.NO_SPACE:
                 return StorageFull(self.name)
             return BadConfig("DATABASE_URL", f"names {self.path}, which cannot be used ({error.strerror})", _PATH_FIX)
         if not isinstance(error, sqlite3.OperationalError | sqlite3.DatabaseError):
@@ -395,7 +395,7 @@ class SqliteDatabase:
         if isinstance(error, sqlite3.IntegrityError | sqlite3.ProgrammingError):
             return error
         code = getattr(error, "sqlite_errorcode", 0) & 0xFF
-        if code == sqlite3.SQLITE_FULL or (code in _PERHAPS_FULL and self._without_room()):
+        if code == sqlite3.SQLITE_FULL or (code in _PERHAPS_FULL and self._is_full()):
             return StorageFull(self.name)
         if code == sqlite3.SQLITE_BUSY:
             return BackendUnavailable(self.name, "another process holds its lock", "try again in a moment")

@@ -19,24 +19,24 @@ class SqliteWake:
     """Implements `queue.wake.Wake`. A poll takes microseconds and no lock, and is skipped while nobody is hungry, so
     it runs on the event loop itself."""
 
-    swift = False
-    trouble = None
+    is_shared = False
+    problem = None
 
     def __init__(self, path: Path, clock: Clock, signals: Signals) -> None:
         self._path = path
         self._clock = clock
-        self._ears = WakeListeners(signals)
+        self._listeners = WakeListeners(signals)
         self._seen: int | None = None
         self._waiting: frozenset[str] = frozenset()  # the last job of each lane
         self._looking: asyncio.Task[None] | None = None
 
     def announce(self) -> None:
-        self._ears.tell()  # other processes see the file change
+        self._listeners.notify()  # other processes see the file change
 
-    def subscribe(self, heard: Callable[[], None], hungry: Callable[[], bool]) -> Callable[[], None]:
+    def subscribe(self, on_hint: Callable[[], None], is_idle: Callable[[], bool]) -> Callable[[], None]:
         if self._looking is None:
             self._looking = asyncio.create_task(self._look_on(), name="wake")
-        return self._ears.add(heard, hungry)
+        return self._listeners.add(on_hint, is_idle)
 
     async def close(self) -> None:
         if self._looking is not None:
@@ -51,8 +51,8 @@ class SqliteWake:
                 await self._clock.sleep(LOOK_EVERY)
                 with suppress(sqlite3.Error):  # busy or unavailable: workers still poll for jobs
                     connection = connection or self._connect()
-                    if self._ears.hungry and self._job_may_wait(connection):
-                        self._ears.tell()
+                    if self._listeners.any_idle and self._job_may_wait(connection):
+                        self._listeners.notify()
         finally:
             if connection is not None:
                 connection.close()

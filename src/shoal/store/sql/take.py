@@ -11,11 +11,11 @@ from shoal.base.url import Url
 from shoal.crawl.frontier.fates import Fate
 from shoal.crawl.frontier.rotation import HOSTS_PER_TAKE, HostBatch, HostCandidate, Rotation, share_hosts
 from shoal.crawl.frontier.values import FrontierTask, Taken, UrlKind, key_of
-from shoal.crawl.store import Admission, HostRate
+from shoal.crawl.store import AdmissionChecks, HostRate
 from shoal.fetch.redirect_chain import RedirectChain
 from shoal.hosts.store import HostStore
 from shoal.queue.job import Fence
-from shoal.store.sql.hosts import standing
+from shoal.store.sql.hosts import host_state
 from shoal.store.sql.queue_position import depth_at
 
 KINDS = tuple(UrlKind)
@@ -27,7 +27,7 @@ class Take:
     """One take. It locks the rows of the hosts that it requests (on SQLite, the whole database)."""
 
     def __init__(
-        self, tx: Tx, crawl: int, fence: Fence, rate: HostRate, hosts: HostStore, admission: Admission | None
+        self, tx: Tx, crawl: int, fence: Fence, rate: HostRate, hosts: HostStore, admission: AdmissionChecks | None
     ) -> None:
         self._tx = tx
         self._crawl = crawl
@@ -44,13 +44,13 @@ class Take:
         """Take the one URL that must be alone in flight, once nothing else is. Return None if its host may not be
         requested soon, so that it does not hold up other URLs."""
         host = row["host"]
-        standings = await self._hosts.standings(self._tx, [host])
+        states = await self._hosts.states(self._tx, [host])
         self._read_crawl(row)
-        candidate = HostCandidate(host, row["origin"], standings[host], row["pages"])
+        candidate = HostCandidate(host, row["origin"], states[host], row["pages"])
         rotation = Rotation([candidate], self._rate, 1, self._admission)
         [batch] = rotation.batches
         await self._limit(rotation)
-        if batch.room <= 0:
+        if batch.capacity <= 0:
             return None
         if in_flight:
             return self._taken([])
@@ -83,7 +83,7 @@ class Take:
             HostCandidate(
                 row["host"],
                 row["origin"],
-                standing(row),
+                host_state(row),
                 row["pages"],
                 claimed_by=row["job_id"],
                 overdue=(row["now"] - row["ready_at"]) / 1e6,
@@ -94,17 +94,17 @@ class Take:
             self._read_crawl(row)
         if self._rate.walkers == 1:
             return candidates
-        others = await tx.all("others_hosts", **mark, limit=HOSTS_PER_TAKE)
+        others = await tx.all("hosts_of_others", **mark, limit=HOSTS_PER_TAKE)
         walkers = await tx.value("live_walkers", job_id=self._fence.job_id)
         share = share_hosts(candidates, len(others), walkers, self._fence.job_id)
         if share.let_go:
-            await tx.execute("let_go_of_hosts", crawl=self._crawl, hosts=share.let_go)
+            await tx.execute("unclaim_hosts", crawl=self._crawl, hosts=share.let_go)
         if share.chosen or not others:
             return share.chosen
         locked = await tx.all("lock_one_host", crawl=self._crawl, host=others[0]["host"])
         self._read_crawl(others[0])
         # The page count of a host is known only under its lock.
-        return [HostCandidate(row["host"], others[0]["origin"], standing(others[0]), row["pages"]) for row in locked]
+        return [HostCandidate(row["host"], others[0]["origin"], host_state(others[0]), row["pages"]) for row in locked]
 
     def _read_crawl(self, row: Any) -> None:
         """Remember the crawl-wide columns of a host row."""
@@ -119,7 +119,7 @@ class Take:
     async def _close(self, batch: HostBatch) -> None:
         """Close the waiting URLs of a host that has reached its page limit, a limited number per take."""
         place, fate = {"crawl": self._crawl, "host": batch.host, "limit": CLOSED_AT_ONCE}, Fate.SKIPPED_HOST_BUDGET
-        rows = await self._tx.all("close_host", **place) or await self._tx.all("close_host_again", **place)
+        rows = await self._tx.all("close_host", **place) or await self._tx.all("close_retries_at_host", **place)
         urls = [(Url(row["start"] or batch.origin + row["path"]), KINDS[row["kind"]]) for row in rows]
         keys = [key_of(url, self._key_seed, kind) for url, kind in urls]
         chains = [CHAIN.decode(row["chain"]) for row in rows if row["chain"] is not None]
@@ -132,7 +132,7 @@ class Take:
     async def _read(self, rotation: Rotation) -> None:
         """Read waiting URLs: first those that were tried before, then the next in the queue."""
         shares = rotation.shares()
-        rows = await self._tx.batch("again_at_hosts", [(self._crawl, batch.host, most) for batch, most in shares])
+        rows = await self._tx.batch("retries_at_hosts", [(self._crawl, batch.host, most) for batch, most in shares])
         rows_of, found = _by_host(rows), []
         for batch, _ in shares:
             tasks = self._tasks(batch, rows_of[batch.host], tried=True)
@@ -186,7 +186,7 @@ class Take:
         set_aside = [one for batch in batches for one in batch.set_aside]
         again += [(*mark, task.seq) for task, was_tried in set_aside if was_tried]
         untried += [(*mark, task.seq, task.host) for task, was_tried in set_aside if not was_tried]
-        await self._tx.many("hold_again", again)
+        await self._tx.many("hold_retries", again)
         await self._tx.many("hold_untried", untried)
         await self._tx.many("drop_untried", [(self._crawl, host, seq) for _, _, _, seq, host in untried])
 

@@ -58,13 +58,15 @@ class SqlAuditLogStore:
 
     async def append(self, tx: Tx, by: Caller, act: AuditEntry) -> None:
         facts = orjson.dumps(act.facts).decode()
-        await tx.execute("append_act", who=by.who, act=act.name, subject=act.subject, facts=facts, address=by.address)
+        await tx.execute(
+            "append_audit_entry", who=by.who, act=act.name, subject=act.subject, facts=facts, address=by.address
+        )
 
     async def page_of(self, tx: Tx, before: int | None, limit: int, subject: str | None) -> list[StoredAuditEntry]:
         if subject is None:
-            rows = await tx.all("newest_acts", before=before, limit=limit)
+            rows = await tx.all("newest_audit_entries", before=before, limit=limit)
         else:
-            rows = await tx.all("newest_acts_on", before=before, limit=limit, subject=subject)
+            rows = await tx.all("newest_audit_entries_on", before=before, limit=limit, subject=subject)
         return [_entry(row) for row in rows]
 
 

@@ -8,7 +8,7 @@ VALUES (:id, :crawl, :crawl_id, :project, 'pending', shoal_now());
 SELECT * FROM analysis WHERE id = :id;
 
 -- name: analyses_before
--- Analyses, newest first; of one state or one crawl, if it is named.
+-- Return analyses, newest first, optionally of one state.
 SELECT * FROM analysis
 WHERE number < :before AND state IN (:pending, :running, :success, :failed)
 ORDER BY number DESC LIMIT :limit;
@@ -20,22 +20,22 @@ WHERE crawl_id = :crawl_id AND number < :before AND state IN (:pending, :running
 ORDER BY number DESC LIMIT :limit;
 
 -- name: begin_analysis
--- The first attempt begins.
+-- Set an analysis to running at its first attempt.
 UPDATE analysis SET state = 'running', started_at = shoal_now() WHERE id = :id AND state = 'pending';
 
 -- name: end_analysis
--- Its job has ended.
+-- Store the end of an analysis, when its job has ended.
 UPDATE analysis SET state = :state, state_reason = :reason, error = :error, finished_at = shoal_now()
 WHERE id = :id AND finished_at IS NULL AND (state = 'running' OR :state = 'failed');
 
 -- name: drop_findings
--- Drop what an earlier attempt may have left.
+-- Delete the findings of an earlier attempt.
 DELETE FROM finding WHERE analysis = :analysis;
 
 -- name: count_findings
--- Say with the analysis how many findings it has.
+-- Store the number of findings with the analysis.
 UPDATE analysis SET findings = :findings WHERE number = :number;
 
 -- name: findings_of_analysis
--- What analyzers found.
+-- The findings of an analysis.
 SELECT analyzer, key, severity, message, facts FROM finding WHERE analysis = :analysis ORDER BY analyzer, key;

@@ -14,15 +14,15 @@ RETURNING *;
 SELECT * FROM crawl WHERE id = :id;
 
 -- name: first_failure
--- The first page of a crawl that failed, and its words.
+-- Return the first page of a crawl that failed, and its error message.
 SELECT url, error_message FROM page WHERE crawl = :crawl AND error_message IS NOT NULL ORDER BY number LIMIT 1;
 
 -- name: crawl_control
--- What the walkers of a crawl are told: its state, and when its options were changed.
+-- Return what the walkers of a crawl need: its state, and when its options were changed.
 SELECT state, changed_at FROM crawl WHERE id = :id;
 
 -- name: change_crawl
--- A crawl has other options from now on. Each change has a moment of its own, whatever the clock says.
+-- Change the options of a crawl. Each change has a time of its own, even if the clock does not move.
 UPDATE crawl
 SET config = :config, priority = :priority,
     changed_at = CASE WHEN shoal_now() > changed_at THEN shoal_now() ELSE changed_at + 1 END

@@ -1,9 +1,9 @@
 -- name: last_event
--- The number that was given last.
+-- The number of the last event.
 SELECT last FROM event_number;
 
 -- name: set_last_event
--- Remember the number that was given last.
+-- Store the number of the last event.
 UPDATE event_number SET last = :last;
 
 -- name: new_events
@@ -11,7 +11,7 @@ UPDATE event_number SET last = :last;
 SELECT id, shoal_now() - created_at AS waited FROM outbox WHERE sequence IS NULL ORDER BY created_at, id LIMIT :limit;
 
 -- name: sizes_of_events
--- How long numbered events after a number are, in order.
+-- Return the sizes of numbered events after a number, in order.
 SELECT sequence, length(body) AS size FROM outbox WHERE sequence > :sequence ORDER BY sequence LIMIT :limit;
 
 -- name: events_until
@@ -19,12 +19,12 @@ SELECT sequence, length(body) AS size FROM outbox WHERE sequence > :sequence ORD
 SELECT sequence, id, type, subject, body, created_at FROM outbox WHERE sequence > :sequence AND sequence <= :last
 ORDER BY sequence;
 
--- name: heads_after
--- The types of numbered events after a number, in order.
+-- name: event_types_after
+-- Return the types of numbered events after a number, in order.
 SELECT sequence, type FROM outbox WHERE sequence > :sequence ORDER BY sequence LIMIT :limit;
 
--- name: heads_between
--- The types of numbered events of a time, by their moments, after a moment and a number.
+-- name: event_types_between
+-- Return the types of events created in a period, after a time and a number.
 SELECT created_at, sequence, type FROM outbox
 WHERE sequence > 0 AND (created_at, sequence) > (:since, :sequence) AND created_at < :until
 ORDER BY created_at, sequence LIMIT :limit;
@@ -34,11 +34,11 @@ ORDER BY created_at, sequence LIMIT :limit;
 SELECT sequence, id, type, subject, body, created_at FROM outbox WHERE id = :id AND sequence IS NOT NULL;
 
 -- name: event_cursor
--- How far a sink has come.
+-- Return the position of a sink.
 SELECT seen FROM event_cursor WHERE sink = :sink;
 
 -- name: move_event_cursor
--- Remember how far a sink has come, if it is where it was seen.
+-- Move the position of a sink, unless it has moved since it was read.
 INSERT INTO event_cursor (sink, seen) VALUES (:sink, :moved)
 ON CONFLICT (sink) DO UPDATE SET seen = excluded.seen WHERE event_cursor.seen = :seen;
 
@@ -48,11 +48,11 @@ SELECT sequence FROM outbox WHERE sequence > 0 AND created_at < :before
 ORDER BY created_at DESC, sequence DESC LIMIT 1;
 
 -- name: least_taken
--- The last event that every enabled webhook has in its queue, and that every sink has taken.
+-- Return the last event that every enabled webhook has in its queue and every sink has processed.
 SELECT (SELECT min(seen) FROM webhook WHERE enabled = 1) AS hooks, (SELECT min(seen) FROM event_cursor) AS sinks;
 
 -- name: old_events
--- Events up to a number that are older than they are kept, but for those that a webhook still has to get.
+-- Return events up to a number that are past their retention, except those that a webhook still has to receive.
 SELECT sequence FROM outbox AS o
 WHERE sequence <= :until AND created_at < :before
       AND (SELECT 1 FROM delivery AS d
@@ -62,11 +62,11 @@ WHERE sequence <= :until AND created_at < :before
 ORDER BY sequence LIMIT :limit;
 
 -- name: forget_cursors
--- Forget the places of sinks that are before a number.
+-- Delete the positions of sinks that are before a number.
 DELETE FROM event_cursor WHERE seen < :before RETURNING sink;
 
 -- name: insert_webhook
--- Keep a webhook, unless its id is kept already.
+-- Store a webhook, unless its id is kept already.
 INSERT INTO webhook (id, url, events, secret, old_secret, old_until, enabled, reason, seen, failing_since, held_until,
                      created_at)
 VALUES (:id, :url, :events, :secret, :old_secret, :old_until, :enabled, :reason, :cursor, :failing_since, :held_until,
@@ -74,14 +74,14 @@ VALUES (:id, :url, :events, :secret, :old_secret, :old_until, :enabled, :reason,
 ON CONFLICT (id) DO NOTHING;
 
 -- name: save_webhook
--- Everything about a webhook that may change.
+-- Store all mutable fields of a webhook.
 UPDATE webhook
 SET url = :url, events = :events, secret = :secret, old_secret = :old_secret, old_until = :old_until, enabled = :enabled,
     reason = :reason, seen = :cursor, failing_since = :failing_since, held_until = :held_until
 WHERE id = :id;
 
 -- name: hold_webhook
--- Send a webhook nothing for a while.
+-- Pause a webhook until a time.
 UPDATE webhook SET held_until = shoal_now() + :wait WHERE id = :id;
 
 -- name: webhook
@@ -93,7 +93,7 @@ SELECT * FROM webhook WHERE id = :id;
 SELECT * FROM webhook ORDER BY created_at, id;
 
 -- name: remove_webhook
--- Drop a webhook; its queue goes with it.
+-- Delete a webhook; its queue goes with it.
 DELETE FROM webhook WHERE id = :id;
 
 -- name: due_webhooks
@@ -105,7 +105,8 @@ WHERE w.enabled = 1 AND w.held_until <= shoal_now()
 ORDER BY w.id;
 
 -- name: delivery_failed
--- A try of a delivery failed: it waits, or it is dead. One that was replayed meanwhile has other attempts.
+-- Store a failed attempt of a delivery: it waits, or it is dead. A delivery that was replayed meanwhile has other
+-- attempts and is left alone.
 UPDATE delivery
 SET state = :state, next_at = shoal_now() + :wait, status = :status, error = :error
 WHERE webhook = :webhook AND sequence = :sequence AND CASE WHEN state = 'waiting' THEN TRUE ELSE FALSE END
@@ -131,9 +132,9 @@ WHERE d.webhook = :webhook AND d.sequence < :before AND d.state = 'dead'
 ORDER BY d.sequence DESC LIMIT :limit;
 
 -- name: waiting_deliveries
--- How many deliveries of a webhook wait.
+-- Return how many deliveries of a webhook wait.
 SELECT count(*) AS count FROM delivery WHERE webhook = :webhook AND state = 'waiting';
 
 -- name: dead_deliveries
--- How many deliveries of a webhook are dead.
+-- Return how many deliveries of a webhook are dead.
 SELECT count(*) AS count FROM delivery WHERE webhook = :webhook AND state = 'dead';

@@ -15,20 +15,20 @@ SELECT * FROM job_group WHERE number < :before AND state IN (:open, :completed, 
 ORDER BY number DESC LIMIT :limit;
 
 -- name: states_of_group
--- How many jobs of a group are in each state.
+-- Return how many jobs of a group are in each state.
 SELECT state, count(*) AS count FROM job WHERE run_id = :run_id GROUP BY state;
 
 -- name: group_lives
--- Whether a job of the group has not ended.
+-- Return whether a job of the group has not ended.
 SELECT 1 FROM job WHERE run_id = :run_id AND run_id IS NOT NULL AND finished_at IS NULL LIMIT 1;
 
 -- name: end_group
--- An open group is over.
+-- Mark an open group as ended.
 UPDATE job_group SET state = :state, state_reason = :reason, jobs = :jobs, finished_at = shoal_now()
 WHERE id = :id AND state = 'open';
 
 -- name: held_of_group
--- The jobs of a group that are worked on just now.
+-- Return the locked jobs of a group.
 SELECT id, lease_epoch FROM job
 WHERE run_id = :run_id AND run_id IS NOT NULL AND finished_at IS NULL
       AND CASE WHEN state = 'locked' THEN TRUE ELSE FALSE END

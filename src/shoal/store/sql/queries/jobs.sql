@@ -9,11 +9,11 @@ RETURNING id, lease_epoch, kind, run_id, payload, attempts, max_attempts, crash_
           scopes;
 
 -- name: lane_depth
--- How many due jobs wait in a lane.
+-- Return how many due jobs wait in a lane.
 SELECT count(*) FROM job WHERE state = 'pending' AND due = 1 AND lane = :lane;
 
 -- name: kind_waits
--- Whether a job of a kind stands in a line, or would if somebody had looked at the clock.
+-- Return whether a job of a kind waits, including one that is due but not yet marked as due.
 SELECT 1 FROM job WHERE state = 'pending' AND due = 1 AND lane = :lane AND kind = :kind
 UNION ALL
 SELECT 1 FROM (SELECT 1 FROM job WHERE state = 'pending' AND due = 0 AND not_before <= shoal_now() AND lane = :lane
@@ -26,26 +26,27 @@ SELECT id, lease_epoch, kind, run_id, payload, attempts, max_attempts, crash_cou
 FROM job WHERE state = 'locked' AND lease_until > 0 AND lease_holder = :holder;
 
 -- name: beat_job
--- Move the end of a bot's lease, if it is that owner's; tell how long it lasts now, and whether its work is to be dropped.
+-- Extend the lease of a bot, if the owner matches; return how long it lasts now, and whether the job is cancelled.
 UPDATE job SET lease_until = shoal_now() + coalesce(lock_ttl, CAST(:ttl AS BIGINT))
 WHERE id = :id AND lease_epoch = :epoch AND CASE WHEN state = 'locked' THEN TRUE ELSE FALSE END
       AND substr(lease_holder, 1, length(CAST(:owner AS TEXT))) = CAST(:owner AS TEXT)
 RETURNING coalesce(lock_ttl, CAST(:ttl AS BIGINT)) AS ttl, kill_at <= shoal_now() AS cancelled;
 
 -- name: was_cancelled
--- Whether a grant was that owner's and ended because its job was cancelled.
+-- Return whether a grant belonged to this owner and ended because its job was cancelled.
 SELECT 1 FROM job_grant
 WHERE job_id = :id AND epoch = :epoch AND ended = 'cancelled'
       AND substr(holder, 1, length(CAST(:owner AS TEXT))) = CAST(:owner AS TEXT);
 
 -- name: held_by_owner
--- How many jobs an owner holds, whatever it calls itself.
+-- Return how many jobs an owner holds, under any label.
 SELECT count(*) FROM job
 WHERE state = 'locked' AND lease_until > 0
       AND substr(lease_holder, 1, length(CAST(:owner AS TEXT))) = CAST(:owner AS TEXT);
 
 -- name: mark_grant_settled
--- Remember that this grant settled something, once. Not in the job's row: a heartbeat must not wait for this commit.
+-- Record that this grant has settled a URL. Not stored in the job's row, so that heartbeats do not wait for this
+-- commit.
 INSERT INTO job_grant (job_id, epoch, holder, granted_at, settled)
 SELECT j.id, j.lease_epoch, j.lease_holder, j.granted_at, 1 FROM job AS j
 WHERE j.id = :job_id AND j.lease_epoch = :epoch AND CASE WHEN j.state = 'locked' THEN TRUE ELSE FALSE END
@@ -53,14 +54,14 @@ WHERE j.id = :job_id AND j.lease_epoch = :epoch AND CASE WHEN j.state = 'locked'
 ON CONFLICT (job_id, epoch) DO UPDATE SET settled = 1;
 
 -- name: note_grant
--- Note in which process a grant is worked on.
+-- Record the process that works on a grant.
 INSERT INTO job_grant (job_id, epoch, holder, granted_at, node, pid, config)
 SELECT j.id, j.lease_epoch, j.lease_holder, j.granted_at, :node, :pid, :config FROM job AS j
 WHERE j.id = :job_id AND j.lease_epoch = :epoch AND CASE WHEN j.state = 'locked' THEN TRUE ELSE FALSE END
 ON CONFLICT (job_id, epoch) DO UPDATE SET node = excluded.node, pid = excluded.pid, config = excluded.config;
 
 -- name: grants_of_job
--- The history of a job, oldest grant first; the one that it has now is told by its own row if nothing was noted of it yet.
+-- Return the history of a job, oldest grant first; a current grant without a history row is taken from the job's row.
 SELECT epoch, holder, granted_at, settled, ended_at, ended, error, node, pid, config
 FROM job_grant WHERE job_id = :job_id
 UNION ALL
@@ -70,15 +71,15 @@ WHERE j.id = :job_id AND CASE WHEN j.state = 'locked' THEN TRUE ELSE FALSE END
 ORDER BY epoch;
 
 -- name: other_run_waits
--- Whether a job of another run has stood in its line for a while, and would be before this one if that stepped back. Runs
--- of every kind share the slots of a worker; page jobs have their own.
+-- Return whether a job of another run has waited for a while and would be next if this one stepped back. Runs of all
+-- kinds share the slots of a worker; page jobs have their own.
 SELECT 1 FROM (
     SELECT 1 FROM job AS other
     WHERE other.state = 'pending' AND other.due = 1 AND other.lane = (SELECT mine.lane FROM job AS mine WHERE mine.id = :id)
           AND other.kind = 'crawl' AND other.capability = (SELECT mine.capability FROM job AS mine WHERE mine.id = :id)
           AND other.rank <= shoal_now() - (SELECT mine.priority FROM job AS mine WHERE mine.id = :id) * CAST(:ageing AS BIGINT)
           AND coalesce(other.run_id, '') <> (SELECT mine.run_id FROM job AS mine WHERE mine.id = :id)
-          AND other.line_at < shoal_now() - :patience
+          AND other.line_at < shoal_now() - :min_wait
     ORDER BY other.rank, other.id LIMIT 1) AS found
 UNION ALL
 SELECT 1 FROM (
@@ -87,7 +88,7 @@ SELECT 1 FROM (
           AND other.kind = 'analysis' AND other.capability = (SELECT mine.capability FROM job AS mine WHERE mine.id = :id)
           AND other.rank <= shoal_now() - (SELECT mine.priority FROM job AS mine WHERE mine.id = :id) * CAST(:ageing AS BIGINT)
           AND coalesce(other.run_id, '') <> (SELECT mine.run_id FROM job AS mine WHERE mine.id = :id)
-          AND other.line_at < shoal_now() - :patience
+          AND other.line_at < shoal_now() - :min_wait
     ORDER BY other.rank, other.id LIMIT 1) AS found
 LIMIT 1;
 
@@ -97,13 +98,13 @@ UPDATE job SET state = 'cancelled', state_reason = :reason, finished_at = shoal_
 WHERE run_id = :run_id AND state = 'pending';
 
 -- name: kill_jobs_of_run
--- The leased jobs of a run are to be killed by their workers, after a grace.
+-- Ask workers to kill the leased jobs of a run, after a grace period.
 UPDATE job SET kill_at = shoal_now() + :grace
 WHERE run_id = :run_id AND finished_at IS NULL AND CASE WHEN state = 'locked' THEN TRUE ELSE FALSE END
       AND (kill_at IS NULL OR kill_at > shoal_now() + :grace);
 
 -- name: set_priority_of_run
--- The jobs of a run that have not ended get another priority.
+-- Change the priority of the jobs of a run that have not ended.
 UPDATE job SET priority = CAST(:priority AS SMALLINT), rank = line_at - CAST(:priority AS SMALLINT) * CAST(:ageing AS BIGINT)
 WHERE run_id = :run_id AND finished_at IS NULL;
 
@@ -118,7 +119,7 @@ ORDER BY lease_until
 LIMIT :limit;
 
 -- name: freshest_lease
--- How long the lease of a node that ends last still has.
+-- Return the remaining time of the node lease that ends last.
 SELECT lease_until - shoal_now() AS remaining FROM job
 WHERE state = 'locked' AND lease_until > 0 AND lease_holder NOT LIKE 'bot/%'
 ORDER BY lease_until DESC
@@ -139,20 +140,20 @@ SELECT id, kind, capability, state, state_reason, run_id, payload, lane, dedupe_
 FROM job WHERE run_id = :run_id ORDER BY created_at, id;
 
 -- name: live_jobs_of_run
--- How many of a run's jobs are pending, and how many locked.
+-- Return how many of a run's jobs are pending, and how many locked.
 SELECT count(CASE WHEN state = 'pending' THEN 1 END) AS pending, count(CASE WHEN state = 'locked' THEN 1 END) AS locked
 FROM job WHERE run_id = :run_id AND finished_at IS NULL;
 
 -- name: lost_job
--- A grant that is still locked, as whoever gives it back must see it.
+-- Return a grant that is still locked, with what is needed to return its job.
 SELECT id, kind, run_id, lease_epoch AS epoch, crash_count, lease_holder,
        CASE WHEN lock_ttl IS NOT NULL THEN max_attempts - 1 END AS max_retry,
        (SELECT g.settled FROM job_grant AS g WHERE g.job_id = job.id AND g.epoch = job.lease_epoch) AS settled
 FROM job WHERE id = :id AND lease_epoch = :epoch AND CASE WHEN state = 'locked' THEN TRUE ELSE FALSE END;
 
 -- name: newest_jobs
--- Jobs, newest first, older than one: those that match among the next :scan. Without one, from the newest: no text sorts
--- behind all others in every collation, but what begins with the last one does.
+-- Return jobs that match, newest first, older than one, among the next :scan. Without one, start from the newest: no
+-- text sorts after all others in every collation, but a prefix of the highest character does.
 SELECT id, kind, capability, state, state_reason, run_id, payload, lane, dedupe_key, scopes, parked, priority, not_before, due,
        attempts, max_attempts, crash_count, lease_epoch, lease_holder, lease_until, granted_at, kill_at, error, created_at,
        line_at, finished_at
@@ -164,7 +165,7 @@ ORDER BY id DESC
 LIMIT :limit;
 
 -- name: end_of_scan
--- How far `newest_jobs` looks.
+-- Return where `newest_jobs` stops scanning.
 SELECT count(*) AS count, min(id) AS last
 FROM (SELECT id FROM job WHERE id < coalesce(CAST(:before AS TEXT), (SELECT id FROM job ORDER BY id DESC LIMIT 1) || '0')
       ORDER BY id DESC LIMIT :scan) AS j;
@@ -199,26 +200,26 @@ UPDATE job SET state = 'cancelled', state_reason = :reason, finished_at = shoal_
 WHERE id = :id AND state = 'pending';
 
 -- name: set_quota
--- So many jobs of a scope may be locked at once.
+-- Set the maximum number of locked jobs of a quota key.
 INSERT INTO quota (scope, most) VALUES (:scope, :most) ON CONFLICT (scope) DO UPDATE SET most = excluded.most;
 
 -- name: remove_quota
--- A scope is not limited any more.
+-- Remove the limit of a quota key.
 DELETE FROM quota WHERE scope = :scope;
 
 -- name: quotas
--- Every quota after a scope, and how many jobs sit and wait in its scope.
+-- Return every quota after a key, with its numbers of locked and parked jobs.
 SELECT q.scope, q.most, (SELECT count(*) FROM job_seat AS s WHERE s.scope = q.scope) AS taken,
        (SELECT count(*) FROM (SELECT 1 FROM job AS j
                               WHERE j.state = 'pending' AND j.due = 2 AND j.parked = q.scope LIMIT 1000) AS p) AS parked
 FROM quota AS q WHERE q.scope > :after ORDER BY q.scope LIMIT :limit;
 
 -- name: first_parked
--- The first scope after another in which jobs found no room.
+-- Return the first quota key after another that has parked jobs.
 SELECT parked FROM job WHERE state = 'pending' AND due = 2 AND parked > :after ORDER BY parked LIMIT 1;
 
--- name: place_in_line
--- How many jobs stand before one in its line, as far as that is worth counting.
+-- name: queue_position
+-- Return how many jobs are ahead of one in its queue, up to a maximum.
 SELECT count(*) FROM (
     SELECT 1 FROM job AS other
     WHERE other.state = 'pending' AND other.due = 1 AND other.lane = (SELECT mine.lane FROM job AS mine WHERE mine.id = :id)
@@ -227,7 +228,7 @@ SELECT count(*) FROM (
           AND other.rank < (SELECT mine.rank FROM job AS mine WHERE mine.id = :id)
     LIMIT :most) AS ahead;
 
--- name: taken_like
--- How many jobs of a kind and capability are worked on, and when the last one of them was granted.
+-- name: locked_like
+-- Return how many jobs of a kind and capability are locked, and when the last one was granted.
 SELECT count(*) AS locked, max(granted_at) AS last FROM job
 WHERE state = 'locked' AND lease_until > 0 AND kind = :kind AND capability = :capability;

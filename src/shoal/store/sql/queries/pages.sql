@@ -3,7 +3,8 @@
 SELECT * FROM page WHERE crawl = :crawl AND number > :number ORDER BY number LIMIT :limit;
 
 -- name: some_pages_after
--- Pages of a crawl in the order in which they were stored, with a status from :low to :high, with an error.
+-- Return pages of a crawl in the order in which they were stored, filtered by a status from :low to :high and by
+-- error.
 SELECT * FROM page
 WHERE crawl = :crawl AND number > :number
       AND (CAST(:low AS INTEGER) IS NULL OR status BETWEEN CAST(:low AS INTEGER) AND CAST(:high AS INTEGER))

@@ -12,7 +12,8 @@ WHERE p.number > :after AND (CAST(:enabled AS INTEGER) IS NULL OR p.enabled = :e
 ORDER BY p.number LIMIT :limit;
 
 -- name: policies_of_project
--- The same, of one project. Compared as a range: with `=`, PostgreSQL may walk through all others to find a few.
+-- Return policies of one project, in the order in which they were created. Compared as a range: with `=`, PostgreSQL
+-- may read all other policies to find a few.
 SELECT p.*, (SELECT j.id FROM job AS j WHERE j.dedupe_key = 'policy:' || p.id AND j.finished_at IS NULL) AS live_job_id
 FROM policy AS p
 WHERE (p.project, p.number) > (:project, :after) AND p.project <= :project
@@ -20,34 +21,34 @@ WHERE (p.project, p.number) > (:project, :after) AND p.project <= :project
 ORDER BY p.project, p.number LIMIT :limit;
 
 -- name: ready_line
--- Whether something in a line is due, or owed a run.
+-- Return whether a policy is due, or a run was skipped and has to be made up for.
 SELECT 1 AS ready WHERE EXISTS (SELECT 1 FROM policy WHERE line = :line AND next_run_at <= shoal_now())
                         OR EXISTS (SELECT 1 FROM policy WHERE line = :line AND queued = 1);
 
 -- name: due_sites
--- Policies of sites that are due, the longest due first.
+-- Return site policies that are due, the longest due first.
 SELECT p.*, NULL AS live_job_id FROM policy AS p WHERE p.line = 'site' AND p.next_run_at <= shoal_now()
 ORDER BY p.next_run_at, p.number LIMIT :limit;
 
 -- name: owed_sites
--- Policies of sites that are owed a run and whose last crawl has ended.
+-- Return site policies that missed a run and whose last crawl has ended.
 SELECT p.*, NULL AS live_job_id FROM policy AS p
 WHERE p.line = 'site' AND p.queued = 1
       AND coalesce((SELECT c.state FROM crawl AS c WHERE c.id = p.live_crawl), 'stopped') IN ('stopped', 'completed', 'failed')
 ORDER BY p.number LIMIT :limit;
 
 -- name: save_policy
--- What a person may change about a policy.
+-- Store the fields of a policy that a user may change.
 UPDATE policy
 SET project = :project, line = :line, spec = :spec, enabled = :enabled, planned_at = :planned_at, next_run_at = :next_run_at,
     queued = :queued, frequency_now = :frequency_now
 WHERE id = :id;
 
 -- name: remove_policy
--- Drop a policy.
+-- Delete a policy.
 DELETE FROM policy WHERE id = :id;
 
 -- name: put_signal
--- Keep what a business says about a subject; the last word counts.
+-- Store a boost for a subject; the last one applies.
 INSERT INTO business_signal (subject, boost, until) VALUES (:subject, :boost, :until)
 ON CONFLICT (subject) DO UPDATE SET boost = excluded.boost, until = excluded.until;

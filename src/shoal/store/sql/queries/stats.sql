@@ -1,30 +1,30 @@
 -- name: count_crawls
--- How many crawls there are by state.
+-- Return how many crawls there are by state.
 SELECT state, count(*) AS count FROM crawl GROUP BY state ORDER BY state;
 
 -- name: count_jobs
--- How many jobs there are by kind and state.
+-- Return how many jobs there are by kind and state.
 SELECT kind, state, count(*) AS count FROM job GROUP BY kind, state ORDER BY kind, state;
 
 -- name: hours
--- What happened in the hours since a time, to jobs of a kind or of any.
+-- Return the hourly statistics since a time, for jobs of a kind or of any.
 SELECT hour, name, sum(amount) AS amount FROM job_hour
 WHERE hour >= :since AND (CAST(:kind AS TEXT) IS NULL OR kind = :kind)
 GROUP BY hour, name ORDER BY hour DESC, name;
 
 -- name: bots_by_hour
--- How many bots asked in each hour since a time.
+-- Return how many bots sent requests in each hour since a time.
 SELECT hour, count(*) AS bots FROM bot_hour WHERE hour >= :since GROUP BY hour;
 
 -- name: bots_seen
--- The bots that asked since a time, those that asked last first.
+-- Return the bots that sent requests since a time, latest first.
 SELECT token, bot_id, sum(pulled) AS pulled, max(seen_at) AS seen_at FROM bot_hour
 WHERE hour >= :since GROUP BY token, bot_id ORDER BY max(seen_at) DESC, token, bot_id LIMIT :limit;
 
 -- name: forget_job_hours
--- Forget what happened before an hour.
+-- Delete hourly statistics before an hour.
 DELETE FROM job_hour WHERE hour < :before;
 
 -- name: forget_bot_hours
--- Forget which bots asked before an hour.
+-- Delete hourly bot statistics before an hour.
 DELETE FROM bot_hour WHERE hour < :before;

@@ -1,5 +1,5 @@
 -- name: insert_token
--- Keep a new token, unless its id is taken.
+-- Store a new token, unless its id is taken.
 INSERT INTO token (id, name, hash, scopes, made_by, created_at, expires_at)
 VALUES (:id, :name, :hash, :scopes, :made_by, shoal_now(), shoal_now() + CAST(:ttl AS BIGINT))
 ON CONFLICT (id) DO NOTHING
@@ -21,30 +21,30 @@ WHERE number < coalesce(CAST(:before AS INTEGER), 2147483647)
 ORDER BY number DESC LIMIT :limit;
 
 -- name: any_token
--- Whether there ever was a token.
+-- Return whether there ever was a token.
 SELECT 1 AS found FROM token LIMIT 1;
 
 -- name: revoke_token
--- End a token that was not ended yet.
+-- Revoke a token, unless it was revoked before.
 UPDATE token SET revoked_at = shoal_now() WHERE id = :id AND revoked_at IS NULL;
 
 -- name: mark_token_used
--- Remember when a token was used, not more often than every so many micros.
+-- Record when a token was used, at most once per interval.
 UPDATE token SET last_used_at = shoal_now() WHERE id = :id AND coalesce(last_used_at < shoal_now() - :every, TRUE);
 
--- name: append_act
--- Write an administrative act.
+-- name: append_audit_entry
+-- Append an entry to the audit log.
 INSERT INTO audit_entry (at, who, act, subject, facts, address)
 VALUES (shoal_now(), :who, :act, :subject, :facts, :address);
 
--- name: newest_acts
--- Administrative acts, newest first, before a number.
+-- name: newest_audit_entries
+-- Return audit log entries before a number, newest first.
 SELECT * FROM audit_entry
 WHERE number < coalesce(CAST(:before AS BIGINT), 9223372036854775807)
 ORDER BY number DESC LIMIT :limit;
 
--- name: newest_acts_on
--- Administrative acts on one subject, newest first, before a number.
+-- name: newest_audit_entries_on
+-- Return audit log entries about one subject before a number, newest first.
 SELECT * FROM audit_entry
 WHERE subject = :subject AND number < coalesce(CAST(:before AS BIGINT), 9223372036854775807)
 ORDER BY number DESC LIMIT :limit;

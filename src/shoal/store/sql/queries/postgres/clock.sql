@@ -3,6 +3,6 @@
 SELECT at, since, jumped_at, shoal_now() AS now, server_now(shift) AS server FROM store_clock;
 
 -- name: anchor_server_clock
--- Anchor the store's clock anew, unless somebody did since it was read.
+-- Set a new anchor for the store's clock, unless another process has since it was read.
 UPDATE store_clock SET at = :at, since = :since, jumped_at = :jumped_at
 WHERE since = :seen_since AND jumped_at = :seen_jumped_at;

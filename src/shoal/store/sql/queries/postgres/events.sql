@@ -1,12 +1,12 @@
 -- name: append_events
--- Keep events until whoever wants them has them.
+-- Store events until all receivers have them.
 -- rows: id type subject body
 INSERT INTO outbox (id, type, subject, body, created_at)
 SELECT g.id, g.type, g.subject, g.body, shoal_now()
 FROM unnest(:id::text[], :type::text[], :subject::text[], :body::text[]) AS g (id, type, subject, body);
 
 -- name: lock_event_number
--- Whoever has this lock gives numbers; the others wait.
+-- Lock the numbering of events; other processes wait.
 SELECT last FROM event_number FOR UPDATE;
 
 -- name: number_events
@@ -16,18 +16,18 @@ UPDATE outbox SET sequence = g.sequence
 FROM unnest(:id::text[], :sequence::bigint[]) AS g (id, sequence) WHERE outbox.id >= g.id AND outbox.id <= g.id;
 
 -- name: lock_webhook
--- One webhook, kept from others who would change it.
+-- Return one webhook, locked against changes.
 SELECT * FROM webhook WHERE id = :id FOR UPDATE;
 
 -- name: put_deliveries
--- Put events into a webhook's queue, to be sent at once; also those that were in it before.
+-- Add events to a webhook's queue, to be sent at once, including those that were in it before.
 -- batch: arrays
 INSERT INTO delivery (webhook, sequence, state, attempts, next_at)
 SELECT g.webhook, g.sequence, 'waiting', 0, shoal_now() FROM unnest(:webhook::text[], :sequence::bigint[]) AS g (webhook, sequence)
 ON CONFLICT (webhook, sequence) DO UPDATE SET state = 'waiting', attempts = 0, next_at = excluded.next_at, error = NULL;
 
 -- name: due_deliveries
--- Due deliveries of a webhook, with the sizes of their events, locked against others who take.
+-- Return due deliveries of a webhook, with the sizes of their events, locked against other couriers.
 SELECT d.webhook, d.sequence, d.state, d.attempts + 1 AS attempts, d.next_at, d.status, d.error, o.event_id, o.event_type,
        o.size
 FROM delivery AS d
@@ -42,24 +42,25 @@ FOR UPDATE OF d SKIP LOCKED;
 SELECT sequence, id, type, subject, body, created_at FROM outbox WHERE sequence = ANY(:sequences::bigint[]);
 
 -- name: forget_events
--- Drop events.
+-- Delete events.
 -- batch: arrays
 DELETE FROM outbox WHERE sequence = ANY(:sequence::bigint[]);
 
 -- name: forget_deliveries
--- Drop what became of events.
+-- Delete the deliveries of events.
 -- batch: arrays
 DELETE FROM delivery WHERE sequence = ANY(:sequence::bigint[]);
 
 -- name: try_delivery
--- Deliveries are counted as tried and out of others' reach for a while.
+-- Count an attempt of each delivery, and reserve it for a while.
 -- batch: arrays
-UPDATE delivery SET attempts = attempts + 1, next_at = shoal_now() + g.patience
-FROM unnest(:webhook::text[], :sequence::bigint[], :patience::bigint[]) AS g (webhook, sequence, patience)
+UPDATE delivery SET attempts = attempts + 1, next_at = shoal_now() + g.reserved_for
+FROM unnest(:webhook::text[], :sequence::bigint[], :reserved_for::bigint[]) AS g (webhook, sequence, reserved_for)
 WHERE delivery.webhook = ANY(ARRAY[g.webhook]) AND delivery.sequence >= g.sequence AND delivery.sequence <= g.sequence;
 
 -- name: give_back_deliveries
--- Deliveries that were taken were not tried; one that was replayed meanwhile has other attempts.
+-- Return reserved deliveries that were not attempted. A delivery that was replayed meanwhile has other attempts and is
+-- left alone.
 -- rows: webhook sequence attempts next_at
 UPDATE delivery SET attempts = delivery.attempts - 1, next_at = g.next_at
 FROM unnest(:webhook::text[], :sequence::bigint[], :attempts::int[], :next_at::bigint[]) AS g (webhook, sequence, attempts, next_at)
@@ -67,13 +68,13 @@ WHERE delivery.webhook = ANY(ARRAY[g.webhook]) AND delivery.sequence >= g.sequen
       AND CASE WHEN delivery.state = 'waiting' THEN TRUE ELSE FALSE END AND delivery.attempts = g.attempts;
 
 -- name: delivered
--- Deliveries were answered well.
+-- Mark deliveries as successful.
 -- batch: arrays
 UPDATE delivery SET state = 'delivered', error = NULL, status = g.status
 FROM unnest(:webhook::text[], :sequence::bigint[], :status::int[]) AS g (webhook, sequence, status)
 WHERE delivery.webhook = ANY(ARRAY[g.webhook]) AND delivery.sequence >= g.sequence AND delivery.sequence <= g.sequence;
 
 -- name: empty_webhook
--- Drop the first deliveries of a webhook. Ordered by both, as a range: only one index has that order.
+-- Delete the first deliveries of a webhook. Ordered by both, as a range: only one index has that order.
 DELETE FROM delivery WHERE ctid = ANY(ARRAY(
     SELECT ctid FROM delivery WHERE webhook >= :webhook AND webhook <= :webhook ORDER BY webhook, sequence LIMIT :limit));

@@ -3,11 +3,11 @@
 SELECT * FROM job_group WHERE id = :id FOR UPDATE;
 
 -- name: specs_of_groups
--- How the pages of groups are fetched.
+-- Return the page specs of groups.
 SELECT id, spec, labels FROM job_group WHERE id = ANY(:ids::text[]);
 
 -- name: prune_groups
--- Remove groups that have long been over and have no jobs any more.
+-- Remove groups that ended long ago and have no jobs any more.
 DELETE FROM job_group WHERE number = ANY(ARRAY(
     SELECT g.number FROM job_group AS g
     WHERE g.finished_at IS NOT NULL AND g.finished_at < :before

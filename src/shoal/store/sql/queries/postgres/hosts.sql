@@ -8,19 +8,19 @@ SELECT origin, number FROM host WHERE origin = ANY(:origins::text[]);
 INSERT INTO host (origin) SELECT * FROM unnest(:origin::text[]) AS g (origin) ORDER BY origin
 ON CONFLICT (origin) DO NOTHING;
 
--- name: host_standings
--- How hosts stand.
+-- name: host_states
+-- Return the states of hosts.
 SELECT number, next_at, delay, held_until, backoff, latency, latency_at, robots_at, shoal_now() AS now
 FROM host WHERE number = ANY(:numbers::int[]);
 
 -- name: hosts_at_origins
--- The numbers of these origins, and how they stand.
+-- Return the numbers and states of the hosts with these origins.
 SELECT origin, number, next_at, delay, held_until, backoff, latency, latency_at, robots_at, shoal_now() AS now
 FROM host WHERE origin = ANY(:origins::text[]);
 
 -- name: reserve_slots
--- Reserve requests in a row at hosts, as many as are due within :ahead; none at a host whose next slot is further away,
--- and none where another commit reserves just now: nobody waits for anybody, so nobody waits in a circle.
+-- Reserve consecutive slots at hosts, as many as are due within :ahead; none at a host whose next slot is later, and
+-- none at a host that another commit is reserving: nobody waits, so there are no deadlocks.
 -- batch: arrays
 WITH free AS (
     SELECT number, greatest(next_at, held_until, shoal_now()) AS base
@@ -36,22 +36,23 @@ UPDATE host AS h SET next_at = g.base + g.slots * g.delay FROM granted AS g WHER
 RETURNING h.number, g.slots, g.base - shoal_now() AS first_in;
 
 -- name: lock_refusals
--- Which URLs of hosts answered 503 lately, as it was kept; nobody adds to it before this commit ends.
+-- Return which URLs of hosts answered 503 recently, locked until this commit ends.
 SELECT number, refusals, shoal_now() AS now FROM host WHERE number = ANY(:numbers::int[])
 ORDER BY number FOR NO KEY UPDATE;
 
 -- name: keep_refusals
--- Which URLs of hosts answered 503 lately.
+-- Store which URLs of hosts answered 503 recently.
 -- batch: arrays
 UPDATE host AS h SET refusals = g.refusals
 FROM unnest(:number::int[], :refusals::text[]) AS g (number, refusals)
 WHERE h.number >= g.number AND h.number <= g.number;
 
--- name: hear_hosts
--- What hosts said. One that asks us to wait (:status) is held as long as it says (:hold), else for a back-off, which doubles
--- (:grows) if it does not begin one; its own wishes do not double it, and the first after them is as long as any first. While
--- it is held, only a longer wish of its own counts, and a back-off that is long past is forgotten. A good answer (:well) ends the back-off, unless somebody was told to wait meanwhile. :latency: how
--- long its answers take; -1: as before.
+-- name: update_hosts
+-- Store what hosts responded. A host that asks us to wait (:status) is held for as long as it says (:hold), otherwise
+-- for a back-off. The back-off doubles (:grows) unless it is the first; waits requested by the host do not double it,
+-- and after them it starts from the beginning. While a host is held, only a longer wait that it requests applies, and
+-- an old back-off is ignored. A good response (:well) ends the back-off, unless another process was asked to wait
+-- meanwhile. :latency: the response time; -1: unchanged.
 -- batch: arrays
 WITH locked AS (
     SELECT number, held_until, backoff, held_until > shoal_now() AS held

@@ -1,6 +1,6 @@
 -- name: add_job_hosts
--- Note at which hosts these jobs wait, unless a row says so already: that one is kept from being taken until our commit, so
--- that whoever takes it sees these jobs. A row that somebody else has just now does not count, and we wait for nobody.
+-- Record at which hosts these jobs wait. An existing row is locked until our commit, so that whoever takes it sees
+-- these jobs. A row that another commit has locked is ignored, so that we never wait.
 INSERT INTO job_host (lane, kind, capability, host, rank)
 SELECT n.lane, n.kind, n.capability, n.host, n.rank
 FROM (SELECT lane, kind, capability, host, min(rank) AS rank FROM job
@@ -13,8 +13,8 @@ LEFT JOIN LATERAL (SELECT h.number FROM job_host AS h
 WHERE known.number IS NULL;
 
 -- name: make_hosts_ready
--- Hosts whose time has come, or comes within :ahead, are to be looked at; so are those whose time is further away than anybody sets it (:longest): a
--- clock was set back.
+-- Mark hosts as ready whose time has come or comes within :ahead, and those whose time is further away than it can be
+-- (:longest), because the clock was set back.
 UPDATE job_host SET due = 1
 WHERE number = ANY(ARRAY(SELECT number FROM job_host WHERE due = 0 AND ready_at <= shoal_now() + :ahead::bigint
                          ORDER BY ready_at LIMIT :limit FOR UPDATE SKIP LOCKED)
@@ -22,8 +22,8 @@ WHERE number = ANY(ARRAY(SELECT number FROM job_host WHERE due = 0 AND ready_at 
                             ORDER BY ready_at LIMIT :limit FOR UPDATE SKIP LOCKED));
 
 -- name: take_ready_hosts
--- Take the rows of the hosts whose best jobs rank best, all rows of each host (up to :most), and tell how those hosts stand.
--- Hosts that another commit looks at just now are left out.
+-- Take the rows of the hosts with the best jobs, all rows of each host (up to :most), and return the states of those
+-- hosts. Hosts that another commit has taken are skipped.
 WITH best AS MATERIALIZED (
     SELECT number, host FROM job_host
     WHERE due = 1 AND lane = :lane AND kind = :kind AND capability = :capability
@@ -44,7 +44,7 @@ LEFT JOIN LATERAL (SELECT * FROM host WHERE host.origin = t.host LIMIT 1) AS h O
 ORDER BY t.rank, t.host;
 
 -- name: waiting_at_hosts
--- The best of the jobs that wait at these hosts, so many of each.
+-- Return the best waiting jobs of these hosts, up to a number per host.
 -- rows: lane kind capability host count
 SELECT j.id, j.rank, g.lane, g.kind, g.capability, g.host
 FROM unnest(:lane::text[], :kind::text[], :capability::text[], :host::text[], :count::bigint[])
@@ -55,7 +55,7 @@ CROSS JOIN LATERAL (SELECT job.id, job.rank FROM job
                     ORDER BY job.rank, job.id LIMIT g.count) AS j;
 
 -- name: lease_these_jobs
--- Grant those of these jobs that still wait and that nobody else grants just now.
+-- Grant those of these jobs that still wait and are not locked by another commit.
 UPDATE job
 SET state = 'locked', state_reason = NULL, lease_epoch = lease_epoch + 1, lease_holder = :holder,
     lease_until = t.now + CASE WHEN :by_job = 1 THEN coalesce(job.lock_ttl, :ttl::bigint) ELSE :ttl::bigint END,
@@ -69,7 +69,7 @@ RETURNING job.id, job.lease_epoch, job.kind, job.run_id, job.payload, job.attemp
           job.lease_until - job.granted_at AS ttl, job.host;
 
 -- name: put_back_hosts
--- Note at which of these hosts jobs still wait, and when to look at each again.
+-- Record at which of these hosts jobs still wait, and when to check each again.
 -- rows: lane kind capability host due wait
 INSERT INTO job_host (lane, kind, capability, host, rank, due, ready_at)
 SELECT g.lane, g.kind, g.capability, g.host, j.rank, g.due, shoal_now() + g.wait
@@ -81,13 +81,13 @@ CROSS JOIN LATERAL (SELECT job.rank FROM job
                     ORDER BY job.rank, job.id LIMIT 1) AS j;
 
 -- name: host_of_job
--- Where a job that goes by host waits, and for how long its host is not to be asked.
+-- Return where a job that is leased by host waits, and for how long its host may not be requested.
 SELECT j.lane, j.kind, j.capability, j.host, j.rank,
        coalesce((SELECT greatest(h.next_at, h.held_until) FROM host AS h WHERE h.origin = j.host), 0) - shoal_now() AS busy
 FROM job AS j WHERE j.id = :id AND j.host IS NOT NULL;
 
--- name: place_at_host
--- How many jobs of a host stand before one, as far as that is worth counting.
+-- name: queue_position_at_host
+-- Return how many jobs of a host are ahead of one, up to a maximum.
 SELECT count(*) FROM (
     SELECT 1 FROM job
     WHERE state = 'pending' AND due = 1 AND lane = :lane AND kind = :kind AND capability = :capability

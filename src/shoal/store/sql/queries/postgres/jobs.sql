@@ -1,6 +1,6 @@
 -- name: insert_jobs
--- Store pending jobs, but none whose dedupe key a live one has. In the order of their keys, so that two batches never wait
--- for each other; `place` keeps the order of the batch in the line.
+-- Store pending jobs, except those whose dedupe key belongs to a live job. Sorted by key, so that two batches never
+-- wait for each other; `place` keeps the order of the batch.
 -- rows: id kind capability host run_id payload lane dedupe_key scopes priority not_before max_attempts lock_ttl place ageing
 INSERT INTO job (id, kind, capability, host, state, run_id, payload, lane, dedupe_key, scopes, priority, rank, not_before, due,
                  max_attempts, lock_ttl, created_at, line_at)
@@ -21,15 +21,15 @@ ON CONFLICT (dedupe_key) WHERE dedupe_key IS NOT NULL AND finished_at IS NULL DO
 SELECT dedupe_key, id FROM job WHERE dedupe_key = ANY(:keys::text[]) AND finished_at IS NULL;
 
 -- name: turn_jobs
--- End or return locked jobs and grant the next ones, in one statement: the moves by compare-and-set, each with its history
--- row, unless nobody has seen the grant, all that go the same way by the number of that way; then, lane after lane, of the kinds and capabilities that are
--- asked for the one whose first job ranks best, then the next, up to :limit. The first row says which moves were made,
--- which of those jobs may have seats, and whether the time of jobs that wait for one has come. With :alone nothing is done,
--- and that is said, where more would have to follow in the same commit: seats to be settled, or jobs to be made due.
--- What is moved and what is leased is named by a list: whatever the planner thinks of how many there are, it looks up these
--- and no others; whether they are locked is asked in a way that it cannot judge: it would read all that are.
--- Whose first job ranks best is looked for only where there is a choice: what was leased since the last vacuum is stepped
--- over each time.
+-- End or return locked jobs and grant the next ones, in one statement. Moves are made by compare-and-set, each with a
+-- history row unless no worker has seen the grant; equal moves are grouped and refer to their outcome by its number.
+-- Then jobs are granted: lane by lane, of the requested kinds and capabilities the one whose first job ranks best,
+-- then the next, up to :limit. The first row says which moves were made, which of those jobs may have seats, and
+-- whether jobs have become due. With :alone, nothing is done, and the row says so, if more would have to follow in the
+-- same commit: seats to settle, or jobs to make due. Moved and leased jobs are looked up by a list of ids, whatever
+-- the planner estimates, and the check whether they are locked is written so that the planner cannot estimate it;
+-- otherwise it would read all locked jobs. The best first job is searched only where there is a choice, because rows
+-- leased since the last vacuum are skipped each time.
 WITH t AS MATERIALIZED (SELECT shoal_now() AS now),
 wanted AS MATERIALIZED (
     SELECT l.lane, l.floor, k.kind, c.capability,
@@ -54,12 +54,12 @@ picked AS MATERIALIZED (
 ),
 seen AS MATERIALIZED (
     SELECT :limit > 0 AND EXISTS (SELECT 1 FROM job AS j WHERE j.state = 'pending' AND j.due = 0
-                                  AND j.not_before <= (SELECT t.now FROM t)) AS ripe,
+                                  AND j.not_before <= (SELECT t.now FROM t)) AS any_due,
            EXISTS (SELECT 1 FROM quota) AS limited
 ),
 clear AS MATERIALIZED (
     SELECT CASE WHEN :alone = 0 THEN TRUE
-           ELSE NOT (seen.ripe OR seen.limited OR EXISTS (SELECT 1 FROM job_seat)
+           ELSE NOT (seen.any_due OR seen.limited OR EXISTS (SELECT 1 FROM job_seat)
                      OR EXISTS (SELECT 1 FROM picked WHERE strpos(picked.scopes, '"key:') > 0)) END AS yes
     FROM seen
 ),
@@ -110,15 +110,15 @@ SELECT NULL AS id, NULL::bigint AS lease_epoch, NULL AS kind, NULL AS run_id, NU
        NULL::int AS max_attempts, NULL::int AS crash_count, NULL::bigint AS waited, NULL AS scopes, NULL AS lane,
        NULL::bigint AS rank, NULL AS capability, NULL::smallint AS priority, NULL::bigint AS ttl,
        (SELECT array_agg(moved.id) FROM moved) AS moved,
-       (SELECT array_agg(moved.id) FROM moved WHERE moved.scopes IS NOT NULL) AS sat,
-       seen.ripe, seen.limited, clear.yes AS done
+       (SELECT array_agg(moved.id) FROM moved WHERE moved.scopes IS NOT NULL) AS counted,
+       seen.any_due, seen.limited, clear.yes AS done
 FROM seen, clear
 UNION ALL
 SELECT leased.*, NULL, NULL, NULL, NULL, NULL FROM leased;
 
 -- name: extend_leases
--- Move the ends of leases that are still held, and tell which of them are to be killed. Touches no column that a fence
--- guards. Looks up these jobs, as `turn_jobs` does, and not all that are locked.
+-- Extend leases that are still held, and return which jobs are to be killed. Touches no column that a fence guards.
+-- Looks jobs up by id, as `turn_jobs` does.
 -- rows: id epoch ttl
 UPDATE job SET lease_until = t.now + m.ttl
 FROM unnest(:id::text[], :epoch::bigint[], :ttl::bigint[]) AS m (id, epoch, ttl), (SELECT shoal_now() AS now) AS t
@@ -127,43 +127,44 @@ WHERE job.id = ANY(:id::text[]) AND job.id = m.id AND job.lease_epoch = m.epoch
 RETURNING job.id, m.epoch, job.kill_at <= t.now AS kill;
 
 -- name: fence_job
--- Whether a grant still holds; keeps it so until the transaction ends, without waiting for or blocking extensions.
+-- Return whether a grant is still valid; it stays valid until the transaction ends, and extensions neither wait nor
+-- are waited for.
 SELECT 1 FROM job WHERE id = :id AND lease_epoch = :epoch AND CASE WHEN state = 'locked' THEN TRUE ELSE FALSE END FOR KEY SHARE;
 
 -- name: still_expired
--- Whether a grant is still locked and over, under the lock that the move needs.
+-- Return whether a grant is still locked and expired, under the lock that the move needs.
 SELECT 1 FROM job
 WHERE id = :id AND lease_epoch = :epoch AND CASE WHEN state = 'locked' THEN lease_until < shoal_now() ELSE FALSE END FOR UPDATE;
 
 -- name: make_due
--- Jobs whose time has come stand in line from now on.
+-- Mark jobs whose time has come as due.
 UPDATE job SET due = 1
 WHERE id = ANY(ARRAY(SELECT id FROM job WHERE state = 'pending' AND due = 0 AND not_before <= shoal_now()
                      ORDER BY not_before LIMIT :limit FOR UPDATE SKIP LOCKED))
 RETURNING id, host;
 
 -- name: lock_job
--- Whether a grant is still locked, under the lock that a move needs.
+-- Return whether a grant is still locked, under the lock that a move needs.
 SELECT 1 FROM job WHERE id = :id AND lease_epoch = :epoch AND CASE WHEN state = 'locked' THEN TRUE ELSE FALSE END FOR UPDATE;
 
 -- name: lock_scopes
--- One commit at a time counts the seats of these scopes; in their order, so that nobody waits in a circle.
+-- Lock these quota keys for counting, in order, so that there are no deadlocks.
 SELECT count(pg_advisory_xact_lock(hashtextextended(s.scope, 7346019)))
 FROM (SELECT scope FROM unnest(:scopes::text[]) AS g (scope) ORDER BY scope) AS s;
 
 -- name: try_lock_scopes
--- Those of these scopes whose seats nobody else counts just now: counted by us alone until the commit.
+-- Lock those of these quota keys that no other commit is counting, and return them.
 SELECT g.scope FROM unnest(:scopes::text[]) AS g (scope) WHERE pg_try_advisory_xact_lock(hashtextextended(g.scope, 7346019));
 
--- name: drop_empty_seats
--- Seats of jobs that are not locked.
+-- name: delete_stale_job_seats
+-- Delete the seats of jobs that are not locked.
 DELETE FROM job_seat WHERE ctid = ANY(ARRAY(
     SELECT s.ctid FROM job_seat AS s
     WHERE coalesce((SELECT j.state FROM job AS j WHERE j.id = s.job_id), '') <> 'locked' ORDER BY s.job_id FOR UPDATE SKIP LOCKED));
 
--- name: seat_locked
--- Seats for the locked jobs of limited scopes that have none. Those that somebody moves just now are left out, and who moves
--- one of the others waits for us: no seat is given to a job that is not locked any more.
+-- name: insert_missing_job_seats
+-- Insert seats for the locked jobs of limited quota keys that have none. Jobs that another commit is moving are
+-- skipped, and a commit that moves one of the others waits for us, so that no job has a seat without being locked.
 INSERT INTO job_seat (scope, job_id)
 SELECT s.scope, j.id FROM job AS j, jsonb_array_elements_text(j.scopes::jsonb) AS s (scope)
 WHERE j.state = 'locked' AND j.lease_until > 0 AND j.scopes IS NOT NULL
@@ -174,38 +175,38 @@ ORDER BY s.scope, j.id
 FOR KEY SHARE OF j SKIP LOCKED
 ON CONFLICT DO NOTHING;
 
--- name: seats_taken
--- How many jobs sit in these scopes, and how many may.
+-- name: count_job_seats
+-- Return how many jobs count towards these quota keys, and their limits.
 SELECT g.scope, (SELECT count(*) FROM job_seat AS s WHERE s.scope = g.scope) AS taken,
        (SELECT q.most FROM quota AS q WHERE q.scope = g.scope) AS most
 FROM unnest(:scopes::text[]) AS g (scope);
 
--- name: leave_seats
--- Jobs give up their seats; in which scopes.
+-- name: delete_job_seats
+-- Delete the seats of these jobs; return their quota keys.
 DELETE FROM job_seat WHERE job_id = ANY(:ids::text[]) RETURNING scope;
 
--- name: take_seats
--- Jobs sit down.
+-- name: insert_job_seats
+-- Insert seats for jobs.
 -- rows: scope job_id
 INSERT INTO job_seat (scope, job_id) SELECT * FROM unnest(:scope::text[], :job_id::text[]) AS g (scope, job_id)
 ON CONFLICT DO NOTHING;
 
 -- name: park_jobs
--- Take back grants that nobody has seen: there is no room for these jobs, and they leave the line.
+-- Take back grants that no worker has seen, because their quota is full, and park the jobs.
 -- rows: id scope
 UPDATE job
 SET state = 'pending', state_reason = 'quota', lease_epoch = lease_epoch - 1, lease_holder = NULL, lease_until = NULL,
     granted_at = NULL, due = 2, parked = g.scope
 FROM unnest(:id::text[], :scope::text[]) AS g (id, scope) WHERE job.id >= g.id AND job.id <= g.id;
 
--- name: end_of_look
--- The rank of the job in a line up to which a look ahead goes, if there are so many.
+-- name: rank_ahead
+-- Return the rank of the job at the given position of a queue, if it is that long.
 SELECT rank FROM job
 WHERE state = 'pending' AND due = 1 AND lane = :lane AND kind = :kind AND capability = :capability
 ORDER BY rank, id OFFSET :ahead LIMIT 1;
 
 -- name: park_ahead
--- The jobs at the head of a line that would find no room in a scope leave the line, too.
+-- Park the jobs at the head of a queue whose quota key is full, too.
 UPDATE job SET state_reason = 'quota', due = 2, parked = :scope
 WHERE id = ANY(ARRAY(SELECT id FROM job
                      WHERE state = 'pending' AND due = 1 AND lane = :lane AND kind = :kind AND capability = :capability
@@ -213,14 +214,14 @@ WHERE id = ANY(ARRAY(SELECT id FROM job
                      ORDER BY rank, id LIMIT :limit FOR UPDATE SKIP LOCKED));
 
 -- name: unpark_jobs
--- The best of the jobs that found no room in a scope stand in line again.
+-- Unpark the best parked jobs of a quota key.
 UPDATE job SET due = 1, parked = NULL, state_reason = NULL
 WHERE id = ANY(ARRAY(SELECT id FROM job WHERE state = 'pending' AND due = 2 AND parked = :scope
                      ORDER BY rank, id LIMIT :limit FOR UPDATE SKIP LOCKED))
 RETURNING id, host;
 
 -- name: give_up_offers
--- Jobs that were offered to a node which did not take them in time are anybody's.
+-- Move jobs that were offered to a node and not taken in time to the shared lane.
 UPDATE job SET lane = :lane, offered_session = NULL, offered_until = NULL
 WHERE id = ANY(ARRAY(SELECT id FROM job WHERE offered_until < shoal_now() AND offered_until IS NOT NULL
                      ORDER BY offered_until LIMIT :limit FOR UPDATE SKIP LOCKED))
@@ -235,7 +236,7 @@ WHERE id = ANY(ARRAY(SELECT id FROM job WHERE state = 'pending' AND due = 1 AND 
 RETURNING id, host;
 
 -- name: retry_jobs
--- Dead letters wait again as if they were new, unless a live job has their dedupe key meanwhile.
+-- Queue dead letters again as if they were new, unless a live job has their dedupe key.
 UPDATE job
 SET state = 'pending', state_reason = 'retried', attempts = 0, crash_count = 0, finished_at = NULL, due = 1, parked = NULL,
     not_before = t.now, line_at = t.now, rank = t.now - priority * :ageing::bigint
@@ -245,11 +246,11 @@ WHERE id = ANY(:ids::text[]) AND state IN ('failed', 'expired')
 RETURNING id, host;
 
 -- name: lock_jobs
--- These jobs, locked one after the other by their ids.
+-- Return these jobs, locked in the order of their ids.
 SELECT id FROM job WHERE id = ANY(:ids::text[]) ORDER BY id FOR UPDATE;
 
 -- name: lock_expired
--- Those of these grants that are still locked and over, under the lock that a move needs, one after the other by their ids.
+-- Return those of these grants that are still locked and expired, locked in the order of their ids.
 SELECT job.id FROM job
 JOIN unnest(:ids::text[], :epochs::bigint[]) AS g (id, epoch) ON g.id = job.id AND g.epoch = job.lease_epoch
 WHERE job.id = ANY(:ids::text[]) AND CASE WHEN job.state = 'locked' THEN job.lease_until < shoal_now() ELSE FALSE END
@@ -257,7 +258,7 @@ ORDER BY job.id
 FOR UPDATE OF job;
 
 -- name: lost_jobs
--- These jobs, as whoever gives them back must see them.
+-- Return these jobs with what is needed to return them to the queue.
 SELECT id, kind, run_id, lease_epoch AS epoch, crash_count, lease_holder,
        CASE WHEN lock_ttl IS NOT NULL THEN max_attempts - 1 END AS max_retry,
        (SELECT g.settled FROM job_grant AS g WHERE g.job_id = job.id AND g.epoch = job.lease_epoch) AS settled
@@ -265,13 +266,13 @@ FROM job WHERE id = ANY(:ids::text[]) AND CASE WHEN state = 'locked' THEN TRUE E
 ORDER BY id;
 
 -- name: end_of_purge
--- When the last of the next :skip + 1 jobs ended that ended between two times; nothing if there are fewer.
+-- Return the end time of the last of the next :skip + 1 jobs that ended between two times; nothing if there are fewer.
 SELECT finished_at FROM job WHERE finished_at > :after AND finished_at < :before
 ORDER BY finished_at LIMIT 1 OFFSET :skip;
 
 -- name: purge_jobs
--- Remove jobs that ended within a time and in one of these ways; never one that lives, nor one whose group is not over.
--- `kind`: NULL for any.
+-- Remove jobs that ended in a period in one of these states, except jobs of a group that is still open. `kind`: NULL
+-- for any.
 DELETE FROM job
 WHERE id = ANY(ARRAY(SELECT id FROM job
                      WHERE finished_at > :after AND finished_at <= :until
@@ -283,7 +284,7 @@ WHERE id = ANY(ARRAY(SELECT id FROM job
 RETURNING id;
 
 -- name: purge_dead
--- Remove dead letters that ended before a time, but none whose group is not over. `kind`: NULL for any.
+-- Remove dead letters that ended before a time, except those of a group that is still open. `kind`: NULL for any.
 DELETE FROM job
 WHERE id = ANY(ARRAY(SELECT id FROM job
                      WHERE state IN ('failed', 'expired') AND finished_at < :before AND state = ANY(:states::text[])

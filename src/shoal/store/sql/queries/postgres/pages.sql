@@ -1,5 +1,5 @@
 -- name: insert_pages
--- Keep pages, in the order in which they come, unless they are there.
+-- Store pages, in the order in which they come, unless they are there.
 -- batch: arrays
 INSERT INTO page (crawl, key, chk, url, final_url, status, depth, parent, content_type, encoding, bytes, title, description,
                   canonical, robots, lang, h1, word_count, content_hash, links_internal, links_external,
@@ -21,14 +21,14 @@ SELECT * FROM unnest(:crawl::int[], :key::bigint[], :chk::int[], :url::text[], :
 ON CONFLICT (crawl, key, chk) DO NOTHING;
 
 -- name: insert_details
--- Keep the details of pages, unless they are there.
+-- Store the details of pages, unless they are there.
 -- batch: arrays
 INSERT INTO page_detail (crawl, key, chk, detail)
 SELECT * FROM unnest(:crawl::int[], :key::bigint[], :chk::int[], :detail::bytea[])
 ON CONFLICT (crawl, key, chk) DO NOTHING;
 
 -- name: page_validators
--- Where pages with these keys were found, and what servers said about those that were had without a redirect.
+-- Return the final URLs of pages with these keys, and the validators of those fetched without a redirect.
 SELECT p.key, p.chk, p.depth, p.links,
   CASE WHEN p.status IN (200, 304) AND p.error_code IS NULL AND p.redirects IS NULL THEN p.etag END AS etag,
   CASE WHEN p.status IN (200, 304) AND p.error_code IS NULL AND p.redirects IS NULL THEN p.last_modified
@@ -64,7 +64,7 @@ CROSS JOIN LATERAL (SELECT t.detail FROM page_detail AS t
 WHERE p.crawl = :crawl AND p.number > :number ORDER BY p.number LIMIT :limit;
 
 -- name: drop_details_up_to
--- Drop the details of pages of a crawl, up to the page with a number.
+-- Delete the details of pages of a crawl, up to the page with a number.
 DELETE FROM page_detail WHERE ctid = ANY(ARRAY(
     SELECT d.place FROM page AS p
     CROSS JOIN LATERAL (SELECT t.ctid AS place FROM page_detail AS t

@@ -1,5 +1,5 @@
 -- name: insert_policies
--- Keep policies, but those whose ids are kept already.
+-- Store policies, except those whose ids exist already.
 -- rows: id project line spec enabled planned_at next_run_at created_at
 INSERT INTO policy (id, project, line, spec, enabled, planned_at, next_run_at, created_at)
 SELECT * FROM unnest(:id::text[], :project::text[], :line::text[], :spec::text[], :enabled::smallint[], :planned_at::bigint[],
@@ -7,23 +7,23 @@ SELECT * FROM unnest(:id::text[], :project::text[], :line::text[], :spec::text[]
 ON CONFLICT (id) DO NOTHING;
 
 -- name: lock_policy
--- One policy, kept from others who would change it.
+-- Return one policy, locked against changes.
 SELECT p.*, NULL AS live_job_id FROM policy AS p WHERE p.id = :id FOR UPDATE;
 
 -- name: due_policies
--- Policies whose time has come, the longest due first, kept from other schedulers.
+-- Return policies that are due, the longest due first, locked against other schedulers.
 SELECT p.*, NULL AS live_job_id FROM policy AS p WHERE p.line = :line AND p.next_run_at <= shoal_now()
 ORDER BY p.next_run_at, p.number LIMIT :limit FOR UPDATE SKIP LOCKED;
 
 -- name: owed_policies
--- Policies that are owed a run and whose last one has ended, kept from other schedulers.
+-- Return policies that missed a run and whose last run has ended, locked against other schedulers.
 SELECT p.*, NULL AS live_job_id FROM policy AS p
 WHERE p.line = :line AND p.queued = 1
       AND (SELECT j.id FROM job AS j WHERE j.dedupe_key = 'policy:' || p.id AND j.finished_at IS NULL) IS NULL
 ORDER BY p.number LIMIT :limit FOR UPDATE OF p SKIP LOCKED;
 
 -- name: advance_policies
--- Move policies to their next times, if they stand where they were seen.
+-- Move policies to their next run times, unless they have changed since they were read.
 -- batch: arrays
 UPDATE policy
 SET planned_at = g.planned_at, next_run_at = g.next_run_at, queued = g.queued,
@@ -35,7 +35,7 @@ FROM unnest(:id::text[], :seen::bigint[], :planned_at::bigint[], :next_run_at::b
 WHERE policy.id >= g.id AND policy.id <= g.id AND coalesce(policy.next_run_at, 0) = g.seen;
 
 -- name: note_policies
--- What the end of a run says about policies. The error rate forgets: the last five runs weigh most.
+-- Record the end of a run with its policy. In the error rate the last five runs weigh most.
 -- batch: arrays
 UPDATE policy
 SET last_success_at = CASE WHEN g.success = 1 THEN greatest(coalesce(policy.last_success_at, 0), g.at) ELSE policy.last_success_at END,
@@ -48,7 +48,7 @@ FROM unnest(:id::text[], :success::smallint[], :at::bigint[], :hash::text[], :fr
 WHERE policy.id >= g.id AND policy.id <= g.id;
 
 -- name: policies_of_ids
--- These policies, kept from others who would change them.
+-- Return these policies, locked against changes.
 SELECT p.*, NULL AS live_job_id FROM policy AS p WHERE p.id = ANY(:ids::text[]) ORDER BY p.id FOR UPDATE;
 
 -- name: live_jobs_of_keys
@@ -56,17 +56,17 @@ SELECT p.*, NULL AS live_job_id FROM policy AS p WHERE p.id = ANY(:ids::text[]) 
 SELECT dedupe_key, id FROM job WHERE dedupe_key = ANY(:keys::text[]) AND finished_at IS NULL;
 
 -- name: business_signals
--- The points of these subjects that are valid now.
+-- Return the points of the boosts of these subjects that apply now.
 SELECT subject, boost FROM business_signal WHERE subject = ANY(:subjects::text[]) AND CASE WHEN until > shoal_now() THEN TRUE ELSE FALSE END;
 
 -- name: forget_signals
--- Remove signals that ended before a time.
+-- Remove boosts that ended before a time.
 DELETE FROM business_signal WHERE subject = ANY(ARRAY(
     SELECT subject FROM business_signal WHERE until < :before ORDER BY until LIMIT :limit FOR UPDATE SKIP LOCKED));
 
 -- name: waiting_page_jobs
--- How many page jobs that ask for a capability wait in the shared lane, counted no further than a number. Those that wait
--- for their host's turn do not count: a slow host must not keep the policies of others from running.
+-- Return how many page jobs with a capability wait in the shared lane, up to a maximum. Jobs that wait for their
+-- host's rate limit do not count, because a slow host must not stop the policies of others.
 SELECT count(*) AS count FROM (
     SELECT 1 FROM (SELECT DISTINCT ready.host
                    FROM (SELECT job_host.host FROM job_host

@@ -1,12 +1,12 @@
 -- name: add_to_hours
--- Add to what happened in an hour.
+-- Add to the hourly statistics.
 -- rows: hour kind name amount
 INSERT INTO job_hour (hour, kind, name, amount)
 SELECT * FROM unnest(:hour::bigint[], :kind::text[], :name::text[], :amount::float8[]) AS g (hour, kind, name, amount)
 ON CONFLICT (hour, kind, name) DO UPDATE SET amount = job_hour.amount + excluded.amount;
 
 -- name: add_bots_to_hour
--- Note which bots asked in an hour.
+-- Record which bots sent requests in an hour.
 -- rows: hour token bot_id pulled seen_at
 INSERT INTO bot_hour (hour, token, bot_id, pulled, seen_at)
 SELECT * FROM unnest(:hour::bigint[], :token::text[], :bot_id::text[], :pulled::bigint[], :seen_at::bigint[])

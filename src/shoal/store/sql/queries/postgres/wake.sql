@@ -1,3 +1,3 @@
 -- name: notify
--- Send an empty notification. Part of a commit that does nothing else: it takes a lock of the whole server.
+-- Send an empty notification, in a commit that does nothing else, because it takes a server-wide lock.
 SELECT pg_notify(:channel, '');

@@ -3,6 +3,6 @@
 SELECT * FROM analysis WHERE id = :id;
 
 -- name: insert_findings
--- Keep a finding.
+-- Store a finding.
 INSERT INTO finding (analysis, analyzer, key, severity, message, facts)
 VALUES (:analysis, :analyzer, :key, :severity, :message, :facts);

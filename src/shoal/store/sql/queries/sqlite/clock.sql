@@ -3,6 +3,6 @@
 SELECT boot, base, at, since, jumped_at, untold, shoal_now() AS now FROM store_clock;
 
 -- name: anchor_machine_clock
--- Anchor the store's clock anew.
+-- Set a new anchor for the store's clock.
 UPDATE store_clock
 SET boot = :boot, base = :base, at = :at, since = :since, jumped_at = :jumped_at, untold = :untold;

@@ -1,9 +1,9 @@
 -- name: lock_crawl
--- One crawl; the write lock is held already.
+-- Return one crawl. The write lock is held already.
 SELECT * FROM crawl WHERE id = :id;
 
 -- name: move_crawl
--- Change the state of a crawl, if it is one of those that the move may come from.
+-- Change the state of a crawl, if the move is allowed from its current state.
 UPDATE crawl
 SET state = :state, state_reason = :reason,
     started_at = CASE WHEN :state = 'running' THEN coalesce(started_at, shoal_now()) ELSE started_at END,
@@ -11,7 +11,7 @@ SET state = :state, state_reason = :reason,
 WHERE id = :id AND state IN (SELECT value FROM json_each(:sources));
 
 -- name: newest_crawls
--- Crawls, newest first, before a number; of one state, one project, with these labels.
+-- Return crawls before a number, newest first, filtered by state, project and labels.
 SELECT * FROM crawl
 WHERE number < coalesce(CAST(:before AS INTEGER), 2147483647) AND (CAST(:state AS TEXT) IS NULL OR state = :state)
       AND (CAST(:project AS TEXT) IS NULL OR project = :project)

@@ -1,10 +1,10 @@
 -- name: append_events
--- Keep events until whoever wants them has them.
+-- Store events until all receivers have them.
 -- rows: id type subject body
 INSERT INTO outbox (id, type, subject, body, created_at) VALUES (:id, :type, :subject, :body, shoal_now());
 
 -- name: lock_event_number
--- Whoever has the write lock gives numbers.
+-- The write lock is held already, so no other transaction numbers events.
 SELECT last FROM event_number;
 
 -- name: number_events
@@ -12,16 +12,16 @@ SELECT last FROM event_number;
 UPDATE outbox SET sequence = :sequence WHERE id = :id;
 
 -- name: lock_webhook
--- One webhook; the write lock keeps others from changing it.
+-- Return one webhook. The write lock is held already.
 SELECT * FROM webhook WHERE id = :id;
 
 -- name: put_deliveries
--- Put events into a webhook's queue, to be sent at once; also those that were in it before.
+-- Add events to a webhook's queue, to be sent at once, including those that were in it before.
 INSERT INTO delivery (webhook, sequence, state, attempts, next_at) VALUES (:webhook, :sequence, 'waiting', 0, shoal_now())
 ON CONFLICT (webhook, sequence) DO UPDATE SET state = 'waiting', attempts = 0, next_at = excluded.next_at, error = NULL;
 
 -- name: due_deliveries
--- Due deliveries of a webhook, with the sizes of their events.
+-- Return due deliveries of a webhook, with the sizes of their events.
 SELECT d.webhook, d.sequence, d.state, d.attempts + 1 AS attempts, d.next_at, d.status, d.error, o.id AS event_id,
        o.type AS event_type, length(o.body) AS size
 FROM delivery AS d JOIN outbox AS o ON o.sequence = d.sequence
@@ -34,29 +34,30 @@ SELECT o.sequence, o.id, o.type, o.subject, o.body, o.created_at
 FROM json_each(:sequences) AS i CROSS JOIN outbox AS o ON o.sequence = i.value;
 
 -- name: forget_events
--- Drop an event.
+-- Delete an event.
 DELETE FROM outbox WHERE sequence = :sequence;
 
 -- name: forget_deliveries
--- Drop what became of an event.
+-- Delete the deliveries of events.
 DELETE FROM delivery WHERE sequence = :sequence;
 
 -- name: try_delivery
--- A delivery is counted as tried and out of others' reach for a while.
-UPDATE delivery SET attempts = attempts + 1, next_at = shoal_now() + :patience
+-- Count an attempt of each delivery, and reserve it for a while.
+UPDATE delivery SET attempts = attempts + 1, next_at = shoal_now() + :reserved_for
 WHERE webhook = :webhook AND sequence = :sequence;
 
 -- name: give_back_deliveries
--- A delivery that was taken was not tried; one that was replayed meanwhile has other attempts.
+-- Return reserved deliveries that were not attempted. A delivery that was replayed meanwhile has other attempts and is
+-- left alone.
 -- rows: webhook sequence attempts next_at
 UPDATE delivery SET attempts = attempts - 1, next_at = :next_at
 WHERE webhook = :webhook AND sequence = :sequence AND state = 'waiting' AND attempts = :attempts;
 
 -- name: delivered
--- A delivery was answered well.
+-- Mark deliveries as successful.
 UPDATE delivery SET state = 'delivered', error = NULL, status = :status WHERE webhook = :webhook AND sequence = :sequence;
 
 -- name: empty_webhook
--- Drop the first deliveries of a webhook.
+-- Delete the first deliveries of a webhook.
 DELETE FROM delivery WHERE webhook = :webhook AND sequence IN
     (SELECT sequence FROM delivery WHERE webhook = :webhook ORDER BY sequence LIMIT :limit);

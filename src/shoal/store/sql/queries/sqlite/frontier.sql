@@ -1,5 +1,5 @@
 -- name: known_keys
--- Those of these keys that are known. CROSS JOIN: the keys lead, never the table.
+-- Return those of these keys that are known. CROSS JOIN makes the keys the outer loop.
 SELECT f.key, f.chk, f.fate FROM json_each(:keys) AS k CROSS JOIN fate AS f ON f.crawl = :crawl AND f.key = k.value;
 
 -- name: reserve_seq
@@ -12,23 +12,24 @@ UPDATE frontier_seq SET value = value + :count RETURNING value - :count + 1;
 INSERT INTO fate (crawl, key, chk, fate) VALUES (:crawl, :key, :chk, :fate);
 
 -- name: keep_fates
--- Record URLs that are not known, with what became of them.
+-- Record unknown URLs together with their fates.
 -- rows: key chk crawl fate
 INSERT INTO fate (crawl, key, chk, fate) VALUES (:crawl, :key, :chk, :fate) ON CONFLICT (crawl, key, chk) DO NOTHING;
 
 -- name: add_untried
--- Add new URLs to those that wait.
+-- Add new URLs to the queues of their hosts, in the order in which they were found. `seq` contains the depth.
 -- rows: crawl host seq parent kind path
 INSERT INTO frontier (crawl, host, seq, parent, kind, path) VALUES (:crawl, :host, :seq, :parent, :kind, :path);
 
 -- name: add_touched
--- Add URLs that wait for a time, or that were tried elsewhere.
+-- Add URLs that wait for a time, or that were tried in another store. `seq` contains the depth.
 -- rows: crawl host seq due attempts crashes parent kind path
 INSERT INTO frontier_touched (crawl, host, seq, due, attempts, crashes, parent, kind, path)
 VALUES (:crawl, :host, :seq, :due, :attempts, :crashes, :parent, :kind, :path);
 
 -- name: ready_hosts
--- The hosts of a crawl that may be asked now and that no other live walker has claimed, longest waiting first.
+-- Return the hosts of a crawl that may be requested now and are not claimed by another live walker, longest waiting
+-- first.
 SELECT fh.host, fh.pages, fh.ready_at, fh.job_id, h.origin, h.next_at, h.delay, h.held_until, h.backoff, h.latency,
        h.latency_at, h.robots_at, shoal_now() AS now,
        (SELECT c.key_seed FROM crawl AS c WHERE c.number = fh.crawl) AS key_seed,
@@ -40,8 +41,8 @@ WHERE fh.crawl = :crawl AND fh.ready_at <= shoal_now()
 ORDER BY fh.ready_at
 LIMIT :limit;
 
--- name: others_hosts
--- The hosts of a crawl that may be asked now and that another walker has claimed, longest waiting first.
+-- name: hosts_of_others
+-- Return the hosts of a crawl that may be requested now and are claimed by another walker, longest waiting first.
 SELECT fh.host, fh.pages, fh.ready_at, fh.job_id, h.origin, h.next_at, h.delay, h.held_until, h.backoff, h.latency,
        h.latency_at, h.robots_at, shoal_now() AS now,
        (SELECT c.key_seed FROM crawl AS c WHERE c.number = fh.crawl) AS key_seed,
@@ -51,8 +52,8 @@ WHERE fh.crawl = :crawl AND fh.ready_at <= shoal_now() AND fh.job_id <> :job_id
 ORDER BY fh.ready_at
 LIMIT :limit;
 
--- name: again_at_hosts
--- The URLs of a host that wait again and are due, with the URL of the page, or the sitemap, that led there.
+-- name: retries_at_hosts
+-- Return due retries of hosts, up to a number per host, with the URL of the page or sitemap that led there.
 -- rows: crawl host most
 SELECT f.host, f.seq, f.attempts, f.crashes, f.kind, f.path, f.start, f.chain,
        coalesce((SELECT p.url FROM page AS p WHERE p.crawl = f.crawl AND p.key = f.parent ORDER BY p.chk LIMIT 1),
@@ -63,7 +64,8 @@ ORDER BY f.due, f.seq
 LIMIT :most;
 
 -- name: untried_at_hosts
--- The next URLs in the line of a host, shallow first, with the URL of the page, or the sitemap, that led there.
+-- Return the next new URLs of hosts, up to a number per host, lowest depth first, with the URL of the page or sitemap
+-- that led there.
 -- rows: crawl host after most
 SELECT f.host, f.seq, 0 AS attempts, 0 AS crashes, f.kind, f.path,
        coalesce((SELECT p.url FROM page AS p WHERE p.crawl = f.crawl AND p.key = f.parent ORDER BY p.chk LIMIT 1),
@@ -73,25 +75,25 @@ WHERE f.crawl = :crawl AND f.host = :host AND f.seq > :after
 ORDER BY f.seq
 LIMIT :most;
 
--- name: hold_again
--- Give a URL that waits again to a walker.
+-- name: hold_retries
+-- Assign due retries to a walker.
 -- rows: crawl job_id epoch seq
 UPDATE frontier_touched SET job_id = :job_id, epoch = :epoch
 WHERE crawl = :crawl AND seq = :seq AND epoch = 0;
 
 -- name: hold_untried
--- Give a URL that was never tried to a walker; `drop_untried` takes it out of the line.
+-- Assign new URLs to a walker; `drop_untried` removes them from the queue of their host.
 -- rows: crawl job_id epoch seq host
 INSERT INTO frontier_touched (crawl, job_id, epoch, seq, host, parent, kind, path)
 SELECT crawl, :job_id, :epoch, seq, host, parent, kind, path FROM frontier WHERE crawl = :crawl AND host = :host AND seq = :seq;
 
 -- name: drop_untried
--- A URL that nobody tried leaves the line of its host.
+-- Remove new URLs from the queue of their host.
 -- rows: crawl host seq
 DELETE FROM frontier WHERE crawl = :crawl AND host = :host AND seq = :seq;
 
 -- name: next_due_at_hosts
--- When the next waiting URL of a host is due; no answer if none waits.
+-- Return when the next waiting URL of each host is due; no row for a host without one.
 -- rows: crawl host
 SELECT :host AS host, 0 AS due WHERE EXISTS (SELECT 1 FROM frontier WHERE crawl = :crawl AND host = :host)
 UNION ALL
@@ -100,30 +102,30 @@ SELECT * FROM (SELECT host, due FROM frontier_touched INDEXED BY frontier_again
                ORDER BY due LIMIT 1);
 
 -- name: set_hosts_ready
--- When a host may be asked again (NULL: nothing waits), and by whom it is claimed.
+-- Set when hosts may be requested again (NULL: nothing waits), and who has claimed them.
 -- rows: crawl host ready_at job_id epoch
 UPDATE frontier_host SET ready_at = :ready_at, job_id = :job_id, epoch = :epoch WHERE crawl = :crawl AND host = :host;
 
 -- name: put_back_lost
--- A URL whose holder is gone waits again.
+-- Return URLs of lost walkers to the frontier.
 -- rows: crawl job_id epoch seq crashes
 UPDATE frontier_touched SET job_id = '', epoch = 0, crashes = :crashes
 WHERE crawl = :crawl AND seq = :seq AND job_id = :job_id AND epoch = :epoch;
 
 -- name: close_urls
--- A settled URL leaves the frontier.
+-- Remove settled URLs from the frontier.
 -- rows: crawl job_id epoch seq
 DELETE FROM frontier_touched
 WHERE crawl = :crawl AND seq = :seq AND job_id = :job_id AND epoch = :epoch
 RETURNING seq;
 
 -- name: set_fates
--- What became of a URL.
+-- Set the fates of URLs.
 -- rows: key chk crawl fate
 UPDATE fate SET fate = :fate WHERE crawl = :crawl AND key = :key AND chk = :chk;
 
 -- name: put_back_later
--- A taken URL waits again, not before a moment; one that was not tried, in its old place.
+-- Return taken URLs to the frontier, not before a time; untried ones keep their positions.
 -- rows: crawl job_id epoch seq retry_in tried
 UPDATE frontier_touched
 SET job_id = '', epoch = 0, attempts = attempts + :tried, due = CASE WHEN :tried THEN shoal_now() + :retry_in ELSE due END
@@ -131,7 +133,7 @@ WHERE crawl = :crawl AND seq = :seq AND job_id = :job_id AND epoch = :epoch
 RETURNING host;
 
 -- name: suspect_waiting
--- A URL that was in flight in two crashes, the last one in the line first; not at a host that is held.
+-- Return a URL that was in flight in two crashes, the last one in the queue first; not at a host that is on hold.
 SELECT f.host, f.seq, f.attempts, f.crashes, f.kind, f.path, f.start, f.chain, shoal_now() AS now,
        EXISTS (SELECT 1 FROM redirect_target AS r WHERE r.crawl = :crawl) AS has_targets,
        (SELECT fh.pages FROM frontier_host AS fh WHERE fh.crawl = f.crawl AND fh.host = f.host) AS pages,
@@ -146,7 +148,7 @@ ORDER BY f.seq DESC
 LIMIT 1;
 
 -- name: lost_urls
--- The taken URLs whose holder no longer holds its job.
+-- Return the taken URLs whose walker has lost its job.
 SELECT host, job_id, epoch, seq, crashes
 FROM frontier_touched
 WHERE crawl = :crawl AND job_id > ''
@@ -154,7 +156,7 @@ WHERE crawl = :crawl AND job_id > ''
                                               AND job.lease_epoch = frontier_touched.epoch);
 
 -- name: wake_hosts
--- Something waits at a host now.
+-- Mark hosts as ready now.
 -- rows: crawl host
 INSERT INTO frontier_host (crawl, host, ready_at) VALUES (:crawl, :host, shoal_now())
 ON CONFLICT (crawl, host) DO UPDATE SET ready_at = excluded.ready_at
@@ -167,26 +169,26 @@ INSERT INTO crawl_skip (crawl, holder, reason, count) VALUES (:crawl, :holder, :
 ON CONFLICT (crawl, holder, reason) DO UPDATE SET count = crawl_skip.count + excluded.count;
 
 -- name: quarantine_urls
--- A taken URL goes into quarantine.
+-- Move taken URLs to quarantine.
 -- rows: crawl job_id epoch seq
 UPDATE frontier_touched SET job_id = '', epoch = 0, due = 4611686018427387904
 WHERE crawl = :crawl AND seq = :seq AND job_id = :job_id AND epoch = :epoch
 RETURNING seq;
 
 -- name: free_urls
--- A URL leaves quarantine.
+-- Release URLs from quarantine.
 -- rows: crawl seq
 UPDATE frontier_touched SET due = 0 WHERE crawl = :crawl AND seq = :seq AND epoch = 0;
 
 -- name: close_host
--- URLs that wait in the line of a host that has given all it may.
+-- Close the new URLs of a host that has reached its page limit.
 DELETE FROM frontier
 WHERE crawl = :crawl AND host = :host
       AND seq <= (SELECT max(seq) FROM (SELECT seq FROM frontier WHERE crawl = :crawl AND host = :host ORDER BY seq LIMIT :limit))
 RETURNING kind, path, NULL AS start, NULL AS chain;
 
--- name: close_host_again
--- URLs that wait again at a host that has given all it may.
+-- name: close_retries_at_host
+-- Close the retries of a host that has reached its page limit.
 DELETE FROM frontier_touched
 WHERE crawl = :crawl AND seq IN
       (SELECT seq FROM frontier_touched INDEXED BY frontier_again
@@ -194,7 +196,7 @@ WHERE crawl = :crawl AND seq IN
 RETURNING kind, path, start, chain;
 
 -- name: count_host_pages
--- A host gave pages.
+-- Add to the page counts of hosts.
 -- rows: crawl host pages
 UPDATE frontier_host SET pages = pages + :pages WHERE crawl = :crawl AND host = :host;
 
@@ -203,15 +205,15 @@ UPDATE frontier_host SET pages = pages + :pages WHERE crawl = :crawl AND host = 
 SELECT host FROM frontier_host WHERE crawl = :crawl AND host IN (SELECT value FROM json_each(:hosts)) ORDER BY host;
 
 -- name: lock_traps
--- What was decided about these patterns; the write lock is held already.
+-- Return the decisions about these patterns. The write lock is held already.
 SELECT pattern, state FROM trap WHERE crawl = :crawl AND pattern IN (SELECT value FROM json_each(:patterns));
 
 -- name: lock_one_host
--- The row of a host; the write lock is held already.
+-- Return the row of a host. The write lock is held already.
 SELECT host, pages FROM frontier_host WHERE crawl = :crawl AND host = :host;
 
--- name: let_go_of_hosts
--- A walker leaves hosts to others.
+-- name: unclaim_hosts
+-- Release the claims of a walker on hosts.
 UPDATE frontier_host SET job_id = NULL, epoch = NULL WHERE crawl = :crawl AND host IN (SELECT value FROM json_each(:hosts));
 
 -- name: quarantined_at_host
@@ -220,66 +222,66 @@ SELECT seq, kind, path FROM frontier_touched INDEXED BY frontier_again
 WHERE crawl = :crawl AND host = :host AND job_id = '' AND due = 4611686018427387904;
 
 -- name: landed
--- Where HTML pages were found that redirected.
+-- Return the final URLs of HTML pages that redirected.
 SELECT p.final_url FROM json_each(:keys) AS k CROSS JOIN page AS p ON p.crawl = :crawl AND p.key = k.value
 WHERE p.final_url <> p.url AND p.content_hash IS NOT NULL;
 
 -- name: targets_among
--- Those of these keys that another URL redirects to, with what becomes of them.
+-- Return the given keys that are redirect targets, with their fates.
 SELECT r.key, r.chk, r.fate FROM json_each(:keys) AS k CROSS JOIN redirect_target AS r ON r.crawl = :crawl AND r.key = k.value;
 
 -- name: prepare_hosts
--- Make a row for a host that the crawl may not have met yet.
+-- Insert a row for a host that is new to the crawl.
 -- rows: crawl host
 INSERT INTO frontier_host (crawl, host) VALUES (:crawl, :host) ON CONFLICT (crawl, host) DO NOTHING;
 
 -- name: held_among
--- Those of these places that a walker has.
+-- Return the given positions that a walker has taken.
 SELECT seq FROM frontier_touched
 WHERE crawl = :crawl AND job_id = :job_id AND job_id > '' AND epoch = :epoch AND seq IN (SELECT value FROM json_each(:places));
 
 -- name: claim_fates
--- Record URLs that are not known; which were not.
+-- Record unknown URLs, and return which were unknown.
 -- rows: key chk crawl fate
 INSERT INTO fate (crawl, key, chk, fate) VALUES (:crawl, :key, :chk, :fate) ON CONFLICT (crawl, key, chk) DO NOTHING
 RETURNING key, chk;
 
 -- name: lock_targets
--- What became of URLs, and which URL redirects to them; the write lock is held already.
+-- Return the fates of URLs, and which URL redirects to them. The write lock is held already.
 SELECT f.key, f.chk, f.fate, r.via
 FROM json_each(:keys) AS k CROSS JOIN json_each(:checks) AS c ON c.key = k.key
 CROSS JOIN fate AS f ON f.crawl = :crawl AND f.key = k.value AND f.chk = c.value
 LEFT JOIN redirect_target AS r ON r.crawl = f.crawl AND r.key = f.key AND r.chk = f.chk;
 
 -- name: taken_pages_at
--- The pages of these hosts that a walker has just now, by where they are asked for.
+-- Return the pages of these hosts that a walker has taken, by where they are requested.
 SELECT host, path FROM frontier_touched INDEXED BY frontier_taken
 WHERE crawl = :crawl AND job_id > '' AND kind = 0 AND start IS NULL AND host IN (SELECT value FROM json_each(:hosts));
 
 -- name: redirected_among
--- Those of these URLs that are on their way to where they redirect to.
+-- Return the given URLs that are being redirected.
 SELECT start FROM frontier_touched INDEXED BY frontier_redirected
 WHERE crawl = :crawl AND start IS NOT NULL AND start IN (SELECT value FROM json_each(:urls));
 
 -- name: keep_targets
--- A URL that another one redirects to.
+-- Store redirect targets.
 -- rows: key chk crawl fate url via
 INSERT INTO redirect_target (crawl, key, chk, fate, url, via) VALUES (:crawl, :key, :chk, :fate, :url, :via)
 ON CONFLICT (crawl, key, chk) DO UPDATE SET fate = excluded.fate, via = excluded.via;
 
 -- name: end_targets
--- What became of a URL that another one redirects to.
+-- Set the fates of redirect targets.
 -- rows: key chk crawl fate
 UPDATE redirect_target SET fate = :fate WHERE crawl = :crawl AND key = :key AND chk = :chk;
 
 -- name: set_settled_fates
--- What became of a URL, unless it waits in line; what was changed.
+-- Set the fates of URLs, except those that are waiting; return what was changed.
 -- rows: key chk crawl fate
 UPDATE fate SET fate = :fate WHERE crawl = :crawl AND key = :key AND chk = :chk AND fate <> 0
 RETURNING key, chk, fate;
 
--- name: lead_on
--- A taken URL waits, as soon as it may, at the place that it redirects to.
+-- name: move_to_redirect_target
+-- Move taken URLs to their redirect targets, to be fetched as soon as possible.
 -- rows: crawl job_id epoch seq host path start chain
 UPDATE frontier_touched SET job_id = '', epoch = 0, due = 0, host = :host, path = :path, start = :start, chain = :chain
 WHERE crawl = :crawl AND seq = :seq AND job_id = :job_id AND epoch = :epoch

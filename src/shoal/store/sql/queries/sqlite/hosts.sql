@@ -6,18 +6,18 @@ SELECT origin, number FROM host WHERE origin IN (SELECT value FROM json_each(:or
 -- Make a row for an origin that is new.
 INSERT INTO host (origin) VALUES (:origin) ON CONFLICT (origin) DO NOTHING;
 
--- name: host_standings
--- How hosts stand.
+-- name: host_states
+-- Return the states of hosts.
 SELECT number, next_at, delay, held_until, backoff, latency, latency_at, robots_at, shoal_now() AS now
 FROM host WHERE number IN (SELECT value FROM json_each(:numbers));
 
 -- name: hosts_at_origins
--- The numbers of these origins, and how they stand.
+-- Return the numbers and states of the hosts with these origins.
 SELECT origin, number, next_at, delay, held_until, backoff, latency, latency_at, robots_at, (SELECT shoal_now()) AS now
 FROM host WHERE origin IN (SELECT value FROM json_each(:origins));
 
 -- name: reserve_slots
--- Reserve requests in a row at a host, as many as are due within :ahead; none if its next slot is further away.
+-- Reserve consecutive slots at a host, as many as are due within :ahead; none if its next slot is later.
 UPDATE host
 SET granted = min(:slots, 1 + (s.until - s.base) / :delay),
     next_at = s.base + min(:slots, 1 + (s.until - s.base) / :delay) * :delay
@@ -27,18 +27,19 @@ WHERE number = :number AND s.base <= s.until
 RETURNING number, granted AS slots, next_at - granted * :delay - shoal_now() AS first_in;
 
 -- name: lock_refusals
--- Which URLs of hosts answered 503 lately, as it was kept.
+-- Return which URLs of hosts answered 503 recently.
 SELECT number, refusals, shoal_now() AS now FROM host WHERE number IN (SELECT value FROM json_each(:numbers));
 
 -- name: keep_refusals
--- Which URLs of a host answered 503 lately.
+-- Store which URLs of hosts answered 503 recently.
 UPDATE host SET refusals = :refusals WHERE number = :number;
 
--- name: hear_hosts
--- What hosts said. One that asks us to wait (:status) is held as long as it says (:hold), else for a back-off, which doubles
--- (:grows) if it does not begin one; its own wishes do not double it, and the first after them is as long as any first. While
--- it is held, only a longer wish of its own counts, and a back-off that is long past is forgotten. A good answer (:well) ends the back-off, unless somebody was told to wait meanwhile. :latency: how
--- long its answers take; -1: as before.
+-- name: update_hosts
+-- Store what hosts responded. A host that asks us to wait (:status) is held for as long as it says (:hold), otherwise
+-- for a back-off. The back-off doubles (:grows) unless it is the first; waits requested by the host do not double it,
+-- and after them it starts from the beginning. While a host is held, only a longer wait that it requests applies, and
+-- an old back-off is ignored. A good response (:well) ends the back-off, unless another process was asked to wait
+-- meanwhile. :latency: the response time; -1: unchanged.
 UPDATE host
 SET held_status = CASE WHEN :status > 0 THEN :status ELSE held_status END,
     backoff = s.backoff,

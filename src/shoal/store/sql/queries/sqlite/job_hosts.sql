@@ -1,5 +1,5 @@
 -- name: add_job_hosts
--- Note at which hosts these jobs wait, unless a row says so already.
+-- Record at which hosts these jobs wait, unless there is a row already.
 INSERT INTO job_host (lane, kind, capability, host, rank)
 SELECT found.lane, found.kind, found.capability, found.host, found.rank
 FROM (SELECT j.lane, j.kind, j.capability, j.host, min(j.rank) AS rank
@@ -11,8 +11,8 @@ WHERE NOT EXISTS (SELECT 1 FROM job_host AS h INDEXED BY job_host_rows
                         AND h.host = found.host AND h.rank <= found.rank);
 
 -- name: make_hosts_ready
--- Hosts whose time has come, or comes within :ahead, are to be looked at; so are those whose time is further away than anybody sets it (:longest): a
--- clock was set back.
+-- Mark hosts as ready whose time has come or comes within :ahead, and those whose time is further away than it can be
+-- (:longest), because the clock was set back.
 UPDATE job_host SET due = 1
 WHERE number IN (SELECT * FROM (SELECT number FROM job_host INDEXED BY job_host_later
                                 WHERE due = 0 AND ready_at <= (SELECT shoal_now()) + :ahead ORDER BY ready_at LIMIT :limit)
@@ -21,7 +21,7 @@ WHERE number IN (SELECT * FROM (SELECT number FROM job_host INDEXED BY job_host_
                                 WHERE due = 0 AND ready_at > (SELECT shoal_now()) + :longest ORDER BY ready_at LIMIT :limit));
 
 -- name: take_ready_hosts
--- The hosts whose best jobs rank best, and how they stand; `drop_job_hosts` takes their rows.
+-- Return the hosts with the best jobs, and their states; `drop_job_hosts` deletes their rows.
 SELECT ready.host, min(ready.rank) AS rank, h.next_at, h.delay, h.held_until, h.backoff, h.latency, h.latency_at, h.robots_at,
        (SELECT shoal_now()) AS now
 FROM (SELECT host, rank FROM job_host INDEXED BY job_host_ready
@@ -32,7 +32,7 @@ GROUP BY ready.host
 ORDER BY min(ready.rank), ready.host;
 
 -- name: drop_job_hosts
--- Take the rows of a host, up to so many.
+-- Delete the rows of a host, up to a number.
 -- rows: lane kind capability host most
 DELETE FROM job_host
 WHERE number IN (SELECT number FROM job_host INDEXED BY job_host_rows
@@ -40,7 +40,7 @@ WHERE number IN (SELECT number FROM job_host INDEXED BY job_host_rows
                  ORDER BY due DESC LIMIT :most);
 
 -- name: waiting_at_hosts
--- The best of the jobs that wait at a host, so many of them.
+-- Return the best waiting jobs of these hosts, up to a number per host.
 -- rows: lane kind capability host count
 SELECT id, rank, lane, kind, capability, host FROM job INDEXED BY job_of_host
 WHERE state = 'pending' AND due = 1 AND lane = :lane AND kind = :kind AND capability = :capability AND host = :host
@@ -58,7 +58,7 @@ RETURNING id, lease_epoch, kind, run_id, payload, attempts, max_attempts, crash_
           host;
 
 -- name: put_back_hosts
--- Note whether jobs still wait at a host, and when to look at it again.
+-- Record at which of these hosts jobs still wait, and when to check each again.
 -- rows: lane kind capability host due wait
 INSERT INTO job_host (lane, kind, capability, host, rank, due, ready_at)
 SELECT :lane, :kind, :capability, :host, j.rank, :due, shoal_now() + :wait
@@ -67,13 +67,13 @@ FROM (SELECT rank FROM job INDEXED BY job_of_host
       ORDER BY rank, id LIMIT 1) AS j;
 
 -- name: host_of_job
--- Where a job that goes by host waits, and for how long its host is not to be asked.
+-- Return where a job that is leased by host waits, and for how long its host may not be requested.
 SELECT j.lane, j.kind, j.capability, j.host, j.rank,
        coalesce((SELECT max(h.next_at, h.held_until) FROM host AS h WHERE h.origin = j.host), 0) - shoal_now() AS busy
 FROM job AS j WHERE j.id = :id AND j.host IS NOT NULL;
 
--- name: place_at_host
--- How many jobs of a host stand before one, as far as that is worth counting.
+-- name: queue_position_at_host
+-- Return how many jobs of a host are ahead of one, up to a maximum.
 SELECT count(*) FROM (
     SELECT 1 FROM job INDEXED BY job_of_host
     WHERE state = 'pending' AND due = 1 AND lane = :lane AND kind = :kind AND capability = :capability

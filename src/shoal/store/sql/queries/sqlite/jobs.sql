@@ -1,5 +1,5 @@
 -- name: insert_jobs
--- Store pending jobs, but none whose dedupe key a live one has; `place` keeps the order of the batch in the line.
+-- Store pending jobs, except those whose dedupe key belongs to a live job; `place` keeps the order of the batch.
 -- rows: id kind capability host run_id payload lane dedupe_key scopes priority not_before max_attempts lock_ttl place ageing
 INSERT INTO job (id, kind, capability, host, state, run_id, payload, lane, dedupe_key, scopes, priority, rank, not_before, due,
                  max_attempts, lock_ttl, created_at, line_at)
@@ -14,8 +14,8 @@ ON CONFLICT (dedupe_key) WHERE dedupe_key IS NOT NULL AND finished_at IS NULL DO
 SELECT dedupe_key, id FROM job WHERE dedupe_key IN (SELECT value FROM json_each(:keys)) AND finished_at IS NULL;
 
 -- name: lease_jobs
--- Grant due jobs: lane after lane, of the kinds and capabilities that are asked for the one whose first job ranks best, then
--- the next, up to :limit. Joined from left to right, and the jobs come in the order of their index.
+-- Grant due jobs: lane by lane, of the requested kinds and capabilities the one whose first job ranks best, then the
+-- next, up to :limit. Joined from left to right, so that jobs come in index order.
 UPDATE job
 SET state = 'locked', state_reason = NULL, lease_epoch = lease_epoch + 1, lease_holder = :holder,
     lease_until = (SELECT shoal_now()) + CASE WHEN :by_job = 1 THEN coalesce(lock_ttl, :ttl) ELSE :ttl END,
@@ -36,25 +36,25 @@ RETURNING id, lease_epoch, kind, run_id, payload, attempts, max_attempts, crash_
           scopes, lane, rank, capability, priority, CASE WHEN :by_job = 1 THEN coalesce(lock_ttl, :ttl) ELSE :ttl END AS ttl;
 
 -- name: held_jobs
--- Those of these jobs that are locked, and the time.
+-- Return those of these jobs that are locked, and the current time.
 SELECT j.id, j.lease_epoch, j.crash_count, j.scopes, (SELECT shoal_now()) AS now
 FROM json_each(:ids) AS i CROSS JOIN job AS j ON j.id = i.value WHERE j.state = 'locked';
 
 -- name: close_grants
--- Write how the grants of locked jobs ended.
+-- Record how the grants of locked jobs ended.
 INSERT INTO job_grant (job_id, epoch, holder, granted_at, ended_at, ended, error)
 SELECT j.id, j.lease_epoch, j.lease_holder, j.granted_at, :now, :ended, :error
 FROM json_each(:ids) AS i CROSS JOIN job AS j ON j.id = i.value WHERE TRUE
 ON CONFLICT (job_id, epoch) DO UPDATE SET ended_at = excluded.ended_at, ended = excluded.ended, error = excluded.error;
 
 -- name: end_jobs
--- Locked jobs that lost no worker are done.
+-- Mark locked jobs that lost no worker as done.
 UPDATE job
 SET state = 'done', state_reason = :reason, lease_holder = NULL, lease_until = NULL, kill_at = NULL, finished_at = :now
 WHERE id IN (SELECT value FROM json_each(:ids));
 
 -- name: move_jobs
--- End or return locked jobs in any way.
+-- End or return locked jobs.
 -- rows: id state reason error wait attempt crash drop_by back unseen ageing now
 UPDATE job
 SET state = :state, state_reason = :reason, error = coalesce(:error, error), lease_holder = NULL, lease_until = NULL,
@@ -70,85 +70,85 @@ SET state = :state, state_reason = :reason, error = coalesce(:error, error), lea
     rank = CASE WHEN :back = 1 THEN :now ELSE line_at END - max(priority - :drop_by, 0) * :ageing
 WHERE id = :id;
 
--- name: any_ripe
--- Whether the time of jobs that wait for one has come.
+-- name: any_due
+-- Return whether jobs have become due.
 SELECT 1 FROM job WHERE state = 'pending' AND due = 0 AND not_before <= (SELECT shoal_now()) LIMIT 1;
 
 -- name: extend_leases
--- Move the ends of leases that are still held, and tell which of them are to be killed.
+-- Extend leases that are still held, and return which jobs are to be killed.
 -- rows: id epoch ttl
 UPDATE job SET lease_until = shoal_now() + :ttl
 WHERE id = :id AND state = 'locked' AND lease_epoch = :epoch
 RETURNING id, lease_epoch AS epoch, kill_at <= shoal_now() AS kill;
 
 -- name: fence_job
--- Whether a grant still holds; the write lock keeps it so until the transaction ends.
+-- Return whether a grant is still valid; the write lock keeps it valid until the transaction ends.
 SELECT 1 FROM job WHERE id = :id AND state = 'locked' AND lease_epoch = :epoch;
 
 -- name: still_expired
--- Whether a grant is still locked and over.
+-- Return whether a grant is still locked and expired.
 SELECT 1 FROM job WHERE id = :id AND state = 'locked' AND lease_epoch = :epoch AND lease_until < shoal_now();
 
 -- name: make_due
--- Jobs whose time has come stand in line from now on.
+-- Mark jobs whose time has come as due.
 UPDATE job SET due = 1
 WHERE id IN (SELECT id FROM job WHERE state = 'pending' AND due = 0 AND not_before <= shoal_now()
              ORDER BY not_before LIMIT :limit)
 RETURNING id, host;
 
 -- name: lock_job
--- Whether a grant is still locked, under the lock that a move needs; the write lock is held already.
+-- Return whether a grant is still locked. The write lock is held already.
 SELECT 1 FROM job WHERE id = :id AND state = 'locked' AND lease_epoch = :epoch;
 
 -- name: lock_scopes
--- The write lock is held already: nobody else counts seats.
+-- The write lock is held already, so no other transaction counts.
 SELECT count(*) FROM json_each(:scopes);
 
 -- name: try_lock_scopes
--- The write lock is held already: nobody else counts seats.
+-- The write lock is held already, so no other transaction counts.
 SELECT value AS scope FROM json_each(:scopes);
 
--- name: drop_empty_seats
--- Seats of jobs that are not locked.
+-- name: delete_stale_job_seats
+-- Delete the seats of jobs that are not locked.
 DELETE FROM job_seat WHERE NOT EXISTS (SELECT 1 FROM job AS j WHERE j.id = job_seat.job_id AND j.state = 'locked');
 
--- name: seat_locked
--- Seats for the locked jobs of limited scopes that have none.
+-- name: insert_missing_job_seats
+-- Insert seats for the locked jobs of limited quota keys that have none.
 INSERT OR IGNORE INTO job_seat (scope, job_id)
 SELECT q.scope, j.id FROM job AS j CROSS JOIN json_each(j.scopes) AS s CROSS JOIN quota AS q ON q.scope = s.value
 WHERE j.state = 'locked' AND j.lease_until > 0 AND j.scopes IS NOT NULL;
 
--- name: seats_taken
--- How many jobs sit in these scopes, and how many may.
+-- name: count_job_seats
+-- Return how many jobs count towards these quota keys, and their limits.
 SELECT i.value AS scope, (SELECT count(*) FROM job_seat AS s WHERE s.scope = i.value) AS taken,
        (SELECT q.most FROM quota AS q WHERE q.scope = i.value) AS most
 FROM json_each(:scopes) AS i;
 
--- name: leave_seats
--- Jobs give up their seats; in which scopes.
+-- name: delete_job_seats
+-- Delete the seats of these jobs; return their quota keys.
 DELETE FROM job_seat WHERE job_id IN (SELECT value FROM json_each(:ids)) RETURNING scope;
 
--- name: take_seats
--- Jobs sit down.
+-- name: insert_job_seats
+-- Insert seats for jobs.
 -- rows: scope job_id
 INSERT OR IGNORE INTO job_seat (scope, job_id) VALUES (:scope, :job_id);
 
 -- name: park_jobs
--- Take back grants that nobody has seen: there is no room for these jobs, and they leave the line.
+-- Take back grants that no worker has seen, because their quota is full, and park the jobs.
 -- rows: id scope
 UPDATE job
 SET state = 'pending', state_reason = 'quota', lease_epoch = lease_epoch - 1, lease_holder = NULL, lease_until = NULL,
     granted_at = NULL, due = 2, parked = :scope
 WHERE id = :id;
 
--- name: end_of_look
--- The rank of the job in a line up to which a look ahead goes, if there are so many.
+-- name: rank_ahead
+-- Return the rank of the job at the given position of a queue, if it is that long.
 SELECT rank FROM job
 WHERE state = 'pending' AND due = 1 AND lane = :lane AND kind = :kind AND capability = :capability
 ORDER BY rank, id LIMIT 1 OFFSET :ahead;
 
 -- name: park_ahead
--- The jobs at the head of a line that would find no room in a scope leave the line, too.
+-- Park the jobs at the head of a queue whose quota key is full, too.
 UPDATE job SET state_reason = 'quota', due = 2, parked = :scope
 WHERE rowid IN (SELECT rowid FROM job INDEXED BY job_waiting
                 WHERE state = 'pending' AND due = 1 AND lane = :lane AND kind = :kind AND capability = :capability
@@ -156,13 +156,13 @@ WHERE rowid IN (SELECT rowid FROM job INDEXED BY job_waiting
                 ORDER BY rank, id LIMIT :limit);
 
 -- name: unpark_jobs
--- The best of the jobs that found no room in a scope stand in line again.
+-- Unpark the best parked jobs of a quota key.
 UPDATE job SET due = 1, parked = NULL, state_reason = NULL
 WHERE rowid IN (SELECT rowid FROM job WHERE state = 'pending' AND due = 2 AND parked = :scope ORDER BY rank, id LIMIT :limit)
 RETURNING id, host;
 
 -- name: give_up_offers
--- Jobs that were offered to a node which did not take them in time are anybody's.
+-- Move jobs that were offered to a node and not taken in time to the shared lane.
 UPDATE job SET lane = :lane, offered_session = NULL, offered_until = NULL
 WHERE rowid IN (SELECT rowid FROM job WHERE offered_until < shoal_now() AND offered_until IS NOT NULL
                 ORDER BY offered_until LIMIT :limit)
@@ -177,7 +177,7 @@ WHERE rowid IN (SELECT rowid FROM job WHERE state = 'pending' AND due = 1 AND la
 RETURNING id, host;
 
 -- name: retry_jobs
--- Dead letters wait again as if they were new, unless a live job has their dedupe key meanwhile.
+-- Queue dead letters again as if they were new, unless a live job has their dedupe key.
 UPDATE job
 SET state = 'pending', state_reason = 'retried', attempts = 0, crash_count = 0, finished_at = NULL, due = 1, parked = NULL,
     not_before = (SELECT shoal_now()), line_at = (SELECT shoal_now()),
@@ -187,18 +187,18 @@ WHERE id IN (SELECT value FROM json_each(:ids)) AND state IN ('failed', 'expired
 RETURNING id, host;
 
 -- name: lock_jobs
--- These jobs; the write lock is held already.
+-- Return these jobs. The write lock is held already.
 SELECT j.id FROM json_each(:ids) AS i CROSS JOIN job AS j ON j.id = i.value;
 
 -- name: lock_expired
--- Those of these grants that are still locked and over; the write lock is held already.
+-- Return those of these grants that are still locked and expired. The write lock is held already.
 SELECT j.id FROM json_each(:ids) AS i CROSS JOIN job AS j ON j.id = i.value
 WHERE j.state = 'locked' AND j.lease_until < (SELECT shoal_now())
       AND j.lease_epoch = (SELECT e.value FROM json_each(:epochs) AS e WHERE e.key = i.key)
 ORDER BY j.id;
 
 -- name: lost_jobs
--- These jobs, as whoever gives them back must see them.
+-- Return these jobs with what is needed to return them to the queue.
 SELECT j.id, j.kind, j.run_id, j.lease_epoch AS epoch, j.crash_count, j.lease_holder,
        CASE WHEN j.lock_ttl IS NOT NULL THEN j.max_attempts - 1 END AS max_retry,
        (SELECT g.settled FROM job_grant AS g WHERE g.job_id = j.id AND g.epoch = j.lease_epoch) AS settled
@@ -206,13 +206,13 @@ FROM json_each(:ids) AS i CROSS JOIN job AS j ON j.id = i.value WHERE j.state = 
 ORDER BY j.id;
 
 -- name: end_of_purge
--- When the last of the next :skip + 1 jobs ended that ended between two times; nothing if there are fewer.
+-- Return the end time of the last of the next :skip + 1 jobs that ended between two times; nothing if there are fewer.
 SELECT finished_at FROM job WHERE finished_at > :after AND finished_at < :before
 ORDER BY finished_at LIMIT 1 OFFSET :skip;
 
 -- name: purge_jobs
--- Remove jobs that ended within a time and in one of these ways; never one that lives, nor one whose group is not over.
--- `kind`: NULL for any.
+-- Remove jobs that ended in a period in one of these states, except jobs of a group that is still open. `kind`: NULL
+-- for any.
 DELETE FROM job
 WHERE rowid IN (SELECT rowid FROM job INDEXED BY job_finished
                 WHERE finished_at > :after AND finished_at <= :until AND state IN (SELECT value FROM json_each(:states))
@@ -221,7 +221,7 @@ WHERE rowid IN (SELECT rowid FROM job INDEXED BY job_finished
 RETURNING id;
 
 -- name: purge_dead
--- Remove dead letters that ended before a time, but none whose group is not over. `kind`: NULL for any.
+-- Remove dead letters that ended before a time, except those of a group that is still open. `kind`: NULL for any.
 DELETE FROM job
 WHERE rowid IN (SELECT rowid FROM job INDEXED BY job_dead
                 WHERE state IN ('failed', 'expired') AND finished_at < :before
@@ -236,7 +236,7 @@ RETURNING id;
 DELETE FROM job_grant WHERE job_id IN (SELECT value FROM json_each(:ids));
 
 -- name: any_quota
--- Whether any scope is limited.
+-- Return whether any scope is limited.
 SELECT 1 FROM quota LIMIT 1;
 
 -- name: newest_locked

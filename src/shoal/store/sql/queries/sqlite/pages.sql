@@ -1,5 +1,5 @@
 -- name: insert_pages
--- Keep a page, unless it is there.
+-- Store a page, unless it is there.
 INSERT INTO page (crawl, key, chk, url, final_url, status, depth, parent, content_type, encoding, bytes, title, description,
                   canonical, robots, lang, h1, word_count, content_hash, links_internal, links_external,
                   redirects, fetched_at, duration_ms, attempt, rendered, error_code, error_message, data,
@@ -12,13 +12,12 @@ VALUES (:crawl, :key, :chk, :url, :final_url, :status, :depth, :parent, :content
 ON CONFLICT (crawl, key, chk) DO NOTHING;
 
 -- name: insert_details
--- Keep a page's details, unless they are there.
+-- Store a page's details, unless they are there.
 INSERT INTO page_detail (crawl, key, chk, detail) VALUES (:crawl, :key, :chk, :detail)
 ON CONFLICT (crawl, key, chk) DO NOTHING;
 
 -- name: page_validators
--- Where pages with these keys were found, and what servers said about those that were had without a redirect.
--- CROSS JOIN here and below: the keys lead, never the table.
+-- Return the final URLs of pages with these keys, and the validators of those fetched without a redirect.
 SELECT p.key, p.chk, p.depth, p.links,
   CASE WHEN p.status IN (200, 304) AND p.error_code IS NULL AND p.redirects IS NULL THEN p.etag END AS etag,
   CASE WHEN p.status IN (200, 304) AND p.error_code IS NULL AND p.redirects IS NULL THEN p.last_modified
@@ -47,6 +46,6 @@ SELECT p.number, d.detail FROM page AS p JOIN page_detail AS d ON d.crawl = p.cr
 WHERE p.crawl = :crawl AND p.number > :number ORDER BY p.number LIMIT :limit;
 
 -- name: drop_details_up_to
--- Drop the details of pages of a crawl, up to the page with a number.
+-- Delete the details of pages of a crawl, up to the page with a number.
 DELETE FROM page_detail WHERE crawl = :crawl AND (key, chk) IN
     (SELECT key, chk FROM page WHERE crawl = :crawl AND number <= :number);

@@ -1,28 +1,28 @@
 -- name: insert_policies
--- Keep a policy, unless its id is kept already.
+-- Store policies, except those whose ids exist already.
 -- rows: id project line spec enabled planned_at next_run_at created_at
 INSERT INTO policy (id, project, line, spec, enabled, planned_at, next_run_at, created_at)
 VALUES (:id, :project, :line, :spec, :enabled, :planned_at, :next_run_at, :created_at)
 ON CONFLICT (id) DO NOTHING;
 
 -- name: lock_policy
--- One policy; the write lock keeps others from changing it.
+-- Return one policy. The write lock is held already.
 SELECT p.*, NULL AS live_job_id FROM policy AS p WHERE p.id = :id;
 
 -- name: due_policies
--- Policies whose time has come, the longest due first.
+-- Return policies that are due, the longest due first.
 SELECT p.*, NULL AS live_job_id FROM policy AS p WHERE p.line = :line AND p.next_run_at <= shoal_now()
 ORDER BY p.next_run_at, p.number LIMIT :limit;
 
 -- name: owed_policies
--- Policies that are owed a run and whose last one has ended.
+-- Return policies that missed a run and whose last run has ended.
 SELECT p.*, NULL AS live_job_id FROM policy AS p
 WHERE p.line = :line AND p.queued = 1 AND NOT EXISTS
     (SELECT 1 FROM job AS j WHERE j.dedupe_key = 'policy:' || p.id AND j.finished_at IS NULL)
 ORDER BY p.number LIMIT :limit;
 
 -- name: advance_policies
--- Move a policy to its next time, if it stands where it was seen.
+-- Move policies to their next run times, unless they have changed since they were read.
 UPDATE policy
 SET planned_at = :planned_at, next_run_at = :next_run_at, queued = :queued,
     runs = runs + :begun, last_run_at = CASE WHEN :begun = 1 THEN shoal_now() ELSE last_run_at END,
@@ -30,7 +30,7 @@ SET planned_at = :planned_at, next_run_at = :next_run_at, queued = :queued,
 WHERE id = :id AND coalesce(next_run_at, 0) = :seen;
 
 -- name: note_policies
--- What the end of a run says about a policy. The error rate forgets: the last five runs weigh most.
+-- Record the end of a run with its policy. In the error rate the last five runs weigh most.
 UPDATE policy
 SET last_success_at = CASE WHEN :success = 1 THEN max(coalesce(last_success_at, 0), :at) ELSE last_success_at END,
     last_hash = coalesce(:hash, last_hash),
@@ -40,7 +40,7 @@ SET last_success_at = CASE WHEN :success = 1 THEN max(coalesce(last_success_at, 
 WHERE id = :id;
 
 -- name: policies_of_ids
--- These policies; the write lock keeps others from changing them.
+-- Return these policies. The write lock is held already.
 SELECT p.*, NULL AS live_job_id FROM policy AS p WHERE p.id IN (SELECT value FROM json_each(:ids));
 
 -- name: live_jobs_of_keys
@@ -48,18 +48,18 @@ SELECT p.*, NULL AS live_job_id FROM policy AS p WHERE p.id IN (SELECT value FRO
 SELECT dedupe_key, id FROM job WHERE dedupe_key IN (SELECT value FROM json_each(:keys)) AND finished_at IS NULL;
 
 -- name: business_signals
--- The points of these subjects that are valid now.
+-- Return the points of the boosts of these subjects that apply now.
 SELECT subject, boost FROM business_signal
 WHERE subject IN (SELECT value FROM json_each(:subjects)) AND until > shoal_now();
 
 -- name: forget_signals
--- Remove signals that ended before a time.
+-- Remove boosts that ended before a time.
 DELETE FROM business_signal
 WHERE subject IN (SELECT subject FROM business_signal WHERE until < :before ORDER BY until LIMIT :limit);
 
 -- name: waiting_page_jobs
--- How many page jobs that ask for a capability wait in the shared lane, counted no further than a number. Those that wait
--- for their host's turn do not count: a slow host must not keep the policies of others from running.
+-- Return how many page jobs with a capability wait in the shared lane, up to a maximum. Jobs that wait for their
+-- host's rate limit do not count, because a slow host must not stop the policies of others.
 SELECT count(*) AS count FROM (
     SELECT 1 FROM (SELECT DISTINCT ready.host
                    FROM (SELECT host FROM job_host INDEXED BY job_host_ready

@@ -3,7 +3,7 @@
 SELECT DISTINCT j.run_id FROM json_each(:ids) AS i CROSS JOIN job AS j ON j.id = i.value;
 
 -- name: lock_held_jobs
--- Those of these jobs that are leased. The write lock is held already: they stay so.
+-- Return those of these jobs that are leased. The write lock is held already.
 SELECT j.id, j.kind, j.run_id, j.lease_epoch AS epoch, j.lease_holder AS owner, j.attempts, j.max_attempts, j.payload
 FROM json_each(:ids) AS i CROSS JOIN job AS j ON j.id = i.value AND j.state = 'locked';
 
@@ -13,13 +13,13 @@ SELECT j.id, j.kind, j.run_id, j.lease_epoch AS epoch, '' AS owner, j.attempts, 
 FROM json_each(:ids) AS i CROSS JOIN job AS j ON j.id = i.value;
 
 -- name: answers_to_results
--- What was answered to the result of each grant of these jobs, and whose it was.
+-- Return the receipt for the result of each grant of these jobs, and its owner.
 SELECT r.job_id, r.epoch, r.digest, r.state, g.holder
 FROM json_each(:ids) AS i CROSS JOIN result AS r ON r.job_id = i.value
      JOIN job_grant AS g ON g.job_id = r.job_id AND g.epoch = r.epoch;
 
 -- name: insert_results
--- Keep a result.
+-- Store a result.
 -- rows: job_id epoch group_id policy state status http_status fetched_at duration digest
 -- rows: url final_url html_hash error_code error_message data
 INSERT INTO result (job_id, epoch, group_id, policy, state, status, http_status, fetched_at, duration, digest, url, final_url,
@@ -28,11 +28,11 @@ VALUES (:job_id, :epoch, :group_id, :policy, :state, :status, :http_status, :fet
         :html_hash, :error_code, :error_message, :data);
 
 -- name: purge_results
--- Remove the results of jobs that are gone, but for those of policies.
+-- Remove the results of deleted jobs, except those of policies.
 DELETE FROM result WHERE job_id IN (SELECT value FROM json_each(:ids)) AND policy IS NULL;
 
 -- name: forget_results
--- Remove these results of policies, but not the last success of a policy that is still there.
+-- Remove these results of policies, except the last success of an existing policy.
 DELETE FROM result WHERE number IN (
     SELECT r.number FROM json_each(:numbers) AS i CROSS JOIN result AS r ON r.number = i.value
     WHERE EXISTS (SELECT 1 FROM result AS n INDEXED BY result_of_policy

@@ -1,5 +1,5 @@
 -- name: drop_failed_details
--- Drop the details of these pages.
+-- Delete the details of these pages.
 DELETE FROM page_detail WHERE ctid = ANY(ARRAY(
     SELECT d.place FROM unnest(:numbers::bigint[]) AS n (number)
     CROSS JOIN LATERAL (SELECT t.crawl, t.key, t.chk FROM page AS t
@@ -9,7 +9,7 @@ DELETE FROM page_detail WHERE ctid = ANY(ARRAY(
                         WHERE t.crawl = p.crawl AND t.key = p.key AND t.chk = p.chk OFFSET 0) AS d));
 
 -- name: drop_failed_pages
--- Drop these pages, and say what they were.
+-- Delete these pages, and return them.
 DELETE FROM page WHERE ctid = ANY(ARRAY(
     SELECT p.place FROM unnest(:numbers::bigint[]) AS n (number)
     CROSS JOIN LATERAL (SELECT t.ctid AS place FROM page AS t
@@ -18,7 +18,7 @@ DELETE FROM page WHERE ctid = ANY(ARRAY(
 RETURNING key, chk, url, depth, parent, status, error_code, bytes, final_url;
 
 -- name: url_outcomes
--- What became of some URLs of a crawl, each with the status and the error of its page if it has one.
+-- Return the fates of some URLs of a crawl, each with the status and the error of its page if it has one.
 -- rows: crawl key chk
 SELECT f.key, f.chk, f.fate, p.number IS NOT NULL AS has_page, p.status, p.error_code, p.error_message
 FROM unnest(:crawl::int[], :key::bigint[], :chk::int[]) AS g (crawl, key, chk)
@@ -28,6 +28,6 @@ LEFT JOIN LATERAL (SELECT r.number, r.status, r.error_code, r.error_message FROM
                    WHERE r.crawl = g.crawl AND r.key = g.key AND r.chk = g.chk OFFSET 0) AS p ON true;
 
 -- name: sitemaps_among
--- Those of these keys that are sitemaps' of a crawl.
+-- Return the given keys that belong to sitemaps of a crawl.
 SELECT s.key FROM unnest(:keys::bigint[]) AS k (key)
 CROSS JOIN LATERAL (SELECT t.key FROM sitemap AS t WHERE t.crawl = :crawl AND t.key = k.key ORDER BY t.chk OFFSET 0) AS s;

@@ -1,5 +1,5 @@
 -- name: frontier_recount
--- The open URLs of a crawl, counted; not those in quarantine. The time is asked once, not per row.
+-- Count the open URLs of a crawl, without those in quarantine. The time is read once, not per row.
 SELECT count(CASE WHEN job_id = '' AND due <= (SELECT shoal_now()) THEN 1 END) AS waiting,
        count(CASE WHEN job_id = '' AND due > (SELECT shoal_now()) THEN 1 END) AS later,
        count(CASE WHEN job_id <> '' THEN 1 END) AS taken,
@@ -7,15 +7,15 @@ SELECT count(CASE WHEN job_id = '' AND due <= (SELECT shoal_now()) THEN 1 END) A
 FROM frontier_open WHERE crawl = :crawl AND due < 4611686018427387904;
 
 -- name: fate_recount
--- The settled URLs of a crawl, counted by fate.
+-- Count the settled URLs of a crawl by fate.
 SELECT fate, count(*) AS count FROM fate WHERE crawl = :crawl AND fate <> 0 GROUP BY fate ORDER BY fate;
 
 -- name: fate_of
--- What became of one URL.
+-- Return what became of one URL.
 SELECT fate FROM fate WHERE crawl = :crawl AND key = :key AND chk = :chk;
 
 -- name: sitemap_of
--- What is kept of a sitemap.
+-- The stored record of a sitemap.
 SELECT url, fetched_at, status, listed, problem FROM sitemap WHERE crawl = :crawl AND key = :key AND chk = :chk;
 
 -- name: sitemaps_after
@@ -26,7 +26,7 @@ ORDER BY key, chk
 LIMIT :limit;
 
 -- name: target_of
--- Which URL redirects to this one, and what becomes of it.
+-- Return the URL that redirects to this one, and its fate.
 SELECT url, via, fate FROM redirect_target WHERE crawl = :crawl AND key = :key AND chk = :chk;
 
 -- name: targets_after
@@ -37,16 +37,16 @@ ORDER BY key, chk
 LIMIT :limit;
 
 -- name: keep_target
--- A URL that another one redirects to, as it was known elsewhere.
+-- Store a redirect target that was dumped from another store.
 INSERT INTO redirect_target (crawl, key, chk, fate, url, via) VALUES (:crawl, :key, :chk, :fate, :url, :via)
 ON CONFLICT (crawl, key, chk) DO NOTHING;
 
 -- name: drop_targets
--- Forget which URLs redirect to which.
+-- Delete the redirect targets of a crawl.
 DELETE FROM redirect_target WHERE crawl = :crawl;
 
 -- name: drop_sitemaps
--- Drop the sitemaps of a crawl.
+-- Delete the sitemaps of a crawl.
 DELETE FROM sitemap WHERE crawl = :crawl;
 
 -- name: page_number
@@ -54,7 +54,7 @@ DELETE FROM sitemap WHERE crawl = :crawl;
 SELECT number FROM page WHERE crawl = :crawl AND key = :key AND chk >= :chk AND chk <= :chk ORDER BY chk;
 
 -- name: touched_after
--- Kept URLs that somebody had in hand, after a place.
+-- Return stored URLs that were taken at least once, after a position.
 SELECT f.seq, f.host, f.due, f.parent, f.attempts, f.crashes, f.kind, f.path, f.start, f.chain,
        (SELECT h.origin FROM host AS h WHERE h.number = f.host) AS origin
 FROM frontier_touched AS f
@@ -63,7 +63,7 @@ ORDER BY f.seq
 LIMIT :limit;
 
 -- name: untried_after
--- Kept URLs that nobody tried yet, after a place, in the order in which each host's would be taken.
+-- Return stored URLs that were never taken, after a position, in the order in which each host's would be taken.
 SELECT f.host, f.seq, 0 AS due, f.parent, 0 AS attempts, 0 AS crashes, f.kind, f.path, NULL AS start, NULL AS chain,
        (SELECT h.origin FROM host AS h WHERE h.number = f.host) AS origin
 FROM frontier AS f
@@ -72,30 +72,30 @@ ORDER BY f.host, f.seq
 LIMIT :limit;
 
 -- name: receive_crawl
--- Make room for a crawl of another store, unless its id is taken.
+-- Insert a crawl that is loaded from another store, unless its id is taken.
 INSERT INTO crawl (id, state, state_reason, project, config, named, priority, key_seed, created_at, finished_at)
 VALUES (:id, 'stopped', :reason, :project, :config, :named, :priority, :key_seed, shoal_now(), shoal_now())
 ON CONFLICT (id) DO NOTHING
 RETURNING number;
 
 -- name: admit_crawl
--- A received crawl is whole, and stands where it stood.
+-- Mark a loaded crawl as complete, and restore its state.
 UPDATE crawl
 SET state = :state, state_reason = :state_reason, created_at = :created_at, started_at = :started_at,
     finished_at = :finished_at
 WHERE number = :crawl AND state = 'stopped' AND state_reason = :loading;
 
 -- name: keep_trap
--- A pattern as it was decided elsewhere.
+-- Store a trap pattern that was dumped from another store.
 INSERT INTO trap (crawl, pattern, state, sample, count) VALUES (:crawl, :pattern, :state, :sample, :count)
 ON CONFLICT (crawl, pattern) DO NOTHING;
 
 -- name: drop_traps
--- Forget the patterns of a crawl.
+-- Delete the trap patterns of a crawl.
 DELETE FROM trap WHERE crawl = :crawl;
 
 -- name: drop_frontier_hosts
--- Forget the hosts of a crawl.
+-- Delete the hosts of a crawl.
 DELETE FROM frontier_host WHERE crawl = :crawl;
 
 -- name: last_of_some_pages
@@ -103,17 +103,17 @@ DELETE FROM frontier_host WHERE crawl = :crawl;
 SELECT max(number) AS number FROM (SELECT number FROM page WHERE crawl = :crawl ORDER BY number LIMIT :limit) AS chosen;
 
 -- name: drop_counters
--- Drop the counters of a crawl.
+-- Delete the counters of a crawl.
 DELETE FROM crawl_counter WHERE crawl = :crawl;
 
 -- name: drop_skips
--- Drop the skip counts of a crawl.
+-- Delete the skip counts of a crawl.
 DELETE FROM crawl_skip WHERE crawl = :crawl;
 
 -- name: drop_jobs
--- Drop the jobs of a run.
+-- Delete the jobs of a run.
 DELETE FROM job WHERE run_id = :run_id;
 
 -- name: drop_crawl
--- Drop a crawl.
+-- Delete a crawl.
 DELETE FROM crawl WHERE number = :number;

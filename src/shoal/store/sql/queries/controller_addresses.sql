@@ -1,16 +1,16 @@
 -- name: keep_listener
--- A controller listens here for some more time.
+-- Announce for some more time that a controller listens at this address.
 INSERT INTO listener (machine, host, port, until) VALUES (:machine, :host, :port, shoal_now() + :ttl)
 ON CONFLICT (machine, host, port) DO UPDATE SET until = excluded.until;
 
 -- name: prune_listeners
--- Forget controllers that were not heard of for long.
+-- Delete the addresses of controllers that have not announced themselves for long.
 DELETE FROM listener WHERE until < shoal_now();
 
 -- name: remove_listener
--- A controller stops.
+-- Delete the address of a controller that stops.
 DELETE FROM listener WHERE machine = :machine AND host = :host AND port = :port;
 
 -- name: all_listeners
--- Where controllers listen now.
+-- Return the addresses at which controllers listen now.
 SELECT machine, host, port FROM listener WHERE until >= shoal_now();

@@ -12,46 +12,46 @@ ORDER BY key DESC, chk DESC
 LIMIT 1;
 
 -- name: drop_fates_up_to
--- Forget what became of URLs, up to a key.
+-- Delete the fates of URLs, up to a key.
 DELETE FROM fate WHERE crawl = :crawl AND (key, chk) <= (:key, :chk);
 
 -- name: drop_touched
--- A URL that somebody had in hand leaves the frontier.
+-- Delete URLs that were taken at least once from the frontier.
 -- rows: crawl seq
 DELETE FROM frontier_touched WHERE crawl = :crawl AND seq = :seq;
 
 -- name: drop_fates
--- Forget that a URL was seen.
+-- Delete the fates of URLs.
 -- rows: key chk crawl
 DELETE FROM fate WHERE crawl = :crawl AND key = :key AND chk = :chk;
 
 -- name: keep_host_pages
--- A host gave pages.
+-- Store the page counts of hosts.
 INSERT INTO frontier_host (crawl, host, pages) VALUES (:crawl, :host, :pages)
 ON CONFLICT (crawl, host) DO UPDATE SET pages = frontier_host.pages + excluded.pages;
 
 -- name: wake_hosts_at
--- Something waits at a host, not before a moment.
+-- Mark hosts as ready at a time.
 INSERT INTO frontier_host (crawl, host, ready_at) VALUES (:crawl, :host, :ready_at)
 ON CONFLICT (crawl, host) DO UPDATE SET ready_at = excluded.ready_at
 WHERE frontier_host.ready_at IS NULL OR frontier_host.ready_at > excluded.ready_at;
 
 -- name: add_redirected
--- Add URLs that are on their way to where they redirect to.
+-- Add URLs that are being redirected. `seq` contains the depth.
 -- rows: crawl host seq due attempts crashes parent kind path start chain
 INSERT INTO frontier_touched (crawl, host, seq, due, attempts, crashes, parent, kind, path, start, chain)
 VALUES (:crawl, :host, :seq, :due, :attempts, :crashes, :parent, :kind, :path, :start, :chain);
 
 -- name: drop_grants
--- Drop the history of a run's jobs.
+-- Delete the history of a run's jobs.
 DELETE FROM job_grant WHERE job_id IN (SELECT id FROM job WHERE run_id = :run_id);
 
 -- name: drop_pages_up_to
--- Drop pages of a crawl, up to a number.
+-- Delete pages of a crawl, up to a number.
 DELETE FROM page WHERE crawl = :crawl AND number <= :number;
 
 -- name: kept_url
--- One kept URL: a walk over what its host has, for URLs are not indexed there.
+-- Return one stored URL. This scans the URLs of its host, because URLs are not indexed.
 SELECT h.origin, f.path, f.seq, f.due, f.parent, f.attempts, f.crashes, f.kind, f.job_id, f.epoch, f.start, f.chain,
        coalesce((SELECT p.url FROM page AS p WHERE p.crawl = f.crawl AND p.key = f.parent ORDER BY p.chk LIMIT 1),
                 (SELECT s.url FROM sitemap AS s WHERE s.crawl = f.crawl AND s.key = f.parent LIMIT 1)) AS parent_url,

@@ -1,4 +1,4 @@
 -- name: prune_keys
--- Forget old keys, some at a time.
+-- Delete expired idempotency keys in batches; rows that another commit is deleting are skipped.
 DELETE FROM request_key WHERE rowid IN
     (SELECT rowid FROM request_key WHERE created_at < shoal_now() - :age ORDER BY created_at LIMIT :limit);

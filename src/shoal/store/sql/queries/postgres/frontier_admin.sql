@@ -12,30 +12,30 @@ ORDER BY chk DESC, key DESC
 LIMIT 1;
 
 -- name: drop_fates_up_to
--- Forget what became of URLs, up to a key.
+-- Delete the fates of URLs, up to a key.
 DELETE FROM fate WHERE crawl = :crawl AND (chk, key) <= (:chk, :key);
 
 -- name: drop_touched
--- URLs that somebody had in hand leave the frontier.
+-- Delete URLs that were taken at least once from the frontier.
 -- rows: crawl seq
 DELETE FROM frontier_touched AS f USING unnest(:crawl::int[], :seq::bigint[]) AS g (crawl, seq)
 WHERE f.crawl = ANY(ARRAY[g.crawl]) AND f.seq = g.seq;
 
 -- name: drop_fates
--- Forget that URLs were seen.
+-- Delete the fates of URLs.
 -- rows: key chk crawl
 DELETE FROM fate AS f USING unnest(:crawl::int[], :key::bigint[], :chk::int[]) AS g (crawl, key, chk)
 WHERE f.crawl = ANY(ARRAY[g.crawl]) AND f.chk = g.chk AND f.key = g.key;
 
 -- name: keep_host_pages
--- Hosts gave pages.
+-- Store the page counts of hosts.
 -- batch: arrays
 INSERT INTO frontier_host (crawl, host, pages)
 SELECT * FROM unnest(:crawl::int[], :host::int[], :pages::bigint[]) AS g (crawl, host, pages) ORDER BY crawl, host
 ON CONFLICT (crawl, host) DO UPDATE SET pages = frontier_host.pages + excluded.pages;
 
 -- name: wake_hosts_at
--- Something waits at hosts, not before a moment.
+-- Mark hosts as ready at a time.
 -- batch: arrays
 INSERT INTO frontier_host (crawl, host, ready_at)
 SELECT * FROM unnest(:crawl::int[], :host::int[], :ready_at::bigint[]) AS g (crawl, host, ready_at) ORDER BY crawl, host
@@ -43,7 +43,7 @@ ON CONFLICT (crawl, host) DO UPDATE SET ready_at = excluded.ready_at
 WHERE frontier_host.ready_at IS NULL OR frontier_host.ready_at > excluded.ready_at;
 
 -- name: add_redirected
--- Add URLs that are on their way to where they redirect to. `seq` brings the depth.
+-- Add URLs that are being redirected. `seq` contains the depth.
 -- rows: crawl host seq due attempts crashes parent kind path start chain
 INSERT INTO frontier_touched (crawl, host, seq, due, attempts, crashes, parent, kind, path, start, chain)
 SELECT crawl, host, seq + nextval('frontier_seq'), due, attempts, crashes, parent, kind, path, start, chain
@@ -52,16 +52,16 @@ FROM unnest(:crawl::int[], :host::int[], :seq::bigint[], :due::bigint[], :attemp
      AS g (crawl, host, seq, due, attempts, crashes, parent, kind, path, start, chain);
 
 -- name: drop_grants
--- Drop the history of a run's jobs.
+-- Delete the history of a run's jobs.
 DELETE FROM job_grant WHERE job_id = ANY(ARRAY(SELECT id FROM job WHERE run_id = :run_id));
 
 -- name: drop_pages_up_to
--- Drop pages of a crawl, up to a number.
+-- Delete pages of a crawl, up to a number.
 DELETE FROM page
 WHERE ctid = ANY(ARRAY(SELECT ctid FROM page WHERE crawl = :crawl AND number <= :number ORDER BY number));
 
 -- name: kept_url
--- One kept URL: a walk over what its host has, for URLs are not indexed there.
+-- Return one stored URL. This scans the URLs of its host, because URLs are not indexed.
 SELECT h.origin, f.path, f.seq, f.due, f.parent, f.attempts, f.crashes, f.kind, f.job_id, f.epoch, f.start, f.chain,
        coalesce((SELECT p.url FROM page AS p WHERE p.crawl = f.crawl AND p.key = f.parent ORDER BY p.chk LIMIT 1),
                 (SELECT s.url FROM sitemap AS s WHERE s.crawl = f.crawl AND s.key = f.parent LIMIT 1)) AS parent_url,

@@ -1,16 +1,17 @@
 -- name: drop_old_key
--- Forget one key if it is old.
+-- Delete one idempotency key if it has expired.
 DELETE FROM request_key WHERE caller = :caller AND route = :route AND key = :key AND created_at < shoal_now() - :age;
 
 -- name: keep_key
--- Keep the key of a request, unless it is kept; what is kept. The update changes nothing: it makes the row be returned.
+-- Store the idempotency key of a request, unless it is stored already; return the stored row. The update changes
+-- nothing: it makes the row be returned.
 INSERT INTO request_key (caller, route, key, digest, subject, created_at)
 VALUES (:caller, :route, :key, :digest, :subject, shoal_now())
 ON CONFLICT (caller, route, key) DO UPDATE SET key = excluded.key
 RETURNING *;
 
 -- name: answer_key
--- Keep the first answer to a request.
+-- Store the first response to a request.
 UPDATE request_key
 SET status = coalesce(status, CAST(:status AS INTEGER)), answer = coalesce(answer, CAST(:answer AS TEXT)),
     location = CASE WHEN status IS NULL THEN CAST(:location AS TEXT) ELSE location END
@@ -18,5 +19,5 @@ WHERE caller = :caller AND route = :route AND key = :key
 RETURNING *;
 
 -- name: forget_key
--- Forget a key that has no answer.
+-- Delete an idempotency key that has no response.
 DELETE FROM request_key WHERE caller = :caller AND route = :route AND key = :key AND status IS NULL;
