@@ -87,7 +87,7 @@ class AnalysisRun:
 
 
 @pytest.fixture
-async def patient(bench: Bench) -> Bench:
+async def finish_first(bench: Bench) -> Bench:
     """A bench with other settings than the defaults: WORKER_JOB_ATTEMPTS=3, WORKER_BACKOFF_MS=5000."""
     settings = QueueSettings(job_attempts=ATTEMPTS, backoff=timedelta(seconds=BACKOFF))
     return replace(bench, settings=settings, signals_seen=[])
