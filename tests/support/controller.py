@@ -45,7 +45,7 @@ class Served:
 
     app: App
     port: int
-    told: list[Signal] = field(default_factory=list)
+    signals_seen: list[Signal] = field(default_factory=list)
     log: StringIO = field(default_factory=StringIO)
     tls: ssl.SSLContext | None = None
 
@@ -95,7 +95,7 @@ async def served(
     signals = Signals()
     async with opened(settings, signals) as app:
         shop = Served(app, door.getsockname()[1], tls=tls)
-        signals.subscribe(shop.told.append)
+        signals.subscribe(shop.signals_seen.append)
         signals.subscribe(Logs(LogSettings(level="debug", format="json"), SystemClock(), shop.log).listen)
         controller = Controller(app, Metrics(), door, team(app))
         door.listen()

@@ -109,7 +109,7 @@ async def test_half_sent_requests_keep_no_caller_out_and_are_told_of_once(
         assert (await shop.ask(token=token)).status == 200
         kept.send(asked)
         assert b"HTTP/1.1 200" in await kept.head()
-        told = [signal for signal in shop.told if isinstance(signal, ConnectionsCut)]
+        told = [signal for signal in shop.signals_seen if isinstance(signal, ConnectionsCut)]
         assert [signal.peer for signal in told] == ["127.0.0.1"]
 
 
@@ -136,4 +136,4 @@ async def test_handshakes_that_hang_keep_no_caller_out(sqlite_url: str) -> None:
         slow = [await stack.enter_async_context(connected(shop)) for _ in range(40)]
         assert await slow[0].rest() == b""
         assert (await shop.ask("/healthz")).status == 200
-        assert len([signal for signal in shop.told if isinstance(signal, ConnectionsCut)]) == 1
+        assert len([signal for signal in shop.signals_seen if isinstance(signal, ConnectionsCut)]) == 1

@@ -254,7 +254,7 @@ async def test_too_many_wrong_tokens_have_to_wait_and_right_ones_need_not(lite: 
     assert 1 <= int(answers[-1].headers["retry-after"]) <= 10
     assert (await lite.ask(token=known)).status == 200
     assert (await lite.ask(token=fresh)).status == 429
-    refused = [signal for signal in lite.told if isinstance(signal, CallerRefused)]
+    refused = [signal for signal in lite.signals_seen if isinstance(signal, CallerRefused)]
     assert [signal.waits for signal in refused] == [False] * (MOST_FAILURES - 1) + [True]
 
 
