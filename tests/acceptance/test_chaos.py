@@ -365,7 +365,7 @@ def test_a_crawl_that_only_waits_survives_any_number_of_deaths(store_url: str, t
         assert fleet.crawl(crawl_id)["state"] == "running"
 
 
-def test_kept_bodies_on_a_full_disk_cost_no_attempt_and_go_on_when_there_is_room(
+def test_kept_bodies_on_a_full_disk_cost_no_attempt_and_go_on_when_there_is_space(
     store_url: str, tmp_path: Path, small_disk: Path
 ) -> None:
     """F33: the worker hands the crawl back, takes no other, says so, and recovers by itself."""
@@ -393,7 +393,7 @@ def test_kept_bodies_on_a_full_disk_cost_no_attempt_and_go_on_when_there_is_room
         assert (said.count("kept bodies is full"), said.count("kept bodies has room again")) == (1, 1)
 
 
-def test_a_full_store_costs_no_attempt_and_work_goes_on_when_there_is_room(tmp_path: Path, small_disk: Path) -> None:
+def test_a_full_store_costs_no_attempt_and_work_goes_on_when_there_is_space(tmp_path: Path, small_disk: Path) -> None:
     """F33: leases run out while nobody can write, and nobody is blamed for it."""
     listen, stuffing = f"127.0.0.1:{free_port()}", small_disk / "stuffing"
     store_url = f"sqlite:///{small_disk}/shoal.db"

@@ -110,7 +110,7 @@ def test_the_first_run_installs_says_so_in_one_line_and_starts(
     assert "installing the locked packages" in stderr
 
 
-def test_later_runs_say_nothing(installed: Checkout) -> None:
+def test_later_runs_print_nothing(installed: Checkout) -> None:
     assert installed.run("--version") == (0, '[["--version"], []]\n', "")
 
 
@@ -139,7 +139,7 @@ def test_bytecode_is_there_and_fresh_also_for_a_python_that_writes_none(installe
     assert b"changed" in compiled.read_bytes()
 
 
-def test_what_lies_in_the_callers_folder_is_not_imported(installed: Checkout, tmp_path: Path) -> None:
+def test_modules_in_the_callers_folder_are_not_imported(installed: Checkout, tmp_path: Path) -> None:
     (tmp_path / "json.py").write_text("raise SystemExit('imported')")
     assert installed.run("x", cwd=tmp_path)[0] == 0
 

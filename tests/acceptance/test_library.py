@@ -160,7 +160,7 @@ async def test_a_seed_that_does_not_answer_gives_its_record_and_then_an_error(
         await anext(run)
 
 
-async def test_seeds_of_strangers_reach_no_private_address(site: Site, sqlite_url: str) -> None:
+async def test_untrusted_seeds_reach_no_private_address(site: Site, sqlite_url: str) -> None:
     with pytest.raises(InvalidInput, match="may not be crawled"):
         await anext(shoal.crawl(site.address, store=sqlite_url, trust_seeds=False))
 

@@ -165,7 +165,7 @@ def test_a_child_that_blocks_its_loop_for_two_leases_keeps_its_jobs(jobs: Jobs, 
         assert (job.lease_epoch, job.crash_count) == (1, 0)
 
 
-def test_a_child_that_blocks_for_too_long_is_killed_and_the_reason_is_told(
+def test_a_child_that_blocks_for_too_long_is_killed_and_the_reason_is_reported(
     jobs: Jobs, store_url: str, tmp_path: Path
 ) -> None:
     [blocking] = jobs.enqueue({"block": 60})
@@ -227,7 +227,9 @@ def only_job(store_url: str, crawl_id: str) -> dict[str, Any]:
     return dict(job)
 
 
-def test_a_second_signal_ends_a_patient_worker_now_and_releases_its_lease(store_url: str, tmp_path: Path) -> None:
+def test_a_second_signal_ends_a_worker_that_finishes_its_jobs_now_and_releases_its_lease(
+    store_url: str, tmp_path: Path
+) -> None:
     grace = LONG_LEASE | {"SHOAL_SHUTDOWN_GRACE": "inf"}
     with Site(pages=20) as site, Fleet(tmp_path, store_url, **grace) as fleet, held_up(site, 10):
         fleet.controller()
@@ -260,7 +262,7 @@ def test_a_worker_whose_grace_is_over_kills_its_children_and_releases_their_leas
         assert (job["state"], job["attempts"], job["crash_count"]) == ("pending", 0, 0)
 
 
-def test_a_grant_tells_which_process_worked_on_it_and_how_it_was_set_up(
+def test_a_grant_reports_which_process_worked_on_it_and_how_it_was_set_up(
     jobs: Jobs, store_url: str, tmp_path: Path
 ) -> None:
     with Site(pages=3) as site, Fleet(tmp_path, store_url, **FIFTH) as fleet:

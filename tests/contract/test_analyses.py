@@ -109,7 +109,7 @@ async def test_a_crawl_that_gave_no_page_is_not_analysed(bench: Bench) -> None:
     assert await bench.analyses.newest() == []
 
 
-async def test_a_crawl_that_one_process_walks_by_itself_leaves_nothing_to_workers(bench: Bench) -> None:
+async def test_a_crawl_that_one_process_runs_by_itself_leaves_nothing_to_workers(bench: Bench) -> None:
     crawl = await bench.submit(analyze=True)
     await bench.sql(f"UPDATE job SET lane = 'local/{crawl.id}' WHERE run_id = '{crawl.id}'")
     [lease] = await bench.queue.lease("here", ["crawl"], [f"local/{crawl.id}"], 1)
@@ -261,6 +261,6 @@ async def test_analyses_are_listed_newest_first_and_by_their_crawl(bench: Bench)
     assert await bench.analyses.newest(state="success") == []
 
 
-async def test_an_unknown_analysis_is_said_to_be(bench: Bench) -> None:
+async def test_an_unknown_analysis_is_reported(bench: Bench) -> None:
     with pytest.raises(NotFound):
         await bench.analyses.get("anl_none")

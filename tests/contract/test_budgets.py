@@ -25,7 +25,7 @@ async def work_for(walker: Walker, seconds: float) -> None:
     await walker.walk.turn(WalkerBatch(walked=round(seconds * 1e6)), TurnRequest(0, 1))
 
 
-async def test_all_walkers_together_take_no_more_than_the_budget_has_room_for(bench: Bench) -> None:
+async def test_all_walkers_together_take_no_more_than_the_budget_allows(bench: Bench) -> None:
     _, (first, second, third) = await three(bench, max_pages=4)
     assert [len(await walker.take(3)) for walker in (first, second, third)] == [3, 1, 0]
 

@@ -102,7 +102,7 @@ async def test_a_child_that_dies_gives_all_it_held_back_at_once(bench: Bench) ->
     assert (await bench.grants(found[1].id))[0]["ended"] == "crashed"
 
 
-async def test_one_that_was_lost_too_often_is_buried_and_its_company_is_not(bench: Bench) -> None:
+async def test_a_job_that_was_lost_too_often_becomes_a_dead_letter_and_the_others_do_not(bench: Bench) -> None:
     """F13: only the guilty one reaches the limit."""
     guilty = await bench.enqueue()
     for _ in range(3):

@@ -33,7 +33,7 @@ async def test_a_change_that_changes_nothing_is_none(bench: Bench) -> None:
     assert not [signal for signal in bench.told if isinstance(signal, CrawlChanged)]
 
 
-async def test_a_walker_is_told_once_and_takes_nothing_before_it_knows(bench: Bench) -> None:
+async def test_a_walker_is_reported_once_and_takes_nothing_before_it_knows(bench: Bench) -> None:
     crawl = await bench.submit(f"{SITE}/a", f"{SITE}/b")
     walker = await bench.walker(crawl)
     [first] = await walker.take(1)

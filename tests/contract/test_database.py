@@ -220,7 +220,7 @@ async def test_many_concurrent_units_are_all_stored(bench: Bench) -> None:
     assert len(await hosts(bench)) == 200
 
 
-async def test_a_batch_tells_how_many_rows_it_touched(bench: Bench) -> None:
+async def test_a_batch_reports_how_many_rows_it_touched(bench: Bench) -> None:
     async def work(tx: Tx) -> tuple[int, int, int]:
         rows = [{"origin": "a"}, {"origin": "b"}]
         return (
@@ -693,7 +693,7 @@ async def test_a_file_that_cannot_be_opened_is_said_to_whoever_asks_and_tried_ag
 # Full disk (F33)
 
 
-async def test_a_full_disk_is_said_and_survived(small_disk: Path) -> None:
+async def test_a_full_disk_is_reported_and_survived(small_disk: Path) -> None:
     database = SqliteDatabase(small_disk / "shoal.db", FakeClock())
     await database.open()
     try:
@@ -709,7 +709,7 @@ async def test_a_full_disk_is_said_and_survived(small_disk: Path) -> None:
         await database.close()
 
 
-async def test_a_store_at_its_limit_is_full_and_goes_on_when_there_is_room(sqlite_bench: Bench) -> None:
+async def test_a_store_at_its_limit_is_full_and_goes_on_when_there_is_space(sqlite_bench: Bench) -> None:
     """The limit on pages stands in for the disk where none can be mounted."""
     await limit_pages(sqlite_bench, 1)
     await fill(sqlite_bench.database)
@@ -747,7 +747,7 @@ async def write_for_ever(database: Database) -> None:
         await database.run(adding(*[f"h{number}-{k}" + "x" * 500 for k in range(20)]))
 
 
-async def test_a_full_postgres_is_said(postgres_bench: Bench) -> None:
+async def test_a_full_postgres_is_reported(postgres_bench: Bench) -> None:
     """The server's own error code; filling its disk would fill everybody's."""
 
     async def full(tx: Tx) -> None:

@@ -58,7 +58,7 @@ def slots_of(bench: Bench, storage: StorageWatch, child: list[str], freed: async
 
 
 @pytest.mark.parametrize(("storage", "others"), [(BODIES, 1), (STORE, 0)])
-async def test_a_job_that_finds_no_room_is_handed_back_and_what_needs_it_is_not_taken(
+async def test_a_job_that_finds_no_space_is_handed_back_and_what_needs_it_is_not_taken(
     bench: Bench, storage: str, others: int
 ) -> None:
     disk, freed = Disk(), asyncio.Event()
@@ -88,7 +88,7 @@ async def test_a_job_that_finds_no_room_is_handed_back_and_what_needs_it_is_not_
     ]
 
 
-async def test_what_was_in_flight_when_there_was_no_room_is_not_under_suspicion(bench: Bench) -> None:
+async def test_urls_in_flight_on_a_full_disk_do_not_become_suspects(bench: Bench) -> None:
     crawl = await bench.submit()
     for _ in range(6):
         walker = await bench.walker(crawl)
@@ -135,7 +135,7 @@ async def test_a_full_store_is_reported_once(sqlite_bench: Bench) -> None:
     watch.close()
 
 
-async def test_full_storage_is_tried_less_and_less_often_until_it_has_room_for_good() -> None:
+async def test_full_storage_is_tried_less_and_less_often_until_it_has_space_for_good() -> None:
     clock, signals, disk = FakeClock(), Signals(), Disk()
     watch = StorageWatch({BODIES: disk.check}, clock, signals)
     watch.filled(BODIES, "no room")

@@ -65,7 +65,7 @@ async def test_a_list_is_cut_by_state_kind_run_and_lane(bench: Bench) -> None:
     assert await ids(bench, JobFilter(J.DONE)) == []
 
 
-async def test_a_page_that_found_little_says_where_to_go_on(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_short_page_of_results_has_a_cursor_to_continue(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(job_admin, "SCAN", 4)
     wanted = JobId("job_00")
     await bench.queue.enqueue([NewJob(wanted, "rare", None)])
@@ -145,7 +145,7 @@ async def test_a_dead_letter_whose_key_lives_again_is_not_replayed(bench: Bench)
     assert (await bench.job(job_id)).state is J.FAILED
 
 
-async def test_a_replay_that_races_a_new_job_of_its_key_is_told_so(postgres_bench: Bench) -> None:
+async def test_a_replay_that_races_a_new_job_of_its_key_is_reported(postgres_bench: Bench) -> None:
     bench = postgres_bench
     job_id = await dead_letter(bench, key="k")
     line = await asyncpg.connect(bench.url)
@@ -366,7 +366,7 @@ async def test_a_payload_that_nobody_can_read_holds_up_no_sweep(bench: Bench, pa
     assert await bench.number("SELECT count(*) FROM outbox WHERE type = 'crawl.job.failed'") == 1
 
 
-async def test_a_job_whose_work_raised_to_the_last_is_told_as_failed(bench: Bench) -> None:
+async def test_a_job_whose_work_raised_to_the_last_is_reported_as_failed(bench: Bench) -> None:
     job_id = await bench.enqueue(payload='{"url": "http://example.org/a", "policy": "pol_1"}', max_attempts=2)
     await bench.queue.fail(await bench.lease(), "RuntimeError: no such thing")
     assert await bench.number("SELECT count(*) FROM outbox") == 0, "it is tried again"

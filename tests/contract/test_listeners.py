@@ -30,7 +30,7 @@ async def known(bench: Bench) -> set[str]:
     return {f"{address}:{port}" for address, port in learning.known}
 
 
-async def test_a_controller_is_known_while_it_tells_so(bench: Bench) -> None:
+async def test_a_controller_is_known_while_it_announces_its_address(bench: Bench) -> None:
     announcer = AddressAnnouncer(bench.database, SqlListeners(), Address("127.0.0.1", 8701))
     other = AddressAnnouncer(bench.database, SqlListeners(), Address("192.0.2.1", 8702))
     for _ in range(2):

@@ -478,7 +478,7 @@ async def test_an_unknown_policy_is_not_found(office: Office) -> None:
             await verb("pol_unknown")
 
 
-async def test_freshness_is_told(office: Office) -> None:
+async def test_freshness_is_reported(office: Office) -> None:
     policy = await office.make(frequency="1h")
     now, _ = await office.policies.page_of()
     assert to_api.policy(policy, now).freshness == Freshness(age_seconds=None, stale=False)

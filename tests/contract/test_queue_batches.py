@@ -387,7 +387,7 @@ async def test_the_grant_that_a_job_has_now_is_part_of_its_history(bench: Bench)
     assert (grant["holder"], grant["epoch"], grant["ended"], grant["ended_at"]) == ("w1", 1, None, None)
 
 
-async def test_a_death_while_thousands_stand_up_loses_none_and_grants_none_twice(bench: Bench) -> None:
+async def test_a_death_while_thousands_are_released_loses_none_and_grants_none_twice(bench: Bench) -> None:
     """F17: their time has come, and whoever lets them stand in line dies in the middle, again and again."""
     now = (await bench.database.read(lambda tx: tx.value("now"))) + 5_000_000
     await bench.queue.enqueue([new(not_before=now) for _ in range(2_500)])

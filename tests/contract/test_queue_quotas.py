@@ -68,7 +68,7 @@ async def test_leases_granted_before_a_store_outage_are_kept(bench: Bench) -> No
     assert ids(await lease(bench, 2)) == [jobs[2].id]
 
 
-async def test_a_crowd_that_may_not_run_is_put_aside_by_few_statements(bench: Bench) -> None:
+async def test_many_jobs_over_quota_are_parked_by_few_statements(bench: Bench) -> None:
     await bench.desk.set_quota("project:a%", 0)
     free = [new("project:ab"), new()]
     await bench.queue.enqueue([*[new("project:a%", priority=90) for _ in range(2_500)], *free])
@@ -425,7 +425,7 @@ async def test_a_sweep_gives_no_seat_to_a_job_that_somebody_ends_just_now(postgr
     assert await empty_seats(bench) == 0
 
 
-async def test_who_ends_a_job_while_a_sweep_gives_it_a_seat_leaves_that_seat(postgres_bench: Bench) -> None:
+async def test_a_job_that_ends_while_a_sweep_gives_it_a_seat_leaves_no_seat(postgres_bench: Bench) -> None:
     bench = postgres_bench
     await bench.queue.enqueue([new("project:a")])
     [got] = await lease(bench)

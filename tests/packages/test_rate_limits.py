@@ -158,7 +158,7 @@ async def test_the_wait_is_ended_by_a_good_answer(polite: Crawler, told: Heard) 
     assert [hold.seconds for hold in told.holds()] == [pytest.approx(BACKOFF, abs=0.25)] * 3
 
 
-async def test_a_page_that_always_refuses_is_told_and_the_others_are_there(polite: Crawler) -> None:
+async def test_a_page_that_always_refuses_is_reported_and_the_others_are_there(polite: Crawler) -> None:
     throttle = Throttle(lambda path, refused: path in ("/3", "/4"), pages=10)
     async with serving(ScriptedSite(throttle)) as site:
         seen = await polite.crawl(site)
@@ -268,7 +268,7 @@ async def test_a_sitemap_can_ask_us_to_wait_as_long_as_it_likes(polite: Crawler,
     assert silence(site, throttle.refused[0], 1.0)
 
 
-async def test_a_wait_is_told_again_when_the_store_was_away(polite: Crawler, told: Heard) -> None:
+async def test_a_wait_is_reported_again_when_the_store_was_away(polite: Crawler, told: Heard) -> None:
     throttle = Throttle(lambda path, refused: path == "/20" and not refused, retry_after="2")
 
     async def cut() -> None:

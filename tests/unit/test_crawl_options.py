@@ -46,7 +46,7 @@ def test_what_is_not_given_has_the_default_of_its_field() -> None:
     assert parsed() == CrawlConfig(seeds=[SEED])
 
 
-def test_help_is_what_the_fields_say() -> None:
+def test_help_comes_from_the_field_descriptions() -> None:
     told = re.sub(r"\s+", " ", CliRunner().invoke(command.crawl, ["--help"], terminal_width=400).output)
     for field, flag in FLAGS.items():
         assert f"{flag.name} " in told

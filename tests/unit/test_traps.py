@@ -11,7 +11,7 @@ def repeat(watch: TrapWatch, times: int) -> list[str | None]:
     return [watch.notice(URL, SAME) for _ in range(times)]
 
 
-def test_a_pattern_is_told_until_the_store_knows_it() -> None:
+def test_a_pattern_is_reported_until_the_store_knows_it() -> None:
     """The first word of it may be lost with a commit."""
     watch, pattern = TrapWatch(), pattern_of(URL)
     assert repeat(watch, REPEATS) == [None] * REPEATS

@@ -129,7 +129,7 @@ async def test_a_queued_crawl_is_in_queue_and_says_what_it_waits_for(shop: Serve
     assert f'href="{SITE}" rel="noopener noreferrer nofollow"' in page
 
 
-async def test_the_script_is_told_the_same_words_as_the_page(shop: Served) -> None:
+async def test_the_script_is_reported_the_same_words_as_the_page(shop: Served) -> None:
     await shop.crawl(SITE, "https://example.org/")
     page = (await shop.get("/")).text
     (row,) = await shop.rows()

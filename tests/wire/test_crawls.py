@@ -51,7 +51,7 @@ async def test_a_crawl_is_paused_resumed_and_stopped(api: Served) -> None:
     assert (await act(api, crawl_id, "stop"))[1]["state"] == "stopped"
 
 
-async def test_a_walked_crawl_is_asked_to_pause(api: Served) -> None:
+async def test_a_running_crawl_is_asked_to_pause(api: Served) -> None:
     crawl_id = await made(api)
     await api.app.queue.lease("test", ["crawl"], ["shared"], 1)
     status, crawl = await act(api, crawl_id, "pause", {})
@@ -229,14 +229,14 @@ async def test_a_body_of_ten_megabytes_is_refused_with_an_answer(api: Served) ->
     assert str(MAX_BODY) in answered.json["detail"]
 
 
-async def test_a_body_that_is_no_json_is_refused_by_its_kind(api: Served) -> None:
+async def test_a_body_that_is_not_json_is_refused_by_its_kind(api: Served) -> None:
     form = {"Content-Type": "application/x-www-form-urlencoded"}
     answered = await api.send("POST", CRAWLS, raw=b'{"seeds": []}', headers=form)
     assert (answered.status, answered.json["code"]) == (415, "wrong_media_type")
     assert "application/json" in answered.json["detail"]
 
 
-async def test_what_is_no_json_object_is_refused(api: Served) -> None:
+async def test_what_is_not_json_object_is_refused(api: Served) -> None:
     for raw in (b"", b"{", b"null", b"[]", b'{"seeds": ["http://a/"], "seeds": []}', b"\xff"):
         answered = await api.send("POST", CRAWLS, raw=raw)
         assert (answered.status, answered.json["code"]) == (422, "invalid_input")

@@ -93,7 +93,7 @@ async def test_what_cannot_be_taken_is_refused_by_its_field(
     assert (await api.ask("/api/v1/groups"))[1]["items"] == []
 
 
-async def test_unknown_groups_and_analyses_are_said_to_be(api: Served) -> None:
+async def test_unknown_groups_and_analyses_are_reported(api: Served) -> None:
     for path in (
         "groups/grp_x",
         "groups/grp_x/results",

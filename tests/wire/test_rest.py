@@ -12,7 +12,7 @@ from tests.support.full_disk import stuff
 from tests.support.servers import PostgresServer, free_port
 
 
-async def test_a_running_crawl_names_the_nodes_that_walk_it(api: Served) -> None:
+async def test_a_running_crawl_names_the_nodes_that_run_it(api: Served) -> None:
     _, made = await api.ask("/api/v1/crawls", {"seeds": ["http://127.0.0.1:9/"], "workers": 3})
     assert made["node_ids"] == []
     await api.app.queue.lease("node-b/71", ["crawl"], ["shared"], 1)
