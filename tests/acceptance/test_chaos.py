@@ -1,4 +1,4 @@
-"""Crawls by real processes that are killed, stopped and told to go: afterwards the books are in order."""
+"""Crawls by real processes that are killed, stopped and shut down: afterwards the books are in order."""
 
 import json
 import shutil

@@ -1,4 +1,4 @@
-"""The outputs of `shoal crawl` when there is no room, nobody reads, a reader goes away, or the process dies."""
+"""The outputs of `shoal crawl` when the disk is full, nobody reads, a reader disconnects, or the process dies."""
 
 import csv
 import json

@@ -34,7 +34,7 @@ AWAY = 503
 
 
 def bots_of(bench: Bench) -> BotApi:
-    """The bot API over these rooms. Hosts may be asked as often as one likes."""
+    """The bot API on top of these packages. Hosts may be asked as often as one likes."""
     clock, settings = bench.clock, BotSettings()
     places = RateLimiter(bench.hosts, timedelta(0), 0.0, timedelta(0), at_once=True)
     slots = PageLeases(bench.queue, SqlGroupStore(), places)
@@ -141,7 +141,7 @@ class Slow(Bot):
 
 
 class Liar(Bot):
-    """Lies about ids and grants before it tells the truth, and says something else after it."""
+    """Sends false ids and grants before the true ones, and a different result after them."""
 
     async def push(self) -> None:
         mine = list(self.kept)

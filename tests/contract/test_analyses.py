@@ -40,7 +40,7 @@ class Broken:
 
 
 async def completed(bench: Bench, **config: Any) -> Crawl:
-    """A crawl that has just been walked to its end: one page, and one that failed."""
+    """A crawl that has just been completed: one page, and one that failed."""
     crawl = await bench.submit(**{"analyze": True, **config})
     walker = await bench.walker(crawl)
     [seed] = await walker.take()
@@ -72,7 +72,7 @@ def attempt(
 
 
 async def try_and_fail(bench: Bench) -> JobState:
-    """An attempt as a worker sees it: the child tells that it failed, the parent counts it."""
+    """An attempt as a worker sees it: the child reports that it failed, and the parent counts it."""
     lease = await bench.lease(kind=KIND)
     with pytest.raises(RuntimeError):
         await attempt(bench, lease, {"broken": Broken}).run()

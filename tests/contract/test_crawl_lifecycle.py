@@ -804,7 +804,7 @@ class Life:
             await self._advance(self.dice.choice(self.walkers), grow=True)
 
     async def _advance(self, walker: Walker, *, grow: bool) -> None:
-        """A walker of any age, perhaps long lost, brings something and does what it is told."""
+        """A walker of any age, perhaps long lost, commits a batch and follows the returned instruction."""
         if not walker.attached:
             await walker.attach()
         done = [self._outcome(task, grow) for task in walker.held if not grow or self.dice.random() < 0.6]

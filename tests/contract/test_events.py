@@ -37,7 +37,7 @@ OK = reply(204, b"")
 
 
 class Post:
-    """The events room on a bench, with a server that receives."""
+    """The events package on a bench, with a server that receives webhooks."""
 
     def __init__(self, bench: Bench, server: BadServer) -> None:
         self.bench, self.server = bench, server

@@ -1,4 +1,5 @@
-"""Storage without room: it costs no job an attempt, what needs it is not taken, and all goes on when there is room."""
+"""Full storage: no job loses an attempt, jobs that need the storage are not leased, and work continues when there is
+space."""
 
 import asyncio
 import os
@@ -23,7 +24,7 @@ from tests.support.full_disk import stuff
 
 
 class Full(Severed):
-    """A store that has no room while `writes` is off."""
+    """A store that is full while `writes` is off."""
 
     def _check(self, reachable: bool) -> None:
         if not reachable:
@@ -43,7 +44,7 @@ class Disk:
 
 
 def says_full(storage: str) -> list[str]:
-    """The command of a child that finds no room for its first job, and never ends the next."""
+    """The command of a child that finds the disk full for its first job, and never ends the next."""
     done = f'{{"type": "Done", "ending": "storage_full", "error": "no room", "storage": "{storage}"}}'
     return ["/bin/sh", "-c", f"read job; echo '{done}'; cat > /dev/null"]
 

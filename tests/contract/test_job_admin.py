@@ -248,7 +248,7 @@ async def test_the_workers_of_a_run_are_told_to_kill_after_a_grace(bench: Bench)
 
 
 async def test_only_ended_jobs_are_purged_with_their_history(bench: Bench) -> None:
-    """F59: never a row that lives."""
+    """F59: a purge never removes a live job."""
     gone = await dead_letter(bench)
     done = await bench.enqueue()
     await bench.queue.finish(await bench.lease())

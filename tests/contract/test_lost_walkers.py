@@ -149,7 +149,7 @@ async def test_a_crawl_whose_hooks_are_loaded_may_wait_like_any_other(bench: Ben
 
 
 async def test_a_take_under_way_when_its_worker_is_given_up_counts(postgres_bench: Bench) -> None:
-    """Whoever decides waits for the commit that takes, and sees what it took."""
+    """The decision waits for the commit of a take, and sees what it took."""
     bench = postgres_bench
     crawl = await bench.submit()
     walker = await bench.walker(crawl)

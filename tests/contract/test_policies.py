@@ -41,7 +41,7 @@ HOUR = 3600
 
 
 class Office:
-    """The plan room on a bench."""
+    """The plan package on a bench."""
 
     def __init__(self, bench: Bench, backlog: int = 10_000) -> None:
         self.bench = bench

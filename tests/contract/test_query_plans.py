@@ -177,7 +177,7 @@ class Watched:
 
 
 class WatchedTx:
-    """A transaction that tells what it is asked."""
+    """A transaction that records its statements."""
 
     def __init__(self, tx: Tx, watched: Watched) -> None:
         self._tx = tx

@@ -338,7 +338,7 @@ async def test_cancel_spares_what_is_locked_and_what_has_ended(bench: Bench) -> 
 
 
 async def test_a_lease_that_ran_out_goes_back_without_an_attempt(bench: Bench) -> None:
-    """F1: granted, then silence."""
+    """F1: a worker leases a job and then falls silent."""
     job_id = await bench.enqueue(priority=70)
     await bench.lease("w1")
     await bench.lose()

@@ -292,7 +292,7 @@ class QueueMachine(RuleBasedStateMachine):
 
     @rule(place=st.integers(0, 20))
     def cancel_any(self, place: int) -> None:
-        """A person cancels a job, whoever has it."""
+        """A user cancels a job, whether or not it is leased."""
         job = self.some_page(place)
         ended = job.state in ("done", "failed", "expired")
         self.model.cancel_any(job.id, "by hand")

@@ -313,7 +313,7 @@ class Counted:
         return await self._database.read(work)
 
     async def close(self) -> None:
-        """The real one is closed by whoever opened it."""
+        """Do nothing: the caller that opened the real database closes it."""
 
 
 async def blocked_or_done(bench: Bench, task: "asyncio.Task[Any]") -> None:

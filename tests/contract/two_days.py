@@ -104,7 +104,7 @@ class Dying:
         return await self._database.read(work)
 
     async def close(self) -> None:
-        """The real one is closed by whoever opened it."""
+        """Do nothing: the caller that opened the real database closes it."""
 
 
 class _Killed(Exception):

@@ -98,7 +98,7 @@ async def served(store_url: str, **settings: str) -> AsyncIterator[Served]:
 
 @asynccontextmanager
 async def listening(app: App) -> AsyncIterator[Served]:
-    """A controller's API over these rooms; several of one store are several controllers."""
+    """A controller's API on top of these packages; several of one store are several controllers."""
     clock = FakeClock()
     health = HealthApi(app.check_store, lambda: (b"", "text/plain"), clock)
     live = CrawlFeeds(app.crawls, app.clock, every=0.05)

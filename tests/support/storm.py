@@ -46,8 +46,8 @@ class Work:
 
 @dataclass
 class Storm:
-    """Twenty strikes, say, and two wishes of a person: that a crawl sleeps, and that it wakes. Meanwhile the clock goes
-    wrong by an hour, and is set right, forward and back."""
+    """For example twenty kills, and two requests of a user: that a crawl sleeps, and that it wakes. Meanwhile the clock
+    goes wrong by an hour, and is set right, forward and back."""
 
     fleet: Fleet
     controller: Shoal

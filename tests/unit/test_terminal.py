@@ -24,7 +24,7 @@ END = "the end of it"
 
 @contextmanager
 def terminal(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[], str]]:
-    """A terminal in the place of stdout, and a way to read what it was told."""
+    """A terminal in the place of stdout, and a way to read what was written to it."""
     master, slave = os.openpty()
     with os.fdopen(slave, "w", encoding="utf-8") as stream:
         monkeypatch.setattr(sys, "stdout", stream)

@@ -1,4 +1,4 @@
-"""The console over a real store and a real server: what the page says, and what its script is told."""
+"""The console over a real store and a real server: the content of the page, and the data its script receives."""
 
 import asyncio
 import os

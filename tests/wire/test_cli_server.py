@@ -39,7 +39,7 @@ async def shop(sqlite_url: str) -> AsyncIterator[Served]:
 
 
 class Person:
-    """Somebody who types commands, and what they are told."""
+    """A user who types commands, and the output."""
 
     def __init__(self, capsys: pytest.CaptureFixture[str]) -> None:
         self._capsys = capsys
