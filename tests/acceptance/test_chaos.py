@@ -382,7 +382,7 @@ def test_kept_bodies_on_a_full_disk_cost_no_attempt_and_go_on_when_there_is_spac
         assert (told["store"], told["bodies"]) == ("ok", "storage_full")
         assert f"{small_disk} has no room left to write" in told["detail"]
         wait_for(lambda: ends_of(fleet, crawl_id) == ["released"], "a crawl that was handed back")
-        pages = fleet.fetch([site.url(1), site.url(2)])  # what needs no room there goes on
+        pages = fleet.fetch([site.url(1), site.url(2)])  # work that does not need this storage continues
         wait_for(lambda: fleet.group(pages)["state"] == "completed", "the end of the page jobs")
         assert ends_of(fleet, crawl_id) == ["released"]
         stuffing.unlink()
@@ -394,7 +394,7 @@ def test_kept_bodies_on_a_full_disk_cost_no_attempt_and_go_on_when_there_is_spac
 
 
 def test_a_full_store_costs_no_attempt_and_work_goes_on_when_there_is_space(tmp_path: Path, small_disk: Path) -> None:
-    """F33: leases run out while nobody can write, and nobody is blamed for it."""
+    """F33: leases that expire while the store is not writable count as no crash."""
     listen, stuffing = f"127.0.0.1:{free_port()}", small_disk / "stuffing"
     store_url = f"sqlite:///{small_disk}/shoal.db"
     with Site(pages=60) as site, Fleet(tmp_path, store_url, SHOAL_WORKER_LISTEN=listen, **FIFTH) as fleet:

@@ -83,7 +83,7 @@ async def pool(store_url: str) -> AsyncIterator[Any]:
 
 
 class Process:
-    """Somebody else's script, which takes some URLs and then hangs."""
+    """A user's script that takes some URLs and then hangs."""
 
     def __init__(self, script: str, take: int, *seeds: str) -> None:
         self._process = subprocess.Popen(

@@ -49,7 +49,7 @@ async def until(condition: Callable[[], bool]) -> None:
 
 
 def wait_for_silence(site: Site) -> None:
-    """Until nobody has asked the site for anything for a second."""
+    """Wait until the site has received no request for a second."""
     with suppress(AssertionError):
         while site.wait_for_visit(site.visits[-1].at, 1.0):
             pass

@@ -297,7 +297,7 @@ def test_a_fleet_whose_database_connections_are_cut_again_and_again_loses_nothin
         connection = await asyncpg.connect(postgres_url)
         try:
             while not await connection.fetchval(CUT):
-                pass  # nobody was in the middle of anything
+                pass  # nothing was in flight
         finally:
             await connection.close()
 

@@ -1,5 +1,5 @@
-"""Bots that die, dawdle or lie, and one that does not: they know the bot API, which is asked in this process,
-each of them behind a door of its own that knows its token. Who was believed is written down by `Days`."""
+"""Bots that die, dawdle or lie, and one that does not: they know the bot API, which is asked in this process, each of
+them behind a door of its own that knows its token. `Days` records which false results were accepted."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -81,7 +81,7 @@ class Bot:
         self.kept: list[Kept] = []
 
     async def pull(self) -> None:
-        """As many as it may have at once; what was granted unheard runs out."""
+        """Pull as many as it may hold; leases granted in a lost response expire."""
         for most in _parts(self.most):
             wanted = {"bot_id": type(self).__name__, "capabilities": ["http", "js"], "max": most}
             status, said = await post(self.door, "/bot/v1/jobs/pull", wanted)
@@ -96,7 +96,7 @@ class Bot:
         kept, self.kept = self.kept, []
         answers = [self.days.answer(one.fence) for one in kept]
         states = await self.send(answers)
-        if states is None:  # nobody knows whether they came through: say it again
+        if states is None:  # it is unknown whether they arrived, so send them again
             states = await self.send(answers, surely=True)
         assert states is not None
         self.days.accepted += [one for one, state in zip(answers, states, strict=True) if state is not None]

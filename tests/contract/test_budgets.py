@@ -131,6 +131,6 @@ async def test_time_in_which_nothing_finished_is_counted_sooner_or_later(bench: 
     walker = await bench.walker(crawl)
     for _ in range(5):
         await work_for(walker, 0.3)
-    assert (await bench.counts(crawl)).walked == 1_200_000  # what is not worth a write is kept for the next
+    assert (await bench.counts(crawl)).walked == 1_200_000  # amounts too small for a write are kept for the next commit
     await walker.walk.hand_back(WalkerBatch(walked=100_000), "shutdown")
     assert (await bench.counts(crawl)).walked == 1_600_000

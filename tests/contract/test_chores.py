@@ -1,4 +1,4 @@
-"""The chores of the queue: offers that nobody took, batches of lost jobs, old rows, and who leads."""
+"""The chores of the queue: expired offers, batches of lost jobs, retention, and leadership."""
 
 import asyncio
 from datetime import timedelta
@@ -31,7 +31,8 @@ async def test_an_offer_that_was_not_taken_in_time_is_open_to_all(bench: Bench) 
 
 
 async def test_a_job_whose_time_has_come_is_seen_though_nobody_leases(bench: Bench) -> None:
-    """Every slot is taken: nobody asks for jobs of its kind, and who might make room looks only at the lines."""
+    """All slots are in use, so no worker leases jobs of this kind, and a run that could yield only checks the
+    queues."""
     now = await bench.number("SELECT shoal_now()")
     await bench.enqueue(kind="crawl", run_id="long")
     long = await bench.lease(kind="crawl")

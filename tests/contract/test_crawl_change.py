@@ -85,7 +85,7 @@ async def test_walkers_that_left_for_a_limit_come_back_when_it_is_raised(bench: 
     await changed(bench, crawl, max_pages=3)
     assert await bench.live(crawl) == (1, 1)
     await bench.jump(1)
-    await second.walk.hand_back(WalkerBatch(), "shutdown")  # nobody holds it, and no limit is spent: it goes on
+    await second.walk.hand_back(WalkerBatch(), "shutdown")  # no walker has it and no limit is reached, so it continues
     assert await bench.state(crawl) is S.RUNNING
     assert await bench.live(crawl) == (2, 0)
 

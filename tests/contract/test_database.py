@@ -527,7 +527,8 @@ async def test_a_wrong_password_is_unavailable(postgres_url: str) -> None:
 
 
 async def test_a_server_that_may_only_be_read_is_unavailable_for_now(postgres_bench: Bench) -> None:
-    """A failover: the address leads to a standby for a moment. Who waits and tries again is served by the next one."""
+    """A failover: the address leads to a standby for a moment. A caller that waits and retries is served by the next
+    connection."""
     standby = postgres_at(f"{postgres_bench.url}&default_transaction_read_only=on")
     await standby.open()
     try:
@@ -899,7 +900,7 @@ async def test_a_statement_is_planned_once_for_all_values(postgres_bench: Bench)
 SMALL = ("VIRTUAL TABLE", "frontier_seq", "CONSTANT", "chosen", "SCAN c.", "frontier_open", "(subquery")
 
 
-# What reads all of something, and may: a table of one row or of a few, a partial index of just what is wanted, a
+# Statements that may read everything: a table of one row or of a few, a partial index of just what is wanted, a
 # subquery that a limit or an index bounds, and counts that nobody asks for often.
 WHOLE = {
     *("last_event", "set_last_event", "lock_event_number", "clock", "anchor_machine_clock"),
@@ -927,7 +928,7 @@ WHOLE = {
         "lease_jobs",
         "ends_of_lines",
     ),
-    # What was found for the ids given, or up to a limit.
+    # Statements that read rows by ids, or up to a limit.
     *("add_job_hosts", "take_ready_hosts", "put_back_hosts", "queue_position_at_host"),
     *("newest_of_run", "newest_dead", "newest_locked", "kind_waits", "other_run_waits"),
     *("count_crawls", "count_jobs"),

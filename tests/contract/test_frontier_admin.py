@@ -277,7 +277,7 @@ async def test_a_carried_crawl_is_resumed_and_completes_without_fetching_anythin
     loaded = await dump_of(other).load(dump_of(bench).dump(crawl.id))
     there = (await other.crawls.get(loaded)).crawl
     seed = there.key_seed
-    await other.jump(2 * YEARS)  # what waits for later is due, by whichever clock
+    await other.jump(2 * YEARS)  # delayed URLs are due, by either clock
     await other.crawls.resume(loaded)
     walker = await other.walker(there)
     known = [keyed(seed, path) for path in ("/", "/fails", "/waits")]

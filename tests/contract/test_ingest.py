@@ -48,7 +48,7 @@ async def results(bench: Bench, job_id: JobId) -> list[StoredResult]:
 
 
 async def image(bench: Bench) -> list[Any]:
-    """Everything that a result could change."""
+    """Return all rows that a result could change."""
     tables = ("job", "job_grant", "result", "outbox")
     return [sorted(map(str, await bench.sql(f"SELECT * FROM {table}"))) for table in tables]
 

@@ -134,7 +134,7 @@ async def test_many_walkers_lost_at_once_are_judged_each_by_what_it_held(bench: 
 
 
 async def test_hooks_that_kill_while_they_load_end_their_crawl(bench: Bench, lose: Lose) -> None:
-    """Nothing is in hand then; but it is the crawl's own doing, and would go on for ever."""
+    """No URL is in flight then, but the crawl itself causes the crash, which would repeat for ever."""
     crawl = await bench.submit(hooks=["deadly"])
     for _ in range(bench.settings.poison_limit + 1):
         await lose(bench, await bench.lease(kind=KIND))

@@ -217,7 +217,7 @@ async def test_the_janitor_is_the_floor_below_a_place_that_was_lost(bench: Bench
     await bench.queue.enqueue(jobs)
     [got] = await lease(bench)
     await bench.queue.finish(got)
-    await bench.desk.cancel(jobs[1].id)  # the one that was let into the line goes away
+    await bench.desk.cancel(jobs[1].id)  # the job that was unparked is removed
     assert await lease(bench) == []
     assert "no room" in (await bench.janitor().run_once()).did
     assert ids(await lease(bench)) == [jobs[2].id]
@@ -232,7 +232,7 @@ async def test_the_janitor_comes_to_every_scope_however_many_are_full(
     await bench.queue.enqueue([*full, *lost])
     got = {one.fence.job_id: one for one in await lease(bench)}
     await bench.queue.finish(got[lost[0].id])
-    await bench.desk.cancel(lost[1].id)  # the one that was let into the line goes away
+    await bench.desk.cancel(lost[1].id)  # the job that was unparked is removed
     sweeper = bench.janitor()
     for _ in range(3):
         await sweeper.run_once()
@@ -272,7 +272,7 @@ async def test_a_quota_of_a_project_or_a_label_holds_for_its_crawls(bench: Bench
     fourth = await bench.submit(project="other", labels={"team": "x"})
     got = await bench.queue.lease("w1", [KIND], ["shared"], 9)
     assert [one.run_id for one in got] == [first.id, third.id]
-    await bench.crawls.stop(second.id)  # what is parked is stopped like anything that waits
+    await bench.crawls.stop(second.id)  # parked jobs are cancelled like other waiting jobs
     await bench.queue.fail(got[1], "boom")
     assert [one.run_id for one in await bench.queue.lease("w1", [KIND], ["shared"], 9)] == [fourth.id]
 
@@ -325,7 +325,7 @@ async def blocked_or_done(bench: Bench, task: "asyncio.Task[Any]") -> None:
 
 async def cross(bench: Bench, end: Coroutine[Any, Any, T], gate: Gate, counted: Counted, kind: str) -> T:
     """Stop a commit that ends a job where it leaves its seat, let somebody lease the next job of the scope as far as
-    that goes, then let both go on. Nobody may have waited in a circle."""
+    that goes, then let both go on. There must be no deadlock."""
     ending = asyncio.create_task(end)
     await gate.wait_until_reached()
     leasing = asyncio.create_task(bench.over(counted).queue.lease("w2", [kind], ["shared"], 1))
@@ -363,7 +363,7 @@ async def test_cancelling_several_jobs_never_deadlocks_with_a_lease(postgres_ben
 
 
 async def test_ending_a_job_does_not_wait_for_a_lease_that_counts_its_quota(postgres_bench: Bench) -> None:
-    """The one who counts may wait for a host that the one who ends has: that was a circle, too."""
+    """The transaction that counts may wait for a host locked by the one that ends a job, which was a deadlock, too."""
     bench = postgres_bench
     await bench.desk.set_quota("project:a", 1)
     jobs = [new("project:a"), new("project:a")]
@@ -389,7 +389,8 @@ async def test_ending_a_job_does_not_wait_for_a_lease_that_counts_its_quota(post
 
 
 async def test_a_seat_that_is_left_while_another_finds_its_scope_full_is_taken_at_once(postgres_bench: Bench) -> None:
-    """No sweep is needed: who leaves looks after its commit who waits, and sees whoever was parked meanwhile."""
+    """No sweep is needed: after its commit, a job that ends checks for parked jobs, including those parked
+    meanwhile."""
     bench = postgres_bench
     jobs = [new("key:k"), new("key:k")]
     await bench.queue.enqueue(jobs)

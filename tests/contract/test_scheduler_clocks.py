@@ -29,7 +29,7 @@ def quiet_file(sqlite_url: str) -> Quiet:
 
 
 def quiet_at(store_url: str) -> Quiet:
-    """Days on which nobody dies, with the honest bot alone."""
+    """Days without kills, with only the correct bot."""
 
     @asynccontextmanager
     async def opened(begins: datetime) -> AsyncIterator[Days]:
@@ -128,7 +128,7 @@ async def test_runs_do_not_pile_up_while_no_scheduler_runs(quiet: Quiet, hours: 
     async with quiet(SPRING) as days:
         await days.begin([policy(**rhythm, overlap=kind) for rhythm in rhythms for kind in kinds])
         days.pulling = []
-        for _ in range(12):  # nobody works: some are owed a run
+        for _ in range(12):  # no job is executed, so some policies miss a run
             await days.live(10)
         await days.bench.jump(hours * 3600)
         await days.live(1)
@@ -139,4 +139,4 @@ async def test_runs_do_not_pile_up_while_no_scheduler_runs(quiet: Quiet, hours: 
         days.pulling = days.bots
         for _ in range(3):
             await days.live(1)
-        assert await made(days) <= before + 3  # those that are queued were owed one
+        assert await made(days) <= before + 3  # the queued ones had missed one

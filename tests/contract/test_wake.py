@@ -228,7 +228,7 @@ async def test_a_listener_reports_a_cut_connection_and_reconnects(
 async def test_a_listener_that_misses_its_own_notification_reports_notify_degraded(
     postgres_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As behind a pooler that gives each transaction another connection: LISTEN is forgotten, nobody complains."""
+    """Simulates a pooler that gives each transaction another connection: LISTEN is lost without an error."""
     monkeypatch.setattr(postgres_wake, "TEST_TIMEOUT", 0.2)
     monkeypatch.setattr(postgres_wake, "TEST_EVERY", 0.1)
     monkeypatch.setattr(postgres_wake, "PAUSE_SECONDS", 0.1)

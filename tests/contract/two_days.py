@@ -1,7 +1,7 @@
 """Two days of many policies in seconds: schedulers that die, bots that die, dawdle or lie, a receiver that forgets.
 
-`Days` lives through the time and keeps what each party saw. Whether that was right is for the test to say, with the
-`Diary` of a policy: when its jobs must have been made, computed from its rhythm alone.
+`Days` lives through the time and keeps what each party saw. The test checks the result against the `Diary` of a policy:
+the times at which its jobs must have been created, computed from its schedule alone.
 """
 
 import random
@@ -128,7 +128,7 @@ class Days:
     accepted: list[ResultDelivery] = field(default_factory=list)
     received: dict[str, set[bytes]] = field(default_factory=dict)
     deliveries: int = 0
-    believed: list[str] = field(default_factory=list)  # of what is not true, or too late
+    believed: list[str] = field(default_factory=list)  # of false or late results
     lies: int = 0
     late: int = 0
     lost: int = 0  # honest answers that came too late
@@ -252,7 +252,7 @@ class Days:
             pass
 
     async def settle(self) -> None:
-        """Until nothing is under way any more and every event is delivered."""
+        """Run until nothing is in flight and every event is delivered."""
         self.dying.chance = 0.0
         self.pulling = self.bots[-1:]
         for _ in range(60):

@@ -104,7 +104,7 @@ class Overseen:
 async def oversee(
     crawler: Crawler, site: ScriptedSite, throttle: Throttle, first: Callable[[], Awaitable[None]]
 ) -> Overseen:
-    """Crawl the site, and see what follows its first refusal."""
+    """Crawl the site, and return the requests after its first 503."""
     crawl = await crawler.submit(site)
     [lease] = await crawler.app.queue.lease("test", ["crawl"], ["shared"], 1)
     overseen = Overseen(crawler.app, throttle, first)
@@ -282,7 +282,7 @@ async def test_a_wait_is_reported_again_when_the_store_was_away(polite: Crawler,
 
 
 async def test_a_host_that_others_may_ask_sooner_does_not_make_us_take_it_again_and_again(crawler: Crawler) -> None:
-    """Somebody else's hold, which ends sooner than the back-off that we know of, is in the store."""
+    """The store has a hold of another process, which ends sooner than our own back-off."""
     throttle = Throttle(lambda path, refused: path == "/20" and not refused)
 
     async def hold() -> None:
@@ -296,4 +296,4 @@ async def test_a_host_that_others_may_ask_sooner_does_not_make_us_take_it_again_
         overseen = await oversee(crawler, site, throttle, hold)
     assert silence(site, throttle.refused[0], 1.9)
     assert overseen.commits < 30
-    assert overseen.longest_stall > 0.7  # what is only put back is no progress
+    assert overseen.longest_stall > 0.7  # URLs that are only put back are not progress

@@ -60,7 +60,7 @@ class Served:
         return answered
 
     async def ask_whether_ready(self) -> tuple[int, Any]:
-        """Not what was found a moment ago."""
+        """Clear the cached result."""
         self.clock.jump(FRESH_SECONDS)
         return await self.ask("/readyz")
 

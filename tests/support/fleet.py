@@ -1,7 +1,7 @@
 """Real processes of Shoal, to start, kill, stop and start again: controllers, workers, and the workers' children.
 
-Everything is ended with the fleet, and nothing may outlive it. What the processes said goes to files, whose ends are
-shown when the block around the fleet fails. Judging what they did is the ledger's.
+Everything is ended with the fleet, and nothing may outlive it. The output of the processes goes to files, whose ends
+are shown when the block around the fleet fails. Judging what they did is the ledger's.
 """
 
 import contextlib
@@ -91,7 +91,7 @@ class Shoal:
         return self.process.wait(seconds)
 
     def kill(self) -> None:
-        """SIGKILL; back when it is gone and its children have gone with it."""
+        """Send SIGKILL; return when the process and its children have ended."""
         children = [identity(pid) for pid in self.children()]
         self.process.kill()
         self.process.wait(GONE_SECONDS)
@@ -165,7 +165,7 @@ class Fleet:
         return answer
 
     def limit(self, scope: str, most: int) -> None:
-        """Let at most so many jobs of a scope run at once."""
+        """Set the quota of a quota key."""
         answer = self._ask(f"/api/v1/quotas/{scope}", json.dumps({"most": most}).encode(), method="PUT")
         assert answer is not None, f"the controller did not limit {scope}"
 

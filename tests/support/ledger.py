@@ -53,7 +53,7 @@ LAST_ENDS = {
     "cancelled": ("cancelled", "released", *COUNTED_ENDS, *LOST_ENDS),
     "pending": ("released", "retried", *LOST_ENDS),
 }
-# Of the grant that a job has now, its own row tells until there is more to be noted of it.
+# The current grant of a job is described by the job's own row until it has a history row.
 GRANTS = """
     SELECT job_id, epoch, holder, granted_at, settled, ended_at, ended, error FROM job_grant
     UNION ALL
@@ -341,7 +341,7 @@ def _counters_equal_a_recount(books: Books) -> Iterator[str]:
     kept: Counter[str] = Counter()
     for row in books.skips:
         kept[row["reason"]] += int(row["count"])
-    kept = +kept  # what opened after all leaves a count of nothing
+    kept = +kept  # a skip that was undone leaves a count of zero
     skipped = Counter(SKIPS.get(fate["fate"], "?") for fate in books.fates if fate["fate"] >= FIRST_SKIP)
     if kept != skipped:
         yield f"the skips are {dict(kept)}, a recount gives {dict(skipped)}"

@@ -63,7 +63,7 @@ class Schemas:
         self._free: list[Schema] = []
 
     def lend(self, *, empty: bool = False) -> Schema:
-        """One that nobody else has; `empty`: without any table."""
+        """Return an unused schema; `empty`: without any table."""
         return self._free.pop() if self._free and not empty else self._run(self._make(empty))
 
     def take_back(self, schema: Schema) -> None:

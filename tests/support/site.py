@@ -1,7 +1,7 @@
 """A small site that is the same every time, served on loopback, with a log of who asked for what and when.
 
-A tree with cross links: every page has a title, about ten links, and one link that leads out of the site. What a crawl
-of it should give is said here (`urls`); judging a crawl is the ledger's.
+A tree with cross links: every page has a title, about ten links, and one link that leads out of the site. `urls` gives
+the expected result of a crawl; the ledger checks it.
 """
 
 import asyncio
@@ -49,7 +49,9 @@ class Site:
         self.sent = 0  # pages that were sent whole
         self.port = 0
         self.visits: list[Visit] = []
-        self.allowed: int | None = None  # so many different pages are answered; whoever asks for another one waits
+        self.allowed: int | None = (
+            None  # the number of different pages that are answered; requests for further ones wait
+        )
         self._answered: set[str] = set()
         self._bodies = {path_of(number): _body(number, 0 if listed else pages) for number in range(pages)}
         self._distinct: set[str] = set()
@@ -98,7 +100,7 @@ class Site:
         return sum(visit.path == path for visit in self.visits)
 
     def wait_for_pages(self, count: int, seconds: float = 120.0) -> None:
-        """Until this many different pages were asked for."""
+        """Wait until this many different pages were requested."""
         with self._news:
             if not self._news.wait_for(lambda: self.pages_asked >= count, seconds):
                 raise AssertionError(f"{self.pages_asked} pages were asked for in {seconds:g} s, not {count}")
@@ -196,7 +198,7 @@ class Site:
         self._bodies[path_of(number)] += f"<p>{text}</p>"
 
     def forget(self) -> None:
-        """As if nobody had asked for anything yet."""
+        """Forget all requests."""
         with self._news:
             self.visits.clear()
             self._distinct.clear()

@@ -94,7 +94,7 @@ class Storm:
         return all(work.has_moved() for work in self.works)
 
     def start_again(self) -> None:
-        """As a supervisor does: whoever found no store when it came up has said so and left."""
+        """Restart processes as a supervisor does: those that found no store at start-up have exited with an error."""
         for member in (self.controller, *self.workers):
             if not member.alive:
                 assert member.wait() == NO_STORE, f"{member.name} ended with {member.wait()}"

@@ -378,7 +378,7 @@ def test_only_so_many_hosts_are_remembered_whether_they_are_slow_or_not() -> Non
     for other in range(MOST_HOSTS):
         walk.watch.record(HostAnswer(HOME, HOST + 1 + other, 1, 0, 200, 0.1))
     walk.answer(200, seconds=5.0)
-    assert walk.updates() is not None  # as if it had never been told
+    assert walk.updates() is not None  # as if it had never been reported
 
 
 def test_no_answer_in_time_counts_as_a_slow_one() -> None:

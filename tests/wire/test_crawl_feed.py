@@ -218,7 +218,7 @@ async def test_places_of_viewers_are_taken_before_anything_is_waited_for(
     live = CrawlFeeds(api.app.crawls, api.app.clock)
     found = await asyncio.gather(*[live.watch(crawl_id, None) for _ in range(20)], return_exceptions=True)
     assert sum(isinstance(one, RateLimited) for one in found) == 17
-    for one in found:  # of a client that went before its answer began
+    for one in found:  # of a client that disconnected before the response began
         if not isinstance(one, BaseException):
             await one.aclose()
     viewing = [await live.watch(crawl_id, None) for _ in range(3)]

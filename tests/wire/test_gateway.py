@@ -1,4 +1,4 @@
-"""The door over a real store and a real server: who is let in, with what, from where; and who is told what."""
+"""The gateway with a real store and a real server: authentication, allowed origins, and what errors reveal."""
 
 import asyncio
 import json

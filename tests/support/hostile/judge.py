@@ -11,7 +11,8 @@ FORBIDDEN = ("/private", "/storm", "/never")
 
 
 def complaints(site: HostileSite, records: Iterable[Record]) -> list[str]:
-    """Nothing if each page came to what the site says of it, no trap cost more than it may, nothing was touched."""
+    """Return an empty list if each page has its expected outcome, no trap exceeded its limit, and no blocked address
+    was contacted."""
     found = list(records)
     by_url = {record["url"]: record for record in found}
     return [

@@ -143,7 +143,8 @@ class HostileSite:
         self._seed(f"https://127.0.0.1:{plain.sockets[0].getsockname()[1]}/", bad="tls_error")
 
     async def _open_http2(self, stack: AsyncExitStack) -> None:
-        """Servers of HTTP/2 that break its rules, each on a door of its own: who shares it suffers, too."""
+        """HTTP/2 servers that violate the protocol, each on a separate port, because a violation affects all requests
+        of a connection."""
         for path, code in HTTP2_BREACHES.items():
             port = await stack.enter_async_context(bad_http2_server("loopback"))
             self._seed(f"https://127.0.0.1:{port}{path}", bad=code)
