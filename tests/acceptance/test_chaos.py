@@ -1,4 +1,4 @@
-"""Crawls by real processes that are killed, stopped and shut down: afterwards the books are in order."""
+"""Crawls by real processes that are killed, stopped and shut down: afterwards all rows are consistent."""
 
 import json
 import shutil

@@ -1,4 +1,4 @@
-"""The queues that callers had before Shoal: what they wrote against them runs as it is, and survives a kill."""
+"""`shoal.compat`: code written for the replaced queues runs unchanged, and survives a kill."""
 
 import asyncio
 import itertools

@@ -1,4 +1,4 @@
-"""`shoal crawl` as a process: killed, interrupted, resumed; and what its exit codes say."""
+"""`shoal crawl` as a process: killed, interrupted and resumed, with its exit codes."""
 
 import json
 import os

@@ -1,5 +1,5 @@
-"""Bots that die, dawdle or lie, and one that does not: they know the bot API, which is asked in this process, each of
-them behind a door of its own that knows its token. `Days` records which false results were accepted."""
+"""Bots that die, are slow or send false results, and a correct one. They call the bot API in this process, each through
+a separate gateway with its token. `Days` records which false results were accepted."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass

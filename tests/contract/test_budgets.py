@@ -1,4 +1,4 @@
-"""Budgets that several walkers share: never a page too many, time by the clock, and an end that nothing comes after."""
+"""Budgets that several walkers share: never one page too many, time by the clock, and nothing after the end."""
 
 import asyncio
 from datetime import timedelta

@@ -104,7 +104,7 @@ async def test_a_child_that_dies_gives_all_it_held_back_at_once(bench: Bench) ->
 
 
 async def test_a_job_that_was_lost_too_often_becomes_a_dead_letter_and_the_others_do_not(bench: Bench) -> None:
-    """F13: only the guilty one reaches the limit."""
+    """F13: only the job that causes the crashes reaches the limit."""
     guilty = await bench.enqueue()
     for _ in range(3):
         await bench.lease()

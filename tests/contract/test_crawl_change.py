@@ -1,4 +1,4 @@
-"""Other limits, filters and pace for a crawl that lives: stored at once, taken up by walkers at their next commit."""
+"""Changing the limits, filters and speed of a live crawl: stored at once, applied by walkers at their next commit."""
 
 import pytest
 

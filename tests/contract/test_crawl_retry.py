@@ -1,4 +1,4 @@
-"""Failed URLs that are to be fetched again: any set of them, each page once in the end, every counter exact."""
+"""Retrying failed URLs: any subset, each page stored once in the end, and exact counters."""
 
 import asyncio
 

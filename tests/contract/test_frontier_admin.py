@@ -1,4 +1,4 @@
-"""The archive of a frontier: counted, explained, forgotten, and carried to another store as a whole."""
+"""Administration of a frontier: count, explain, delete, dump and load."""
 
 from collections.abc import AsyncIterator
 from dataclasses import asdict

@@ -1,4 +1,4 @@
-"""Jobs that are leased by host, on both stores: which are had when, and what a host that is not to be asked costs."""
+"""Jobs that are leased by host, on both stores: which jobs are leased when, and the cost of hosts on hold."""
 
 import asyncio
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""The host store: slots, holds, back-off and latencies, in one row per host that everybody shares."""
+"""The host store: slots, holds, back-off and latencies, in one row per host, shared by all processes."""
 
 import asyncio
 from datetime import timedelta

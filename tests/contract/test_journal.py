@@ -1,4 +1,4 @@
-"""The journal of a crawl: its lines are in the commits that cause them, in order, bounded, and none is missed."""
+"""The journal of a crawl: entries are written in the commits that cause them, in order, bounded and complete."""
 
 import asyncio
 from typing import Any

@@ -1,4 +1,5 @@
-"""Policies from files and to files: errors by line, all or nothing, or the good ones; what goes out comes in again."""
+"""Policies from files and to files: errors by line, all or nothing or only the valid lines; an exported file can be
+imported."""
 
 from collections.abc import Callable, Iterable, Iterator
 from io import StringIO

@@ -220,7 +220,7 @@ async def test_large_batches_starve_no_job(bench: Bench) -> None:
     assert any(urgent.id in batch for batch in batches)
     rest = new(priority=99)
     await bench.queue.enqueue([rest])
-    assert (await in_line(bench, 1)) == [rest.id]  # who takes little takes the best
+    assert (await in_line(bench, 1)) == [rest.id]  # a small lease gets the best jobs
 
 
 async def test_large_batches_leave_none_behind(bench: Bench) -> None:

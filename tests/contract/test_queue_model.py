@@ -1,4 +1,4 @@
-"""F63: the queue does what its model does, whatever is done to it and in whatever order.
+"""F63: the queue behaves like its model under any sequence of operations.
 
 Every step is done to a real store and to `QueueModel`; then every row of every job, and of its history, is compared.
 The clock stands still but when a step moves it, on PostgreSQL too. Longer: SHOAL_TEST_EFFORT=20.

@@ -1,4 +1,4 @@
-"""Quotas and concurrency keys: how many jobs of a scope run at once, and that others do not wait for them."""
+"""Quotas and concurrency keys: how many jobs with a quota key run at once, and that other jobs do not wait for them."""
 
 import asyncio
 from collections.abc import Coroutine

@@ -1,5 +1,4 @@
-"""The scheduler and time that misbehaves: clocks that change twice a year, that are set, and that go on while nobody
-schedules. B76."""
+"""The scheduler and clock changes: daylight saving time, clocks that are set, and times without a scheduler. B76."""
 
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager

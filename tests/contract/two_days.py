@@ -1,4 +1,5 @@
-"""Two days of many policies in seconds: schedulers that die, bots that die, dawdle or lie, a receiver that forgets.
+"""Two days of many policies in seconds: schedulers that die, bots that die, are slow or send false results, and a
+receiver that loses events.
 
 `Days` lives through the time and keeps what each party saw. The test checks the result against the `Diary` of a policy:
 the times at which its jobs must have been created, computed from its schedule alone.
@@ -223,7 +224,7 @@ class Days:
         self.passes.append(self.now)
 
     async def _end_crawls(self) -> None:
-        """Most crawls of sites end soon; how they are walked is proved elsewhere."""
+        """Most site crawls end soon; other tests cover how they run."""
         for seen in await self.bench.crawls.newest(state="queued", limit=1000):
             if not self.dying.chance or self.dice.random() < 0.2:
                 await self.bench.crawls.stop(seen.crawl.id)

@@ -1,4 +1,4 @@
-"""Crawls that keep bodies: every answer is there as it was sent, whatever happened on the way."""
+"""Crawls that keep bodies: every response is stored as it was sent, whatever fails meanwhile."""
 
 import errno
 

@@ -1,4 +1,4 @@
-"""Page jobs from their group to their results: a real store, a real way out, a scripted site."""
+"""Page jobs from their group to their results: with a real store, a real egress and a scripted site."""
 
 import asyncio
 from collections.abc import AsyncIterator

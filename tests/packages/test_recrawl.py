@@ -1,4 +1,4 @@
-"""A crawl that follows an earlier one: what has not changed is not sent again, and nothing is missed by that."""
+"""Recrawls: unchanged pages are not sent again, and the result is complete nevertheless."""
 
 import asyncio
 from collections.abc import Awaitable, Callable

@@ -1,4 +1,4 @@
-"""`shoal robots test`: what it says, what it exits with, and that it needs no store."""
+"""`shoal robots test`: its output, its exit codes, and that it needs no store."""
 
 import asyncio
 import json

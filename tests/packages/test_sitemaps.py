@@ -1,4 +1,4 @@
-"""Sitemaps in a crawl: where they are looked for, what they open, what they cost, and what is told of them."""
+"""Sitemaps in a crawl: where they are searched, which URLs they add, what they cost, and how they are reported."""
 
 import asyncio
 import gzip

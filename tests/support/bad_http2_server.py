@@ -1,4 +1,5 @@
-"""A small HTTP/2 server over TLS that breaks the rules in the way its path says. What to expect is the test's."""
+"""A small HTTP/2 server over TLS that violates the protocol in the way its path says. The tests define the expected
+outcome."""
 
 import asyncio
 import ssl

@@ -35,7 +35,8 @@ USUAL_SEED = 5
 OURS = ("DATABASE_URL", "REDIS_URL", "RENDERER_URL", "WORKER_", "MAX_CONCURRENT_", "GRPC_", "SHOAL_", "XDG_")
 # Quick to notice, while leases last as long as ever: for what must happen without that one runs out.
 QUICK = {"SHOAL_LEASE_SWEEP": "200ms", "SHOAL_QUEUE_POLL": "200ms", "SHOAL_COMMIT_RESULTS": "10"}
-# Every time of a lease at a tenth, so that twenty deaths fit into a test. A busy machine may let one run out by itself.
+# Every time of a lease at a tenth, so that twenty deaths fit into a test. On a busy machine a lease may expire without
+# a fault.
 TENTH = QUICK | {"SHOAL_LEASE": "1s", "SHOAL_LEASE_EXTEND": "300ms"}
 # Whatever a busy machine does, no lease runs out.
 LONG_LEASE = {"SHOAL_LEASE": "10m", "SHOAL_LEASE_EXTEND": "1m"}

@@ -1,4 +1,4 @@
-"""The ledger: reads the books of one crawl in a store, and says in words whatever does not add up.
+"""The ledger: reads all rows of one crawl from a store, and describes each inconsistency.
 
 It trusts nothing of Shoal but its tables: plain SQL over connections of its own, read-only, on one snapshot. What must
 hold: nothing is lost (L1), a grant has at most one accepted end (L2), one result and one event for each (L3), attempts

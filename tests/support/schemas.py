@@ -1,4 +1,4 @@
-"""Schemas of the run's PostgreSQL, lent to one test after the other: made once, and as new for each.
+"""PostgreSQL schemas, used by one test after the other: created once and reset for each test.
 
 A schema has an owner of its own, so that whoever is still connected when its test is over can be found and ended.
 Tables that were written to are truncated, numbers begin again, and the rows that a new store has are put back. One

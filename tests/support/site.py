@@ -1,4 +1,4 @@
-"""A small site that is the same every time, served on loopback, with a log of who asked for what and when.
+"""A small deterministic site, served on loopback, with a log of its requests.
 
 A tree with cross links: every page has a title, about ten links, and one link that leads out of the site. `urls` gives
 the expected result of a crawl; the ledger checks it.

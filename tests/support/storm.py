@@ -1,5 +1,5 @@
-"""A storm over a fleet: members killed, the database taken away, clocks set, at moments that a seed chooses, while work
-goes on.
+"""Chaos for a fleet: processes are killed, the database is stopped and clocks are set at random but repeatable moments,
+while work continues.
 
 The same seed plans the same strikes; what each of them interrupts is the machine's choice. Between two strikes every
 crawl that is awake gets a new page: three deaths in a row with one page in flight are that page's fault, and rightly.

@@ -1,4 +1,4 @@
-"""Scopes, the look of tokens, and how failures are counted."""
+"""Token scopes, the format of tokens, and the login throttle."""
 
 import pytest
 from hypothesis import given

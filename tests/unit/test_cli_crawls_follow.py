@@ -1,4 +1,4 @@
-"""`shoal crawls logs | watch | wait`: what they print, and the exit code that tells how a crawl ended."""
+"""`shoal crawls logs | watch | wait`: their output, and the exit code for each end of a crawl."""
 
 import asyncio
 import json

@@ -1,4 +1,4 @@
-"""The frame of the command line: exit codes, sentences, nothing imported before it is needed."""
+"""The command line as a whole: exit codes, messages, and lazy imports."""
 
 import json
 import os

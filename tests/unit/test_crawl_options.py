@@ -1,4 +1,4 @@
-"""The flags of a crawl: each is a field of it, says what the field says, and refuses by its own name."""
+"""The flags of a crawl: each is a field of the crawl with the field's description, and errors name the flag."""
 
 import re
 from typing import Any

@@ -1,4 +1,4 @@
-"""Headers, cookies and proxy of a crawl: refused in clear words, and never shown to anybody."""
+"""Headers, cookies and proxy of a crawl: invalid ones are rejected, and secrets are never shown."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Proxies: named on purpose, judged like everybody else, and no way around the rule for the target (B18)."""
+"""Proxies: checked like any address, and no way around the address rule for the target (B18)."""
 
 from collections.abc import AsyncIterator
 from ipaddress import ip_network

@@ -1,4 +1,5 @@
-"""Redirects: hop by hop through the gate, bounded, without credentials for strangers (B15, B17, B29, B34, B35)."""
+"""Redirects: each hop is checked, the number is limited, and credentials are not sent to other hosts (B15, B17, B29,
+B34, B35)."""
 
 import asyncio
 import gzip

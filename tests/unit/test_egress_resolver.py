@@ -1,4 +1,4 @@
-"""The resolver: one lookup for all who ask, kept for a while, failures as values."""
+"""The resolver: concurrent requests share one lookup, results are cached, failures are values."""
 
 import asyncio
 import socket

@@ -1,4 +1,4 @@
-"""Requests over real connections to a server that answers badly on purpose (B29-B33, B40, B41)."""
+"""Requests over real connections to a server that misbehaves on purpose (B29-B33, B40, B41)."""
 
 import asyncio
 import gc

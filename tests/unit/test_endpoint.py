@@ -1,4 +1,4 @@
-"""The endpoint table: what is refused before a handler is called, and what a door can read of it."""
+"""The endpoint table: what is rejected before a handler is called, and what the gateway can read from it."""
 
 import threading
 from typing import Annotated, Any, ClassVar, Literal

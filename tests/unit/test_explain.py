@@ -1,4 +1,4 @@
-"""Why a URL is where it is: the words for every fate, and the command that asks for them."""
+"""Explanations of URLs: the text for every fate, and the `explain` command."""
 
 import asyncio
 import json

@@ -1,4 +1,4 @@
-"""The main text of pages: found where it stands, rendered with links that can be followed, from any bytes."""
+"""The main text of pages: found on the page and rendered with absolute links, from any bytes."""
 
 import time
 

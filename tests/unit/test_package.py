@@ -1,4 +1,4 @@
-"""The face of the package: every promised name is there, and none of them costs anything before it is used."""
+"""The public names of the package: all of them exist, and none is loaded before it is used."""
 
 import ast
 import inspect

@@ -1,4 +1,4 @@
-"""Log files by project: whole batches at the end, put aside by size, whatever the project is called."""
+"""Log files by project: batches are appended whole, files are rotated by size, and any project name is safe."""
 
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path

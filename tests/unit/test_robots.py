@@ -1,4 +1,5 @@
-"""robots.txt as RFC 9309 wants it read: a table of files and URLs, with what may be fetched. See also `test_desk`."""
+"""robots.txt according to RFC 9309: a table of files and URLs, with what may be fetched. See also
+`test_robots_cache`."""
 
 from datetime import timedelta
 

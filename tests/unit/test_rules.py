@@ -1,4 +1,4 @@
-"""Rule sets: what they take from a page, what is refused, and proof that neither a page nor a rule set can hurt."""
+"""Rule sets: what they extract from a page, what is rejected, and that neither a page nor a rule set can do harm."""
 
 import json
 import time

@@ -1,4 +1,4 @@
-"""Settings: what is read, from where, what is refused and in which words."""
+"""Settings: their sources, and the error messages for invalid values."""
 
 import pickle
 from datetime import timedelta

@@ -1,4 +1,5 @@
-"""The watch over the loop of `shoal crawl`: says which page blocks it, once, and is not misled by a stopped process."""
+"""The watch over the loop of `shoal crawl`: it reports once which page blocks the loop, and ignores a stopped
+process."""
 
 import threading
 

@@ -1,4 +1,4 @@
-"""When a pattern of URLs is a trap, and what a walker remembers of patterns."""
+"""Detection of traps, and the memory of URL patterns in a walker."""
 
 from shoal.base.url import Url
 from shoal.crawl.frontier.traps import MOST_TEXTS, REPEATS, TrapState, TrapWatch, pattern_of

@@ -1,4 +1,4 @@
-"""Commands that manage something: the same words at a server as straight at the store, and how they fail."""
+"""Management commands: the same output with a server as with a store, and their errors."""
 
 import asyncio
 import json

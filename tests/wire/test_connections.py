@@ -1,4 +1,4 @@
-"""Connections of a controller: slow ones are cut, too many are cut, and a caller with a token gets in all the same."""
+"""Connections of a controller: slow and excess connections are closed, and a caller with a token still gets through."""
 
 import asyncio
 from collections.abc import AsyncIterator

@@ -1,4 +1,5 @@
-"""A crawl watched: its journal in pages, and server-sent events that miss nothing, end with it, and cost one look."""
+"""Following a crawl: its journal in pages, and server-sent events that are complete, end with the crawl and share one
+poll."""
 
 import asyncio
 import json

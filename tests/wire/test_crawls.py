@@ -1,4 +1,4 @@
-"""The life of a crawl over HTTP: made, listed, changed, moved, removed; and what is refused on the way."""
+"""The life of a crawl over HTTP: created, listed, changed, moved and removed, with the errors of each step."""
 
 import asyncio
 from typing import Any

@@ -1,5 +1,4 @@
-"""`Idempotency-IdempotencyKey`: a repeated request does not create a second crawl, at any time and on any
-controller."""
+"""`Idempotency-Key`: a repeated request does not create a second crawl, at any time and on any controller."""
 
 import asyncio
 from datetime import timedelta

@@ -12,7 +12,7 @@ RULES = {"fields": {"name": {"css": "h1", "required": True}}}
 
 
 async def settle(api: Served, **facts: Any) -> None:
-    """Whatever waits is done."""
+    """Execute all waiting jobs."""
     leases = await api.app.queue.lease("w1", ["page"], ["shared"], 100)
     found = [ResultDelivery(lease.fence, Result(Status.SUCCESS, URL, 1, http_status=200, **facts)) for lease in leases]
     await api.app.ingest.settle("w1", found)

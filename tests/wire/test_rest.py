@@ -1,4 +1,4 @@
-"""The REST API over a real store and a real server: what it answers, what it refuses, and when it is ready."""
+"""The REST API over a real store and a real server: responses, errors and readiness."""
 
 from pathlib import Path
 from typing import Any

@@ -1,4 +1,4 @@
-"""Workers as others see them: inside a controller, where they are asked how they do, and a child that cannot begin."""
+"""Workers inside a controller and on their own: health checks, metrics, and a child that cannot start."""
 
 import asyncio
 import errno

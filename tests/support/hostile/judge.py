@@ -1,4 +1,4 @@
-"""Says in words whatever a crawl of the hostile site did wrong, by its records and by the site's own log."""
+"""Checks a crawl of the hostile site against its expected result, and describes each violation."""
 
 from collections import Counter
 from collections.abc import Iterable, Iterator

@@ -1,4 +1,4 @@
-"""The hostile site's doors and its map: which door plays what, and what each URL must come to.
+"""The listeners of the hostile site and its map: what each of them serves, and the expected fate of each URL.
 
 It is served by a thread of its own while the context is open. Everything it says is the same every time.
 """

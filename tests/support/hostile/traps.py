@@ -1,4 +1,4 @@
-"""Places without end: whatever is asked for exists and leads on. Each is cut by a rule, never by its size alone."""
+"""Endless URL spaces: every URL exists and links to more. A rule must stop each of them, not only a size limit."""
 
 from collections.abc import Callable
 from urllib.parse import parse_qs
