@@ -34,7 +34,7 @@ from tests.support.site import Site, path_of
 from tests.support.storm import Storm, Work
 
 KILLS = 20
-QUOTA = 200  # jobs of the project at once: all of them have room, and each takes and leaves a seat
+QUOTA = 200  # jobs of the project at once: the quota is never full, but each job takes and frees a seat
 DELAY_SECONDS = 0.04
 AGAIN_SECONDS = 15.0  # from a kill to work that runs again, at the default lease times
 LEASE_SECONDS = 2.0  # of FIFTH

@@ -413,7 +413,7 @@ async def test_a_caller_that_stops_waiting_loses_no_url(pool: Any) -> None:
 
 
 async def ticks_of(count: int) -> None:
-    """Let the loop turn a few times."""
+    """Run the event loop for a few iterations."""
     for _ in range(count):
         turned = asyncio.get_running_loop().create_future()
         asyncio.get_running_loop().call_soon(turned.set_result, None)

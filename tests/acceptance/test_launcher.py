@@ -73,7 +73,7 @@ class Checkout:
 
 
 def clean_environment() -> dict[str, str]:
-    """Without what this machine or this run says about pip and Shoal."""
+    """Return the environment without settings for pip and Shoal."""
     foreign = ("PIP_", "SHOAL_", "PYTHON")
     kept = {key: value for key, value in os.environ.items() if not key.startswith(foreign)}
     return kept | {"SHOAL_PYTHON": sys.executable, "PIP_CONFIG_FILE": os.devnull}
@@ -97,7 +97,7 @@ def first_run(tmp_path_factory: pytest.TempPathFactory) -> tuple[Checkout, tuple
 
 @pytest.fixture
 def installed(first_run: tuple[Checkout, tuple[int, str, str]], tmp_path: Path) -> Checkout:
-    """A checkout of the test's own, where the first run is over. That it was copied must not matter."""
+    """A checkout of the test's own, where the first run is over. It must also work from a copy."""
     return first_run[0].copy(tmp_path / "moved here")
 
 

@@ -65,7 +65,7 @@ class Jobs:
         return self._ask(read)
 
     def grants(self, *ids: JobId) -> list[Grant]:
-        """Every time that one of them was given to somebody."""
+        """Return every grant of these jobs."""
 
         async def read(app: App) -> list[Grant]:
             async def find(tx: Tx) -> list[Grant]:
@@ -255,7 +255,7 @@ def test_a_worker_whose_grace_is_over_kills_its_children_and_releases_their_leas
         worker = fleet.worker()
         crawl_id = fleet.submit(site, concurrency=2, delay_seconds=0.05)
         site.wait_for_pages(5)
-        send_all(worker.children(), signal.SIGSTOP)  # it will not hand back
+        send_all(worker.children(), signal.SIGSTOP)  # it does not react to a hand-back request
         worker.send(signal.SIGTERM)
         assert worker.wait() == 0
         job = only_job(store_url, crawl_id)
@@ -358,7 +358,7 @@ async def test_a_worker_ends_what_the_last_one_of_its_name_left_behind_and_nothi
         book = await claim_name("host", tmp_path, clock, given=False)
         book.add(left.pid)
         with closing(book):
-            pass  # its worker is gone, in some odd way
+            pass  # its worker has ended unexpectedly
         written = tmp_path / "workers" / "host"
         written.write_text(f"{written.read_text()}{other.pid} 1\n999999999 5\nrubbish\n")
         with closing(await claim_name("host", tmp_path, clock, given=False)) as book:

@@ -65,7 +65,7 @@ async def post(door: ASGIApp, path: str, body: object) -> tuple[int, Any]:
 
 @dataclass(frozen=True)
 class Kept:
-    """A grant in a bot's hands."""
+    """A grant that a bot holds."""
 
     fence: Fence
     until: int

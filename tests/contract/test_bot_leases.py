@@ -164,7 +164,7 @@ async def test_after_a_controllers_start_bots_get_time_to_speak_and_nodes_do_not
     await janitor.run_once()
     assert (await bench.job(bots)).state is JobState.LOCKED
     assert (await bench.job(nodes)).state is JobState.PENDING
-    for _ in range(4):  # each jump shorter than a lease, or it would pass for an outage
+    for _ in range(4):  # each jump is shorter than a lease, otherwise it would count as an outage
         await bench.jump(9)
         await janitor.run_once()
     assert (await bench.job(bots)).state is JobState.PENDING

@@ -76,7 +76,7 @@ async def test_a_walker_that_helps_at_anothers_host_counts_the_pages_it_gave_mea
 
 async def test_no_more_is_taken_than_bytes_are_likely_left_for(bench: Bench) -> None:
     crawl, (first, second, _) = await three(bench, max_bytes=1000)
-    [task] = await first.take()  # how large pages are is not known yet: one alone
+    [task] = await first.take()  # the size of pages is not known yet, so one page alone
     assert await second.take() == []
     await first.turn(fetched(task, size=200), want=3)
     await second.take()

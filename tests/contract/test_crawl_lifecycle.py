@@ -748,7 +748,7 @@ async def test_two_walkers_that_end_at_once_end_the_run_once(bench: Bench) -> No
 
 @pytest.mark.parametrize("seed", range(8))
 async def test_whatever_happens_run_and_jobs_agree(bench: Bench, seed: int) -> None:
-    """Random lives: leases, turns, deaths, zombies, failures, pauses, stops, resumes, in any order."""
+    """Random lifecycles: leases, turns, deaths, zombies, failures, pauses, stops and resumes, in any order."""
     life = Life(bench, random.Random(seed))
     await life.begin()
     for _ in range(30):
@@ -779,7 +779,7 @@ class Life:
             await self.dice.choice([*often, *seldom, *rare])()
 
     async def end(self) -> None:
-        """Let it go on until it is over."""
+        """Run it to its end."""
         for _ in range(200):
             if await self.bench.state(self.crawl) in TERMINAL:
                 return

@@ -112,7 +112,7 @@ async def test_units_of_one_wake_up_share_a_commit_and_not_their_fate(sqlite_ben
     with locked_elsewhere(file_of(sqlite_bench)) as other:
         run = sqlite_bench.database.run
         waiting = [asyncio.create_task(run(adding(f"h{n}", then=KeyError() if n == 5 else None))) for n in range(12)]
-        await sqlite_bench.clock.sleep(0)  # a turn of the loop: the tasks begin
+        await sqlite_bench.clock.sleep(0)  # one iteration of the event loop, so that the tasks start
         other.execute("ROLLBACK")
         answers = await asyncio.gather(*waiting, return_exceptions=True)
     assert [isinstance(answer, KeyError) for answer in answers].index(True) == 5
@@ -738,7 +738,7 @@ async def limit_pages(bench: Bench, pages: int) -> None:
 
 
 async def fill(database: Database) -> None:
-    """Write until it is full, which must be said in our words."""
+    """Write until the disk is full, and check that our own error is raised."""
     with pytest.raises(StorageFull, match="free some space"):
         await write_for_ever(database)
 

@@ -26,7 +26,7 @@ from shoal.store.bodies.folder import FolderBodies
 from shoal.store.sql.frontier_admin import SqlFrontierAdmin
 from tests.contract.conftest import SITE, Bench, Walker, failed, fetched, later, new_url, open_bench
 
-YEARS = 366 * 86_400 * 3  # more than the clocks of two stores are apart
+YEARS = 366 * 86_400 * 3  # more than the difference between the clocks of two stores
 TRAP = f"{SITE}/trap/0"
 FRONTIER = (
     "SELECT path, seq >> 40 AS depth, due, parent, attempts, crashes, kind FROM frontier_open WHERE crawl = {}"
@@ -86,7 +86,7 @@ def linked(walker: Walker, url: str, depth: int = 1, fate: Fate = Fate.OPEN, kin
 
 
 async def paused(bench: Bench) -> Crawl:
-    """The same crawl after its walker left: what it had taken waits again."""
+    """The same crawl after its walker ended: its taken URLs wait again."""
     crawl, walker = await walked(bench)
     await bench.crawls.pause(crawl.id)
     await walker.walk.close(WalkerBatch(), "pause")

@@ -32,7 +32,7 @@ class Full(Severed):
 
 
 class Disk:
-    """A storage to be tried: how often it was, and whether it has room."""
+    """A fake storage check that counts its calls, and says whether there is space."""
 
     def __init__(self) -> None:
         self.tries, self.has_room = 0, False
@@ -66,7 +66,7 @@ async def test_a_job_that_finds_no_space_is_handed_back_and_what_needs_it_is_not
     watch = bench.storage(**{BODIES: disk.check, STORE: disk.check})
     slots = slots_of(bench, watch, says_full(storage), freed)
     job_id = await bench.enqueue(kind="crawl")
-    for _ in range(2):  # once more than enough, if it counted
+    for _ in range(2):  # one more than the limit, if it counted
         await slots.lease_more()
         await asyncio.wait_for(freed.wait(), PATIENCE)
     job = await bench.job(job_id)

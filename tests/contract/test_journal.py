@@ -246,7 +246,8 @@ async def test_what_others_wrote_is_cleaned(bench: Bench) -> None:
 
 
 async def test_a_reader_that_goes_by_numbers_misses_no_commit(postgres_bench: Bench) -> None:
-    """A commit that got its number first and is slow holds up the others: no number is seen before a smaller one."""
+    """A slow commit that reserved its number first delays the others, so that no number is visible before a smaller
+    one."""
     bench = postgres_bench
     crawl = await bench.submit()
     gate = Gate("reserve_lines")

@@ -78,6 +78,6 @@ async def test_a_separate_worker_does_not_fetch_from_a_controller(
             monkeypatch.setenv(name, value)
         async with _begun() as child:
             assert refused(rule_of(child.settings, listeners=child.listeners), "127.0.0.1", shop.port)
-    async with opened(load(flags, env={}).settings) as app:  # it told that it stopped
+    async with opened(load(flags, env={}).settings) as app:  # it announced that it stopped
         await app.listeners.run_once()
         assert app.listeners.known == frozenset()

@@ -156,8 +156,8 @@ def _conditions(step: dict[str, Any]) -> list[str]:
 
 
 def _plain(condition: str) -> str:
-    """A condition without the numbers of its parameters. A row is found by its id; what an index looks at besides does
-    not matter."""
+    """A condition without the numbers of its parameters. A row is found by its id; further columns of the index
+    condition do not matter."""
     text = re.sub(r"\(InitPlan \d+\)\.col1|\$\d+", "$", condition)
     by_id = re.search(r"\(id = [^()]*(?:\([^()]*\))?\)", text)
     return by_id[0] if by_id else text

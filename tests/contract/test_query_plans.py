@@ -69,7 +69,9 @@ TABLES = {
 }
 THEN = 1_000_000_000_000_000  # when the first event happened
 MOST_ROWS = 4 * LINKS  # that a step of a plan may read
-MOST_BLOCKS = 60 * LINKS  # of a statement; a row of a batch is a few ways down an index, and is written to several
+MOST_BLOCKS = (
+    60 * LINKS
+)  # of a statement; a row of a batch needs a few index lookups, and is written to several indexes
 MOST_STEPS = 150 * LINKS  # of SQLite's machine; reading the smallest of the large tables once takes twice as many
 SLOW = HostRate(timedelta(seconds=1))
 SHARED = HostRate(timedelta(0), walkers=2)
@@ -511,7 +513,7 @@ async def ask_hosts(bench: Bench, crawl: Crawl) -> None:
 
 
 async def schedule(bench: Bench) -> None:
-    """A pass over many policies of which few are due, beside a line that is full; then those are owed a run."""
+    """Run the scheduler over many policies of which few are due, beside a full queue; then these have missed a run."""
     scheduler = Scheduler(bench.database, SqlPolicies(), bench.queue, bench.desk, bench.signals, LINKS)
     await scheduler.run_once()
     assert await bench.number("SELECT count(*) FROM policy WHERE runs = 1") == SIZE // 500

@@ -251,7 +251,7 @@ async def test_workers_at_once_never_exceed_a_quota_and_lose_nothing(bench: Benc
             held += len(leases)
             most = max(most, held)
             for one in leases:
-                held -= 1  # before it is: what is counted is never more than what is
+                held -= 1  # before the actual change, so that the count is never too high
                 await bench.queue.finish(one)
                 done += 1
             if done == 40:
@@ -317,7 +317,7 @@ class Counted:
 
 
 async def blocked_or_done(bench: Bench, task: "asyncio.Task[Any]") -> None:
-    """Let somebody go as far as it can."""
+    """Let a task run as far as it can."""
     waiting = asyncio.create_task(until_blocked(bench))
     await asyncio.wait({task, waiting}, return_when=asyncio.FIRST_COMPLETED)
     waiting.cancel()

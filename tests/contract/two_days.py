@@ -200,7 +200,7 @@ class Days:
         await self.webhooks.make(NewWebhook(url=f"http://127.0.0.1:{self.server.port}/hook"))
 
     async def live(self, minutes: float, *, schedulers: bool = True) -> None:
-        """One round: plan, pull, push, sweep, tell; then time goes by."""
+        """One round: schedule, pull, push, sweep, deliver events; then advance the clock."""
         if schedulers:
             await self._plan()
         await self.bench.jump(5)
@@ -338,7 +338,7 @@ class Diary:
         self.overlaps = 0
 
     def made(self, passes: list[int]) -> list[int]:
-        """The times at which a job must have been made, if schedulers got through at these."""
+        """Return the times at which a job must have been created, given the times of successful scheduler passes."""
         found, owed = [], False
         for now in passes:
             self._note(now)

@@ -116,8 +116,8 @@ async def listening(app: App) -> AsyncIterator[Served]:
 
 @asynccontextmanager
 async def answering(app: ASGIApp, door: socket.socket) -> AsyncIterator[None]:
-    """uvicorn without its loop, which looks ten times a second whether it should end: it ends when it has nothing to
-    do any more."""
+    """uvicorn without its main loop, which checks ten times a second whether to stop; this one stops when it is
+    idle."""
     config = uvicorn.Config(app, log_config=None, lifespan="off")
     server = uvicorn.Server(config)
     config.load()

@@ -1,7 +1,7 @@
 """Real processes of Shoal, to start, kill, stop and start again: controllers, workers, and the workers' children.
 
 Everything is ended with the fleet, and nothing may outlive it. The output of the processes goes to files, whose ends
-are shown when the block around the fleet fails. Judging what they did is the ledger's.
+are shown when the block around the fleet fails. The ledger checks their results.
 """
 
 import contextlib
@@ -33,7 +33,7 @@ MARK = "SHOAL_TEST_FLEET"  # in the environment of every process of a fleet
 SEED = "SHOAL_TEST_SEED"
 USUAL_SEED = 5
 OURS = ("DATABASE_URL", "REDIS_URL", "RENDERER_URL", "WORKER_", "MAX_CONCURRENT_", "GRPC_", "SHOAL_", "XDG_")
-# Quick to notice, while leases last as long as ever: for what must happen without that one runs out.
+# Short polling intervals with normal leases, for tests in which nothing may depend on an expired lease.
 QUICK = {"SHOAL_LEASE_SWEEP": "200ms", "SHOAL_QUEUE_POLL": "200ms", "SHOAL_COMMIT_RESULTS": "10"}
 # Every time of a lease at a tenth, so that twenty deaths fit into a test. On a busy machine a lease may expire without
 # a fault.
@@ -241,7 +241,7 @@ class Fleet:
             return None
 
     def _orphans(self) -> list[int]:
-        """Processes of this fleet that are still there; they are ended."""
+        """End the processes of this fleet that still run, and return them."""
         with contextlib.suppress(AssertionError):
             wait_for(lambda: not marked(self._mark), "the end of the fleet", GONE_SECONDS)
         left = marked(self._mark)

@@ -49,7 +49,7 @@ class ModelJob:
     lease_until: int | None = None
     finished_at: int | None = None
     history: list[Grant] = field(default_factory=list)
-    replayed: int = 0  # how much of its history was before the last replay
+    replayed: int = 0  # the number of history rows before the last replay
 
     @property
     def live(self) -> bool:
@@ -182,7 +182,7 @@ class QueueModel:
         return self.cancel(job_id, job.epoch, reason)
 
     def replay(self, job_id: str) -> bool:
-        """A dead letter waits again as if it were new, unless a live job has its key meanwhile."""
+        """Queue a dead letter again as if it were new, unless a live job has its key."""
         job = self.jobs[job_id]
         taken = any(other.live and other.key == job.key for other in self.jobs.values()) and job.key is not None
         if job.state not in DEAD_LETTERS or taken:
@@ -192,7 +192,8 @@ class QueueModel:
         return True
 
     def sweep(self) -> int:
-        """Give back every lease that ran out; how many. Add jobs that have become due to the queue."""
+        """Return every job with an expired lease to the queue; return how many. Add jobs that have become due to the
+        queue."""
         self._ripen()
         lost = [job for job in self.jobs.values() if job.lease_until is not None and job.lease_until < self.now]
         for job in lost:

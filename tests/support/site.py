@@ -35,8 +35,8 @@ class Site:
     """The site, served by a thread of its own while the context is open.
 
     `delay` is how long each answer takes: it makes a crawl last, so that there is time to kill somebody. `listed`: no
-    page has a link, and all of them are in sitemaps. `validators`: each page has an ETag, and is not sent to whoever
-    knows it.
+    page has a link, and all of them are in sitemaps. `validators`: each page has an ETag, and is not sent to a client
+    that already has it.
     """
 
     def __init__(

@@ -1,9 +1,9 @@
 """Chaos for a fleet: processes are killed, the database is stopped and clocks are set at random but repeatable moments,
 while work continues.
 
-The same seed plans the same strikes; what each of them interrupts is the machine's choice. Between two strikes every
-crawl that is awake gets a new page: three deaths in a row with one page in flight are that page's fault, and rightly.
-Sites give only so much between two strikes, so that a storm finds work under way however slow the machine is.
+The same seed plans the same strikes; what each of them interrupts is the machine's choice. Between two kills every
+running crawl gets a new page, because three deaths in a row with the same page in flight are blamed on that page. Sites
+give only so much between two strikes, so that a storm finds work under way however slow the machine is.
 """
 
 import random

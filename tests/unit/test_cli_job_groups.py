@@ -1,4 +1,4 @@
-"""`shoal jobs add` and what belongs to it, straight at a store."""
+"""`shoal jobs add` and related commands, directly on a store."""
 
 import json
 from io import BytesIO, TextIOWrapper

@@ -17,7 +17,7 @@ SEED = "http://a.example/"
 
 
 def parsed(*words: str) -> CrawlConfig:
-    """The config that a command line means."""
+    """Return the config for a command line."""
     context = command.crawl.make_context("crawl", [SEED, *words])
     options = {name: value for name, value in context.params.items() if name in FLAGS}
     return read_config({"seeds": [SEED], **given_values(options)}, flag_of)

@@ -233,7 +233,7 @@ async def test_a_method_that_a_path_lacks_is_refused_with_all_that_it_has(lite: 
         for line in table_of(group):
             more = {line.method, "HEAD"} if line.method == "GET" else {line.method}
             has.setdefault(re.sub(r"{.*?}", "x", line.path), set()).update(more)
-    # A name that stands for itself may also be the name of one: `policies/import` is `policies/{policy_id}`, too.
+    # A literal path may also match a parameter: `policies/import` is `policies/{policy_id}`, too.
     has["/api/v1/policies/import"] |= has["/api/v1/policies/x"]
     has["/api/v1/policies/export"] |= has["/api/v1/policies/x"]
     for path in ("/api/v1/jobs/retry", "/api/v1/jobs/purge"):

@@ -46,7 +46,7 @@ PATIENCE = 10.0
 
 
 class Stumbling(Queue):
-    """A queue that raises, the first time, what nobody expects."""
+    """A queue that raises an unexpected error the first time."""
 
     stumbled = False
 

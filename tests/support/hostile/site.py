@@ -37,7 +37,7 @@ DEEPEST_MAP = 4
 
 ROBOTS = (
     b"\xef\xbb\xbf# caf\xe9 \x00\x00\n"
-    + b"Disallow: /good\n"  # before any group: nobody's
+    + b"Disallow: /good\n"  # before any group, so it applies to no agent
     + b"User-agent: *\r\nDisallow: /private\r"
     + b"Allow: /" + b"*a" * 2_000 + b"*b\n"
     + b"# " + b"x" * 100_000 + b"\n"
@@ -127,7 +127,7 @@ class HostileSite:
             await self._stop.wait()
 
     async def _open_tls(self, stack: AsyncExitStack) -> None:
-        """Certificates that prove nothing (B41), and what is no TLS at all."""
+        """Invalid certificates (B41), and a listener without TLS."""
         for certificate, code in {
             "loopback_self_signed": "tls_self_signed",
             "loopback_expired": "tls_expired",
