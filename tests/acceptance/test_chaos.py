@@ -82,7 +82,7 @@ def test_twenty_deaths_lose_no_page_and_count_none_twice(
             storm.rage(KILLS)
 
             def page_jobs_over() -> bool:
-                storm.start_again()  # the last strike may have met one that was coming up
+                storm.start_again()  # the last kill may have hit a process that was starting
                 return bool(fleet.group(group)["state"] == "completed")
 
             wait_for(page_jobs_over, "the end of the page jobs")
@@ -435,8 +435,8 @@ def ready(listen: str) -> tuple[int, dict[str, Any]]:
 
 
 def put_to_sleep(pids: Callable[[], Iterable[int]], store_url: str, site: Site, *, in_a_commit: bool) -> float:
-    """Stop processes in the middle of a commit, where they keep the store's locks, or between two; since when they
-    ask for nothing."""
+    """Stop processes in the middle of a commit, where they keep the store's locks, or between two commits; return the
+    time from which they send no requests."""
 
     def caught() -> bool:
         stopped = list(pids())

@@ -60,7 +60,7 @@ DISAGREEMENTS = """
 
 
 class Story:
-    """One seed: a crawl with its walkers, a few page jobs, and those who want something of them."""
+    """One seed: a crawl with its walkers, a few page jobs, and users who pause, stop or cancel them."""
 
     def __init__(self, truth: Bench, bench: Bench, schedule: Schedule) -> None:
         self.truth = truth  # the same store, without the schedule

@@ -78,7 +78,7 @@ class Storm:
         return names
 
     def rage(self, strikes: int) -> None:
-        """A part of every site is there for each strike, so that none comes when the work is done."""
+        """Every site has enough pages for all kills, so that no kill comes after the work is done."""
         names = self.plan(strikes)
         for name in names:
             for work in self.works:
