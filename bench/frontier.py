@@ -105,7 +105,7 @@ def depth_of(number: int) -> int:
 
 
 class Rig:
-    """One store under measurement: the rooms on it, a crawl in it, and somebody who holds its job."""
+    """One store under measurement: the packages on it, a crawl in it, and a holder of its job."""
 
     def __init__(self, app: App, crowd: Crowd, holder: Fence, server: ServerCpu | None) -> None:
         self._app = app

@@ -53,7 +53,8 @@ def pytest_configure_node(node: object) -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Files whose processes mostly wait stand evenly between those that compute: each worker gets its share of both."""
+    """Files whose processes mostly wait are mixed evenly with those that compute, so that each xdist worker gets
+    both."""
     totals = Counter(_waits(item) for item in items)
     seen: Counter[bool] = Counter()
     places: dict[Path, float] = {}

@@ -25,7 +25,7 @@ _HOMES = {
 def __getattr__(name: str) -> object:
     from importlib import import_module
 
-    if name == "crawl":  # the room of that name, which can be called
+    if name == "crawl":  # the package of that name, which can be called
         return import_module("shoal.crawl")
     if name in _HOMES:
         return getattr(import_module(_HOMES[name]), name)

@@ -1,4 +1,4 @@
-"""The bots of the guide, in each of their languages, bring the pages of a real site home to a real server."""
+"""The example bots of the guide, in each language, fetch the pages of a real site for a real server."""
 
 import asyncio
 import os

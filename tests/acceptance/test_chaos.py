@@ -1,4 +1,4 @@
-"""Crawls by real processes that are killed, stopped and told to go: afterwards the books are in order."""
+"""Crawls by real processes that are killed, stopped and shut down: afterwards all rows are consistent."""
 
 import json
 import shutil
@@ -34,7 +34,7 @@ from tests.support.site import Site, path_of
 from tests.support.storm import Storm, Work
 
 KILLS = 20
-QUOTA = 200  # jobs of the project at once: all of them have room, and each takes and leaves a seat
+QUOTA = 200  # jobs of the project at once: the quota is never full, but each job takes and frees a seat
 DELAY_SECONDS = 0.04
 AGAIN_SECONDS = 15.0  # from a kill to work that runs again, at the default lease times
 LEASE_SECONDS = 2.0  # of FIFTH
@@ -82,7 +82,7 @@ def test_twenty_deaths_lose_no_page_and_count_none_twice(
             storm.rage(KILLS)
 
             def page_jobs_over() -> bool:
-                storm.start_again()  # the last strike may have met one that was coming up
+                storm.start_again()  # the last kill may have hit a process that was starting
                 return bool(fleet.group(group)["state"] == "completed")
 
             wait_for(page_jobs_over, "the end of the page jobs")
@@ -365,7 +365,7 @@ def test_a_crawl_that_only_waits_survives_any_number_of_deaths(store_url: str, t
         assert fleet.crawl(crawl_id)["state"] == "running"
 
 
-def test_kept_bodies_on_a_full_disk_cost_no_attempt_and_go_on_when_there_is_room(
+def test_kept_bodies_on_a_full_disk_cost_no_attempt_and_go_on_when_there_is_space(
     store_url: str, tmp_path: Path, small_disk: Path
 ) -> None:
     """F33: the worker hands the crawl back, takes no other, says so, and recovers by itself."""
@@ -382,7 +382,7 @@ def test_kept_bodies_on_a_full_disk_cost_no_attempt_and_go_on_when_there_is_room
         assert (told["store"], told["bodies"]) == ("ok", "storage_full")
         assert f"{small_disk} has no room left to write" in told["detail"]
         wait_for(lambda: ends_of(fleet, crawl_id) == ["released"], "a crawl that was handed back")
-        pages = fleet.fetch([site.url(1), site.url(2)])  # what needs no room there goes on
+        pages = fleet.fetch([site.url(1), site.url(2)])  # work that does not need this storage continues
         wait_for(lambda: fleet.group(pages)["state"] == "completed", "the end of the page jobs")
         assert ends_of(fleet, crawl_id) == ["released"]
         stuffing.unlink()
@@ -393,8 +393,8 @@ def test_kept_bodies_on_a_full_disk_cost_no_attempt_and_go_on_when_there_is_room
         assert (said.count("kept bodies is full"), said.count("kept bodies has room again")) == (1, 1)
 
 
-def test_a_full_store_costs_no_attempt_and_work_goes_on_when_there_is_room(tmp_path: Path, small_disk: Path) -> None:
-    """F33: leases run out while nobody can write, and nobody is blamed for it."""
+def test_a_full_store_costs_no_attempt_and_work_goes_on_when_there_is_space(tmp_path: Path, small_disk: Path) -> None:
+    """F33: leases that expire while the store is not writable count as no crash."""
     listen, stuffing = f"127.0.0.1:{free_port()}", small_disk / "stuffing"
     store_url = f"sqlite:///{small_disk}/shoal.db"
     with Site(pages=60) as site, Fleet(tmp_path, store_url, SHOAL_WORKER_LISTEN=listen, **FIFTH) as fleet:
@@ -435,8 +435,8 @@ def ready(listen: str) -> tuple[int, dict[str, Any]]:
 
 
 def put_to_sleep(pids: Callable[[], Iterable[int]], store_url: str, site: Site, *, in_a_commit: bool) -> float:
-    """Stop processes in the middle of a commit, where they keep the store's locks, or between two; since when they
-    ask for nothing."""
+    """Stop processes in the middle of a commit, where they keep the store's locks, or between two commits; return the
+    time from which they send no requests."""
 
     def caught() -> bool:
         stopped = list(pids())

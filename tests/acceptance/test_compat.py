@@ -1,4 +1,4 @@
-"""The queues that callers had before Shoal: what they wrote against them runs as it is, and survives a kill."""
+"""`shoal.compat`: code written for the replaced queues runs unchanged, and survives a kill."""
 
 import asyncio
 import itertools
@@ -83,7 +83,7 @@ async def pool(store_url: str) -> AsyncIterator[Any]:
 
 
 class Process:
-    """Somebody else's script, which takes some URLs and then hangs."""
+    """A user's script that takes some URLs and then hangs."""
 
     def __init__(self, script: str, take: int, *seeds: str) -> None:
         self._process = subprocess.Popen(
@@ -230,7 +230,7 @@ def test_what_a_process_of_another_machine_held_comes_back_when_its_lease_ends(
         assert rest_of(queue) == [f"{SITE}/only"]
 
 
-def test_two_processes_walk_one_scan_and_share_no_url(store: str) -> None:
+def test_two_processes_work_on_one_scan_and_share_no_url(store: str) -> None:
     process = Process(PERSISTENT, 2, *SEEDS)
     with PersistentUrlQueueManager("scan-1", SEEDS) as queue:
         assert rest_of(queue) == sorted({*SEEDS} - {*process.given})
@@ -260,7 +260,7 @@ def test_a_closed_queue_says_so_and_gives_its_url_back(queue: PersistentUrlQueue
         assert given in rest_of(again)
 
 
-def test_a_paused_scan_tells_its_state_and_goes_on(queue: PersistentUrlQueueManager, store: str) -> None:
+def test_a_paused_scan_reports_its_state_and_goes_on(queue: PersistentUrlQueueManager, store: str) -> None:
     queue.next()
     snapshot = queue.pause_scan()
     assert sorted(snapshot) == ["paused_at", "redis_keys", "scan_id", "statistics"]
@@ -413,7 +413,7 @@ async def test_a_caller_that_stops_waiting_loses_no_url(pool: Any) -> None:
 
 
 async def ticks_of(count: int) -> None:
-    """Let the loop turn a few times."""
+    """Run the event loop for a few iterations."""
     for _ in range(count):
         turned = asyncio.get_running_loop().create_future()
         asyncio.get_running_loop().call_soon(turned.set_result, None)

@@ -1,4 +1,4 @@
-"""`shoal crawl` as a process: killed, interrupted, resumed; and what its exit codes say."""
+"""`shoal crawl` as a process: killed, interrupted and resumed, with its exit codes."""
 
 import json
 import os
@@ -182,7 +182,7 @@ def test_a_crawl_that_was_killed_twice_is_resumed_at_once(
         site.wait_for_pages(pages)
         run.kill()
     last = start("--resume", ID, "--store", store_url, "--output", "out.jsonl", **LONG_LEASE)
-    code, _, err = last.finish()  # nobody waits for the lease of a process that is gone
+    code, _, err = last.finish()  # the lease of a dead process is not waited for
     assert code == 0, err
     assert records(tmp_path / "out.jsonl") == once_each(site)
     assert ledger.check(store_url, ID, Expected(urls=site.urls)) == []
@@ -299,7 +299,7 @@ def test_a_seed_that_is_not_found_is_nothing_crawled(start: Start, site: Site, s
 def here(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> pytest.CaptureFixture[str]:
-    """This process stands for one of `shoal`, in a folder of its own."""
+    """This process plays the role of a `shoal` process in a separate folder."""
     monkeypatch.setattr(os, "environ", clean_environment(tmp_path) | {"SHOAL_PAGE_ATTEMPTS": "1"})
     monkeypatch.chdir(tmp_path)
     return capsys

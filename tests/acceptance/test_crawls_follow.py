@@ -1,4 +1,4 @@
-"""A crawl in a fleet, followed from outside: watched, waited for, read live; and runs that take their turns."""
+"""Commands that follow a crawl of a fleet (status, wait, live log), and time slices of runs."""
 
 import asyncio
 import json
@@ -22,7 +22,7 @@ FIRST = 5  # pages that are there before anybody looks
 
 
 class Command:
-    """One `shoal crawls …` that asks the fleet's controller. As a context it is gone with the block."""
+    """One `shoal crawls …` that asks the fleet's controller. As a context manager it ends with the block."""
 
     def __init__(self, fleet: Fleet, *words: str) -> None:
         self.process = subprocess.Popen(

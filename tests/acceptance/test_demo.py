@@ -1,4 +1,4 @@
-"""`shoal demo` as a process: what it says, what it crawls, and that it leaves nothing behind."""
+"""`shoal demo` as a process: its output, its crawl, and that it leaves nothing behind."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""A crawl watched by the interpreter itself: whatever opens a connection or asks for a name is seen."""
+"""A crawl under an audit hook of the interpreter, which sees every connection and every name lookup."""
 
 import subprocess
 import sys

@@ -1,4 +1,4 @@
-"""The hostile site, crawled as hard as it can be: it ends by itself, small, unharmed, and knows what happened."""
+"""A crawl of the hostile site at full speed ends by itself, uses little memory and has a complete record."""
 
 import itertools
 import json

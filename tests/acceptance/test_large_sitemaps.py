@@ -1,4 +1,4 @@
-"""Sitemaps as large as the protocol allows, several of one host: all that they list is crawled, in little memory."""
+"""Sitemaps as large as the protocol allows, several of one host: all listed URLs are crawled, with little memory."""
 
 import asyncio
 import json

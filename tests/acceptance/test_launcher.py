@@ -73,7 +73,7 @@ class Checkout:
 
 
 def clean_environment() -> dict[str, str]:
-    """Without what this machine or this run says about pip and Shoal."""
+    """Return the environment without settings for pip and Shoal."""
     foreign = ("PIP_", "SHOAL_", "PYTHON")
     kept = {key: value for key, value in os.environ.items() if not key.startswith(foreign)}
     return kept | {"SHOAL_PYTHON": sys.executable, "PIP_CONFIG_FILE": os.devnull}
@@ -97,7 +97,7 @@ def first_run(tmp_path_factory: pytest.TempPathFactory) -> tuple[Checkout, tuple
 
 @pytest.fixture
 def installed(first_run: tuple[Checkout, tuple[int, str, str]], tmp_path: Path) -> Checkout:
-    """A checkout of the test's own, where the first run is over. That it was copied must not matter."""
+    """A checkout of the test's own, where the first run is over. It must also work from a copy."""
     return first_run[0].copy(tmp_path / "moved here")
 
 
@@ -110,7 +110,7 @@ def test_the_first_run_installs_says_so_in_one_line_and_starts(
     assert "installing the locked packages" in stderr
 
 
-def test_later_runs_say_nothing(installed: Checkout) -> None:
+def test_later_runs_print_nothing(installed: Checkout) -> None:
     assert installed.run("--version") == (0, '[["--version"], []]\n', "")
 
 
@@ -139,7 +139,7 @@ def test_bytecode_is_there_and_fresh_also_for_a_python_that_writes_none(installe
     assert b"changed" in compiled.read_bytes()
 
 
-def test_what_lies_in_the_callers_folder_is_not_imported(installed: Checkout, tmp_path: Path) -> None:
+def test_modules_in_the_callers_folder_are_not_imported(installed: Checkout, tmp_path: Path) -> None:
     (tmp_path / "json.py").write_text("raise SystemExit('imported')")
     assert installed.run("x", cwd=tmp_path)[0] == 0
 

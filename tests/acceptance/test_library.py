@@ -49,7 +49,7 @@ async def until(condition: Callable[[], bool]) -> None:
 
 
 def wait_for_silence(site: Site) -> None:
-    """Until nobody has asked the site for anything for a second."""
+    """Wait until the site has received no request for a second."""
     with suppress(AssertionError):
         while site.wait_for_visit(site.visits[-1].at, 1.0):
             pass
@@ -160,7 +160,7 @@ async def test_a_seed_that_does_not_answer_gives_its_record_and_then_an_error(
         await anext(run)
 
 
-async def test_seeds_of_strangers_reach_no_private_address(site: Site, sqlite_url: str) -> None:
+async def test_untrusted_seeds_reach_no_private_address(site: Site, sqlite_url: str) -> None:
     with pytest.raises(InvalidInput, match="may not be crawled"):
         await anext(shoal.crawl(site.address, store=sqlite_url, trust_seeds=False))
 

@@ -1,4 +1,4 @@
-"""Whatever the OpenAPI document lets a caller send, a real controller answers as the document says, and never with 500.
+"""A real controller answers every request that the OpenAPI document allows as documented, and never with 500.
 
 schemathesis makes the requests: examples, the edges of every field and parameter, and some at random, from a seed.
 """

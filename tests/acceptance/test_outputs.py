@@ -1,4 +1,4 @@
-"""The outputs of `shoal crawl` when there is no room, nobody reads, a reader goes away, or the process dies."""
+"""The outputs of `shoal crawl` when the disk is full, nobody reads, a reader disconnects, or the process dies."""
 
 import csv
 import json
@@ -199,7 +199,7 @@ def test_an_archive_of_a_crawl_that_kept_no_bodies_is_refused_in_words(
     assert list(tmp_path.glob("a.*")) == []
 
 
-def test_bodies_without_room_pause_the_crawl_and_say_so(
+def test_bodies_without_space_pause_the_crawl_and_say_so(
     crawl: Crawl, site: Site, whole: list[str], postgres_url: str, tmp_path: Path
 ) -> None:
     whole[whole.index("--store") + 1] = postgres_url  # a limit on the size of files stands for a full disk
@@ -216,7 +216,7 @@ def test_bodies_without_room_pause_the_crawl_and_say_so(
 
 
 @pytest.mark.parametrize("site", [MANY], indirect=True)
-def test_an_output_without_room_pauses_the_crawl_and_says_so(
+def test_an_output_without_space_pauses_the_crawl_and_says_so(
     crawl: Crawl, site: Site, whole: list[str], sqlite_url: str, tmp_path: Path
 ) -> None:
     (tmp_path / "a.jsonl.part").symlink_to("/dev/full")

@@ -1,4 +1,5 @@
-"""Page jobs and analyses by real workers: every URL gives one result and one event, whoever is killed meanwhile."""
+"""Page jobs and analyses by real workers: every URL gives one result and one event, whichever process is killed
+meanwhile."""
 
 import json
 import signal

@@ -63,7 +63,7 @@ def test_a_page_that_cannot_be_fetched_is_not_checked_against_the_rules(tmp_path
     assert "the test found no page" in err
 
 
-def test_a_page_that_robots_txt_forbids_is_told_as_that(tmp_path: Path) -> None:
+def test_a_page_that_robots_txt_forbids_is_reported_as_that(tmp_path: Path) -> None:
     (tmp_path / "rules.toml").write_text(TITLE)
     with Site(pages=1) as site:
         site.robots = "User-agent: *\nDisallow: /\n"

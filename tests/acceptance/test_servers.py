@@ -1,4 +1,4 @@
-"""The servers under the tests themselves: fresh for each test, restartable, and gone when the run is gone."""
+"""The servers under the tests themselves: fresh for each test, restartable, and stopped when the test run ends."""
 
 import os
 import signal

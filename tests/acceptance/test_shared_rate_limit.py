@@ -1,4 +1,4 @@
-"""Politeness is shared: three processes crawl one host on one store, and the site's own log is the judge."""
+"""The rate limit of a host is shared: three processes crawl it on one store, checked by the site's log."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager

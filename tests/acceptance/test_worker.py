@@ -65,7 +65,7 @@ class Jobs:
         return self._ask(read)
 
     def grants(self, *ids: JobId) -> list[Grant]:
-        """Every time that one of them was given to somebody."""
+        """Return every grant of these jobs."""
 
         async def read(app: App) -> list[Grant]:
             async def find(tx: Tx) -> list[Grant]:
@@ -165,7 +165,7 @@ def test_a_child_that_blocks_its_loop_for_two_leases_keeps_its_jobs(jobs: Jobs, 
         assert (job.lease_epoch, job.crash_count) == (1, 0)
 
 
-def test_a_child_that_blocks_for_too_long_is_killed_and_the_reason_is_told(
+def test_a_child_that_blocks_for_too_long_is_killed_and_the_reason_is_reported(
     jobs: Jobs, store_url: str, tmp_path: Path
 ) -> None:
     [blocking] = jobs.enqueue({"block": 60})
@@ -227,7 +227,9 @@ def only_job(store_url: str, crawl_id: str) -> dict[str, Any]:
     return dict(job)
 
 
-def test_a_second_signal_ends_a_patient_worker_now_and_releases_its_lease(store_url: str, tmp_path: Path) -> None:
+def test_a_second_signal_ends_a_worker_that_finishes_its_jobs_now_and_releases_its_lease(
+    store_url: str, tmp_path: Path
+) -> None:
     grace = LONG_LEASE | {"SHOAL_SHUTDOWN_GRACE": "inf"}
     with Site(pages=20) as site, Fleet(tmp_path, store_url, **grace) as fleet, held_up(site, 10):
         fleet.controller()
@@ -253,14 +255,14 @@ def test_a_worker_whose_grace_is_over_kills_its_children_and_releases_their_leas
         worker = fleet.worker()
         crawl_id = fleet.submit(site, concurrency=2, delay_seconds=0.05)
         site.wait_for_pages(5)
-        send_all(worker.children(), signal.SIGSTOP)  # it will not hand back
+        send_all(worker.children(), signal.SIGSTOP)  # it does not react to a hand-back request
         worker.send(signal.SIGTERM)
         assert worker.wait() == 0
         job = only_job(store_url, crawl_id)
         assert (job["state"], job["attempts"], job["crash_count"]) == ("pending", 0, 0)
 
 
-def test_a_grant_tells_which_process_worked_on_it_and_how_it_was_set_up(
+def test_a_grant_reports_which_process_worked_on_it_and_how_it_was_set_up(
     jobs: Jobs, store_url: str, tmp_path: Path
 ) -> None:
     with Site(pages=3) as site, Fleet(tmp_path, store_url, **FIFTH) as fleet:
@@ -295,7 +297,7 @@ def test_a_fleet_whose_database_connections_are_cut_again_and_again_loses_nothin
         connection = await asyncpg.connect(postgres_url)
         try:
             while not await connection.fetchval(CUT):
-                pass  # nobody was in the middle of anything
+                pass  # nothing was in flight
         finally:
             await connection.close()
 
@@ -356,7 +358,7 @@ async def test_a_worker_ends_what_the_last_one_of_its_name_left_behind_and_nothi
         book = await claim_name("host", tmp_path, clock, given=False)
         book.add(left.pid)
         with closing(book):
-            pass  # its worker is gone, in some odd way
+            pass  # its worker has ended unexpectedly
         written = tmp_path / "workers" / "host"
         written.write_text(f"{written.read_text()}{other.pid} 1\n999999999 5\nrubbish\n")
         with closing(await claim_name("host", tmp_path, clock, given=False)) as book:

@@ -1,5 +1,5 @@
-"""Bots that die, dawdle or lie, and one that does not: they know the bot API, which is asked in this process,
-each of them behind a door of its own that knows its token. Who was believed is written down by `Days`."""
+"""Bots that die, are slow or send false results, and a correct one. They call the bot API in this process, each through
+a separate gateway with its token. `Days` records which false results were accepted."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -34,7 +34,7 @@ AWAY = 503
 
 
 def bots_of(bench: Bench) -> BotApi:
-    """The bot API on a bench, without a rate limit of hosts."""
+    """The bot API on top of these packages. Hosts may be asked as often as one likes."""
     clock, settings = bench.clock, BotSettings()
     places = RateLimiter(bench.hosts, timedelta(0), 0.0, timedelta(0), at_once=True)
     slots = PageLeases(bench.queue, SqlGroupStore(), places)
@@ -65,7 +65,7 @@ async def post(door: ASGIApp, path: str, body: object) -> tuple[int, Any]:
 
 @dataclass(frozen=True)
 class Kept:
-    """A grant in a bot's hands."""
+    """A grant that a bot holds."""
 
     fence: Fence
     until: int
@@ -81,7 +81,7 @@ class Bot:
         self.kept: list[Kept] = []
 
     async def pull(self) -> None:
-        """As many as it may have at once; what was granted unheard runs out."""
+        """Pull as many as it may hold; leases granted in a lost response expire."""
         for most in _parts(self.most):
             wanted = {"bot_id": type(self).__name__, "capabilities": ["http", "js"], "max": most}
             status, said = await post(self.door, "/bot/v1/jobs/pull", wanted)
@@ -96,7 +96,7 @@ class Bot:
         kept, self.kept = self.kept, []
         answers = [self.days.answer(one.fence) for one in kept]
         states = await self.send(answers)
-        if states is None:  # nobody knows whether they came through: say it again
+        if states is None:  # it is unknown whether they arrived, so send them again
             states = await self.send(answers, surely=True)
         assert states is not None
         self.days.accepted += [one for one, state in zip(answers, states, strict=True) if state is not None]
@@ -141,7 +141,7 @@ class Slow(Bot):
 
 
 class Liar(Bot):
-    """Lies about ids and grants before it tells the truth, and says something else after it."""
+    """Sends false ids and grants before the true ones, and a different result after them."""
 
     async def push(self) -> None:
         mine = list(self.kept)

@@ -1,5 +1,5 @@
-"""A frontier under test. A driver gives the store that answers the contract, and the few looks inside it that tests
-need; everything around it (crawls, queue, hosts, pages, the clock) is the bench's."""
+"""A frontier under test. A driver provides the store under test and the few ways to look inside it that tests need;
+everything around it (crawls, queue, hosts, pages, the clock) is the bench's."""
 
 from dataclasses import dataclass
 from typing import Protocol

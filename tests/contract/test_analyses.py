@@ -40,7 +40,7 @@ class Broken:
 
 
 async def completed(bench: Bench, **config: Any) -> Crawl:
-    """A crawl that has just been walked to its end: one page, and one that failed."""
+    """A crawl that has just been completed: one page, and one that failed."""
     crawl = await bench.submit(**{"analyze": True, **config})
     walker = await bench.walker(crawl)
     [seed] = await walker.take()
@@ -72,7 +72,7 @@ def attempt(
 
 
 async def try_and_fail(bench: Bench) -> JobState:
-    """An attempt as a worker sees it: the child tells that it failed, the parent counts it."""
+    """An attempt as a worker sees it: the child reports that it failed, and the parent counts it."""
     lease = await bench.lease(kind=KIND)
     with pytest.raises(RuntimeError):
         await attempt(bench, lease, {"broken": Broken}).run()
@@ -109,7 +109,7 @@ async def test_a_crawl_that_gave_no_page_is_not_analysed(bench: Bench) -> None:
     assert await bench.analyses.newest() == []
 
 
-async def test_a_crawl_that_one_process_walks_by_itself_leaves_nothing_to_workers(bench: Bench) -> None:
+async def test_a_crawl_that_one_process_runs_by_itself_leaves_nothing_to_workers(bench: Bench) -> None:
     crawl = await bench.submit(analyze=True)
     await bench.sql(f"UPDATE job SET lane = 'local/{crawl.id}' WHERE run_id = '{crawl.id}'")
     [lease] = await bench.queue.lease("here", ["crawl"], [f"local/{crawl.id}"], 1)
@@ -261,6 +261,6 @@ async def test_analyses_are_listed_newest_first_and_by_their_crawl(bench: Bench)
     assert await bench.analyses.newest(state="success") == []
 
 
-async def test_an_unknown_analysis_is_said_to_be(bench: Bench) -> None:
+async def test_an_unknown_analysis_is_reported(bench: Bench) -> None:
     with pytest.raises(NotFound):
         await bench.analyses.get("anl_none")

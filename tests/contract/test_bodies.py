@@ -133,7 +133,7 @@ def files_at_most(size: int) -> Iterator[None]:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
 
-async def test_a_folder_without_room_says_so_and_goes_on_in_another_segment(tmp_path: Path) -> None:
+async def test_a_folder_without_space_says_so_and_goes_on_in_another_segment(tmp_path: Path) -> None:
     bodies = FolderBodies(tmp_path, SystemClock())
     writer = bodies.writer("crl_1")
     before = await writer.append(b"before")
@@ -181,7 +181,7 @@ async def test_an_object_store_that_stumbles_is_asked_again_and_not_without_end(
     bodies.close()
 
 
-async def test_an_object_store_without_room_says_so_at_once(objects: ObjectStore) -> None:
+async def test_an_object_store_without_space_says_so_at_once(objects: ObjectStore) -> None:
     bodies = s3(objects, clock=Hurried())
     await bodies.check_space()
     assert objects.objects == {}

@@ -100,7 +100,9 @@ async def test_what_a_bot_lost_comes_back_later_and_matters_less(bench: Bench) -
         await bench.jump(wait * 1.1 + 1)
 
 
-async def test_a_job_that_bots_lose_more_often_than_its_policy_allows_is_a_dead_letter_and_told(bench: Bench) -> None:
+async def test_a_job_that_bots_lose_more_often_than_its_policy_allows_is_a_dead_letter_and_reported(
+    bench: Bench,
+) -> None:
     job_id = await bench.enqueue(lock_ttl=TEN_MINUTES, max_attempts=2, payload=PAYLOAD)
     for _ in range(2):
         await lease(bench)
@@ -136,7 +138,7 @@ async def test_a_result_after_the_time_is_taken_until_the_job_is_taken_from_its_
     assert [(await bench.job(one)).state for one in (first, second)] == [JobState.DONE, JobState.PENDING]
 
 
-async def test_a_page_job_of_no_group_that_nodes_lost_too_often_is_told(bench: Bench) -> None:
+async def test_a_page_job_of_no_group_that_nodes_lost_too_often_is_reported(bench: Bench) -> None:
     job_id = await bench.enqueue(payload=PAYLOAD)
     for _ in range(bench.settings.poison_limit + 1):
         await bench.lease()
@@ -146,7 +148,7 @@ async def test_a_page_job_of_no_group_that_nodes_lost_too_often_is_told(bench: B
     assert (event["job_id"], event["policy"]) == (job_id, "pol_1")
 
 
-async def test_a_page_job_whose_child_died_too_often_is_told(bench: Bench) -> None:
+async def test_a_page_job_whose_child_died_too_often_is_reported(bench: Bench) -> None:
     await bench.enqueue(payload=PAYLOAD)
     for _ in range(bench.settings.poison_limit + 1):
         await bench.queue.lose_all([await bench.lease()], "killed by signal 9")
@@ -162,7 +164,7 @@ async def test_after_a_controllers_start_bots_get_time_to_speak_and_nodes_do_not
     await janitor.run_once()
     assert (await bench.job(bots)).state is JobState.LOCKED
     assert (await bench.job(nodes)).state is JobState.PENDING
-    for _ in range(4):  # each jump shorter than a lease, or it would pass for an outage
+    for _ in range(4):  # each jump is shorter than a lease, otherwise it would count as an outage
         await bench.jump(9)
         await janitor.run_once()
     assert (await bench.job(bots)).state is JobState.PENDING

@@ -1,4 +1,4 @@
-"""Budgets that several walkers share: never a page too many, time by the clock, and an end that nothing comes after."""
+"""Budgets that several walkers share: never one page too many, time by the clock, and nothing after the end."""
 
 import asyncio
 from datetime import timedelta
@@ -25,7 +25,7 @@ async def work_for(walker: Walker, seconds: float) -> None:
     await walker.walk.turn(WalkerBatch(walked=round(seconds * 1e6)), TurnRequest(0, 1))
 
 
-async def test_all_walkers_together_take_no_more_than_the_budget_has_room_for(bench: Bench) -> None:
+async def test_all_walkers_together_take_no_more_than_the_budget_allows(bench: Bench) -> None:
     _, (first, second, third) = await three(bench, max_pages=4)
     assert [len(await walker.take(3)) for walker in (first, second, third)] == [3, 1, 0]
 
@@ -76,7 +76,7 @@ async def test_a_walker_that_helps_at_anothers_host_counts_the_pages_it_gave_mea
 
 async def test_no_more_is_taken_than_bytes_are_likely_left_for(bench: Bench) -> None:
     crawl, (first, second, _) = await three(bench, max_bytes=1000)
-    [task] = await first.take()  # how large pages are is not known yet: one alone
+    [task] = await first.take()  # the size of pages is not known yet, so one page alone
     assert await second.take() == []
     await first.turn(fetched(task, size=200), want=3)
     await second.take()
@@ -131,6 +131,6 @@ async def test_time_in_which_nothing_finished_is_counted_sooner_or_later(bench: 
     walker = await bench.walker(crawl)
     for _ in range(5):
         await work_for(walker, 0.3)
-    assert (await bench.counts(crawl)).walked == 1_200_000  # what is not worth a write is kept for the next
+    assert (await bench.counts(crawl)).walked == 1_200_000  # amounts too small for a write are kept for the next commit
     await walker.walk.hand_back(WalkerBatch(walked=100_000), "shutdown")
     assert (await bench.counts(crawl)).walked == 1_600_000

@@ -1,4 +1,4 @@
-"""The chores of the queue: offers that nobody took, batches of lost jobs, old rows, and who leads."""
+"""The chores of the queue: expired offers, batches of lost jobs, retention, and leadership."""
 
 import asyncio
 from datetime import timedelta
@@ -31,7 +31,8 @@ async def test_an_offer_that_was_not_taken_in_time_is_open_to_all(bench: Bench) 
 
 
 async def test_a_job_whose_time_has_come_is_seen_though_nobody_leases(bench: Bench) -> None:
-    """Every slot is taken: nobody asks for jobs of its kind, and who might make room looks only at the lines."""
+    """All slots are in use, so no worker leases jobs of this kind, and a run that could yield only checks the
+    queues."""
     now = await bench.number("SELECT shoal_now()")
     await bench.enqueue(kind="crawl", run_id="long")
     long = await bench.lease(kind="crawl")
@@ -102,8 +103,8 @@ async def test_a_child_that_dies_gives_all_it_held_back_at_once(bench: Bench) ->
     assert (await bench.grants(found[1].id))[0]["ended"] == "crashed"
 
 
-async def test_one_that_was_lost_too_often_is_buried_and_its_company_is_not(bench: Bench) -> None:
-    """F13: only the guilty one reaches the limit."""
+async def test_a_job_that_was_lost_too_often_becomes_a_dead_letter_and_the_others_do_not(bench: Bench) -> None:
+    """F13: only the job that causes the crashes reaches the limit."""
     guilty = await bench.enqueue()
     for _ in range(3):
         await bench.lease()

@@ -109,7 +109,7 @@ async def test_a_janitor_that_did_not_see_the_clock_step_gives_leases_the_same_g
     await bench.lease()
     await bench.jump(LEASE - 1)
     await bench.step(HOUR)
-    await janitor.run_once()  # tells everybody by the store
+    await janitor.run_once()  # informs all processes through the store
     await bench.jump(2)
     await other.janitor().run_once()
     assert (await bench.job(job_id)).state is J.LOCKED

@@ -1,4 +1,4 @@
-"""Other limits, filters and pace for a crawl that lives: stored at once, taken up by walkers at their next commit."""
+"""Changing the limits, filters and speed of a live crawl: stored at once, applied by walkers at their next commit."""
 
 import pytest
 
@@ -33,7 +33,7 @@ async def test_a_change_that_changes_nothing_is_none(bench: Bench) -> None:
     assert not [signal for signal in bench.signals_seen if isinstance(signal, CrawlChanged)]
 
 
-async def test_a_walker_is_told_once_and_takes_nothing_before_it_knows(bench: Bench) -> None:
+async def test_a_walker_is_reported_once_and_takes_nothing_before_it_knows(bench: Bench) -> None:
     crawl = await bench.submit(f"{SITE}/a", f"{SITE}/b")
     walker = await bench.walker(crawl)
     [first] = await walker.take(1)
@@ -85,7 +85,7 @@ async def test_walkers_that_left_for_a_limit_come_back_when_it_is_raised(bench: 
     await changed(bench, crawl, max_pages=3)
     assert await bench.live(crawl) == (1, 1)
     await bench.jump(1)
-    await second.walk.hand_back(WalkerBatch(), "shutdown")  # nobody holds it, and no limit is spent: it goes on
+    await second.walk.hand_back(WalkerBatch(), "shutdown")  # no walker has it and no limit is reached, so it continues
     assert await bench.state(crawl) is S.RUNNING
     assert await bench.live(crawl) == (2, 0)
 

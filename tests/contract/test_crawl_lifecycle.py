@@ -164,7 +164,7 @@ async def test_the_commit_that_drains_the_frontier_ends_job_and_run(bench: Bench
     await check_ledger(bench, crawl)
 
 
-async def test_an_ended_run_is_told_once_in_the_commit_that_ended_it(bench: Bench) -> None:
+async def test_an_ended_run_is_reported_once_in_the_commit_that_ended_it(bench: Bench) -> None:
     crawl = await bench.submit()
     walker = await bench.walker(crawl)
     await walker.take()
@@ -259,7 +259,7 @@ async def test_a_walker_goes_on_after_its_slice_when_nobody_has_to_wait(bench: B
     assert (turn.others_wait, len(turn.work)) == (False, 2)
 
 
-async def test_the_end_of_a_crawl_is_told_once_however_many_walk_it(bench: Bench) -> None:
+async def test_the_end_of_a_crawl_is_reported_once_however_many_walkers_it_has(bench: Bench) -> None:
     crawl = await bench.submit(workers=3)
     first, second, third = [await bench.walker(crawl, f"w{number}") for number in (1, 2, 3)]
     await second.walk.close(WalkerBatch(), "leaves")
@@ -351,7 +351,7 @@ async def test_a_poisoned_job_fails_the_run(bench: Bench) -> None:
     await check_ledger(bench, crawl)
 
 
-async def test_a_dead_letter_does_not_end_a_run_that_others_walk(bench: Bench) -> None:
+async def test_a_dead_letter_does_not_end_a_run_that_has_other_walkers(bench: Bench) -> None:
     crawl = await bench.submit(workers=2)
     first, second = await bench.walker(crawl, "w1"), await bench.walker(crawl, "w2")
     await bench.database.run(
@@ -748,7 +748,7 @@ async def test_two_walkers_that_end_at_once_end_the_run_once(bench: Bench) -> No
 
 @pytest.mark.parametrize("seed", range(8))
 async def test_whatever_happens_run_and_jobs_agree(bench: Bench, seed: int) -> None:
-    """Random lives: leases, turns, deaths, zombies, failures, pauses, stops, resumes, in any order."""
+    """Random lifecycles: leases, turns, deaths, zombies, failures, pauses, stops and resumes, in any order."""
     life = Life(bench, random.Random(seed))
     await life.begin()
     for _ in range(30):
@@ -779,7 +779,7 @@ class Life:
             await self.dice.choice([*often, *seldom, *rare])()
 
     async def end(self) -> None:
-        """Let it go on until it is over."""
+        """Run it to its end."""
         for _ in range(200):
             if await self.bench.state(self.crawl) in TERMINAL:
                 return
@@ -804,7 +804,7 @@ class Life:
             await self._advance(self.dice.choice(self.walkers), grow=True)
 
     async def _advance(self, walker: Walker, *, grow: bool) -> None:
-        """A walker of any age, perhaps long lost, brings something and does what it is told."""
+        """A walker of any age, perhaps long lost, commits a batch and follows the returned instruction."""
         if not walker.attached:
             await walker.attach()
         done = [self._outcome(task, grow) for task in walker.held if not grow or self.dice.random() < 0.6]
@@ -979,7 +979,7 @@ class NotedTx:
         return ask
 
 
-async def test_a_commit_with_nothing_to_say_asks_nothing_for_it(bench: Bench) -> None:
+async def test_a_commit_without_journal_entries_runs_no_statement_for_them(bench: Bench) -> None:
     """Neither for its journal, nor for options that may have been changed: the control read tells that, too."""
     crawl = await bench.submit(f"{SITE}/a", f"{SITE}/b", f"{SITE}/c")
     noted = Noted(bench.database)

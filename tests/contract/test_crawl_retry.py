@@ -1,4 +1,4 @@
-"""Failed URLs that are to be fetched again: any set of them, each page once in the end, every counter exact."""
+"""Retrying failed URLs: any subset, each page stored once in the end, and exact counters."""
 
 import asyncio
 
@@ -175,7 +175,7 @@ async def test_two_at_once_reopen_each_url_once(bench: Bench) -> None:
     await check_ledger(bench, crawl)
 
 
-async def test_a_crawl_that_is_walked_gets_them_at_its_next_commit(bench: Bench) -> None:
+async def test_a_crawl_that_is_running_gets_them_at_its_next_commit(bench: Bench) -> None:
     crawl = await bench.submit(f"{SITE}/a", f"{SITE}/b")
     walker = await bench.walker(crawl)
     first, second = await walker.take()

@@ -112,7 +112,7 @@ async def test_units_of_one_wake_up_share_a_commit_and_not_their_fate(sqlite_ben
     with locked_elsewhere(file_of(sqlite_bench)) as other:
         run = sqlite_bench.database.run
         waiting = [asyncio.create_task(run(adding(f"h{n}", then=KeyError() if n == 5 else None))) for n in range(12)]
-        await sqlite_bench.clock.sleep(0)  # a turn of the loop: the tasks begin
+        await sqlite_bench.clock.sleep(0)  # one iteration of the event loop, so that the tasks start
         other.execute("ROLLBACK")
         answers = await asyncio.gather(*waiting, return_exceptions=True)
     assert [isinstance(answer, KeyError) for answer in answers].index(True) == 5
@@ -220,7 +220,7 @@ async def test_many_concurrent_units_are_all_stored(bench: Bench) -> None:
     assert len(await hosts(bench)) == 200
 
 
-async def test_a_batch_tells_how_many_rows_it_touched(bench: Bench) -> None:
+async def test_a_batch_reports_how_many_rows_it_touched(bench: Bench) -> None:
     async def work(tx: Tx) -> tuple[int, int, int]:
         rows = [{"origin": "a"}, {"origin": "b"}]
         return (
@@ -527,7 +527,8 @@ async def test_a_wrong_password_is_unavailable(postgres_url: str) -> None:
 
 
 async def test_a_server_that_may_only_be_read_is_unavailable_for_now(postgres_bench: Bench) -> None:
-    """A failover: the address leads to a standby for a moment. Who waits and tries again is served by the next one."""
+    """A failover: the address leads to a standby for a moment. A caller that waits and retries is served by the next
+    connection."""
     standby = postgres_at(f"{postgres_bench.url}&default_transaction_read_only=on")
     await standby.open()
     try:
@@ -693,7 +694,7 @@ async def test_a_file_that_cannot_be_opened_is_said_to_whoever_asks_and_tried_ag
 # Full disk (F33)
 
 
-async def test_a_full_disk_is_said_and_survived(small_disk: Path) -> None:
+async def test_a_full_disk_is_reported_and_survived(small_disk: Path) -> None:
     database = SqliteDatabase(small_disk / "shoal.db", FakeClock())
     await database.open()
     try:
@@ -709,7 +710,7 @@ async def test_a_full_disk_is_said_and_survived(small_disk: Path) -> None:
         await database.close()
 
 
-async def test_a_store_at_its_limit_is_full_and_goes_on_when_there_is_room(sqlite_bench: Bench) -> None:
+async def test_a_store_at_its_limit_is_full_and_goes_on_when_there_is_space(sqlite_bench: Bench) -> None:
     """The limit on pages stands in for the disk where none can be mounted."""
     await limit_pages(sqlite_bench, 1)
     await fill(sqlite_bench.database)
@@ -737,7 +738,7 @@ async def limit_pages(bench: Bench, pages: int) -> None:
 
 
 async def fill(database: Database) -> None:
-    """Write until it is full, which must be said in our words."""
+    """Write until the disk is full, and check that our own error is raised."""
     with pytest.raises(StorageFull, match="free some space"):
         await write_for_ever(database)
 
@@ -747,7 +748,7 @@ async def write_for_ever(database: Database) -> None:
         await database.run(adding(*[f"h{number}-{k}" + "x" * 500 for k in range(20)]))
 
 
-async def test_a_full_postgres_is_said(postgres_bench: Bench) -> None:
+async def test_a_full_postgres_is_reported(postgres_bench: Bench) -> None:
     """The server's own error code; filling its disk would fill everybody's."""
 
     async def full(tx: Tx) -> None:
@@ -899,7 +900,7 @@ async def test_a_statement_is_planned_once_for_all_values(postgres_bench: Bench)
 SMALL = ("VIRTUAL TABLE", "frontier_seq", "CONSTANT", "chosen", "SCAN c.", "frontier_open", "(subquery")
 
 
-# What reads all of something, and may: a table of one row or of a few, a partial index of just what is wanted, a
+# Statements that may read everything: a table of one row or of a few, a partial index of just what is wanted, a
 # subquery that a limit or an index bounds, and counts that nobody asks for often.
 WHOLE = {
     *("last_event", "set_last_event", "lock_event_number", "clock", "anchor_machine_clock"),
@@ -927,7 +928,7 @@ WHOLE = {
         "lease_jobs",
         "ends_of_lines",
     ),
-    # What was found for the ids given, or up to a limit.
+    # Statements that read rows by ids, or up to a limit.
     *("add_job_hosts", "take_ready_hosts", "put_back_hosts", "queue_position_at_host"),
     *("newest_of_run", "newest_dead", "newest_locked", "kind_waits", "other_run_waits"),
     *("count_crawls", "count_jobs"),

@@ -37,7 +37,7 @@ OK = reply(204, b"")
 
 
 class Post:
-    """The events package on a bench, with a server that receives."""
+    """The events package on a bench, with a server that receives webhooks."""
 
     def __init__(self, bench: Bench, server: BadServer) -> None:
         self.bench, self.server = bench, server
@@ -62,7 +62,7 @@ class Post:
         return [event.id for event in events]
 
     async def carry(self) -> None:
-        """Everything that can be done now."""
+        """Run all chores until nothing is left to do now."""
         await self.forwarder.run_once()
         await self.courier.run_once()
         await self.courier.rest()
@@ -89,7 +89,7 @@ async def post(bench: Bench) -> AsyncIterator[Post]:
 
 async def test_events_get_numbers_without_gaps_in_the_order_of_their_commits(post: Post) -> None:
     ids = await post.happen("crawl.started", "crawl.completed", "crawl.failed")
-    assert await post.webhooks.events(0, 10) == []  # what has no number cannot be read past
+    assert await post.webhooks.events(0, 10) == []  # an event without a number blocks the ones after it
     await post.forwarder.run_once()
     told = await post.webhooks.events(0, 10)
     assert [one.sequence for one in told] == [1, 2, 3]
@@ -528,7 +528,9 @@ async def test_what_a_sink_did_not_take_is_kept_longer_but_not_for_ever(post: Po
     assert [one.id for one in await post.webhooks.events(0, 10)] == [missed]
     assert await shelf.prune(post.bench.database, before + span(timedelta(days=6)), 100) == (1, False)
     assert [one.sink for one in post.bench.signals_seen if isinstance(one, SinkMissedEvents)] == [file.sink]
-    assert await post.bench.number("SELECT count(*) FROM event_cursor") == 0  # who is gone for good holds nothing back
+    assert (
+        await post.bench.number("SELECT count(*) FROM event_cursor") == 0
+    )  # a removed receiver does not block retention
 
 
 # Two controllers, one file
@@ -569,5 +571,5 @@ async def test_of_two_controllers_with_one_file_one_writes_and_the_other_takes_o
     await second.close()
     mortal.writes = True
     last = await told("crawl.stopped")
-    await first.run_once()  # nobody has to wait for the end of a lease that was given up
+    await first.run_once()  # a released lead can be taken over at once
     assert written()[4:] == last

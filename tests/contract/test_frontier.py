@@ -65,7 +65,7 @@ async def grown(driver: FrontierDriver, *paths: str, workers: int = 1, depth: in
 
 
 async def drain(walkers: list[Walker], links: dict[str, list[str]] | None = None) -> list[str]:
-    """Let the walkers work in turns until one of them is told that nothing is left; what they fetched, in order."""
+    """Let the walkers work in turns until one of them learns that nothing is left; what they fetched, in order."""
     order: list[str] = []
     for _ in range(10_000):
         for walker in walkers:

@@ -1,4 +1,4 @@
-"""The archive of a frontier: counted, explained, forgotten, and carried to another store as a whole."""
+"""Administration of a frontier: count, explain, delete, dump and load."""
 
 from collections.abc import AsyncIterator
 from dataclasses import asdict
@@ -26,7 +26,7 @@ from shoal.store.bodies.folder import FolderBodies
 from shoal.store.sql.frontier_admin import SqlFrontierAdmin
 from tests.contract.conftest import SITE, Bench, Walker, failed, fetched, later, new_url, open_bench
 
-YEARS = 366 * 86_400 * 3  # more than the clocks of two stores are apart
+YEARS = 366 * 86_400 * 3  # more than the difference between the clocks of two stores
 TRAP = f"{SITE}/trap/0"
 FRONTIER = (
     "SELECT path, seq >> 40 AS depth, due, parent, attempts, crashes, kind FROM frontier_open WHERE crawl = {}"
@@ -86,7 +86,7 @@ def linked(walker: Walker, url: str, depth: int = 1, fate: Fate = Fate.OPEN, kin
 
 
 async def paused(bench: Bench) -> Crawl:
-    """The same crawl after its walker left: what it had taken waits again."""
+    """The same crawl after its walker ended: its taken URLs wait again."""
     crawl, walker = await walked(bench)
     await bench.crawls.pause(crawl.id)
     await walker.walk.close(WalkerBatch(), "pause")
@@ -134,13 +134,13 @@ async def test_every_url_has_a_fate_that_can_be_asked_for(
     assert (said.url, said.state, said.reason) == (SITE + path, state, reason)
 
 
-async def test_a_sitemap_is_told_as_one(bench: Bench) -> None:
+async def test_a_sitemap_is_reported_as_one(bench: Bench) -> None:
     crawl, _ = await walked(bench)
     said = await archivist_of(bench).explain(crawl.id, "http://example.net/other", 2083)
     assert (said.state, said.facts["kind"]) == (UrlState.WAITING, "sitemap")
 
 
-async def test_an_open_url_is_told_with_its_holder_parent_and_time(bench: Bench) -> None:
+async def test_an_open_url_is_reported_with_its_holder_parent_and_time(bench: Bench) -> None:
     crawl, walker = await walked(bench)
     archivist = archivist_of(bench)
     taken = (await archivist.explain(crawl.id, f"{SITE}/taken", 2083)).facts
@@ -152,7 +152,7 @@ async def test_an_open_url_is_told_with_its_holder_parent_and_time(bench: Bench)
     assert waits["attempts"] == 1
 
 
-async def test_a_frontier_that_is_walked_is_not_touched(bench: Bench) -> None:
+async def test_the_frontier_of_a_running_crawl_is_not_touched(bench: Bench) -> None:
     crawl, _ = await walked(bench)
     for wish in (archivist_of(bench).clear(crawl.id), archivist_of(bench).erase(crawl.id), dumped(bench, crawl)):
         with pytest.raises(StateConflict, match="first"):
@@ -160,7 +160,7 @@ async def test_a_frontier_that_is_walked_is_not_touched(bench: Bench) -> None:
     assert (await archivist_of(bench).stats(crawl.id)).seen == 9
 
 
-async def test_a_frontier_that_may_be_walked_any_moment_is_not_touched(bench: Bench) -> None:
+async def test_the_frontier_of_a_crawl_that_may_start_at_any_moment_is_not_touched(bench: Bench) -> None:
     crawl = await bench.submit()
     with pytest.raises(StateConflict, match="queued"):
         await archivist_of(bench).clear(crawl.id)
@@ -277,7 +277,7 @@ async def test_a_carried_crawl_is_resumed_and_completes_without_fetching_anythin
     loaded = await dump_of(other).load(dump_of(bench).dump(crawl.id))
     there = (await other.crawls.get(loaded)).crawl
     seed = there.key_seed
-    await other.jump(2 * YEARS)  # what waits for later is due, by whichever clock
+    await other.jump(2 * YEARS)  # delayed URLs are due, by either clock
     await other.crawls.resume(loaded)
     walker = await other.walker(there)
     known = [keyed(seed, path) for path in ("/", "/fails", "/waits")]
@@ -351,7 +351,7 @@ async def test_a_refusal_names_the_line_and_what_is_wrong_with_it(bench: Bench) 
         await dump_of(bench).load([*lines[:2], b"{", *lines[2:]], crawl_id="copy")
 
 
-async def test_what_a_killed_load_left_behind_makes_room_for_the_next(bench: Bench, other: Bench) -> None:
+async def test_a_load_replaces_what_a_killed_load_left_behind(bench: Bench, other: Bench) -> None:
     crawl = await paused(bench)
     archive = archive_of(other)
     left = await other.database.run(lambda tx: archive.receive(tx, crawl.id, crawl.config, [], 5))

@@ -236,7 +236,7 @@ async def assert_no_deadlock(bench: Bench, query: str, *works: Any) -> None:
             await connection.close()
 
     running = []
-    # The second one may have to wait for the first: then it never reaches its gate before the first is through.
+    # The second one may have to wait for the first, and then reaches its gate only after the first has passed.
     for work, gate, patience in zip(works, gates, (PATIENCE, 0.3), strict=True):
         running.append(asyncio.create_task(commit(work, gate)))
         with suppress(TimeoutError):

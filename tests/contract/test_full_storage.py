@@ -1,4 +1,5 @@
-"""Storage without room: it costs no job an attempt, what needs it is not taken, and all goes on when there is room."""
+"""Full storage: no job loses an attempt, jobs that need the storage are not leased, and work continues when there is
+space."""
 
 import asyncio
 import os
@@ -23,7 +24,7 @@ from tests.support.full_disk import stuff
 
 
 class Full(Severed):
-    """A store that has no room while `writes` is off."""
+    """A store that is full while `writes` is off."""
 
     def _check(self, reachable: bool) -> None:
         if not reachable:
@@ -31,7 +32,7 @@ class Full(Severed):
 
 
 class Disk:
-    """A storage to be tried: how often it was, and whether it has room."""
+    """A fake storage check that counts its calls, and says whether there is space."""
 
     def __init__(self) -> None:
         self.tries, self.has_room = 0, False
@@ -43,7 +44,7 @@ class Disk:
 
 
 def says_full(storage: str) -> list[str]:
-    """The command of a child that finds no room for its first job, and never ends the next."""
+    """The command of a child that finds the disk full for its first job, and never ends the next."""
     done = f'{{"type": "Done", "ending": "storage_full", "error": "no room", "storage": "{storage}"}}'
     return ["/bin/sh", "-c", f"read job; echo '{done}'; cat > /dev/null"]
 
@@ -58,14 +59,14 @@ def slots_of(bench: Bench, storage: StorageWatch, child: list[str], freed: async
 
 
 @pytest.mark.parametrize(("storage", "others"), [(BODIES, 1), (STORE, 0)])
-async def test_a_job_that_finds_no_room_is_handed_back_and_what_needs_it_is_not_taken(
+async def test_a_job_that_finds_no_space_is_handed_back_and_what_needs_it_is_not_taken(
     bench: Bench, storage: str, others: int
 ) -> None:
     disk, freed = Disk(), asyncio.Event()
     watch = bench.storage(**{BODIES: disk.check, STORE: disk.check})
     slots = slots_of(bench, watch, says_full(storage), freed)
     job_id = await bench.enqueue(kind="crawl")
-    for _ in range(2):  # once more than enough, if it counted
+    for _ in range(2):  # one more than the limit, if it counted
         await slots.lease_more()
         await asyncio.wait_for(freed.wait(), PATIENCE)
     job = await bench.job(job_id)
@@ -88,7 +89,7 @@ async def test_a_job_that_finds_no_room_is_handed_back_and_what_needs_it_is_not_
     ]
 
 
-async def test_what_was_in_flight_when_there_was_no_room_is_not_under_suspicion(bench: Bench) -> None:
+async def test_urls_in_flight_on_a_full_disk_do_not_become_suspects(bench: Bench) -> None:
     crawl = await bench.submit()
     for _ in range(6):
         walker = await bench.walker(crawl)
@@ -135,7 +136,7 @@ async def test_a_full_store_is_reported_once(sqlite_bench: Bench) -> None:
     watch.close()
 
 
-async def test_full_storage_is_tried_less_and_less_often_until_it_has_room_for_good() -> None:
+async def test_full_storage_is_tried_less_and_less_often_until_it_has_space_for_good() -> None:
     clock, signals, disk = FakeClock(), Signals(), Disk()
     watch = StorageWatch({BODIES: disk.check}, clock, signals)
     watch.filled(BODIES, "no room")

@@ -21,7 +21,7 @@ from tests.contract.conftest import PATIENCE, Bench, Gate, Gated, Severed
 
 
 class OneLease:
-    """Holds one lease, and notes when it was extended."""
+    """Holds one lease, and records when it was extended."""
 
     def __init__(self, fence: Fence) -> None:
         self.fence = fence

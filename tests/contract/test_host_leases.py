@@ -1,4 +1,4 @@
-"""Jobs that are leased by host, on both stores: which are had when, and what a host that is not to be asked costs."""
+"""Jobs that are leased by host, on both stores: which jobs are leased when, and the cost of hosts on hold."""
 
 import asyncio
 from collections.abc import Sequence
@@ -82,7 +82,7 @@ async def test_of_hosts_that_are_free_the_priority_decides_and_a_busy_one_hides_
     assert hosts_of(await take(bench, 2, LONG)) == ["a", "b"]
 
 
-async def test_a_taker_with_room_left_gets_the_slots_of_the_next_two_seconds(bench: Bench) -> None:
+async def test_a_leaser_with_free_capacity_gets_the_slots_of_the_next_two_seconds(bench: Bench) -> None:
     await known(bench, "a")
     await add(bench, "a", 20)
     leases = await take(bench, 10)
@@ -240,7 +240,7 @@ async def test_takers_at_the_same_time_get_each_job_once_and_lose_none(bench: Be
     assert sorted(lease.fence.job_id for lease in found) == sorted(ids)
 
 
-async def test_the_jobs_of_a_slow_host_are_no_backlog_to_other_policies(bench: Bench) -> None:
+async def test_the_jobs_of_a_slow_host_are_not_backlog_to_other_policies(bench: Bench) -> None:
     await known(bench, "slow")
     await add(bench, "slow", 30)
     store = SqlPolicies()

@@ -1,4 +1,4 @@
-"""The host store: slots, holds, back-off and latencies, in one row per host that everybody shares."""
+"""The host store: slots, holds, back-off and latencies, in one row per host, shared by all processes."""
 
 import asyncio
 from datetime import timedelta
@@ -117,7 +117,7 @@ async def test_retry_after_holds_a_host_and_a_longer_one_extends_the_hold(bench:
 
 
 @pytest.mark.parametrize("grows", [True, False])
-async def test_the_first_back_off_after_a_wish_of_the_host_is_as_long_as_any_first(bench: Bench, grows: bool) -> None:
+async def test_the_first_back_off_after_a_retry_after_is_as_long_as_any_first(bench: Bench, grows: bool) -> None:
     host = await host_of(bench)
     for wish in (5, 5):
         await record(bench, host, throttled(wish))
@@ -246,7 +246,7 @@ async def test_holds_survive_a_restart(store_url: str) -> None:
     await second.close()
 
 
-async def test_a_slow_host_is_known_to_everybody_until_it_is_old_news(bench: Bench) -> None:
+async def test_a_slow_host_is_known_to_all_processes_until_the_latency_is_outdated(bench: Bench) -> None:
     host = await host_of(bench)
     await record(bench, host, HostUpdate(SITE, latency=3 * SECOND))
     slow = await host_state(bench, host)
@@ -259,7 +259,7 @@ async def test_a_slow_host_is_known_to_everybody_until_it_is_old_news(bench: Ben
     assert pace.delay_at(await host_state(bench, host)) == 10
 
 
-async def test_news_of_many_hosts_is_one_statement_and_never_deadlocks(postgres_bench: Bench) -> None:
+async def test_updates_of_many_hosts_are_one_statement_and_never_deadlock(postgres_bench: Bench) -> None:
     bench = postgres_bench
     hosts = [await host_of(bench, f"http://{number}.example") for number in range(20)]
     rounds = [
@@ -279,7 +279,7 @@ async def test_a_take_leaves_a_held_host_alone_whatever_the_speed(bench: Bench) 
     assert [task.url for task in await walker.take()] == ["http://other.example/"]
     await bench.jump(59.2)
     await bench.queue.extend([walker.fence])
-    [task] = await walker.take()  # one, to see whether the host is well
+    [task] = await walker.take()  # one, to see whether the host has recovered
     assert (task.host, task.is_recovering, task.start_in) == (host, True, about(0.8))
 
 
@@ -314,7 +314,7 @@ async def test_what_was_not_tried_waits_in_its_old_place_and_no_attempt_is_count
     assert not grant["settled"]  # nor is it progress
 
 
-async def test_a_turn_tells_how_long_hosts_of_its_report_are_held(bench: Bench) -> None:
+async def test_a_turn_reports_how_long_hosts_of_its_report_are_held(bench: Bench) -> None:
     crawl = await bench.submit(f"{SITE}/", f"{SITE}/a")
     walker = await bench.walker(crawl)
     [task, other] = await walker.take()

@@ -40,7 +40,7 @@ async def run_a_few(bench: Bench) -> None:
     await bench.ingest.settle("w1", good + bad)
 
 
-async def test_an_hour_tells_what_was_made_and_how_it_ended(bench: Bench) -> None:
+async def test_an_hour_reports_what_was_made_and_how_it_ended(bench: Bench) -> None:
     chore = keeper(bench)
     await run_a_few(bench)
     assert await hours(bench) == [], "nothing before the chore has run"

@@ -48,12 +48,12 @@ async def results(bench: Bench, job_id: JobId) -> list[StoredResult]:
 
 
 async def image(bench: Bench) -> list[Any]:
-    """Everything that a result could change."""
+    """Return all rows that a result could change."""
     tables = ("job", "job_grant", "result", "outbox")
     return [sorted(map(str, await bench.sql(f"SELECT * FROM {table}"))) for table in tables]
 
 
-async def test_a_success_ends_the_job_stores_its_result_and_tells_it_in_one_commit(bench: Bench) -> None:
+async def test_a_success_ends_the_job_stores_its_result_and_reports_it_in_one_commit(bench: Bench) -> None:
     job_id = await bench.enqueue(payload=work())
     lease = await bench.lease("w1")
     told = good(final_url=f"{URL}/2", duration=0.25, html_hash="abc")
@@ -68,7 +68,7 @@ async def test_a_success_ends_the_job_stores_its_result_and_tells_it_in_one_comm
     assert [grant["ended"] for grant in await bench.grants(job_id)] == ["done"]
 
 
-async def test_a_failure_is_tried_again_later_and_told_only_after_the_last_attempt(bench: Bench) -> None:
+async def test_a_failure_is_tried_again_later_and_reported_only_after_the_last_attempt(bench: Bench) -> None:
     job_id = await bench.enqueue(payload=work(), max_attempts=2)
     assert await bench.ingest.settle_one("w1", of(await bench.lease("w1"), bad())) is J.PENDING
     assert await events(bench) == []
@@ -82,7 +82,7 @@ async def test_a_failure_is_tried_again_later_and_told_only_after_the_last_attem
     assert (await bench.job(job_id)).attempts == 2
 
 
-async def test_an_attempt_that_brought_no_result_is_told_by_its_number(bench: Bench) -> None:
+async def test_an_attempt_that_brought_no_result_is_reported_by_its_number(bench: Bench) -> None:
     await bench.enqueue(payload=work(), max_attempts=1)
     assert await bench.queue.fail(await bench.lease("w1"), "it raised") is J.FAILED
     [(_, body)] = await events(bench)

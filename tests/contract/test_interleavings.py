@@ -32,7 +32,7 @@ SEEDS = {"sqlite": 80, "postgres": 12}
 FIRST_SEED = 1
 MORTALITY = 0.01  # of a worker, and of a janitor, at each store call
 PAGE = "page"
-# What no commit may leave behind, whoever made it.
+# Invariants that must hold after every commit.
 DISAGREEMENTS = """
     SELECT c.id || ' is ' || c.state || ' without a live job' AS words FROM crawl AS c
     WHERE c.id = '{run}' AND c.state IN ('queued', 'running', 'pausing', 'stopping')
@@ -60,7 +60,7 @@ DISAGREEMENTS = """
 
 
 class Story:
-    """One seed: a crawl with its walkers, a few page jobs, and those who want something of them."""
+    """One seed: a crawl with its walkers, a few page jobs, and users who pause, stop or cancel them."""
 
     def __init__(self, truth: Bench, bench: Bench, schedule: Schedule) -> None:
         self.truth = truth  # the same store, without the schedule
@@ -200,7 +200,7 @@ class Story:
     # The end
 
     async def end(self) -> None:
-        """Everybody is honest now: whatever is left goes on until it is over, and the books are read."""
+        """Without further faults, run the remaining work to its end and check all rows."""
         for _ in range(100):
             await self.truth.jump(5)
             await self.truth.janitor().run_once()

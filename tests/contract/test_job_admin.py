@@ -65,7 +65,7 @@ async def test_a_list_is_cut_by_state_kind_run_and_lane(bench: Bench) -> None:
     assert await ids(bench, JobFilter(J.DONE)) == []
 
 
-async def test_a_page_that_found_little_says_where_to_go_on(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_short_page_of_results_has_a_cursor_to_continue(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(job_admin, "SCAN", 4)
     wanted = JobId("job_00")
     await bench.queue.enqueue([NewJob(wanted, "rare", None)])
@@ -151,7 +151,7 @@ async def test_a_dead_letter_whose_key_lives_again_is_not_replayed(bench: Bench)
     assert (await bench.job(job_id)).state is J.FAILED
 
 
-async def test_a_replay_that_races_a_new_job_of_its_key_is_told_so(postgres_bench: Bench) -> None:
+async def test_a_replay_that_races_a_new_job_of_its_key_is_reported(postgres_bench: Bench) -> None:
     bench = postgres_bench
     job_id = await dead_letter(bench, key="k")
     line = await asyncpg.connect(bench.url)
@@ -256,7 +256,7 @@ async def test_the_workers_of_a_run_are_told_to_kill_after_a_grace(bench: Bench)
 
 
 async def test_only_ended_jobs_are_purged_with_their_history(bench: Bench) -> None:
-    """F59: never a row that lives."""
+    """F59: a purge never removes a live job."""
     gone = await dead_letter(bench)
     done = await bench.enqueue()
     await bench.queue.finish(await bench.lease())
@@ -374,7 +374,7 @@ async def test_a_payload_that_nobody_can_read_holds_up_no_sweep(bench: Bench, pa
     assert await bench.number("SELECT count(*) FROM outbox WHERE type = 'crawl.job.failed'") == 1
 
 
-async def test_a_job_whose_work_raised_to_the_last_is_told_as_failed(bench: Bench) -> None:
+async def test_a_job_whose_work_raised_to_the_last_is_reported_as_failed(bench: Bench) -> None:
     job_id = await bench.enqueue(payload='{"url": "http://example.org/a", "policy": "pol_1"}', max_attempts=2)
     await bench.queue.fail(await bench.lease(), "RuntimeError: no such thing")
     assert await bench.number("SELECT count(*) FROM outbox") == 0, "it is tried again"

@@ -97,7 +97,7 @@ async def test_an_id_that_is_taken_is_refused_and_nothing_is_added(bench: Bench)
     assert (await bench.groups.get("monday")).jobs == {"pending": 2}
 
 
-async def test_the_last_job_ends_the_group_and_that_is_told_once(bench: Bench) -> None:
+async def test_the_last_job_ends_the_group_and_that_is_reported_once(bench: Bench) -> None:
     group = await bench.groups.make(config(3, labels={"team": "a"}))
     first, second, third = await take(bench)
     await bench.ingest.settle("w1", [done(first), failed(second)])
@@ -113,7 +113,7 @@ async def test_the_last_job_ends_the_group_and_that_is_told_once(bench: Bench) -
     assert [one.group_id for one in bench.signals_seen if isinstance(one, GroupEnded)] == [group.id]
 
 
-async def test_the_end_of_a_group_is_told_after_the_ends_of_its_jobs(bench: Bench) -> None:
+async def test_the_end_of_a_group_is_reported_after_the_ends_of_its_jobs(bench: Bench) -> None:
     await bench.groups.make(config(2))
     first, second = await take(bench)
     await bench.ingest.settle("w1", [done(first), failed(second)])
@@ -184,7 +184,7 @@ async def test_a_group_that_is_over_is_not_cancelled(bench: Bench) -> None:
     assert (await bench.groups.cancel(group.id)).state is G.COMPLETED
 
 
-async def test_an_unknown_group_is_said_to_be(bench: Bench) -> None:
+async def test_an_unknown_group_is_reported(bench: Bench) -> None:
     for verb in (bench.groups.get, bench.groups.cancel, bench.groups.results):
         with pytest.raises(NotFound):
             await verb("grp_none")

@@ -1,4 +1,4 @@
-"""The journal of a crawl: its lines are in the commits that cause them, in order, bounded, and none is missed."""
+"""The journal of a crawl: entries are written in the commits that cause them, in order, bounded and complete."""
 
 import asyncio
 from typing import Any
@@ -57,12 +57,12 @@ async def test_a_life_can_be_read(bench: Bench) -> None:
     }  # fmt: skip
 
 
-async def test_a_crawl_that_is_walked_where_it_was_made_waits_for_no_worker(bench: Bench) -> None:
+async def test_a_crawl_that_is_running_where_it_was_made_waits_for_no_worker(bench: Bench) -> None:
     crawl = await bench.crawls.submit(CrawlConfig(seeds=[f"{SITE}/"]), here=True)
     assert await said(bench, crawl) == ["Walked by the process that made it"]
 
 
-async def test_pause_resume_change_and_stop_are_told(bench: Bench) -> None:
+async def test_pause_resume_change_and_stop_are_reported(bench: Bench) -> None:
     crawl = await bench.submit()
     await bench.crawls.pause(crawl.id)
     await bench.crawls.change(
@@ -91,7 +91,7 @@ async def test_the_journal_records_a_lost_worker_and_its_replacement(bench: Benc
     assert (lost["reason"], lost["error"]) == ("worker_lost", "the lease of w1 ran out")
 
 
-async def test_a_failed_attempt_a_handed_back_walker_and_a_dead_letter_are_told(bench: Bench) -> None:
+async def test_a_failed_attempt_a_handed_back_walker_and_a_dead_letter_are_reported(bench: Bench) -> None:
     crawl = await bench.submit()
     walker = await bench.walker(crawl)
     await walker.walk.hand_back(WalkerBatch(), "shutdown")
@@ -108,7 +108,7 @@ async def test_a_failed_attempt_a_handed_back_walker_and_a_dead_letter_are_told(
     )
 
 
-async def test_a_reached_limit_is_told(bench: Bench) -> None:
+async def test_a_reached_limit_is_reported(bench: Bench) -> None:
     crawl = await bench.submit(f"{SITE}/a", f"{SITE}/b", max_pages=1)
     walker = await bench.walker(crawl)
     [first] = await walker.take()
@@ -118,7 +118,7 @@ async def test_a_reached_limit_is_told(bench: Bench) -> None:
     ]
 
 
-async def test_of_several_walkers_only_the_first_tells_that_a_limit_is_reached(bench: Bench) -> None:
+async def test_of_several_walkers_only_the_first_reports_that_a_limit_is_reached(bench: Bench) -> None:
     crawl = await bench.submit(*[f"{SITE}/{name}" for name in "abcd"], max_pages=2, workers=3)
     first, second, third = [await bench.walker(crawl, f"w{number}") for number in (1, 2, 3)]
     [one, two] = await first.take(2)
@@ -131,7 +131,7 @@ async def test_of_several_walkers_only_the_first_tells_that_a_limit_is_reached(b
     ]
 
 
-async def test_urls_that_are_fetched_again_are_told(bench: Bench) -> None:
+async def test_urls_that_are_fetched_again_are_reported(bench: Bench) -> None:
     crawl = await bench.submit(f"{SITE}/a", f"{SITE}/b")
     walker = await bench.walker(crawl)
     first, second = await walker.take()
@@ -140,7 +140,7 @@ async def test_urls_that_are_fetched_again_are_told(bench: Bench) -> None:
     assert (await said(bench, crawl))[-2:] == ["1 failed URL is fetched again", "Queued, waiting for a worker"]
 
 
-async def test_a_released_pattern_is_told(bench: Bench) -> None:
+async def test_a_released_pattern_is_reported(bench: Bench) -> None:
     crawl = await bench.submit()
     pattern, url = f"{SITE}/cal?month=", Url(f"{SITE}/cal?month=1")
 
@@ -246,7 +246,8 @@ async def test_what_others_wrote_is_cleaned(bench: Bench) -> None:
 
 
 async def test_a_reader_that_goes_by_numbers_misses_no_commit(postgres_bench: Bench) -> None:
-    """A commit that got its number first and is slow holds up the others: no number is seen before a smaller one."""
+    """A slow commit that reserved its number first delays the others, so that no number is visible before a smaller
+    one."""
     bench = postgres_bench
     crawl = await bench.submit()
     gate = Gate("reserve_lines")

@@ -1,4 +1,4 @@
-"""The filer: each line of a journal goes to its project's file once, in order, also when files cannot be written."""
+"""Journal files: each entry is written once to the file of its project, in order, even after write errors."""
 
 import asyncio
 import json

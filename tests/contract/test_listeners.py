@@ -31,7 +31,7 @@ async def known(bench: Bench) -> set[str]:
     return {f"{address}:{port}" for address, port in learning.known}
 
 
-async def test_a_controller_is_known_while_it_tells_so(bench: Bench) -> None:
+async def test_a_controller_is_known_while_it_announces_its_address(bench: Bench) -> None:
     announcer = AddressAnnouncer(bench.database, SqlListeners(), Address("127.0.0.1", 8701))
     other = AddressAnnouncer(bench.database, SqlListeners(), Address("192.0.2.1", 8702))
     for _ in range(2):
@@ -81,6 +81,6 @@ async def test_a_separate_worker_does_not_fetch_from_a_controller(
             assert refused(
                 address_rule_of(child.settings, controllers=child.controller_addresses), "127.0.0.1", shop.port
             )
-    async with opened(load(flags, env={}).settings) as app:  # it told that it stopped
+    async with opened(load(flags, env={}).settings) as app:  # it announced that it stopped
         await app.controller_addresses.run_once()
         assert app.controller_addresses.known == frozenset()

@@ -134,7 +134,7 @@ async def test_many_walkers_lost_at_once_are_judged_each_by_what_it_held(bench: 
 
 
 async def test_hooks_that_kill_while_they_load_end_their_crawl(bench: Bench, lose: Lose) -> None:
-    """Nothing is in hand then; but it is the crawl's own doing, and would go on for ever."""
+    """No URL is in flight then, but the crawl itself causes the crash, which would repeat for ever."""
     crawl = await bench.submit(hooks=["deadly"])
     for _ in range(bench.settings.poison_limit + 1):
         await lose(bench, await bench.lease(kind=KIND))
@@ -149,7 +149,7 @@ async def test_a_crawl_whose_hooks_are_loaded_may_wait_like_any_other(bench: Ben
 
 
 async def test_a_take_under_way_when_its_worker_is_given_up_counts(postgres_bench: Bench) -> None:
-    """Whoever decides waits for the commit that takes, and sees what it took."""
+    """The decision waits for the commit of a take, and sees what it took."""
     bench = postgres_bench
     crawl = await bench.submit()
     walker = await bench.walker(crawl)

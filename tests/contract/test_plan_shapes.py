@@ -27,7 +27,7 @@ from tests.contract import test_query_plans
 SIZE = 5_000
 BITMAPS = ("Bitmap Index Scan", "BitmapAnd", "BitmapOr")
 NUMBERS = f"WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < {SIZE})"
-# The tables that test_query_plans.py leaves as they are.
+# The tables that test_query_plans.py does not fill.
 OTHERS = (
     "crawl_counter (crawl, holder) SELECT i, '' FROM n",
     "crawl_skip (crawl, holder, reason, count) SELECT i, '', 'x', 1 FROM n",
@@ -156,8 +156,8 @@ def _conditions(step: dict[str, Any]) -> list[str]:
 
 
 def _plain(condition: str) -> str:
-    """A condition without the numbers of its parameters. A row is found by its id; what an index looks at besides does
-    not matter."""
+    """A condition without the numbers of its parameters. A row is found by its id; further columns of the index
+    condition do not matter."""
     text = re.sub(r"\(InitPlan \d+\)\.col1|\$\d+", "$", condition)
     by_id = re.search(r"\(id = [^()]*(?:\([^()]*\))?\)", text)
     return by_id[0] if by_id else text
@@ -192,7 +192,7 @@ async def test_every_statement_looks_its_rows_up_in_the_same_way_whatever_was_co
     assert not careless, "\n".join(careless)
 
 
-# Not one of ours: they look up the same whenever they are planned.
+# An example statement; ours have the same plan whenever they are planned.
 SPOILED = "UPDATE policy SET runs = 1 FROM unnest($1::text[]) AS g (id) WHERE policy.id = g.id"
 
 

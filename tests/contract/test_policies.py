@@ -115,7 +115,7 @@ async def test_next_run_moves_by_whole_frequencies_from_its_planned_time_however
     await office.pass_()
     seen = await office.policies.get(policy.id)
     assert (seen.next_run_at or 0) - first == 3 * HOUR * 1_000_000
-    assert await office.live() == 1  # what was missed is one run
+    assert await office.live() == 1  # missed runs are made up for by one run
 
 
 class SlowPolicies(SqlPolicies):
@@ -298,7 +298,7 @@ async def test_jobs_that_nobody_takes_hold_back_only_policies_that_ask_for_the_s
     rendered = [await office.make(crawl_config={"js_required": True}, overlap="queue") for _ in range(4)]
     await narrow.pass_()
     await office.bench.jump(7 * HOUR)
-    await narrow.pass_()  # those whose jobs wait are owed a run, and stand in the same line
+    await narrow.pass_()  # policies whose jobs still wait have missed a run, and are in the same queue
     plain, special = await office.make(), await office.make(queue="special")
     await narrow.pass_()
     waiting = await office.waiting()
@@ -478,7 +478,7 @@ async def test_an_unknown_policy_is_not_found(office: Office) -> None:
             await verb("pol_unknown")
 
 
-async def test_freshness_is_told(office: Office) -> None:
+async def test_freshness_is_reported(office: Office) -> None:
     policy = await office.make(frequency="1h")
     now, _ = await office.policies.page_of()
     assert to_api.policy(policy, now).freshness == Freshness(age_seconds=None, stale=False)

@@ -1,4 +1,5 @@
-"""Policies from files and to files: errors by line, all or nothing, or the good ones; what goes out comes in again."""
+"""Policies from files and to files: errors by line, all or nothing or only the valid lines; an exported file can be
+imported."""
 
 from collections.abc import Callable, Iterable, Iterator
 from io import StringIO
@@ -129,14 +130,14 @@ def test_a_first_line_that_names_no_columns_is_refused(head: str) -> None:
         list(read_csv([head]))
 
 
-def test_a_line_that_is_no_csv_is_told_and_those_behind_it_are_read() -> None:
+def test_a_line_that_is_not_csv_is_reported_and_those_behind_it_are_read() -> None:
     lines = [HEAD, 'http://example.org/a,6h,"1"0,,', "http://example.org/b,6h,,,"]
     bad, good = list(read_csv([f"{line}\r\n" for line in lines]))
     assert (bad.line, bad.form) == (2, None)
     assert (good.line, good.problem) == (3, "")
 
 
-def test_a_quote_that_is_not_closed_is_told_with_the_lines_that_it_took() -> None:
+def test_a_quote_that_is_not_closed_is_reported_with_the_lines_that_it_took() -> None:
     lines = [HEAD, 'http://example.org/a,6h,,"unclosed,', *["http://example.org/b,6h,,,"] * 3]
     [row] = list(read_csv([f"{line}\r\n" for line in lines]))
     assert row.line == 2

@@ -69,7 +69,9 @@ TABLES = {
 }
 THEN = 1_000_000_000_000_000  # when the first event happened
 MOST_ROWS = 4 * LINKS  # that a step of a plan may read
-MOST_BLOCKS = 60 * LINKS  # of a statement; a row of a batch is a few ways down an index, and is written to several
+MOST_BLOCKS = (
+    60 * LINKS
+)  # of a statement; a row of a batch needs a few index lookups, and is written to several indexes
 MOST_STEPS = 150 * LINKS  # of SQLite's machine; reading the smallest of the large tables once takes twice as many
 SLOW = HostRate(timedelta(seconds=1))
 SHARED = HostRate(timedelta(0), walkers=2)
@@ -146,7 +148,7 @@ SPEC = PolicyForm.read({"url": "http://example.org/", "frequency": "1h", "queue"
 
 
 class Watched:
-    """A store whose statements are looked at before they run."""
+    """A database that examines statements before they run."""
 
     def __init__(self, database: Database, look: Look, dialect: str) -> None:
         self._database = database
@@ -177,7 +179,7 @@ class Watched:
 
 
 class WatchedTx:
-    """A transaction that tells what it is asked."""
+    """A transaction that records its statements."""
 
     def __init__(self, tx: Tx, watched: Watched) -> None:
         self._tx = tx
@@ -285,7 +287,7 @@ async def _read(connection: Any, when: str, statement: str, mode: str) -> list[s
     plan = await connection.fetchval(f"EXPLAIN (ANALYZE, BUFFERS, TIMING OFF, FORMAT JSON) {statement}")
     await undo.rollback()
     root = json.loads(plan)[0]["Plan"]
-    blocks = root["Shared Hit Blocks"] + root["Shared Read Blocks"]  # what is passed over inside of an index, too
+    blocks = root["Shared Hit Blocks"] + root["Shared Read Blocks"]  # including entries skipped inside an index
     many = [f"reads {blocks:,} blocks"] if blocks > MOST_BLOCKS else []
     return [f"planned {when}: {problem}" for problem in _problems(root) + many]
 
@@ -341,7 +343,7 @@ async def fill(bench: Bench, crawl: Crawl) -> None:
 
 
 async def crawl_on(bench: Bench, crawl: Crawl) -> None:
-    """All that walkers ask of the frontier: they add, take, settle, try later, hand back, get lost, come back."""
+    """Run all frontier operations of walkers: add, take, settle, retry, hand back, get lost, resume."""
     walker = await bench.walker(crawl, pace=SHARED)
     links = [new_url(crawl, f"/link/{number}") for number in range(LINKS)]
     await walker.turn(found=links, want=100)
@@ -415,7 +417,7 @@ async def reserve_and_lease(bench: Bench, slots: PageLeases, tx: Tx, request: Le
 
 
 async def work_on(bench: Bench) -> None:
-    """All that workers ask of the queue: they enqueue, lease, extend, finish, fail, release, get lost, and cancel."""
+    """Run all queue operations of workers: enqueue, lease, extend, finish, fail, release, get lost, cancel."""
     await bench.enqueue(key="once", run_id="run_1")
     await bench.enqueue(key="once", run_id="run_1")
     await bench.enqueue(not_before=await bench.number("SELECT shoal_now()") + 5_000_000)
@@ -450,7 +452,7 @@ async def work_on(bench: Bench) -> None:
 
 
 async def serve_bots(bench: Bench) -> None:
-    """All that bots ask of the queue: they lease, give signs of life, and are counted."""
+    """Run all queue operations of bots: lease, heartbeat, count."""
     owner = "bot/tok_a/"
     request = LeaseRequest(f"{owner}b1", ["page"], ["shared"], ["http", "js"], timedelta(minutes=10))
     [lease] = (await bench.queue.finish_and_lease([], request, 1)).leases
@@ -461,7 +463,7 @@ async def serve_bots(bench: Bench) -> None:
 
 
 async def ask_desk(bench: Bench) -> None:
-    """All that people ask of jobs: lists, replay, cancel, purge, quotas, why."""
+    """Run all job administration: lists, replay, cancel, purge, quotas, explain."""
     scopes = [f"project:{new_id('job')}" for _ in range(2)]  # others count theirs in the same database
     for scope in scopes:
         await bench.job_admin.set_quota(scope, 1)
@@ -493,7 +495,7 @@ async def ask_desk(bench: Bench) -> None:
 
 
 async def ask_hosts(bench: Bench, crawl: Crawl) -> None:
-    """All that walkers and desks ask of the host store: slots, holds, robots."""
+    """Run all host store operations: slots, holds, robots.txt."""
     hosts, run = bench.hosts, bench.database.run
     numbers = await run(lambda tx: hosts.numbers(tx, [f"http://new{number}.example.org" for number in range(60)]))
     await run(lambda tx: hosts.states(tx, numbers.values()))
@@ -511,7 +513,7 @@ async def ask_hosts(bench: Bench, crawl: Crawl) -> None:
 
 
 async def schedule(bench: Bench) -> None:
-    """A pass over many policies of which few are due, beside a line that is full; then those are owed a run."""
+    """Run the scheduler over many policies of which few are due, beside a full queue; then these have missed a run."""
     scheduler = Scheduler(bench.database, SqlPolicies(), bench.queue, bench.job_admin, bench.signals, LINKS)
     await scheduler.run_once()
     assert await bench.number("SELECT count(*) FROM policy WHERE runs = 1") == SIZE // 500
@@ -526,7 +528,7 @@ async def look_at_policies(bench: Bench) -> None:
 
 
 async def tell(bench: Bench) -> None:
-    """All that forwarder, courier, pruner and people ask of the events: many are kept, few old or dead."""
+    """Run all event operations on a store with many events, few of them old or dead."""
     events, hooks, run = SqlEvents(), SqlWebhooks(), bench.database.run
     await run(lambda tx: events.number(tx, 100))
     await run(lambda tx: events.heads(tx, SIZE - 10, 100))

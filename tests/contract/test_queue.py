@@ -338,7 +338,7 @@ async def test_cancel_spares_what_is_locked_and_what_has_ended(bench: Bench) -> 
 
 
 async def test_a_lease_that_ran_out_goes_back_without_an_attempt(bench: Bench) -> None:
-    """F1: granted, then silence."""
+    """F1: a worker leases a job and then falls silent."""
     job_id = await bench.enqueue(priority=70)
     await bench.lease("w1")
     await bench.lose()
@@ -564,7 +564,7 @@ async def test_a_janitor_that_came_after_an_outage_gives_everybody_time_to_exten
     janitor = Janitor(bench.queue, bench.clock, cautious=True)
     kept, lost = await bench.enqueue(), await bench.enqueue()
     leases = [await bench.lease(), await bench.lease()]
-    await bench.jump(30)  # nobody could extend, and the controller was restarted meanwhile
+    await bench.jump(30)  # leases could not be extended, and the controller was restarted meanwhile
     await janitor.run_once()
     assert (await bench.queue.extend([leases[0].fence])).kept == [leases[0].fence]
     for _ in range(2):
@@ -621,7 +621,7 @@ async def test_an_outage_that_begins_during_a_sweep_is_an_outage(bench: Bench) -
 
 
 async def test_a_janitor_that_was_away_for_long_gives_everybody_a_lease_of_grace(bench: Bench) -> None:
-    """The machine slept: the store's clock went on, nobody could extend."""
+    """The machine was suspended: the store's clock continued, and leases could not be extended."""
     janitor = bench.janitor()
     job_id = await bench.enqueue()
     await bench.lease()

@@ -76,7 +76,7 @@ async def test_64_enqueues_of_one_key_at_once_are_all_answered_with_one_id(bench
 
 
 async def test_a_key_whose_job_ends_while_another_is_enqueued_is_free(postgres_bench: Bench) -> None:
-    """The insert met a live job; before the look at whose it is, that one ended."""
+    """The insert conflicts with a live job, which ends before its owner is read."""
     bench, gate = postgres_bench, Gate("insert_jobs")
     [first] = await bench.queue.enqueue([new("k")])
     job = new("k")
@@ -220,7 +220,7 @@ async def test_large_batches_starve_no_job(bench: Bench) -> None:
     assert any(urgent.id in batch for batch in batches)
     rest = new(priority=99)
     await bench.queue.enqueue([rest])
-    assert (await in_line(bench, 1)) == [rest.id]  # who takes little takes the best
+    assert (await in_line(bench, 1)) == [rest.id]  # a small lease gets the best jobs
 
 
 async def test_large_batches_leave_none_behind(bench: Bench) -> None:
@@ -387,8 +387,8 @@ async def test_the_grant_that_a_job_has_now_is_part_of_its_history(bench: Bench)
     assert (grant["holder"], grant["epoch"], grant["ended"], grant["ended_at"]) == ("w1", 1, None, None)
 
 
-async def test_a_death_while_thousands_stand_up_loses_none_and_grants_none_twice(bench: Bench) -> None:
-    """F17: their time has come, and whoever lets them stand in line dies in the middle, again and again."""
+async def test_a_death_while_thousands_are_released_loses_none_and_grants_none_twice(bench: Bench) -> None:
+    """F17: jobs become due, and the process that marks them as due dies half-way, several times."""
     now = (await bench.database.read(lambda tx: tx.value("now"))) + 5_000_000
     await bench.queue.enqueue([new(not_before=now) for _ in range(2_500)])
     await bench.jump(6)

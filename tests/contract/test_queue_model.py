@@ -1,7 +1,7 @@
-"""F63: the queue does what its model does, whatever is done to it and in whatever order.
+"""F63: the queue behaves like its model under any sequence of operations.
 
 Every step is done to a real store and to `QueueModel`; then every row of every job, and of its history, is compared.
-The clock stands still but when a step moves it, on PostgreSQL too. Longer: SHOAL_TEST_EFFORT=20.
+The clock moves only when a step moves it, on PostgreSQL too. Longer: SHOAL_TEST_EFFORT=20.
 """
 
 import asyncio
@@ -57,7 +57,7 @@ GRANTS = f"""
 
 
 class Ground:
-    """One store for all examples, cleared between two, and a loop to speak to it from where there is none."""
+    """One store for all examples, cleared after each, and an event loop to call it from synchronous code."""
 
     def __init__(self, store_url: str) -> None:
         self._runner = asyncio.Runner()
@@ -292,7 +292,7 @@ class QueueMachine(RuleBasedStateMachine):
 
     @rule(place=st.integers(0, 20))
     def cancel_any(self, place: int) -> None:
-        """A person cancels a job, whoever has it."""
+        """A user cancels a job, whether or not it is leased."""
         job = self.some_page(place)
         ended = job.state in ("done", "failed", "expired")
         self.model.cancel_any(job.id, "by hand")

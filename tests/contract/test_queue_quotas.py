@@ -1,4 +1,4 @@
-"""Quotas and concurrency keys: how many jobs of a scope run at once, and that others do not wait for them."""
+"""Quotas and concurrency keys: how many jobs with a quota key run at once, and that other jobs do not wait for them."""
 
 import asyncio
 from collections.abc import Coroutine
@@ -68,7 +68,7 @@ async def test_leases_granted_before_a_store_outage_are_kept(bench: Bench) -> No
     assert ids(await lease(bench, 2)) == [jobs[2].id]
 
 
-async def test_a_crowd_that_may_not_run_is_put_aside_by_few_statements(bench: Bench) -> None:
+async def test_many_jobs_over_quota_are_parked_by_few_statements(bench: Bench) -> None:
     await bench.job_admin.set_quota("project:a%", 0)
     free = [new("project:ab"), new()]
     await bench.queue.enqueue([*[new("project:a%", priority=90) for _ in range(2_500)], *free])
@@ -217,7 +217,7 @@ async def test_the_janitor_is_the_floor_below_a_place_that_was_lost(bench: Bench
     await bench.queue.enqueue(jobs)
     [got] = await lease(bench)
     await bench.queue.finish(got)
-    await bench.job_admin.cancel(jobs[1].id)  # the one that was let into the line goes away
+    await bench.job_admin.cancel(jobs[1].id)  # the job that was unparked is removed
     assert await lease(bench) == []
     assert "no room" in (await bench.janitor().run_once()).did
     assert ids(await lease(bench)) == [jobs[2].id]
@@ -232,7 +232,7 @@ async def test_the_janitor_comes_to_every_scope_however_many_are_full(
     await bench.queue.enqueue([*full, *lost])
     got = {one.fence.job_id: one for one in await lease(bench)}
     await bench.queue.finish(got[lost[0].id])
-    await bench.job_admin.cancel(lost[1].id)  # the one that was let into the line goes away
+    await bench.job_admin.cancel(lost[1].id)  # the job that was unparked is removed
     sweeper = bench.janitor()
     for _ in range(3):
         await sweeper.run_once()
@@ -251,7 +251,7 @@ async def test_workers_at_once_never_exceed_a_quota_and_lose_nothing(bench: Benc
             held += len(leases)
             most = max(most, held)
             for one in leases:
-                held -= 1  # before it is: what is counted is never more than what is
+                held -= 1  # before the actual change, so that the count is never too high
                 await bench.queue.finish(one)
                 done += 1
             if done == 40:
@@ -272,7 +272,7 @@ async def test_a_quota_of_a_project_or_a_label_holds_for_its_crawls(bench: Bench
     fourth = await bench.submit(project="other", labels={"team": "x"})
     got = await bench.queue.lease("w1", [KIND], ["shared"], 9)
     assert [one.run_id for one in got] == [first.id, third.id]
-    await bench.crawls.stop(second.id)  # what is parked is stopped like anything that waits
+    await bench.crawls.stop(second.id)  # parked jobs are cancelled like other waiting jobs
     await bench.queue.fail(got[1], "boom")
     assert [one.run_id for one in await bench.queue.lease("w1", [KIND], ["shared"], 9)] == [fourth.id]
 
@@ -313,11 +313,11 @@ class Counted:
         return await self._database.read(work)
 
     async def close(self) -> None:
-        """The real one is closed by whoever opened it."""
+        """Do nothing: the caller that opened the real database closes it."""
 
 
 async def blocked_or_done(bench: Bench, task: "asyncio.Task[Any]") -> None:
-    """Let somebody go as far as it can."""
+    """Let a task run as far as it can."""
     waiting = asyncio.create_task(until_blocked(bench))
     await asyncio.wait({task, waiting}, return_when=asyncio.FIRST_COMPLETED)
     waiting.cancel()
@@ -325,7 +325,7 @@ async def blocked_or_done(bench: Bench, task: "asyncio.Task[Any]") -> None:
 
 async def cross(bench: Bench, end: Coroutine[Any, Any, T], gate: Gate, counted: Counted, kind: str) -> T:
     """Stop a commit that ends a job where it leaves its seat, let somebody lease the next job of the scope as far as
-    that goes, then let both go on. Nobody may have waited in a circle."""
+    that goes, then let both go on. There must be no deadlock."""
     ending = asyncio.create_task(end)
     await gate.wait_until_reached()
     leasing = asyncio.create_task(bench.over(counted).queue.lease("w2", [kind], ["shared"], 1))
@@ -363,7 +363,7 @@ async def test_cancelling_several_jobs_never_deadlocks_with_a_lease(postgres_ben
 
 
 async def test_ending_a_job_does_not_wait_for_a_lease_that_counts_its_quota(postgres_bench: Bench) -> None:
-    """The one who counts may wait for a host that the one who ends has: that was a circle, too."""
+    """The transaction that counts may wait for a host locked by the one that ends a job, which was a deadlock, too."""
     bench = postgres_bench
     await bench.job_admin.set_quota("project:a", 1)
     jobs = [new("project:a"), new("project:a")]
@@ -389,7 +389,8 @@ async def test_ending_a_job_does_not_wait_for_a_lease_that_counts_its_quota(post
 
 
 async def test_a_seat_that_is_left_while_another_finds_its_scope_full_is_taken_at_once(postgres_bench: Bench) -> None:
-    """No sweep is needed: who leaves looks after its commit who waits, and sees whoever was parked meanwhile."""
+    """No sweep is needed: after its commit, a job that ends checks for parked jobs, including those parked
+    meanwhile."""
     bench = postgres_bench
     jobs = [new("key:k"), new("key:k")]
     await bench.queue.enqueue(jobs)
@@ -425,7 +426,7 @@ async def test_a_sweep_gives_no_seat_to_a_job_that_somebody_ends_just_now(postgr
     assert await empty_seats(bench) == 0
 
 
-async def test_who_ends_a_job_while_a_sweep_gives_it_a_seat_leaves_that_seat(postgres_bench: Bench) -> None:
+async def test_a_job_that_ends_while_a_sweep_gives_it_a_seat_leaves_no_seat(postgres_bench: Bench) -> None:
     bench = postgres_bench
     await bench.queue.enqueue([new("project:a")])
     [got] = await lease(bench)

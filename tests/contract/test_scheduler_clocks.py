@@ -1,5 +1,4 @@
-"""The scheduler and time that misbehaves: clocks that change twice a year, that are set, and that go on while nobody
-schedules. B76."""
+"""The scheduler and clock changes: daylight saving time, clocks that are set, and times without a scheduler. B76."""
 
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
@@ -29,7 +28,7 @@ def quiet_file(sqlite_url: str) -> Quiet:
 
 
 def quiet_at(store_url: str) -> Quiet:
-    """Days on which nobody dies, with the honest bot alone."""
+    """Days without kills, with only the correct bot."""
 
     @asynccontextmanager
     async def opened(begins: datetime) -> AsyncIterator[Days]:
@@ -81,7 +80,7 @@ async def test_an_hourly_policy_goes_on_through_the_night_when_clocks_change(
 
 
 async def test_a_clock_that_is_set_back_stops_no_policy_and_runs_none_twice(quiet: Quiet) -> None:
-    """They go on in the rhythm that they had, by a clock that is ahead until the other has caught up."""
+    """They keep their schedule, by a clock that is ahead until the other has caught up."""
     async with quiet(SPRING) as days:
         janitor = days.bench.janitor()
         await days.begin([policy(frequency="1h"), policy(cron="0 * * * *")])
@@ -118,7 +117,7 @@ async def test_a_clock_that_is_set_forward_makes_up_for_it_with_one_run(quiet: Q
 
 @pytest.mark.parametrize("hours", [0.5, 7, 50, 24 * 40, 24 * 3 * 366])
 async def test_runs_do_not_pile_up_while_no_scheduler_runs(quiet: Quiet, hours: float) -> None:
-    """Whatever lived, was owed or was due before: each policy has one job now, and none more when that has ended."""
+    """Whether it was active, had missed a run or was due before, each policy has one job now, and no other after it."""
     rhythms: list[dict[str, Any]] = [
         {"frequency": "20m"},
         {"cron": "*/20 * * * *"},
@@ -128,7 +127,7 @@ async def test_runs_do_not_pile_up_while_no_scheduler_runs(quiet: Quiet, hours: 
     async with quiet(SPRING) as days:
         await days.begin([policy(**rhythm, overlap=kind) for rhythm in rhythms for kind in kinds])
         days.pulling = []
-        for _ in range(12):  # nobody works: some are owed a run
+        for _ in range(12):  # no job is executed, so some policies miss a run
             await days.live(10)
         await days.bench.jump(hours * 3600)
         await days.live(1)
@@ -139,4 +138,4 @@ async def test_runs_do_not_pile_up_while_no_scheduler_runs(quiet: Quiet, hours: 
         days.pulling = days.bots
         for _ in range(3):
             await days.live(1)
-        assert await made(days) <= before + 3  # those that are queued were owed one
+        assert await made(days) <= before + 3  # the queued ones had missed one

@@ -111,7 +111,7 @@ async def test_use_is_noted_at_most_once_a_minute(bench: Bench) -> None:
     assert seen[0] == seen[1] < seen[2] == seen[3]
 
 
-async def test_a_store_that_takes_no_note_of_use_lets_the_holder_in_and_tells(bench: Bench) -> None:
+async def test_a_token_works_and_a_warning_is_logged_if_its_use_cannot_be_recorded(bench: Bench) -> None:
     severed = Severed(bench.database)
     tokens = tokens_of(bench, severed)
     minted = await tokens.create(wish(), ME)
@@ -200,7 +200,7 @@ async def test_a_token_that_is_not_there_cannot_be_revoked(bench: Bench) -> None
         await tokens_of(bench).revoke("tok_nothing", ME)
 
 
-async def test_making_and_revoking_stand_in_the_log_once_with_who_and_where(bench: Bench) -> None:
+async def test_creating_and_revoking_are_in_the_audit_log_once_with_caller_and_address(bench: Bench) -> None:
     tokens = tokens_of(bench)
     minted = await tokens.create(wish("bot", name="scraper"), ME)
     caller = Caller(who="tok_boss", scopes=frozenset({TokenScope.ADMIN}), address="192.0.2.7")
@@ -255,14 +255,14 @@ async def test_tokens_are_listed_newest_first_by_pages(bench: Bench) -> None:
         ({"name": "x", "role": "bot", "hash": "00"}, "hash is not a known field"),
     ],
 )
-def test_a_wish_that_cannot_be_taken_is_refused_by_its_field(values: dict[str, str], says: str) -> None:
+def test_an_invalid_request_is_rejected_with_the_name_of_the_field(values: dict[str, str], says: str) -> None:
     with pytest.raises(InvalidInput) as caught:
         TokenRequest.read(values)
     assert says in caught.value.message
 
 
 @pytest.mark.parametrize("more", [{}, {"role": "bot", "scopes": ["read"]}])
-def test_a_wish_names_a_role_or_scopes(more: dict[str, object]) -> None:
+def test_a_token_request_names_a_role_or_scopes(more: dict[str, object]) -> None:
     with pytest.raises(InvalidInput, match="give one of viewer, operator, admin, bot, node, or a list of scopes"):
         TokenRequest.read({"name": "x", **more}).wanted()
 

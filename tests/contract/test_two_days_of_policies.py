@@ -1,4 +1,4 @@
-"""The proof of policies, scheduler, bots and events: two days of many policies, with everything going wrong that may.
+"""A simulation of policies, scheduler, bots and events: two days of many policies with all kinds of faults.
 
 Two schedulers, a forwarder, a bookkeeper and a courier are killed at their commits, or just after them; of four bots
 one dies with what it holds, one is slower than its time, one lies; all of them speak HTTP. Every policy ran when its

@@ -125,7 +125,7 @@ async def test_a_job_of_a_process_by_itself_wakes_nobody(store_url: str) -> None
         assert subscriber.hints <= 2  # the beginning, and the job for everybody
 
 
-async def test_an_ear_that_raises_neither_ends_the_listener_nor_deafens_others(store_url: str) -> None:
+async def test_a_subscriber_that_raises_does_not_affect_the_listener_or_other_subscribers(store_url: str) -> None:
     told = Told()
 
     def broken() -> None:
@@ -203,7 +203,7 @@ async def test_two_hundred_writers_at_once_wait_for_no_notification(postgres_url
         assert subscriber.hints <= postgres_wake.BURST + 10
 
 
-async def test_a_listener_whose_connection_is_cut_says_so_and_hears_again(
+async def test_a_listener_reports_a_cut_connection_and_reconnects(
     postgres_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(postgres_wake, "PAUSE_SECONDS", 0.1)
@@ -225,10 +225,10 @@ async def test_a_listener_whose_connection_is_cut_says_so_and_hears_again(
         await subscriber.hint()
 
 
-async def test_a_listener_that_hears_not_even_itself_says_notify_degraded(
+async def test_a_listener_that_misses_its_own_notification_reports_notify_degraded(
     postgres_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As behind a pooler that gives each transaction another connection: LISTEN is forgotten, nobody complains."""
+    """Simulates a pooler that gives each transaction another connection: LISTEN is lost without an error."""
     monkeypatch.setattr(postgres_wake, "TEST_TIMEOUT", 0.2)
     monkeypatch.setattr(postgres_wake, "TEST_EVERY", 0.1)
     monkeypatch.setattr(postgres_wake, "PAUSE_SECONDS", 0.1)

@@ -1,7 +1,8 @@
-"""Two days of many policies in seconds: schedulers that die, bots that die, dawdle or lie, a receiver that forgets.
+"""Two days of many policies in seconds: schedulers that die, bots that die, are slow or send false results, and a
+receiver that loses events.
 
-`Days` lives through the time and keeps what each party saw. Whether that was right is for the test to say, with the
-`Diary` of a policy: when its jobs must have been made, computed from its rhythm alone.
+`Days` lives through the time and keeps what each party saw. The test checks the result against the `Diary` of a policy:
+the times at which its jobs must have been created, computed from its schedule alone.
 """
 
 import random
@@ -104,7 +105,7 @@ class Dying:
         return await self._database.read(work)
 
     async def close(self) -> None:
-        """The real one is closed by whoever opened it."""
+        """Do nothing: the caller that opened the real database closes it."""
 
 
 class _Killed(Exception):
@@ -128,7 +129,7 @@ class Days:
     accepted: list[ResultDelivery] = field(default_factory=list)
     received: dict[str, set[bytes]] = field(default_factory=dict)
     deliveries: int = 0
-    believed: list[str] = field(default_factory=list)  # of what is not true, or too late
+    believed: list[str] = field(default_factory=list)  # of false or late results
     lies: int = 0
     late: int = 0
     lost: int = 0  # honest answers that came too late
@@ -197,7 +198,7 @@ class Days:
         await self.webhooks.make(NewWebhook(url=f"http://127.0.0.1:{self.server.port}/hook"))
 
     async def live(self, minutes: float, *, schedulers: bool = True) -> None:
-        """One round: plan, pull, push, sweep, tell; then time goes by."""
+        """One round: schedule, pull, push, sweep, deliver events; then advance the clock."""
         if schedulers:
             await self._plan()
         await self.bench.jump(5)
@@ -221,7 +222,7 @@ class Days:
         self.passes.append(self.now)
 
     async def _end_crawls(self) -> None:
-        """Most crawls of sites end soon; how they are walked is proved elsewhere."""
+        """Most site crawls end soon; other tests cover how they run."""
         for seen in await self.bench.crawls.newest(state="queued", limit=1000):
             if not self.dying.chance or self.dice.random() < 0.2:
                 await self.bench.crawls.stop(seen.crawl.id)
@@ -250,7 +251,7 @@ class Days:
             pass
 
     async def settle(self) -> None:
-        """Until nothing is under way any more and every event is delivered."""
+        """Run until nothing is in flight and every event is delivered."""
         self.dying.chance = 0.0
         self.pulling = self.bots[-1:]
         for _ in range(60):
@@ -335,7 +336,7 @@ class Diary:
         self.overlaps = 0
 
     def made(self, passes: list[int]) -> list[int]:
-        """The times at which a job must have been made, if schedulers got through at these."""
+        """Return the times at which a job must have been created, given the times of successful scheduler passes."""
         found, owed = [], False
         for now in passes:
             self._note(now)

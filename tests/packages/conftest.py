@@ -123,7 +123,7 @@ class Crawler:
         return await self.app.crawls.submit(options, named=[f"{site.url}/"])
 
     async def walk(self, crawl: Crawl) -> str:
-        """Lease the crawl's next job and walk it to the end of the walk."""
+        """Lease the crawl's next job and run its walker to the end."""
         [lease] = await self.app.queue.lease("test", ["crawl"], ["shared"], 1)
         return await make_walker(self.app, crawl, lease.fence, lambda: True).run()
 

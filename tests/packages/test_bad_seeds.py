@@ -1,4 +1,4 @@
-"""Seeds that cannot or may not be crawled: refused by the name of the field, with a reason, and nothing is stored."""
+"""Seeds that cannot or may not be crawled: the error names the field and the reason, and nothing is stored."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Crawls that keep bodies: every answer is there as it was sent, whatever happened on the way."""
+"""Crawls that keep bodies: every response is stored as it was sent, whatever fails meanwhile."""
 
 import errno
 
@@ -85,7 +85,7 @@ async def test_bodies_that_are_larger_than_what_may_wait_are_kept_all_the_same(c
         assert len(answer.raw) > 3_000_000
 
 
-async def test_without_room_for_bodies_no_page_is_stored_without_its_own(
+async def test_without_space_for_bodies_no_page_is_stored_without_its_own(
     crawler: Crawler, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with serving(ScriptedSite(shop)) as site:
@@ -101,7 +101,7 @@ async def test_without_room_for_bodies_no_page_is_stored_without_its_own(
     assert await crawler.pages(await crawler.app.crawls.get(crawl.id)) == {}
 
 
-async def test_without_room_for_a_robots_txt_the_walk_ends_before_a_page_counts_a_try(
+async def test_a_full_disk_while_storing_robots_txt_ends_the_walker_before_a_page_counts_an_attempt(
     crawler: Crawler, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def no_room(*values: object) -> None:

@@ -1,4 +1,4 @@
-"""Seeds that give no page: how soon that is known, what the record says, and what the crawl says of its seeds."""
+"""Seeds that give no page: how soon that is known, the page record, and the failed seeds of the crawl."""
 
 import asyncio
 

@@ -353,7 +353,7 @@ async def test_a_commit_whose_response_was_lost_is_neither_lost_nor_repeated(cra
         [lease] = await crawler.app.queue.lease("test", ["crawl"], ["shared"], 1)
         deaf = Deaf(crawler.app, crawl.id, {2, 4})
         walker = make_walker(altered(crawler.app, database=deaf), crawl, lease.fence, lambda: True)
-        with pytest.raises(LeaseLost):  # the job has ended: there is nothing more to bring
+        with pytest.raises(LeaseLost):  # the job has ended, so there is nothing more to commit
             await walker.run()
     seen = await crawler.app.crawls.get(crawl.id)
     assert (seen.crawl.state, seen.crawl.state_reason) == (CrawlState.COMPLETED, "drained")

@@ -14,7 +14,7 @@ async def said(crawler: Crawler, seen: CrawlStatus) -> list[str]:
     return [written.line.message for written in await crawler.app.crawls.journal.lines(seen.crawl.id)]
 
 
-async def test_a_crawl_tells_what_it_found_and_which_depths_are_finished(crawler: Crawler) -> None:
+async def test_a_crawl_reports_what_it_found_and_which_depths_are_finished(crawler: Crawler) -> None:
     async with serving(ScriptedSite(tree)) as site:
         seen = await crawler.crawl(site, depth=2)
     lines = await said(crawler, seen)
@@ -25,7 +25,7 @@ async def test_a_crawl_tells_what_it_found_and_which_depths_are_finished(crawler
     assert lines[-1].startswith(f"Completed: {seen.counts.pages} pages, 0 errors")
 
 
-async def test_a_host_that_asks_us_to_wait_is_told_once(crawler: Crawler) -> None:
+async def test_a_host_that_asks_us_to_wait_is_reported_once(crawler: Crawler) -> None:
     asked: list[str] = []
 
     def busy(path: str) -> Answer:
@@ -39,7 +39,7 @@ async def test_a_host_that_asks_us_to_wait_is_told_once(crawler: Crawler) -> Non
     assert held[0].startswith(f"{site.url} answered 429: not asked for ")
 
 
-async def test_a_pattern_that_repeats_itself_is_told(crawler: Crawler) -> None:
+async def test_a_pattern_that_repeats_itself_is_reported(crawler: Crawler) -> None:
     def calendar(path: str) -> Answer:
         month = int(path.partition("=")[2] or 0)
         return html("calendar", *(f"/?month={month + step}" for step in range(1, 4)), text="nothing happens")

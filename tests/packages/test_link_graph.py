@@ -1,4 +1,4 @@
-"""The graph that a crawl leaves behind: which page links to which, and how."""
+"""The link graph of a crawl: which page links to which, and how."""
 
 from shoal.base.url import Url
 from shoal.crawl.frontier.values import key_of

@@ -59,7 +59,7 @@ async def test_a_lower_depth_skips_deeper_urls_that_wait_and_a_higher_one_contin
     assert seen.counts.depth_reached == 2
     async with serving(ScriptedSite(hub)) as site:
         seen = await changed_between(crawler, site, CrawlChange(depth=0), depth=1)
-    # What was being fetched is kept; what waited, and the link that it had, are not fetched.
+    # The page in flight is stored; the waiting one and its link are not fetched.
     assert (seen.counts.pages, seen.counts.skipped["depth"]) == (2, 2 * PAGES)
 
 

@@ -107,7 +107,7 @@ async def test_hooks_add_to_the_data_of_each_page_and_what_they_raise_ends_nothi
     ("name", "words"),
     [("wrong", "Hook wrong gave list, not a dict or None."), ("odd", "Hook odd gave what JSON cannot hold")],
 )
-async def test_a_hook_that_gives_no_data_is_told_so(crawler: Crawler, name: str, words: str) -> None:
+async def test_a_hook_that_gives_no_data_is_reported(crawler: Crawler, name: str, words: str) -> None:
     async with serving(ScriptedSite({"/": html("home")}.get)) as site:
         page = (await crawler.pages(await crawler.crawl(site, hooks=[name])))["/"]
     assert (page.status, page.data, page.error_code) == (200, None, "hook_failed")

@@ -15,7 +15,7 @@ def script(path: str) -> Answer | None:
     return html("crowded", *(f"/{number}" for number in range(20))) if path == "/crowded" else None
 
 
-async def test_flags_are_kept_with_the_page_and_told_by_explain(crawler: Crawler) -> None:
+async def test_flags_are_kept_with_the_page_and_reported_by_explain(crawler: Crawler) -> None:
     async with serving(ScriptedSite(script)) as site:
         seen = await crawler.crawl(site, depth=1, scope="host")
         pages = await crawler.pages(seen)
@@ -27,7 +27,7 @@ async def test_flags_are_kept_with_the_page_and_told_by_explain(crawler: Crawler
         assert "flags" not in plain.facts
 
 
-async def test_flags_are_counted_by_the_overview_and_are_no_part_of_the_record(crawler: Crawler) -> None:
+async def test_flags_are_counted_by_the_overview_and_are_not_part_of_the_record(crawler: Crawler) -> None:
     async with serving(ScriptedSite(script)) as site:
         seen = await crawler.crawl(site, depth=1, scope="host")
         pages = await crawler.pages(seen)

@@ -1,4 +1,4 @@
-"""Page jobs from their group to their results: a real store, a real way out, a scripted site."""
+"""Page jobs from their group to their results: with a real store, a real egress and a scripted site."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -87,7 +87,7 @@ async def test_a_page_without_a_required_field_has_invalid_data(app: App) -> Non
         assert site.times("/a") == 2, "it is tried as often as any job"
 
 
-async def test_a_document_that_is_no_page_lacks_what_is_required(app: App) -> None:
+async def test_a_document_that_is_not_a_page_lacks_what_is_required(app: App) -> None:
     async with serving(ScriptedSite(lambda path: (200, {"Content-Type": "application/pdf"}, b"%PDF"))) as site:
         [result] = (await fetch(app, f"{site.url}/a", rule_set=RULES, max_retry=0)).values()
     assert result.error_code == "invalid_data"

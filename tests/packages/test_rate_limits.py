@@ -103,7 +103,7 @@ class Overseen:
 async def oversee(
     crawler: Crawler, site: ScriptedSite, throttle: Throttle, first: Callable[[], Awaitable[None]]
 ) -> Overseen:
-    """Crawl the site, and see what follows its first refusal."""
+    """Crawl the site, and return the requests after its first 503."""
     crawl = await crawler.submit(site)
     [lease] = await crawler.app.queue.lease("test", ["crawl"], ["shared"], 1)
     overseen = Overseen(crawler.app, throttle, first)
@@ -157,7 +157,7 @@ async def test_the_wait_is_ended_by_a_good_answer(polite: Crawler, told: Heard) 
     assert [hold.seconds for hold in told.holds()] == [pytest.approx(BACKOFF, abs=0.25)] * 3
 
 
-async def test_a_page_that_always_refuses_is_told_and_the_others_are_there(polite: Crawler) -> None:
+async def test_a_page_that_always_refuses_is_reported_and_the_others_are_there(polite: Crawler) -> None:
     throttle = Throttle(lambda path, refused: path in ("/3", "/4"), pages=10)
     async with serving(ScriptedSite(throttle)) as site:
         seen = await polite.crawl(site)
@@ -267,7 +267,7 @@ async def test_a_sitemap_can_ask_us_to_wait_as_long_as_it_likes(polite: Crawler,
     assert silence(site, throttle.refused[0], 1.0)
 
 
-async def test_a_wait_is_told_again_when_the_store_was_away(polite: Crawler, told: Heard) -> None:
+async def test_a_wait_is_reported_again_when_the_store_was_away(polite: Crawler, told: Heard) -> None:
     throttle = Throttle(lambda path, refused: path == "/20" and not refused, retry_after="2")
 
     async def cut() -> None:
@@ -281,7 +281,7 @@ async def test_a_wait_is_told_again_when_the_store_was_away(polite: Crawler, tol
 
 
 async def test_a_host_that_others_may_ask_sooner_does_not_make_us_take_it_again_and_again(crawler: Crawler) -> None:
-    """Somebody else's hold, which ends sooner than the back-off that we know of, is in the store."""
+    """The store has a hold of another process, which ends sooner than our own back-off."""
     throttle = Throttle(lambda path, refused: path == "/20" and not refused)
 
     async def hold() -> None:
@@ -295,4 +295,4 @@ async def test_a_host_that_others_may_ask_sooner_does_not_make_us_take_it_again_
         overseen = await oversee(crawler, site, throttle, hold)
     assert silence(site, throttle.refused[0], 1.9)
     assert overseen.commits < 30
-    assert overseen.longest_stall > 0.7  # what is only put back is no progress
+    assert overseen.longest_stall > 0.7  # URLs that are only put back are not progress

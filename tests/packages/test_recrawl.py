@@ -1,4 +1,4 @@
-"""A crawl that follows an earlier one: what has not changed is not sent again, and nothing is missed by that."""
+"""Recrawls: unchanged pages are not sent again, and the result is complete nevertheless."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -140,7 +140,7 @@ async def test_pages_behind_a_limit_that_is_gone_are_found(crawler: Crawler) -> 
     assert set(await crawler.pages(full)) == {"/", "a", "b", "a/1", "a/2"}
 
 
-async def test_what_a_host_had_no_room_for_is_found_when_it_has(crawler: Crawler) -> None:
+async def test_a_page_beyond_the_limit_of_its_host_is_found_by_the_next_crawl(crawler: Crawler) -> None:
     async with serving(shelf()) as site:
         first = await crawler.crawl(site, depth=5, max_pages_per_host=3)
         assert set(await crawler.pages(first)) == {"/", "a", "b"}

@@ -47,7 +47,7 @@ async def crawl_both(crawler: Crawler, site: ScriptedSite, other: ScriptedSite, 
 
 
 def is_exact(crawler: Crawler, seen: CrawlStatus) -> bool:
-    """Return whether the crawl is complete, and its books add up."""
+    """Return whether the crawl is complete and its rows are consistent."""
     books = ledger.read(str(crawler.app.settings.database.url), seen.crawl.id)
     failed = [page["url"] for page in books.pages]
     assert ledger.violations(books, ledger.Expected(failed=failed, state="whatever")) == []

@@ -1,4 +1,4 @@
-"""Answers of all kinds: which are parsed, which only recorded, and which are asked for again."""
+"""Responses of all kinds: which are parsed, which are only recorded, and which are retried."""
 
 import pytest
 

@@ -171,7 +171,7 @@ async def test_an_old_file_stands_in_while_there_is_no_new_one(bench: Bench, kep
         assert (await bench.rules(host)).state is RobotsState.UNREACHABLE
 
 
-async def test_a_delay_that_was_cut_is_told(bench: Bench) -> None:
+async def test_a_delay_that_was_cut_is_reported(bench: Bench) -> None:
     async with serving(site((200, {}, "User-agent: *\nCrawl-delay: 100\n"))) as host:
         for _ in range(2):  # asked for, then kept
             rules = await bench.rules(host)
@@ -203,7 +203,7 @@ async def learned(gate: RobotsCheck, url: Url) -> RobotsAnswer:
     return gate.judge(url)
 
 
-async def test_a_gate_has_room_for_so_many_rules_and_asks_again_for_the_rest(bench: Bench) -> None:
+async def test_the_robots_check_caches_a_limited_number_of_rules(bench: Bench) -> None:
     gate = RobotsCheck(bench.desk, capacity=5)
     two_rules = (200, {}, "User-agent: *\nDisallow: /a\nDisallow: /b\n")
     async with AsyncExitStack() as stack:
@@ -216,7 +216,7 @@ async def test_a_gate_has_room_for_so_many_rules_and_asks_again_for_the_rest(ben
     gate.close()
 
 
-async def test_a_gate_asks_again_when_its_rules_are_old(bench: Bench) -> None:
+async def test_the_robots_check_reloads_old_rules(bench: Bench) -> None:
     gate = RobotsCheck(bench.desk)
     async with serving(site((200, {}, NOTHING))) as host:
         url = Url(f"{host.url}/x")
@@ -229,7 +229,7 @@ async def test_a_gate_asks_again_when_its_rules_are_old(bench: Bench) -> None:
     gate.close()
 
 
-async def test_a_gate_that_is_asked_twice_asks_once_and_tells_both(bench: Bench) -> None:
+async def test_two_requests_for_the_same_robots_txt_share_one_load(bench: Bench) -> None:
     asked: list[str] = []
 
     class Slow:
@@ -248,7 +248,7 @@ async def test_a_gate_that_is_asked_twice_asks_once_and_tells_both(bench: Bench)
     gate.close()
 
 
-async def test_a_gate_tells_that_the_store_did_not_give_the_rules() -> None:
+async def test_the_robots_check_reports_that_the_store_is_unavailable() -> None:
     class Away:
         async def rules_of(self, origin: str) -> Rules:
             raise BackendUnavailable("the store", "the cable was cut", "plug it in")

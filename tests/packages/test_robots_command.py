@@ -1,4 +1,4 @@
-"""`shoal robots test`: what it says, what it exits with, and that it needs no store."""
+"""`shoal robots test`: its output, its exit codes, and that it needs no store."""
 
 import asyncio
 import json
@@ -44,7 +44,7 @@ async def told(capsys: pytest.CaptureFixture[str], code: int, *words: str) -> An
     return json.loads(capsys.readouterr().out)
 
 
-async def test_an_allowed_url_is_told_with_everything_around_it(capsys: pytest.CaptureFixture[str]) -> None:
+async def test_an_allowed_url_is_reported_with_everything_around_it(capsys: pytest.CaptureFixture[str]) -> None:
     async with serving(host()) as site:
         assert await run(f"{site.url}/private/open/x") == 0
     rows = [line.split("  ", 1) for line in capsys.readouterr().out.splitlines()]

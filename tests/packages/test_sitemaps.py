@@ -1,4 +1,4 @@
-"""Sitemaps in a crawl: where they are looked for, what they open, what they cost, and what is told of them."""
+"""Sitemaps in a crawl: where they are searched, which URLs they add, what they cost, and how they are reported."""
 
 import asyncio
 import gzip
@@ -71,7 +71,9 @@ async def test_what_a_sitemap_lists_is_crawled_at_depth_one(crawler: Crawler, to
     assert [(one.how, one.listed, one.problem) for one in told] == [("read", 4, None)]
 
 
-async def test_a_host_without_one_costs_one_request_and_no_word(crawler: Crawler, told: list[SitemapSettled]) -> None:
+async def test_a_host_without_a_sitemap_costs_one_request_and_no_error(
+    crawler: Crawler, told: list[SitemapSettled]
+) -> None:
     async with serving(with_pages({"/": html("home", "/a", "/b")})) as site:
         seen = await crawler.crawl(site, sitemap="on")
     assert sorted(site.asked) == ["/", "/a", "/b", "/robots.txt", "/sitemap.xml"]
@@ -232,7 +234,9 @@ async def test_a_guess_that_robots_txt_forbids_is_not_made(crawler: Crawler) -> 
     assert seen.counts.skipped == {"robots": 1}
 
 
-async def test_what_robots_txt_names_is_no_guess_wherever_it_lies(crawler: Crawler, told: list[SitemapSettled]) -> None:
+async def test_what_robots_txt_names_is_not_a_guess_wherever_it_lies(
+    crawler: Crawler, told: list[SitemapSettled]
+) -> None:
     answers: dict[str, Answer] = {}
     async with serving(with_pages(answers)) as site:
         site.robots = robots("User-agent: *", "Disallow: /sitemap", f"Sitemap: {site.url}/sitemap.xml")
@@ -254,7 +258,7 @@ async def test_what_robots_txt_names_is_no_guess_wherever_it_lies(crawler: Crawl
         ((200, XML, "<urlset><url><loc>{}/a</loc></url><oops"), "partly", "is broken in line 1"),
     ],
 )
-async def test_a_named_sitemap_that_cannot_be_read_is_told_and_is_no_page(
+async def test_a_named_sitemap_that_cannot_be_read_is_reported_and_is_not_a_page(
     crawler: Crawler, told: list[SitemapSettled], answer: Answer, how: str, problem: str
 ) -> None:
     answers: dict[str, Answer] = {}

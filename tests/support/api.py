@@ -57,7 +57,7 @@ class Served:
         return answered
 
     async def ask_whether_ready(self) -> tuple[int, Any]:
-        """Not what was found a moment ago."""
+        """Clear the cached result."""
         self.clock.jump(FRESH_SECONDS)
         return await self.ask("/readyz")
 
@@ -95,7 +95,7 @@ async def served(store_url: str, **settings: str) -> AsyncIterator[Served]:
 
 @asynccontextmanager
 async def listening(app: App) -> AsyncIterator[Served]:
-    """The API of a controller; several apps on one store are several controllers."""
+    """A controller's API on top of these packages; several of one store are several controllers."""
     clock = FakeClock()
     health = HealthApi(app.check_store, lambda: (b"", "text/plain"), clock)
     app.rest_api.crawl_feeds = CrawlFeeds(app.crawls, app.clock, every=0.05)
@@ -111,8 +111,8 @@ async def listening(app: App) -> AsyncIterator[Served]:
 
 @asynccontextmanager
 async def answering(app: ASGIApp, door: socket.socket) -> AsyncIterator[None]:
-    """uvicorn without its loop, which looks ten times a second whether it should end: it ends when it has nothing to
-    do any more."""
+    """uvicorn without its main loop, which checks ten times a second whether to stop; this one stops when it is
+    idle."""
     config = uvicorn.Config(app, log_config=None, lifespan="off")
     server = uvicorn.Server(config)
     config.load()

@@ -1,4 +1,5 @@
-"""A small HTTP/2 server over TLS that breaks the rules in the way its path says. What to expect is the test's."""
+"""A small HTTP/2 server over TLS that violates the protocol in the way its path says. The tests define the expected
+outcome."""
 
 import asyncio
 import ssl
@@ -91,7 +92,7 @@ class _Connection:
         self._begin(stream, 1000)
 
     def _headers(self, stream: int) -> None:
-        """More fields than anybody needs."""
+        """Too many header fields."""
         self._h2.send_headers(stream, [(":status", "200"), *((f"x-{n}", "x") for n in range(500))], end_stream=True)
 
     def _short(self, stream: int) -> None:

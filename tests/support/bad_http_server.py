@@ -1,4 +1,4 @@
-"""A small raw HTTP server that says whatever a test tells it to, however wrong. What to expect is the test's."""
+"""A small raw HTTP server that sends the bytes a test gives it. The tests define the expected outcome."""
 
 import asyncio
 import socket

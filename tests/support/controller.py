@@ -1,4 +1,4 @@
-"""A whole controller, listening in this process, and somebody who asks it."""
+"""A complete controller, listening in this process, and a client."""
 
 import asyncio
 import json

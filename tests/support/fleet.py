@@ -1,7 +1,7 @@
 """Real processes of Shoal, to start, kill, stop and start again: controllers, workers, and the workers' children.
 
-Everything is ended with the fleet, and nothing may outlive it. What the processes said goes to files, whose ends are
-shown when the block around the fleet fails. Judging what they did is the ledger's.
+Everything is ended with the fleet, and nothing may outlive it. The output of the processes goes to files, whose ends
+are shown when the block around the fleet fails. The ledger checks their results.
 """
 
 import contextlib
@@ -33,9 +33,10 @@ MARK = "SHOAL_TEST_FLEET"  # in the environment of every process of a fleet
 SEED = "SHOAL_TEST_SEED"
 USUAL_SEED = 5
 OURS = ("DATABASE_URL", "REDIS_URL", "RENDERER_URL", "WORKER_", "MAX_CONCURRENT_", "GRPC_", "SHOAL_", "XDG_")
-# Quick to notice, while leases last as long as ever: for what must happen without that one runs out.
+# Short polling intervals with normal leases, for tests in which nothing may depend on an expired lease.
 QUICK = {"SHOAL_LEASE_SWEEP": "200ms", "SHOAL_QUEUE_POLL": "200ms", "SHOAL_COMMIT_RESULTS": "10"}
-# Every time of a lease at a tenth, so that twenty deaths fit into a test. A busy machine may let one run out by itself.
+# Every time of a lease at a tenth, so that twenty deaths fit into a test. On a busy machine a lease may expire without
+# a fault.
 TENTH = QUICK | {"SHOAL_LEASE": "1s", "SHOAL_LEASE_EXTEND": "300ms"}
 # Whatever a busy machine does, no lease runs out.
 LONG_LEASE = {"SHOAL_LEASE": "10m", "SHOAL_LEASE_EXTEND": "1m"}
@@ -91,7 +92,7 @@ class Shoal:
         return self.process.wait(seconds)
 
     def kill(self) -> None:
-        """SIGKILL; back when it is gone and its children have gone with it."""
+        """Send SIGKILL; return when the process and its children have ended."""
         children = [identity(pid) for pid in self.children()]
         self.process.kill()
         self.process.wait(GONE_SECONDS)
@@ -165,7 +166,7 @@ class Fleet:
         return answer
 
     def limit(self, scope: str, most: int) -> None:
-        """Let at most so many jobs of a scope run at once."""
+        """Set the quota of a quota key."""
         answer = self._ask(f"/api/v1/quotas/{scope}", json.dumps({"most": most}).encode(), method="PUT")
         assert answer is not None, f"the controller did not limit {scope}"
 
@@ -240,7 +241,7 @@ class Fleet:
             return None
 
     def _orphans(self) -> list[int]:
-        """Processes of this fleet that are still there; they are ended."""
+        """End the processes of this fleet that still run, and return them."""
         with contextlib.suppress(AssertionError):
             wait_for(lambda: not marked(self._mark), "the end of the fleet", GONE_SECONDS)
         left = marked(self._mark)

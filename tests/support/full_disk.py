@@ -5,7 +5,7 @@ from pathlib import Path
 
 
 def stuff(path: Path) -> None:
-    """Take all the room there is."""
+    """Fill the disk."""
     with contextlib.suppress(OSError), path.open("wb", buffering=0) as file:
         while True:
             file.write(b"x" * 4096)

@@ -1,4 +1,4 @@
-"""The ledger: reads the books of one crawl in a store, and says in words whatever does not add up.
+"""The ledger: reads all rows of one crawl from a store, and describes each inconsistency.
 
 It trusts nothing of Shoal but its tables: plain SQL over connections of its own, read-only, on one snapshot. What must
 hold: nothing is lost (L1), a grant has at most one accepted end (L2), one result and one event for each (L3), attempts
@@ -25,7 +25,7 @@ T = TypeVar("T")
 CLASSES = ("2xx", "3xx", "4xx", "5xx", "none")  # of responses
 COUNTED = ("opened", "settled", "pages", "errors", "bytes", *(f"responses_{kind}" for kind in CLASSES))
 OPEN, FETCHED, FAILED, QUARANTINED, FETCHED_VIA, FIRST_SKIP = 0, 1, 2, 3, 4, 16
-COUNTED_AS_OPEN = {20}  # skips of URLs that belong to the crawl all the same: robots
+COUNTED_AS_OPEN = {20}  # skips of URLs that are nevertheless in scope: robots
 SKIPS = {
     16: "depth",
     17: "scope",
@@ -53,7 +53,7 @@ LAST_ENDS = {
     "cancelled": ("cancelled", "released", *COUNTED_ENDS, *LOST_ENDS),
     "pending": ("released", "retried", *LOST_ENDS),
 }
-# Of the grant that a job has now, its own row tells until there is more to be noted of it.
+# The current grant of a job is described by the job's own row until it has a history row.
 GRANTS = """
     SELECT job_id, epoch, holder, granted_at, settled, ended_at, ended, error FROM job_grant
     UNION ALL
@@ -61,7 +61,7 @@ GRANTS = """
     WHERE j.state = 'locked'
           AND NOT EXISTS (SELECT 1 FROM job_grant AS g WHERE g.job_id = j.id AND g.epoch = j.lease_epoch)
 """
-LATE_MICROS = 10_000_000  # a lease may be over by this much before nobody can have missed it
+LATE_MICROS = 10_000_000  # an expired lease must have been noticed after this time
 
 QUERIES = {
     "now": "SELECT shoal_now() AS now",
@@ -134,12 +134,12 @@ class Expected:
     """The expected outcome of a crawl."""
 
     urls: Collection[str] | None = None  # exactly these pages; None: whatever they are
-    failed: Collection[str] = ()  # pages that may have an error; every other one is innocent
+    failed: Collection[str] = ()  # pages that may have an error; all others must not
     state: str = "completed"
 
 
 def read(store_url: str, crawl_id: str) -> Books:
-    """The books of a crawl. The store is not changed."""
+    """All rows of a crawl. The store is not changed."""
     tables = _read(store_url, QUERIES, crawl_id)
     if not tables["crawl"]:
         raise AssertionError(f"there is no crawl {crawl_id} in the store")
@@ -326,7 +326,7 @@ def _frontier_is_what_is_open(books: Books) -> Iterator[str]:
         yield f"{len(missing)} URLs are open or in quarantine, but not in the frontier: they are lost"
     if settled := set(waiting) - kept:
         yield f"{len(settled)} URLs are in the frontier, but settled"
-    # Whoever left by itself put back what it held; what a lost one held, the next walker takes back.
+    # A walker that ended normally put its URLs back; the URLs of a lost one are put back by the next walker.
     left = {(grant["job_id"], grant["epoch"]) for grant in books.grants if grant["ended"] in ("done", "released")}
     taken = {(row["job_id"], row["epoch"]) for row in books.frontier if row["job_id"]}
     if stray := taken & left:
@@ -341,7 +341,7 @@ def _counters_equal_a_recount(books: Books) -> Iterator[str]:
     kept: Counter[str] = Counter()
     for row in books.skips:
         kept[row["reason"]] += int(row["count"])
-    kept = +kept  # what opened after all leaves a count of nothing
+    kept = +kept  # a skip that was undone leaves a count of zero
     skipped = Counter(SKIPS.get(fate["fate"], "?") for fate in books.fates if fate["fate"] >= FIRST_SKIP)
     if kept != skipped:
         yield f"the skips are {dict(kept)}, a recount gives {dict(skipped)}"

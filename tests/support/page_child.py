@@ -49,7 +49,7 @@ def is_there(sign: str) -> bool:
 
 
 def find_room(sign: str) -> None:
-    """There is none while this file is there."""
+    """There is no child while this file exists."""
     if is_there(sign):
         raise StorageFull("the disk")
 
@@ -72,7 +72,7 @@ async def obey(wish: dict[str, Any]) -> None:
 
 
 def block(seconds: float) -> None:
-    """Keep the loop from turning, as a parser does that does not come to an end."""
+    """Block the event loop, like a parser that never ends."""
     time.sleep(seconds)
 
 

@@ -1,6 +1,7 @@
 """Run a command and write its peak memory in bytes to a file: `python -m tests.support.peak_memory FILE COMMAND…`.
 
-A process of its own, because the kernel counts what a child was before it became its program: a copy of its parent.
+A separate process, because the kernel also counts the memory of the child before `exec`, when it is a copy of its
+parent.
 """
 
 import resource

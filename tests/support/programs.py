@@ -1,4 +1,4 @@
-"""Finds the binaries of real servers and runs them as a user that is not root. Their life is servers.py."""
+"""Finds the binaries of real servers and runs them as a user that is not root. `servers.py` manages them."""
 
 import contextlib
 import os

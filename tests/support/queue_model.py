@@ -39,7 +39,7 @@ class ModelJob:
     line_at: int
     not_before: int
     capability: str = "http"
-    due: bool = True  # stands in line; one whose time is ahead does from the first lease or sweep on that sees it come
+    due: bool = True  # in the queue; a delayed job is added by the first lease or sweep after it is due
     state: str = "pending"
     reason: str | None = None
     attempts: int = 0
@@ -49,7 +49,7 @@ class ModelJob:
     lease_until: int | None = None
     finished_at: int | None = None
     history: list[Grant] = field(default_factory=list)
-    replayed: int = 0  # how much of its history was before the last replay
+    replayed: int = 0  # the number of history rows before the last replay
 
     @property
     def live(self) -> bool:
@@ -71,7 +71,7 @@ class Rules:
 
 
 class QueueModel:
-    """The jobs of one queue. A verb of somebody whose grant is over answers False and changes nothing."""
+    """The jobs of one queue. An operation with an expired grant returns False and changes nothing."""
 
     def __init__(self, rules: Rules, now: int) -> None:
         self.rules = rules
@@ -87,7 +87,7 @@ class QueueModel:
         for place, job in enumerate(jobs):
             live = [other.id for other in self.jobs.values() if other.live and other.key == job.key]
             if job.key is None or not live:
-                job.line_at += place  # a batch stands in line in its own order
+                job.line_at += place  # a batch keeps its order in the queue
                 job.due = job.not_before <= self.now
                 self.jobs[job.id] = job
                 answers.append((job.id, False))
@@ -182,7 +182,7 @@ class QueueModel:
         return self.cancel(job_id, job.epoch, reason)
 
     def replay(self, job_id: str) -> bool:
-        """A dead letter waits again as if it were new, unless a live job has its key meanwhile."""
+        """Queue a dead letter again as if it were new, unless a live job has its key."""
         job = self.jobs[job_id]
         taken = any(other.live and other.key == job.key for other in self.jobs.values()) and job.key is not None
         if job.state not in DEAD_LETTERS or taken:
@@ -192,7 +192,8 @@ class QueueModel:
         return True
 
     def sweep(self) -> int:
-        """Give back every lease that ran out; how many. Jobs whose time has come stand in line from then on."""
+        """Return every job with an expired lease to the queue; return how many. Add jobs that have become due to the
+        queue."""
         self._ripen()
         lost = [job for job in self.jobs.values() if job.lease_until is not None and job.lease_until < self.now]
         for job in lost:
@@ -211,7 +212,7 @@ class QueueModel:
                 yield f"{job.id} was finished twice"
 
     def _ripen(self) -> bool:
-        """Return whether there were jobs whose time has come and that did not stand in line yet."""
+        """Return whether there were due jobs that were not in the queue yet."""
         ripe = [job for job in self.jobs.values() if job.state == "pending" and job.not_before <= self.now]
         new = [job for job in ripe if not job.due]
         for job in new:

@@ -1,4 +1,4 @@
-"""A callback that remembers what it was told, for tests that wait for it."""
+"""A callback that records its calls, for tests that wait for them."""
 
 import asyncio
 from typing import Generic, TypeVar

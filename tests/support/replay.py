@@ -1,4 +1,5 @@
-"""pywb, the replay tool, over one archive. It pins old versions of what we use: it has an environment of its own."""
+"""pywb, the replay tool, over one archive. It pins old versions of our dependencies, so it has a separate
+environment."""
 
 import shutil
 import subprocess

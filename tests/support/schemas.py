@@ -1,4 +1,4 @@
-"""Schemas of the run's PostgreSQL, lent to one test after the other: made once, and as new for each.
+"""PostgreSQL schemas, used by one test after the other: created once and reset for each test.
 
 A schema has an owner of its own, so that whoever is still connected when its test is over can be found and ended.
 Tables that were written to are truncated, numbers begin again, and the rows that a new store has are put back. One
@@ -63,7 +63,7 @@ class Schemas:
         self._free: list[Schema] = []
 
     def lend(self, *, empty: bool = False) -> Schema:
-        """One that nobody else has; `empty`: without any table."""
+        """Return an unused schema; `empty`: without any table."""
         return self._free.pop() if self._free and not empty else self._run(self._make(empty))
 
     def take_back(self, schema: Schema) -> None:

@@ -1,7 +1,7 @@
-"""Stops the servers of one run when the run is over, however it ended. Starting them is servers.py.
+"""Stops the servers of one run when the run is over, however it ended. `servers.py` starts them.
 
-Runs as a process of its own, with nothing but the standard library. Its standard input is a pipe that only
-the run holds: end of file means that the run has closed it, was interrupted, or was killed.
+Runs as a process of its own, with nothing but the standard library. Its standard input is a pipe that only the run
+holds: end of file means that the run has closed it, was interrupted, or was killed.
 """
 
 import contextlib

@@ -115,7 +115,7 @@ class PostgresServer:
 
     @property
     def log(self) -> str:
-        """All that it said since it was made."""
+        """Return its complete output."""
         return self._log.read_text(errors="replace")
 
     def start(self) -> None:
@@ -188,7 +188,8 @@ class PostgresServer:
 
 
 class RedisServer:
-    """One Redis or Valkey of ours. Nothing is persisted unless `durable`, and nothing is ever evicted."""
+    """A Redis or Valkey server started by the tests. Nothing is persisted unless `durable`, and nothing is ever
+    evicted."""
 
     def __init__(self, program: Program, folder: Path, *, durable: bool = False) -> None:
         self.program = program

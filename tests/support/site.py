@@ -1,7 +1,7 @@
-"""A small site that is the same every time, served on loopback, with a log of who asked for what and when.
+"""A small deterministic site, served on loopback, with a log of its requests.
 
-A tree with cross links: every page has a title, about ten links, and one link that leads out of the site. What a crawl
-of it should give is said here (`urls`); judging a crawl is the ledger's.
+A tree with cross links: every page has a title, about ten links, and one link that leads out of the site. `urls` gives
+the expected result of a crawl; the ledger checks it.
 """
 
 import asyncio
@@ -35,8 +35,8 @@ class Site:
     """The site, served by a thread of its own while the context is open.
 
     `delay` is how long each answer takes: it makes a crawl last, so that there is time to kill somebody. `listed`: no
-    page has a link, and all of them are in sitemaps. `validators`: each page has an ETag, and is not sent to whoever
-    knows it.
+    page has a link, and all of them are in sitemaps. `validators`: each page has an ETag, and is not sent to a client
+    that already has it.
     """
 
     def __init__(
@@ -49,7 +49,9 @@ class Site:
         self.sent = 0  # pages that were sent whole
         self.port = 0
         self.visits: list[Visit] = []
-        self.allowed: int | None = None  # so many different pages are answered; whoever asks for another one waits
+        self.allowed: int | None = (
+            None  # the number of different pages that are answered; requests for further ones wait
+        )
         self._answered: set[str] = set()
         self._bodies = {path_of(number): _body(number, 0 if listed else pages) for number in range(pages)}
         self._distinct: set[str] = set()
@@ -98,7 +100,7 @@ class Site:
         return sum(visit.path == path for visit in self.visits)
 
     def wait_for_pages(self, count: int, seconds: float = 120.0) -> None:
-        """Until this many different pages were asked for."""
+        """Wait until this many different pages were requested."""
         with self._news:
             if not self._news.wait_for(lambda: self.pages_asked >= count, seconds):
                 raise AssertionError(f"{self.pages_asked} pages were asked for in {seconds:g} s, not {count}")
@@ -196,7 +198,7 @@ class Site:
         self._bodies[path_of(number)] += f"<p>{text}</p>"
 
     def forget(self) -> None:
-        """As if nobody had asked for anything yet."""
+        """Forget all requests."""
         with self._news:
             self.visits.clear()
             self._distinct.clear()

@@ -1,4 +1,4 @@
-"""A network that takes its time: a proxy on loopback that passes everything on after a delay."""
+"""A slow network: a proxy on loopback that delays all traffic."""
 
 import asyncio
 import contextlib

@@ -1,4 +1,4 @@
-"""Many actors on one store, and a seed that decides at every statement who goes on: the same seed, the same story.
+"""Many actors on one store. A seed decides at every statement which actor continues, so that a run can be repeated.
 
 `Schedule` lets one actor go at a time, from one store call to the next, and may let it die on the way. `SteppedSqlite`
 runs the statements of our own driver with the locks of SQLite, one writer and many readers, and switches between any
@@ -33,7 +33,7 @@ BEFORE_SCOPES = frozenset(  # statements that wait for the row of a run or of a 
 
 
 class Died(BaseException):
-    """The process of an actor was killed here. Nobody may catch it but the schedule."""
+    """The process of an actor was killed here. Only the schedule may catch it."""
 
 
 @dataclass(eq=False)
@@ -101,7 +101,7 @@ class Schedule:
         await actor
 
     async def _until_quiet(self, tasks: "set[asyncio.Task[None]]") -> None:
-        """Until everybody waits for a turn, or is done, or seems to wait for a lock of the server."""
+        """Wait until every actor waits for its turn, is done, or seems to wait for a database lock."""
         deadline = asyncio.get_running_loop().time() + STUCK_SECONDS
         while on_their_way := self._on_their_way(tasks):
             able = any(turn.when() for turn in self._waiting)

@@ -1,9 +1,9 @@
-"""A storm over a fleet: members killed, the database taken away, clocks set, at moments that a seed chooses, while work
-goes on.
+"""Chaos for a fleet: processes are killed, the database is stopped and clocks are set at random but repeatable moments,
+while work continues.
 
-The same seed plans the same strikes; what each of them interrupts is the machine's choice. Between two strikes every
-crawl that is awake gets a new page: three deaths in a row with one page in flight are that page's fault, and rightly.
-Sites give only so much between two strikes, so that a storm finds work under way however slow the machine is.
+The same seed plans the same strikes; what each of them interrupts is the machine's choice. Between two kills every
+running crawl gets a new page, because three deaths in a row with the same page in flight are blamed on that page. Sites
+give only so much between two strikes, so that a storm finds work under way however slow the machine is.
 """
 
 import random
@@ -46,8 +46,8 @@ class Work:
 
 @dataclass
 class Storm:
-    """Twenty strikes, say, and two wishes of a person: that a crawl sleeps, and that it wakes. Meanwhile the clock goes
-    wrong by an hour, and is set right, forward and back."""
+    """For example twenty kills, and two requests of a user: that a crawl sleeps, and that it wakes. Meanwhile the clock
+    goes wrong by an hour, and is set right, forward and back."""
 
     fleet: Fleet
     controller: Shoal
@@ -78,7 +78,7 @@ class Storm:
         return names
 
     def rage(self, strikes: int) -> None:
-        """A part of every site is there for each strike, so that none comes when the work is done."""
+        """Every site has enough pages for all kills, so that no kill comes after the work is done."""
         names = self.plan(strikes)
         for name in names:
             for work in self.works:
@@ -94,7 +94,7 @@ class Storm:
         return all(work.has_moved() for work in self.works)
 
     def start_again(self) -> None:
-        """As a supervisor does: whoever found no store when it came up has said so and left."""
+        """Restart processes as a supervisor does: those that found no store at start-up have exited with an error."""
         for member in (self.controller, *self.workers):
             if not member.alive:
                 assert member.wait() == NO_STORE, f"{member.name} ended with {member.wait()}"

@@ -1,4 +1,4 @@
-"""Scopes, the look of tokens, and how failures are counted."""
+"""Token scopes, the format of tokens, and the login throttle."""
 
 import pytest
 from hypothesis import given
@@ -39,7 +39,7 @@ def test_a_caller_without_any_scope_may_nothing() -> None:
         Caller(who="x", scopes=frozenset()).demand(TokenScope.READ)
 
 
-def test_a_token_names_itself_and_is_no_other() -> None:
+def test_tokens_are_unique_and_their_text_contains_their_id() -> None:
     made = [mint() for _ in range(100)]
     assert len({text for _, text in made}) == len({token_id for token_id, _ in made}) == 100
     for token_id, text in made:
@@ -66,7 +66,7 @@ def test_a_token_in_any_sentence_is_hidden() -> None:
     assert text.split("_")[2] not in clean(f"what of {text}, or 'shl={text}'?")
 
 
-def test_what_only_an_admin_may_change_stands_in_the_log() -> None:
+def test_admin_changes_are_in_the_audit_log() -> None:
     changes = [
         line for group in GROUPS for line in table_of(group) if line.scope is TokenScope.ADMIN and line.method != "GET"
     ]

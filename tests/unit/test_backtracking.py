@@ -1,4 +1,4 @@
-"""No pattern of ours can be made slow by what a site or a caller writes: all of them are collected and looked at."""
+"""No regular expression of the project can be made slow by input (ReDoS): all of them are collected and analysed."""
 
 import importlib
 import pkgutil

@@ -1,4 +1,4 @@
-"""Values that a crawl cannot have are refused in our own words, on the command line and over HTTP alike."""
+"""Invalid crawl options are rejected with our own messages, on the command line and over HTTP."""
 
 import re
 from typing import Any

@@ -1,4 +1,4 @@
-"""`shoal bot` refuses in words what it cannot do; `shoal policies results` and `diff` show what a policy gave."""
+"""Error messages of `shoal bot`, and the output of `shoal policies results` and `diff`."""
 
 import asyncio
 import json

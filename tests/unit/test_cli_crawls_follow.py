@@ -1,4 +1,4 @@
-"""`shoal crawls logs | watch | wait`: what they print, and the exit code that tells how a crawl ended."""
+"""`shoal crawls logs | watch | wait`: their output, and the exit code for each end of a crawl."""
 
 import asyncio
 import json
@@ -71,7 +71,7 @@ def test_the_exit_code_says_how_a_crawl_ended(
     assert told in captured.err
 
 
-def test_who_waits_in_vain_is_told_so(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_wait_that_times_out_is_reported(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setattr("shoal.cli.crawls_follow.WORKER_SECONDS", 0.0)
     assert main(["crawls", "wait", "one", "--timeout", "200ms"]) == 6
     captured = capsys.readouterr()
@@ -111,7 +111,7 @@ def test_a_journal_is_read_as_lines_or_as_json(capsys: pytest.CaptureFixture[str
     assert (told["event"], told["reason"], told["crawl_id"]) == ("crawl_paused", "asked", "one")
 
 
-def test_a_crawl_that_somebody_paused_is_told_as_paused(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_crawl_that_somebody_paused_is_reported_as_paused(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["crawls", "pause", "one"]) == 0
     assert main(["crawls", "wait", "one"]) == 11
     assert "crawl one is paused; go on with `shoal crawls resume one`." in capsys.readouterr().err

@@ -1,4 +1,4 @@
-"""`shoal jobs add` and what belongs to it, straight at a store."""
+"""`shoal jobs add` and related commands, directly on a store."""
 
 import json
 from io import BytesIO, TextIOWrapper
@@ -51,7 +51,7 @@ def test_urls_may_come_by_a_pipe(capsys: pytest.CaptureFixture[str], monkeypatch
     assert told(capsys, "jobs", "add", "--file", "-")["total"] == 2
 
 
-def test_a_bad_url_of_a_file_is_told_by_its_line_and_nothing_is_made(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_bad_url_of_a_file_is_reported_by_its_line_and_nothing_is_made(capsys: pytest.CaptureFixture[str]) -> None:
     Path("urls.txt").write_text("http://example.org/a\n# no\nnothing\n")
     assert main(["jobs", "add", "--file", "urls.txt"]) == 2
     said = capsys.readouterr().err
@@ -86,7 +86,7 @@ def test_a_group_without_results_says_that_they_may_come(capsys: pytest.CaptureF
     assert told(capsys, "jobs", "results", "monday") == {"items": [], "next": None}
 
 
-def test_an_unknown_group_is_said_to_be(capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_unknown_group_is_reported(capsys: pytest.CaptureFixture[str]) -> None:
     told(capsys, "jobs", "add", "http://example.org/a")
     assert main(["jobs", "results", "grp_none"]) == 5
     assert "grp_none" in capsys.readouterr().err

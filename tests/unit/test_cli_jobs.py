@@ -121,7 +121,7 @@ def test_explain_says_why_a_job_is_where_it_is(capsys: pytest.CaptureFixture[str
 
 
 @pytest.mark.parametrize("words", [["jobs", "show"], ["jobs", "cancel"], ["jobs", "retry"], ["explain", "job"]])
-def test_a_job_that_does_not_exist_is_said_so(capsys: pytest.CaptureFixture[str], words: list[str]) -> None:
+def test_a_job_that_does_not_exist_is_reported(capsys: pytest.CaptureFixture[str], words: list[str]) -> None:
     assert main([*words, "job_no"]) == 5
     assert capsys.readouterr().err == 'shoal: job "job_no" does not exist; list them with `shoal jobs ls`.\n'
 

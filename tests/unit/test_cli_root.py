@@ -1,4 +1,4 @@
-"""The frame of the command line: exit codes, sentences, nothing imported before it is needed."""
+"""The command line as a whole: exit codes, messages, and lazy imports."""
 
 import json
 import os
@@ -218,7 +218,7 @@ def test_no_mistyped_command_is_answered_with_one_that_ends_or_removes_something
         (["crawls", "resum"], 'the nearest one is "shoal crawls resume"'),
     ],
 )
-def test_a_harmful_command_is_suggested_only_for_a_slip_in_a_long_word(
+def test_a_harmful_command_is_suggested_only_for_a_typo_in_a_long_word(
     words: list[str], hint: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert run(words) == 2
@@ -236,7 +236,7 @@ def test_a_harmful_command_is_suggested_only_for_a_slip_in_a_long_word(
         (["--bogus"], 'see "shoal --help"'),
     ],
 )
-def test_wrong_words_are_told_with_the_nearest_right_ones(
+def test_wrong_words_are_reported_with_the_nearest_right_ones(
     words: list[str], hint: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(words) == 2
@@ -294,7 +294,7 @@ def test_with_json_an_error_is_a_problem_document_on_one_line(
     assert SECRET not in said.err
 
 
-def test_the_first_error_of_ours_in_a_group_is_told(
+def test_the_first_error_of_ours_in_a_group_is_reported(
     broken: dict[str, BaseException], capsys: pytest.CaptureFixture[str]
 ) -> None:
     inner = ExceptionGroup("inner", [errors.WaitTimedOut("the end", 3)])
@@ -429,7 +429,7 @@ def test_real_processes_end_with_the_right_codes_and_without_tracebacks() -> Non
     assert err == "shoal: SHOAL_LEESE is not a setting; the nearest setting is SHOAL_LEASE.\n"
 
 
-def test_a_reader_that_goes_away_is_no_error_to_talk_about() -> None:
+def test_a_disconnected_reader_is_not_logged_as_an_error() -> None:
     reading, writing = os.pipe()
     os.close(reading)
     try:

@@ -1,4 +1,4 @@
-"""The flags of a crawl: each is a field of it, says what the field says, and refuses by its own name."""
+"""The flags of a crawl: each is a field of the crawl with the field's description, and errors name the flag."""
 
 import re
 from typing import Any
@@ -17,7 +17,7 @@ SEED = "http://a.example/"
 
 
 def parsed(*words: str) -> CrawlConfig:
-    """The config that a command line means."""
+    """Return the config for a command line."""
     context = command.crawl.make_context("crawl", [SEED, *words])
     options = {name: value for name, value in context.params.items() if name in FLAGS}
     return read_config({"seeds": [SEED], **given_values(options)}, flag_of)
@@ -46,7 +46,7 @@ def test_what_is_not_given_has_the_default_of_its_field() -> None:
     assert parsed() == CrawlConfig(seeds=[SEED])
 
 
-def test_help_is_what_the_fields_say() -> None:
+def test_help_comes_from_the_field_descriptions() -> None:
     told = re.sub(r"\s+", " ", CliRunner().invoke(command.crawl, ["--help"], terminal_width=400).output)
     for field, flag in FLAGS.items():
         assert f"{flag.name} " in told

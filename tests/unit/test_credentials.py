@@ -1,4 +1,4 @@
-"""Headers, cookies and proxy of a crawl: refused in clear words, and never shown to anybody."""
+"""Headers, cookies and proxy of a crawl: invalid ones are rejected, and secrets are never shown."""
 
 from typing import Any
 
@@ -84,7 +84,7 @@ def test_the_options_are_shown_without_secrets() -> None:
     assert shown["proxy"] == "http://me:***@proxy.example:3128"
 
 
-def test_what_was_hidden_is_told_from_what_is_real() -> None:
+def test_redacted_values_differ_from_real_ones() -> None:
     for options in ({"headers": {"X": "1"}}, {"cookies": [{"name": "a"}]}, {"proxy": "http://me:pw@h:1"}):
         real = config(**options).plain()
         assert not hides(real)

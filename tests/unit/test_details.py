@@ -74,7 +74,7 @@ def test_what_stands_on_a_page_is_kept_as_written() -> None:
     assert details.cut == []
 
 
-def test_structured_data_is_kept_and_what_cannot_be_read_is_told() -> None:
+def test_structured_data_is_kept_and_what_cannot_be_read_is_reported() -> None:
     details = read(
         """<script type="application/ld+json">{"@type": "Product", "name": "Tea"}</script>
         <script type="Application/LD+JSON; charset=utf-8">[1, 2]</script>
@@ -117,7 +117,7 @@ def test_an_answer_that_is_not_html_has_the_details_of_its_headers() -> None:
     assert details == Details(headers={"etag": "1"})
 
 
-def test_long_lists_and_long_texts_are_cut_and_it_is_said() -> None:
+def test_long_lists_and_long_texts_are_cut_and_it_is_reported() -> None:
     many = "<h2>x</h2>" * (MOST + 1) + f"<a href='/{'u' * 9_000}'>{'t' * 9_000}</a>"
     details = read(many + '<script type="application/ld+json">"' + "j" * 300_000 + '"</script>')
     assert len(details.headings) == MOST
@@ -188,6 +188,6 @@ def test_a_text_of_one_word_has_no_fingerprint() -> None:
 
 @settings(deadline=None)
 @given(st.binary(max_size=60) | st.sampled_from([b"[]", b"{}", b"7", b'{"headings": 3}', b" " * 9]).map(zlib.compress))
-def test_bytes_that_are_no_details_are_refused(data: bytes) -> None:
+def test_bytes_that_are_not_details_are_refused(data: bytes) -> None:
     with pytest.raises(ValueError, match="no packed details"):
         unpacked(data)

@@ -180,7 +180,7 @@ def test_listening_on_every_address_covers_all_addresses_of_this_machine(written
     assert rule.judge("192.0.2.1", 8700, "elsewhere.test") is None
 
 
-def test_the_refusal_tells_operators_the_address() -> None:
+def test_the_error_shows_operators_the_address() -> None:
     refusal = PUBLIC_ONLY.judge("10.0.0.1", 80, "inside.test")
     assert refusal is not None
     assert "10.0.0.1" in refusal.operator_detail

@@ -50,7 +50,7 @@ def test_each_encoding_is_read(name: str) -> None:
 @pytest.mark.parametrize("name", ENCODERS)
 @pytest.mark.parametrize("size", [262_144, 491_456, 1_000_000, 5_000_000])
 def test_a_large_body_is_read_to_its_end(name: str, size: int) -> None:
-    # Zeros, that the decoders give in few large steps, and noise, that they give in many small ones.
+    # Zeros, which decoders return in few large chunks, and noise, which they return in many small ones.
     for body in (bytes(size), random.Random(size).randbytes(size)):
         encoded = brotli.compress(body, quality=1) if name == "br" else ENCODERS[name](body)
         assert undo(encoded, name) == body

@@ -1,4 +1,4 @@
-"""No connection to an address that was not judged good, whatever names and answers say (B1-B21)."""
+"""No connection is made to an address that the address rule has not allowed, whatever DNS answers (B1-B21)."""
 
 import asyncio
 from collections.abc import AsyncIterator

@@ -1,4 +1,5 @@
-"""Redirects: hop by hop through the gate, bounded, without credentials for strangers (B15, B17, B29, B34, B35)."""
+"""Redirects: each hop is checked, the number is limited, and credentials are not sent to other hosts (B15, B17, B29,
+B34, B35)."""
 
 import asyncio
 import gzip
@@ -77,7 +78,7 @@ async def test_an_answer_without_a_redirect_has_an_empty_chain(egress: Egress, s
     assert outcome.redirects == ()
 
 
-async def test_without_the_wish_a_redirect_is_an_answer(egress: Egress, server: BadServer) -> None:
+async def test_without_following_a_redirect_is_the_response(egress: Egress, server: BadServer) -> None:
     server.redirect("/start", "/end")
     outcome = await egress.fetch(Request(f"http://site.test:{server.port}/start"))
     assert isinstance(outcome, Response)
@@ -244,7 +245,7 @@ async def test_the_caller_may_change_or_refuse_each_hop(egress: Egress, server: 
     assert refused.redirects == (Hop(url, 302),)
 
 
-async def test_a_cookie_that_a_redirect_to_itself_asks_for_is_no_circle(egress: Egress, server: BadServer) -> None:
+async def test_a_cookie_that_a_redirect_to_itself_asks_for_is_not_a_circle(egress: Egress, server: BadServer) -> None:
     server.scripts["/wall"] = lambda line, asked: line.send(
         reply(200, PAGE) if "cookie" in asked.headers else reply(302, headers=[("Location", "/wall")])
     )

@@ -1,4 +1,4 @@
-"""The resolver: one lookup for all who ask, kept for a while, failures as values."""
+"""The resolver: concurrent requests share one lookup, results are cached, failures are values."""
 
 import asyncio
 import socket
@@ -125,7 +125,7 @@ async def test_slow_names_do_not_hold_up_others_within_the_crew() -> None:
     resolver.close()
 
 
-async def test_the_oldest_answers_make_room_for_new_ones() -> None:
+async def test_the_oldest_answers_are_evicted_for_new_ones() -> None:
     names = Names({f"h{number}.test": ("192.0.2.1",) for number in range(4)})
     resolver = Resolver(FakeClock(), lookup=names, size=3)
     for host in ("h0.test", "h1.test", "h2.test", "h3.test", "h3.test", "h0.test"):

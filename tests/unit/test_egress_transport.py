@@ -1,4 +1,4 @@
-"""Requests over real connections to a server that answers badly on purpose (B29-B33, B40, B41)."""
+"""Requests over real connections to a server that misbehaves on purpose (B29-B33, B40, B41)."""
 
 import asyncio
 import gc
@@ -105,7 +105,7 @@ async def test_the_raw_body_is_not_decoded_on_the_way(egress: Egress, server: Ba
     assert server.asked[0].headers["accept-encoding"] == "gzip, deflate, br, zstd"
 
 
-async def test_a_chunked_body_is_put_together_and_its_trailers_are_no_headers(
+async def test_a_chunked_body_is_put_together_and_its_trailers_are_not_headers(
     egress: Egress, server: BadServer
 ) -> None:
     head = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\nX-A: 1\r\n\r\n"
@@ -193,7 +193,7 @@ async def test_a_header_that_could_forge_a_request_is_not_sent(
 @pytest.mark.parametrize(
     "sent", [b"HTTP/1.1 999 \x07High\r\nContent-Length: 0\r\n\r\n", b"HTTP/1.1 200 OK\r\nContent-Length: -5\r\n\r\nabc"]
 )
-async def test_operators_see_how_an_answer_that_is_no_http_began(
+async def test_operators_see_how_an_answer_that_is_not_http_began(
     server: BadServer, egress: Egress, sent: bytes
 ) -> None:
     server.answer("/", sent)
@@ -227,7 +227,7 @@ async def test_operators_see_how_an_answer_that_is_no_http_began(
         (b"HTTP/1.1 103 Early Hints\r\n\r\nHTTP/1.1 200 OK\r\nContent-Length: 0\r\n", "protocol_error"),
     ],
 )
-async def test_an_answer_that_is_no_http_is_a_failure(
+async def test_an_answer_that_is_not_http_is_a_failure(
     egress: Egress, server: BadServer, answer: bytes, code: str
 ) -> None:
     server.answer_and_close("/", answer)
@@ -538,7 +538,7 @@ async def tls_pair(certificate: str, *, verify: bool = True) -> AsyncIterator[tu
             egress.close()
 
 
-async def test_a_certificate_of_a_known_authority_is_believed() -> None:
+async def test_a_certificate_of_a_known_authority_is_trusted() -> None:
     async with tls_pair("good") as (egress, server):
         for _ in range(2):
             assert answered(await egress.fetch(Request(f"https://site.test:{server.port}/"))).raw == PAGE

@@ -1,4 +1,4 @@
-"""The endpoint table: what is refused before a handler is called, and what a door can read of it."""
+"""The endpoint table: what is rejected before a handler is called, and what the gateway can read from it."""
 
 import threading
 from typing import Annotated, Any, ClassVar, Literal
@@ -96,7 +96,7 @@ def test_the_table_keeps_the_order_of_the_class_and_what_was_declared() -> None:
     assert lines[1].path_params == ["fish_id"]
 
 
-def test_a_door_learns_which_endpoint_a_request_will_reach() -> None:
+def test_the_gateway_knows_the_endpoint_of_a_request() -> None:
     finder, scope = Finder(ROUTES), scope_of("GET", "/fish/carp")
     found = finder.find(scope)
     assert found is not None

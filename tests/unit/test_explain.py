@@ -1,4 +1,4 @@
-"""Why a URL is where it is: the words for every fate, and the command that asks for them."""
+"""Explanations of URLs: the text for every fate, and the `explain` command."""
 
 import asyncio
 import json
@@ -42,7 +42,7 @@ def waiting(**facts: Any) -> UrlFacts:
     return UrlFacts(Fate.OPEN, Waiting(KeptUrl(URL, 2, **facts), parent_url=f"{SITE}/"))
 
 
-def test_a_url_whose_host_is_held_is_told_with_the_answer_and_the_end() -> None:
+def test_a_url_whose_host_is_held_is_reported_with_the_answer_and_the_end() -> None:
     kept = KeptUrl(URL, 2, attempts=1, due=AT)
     said = asked(UrlFacts(Fate.OPEN, Waiting(kept, held=HeldHost(SITE, AT, 429))))
     assert (said.state, said.reason) == (UrlState.WAITING, "host_held")
@@ -58,11 +58,11 @@ def test_every_skip_has_words_of_its_own(fate: Fate) -> None:
     assert said.sentence.endswith(".")
 
 
-def test_no_two_plain_skips_are_told_alike() -> None:
+def test_no_two_plain_skips_are_reported_alike() -> None:
     assert len(set(PLAIN.values())) == len(PLAIN)
 
 
-def test_a_page_that_was_too_far_away_is_told_with_the_limit() -> None:
+def test_a_page_that_was_too_far_away_is_reported_with_the_limit() -> None:
     said = asked(UrlFacts(Fate.SKIPPED_DEPTH), crawl_of(depth=2))
     assert said.sentence == "It was found on a way of more than 2 links from a seed, which is the crawl's depth."
 
@@ -76,7 +76,7 @@ def test_a_page_that_was_too_far_away_is_told_with_the_limit() -> None:
         ("domain", "only example.org and what is below it, and"),
     ],
 )
-def test_a_url_out_of_scope_is_told_with_what_is_inside(scope: str, inside: str) -> None:
+def test_a_url_out_of_scope_is_reported_with_what_is_inside(scope: str, inside: str) -> None:
     said = asked(UrlFacts(Fate.SKIPPED_SCOPE), crawl_of(scope=scope))
     assert f"`{scope}`: {inside} where a seed redirects to" in said.sentence
 
@@ -86,7 +86,7 @@ def test_a_long_list_of_seeds_is_cut() -> None:
     assert "only https://4.test, and 3 more" in asked(UrlFacts(Fate.SKIPPED_SCOPE), crawl_of(seeds=seeds)).sentence
 
 
-def test_an_excluded_url_is_told_with_the_pattern_that_matched() -> None:
+def test_an_excluded_url_is_reported_with_the_pattern_that_matched() -> None:
     crawl = crawl_of(exclude=[r"/b/", r"/a/\d+$"])
     assert asked(UrlFacts(Fate.SKIPPED_EXCLUDED), crawl).sentence == r"It matches the exclude pattern `/a/\d+$`."
 
@@ -98,13 +98,13 @@ def test_a_url_that_was_never_seen_is_told_what_would_become_of_it() -> None:
     assert "would be skipped" in asked(None, url=Url("https://elsewhere.test/")).sentence
 
 
-def test_a_text_that_is_no_url_is_told_why() -> None:
+def test_a_text_that_is_not_a_url_is_reported_why() -> None:
     said = explain_refusal("mailto:me", UrlRefusal.SCHEME_NOT_ALLOWED)
     assert (said.state, said.reason) == (UrlState.REFUSED, "scheme_not_allowed")
     assert said.sentence == "No crawl takes it: it has a scheme other than http and https."
 
 
-def test_a_waiting_url_is_told_with_what_it_waits_for() -> None:
+def test_a_waiting_url_is_reported_with_what_it_waits_for() -> None:
     assert asked(waiting()).reason == "turn"
     retry = asked(waiting(due=AT, attempts=2))
     assert retry.reason == "retry"
@@ -115,7 +115,7 @@ def test_a_waiting_url_is_told_with_what_it_waits_for() -> None:
     assert asked(waiting(), crawl_of(CrawlState.QUEUED)).reason == "queued"
 
 
-def test_a_taken_url_is_told_with_its_holder() -> None:
+def test_a_taken_url_is_reported_with_its_holder() -> None:
     facts = UrlFacts(Fate.OPEN, Waiting(KeptUrl(URL, 2), Fence(JobId("job_1"), 3)))
     said = asked(facts)
     assert said.state is UrlState.TAKEN
@@ -129,12 +129,12 @@ def test_what_still_waited_when_a_budget_ended_the_crawl_was_skipped_by_it() -> 
     assert asked(waiting(), crawl_of(CrawlState.STOPPED, "asked")).reason == "stopped"
 
 
-def test_a_quarantined_url_is_told_with_its_pattern() -> None:
+def test_a_quarantined_url_is_reported_with_its_pattern() -> None:
     said = asked(UrlFacts(Fate.QUARANTINED, Waiting(KeptUrl(URL, 1, Fate.QUARANTINED))))
     assert (said.state, said.facts["pattern"]) == (UrlState.QUARANTINED, f"{SITE}/a/0")
 
 
-def test_a_fetched_page_is_told_with_its_status_and_a_failed_one_with_its_code() -> None:
+def test_a_fetched_page_is_reported_with_its_status_and_a_failed_one_with_its_code() -> None:
     page = Page(url=URL, depth=1, fetched_at=AT, attempt=1, status=404)
     fetched = asked(UrlFacts(Fate.FETCHED, page=page))
     assert fetched.sentence == "It was fetched at 2026-02-03T04:05:06Z with status 404, after 1 try."

@@ -180,7 +180,7 @@ async def test_a_crawl_without_pages_gives_outputs_without_rows(tmp_path: Path) 
 
 
 @pytest.mark.parametrize("name", ["a.jsonl", "a.csv", "a.parquet", "a.warc.gz"])
-def test_a_full_disk_is_said_and_nothing_gets_its_name(tmp_path: Path, name: str) -> None:
+def test_a_full_disk_is_reported_and_nothing_gets_its_name(tmp_path: Path, name: str) -> None:
     (tmp_path / f"{name}.part").symlink_to("/dev/full")
     output = output_of(str(tmp_path / name))
     output.open(CRAWL, FETCHED_AT, Limits())
@@ -265,6 +265,6 @@ def test_an_export_takes_the_pages_whose_status_is_named(words: list[str], taken
 
 
 @pytest.mark.parametrize("word", ["2x", "ok", "2000", "", "xxx"])
-def test_a_word_that_is_no_status_is_refused(word: str) -> None:
+def test_a_word_that_is_not_a_status_is_refused(word: str) -> None:
     with pytest.raises(InvalidInput, match="404, 4xx, or error"):
         ExportFilter([word])

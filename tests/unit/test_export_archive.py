@@ -1,4 +1,4 @@
-"""WARC and Markdown outputs: made from kept bodies, read back by those who use them."""
+"""WARC and Markdown outputs: made from stored bodies, and read back with common tools."""
 
 import gzip
 import io

@@ -1,4 +1,4 @@
-"""Facts of awkward pages, encodings nobody declared, and proof that foreign bytes raise nothing."""
+"""Facts of awkward pages, undeclared encodings, and arbitrary bytes that must not raise."""
 
 import pytest
 from hypothesis import example, given, settings

@@ -176,7 +176,7 @@ async def test_large_sitemaps_are_read_one_after_the_other() -> None:
         await told.at_least(settled)
         fetcher.go_on()
     read = await told.at_least(4)
-    assert [fetched.sitemap for fetched in read] == [None] * 4  # one that waits for its turn is as small as it was sent
+    assert [fetched.sitemap for fetched in read] == [None] * 4  # a waiting body stays compressed
     for fetched in read:
         fetched.open()
     assert sorted(fetched.listed for fetched in read) == [0, 1, 1, 1]

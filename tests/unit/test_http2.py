@@ -1,4 +1,5 @@
-"""HTTP/2 servers that break the rules: each answer comes to its code, nothing hangs, and the next page is fetched."""
+"""HTTP/2 servers that violate the protocol: each response gets its error code, nothing hangs, and the next page is
+fetched."""
 
 import asyncio
 from collections.abc import AsyncIterator

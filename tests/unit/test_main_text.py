@@ -1,4 +1,4 @@
-"""The main text of pages: found where it stands, rendered with links that can be followed, from any bytes."""
+"""The main text of pages: found on the page and rendered with absolute links, from any bytes."""
 
 import time
 
@@ -16,7 +16,7 @@ def read(html: str) -> MainText:
     return main_text(Source("http://example.org/a/b.html", html.encode(), "text/html; charset=utf-8"))
 
 
-def test_the_text_is_without_what_stands_around_it() -> None:
+def test_the_main_text_excludes_navigation_and_footers() -> None:
     found = read(
         f"""<title>Tea | Shop</title><meta name=author content="Ann B."><meta property="article:published_time"
         content="2024-05-01"><header>Shop</header><nav><a href=/>menu</a></nav><article><h1>Tea</h1>{STORY}</article>

@@ -101,7 +101,7 @@ def test_every_signal_of_the_tree_is_worded_with_its_own_facts() -> None:
 @pytest.mark.parametrize(
     ("holder", "node"), [("vm/12", "vm"), ("vm/12/pages/13", "vm"), ("local/vm/12/99", "vm"), ("bot/tok_a/b1", "tok_a")]
 )
-def test_a_holder_is_told_with_its_node(holder: str, node: str) -> None:
+def test_a_holder_is_reported_with_its_node(holder: str, node: str) -> None:
     facts = log_line(JobsLeased(kind="page", holder=holder, count=1, waited_seconds=0.0)).facts
     assert (facts["node_id"], facts["holder"]) == (node, holder)
 
@@ -149,7 +149,7 @@ def test_lines_below_the_level_are_not_written() -> None:
     assert "janitor failed, trying again in 0.5 s: store away" in stream.getvalue()
 
 
-def test_a_signal_nobody_worded_is_told_under_its_own_name() -> None:
+def test_a_signal_nobody_worded_is_reported_under_its_own_name() -> None:
     @dataclass(frozen=True, slots=True, kw_only=True)
     class TideTurned(Signal):
         height: int

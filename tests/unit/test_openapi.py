@@ -1,4 +1,4 @@
-"""The OpenAPI document says what the endpoint table says, and its examples are such as the server takes and gives."""
+"""The OpenAPI document matches the endpoint table, and its examples match real requests and responses."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""The face of the package: every promised name is there, and none of them costs anything before it is used."""
+"""The public names of the package: all of them exist, and none is loaded before it is used."""
 
 import ast
 import inspect
@@ -26,7 +26,7 @@ def test_what_is_not_promised_is_not_there() -> None:
         shoal.nothing_of_the_kind  # type: ignore[attr-defined]  # noqa: B018
 
 
-def test_the_verb_and_the_room_share_their_name() -> None:
+def test_crawl_is_both_a_package_and_a_function() -> None:
     from shoal import crawl
     from shoal.crawl import states
 

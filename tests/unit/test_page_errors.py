@@ -20,7 +20,7 @@ NO_PAGES = {"scheme_not_allowed"}  # a frontier takes no such URL, and a redirec
 
 
 def codes_in(tree: ast.AST) -> Iterator[str]:
-    """Codes that a module writes down: handed to what makes an error, or to a record."""
+    """Return the error codes in a module: those passed to errors or records."""
     named = named_codes(tree)
     for node in ast.walk(tree):
         if isinstance(node, ast.Call) and ast.unparse(node.func) in MAKERS and node.args:

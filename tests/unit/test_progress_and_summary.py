@@ -98,7 +98,7 @@ def test_what_failed_counts_as_to_be_tried_again_until_it_was() -> None:
         assert tally.again == expected
 
 
-def test_plain_progress_is_one_line_whenever_there_is_news(capsys: pytest.CaptureFixture[str]) -> None:
+def test_plain_progress_is_one_line_per_change(capsys: pytest.CaptureFixture[str]) -> None:
     lines = PlainLines()
     for snapshot in (STANDING, replace(STANDING, elapsed=30.0), replace(STANDING, pages=1300)):
         lines.show(snapshot)
@@ -239,7 +239,7 @@ def test_the_summary_of_a_crawl_that_followed_another_says_what_was_saved() -> N
     assert rows_of(done, told, [])[7:9] == [("Received", "12.3 kB"), ("Unchanged", "1,200, which saved 45 MB")]
 
 
-def test_the_summary_of_a_paused_crawl_counts_every_sitting_and_says_what_is_left() -> None:
+def test_the_summary_of_a_paused_crawl_adds_up_all_sessions_and_shows_what_is_left() -> None:
     paused = seen(CrawlState.PAUSED, "interrupted", Counts(opened=10, settled=4, pages=4))
     told = summary(paused, elapsed=2.0)
     assert (told["duration_seconds"], told["pages_per_second"]) == (2.0, 2.0)
@@ -248,7 +248,7 @@ def test_the_summary_of_a_paused_crawl_counts_every_sitting_and_says_what_is_lef
     assert summary(later, elapsed=1.5)["duration_seconds"] == 4.0
 
 
-def test_the_summary_of_a_crawl_that_was_paused_tells_the_walk_from_the_break() -> None:
+def test_the_summary_of_a_paused_crawl_separates_work_from_pauses() -> None:
     done = seen(CrawlState.COMPLETED, "drained", replace(COUNTS, walked=9 * SECOND), 3600)
     assert ("Took", "1 h, of which 9 s at work, 1 page/s") in rows_of(done, summary(done), [])
     straight = seen(CrawlState.COMPLETED, "drained", replace(COUNTS, walked=88 * SECOND), 90)

@@ -1,4 +1,4 @@
-"""Log files by project: whole batches at the end, put aside by size, whatever the project is called."""
+"""Log files by project: batches are appended whole, files are rotated by size, and any project name is safe."""
 
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -54,13 +54,13 @@ def test_many_writers_lose_nothing_when_the_file_is_put_aside(tmp_path: Path) ->
         ("x" * 300, "x" * 100),
     ],
 )
-def test_the_name_of_a_project_is_no_path(project: str, name: str, tmp_path: Path) -> None:
+def test_the_name_of_a_project_is_not_a_path(project: str, name: str, tmp_path: Path) -> None:
     assert safe_name(project) == name
     ProjectLogs(tmp_path / "logs", 1000, 1).append(project, [b"line"])
     assert [path.name for path in (tmp_path / "logs").iterdir()] == [f"{name}.log"]
 
 
-def test_what_cannot_be_written_is_said(tmp_path: Path) -> None:
+def test_an_unwritable_output_is_reported(tmp_path: Path) -> None:
     (tmp_path / "logs").write_text("a file, where the folder should be")
     with pytest.raises(OSError, match="logs"):
         ProjectLogs(tmp_path / "logs", 1000, 1).append("shop", [b"line"])

@@ -44,7 +44,7 @@ def test_a_form_is_the_same_read_as_a_whole_or_field_by_field(form: type[Form], 
     ],
 )
 def test_the_first_field_that_cannot_be_taken_is_named_each_time(values: Any, says: str) -> None:
-    for _ in range(2):  # what was judged once is remembered only if it was good
+    for _ in range(2):  # only valid values are cached
         with pytest.raises(InvalidInput) as refused:
             PolicyForm.read(values)
         assert says in refused.value.message

@@ -1,4 +1,5 @@
-"""robots.txt as RFC 9309 wants it read: a table of files and URLs, with what may be fetched. See also `test_desk`."""
+"""robots.txt according to RFC 9309: a table of files and URLs, with what may be fetched. See also
+`test_robots_cache`."""
 
 from datetime import timedelta
 
@@ -175,7 +176,7 @@ def test_a_reserved_character_and_its_escape_are_the_same(rule: str, path: str) 
     assert not allowed(group(f"Disallow: {rule}"), path)
 
 
-def test_a_sign_at_the_end_is_no_character() -> None:
+def test_a_sign_at_the_end_is_not_a_character() -> None:
     assert allowed(group("Disallow: /fish$"), "/fish$x")
 
 
@@ -257,7 +258,7 @@ def test_an_agent_that_nobody_speaks_to_may_do_anything() -> None:
 @pytest.mark.parametrize(
     "between", ["Sitemap: https://example.org/s.xml", "Unknown: x", "", "# Disallow: /", "Crawl-delay: 5", "Host: x"]
 )
-def test_records_that_are_no_rules_do_not_end_a_group(between: str) -> None:
+def test_records_that_are_not_rules_do_not_end_a_group(between: str) -> None:
     text = f"User-agent: foobot\n{between}\nUser-agent: barbot\n{between}\nDisallow: /\n"
     assert not allowed(text, "/x", "foobot")
     assert not allowed(text, "/x", "barbot")
@@ -274,7 +275,7 @@ def test_lines_end_in_three_ways(end: str) -> None:
 
 
 @pytest.mark.parametrize("character", ["\v", "\f", "\x1c", "\x1d", "\x1e", "\x85", "\u2028", "\u2029"])
-def test_nothing_else_ends_a_line(character: str) -> None:
+def test_only_line_breaks_end_a_line(character: str) -> None:
     text = f"User-agent: foobot\nDisallow: /a{character}Allow: /\nDisallow: /b\n"
     assert [str(rule) for rule in rules(text).rules] == [f"Disallow: /a{character}Allow: /", "Disallow: /b"]
     assert not allowed(text, "/b")
@@ -300,12 +301,12 @@ def test_nul_bytes_are_left_out() -> None:
     ["DISALLOW: /x", "dIsAlLoW:/x", "  Disallow :  /x  ", "\tDisallow\t:\t/x", "disallow: /x # why", "Disallow /x"]
     + [f"{name}: /x" for name in ("dissallow", "disalow", "diasllow", "disallaw")],
 )
-def test_a_line_is_read_kindly(line: str) -> None:
+def test_a_line_is_parsed_leniently(line: str) -> None:
     assert not allowed(group(line), "/x")
 
 
 @pytest.mark.parametrize("line", ["Disallow", "Disallow /x /y", "Dis allow: /x", "-Disallow: /x", "Disallow=/x"])
-def test_a_line_that_says_nothing_is_passed_over(line: str) -> None:
+def test_a_line_without_content_is_skipped(line: str) -> None:
     assert allowed(group(line, "Disallow: /z"), "/x")
     assert not allowed(group(line, "Disallow: /z"), "/z")
 
@@ -321,7 +322,7 @@ def test_a_page_in_place_of_a_file_forbids_nothing() -> None:
     assert rules(page).sitemaps == []
 
 
-def test_what_stands_behind_500_kib_is_not_read() -> None:
+def test_robots_txt_is_read_up_to_500_kib() -> None:
     rule = b"Disallow: /private\n"
     start = b"User-agent: foobot\n"
     inside = start + b"#" * (MAX_BYTES - len(start) - len(rule) - 1) + b"\n" + rule
@@ -352,7 +353,7 @@ def test_a_file_full_of_signs_is_matched_in_ordinary_time(line: str) -> None:
     assert rules.allows(Url(f"http://h{path}")) is ("Disallow" not in line)
 
 
-def test_one_endless_line_says_nothing() -> None:
+def test_an_endless_line_is_ignored() -> None:
     assert rules(b"User-agent: * " * 100_000).group is None
 
 

@@ -173,7 +173,7 @@ def test_a_paced_host_whose_rules_the_walker_does_not_know_gets_one_url() -> Non
     assert shares(rotation) == {1: 2, 2: 1}
 
 
-def test_a_wary_host_gets_one_url() -> None:
+def test_a_recovering_host_gets_one_url() -> None:
     rotation = Rotation([candidate(1, WARY)], FREE, 8)
     assert rotation.needs_in_flight
     assert rotation.limit({}) == []
@@ -183,7 +183,7 @@ def test_a_wary_host_gets_one_url() -> None:
     assert [one.is_recovering for one in rotation.tasks] == [True]
 
 
-def test_a_wary_host_with_a_url_in_flight_waits_for_the_answer() -> None:
+def test_a_recovering_host_with_a_url_in_flight_waits_for_the_answer() -> None:
     rotation = Rotation([candidate(1, WARY), candidate(2)], FREE, 8)
     assert rotation.limit({1: 1, 2: 3}) == []
     assert shares(rotation) == {2: 8}
@@ -191,7 +191,7 @@ def test_a_wary_host_with_a_url_in_flight_waits_for_the_answer() -> None:
     assert (awaited.is_spent, awaited.look_again_in) == (False, AWAITED_SECONDS)
 
 
-def test_what_is_in_flight_does_not_matter_without_wary_hosts_and_limits() -> None:
+def test_urls_in_flight_are_not_needed_without_recovering_hosts_and_limits() -> None:
     assert not Rotation([candidate(1)], FREE, 8).needs_in_flight
 
 

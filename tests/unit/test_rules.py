@@ -1,4 +1,4 @@
-"""Rule sets: what they take from a page, what is refused, and proof that neither a page nor a rule set can hurt."""
+"""Rule sets: what they extract from a page, what is rejected, and that neither a page nor a rule set can do harm."""
 
 import json
 import time
@@ -92,7 +92,7 @@ def test_each_makes_an_object_of_every_element() -> None:
     assert extracted.message is None
 
 
-def test_what_is_required_and_not_there_is_told_by_name() -> None:
+def test_what_is_required_and_not_there_is_reported_by_name() -> None:
     inner = {"stars": {"attribute": "data-stars", "type": "int", "required": True}}
     extracted = take(
         SHOP,
@@ -195,7 +195,7 @@ def test_names_and_sizes_are_bounded() -> None:
         (b" " * (LARGEST + 1), "r.toml", "r.toml is larger than 256 KB"),
     ],
 )
-def test_a_file_that_is_no_rule_set_is_refused_by_its_name(text: bytes, name: str, words: str) -> None:
+def test_a_file_that_is_not_a_rule_set_is_refused_by_its_name(text: bytes, name: str, words: str) -> None:
     with pytest.raises(InvalidInput, match="r\\.") as caught:
         rules_of(text, name)
     assert words in caught.value.message

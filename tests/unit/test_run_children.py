@@ -1,4 +1,4 @@
-"""The slots of runs: a machine that has no room for a child is emitted of, and ends no worker."""
+"""The slots of runs: a machine without resources for another child is reported, and does not end the worker."""
 
 from typing import Any, cast
 

@@ -1,4 +1,4 @@
-"""Settings: what is read, from where, what is refused and in which words."""
+"""Settings: their sources, and the error messages for invalid values."""
 
 import pickle
 from datetime import timedelta
@@ -171,7 +171,7 @@ def test_an_empty_variable_counts_as_unset() -> None:
     assert loaded(WORKER_CONCURRENCY="", SHOAL_LISTEN=" ").sources["WORKER_CONCURRENCY"] == "default"
 
 
-def test_values_become_what_rooms_need() -> None:
+def test_values_are_converted_to_the_types_of_their_settings() -> None:
     found = loaded(
         SHOAL_SHUTDOWN_GRACE="inf",
         WORKER_BACKOFF_MS="1500",

@@ -144,7 +144,7 @@ def test_several_locs_in_one_entry_are_all_read() -> None:
 @pytest.mark.parametrize(
     "entry", ["<url/>", "<url><location>https://e.org/x</location></url>", "<url><loc>/x</loc></url>"]
 )
-def test_entries_that_give_no_url_are_told(entry: str) -> None:
+def test_entries_that_give_no_url_are_reported(entry: str) -> None:
     body = f"<urlset {XMLNS}><url><loc>https://e.org/a</loc></url>{entry * 2}</urlset>"
     sitemap = read(body)
     assert (urls(sitemap), sitemap.refused) == (["https://e.org/a"], 2)
@@ -213,7 +213,7 @@ def test_the_encoding_is_the_one_that_the_file_declares(encoding: str) -> None:
 
 
 @pytest.mark.parametrize("encoding", ["klingon", "utf-7", "shift_jis", "rot13", "x" * 200])
-def test_an_encoding_that_cannot_be_read_is_told(encoding: str) -> None:
+def test_an_encoding_that_cannot_be_read_is_reported(encoding: str) -> None:
     sitemap = read(urlset("https://e.org/a", head=f'<?xml version="1.0" encoding="{encoding}"?>'))
     assert sitemap.problem is not None
     assert "https://e.org/a" not in urls(sitemap)[1:]
@@ -257,7 +257,7 @@ def test_a_broken_file_gives_what_stood_before_the_break(broken: str) -> None:
 
 
 @pytest.mark.parametrize("cut", range(80, 184, 7))
-def test_a_file_that_breaks_off_is_told_and_used(cut: int) -> None:
+def test_a_file_that_breaks_off_is_reported_and_used(cut: int) -> None:
     sitemap = read(urlset("https://e.org/a", "https://e.org/b")[:cut])
     assert sitemap.problem is not None
     assert urls(sitemap) == ["https://e.org/a", "https://e.org/b"][: len(sitemap.entries)]
@@ -296,7 +296,7 @@ def test_document_types_and_entities_are_refused(declared: str) -> None:
         (b"<opml><loc>https://e.org/</loc></opml>", "is no sitemap: it begins with <opml>"),
     ],
 )
-def test_what_is_no_sitemap_is_told(body: bytes, problem: str) -> None:
+def test_what_is_not_a_sitemap_is_reported(body: bytes, problem: str) -> None:
     assert read(body) == Sitemap(problem=problem)
 
 

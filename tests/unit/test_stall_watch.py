@@ -1,4 +1,5 @@
-"""The watch over the loop of `shoal crawl`: says which page blocks it, once, and is not misled by a stopped process."""
+"""The watch over the loop of `shoal crawl`: it reports once which page blocks the loop, and ignores a stopped
+process."""
 
 import threading
 
@@ -30,12 +31,12 @@ def new_watch() -> tuple[StallWatch, float]:
     return watch, clock.monotonic()
 
 
-def test_a_stall_is_told_once() -> None:
+def test_a_stall_is_reported_once() -> None:
     watch, now = new_watch()
     assert [watch.is_stalled(now + seconds) for seconds in range(1, 15, 2)] == [False] * 4 + [True] + [False] * 2
 
 
-def test_a_process_that_was_stopped_is_no_stall() -> None:
+def test_a_process_that_was_stopped_is_not_a_stall() -> None:
     watch, now = new_watch()
     assert [watch.is_stalled(now + seconds) for seconds in (2, 1002, 1004, 1008)] == [False] * 4
     assert watch.is_stalled(now + 1011)

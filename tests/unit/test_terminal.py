@@ -24,7 +24,7 @@ END = "the end of it"
 
 @contextmanager
 def terminal(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[], str]]:
-    """A terminal in the place of stdout, and a way to read what it was told."""
+    """A terminal in the place of stdout, and a way to read what was written to it."""
     master, slave = os.openpty()
     with os.fdopen(slave, "w", encoding="utf-8") as stream:
         monkeypatch.setattr(sys, "stdout", stream)
@@ -61,7 +61,7 @@ def test_json_on_a_terminal_is_the_same_json_without_what_could_fool_it(
         said = read()
     assert not DANGEROUS & set(said)
     assert json.loads(said)["title"] == EVIL
-    assert "é 猫 👩\u200d🚀" in said  # what fools nobody can be read
+    assert "é 猫 👩\u200d🚀" in said  # harmless text is shown unchanged
 
 
 def test_a_pipe_gets_the_bytes_as_they_are(capfdbinary: pytest.CaptureFixture[bytes]) -> None:

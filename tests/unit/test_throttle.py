@@ -45,7 +45,7 @@ def test_seconds_and_dates_are_read(text: str, seconds: int) -> None:
         (None, "Sun, 15 Nov 2026 11:59:30 GMT", None),
     ],
 )
-def test_a_date_is_counted_from_the_clock_of_who_says_it(
+def test_a_retry_after_date_is_relative_to_the_servers_clock(
     text: str | None, date: str | None, seconds: int | None
 ) -> None:
     asked = asked_wait({"retry-after": text, "date": date}.get)
@@ -121,7 +121,7 @@ class Walk:
         return self.watch.updates().get(HOST)
 
 
-def test_good_answers_are_no_news() -> None:
+def test_good_responses_are_not_reported() -> None:
     walk = Walk()
     assert not walk.watch.counts_successes
     walk.answer()
@@ -224,7 +224,7 @@ def test_what_was_asked_before_the_hold_began_is_nothing_new() -> None:
     assert walk.watch.holds(HOST)
 
 
-def test_a_longer_wish_during_a_hold_counts() -> None:
+def test_a_longer_retry_after_during_a_hold_applies() -> None:
     walk = Walk()
     walk.answer(429)
     walk.updates()
@@ -236,7 +236,7 @@ def test_a_longer_wish_during_a_hold_counts() -> None:
     assert news.hold == 30_000_000
 
 
-def test_the_first_good_answer_after_a_hold_is_news_once() -> None:
+def test_the_first_good_response_after_a_hold_is_reported_once() -> None:
     walk = Walk()
     walk.answer(429)
     walk.updates()
@@ -262,7 +262,7 @@ def test_a_good_answer_before_the_next_complaint_is_not_lost() -> None:
     assert (news.status, news.recovered, news.grows) == (429, True, True)
 
 
-def test_a_server_error_is_no_good_answer() -> None:
+def test_a_server_error_is_not_a_good_answer() -> None:
     walk = Walk()
     walk.answer(429)
     walk.updates()
@@ -272,7 +272,7 @@ def test_a_server_error_is_no_good_answer() -> None:
     assert walk.watch.counts_successes
 
 
-def test_a_host_that_the_store_calls_wary_is_well_after_a_good_answer() -> None:
+def test_a_recovering_host_has_recovered_after_a_good_response() -> None:
     walk = Walk()
     walk.watch.expect_recovery(HOST)
     walk.answer(200)
@@ -310,7 +310,7 @@ def test_the_store_says_how_long_a_hold_really_is() -> None:
     assert not walk.watch.holds(HOST)
 
 
-def test_what_did_not_arrive_is_told_again() -> None:
+def test_an_update_that_was_not_stored_is_sent_again() -> None:
     walk = Walk()
     walk.answer(429, retry_after="600")
     walk.updates()
@@ -335,7 +335,7 @@ def test_what_did_not_arrive_is_told_again() -> None:
         ({"status": 200, "wary": True}, {"status": 429, "retry_after": "60"}, 429, 60, True),
     ],
 )
-def test_what_did_not_arrive_is_told_with_what_came_after_it(
+def test_an_update_that_was_not_stored_is_merged_with_later_ones(
     first: dict[str, Any], second: dict[str, Any], status: int, hold: int, recovered: bool
 ) -> None:
     walk = Walk(latency_factor=1.0, delay=1.0)
@@ -351,7 +351,7 @@ def test_what_did_not_arrive_is_told_with_what_came_after_it(
     assert (news.status, news.hold, news.recovered) == (status, hold * 1_000_000, recovered)
 
 
-def test_a_slow_host_is_told_when_it_becomes_slow_and_when_it_is_well() -> None:
+def test_the_latency_of_a_host_is_reported_when_it_becomes_slow_and_when_it_recovers() -> None:
     walk = Walk(latency_factor=1.0, delay=1.0)
     told = []
     for seconds in [0.2] * 5 + [4.0] * 10 + [0.2] * 20:
@@ -364,7 +364,7 @@ def test_a_slow_host_is_told_when_it_becomes_slow_and_when_it_is_well() -> None:
     assert len(told) < 8
 
 
-def test_a_fast_host_is_never_told() -> None:
+def test_the_latency_of_a_fast_host_is_never_reported() -> None:
     walk = Walk(latency_factor=1.0, delay=1.0)
     for number in range(100):
         walk.answer(200, seconds=0.01 * number)
@@ -378,7 +378,7 @@ def test_only_so_many_hosts_are_remembered_whether_they_are_slow_or_not() -> Non
     for other in range(MOST_HOSTS):
         walk.watch.record(HostAnswer(HOME, HOST + 1 + other, 1, 0, 200, 0.1))
     walk.answer(200, seconds=5.0)
-    assert walk.updates() is not None  # as if it had never been told
+    assert walk.updates() is not None  # as if it had never been reported
 
 
 def test_no_answer_in_time_counts_as_a_slow_one() -> None:
@@ -389,7 +389,7 @@ def test_no_answer_in_time_counts_as_a_slow_one() -> None:
     assert news.latency == 10_000_000
 
 
-def test_a_host_that_stays_slow_is_told_again_before_the_store_forgets() -> None:
+def test_a_host_that_stays_slow_is_reported_again_before_the_store_forgets() -> None:
     walk = Walk(latency_factor=1.0, delay=1.0)
     walk.answer(200, seconds=5.0)
     assert walk.updates() is not None

@@ -1,4 +1,4 @@
-"""When a pattern of URLs is a trap, and what a walker remembers of patterns."""
+"""Detection of traps, and the memory of URL patterns in a walker."""
 
 from shoal.base.url import Url
 from shoal.crawl.frontier.traps import MOST_TEXTS, REPEATS, TrapState, TrapWatch, pattern_of
@@ -11,7 +11,7 @@ def repeat(watch: TrapWatch, times: int) -> list[str | None]:
     return [watch.notice(URL, SAME) for _ in range(times)]
 
 
-def test_a_pattern_is_told_until_the_store_knows_it() -> None:
+def test_a_pattern_is_reported_until_the_store_knows_it() -> None:
     """The first word of it may be lost with a commit."""
     watch, pattern = TrapWatch(), pattern_of(URL)
     assert repeat(watch, REPEATS) == [None] * REPEATS

@@ -1,4 +1,4 @@
-"""Canonical URLs: one form per address, refusals with a reason, and the fast way equal to the slow one."""
+"""Canonical URLs: one form per address, rejections with a reason, and a fast path equal to the slow one."""
 
 from urllib.parse import urlsplit
 

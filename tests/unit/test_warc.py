@@ -150,7 +150,7 @@ def test_the_head_of_a_record_is_read_without_its_body() -> None:
 
 
 @pytest.mark.parametrize("damage", ["nothing", "no gzip", "no member of ours", "cut", "another length", "no record"])
-def test_what_is_damaged_is_said_to_be(damage: str) -> None:
+def test_damaged_content_is_reported(damage: str) -> None:
     whole = members(response())
     kept = {
         "nothing": b"",

@@ -1,4 +1,4 @@
-"""The console over a real store and a real server: what the page says, and what its script is told."""
+"""The console over a real store and a real server: the content of the page, and the data its script receives."""
 
 import asyncio
 import os
@@ -129,7 +129,7 @@ async def test_a_queued_crawl_is_in_queue_and_says_what_it_waits_for(shop: Serve
     assert f'href="{SITE}" rel="noopener noreferrer nofollow"' in page
 
 
-async def test_the_script_is_told_the_same_words_as_the_page(shop: Served) -> None:
+async def test_the_script_is_reported_the_same_words_as_the_page(shop: Served) -> None:
     await shop.crawl(SITE, "https://example.org/")
     page = (await shop.get("/")).text
     (row,) = await shop.rows()

@@ -95,7 +95,7 @@ async def test_a_bot_fetches_and_brings_its_results_home(api: Served, site: Site
     assert result.url == site.url(0)
 
 
-async def test_a_bot_with_room_for_more_than_a_pull_gives_pulls_again(api: Served) -> None:
+async def test_a_bot_with_free_capacity_pulls_again(api: Served) -> None:
     bot = bot_at(api, concurrency=150)
 
     @bot.on_job

@@ -90,7 +90,7 @@ async def test_a_job_is_pulled_kept_alive_and_answered(api: Served) -> None:
     assert (done["state"], done["locked_by"], done["locked_at"]) == ("done", None, None)
 
 
-async def test_an_empty_pull_is_no_error(api: Served) -> None:
+async def test_an_empty_pull_is_not_an_error(api: Served) -> None:
     assert await pull(api) == []
 
 
@@ -441,7 +441,7 @@ async def test_the_jobs_of_a_group_reach_bots_with_what_their_group_says(api: Se
     assert (event["labels"], event["group"]) == ({"team": "a"}, group["id"])
 
 
-async def test_a_cancelled_job_is_told_by_the_heartbeat_and_its_result_refused(api: Served) -> None:
+async def test_a_cancelled_job_is_reported_by_the_heartbeat_and_its_result_refused(api: Served) -> None:
     [job_id] = await add(api)
     [job] = await pull(api)
     await api.ask(f"/api/v1/jobs/{job_id}/cancel", method="POST")

@@ -1,4 +1,4 @@
-"""Commands that manage something: the same words at a server as straight at the store, and how they fail."""
+"""Management commands: the same output with a server as with a store, and their errors."""
 
 import asyncio
 import json
@@ -39,7 +39,7 @@ async def shop(sqlite_url: str) -> AsyncIterator[Served]:
 
 
 class Person:
-    """Somebody who types commands, and what they are told."""
+    """A user who types commands, and the output."""
 
     def __init__(self, capsys: pytest.CaptureFixture[str]) -> None:
         self._capsys = capsys
@@ -91,7 +91,7 @@ async def test_the_same_straight_on_the_store_needs_no_token(shop: Served, sqlit
     assert (await person.types("tokens", "revoke", made["id"], "--yes", "--store", sqlite_url))[0] == 0
 
 
-async def test_whoever_makes_the_first_token_is_told_that_the_door_is_closed_now(person: Person) -> None:
+async def test_creating_the_first_token_warns_that_authentication_is_now_required(person: Person) -> None:
     make = ("tokens", "create", "--role", "bot", "--name", "spider")
     assert "from now on every request" in (await person.types(*make))[2]
     assert "from now on" not in (await person.types(*make))[2]
@@ -283,7 +283,7 @@ async def test_crawls_are_managed_at_a_server_in_the_same_words(shop: Served, sq
     )
 
 
-async def test_a_crawl_is_removed_only_by_an_admin_and_force_and_removal_stand_in_the_log(
+async def test_only_an_admin_removes_a_crawl_and_force_and_removal_are_in_the_audit_log(
     shop: Served, person: Person
 ) -> None:
     boss, operator = await shop.token("admin"), await shop.token("operator")
@@ -301,7 +301,7 @@ async def test_a_crawl_is_removed_only_by_an_admin_and_force_and_removal_stand_i
 
 
 @pytest.mark.parametrize("token", [None, "shl_x", "unknown"])
-async def test_who_is_not_let_in_leaves_with_7_and_is_told_how(shop: Served, person: Person, token: str | None) -> None:
+async def test_a_rejected_caller_exits_with_7_and_gets_a_fix(shop: Served, person: Person, token: str | None) -> None:
     await shop.token("admin")
     code, _, err = await person.types("tokens", "ls", *at(shop, mint()[1] if token == "unknown" else token))
     assert (code, err) == (
@@ -322,7 +322,7 @@ async def test_what_is_not_there_leaves_with_5(shop: Served, person: Person) -> 
     assert f'token "tok_x" does not exist in http://127.0.0.1:{shop.port}' in err
 
 
-async def test_a_wish_that_cannot_be_taken_leaves_with_2_by_its_field(shop: Served, person: Person) -> None:
+async def test_an_invalid_request_exits_with_2_and_names_the_field(shop: Served, person: Person) -> None:
     boss = await shop.token("admin")
     words = ["tokens", "create", "--name", "x", "--role", "bot", "--expires-in", "soon", *at(shop, boss)]
     code, _, err = await person.types(*words)
@@ -347,7 +347,7 @@ async def test_a_server_that_is_not_there_leaves_with_8(person: Person) -> None:
         (b"HTTP/1.1 503 No\r\nContent-Length: 2\r\n\r\n{}", "The server answered 503"),
     ],
 )
-async def test_a_server_that_is_no_shoal_leaves_with_8(person: Person, answer: bytes, says: str) -> None:
+async def test_a_server_that_is_not_a_shoal_server_leaves_with_8(person: Person, answer: bytes, says: str) -> None:
     with closing(socket.create_server(("127.0.0.1", 0))) as door:
         Thread(target=_answer_once, args=(door, answer), daemon=True).start()
         code, _, err = await person.types("tokens", "ls", "--server", f"http://127.0.0.1:{door.getsockname()[1]}")
@@ -384,7 +384,9 @@ async def test_a_server_with_a_certificate_that_proves_nothing_gets_no_token(sql
         (["--server", "http://127.0.0.1:1", "--token-file", "/"], 4, "--token-file names /, which cannot be read"),
     ],
 )
-async def test_flags_that_lead_nowhere_are_told_by_name(person: Person, words: list[str], code: int, says: str) -> None:
+async def test_flags_that_lead_nowhere_are_reported_by_name(
+    person: Person, words: list[str], code: int, says: str
+) -> None:
     found, _, err = await person.types("tokens", "ls", *words)
     assert found == code, err
     assert says in err

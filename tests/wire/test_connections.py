@@ -1,4 +1,4 @@
-"""Connections of a controller: slow ones are cut, too many are cut, and a caller with a token gets in all the same."""
+"""Connections of a controller: slow and excess connections are closed, and a caller with a token still gets through."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -31,7 +31,7 @@ class Peer:
         return await asyncio.wait_for(self._reader.readuntil(b"\r\n\r\n"), PATIENCE_SECONDS)
 
     async def rest(self) -> bytes:
-        """All that comes until the server closes."""
+        """Return everything received until the server closes the connection."""
         try:
             return await asyncio.wait_for(self._reader.read(), PATIENCE_SECONDS)
         except ConnectionResetError:

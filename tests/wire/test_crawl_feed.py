@@ -1,4 +1,5 @@
-"""A crawl watched: its journal in pages, and server-sent events that miss nothing, end with it, and cost one look."""
+"""Following a crawl: its journal in pages, and server-sent events that are complete, end with the crawl and share one
+poll."""
 
 import asyncio
 import json
@@ -100,7 +101,7 @@ async def test_the_journal_is_read_in_pages_and_goes_on(api: Served) -> None:
     assert (await api.ask(f"{CRAWLS}/nobody/logs"))[0] == 404
 
 
-async def test_who_watches_sees_every_line_and_the_end(api: Served) -> None:
+async def test_a_viewer_sees_every_line_and_the_end(api: Served) -> None:
     with Site(pages=3) as site:
         crawl_id = await made(api, seeds=[site.address], robots="ignore", sitemap="off", speed="max")
         async with watching(api, crawl_id) as viewer:
@@ -118,7 +119,7 @@ async def test_who_watches_sees_every_line_and_the_end(api: Served) -> None:
     assert events[-1].name == "end"
 
 
-async def test_who_comes_back_goes_on_after_the_last_line(api: Served) -> None:
+async def test_a_reconnecting_client_continues_after_the_last_line(api: Served) -> None:
     crawl_id = await made(api)
     await say(api, crawl_id, *[f"line {n}" for n in range(10)])
     await api.ask(f"{CRAWLS}/{crawl_id}/stop", method="POST")
@@ -130,7 +131,7 @@ async def test_who_comes_back_goes_on_after_the_last_line(api: Served) -> None:
         assert len([event async for event in viewer.events() if event.name == "log"]) == 2
 
 
-async def test_who_was_away_for_long_gets_what_is_no_longer_at_hand(
+async def test_a_client_that_was_away_for_long_gets_older_entries_from_the_store(
     api: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(live_module, "KEPT_LINES", 4)
@@ -198,7 +199,7 @@ async def test_a_removed_crawl_ends_its_streams(api: Served) -> None:
         await live.watch(crawl_id, None)
 
 
-async def test_there_is_room_for_so_many_viewers(api: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_number_of_viewers_is_limited(api: Served, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(live_module, "MOST_VIEWERS", 1)
     crawl_id = await made(api)
     live = CrawlFeeds(api.app.crawls, api.app.clock)
@@ -218,7 +219,7 @@ async def test_places_of_viewers_are_taken_before_anything_is_waited_for(
     live = CrawlFeeds(api.app.crawls, api.app.clock)
     found = await asyncio.gather(*[live.watch(crawl_id, None) for _ in range(20)], return_exceptions=True)
     assert sum(isinstance(one, RateLimited) for one in found) == 17
-    for one in found:  # of a client that went before its answer began
+    for one in found:  # of a client that disconnected before the response began
         if not isinstance(one, BaseException):
             await one.aclose()
     viewing = [await live.watch(crawl_id, None) for _ in range(3)]

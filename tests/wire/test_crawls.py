@@ -1,4 +1,4 @@
-"""The life of a crawl over HTTP: made, listed, changed, moved, removed; and what is refused on the way."""
+"""The life of a crawl over HTTP: created, listed, changed, moved and removed, with the errors of each step."""
 
 import asyncio
 from typing import Any
@@ -24,7 +24,7 @@ async def act(api: Served, crawl_id: str, verb: str, body: Any = None) -> tuple[
 
 
 async def walked(api: Served, crawl_id: str) -> None:
-    """Let a worker walk the crawl to its end."""
+    """Let a worker run the crawl to its end."""
     [lease] = await api.app.queue.lease("test", ["crawl"], ["shared"], 1)
     crawl = (await api.app.crawls.get(crawl_id)).crawl
     await make_walker(api.app, crawl, lease.fence, lambda: True).run()
@@ -51,7 +51,7 @@ async def test_a_crawl_is_paused_resumed_and_stopped(api: Served) -> None:
     assert (await act(api, crawl_id, "stop"))[1]["state"] == "stopped"
 
 
-async def test_a_walked_crawl_is_asked_to_pause(api: Served) -> None:
+async def test_a_running_crawl_is_asked_to_pause(api: Served) -> None:
     crawl_id = await made(api)
     await api.app.queue.lease("test", ["crawl"], ["shared"], 1)
     status, crawl = await act(api, crawl_id, "pause", {})
@@ -229,14 +229,14 @@ async def test_a_body_of_ten_megabytes_is_refused_with_an_answer(api: Served) ->
     assert str(MAX_BODY) in answered.json["detail"]
 
 
-async def test_a_body_that_is_no_json_is_refused_by_its_kind(api: Served) -> None:
+async def test_a_body_that_is_not_json_is_refused_by_its_kind(api: Served) -> None:
     form = {"Content-Type": "application/x-www-form-urlencoded"}
     answered = await api.send("POST", CRAWLS, raw=b'{"seeds": []}', headers=form)
     assert (answered.status, answered.json["code"]) == (415, "wrong_media_type")
     assert "application/json" in answered.json["detail"]
 
 
-async def test_what_is_no_json_object_is_refused(api: Served) -> None:
+async def test_what_is_not_json_object_is_refused(api: Served) -> None:
     for raw in (b"", b"{", b"null", b"[]", b'{"seeds": ["http://a/"], "seeds": []}', b"\xff"):
         answered = await api.send("POST", CRAWLS, raw=raw)
         assert (answered.status, answered.json["code"]) == (422, "invalid_input")

@@ -1,4 +1,4 @@
-"""The door over a real store and a real server: who is let in, with what, from where; and who is told what."""
+"""The gateway with a real store and a real server: authentication, allowed origins, and what errors reveal."""
 
 import asyncio
 import json
@@ -125,7 +125,7 @@ async def test_what_came_through_a_proxy_is_not_this_machine(lite: Served, name:
 
 
 @pytest.mark.parametrize(("method", "path"), GUARDED)
-async def test_with_tokens_nothing_is_open_but_what_says_that_we_live(lite: Served, method: str, path: str) -> None:
+async def test_with_tokens_only_the_health_checks_are_open(lite: Served, method: str, path: str) -> None:
     await lite.token()
     answer = await lite.ask(path, method=method)
     assert answer.status == 401
@@ -233,7 +233,7 @@ async def test_a_method_that_a_path_lacks_is_refused_with_all_that_it_has(lite: 
         for line in table_of(group):
             more = {line.method, "HEAD"} if line.method == "GET" else {line.method}
             has.setdefault(re.sub(r"{.*?}", "x", line.path), set()).update(more)
-    # A name that stands for itself may also be the name of one: `policies/import` is `policies/{policy_id}`, too.
+    # A literal path may also match a parameter: `policies/import` is `policies/{policy_id}`, too.
     has["/api/v1/policies/import"] |= has["/api/v1/policies/x"]
     has["/api/v1/policies/export"] |= has["/api/v1/policies/x"]
     for path in ("/api/v1/jobs/retry", "/api/v1/jobs/purge"):
@@ -360,7 +360,7 @@ async def test_the_last_admin_is_revoked_only_by_force(lite: Served) -> None:
     assert (await lite.ask(token=boss)).status == 401
 
 
-async def test_the_log_of_acts_says_who_did_what_from_where(lite: Served) -> None:
+async def test_the_audit_log_says_who_did_what_from_where(lite: Served) -> None:
     boss = await lite.token("admin")
     made = (await lite.ask("/api/v1/tokens", boss, method="POST", body=b'{"name": "x", "role": "bot"}')).said
     log = (await lite.ask(f"/api/v1/audit-log?subject={made['id']}", boss)).said
@@ -404,7 +404,7 @@ async def test_every_act_that_is_to_be_logged_is(lite: Served) -> None:
     assert subjects["quota.set"] == subjects["quota.removed"] == "project:a"
 
 
-async def test_a_stop_without_force_is_no_act(lite: Served) -> None:
+async def test_a_stop_without_force_is_not_in_the_audit_log(lite: Served) -> None:
     boss = await lite.token("admin")
     crawl = (await lite.ask(CRAWLS, boss, method="POST", body=b'{"seeds": ["https://example.com/"]}')).said
     assert (await lite.ask(f"{CRAWLS}/{crawl['id']}/stop", boss, method="POST")).status == 202
@@ -450,7 +450,7 @@ async def test_a_person_is_led_to_the_login_and_in_by_a_cookie_that_scripts_neve
     assert '<form class="leave" method="post" action="/logout">' in console.text
 
 
-async def test_a_wrong_token_at_the_login_is_told_and_counted(lite: Served) -> None:
+async def test_a_wrong_token_at_the_login_is_reported_and_counted(lite: Served) -> None:
     bot = await lite.token("bot")
     answers = [
         await lite.ask("/login", method="POST", body=f"token={mint()[1]}".encode()) for _ in range(MOST_FAILURES)
@@ -521,7 +521,7 @@ async def test_tls_older_than_1_2_is_refused(sqlite_url: str) -> None:
             await shop.ask("/healthz")
 
 
-def test_a_certificate_that_cannot_be_used_is_told_by_its_setting(tmp_path: Path) -> None:
+def test_a_certificate_that_cannot_be_used_is_reported_by_its_setting(tmp_path: Path) -> None:
     (tmp_path / "empty.pem").touch()
     (tmp_path / "locked.pem").write_text("-----BEGIN ENCRYPTED PRIVATE KEY-----\n")
     (tmp_path / "torn.pem").write_text("-----BEGIN CERTIFICATE-----\nnonsense\n-----END CERTIFICATE-----\n")
@@ -602,7 +602,7 @@ async def test_a_page_of_the_public_address_is_ours_whatever_host_a_proxy_puts_i
             assert (await shop.ask("/login", method="POST", body=body, headers=headers)).status == status
 
 
-async def test_a_proxy_is_believed_only_if_it_was_named(sqlite_url: str) -> None:
+async def test_a_proxy_is_trusted_only_if_it_was_named(sqlite_url: str) -> None:
     async with served(sqlite_url, SHOAL_TRUSTED_PROXIES="127.0.0.0/8") as shop:
         boss = await shop.token("admin")
         for _ in range(MOST_FAILURES + 1):

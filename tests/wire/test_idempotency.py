@@ -1,4 +1,4 @@
-"""`Idempotency-IdempotencyKey`: a crawl that is asked for again is not made again, whoever asks when and where."""
+"""`Idempotency-Key`: a repeated request does not create a second crawl, at any time and on any controller."""
 
 import asyncio
 from datetime import timedelta

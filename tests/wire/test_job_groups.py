@@ -12,7 +12,7 @@ RULES = {"fields": {"name": {"css": "h1", "required": True}}}
 
 
 async def settle(api: Served, **facts: Any) -> None:
-    """Whatever waits is done."""
+    """Execute all waiting jobs."""
     leases = await api.app.queue.lease("w1", ["page"], ["shared"], 100)
     found = [ResultDelivery(lease.fence, Result(Status.SUCCESS, URL, 1, http_status=200, **facts)) for lease in leases]
     await api.app.page_jobs.ingest.settle("w1", found)
@@ -93,7 +93,7 @@ async def test_what_cannot_be_taken_is_refused_by_its_field(
     assert (await api.ask("/api/v1/groups"))[1]["items"] == []
 
 
-async def test_unknown_groups_and_analyses_are_said_to_be(api: Served) -> None:
+async def test_unknown_groups_and_analyses_are_reported(api: Served) -> None:
     for path in (
         "groups/grp_x",
         "groups/grp_x/results",

@@ -1,4 +1,4 @@
-"""Jobs over HTTP: looked at, explained, cancelled, replayed, purged, limited; and what is refused on the way."""
+"""Jobs over HTTP: shown, explained, cancelled, replayed, purged and limited, with the errors of each step."""
 
 from typing import Any
 

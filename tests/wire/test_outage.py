@@ -1,4 +1,4 @@
-"""The store goes away under two controllers: who asks is told when to come again, and no yes is ever taken back."""
+"""The store goes away under two controllers: callers are told when to retry, and no confirmed request is lost."""
 
 import asyncio
 

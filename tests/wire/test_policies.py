@@ -1,4 +1,4 @@
-"""Policies over HTTP: made, looked at, changed, run, removed; files of them in and out."""
+"""Policies over HTTP: created, shown, changed, run and removed; import and export of files."""
 
 import asyncio
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""The REST API over a real store and a real server: what it answers, what it refuses, and when it is ready."""
+"""The REST API over a real store and a real server: responses, errors and readiness."""
 
 from pathlib import Path
 from typing import Any
@@ -12,7 +12,7 @@ from tests.support.full_disk import stuff
 from tests.support.servers import PostgresServer, free_port
 
 
-async def test_a_running_crawl_names_the_nodes_that_walk_it(api: Served) -> None:
+async def test_a_running_crawl_names_the_nodes_that_run_it(api: Served) -> None:
     _, made = await api.ask("/api/v1/crawls", {"seeds": ["http://127.0.0.1:9/"], "workers": 3})
     assert made["node_ids"] == []
     await api.app.queue.lease("node-b/71", ["crawl"], ["shared"], 1)
@@ -80,7 +80,7 @@ async def test_it_is_not_ready_while_its_disk_is_full(small_disk: Path) -> None:
 
 
 async def until_full(api: Served) -> str:
-    """Probe until the room that the log had reserved is used up; what is said then."""
+    """Probe until the space that the log had reserved is used up; what is said then."""
     while True:
         status, said = await api.ask_whether_ready()
         if status == 503:

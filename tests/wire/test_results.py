@@ -88,7 +88,7 @@ async def test_however_many_failures_came_after_them_successes_are_compared(api:
     assert (status, told["changes"]) == (200, [{"path": "price", "from": 1, "to": 2}])
 
 
-async def test_what_cannot_be_compared_is_said(api: Served) -> None:
+async def test_a_difference_of_unknown_or_foreign_results_is_rejected(api: Served) -> None:
     ours, other = await policy(api), await policy(api)
     foreign = await ran(api, other, {"price": 9})
     for path in (f"{ours}/diff", f"{ours}/diff?from={foreign}", "pol_x/diff", "pol_x/results"):

@@ -1,4 +1,4 @@
-"""Workers as others see them: inside a controller, where they are asked how they do, and a child that cannot begin."""
+"""Workers inside a controller and on their own: health checks, metrics, and a child that cannot start."""
 
 import asyncio
 import errno
@@ -46,7 +46,7 @@ PATIENCE = 10.0
 
 
 class Stumbling(Queue):
-    """A queue that raises, the first time, what nobody expects."""
+    """A queue that raises an unexpected error the first time."""
 
     stumbled = False
 
@@ -108,7 +108,7 @@ async def asked(address: str, path: str, token: str = "") -> tuple[int, str]:
     return await asyncio.to_thread(ask)
 
 
-async def test_a_worker_that_is_told_where_tells_how_it_does(sqlite_url: str) -> None:
+async def test_a_worker_with_a_listen_address_serves_health_and_metrics(sqlite_url: str) -> None:
     metrics, signals = Metrics(), Signals()
     signals.subscribe(metrics.listen)
     settings = load({"DATABASE_URL": sqlite_url}, env={}).settings
@@ -123,7 +123,7 @@ async def test_a_worker_that_is_told_where_tells_how_it_does(sqlite_url: str) ->
         assert (await asked(address, "/metrics", made.text))[0] == 200
 
 
-async def test_a_worker_without_room_for_bodies_is_not_ready_and_says_why(sqlite_url: str) -> None:
+async def test_a_worker_without_space_for_bodies_is_not_ready_and_says_why(sqlite_url: str) -> None:
     signals, full = Signals(), {"bodies": "the disk has no room left to write; free some space."}
     metrics = Metrics()
     signals.subscribe(metrics.listen)
@@ -152,7 +152,7 @@ async def test_a_worker_without_room_for_bodies_is_not_ready_and_says_why(sqlite
         (OSError(errno.EDQUOT, "Disk quota exceeded"), "store"),
     ],
 )
-async def test_a_child_that_finds_no_room_says_so_and_does_not_fail_its_job(
+async def test_a_child_that_finds_no_space_says_so_and_does_not_fail_its_job(
     error: Exception, storage: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     said: list[Message] = []

@@ -216,8 +216,8 @@ class Bot:
 
 
 def _refused(result: dict[str, Any], refusal: Exception) -> dict[str, Any]:
-    """Return a failure to send instead of a rejected result; without it the lease would expire and the job be retried
-    in vain, again and again."""
+    """Return a failure to send instead of a rejected result; without it the lease would expire and the job would be
+    retried again and again."""
     error = {"code": "result_refused", "message": str(refusal)[:LONGEST_MESSAGE]}
     return {"status": "fail", "data": None, "meta": result["meta"] | {"error": error, "html_hash": None}}
 

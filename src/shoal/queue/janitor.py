@@ -1,5 +1,5 @@
-"""The janitor: returns jobs with expired leases, offers that no node took, and parked jobs whose quota has room
-again. Several may run at once; each change is a compare-and-set."""
+"""The janitor: returns jobs with expired leases, offers that no node took, and parked jobs whose quota is free again.
+Several may run at once; each change is a compare-and-set."""
 
 from collections.abc import Awaitable, Callable, Sequence
 from datetime import timedelta
@@ -79,7 +79,7 @@ class Janitor:
 
     async def _maintain(self) -> str:
         """Catch what others normally do at once: release jobs that became due, return offers that no node took, and
-        unpark jobs whose quota has room again."""
+        unpark jobs whose quota is free again."""
         offers = await self._queue.tidy(BATCH)
         freed = await self._queue.unpark(BATCH)
         done = [(offers, "took back {} offers"), (freed, "let {} jobs that had no room stand in line")]

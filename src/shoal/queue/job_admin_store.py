@@ -96,8 +96,7 @@ class JobAdminStore(Protocol):
         ...
 
     async def set_quota(self, tx: Tx, scope: str, most: int) -> None:
-        """Limit a quota key from now on: locked jobs count and stay locked; parked jobs for which there is room
-        are unparked."""
+        """Limit a quota key from now on: locked jobs count and stay locked; parked jobs that fit are unparked."""
         ...
 
     async def remove_quota(self, tx: Tx, scope: str) -> bool:

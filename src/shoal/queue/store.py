@@ -113,13 +113,13 @@ class JobStore(Protocol):
         ...
 
     async def parked_in(self, tx: Tx, limit: int) -> list[str]:
-        """Return those of the next `limit` quota keys with parked jobs that have room now. Each call continues where
-        the last one stopped, and starts over at the end."""
+        """Return those of the next `limit` quota keys with parked jobs that are below their limit now. Each call
+        continues where the last one stopped, and starts over at the end."""
         ...
 
     async def unpark(self, tx: Tx, scope: str) -> int:
-        """Unpark as many jobs of a quota key as there is room for; returns how many. Call it in a separate commit:
-        it locks the quota key, and a commit that holds such a lock may only wait for hosts."""
+        """Unpark as many jobs of a quota key as its limit allows; returns how many. Call it in a separate commit: it
+        locks the quota key, and a commit that holds such a lock may only wait for hosts."""
         ...
 
     async def freshest_lease(self, tx: Tx) -> timedelta | None:

@@ -52,8 +52,8 @@ class Wake(Protocol):
         ...
 
     def subscribe(self, on_hint: Callable[[], None], is_idle: Callable[[], bool]) -> Callable[[], None]:
-        """Call `on_hint` for every hint, from this process or another. While no subscriber is `any_idle`, hints may be
-        dropped. Returns a function that ends the subscription."""
+        """Call `on_hint` for every hint, from this process or another. While no subscriber reports `is_idle`, hints may
+        be dropped. Returns a function that ends the subscription."""
         ...
 
     async def close(self) -> None:

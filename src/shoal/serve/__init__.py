@@ -1,1 +1,1 @@
-"""HTTP: the REST API and the console. Translates and calls rooms, nothing else."""
+"""HTTP: the REST API and the console. Translates requests and calls the packages, nothing else."""

@@ -1,4 +1,4 @@
-"""A site that plays every awkward answer on purpose, and says in advance what a crawl of it must give.
+"""A site that sends every kind of hostile response, together with the expected result of its crawl.
 
     with HostileSite() as site:
         …crawl site.seeds with site.settings…

@@ -1,4 +1,4 @@
-"""Says in words whatever a crawl of the hostile site did wrong, by its records and by the site's own log."""
+"""Checks a crawl of the hostile site against its expected result, and describes each violation."""
 
 from collections import Counter
 from collections.abc import Iterable, Iterator
@@ -11,7 +11,8 @@ FORBIDDEN = ("/private", "/storm", "/never")
 
 
 def complaints(site: HostileSite, records: Iterable[Record]) -> list[str]:
-    """Nothing if each page came to what the site says of it, no trap cost more than it may, nothing was touched."""
+    """Return an empty list if each page has its expected outcome, no trap exceeded its limit, and no blocked address
+    was contacted."""
     found = list(records)
     by_url = {record["url"]: record for record in found}
     return [

@@ -1,4 +1,4 @@
-"""Sitemaps that are bombs, circles or lies, and a good one among them (B59-B62)."""
+"""Sitemaps that are compression bombs, refer to themselves or are false, and a valid one (B59-B62)."""
 
 import gzip
 

@@ -1,4 +1,4 @@
-"""The hostile site's doors and its map: which door plays what, and what each URL must come to.
+"""The listeners of the hostile site and its map: what each of them serves, and the expected fate of each URL.
 
 It is served by a thread of its own while the context is open. Everything it says is the same every time.
 """
@@ -37,7 +37,7 @@ DEEPEST_MAP = 4
 
 ROBOTS = (
     b"\xef\xbb\xbf# caf\xe9 \x00\x00\n"
-    + b"Disallow: /good\n"  # before any group: nobody's
+    + b"Disallow: /good\n"  # before any group, so it applies to no agent
     + b"User-agent: *\r\nDisallow: /private\r"
     + b"Allow: /" + b"*a" * 2_000 + b"*b\n"
     + b"# " + b"x" * 100_000 + b"\n"
@@ -127,7 +127,7 @@ class HostileSite:
             await self._stop.wait()
 
     async def _open_tls(self, stack: AsyncExitStack) -> None:
-        """Certificates that prove nothing (B41), and what is no TLS at all."""
+        """Invalid certificates (B41), and a listener without TLS."""
         for certificate, code in {
             "loopback_self_signed": "tls_self_signed",
             "loopback_expired": "tls_expired",
@@ -143,7 +143,8 @@ class HostileSite:
         self._seed(f"https://127.0.0.1:{plain.sockets[0].getsockname()[1]}/", bad="tls_error")
 
     async def _open_http2(self, stack: AsyncExitStack) -> None:
-        """Servers of HTTP/2 that break its rules, each on a door of its own: who shares it suffers, too."""
+        """HTTP/2 servers that violate the protocol, each on a separate port, because a violation affects all requests
+        of a connection."""
         for path, code in HTTP2_BREACHES.items():
             port = await stack.enter_async_context(bad_http2_server("loopback"))
             self._seed(f"https://127.0.0.1:{port}{path}", bad=code)

@@ -1,4 +1,4 @@
-"""Places without end: whatever is asked for exists and leads on. Each is cut by a rule, never by its size alone."""
+"""Endless URL spaces: every URL exists and links to more. A rule must stop each of them, not only a size limit."""
 
 from collections.abc import Callable
 from urllib.parse import parse_qs
@@ -18,7 +18,7 @@ def calendar(asked: Asked) -> str:
 
 
 def visits(asked: Asked) -> str:
-    """A number of its own for each visit, under a name that is in nobody's list (B47)."""
+    """A session id that changes with each visit, in a parameter with an unknown name (B47)."""
     visit = _value(asked, "visit", "0")
     return _page("Welcome", *(f"/trap/visits?visit={xxh3_64_hexdigest((visit + turn).encode())}" for turn in "abc"))
 

@@ -1,4 +1,5 @@
-"""Read by every Python that has this folder on its path: its wall clock can be set from outside. See `clocks`."""
+"""Loaded by every Python process with this folder on its path, so that its wall clock can be set from outside. See
+`clocks`."""
 
 import mmap
 import os

@@ -75,7 +75,7 @@ class ResponseReader:
             self._waiting.appendleft((task, fetched))
             return True
         self._budget.count(settled)
-        # The commit may end a redirect here: then its record has a body, else a few bytes are stored in vain.
+        # The commit may end a redirect here: then its record has a body, otherwise a few bytes are stored without need.
         page = settled.page if settled.onward is None else settled.onward.page
         if fetched.captured and page is not None and self._bodies is not None:
             self._bodies.add(page, fetched.captured, fetched.earlier)

@@ -31,7 +31,7 @@ IDLE_SECONDS = 1.0  # how often a walker without work asks whether others found 
 
 class TurnRequest(Struct, frozen=True):
     """A walker's request in one turn: `want` URLs. `in_flight`: how many it still has after this batch; `slice_over`:
-    whether its time slice is over, so that it makes room for a run that waits."""
+    whether its time slice is over, so that it yields to a run that waits."""
 
     want: int
     in_flight: int
@@ -68,7 +68,7 @@ class WalkerCommits:
         self._pace = pace
         self._pages = pages
         self.earlier = earlier  # the crawl that this one follows
-        self.admission = admission  # tells which URLs need no slot, as far as the walker knows
+        self.admission = admission  # knows which URLs need no slot
         self.has_company = crawl.config.workers > 1
         self._drained = job_states.finish(fence.job_id, fence.epoch, "drained")
         self._hand_over = job_states.release(fence.job_id, fence.epoch, "changed")

@@ -40,7 +40,7 @@ class WalkerRuntime(Struct, frozen=True, kw_only=True):
 
 
 async def never() -> bool:
-    """Refuse to renew a lease: whoever holds it for the walker renews it, or gave it up."""
+    """Refuse to renew a lease: the process that holds the lease for the walker renews it, or has given it up."""
     return False
 
 

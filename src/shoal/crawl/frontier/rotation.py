@@ -151,7 +151,7 @@ class Rotation:
 
     def limit(self, in_flight: Mapping[int, int]) -> list[HostBatch]:
         """Apply the limits of hosts, given how many URLs of each are in flight; return those to be closed because they
-        have given all the pages they may. A wary host gets one URL at a time."""
+        have given all the pages they may. A recovering host gets one URL at a time."""
         for batch in self.batches:
             if batch.state.is_recovering and batch.host in in_flight:
                 batch.most, batch.is_awaited = 0, True

@@ -17,7 +17,8 @@ class Migration:
 
     @property
     def fingerprint(self) -> str:
-        """A hash that tells this migration from another with the same number; comments and whitespace do not count."""
+        """A hash that distinguishes this migration from another with the same number; comments and whitespace do not
+        count."""
         bare = " ".join(re.sub(r"--[^\n]*", "", self.sql).split())
         return hashlib.sha256(bare.encode()).hexdigest()[:16]
 

@@ -300,8 +300,8 @@ def _why(error: Exception) -> str:
 
 
 async def _as_it_is(connection: Any) -> None:
-    """Return a connection to the pool without a round trip: our units change no session settings, and what they left
-    open is rolled back before."""
+    """Return a connection to the pool without a round trip: our transactions change no session settings, and an open
+    one is rolled back first."""
 
 
 def _columns(query: queries.Query, rows: Rows) -> Iterable[tuple[Any, ...]]:

@@ -1,5 +1,5 @@
-"""Quotas on SQL: count the locked jobs of each quota key, park granted jobs that are over quota, and unpark jobs
-when there is room. A row of the table `job_seat` is one locked job that counts towards one key."""
+"""Quotas on SQL: count the locked jobs of each quota key, park granted jobs that are over quota, and unpark jobs when
+the quota allows it. A row of the table `job_seat` is one locked job that counts towards one key."""
 
 from collections.abc import Collection
 from functools import partial
@@ -58,8 +58,8 @@ class QuotaCounts:
         return kept, len(parked) + sum(ahead)
 
     async def unpark(self, tx: Tx, scope: str) -> int:
-        """Unpark as many jobs of a quota key as there is room for; returns how many. Call it in a commit that waits
-        for nothing afterwards: the jobs stay locked until its end."""
+        """Unpark as many jobs of a quota key as its limit allows; returns how many. Call it in a commit that waits for
+        nothing afterwards: the jobs stay locked until its end."""
         await tx.value("lock_scopes", scopes=[scope])
         capacity = (await self._capacity(tx, [scope]))[scope]
         limit = UNPARK_AT_ONCE if capacity is None else min(capacity, UNPARK_AT_ONCE)
@@ -68,7 +68,7 @@ class QuotaCounts:
         return len(rows)
 
     async def with_capacity(self, tx: Tx, scopes: list[str]) -> list[str]:
-        """Return the quota keys that seem to have room; `unpark` counts again, under their locks."""
+        """Return the quota keys that seem to be below their limit; `unpark` counts again, under their locks."""
         capacity = await self._capacity(tx, scopes)
         return [scope for scope in scopes if (left := capacity[scope]) is None or left > 0]
 

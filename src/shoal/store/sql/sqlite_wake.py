@@ -16,8 +16,8 @@ LOOK_EVERY = 0.05  # seconds
 
 
 class SqliteWake:
-    """Implements `queue.wake.Wake`. A poll takes microseconds and no lock, and is skipped while nobody is hungry, so
-    it runs on the event loop itself."""
+    """Implements `queue.wake.Wake`. A poll takes microseconds and no lock, and is skipped while no subscriber is idle,
+    so it runs on the event loop itself."""
 
     is_shared = False
     problem = None
