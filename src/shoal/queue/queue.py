@@ -4,7 +4,6 @@ A method with `_in` is part of a larger commit. Signals are emitted when the tra
 """
 
 import random
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
@@ -229,11 +228,18 @@ class Queue:
     def emit_turn(self, request: LeaseRequest, moves: Sequence[Move], turned: TurnResult) -> None:
         """Signal what a committed turn did, in few signals whatever the size of the batch."""
         made = [move for move in moves if move not in turned.refused] if turned.refused else moves
-        for how, count in Counter(move.grant_end for move in made).items():
+        ends: dict[GrantEnd, int] = {}
+        for move in made:
+            ends[move.grant_end] = ends.get(move.grant_end, 0) + 1
+        for how, count in ends.items():
             self._signals.emit(JobsMoved(kind=request.kinds[0], how=how, count=count))
-        for kind, count in Counter(lease.kind for lease in turned.leases).items():
-            waited = max(lease.waited_seconds for lease in turned.leases if lease.kind == kind)
-            self._signals.emit(JobsLeased(kind=kind, holder=request.holder, count=count, waited_seconds=waited))
+        waits: dict[str, list[float]] = {}
+        for lease in turned.leases:
+            waits.setdefault(lease.kind, []).append(lease.waited_seconds)
+        for kind, waited in waits.items():
+            self._signals.emit(
+                JobsLeased(kind=kind, holder=request.holder, count=len(waited), waited_seconds=max(waited))
+            )
 
     async def lease_one(self, job_id: JobId, holder: str) -> Lease | None:
         """Grant this job if it is pending."""
