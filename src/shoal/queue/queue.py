@@ -5,7 +5,6 @@ A method with `_in` is part of a larger commit. Signals are emitted when the tra
 
 import random
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
 from typing import TypeVar
@@ -48,8 +47,7 @@ SMALL = 40  # jobs per turn: up to here the round trip to the store takes longer
 APART = 50  # turns to wait, after one that needed more than a statement, before a single statement is tried again
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class JobEnqueued(Signal):
+class JobEnqueued(Signal, frozen=True, kw_only=True):
     """Jobs of one kind, run and lane were stored in one commit, and wait to be leased."""
 
     job_ids: tuple[str, ...]
@@ -58,8 +56,7 @@ class JobEnqueued(Signal):
     lane: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class JobsLeased(Signal):
+class JobsLeased(Signal, frozen=True, kw_only=True):
     """A batch of jobs of one kind was granted to one holder."""
 
     kind: str
@@ -68,8 +65,7 @@ class JobsLeased(Signal):
     waited_seconds: float  # the longest
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class JobsMoved(Signal):
+class JobsMoved(Signal, frozen=True, kw_only=True):
     """A batch of jobs of one kind ended, or was returned, in the same way."""
 
     kind: str
@@ -77,8 +73,7 @@ class JobsMoved(Signal):
     count: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class JobLeased(Signal):
+class JobLeased(Signal, frozen=True, kw_only=True):
     job_id: str
     kind: str
     run_id: str | None
@@ -89,8 +84,7 @@ class JobLeased(Signal):
     waited_seconds: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class JobMoved(Signal):
+class JobMoved(Signal, frozen=True, kw_only=True):
     """A locked job was finished, retried, failed, released, lost or cancelled."""
 
     job_id: str
