@@ -1,6 +1,5 @@
 """Logs and metrics: one event is one line, nothing secret or unprintable passes, every signal is worded."""
 
-import dataclasses
 import importlib
 import io
 import json
@@ -9,7 +8,6 @@ import pkgutil
 import string
 import unicodedata
 from collections.abc import Iterator
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Any
@@ -61,8 +59,7 @@ class How(StrEnum):
     FAILED = "failed"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class JobMoved(Signal):
+class JobMoved(Signal, frozen=True, kw_only=True):
     """The facts of the queue's signal, so that this file needs no queue."""
 
     job_id: str = "job_1"
@@ -91,7 +88,7 @@ def _below(kind: type[Signal]) -> Iterator[type[Signal]]:
 def test_every_signal_of_the_tree_is_worded_with_its_own_facts() -> None:
     for kind in all_signals():
         assert kind.__name__ in WORDS, f"{kind.__module__}.{kind.__name__} has no wording in observe/log_messages.py"
-        facts = {field.name for field in dataclasses.fields(kind)}
+        facts = set(kind.__struct_fields__)
         wording = WORDS[kind.__name__]
         for message in wording.messages():
             assert {name for _, name, _, _ in string.Formatter().parse(message) if name} <= facts, kind
@@ -150,8 +147,7 @@ def test_lines_below_the_level_are_not_written() -> None:
 
 
 def test_a_signal_nobody_worded_is_reported_under_its_own_name() -> None:
-    @dataclass(frozen=True, slots=True, kw_only=True)
-    class TideTurned(Signal):
+    class TideTurned(Signal, frozen=True, kw_only=True):
         height: int
 
     found = log_line(TideTurned(height=3))
@@ -359,8 +355,7 @@ def test_huge_and_strange_values_stay_short_and_valid() -> None:
     assert (found["msg"], found["msg_"]) == ("hello", "mine")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PagesSettled(Signal):
+class PagesSettled(Signal, frozen=True, kw_only=True):
     pages: dict[str, int]
     bytes: dict[str, int]
 

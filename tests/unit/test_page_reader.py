@@ -1,4 +1,4 @@
-"""The records of pages that could not be fetched."""
+"""The records of pages that could not be fetched, and links that robots.txt forbids."""
 
 import pytest
 
@@ -9,7 +9,7 @@ from shoal.crawl.engine.page_reader import PageReader
 from shoal.crawl.engine.retries import Retries
 from shoal.crawl.engine.robots_check import RobotsUnavailable
 from shoal.crawl.frontier.fates import Fate
-from shoal.crawl.frontier.values import FrontierTask
+from shoal.crawl.frontier.values import FrontierTask, WalkerBatch
 from shoal.crawl.scope.scope import CrawlScope
 from shoal.fetch.redirect_chain import RedirectChain, RedirectStep
 
@@ -37,3 +37,22 @@ def test_a_redirected_page_without_a_reachable_robots_txt_has_the_target_as_fina
     assert done.page.final_url == THERE
     assert done.page.redirects == [{"url": HERE, "status": 301}]
     assert reader.killer(task).page.final_url == THERE  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize(("checks_links", "found", "skipped"), [(True, [], [Fate.SKIPPED_ROBOTS]), (False, [HERE], [])])
+def test_a_link_that_robots_txt_forbids_is_stored_only_if_links_are_not_checked(
+    checks_links: bool, found: list[Url], skipped: list[Fate]
+) -> None:
+    reader = PageReader(
+        1,
+        CrawlScope(CrawlConfig(seeds=[HERE]), [HERE]),
+        Canonicalizer(UrlRules()),
+        SystemClock(),
+        retries=Retries(1),
+        denies=lambda url: True,
+        checks_links=checks_links,
+    )
+    batch = WalkerBatch()
+    reader.find({HERE: None}, 1, 1, batch)
+    assert [one.url for one in batch.found] == found
+    assert [fate for _, _, fate in batch.skipped] == skipped

@@ -22,8 +22,7 @@ USED_EVERY = 60_000_000  # microseconds between two records of use
 NOBODY = hash_of("")  # compared with if there is no such token, so that the check takes equally long
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TokenUseNotRecorded(Signal):
+class TokenUseNotRecorded(Signal, frozen=True, kw_only=True):
     """The store could not record the use of a token; the caller was accepted nevertheless."""
 
     token_id: str

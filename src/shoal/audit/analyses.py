@@ -1,8 +1,6 @@
 """The lifecycle of an analysis: created in the commit that completes its crawl, executed by a job, ended with the
 job."""
 
-from dataclasses import dataclass
-
 from shoal.audit import states
 from shoal.audit.analysis import Analysis, Finding
 from shoal.audit.states import AnalysisState
@@ -21,8 +19,7 @@ KIND = "analysis"
 EVENT = "analysis.completed"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AnalysisMoved(Signal):
+class AnalysisMoved(Signal, frozen=True, kw_only=True):
     """An analysis ended. `total_attempts`: the failed attempts of its job."""
 
     kind: str = KIND

@@ -2,7 +2,6 @@
 and ends the job in one commit. A process that dies before that commit leaves nothing behind."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 
 from shoal.audit.analyses import KIND, Analyses
 from shoal.audit.analysis import Analysis, Finding
@@ -21,8 +20,7 @@ from shoal.queue.states import Move
 BATCH = 500  # pages
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AnalysisAttempted(Signal):
+class AnalysisAttempted(Signal, frozen=True, kw_only=True):
     """An attempt at an analysis starts."""
 
     kind: str = KIND

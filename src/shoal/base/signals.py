@@ -1,11 +1,11 @@
 """Signals: packages emit what happened; listeners (logs, metrics, wake-ups) decide what to do with it."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Signal:
+class Signal(Struct, frozen=True):
     """Something that happened. Subclasses carry the facts; `observe` turns them into messages."""
 
 
@@ -26,8 +26,7 @@ class Signals:
             listener(signal)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ChoreFailed(Signal):
+class ChoreFailed(Signal, frozen=True, kw_only=True):
     """A pass of a chore raised an error; it is retried after a delay."""
 
     chore: str
@@ -36,8 +35,7 @@ class ChoreFailed(Signal):
     retry_in_seconds: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ChoreDone(Signal):
+class ChoreDone(Signal, frozen=True, kw_only=True):
     """A pass of a chore changed something."""
 
     chore: str

@@ -11,16 +11,14 @@ from shoal.base.service import PassResult
 from shoal.base.signals import Signal, Signals
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ClockStepped(Signal):
+class ClockStepped(Signal, frozen=True, kw_only=True):
     """The clock underlying the store's was set: the database server's, or the machine's for an embedded store."""
 
     direction: str  # back or forward
     seconds: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OwnClockSetBack(Signal):
+class OwnClockSetBack(Signal, frozen=True, kw_only=True):
     """The clock of this process's machine was set back. Nothing depends on it."""
 
     seconds: float

@@ -35,8 +35,7 @@ LONGEST_HOLD = timedelta(hours=24)
 GIVE_UP = timedelta(days=5)  # of failures without a success: the endpoint is considered gone
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DeliveriesSent(Signal):
+class DeliveriesSent(Signal, frozen=True, kw_only=True):
     """The results of one batch of deliveries to one webhook."""
 
     webhook_id: str
@@ -46,15 +45,13 @@ class DeliveriesSent(Signal):
     error: str | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WebhookDisabled(Signal):
+class WebhookDisabled(Signal, frozen=True, kw_only=True):
     webhook_id: str
     url: str
     reason: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CourierFailed(Signal):
+class CourierFailed(Signal, frozen=True, kw_only=True):
     """Serving a webhook failed on our side, usually because the store could not be reached."""
 
     webhook_id: str

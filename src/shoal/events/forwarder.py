@@ -1,6 +1,6 @@
 """The forwarder: numbers committed events and puts them into the queues of the webhooks that want them."""
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import timedelta
 from functools import partial
 
@@ -12,8 +12,7 @@ from shoal.events.store import EventStore, WebhookStore
 BATCH = 1_000
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EventsNumbered(Signal):
+class EventsNumbered(Signal, frozen=True, kw_only=True):
     """Events were numbered: how many, and the longest time that one of them had waited since its commit."""
 
     count: int

@@ -1,6 +1,5 @@
 """Retention of events: which of them the pruner may remove."""
 
-from dataclasses import dataclass
 from datetime import timedelta
 
 from shoal.base.clock import span
@@ -10,8 +9,7 @@ from shoal.events.store import EventStore
 from shoal.settings import EventSettings
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SinkMissedEvents(Signal):
+class SinkMissedEvents(Signal, frozen=True, kw_only=True):
     """A sink fell so far behind that events it had not read were removed."""
 
     sink: str

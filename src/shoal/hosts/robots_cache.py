@@ -1,6 +1,6 @@
 """The robots.txt cache: returns the rules of a host from the store while they are fresh, otherwise fetches them."""
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import timedelta
 
 from shoal.base.clock import Clock, span
@@ -26,8 +26,7 @@ PLAIN: HeaderPairs = (("Accept", "text/plain,*/*;q=0.8"), ("Accept-Encoding", "i
 NOWHERE = {refusal.code for refusal in UrlRefusal} | {"too_many_redirects", "redirect_loop"}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RobotsRead(Signal):
+class RobotsRead(Signal, frozen=True, kw_only=True):
     """The robots.txt of a host was fetched."""
 
     origin: str
@@ -35,8 +34,7 @@ class RobotsRead(Signal):
     delay_seconds: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CrawlDelayCut(Signal):
+class CrawlDelayCut(Signal, frozen=True, kw_only=True):
     """A robots.txt asks for a longer delay between requests than the maximum we accept."""
 
     origin: str

@@ -6,7 +6,6 @@ durable and shared, and decides the length of a back-off, because other processe
 
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass
 from datetime import timedelta
 
 from msgspec import Struct, field
@@ -74,8 +73,7 @@ class _Streak(Struct):
     pages: set[int] = field(default_factory=set)  # that had not failed before it
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HostHeld(Signal):
+class HostHeld(Signal, frozen=True, kw_only=True):
     """A host was put on hold (429, or 503 for several URLs): nobody requests it for as long as it asked (`retry_after`)
     or for our own back-off (`backoff`)."""
 
@@ -86,8 +84,7 @@ class HostHeld(Signal):
     seconds: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HoldsBegun(Signal):
+class HoldsBegun(Signal, frozen=True, kw_only=True):
     """The number of hosts held in one commit, by reason: `retry_after` or `backoff`."""
 
     holds: dict[str, int]

@@ -4,7 +4,6 @@ Signals are identified by class name, so that this package does not import the p
 that every signal has a message, and that every name in braces is one of its fields.
 """
 
-import dataclasses
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -240,7 +239,7 @@ def _event(name: str) -> str:
 
 
 def _facts(signal: Signal) -> dict[str, Any]:
-    values = ((each.name, getattr(signal, each.name)) for each in dataclasses.fields(signal))
+    values = ((name, getattr(signal, name)) for name in signal.__struct_fields__)
     return {name: value.value if isinstance(value, Enum) else value for name, value in values}
 
 

@@ -37,8 +37,7 @@ NOWHERE: Final = "about:blank"
 UNREADABLE: Final = "This worker's version cannot read the job; update it, or let another worker have the job."
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PageBlocked(Signal):
+class PageBlocked(Signal, frozen=True, kw_only=True):
     """A request was blocked by the address rule (SSRF protection). The detail is for operators; the result omits the
     address."""
 

@@ -25,16 +25,14 @@ UNREADABLE_FOR: Final = timedelta(minutes=1)
 MOST_TOKENS: Final = 10_000  # tokens remembered
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BotAsked(Signal):
+class BotAsked(Signal, frozen=True, kw_only=True):
     """A bot asked for jobs."""
 
     token: str
     bot_id: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BotPulled(Signal):
+class BotPulled(Signal, frozen=True, kw_only=True):
     """A bot received jobs."""
 
     token: str

@@ -1,7 +1,6 @@
 """The life of a job group: created with all its jobs in one commit, read, cancelled, and ended with its last job."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import orjson
@@ -28,8 +27,7 @@ EVENT = "crawl.group.completed"
 MAX_LISTED = 10  # indexes of rejected URLs in an error message
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GroupEnded(Signal):
+class GroupEnded(Signal, frozen=True, kw_only=True):
     """The last job of a group ended, or the group was cancelled."""
 
     group_id: str

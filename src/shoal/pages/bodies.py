@@ -5,7 +5,6 @@ before the commit that stores the row: a crash in between leaves unreferenced by
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
 from shoal.base.errors import NotFound
@@ -14,8 +13,7 @@ from shoal.egress import Headers, Request, Response
 from shoal.pages.page import Page
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BodyStoreFailed(Signal):
+class BodyStoreFailed(Signal, frozen=True, kw_only=True):
     """An operation of the body store failed; it is retried after a pause."""
 
     store: str

@@ -1,12 +1,9 @@
 """Signals about stored pages and ingested results, for metrics."""
 
-from dataclasses import dataclass
-
 from shoal.base.signals import Signal
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PagesSettled(Signal):
+class PagesSettled(Signal, frozen=True, kw_only=True):
     """The pages stored in one commit, by class of HTTP status (`2xx`, or `error` without one)."""
 
     pages: dict[str, int]
@@ -17,8 +14,7 @@ def status_class(status: int | None) -> str:
     return f"{status // 100}xx" if status else "error"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ResultsTaken(Signal):
+class ResultsTaken(Signal, frozen=True, kw_only=True):
     """Results of page jobs were ingested; `timed` of them reported a fetch time, which is summed up here."""
 
     kind: str

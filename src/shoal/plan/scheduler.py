@@ -30,8 +30,7 @@ BATCH = 1_000
 PUT_OFF = timedelta(hours=1)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class JobsScheduled(Signal):
+class JobsScheduled(Signal, frozen=True, kw_only=True):
     """The outcome of one batch of due policies."""
 
     made: int
@@ -39,8 +38,7 @@ class JobsScheduled(Signal):
     late_seconds: float  # of the policy that waited longest
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PolicyStuck(Signal):
+class PolicyStuck(Signal, frozen=True, kw_only=True):
     """A policy is due but cannot be run as it is; it is retried after a while."""
 
     policy_id: str

@@ -4,9 +4,7 @@ A method with `_in` is part of a larger commit. Signals are emitted when the tra
 """
 
 import random
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
 from typing import TypeVar
@@ -49,8 +47,7 @@ SMALL = 40  # jobs per turn: up to here the round trip to the store takes longer
 APART = 50  # turns to wait, after one that needed more than a statement, before a single statement is tried again
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class JobEnqueued(Signal):
+class JobEnqueued(Signal, frozen=True, kw_only=True):
     """Jobs of one kind, run and lane were stored in one commit, and wait to be leased."""
 
     job_ids: tuple[str, ...]
@@ -59,8 +56,7 @@ class JobEnqueued(Signal):
     lane: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class JobsLeased(Signal):
+class JobsLeased(Signal, frozen=True, kw_only=True):
     """A batch of jobs of one kind was granted to one holder."""
 
     kind: str
@@ -69,8 +65,7 @@ class JobsLeased(Signal):
     waited_seconds: float  # the longest
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class JobsMoved(Signal):
+class JobsMoved(Signal, frozen=True, kw_only=True):
     """A batch of jobs of one kind ended, or was returned, in the same way."""
 
     kind: str
@@ -78,8 +73,7 @@ class JobsMoved(Signal):
     count: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class JobLeased(Signal):
+class JobLeased(Signal, frozen=True, kw_only=True):
     job_id: str
     kind: str
     run_id: str | None
@@ -90,8 +84,7 @@ class JobLeased(Signal):
     waited_seconds: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class JobMoved(Signal):
+class JobMoved(Signal, frozen=True, kw_only=True):
     """A locked job was finished, retried, failed, released, lost or cancelled."""
 
     job_id: str
@@ -229,11 +222,18 @@ class Queue:
     def emit_turn(self, request: LeaseRequest, moves: Sequence[Move], turned: TurnResult) -> None:
         """Signal what a committed turn did, in few signals whatever the size of the batch."""
         made = [move for move in moves if move not in turned.refused] if turned.refused else moves
-        for how, count in Counter(move.grant_end for move in made).items():
+        ends: dict[GrantEnd, int] = {}
+        for move in made:
+            ends[move.grant_end] = ends.get(move.grant_end, 0) + 1
+        for how, count in ends.items():
             self._signals.emit(JobsMoved(kind=request.kinds[0], how=how, count=count))
-        for kind, count in Counter(lease.kind for lease in turned.leases).items():
-            waited = max(lease.waited_seconds for lease in turned.leases if lease.kind == kind)
-            self._signals.emit(JobsLeased(kind=kind, holder=request.holder, count=count, waited_seconds=waited))
+        waits: dict[str, list[float]] = {}
+        for lease in turned.leases:
+            waits.setdefault(lease.kind, []).append(lease.waited_seconds)
+        for kind, waited in waits.items():
+            self._signals.emit(
+                JobsLeased(kind=kind, holder=request.holder, count=len(waited), waited_seconds=max(waited))
+            )
 
     async def lease_one(self, job_id: JobId, holder: str) -> Lease | None:
         """Grant this job if it is pending."""

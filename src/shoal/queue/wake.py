@@ -1,7 +1,6 @@
 """The wake-up: a hint to idle workers that a job may be waiting. Drivers in `store/` carry it between processes."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Protocol
 
 from shoal.base.signals import Signal, Signals
@@ -12,20 +11,17 @@ from shoal.queue.states import GrantEnd, JobState
 RETURNS = (GrantEnd.RELEASED, GrantEnd.CRASHED, GrantEnd.EXPIRED)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WakeDegraded(Signal):
+class WakeDegraded(Signal, frozen=True, kw_only=True):
     """Hints get lost; until they arrive again, idle workers find jobs by polling."""
 
     why: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WakeRestored(Signal):
+class WakeRestored(Signal, frozen=True, kw_only=True):
     """Hints arrive again."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WakeListenerFailed(Signal):
+class WakeListenerFailed(Signal, frozen=True, kw_only=True):
     """A wake-up listener raised; the other listeners were called."""
 
     error: str

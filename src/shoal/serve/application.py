@@ -1,7 +1,6 @@
 """The HTTP application: the gateway that authenticates every request, the routes behind it, and error handlers."""
 
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
@@ -36,8 +35,7 @@ HEADERS = [
 ]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RequestServed(Signal):
+class RequestServed(Signal, frozen=True, kw_only=True):
     method: str
     route: str
     status: int

@@ -5,7 +5,6 @@ its browser. From then on every request needs a token. Endpoints declare the tok
 """
 
 import re
-from dataclasses import dataclass
 from functools import lru_cache
 from ipaddress import ip_address
 from typing import Protocol
@@ -32,8 +31,7 @@ _BEARER = re.compile(r"bearer +([\x21-\x7e]+) *", re.IGNORECASE)
 _TOKEN_SHAPED = re.compile(rb"shl_[0-9a-z]{10}_[0-9a-z]{20}")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CallerRefused(Signal):
+class CallerRefused(Signal, frozen=True, kw_only=True):
     """A credential was invalid. Not emitted once the address is throttled, so that nobody can flood the log."""
 
     address: str

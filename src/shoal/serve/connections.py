@@ -8,7 +8,6 @@ import asyncio
 import socket
 import ssl
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from enum import Enum, auto
 from functools import partial
 from ipaddress import ip_address
@@ -33,8 +32,7 @@ ACCEPT_AGAIN_SECONDS = 0.1
 LOOKED_AT = 100  # oldest connections that are searched for one to close
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ConnectionsCut(Signal):
+class ConnectionsCut(Signal, frozen=True, kw_only=True):
     """There were too many connections without a credential. Emitted at most once a minute."""
 
     cut: int  # since the last signal

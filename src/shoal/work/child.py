@@ -8,7 +8,7 @@ import signal
 import sys
 import traceback
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Generic, Protocol, TypeVar
 
 from shoal.base.clock import Clock
@@ -60,8 +60,7 @@ TICK_SECONDS = 0.5
 PR_SET_PDEATHSIG = 1
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ChildRefused(Signal):
+class ChildRefused(Signal, frozen=True, kw_only=True):
     """A child that cannot work reports why and exits; its parent starts another after a while."""
 
     pid: int

@@ -3,7 +3,6 @@ handed back without a counted attempt."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
 
 from shoal.base.clock import Clock
 from shoal.base.errors import ShoalError
@@ -15,16 +14,14 @@ KINDS = {BODIES: frozenset({"crawl"})}  # job kinds that need a storage; all kin
 FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 0.5, 15.0  # before full storage is tried again
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StorageFilled(Signal):
+class StorageFilled(Signal, frozen=True, kw_only=True):
     """A storage has no space left; jobs that need it are not leased."""
 
     storage: str
     error: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StorageFreed(Signal):
+class StorageFreed(Signal, frozen=True, kw_only=True):
     """A storage that was full has space again."""
 
     storage: str

@@ -22,8 +22,7 @@ from shoal.work.worker_context import WorkerContext
 KILL_TIMEOUT = timedelta(seconds=5)  # for handing back the jobs of children that were killed at the end
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WorkerStarted(Signal):
+class WorkerStarted(Signal, frozen=True, kw_only=True):
     node_id: str
     queue_name: str
     worker_concurrency: int
@@ -31,13 +30,11 @@ class WorkerStarted(Signal):
     worker_backoff_ms: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WorkerStopped(Signal):
+class WorkerStopped(Signal, frozen=True, kw_only=True):
     node_id: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WorkerFailed(Signal):
+class WorkerFailed(Signal, frozen=True, kw_only=True):
     """A worker was ended by an unexpected error. Its jobs were handed back, or their leases expire."""
 
     node_id: str

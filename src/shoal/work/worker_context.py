@@ -13,8 +13,7 @@ from shoal.work.child_process import ChildSpawner
 from shoal.work.storage_watch import StorageWatch
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ChildLost(Signal):
+class ChildLost(Signal, frozen=True, kw_only=True):
     """A child died, or was killed for its silence, while it held a job."""
 
     node_id: str
@@ -24,8 +23,7 @@ class ChildLost(Signal):
     how: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ChildGone(Signal):
+class ChildGone(Signal, frozen=True, kw_only=True):
     """A child ended without a job: it could not start, or it died while it waited for work."""
 
     node_id: str
@@ -33,8 +31,7 @@ class ChildGone(Signal):
     had_begun: bool
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StoreOutOfReach(Signal):
+class StoreOutOfReach(Signal, frozen=True, kw_only=True):
     """The worker could not reach the store; it keeps trying."""
 
     node_id: str

@@ -93,6 +93,8 @@ def build_engine(
         follow=config.sitemap != "only",
         guess_sitemaps=wants_sitemaps(config),
         denies=robots.denies,
+        # Without a delay no slot can be lost to a forbidden URL, and checking each link twice takes time.
+        checks_links=rate.delay > timedelta(0),
     )
     sitemaps = SitemapReader(crawl.key_seed, scope, urls, clock, pages, retries)
 

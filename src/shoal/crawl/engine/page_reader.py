@@ -66,6 +66,7 @@ class PageReader:
         follow: bool = True,
         guess_sitemaps: bool = False,
         denies: Callable[[Url], bool] = lambda url: False,
+        checks_links: bool = True,
     ) -> None:
         self._key_seed = key_seed
         self._scope = scope
@@ -82,6 +83,7 @@ class PageReader:
         self._follow = follow  # links of pages; sitemaps are followed in any case
         self._guess_sitemaps = guess_sitemaps  # at hosts that seeds redirect to
         self._denies = denies  # whether the robots.txt of the URL's host is known and forbids it
+        self._checks_links = checks_links  # against robots.txt, before they are stored
         self.traps = TrapWatch()
 
     def read(self, task: FrontierTask, fetched: Fetched, batch: WalkerBatch) -> Settled:
@@ -378,7 +380,7 @@ class PageReader:
             batch.skipped.append((key, chk, fate))
             return
         self._again.discard(url)
-        if self._denies(url):
+        if self._checks_links and self._denies(url):
             batch.skipped.append((key, chk, Fate.SKIPPED_ROBOTS))
             return
         if self.traps.holds(url):

@@ -2,7 +2,6 @@
 
 from collections import Counter
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from shoal.base.errors import ShoalError
@@ -17,8 +16,7 @@ if TYPE_CHECKING:  # few crawls have hooks
     from shoal.extract.hooks import Hook
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FetchBlocked(Signal):
+class FetchBlocked(Signal, frozen=True, kw_only=True):
     """An address rule blocked a fetch. The detail is for operators: the page's record does not name the address."""
 
     crawl_id: str
@@ -27,8 +25,7 @@ class FetchBlocked(Signal):
     detail: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HookRan(Signal):
+class HookRan(Signal, frozen=True, kw_only=True):
     """The cost of a hook in one walker."""
 
     crawl_id: str
@@ -38,8 +35,7 @@ class HookRan(Signal):
     seconds: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SitemapSettled(Signal):
+class SitemapSettled(Signal, frozen=True, kw_only=True):
     """A sitemap was fetched. `how` is `read`, `partly`, `failed`, or `absent` for a guessed address without one."""
 
     crawl_id: str
@@ -49,8 +45,7 @@ class SitemapSettled(Signal):
     problem: str | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RobotsOutOfReach(Signal):
+class RobotsOutOfReach(Signal, frozen=True, kw_only=True):
     """The store could not load or save the robots.txt of a host, so nothing there is fetched for now."""
 
     crawl_id: str

@@ -50,8 +50,7 @@ LIVE = states.WALKED | {CrawlState.QUEUED}
 QUIET = {CrawlState.PAUSING: CrawlState.PAUSED, CrawlState.STOPPING: CrawlState.STOPPED}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CrawlMoved(Signal):
+class CrawlMoved(Signal, frozen=True, kw_only=True):
     """A crawl changed its state."""
 
     crawl_id: str
@@ -60,16 +59,14 @@ class CrawlMoved(Signal):
     seconds: float | None = None  # from its start to its end
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CrawlEnded(Signal):
+class CrawlEnded(Signal, frozen=True, kw_only=True):
     """A crawl ended in a child of this process, for metrics."""
 
     state: str
     seconds: float | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CrawlChanged(Signal):
+class CrawlChanged(Signal, frozen=True, kw_only=True):
     """The options of a crawl were changed."""
 
     crawl_id: str

@@ -2,8 +2,8 @@
 
 import asyncio
 import os
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
-from contextlib import asynccontextmanager, suppress
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from contextlib import suppress
 from typing import Any, TypeVar, cast
 from urllib.parse import urlsplit
 
@@ -142,11 +142,10 @@ class PostgresDatabase:
 
     async def read(self, work: Work[T]) -> T:
         async def on_snapshot() -> T:
-            async with (
-                self._connection() as connection,
-                connection.transaction(isolation="repeatable_read", readonly=True),
-            ):
-                return await work(cast(Tx, PostgresTx(connection)))
+            async with self._open_pool.acquire(timeout=self._timeout) as connection:
+                await self._growth.keep_up(connection)
+                async with connection.transaction(isolation="repeatable_read", readonly=True):
+                    return await work(cast(Tx, PostgresTx(connection)))
 
         return await self._translated(on_snapshot)
 
@@ -208,13 +207,6 @@ class PostgresDatabase:
         pid = connection.get_server_pid()  # the pool's proxy cannot report that the connection was closed
         connection.add_termination_listener(lambda _: self._growth.forget(pid))
 
-    @asynccontextmanager
-    async def _connection(self) -> AsyncIterator[Any]:
-        """Yield a connection of the pool whose plans suit the current table sizes."""
-        async with self._open_pool.acquire(timeout=self._timeout) as connection:
-            await self._growth.keep_up(connection)
-            yield connection
-
     async def _on_own_connection(self, use: Callable[[Any], Awaitable[T]]) -> T:
         async def call() -> T:
             connection = await self.connect_apart({})
@@ -235,7 +227,8 @@ class PostgresDatabase:
         raise AssertionError("unreachable")
 
     async def _one_statement(self, work: Work[T]) -> T:
-        async with self._connection() as connection:
+        async with self._open_pool.acquire(timeout=self._timeout) as connection:
+            await self._growth.keep_up(connection)
             tx = PostgresTx(connection)
             done = await work(cast(Tx, tx))
         self._growth.wrote(tx.rows)
@@ -243,9 +236,11 @@ class PostgresDatabase:
         return done
 
     async def _transaction(self, work: Work[T]) -> T:
-        async with self._connection() as connection, connection.transaction():
-            tx = PostgresTx(connection)
-            done = await work(cast(Tx, tx))
+        async with self._open_pool.acquire(timeout=self._timeout) as connection:
+            await self._growth.keep_up(connection)
+            async with connection.transaction():
+                tx = PostgresTx(connection)
+                done = await work(cast(Tx, tx))
         self._growth.wrote(tx.rows)
         call_all(tx.callbacks)
         for later in tx.later:

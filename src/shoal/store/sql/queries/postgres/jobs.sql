@@ -64,11 +64,12 @@ clear AS MATERIALIZED (
     FROM seen
 ),
 m AS MATERIALIZED (
-    SELECT g.id, g.epoch, w.*, (SELECT j.lease_holder FROM job AS j WHERE j.id = g.id) AS holder
+    SELECT g.id, g.epoch, w.state, w.ended, w.reason, w.error, w.wait, w.counts & 1 AS attempt, w.counts >> 1 & 1 AS crash,
+           w.counts >> 2 & 1 AS back, w.counts >> 3 & 1 AS unseen, w.counts >> 4 AS drop_by,
+           (SELECT j.lease_holder FROM job AS j WHERE j.id = g.id) AS holder
     FROM unnest(:ids::text[], :epochs::bigint[], :ways::int[]) AS g (id, epoch, way)
-    JOIN unnest(:states::text[], :ends::text[], :reasons::text[], :errors::text[], :waits::bigint[], :attempts::int[],
-                :crashes::int[], :drops::int[], :backs::int[], :unseens::int[]) WITH ORDINALITY
-         AS w (state, ended, reason, error, wait, attempt, crash, drop_by, back, unseen, place) ON w.place = g.way
+    JOIN unnest(:states::text[], :ends::text[], :reasons::text[], :errors::text[], :waits::bigint[], :counts::int[]) WITH ORDINALITY
+         AS w (state, ended, reason, error, wait, counts, place) ON w.place = g.way
     WHERE (SELECT clear.yes FROM clear)
 ),
 moved AS (
