@@ -1,7 +1,7 @@
 """Forks processes of Shoal from one that has imported it: `python -m tests.support.fork_server FD`.
 
 A request is one message on the socket FD: JSON, and the four file descriptors of the new process: its three standard
-streams and a pipe for its exit status. The answer is its pid. The process is what `python -m shoal` would be after its
+streams and a pipe for its exit status. The answer is its pid. The process is what `python -m MODULE` would be after its
 imports: it has the arguments, environment, folder and streams of the request, no other file, and default signals.
 """
 
@@ -27,8 +27,8 @@ FILE_LIMIT = 4096  # we open fewer
 NOT_PRELOADED = {"child"}  # only workers start it, and by themselves
 
 
-def serve(channel: socket.socket) -> list[str]:
-    """Fork a process for each request until there are no more. In a new process: its arguments."""
+def serve(channel: socket.socket) -> tuple[str, list[str]]:
+    """Fork a process for each request until there are no more. In a new process: its module and its arguments."""
     statuses: dict[int, int] = {}
     wake, woken = os.pipe()
     for end in (wake, woken):
@@ -66,7 +66,7 @@ def report_ended(statuses: dict[int, int]) -> None:
         os.close(pipe)
 
 
-def become(request: dict[str, Any], streams: list[int]) -> list[str]:
+def become(request: dict[str, Any], streams: list[int]) -> tuple[str, list[str]]:
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     for number, stream in enumerate(streams):
         os.dup2(stream, number)
@@ -75,19 +75,19 @@ def become(request: dict[str, Any], streams: list[int]) -> list[str]:
     os.environ.clear()
     os.environ.update(request["env"])
     time.tzset()
-    sys.path[0] = str(request["cwd"])
-    words: list[str] = request["words"]
-    return words
+    paths = [os.environ["PYTHONPATH"]] if "PYTHONPATH" in os.environ else []
+    sys.path[:1] = [str(request["cwd"]), *paths]
+    return request["module"], request["words"]
 
 
 def main(descriptor: str) -> None:
-    for module in pkgutil.iter_modules(shoal.cli.__path__, "shoal.cli."):
-        if module.name.rpartition(".")[2] not in NOT_PRELOADED:
-            importlib.import_module(module.name)
+    for found in pkgutil.iter_modules(shoal.cli.__path__, "shoal.cli."):
+        if found.name.rpartition(".")[2] not in NOT_PRELOADED:
+            importlib.import_module(found.name)
     gc.freeze()  # what is shared stays shared
-    words = serve(socket.socket(fileno=int(descriptor)))
-    sys.argv = ["shoal", *words]
-    runpy.run_module("shoal", run_name="__main__", alter_sys=True)
+    module, words = serve(socket.socket(fileno=int(descriptor)))
+    sys.argv = [module, *words]
+    runpy.run_module(module, run_name="__main__", alter_sys=True)
 
 
 if __name__ == "__main__":

@@ -30,7 +30,8 @@ class _Forked(subprocess.Popen[AnyStr]):
         cwd, env, (p2cread, p2cwrite, c2pread, c2pwrite, errread, errwrite) = more[4], more[5], more[9:15]
         self._status, told = os.pipe()
         try:
-            request = {"words": args, "cwd": str(cwd), "env": env}
+            module, *words = args
+            request = {"module": module, "words": words, "cwd": str(cwd), "env": env}
             channel, _ = _server()
             given: list[int] = [p2cread, c2pwrite, errwrite]  # -1: ours is inherited
             streams: list[int] = [number if stream == -1 else stream for number, stream in enumerate(given)]
@@ -66,9 +67,9 @@ def start_shoal(*words: str, cwd: Path, env: dict[str, str], **streams: Any) -> 
 
 
 def start_module(module: str, *words: str, cwd: Path, env: dict[str, str], **streams: Any) -> "subprocess.Popen[Any]":
-    """Start `python -m MODULE WORDS`; only `shoal` is forked."""
-    if module == "shoal" and _may_fork(env):
-        return _Forked(list(words), cwd=cwd, env=env, **streams)
+    """Start `python -m MODULE WORDS`, whose module is one of ours."""
+    if _may_fork(env):
+        return _Forked([module, *words], cwd=cwd, env=env, **streams)
     return subprocess.Popen([sys.executable, "-m", module, *words], cwd=cwd, env=env, **streams)
 
 
@@ -93,7 +94,9 @@ def _may_fork(env: dict[str, str]) -> bool:
 
 
 def _at_start(env: dict[str, str]) -> dict[str, str]:
-    return {name: value for name, value in env.items() if name.startswith(AT_START)}
+    """All of them but a path to our tests, which a fork can be given."""
+    found = {name: value for name, value in env.items() if name.startswith(AT_START)}
+    return {name: value for name, value in found.items() if (name, value) != ("PYTHONPATH", str(ROOT))}
 
 
 def _server_environment() -> dict[str, str]:
