@@ -4,6 +4,8 @@
 .PHONY: help env check fix test bench docs lock clean
 
 PYTHON := .venv/bin/python
+# Hundreds of processes import the same modules: compile each of them once.
+unexport PYTHONDONTWRITEBYTECODE
 # Which tests, and how: make test T="tests/unit -k clock" N=0
 T ?=
 N ?= 4

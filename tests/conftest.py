@@ -44,6 +44,15 @@ def pytest_configure(config: pytest.Config) -> None:
     signal.signal(signal.SIGINT, signal.default_int_handler)
     worker = getattr(config, "workerinput", None)
     config.stash[SERVERS] = Servers(Path(worker["servers"])) if worker else Servers.open()
+    if worker and config.args == config.getini("testpaths"):
+        config.args = folders_for(config.rootpath, int(worker["workerid"].removeprefix("gw")), worker["workercount"])
+
+
+def folders_for(root: Path, number: int, count: int) -> list[str]:
+    """All folders of tests, beginning with another one for each worker: what one has compiled, the others find."""
+    folders = sorted({str(path.parent) for path in root.glob("tests/*/test_*.py")})
+    first = number * len(folders) // count
+    return folders[first:] + folders[:first]
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -55,6 +64,7 @@ def pytest_configure_node(node: object) -> None:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Files whose processes mostly wait are mixed evenly with those that compute, so that each xdist worker gets
     both."""
+    items.sort(key=lambda item: item.path)  # each worker has collected them in another order
     totals = Counter(_waits(item) for item in items)
     seen: Counter[bool] = Counter()
     places: dict[Path, float] = {}

@@ -6,7 +6,6 @@ import re
 import signal
 import sqlite3
 import subprocess
-import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import closing
@@ -20,6 +19,7 @@ from tests.support import ledger
 from tests.support.fleet import LONG_LEASE, clean_environment
 from tests.support.full_disk import stuff
 from tests.support.ledger import Expected
+from tests.support.processes import start_shoal
 from tests.support.servers import free_port
 from tests.support.site import PAGES, Site
 
@@ -33,8 +33,9 @@ class Run:
     """One `shoal crawl` under way. Its output is read as it comes."""
 
     def __init__(self, folder: Path, *words: str, **env: str) -> None:
-        self.process = subprocess.Popen(
-            [sys.executable, "-m", "shoal", "crawl", *words],
+        self.process = start_shoal(
+            "crawl",
+            *words,
             cwd=folder,
             env=clean_environment(folder) | env,
             stdin=subprocess.DEVNULL,

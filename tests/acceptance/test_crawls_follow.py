@@ -4,7 +4,6 @@ import asyncio
 import json
 import signal
 import subprocess
-import sys
 from itertools import pairwise
 from pathlib import Path
 from typing import Self
@@ -14,6 +13,7 @@ from shoal.base.database import Tx
 from shoal.queue.job import Grant
 from shoal.settings_loader import load
 from tests.support.fleet import PATIENCE_SECONDS, Fleet, clean_environment, wait_for
+from tests.support.processes import start_shoal
 from tests.support.servers import free_port
 from tests.support.site import Site
 
@@ -25,8 +25,11 @@ class Command:
     """One `shoal crawls …` that asks the fleet's controller. As a context manager it ends with the block."""
 
     def __init__(self, fleet: Fleet, *words: str) -> None:
-        self.process = subprocess.Popen(
-            [sys.executable, "-m", "shoal", "crawls", *words, "--server", f"http://127.0.0.1:{fleet.port}"],
+        self.process = start_shoal(
+            "crawls",
+            *words,
+            "--server",
+            f"http://127.0.0.1:{fleet.port}",
             cwd=fleet.folder,
             env=clean_environment(fleet.folder),
             stdin=subprocess.DEVNULL,
@@ -71,6 +74,7 @@ def test_a_crawl_is_watched_left_alone_waited_for_and_read(store_url: str, tmp_p
 
 
 def watched_and_left_alone(fleet: Fleet, crawl_id: str) -> None:
+    fleet.wait_for_state(crawl_id, "running")
     with Command(fleet, "watch", crawl_id) as watch:
         assert watch.process.stderr is not None
         assert "page" in watch.process.stderr.readline()

@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import shlex
 import subprocess
 import sys
 import tomllib
@@ -17,12 +18,14 @@ from shoal.events.signature import new_secret, sign
 from shoal.extract.rules import read_rules
 from shoal.page_jobs.group import GroupConfig
 from tests.support.fleet import Fleet, clean_environment
+from tests.support.processes import run_shoal
 from tests.support.site import Site
 
 ROOT = Path(__file__).parents[2]
 GUIDES = ROOT / "docs" / "guides"
 EXAMPLE = "https://example.com/"
 DEADLINE_SECONDS = 120
+FOR_THE_SHELL = frozenset("|<>&;$`*?~")
 
 
 def blocks(page: str, language: str) -> list[str]:
@@ -55,7 +58,13 @@ def run_commands(page: str, site: Site, tmp_path: Path, **env: str) -> int:
     (tmp_path / "shoal").chmod(0o755)
     commands = "".join(blocks(page, "sh")).splitlines()
     for command in commands:
-        run(["sh", "-c", command.replace(EXAMPLE, site.address)], tmp_path, **env)
+        command = command.replace(EXAMPLE, site.address)
+        if command.startswith("./shoal ") and not FOR_THE_SHELL & set(command):
+            words, how = shlex.split(command)[1:], clean_environment(tmp_path) | env
+            done = run_shoal(*words, cwd=tmp_path, env=how, timeout=DEADLINE_SECONDS)
+            assert done.returncode == 0, done.stderr
+        else:
+            run(["sh", "-c", command], tmp_path, **env)
     return len(commands)
 
 

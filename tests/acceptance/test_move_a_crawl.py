@@ -7,7 +7,6 @@ import re
 import signal
 import sqlite3
 import subprocess
-import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import closing
@@ -21,6 +20,7 @@ from tests.support import ledger
 from tests.support.fleet import clean_environment
 from tests.support.full_disk import stuff
 from tests.support.ledger import Expected
+from tests.support.processes import run_shoal, start_shoal
 from tests.support.site import Site
 
 PAGES = 300
@@ -43,15 +43,8 @@ def shoal(tmp_path: Path) -> Shoal:
     """Runs a command to its end."""
 
     def run(*words: str, stdin: bytes = b"", **env: str) -> "subprocess.CompletedProcess[bytes]":
-        done = subprocess.run(
-            [sys.executable, "-m", "shoal", *words],
-            cwd=tmp_path,
-            env=clean_environment(tmp_path) | env,
-            input=stdin,
-            capture_output=True,
-            timeout=DEADLINE_SECONDS,
-            check=False,
-        )
+        env = clean_environment(tmp_path) | env
+        done = run_shoal(*words, cwd=tmp_path, env=env, timeout=DEADLINE_SECONDS, text=False, stdin=stdin)
         assert b"Traceback" not in done.stderr, done.stderr.decode()
         return done
 
@@ -60,8 +53,9 @@ def shoal(tmp_path: Path) -> Shoal:
 
 def crawl_until(folder: Path, site: Site, pages: int, *words: str) -> None:
     """Crawl, and interrupt it once the site was asked for this many pages; the crawl is paused then."""
-    process = subprocess.Popen(
-        [sys.executable, "-m", "shoal", "crawl", *words],
+    process = start_shoal(
+        "crawl",
+        *words,
         cwd=folder,
         env=clean_environment(folder),
         stdin=subprocess.DEVNULL,
@@ -196,8 +190,8 @@ def test_a_running_crawl_is_not_dumped_and_leaves_no_file(
     refused: Refused, site: Site, sqlite_url: str, tmp_path: Path
 ) -> None:
     site.allowed = 20
-    words = [sys.executable, "-m", "shoal", "crawl", *start_words(site, sqlite_url)]
-    with subprocess.Popen(words, cwd=tmp_path, env=clean_environment(tmp_path), stderr=subprocess.DEVNULL) as running:
+    words = ["crawl", *start_words(site, sqlite_url)]
+    with start_shoal(*words, cwd=tmp_path, env=clean_environment(tmp_path), stderr=subprocess.DEVNULL) as running:
         try:
             site.wait_for_pages(20)
             said = refused("crawls", "dump", ID, "--store", sqlite_url, "--output", "crawl.jsonl")

@@ -16,6 +16,7 @@ from warcio.archiveiterator import ArchiveIterator
 
 from tests.support import ledger
 from tests.support.fleet import clean_environment
+from tests.support.processes import run_shoal, start_shoal
 from tests.support.s3_server import ACCESS_KEY, REGION, SECRET_KEY, object_store
 from tests.support.site import Site
 
@@ -34,11 +35,11 @@ def site(request: pytest.FixtureRequest) -> Iterator[Site]:
         yield site
 
 
-def limited(size: int | None) -> list[str]:
+def limited(size: int) -> list[str]:
     """The words that run a program whose files may not grow past a size."""
     set_limit = f"import os, resource as r, sys; r.setrlimit(r.RLIMIT_FSIZE, ({size}, {size}))"
     text = f"{set_limit}; os.execv(sys.argv[1], sys.argv[1:])"
-    return [] if size is None else [sys.executable, "-c", text]
+    return [sys.executable, "-c", text]
 
 
 @pytest.fixture
@@ -47,15 +48,14 @@ def crawl(tmp_path: Path) -> Iterator[Crawl]:
     started: list[subprocess.Popen[str]] = []
 
     def start(*words: str, limit: int | None = None, **env: str) -> "subprocess.Popen[str]":
-        process = subprocess.Popen(
-            [*limited(limit), sys.executable, "-m", "shoal", "crawl", *words],
-            cwd=tmp_path,
-            env=clean_environment(tmp_path) | env,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
+        how = {"cwd": tmp_path, "env": clean_environment(tmp_path) | env, "stdin": subprocess.DEVNULL, "text": True}
+        pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+        if limit is None:
+            process = start_shoal("crawl", *words, **how, **pipes)
+        else:
+            process = subprocess.Popen(
+                [*limited(limit), sys.executable, "-m", "shoal", "crawl", *words], **how, **pipes
+            )
         started.append(process)
         return process
 
@@ -71,15 +71,7 @@ def shoal(tmp_path: Path) -> Callable[..., tuple[int, str, str]]:
     """Any other command, to its end."""
 
     def run(*words: str, **env: str) -> tuple[int, str, str]:
-        done = subprocess.run(
-            [sys.executable, "-m", "shoal", *words],
-            cwd=tmp_path,
-            env=clean_environment(tmp_path) | env,
-            capture_output=True,
-            text=True,
-            timeout=DEADLINE_SECONDS,
-            check=False,
-        )
+        done = run_shoal(*words, cwd=tmp_path, env=clean_environment(tmp_path) | env, timeout=DEADLINE_SECONDS)
         assert "Traceback" not in done.stderr, done.stderr
         return done.returncode, done.stdout, done.stderr
 

@@ -4,7 +4,6 @@ meanwhile."""
 import json
 import signal
 import subprocess
-import sys
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,6 +13,7 @@ from urllib.request import Request, urlopen
 import pytest
 
 from tests.support.fleet import TENTH, Fleet, Shoal, clean_environment, send_all, wait_for
+from tests.support.processes import run_shoal
 from tests.support.site import Site
 
 PAGES = 60
@@ -124,8 +124,7 @@ def test_jobs_are_added_waited_for_and_read_from_the_command_line(store_url: str
 
 def shoal(folder: Path, store_url: str, *words: str) -> "subprocess.CompletedProcess[str]":
     env = clean_environment(folder) | {"DATABASE_URL": store_url, "SHOAL_ALLOW_NETWORKS": "127.0.0.0/8"}
-    command = [sys.executable, "-m", "shoal", *words]
-    done = subprocess.run(command, env=env, cwd=folder, capture_output=True, text=True, timeout=120, check=False)
+    done = run_shoal(*words, cwd=folder, env=env, timeout=120)
     assert done.returncode == 0, done.stderr
     return done
 

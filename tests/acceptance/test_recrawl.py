@@ -2,7 +2,6 @@
 
 import json
 import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,6 +11,7 @@ import pytest
 from tests.support import ledger
 from tests.support.fleet import clean_environment
 from tests.support.ledger import Expected
+from tests.support.processes import start_shoal
 from tests.support.site import Site
 
 PAGES = 120
@@ -30,8 +30,11 @@ class Place:
 
     def start(self, *words: str) -> "subprocess.Popen[str]":
         self.processes.append(
-            subprocess.Popen(
-                [sys.executable, "-m", "shoal", "crawl", *words, "--store", self._store],
+            start_shoal(
+                "crawl",
+                *words,
+                "--store",
+                self._store,
                 cwd=self._folder,
                 env=clean_environment(self._folder),
                 stdin=subprocess.DEVNULL,

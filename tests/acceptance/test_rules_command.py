@@ -2,14 +2,13 @@
 
 import json
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from tests.support.distribution import install
 from tests.support.fleet import clean_environment
+from tests.support.processes import run_shoal
 from tests.support.servers import free_port
 from tests.support.site import Site
 
@@ -19,15 +18,7 @@ PRICE = '[fields.price]\ncss = ".price"\nrequired = true\n'
 
 
 def shoal(folder: Path, *words: str, **env: str) -> tuple[int, str, str]:
-    done = subprocess.run(
-        [sys.executable, "-m", "shoal", *words],
-        cwd=folder,
-        env=clean_environment(folder) | env,
-        capture_output=True,
-        text=True,
-        timeout=DEADLINE_SECONDS,
-        check=False,
-    )
+    done = run_shoal(*words, cwd=folder, env=clean_environment(folder) | env, timeout=DEADLINE_SECONDS)
     assert "Traceback" not in done.stderr, done.stderr
     return done.returncode, done.stdout, done.stderr
 

@@ -2,8 +2,6 @@
 
 import gzip
 import json
-import subprocess
-import sys
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -13,6 +11,7 @@ from typing import Any
 import pytest
 
 from tests.support.fleet import clean_environment
+from tests.support.processes import run_shoal
 from tests.support.replay import replaying
 
 HTML = "text/html; charset=utf-8"
@@ -61,11 +60,9 @@ def address() -> Iterator[str]:
 
 def crawl(address: str, folder: Path, *more: str) -> str:
     words = ["crawl", address, "--store", f"sqlite:///{folder}/s.db", "--speed", "max", "--json", *more]
-    command = [sys.executable, "-m", "shoal", *words]
-    done = subprocess.run(
-        command, cwd=folder, env=clean_environment(folder), check=True, timeout=60, capture_output=True, text=True
-    )
-    return done.stdout
+    done = run_shoal(*words, cwd=folder, env=clean_environment(folder), timeout=60)
+    assert done.returncode == 0, done.stderr
+    return str(done.stdout)
 
 
 def check(address: str, archive: Path) -> None:

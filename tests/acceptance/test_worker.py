@@ -31,7 +31,7 @@ from shoal.work.process import started
 from tests.support import ledger
 from tests.support.fleet import FIFTH, LONG_LEASE, PATIENCE_SECONDS, QUICK, TENTH, Fleet, send_all, wait_for
 from tests.support.site import Site, path_of
-from tests.support.slow_network import lagging
+from tests.support.slow_network import slow_line
 
 T = TypeVar("T")
 
@@ -428,11 +428,13 @@ def test_pages_of_a_job_group_are_fetched_by_a_worker(store_url: str, tmp_path: 
 def test_a_worker_far_from_its_database_keeps_its_leases(postgres_url: str, tmp_path: Path) -> None:
     """F22: a round trip takes a fifth of a lease."""
     jobs = Jobs(postgres_url)
-    ids = jobs.enqueue({"sleep": 6.0}, count=3)
     times = TENTH | {"SHOAL_LEASE": "2500ms", "SHOAL_LEASE_EXTEND": "750ms"}
-    with lagging(postgres_url, 0.5) as far, Fleet(tmp_path, postgres_url, **times) as fleet:
+    with slow_line(postgres_url) as line, Fleet(tmp_path, postgres_url, **times) as fleet:
         fleet.controller()
-        fleet.page_worker(DATABASE_URL=far)
+        fleet.page_worker(DATABASE_URL=line.url)
+        jobs.until_state(JobState.DONE, *jobs.enqueue({}))  # opening connections takes many round trips
+        line.delay_seconds = 0.5
+        ids = jobs.enqueue({"sleep": 6.0}, count=3)
         found = jobs.until_state(JobState.DONE, *ids, seconds=90)
         assert {(job.lease_epoch, job.crash_count) for job in found} == {(1, 0)}
 

@@ -21,6 +21,8 @@ class SettableClock:
 
     @property
     def env(self) -> dict[str, str]:
+        if not self._store_url.startswith("sqlite"):
+            return {}
         return {"PYTHONPATH": str(FOLDER), "SHOAL_TEST_WALL_CLOCK": str(self._file)}
 
     def step(self, seconds: int) -> None:

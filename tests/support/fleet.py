@@ -10,7 +10,6 @@ import os
 import secrets
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -19,6 +18,7 @@ from typing import Any, Self
 from urllib.error import HTTPError, URLError
 from urllib.request import Request, urlopen
 
+from tests.support.processes import start_module
 from tests.support.servers import free_port
 from tests.support.site import Site
 
@@ -58,8 +58,9 @@ class Shoal:
 
     def start(self) -> Self:
         with self.log.open("ab") as log:
-            self._process = subprocess.Popen(
-                [sys.executable, "-m", self._module, *self._words],
+            self._process = start_module(
+                self._module,
+                *self._words,
                 cwd=self._folder,
                 env=self._env,
                 stdin=subprocess.DEVNULL,

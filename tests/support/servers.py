@@ -172,6 +172,7 @@ class PostgresServer:
             "shared_buffers": "64MB",
             "fsync": lasting,
             "full_page_writes": lasting,
+            "autovacuum": "off",  # nothing lives long enough, and plans would depend on the moment
         }
 
     def _pid(self) -> int | None:

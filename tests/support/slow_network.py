@@ -1,11 +1,11 @@
-"""A slow network: a proxy on loopback that delays all traffic."""
+"""A slow network: a proxy on loopback that forwards everything after a delay, which can be changed at any time."""
 
 import asyncio
 import contextlib
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from urllib.parse import urlsplit, urlunsplit
+from urllib.parse import SplitResult, urlsplit, urlunsplit
 
 from shoal.base.clock import SystemClock
 
@@ -13,35 +13,41 @@ CLOCK = SystemClock()
 
 
 @contextmanager
-def lagging(url: str, seconds: float) -> Iterator[str]:
-    """The address of the same server, each round trip to which takes so much longer."""
+def slow_line(url: str) -> Iterator["SlowLine"]:
+    """A line to the same server, which is as fast as any until it gets a delay."""
     parts = urlsplit(url)
     loop = asyncio.new_event_loop()
     thread = threading.Thread(target=loop.run_forever, daemon=True)
     thread.start()
-    proxy = _Proxy(parts.hostname or "", parts.port or 0, seconds)
-    port = asyncio.run_coroutine_threadsafe(proxy.open(), loop).result()
-    user, _, _ = parts.netloc.rpartition("@")
+    line = SlowLine(parts)
+    asyncio.run_coroutine_threadsafe(line.open(), loop).result()
     try:
-        yield urlunsplit(parts._replace(netloc=f"{user}@127.0.0.1:{port}"))
+        yield line
     finally:
-        asyncio.run_coroutine_threadsafe(proxy.close(), loop).result()
+        asyncio.run_coroutine_threadsafe(line.close(), loop).result()
         loop.call_soon_threadsafe(loop.stop)
         thread.join()
         loop.close()
 
 
-class _Proxy:
-    def __init__(self, host: str, port: int, seconds: float) -> None:
-        self._host = host
-        self._port = port
-        self._seconds = seconds
+class SlowLine:
+    """A proxy in front of a server. `delay_seconds` is how much longer each round trip takes from now on."""
+
+    def __init__(self, server: SplitResult) -> None:
+        self.delay_seconds = 0.0
+        self._target = server
         self._tasks: set[asyncio.Task[None]] = set()
         self._writers: list[asyncio.StreamWriter] = []
 
-    async def open(self) -> int:
+    @property
+    def url(self) -> str:
+        """The URL of the server by way of the proxy."""
+        user, _, _ = self._target.netloc.rpartition("@")
+        port = self._server.sockets[0].getsockname()[1]
+        return urlunsplit(self._target._replace(netloc=f"{user}@127.0.0.1:{port}"))
+
+    async def open(self) -> None:
         self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
-        return int(self._server.sockets[0].getsockname()[1])
 
     async def close(self) -> None:
         self._server.close()
@@ -52,17 +58,18 @@ class _Proxy:
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        there, back = await asyncio.open_connection(self._host, self._port)
+        there, back = await asyncio.open_connection(self._target.hostname, self._target.port)
         self._writers += [writer, back]
-        for source, sink, delay in ((reader, back, self._seconds), (there, writer, 0.0)):
-            task = asyncio.create_task(self._pass_on(source, sink, delay))
+        for source, sink, delayed in ((reader, back, True), (there, writer, False)):
+            task = asyncio.create_task(self._pass_on(source, sink, delayed))
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
 
-    async def _pass_on(self, source: asyncio.StreamReader, sink: asyncio.StreamWriter, delay: float) -> None:
+    async def _pass_on(self, source: asyncio.StreamReader, sink: asyncio.StreamWriter, delayed: bool) -> None:
         with contextlib.suppress(OSError):
             while data := await source.read(65536):
-                await CLOCK.sleep(delay)
+                if delayed:
+                    await CLOCK.sleep(self.delay_seconds)
                 sink.write(data)
                 await sink.drain()
         sink.close()
