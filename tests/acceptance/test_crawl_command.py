@@ -291,7 +291,7 @@ def test_a_seed_that_is_not_found_is_nothing_crawled(start: Start, site: Site, s
     assert code == 3
     assert re.search("State +completed", out)
     assert re.search("Responses +4xx 1", out)
-    assert f"none gave a page: {seed} answered 404" in out
+    assert f"none returned a page: {seed} answered 404" in out
     assert f"({seed} answered 404)" in err
 
 

@@ -176,7 +176,7 @@ async def test_a_crawl_that_nobody_knows_cannot_be_resumed(sqlite_url: str) -> N
         ({"dept": 2}, "nearest one is depth"),
         ({"depth": -1}, "depth cannot be"),
         ({"include": ["("]}, "not a regular expression"),
-        ({"id": "a b"}, "is no id"),
+        ({"id": "a b"}, "is not a valid id"),
         ({"resume": "x"}, "give it alone"),
     ],
 )

@@ -242,11 +242,11 @@ def test_a_full_disk_leaves_no_half_dump_and_no_half_crawl(
 def test_a_server_is_not_asked_for_a_dump(refused: Refused, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SHOAL_SERVER", "http://127.0.0.1:9")
     said = refused("crawls", "dump", ID)
-    assert "works on a store, not through a server, and SHOAL_SERVER is set; name the store" in said
+    assert "works on a store directly, but SHOAL_SERVER is set; choose the store" in said
 
 
 def test_files_that_cannot_be_used_are_named(refused: Refused, paused: str) -> None:
     said = refused("crawls", "dump", ID, "--store", paused, "--output", "nowhere/crawl.jsonl")
     assert "'nowhere/crawl.jsonl' cannot be written (its folder does not exist)" in said
     assert 'file "nowhere" does not exist' in refused("crawls", "load", "nowhere", "--store", paused)
-    assert "is no id" in refused("crawls", "load", "--id", "../x", "--store", paused)
+    assert "is not a valid id" in refused("crawls", "load", "--id", "../x", "--store", paused)

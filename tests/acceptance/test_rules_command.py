@@ -37,7 +37,7 @@ def shoal(folder: Path, *words: str, **env: str) -> tuple[int, str, str]:
     [
         (TITLE, "", 0, ""),
         (TITLE + PRICE, "", 1, "price is required and missing."),
-        (TITLE, "nothing-here", 1, "The rule set is not for this page: it has status 404"),
+        (TITLE, "nothing-here", 1, "The rule set does not apply to this page: check its status (404)"),
         ("[fields.a]\ncss = 'p['", "", 2, "rules.toml: fields.a.css is 'p[', which is no CSS selector"),
     ],
 )
@@ -102,12 +102,12 @@ def test_a_rule_set_is_carried_out_on_the_bodies_that_a_crawl_kept(tmp_path: Pat
     lines = [json.loads(line) for line in out.splitlines()]
     assert {line["data"]["title"] for line in lines} == {f"Page {number}" for number in range(4)}
     assert {line["error"]["code"] for line in lines} == {"invalid_data"}
-    assert "4 pages read, 0 left out, 0 without a body." in err
+    assert "4 pages read, 0 skipped, 0 without a body." in err
     assert shoal(tmp_path, "rules", "apply", "rules.toml", "kept", *store, "--output", "data.jsonl")[:2] == (0, "")
     assert (tmp_path / "data.jsonl").read_text() == out
     code, out, err = shoal(tmp_path, "rules", "apply", "rules.toml", "bare", *store)
     assert (code, out) == (5, "")
-    assert "crawl again with --keep-bodies" in err
+    assert "run the crawl with --keep-bodies" in err
     for crawl_id in ("absent", "bare"):
         words = ["rules", "apply", "rules.toml", crawl_id, *store, "--output", "data.jsonl"]
         assert shoal(tmp_path, *words)[0] == 5

@@ -91,7 +91,7 @@ def test_the_id_of_a_made_crawl_is_all_that_stdout_gets(capsys: pytest.CaptureFi
     assert main(["crawls", "add", "https://four.test/", "--hold"]) == 0
     said = capsys.readouterr()
     crawl_id = said.out.strip()
-    assert said.err == f"It is pending; follow it with `shoal crawls watch {crawl_id}`.\n"
+    assert said.err == f"The crawl is pending; follow it with `shoal crawls watch {crawl_id}`.\n"
     assert told(capsys, "start", crawl_id)["state"] == "queued"
 
 
@@ -102,7 +102,7 @@ def test_the_id_of_a_made_crawl_is_all_that_stdout_gets(capsys: pytest.CaptureFi
         (["four"], "four"),
         (["https://four.test/", "--workers", "0"], "--workers cannot be '0'"),
         (["https://four.test/", "--label", "team"], "--label 'team' is not a label; write it as name=value."),
-        (["https://four.test/", "--hold", "--wait"], "--hold and --wait exclude"),
+        (["https://four.test/", "--hold", "--wait"], "--hold and --wait cannot be combined"),
         (["http://127.0.0.1/"], "SHOAL_ALLOW_NETWORKS"),
     ],
 )
@@ -203,7 +203,7 @@ def test_failed_urls_are_named_by_flags(capsys: pytest.CaptureFixture[str]) -> N
     answer = told(capsys, "retry", "one", "--status", "5xx", "--error", "timeout", "--like", "/shop/")
     assert (answer["retried"], answer["state"]) == (0, "queued")
     assert main(["crawls", "retry", "one", "--all"]) == 0
-    assert capsys.readouterr().out == "0 URLs of one will be fetched again; it is queued.\n"
+    assert capsys.readouterr().out == "0 URLs of one will be retried; the crawl is queued.\n"
 
 
 @pytest.mark.parametrize(

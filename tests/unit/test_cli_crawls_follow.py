@@ -58,7 +58,7 @@ def move(*moves: CrawlMove) -> None:
         (states.fail("poison"), 1, ""),
         (states.fail("no_seed_gave_a_page"), 3, "no seed of crawl"),
         (states.stop(), 1, ""),
-        (states.pause(), 11, "go on with `shoal crawls resume one`"),
+        (states.pause(), 11, "resume with `shoal crawls resume one`"),
     ],
 )
 def test_the_exit_code_says_how_a_crawl_ended(
@@ -114,7 +114,7 @@ def test_a_journal_is_read_as_lines_or_as_json(capsys: pytest.CaptureFixture[str
 def test_a_crawl_that_somebody_paused_is_told_as_paused(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["crawls", "pause", "one"]) == 0
     assert main(["crawls", "wait", "one"]) == 11
-    assert "crawl one is paused; go on with `shoal crawls resume one`." in capsys.readouterr().err
+    assert "crawl one is paused; resume with `shoal crawls resume one`." in capsys.readouterr().err
 
 
 def test_who_follows_a_journal_is_let_go_when_the_crawl_has_ended(capsys: pytest.CaptureFixture[str]) -> None:

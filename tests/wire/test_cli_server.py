@@ -159,7 +159,7 @@ async def test_what_only_a_store_can_do_is_not_tried_on_another_one_when_a_serve
     (tmp_path / "rules.json").write_text('{"fields": {"title": {"css": "title"}}}')
     code, _, err = await person.types("rules", "apply", "rules.json", "mine")
     assert code == 2
-    assert "works on a store, not through a server, and SHOAL_SERVER is set; name the store with --store" in err
+    assert "works on a store directly, but SHOAL_SERVER is set; choose the store with --store" in err
 
 
 def answered(number: int, **more: Any) -> Page:
@@ -243,7 +243,7 @@ async def test_what_is_made_from_bodies_is_not_exported_from_a_server(
 ) -> None:
     code, _, err = await person.types("crawls", "export", "mine", "--output", name, *at(filled))
     assert code == 2
-    assert "is made from kept bodies, and a server gives only records; use .jsonl, .csv, .parquet or -" in err
+    assert "is written from stored bodies, which a server does not send; use .jsonl, .csv, .parquet or -" in err
 
 
 async def test_an_export_of_a_crawl_that_is_not_there_leaves_no_file(
@@ -275,7 +275,7 @@ async def test_crawls_are_managed_at_a_server_in_the_same_words(shop: Served, sq
     code, _, err = await person.types("crawls", "resume", ids[0], *boss)
     assert code == 7
     assert "is stopped, so it cannot be resumed" in err
-    assert (await person.types("crawls", "rm", ids[0], *boss))[1] == f"{ids[0]} is removed.\n"
+    assert (await person.types("crawls", "rm", ids[0], *boss))[1] == f"Removed {ids[0]}.\n"
     code, _, err = await person.types("crawls", "show", ids[0], *boss)
     assert (code, err) == (
         5,
@@ -306,7 +306,7 @@ async def test_who_is_not_let_in_leaves_with_7_and_is_told_how(shop: Served, per
     code, _, err = await person.types("tokens", "ls", *at(shop, mint()[1] if token == "unknown" else token))
     assert (code, err) == (
         7,
-        "shoal: This needs a credential; give a valid one with --token-file, --token or SHOAL_TOKEN.\n",
+        "shoal: This needs a credential; pass a valid token with --token-file, --token or SHOAL_TOKEN.\n",
     )
 
 
@@ -376,10 +376,14 @@ async def test_a_server_with_a_certificate_that_proves_nothing_gets_no_token(sql
 @pytest.mark.parametrize(
     ("words", "code", "says"),
     [
-        (["--server", "http://127.0.0.1:1", "--store", "sqlite:////x"], 2, "--store and --server exclude each other"),
+        (["--server", "http://127.0.0.1:1", "--store", "sqlite:////x"], 2, "--store and --server cannot be combined"),
         (["--server", "ftp://host"], 4, "--server"),
         (["--server", "http://"], 4, "--server is not an absolute http or https URL"),
-        (["--server", "http://127.0.0.1:1", "--token", "a b"], 4, "--token has a character that no token has"),
+        (
+            ["--server", "http://127.0.0.1:1", "--token", "a b"],
+            4,
+            "--token contains a character that tokens do not have",
+        ),
         (["--server", "http://127.0.0.1:1", "--token-file", "/nowhere"], 4, "--token-file names /nowhere"),
         (["--server", "http://127.0.0.1:1", "--token-file", "/"], 4, "--token-file names /, which cannot be read"),
     ],
@@ -415,4 +419,4 @@ async def test_policies_are_exported_for_their_owner_only_and_not_to_where_nothi
 async def test_a_bot_that_is_not_let_in_is_told_which_flag_to_give(shop: Served, person: Person) -> None:
     await shop.token("admin")
     code, _, err = await person.types("bot", "verify", *at(shop, "wrong"))
-    assert (code, "give a valid one with --token-file, --token or SHOAL_TOKEN" in err) == (7, True)
+    assert (code, "pass a valid token with --token-file, --token or SHOAL_TOKEN" in err) == (7, True)

@@ -38,12 +38,12 @@ _json = click.option("--json", "as_json", is_flag=True, help="Print one JSON obj
     default=STANDARD,
     show_default=True,
     metavar="FILE",
-    help="Write to this file, readable by you alone; compressed if it ends in .gz. - is standard output.",
+    help="Write to this file, with gzip if it ends in .gz; - is stdout. Only you can read the file.",
 )
 @click.option(
     "--with-secrets",
     is_flag=True,
-    help="Include header and cookie values and proxy passwords. A crawl that has any needs them to continue elsewhere.",
+    help="Include header values, cookies and proxy passwords. Required to continue a crawl that uses any.",
 )
 @_store
 @_json
@@ -79,11 +79,11 @@ async def _dump(settings: Settings, crawl_id: str, file: "DumpFile | DumpToStdou
 
 @click.command(epilog="Example: shoal crawls load crawl.jsonl.gz --store postgresql://shoal@db/shoal")
 @click.argument("file", metavar="[FILE]", default=STANDARD)
-@click.option("--id", "crawl_id", metavar="ID", help="Store the crawl under this id. Default: its own.")
+@click.option("--id", "crawl_id", metavar="ID", help="Store the crawl under this id.  [default: its own]")
 @click.option(
     "--allow-private-seeds",
     is_flag=True,
-    help="Let the crawl request the private addresses that were its seeds on the other machine.",
+    help="Allow the crawl to request its seeds at private addresses from this machine.",
 )
 @_store
 @_json

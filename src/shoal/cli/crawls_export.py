@@ -101,7 +101,7 @@ def _query(wanted: ExportFilter) -> dict[str, str]:
 
 def _check_records(outputs: Outputs) -> None:
     if outputs.from_bodies:
-        problem = f"{outputs.from_bodies[0]!r} is made from kept bodies, and a server gives only records"
+        problem = f"{outputs.from_bodies[0]!r} is written from stored bodies, which a server does not send"
         raise InvalidInput(
-            "--output", problem, "use .jsonl, .csv, .parquet or -, or run it on the store itself with --store"
+            "--output", problem, "use .jsonl, .csv, .parquet or -, or use the store directly with --store"
         )

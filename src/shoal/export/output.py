@@ -119,7 +119,7 @@ class Outputs:
         """Reject outputs that need stored bodies if the crawl keeps none."""
         if self.from_bodies and not kept:
             problem = f"{self.from_bodies[0]!r} is made from kept bodies, and crawl {crawl_id} keeps none"
-            raise InvalidInput("--output", problem, "crawl again with --keep-bodies")
+            raise InvalidInput("--output", problem, "run the crawl with --keep-bodies")
 
     async def open(self, crawl_id: str, at: int, limits: Limits) -> None:
         """Start all outputs empty; in a thread, because removing the files of an earlier run may take long."""
