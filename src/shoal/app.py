@@ -354,8 +354,8 @@ class App:
         import shlex
 
         return (
-            "The store, kept bodies and journals may hold passwords, cookies and secrets, and every user of this"
-            f" machine may read these: run `chmod go= {shlex.join(map(str, found))}`"
+            "The store, stored bodies and crawl logs may contain passwords and cookies, and every user of this"
+            f" machine can read them: run `chmod go= {shlex.join(map(str, found))}`"
         )
 
     @property
@@ -393,7 +393,7 @@ def database_of(settings: DatabaseSettings, clock: Clock) -> "SqlDatabase":
         from shoal.store.sql.postgres import PostgresDatabase
 
         return PostgresDatabase(settings, clock)
-    raise BadConfig("DATABASE_URL", "names no store that Shoal knows", "use sqlite:////path or postgresql://…")
+    raise BadConfig("DATABASE_URL", "is not a store URL that Shoal supports", "use sqlite:////path or postgresql://…")
 
 
 def wake_of(database: "SqlDatabase", clock: Clock, signals: Signals) -> Wake:
@@ -483,10 +483,10 @@ def _check_place(store: Path, data_dir: Path, existing: bool) -> None:
     except OSError:  # the driver reports this error
         return
     if not has_folder:
-        fix = "make the folder, or name a file in another one"
+        fix = "create the folder, or use a file in another one"
         raise BadConfig("DATABASE_URL", f"names {store}, whose folder does not exist", fix)
     if existing and not is_there:
-        raise NotFound("store", str(store), "name the one that your crawls are in, by --store or DATABASE_URL")
+        raise NotFound("store", str(store), "choose the store of your crawls with --store or DATABASE_URL")
 
 
 class _Later:

@@ -228,13 +228,13 @@ def test_a_full_disk_leaves_no_half_dump_and_no_half_crawl(
     assert shoal("crawls", "ls", "--store", paused).returncode == 0
     stuff(stuffing)
     said = refused("crawls", "dump", ID, "--store", paused, "--output", f"{small_disk}/crawl.jsonl")
-    assert "has no room left to write; free some space" in said
+    assert "has no space left; free some space" in said
     assert [path.name for path in small_disk.iterdir()] == ["stuffing"]
     stuffing.unlink()
     assert shoal("crawls", "load", dumped.name, "--store", store, "--id", "first").returncode == 0
     stuff(stuffing)
     said = refused("crawls", "load", dumped.name, "--store", store)
-    assert "has no room left to write; free some space" in said
+    assert "has no space left; free some space" in said
     stuffing.unlink()
     assert shoal("crawls", "load", dumped.name, "--store", store).stdout == f"{ID}\n".encode()
 

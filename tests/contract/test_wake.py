@@ -244,7 +244,7 @@ async def test_a_listener_that_hears_not_even_itself_says_notify_degraded(
         wake.subscribe(lambda: None, lambda: True)
         try:
             degraded = await told.first(WakeDegraded)
-            assert "do not come back" in degraded.why
+            assert "do not arrive" in degraded.why
             assert wake.trouble == degraded.why
         finally:
             await wake.close()

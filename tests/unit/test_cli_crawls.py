@@ -73,7 +73,9 @@ def test_an_address_that_workers_may_not_fetch_is_refused_as_what_the_person_wro
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     assert main(["crawls", "add", "http://10.0.0.1/"]) == 2
-    assert capsys.readouterr().err.startswith("shoal: URL names an address that may not be crawled; ")
+    assert capsys.readouterr().err.startswith(
+        "shoal: URL has an address or port that is not allowed (SSRF protection); "
+    )
 
 
 def test_a_crawl_is_made_for_the_workers_with_the_options_of_a_crawl(capsys: pytest.CaptureFixture[str]) -> None:
@@ -210,9 +212,9 @@ def test_failed_urls_are_named_by_flags(capsys: pytest.CaptureFixture[str]) -> N
     ("flags", "code", "said"),
     [
         ([], 7, "is queued, so it cannot be retried"),
-        (["--status", "2xx"], 2, "--status '2xx' is no status of a failure"),
-        (["--error", "oops"], 2, "--error 'oops' is no error that a page may have"),
-        (["--like", "("], 2, "--like is no regular expression"),
+        (["--status", "2xx"], 2, "--status '2xx' is not the status of a failure"),
+        (["--error", "oops"], 2, "--error 'oops' is not an error code of a page"),
+        (["--like", "("], 2, "--like is not a regular expression"),
         (["--limit", "none"], 2, "--limit cannot be 'none'"),
     ],
 )

@@ -103,7 +103,7 @@ def test_a_journal_is_read_as_lines_or_as_json(capsys: pytest.CaptureFixture[str
     capsys.readouterr()
     assert main(["crawls", "logs", "one"]) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert [line.split("INFO", 1)[1].strip() for line in lines] == ["Waiting for a worker", "Paused (asked for)"]
+    assert [line.split("INFO", 1)[1].strip() for line in lines] == ["Waiting for a worker", "Paused (on request)"]
     assert main(["crawls", "logs", "one", "-n", "1", "--json"]) == 0
     [line] = capsys.readouterr().out.splitlines()
     told = json.loads(line)
@@ -121,7 +121,7 @@ def test_who_follows_a_journal_is_let_go_when_the_crawl_has_ended(capsys: pytest
     assert main(["crawls", "stop", "one"]) == 0
     capsys.readouterr()
     assert main(["crawls", "logs", "one", "--follow"]) == 0
-    assert capsys.readouterr().out.splitlines()[-1].endswith("Stopped: 0 pages, 0 errors, 0 skipped (asked for)")
+    assert capsys.readouterr().out.splitlines()[-1].endswith("Stopped: 0 pages, 0 errors, 0 skipped (on request)")
 
 
 class Flaky(ApiClient):
@@ -149,7 +149,7 @@ async def test_who_answered_before_may_be_away_for_a_while(capsys: pytest.Captur
     steady = Steady(Flaky(away=range(2, 50)), Quick())
     assert [await steady.get("/x") for _ in range(3)] == [1, 50, 51]
     [line] = capsys.readouterr().err.splitlines()
-    assert line.endswith("(connection refused); wait. Trying again for 60 s.")
+    assert line.endswith("(connection refused); wait. Retrying for 60 s.")
 
 
 async def test_who_never_answered_is_not_waited_for() -> None:

@@ -151,9 +151,9 @@ def test_the_summary_of_a_completed_crawl() -> None:
     }
     assert rows_of(done, told, ["pages.jsonl"]) == [
         ("Crawl", "mine"),
-        ("State", "completed (everything in reach was crawled)"),
+        ("State", "completed (all URLs were crawled)"),
         ("Pages", "9"),
-        ("Responses", "2xx 7, 4xx 1, 5xx 1, no answer 1"),
+        ("Responses", "2xx 7, 4xx 1, 5xx 1, no response 1"),
         ("Errors", "1"),
         ("Skipped", "10 (depth 6, scope 4)"),
         ("Cut off", "6 URLs are deeper than `--depth 3`"),
@@ -214,7 +214,7 @@ def test_a_status_belongs_to_one_class(status: int | None, kind: str) -> None:
 def test_the_summary_says_why_no_seed_gave_a_page() -> None:
     seeds = [
         FailedSeed("http://a.example/", 404),
-        FailedSeed("http://b.example/", None, "dns_error", "The name could not be resolved."),
+        FailedSeed("http://b.example/", None, "dns_error", "The host name could not be resolved."),
         FailedSeed("http://c.example/", None, "robots", "skipped (robots)"),
         FailedSeed("http://d.example/", 500),
     ]
@@ -222,8 +222,8 @@ def test_the_summary_says_why_no_seed_gave_a_page() -> None:
     told = summary(done)
     assert [seed["status"] for seed in told["failed_seeds"]] == [404, None, None, 500]
     assert dict(rows_of(done, told, []))["Seeds"] == (
-        "none returned a page: http://a.example/ answered 404; http://b.example/: The name could not be resolved; "
-        "http://c.example/: robots.txt forbids it: see `shoal robots test URL`; and 1 more"
+        "none returned a page: http://a.example/ answered 404; http://b.example/: The host name could not be resolved; "
+        "http://c.example/: robots.txt disallows it, see `shoal robots test URL`; and 1 more"
     )
     for state in (CrawlState.COMPLETED, CrawlState.FAILED, CrawlState.STOPPED):
         with pytest.raises(NothingCrawled, match="answered 404"):

@@ -87,7 +87,7 @@ async def test_the_same_straight_on_the_store_needs_no_token(shop: Served, sqlit
     assert (await shop.ask(token=made["token"])).status == 200
     code, _, err = await person.types("tokens", "revoke", made["id"], "--store", sqlite_url)
     assert code == 7
-    assert "is the last valid one of an admin" in err
+    assert "is the last valid admin token" in err
     assert (await person.types("tokens", "revoke", made["id"], "--yes", "--store", sqlite_url))[0] == 0
 
 
@@ -148,7 +148,7 @@ async def test_a_policy_is_made_and_changed_in_part(shop: Served, sqlite_url: st
     code, _, err = await person.types("policies", "set", made["id"], *at(shop, boss))
     assert (code, "Nothing to change" in err) == (2, True)
     code, _, err = await person.types("policies", "set", made["id"], "--set", "not_after=soon", *at(shop, boss))
-    assert (code, "give a moment such as 2026-03-01T09:00:00Z" in err) == (2, True)
+    assert (code, "give a time such as 2026-03-01T09:00:00Z" in err) == (2, True)
 
 
 async def test_what_only_a_store_can_do_is_not_tried_on_another_one_when_a_server_is_set(
@@ -306,14 +306,14 @@ async def test_who_is_not_let_in_leaves_with_7_and_is_told_how(shop: Served, per
     code, _, err = await person.types("tokens", "ls", *at(shop, mint()[1] if token == "unknown" else token))
     assert (code, err) == (
         7,
-        "shoal: This needs a credential; pass a valid token with --token-file, --token or SHOAL_TOKEN.\n",
+        "shoal: authentication is required; pass a valid token with --token-file, --token or SHOAL_TOKEN.\n",
     )
 
 
 async def test_who_lacks_a_scope_leaves_with_7(shop: Served, person: Person) -> None:
     code, _, err = await person.types("tokens", "ls", *at(shop, await shop.token("operator")))
     assert code == 7
-    assert "this needs the scope admin, and the token has write" in err
+    assert "this needs the scope admin, but the token has write" in err
 
 
 async def test_what_is_not_there_leaves_with_5(shop: Served, person: Person) -> None:

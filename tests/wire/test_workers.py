@@ -124,7 +124,7 @@ async def test_a_worker_that_is_told_where_tells_how_it_does(sqlite_url: str) ->
 
 
 async def test_a_worker_without_room_for_bodies_is_not_ready_and_says_why(sqlite_url: str) -> None:
-    signals, full = Signals(), {"bodies": "the disk has no room left to write; free some space."}
+    signals, full = Signals(), {"bodies": "the disk has no space left; free some space."}
     metrics = Metrics()
     signals.subscribe(metrics.listen)
     settings = load({"DATABASE_URL": sqlite_url}, env={}).settings
@@ -194,7 +194,7 @@ def test_a_child_whose_store_is_away_says_so_in_one_line(role: str, monkeypatch:
     assert leaving.value.code == 8
     [line] = map(json.loads, log.getvalue().splitlines())
     assert (line["level"], line["event"]) == ("warning", "child_refused")
-    assert "cannot begin: PostgreSQL" in line["msg"]
+    assert "cannot start: PostgreSQL" in line["msg"]
 
 
 async def test_what_happens_in_a_child_is_counted_by_its_worker(

@@ -48,8 +48,8 @@ _json = click.option("--json", "as_json", is_flag=True, help="Print one JSON obj
 @_store
 @_json
 def dump(crawl_id: str, output: str, with_secrets: bool, store: str | None, as_json: bool) -> None:
-    """Dump a crawl, to load it into another store. Its options, frontier and pages are written as JSON lines; kept
-    bodies, logs and analyses stay. The crawl must be paused or have ended."""
+    """Dump a crawl, to load it into another store. Writes its options, frontier and pages as JSON lines, without
+    stored bodies, logs and analyses. The crawl must be paused or have ended."""
     from shoal.crawl.dump.files import DumpFile, DumpToStdout
 
     settings = settings_of_store(store, "shoal crawls dump")
@@ -88,8 +88,8 @@ async def _dump(settings: Settings, crawl_id: str, file: "DumpFile | DumpToStdou
 @_store
 @_json
 def load(file: str, crawl_id: str | None, allow_private_seeds: bool, store: str | None, as_json: bool) -> None:
-    """Load a crawl that `shoal crawls dump` wrote. FILE is - (standard input) by default; .gz is recognised. The crawl
-    has the state it had, and continues when you resume it. A dump that is not complete and valid stores nothing."""
+    """Load a crawl that `shoal crawls dump` wrote. FILE may be compressed with gzip; the default is - (standard
+    input). The crawl keeps its state and continues when you resume it. An invalid dump stores nothing."""
     settings = settings_of_store(store, "shoal crawls load")
     wanted = None if crawl_id is None else read_id(crawl_id, "--id")
     seen = asyncio.run(_load(settings, file, wanted, allow_private_seeds))

@@ -35,8 +35,8 @@ CRAWL = "/api/v1/crawls/{}"
 @reaching
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def export(crawl_id: str, output: Sequence[str], status: Sequence[str], reach: ApiTarget, as_json: bool) -> None:
-    """Write the pages of a crawl to files. Of a running crawl, those fetched so far. WARC and Markdown are made from
-    stored bodies and need the store itself."""
+    """Write the pages of a crawl to files. For a running crawl, the pages fetched so far. WARC and Markdown are
+    written from stored bodies and need direct access to the store."""
     outputs, wanted = Outputs(output), ExportFilter(status)
     settings = reach.settings()
     if reach.is_remote(settings):

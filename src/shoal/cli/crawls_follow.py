@@ -132,7 +132,7 @@ class Steady(ApiClient):
                     raise
                 if away_since is None:
                     away_since = now
-                    note(f"{error.message} Trying again for {AWAY_SECONDS:g} s.")
+                    note(f"{error.message} Retrying for {AWAY_SECONDS:g} s.")
                 await self._clock.sleep(LOOK_SECONDS)
             else:
                 self._answered = True

@@ -130,7 +130,7 @@ def groups(state: str | None, limit: int, reach: ApiTarget, as_json: bool) -> No
     rows = [[one["id"], one["state"], one["total"], _counts(one), to_the_second(one["created_at"])] for one in items]
     print_table(["id", "state", "total", "jobs", "created"], rows)
     if more is not None:
-        note("More exist; raise --limit.")
+        note("Not all are shown; raise --limit.")
 
 
 @click.command("cancel-group")

@@ -89,7 +89,7 @@ async def _apply(rule_set: RuleSet, crawl_id: str, store: str | None, file: Part
                 file.write([orjson.dumps({"url": found.url, "data": found.data, "error": error}) + b"\n"])
             tally = rereader.tally
             if not tally.read and tally.without_body:
-                raise NotFound("kept body of crawl", crawl_id, "run the crawl with --keep-bodies")
+                raise NotFound("stored body of crawl", crawl_id, "run the crawl with --keep-bodies")
             file.complete()
         finally:
             file.leave()

@@ -81,7 +81,7 @@ def enable(webhook_id: str, reach: ApiTarget, as_json: bool) -> None:
 @reaching
 @_json
 def disable(webhook_id: str, reach: ApiTarget, as_json: bool) -> None:
-    """Disable a webhook. Its events are kept until it is enabled."""
+    """Disable a webhook. Undelivered events are kept."""
     _change(reach, webhook_id, {"enabled": False}, as_json)
 
 
