@@ -137,7 +137,7 @@ async def test_urls_that_are_fetched_again_are_told(bench: Bench) -> None:
     first, second = await walker.take()
     await walker.turn(fetched(first), failed(second))
     await bench.crawls.retry_these(crawl.id, FailedUrls())
-    assert (await said(bench, crawl))[-2:] == ["1 failed URL is fetched again", "Queued, waiting for a worker"]
+    assert (await said(bench, crawl))[-2:] == ["1 failed URL will be retried", "Queued, waiting for a worker"]
 
 
 async def test_a_released_pattern_is_told(bench: Bench) -> None:
@@ -150,7 +150,7 @@ async def test_a_released_pattern_is_told(bench: Bench) -> None:
 
     await bench.database.run(trap)
     await bench.crawls.release(crawl.id, pattern)
-    assert (await said(bench, crawl))[-1] == f"{pattern} is released from quarantine: 1 URL waits again"
+    assert (await said(bench, crawl))[-1] == f"{pattern} is released from quarantine: 1 URL queued again"
 
 
 async def test_journal_entries_are_stored_only_if_their_commit_is(bench: Bench) -> None:
