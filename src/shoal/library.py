@@ -34,10 +34,12 @@ def crawl(
     """
     if resume is not None:
         if seeds or options or id is not None:
-            raise InvalidInput("resume", "stands beside seeds or options", "give it alone: the stored ones apply")
+            raise InvalidInput(
+                "resume", "cannot be combined with seeds or options", "pass it alone; the crawl keeps its options"
+            )
         return CrawlRun(CrawlRequest(resume=resume), store)
     if not seeds:
-        raise InvalidInput("seeds", "are missing", "name at least one URL")
+        raise InvalidInput("seeds", "are missing", "pass at least one URL")
     config = read_config({"seeds": list(seeds), **options})
     return CrawlRun(CrawlRequest(config, None if id is None else read_id(id, "id"), trusted=trust_seeds), store)
 
@@ -168,4 +170,4 @@ def _check(seen: CrawlStatus | None) -> None:
     if seen is not None and seen.crawl.state is CrawlState.FAILED:
         raise NothingCrawled(seen.crawl.id, seen.error_message)
     if seen is not None and seen.crawl.state is CrawlState.PAUSED:
-        raise Interrupted(f"crawl {seen.crawl.id}", f'go on with shoal.crawl(resume="{seen.crawl.id}")')
+        raise Interrupted(f"crawl {seen.crawl.id}", f'resume with shoal.crawl(resume="{seen.crawl.id}")')

@@ -125,7 +125,9 @@ def _proxy_of(app: App, crawl: Crawl) -> Proxy | None:
     if is_label(wanted):
         found = app.proxies.find(wanted)
         if found is None:
-            raise BadConfig("SHOAL_PROXIES", f'has no proxy "{wanted}" for {crawl.id}', "name it on this machine too")
+            raise BadConfig(
+                "SHOAL_PROXIES", f'has no proxy "{wanted}" for {crawl.id}', "define it on this machine, too"
+            )
         return found
     proxy = Proxy.parse(wanted, AddressRule())
     named = frozenset({(proxy.host, proxy.port)}) if crawl.named else frozenset()

@@ -105,7 +105,7 @@ class QueueSettings(SettingsSection):
     force_grace: Duration = setting(
         "SHOAL_FORCE_GRACE",
         "10s",
-        "Time after `stop --force` before the processes of walkers that did not finish are killed.",
+        "Grace period of `stop --force` before the processes of a crawl are killed.",
     )
     sweep_every: Duration = setting(
         "SHOAL_LEASE_SWEEP", "2s", "Interval at which jobs with an expired lease are returned to their lane."
@@ -133,7 +133,7 @@ class QueueSettings(SettingsSection):
     poison_limit: Whole = setting(
         "SHOAL_POISON_LIMIT",
         3,
-        "Number of worker deaths in a row, without progress, after which a job becomes a dead letter.",
+        "Number of consecutive worker deaths without progress after which a job becomes a dead letter.",
         ge=1,
         le=100,
     )
@@ -150,7 +150,7 @@ class QueueSettings(SettingsSection):
     keep_finished: DurationOrInf = setting(
         "SHOAL_JOB_RETENTION",
         "7d",
-        "Retention of done and cancelled jobs, with history and results; jobs of a run are kept with it.",
+        "Retention of done and cancelled jobs, with history and results; those of a crawl are kept as long as it is.",
     )
     keep_dead: DurationOrInf = setting(
         "SHOAL_DEAD_RETENTION", "30d", "Retention of dead letters: jobs that failed or expired."
@@ -173,7 +173,7 @@ class WorkSettings(SettingsSection):
     shutdown_grace: DurationOrInf = setting(
         "SHOAL_SHUTDOWN_GRACE",
         "30s",
-        "Time that a stopping worker has before it hands its jobs back; `inf` finishes them.",
+        "Grace period of a stopping worker before it returns its jobs to the queue; `inf` finishes them.",
     )
     child_silence: Duration = setting(
         "SHOAL_CHILD_SILENCE",
@@ -337,12 +337,12 @@ class HostSettings(SettingsSection):
     longest_crawl_delay: Duration = setting(
         "SHOAL_CRAWL_DELAY_MAX",
         "30s",
-        "Maximum Crawl-delay of robots.txt that is honoured; a longer one is cut to this and logged.",
+        "Maximum Crawl-delay to honour; a longer one in robots.txt is reduced to this and logged.",
     )
     longest_retry_after: Duration = setting(
         "SHOAL_RETRY_AFTER_MAX",
         "1h",
-        "Maximum Retry-After that is honoured; a longer one is ignored.",
+        "Maximum Retry-After to honour; a longer one is ignored.",
     )
     backoff: Duration = setting(
         "SHOAL_HOST_BACKOFF",
@@ -553,7 +553,7 @@ class GrpcSettings(SettingsSection):
     controller: Peer = setting(
         "GRPC_ANALYZER_ADDR",
         "",
-        "Address of the controller that a worker reports to; legacy mode if empty.",
+        "Address of the controller that a worker reports to; empty for legacy mode, without a controller.",
         planned=True,
     )
     node_id: NodeName = setting(
@@ -630,7 +630,7 @@ class Settings:
         yield (
             queue.extend_every < queue.lease / 2,
             "SHOAL_LEASE_EXTEND",
-            f"is {show_duration(queue.extend_every)}, not below half of SHOAL_LEASE",
+            f"is {show_duration(queue.extend_every)}, which is not less than half of SHOAL_LEASE",
             f"set it below {half}, or raise SHOAL_LEASE",
         )
         yield _at_most("SHOAL_LEASE_SWEEP", queue.sweep_every, "SHOAL_LEASE", queue.lease)
@@ -648,14 +648,14 @@ class Settings:
         yield (
             egress.max_body_bytes <= egress.max_decoded_bytes,
             "SHOAL_MAX_BODY",
-            f"is {show_size(egress.max_body_bytes)}, over SHOAL_MAX_DECODED",
+            f"is {show_size(egress.max_body_bytes)}, which is more than SHOAL_MAX_DECODED",
             "raise SHOAL_MAX_DECODED or lower SHOAL_MAX_BODY",
         )
         lone = "SHOAL_TLS_CERT" if serve.tls_cert else "SHOAL_TLS_KEY"
         yield (
             (serve.tls_cert is None) == (serve.tls_key is None),
             lone,
-            "is set alone",
+            "is set without the other",
             "set both SHOAL_TLS_CERT and SHOAL_TLS_KEY, or neither",
         )
         keyed = bool(self.bodies.access_key and self.bodies.secret_key)

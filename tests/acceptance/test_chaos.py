@@ -380,7 +380,7 @@ def test_kept_bodies_on_a_full_disk_cost_no_attempt_and_go_on_when_there_is_spac
         wait_for(lambda: ready(listen)[0] == 503, "a worker that says that its disk is full")
         told = ready(listen)[1]
         assert (told["store"], told["bodies"]) == ("ok", "storage_full")
-        assert f"{small_disk} has no room left to write" in told["detail"]
+        assert f"{small_disk} has no space left" in told["detail"]
         wait_for(lambda: ends_of(fleet, crawl_id) == ["released"], "a crawl that was handed back")
         pages = fleet.fetch([site.url(1), site.url(2)])  # work that does not need this storage continues
         wait_for(lambda: fleet.group(pages)["state"] == "completed", "the end of the page jobs")
@@ -390,7 +390,7 @@ def test_kept_bodies_on_a_full_disk_cost_no_attempt_and_go_on_when_there_is_spac
         books_in_order(fleet, crawl_id, site)
         assert ready(listen)[0] == 200
         said = worker.said()
-        assert (said.count("kept bodies is full"), said.count("kept bodies has room again")) == (1, 1)
+        assert (said.count("the body store is full"), said.count("the body store has space again")) == (1, 1)
 
 
 def test_a_full_store_costs_no_attempt_and_work_goes_on_when_there_is_space(tmp_path: Path, small_disk: Path) -> None:
@@ -414,7 +414,7 @@ def test_a_full_store_costs_no_attempt_and_work_goes_on_when_there_is_space(tmp_
         books_in_order(fleet, crawl_id, site)
         assert [job["crash_count"] for job in ledger.read(store_url, crawl_id).jobs] == [0]
         said = worker.said()
-        assert (said.count("the store is full"), said.count("the store has room again")) == (1, 1)
+        assert (said.count("the store is full"), said.count("the store has space again")) == (1, 1)
 
 
 def holds_a_lease(books: ledger.Books) -> bool:

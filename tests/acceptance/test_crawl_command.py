@@ -166,9 +166,9 @@ def test_a_full_disk_ends_a_crawl_that_can_be_resumed(start: Start, small_disk: 
         stuff(stuffing)
         code, out, err = first.finish()
         assert code == 8, err
-        assert "has no room left to write; free some space" in err
+        assert "has no space left; free some space" in err
         assert f"shoal crawl --resume {ID}" in err
-        assert re.search(r"^State +paused \(there was no room to write\)$", out, re.MULTILINE)
+        assert re.search(r"^State +paused \(the storage is full\)$", out, re.MULTILINE)
         stuffing.unlink()
         code, _, err = start("--resume", ID, "--store", store, "--output", "out.jsonl").finish()
         assert code == 0, err
@@ -240,7 +240,7 @@ def test_a_second_ctrl_c_ends_at_once_and_loses_nothing(
     with closing(sqlite3.connect(store_url.removeprefix("sqlite:///"), isolation_level=None)) as other:
         other.execute("BEGIN IMMEDIATE")  # so that the pause has to wait
         run.interrupt()
-        run.wait_to_hear("once more")
+        run.wait_to_hear("press Ctrl-C again")
         run.interrupt()
         code, _, _ = run.finish()
         assert code in (11, 130)
@@ -280,7 +280,7 @@ def test_a_seed_that_does_not_answer_is_nothing_crawled(start: Start, store_url:
     assert (told["state"], told["responses"]["none"], told["failed_seeds"][0]["url"]) == ("failed", 1, seed)
     problem = json.loads(err.splitlines()[-1])
     assert problem["code"] == "nothing_crawled"
-    assert f"({seed}: The server does not take connections)" in problem["detail"]
+    assert f"({seed}: The server refused the connection)" in problem["detail"]
     assert "robots.txt" not in err
     assert "tried again" not in err
     assert "crawl_moved" not in err
@@ -292,7 +292,7 @@ def test_a_seed_that_is_not_found_is_nothing_crawled(start: Start, site: Site, s
     assert code == 3
     assert re.search("State +completed", out)
     assert re.search("Responses +4xx 1", out)
-    assert f"none gave a page: {seed} answered 404" in out
+    assert f"none returned a page: {seed} answered 404" in out
     assert f"({seed} answered 404)" in err
 
 

@@ -81,7 +81,7 @@ def watched_and_left_alone(fleet: Fleet, crawl_id: str) -> None:
         watch.process.send_signal(signal.SIGINT)
         code, out, err = watch.finish()
     assert (code, out) == (130, "")
-    assert f"The crawl goes on; follow it with `shoal crawls watch {crawl_id}`." in err
+    assert f"The crawl is still running; follow it with `shoal crawls watch {crawl_id}`." in err
     assert fleet.crawl(crawl_id)["state"] == "running"
 
 

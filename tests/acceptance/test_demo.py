@@ -105,7 +105,7 @@ def test_the_demo_takes_a_free_port_if_its_own_is_taken(tmp_path: Path, taken_po
 def test_the_console_stays_until_ctrl_c_which_leaves_nothing_behind(tmp_path: Path) -> None:
     demo = Demo(tmp_path, SHOAL_LISTEN="127.0.0.1:0")
     address = demo.stdout_line().removeprefix("Console: ").strip()
-    demo.wait_for("The console stays up")
+    demo.wait_for("The console is at")
     with urlopen(address, timeout=10) as response:
         page = response.read().decode()
     assert 'data-state="completed">Completed<' in page

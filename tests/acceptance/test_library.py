@@ -160,8 +160,8 @@ async def test_a_seed_that_does_not_answer_gives_its_record_and_then_an_error(
         await anext(run)
 
 
-async def test_untrusted_seeds_reach_no_private_address(site: Site, sqlite_url: str) -> None:
-    with pytest.raises(InvalidInput, match="may not be crawled"):
+async def test_seeds_of_strangers_reach_no_private_address(site: Site, sqlite_url: str) -> None:
+    with pytest.raises(InvalidInput, match="is not allowed"):
         await anext(shoal.crawl(site.address, store=sqlite_url, trust_seeds=False))
 
 
@@ -176,8 +176,8 @@ async def test_a_crawl_that_nobody_knows_cannot_be_resumed(sqlite_url: str) -> N
         ({"dept": 2}, "nearest one is depth"),
         ({"depth": -1}, "depth cannot be"),
         ({"include": ["("]}, "not a regular expression"),
-        ({"id": "a b"}, "is no id"),
-        ({"resume": "x"}, "give it alone"),
+        ({"id": "a b"}, "is not a valid id"),
+        ({"resume": "x"}, "pass it alone"),
     ],
 )
 def test_a_wrong_option_is_refused_at_once_by_its_name(options: dict[str, object], says: str) -> None:

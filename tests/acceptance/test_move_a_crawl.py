@@ -222,13 +222,13 @@ def test_a_full_disk_leaves_no_half_dump_and_no_half_crawl(
     assert shoal("crawls", "ls", "--store", paused).returncode == 0
     stuff(stuffing)
     said = refused("crawls", "dump", ID, "--store", paused, "--output", f"{small_disk}/crawl.jsonl")
-    assert "has no room left to write; free some space" in said
+    assert "has no space left; free some space" in said
     assert [path.name for path in small_disk.iterdir()] == ["stuffing"]
     stuffing.unlink()
     assert shoal("crawls", "load", dumped.name, "--store", store, "--id", "first").returncode == 0
     stuff(stuffing)
     said = refused("crawls", "load", dumped.name, "--store", store)
-    assert "has no room left to write; free some space" in said
+    assert "has no space left; free some space" in said
     stuffing.unlink()
     assert shoal("crawls", "load", dumped.name, "--store", store).stdout == f"{ID}\n".encode()
 
@@ -236,11 +236,11 @@ def test_a_full_disk_leaves_no_half_dump_and_no_half_crawl(
 def test_a_server_is_not_asked_for_a_dump(refused: Refused, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SHOAL_SERVER", "http://127.0.0.1:9")
     said = refused("crawls", "dump", ID)
-    assert "works on a store, not through a server, and SHOAL_SERVER is set; name the store" in said
+    assert "works on a store directly, but SHOAL_SERVER is set; choose the store" in said
 
 
 def test_files_that_cannot_be_used_are_named(refused: Refused, paused: str) -> None:
     said = refused("crawls", "dump", ID, "--store", paused, "--output", "nowhere/crawl.jsonl")
     assert "'nowhere/crawl.jsonl' cannot be written (its folder does not exist)" in said
     assert 'file "nowhere" does not exist' in refused("crawls", "load", "nowhere", "--store", paused)
-    assert "is no id" in refused("crawls", "load", "--id", "../x", "--store", paused)
+    assert "is not a valid id" in refused("crawls", "load", "--id", "../x", "--store", paused)

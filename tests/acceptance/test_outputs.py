@@ -197,7 +197,7 @@ def test_bodies_without_space_pause_the_crawl_and_say_so(
     whole[whole.index("--store") + 1] = postgres_url  # a limit on the size of files stands for a full disk
     code, _, err = ended(crawl(*whole, "--keep-bodies", limit=80_000, SHOAL_BODIES=str(tmp_path / "kept")))
     assert code == 8
-    assert f"{tmp_path / 'kept'} has no room left to write" in err
+    assert f"{tmp_path / 'kept'} has no space left" in err
     assert f"shoal crawl --resume {ID}" in err
     assert state_of(postgres_url) == ("paused", "storage_full")
     outputs = ["--output", "a.warc.gz", "--output", "a.jsonl"]
@@ -214,7 +214,7 @@ def test_an_output_without_space_pauses_the_crawl_and_says_so(
     (tmp_path / "a.jsonl.part").symlink_to("/dev/full")
     code, _, err = ended(crawl(*whole, "--output", "a.jsonl"))
     assert code == 8
-    assert "a.jsonl.part has no room left to write" in err
+    assert "a.jsonl.part has no space left" in err
     assert f"shoal crawl --resume {ID}" in err
     assert state_of(sqlite_url) == ("paused", "storage_full")
     (tmp_path / "a.jsonl.part").unlink()
@@ -257,7 +257,7 @@ def test_ctrl_c_twice_ends_also_a_crawl_whose_reader_does_not_read(
     wait_for_silence(site)
     assert process.stderr is not None
     process.send_signal(signal.SIGINT)
-    while "once more" not in process.stderr.readline():
+    while "press Ctrl-C again" not in process.stderr.readline():
         assert process.poll() is None
     process.send_signal(signal.SIGINT)
     assert process.wait(DEADLINE_SECONDS) == 130

@@ -121,5 +121,5 @@ def test_a_crawl_that_is_not_there_cannot_be_followed(place: Place, site: Site) 
     process = place.start(site.address, "--since", "nobody")
     _, err = process.communicate(timeout=DEADLINE_SECONDS)
     assert process.returncode == 2
-    assert "'nobody' is no crawl of this store; name one that `shoal crawls ls` lists" in err
+    assert "'nobody' is not a crawl in this store; use a crawl that `shoal crawls ls` lists" in err
     assert site.visits == []

@@ -28,8 +28,8 @@ def shoal(folder: Path, *words: str, **env: str) -> tuple[int, str, str]:
     [
         (TITLE, "", 0, ""),
         (TITLE + PRICE, "", 1, "price is required and missing."),
-        (TITLE, "nothing-here", 1, "The rule set is not for this page: it has status 404"),
-        ("[fields.a]\ncss = 'p['", "", 2, "rules.toml: fields.a.css is 'p[', which is no CSS selector"),
+        (TITLE, "nothing-here", 1, "The rule set does not apply to this page: check its status (404)"),
+        ("[fields.a]\ncss = 'p['", "", 2, "rules.toml: fields.a.css is 'p[', which is not a CSS selector"),
     ],
 )
 def test_the_exit_code_says_whether_a_page_has_what_is_required(
@@ -51,7 +51,7 @@ def test_a_page_that_cannot_be_fetched_is_not_checked_against_the_rules(tmp_path
         tmp_path, "rules", "test", "rules.json", f"http://127.0.0.1:{free_port()}/", SHOAL_PAGE_ATTEMPTS="1"
     )
     assert code == 3
-    assert "the test found no page" in err
+    assert "the URL returned no page" in err
 
 
 def test_a_page_that_robots_txt_forbids_is_reported_as_that(tmp_path: Path) -> None:
@@ -78,7 +78,7 @@ def test_a_hook_of_an_installed_package_adds_to_the_data_in_every_walker(tmp_pat
     records = [json.loads(line) for line in out.splitlines()]
     assert {record["data"]["shouted"] for record in records} == {f"PAGE {number}" for number in range(6)}
     assert unknown[0] == 2
-    assert "'absent', which no installed package offers; installed are shout" in unknown[2]
+    assert "'absent', which no installed package provides; installed are shout" in unknown[2]
 
 
 def test_a_rule_set_is_carried_out_on_the_bodies_that_a_crawl_kept(tmp_path: Path) -> None:
@@ -93,12 +93,12 @@ def test_a_rule_set_is_carried_out_on_the_bodies_that_a_crawl_kept(tmp_path: Pat
     lines = [json.loads(line) for line in out.splitlines()]
     assert {line["data"]["title"] for line in lines} == {f"Page {number}" for number in range(4)}
     assert {line["error"]["code"] for line in lines} == {"invalid_data"}
-    assert "4 pages read, 0 left out, 0 without a body." in err
+    assert "4 pages read, 0 skipped, 0 without a body." in err
     assert shoal(tmp_path, "rules", "apply", "rules.toml", "kept", *store, "--output", "data.jsonl")[:2] == (0, "")
     assert (tmp_path / "data.jsonl").read_text() == out
     code, out, err = shoal(tmp_path, "rules", "apply", "rules.toml", "bare", *store)
     assert (code, out) == (5, "")
-    assert "crawl again with --keep-bodies" in err
+    assert "run the crawl with --keep-bodies" in err
     for crawl_id in ("absent", "bare"):
         words = ["rules", "apply", "rules.toml", crawl_id, *store, "--output", "data.jsonl"]
         assert shoal(tmp_path, *words)[0] == 5

@@ -172,8 +172,8 @@ def test_a_child_that_blocks_for_too_long_is_killed_and_the_reason_is_reported(
     with Fleet(tmp_path, store_url, SHOAL_CHILD_SILENCE="1s", **QUICK) as fleet:
         worker = fleet.page_worker()
         [job] = jobs.until(lambda job: job.crash_count > 0, blocking)
-        assert "said nothing for 1s" in (job.error or "")
-        assert "said nothing for 1s" in worker.said()
+        assert "did not respond for 1s" in (job.error or "")
+        assert "did not respond for 1s" in worker.said()
 
 
 def test_a_page_job_that_hangs_is_given_up_at_its_deadline_and_named_so(

@@ -85,7 +85,7 @@ async def test_what_was_kept_of_a_crawl_is_forgotten_and_nothing_else(bodies: Bo
     gone = [await keep(bodies, "crl_1", b"gone") for _ in range(5)]
     stays = await keep(bodies, "crl_10", b"stays")
     await bodies.forget("crl_1")
-    await bodies.forget("crl_1")  # again: nothing is there
+    await bodies.forget("crl_1")  # again: it is empty
     for place in gone:
         with pytest.raises(NotFound):
             await bodies.read(place)
@@ -172,7 +172,7 @@ async def test_an_object_store_that_stumbles_is_asked_again_and_not_without_end(
     place = await keep(bodies, "crl_1", b"kept")
     assert clock.slept == [0.5, 1.0]
     assert told == [
-        BodyStoreFailed(store=objects.url, error="it answers 503", retry_in_seconds=pause) for pause in (0.5, 1.0)
+        BodyStoreFailed(store=objects.url, error="it returned 503", retry_in_seconds=pause) for pause in (0.5, 1.0)
     ]
     assert list(objects.objects) == [f"some/prefix/{place.file}"]
     objects.failing = TRIES
@@ -227,7 +227,7 @@ async def test_a_crawl_whose_bodies_the_object_store_does_not_remove_is_not_take
     bodies = s3(objects)
     await keep(bodies, "crl_1", b"kept")
     objects.refusing = {method: status}
-    with pytest.raises(BodiesUnavailable, match=f"it answers {status}"):
+    with pytest.raises(BodiesUnavailable, match=f"it returned {status}"):
         await bodies.forget("crl_1")
     bodies.close()
 
@@ -236,7 +236,7 @@ async def test_an_answer_that_does_not_say_that_a_body_is_missing_is_not_taken_f
     bodies = s3(objects)
     place = await keep(bodies, "crl_1", b"kept")
     objects.refusing = {"GET": 409}
-    with pytest.raises(BodiesUnavailable, match="it answers 409"):
+    with pytest.raises(BodiesUnavailable, match="it returned 409"):
         await bodies.read(place)
     bodies.close()
 

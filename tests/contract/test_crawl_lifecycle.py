@@ -387,7 +387,7 @@ async def test_only_a_failed_crawl_can_be_tried_again(bench: Bench) -> None:
 
 
 async def test_a_crawl_whose_own_process_is_gone_says_so(bench: Bench) -> None:
-    """Say because there was no room to write that it is paused. Only whoever resumes it walks it again."""
+    """Say because the storage is full that it is paused. Only whoever resumes it walks it again."""
     config = CrawlConfig(seeds=[f"{SITE}/"], sitemap="off")
     crawl = await bench.crawls.submit(config, crawl_id=CrawlId("here"), named=[], here=True)
     lease = await bench.lease(kind=KIND, lane="local/here")

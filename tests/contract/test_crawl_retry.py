@@ -206,14 +206,14 @@ async def test_a_stopped_crawl_cannot_be_retried(bench: Bench, walked: bool) -> 
     if walked:
         await bench.walker(crawl)
     await bench.crawls.stop(crawl.id)
-    with pytest.raises(StateConflict, match="cannot fetch anything again"):
+    with pytest.raises(StateConflict, match="cannot retry URLs"):
         await bench.crawls.retry_these(crawl.id, ALL)
 
 
 async def test_a_crawl_in_a_process_of_its_own_is_paused_first(bench: Bench) -> None:
     config = CrawlConfig(seeds=[f"{SITE}/"], sitemap="off")
     crawl = await bench.crawls.submit(config, crawl_id=CrawlId("here"), named=[], here=True)
-    with pytest.raises(StateConflict, match="pause it where it runs first"):
+    with pytest.raises(StateConflict, match="pause it in the process that runs it"):
         await bench.crawls.retry_these(crawl.id, ALL)
 
 
@@ -270,7 +270,7 @@ async def test_a_crawl_none_of_whose_seeds_was_asked_for_has_nothing_to_retry(be
     walker = await bench.walker(crawl)
     [task] = await walker.take()
     assert (await walker.turn(Settled(task, Fate.SKIPPED_ROBOTS))).drained
-    with pytest.raises(StateConflict, match="no URL of it was ever asked for"):
+    with pytest.raises(StateConflict, match="none of its URLs was ever requested; start a new one"):
         await bench.crawls.retry(crawl.id)
     assert await bench.state(crawl) is S.FAILED
 
@@ -278,11 +278,11 @@ async def test_a_crawl_none_of_whose_seeds_was_asked_for_has_nothing_to_retry(be
 @pytest.mark.parametrize(
     ("values", "said"),
     [
-        ({"status": ["2xx"]}, "status '2xx' is no status of a failure"),
+        ({"status": ["2xx"]}, "status '2xx' is not the status of a failure"),
         ({"status": "5xx"}, "status cannot be '5xx'"),
-        ({"error": ["timout"]}, "error 'timout' is no error that a page may have"),
-        ({"like": "("}, "like is no regular expression"),
-        ({"like": "(?=a)"}, "leave out look-around"),
+        ({"error": ["timout"]}, "error 'timout' is not an error code of a page"),
+        ({"like": "("}, "like is not a regular expression"),
+        ({"like": "(?=a)"}, "remove look-around"),
         ({"limit": 0}, "limit cannot be '0'"),
         ({"url": "x"}, "url is not a known field"),
     ],

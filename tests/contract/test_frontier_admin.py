@@ -455,7 +455,7 @@ async def test_a_dump_leaves_secrets_out_unless_they_are_asked_for(bench: Bench,
     config = orjson.loads(hidden[0])["crawl"]["config"]
     head = orjson.loads(whole[0])
     head["crawl"]["config"] = config
-    with pytest.raises(InvalidInput, match="lacks the secrets that the crawl continues with"):
+    with pytest.raises(InvalidInput, match="lacks the secrets that the crawl needs to continue"):
         await dump_of(other).load([orjson.dumps(head), *whole[1:]], crawl_id="hidden")
 
 
@@ -490,6 +490,6 @@ async def test_sitemaps_travel_with_a_dump_and_go_with_their_crawl(bench: Bench,
     await dump_of(other).load(dumped)
     assert sorted([line async for line in dump_of(other).dump(crawl.id)]) == sorted(dumped)
     said = await archivist_of(other).explain(crawl.id, sitemap.url, 2083)
-    assert said.sentence.endswith("and gave 7 URLs, but is short.")
+    assert said.sentence.endswith("and listed 7 URLs, but is short.")
     await archivist_of(other).erase(crawl.id)
     assert await other.number("SELECT count(*) FROM sitemap") == 0

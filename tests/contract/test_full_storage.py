@@ -129,10 +129,10 @@ async def test_a_full_store_is_reported_once(sqlite_bench: Bench) -> None:
     full.writes = False
     for _ in range(3):
         await slots.lease_more()
-    slots._context.report_error("extending leases", StorageFull("the store"))
+    slots._context.report_error("renewing leases", StorageFull("the store"))
     [told] = [signal for signal in bench.signals_seen if isinstance(signal, StorageFilled | StoreOutOfReach)]
     assert isinstance(told, StorageFilled)
-    assert "has no room left to write" in told.error
+    assert "has no space left" in told.error
     watch.close()
 
 

@@ -208,7 +208,7 @@ async def test_pages_that_need_a_browser_wait_for_a_worker_with_one(bench: Bench
     said = await jobs.explain(job_id)
     assert (said.reason, said.sentence) == (
         "no_renderer",
-        "It needs a browser, and no worker of this version has one: it waits until there is a renderer.",
+        "It needs a browser, and no worker of this version has one; only a bot with `js` can run it.",
     )
     assert len(await bench.queue.lease("w1", ["page"], ["shared"], 5, ["js"])) == 2
 

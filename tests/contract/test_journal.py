@@ -49,7 +49,7 @@ async def test_a_life_can_be_read(bench: Bench) -> None:
         "Waiting for a worker",
         "Started",
         "Depth 0 finished",
-        "Completed: 2 pages, 0 errors, 0 skipped (everything in reach was crawled)",
+        "Completed: 2 pages, 0 errors, 0 skipped (all URLs were crawled)",
     ]
     assert await facts(bench, crawl, "crawl_completed") == {
         "reason": "drained", "pages": 2, "errors": 0, "bytes": 20, "queued": 0,
@@ -59,7 +59,7 @@ async def test_a_life_can_be_read(bench: Bench) -> None:
 
 async def test_a_crawl_that_is_running_where_it_was_made_waits_for_no_worker(bench: Bench) -> None:
     crawl = await bench.crawls.submit(CrawlConfig(seeds=[f"{SITE}/"]), here=True)
-    assert await said(bench, crawl) == ["Walked by the process that made it"]
+    assert await said(bench, crawl) == ["Crawled by the process that created it"]
 
 
 async def test_pause_resume_change_and_stop_are_reported(bench: Bench) -> None:
@@ -71,10 +71,10 @@ async def test_pause_resume_change_and_stop_are_reported(bench: Bench) -> None:
     await bench.crawls.resume(crawl.id)
     await bench.crawls.stop(crawl.id)
     assert (await said(bench, crawl))[1:] == [
-        "Paused (asked for)",
+        "Paused (on request)",
         "Changed: max pages 5,000; include /shop/, /blog/; exclude none; delay seconds 0.5",
         "Resumed, waiting for a worker",
-        "Stopped: 0 pages, 0 errors, 0 skipped (asked for)",
+        "Stopped: 0 pages, 0 errors, 0 skipped (on request)",
     ]
 
 
@@ -84,11 +84,11 @@ async def test_the_journal_records_a_lost_worker_and_its_replacement(bench: Benc
     await bench.lose()
     await bench.walker(crawl, "w2")
     assert (await said(bench, crawl))[2:] == [
-        "Worker lost, waiting for another: the lease of w1 ran out",
-        "A worker takes part",
+        "Worker lost, waiting for another: the lease of w1 expired",
+        "A worker joined",
     ]
     lost = await facts(bench, crawl, "worker_lost")
-    assert (lost["reason"], lost["error"]) == ("worker_lost", "the lease of w1 ran out")
+    assert (lost["reason"], lost["error"]) == ("worker_lost", "the lease of w1 expired")
 
 
 async def test_a_failed_attempt_a_handed_back_walker_and_a_dead_letter_are_reported(bench: Bench) -> None:
@@ -126,7 +126,7 @@ async def test_of_several_walkers_only_the_first_reports_that_a_limit_is_reached
     await second.walk.close(WalkerBatch(), "max_pages")
     await third.walk.close(WalkerBatch(), "max_pages")
     assert (await said(bench, crawl))[4:] == [
-        "The page limit was reached; other workers settle what they have",
+        "The page limit was reached; other workers finish what they are fetching",
         "Completed: 2 pages, 0 errors, 0 skipped (the page limit was reached)",
     ]
 
@@ -137,7 +137,7 @@ async def test_urls_that_are_fetched_again_are_reported(bench: Bench) -> None:
     first, second = await walker.take()
     await walker.turn(fetched(first), failed(second))
     await bench.crawls.retry_these(crawl.id, FailedUrls())
-    assert (await said(bench, crawl))[-2:] == ["1 failed URL is fetched again", "Queued, waiting for a worker"]
+    assert (await said(bench, crawl))[-2:] == ["1 failed URL will be retried", "Queued, waiting for a worker"]
 
 
 async def test_a_released_pattern_is_reported(bench: Bench) -> None:
@@ -150,7 +150,7 @@ async def test_a_released_pattern_is_reported(bench: Bench) -> None:
 
     await bench.database.run(trap)
     await bench.crawls.release(crawl.id, pattern)
-    assert (await said(bench, crawl))[-1] == f"{pattern} is released from quarantine: 1 URL waits again"
+    assert (await said(bench, crawl))[-1] == f"{pattern} is released from quarantine: 1 URL queued again"
 
 
 async def test_journal_entries_are_stored_only_if_their_commit_is(bench: Bench) -> None:

@@ -42,10 +42,10 @@ async def submit(bench: Bench, name: str, project: str) -> int:
 async def test_lines_are_filed_once_by_project(bench: Bench, files: Files) -> None:
     await submit(bench, "one", "shop")
     await submit(bench, "two", "news")
-    assert (await filer(bench, files).run_once()).did == "filed 2 lines"
+    assert (await filer(bench, files).run_once()).did == "wrote 2 lines"
     await bench.crawls.pause("one")
     await filer(bench, files).run_once()
-    assert files.lines == {"shop": ["Waiting for a worker", "Paused (asked for)"], "news": ["Waiting for a worker"]}
+    assert files.lines == {"shop": ["Waiting for a worker", "Paused (on request)"], "news": ["Waiting for a worker"]}
     assert (await filer(bench, files).run_once()).did == ""
 
 

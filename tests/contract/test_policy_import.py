@@ -99,7 +99,7 @@ async def test_a_line_without_end_is_one_bad_line_and_never_read_as_a_whole(
     assert [len(line) for line in lines] == [len(good[0]) + 1, LONGEST_LINE + 1, len(good[1]) + 1]
     report = await take(bench, read(lines), skip_bad=True)
     assert report.made == 1
-    assert report.problems[-1] == (2, f"the line is longer than {LONGEST_LINE} characters; write one policy a line.")
+    assert report.problems[-1] == (2, f"the line is longer than {LONGEST_LINE} characters; write one policy per line.")
 
 
 async def test_exported_policies_can_be_imported(bench: Bench) -> None:
@@ -141,7 +141,7 @@ def test_a_quote_that_is_not_closed_is_reported_with_the_lines_that_it_took() ->
     lines = [HEAD, 'http://example.org/a,6h,,"unclosed,', *["http://example.org/b,6h,,,"] * 3]
     [row] = list(read_csv([f"{line}\r\n" for line in lines]))
     assert row.line == 2
-    assert "lines 2 to 5 were taken for one" in row.problem
+    assert "lines 2 to 5 were read as one" in row.problem
 
 
 def test_a_line_that_is_too_long_is_refused_unread() -> None:

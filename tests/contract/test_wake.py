@@ -244,7 +244,7 @@ async def test_a_listener_that_misses_its_own_notification_reports_notify_degrad
         wake.subscribe(lambda: None, lambda: True)
         try:
             degraded = await told.first(WakeDegraded)
-            assert "do not come back" in degraded.why
+            assert "do not arrive" in degraded.why
             assert wake.problem == degraded.why
         finally:
             await wake.close()

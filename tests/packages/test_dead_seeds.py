@@ -27,9 +27,9 @@ async def crawl_of(crawler: Crawler, *seeds: str, **options: str) -> tuple[Crawl
 @pytest.mark.parametrize(
     ("seed", "code", "words"),
     [
-        ("http://127.0.0.1:{free}/", "connect_error", "The server does not take connections."),
-        ("https://127.0.0.1:{site}/", "tls_error", "No TLS connection could be made."),
-        ("http://no-such-name.invalid/", "dns_error", "The name could not be resolved."),
+        ("http://127.0.0.1:{free}/", "connect_error", "The server refused the connection."),
+        ("https://127.0.0.1:{site}/", "tls_error", "The TLS connection failed."),
+        ("http://no-such-name.invalid/", "dns_error", "The host name could not be resolved."),
     ],
 )
 async def test_a_lone_seed_that_cannot_be_reached_is_not_tried_again(

@@ -36,7 +36,7 @@ async def test_a_host_that_asks_us_to_wait_is_reported_once(crawler: Crawler) ->
         seen = await crawler.crawl(site)
     held = [line for line in await said(crawler, seen) if "answered 429" in line]
     assert len(held) == 1
-    assert held[0].startswith(f"{site.url} answered 429: not asked for ")
+    assert held[0].startswith(f"{site.url} answered 429: no requests for ")
 
 
 async def test_a_pattern_that_repeats_itself_is_reported(crawler: Crawler) -> None:
@@ -46,4 +46,4 @@ async def test_a_pattern_that_repeats_itself_is_reported(crawler: Crawler) -> No
 
     async with serving(ScriptedSite(calendar)) as site:
         seen = await crawler.crawl(site, depth=200)
-    assert any(line.endswith("repeat themselves: in quarantine") for line in await said(crawler, seen))
+    assert any(line.endswith("its pages repeat the same text") for line in await said(crawler, seen))

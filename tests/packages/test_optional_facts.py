@@ -105,7 +105,7 @@ async def test_hooks_add_to_the_data_of_each_page_and_what_they_raise_ends_nothi
 @pytest.mark.usefixtures("hooks")
 @pytest.mark.parametrize(
     ("name", "words"),
-    [("wrong", "Hook wrong gave list, not a dict or None."), ("odd", "Hook odd gave what JSON cannot hold")],
+    [("wrong", "Hook wrong returned list, not a dict or None."), ("odd", "Hook odd returned something")],
 )
 async def test_a_hook_that_gives_no_data_is_reported(crawler: Crawler, name: str, words: str) -> None:
     async with serving(ScriptedSite({"/": html("home")}.get)) as site:
@@ -119,7 +119,7 @@ async def test_a_hook_that_gives_no_data_is_reported(crawler: Crawler, name: str
 @pytest.mark.parametrize(
     ("name", "words"),
     [
-        ("nobody", "which no installed package offers; installed are broken, count, odd, some, wrong; install it"),
+        ("nobody", "which no installed package provides; installed are broken, count, odd, some, wrong; install the"),
         ("broken", "which does not load"),
     ],
 )

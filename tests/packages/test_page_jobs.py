@@ -149,7 +149,7 @@ async def test_a_page_goes_through_the_proxy_of_its_label_and_so_does_robots(sto
 
 
 async def test_a_label_that_nobody_knows_is_refused_and_nothing_is_stored(app: App) -> None:
-    with pytest.raises(InvalidInput, match="'eu' is the label of no proxy here") as refusal:
+    with pytest.raises(InvalidInput, match="'eu' is not the label of a configured proxy") as refusal:
         await fetch(app, "http://127.0.0.1/a", crawl_config={"proxy": "eu"})
     assert refusal.value.facts["field"] == "crawl_config.proxy"
     assert await app.page_jobs.groups.newest() == []
@@ -164,7 +164,7 @@ async def test_a_worker_that_does_not_know_the_label_says_so_and_does_not_go_out
         assert site.times("/a") == site.times("/robots.txt") == 0
     assert (result.error_code, result.error_message) == (
         "unknown_proxy",
-        'There is no proxy "bots" here: name it in SHOAL_PROXIES of this machine.',
+        'This worker has no proxy "bots"; define it in SHOAL_PROXIES on its machine.',
     )
 
 

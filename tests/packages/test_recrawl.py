@@ -214,11 +214,11 @@ async def test_a_url_that_only_unchanged_pages_link_to_is_explained_by_the_crawl
         third = await again(crawler, site, second, depth=5)
     archivist = crawler.app.frontier_admin
     said = await archivist.explain(third.crawl.id, "http://elsewhere.example/", 2000)
-    assert "pages that have not changed were not read again" in said.sentence
-    assert f"In crawl {first.crawl.id}, which this one follows, it was skipped: It is outside" in said.sentence
+    assert "the links of unchanged pages were not read again" in said.sentence
+    assert f"In crawl {first.crawl.id}, which this one recrawls, it was skipped: It is outside" in said.sentence
     assert (said.facts["earlier_crawl"], said.facts["earlier_reason"]) == (first.crawl.id, "scope")
     unknown = await archivist.explain(third.crawl.id, f"{site.url}/nowhere", 2000)
-    assert "no page that was read so far links to it" in unknown.sentence
+    assert "no page read so far links to it" in unknown.sentence
 
 
 async def test_a_page_that_only_the_earlier_crawl_came_to_is_explained_by_it(crawler: Crawler) -> None:
@@ -226,7 +226,7 @@ async def test_a_page_that_only_the_earlier_crawl_came_to_is_explained_by_it(cra
         first = await crawler.crawl(site, depth=5)
         second = await again(crawler, site, first, depth=1)
     said = await crawler.app.frontier_admin.explain(second.crawl.id, f"{site.url}/a/2", 2000)
-    assert f"In crawl {first.crawl.id}, which this one follows, it was fetched at" in said.sentence
+    assert f"In crawl {first.crawl.id}, which this one recrawls, it was fetched at" in said.sentence
 
 
 async def test_a_page_that_redirects_is_asked_for_without_a_condition(crawler: Crawler) -> None:
@@ -314,7 +314,7 @@ async def test_details_are_kept_and_missing_ones_are_read(crawler: Crawler) -> N
 
 async def test_a_crawl_can_only_follow_one_that_has_ended_in_this_store(crawler: Crawler) -> None:
     async with serving(shelf()) as site:
-        with pytest.raises(InvalidInput, match="'nobody' is no crawl of this store; name one that `shoal crawls ls`"):
+        with pytest.raises(InvalidInput, match="'nobody' is not a crawl in this store; use a crawl"):
             await crawler.submit(site, recrawl_of="nobody")
         waiting = await crawler.submit(site)
         with pytest.raises(InvalidInput, match="is queued; wait until it has ended"):

@@ -34,7 +34,7 @@ async def test_a_link_inside_is_blocked_and_only_operators_learn_where_it_led(cr
 async def test_a_crawl_of_the_controller_itself_is_refused_when_it_is_submitted(sqlite_url: str) -> None:
     names = {"DATABASE_URL": sqlite_url, "SHOAL_ALLOW_NETWORKS": "127.0.0.0/8", "SHOAL_LISTEN": "127.0.0.1:18700"}
     async with opened(load(names, env={}).settings, Signals()) as app:
-        with pytest.raises(InvalidInput, match="names this controller itself"):
+        with pytest.raises(InvalidInput, match="is this controller itself"):
             await app.crawls.submit(CrawlConfig(seeds=["http://127.0.0.1:18700/"]))
         with pytest.raises(InvalidInput, match="proxy"):
             await app.crawls.submit(CrawlConfig(seeds=["http://127.0.0.1/"], proxy="http://127.0.0.1:18700"))

@@ -87,7 +87,7 @@ async def test_a_host_that_does_not_answer_is_closed(bench: Bench) -> None:
     async with serving(site((200, {}, ""))) as host:
         pass
     rules = await bench.rules(host)
-    assert (rules.state, rules.why_none) == (RobotsState.UNREACHABLE, "The server does not take connections.")
+    assert (rules.state, rules.why_none) == (RobotsState.UNREACHABLE, "The server refused the connection.")
     assert rules.failure_code == "connect_error"
     assert not rules.allows(Url(f"{host.url}/x"))
 

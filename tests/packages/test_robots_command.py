@@ -51,19 +51,19 @@ async def test_an_allowed_url_is_reported_with_everything_around_it(capsys: pyte
     assert [(name, value.strip()) for name, value in rows] == [
         ("URL", f"{site.url}/private/open/x"),
         ("Allowed", "yes"),
-        ("Why", "The group for all agents says so in line 6."),
+        ("Why", "Line 6, in the group for all agents, decides."),
         ("Rule", "Allow: /private/open"),
         ("Agent", rows[4][1].strip()),
-        ("Delay", "30 s (the file asks for 90 s, which is cut)"),
+        ("Delay", "30 s (the file asks for 90 s, more than the maximum)"),
         ("Sitemap", "https://example.org/sitemap.xml"),
     ]
-    assert rows[4][1].strip().startswith("Shoal, of 'Shoal/")
+    assert rows[4][1].strip().startswith("Shoal, from 'Shoal/")
 
 
 async def test_a_relative_sitemap_is_resolved_and_noted(capsys: pytest.CaptureFixture[str]) -> None:
     async with serving(host((200, {}, "Sitemap: /map.xml\nSitemap: https://e.org/s.xml\n"))) as site:
         assert await run(f"{site.url}/x") == 0
-        assert f"Sitemap  {site.url}/map.xml (written as /map.xml)" in capsys.readouterr().out
+        assert f"Sitemap  {site.url}/map.xml (listed as /map.xml)" in capsys.readouterr().out
         said = await told(capsys, 0, f"{site.url}/x")
     assert said["sitemaps"] == [f"{site.url}/map.xml", "https://e.org/s.xml"]
     assert said["relative_sitemaps"] == ["/map.xml"]
@@ -88,11 +88,16 @@ async def test_a_denied_url_is_exit_code_1_with_the_rule(capsys: pytest.CaptureF
             (404, {}, ""),
             0,
             "absent",
-            "The host has no robots.txt, so everything may be fetched. The server answered 404.",
+            "The host has no robots.txt, so every URL is allowed. The server answered 404.",
         ),
-        ((503, {}, ""), 1, "unreachable", "cannot be had, so nothing there may be fetched. The server answered 503."),
-        ((200, {}, "User-agent: other\nDisallow: /\n"), 0, "no_group", "says nothing to this agent."),
-        ((200, {}, "User-agent: *\nDisallow: /y\n"), 0, "no_rule", "No rule of the group for all agents speaks of it."),
+        ((503, {}, ""), 1, "unreachable", "could not be fetched, so no URL is allowed. The server answered 503."),
+        ((200, {}, "User-agent: other\nDisallow: /\n"), 0, "no_group", "has no group for this user agent."),
+        (
+            (200, {}, "User-agent: *\nDisallow: /y\n"),
+            0,
+            "no_rule",
+            "No rule of the group for all agents matches the URL.",
+        ),
     ],
 )
 async def test_every_reason_has_its_words(
@@ -128,8 +133,8 @@ async def test_no_store_is_made_where_none_is_asked_for(tmp_path: Path) -> None:
     [
         (["example.org"], 2, "URL 'example.org' is not an absolute http or https URL; write it as http://host/path"),
         (["ftp://example.org/"], 2, "has a scheme other than http and https"),
-        (["https://example.org/", "--user-agent", ""], 2, "--user-agent '' names no agent"),
-        (["https://example.org/", "--user-agent", "4711"], 2, "begin it with a name of letters"),
+        (["https://example.org/", "--user-agent", ""], 2, "--user-agent '' does not start with a name"),
+        (["https://example.org/", "--user-agent", "4711"], 2, "start it with a name of letters"),
         (["https://example.org/", "--user-agent", "a\nb"], 2, "--user-agent"),
         (["https://example.org/", "--store", "mysql://x"], 4, "--store"),
         ([], 2, "URL"),

@@ -189,7 +189,7 @@ async def test_only_sitemaps_means_that_no_link_is_followed(crawler: Crawler) ->
         said = await explained(crawler, seen.crawl.id, f"{site.url}/deep")
     assert set(await crawler.pages(seen)) == {"/", "a", "b", "linked-not"}
     assert seen.counts.skipped == {"not_in_sitemap": 2}
-    assert said.sentence == "Only what sitemaps list is fetched, and none that was read so far lists it."
+    assert said.sentence == "Only URLs in sitemaps are fetched, and no sitemap read so far lists it."
 
 
 async def test_a_link_that_was_passed_over_opens_when_a_sitemap_lists_it(crawler: Crawler) -> None:
@@ -252,10 +252,10 @@ async def test_what_robots_txt_names_is_not_a_guess_wherever_it_lies(
 @pytest.mark.parametrize(
     ("answer", "how", "problem"),
     [
-        ((404, {}, ""), "failed", "could not be had (the server answered 404)"),
-        (html("not found"), "failed", "is an HTML page and no sitemap"),
-        ((200, XML, "<!DOCTYPE x><urlset/>"), "failed", "declares a document type"),
-        ((200, XML, "<urlset><url><loc>{}/a</loc></url><oops"), "partly", "is broken in line 1"),
+        ((404, {}, ""), "failed", "could not be fetched (the server answered 404)"),
+        (html("not found"), "failed", "is an HTML page, not a sitemap"),
+        ((200, XML, "<!DOCTYPE x><urlset/>"), "failed", "has a document type declaration"),
+        ((200, XML, "<urlset><url><loc>{}/a</loc></url><oops"), "partly", "is not valid XML in line 1"),
     ],
 )
 async def test_a_named_sitemap_that_cannot_be_read_is_reported_and_is_not_a_page(
@@ -316,7 +316,7 @@ async def test_explain_names_the_sitemap_in_which_a_url_was_found(crawler: Crawl
     assert said.sentence.endswith(f"It was found in the sitemap {site.url}/sitemap.xml.")
     assert said.facts["sitemap"] == f"{site.url}/sitemap.xml"
     assert itself.sentence.startswith("It was read as a sitemap at ")
-    assert itself.sentence.endswith(" and gave 1 URLs.")
+    assert itself.sentence.endswith(" and listed 1 URL.")
 
 
 async def test_sitemaps_that_are_read_one_after_the_other_are_all_read(crawler: Crawler) -> None:

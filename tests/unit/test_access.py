@@ -35,7 +35,7 @@ def test_only_an_admin_gives_what_he_is_not() -> None:
 
 
 def test_a_caller_without_any_scope_may_nothing() -> None:
-    with pytest.raises(NotAllowed, match="this needs the scope read, and the token has none"):
+    with pytest.raises(NotAllowed, match="this needs the scope read, but the token has none"):
         Caller(who="x", scopes=frozenset()).demand(TokenScope.READ)
 
 

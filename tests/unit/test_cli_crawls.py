@@ -73,7 +73,9 @@ def test_an_address_that_workers_may_not_fetch_is_refused_as_what_the_person_wro
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     assert main(["crawls", "add", "http://10.0.0.1/"]) == 2
-    assert capsys.readouterr().err.startswith("shoal: URL names an address that may not be crawled; ")
+    assert capsys.readouterr().err.startswith(
+        "shoal: URL has an address or port that is not allowed (SSRF protection); "
+    )
 
 
 def test_a_crawl_is_made_for_the_workers_with_the_options_of_a_crawl(capsys: pytest.CaptureFixture[str]) -> None:
@@ -91,7 +93,7 @@ def test_the_id_of_a_made_crawl_is_all_that_stdout_gets(capsys: pytest.CaptureFi
     assert main(["crawls", "add", "https://four.test/", "--hold"]) == 0
     said = capsys.readouterr()
     crawl_id = said.out.strip()
-    assert said.err == f"It is pending; follow it with `shoal crawls watch {crawl_id}`.\n"
+    assert said.err == f"The crawl is pending; follow it with `shoal crawls watch {crawl_id}`.\n"
     assert told(capsys, "start", crawl_id)["state"] == "queued"
 
 
@@ -102,7 +104,7 @@ def test_the_id_of_a_made_crawl_is_all_that_stdout_gets(capsys: pytest.CaptureFi
         (["four"], "four"),
         (["https://four.test/", "--workers", "0"], "--workers cannot be '0'"),
         (["https://four.test/", "--label", "team"], "--label 'team' is not a label; write it as name=value."),
-        (["https://four.test/", "--hold", "--wait"], "--hold and --wait exclude"),
+        (["https://four.test/", "--hold", "--wait"], "--hold and --wait cannot be combined"),
         (["http://127.0.0.1/"], "SHOAL_ALLOW_NETWORKS"),
     ],
 )
@@ -203,16 +205,16 @@ def test_failed_urls_are_named_by_flags(capsys: pytest.CaptureFixture[str]) -> N
     answer = told(capsys, "retry", "one", "--status", "5xx", "--error", "timeout", "--like", "/shop/")
     assert (answer["retried"], answer["state"]) == (0, "queued")
     assert main(["crawls", "retry", "one", "--all"]) == 0
-    assert capsys.readouterr().out == "0 URLs of one will be fetched again; it is queued.\n"
+    assert capsys.readouterr().out == "0 URLs of one will be retried; the crawl is queued.\n"
 
 
 @pytest.mark.parametrize(
     ("flags", "code", "said"),
     [
         ([], 7, "is queued, so it cannot be retried"),
-        (["--status", "2xx"], 2, "--status '2xx' is no status of a failure"),
-        (["--error", "oops"], 2, "--error 'oops' is no error that a page may have"),
-        (["--like", "("], 2, "--like is no regular expression"),
+        (["--status", "2xx"], 2, "--status '2xx' is not the status of a failure"),
+        (["--error", "oops"], 2, "--error 'oops' is not an error code of a page"),
+        (["--like", "("], 2, "--like is not a regular expression"),
         (["--limit", "none"], 2, "--limit cannot be 'none'"),
     ],
 )

@@ -58,7 +58,7 @@ def move(*moves: CrawlMove) -> None:
         (states.fail("poison"), 1, ""),
         (states.fail("no_seed_gave_a_page"), 3, "no seed of crawl"),
         (states.stop(), 1, ""),
-        (states.pause(), 11, "go on with `shoal crawls resume one`"),
+        (states.pause(), 11, "resume with `shoal crawls resume one`"),
     ],
 )
 def test_the_exit_code_says_how_a_crawl_ended(
@@ -103,7 +103,7 @@ def test_a_journal_is_read_as_lines_or_as_json(capsys: pytest.CaptureFixture[str
     capsys.readouterr()
     assert main(["crawls", "logs", "one"]) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert [line.split("INFO", 1)[1].strip() for line in lines] == ["Waiting for a worker", "Paused (asked for)"]
+    assert [line.split("INFO", 1)[1].strip() for line in lines] == ["Waiting for a worker", "Paused (on request)"]
     assert main(["crawls", "logs", "one", "-n", "1", "--json"]) == 0
     [line] = capsys.readouterr().out.splitlines()
     told = json.loads(line)
@@ -114,14 +114,14 @@ def test_a_journal_is_read_as_lines_or_as_json(capsys: pytest.CaptureFixture[str
 def test_a_crawl_that_somebody_paused_is_reported_as_paused(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["crawls", "pause", "one"]) == 0
     assert main(["crawls", "wait", "one"]) == 11
-    assert "crawl one is paused; go on with `shoal crawls resume one`." in capsys.readouterr().err
+    assert "crawl one is paused; resume with `shoal crawls resume one`." in capsys.readouterr().err
 
 
 def test_who_follows_a_journal_is_let_go_when_the_crawl_has_ended(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["crawls", "stop", "one"]) == 0
     capsys.readouterr()
     assert main(["crawls", "logs", "one", "--follow"]) == 0
-    assert capsys.readouterr().out.splitlines()[-1].endswith("Stopped: 0 pages, 0 errors, 0 skipped (asked for)")
+    assert capsys.readouterr().out.splitlines()[-1].endswith("Stopped: 0 pages, 0 errors, 0 skipped (on request)")
 
 
 class Flaky(ApiClient):
@@ -149,7 +149,7 @@ async def test_who_answered_before_may_be_away_for_a_while(capsys: pytest.Captur
     steady = Steady(Flaky(away=range(2, 50)), Quick())
     assert [await steady.get("/x") for _ in range(3)] == [1, 50, 51]
     [line] = capsys.readouterr().err.splitlines()
-    assert line.endswith("(connection refused); wait. Trying again for 60 s.")
+    assert line.endswith("(connection refused); wait. Retrying for 60 s.")
 
 
 async def test_who_never_answered_is_not_waited_for() -> None:

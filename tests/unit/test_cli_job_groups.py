@@ -37,7 +37,7 @@ def test_the_id_is_all_that_stdout_gets(capsys: pytest.CaptureFixture[str]) -> N
     assert main(["jobs", "add", "http://example.org/a", "--group", "monday"]) == 0
     said = capsys.readouterr()
     assert said.out == "monday\n"
-    assert said.err == "1 job in monday.\n"
+    assert said.err == "Created 1 job in monday.\n"
 
 
 def test_a_wait_that_takes_too_long_is_given_up(capsys: pytest.CaptureFixture[str]) -> None:
@@ -81,7 +81,7 @@ def test_a_group_without_results_says_that_they_may_come(capsys: pytest.CaptureF
     assert main(["jobs", "results", "monday"]) == 0
     said = capsys.readouterr()
     assert said.out == ""
-    assert "run it again later" in said.err
+    assert "run the command again" in said.err
     assert told(capsys, "jobs", "cancel-group", "monday")["jobs"] == {"cancelled": 1}
     assert told(capsys, "jobs", "results", "monday") == {"items": [], "next": None}
 

@@ -75,7 +75,7 @@ def test_one_job_is_replayed_by_its_id(capsys: pytest.CaptureFixture[str]) -> No
 @pytest.mark.parametrize("words", [[], ["job_failed", "--dead"]])
 def test_replay_takes_one_job_or_all_dead_letters(capsys: pytest.CaptureFixture[str], words: list[str]) -> None:
     assert main(["jobs", "retry", *words]) == 2
-    assert "give one of them" in capsys.readouterr().err
+    assert "pass one of them" in capsys.readouterr().err
 
 
 def test_the_history_of_a_job_is_shown(capsys: pytest.CaptureFixture[str]) -> None:

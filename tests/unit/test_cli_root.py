@@ -445,13 +445,13 @@ def test_an_output_that_is_full_is_one_sentence() -> None:
         code, _, err = process("config", "show", stdout=full.fileno())
     assert code == 8
     assert err.count("\n") == 1
-    assert "no room left" in err
+    assert "no space left" in err
 
 
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["--store", "nonsense"], "--store has a value that is not a store address; set it to sqlite:////"),
+        (["--store", "nonsense"], "--store has a value that is not a store URL; set it to sqlite:////"),
         (["--store=sqlite:////proc/no/x.db"], "--store names /proc/no/x.db, whose folder does not exist"),
     ],
 )

@@ -63,7 +63,7 @@ def test_help_comes_from_the_field_descriptions() -> None:
         (["--scope", "planet"], "--scope cannot be 'planet'; give page, prefix, host, domain or any"),
         (["--delay", "-1"], "--delay cannot be"),
         (["--exclude", "("], r"--exclude '\(' is not a regular expression"),
-        (["--drop-param", "a=b"], '--drop-param has the name "a=b", which no parameter has'),
+        (["--drop-param", "a=b"], '--drop-param has the name "a=b", which cannot be the name of a parameter'),
         (["--keep-param", ""], '--keep-param has the name ""'),
         (["--user-agent", "a\nb"], "--user-agent must be one line"),
     ],
@@ -104,5 +104,5 @@ def test_an_address_that_cannot_be_crawled_is_refused_as_what_the_person_wrote()
 
 
 def test_a_hook_that_nobody_offers_is_refused_by_its_flag() -> None:
-    with pytest.raises(InvalidInput, match=r"^--hook names 'none', which no installed package offers"):
+    with pytest.raises(InvalidInput, match=r"^--hook names 'none', which no installed package provides"):
         parsed("--hook", "none")

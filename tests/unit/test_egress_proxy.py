@@ -110,7 +110,7 @@ def test_what_is_not_a_proxy_address_is_refused_with_the_fix(text: str) -> None:
 def test_a_proxy_at_an_address_in_an_unusual_notation_is_refused(host: str) -> None:
     with pytest.raises(BadConfig, match="unusual notation"):
         Proxy.parse(f"http://me:secret@{host}:3128", AddressRule())
-    with pytest.raises(ValueError, match="is not a proxy's address"):
+    with pytest.raises(ValueError, match="is not a proxy URL"):
         check_proxy(f"socks5://{host}")
 
 

@@ -237,10 +237,10 @@ async def test_an_answer_that_is_not_http_is_a_failure(
 @pytest.mark.parametrize(
     ("head", "message"),
     [
-        (b"no colon\r\nX-A: b", "The first header line has no colon, so the answer cannot be read."),
-        (b"X-A: b\r\nno colon\r\nX-B: c", "The header line after X-A has no colon, so the answer cannot be read."),
-        (b"X-A: b\r\nX\x00: c", "The header line after X-A has a NUL byte, so the answer cannot be read."),
-        (b": x\r\nno colon", "A header line has no colon, so the answer cannot be read."),
+        (b"no colon\r\nX-A: b", "The first header line has no colon, so the response cannot be read."),
+        (b"X-A: b\r\nno colon\r\nX-B: c", "The header line after X-A has no colon, so the response cannot be read."),
+        (b"X-A: b\r\nX\x00: c", "The header line after X-A has a NUL byte, so the response cannot be read."),
+        (b": x\r\nno colon", "A header line has no colon, so the response cannot be read."),
     ],
 )
 async def test_a_header_line_that_loses_the_answer_is_named(

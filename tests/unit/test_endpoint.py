@@ -120,7 +120,7 @@ async def test_a_body_is_read_by_its_form() -> None:
         (b"", "the body is not JSON"),
         (b"[]", "the body is not a JSON object; send one JSON object."),
         (b'{"name": "carp", "fins": 2}', "fins is not a known field"),
-        (b'{"name": "carp", "name": "pike"}', "name is given twice; give it once."),
+        (b'{"name": "carp", "name": "pike"}', "name is given twice; pass it once."),
         (b'{"name": "carp", "scales": NaN}', "the body is not JSON"),
         (b'{"name": "\\ud800"}', "the body is not JSON"),
         (b'{"name": ' + b"[" * 40 + b"]" * 40 + b"}", "name cannot be"),
@@ -146,7 +146,7 @@ def test_looking_for_a_repeated_key_compares_each_key_only_a_few_times() -> None
     names = [str(number) for number in range(3_000)]
     with pytest.raises(InvalidInput) as refused:
         _each_once([(Key(name), 1) for name in [*names, names[-1]]])
-    assert refused.value.message == "2999 is given twice; give it once."
+    assert refused.value.message == "2999 is given twice; pass it once."
     assert Key.compared < 10 * len(names)
 
 
@@ -190,7 +190,7 @@ def test_a_refusal_quotes_little_of_a_long_name(form: type[Form], body: bytes) -
 @pytest.mark.parametrize(("opening", "closing"), [(b"[", b"]"), (b'{"a":', b"}")])
 def test_a_nul_in_a_deep_value_is_refused_like_any_other(opening: bytes, closing: bytes) -> None:
     deep = opening * 900 + b'"\\u0000"' + closing * 900
-    with pytest.raises(InvalidInput, match="rule_set has a NUL in it"):
+    with pytest.raises(InvalidInput, match="rule_set contains a NUL character"):
         parse(PolicyForm, b'{"url": "http://example.org/", "frequency": "1h", "rule_set": {"x": %s}}' % deep)
 
 
@@ -267,8 +267,8 @@ async def test_query_parameters_are_declared_and_typed() -> None:
     [
         ("limt=5", "limt is not a known field; the nearest one is limit."),
         ("limit=0", "limit cannot be '0'; give a whole number from 1 to 200."),
-        ("limit=5&limit=6", "limit is given twice; give it once."),
-        ("label=%00", "label has a NUL in it; leave it out."),
+        ("limit=5&limit=6", "limit is given twice; pass it once."),
+        ("label=%00", "label contains a NUL character; leave it out."),
         ("kind=null", "kind cannot be 'null'; give round or flat."),
         ("deep=null", "deep cannot be 'null'; give true or false."),
         ("limit=99999999999999999999", "limit cannot be '99999999999999999999'; give a whole number from 1 to 200."),

@@ -46,7 +46,7 @@ def test_a_url_whose_host_is_held_is_reported_with_the_answer_and_the_end() -> N
     kept = KeptUrl(URL, 2, attempts=1, due=AT)
     said = asked(UrlFacts(Fate.OPEN, Waiting(kept, held=HeldHost(SITE, AT, 429))))
     assert (said.state, said.reason) == (UrlState.WAITING, "host_held")
-    assert said.sentence == "Its host answered 429 and asked us to wait: nobody asks it before 2026-02-03T04:05:06Z."
+    assert said.sentence == "Its host answered 429, so it is on hold: no request before 2026-02-03T04:05:06Z."
     assert (said.facts["host_held_until"], said.facts["host_status"]) == (from_micros(AT), 429)
 
 
@@ -64,21 +64,21 @@ def test_no_two_plain_skips_are_reported_alike() -> None:
 
 def test_a_page_that_was_too_far_away_is_reported_with_the_limit() -> None:
     said = asked(UrlFacts(Fate.SKIPPED_DEPTH), crawl_of(depth=2))
-    assert said.sentence == "It was found on a way of more than 2 links from a seed, which is the crawl's depth."
+    assert said.sentence == "It is more than 2 links away from the seeds, which is the crawl's depth limit."
 
 
 @pytest.mark.parametrize(
     ("scope", "inside"),
     [
         ("page", "only https://example.org/docs/, and"),
-        ("prefix", "only what begins with https://example.org/docs/, and"),
+        ("prefix", "only URLs that begin with https://example.org/docs/, and"),
         ("host", "only https://example.org, and"),
-        ("domain", "only example.org and what is below it, and"),
+        ("domain", "only example.org and its subdomains, and"),
     ],
 )
 def test_a_url_out_of_scope_is_reported_with_what_is_inside(scope: str, inside: str) -> None:
     said = asked(UrlFacts(Fate.SKIPPED_SCOPE), crawl_of(scope=scope))
-    assert f"`{scope}`: {inside} where a seed redirects to" in said.sentence
+    assert f"`{scope}`: {inside} the targets of redirected seeds" in said.sentence
 
 
 def test_a_long_list_of_seeds_is_cut() -> None:
@@ -101,14 +101,14 @@ def test_a_url_that_was_never_seen_is_told_what_would_become_of_it() -> None:
 def test_a_text_that_is_not_a_url_is_reported_why() -> None:
     said = explain_refusal("mailto:me", UrlRefusal.SCHEME_NOT_ALLOWED)
     assert (said.state, said.reason) == (UrlState.REFUSED, "scheme_not_allowed")
-    assert said.sentence == "No crawl takes it: it has a scheme other than http and https."
+    assert said.sentence == "It cannot be crawled: it has a scheme other than http and https."
 
 
 def test_a_waiting_url_is_reported_with_what_it_waits_for() -> None:
     assert asked(waiting()).reason == "turn"
     retry = asked(waiting(due=AT, attempts=2))
     assert retry.reason == "retry"
-    assert "not before 2026-02-03T04:05:06Z, after 2 tries" in retry.sentence
+    assert "not before 2026-02-03T04:05:06Z, after 2 attempts" in retry.sentence
     paused = asked(waiting(), crawl_of(CrawlState.PAUSED, "asked"))
     assert paused.reason == "paused"
     assert "`shoal crawls resume crl_1`" in paused.sentence
@@ -137,12 +137,12 @@ def test_a_quarantined_url_is_reported_with_its_pattern() -> None:
 def test_a_fetched_page_is_reported_with_its_status_and_a_failed_one_with_its_code() -> None:
     page = Page(url=URL, depth=1, fetched_at=AT, attempt=1, status=404)
     fetched = asked(UrlFacts(Fate.FETCHED, page=page))
-    assert fetched.sentence == "It was fetched at 2026-02-03T04:05:06Z with status 404, after 1 try."
+    assert fetched.sentence == "It was fetched at 2026-02-03T04:05:06Z with status 404, after 1 attempt."
     assert fetched.facts["status"] == 404
     page = Page(url=URL, depth=1, fetched_at=AT, attempt=3, error_code="dns", error_message="no such host")
     failed = asked(UrlFacts(Fate.FAILED, page=page))
     assert (failed.state, failed.reason) == (UrlState.FAILED, "dns")
-    assert failed.sentence == "It failed after 3 tries (dns: no such host)."
+    assert failed.sentence == "It failed after 3 attempts (dns: no such host)."
     assert "no record" in asked(UrlFacts(Fate.FETCHED)).sentence
 
 
@@ -173,7 +173,7 @@ def test_the_command_says_it_in_words(crawl: Crawl, capsys: pytest.CaptureFixtur
     said = capsys.readouterr().out
     assert f"URL    {SITE}/deep\n" in said
     assert "State  skipped (depth)\n" in said
-    assert "a way of more than 1 link from a seed" in said
+    assert "more than 1 link away from the seeds" in said
 
 
 def test_the_command_says_it_as_json(crawl: Crawl, capsys: pytest.CaptureFixture[str]) -> None:

@@ -143,7 +143,7 @@ def test_lines_below_the_level_are_not_written() -> None:
     logs.say(LogLevel.INFO, "test", "hello")
     assert stream.getvalue() == ""
     logs.listen(ChoreFailed(chore="janitor", error="store away", failures=1, retry_in_seconds=0.5))
-    assert "janitor failed, trying again in 0.5 s: store away" in stream.getvalue()
+    assert "janitor failed, retrying in 0.5 s: store away" in stream.getvalue()
 
 
 def test_a_signal_nobody_worded_is_reported_under_its_own_name() -> None:

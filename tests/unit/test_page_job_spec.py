@@ -32,11 +32,11 @@ def test_a_page_that_needs_a_browser_is_for_whoever_has_one() -> None:
         ({"url": ""}, "url", "cannot be"),
         ({"url": URL, "uri": URL}, "uri", "not a known field; the nearest one is url"),
         ({"url": URL, "crawl_config": {"headers": {"Host": "x"}}}, "crawl_config.headers", "name the host in the URL"),
-        ({"url": URL, "crawl_config": {"headers": {"a b": "x"}}}, "crawl_config.headers", "no header can have"),
+        ({"url": URL, "crawl_config": {"headers": {"a b": "x"}}}, "crawl_config.headers", "invalid name"),
         ({"url": URL, "crawl_config": {"headers": {"A": "x\r\nB: y"}}}, "crawl_config.headers", "control characters"),
         ({"url": URL, "crawl_config": {"headers": {"User-Agent": "x"}}}, "crawl_config.headers", "SHOAL_USER_AGENT"),
-        ({"url": URL, "crawl_config": {"timeout_hint": 0}}, "crawl_config.timeout_hint", "cannot be taken"),
-        ({"url": URL, "crawl_config": {"timeout_hint": "5"}}, "crawl_config.timeout_hint", "cannot be taken"),
+        ({"url": URL, "crawl_config": {"timeout_hint": 0}}, "crawl_config.timeout_hint", "is not valid"),
+        ({"url": URL, "crawl_config": {"timeout_hint": "5"}}, "crawl_config.timeout_hint", "is not valid"),
         ({"url": URL, "crawl_config": {"wait": 1}}, "crawl_config", "unknown field wait"),
         ({"url": URL, "rule_set": {}}, "rule_set.fields", "is missing"),
         ({"url": URL, "rule_set": {"fields": {"a": {"xpath": "document('/etc/passwd')"}}}}, "rule_set.fields.a", "is"),
@@ -84,7 +84,7 @@ def test_the_values_of_headers_that_may_be_secrets_are_not_shown() -> None:
         ({"name": False}, None),
         ({}, "name is required and missing."),
         ({"name": None}, "name is required and missing."),
-        ("x", "the data is no object, and the rule set has required fields."),
+        ("x", "the data is not an object, but the rule set has required fields."),
     ],
 )
 def test_what_is_required_must_be_there(data: Any, problem: str | None) -> None:

@@ -57,7 +57,7 @@ def test_rules_come_from_a_file_and_are_built_in_without_one(tmp_path: Path) -> 
         ("rules.json", "{", "which is not JSON"),
         ("rules.toml", "[staleness", "which is not TOML"),
         ("rules.toml", "[staleness]\nper = nan", "staleness is not a rule"),
-        ("rules.json", '{"stalenes": {"per": 1}}', "stalenes is no fact that rules look at; use importance,"),
+        ("rules.json", '{"stalenes": {"per": 1}}', "stalenes is not a fact that rules can use; use importance,"),
     ],
 )
 def test_a_file_that_has_no_rules_is_refused_by_its_name(

@@ -68,16 +68,14 @@ def seen(state: CrawlState, reason: str | None, counts: Counts, seconds: int | N
 
 def test_a_line_of_progress_says_everything_and_calls_an_estimate_one() -> None:
     line = ", ".join(STANDING.words())
-    assert line == (
-        "1,234 pages, 45.2/s, 500 waiting, 1 error, 27 s, about 3 min 4 s for what is known, depth 2, 3 hosts"
-    )
+    assert line == ("1,234 pages, 45.2/s, 500 waiting, 1 error, 27 s, about 3 min 4 s left, depth 2, 3 hosts")
     assert "about" not in ", ".join(replace(STANDING, seconds_left=None).words())
     held = held_words([HeldHost("http://b.example", 90_000_000, 503), HeldHost("http://a.example", 60_000_000, 429)])
-    assert "1,234 pages, http://a.example and 1 more held until 00:01:00 UTC, 500 waiting" in ", ".join(
+    assert "1,234 pages, http://a.example and 1 more on hold until 00:01:00 UTC, 500 waiting" in ", ".join(
         replace(STANDING, held=held).words()
     )
     assert held_words([]) is None
-    assert "2 to be tried again" in replace(STANDING, again=2).words()
+    assert "2 to retry" in replace(STANDING, again=2).words()
 
 
 def test_what_failed_counts_as_to_be_tried_again_until_it_was() -> None:
@@ -153,12 +151,12 @@ def test_the_summary_of_a_completed_crawl() -> None:
     }
     assert rows_of(done, told, ["pages.jsonl"]) == [
         ("Crawl", "mine"),
-        ("State", "completed (everything in reach was crawled)"),
+        ("State", "completed (all URLs were crawled)"),
         ("Pages", "9"),
-        ("Responses", "2xx 7, 4xx 1, 5xx 1, no answer 1"),
+        ("Responses", "2xx 7, 4xx 1, 5xx 1, no response 1"),
         ("Errors", "1"),
         ("Skipped", "10 (depth 6, scope 4)"),
-        ("Cut off", "6 URLs lie deeper than `--depth 3`"),
+        ("Cut off", "6 URLs are deeper than `--depth 3`"),
         ("Received", "12.3 kB"),
         ("Took", "1 min 30 s, 0.1 pages/s"),
         ("Depth", "3"),
@@ -170,18 +168,18 @@ def test_the_summary_of_a_completed_crawl() -> None:
     ("reason", "limits", "skipped", "queued", "said"),
     [
         ("drained", {}, {}, 0, []),
-        ("drained", {"depth": 2}, {"depth": 243}, 0, ["243 URLs lie deeper than `--depth 2`"]),
-        ("drained", {"depth": 2}, {"depth": 1}, 0, ["1 URL lies deeper than `--depth 2`"]),
-        ("max_pages", {"max_pages": 50}, {}, 1200, ["1,200 URLs still waited when `--max-pages 50` was reached"]),
-        ("max_bytes", {"max_bytes": 5000}, {}, 1, ["1 URL still waited when `--max-bytes 5000` was reached"]),
-        ("max_seconds", {"max_seconds": 90.0}, {}, 2, ["2 URLs still waited when `--max-time 90s` was reached"]),
+        ("drained", {"depth": 2}, {"depth": 243}, 0, ["243 URLs are deeper than `--depth 2`"]),
+        ("drained", {"depth": 2}, {"depth": 1}, 0, ["1 URL is deeper than `--depth 2`"]),
+        ("max_pages", {"max_pages": 50}, {}, 1200, ["1,200 URLs still queued when `--max-pages 50` was reached"]),
+        ("max_bytes", {"max_bytes": 5000}, {}, 1, ["1 URL still queued when `--max-bytes 5000` was reached"]),
+        ("max_seconds", {"max_seconds": 90.0}, {}, 2, ["2 URLs still queued when `--max-time 90s` was reached"]),
         ("max_pages", {"max_pages": 50}, {}, 0, []),
         (
             "drained",
             {"max_pages_per_host": 10},
             {"host_budget": 31, "depth": 2, "scope": 9},
             0,
-            ["2 URLs lie deeper than `--depth 3`", "31 URLs lie beyond `--max-pages-per-host 10`"],
+            ["2 URLs are deeper than `--depth 3`", "31 URLs are beyond `--max-pages-per-host 10`"],
         ),
     ],
 )
@@ -192,7 +190,7 @@ def test_the_summary_says_what_each_limit_cut(
     done = replace(done, crawl=replace(done.crawl, config=CrawlConfig(seeds=["http://a.example/"], **limits)))
     rows = rows_of(done, summary(done), [])
     assert [what for name, what in rows if name == "Cut off"] == said
-    assert "Left over" not in dict(rows)
+    assert "Not crawled" not in dict(rows)
 
 
 def test_a_crawl_with_a_404_and_a_500_never_shows_only_that_it_has_no_errors() -> None:
@@ -216,7 +214,7 @@ def test_a_status_belongs_to_one_class(status: int | None, kind: str) -> None:
 def test_the_summary_says_why_no_seed_gave_a_page() -> None:
     seeds = [
         FailedSeed("http://a.example/", 404),
-        FailedSeed("http://b.example/", None, "dns_error", "The name could not be resolved."),
+        FailedSeed("http://b.example/", None, "dns_error", "The host name could not be resolved."),
         FailedSeed("http://c.example/", None, "robots", "skipped (robots)"),
         FailedSeed("http://d.example/", 500),
     ]
@@ -224,8 +222,8 @@ def test_the_summary_says_why_no_seed_gave_a_page() -> None:
     told = summary(done)
     assert [seed["status"] for seed in told["failed_seeds"]] == [404, None, None, 500]
     assert dict(rows_of(done, told, []))["Seeds"] == (
-        "none gave a page: http://a.example/ answered 404; http://b.example/: The name could not be resolved; "
-        "http://c.example/: robots.txt forbids it: see `shoal robots test URL`; and 1 more"
+        "none returned a page: http://a.example/ answered 404; http://b.example/: The host name could not be resolved; "
+        "http://c.example/: robots.txt disallows it, see `shoal robots test URL`; and 1 more"
     )
     for state in (CrawlState.COMPLETED, CrawlState.FAILED, CrawlState.STOPPED):
         with pytest.raises(NothingCrawled, match="answered 404"):
@@ -236,21 +234,21 @@ def test_the_summary_of_a_crawl_that_followed_another_says_what_was_saved() -> N
     done = seen(CrawlState.COMPLETED, "drained", replace(COUNTS, not_modified=1200, bytes_saved=45_000_000), 90)
     told = summary(done)
     assert (told["not_modified"], told["bytes_saved"]) == (1200, 45_000_000)
-    assert rows_of(done, told, [])[7:9] == [("Received", "12.3 kB"), ("Unchanged", "1,200, which saved 45 MB")]
+    assert rows_of(done, told, [])[7:9] == [("Received", "12.3 kB"), ("Unchanged", "1,200, saving 45 MB")]
 
 
 def test_the_summary_of_a_paused_crawl_adds_up_all_sessions_and_shows_what_is_left() -> None:
     paused = seen(CrawlState.PAUSED, "interrupted", Counts(opened=10, settled=4, pages=4))
     told = summary(paused, elapsed=2.0)
     assert (told["duration_seconds"], told["pages_per_second"]) == (2.0, 2.0)
-    assert ("Left over", "6 known and not crawled") in rows_of(paused, told, [])
+    assert ("Not crawled", "6 URLs still queued") in rows_of(paused, told, [])
     later = replace(paused, counts=Counts(opened=10, settled=6, pages=6, walked=4 * SECOND))
     assert summary(later, elapsed=1.5)["duration_seconds"] == 4.0
 
 
 def test_the_summary_of_a_paused_crawl_separates_work_from_pauses() -> None:
     done = seen(CrawlState.COMPLETED, "drained", replace(COUNTS, walked=9 * SECOND), 3600)
-    assert ("Took", "1 h, of which 9 s at work, 1 page/s") in rows_of(done, summary(done), [])
+    assert ("Took", "1 h, of which 9 s active, 1 page/s") in rows_of(done, summary(done), [])
     straight = seen(CrawlState.COMPLETED, "drained", replace(COUNTS, walked=88 * SECOND), 90)
     assert ("Took", "1 min 30 s, 0.1 pages/s") in rows_of(straight, summary(straight), [])
 

@@ -102,8 +102,8 @@ def test_what_is_required_and_not_there_is_reported_by_name() -> None:
         authors={"css": ".author", "each": {"name": {"css": "b"}}, "required": True},
     )
     assert extracted.message == (
-        "name is required and missing; price is required and 'Green tea' is no float; "
-        "reviews[1].stars is required and 'none' is no int; authors is required and missing."
+        "name is required and missing; price is required, and 'Green tea' is not a valid float; "
+        "reviews[1].stars is required, and 'none' is not a valid int; authors is required and missing."
     )
     assert extracted.data["name"] is None
 
@@ -117,51 +117,51 @@ def test_only_pages_whose_url_matches_are_read() -> None:
 @pytest.mark.parametrize(
     ("rule", "words"),
     [
-        ({}, "fields.a does not say where to look; give it css, xpath, jsonld or regex"),
-        ({"css": "p["}, "fields.a.css is 'p[', which is no CSS selector (expected an identifier at"),
+        ({}, "fields.a has no source; add css, xpath, jsonld or regex"),
+        ({"css": "p["}, "fields.a.css is 'p[', which is not a CSS selector (expected an identifier at"),
         ({"css": "p", "xpath": "//p"}, "fields.a has both css and xpath; keep one of them"),
         ({"csss": "p"}, "fields.a.csss is not a known field; the nearest one is css"),
         ({"css": "p", "type": "integer"}, "fields.a.type cannot be 'integer'; give text, int, float"),
         ({"css": ""}, "fields.a.css cannot be ''; give text of 1 to 2000"),
         ({"jsonld": "A..b"}, "fields.a.jsonld is 'A..b', which has an empty step; write a type and keys"),
-        ({"regex": "(?=x)"}, "fields.a.regex is '(?=x)', which is no regular expression that can be run"),
+        ({"regex": "(?=x)"}, "fields.a.regex is '(?=x)', which is not a regular expression that RE2 supports"),
         ({"css": "p", "date_format": "%Y"}, 'fields.a.date_format is only for dates; set type = "date"'),
         ({"css": "p", "each": {}}, "fields.a.each has no fields"),
-        ({"css": "p", "type": "int", "each": {"b": {}}}, "fields.a.type does not go with each"),
+        ({"css": "p", "type": "int", "each": {"b": {}}}, "fields.a.type cannot be combined with each"),
         ({"css": "p", "each": {"b": {"css": "["}}}, "fields.a.each.b.css is '['"),
-        ({"jsonld": "A", "attribute": "b"}, "fields.a.attribute does not go with jsonld"),
-        ({"css": "p", "attribute": "x", "type": "html"}, "fields.a.type html takes the element itself"),
+        ({"jsonld": "A", "attribute": "b"}, "fields.a.attribute cannot be combined with jsonld"),
+        ({"css": "p", "attribute": "x", "type": "html"}, "fields.a.type html cannot be combined with jsonld"),
         ({"xpath": "document('file:///etc/passwd')"}, "calls document(), which is not allowed"),
         ({"xpath": "//p[unparsed-text('x')]"}, "calls unparsed-text()"),
-        ({"xpath": "//p[re:test(., '(a+)+$')]"}, "calls re:test(), which is not allowed; use regex of the rule"),
+        ({"xpath": "//p[re:test(., '(a+)+$')]"}, "calls re:test(), which is not allowed; use the regex of the rule"),
         ({"xpath": "//p[preceding::p]"}, "uses the axis preceding::"),
-        ({"xpath": "//p[//a]"}, "searches the whole page inside [ ]; begin that path with a dot"),
+        ({"xpath": "//p[//a]"}, "searches the whole page inside [ ]; start that path with a dot"),
         ({"xpath": "//p[count( //a) > 1]"}, "searches the whole page inside [ ]"),
         ({"xpath": "//p[a or //b]"}, "searches the whole page inside [ ]"),
-        ({"xpath": "//p[a[b[c]]]"}, "has [ ] more than 2 deep"),
+        ({"xpath": "//p[a[b[c]]]"}, "nests [ ] more than 2 levels deep"),
         ({"xpath": "//p[count(preceding-sibling::p)>5]"}, "goes up or sideways inside [ ]"),
         ({"xpath": "//p[../p[../p='zz']]"}, "goes up or sideways inside [ ]"),
         ({"xpath": "//p[ancestor :: div]"}, "goes up or sideways inside [ ]"),
-        ({"xpath": "//*/ancestor::*[.//text()]"}, "looks into what it went up to"),
-        ({"xpath": "//p/parent :: div[@id][contains(., 'x')]"}, "looks into what it went up to"),
-        ({"xpath": "//p/ancestor::*[1][p]"}, "looks into what it went up to"),
-        ({"xpath": "//p/following-sibling::p"}, "say which one: following-sibling::p[1]"),
-        ({"xpath": "//p/following-sibling::p[position()<900]"}, "asks for all siblings"),
+        ({"xpath": "//*/ancestor::*[.//text()]"}, "searches below an ancestor"),
+        ({"xpath": "//p/parent :: div[@id][contains(., 'x')]"}, "searches below an ancestor"),
+        ({"xpath": "//p/ancestor::*[1][p]"}, "searches below an ancestor"),
+        ({"xpath": "//p/following-sibling::p"}, "select one, such as following-sibling::p[1]"),
+        ({"xpath": "//p/following-sibling::p[position()<900]"}, "selects all siblings"),
         ({"xpath": "//p[id('x')]"}, "calls id() inside [ ]"),
         ({"xpath": "//*[.//* = .//text()]"}, "searches below an element twice inside one [ ]"),
-        ({"xpath": "//*[.//text() = *]"}, "compares what [.// ] finds with other elements"),
+        ({"xpath": "//*[.//text() = *]"}, "compares the result of [.// ] with other elements"),
         ({"xpath": "//*[.//*[.='zz']]"}, "looks at more than attributes in a [ ] inside [.// ]"),
         ({"xpath": "//p" + "[.='zz']" * 80}, "has more than 500 characters"),
-        ({"css": "p:has(~ p:has(~ .zz))"}, "inside :has(), which takes too long"),
-        ({"css": "p:has(:is(a, :HAS(b)))"}, "inside :has(), which takes too long"),
-        ({"css": "p:has(~ p ~ p ~ .zz)"}, "inside :has(), which takes too long"),
-        ({"css": "p:has(p:nth-child(7))"}, "inside :has(), which takes too long"),
+        ({"css": "p:has(~ p:has(~ .zz))"}, "inside :has(), which is too slow"),
+        ({"css": "p:has(:is(a, :HAS(b)))"}, "inside :has(), which is too slow"),
+        ({"css": "p:has(~ p ~ p ~ .zz)"}, "inside :has(), which is too slow"),
+        ({"css": "p:has(p:nth-child(7))"}, "inside :has(), which is too slow"),
         ({"css": r"p:h\61 s(b)"}, "with a backslash"),
         ({"css": "p" + ":nth-child(2n)" * 5}, "has more than 4 of :has() and :nth-…()"),
-        ({"xpath": "//p[$x]"}, "has a variable"),
+        ({"xpath": "//p[$x]"}, "uses a variable"),
         ({"xpath": "string-join(//p, string(/))"}, "calls string-join()"),
         ({"xpath": f"concat({','.join('/' * 40)})"}, "has more than 30 arguments"),
-        ({"xpath": "//p["}, "is no XPath expression"),
+        ({"xpath": "//p["}, "is not an XPath expression"),
     ],
 )  # fmt: skip
 def test_a_bad_rule_is_refused_by_its_place_with_the_fix(rule: dict[str, Any], words: str) -> None:
@@ -169,8 +169,8 @@ def test_a_bad_rule_is_refused_by_its_place_with_the_fix(rule: dict[str, Any], w
 
 
 def test_names_and_sizes_are_bounded() -> None:
-    assert "is no name; use 1 to 64 letters" in refusal(**{"a b": {"css": "p"}})
-    assert f"more than {MOST_FIELDS} in all" in refusal(**{f"f{n}": {"css": "p"} for n in range(MOST_FIELDS + 1)})
+    assert "is not a valid field name; use 1 to 64 letters" in refusal(**{"a b": {"css": "p"}})
+    assert f"maximum of {MOST_FIELDS} in total" in refusal(**{f"f{n}": {"css": "p"} for n in range(MOST_FIELDS + 1)})
     deep: dict[str, Any] = {"css": "p"}
     for _ in range(DEEPEST + 1):
         deep = {"css": "p", "each": {"a": deep}}
@@ -187,9 +187,9 @@ def test_names_and_sizes_are_bounded() -> None:
         (b"[fields", "r.toml", "r.toml is not TOML"),
         (b"{", "r.json", "r.json is not JSON"),
         (b"\xff", "r.toml", "r.toml is not TOML"),
-        (b"[field.a]\ncss='p'", "r.toml", "r.toml: field is not a word of a rule set"),
+        (b"[field.a]\ncss='p'", "r.toml", "r.toml: field is not a known key of a rule set"),
         (b"", "r.toml", "r.toml: fields is missing; write [fields.NAME]"),
-        (b"[]", "r.json", "r.json: the rule set is no table"),
+        (b"[]", "r.json", "r.json: the rule set is not a table"),
         (b"[fields.a]\ncss=2024-01-01", "r.toml", "r.toml: fields.a.css cannot be '2024-01-01'"),
         (b"[fields" + b".a.each" * 5_000 + b"]\ncss='x'", "r.toml", "r.toml: the rule set"),
         (b" " * (LARGEST + 1), "r.toml", "r.toml is larger than 256 KB"),
@@ -268,7 +268,7 @@ def test_costly_css_is_not_tried_on_large_pages() -> None:
 def test_a_page_that_takes_too_long_is_given_up_between_fields_that_find_nothing() -> None:
     ticks = iter([0.0, 0.5, 9.0])
     reader = RuleReader(read_rules({"fields": {name: {"css": ".zz"} for name in "abcdef"}}), lambda: next(ticks))
-    assert reader.read(page("<p>x</p>")).message == "The page took longer than 1 s, and not all was looked for."
+    assert reader.read(page("<p>x</p>")).message == "Extraction took longer than 1 s and was stopped."
 
 
 def test_a_page_that_takes_too_long_is_given_up_between_values() -> None:
@@ -277,7 +277,7 @@ def test_a_page_that_takes_too_long_is_given_up_between_values() -> None:
     reader = RuleReader(read_rules({"fields": fields}), lambda: next(ticks))
     extracted = reader.read(page("<p>x</p>" * 9))
     assert extracted.data == {"a": ["x"], "b": None, "c": []}
-    assert extracted.message == "The page took longer than 1 s, and not all was looked for."
+    assert extracted.message == "Extraction took longer than 1 s and was stopped."
 
 
 @pytest.mark.parametrize(

@@ -116,7 +116,7 @@ def test_a_bad_frequency_is_refused(text: str) -> None:
     "text", ["61 * * * *", "0 0 30 2 *", "* * * * * *", "@reboot", "", "a b c d e", "0 0 * * 8", "* * */20 * 1L 7"]
 )
 def test_a_bad_cron_expression_is_refused(text: str) -> None:
-    with pytest.raises(ValueError, match=r"cron expression|never comes true"):
+    with pytest.raises(ValueError, match=r"cron expression|never matches"):
         check_cron(text)
 
 
@@ -128,5 +128,5 @@ def test_an_unknown_zone_is_refused(name: str) -> None:
 
 @pytest.mark.parametrize("text", ["25:00-26:00", "08:00", "Mo 08:00-10:00", "Mon-Xyz 08:00-10:00", "08:99-09:00"])
 def test_a_bad_window_is_refused(text: str) -> None:
-    with pytest.raises(ValueError, match=r"window|no day"):
+    with pytest.raises(ValueError, match=r"window|time of day"):
         read_window(text)

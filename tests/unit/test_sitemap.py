@@ -149,14 +149,14 @@ def test_entries_that_give_no_url_are_reported(entry: str) -> None:
     body = f"<urlset {XMLNS}><url><loc>https://e.org/a</loc></url>{entry * 2}</urlset>"
     sitemap = read(body)
     assert (urls(sitemap), sitemap.refused) == (["https://e.org/a"], 2)
-    assert sitemap.problem == "has 2 entries without an absolute URL, left out"
+    assert sitemap.problem == "has 2 entries without an absolute URL, skipped"
 
 
 def test_a_text_may_begin_with_something_else() -> None:
     sitemap = read("# Our pages\n\nhttps://e.org/a\nhttps://e.org/b\n")
     assert (sitemap.kind, urls(sitemap)) == (SitemapKind.TEXT, ["https://e.org/a", "https://e.org/b"])
-    assert sitemap.problem == "has 1 entry without an absolute URL, left out"
-    assert read("no URL\n" * MOST_PREAMBLE + "https://e.org/a").problem == "is no sitemap"
+    assert sitemap.problem == "has 1 entry without an absolute URL, skipped"
+    assert read("no URL\n" * MOST_PREAMBLE + "https://e.org/a").problem == "is not a sitemap"
 
 
 def test_what_other_vocabularies_put_in_is_not_taken_for_a_url() -> None:
@@ -197,13 +197,13 @@ def test_a_gzip_file_that_breaks_off_gives_what_was_there(cut: int) -> None:
     packer = zlib.compressobj(wbits=31)
     whole = packer.compress(urlset(*(f"https://e.org/{n * n * n}" for n in range(500)))) + packer.flush()
     sitemap = read(whole[:cut])
-    assert sitemap.problem == "is a gzip file that breaks off"
+    assert sitemap.problem == "is a truncated gzip file"
     assert sitemap.entries or cut in (11, 40)
 
 
 def test_a_gzip_file_with_damage_gives_what_stood_before() -> None:
     whole = gzip.compress(urlset("https://e.org/a"))
-    assert read(whole[:-8] + b"\x00" * 8).problem == "is a broken gzip file"
+    assert read(whole[:-8] + b"\x00" * 8).problem == "is a damaged gzip file"
 
 
 @pytest.mark.parametrize("encoding", ["utf-8", "utf-16", "iso-8859-1", "windows-1252"])
@@ -253,8 +253,8 @@ def test_a_broken_file_gives_what_stood_before_the_break(broken: str) -> None:
     sitemap = read(body)
     assert urls(sitemap) == ["https://e.org/a", "https://e.org/b"]
     assert sitemap.problem is not None
-    assert sitemap.problem.startswith("is broken in line 1 (")
-    assert sitemap.problem.endswith("what stood before was read")
+    assert sitemap.problem.startswith("is not valid XML in line 1 (")
+    assert sitemap.problem.endswith("the entries before it were read")
 
 
 @pytest.mark.parametrize("cut", range(80, 184, 7))
@@ -280,21 +280,21 @@ LAUGHS = "".join(f'<!ENTITY l{n} "{f"&l{n - 1};" * 10}">' for n in range(1, 10))
 def test_document_types_and_entities_are_refused(declared: str) -> None:
     sitemap = read(f"<?xml version='1.0'?>{declared}<urlset><url><loc>https://e.org/&l9;&x;</loc></url></urlset>")
     assert sitemap.entries == []
-    assert sitemap.problem == "declares a document type, which no sitemap needs; it was not read"
+    assert sitemap.problem == "has a document type declaration, which is not allowed; it was not read"
 
 
 @pytest.mark.parametrize(
     ("body", "problem"),
     [
-        (b"", "is no sitemap"),
-        (b"   ", "is no sitemap"),
-        (b"not found", "is no sitemap"),
-        (b"{}", "is no sitemap"),
-        (b"\x89PNG\r\n", "is no sitemap"),
-        (b"User-agent: *\nDisallow: /\nSitemap: https://e.org/", "is no sitemap"),
-        (b"<!doctype html><p>hello", "is an HTML page and no sitemap"),
-        (b"<html><body>https://e.org/</body></html>", "is an HTML page and no sitemap"),
-        (b"<opml><loc>https://e.org/</loc></opml>", "is no sitemap: it begins with <opml>"),
+        (b"", "is not a sitemap"),
+        (b"   ", "is not a sitemap"),
+        (b"not found", "is not a sitemap"),
+        (b"{}", "is not a sitemap"),
+        (b"\x89PNG\r\n", "is not a sitemap"),
+        (b"User-agent: *\nDisallow: /\nSitemap: https://e.org/", "is not a sitemap"),
+        (b"<!doctype html><p>hello", "is an HTML page, not a sitemap"),
+        (b"<html><body>https://e.org/</body></html>", "is an HTML page, not a sitemap"),
+        (b"<opml><loc>https://e.org/</loc></opml>", "is not a sitemap: it begins with <opml>"),
     ],
 )
 def test_what_is_not_a_sitemap_is_reported(body: bytes, problem: str) -> None:
@@ -325,7 +325,7 @@ BOMBS = {
     "depth": (lambda: b"<urlset>" + b"<a>" * (DEEPEST + 5), f"is nested more than {DEEPEST} deep"),
     "empty elements": (lambda: b"<urlset>" + b"<a/>" * 20_001, "has more than 20,000 elements"),
     "empty lines": (lambda: b"https://e.org/a" + b"\n" * 100_000, "has more than 20,000 lines"),
-    "a text without end": (lambda: b"<urlset><url><loc>https://e.org/" + b"a" * 2_900_000, "is broken"),
+    "a text without end": (lambda: b"<urlset><url><loc>https://e.org/" + b"a" * 2_900_000, "is not valid XML"),
     "zeros in gzip": (lambda: gzip.compress(bytes(4_000_000)), "is larger than"),
     "gzip in gzip": (lambda: gzip.compress(gzip.compress(bytes(40_000_000))), "is larger than"),
     "empty members": (lambda: gzip.compress(b"") * 100_000, "is a gzip file of more than 1,000 members"),
@@ -333,7 +333,7 @@ BOMBS = {
         lambda: gzip.compress(gzip.compress(b"") * 100_000),
         "is a gzip file of more than 1,000 members",
     ),
-    "gzip in gzip in gzip": (lambda: gzip.compress(gzip.compress(gzip.compress(bytes(4_000_000)))), "is no sitemap"),
+    "gzip in gzip in gzip": (lambda: gzip.compress(gzip.compress(gzip.compress(bytes(4_000_000)))), "is not a sitemap"),
 }
 
 

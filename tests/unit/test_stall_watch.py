@@ -21,7 +21,7 @@ async def test_a_page_that_blocks_the_loop_is_named_with_the_way_to_go_on() -> N
     with StallWatch(0.2, "shoal crawl --resume x", SystemClock(), say):
         assert block("http://a.example/endless")
     [text] = said
-    assert text.startswith("http://a.example/endless has kept the crawl busy for more than 0.2 s")
+    assert text.startswith("http://a.example/endless has blocked the crawl for more than 0.2 s")
     assert "`shoal crawl --resume x`" in text
 
 

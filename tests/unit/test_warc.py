@@ -160,7 +160,7 @@ def test_damaged_content_is_reported(damage: str) -> None:
         "another length": whole[:16] + b"\x50\x00\x00\x00" + whole[20:],
         "no record": whole[: whole.index(b"sl")] + b"sl" + whole[14:30] + b"\x00" * (len(whole) - 30),
     }[damage]
-    with pytest.raises(NotFound, match="cannot be read"):
+    with pytest.raises(NotFound, match="is damaged"):
         answer_in(kept, BodyLocation("f", 0, 1))
 
 

@@ -145,7 +145,7 @@ async def test_a_finished_crawl_shows_how_it_ended(shop: Served) -> None:
     await shop.move(stopped, states.stop())
     rows = {row["id"]: row for row in await shop.rows()}
     assert (rows[done]["badge"], rows[done]["reason"]) == ("Completed", "the page limit was reached")
-    assert (rows[failed]["badge"], rows[failed]["reason"]) == ("Failed", "no seed gave a page")
+    assert (rows[failed]["badge"], rows[failed]["reason"]) == ("Failed", "no seed returned a page")
     assert (rows[stopped]["badge"], rows[stopped]["reason"]) == ("Stopped", "")
     assert rows[done]["started"] == "just now"
     assert rows[done]["started_exact"].endswith(" UTC")

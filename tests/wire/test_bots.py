@@ -193,7 +193,7 @@ async def test_late_foreign_and_unknown_get_the_same_answer_and_change_nothing(s
                 assert set(said) == {"type", "title", "status", "code", "detail", "job_id", "epoch"}
                 assert (said["code"], said["job_id"], said["epoch"]) == ("lease_lost", name, epoch)
                 worded = said["detail"].replace(name, "ID").replace(f"epoch {epoch}", "epoch N")
-                assert worded == 'job "ID" is no longer leased with epoch N; drop this work, somebody else has it.'
+                assert worded == 'job "ID" is no longer leased with epoch N; discard this work.'
         after = await shop.app.job_admin.get(job_id)
         assert (after.state, after.lease_until, after.lease_epoch) == (before.state, before.lease_until, 1)
         assert (await ask(ours, f"/bot/v1/jobs/{job_id}/result", {"epoch": 1, "status": "success"})).status == 200
@@ -238,7 +238,7 @@ async def test_a_pull_that_cannot_be_taken_is_refused_by_its_field(
 
 async def test_a_capability_that_there_is_not_is_refused_with_those_that_there_are(lite: Served) -> None:
     _, problem = await lite.ask("/bot/v1/jobs/pull", {"bot_id": "b", "capabilities": ["http", "fly"]})
-    assert problem["detail"] == "capabilities[1] is none of the known ones; give http, js or special."
+    assert problem["detail"] == "capabilities[1] is not an allowed value; give http, js or special."
 
 
 @pytest.mark.parametrize(

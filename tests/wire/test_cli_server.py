@@ -87,7 +87,7 @@ async def test_the_same_straight_on_the_store_needs_no_token(shop: Served, sqlit
     assert (await shop.ask(token=made["token"])).status == 200
     code, _, err = await person.types("tokens", "revoke", made["id"], "--store", sqlite_url)
     assert code == 7
-    assert "is the last valid one of an admin" in err
+    assert "is the last valid admin token" in err
     assert (await person.types("tokens", "revoke", made["id"], "--yes", "--store", sqlite_url))[0] == 0
 
 
@@ -148,7 +148,7 @@ async def test_a_policy_is_made_and_changed_in_part(shop: Served, sqlite_url: st
     code, _, err = await person.types("policies", "set", made["id"], *at(shop, boss))
     assert (code, "Nothing to change" in err) == (2, True)
     code, _, err = await person.types("policies", "set", made["id"], "--set", "not_after=soon", *at(shop, boss))
-    assert (code, "give a moment such as 2026-03-01T09:00:00Z" in err) == (2, True)
+    assert (code, "give a time such as 2026-03-01T09:00:00Z" in err) == (2, True)
 
 
 async def test_what_only_a_store_can_do_is_not_tried_on_another_one_when_a_server_is_set(
@@ -159,7 +159,7 @@ async def test_what_only_a_store_can_do_is_not_tried_on_another_one_when_a_serve
     (tmp_path / "rules.json").write_text('{"fields": {"title": {"css": "title"}}}')
     code, _, err = await person.types("rules", "apply", "rules.json", "mine")
     assert code == 2
-    assert "works on a store, not through a server, and SHOAL_SERVER is set; name the store with --store" in err
+    assert "works on a store directly, but SHOAL_SERVER is set; choose the store with --store" in err
 
 
 def answered(number: int, **more: Any) -> Page:
@@ -243,7 +243,7 @@ async def test_what_is_made_from_bodies_is_not_exported_from_a_server(
 ) -> None:
     code, _, err = await person.types("crawls", "export", "mine", "--output", name, *at(filled))
     assert code == 2
-    assert "is made from kept bodies, and a server gives only records; use .jsonl, .csv, .parquet or -" in err
+    assert "is written from stored bodies, which a server does not send; use .jsonl, .csv, .parquet or -" in err
 
 
 async def test_an_export_of_a_crawl_that_is_not_there_leaves_no_file(
@@ -275,7 +275,7 @@ async def test_crawls_are_managed_at_a_server_in_the_same_words(shop: Served, sq
     code, _, err = await person.types("crawls", "resume", ids[0], *boss)
     assert code == 7
     assert "is stopped, so it cannot be resumed" in err
-    assert (await person.types("crawls", "rm", ids[0], *boss))[1] == f"{ids[0]} is removed.\n"
+    assert (await person.types("crawls", "rm", ids[0], *boss))[1] == f"Removed {ids[0]}.\n"
     code, _, err = await person.types("crawls", "show", ids[0], *boss)
     assert (code, err) == (
         5,
@@ -306,14 +306,14 @@ async def test_a_rejected_caller_exits_with_7_and_gets_a_fix(shop: Served, perso
     code, _, err = await person.types("tokens", "ls", *at(shop, mint()[1] if token == "unknown" else token))
     assert (code, err) == (
         7,
-        "shoal: This needs a credential; give a valid one with --token-file, --token or SHOAL_TOKEN.\n",
+        "shoal: authentication is required; pass a valid token with --token-file, --token or SHOAL_TOKEN.\n",
     )
 
 
 async def test_who_lacks_a_scope_leaves_with_7(shop: Served, person: Person) -> None:
     code, _, err = await person.types("tokens", "ls", *at(shop, await shop.token("operator")))
     assert code == 7
-    assert "this needs the scope admin, and the token has write" in err
+    assert "this needs the scope admin, but the token has write" in err
 
 
 async def test_what_is_not_there_leaves_with_5(shop: Served, person: Person) -> None:
@@ -376,10 +376,14 @@ async def test_a_server_with_a_certificate_that_proves_nothing_gets_no_token(sql
 @pytest.mark.parametrize(
     ("words", "code", "says"),
     [
-        (["--server", "http://127.0.0.1:1", "--store", "sqlite:////x"], 2, "--store and --server exclude each other"),
+        (["--server", "http://127.0.0.1:1", "--store", "sqlite:////x"], 2, "--store and --server cannot be combined"),
         (["--server", "ftp://host"], 4, "--server"),
         (["--server", "http://"], 4, "--server is not an absolute http or https URL"),
-        (["--server", "http://127.0.0.1:1", "--token", "a b"], 4, "--token has a character that no token has"),
+        (
+            ["--server", "http://127.0.0.1:1", "--token", "a b"],
+            4,
+            "--token contains a character that tokens do not have",
+        ),
         (["--server", "http://127.0.0.1:1", "--token-file", "/nowhere"], 4, "--token-file names /nowhere"),
         (["--server", "http://127.0.0.1:1", "--token-file", "/"], 4, "--token-file names /, which cannot be read"),
     ],
@@ -417,4 +421,4 @@ async def test_policies_are_exported_for_their_owner_only_and_not_to_where_nothi
 async def test_a_bot_that_is_not_let_in_is_told_which_flag_to_give(shop: Served, person: Person) -> None:
     await shop.token("admin")
     code, _, err = await person.types("bot", "verify", *at(shop, "wrong"))
-    assert (code, "give a valid one with --token-file, --token or SHOAL_TOKEN" in err) == (7, True)
+    assert (code, "pass a valid token with --token-file, --token or SHOAL_TOKEN" in err) == (7, True)

@@ -178,7 +178,7 @@ async def test_a_trap_is_listed_and_released(api: Served) -> None:
     assert (status, freed["released"]) == (200, 0)
     assert (await act(api, crawl_id, "release", {"pattern": "nothing"}))[0] == 404
     status, problem = await act(api, crawl_id, "release", {"pattern": "nothing\x00"})
-    assert (status, problem["detail"]) == (422, "pattern has a NUL in it; leave it out.")
+    assert (status, problem["detail"]) == (422, "pattern contains a NUL character; remove it.")
     assert (await act(api, crawl_id, "release"))[0] == 422
 
 

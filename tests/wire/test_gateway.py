@@ -219,7 +219,7 @@ async def test_a_body_of_ten_megabytes_gets_an_answer_whoever_sends_it(lite: Ser
 async def test_a_repeated_key_among_a_hundred_thousand_is_refused(lite: Served) -> None:
     body = b"{%s}" % b",".join(b'"%06d":""' % number for number in (*range(80_000), 79_999))
     answer = await lite.ask("/bot/v1/jobs/pull", await lite.token("bot"), method="POST", body=body)
-    assert (answer.status, answer.said["detail"]) == (422, "079999 is given twice; give it once.")
+    assert (answer.status, answer.said["detail"]) == (422, "079999 is given twice; pass it once.")
 
 
 async def test_a_method_that_a_path_lacks_is_refused_with_all_that_it_has(lite: Served) -> None:
@@ -264,7 +264,7 @@ async def test_no_token_is_ever_logged(lite: Served) -> None:
         await lite.ask(token=text)
         await lite.ask(f"{CRAWLS}?access={text}")
         await lite.ask("/login", method="POST", body=f"token={text}".encode())
-    assert "a wrong credential came from 127.0.0.1" in lite.log.getvalue()
+    assert "invalid credential from 127.0.0.1" in lite.log.getvalue()
     assert token.split("_")[2][:-1] not in lite.log.getvalue()
 
 
@@ -464,7 +464,7 @@ async def test_a_wrong_token_at_the_login_is_reported_and_counted(lite: Served) 
 async def test_a_token_that_may_not_look_does_not_come_in(lite: Served) -> None:
     answer = await lite.ask("/login", method="POST", body=f"token={await lite.token('bot')}".encode())
     assert answer.status == 403
-    assert "This token may not look at anything" in answer.text
+    assert "This token does not have the scope read" in answer.text
 
 
 @pytest.mark.parametrize("body", [b"", b"x" * 5000, b"token=%ff%fe", b"a=1&b=2&c=3&d=4&e=5&f=6", b"\xff\xff"])
@@ -528,10 +528,10 @@ def test_a_certificate_that_cannot_be_used_is_reported_by_its_setting(tmp_path: 
     good = TLS / "loopback.pem"
     for cert, key, says in (
         (tmp_path / "none.pem", good, "SHOAL_TLS_CERT names .*none.pem, which cannot be read"),
-        (tmp_path / "empty.pem", good, "SHOAL_TLS_CERT names .*, which holds no certificate"),
-        (good, tmp_path / "empty.pem", "SHOAL_TLS_KEY names .*, which holds no private key"),
-        (good, tmp_path / "locked.pem", "SHOAL_TLS_KEY names .*, which is locked by a password"),
-        (good, TLS / "good.pem", "SHOAL_TLS_KEY is not the key of SHOAL_TLS_CERT"),
+        (tmp_path / "empty.pem", good, "SHOAL_TLS_CERT names .*, which contains no certificate"),
+        (good, tmp_path / "empty.pem", "SHOAL_TLS_KEY names .*, which contains no private key"),
+        (good, tmp_path / "locked.pem", "SHOAL_TLS_KEY names .*, which is encrypted with a password"),
+        (good, TLS / "good.pem", "SHOAL_TLS_KEY does not match SHOAL_TLS_CERT"),
         (tmp_path / "torn.pem", good, "SHOAL_TLS_CERT and SHOAL_TLS_KEY cannot be used together"),
     ):
         flags = {"SHOAL_TLS_CERT": str(cert), "SHOAL_TLS_KEY": str(key)}
@@ -560,11 +560,11 @@ async def test_a_certificate_that_was_replaced_is_shown_from_then_on(tmp_path: P
     chore, first = Certificate(context, settings), shown_by(context)
     assert (await chore.run_once()).did == ""
     file.write_bytes((TLS / "loopback_self_signed.pem").read_bytes())
-    assert (await chore.run_once()).did == "was read again"
+    assert (await chore.run_once()).did == "reloaded"
     second = shown_by(context)
     assert second not in (None, first)
     file.write_text("half of it")
-    with pytest.raises(BadConfig, match="holds no certificate"):
+    with pytest.raises(BadConfig, match="contains no certificate"):
         await chore.run_once()
     assert shown_by(context) == second
 

@@ -86,26 +86,26 @@ async def test_a_signal_is_taken(api: Served) -> None:
 @pytest.mark.parametrize(
     ("body", "field", "fix"),
     [
-        ({"url": "http://example.org/"}, "frequency", "give one of them."),
+        ({"url": "http://example.org/"}, "frequency", "pass one of them."),
         (
             {"url": "http://example.org/", "frequency": "0"},
             "frequency",
-            "'0' is a duration without a known unit; write",
+            "'0' is a duration without a valid unit; write",
         ),
-        ({"url": "http://example.org/", "frequency": "5s"}, "frequency", "is not from 1m to 366d; write it as 30m,"),
-        ({"url": "http://example.org/", "cron": "61 * * * *"}, "cron", "; write five fields as in 30 6 * * 1-5."),
+        ({"url": "http://example.org/", "frequency": "5s"}, "frequency", "is not between 1m and 366d; write it"),
+        ({"url": "http://example.org/", "cron": "61 * * * *"}, "cron", "; write five fields, such as 30 6 * * 1-5."),
         ({"url": "http://example.org/", "timezone": "Nowhere"}, "timezone", "zone; write it as Europe/Berlin."),
         ({"url": "http://10.0.0.1/", "frequency": "6h"}, "url", "SHOAL_ALLOW_NETWORKS"),
         ({"url": "http://example.org/", "frequency": "6h", "lease_epoch": 3}, "lease_epoch", "is not a known field;"),
         (
             {"url": "http://example.org/", "frequency": "6h", "crawl_config": {"proxy": "eu"}},
             "crawl_config.proxy",
-            "let SHOAL_PROXIES name it.",
+            "define it in SHOAL_PROXIES.",
         ),
         (
             {"seeds": ["http://example.org/"], "frequency": "6h", "crawl_config": {"proxy": "eu"}},
             "proxy",
-            "let SHOAL_PROXIES name it.",
+            "define it in SHOAL_PROXIES.",
         ),
     ],
 )

@@ -98,12 +98,12 @@ async def test_an_empty_address_changes_no_webhook(api: Served) -> None:
 @pytest.mark.parametrize(
     ("body", "says"),
     [
-        ({"url": "http://10.0.0.1/hook"}, "url names an address that may not be reached"),
+        ({"url": "http://10.0.0.1/hook"}, "url has an address or port that is not allowed (SSRF protection)"),
         ({"url": "file:///etc/passwd"}, "url"),
-        ({"url": "https://example.org/", "events": ["page.done"]}, "is no event"),
+        ({"url": "https://example.org/", "events": ["page.done"]}, "is not an event type"),
         ({"url": "https://example.org/", "secret": "x"}, "is not a secret"),
         ({"url": "https://example.org/", "secret": ""}, "is not a secret"),
-        ({"url": ""}, "url is not an absolute http or https URL; give an http or https address."),
+        ({"url": ""}, "url is not an absolute http or https URL; use an http or https URL."),
         ({}, "url is missing"),
     ],
 )

@@ -124,7 +124,7 @@ async def test_a_worker_with_a_listen_address_serves_health_and_metrics(sqlite_u
 
 
 async def test_a_worker_without_space_for_bodies_is_not_ready_and_says_why(sqlite_url: str) -> None:
-    signals, full = Signals(), {"bodies": "the disk has no room left to write; free some space."}
+    signals, full = Signals(), {"bodies": "the disk has no space left; free some space."}
     metrics = Metrics()
     signals.subscribe(metrics.listen)
     settings = load({"DATABASE_URL": sqlite_url}, env={}).settings
@@ -171,7 +171,7 @@ async def test_a_child_that_finds_no_space_says_so_and_does_not_fail_its_job(
 async def test_a_worker_listens_only_where_a_controller_would(sqlite_url: str) -> None:
     port = free_port()
     async with opened(load({"DATABASE_URL": sqlite_url}, env={}).settings) as app:
-        with pytest.raises(NotAllowed, match="there is no token yet"):
+        with pytest.raises(NotAllowed, match="without a token"):
             async with probed(app, Metrics(), Address("0.0.0.0", 0)):
                 pass
         async with probed(app, Metrics(), Address("127.0.0.1", port)):
@@ -194,7 +194,7 @@ def test_a_child_whose_store_is_away_says_so_in_one_line(role: str, monkeypatch:
     assert leaving.value.code == 8
     [line] = map(json.loads, log.getvalue().splitlines())
     assert (line["level"], line["event"]) == ("warning", "child_refused")
-    assert "cannot begin: PostgreSQL" in line["msg"]
+    assert "cannot start: PostgreSQL" in line["msg"]
 
 
 async def test_what_happens_in_a_child_is_counted_by_its_worker(

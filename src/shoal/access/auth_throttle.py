@@ -24,7 +24,7 @@ class AuthThrottle:
         """Raise `RateLimited` if this client network failed too often."""
         over = self._level(client_network(address)) - (MOST_FAILURES - 1) * SECONDS_EACH
         if over > 0:
-            raise RateLimited("Too many wrong credentials came from your address", ceil(over))
+            raise RateLimited("Too many failed logins from your address", ceil(over))
 
     def count(self, address: str) -> bool:
         """Count a failure; return whether the bucket is full now."""

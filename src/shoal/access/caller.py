@@ -22,8 +22,8 @@ class Caller:
         """Raise `NotAllowed` if the caller lacks a token scope."""
         if not allows(self.scopes, wanted):
             held = ", ".join(sorted(self.scopes)) or "none"
-            problem = f"this needs the scope {wanted.value}, and the token has {held}"
-            raise NotAllowed(problem, f"use a token with {wanted.value}", scope=wanted.value)
+            problem = f"this needs the scope {wanted.value}, but the token has {held}"
+            raise NotAllowed(problem, f"use a token with the scope {wanted.value}", scope=wanted.value)
 
 
 def local_caller(address: str = "") -> Caller:

@@ -77,7 +77,7 @@ class Idempotency:
         different request."""
         if not key.key.isascii() or not key.key.isprintable() or not 0 < len(key.key) <= LONGEST:
             raise InvalidInput(
-                "Idempotency-Key", f"is not 1 to {LONGEST} printable ASCII characters", "send such a one"
+                "Idempotency-Key", f"is not 1 to {LONGEST} printable ASCII characters", "send a key of that form"
             )
         digest = sha256(content.encode()).hexdigest()
 
@@ -87,7 +87,7 @@ class Idempotency:
 
         kept = await self._database.run(commit)
         if kept.digest != digest:
-            raise InvalidInput("Idempotency-Key", "was sent with another body before", "choose another key")
+            raise InvalidInput("Idempotency-Key", "was already used with a different request", "choose another key")
         return kept
 
     async def end(self, key: IdempotencyKey, answer: StoredResponse) -> StoredResponse:

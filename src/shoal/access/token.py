@@ -54,7 +54,7 @@ class Token:
 
 def _check_name(name: str) -> str:
     if name.strip() != name or visible(name) != name:
-        raise ValueError("has a space at an end, or a character that cannot be seen")
+        raise ValueError("begins or ends with a space, or contains a control character")
     return name
 
 
@@ -69,22 +69,23 @@ class TokenRequest(Form, frozen=True, kw_only=True):
 
     checks: ClassVar[dict[str, Check]] = {"name": _check_name, "expires_in": _check_duration}
 
-    name: Annotated[str, describe("Who or what will use it.", min_length=1, max_length=LONGEST_NAME)]
+    name: Annotated[
+        str, describe("Name of the person or program that will use the token.", min_length=1, max_length=LONGEST_NAME)
+    ]
     role: Annotated[
-        Literal["viewer", "operator", "admin", "bot", "node"] | None, describe("What it may do, by the name of a role.")
+        Literal["viewer", "operator", "admin", "bot", "node"] | None,
+        describe("Role of the token: a named set of scopes."),
     ] = None
     scopes: Annotated[
         list[Literal["read", "write", "admin", "bot", "node"]],
-        describe("What it may do, instead of a role.", max_length=5),
+        describe("Scopes of the token, instead of a role.", max_length=5),
     ] = field(default_factory=list)
-    expires_in: Annotated[
-        str | None, describe("How long it is valid, such as 90d; without it, until it is revoked.")
-    ] = None
+    expires_in: Annotated[str | None, describe("Expire the token after this long, such as 90d. Default: never.")] = None
 
     def wanted(self) -> frozenset[TokenScope]:
         """Return the scopes that the role or the list names."""
         if (self.role is None) == (not self.scopes):
-            problem = "is missing" if self.role is None else "stands beside scopes"
+            problem = "is missing" if self.role is None else "cannot be combined with scopes"
             raise InvalidInput("role", problem, f"give one of {', '.join(ROLES)}, or a list of scopes")
         return ROLES[self.role] if self.role is not None else frozenset(map(TokenScope, self.scopes))
 

@@ -133,8 +133,10 @@ class Tokens:
             if token is None:
                 raise NotFound("token", token_id, "list them with `shoal tokens ls`")
             if admins == [token.id] and not even_last:
-                fix = "make another first, or say that it is meant: force, or --yes on the command line"
-                raise StateConflict("token", token_id, "the last valid one of an admin", "be revoked by mistake", fix)
+                fix = "create another admin token first, or confirm with force (--yes)"
+                raise StateConflict(
+                    "token", token_id, "the last valid admin token", "be revoked without confirmation", fix
+                )
             if await self._store.revoke(tx, token_id):
                 await self._acts.note_in(tx, by, AuditEntry("token.revoked", token_id, {"name": token.name}))
             return token
@@ -148,12 +150,12 @@ def _check_scopes(scopes: frozenset[TokenScope], by: Caller) -> None:
     lacking = [scope for scope in in_order(scopes) if not may_give(by.scopes, scope)]
     if lacking:
         raise NotAllowed(
-            f"a token cannot make one with more than it has, and this one lacks {', '.join(lacking)}",
-            "ask for less, or use an admin's token",
+            f"a token can only give scopes that it has, and this one lacks {', '.join(lacking)}",
+            "request fewer scopes, or use an admin token",
         )
 
 
 def _check_end(token: Token, by: Caller) -> None:
     if by.until is not None and (token.expires_at is None or token.expires_at > by.until):
-        problem = "would outlast the token that asks for it"
-        raise InvalidInput("expires_in", problem, "ask for less, or use a token that lasts longer")
+        problem = "is later than the expiry of your own token"
+        raise InvalidInput("expires_in", problem, "choose an earlier time, or use a token that expires later")

@@ -85,7 +85,7 @@ def _check_path(store: Path, data_dir: Path, existing: bool) -> None:
     except OSError:  # the driver reports this error
         return
     if not has_folder:
-        fix = "make the folder, or name a file in another one"
+        fix = "create the folder, or use a file in another one"
         raise BadConfig("DATABASE_URL", f"names {store}, whose folder does not exist", fix)
     if existing and not is_there:
-        raise NotFound("store", str(store), "name the one that your crawls are in, by --store or DATABASE_URL")
+        raise NotFound("store", str(store), "choose the store of your crawls with --store or DATABASE_URL")

@@ -28,7 +28,7 @@ def database_of(settings: DatabaseSettings, clock: Clock) -> "SqlDatabase":
         from shoal.store.sql.postgres import PostgresDatabase
 
         return PostgresDatabase(settings, clock)
-    raise BadConfig("DATABASE_URL", "names no store that Shoal knows", "use sqlite:////path or postgresql://…")
+    raise BadConfig("DATABASE_URL", "is not a store URL that Shoal supports", "use sqlite:////path or postgresql://…")
 
 
 def single_connection_of(database: "SqlDatabase", settings: DatabaseSettings, clock: Clock) -> "SqlDatabase":

@@ -20,6 +20,6 @@ def privacy_warning(app: App) -> str | None:
     if not found:
         return None
     return (
-        "The store, kept bodies and journals may hold passwords, cookies and secrets, and every user of this"
-        f" machine may read these: run `chmod go= {shlex.join(map(str, found))}`"
+        "The store, stored bodies and crawl logs may contain passwords and cookies, and every user of this"
+        f" machine can read them: run `chmod go= {shlex.join(map(str, found))}`"
     )

@@ -89,7 +89,7 @@ class Analyses:
         if not await self.store.move(tx, run_id, verdict):
             return
         analysis = await self.store.get(tx, run_id)
-        assert analysis is not None, "it was moved just now"
+        assert analysis is not None, "its state changed at the same time"
         jobs = await self._queue.jobs_of_run(tx, run_id)
         moved = AnalysisMoved(
             run_id=run_id,

@@ -90,5 +90,5 @@ def call_all(callbacks: Iterable[Callback]) -> None:
         try:
             callback()
         except Exception as error:
-            message = "a callback raised after its transaction had committed"
+            message = "a callback failed after its transaction was committed"
             asyncio.get_running_loop().call_exception_handler({"message": message, "exception": error})

@@ -117,7 +117,7 @@ class AlreadyExists(CallerError):
     code = "already_exists"
 
     def __init__(self, kind: str, key: str, fix: str) -> None:
-        super().__init__(f'{kind} "{key}" exists already; {fix}.', kind=kind, id=key)
+        super().__init__(f'{kind} "{key}" already exists; {fix}.', kind=kind, id=key)
 
 
 class StateConflict(CallerError):
@@ -145,7 +145,7 @@ class Unauthenticated(CallerError):
     code = "unauthenticated"
 
     def __init__(self, fix: str = "send a valid token as `Authorization: Bearer shl_…`") -> None:
-        super().__init__(f"This needs a credential; {fix}.")
+        super().__init__(f"authentication is required; {fix}.")
 
 
 class TooLarge(CallerError):
@@ -177,7 +177,7 @@ class LeaseLost(LostError):
 
     def __init__(self, job_id: str, epoch: int) -> None:
         super().__init__(
-            f'job "{job_id}" is no longer leased with epoch {epoch}; drop this work, somebody else has it.',
+            f'job "{job_id}" is no longer leased with epoch {epoch}; discard this work.',
             job_id=job_id,
             epoch=epoch,
         )
@@ -202,7 +202,7 @@ class WaitTimedOut(TimeError):
     code = "wait_timed_out"
 
     def __init__(self, what: str, seconds: float) -> None:
-        super().__init__(f"{what} did not happen within {seconds:g} s; wait longer or look at its state.")
+        super().__init__(f"{what} did not happen within {seconds:g} s; wait longer, or check its state.")
 
 
 class RateLimited(TimeError):
@@ -249,7 +249,11 @@ class SchemaMismatch(OperatorError):
 
     def __init__(self, store: str, found: int, wanted: int, fix: str) -> None:
         # Equal numbers: the tables were created before that version was final.
-        needed = f"which is not the {wanted} of this Shoal" if found == wanted else f"this Shoal needs {wanted}"
+        needed = (
+            f"which differs from the final version {wanted}"
+            if found == wanted
+            else f"but this version of Shoal needs {wanted}"
+        )
         super().__init__(f"{store} has schema version {found}, {needed}; {fix}.", found=found, wanted=wanted)
 
 
@@ -261,9 +265,7 @@ class StorageFull(OperatorError):
 
     def __init__(self, store: str, storage: str = "store") -> None:
         self.storage = storage
-        super().__init__(
-            f"{store} has no room left to write; free some space and try again, nothing committed is lost."
-        )
+        super().__init__(f"{store} has no space left; free some space and try again. Committed data is safe.")
 
 
 class BodiesUnavailable(OperatorError):
@@ -283,8 +285,8 @@ class NothingCrawled(OperatorError):
     code = "nothing_crawled"
 
     def __init__(self, crawl_id: str | None, why: str) -> None:
-        what = "the test found no page" if crawl_id is None else f'no seed of crawl "{crawl_id}" gave a page'
-        super().__init__(f"{what} ({why}); check the address and try again.")
+        what = "the URL returned no page" if crawl_id is None else f'no seed of crawl "{crawl_id}" returned a page'
+        super().__init__(f"{what} ({why}); check the URL and try again.")
 
 
 @dataclass(frozen=True, slots=True)

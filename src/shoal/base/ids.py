@@ -25,7 +25,7 @@ PREFIXES = {
     "tok": "token",
     "grp": "job group",
     "nod": "node session",
-    "seg": "segment of kept bodies",
+    "seg": "segment of stored bodies",
 }
 _CLOCK = SystemClock()  # nothing is decided by the time in an id, so tests do not need to fake it
 _ALPHABET = "0123456789ABCDEFGHJKMNPQRSTVWXYZ"  # Crockford: no I, L, O, U

@@ -66,7 +66,7 @@ def read_duration(value: object) -> timedelta:
     """Parse a duration such as `500ms 10s 2m 1h 7d`: longer than zero, at most ten years."""
     duration = read_pause(value)
     if not duration:
-        raise ValueError("is not longer than zero")
+        raise ValueError("is zero or less")
     return duration
 
 
@@ -85,7 +85,7 @@ def _pause_of(text: str) -> timedelta:
     if not match:
         raise ValueError("is not a duration")
     if match[2] not in _UNITS:
-        raise ValueError("is a duration without a known unit")
+        raise ValueError("is a duration without a valid unit")
     micros = round(Decimal(match[1]) * (_UNITS[match[2]] // _MICROSECOND))
     if micros > LONGEST // _MICROSECOND:
         raise ValueError("is longer than ten years")
@@ -118,7 +118,7 @@ def read_size(value: object) -> int:
     if not match:
         raise ValueError("is not a size")
     if match[2].upper() not in _BYTES:
-        raise ValueError("is a size without a known unit")
+        raise ValueError("is a size without a valid unit")
     return round(Decimal(match[1]) * _BYTES[match[2].upper()])
 
 
@@ -145,7 +145,7 @@ def read_text(value: object) -> str:
     if not isinstance(value, str):
         raise ValueError("is not text")
     if visible(value) != value:
-        raise ValueError("has a control character in it")
+        raise ValueError("contains a control character")
     return value.strip()
 
 
@@ -188,7 +188,7 @@ def _read_network(part: object) -> Network:
     try:
         return ip_network(read_text(part))
     except ValueError:
-        raise ValueError(f'has the entry "{shorten(part)}", which is no network{_meant(part)}') from None
+        raise ValueError(f'has the entry "{shorten(part)}", which is not a network{_meant(part)}') from None
 
 
 def _meant(part: object) -> str:
@@ -218,7 +218,7 @@ def _read_proxy(part: object) -> LabelledProxy:
         raise ValueError("has an entry that is not LABEL=ADDRESS, with a label of letters, digits and `_.-`")
     _check_network_url(url)
     if url and (urlsplit(url).scheme not in PROXY_SCHEMES or not urlsplit(url).hostname):
-        raise ValueError(f"has an address for {label} that is not a proxy's")
+        raise ValueError(f"has an invalid proxy address for {label}")
     return LabelledProxy(label, url)
 
 
@@ -227,11 +227,11 @@ def read_store_url(value: object) -> str:
     scheme, _, rest = url.partition("://")
     if scheme == "sqlite":
         if not rest.startswith("/") or len(rest) < 2 or rest.endswith((":memory:", "/")):
-            raise ValueError("names no file")
+            raise ValueError("does not name a file")
     elif scheme in ("postgresql", "postgres"):
         _check_network_url(url)
     else:
-        raise ValueError("is not a store address")
+        raise ValueError("is not a store URL")
     return url
 
 
@@ -239,7 +239,7 @@ def read_service_url(value: object, *schemes: str) -> str:
     """Parse the address of a network service; empty means none."""
     url = read_text(value)
     if url and url.partition("://")[0] not in schemes:
-        raise ValueError("is not an address of this kind")
+        raise ValueError("is not a valid URL for this setting")
     _check_network_url(url)
     return url
 
@@ -256,7 +256,7 @@ def _check_network_url(url: str) -> None:
     try:
         urlsplit(url).port  # noqa: B018 - reading it is the check
     except ValueError:
-        raise ValueError("has a host or port that cannot be read") from None
+        raise ValueError("has an invalid host or port") from None
 
 
 def read_path(value: object) -> Path | None:
@@ -266,7 +266,7 @@ def read_path(value: object) -> Path | None:
     try:
         return Path(text).expanduser().absolute() if text else None
     except RuntimeError:
-        raise ValueError("begins with the home folder of somebody unknown") from None
+        raise ValueError("begins with the home folder of an unknown user") from None
 
 
 def read_body_place(value: object) -> str:
@@ -281,7 +281,7 @@ def read_body_place(value: object) -> str:
 def read_node_id(value: object) -> str:
     text = read_text(value)
     if not _NODE_ID.fullmatch(text):
-        raise ValueError("is not made of letters, digits and hyphens only")
+        raise ValueError("contains characters other than letters, digits and hyphens")
     return text
 
 

@@ -63,10 +63,10 @@ NAME: Final = re.compile(r"(?=.)[A-Za-z0-9_.~!$'()\[\]:@%-]{0,100}\*?")
 def read_name(value: object) -> str:
     """Parse the name of a parameter as it appears in URLs, or a prefix followed by `*`."""
     if not isinstance(value, str):
-        raise ValueError("is not a name")
+        raise ValueError("is not a parameter name")
     name = value.strip()
     if not NAME.fullmatch(name):
-        raise ValueError(f'has the name "{shorten(name)}", which no parameter has')
+        raise ValueError(f'contains "{shorten(name)}", which is not a valid parameter name')
     return name.lower()
 
 

@@ -35,7 +35,7 @@ _NAMES = {
     bool: "true or false",
     str: "text",
     list: "a list",
-    datetime: "a moment such as 2026-03-01T09:00:00Z",
+    datetime: "a time such as 2026-03-01T09:00:00Z",
 }
 
 WORDS = "accepts"
@@ -78,7 +78,7 @@ class Form(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         """Validate all values at once: many times as fast as field by field, but errors do not name the field."""
         form = convert(values, cls, strict=strict)
         if _NUL in json.encode(form):  # every accepted value can be stored
-            raise ValueError("has a NUL in it")
+            raise ValueError("contains a NUL character")
         known, kept = fields_of(cls), {}
         for name in values if cls.checks else ():
             if name in cls.checks:
@@ -120,13 +120,15 @@ class Form(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
             taken = _converted(value, field.annotation, strict)
             text = json.encode(taken)  # every accepted value can be stored
             if _NUL in text and field.name not in cls.raw and has_nul(value):
-                raise ValueError("has a NUL in it; leave it out")
+                raise ValueError("contains a NUL character; remove it")
             check = cls.checks.get(field.name)
             return taken if check is None else check(taken)
         except ValidationError as error:
             raise _refused(field, value, str(error), called, quoted=field.name not in cls.unquoted) from None
         except UnicodeEncodeError:
-            raise InvalidInput(called, "cannot be taken: it has half a character in it", "send it as UTF-8") from None
+            raise InvalidInput(
+                called, "contains an invalid character (an unpaired surrogate)", "send it as UTF-8"
+            ) from None
         except ValueError as error:
             raise InvalidInput(called, *_problem_and_fix(error)) from None
 
@@ -258,10 +260,10 @@ def _inner(message: str) -> tuple[str, str]:
         return f"has {'no' if lacks else 'an unknown'} field {name}", "give it" if lacks else "leave it out"
     match = _EXPECTED.match(message)
     if match is None:
-        return "cannot be taken as it is", "correct it"
+        return "is not valid", "correct it"
     kind = _NAMED.get(match[1], "something else")
     most = f" of at {'most' if match[2] == '<=' else 'least'} {match[3]}" if match[2] else ""
-    return "cannot be taken as it is", f"give {kind}{most}"
+    return "is not valid", f"give {kind}{most}"
 
 
 def _refused(field: Field, value: Any, error: str, called: str, *, quoted: bool) -> InvalidInput:
@@ -271,8 +273,8 @@ def _refused(field: Field, value: Any, error: str, called: str, *, quoted: bool)
     if not message.startswith(_MSGSPEC):
         return InvalidInput(called + place, *_problem_and_fix(message))
     if message.startswith("Invalid enum value") and get_origin(field.kind) is list and place.count("[") == 1:
-        return InvalidInput(called + place, "is none of the known ones", f"give {accepts(get_args(field.kind)[0])}")
+        return InvalidInput(called + place, "is not an allowed value", f"give {accepts(get_args(field.kind)[0])}")
     if place or _FIELD.search(message):
         return InvalidInput(called + place, *_inner(message))
-    problem = f"cannot be {shorten(value)!r}" if quoted else "cannot be taken as it is"
+    problem = f"cannot be {shorten(value)!r}" if quoted else "is not valid"
     return InvalidInput(called, problem, f"give {field.accepts}")

@@ -107,7 +107,7 @@ def kind_of(annotation: Any) -> SettingKind:
     for mark in getattr(annotation, "__metadata__", ()):
         if isinstance(mark, SettingKind):
             return mark
-    assert get_origin(annotation) is not None, f"{annotation} names no kind"
+    assert get_origin(annotation) is not None, f"{annotation} has no setting kind"
     words = [str(word) for word in get_args(annotation)]
     return SettingKind(" / ".join(words), f"{', '.join(words[:-1])} or {words[-1]}", partial(_read_choice, words))
 
@@ -115,5 +115,5 @@ def kind_of(annotation: Any) -> SettingKind:
 def _read_choice(words: list[str], value: object) -> str:
     word = value.strip().lower() if isinstance(value, str) else value
     if word not in words:
-        raise ValueError("is not one of its words")
+        raise ValueError("is not an allowed value")
     return str(word)

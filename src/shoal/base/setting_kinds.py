@@ -62,7 +62,7 @@ Proxies = Annotated[
     SettingKind(
         "proxies",
         "LABEL=ADDRESS, separated by commas, such as eu=http://user:password@proxy:3128,us=socks5h://host:1080;"
-        " LABEL= alone is one that only bots know",
+        " LABEL= without an address is a proxy that only bots have",
         read_proxies,
     ),
 ]
@@ -78,7 +78,9 @@ RedisUrl = Annotated[str, SettingKind("address", "redis://host:6379/0", read_red
 HttpUrl = Annotated[str, SettingKind("address", "http://host:port or https://host", read_http_url)]
 FilePath = Annotated[Path | None, SettingKind("path", "the path of a file", read_path)]
 Folder = Annotated[Path, SettingKind("path", "the path of a folder", read_path)]
-NAMES = "names separated by commas such as ref,src_*; a + in front adds them to the list; none for none"
+NAMES = (
+    "names separated by commas such as ref,src_*; prefix with + to add to the built-in list; `none` for an empty list"
+)
 Tracking = Annotated[tuple[str, ...], SettingKind("names", NAMES, reader_of(TRACKING))]
 Session = Annotated[tuple[str, ...], SettingKind("names", NAMES, reader_of(SESSION))]
 BodyPlace = Annotated[

@@ -48,8 +48,8 @@ _PROBLEMS: Final = {
     UrlRefusal.INVALID_URL: "is not an absolute http or https URL",
     UrlRefusal.SCHEME_NOT_ALLOWED: "has a scheme other than http and https",
     UrlRefusal.URL_TOO_LONG: "is longer than the limit",
-    UrlRefusal.HOST_TOO_LONG: "has a host name that DNS cannot hold",
-    UrlRefusal.CREDENTIALS_IN_URL: "carries a user name or a password",
+    UrlRefusal.HOST_TOO_LONG: "has a host name that is not valid in DNS",
+    UrlRefusal.CREDENTIALS_IN_URL: "contains a user name or a password",
     UrlRefusal.CONTROL_CHARACTERS: "contains control characters",
     UrlRefusal.BACKSLASH_IN_URL: "contains a backslash",
 }

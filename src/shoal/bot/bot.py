@@ -96,7 +96,7 @@ class Bot:
     async def serve(self) -> None:
         """Work until `stop` is called."""
         if self._handler is None:
-            raise RuntimeError("a bot needs a handler: see Bot.on_job")
+            raise RuntimeError("a bot needs a handler; see Bot.on_job")
         wire = BotClient(self._server, self._token, self._clock)
         try:
             while not self._stopping.is_set():
@@ -148,11 +148,11 @@ class Bot:
                 await working
                 self.done += 1
             else:
-                self._tell(f"{job.id} is not ours any more")
+                self._tell(f"the lease of {job.id} was lost, or the job was cancelled")
         except LeaseLost:
-            self._tell(f"the result of {job.id} came too late")
+            self._tell(f"the result of {job.id} arrived too late")
         except ShoalError as error:
-            self._tell(f"the result of {job.id} was refused: {error.message}")
+            self._tell(f"the result of {job.id} was rejected: {error.message}")
         finally:
             working.cancel()
             beating.cancel()
@@ -162,7 +162,7 @@ class Bot:
         try:
             await self._patiently("push", lambda: wire.push(job, result))
         except (InvalidInput, TooLarge, TypeError) as refusal:  # TypeError: the result cannot be serialized to JSON
-            self._tell(f"the result of {job.id} was refused: {refusal}")
+            self._tell(f"the result of {job.id} was rejected: {refusal}")
             failed = _refused(result, refusal)
             await self._patiently("push", lambda: wire.push(job, failed))
 
@@ -197,7 +197,7 @@ class Bot:
             except TimeError as error:
                 self._tell(f"heartbeat of {job.id}: {error.message}")
             except ShoalError as error:
-                self._tell(f"heartbeat of {job.id} was refused: {error.message}")
+                self._tell(f"heartbeat of {job.id} was rejected: {error.message}")
                 return
 
     async def _patiently(self, what: str, ask: Callable[[], Awaitable[Any]]) -> Any:
@@ -208,7 +208,7 @@ class Bot:
                 return await ask()
             except TimeError as error:
                 wait = max(pause, float(error.facts.get("retry_after_seconds") or 0))
-                self._tell(f"{what}: {error.message} Again in {wait:g} s.")
+                self._tell(f"{what}: {error.message} Retrying in {wait:g} s.")
             if self._stopping.is_set() and what == "pull":
                 return None
             await self._clock.sleep(wait)

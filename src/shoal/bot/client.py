@@ -96,7 +96,7 @@ class BotClient:
         request = Request(f"{self._base}{path}", "POST", headers, body, limits)
         outcome = await self._egress.fetch(request)
         if not isinstance(outcome, Response):
-            raise BackendUnavailable(self._base, outcome.message.rstrip("."), "check that it runs")
+            raise BackendUnavailable(self._base, outcome.message.rstrip("."), "check that it is running")
         return outcome
 
 
@@ -106,7 +106,7 @@ def _read(response: Response, base: str) -> dict[str, Any]:
     except orjson.JSONDecodeError:
         answer = None
     if not isinstance(answer, dict):
-        raise BackendUnavailable(base, f"its answer ({response.status}) is not Shoal's", "check the address")
+        raise BackendUnavailable(base, f"its response ({response.status}) is not from Shoal", "check the address")
     if response.status >= 400:
         raise from_problem(answer, response.status)
     return answer

@@ -47,17 +47,17 @@ class ConformanceRun:
         """Check every rule in order, using the jobs pulled at the start."""
         await self._pull_all()
         rules: list[tuple[str, Callable[[], Awaitable[None]]]] = [
-            ("a pulled job has every field, and no other", self._shape),
-            ("a pull with an unknown field is refused with 422", self._unknown_field),
-            ("a pull for 0, -1 or a billion jobs is refused with 422", self._bad_max),
-            ("a heartbeat keeps the job", self._beat),
+            ("a pulled job has exactly the documented fields", self._shape),
+            ("a pull with an unknown field is rejected with 422", self._unknown_field),
+            ("a pull for 0, -1 or a billion jobs is rejected with 422", self._bad_max),
+            ("a heartbeat renews the lease", self._beat),
             ("a heartbeat or result with another epoch gets 409 lease_lost", self._other_epoch),
-            ("a job that is not ours gets the very same 409", self._foreign),
-            ("a result is taken, and its state told in capitals", self._result),
-            ("the same result sent again gets the same answer", self._repeat),
+            ("a job of another bot gets the same 409", self._foreign),
+            ("a result is accepted, and the response has the job's state in capitals", self._result),
+            ("the same result sent again gets the same response", self._repeat),
             ("another result for the same lease gets 409 lease_lost", self._late),
             ("a batch has a status for each item", self._batch),
-            ("without a valid token there is nothing", self._no_token),
+            ("a request without a valid token is rejected", self._no_token),
         ]
         return [await self._judge(rule, check) for rule, check in rules]
 
@@ -67,7 +67,7 @@ class ConformanceRun:
         except RuleBroken as broken:
             return CheckResult(rule, str(broken))
         except (KeyError, TypeError, IndexError) as error:
-            return CheckResult(rule, f"the answer lacks {error}")
+            return CheckResult(rule, f"the response lacks {error}")
         return CheckResult(rule)
 
     async def _pull_all(self) -> None:
@@ -86,8 +86,8 @@ class ConformanceRun:
         for job in self._jobs:
             await self._ask(_of(job, "result"), _failed(job))
         raise UsageError(
-            f"{NEEDED} jobs must wait for this, and only {len(self._jobs)} do",
-            f"make some that may be spoiled, such as `shoal jobs add URL…` (capability {self._capability})",
+            f"{NEEDED} waiting jobs are needed, but only {len(self._jobs)} were found",
+            f"create jobs that may fail, with `shoal jobs add URL…` (capability {self._capability})",
         )
 
     async def _shape(self) -> None:
@@ -104,7 +104,7 @@ class ConformanceRun:
 
     async def _beat(self) -> None:
         answer = await self._expect(_of(self._jobs[0], "heartbeat"), {"epoch": _epoch(self._jobs[0])}, 200)
-        _hold(answer["ttl_seconds"] > 0 and answer["cancelled"] is False, f"it said {answer}")
+        _hold(answer["ttl_seconds"] > 0 and answer["cancelled"] is False, f"it returned {answer}")
 
     async def _other_epoch(self) -> None:
         job = self._jobs[0]
@@ -141,7 +141,7 @@ class ConformanceRun:
             return
         body = orjson.dumps({"bot_id": "verify"})
         status = (await self._wire.send(PULL, body, token="shl_nobody")).status
-        _hold(status == 401, f"it was answered with {status}")
+        _hold(status == 401, f"it returned {status}")
 
     async def _lost(self, path: str, body: dict[str, Any]) -> dict[str, Any]:
         problem = await self._expect(path, body, 409)
@@ -150,8 +150,8 @@ class ConformanceRun:
 
     async def _expect(self, path: str, body: dict[str, Any], wanted: int) -> dict[str, Any]:
         status, answer = await self._ask(path, body)
-        _hold(status == wanted, f"{path} was answered with {status}: {answer}")
-        _hold(isinstance(answer, dict), f"{path} was answered with {answer!r}")
+        _hold(status == wanted, f"{path} returned {status}: {answer}")
+        _hold(isinstance(answer, dict), f"{path} returned {answer!r}")
         return dict(answer)
 
     async def _ask(self, path: str, body: dict[str, Any]) -> tuple[int, Any]:
@@ -159,7 +159,7 @@ class ConformanceRun:
         try:
             return response.status, orjson.loads(response.raw)
         except orjson.JSONDecodeError:
-            raise RuleBroken(f"{path} was answered with something that is not JSON") from None
+            raise RuleBroken(f"{path} returned something that is not JSON") from None
 
 
 def _of(job: dict[str, Any], verb: str) -> str:
@@ -171,7 +171,7 @@ def _epoch(job: dict[str, Any]) -> int:
 
 
 def _failed(job: dict[str, Any]) -> dict[str, Any]:
-    error = {"code": "verify", "message": "A conformance run of the bot API took this job."}
+    error = {"code": "verify", "message": "This job was used by `shoal bot verify`."}
     return {"epoch": _epoch(job), "status": "fail", "data": None, "meta": {"crawl_duration": 0.1, "error": error}}
 
 

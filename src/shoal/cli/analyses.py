@@ -40,7 +40,7 @@ def list_analyses(crawl_id: str | None, state: str | None, limit: int, reach: Ap
     ]
     print_table(["id", "state", "crawl", "findings", "created"], rows)
     if more is not None:
-        note("There are more; raise --limit.")
+        note("Not all are shown; raise --limit.")
 
 
 @analyses.command()

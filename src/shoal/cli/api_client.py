@@ -51,9 +51,9 @@ LISTS = {
     "token": "shoal tokens ls",
     "webhook": "shoal webhooks ls",
 }
-SERVER_FIX = "check that it runs, and SHOAL_SERVER or --server"
-TLS_FIX = f"{SERVER_FIX}; of a certificate of your own, name its authority in SSL_CERT_FILE"
-LOGIN_FIX = "give a valid one with --token-file, --token or SHOAL_TOKEN"
+SERVER_FIX = "check that it is running and that SHOAL_SERVER or --server is correct"
+TLS_FIX = f"{SERVER_FIX}; for a private certificate authority, set SSL_CERT_FILE"
+LOGIN_FIX = "pass a valid token with --token-file, --token or SHOAL_TOKEN"
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +67,7 @@ class ApiTarget:
 
     def settings(self) -> Settings:
         if self.store is not None and self.server is not None:
-            raise UsageError("--store and --server exclude each other", "leave one of them out")
+            raise UsageError("--store and --server cannot be combined", "leave one of them out")
         flags = {"DATABASE_URL": self.store, "SHOAL_SERVER": self.server}
         return load(flags | {"SHOAL_TOKEN": self.token, "SHOAL_TOKEN_FILE": self.token_file}).settings
 
@@ -81,8 +81,8 @@ def settings_of_store(store: str | None, what: str) -> Settings:
     the default store is then not the one that is meant."""
     loaded = load({"DATABASE_URL": store})
     if loaded.settings.client.server and loaded.sources["DATABASE_URL"] == "default":
-        fix = "name the store with --store or DATABASE_URL"
-        raise UsageError(f"`{what}` works on a store, not through a server, and SHOAL_SERVER is set", fix)
+        fix = "choose the store with --store or DATABASE_URL"
+        raise UsageError(f"`{what}` works on a store directly, but SHOAL_SERVER is set", fix)
     return loaded.settings
 
 
@@ -160,11 +160,11 @@ def _decode(method: str, status: int, answer: bytes) -> Any:
     try:
         decoded = orjson.loads(answer) if answer else None
     except orjson.JSONDecodeError:
-        raise _no_shoal(f"{method} is answered by something that is not JSON") from None
+        raise _no_shoal(f"the response to {method} is not JSON") from None
     if 200 <= status < 300:
         return decoded
     if not isinstance(decoded, dict) or 300 <= status < 400:
-        raise _no_shoal(f"{method} is answered with status {status}")
+        raise _no_shoal(f"{method} returned status {status}")
     raise from_problem(decoded, status)
 
 
@@ -296,7 +296,11 @@ def token_of(settings: ClientSettings) -> str:
     """Return the configured token; empty if there is none."""
     token = settings.token or _token_in(settings)
     if token and not re.fullmatch(r"[\x21-\x7e]+", token):
-        raise BadConfig("SHOAL_TOKEN", "has a character that no token has", "copy it again, from shl_ to its end")
+        raise BadConfig(
+            "SHOAL_TOKEN",
+            "contains a character that tokens do not have",
+            "copy the whole token again, starting at shl_",
+        )
     return token
 
 
@@ -306,10 +310,12 @@ def _token_in(settings: ClientSettings) -> str:
     try:
         return settings.token_file.read_text("utf-8").strip()
     except (OSError, ValueError) as error:
-        why = getattr(error, "strerror", None) or "it is not text"
-        fix = "name a file with nothing but the token in it"
+        why = getattr(error, "strerror", None) or "not a text file"
+        fix = "use a file that contains only the token"
         raise BadConfig("SHOAL_TOKEN_FILE", f"names {settings.token_file}, which cannot be read ({why})", fix) from None
 
 
 def _no_shoal(why: str) -> ShoalError:
-    return BackendUnavailable("the server", why, "check that SHOAL_SERVER or --server names a Shoal")
+    return BackendUnavailable(
+        "the server", why, "check that SHOAL_SERVER or --server is the address of a Shoal controller"
+    )

@@ -26,7 +26,7 @@ CAPABILITIES = ("http", "special")  # it has no browser
 @click.option("--server", metavar="URL", help="Pull from this server; overrides SHOAL_SERVER.")
 @click.option("--token", metavar="TOKEN", help="API token with the scope bot; overrides SHOAL_TOKEN.")
 @click.option("--token-file", metavar="FILE", help="Read the API token from this file; overrides SHOAL_TOKEN_FILE.")
-@click.option("--name", metavar="NAME", help="Name of the bot.  [default: host and process]")
+@click.option("--name", metavar="NAME", help="Name of the bot.  [default: host name and process id]")
 @click.option(
     "--concurrency", type=click.IntRange(1, 100), default=4, show_default=True, help="Number of jobs to run at once."
 )
@@ -47,8 +47,8 @@ def bot(
     concurrency: int,
     capabilities: tuple[str, ...],
 ) -> None:
-    """Pull page jobs from a server, fetch them here, push what their rule sets take. SIGTERM finishes what is in hand;
-    a second one does not wait."""
+    """Pull page jobs from a server, fetch the pages and push the results. SIGTERM finishes the jobs in progress and
+    exits; a second one exits at once."""
     if context.invoked_subcommand is not None:
         context.obj = ApiTarget(None, server, token, token_file)
         return
@@ -72,8 +72,8 @@ def verify(
     capability: str,
     as_json: bool,
 ) -> int:
-    """Check the bot API of a server, rule by rule. It takes three waiting jobs and answers them with a failure: use a
-    server, or a capability, whose jobs may be spoiled."""
+    """Check that a server implements the bot API correctly. It pulls three waiting jobs and reports them as failed, so
+    run it against a test server, or with a capability whose jobs may fail."""
     before = context.obj
     reach = ApiTarget(None, server or before.server, token or before.token, token_file or before.token_file)
     with _login_explained():
@@ -104,7 +104,7 @@ async def _work(settings: Settings, name: str | None, concurrency: int, capabili
     bot = Bot(server, token, name=name, capabilities=capabilities, concurrency=concurrency, fetcher=fetcher, tell=note)
     bot.on_job(fetcher.data)
     on_stop(bot.stop)
-    note(f"{bot.name} pulls from {server}")
+    note(f"{bot.name} is pulling jobs from {server}")
     try:
         await bot.serve()
     finally:

@@ -84,9 +84,9 @@ def _request(urls: Sequence[str], crawl_id: str | None, resume: str | None, give
         config = read_config({"seeds": list(urls), **given}, flag_of)
         return CrawlRequest(config, None if crawl_id is None else read_id(crawl_id, "--id"))
     if crawl_id is not None:
-        raise UsageError("--id and --resume exclude each other", "give one of them")
+        raise UsageError("--id and --resume cannot be combined", "pass one of them")
     if given:
-        note(f"The crawl keeps its stored options; ignored: {names_of(list(given))}")
+        note(f"A resumed crawl keeps its options; ignored: {names_of(list(given))}")
     return CrawlRequest(resume=read_id(resume, "--resume"))
 
 
@@ -170,14 +170,14 @@ class CrawlCommand:
             assert self._main is not None
             self._main.cancel()
         elif self._pausing is None:
-            self._say("Pausing; once more to end at once.")
+            self._say("Pausing; press Ctrl-C again to exit at once.")
             self._pausing = asyncio.create_task(self._pause(self._here))
 
     async def _pause(self, here: LocalCrawl) -> None:
         try:
             await here.pause("interrupted")
         except (BackendUnavailable, LeaseLost) as error:
-            self._say(f"{error.message} Once more to end at once.")
+            self._say(f"{error.message} Press Ctrl-C again to exit at once.")
 
     def _end_at_once(self) -> None:
         """Exit now, without a commit or clean-up. The store tolerates that, and the crawl can be resumed at once."""

@@ -55,7 +55,7 @@ def list_crawls(limit: int, reach: ApiTarget, as_json: bool, **wanted: Any) -> N
         return
     print_table(LISTED, [_row(crawl) for crawl in items])
     if last is not None:
-        note(f"There are more: `shoal crawls ls --after {last}`")
+        note(f"More crawls: `shoal crawls ls --after {last}`")
 
 
 @crawls.command()
@@ -94,7 +94,7 @@ def start(crawl_id: str, reach: ApiTarget, as_json: bool) -> None:
 @reaching
 @_json
 def pause(crawl_id: str, reach: ApiTarget, as_json: bool) -> None:
-    """Pause a crawl. Its walkers first commit what they fetched."""
+    """Pause a crawl. Pages that were fetched are stored first."""
     _move(reach, crawl_id, "pause", as_json)
 
 
@@ -109,7 +109,7 @@ def resume(crawl_id: str, reach: ApiTarget, as_json: bool) -> None:
 
 @crawls.command()
 @click.argument("crawl_id", metavar="ID")
-@click.option("--force", is_flag=True, help="Kill walkers that do not finish within SHOAL_FORCE_GRACE.")
+@click.option("--force", is_flag=True, help="Kill the crawl's processes if they do not stop within SHOAL_FORCE_GRACE.")
 @reaching
 @_json
 def stop(crawl_id: str, force: bool, reach: ApiTarget, as_json: bool) -> None:
@@ -144,7 +144,7 @@ def retry(crawl_id: str, every: bool, reach: ApiTarget, as_json: bool, **which: 
     if as_json:
         print_json(crawl)
     else:
-        print(f"{plural(crawl['retried'], 'URL')} of {crawl_id} will be fetched again; it is {crawl['state']}.")
+        print(f"{plural(crawl['retried'], 'URL')} of {crawl_id} will be retried; the crawl is {crawl['state']}.")
 
 
 @crawls.command("set", epilog="Example: shoal crawls set ID --max-pages 5000 --exclude '/calendar/'")
@@ -159,7 +159,7 @@ def set_options(crawl_id: str, reach: ApiTarget, as_json: bool, **options: Any) 
     if as_json:
         print_json(crawl)
     else:
-        print(f"{crawl['id']} is {crawl['state']}; options changed.")
+        print(f"Changed the options of {crawl['id']}; it is {crawl['state']}.")
 
 
 @crawls.command()
@@ -168,13 +168,13 @@ def set_options(crawl_id: str, reach: ApiTarget, as_json: bool, **options: Any) 
 @reaching
 @_json
 def release(crawl_id: str, pattern: str, reach: ApiTarget, as_json: bool) -> None:
-    """Release a pattern from quarantine. Its URLs are crawled, and it is not quarantined again."""
+    """Release a URL pattern from quarantine. Its URLs are crawled, and it is not quarantined again."""
     released = run_on(reach, lambda api: api.post(at(f"{CRAWL}/release", crawl_id), {"pattern": pattern}))
     if as_json:
         print_json(released)
     else:
         count = released["released"]
-        print(f"{plural(count, 'URL')} of {visible(pattern)} {'waits' if count == 1 else 'wait'} again.")
+        print(f"{plural(count, 'URL')} of {visible(pattern)} queued again.")
 
 
 @crawls.command()
@@ -182,12 +182,12 @@ def release(crawl_id: str, pattern: str, reach: ApiTarget, as_json: bool) -> Non
 @reaching
 @_json
 def rm(crawl_id: str, reach: ApiTarget, as_json: bool) -> None:
-    """Remove a crawl that has ended. Its pages, URLs and stored bodies are removed, too."""
+    """Remove a crawl that has ended. Its pages, URLs and stored bodies are removed with it."""
     run_on(reach, lambda api: api.delete(at(CRAWL, crawl_id)))
     if as_json:
         print_json({"crawl_id": crawl_id, "removed": True})
     else:
-        print(f"{crawl_id} is removed.")
+        print(f"Removed {crawl_id}.")
 
 
 for _command in (add, logs, watch, wait, export, dump, load):
@@ -222,7 +222,7 @@ def _rows(crawl: dict[str, Any]) -> list[tuple[str, str]]:
 
 
 def _held(host: dict[str, Any]) -> str:
-    return f"{host['origin']} until {to_the_second(host['held_until'])} (it answered {host['status']})"
+    return f"{host['origin']} until {to_the_second(host['held_until'])} (it returned {host['status']})"
 
 
 def _trap(trap: dict[str, Any]) -> str:

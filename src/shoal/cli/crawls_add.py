@@ -32,7 +32,7 @@ def add(urls: Sequence[str], hold: bool, wait: bool, reach: ApiTarget, as_json: 
     if not urls:
         raise UsageError("No URL given", "give at least one URL to start from")
     if hold and wait:
-        raise UsageError("--hold and --wait exclude each other", "leave one of them out")
+        raise UsageError("--hold and --wait cannot be combined", "leave one of them out")
     given = added_values(options)
     wanted = read_config({"seeds": list(urls), **given}, added_flag_of).plain()
     body = {name: wanted[name] for name in ("seeds", *given)} | ({"start": False} if hold else {})
@@ -46,6 +46,6 @@ def add(urls: Sequence[str], hold: bool, wait: bool, reach: ApiTarget, as_json: 
     if as_json:
         print_json(crawl)
     else:
-        note(f"It is {crawl['state']}; follow it with `shoal crawls watch {crawl['id']}`.")
+        note(f"The crawl is {crawl['state']}; follow it with `shoal crawls watch {crawl['id']}`.")
         print(crawl["id"], flush=True)
     return 0

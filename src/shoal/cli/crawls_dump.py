@@ -38,18 +38,18 @@ _json = click.option("--json", "as_json", is_flag=True, help="Print one JSON obj
     default=STANDARD,
     show_default=True,
     metavar="FILE",
-    help="Write to this file, readable by you alone; compressed if it ends in .gz. - is standard output.",
+    help="Write to this file, with gzip if it ends in .gz; - is stdout. Only you can read the file.",
 )
 @click.option(
     "--with-secrets",
     is_flag=True,
-    help="Include header and cookie values and proxy passwords. A crawl that has any needs them to continue elsewhere.",
+    help="Include header values, cookies and proxy passwords. Required to continue a crawl that uses any.",
 )
 @_store
 @_json
 def dump(crawl_id: str, output: str, with_secrets: bool, store: str | None, as_json: bool) -> None:
-    """Dump a crawl, to load it into another store. Its options, frontier and pages are written as JSON lines; kept
-    bodies, logs and analyses stay. The crawl must be paused or have ended."""
+    """Dump a crawl, to load it into another store. Writes its options, frontier and pages as JSON lines, without
+    stored bodies, logs and analyses. The crawl must be paused or have ended."""
     from shoal.crawl.dump.files import DumpFile, DumpToStdout
 
     settings = settings_of_store(store, "shoal crawls dump")
@@ -79,17 +79,17 @@ async def _dump(settings: Settings, crawl_id: str, file: "DumpFile | DumpToStdou
 
 @click.command(epilog="Example: shoal crawls load crawl.jsonl.gz --store postgresql://shoal@db/shoal")
 @click.argument("file", metavar="[FILE]", default=STANDARD)
-@click.option("--id", "crawl_id", metavar="ID", help="Store the crawl under this id. Default: its own.")
+@click.option("--id", "crawl_id", metavar="ID", help="Store the crawl under this id.  [default: its own]")
 @click.option(
     "--allow-private-seeds",
     is_flag=True,
-    help="Let the crawl request the private addresses that were its seeds on the other machine.",
+    help="Allow the crawl to request its seeds at private addresses from this machine.",
 )
 @_store
 @_json
 def load(file: str, crawl_id: str | None, allow_private_seeds: bool, store: str | None, as_json: bool) -> None:
-    """Load a crawl that `shoal crawls dump` wrote. FILE is - (standard input) by default; .gz is recognised. The crawl
-    has the state it had, and continues when you resume it. A dump that is not complete and valid stores nothing."""
+    """Load a crawl that `shoal crawls dump` wrote. FILE may be compressed with gzip; the default is - (standard
+    input). The crawl keeps its state and continues when you resume it. An invalid dump stores nothing."""
     settings = settings_of_store(store, "shoal crawls load")
     wanted = None if crawl_id is None else read_id(crawl_id, "--id")
     seen = asyncio.run(_load(settings, file, wanted, allow_private_seeds))

@@ -35,8 +35,8 @@ CRAWL = "/api/v1/crawls/{}"
 @reaching
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def export(crawl_id: str, output: Sequence[str], status: Sequence[str], reach: ApiTarget, as_json: bool) -> None:
-    """Write the pages of a crawl to files. Of a running crawl, those fetched so far. WARC and Markdown are made from
-    stored bodies and need the store itself."""
+    """Write the pages of a crawl to files. For a running crawl, the pages fetched so far. WARC and Markdown are
+    written from stored bodies and need direct access to the store."""
     outputs, wanted = Outputs(output), ExportFilter(status)
     settings = reach.settings()
     if reach.is_remote(settings):
@@ -101,7 +101,7 @@ def _query(wanted: ExportFilter) -> dict[str, str]:
 
 def _check_records(outputs: Outputs) -> None:
     if outputs.from_bodies:
-        problem = f"{outputs.from_bodies[0]!r} is made from kept bodies, and a server gives only records"
+        problem = f"{outputs.from_bodies[0]!r} is written from stored bodies, which a server does not send"
         raise InvalidInput(
-            "--output", problem, "use .jsonl, .csv, .parquet or -, or run it on the store itself with --store"
+            "--output", problem, "use .jsonl, .csv, .parquet or -, or use the store directly with --store"
         )

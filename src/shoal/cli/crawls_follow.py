@@ -47,7 +47,7 @@ STILL = TERMINAL | {CrawlState.PAUSED}  # nothing happens any more without a use
     help="Show the last N entries.",
 )
 @reaching
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object a line.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object per line.")
 def logs(crawl_id: str, follow: bool, lines: int, reach: ApiTarget, as_json: bool) -> int:
     """Show the log of a crawl."""
 
@@ -85,12 +85,12 @@ def watch(crawl_id: str, reach: ApiTarget, as_json: bool) -> int:
             seen = await _until_still(api, crawl_id, clock)
         return _print_result(seen, as_json)
 
-    return _looking(reach, follow, f"The crawl goes on; follow it with `shoal crawls watch {crawl_id}`.")
+    return _looking(reach, follow, f"The crawl is still running; follow it with `shoal crawls watch {crawl_id}`.")
 
 
 @click.command(epilog="Example: shoal crawls wait ID --timeout 2h")
 @click.argument("crawl_id", metavar="ID")
-@click.option("--timeout", metavar="D", help="Give up after this long, such as 30s, 10m or 2h.  [default: never]")
+@click.option("--timeout", metavar="D", help="Stop waiting after this long, such as 30s, 10m or 2h.  [default: never]")
 @reaching
 @click.option("--json", "as_json", is_flag=True, help="Print the summary as one JSON object.")
 def wait(crawl_id: str, timeout: str | None, reach: ApiTarget, as_json: bool) -> int:
@@ -132,7 +132,7 @@ class Steady(ApiClient):
                     raise
                 if away_since is None:
                     away_since = now
-                    note(f"{error.message} Trying again for {AWAY_SECONDS:g} s.")
+                    note(f"{error.message} Retrying for {AWAY_SECONDS:g} s.")
                 await self._clock.sleep(LOOK_SECONDS)
             else:
                 self._answered = True

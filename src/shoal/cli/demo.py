@@ -33,7 +33,7 @@ LOOK_SECONDS = 0.5
 @click.option("--exit", "leave", is_flag=True, help="Exit when the crawl has ended, without waiting for Ctrl-C.")
 @click.option("--json", "as_json", is_flag=True, help="Print the address and the summary as JSON, one object per line.")
 def demo(leave: bool, as_json: bool) -> None:
-    """Crawl a built-in demo site and show it in the console. Nothing stays behind."""
+    """Crawl a built-in demo site and show it in the console. Its data is removed at the end."""
     with TemporaryDirectory(prefix="shoal-demo-", ignore_cleanup_errors=True) as folder:
         uvloop.run(_demo(Path(folder), leave=leave, as_json=as_json))
 
@@ -107,7 +107,7 @@ class DemoRun:
         # Starting the demo names this host and port; the crawl may request no other loopback address.
         config = CrawlConfig(seeds=[self._seed], speed="max", project="demo")
         crawl = await self._app.crawls.submit(config, named=[self._seed])
-        note(f"Crawling a demo site on {self._seed}")
+        note(f"Crawling the demo site at {self._seed}")
         seen = await self._ended(crawl.id)
         if as_json:
             print_json(summary(seen))
@@ -133,7 +133,7 @@ class DemoRun:
         if leave:
             self._controller.stop()
         else:
-            note(f"The console stays up at {self._controller.address}/ until Ctrl-C; then the demo's store is removed.")
+            note(f"The console is at {self._controller.address}/. Press Ctrl-C to stop it and remove the demo's data.")
 
 
 def _result_line(seen: CrawlStatus) -> str:

@@ -19,4 +19,4 @@ def exit_code_of(seen: CrawlStatus, how_to_go_on: str) -> int:
     if state in TERMINAL:
         return FAILED
     how = "is paused" if reason == "asked" else "was interrupted"
-    raise Interrupted(f"crawl {seen.crawl.id}", f"go on with `{how_to_go_on}`", how)
+    raise Interrupted(f"crawl {seen.crawl.id}", f"resume with `{how_to_go_on}`", how)

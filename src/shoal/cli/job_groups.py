@@ -30,14 +30,14 @@ _json = click.option("--json", "as_json", is_flag=True, help="Print one JSON obj
 @click.option("--header", "headers", multiple=True, metavar="H", help="Send this header, as NAME: VALUE. Repeatable.")
 @click.option("--js", is_flag=True, help="Render the pages in a browser; the jobs wait for a worker that has one.")
 @click.option("--proxy", metavar="LABEL", help="Use this proxy, by its label in SHOAL_PROXIES.")
-@click.option("--timeout", type=float, metavar="S", help="Timeout of a request, in seconds.")
+@click.option("--timeout", type=float, metavar="S", help="Timeout per request, in seconds.")
 @click.option("--group", metavar="ID", help="Id of the job group.  [default: generated]")
 @click.option("--priority", type=int, metavar="N", help="Priority from 0 to 100; higher runs first.  [default: 50]")
-@click.option("--retries", type=int, metavar="N", help="Number of retries of a page that failed.")
+@click.option("--retries", type=int, metavar="N", help="Retry a failed page up to N times.")
 @click.option("--project", metavar="NAME", help="Project that the group belongs to.")
 @click.option("--label", "labels", multiple=True, metavar="K=V", help="Add this label. Repeatable.")
-@click.option("--wait", is_flag=True, help="Wait until every job has ended; exit with 1 if one of them failed.")
-@click.option("--wait-timeout", metavar="D", help="With --wait, give up after this long, such as 30s, 10m or 2h.")
+@click.option("--wait", is_flag=True, help="Wait until all jobs have ended; exit with 1 unless all succeeded.")
+@click.option("--wait-timeout", metavar="D", help="With --wait, stop waiting after this long, such as 30s, 10m or 2h.")
 @reaching
 @_json
 def add(
@@ -52,14 +52,14 @@ def add(
     """Create a page job for each URL. All are in one group, whose id is printed."""
     given = [(text, "") for text in urls] + ([] if file is None else _lines_of(file))
     if not given:
-        raise UsageError("No URL given", "give URLs, or a file of them with --file")
+        raise UsageError("No URL given", "pass URLs, or a file with --file")
     body = _request_body([text for text, _ in given], options)
     longest = None if wait_timeout is None else duration_of(wait_timeout).total_seconds()
 
     async def work(api: ApiClient) -> dict[str, Any]:
         made: dict[str, Any] = await api.post(JOBS, body)
         if not as_json:
-            note(f"{plural(made['total'], 'job')} in {made['id']}.")
+            note(f"Created {plural(made['total'], 'job')} in {made['id']}.")
         return await _until_over(api, made, longest) if wait else made
 
     try:
@@ -81,12 +81,12 @@ def add(
 @click.command(epilog="Example: shoal jobs results grp_… > results.jsonl")
 @click.argument("group_id", metavar="ID")
 @click.option("--limit", type=click.IntRange(1, MOST), default=MOST, metavar="N", help="Show at most N.")
-@click.option("--cursor", metavar="C", help="Continue at this cursor, the `next` of an earlier --json output.")
+@click.option("--cursor", metavar="C", help="Continue at this cursor: `next` of an earlier --json output.")
 @reaching
 @_json
 def results(group_id: str, limit: int, cursor: str | None, reach: ApiTarget, as_json: bool) -> None:
-    """Print what the jobs of a group gave so far. A JSON object a line, in the order in which they ended; or, by the id
-    of one job, what each attempt at it gave."""
+    """Print the results of a job group. One JSON object per line, in the order in which the jobs ended; with the id of
+    a job, the result of each of its attempts."""
 
     async def look(api: ApiClient) -> tuple[list[Any], str | None]:
         if group_id.startswith("job_"):
@@ -111,7 +111,7 @@ def results(group_id: str, limit: int, cursor: str | None, reach: ApiTarget, as_
     for item in items:
         print_json(item)
     if more is not None:
-        note("Some jobs have not ended, or there are more results; run it again later, or raise --limit.")
+        note("More results may follow: raise --limit, or run the command again when the jobs have ended.")
 
 
 @click.command()
@@ -130,7 +130,7 @@ def groups(state: str | None, limit: int, reach: ApiTarget, as_json: bool) -> No
     rows = [[one["id"], one["state"], one["total"], _counts(one), to_the_second(one["created_at"])] for one in items]
     print_table(["id", "state", "total", "jobs", "created"], rows)
     if more is not None:
-        note("There are more; raise --limit.")
+        note("Not all are shown; raise --limit.")
 
 
 @click.command("cancel-group")
@@ -163,11 +163,11 @@ async def _until_over(api: ApiClient, group: dict[str, Any], longest: float | No
 
 def _lines_of(file: str) -> list[tuple[str, str]]:
     """Return the URLs of a file, each with its line; skip empty lines and those that begin with #."""
-    data = sys.stdin.buffer.read() if file == "-" else read_file(file, "one URL a line")
+    data = sys.stdin.buffer.read() if file == "-" else read_file(file, "one URL per line")
     try:
         lines = data.decode("utf-8-sig").splitlines()
     except UnicodeDecodeError:
-        raise InvalidInput("--file", f"{file} is not UTF-8 text", "save it as UTF-8, one URL a line") from None
+        raise InvalidInput("--file", f"{file} is not UTF-8 text", "save it as UTF-8, one URL per line") from None
     numbered = [(line.strip(), f"line {number} of {file}") for number, line in enumerate(lines, 1)]
     return [(text, place) for text, place in numbered if text and not text.startswith("#")]
 

@@ -57,7 +57,7 @@ def list_jobs(limit: int, cursor: str | None, dead: bool, reach: ApiTarget, as_j
     columns = ["id", "kind", "state", "attempts", "priority", "created", "about"]
     print_table(columns, [_row(job) for job in items])
     if more is not None:
-        note(f"There are more: `shoal jobs ls --cursor {more}`")
+        note(f"More jobs: `shoal jobs ls --cursor {more}`")
 
 
 @jobs.command()
@@ -91,7 +91,7 @@ def retry(
     reach: ApiTarget,
     as_json: bool,
 ) -> None:
-    """Retry a dead letter, or all that match. Attempts are counted anew."""
+    """Retry a dead letter, or all that match. The attempt count starts at zero."""
     _check_choice(job_id, dead)
     if job_id is not None:
         _move(reach, job_id, "retry", as_json)
@@ -117,7 +117,7 @@ def cancel(job_id: str, reach: ApiTarget, as_json: bool) -> None:
 @_state
 @_kind
 @click.option("--older-than", metavar="D", help="Remove only jobs that ended longer ago than this, such as 7d.")
-@click.option("--limit", type=click.IntRange(1), metavar="N", help="Remove about N jobs.")
+@click.option("--limit", type=click.IntRange(1), metavar="N", help="Remove at most about N jobs.")
 @reaching
 @_json
 def purge(
@@ -158,7 +158,7 @@ def set_quota(scope: str, most: int, reach: ApiTarget, as_json: bool) -> None:
     if as_json:
         print_json(found)
     else:
-        print(f"At most {most} of {scope} run at once; now {found['locked']} do.")
+        print(f"{scope} is limited to {most} running jobs; {found['locked']} running now.")
 
 
 @quota.command("ls")
@@ -184,12 +184,12 @@ def remove_quota(scope: str, reach: ApiTarget, as_json: bool) -> None:
     if as_json:
         print_json({"scope": scope, "removed": True})
     else:
-        print(f"{scope} is not limited any more.")
+        print(f"Removed the quota of {scope}.")
 
 
 def _check_choice(job_id: str | None, dead: bool) -> None:
     if (job_id is not None) == dead:
-        raise UsageError("retry takes one job, or --dead for all that match", "give one of them")
+        raise UsageError("retry needs either a job id or --dead", "pass one of them")
 
 
 def _given(**values: Any) -> dict[str, Any]:
@@ -221,7 +221,7 @@ def _row(job: dict[str, Any]) -> list[object]:
 
 
 def _grant(grant: dict[str, Any]) -> str:
-    where = f" (process {grant['pid']} of {grant['node']})" if grant["pid"] is not None else ""
-    end = f"{grant['ended']} {to_the_second(grant['ended_at'])}" if grant["ended"] is not None else "still has it"
+    where = f" (process {grant['pid']} on {grant['node']})" if grant["pid"] is not None else ""
+    end = f"{grant['ended']} {to_the_second(grant['ended_at'])}" if grant["ended"] is not None else "still running"
     error = f": {grant['error']}" if grant["error"] else ""
     return f"{grant['epoch']}. {grant['holder']}{where} {to_the_second(grant['granted_at'])}, {end}{error}"

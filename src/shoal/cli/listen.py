@@ -33,7 +33,7 @@ def open_socket(listen: Address, asked_by: str = "--listen") -> socket.socket:
         raise BackendUnavailable(
             f"port {listen.port}",
             error.strerror or "taken",
-            f"stop what uses it, or choose another with {asked_by}",
+            f"stop the process that uses it, or choose another with {asked_by}",
         ) from None
     return listener
 
@@ -45,12 +45,12 @@ async def check_exposure(app: App, settings: ServeSettings) -> None:
         return
     if not await app.access.tokens.any_made():
         raise NotAllowed(
-            f"listening on {settings.listen.host} would let anybody on the network in, and there is no token yet",
-            "make one with `shoal tokens create --role admin --name NAME` on this store, or listen on 127.0.0.1",
+            f"listening on {settings.listen.host} without a token would give everybody on the network full access",
+            "create a token with `shoal tokens create --role admin --name NAME` on this store, or listen on 127.0.0.1",
         )
     if settings.tls_cert is None and not settings.trusted_proxies:
         note(
-            f"Whoever is between {settings.listen.host} and its callers can read their tokens: set SHOAL_TLS_CERT and"
+            f"Tokens are sent to {settings.listen.host} unencrypted: set SHOAL_TLS_CERT and"
             " SHOAL_TLS_KEY, or put a proxy with TLS in front and name it in SHOAL_TRUSTED_PROXIES."
         )
 

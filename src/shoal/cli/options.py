@@ -68,7 +68,7 @@ def read_file(path: str, what: str) -> bytes:
         return Path(path).expanduser().read_bytes()
     except (OSError, RuntimeError) as error:
         why = (getattr(error, "strerror", None) or str(error)).lower()
-        raise InvalidInput(shorten(path), f"cannot be read ({why})", f"name a readable file with {what}") from None
+        raise InvalidInput(shorten(path), f"cannot be read ({why})", f"pass a readable file with {what}") from None
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,7 +122,7 @@ class CrawlFlag:
         names = [name for name, _ in pairs]
         for name in names:
             if names.count(name) > 1:
-                raise InvalidInput(self.name, f"names {shorten(name)!r} twice", "give it once")
+                raise InvalidInput(self.name, f"names {shorten(name)!r} twice", "pass it once")
         return dict(pairs)
 
     def _read(self, text: str) -> Any:

@@ -37,13 +37,17 @@ def _fields(command: Callable[..., None]) -> Callable[..., None]:
     """Add the options for the fields of a policy."""
     options = (
         click.option("--frequency", metavar="D", help="Interval between runs, such as 6h, 24h or 7d."),
-        click.option("--cron", metavar="EXPR", help='Or when, as cron has it: "30 6 * * 1-5".'),
+        click.option(
+            "--cron", metavar="EXPR", help='Schedule as a cron expression, instead of --frequency: "30 6 * * 1-5".'
+        ),
         click.option("--timezone", metavar="ZONE", help="Time zone of --cron and of time windows."),
         click.option("--priority", "priority_base", type=int, metavar="N", help="Base priority from 0 to 100."),
         click.option("--label", "labels", multiple=True, metavar="NAME=VALUE", help="Add this label. Repeatable."),
         click.option("--project", metavar="NAME", help="Project that the policy belongs to."),
         click.option("--rules", metavar="FILE", help="Rule set with the data to extract from the page."),
-        click.option("--set", "more", multiple=True, metavar="FIELD=JSON", help="Set any other field. Repeatable."),
+        click.option(
+            "--set", "more", multiple=True, metavar="FIELD=JSON", help="Set any other field, as NAME=VALUE. Repeatable."
+        ),
     )
     for option in reversed(options):
         command = option(command)
@@ -59,7 +63,7 @@ def _fields(command: Callable[..., None]) -> Callable[..., None]:
 def add(urls: tuple[str, ...], site: bool, reach: ApiTarget, as_json: bool, **given: Any) -> None:
     """Create a policy for a page, or for a site with --site."""
     if not urls or (len(urls) > 1 and not site):
-        raise UsageError("A policy is for one URL", "name one, or the seeds of a site with --site")
+        raise UsageError("A policy is for one URL", "pass one URL, or the seeds of a site with --site")
     form = {"seeds": list(urls)} if site else {"url": urls[0]}
     made = run_on(reach, lambda api: api.post(POLICIES, form | _form(given)), existing=False)
     if as_json:
@@ -79,12 +83,12 @@ def change(policy_id: str, reach: ApiTarget, as_json: bool, **given: Any) -> Non
     """Change fields of a policy; others stay unchanged. --label replaces all labels."""
     form = _form(given)
     if not form:
-        raise UsageError("Nothing to change", "give a field, as in --frequency 1h or --set jitter=5m")
+        raise UsageError("Nothing to change", "pass a field, such as --frequency 1h or --set jitter=5m")
     policy = run_on(reach, lambda api: api.patch(at(POLICY, policy_id), form))
     if as_json:
         print_json(policy)
     else:
-        print(f"{policy['id']} is changed.")
+        print(f"Changed {policy['id']}.")
 
 
 @policies.command("ls")
@@ -108,7 +112,7 @@ def list_policies(
     columns = ["id", "when", "next run", "last success", "stale", "what"]
     print_table(columns, [_row(policy) for policy in items])
     if more is not None:
-        note(f"There are more: `shoal policies ls --cursor {more}`")
+        note(f"More policies: `shoal policies ls --cursor {more}`")
 
 
 @policies.command()
@@ -142,9 +146,9 @@ def results(policy_id: str, limit: int, cursor: str | None, reach: ApiTarget, as
     rows = [_result(one) for one in items]
     print_table(["fetched", "job", "state", "hash", "what"], rows)
     if not rows and cursor is None:
-        note("There is none yet; what the policy of a site gives is a crawl, which `shoal policies show` names.")
+        note("No results yet. A site policy has crawls instead of results; see `shoal policies show`.")
     if more is not None:
-        note(f"There are more: `shoal policies results {policy_id} --cursor {more}`")
+        note(f"More results: `shoal policies results {policy_id} --cursor {more}`")
 
 
 @policies.command(epilog="Example: shoal policies diff pol_01hr2v8k3m4n5p6q")
@@ -154,7 +158,7 @@ def results(policy_id: str, limit: int, cursor: str | None, reach: ApiTarget, as
 @reaching
 @_json
 def diff(policy_id: str, before: str | None, after: str | None, reach: ApiTarget, as_json: bool) -> None:
-    """Say what changed between two results of a policy. They are named by their jobs; without names, the last two
+    """Show what changed between two results of a policy. Give the ids of their jobs; the default is the last two
     successes."""
     path, sides = at(f"{POLICY}/diff", policy_id), {"from": before, "to": after}
     found = run_on(reach, lambda api: api.get(path, **sides))
@@ -164,7 +168,7 @@ def diff(policy_id: str, before: str | None, after: str | None, reach: ApiTarget
     rows = [[one["path"], _data(one["from"]), _data(one["to"])] for one in found["changes"]]
     print_table(["path", "from", "to"], rows)
     page = {
-        None: "Without a hash nobody knows whether the page changed",
+        None: "Unknown whether the page changed (a hash is missing)",
         True: "The page changed",
         False: "The page did not change",
     }
@@ -197,7 +201,7 @@ def run(policy_id: str, reach: ApiTarget, as_json: bool) -> None:
     if as_json:
         print_json(made)
     else:
-        print(f"{made['job_id'] or made['crawl_id']} {'lives already.' if made['duplicate'] else 'is made.'}")
+        print(f"{made['job_id'] or made['crawl_id']} {'is running already.' if made['duplicate'] else 'is queued.'}")
 
 
 @policies.command()
@@ -223,12 +227,12 @@ def disable(policy_id: str, reach: ApiTarget, as_json: bool) -> None:
 @reaching
 @_json
 def rm(policy_id: str, reach: ApiTarget, as_json: bool) -> None:
-    """Remove a policy. A job that is running is finished."""
+    """Remove a policy. A running job finishes."""
     run_on(reach, lambda api: api.delete(at(POLICY, policy_id)))
     if as_json:
         print_json({"policy_id": policy_id, "removed": True})
     else:
-        print(f"{policy_id} is removed.")
+        print(f"Removed {policy_id}.")
 
 
 @policies.command("import", epilog="Example: shoal policies import urls.csv --skip-bad")
@@ -237,13 +241,15 @@ def rm(policy_id: str, reach: ApiTarget, as_json: bool) -> None:
 @reaching
 @_json
 def take_in(file: Path, skip_bad: bool, reach: ApiTarget, as_json: bool) -> None:
-    """Create policies from a .csv or .jsonl file, all in one commit. Invalid lines are listed."""
+    """Create policies from a .csv or .jsonl file, all or none. Invalid lines are listed."""
     kind = _kind_of(file)
     lines = read_file(str(file), "policies")
     problems = _look_through(lines, kind)
     if problems and not skip_bad:
         _print_invalid(problems)
-        raise InvalidInput(f"{file}", f"has {plural(len(problems), 'bad line')}", "correct them, or use --skip-bad")
+        raise InvalidInput(
+            f"{file}", f"has {plural(len(problems), 'invalid line')}", "correct the lines, or use --skip-bad"
+        )
     bad = "skip" if skip_bad else "refuse"
     with _sign("Storing"):
         report = run_on(reach, lambda api: api.upload(f"{POLICIES}/import", lines, kind, bad=bad), existing=False)
@@ -251,8 +257,8 @@ def take_in(file: Path, skip_bad: bool, reach: ApiTarget, as_json: bool) -> None
         print_json(report)
         return
     _print_invalid([(problem["line"], problem["problem"]) for problem in report["problems"]])
-    left = f"; {plural(report['bad'], 'bad line')} left out" if report["bad"] else ""
-    print(f"{plural(report['made'], 'policy', 'policies')} made{left}.")
+    left = f"; {plural(report['bad'], 'invalid line')} skipped" if report["bad"] else ""
+    print(f"Created {plural(report['made'], 'policy', 'policies')}{left}.")
 
 
 @policies.command()
@@ -260,7 +266,7 @@ def take_in(file: Path, skip_bad: bool, reach: ApiTarget, as_json: bool) -> None
 @click.option("--project", metavar="NAME", help="Select policies of this project.")
 @reaching
 def export(file: Path, project: str | None, reach: ApiTarget) -> None:
-    """Write all policies to a .csv or .jsonl file, which `import` reads."""
+    """Write all policies to a .csv or .jsonl file that `import` can read."""
     kind = "csv" if _kind_of(file) == KINDS[".csv"] else "jsonl"
     try:
         out = PartFile(str(file))
@@ -271,7 +277,7 @@ def export(file: Path, project: str | None, reach: ApiTarget) -> None:
     Path(out.locations).chmod(OWNER_ONLY)
     out.write([text])
     out.complete()
-    note(f"Written to {file}. It contains headers and cookies in plain text and is readable by you alone.")
+    note(f"Wrote {file}. It contains headers and cookies in plain text; only you can read it.")
 
 
 def _turn(reach: ApiTarget, policy_id: str, verb: str, as_json: bool) -> None:
@@ -295,7 +301,7 @@ def _form(given: dict[str, Any]) -> dict[str, Any]:
 def _pair(text: str) -> tuple[str, str]:
     name, mark, value = text.partition("=")
     if not mark or not name:
-        raise UsageError(f'"{text}" is not NAME=VALUE', "write it with an equals sign")
+        raise UsageError(f'"{text}" is not NAME=VALUE', "write it as NAME=VALUE")
     return name, value
 
 

@@ -62,8 +62,8 @@ class ProgressSnapshot:
             plural(self.errors, "error"),
             *(f"{kind} {count:,}" for kind, count in self.refusals),
             in_time(round(self.elapsed)),
-            *([f"about {left} for what is known"] if left else []),
-            *([f"{self.again:,} to be tried again"] if self.again else []),
+            *([f"about {left} left"] if left else []),
+            *([f"{self.again:,} to retry"] if self.again else []),
             f"depth {self.depth}",
             *([plural(self.hosts, "host")] if self.hosts else []),
         ]
@@ -188,7 +188,7 @@ def held_words(hosts: list[HeldHost]) -> str | None:
         return None
     first = min(hosts, key=lambda host: host.until)
     others = f" and {len(hosts) - 1:,} more" if len(hosts) > 1 else ""
-    return f"{first.origin}{others} held until {from_micros(first.until):%H:%M:%S} UTC"
+    return f"{first.origin}{others} on hold until {from_micros(first.until):%H:%M:%S} UTC"
 
 
 class PlainLines:

@@ -44,18 +44,16 @@ class RobotsReport:
     def sentence(self) -> str:
         match self.reason:
             case "unreachable":
-                return (
-                    f"The robots.txt of the host cannot be had, so nothing there may be fetched. {self.rules.why_none}"
-                )
+                return f"The host's robots.txt could not be fetched, so no URL is allowed. {self.rules.why_none}"
             case "absent":
-                return f"The host has no robots.txt, so everything may be fetched. {self.rules.why_none}"
+                return f"The host has no robots.txt, so every URL is allowed. {self.rules.why_none}"
             case "no_group":
-                return "The robots.txt of the host says nothing to this agent."
+                return "The host's robots.txt has no group for this user agent."
             case "no_rule":
-                return f"No rule of the group for {self.group} speaks of it."
+                return f"No rule of the group for {self.group} matches the URL."
             case _:
                 assert self.decision.rule is not None
-                return f"The group for {self.group} says so in line {self.decision.rule.line}."
+                return f"Line {self.decision.rule.line}, in the group for {self.group}, decides."
 
     @property
     def group(self) -> str:
@@ -97,8 +95,10 @@ def _url(text: str) -> Url:
 
 def _agent(text: str) -> str:
     if not text.isprintable() or not PRODUCT.match(text):
-        fix = "begin it with a name of letters, `-` or `_`, as in FishBot/1.0"
-        raise InvalidInput("--user-agent", f"{text[:200]!r} names no agent that a robots.txt could speak to", fix)
+        fix = "start it with a name of letters, `-` or `_`, such as FishBot/1.0"
+        raise InvalidInput(
+            "--user-agent", f"{text[:200]!r} does not start with a name that a robots.txt can match", fix
+        )
     return text
 
 
@@ -157,11 +157,11 @@ def _rows(answer: RobotsReport) -> list[tuple[str, str]]:
         ("Allowed", "yes" if answer.decision.allowed else "no"),
         ("Why", answer.sentence),
         ("Rule", str(rule) if rule else ""),
-        ("Agent", f"{rules.token}, of {answer.agent!r}"),
+        ("Agent", f"{rules.token}, from {answer.agent!r}"),
         ("Delay", _delay(rules)),
     ]
     shown = rules.sitemaps_at(origin(answer.url))[:MOST_SITEMAPS_SHOWN]
-    rows += [("Sitemap", url if url == written else f"{url} (written as {written})") for url, written in shown]
+    rows += [("Sitemap", url if url == written else f"{url} (listed as {written})") for url, written in shown]
     if len(rules.sitemaps) > len(shown):
         rows.append(("Sitemap", f"and {len(rules.sitemaps) - len(shown)} more"))
     return [(name, value) for name, value in rows if value]
@@ -171,4 +171,4 @@ def _delay(rules: Rules) -> str:
     if rules.asked_delay is None:
         return ""
     kept = f"{rules.delay.total_seconds():g} s"
-    return f"{kept} (the file asks for {rules.asked_delay:g} s, which is cut)" if rules.delay_was_cut else kept
+    return f"{kept} (the file asks for {rules.asked_delay:g} s, more than the maximum)" if rules.delay_was_cut else kept

@@ -97,7 +97,7 @@ class RootCommand(CommandGroup):
 
 @click.group(cls=RootCommand, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, message="shoal %(version)s", help="Show the version and exit.")
-@click.option("--debug", is_flag=True, help="Show tracebacks; may be given anywhere on the command line.")
+@click.option("--debug", is_flag=True, help="Show tracebacks; allowed anywhere on the command line.")
 def shoal(debug: bool) -> None:
     """Shoal, a self-hosted crawl platform."""
 
@@ -150,7 +150,7 @@ def _tell(error: BaseException, as_json: bool) -> int:
     if known is None:
         _say(
             "unexpected",
-            f"{_name(error)}; please run it again with --debug and report what it says.",
+            f"{_name(error)}; please run the command again with --debug and report the traceback.",
             as_json,
         )
         return 1

@@ -57,7 +57,9 @@ def test(file: str, url: str, as_json: bool, **options: Any) -> int:
     _tell(page, as_json)
     if page.data is None and page.error_code is None:
         kind = page.content_type or "no type"
-        note(f"The rule set is not for this page: it has status {page.status} and {kind}, or `urls` leaves it out.")
+        note(
+            f"The rule set does not apply to this page: check its status ({page.status}), its type ({kind}) and `urls`."
+        )
         return INVALID
     return 0 if page.error_code is None else INVALID
 
@@ -73,7 +75,7 @@ def apply(file: str, crawl_id: str, output: str | None, store: str | None) -> No
     if output is not None and not output.endswith(".jsonl"):
         raise InvalidInput(f"--output {shorten(output)}", "is not a JSON lines file", "use the extension .jsonl")
     tally = uvloop.run(_apply(rule_set, crawl_id, store, Stdout() if output is None else PartFile(output)))
-    note(f"{plural(tally.read, 'page')} read, {tally.left_out} left out, {tally.without_body} without a body.")
+    note(f"{plural(tally.read, 'page')} read, {tally.left_out} skipped, {tally.without_body} without a body.")
 
 
 async def _apply(rule_set: RuleSet, crawl_id: str, store: str | None, file: PartFile | Stdout) -> ReplayTally:
@@ -87,7 +89,7 @@ async def _apply(rule_set: RuleSet, crawl_id: str, store: str | None, file: Part
                 file.write([orjson.dumps({"url": found.url, "data": found.data, "error": error}) + b"\n"])
             tally = rereader.tally
             if not tally.read and tally.without_body:
-                raise NotFound("kept body of crawl", crawl_id, "crawl again with --keep-bodies")
+                raise NotFound("stored body of crawl", crawl_id, "run the crawl with --keep-bodies")
             file.complete()
         finally:
             file.leave()

@@ -58,7 +58,7 @@ async def _serve(flags: Mapping[str, str | None], workers: int) -> None:
     async with opened(settings, signals) as app, workers_of(app, loaded, flags, workers) as team:
         await check_exposure(app, settings.serve)
         controller = Controller(app, metrics, listener, team)
-        note(f"Shoal listens on {controller.address}")
+        note(f"Shoal is listening on {controller.address}")
         for warning in (app.database.warning, privacy_warning(app)):
             if warning:
                 note(warning)

@@ -69,8 +69,8 @@ class StallWatch:
                 url = url_in(sys._current_frames().get(self._watched))  # noqa: SLF001 (the only way to see it)
                 what = f"{url} has" if url else "Something has"
                 self._say(
-                    f"{what} kept the crawl busy for more than {self._longest:g} s, and nothing else goes on. Wait, or "
-                    f"end it (Ctrl-C, then kill -9) and go on with `{self._how_to_go_on}`."
+                    f"{what} blocked the crawl for more than {self._longest:g} s. Wait, or "
+                    f"stop it (Ctrl-C, then kill -9) and resume with `{self._how_to_go_on}`."
                 )
 
 

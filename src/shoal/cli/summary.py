@@ -55,7 +55,7 @@ def rows_of(seen: CrawlStatus, totals: dict[str, Any], outputs: Sequence[str]) -
         ("Pages", f"{totals['pages']:,}"),
         *([("Responses", responses)] if (responses := in_classes(totals["responses"])) else []),
         ("Errors", f"{totals['errors']:,}"),
-        *([("Seeds", f"none gave a page: {seen.why_no_seed}")] if seen.failed_seeds else []),
+        *([("Seeds", f"none returned a page: {seen.why_no_seed}")] if seen.failed_seeds else []),
         ("Skipped", _skipped(totals["skipped"])),
         *(("Cut off", what) for what in cut_off(seen)),
         ("Received", in_bytes(totals["bytes"])),
@@ -65,9 +65,9 @@ def rows_of(seen: CrawlStatus, totals: dict[str, Any], outputs: Sequence[str]) -
     if totals["not_modified"]:
         saved = in_bytes(totals["bytes_saved"])
         place = [name for name, _ in rows].index("Took")
-        rows.insert(place, ("Unchanged", f"{totals['not_modified']:,}, which saved {saved}"))
+        rows.insert(place, ("Unchanged", f"{totals['not_modified']:,}, saving {saved}"))
     if seen.counts.queued and reason not in BUDGETS:
-        rows.append(("Left over", f"{seen.counts.queued:,} known and not crawled"))
+        rows.append(("Not crawled", f"{plural(seen.counts.queued, 'URL')} still queued"))
     return rows + [("Output", place) for place in outputs]
 
 
@@ -87,13 +87,13 @@ def cut_off(seen: CrawlStatus) -> list[str]:
             "max_bytes": f"--max-bytes {config.max_bytes}",
             "max_seconds": f"--max-time {config.max_seconds or 0:g}s",
         }[reason]
-        waited = f"{plural(counts.queued, 'URL')} still waited"
+        waited = f"{plural(counts.queued, 'URL')} still queued"
         reasons.append(f"{waited} when `{flag}` was reached")
     return reasons
 
 
 def _verb(count: int) -> str:
-    return "lies" if count == 1 else "lie"
+    return "is" if count == 1 else "are"
 
 
 def _took(totals: dict[str, Any], walked: float) -> str:
@@ -102,7 +102,7 @@ def _took(totals: dict[str, Any], walked: float) -> str:
     had_breaks = 0 < walked < seconds * BREAKS_BELOW and seconds - walked > SHORTEST_BREAK
     if had_breaks:
         pace = round(totals["pages"] / walked, 1)
-    within = f", of which {in_time(walked)} at work" if had_breaks else ""
+    within = f", of which {in_time(walked)} active" if had_breaks else ""
     return in_time(seconds) + within + (f", {pace:g} {'page' if pace == 1 else 'pages'}/s" if pace else "")
 
 

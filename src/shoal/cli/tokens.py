@@ -56,7 +56,7 @@ def create(
         print_json(made)
         return
     print(made["token"], flush=True)
-    note(f"{made['id']} has the scope {', '.join(made['scopes'])}. The token is not shown again: keep it safe.")
+    note(f"{made['id']} has the scope {', '.join(made['scopes'])}. Store the token safely; it is not shown again.")
     if is_first:
         note("This is the first token: from now on every request to `shoal serve` on this store needs one.")
 
@@ -74,7 +74,7 @@ def list_tokens(limit: int, reach: ApiTarget, as_json: bool) -> None:
     columns = ["id", "state", "scopes", "expires", "last used", "name"]
     print_table(columns, [_row(token) for token in items])
     if more is not None:
-        note("There are more; raise --limit.")
+        note("Not all are shown; raise --limit.")
 
 
 @tokens.command()
@@ -121,7 +121,7 @@ def log(subject: str | None, limit: int, reach: ApiTarget, as_json: bool) -> Non
         return
     print_table(["at", "who", "from", "act", "subject", "facts"], [_act(entry) for entry in items])
     if more is not None:
-        note("There are more; raise --limit.")
+        note("Not all are shown; raise --limit.")
 
 
 def _row(token: dict[str, Any]) -> list[object]:

@@ -59,7 +59,7 @@ def list_webhooks(reach: ApiTarget, as_json: bool) -> None:
 @reaching
 @_json
 def show(webhook_id: str, reach: ApiTarget, as_json: bool) -> None:
-    """Show a webhook and its queue."""
+    """Show a webhook and the state of its queue."""
     webhook = run_on(reach, lambda api: api.get(at(WEBHOOK, webhook_id)))
     if as_json:
         print_json(webhook)
@@ -72,7 +72,7 @@ def show(webhook_id: str, reach: ApiTarget, as_json: bool) -> None:
 @reaching
 @_json
 def enable(webhook_id: str, reach: ApiTarget, as_json: bool) -> None:
-    """Enable a webhook. Events that it missed are delivered, too."""
+    """Enable a webhook. Events that it missed are delivered now."""
     _change(reach, webhook_id, {"enabled": True}, as_json)
 
 
@@ -81,7 +81,7 @@ def enable(webhook_id: str, reach: ApiTarget, as_json: bool) -> None:
 @reaching
 @_json
 def disable(webhook_id: str, reach: ApiTarget, as_json: bool) -> None:
-    """Disable a webhook. Its events are kept."""
+    """Disable a webhook. Undelivered events are kept."""
     _change(reach, webhook_id, {"enabled": False}, as_json)
 
 
@@ -90,7 +90,7 @@ def disable(webhook_id: str, reach: ApiTarget, as_json: bool) -> None:
 @reaching
 @_json
 def rotate(webhook_id: str, reach: ApiTarget, as_json: bool) -> None:
-    """Replace the secret. For a day, deliveries are signed with the old one as well."""
+    """Replace the signing secret. For a day, deliveries are signed with both the old and the new one."""
     _print_secret(run_on(reach, lambda api: api.post(at(f"{WEBHOOK}/rotate", webhook_id))), as_json)
 
 
@@ -145,7 +145,7 @@ def rm(webhook_id: str, reach: ApiTarget, as_json: bool) -> None:
     if as_json:
         print_json({"webhook_id": webhook_id, "removed": True})
     else:
-        print(f"{webhook_id} is removed.")
+        print(f"Removed {webhook_id}.")
 
 
 def _change(reach: ApiTarget, webhook_id: str, change: dict[str, Any], as_json: bool) -> None:
@@ -161,7 +161,7 @@ def _print_secret(webhook: dict[str, Any], as_json: bool) -> None:
         print_json(webhook)
         return
     print(webhook["secret"], flush=True)
-    note(f"{webhook['id']} signs with this secret. It is not shown again.")
+    note(f"Signing secret of {webhook['id']}. It is not shown again.")
 
 
 def _row(webhook: dict[str, Any]) -> list[object]:

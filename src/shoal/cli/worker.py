@@ -27,8 +27,8 @@ from shoal.work.worker_context import WorkerContext
 @click.command()
 @click.option("--store", metavar="URL", help="Use this store; overrides DATABASE_URL.")
 def worker(store: str | None) -> None:
-    """Run a worker: it leases crawls, analyses and page jobs, and runs them in children. SIGTERM hands them back and
-    ends it; a second one does not wait."""
+    """Run a worker: it executes crawls, analyses and page jobs in child processes. SIGTERM returns
+    them to the queue and exits; a second one exits at once."""
     uvloop.run(_work({"DATABASE_URL": store}))
 
 

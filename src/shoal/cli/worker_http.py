@@ -47,7 +47,7 @@ async def probed(
     whole = application(routes, app.clock, app.signals, authenticator, open_probes=settings.open_probes)
     server = Server(config_of(whole, settings), ConnectionLimits(settings, app.clock, app.signals), settings)
     serving = asyncio.create_task(server.serve(sockets=[listener]))
-    note(f"The worker answers /healthz, /readyz and /metrics on {address}")
+    note(f"The worker serves /healthz, /readyz and /metrics on {address}")
     try:
         yield address
     finally:

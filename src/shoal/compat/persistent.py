@@ -50,7 +50,7 @@ class PersistentUrlQueueManager:
         crawl = found._call(found._scan.find())
         if crawl is None:
             found.close()
-            raise NotFound("scan", scan_id, "begin one with seeds")
+            raise NotFound("scan", scan_id, "start one with seeds")
         found.max_depth = crawl.config.depth
         return found
 

@@ -100,7 +100,7 @@ class Scan:
             if crawl is None:
                 return None
             if crawl.state in ENDED:
-                raise StateConflict("scan", self.id, crawl.state, "be added to", "clean it up and begin again")
+                raise StateConflict("scan", self.id, crawl.state, "be added to", "clean it up and start again")
             parent_key = None if parent is None else key_of(parent, crawl.key_seed)[0]
             seed, deep = crawl.key_seed, min(depth, DEEPEST)
             new = [NewUrl(*key_of(url, seed), url, deep, Fate.OPEN, parent_key) for url in urls]
@@ -172,7 +172,9 @@ class Scan:
         await self._return_lost_urls()
         _, walked = await self._app.database.read(lambda tx: self._app.queue.live_of_run(tx, self.id))
         if walked > (self._hold is not None):
-            raise StateConflict("scan", self.id, "walked by another process", "be cleaned up", "end that one first")
+            raise StateConflict(
+                "scan", self.id, "crawled by another process", "be cleaned up", "stop that process first"
+            )
         await self.leave()
         crawl = await self.find()
         if crawl is not None:
@@ -276,7 +278,7 @@ class Scan:
         await self._return_lost_urls()
         crawl = await self.find()
         if crawl is None:
-            raise NotFound("scan", self.id, "begin one with seeds")
+            raise NotFound("scan", self.id, "start one with seeds")
         if crawl.state is CrawlState.PAUSED and resuming:
             await self._app.crawls.resume(self.id, here=True)
         lease = await self._lease(crawl)
@@ -303,7 +305,7 @@ class Scan:
             now = await app.crawls.store.lock(tx, self.id)
             if now is None or now.state not in ALREADY:
                 state = "gone" if now is None else now.state
-                raise StateConflict("scan", self.id, state, "give URLs", "resume it, or clean it up and begin again")
+                raise StateConflict("scan", self.id, state, "give URLs", "resume it, or clean it up and start again")
             await app.queue.cancel_waiting(tx, self.id, "replaced")
             await app.queue.enqueue_in(tx, [job])
             lease = await app.queue.lease_one_in(tx, job.id, holder_name())

@@ -52,7 +52,9 @@ def plain_labels(labels: dict[str, str]) -> dict[str, str]:
     """Return the labels if they are valid. They are searched for as `name=value`, so a name must not contain `=`."""
     for name, value in labels.items():
         if "=" in name or not name.isprintable() or not value.isprintable():
-            raise ValueError(f"has {shorten(name)!r}: names and values are one line of text each, a name without =")
+            raise ValueError(
+                f"has {shorten(name)!r}: names and values must be one line of text each, and a name must not contain ="
+            )
     return labels
 
 
@@ -79,7 +81,7 @@ class CrawlConfig(Form, frozen=True, kw_only=True, forbid_unknown_fields=True):
     sort_query: Annotated[bool, describe("Ignore query-parameter order when comparing URLs.")] = False
     drop_params: Annotated[Params, describe("Ignore this query parameter; `NAME*` matches a prefix.")] = []
     keep_params: Annotated[
-        Params, describe("Keep this query parameter even if a list drops it; `NAME*` matches a prefix.")
+        Params, describe("Keep this query parameter even if a list ignores it; `NAME*` matches a prefix.")
     ] = []
     tracking_params: Annotated[
         Params | None, describe("Tracking parameters to ignore, instead of the built-in list.")

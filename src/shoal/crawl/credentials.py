@@ -47,7 +47,7 @@ def _domain(written: str) -> str:
         raise ValueError("must have a host name such as example.com as its domain")
     domain = hostname(url)
     if literal(domain) is None and is_public_suffix(domain):
-        raise ValueError("must not have a public suffix as its domain: leave it out, and it is for the seeds' hosts")
+        raise ValueError("must not have a public suffix as its domain: omit the domain to send it to the seeds' hosts")
     return domain
 
 
@@ -61,7 +61,7 @@ def check_proxy(text: str | None) -> str | None:
         Proxy.parse(text, AddressRule())
     except BadConfig:
         raise ValueError(
-            "is not a proxy's address: write it as http://[user:password@]host:port, or give the label of one"
+            "is not a proxy URL: write it as http://[user:password@]host:port, or use the label of a proxy"
         ) from None
     return text
 

@@ -23,7 +23,7 @@ _MEMORY: Final = 1 << 24  # for all of them, with the states cached between URLs
 _CLASS_WORK: Final = 100  # cost of parsing a Unicode class, even if it compiles to nothing
 _PLAIN: Final = re.compile(r"(\^?)((?:[\w /:=&,;~%@#!'\"<>-]|\\[^\w\s])++)(\$?)", re.ASCII)
 _ESCAPE: Final = re.compile(r"\\(.)")
-_LOOK_AROUND: Final = "leave out look-around, and put what must not match into exclude"
+_LOOK_AROUND: Final = "remove the look-around, and put what must not match into exclude"
 _FIXES: Final = (
     ("invalid perl operator: (?=", _LOOK_AROUND),
     ("invalid perl operator: (?!", _LOOK_AROUND),
@@ -31,10 +31,10 @@ _FIXES: Final = (
     ("invalid named capture", _LOOK_AROUND),
     ("invalid perl operator", "leave it out, or write it as RE2 does"),
     ("invalid escape sequence: \\Z", "write \\z for the end"),
-    ("invalid escape sequence", "leave out back-references, and escape only punctuation"),
-    ("bad repetition operator", "repeat once, with one of *, + and ?"),
+    ("invalid escape sequence", "remove back-references, and escape only punctuation"),
+    ("bad repetition operator", "use a single repetition operator: *, + or ?"),
     ("invalid repetition size", "keep repetitions at 1000 or below"),
-    ("pattern too large", "shorten its repetitions"),
+    ("pattern too large", "shorten the repetitions"),
 )
 
 
@@ -79,7 +79,7 @@ def check_patterns(patterns: list[str]) -> list[str]:
     """Return the patterns if they are valid. The `ValueError` names the rejected one and the reason and, after a
     semicolon, the fix."""
     if sum(map(len, patterns)) > MOST_CHARACTERS:
-        raise ValueError(f"has more than {MOST_CHARACTERS:,} characters in all; leave out patterns or shorten them")
+        raise ValueError(f"has more than {MOST_CHARACTERS:,} characters in total; remove or shorten patterns")
     work = 0
     for pattern in patterns:
         if not _PLAIN.fullmatch(pattern):
@@ -87,7 +87,7 @@ def check_patterns(patterns: list[str]) -> list[str]:
             if work > MOST_WORK:
                 raise ValueError(
                     f"becomes too expensive with the pattern {shorten(pattern)!r}; "
-                    "shorten repetitions, or write plain text such as /private/ where that is enough"
+                    "shorten repetitions, or use plain text such as /private/ where possible"
                 )
     return patterns
 

@@ -105,7 +105,7 @@ class AddressRule(Struct, frozen=True):
         if self._is_opened(address, port, host):
             return None
         if not is_public(address):
-            return AddressRefusal("address_not_public", f"{host} is at {address}, which is not public")
+            return AddressRefusal("address_not_public", f"{host} has the address {address}, which is not public")
         if port not in WEB_PORTS and port < FIRST_FREE_PORT:
             return AddressRefusal("port_not_allowed", f"port {port} of {host} is below {FIRST_FREE_PORT}")
         return None

@@ -14,26 +14,26 @@ CUT: Final = frozenset({_WRITE, _FILESIZE})
 
 # curl's error number -> failure code, retryable, message
 _CODES: Final[dict[int, tuple[str, bool, str]]] = {
-    1: ("protocol_error", False, "The server's answer is not HTTP."),
-    3: ("invalid_url", False, "The address is not a URL that can be asked for."),
-    5: ("dns_error", True, "The proxy's name could not be resolved."),
-    6: ("dns_error", True, "The name could not be resolved."),
-    7: ("connect_error", True, "The server does not take connections."),
-    _WEIRD: ("protocol_error", False, "The server's answer is not valid HTTP."),
-    16: ("protocol_error", True, "The server broke the rules of HTTP/2."),
+    1: ("protocol_error", False, "The server's response is not HTTP."),
+    3: ("invalid_url", False, "The URL cannot be requested."),
+    5: ("dns_error", True, "The host name of the proxy could not be resolved."),
+    6: ("dns_error", True, "The host name could not be resolved."),
+    7: ("connect_error", True, "The server refused the connection."),
+    _WEIRD: ("protocol_error", False, "The server's response is not valid HTTP."),
+    16: ("protocol_error", True, "The server violated the HTTP/2 protocol."),
     _PARTIAL: ("protocol_error", True, "The body is shorter than the server announced."),
     _WRITE: ("body_too_large", False, "The body is larger than the limit."),
-    35: ("tls_error", True, "No TLS connection could be made."),
-    43: ("protocol_error", False, "The server's answer is not valid HTTP."),
-    _EMPTY: ("empty_reply", True, "The server closed the connection without an answer."),
-    _SEND: ("connection_lost", True, "The connection broke."),
-    _RECV: ("connection_lost", True, "The connection broke."),
+    35: ("tls_error", True, "The TLS connection failed."),
+    43: ("protocol_error", False, "The server's response is not valid HTTP."),
+    _EMPTY: ("empty_reply", True, "The server closed the connection without a response."),
+    _SEND: ("connection_lost", True, "The connection was lost."),
+    _RECV: ("connection_lost", True, "The connection was lost."),
     _VERIFY: ("tls_error", False, "The server's certificate is not valid."),
-    61: ("protocol_error", False, "The server encoded the transfer in a way it was not asked for."),
+    61: ("protocol_error", False, "The server used a transfer encoding that was not requested."),
     _FILESIZE: ("body_too_large", False, "The body is larger than the limit."),
     77: ("tls_error", False, "The certificate authorities of this machine cannot be read."),
-    92: ("protocol_error", True, "The server broke off the HTTP/2 stream."),
-    _PROXY: ("proxy_error", True, "The proxy refused."),
+    92: ("protocol_error", True, "The server reset the HTTP/2 stream."),
+    _PROXY: ("proxy_error", True, "The proxy refused the connection."),
     _TOO_LARGE: ("headers_too_large", False, "The headers are larger than the limit."),
 }
 
@@ -47,8 +47,8 @@ _TLS_UNKNOWN_ISSUER: Final = frozenset({2, 20, 21})
 
 _BLOCKED_MESSAGES: Final = {
     "address_not_public": "The host's address is not public.",
-    "self_connection": "The address is this server's own.",
-    "port_not_allowed": "The port is not one that is crawled.",
+    "self_connection": "The address is that of Shoal's own controller.",
+    "port_not_allowed": "The port is not allowed.",
 }
 
 
@@ -72,7 +72,7 @@ def explain(number: int, words: str, url: str, *, tls_verdict: int, last_line: b
     elif number == _SEND and words.startswith("Connection died"):  # after several attempts, each on a new connection
         code, retryable, message = _CODES[_EMPTY]
     elif number == _WEIRD and words in _BAD_LINES:
-        message = f"{_which_line(last_line)} {_BAD_LINES[words]}, so the answer cannot be read."
+        message = f"{_which_line(last_line)} {_BAD_LINES[words]}, so the response cannot be read."
     elif number == _RECV and "chunk" in words:
         code, retryable, message = _CODES[_WEIRD]
     elif number == _RECV and "response headers" in words:
@@ -91,9 +91,9 @@ def _which_line(before: bytes) -> str:
 def _timeout(words: str) -> tuple[str, bool, str]:
     """Return which timeout expired: libcurl has one error number for all of them, so its message is inspected."""
     if words.startswith("Operation too slow"):
-        return "idle_timeout", True, "The server fell silent in the middle of its answer."
+        return "idle_timeout", True, "The server stopped sending in the middle of its response."
     if words.startswith("Operation timed out"):
-        return "total_timeout", True, "The whole answer took too long."
+        return "total_timeout", True, "The whole response took too long."
     return "connect_timeout", True, "The server could not be reached in time."
 
 

@@ -140,11 +140,11 @@ class CurlHandle:
             return _bad_answer("headers_too_large", "The headers are larger than the limit.", transfer)
         status = easy.getinfo(curl.RESPONSE_CODE)
         if not 200 <= status <= 599:
-            message = f"The server answered with the status {status}, which HTTP does not have."
+            message = f"The server answered with the invalid status {status}."
             return self._with_beginning(_bad_answer("protocol_error", message, transfer))
         head = _last_block(lines, block)
         if not head:
-            return _bad_answer("protocol_error", "The headers end in the middle.", transfer, retryable=True)
+            return _bad_answer("protocol_error", "The headers are incomplete.", transfer, retryable=True)
         return Response(
             transfer.url,
             status,
@@ -177,7 +177,7 @@ class CurlHandle:
         if failure.code != "protocol_error" or not began:
             return failure
         words = f"{failure.operator_detail}; " if failure.operator_detail else ""
-        return replace(failure, operator_detail=f"{words}the answer began with {began!r}")
+        return replace(failure, operator_detail=f"{words}the response began with {began!r}")
 
     def _configure(self) -> None:
         options, easy = self._options, self.easy
@@ -261,7 +261,7 @@ class CurlHandle:
 
     def _set_method(self, request: Request) -> None:
         if not _TOKEN.fullmatch(request.method):
-            raise ValueError(f"{request.method!r} is no method")
+            raise ValueError(f"{request.method!r} is not an HTTP method")
         self._is_plain = False
         if request.method == "HEAD":
             self.easy.setopt(curl.NOBODY, 1)

@@ -23,10 +23,10 @@ _CONDITIONS: Final = ("if-match", "if-none-match", "if-modified-since", "if-unmo
 RESERVED: Final = {
     "user-agent": "use user_agent (--user-agent)",
     "host": "name the host in the seed",
-    "proxy-authorization": "write it into the proxy's address",
-    "range": "pages are fetched whole",
-    **dict.fromkeys(_FRAMING, "Shoal writes it by itself"),
-    **dict.fromkeys(_CONDITIONS, "Shoal asks for what changed when a crawl follows an earlier one"),
+    "proxy-authorization": "put it into the proxy URL",
+    "range": "pages are always fetched whole",
+    **dict.fromkeys(_FRAMING, "Shoal sets it"),
+    **dict.fromkeys(_CONDITIONS, "Shoal sends it in recrawls"),
 }
 """Headers that callers may not set, and the alternative."""
 
@@ -39,7 +39,7 @@ def check_headers(headers: dict[str, str], reserved: Mapping[str, str] = RESERVE
     for name, value in headers.items():
         lowered = name.lower()
         if not _TOKEN.fullmatch(name) or len(name) > LONGEST_NAME:
-            raise ValueError(f"have a name that no header can have: {_quoted(name)}")
+            raise ValueError(f"have an invalid name: {_quoted(name)}")
         if lowered in reserved:
             raise ValueError(f"must not set {_quoted(name)}: {reserved[lowered]}")
         if lowered in seen:

@@ -44,7 +44,7 @@ def decode(raw: bytes, encodings: str, *, limit: int, max_encodings: int) -> byt
     except _TooLarge:
         return DecodingFault("decompressed_too_large", f"Decompressed, the body is larger than {limit} bytes.")
     except _Broken as fault:
-        return DecodingFault("bad_encoding", f"The body is not what its Content-Encoding says: {fault}.")
+        return DecodingFault("bad_encoding", f"The body does not match its Content-Encoding: {fault}.")
     return raw
 
 
@@ -58,7 +58,7 @@ def _undo(name: str, raw: bytes, limit: int) -> bytes:
     if decoder is not None and raw:
         return decoder(raw, limit)
     if decoder is None and name in _UNREADABLE:
-        raise _Broken(f"{name} cannot be read here")
+        raise _Broken(f"{name} is not supported")
     # Servers put charsets and worse into this header; like browsers, use such a body unchanged.
     return raw
 
@@ -104,7 +104,7 @@ def _inflate(raw: bytes, limit: int, window: int) -> tuple[bytes, bytes]:
             if limit < 0:
                 raise _TooLarge
             if not part and not stream.eof:
-                raise _Broken("it ends in the middle")
+                raise _Broken("it is truncated")
     except zlib.error as error:
         raise _Broken(str(error)) from None
     return parts[0] if len(parts) == 1 else b"".join(parts), stream.unused_data
@@ -157,7 +157,7 @@ def _collect(
     while size <= limit and not finished():
         part = step(b"")
         if not part and hungry():  # check both: a decoder that accepts more input may still have output
-            raise _Broken("it ends in the middle")
+            raise _Broken("it is truncated")
         parts.append(part)
         size += len(part)
     if size > limit:

@@ -18,7 +18,9 @@ class Proxies:
         if label is None or label in self._urls:
             return
         known = f"use {', '.join(sorted(self._urls))}, or" if self._urls else "leave it out, or"
-        raise InvalidInput(field, f"{label!r} is the label of no proxy here", f"{known} let SHOAL_PROXIES name it")
+        raise InvalidInput(
+            field, f"{label!r} is not the label of a configured proxy", f"{known} define it in SHOAL_PROXIES"
+        )
 
     def find(self, label: str) -> Proxy | None:
         """Return the proxy with that label; any address is allowed, since the operator configured it. None if only bots

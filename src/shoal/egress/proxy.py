@@ -30,7 +30,7 @@ class Proxy:
         except ValueError:
             host, port, parts = None, None, urlsplit("")
         if not host or parts.scheme not in _PORTS:
-            raise BadConfig("proxy", "is not a proxy address", "write it as http://host:port")
+            raise BadConfig("proxy", "is not a proxy URL", "write it as http://host:port")
         if literal(host) is None and _means_address(host):
             raise BadConfig("proxy", "has an address in an unusual notation", "write it as 192.0.2.1")
         host = f"[{host}]" if ":" in host else host

@@ -142,12 +142,12 @@ def leads_to(response: Response, urls: Canonicalizer) -> Url | Failure | None:
 
 def endless(response: Response) -> Failure:
     """Return the failure for a chain that exceeds the maximum number of redirects."""
-    return _stopped("too_many_redirects", response, "The redirects do not end.")
+    return _stopped("too_many_redirects", response, "There are too many redirects.")
 
 
 def circular(response: Response) -> Failure:
     """Return the failure for a chain that leads back to an earlier request of its own."""
-    return _stopped("redirect_loop", response, "The redirects lead in a circle.")
+    return _stopped("redirect_loop", response, "The redirects form a loop.")
 
 
 def _stopped(code: str, response: Response, message: str) -> Failure:

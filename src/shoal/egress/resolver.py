@@ -95,7 +95,7 @@ class Resolver:
     def _look_up(self, host: str) -> Answer:
         """Look up a host; runs in a thread."""
         try:
-            return self._lookup(host) or _not_found(host, "no address", retryable=False)
+            return self._lookup(host) or _not_found(host, "it has no address", retryable=False)
         except socket.gaierror as error:
             return _not_found(host, str(error), retryable=error.errno not in _FINAL)
         except (OSError, UnicodeError) as error:
@@ -111,7 +111,7 @@ class Resolver:
         self._tell(host, waiting, answer)
 
     def _give_up(self, host: str, waiting: list[Callable[[Answer], None]]) -> None:
-        self._tell(host, waiting, _not_found(host, "the name server does not answer", retryable=True))
+        self._tell(host, waiting, _not_found(host, "the name server does not respond", retryable=True))
 
     def _tell(self, host: str, waiting: list[Callable[[Answer], None]], answer: Answer) -> None:
         if self._waiting.get(host) is waiting:
@@ -128,7 +128,7 @@ class Resolver:
 
 
 def _not_found(host: str, why: str, *, retryable: bool) -> Failure:
-    return Failure("dns_error", "The name could not be resolved.", retryable, f"{host}: {why}")
+    return Failure("dns_error", "The host name could not be resolved.", retryable, f"{host}: {why}")
 
 
 class _Threads:

@@ -19,7 +19,7 @@ class Route(Struct, eq=False):
     def refusal(self, ip: str, port: int) -> AddressRefusal | None:
         """Check the address that libcurl is about to connect to: the last check before the connection."""
         if port != self.port or (ip not in self.addresses and str(plain_address(ip)) not in self.addresses):
-            return AddressRefusal("address_not_public", f"{ip} port {port} is no judged address of {self.host}")
+            return AddressRefusal("address_not_public", f"{ip} port {port} is not a checked address of {self.host}")
         return self.rule.judge(ip, port, self.host)
 
 

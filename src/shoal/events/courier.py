@@ -186,7 +186,11 @@ class Courier:
         if outcome.status in (429, 502, 503, 504):
             hold = parse_retry_after(asked_wait(outcome.headers.get), self._clock.now(), LONGEST_HOLD)
         redirect = 300 <= outcome.status < 400
-        why = "it redirects, which is not followed: give the final address" if redirect else "it was answered"
+        why = (
+            "redirects are not followed; set the webhook to the final URL"
+            if redirect
+            else "the endpoint returned an error"
+        )
         return _Sent(delivery, outcome.status, f"{why} ({outcome.status})", hold)
 
     async def _settle(self, tx: Tx, batch: _Batch) -> tuple[Webhook | None, _Batch | None]:

@@ -30,9 +30,9 @@ _JOB = (
 )
 
 TYPES: Mapping[str, EventType] = {
-    "crawl.started": EventType("a crawl's first walker began", _CRAWL),
-    "crawl.completed": EventType("a crawl ended by itself, or by a budget", _CRAWL),
-    "crawl.failed": EventType("a crawl cannot go on", _CRAWL),
+    "crawl.started": EventType("a crawl was started by its first worker", _CRAWL),
+    "crawl.completed": EventType("a crawl was completed, or reached a limit", _CRAWL),
+    "crawl.failed": EventType("a crawl failed and cannot continue", _CRAWL),
     "crawl.stopped": EventType("a crawl was stopped", _CRAWL),
     "crawl.job.completed": EventType("a page job has its result", _JOB),
     "crawl.job.failed": EventType("a page job failed for the last time, or its workers were lost too often", _JOB),
@@ -41,10 +41,10 @@ TYPES: Mapping[str, EventType] = {
         ("group", "state", "project", "labels", "total", "jobs"),
     ),
     "analysis.completed": EventType(
-        "an analysis ended, well or not",
+        "an analysis completed or failed",
         ("analysis_id", "crawl_id", "project", "state", "reason", "findings"),
     ),
-    "node.lost": EventType("a node fell silent", (), planned=True),
+    "node.lost": EventType("a node stopped sending heartbeats", (), planned=True),
 }
 """All types of events."""
 
@@ -58,7 +58,7 @@ class Event(Struct, frozen=True):
     id: EventId = field(default_factory=lambda: EventId(new_id("evt")))
 
     def __post_init__(self) -> None:
-        assert self.type in TYPES, f"{self.type} is no type of events"
+        assert self.type in TYPES, f"{self.type} is not an event type"
 
 
 @dataclass(frozen=True, slots=True)

@@ -41,7 +41,7 @@ class EventFile:
                 file.flush()
                 os.fsync(file.fileno())
         except OSError as error:
-            raise BadConfig("SHOAL_EVENTS_FILE", f"cannot be written ({error.strerror})", "name another file") from None
+            raise BadConfig("SHOAL_EVENTS_FILE", f"cannot be written ({error.strerror})", "use another file") from None
 
 
 def _fresh_line(file: BinaryIO) -> bytes:

@@ -8,7 +8,7 @@ import os
 
 PREFIX = "whsec_"
 SHORTEST, LONGEST = 24, 64  # bytes of a secret, as specified
-FIX = f"give {PREFIX} and {SHORTEST} to {LONGEST} bytes in base64, or leave it out and one is made"
+FIX = f"give {PREFIX} and {SHORTEST} to {LONGEST} bytes in base64, or omit it to have one generated"
 
 
 def new_secret() -> str:

@@ -22,7 +22,7 @@ JITTER = 0.2
 def check_url(text: str) -> str:
     url = canonical(text)
     if isinstance(url, UrlRefusal):
-        raise ValueError(f"{url.problem}; give an http or https address")
+        raise ValueError(f"{url.problem}; use an http or https URL")
     return url
 
 
@@ -32,13 +32,15 @@ def check_events(wanted: list[str]) -> list[str]:
         known = any(kind.startswith(name[:-1]) for kind in TYPES) if name.endswith(".*") else name in TYPES
         if not known:
             raise ValueError(
-                f"has {name[:50]!r}, which is no event; use {', '.join(TYPES)}, or crawl.* for some of them"
+                f"has {name[:50]!r}, which is not an event type; use {', '.join(TYPES)}, or a prefix such as crawl.*"
             )
     return sorted(set(wanted))
 
 
-Address = Annotated[str, describe("Where events are sent, by POST.", max_length=2083)]
-Wanted = Annotated[list[str], describe("Which events; all if none is named.", max_length=50)]
+Address = Annotated[str, describe("URL to which events are sent with POST.", max_length=2083)]
+Wanted = Annotated[
+    list[str], describe("Event types to send, such as crawl.completed or crawl.*; empty for all.", max_length=50)
+]
 
 
 class NewWebhook(Form, frozen=True, kw_only=True):
@@ -46,7 +48,9 @@ class NewWebhook(Form, frozen=True, kw_only=True):
 
     url: Address
     events: Wanted = field(default_factory=list)
-    secret: Annotated[str, describe("What signs the deliveries; made if absent.", max_length=200)] | None = None
+    secret: (
+        Annotated[str, describe("Secret that signs the deliveries; generated if omitted.", max_length=200)] | None
+    ) = None
 
     checks: ClassVar = {
         "url": check_url,
@@ -61,7 +65,7 @@ class WebhookChange(Form, frozen=True, kw_only=True):
 
     url: Address | None = None
     events: Wanted | None = None
-    enabled: Annotated[bool, describe("Whether events are sent.")] | None = None
+    enabled: Annotated[bool, describe("False: keep the webhook and its events, but send nothing.")] | None = None
 
     checks: ClassVar = {
         "url": lambda text: None if text is None else check_url(text),

@@ -23,7 +23,7 @@ MOST_OLD_SECRETS = 3
 MOST_WEBHOOKS = 100
 BATCH = 1_000
 EMPTIED_AT_ONCE = 10_000  # deliveries removed per commit when a webhook is removed
-ADDRESS_FIX = "name a public address, or have the operator allow its network with SHOAL_ALLOW_NETWORKS"
+ADDRESS_FIX = "use a public address, or ask the operator to allow its network with SHOAL_ALLOW_NETWORKS"
 
 
 class Webhooks:
@@ -134,7 +134,7 @@ class Webhooks:
             await self._locked(tx, webhook_id)
             event = await self._events.find(tx, event_id)
             if event is None:
-                raise NotFound("event", event_id, "it may be older than events are kept")
+                raise NotFound("event", event_id, "it may have been removed after SHOAL_EVENTS_KEEP")
             await self._store.put(tx, webhook_id, [event.sequence])
             await audit(tx, webhook_id)
             return 1
@@ -197,7 +197,7 @@ class Webhooks:
         host, port = endpoint(Url(url))
         address = literal(host)
         if address is not None and self._rule.judge(address, port, host) is not None:
-            raise InvalidInput("url", "names an address that may not be reached", ADDRESS_FIX)
+            raise InvalidInput("url", "has an address or port that is not allowed (SSRF protection)", ADDRESS_FIX)
 
 
 def _unknown(webhook_id: str) -> NotFound:

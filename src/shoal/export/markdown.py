@@ -106,11 +106,11 @@ class MarkdownFolder:
         """Reject an existing path, unless it is an empty folder or one written by this module."""
         if not folder.exists():
             return
-        fix = "Markdown is written as a folder: name one that does not exist"
+        fix = "Markdown is written to a folder: choose one that does not exist"
         if not folder.is_dir():
             raise unusable(self.name, f"{folder} is a file", fix)
         if any(folder.iterdir()) and not _is_ours(folder):
-            raise unusable(self.name, f"{folder} has other files in it", fix)
+            raise unusable(self.name, f"{folder} contains other files", fix)
 
     def _failed(self, error: OSError) -> Exception:
         return translated(str(self._part), error)

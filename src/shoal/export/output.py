@@ -92,7 +92,7 @@ class Outputs:
         places = [name if name == STDOUT else str(Path(name).resolve()) for name in names]
         for name, place in zip(names, places, strict=True):
             if places.count(place) > 1:
-                raise InvalidInput("--output", f"names {name!r} twice", "name each file once")
+                raise InvalidInput("--output", f"names {name!r} twice", "list each file once")
         self._outputs = [output_of(name) for name in names]
 
     def __bool__(self) -> bool:
@@ -118,8 +118,10 @@ class Outputs:
     def check_bodies(self, crawl_id: str, kept: bool) -> None:
         """Reject outputs that need stored bodies if the crawl keeps none."""
         if self.from_bodies and not kept:
-            problem = f"{self.from_bodies[0]!r} is made from kept bodies, and crawl {crawl_id} keeps none"
-            raise InvalidInput("--output", problem, "crawl again with --keep-bodies")
+            problem = (
+                f"{self.from_bodies[0]!r} is written from stored bodies, and crawl {crawl_id} does not store bodies"
+            )
+            raise InvalidInput("--output", problem, "run the crawl with --keep-bodies")
 
     async def open(self, crawl_id: str, at: int, limits: Limits) -> None:
         """Start all outputs empty; in a thread, because removing the files of an earlier run may take long."""
@@ -156,7 +158,7 @@ def output_of(name: str) -> Output:
     for ending, make in OUTPUTS.items():
         if name.endswith(ending) and Path(name).name != ending:
             return make(name)
-    raise InvalidInput("--output", f"{name!r} has no known ending", f"use one of {', '.join(OUTPUTS)}, or -")
+    raise InvalidInput("--output", f"{name!r} has an unknown extension", f"use one of {', '.join(OUTPUTS)}, or -")
 
 
 def _within(pages: Iterable[Page], most: int) -> Iterator[list[Page]]:

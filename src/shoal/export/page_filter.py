@@ -17,7 +17,9 @@ class ExportFilter:
     def __init__(self, words: Sequence[str]) -> None:
         for word in words:
             if not _WORD.fullmatch(word):
-                raise InvalidInput("--status", f"{shorten(word)!r} is no status", "use one such as 404, 4xx, or error")
+                raise InvalidInput(
+                    "--status", f"{shorten(word)!r} is not a status", "use one such as 404, 4xx, or error"
+                )
         self.words = frozenset(words)
 
     def __call__(self, page: Page) -> bool:

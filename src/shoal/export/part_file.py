@@ -107,10 +107,10 @@ def check_place(name: str) -> None:
     if not folder.is_dir():
         raise unusable(name, "its folder does not exist")
     if not os.access(folder, os.W_OK | os.X_OK):
-        raise unusable(name, "its folder cannot be written")
+        raise unusable(name, "its folder is not writable")
 
 
-def unusable(name: str, why: str, fix: str = "name a file in a folder that exists and can be written") -> ShoalError:
+def unusable(name: str, why: str, fix: str = "use a file in a folder that exists and is writable") -> ShoalError:
     return BadConfig("--output", f"{name!r} cannot be written ({why})", fix)
 
 

@@ -242,7 +242,7 @@ def unpacked(data: bytes) -> Details:
             values[name] = [kind(**one) for one in values[name]]
         return Details(**values)
     except (zlib.error, ValueError, TypeError, KeyError, AttributeError) as error:
-        raise ValueError(f"it is no packed details ({error})") from None
+        raise ValueError(f"it is not a packed details record ({error})") from None
 
 
 _KINDS: Final[dict[str, Callable[..., Any]]] = {

@@ -53,13 +53,13 @@ class Hook:
         if returned is None:
             return {}
         if not isinstance(returned, Mapping):
-            raise HookFault(f"hook {self.name} gave {type(returned).__name__}, not a dict or None")
+            raise HookFault(f"hook {self.name} returned {type(returned).__name__}, not a dict or None")
         try:
             written = orjson.dumps(dict(returned))
         except TypeError as error:
-            raise HookFault(f"hook {self.name} gave what JSON cannot hold ({shorten(error)})") from None
+            raise HookFault(f"hook {self.name} returned something that is not JSON ({shorten(error)})") from None
         if len(written) > LARGEST:
-            raise HookFault(f"hook {self.name} gave more than {LARGEST // 1000} KB")
+            raise HookFault(f"hook {self.name} returned more than {LARGEST // 1000} KB")
         plain: dict[str, Any] = orjson.loads(written)
         return plain
 
@@ -77,12 +77,16 @@ def _load(name: str, installed: Mapping[str, EntryPoint]) -> Hook:
     point = installed.get(name)
     if point is None:
         known = f"; installed are {', '.join(sorted(installed))}" if installed else ""
-        raise InvalidInput("hooks", f"names {shorten(name)!r}, which no installed package offers{known}", "install it")
+        raise InvalidInput(
+            "hooks",
+            f"names {shorten(name)!r}, which no installed package provides{known}",
+            "install the package that provides it",
+        )
     try:
         function = point.load()
     except (Exception, SystemExit) as error:
         why = f"{type(error).__name__}: {shorten(error, 200)}"
-        raise InvalidInput("hooks", f"names {name!r}, which does not load ({why})", "mend the package") from error
+        raise InvalidInput("hooks", f"names {name!r}, which does not load ({why})", "fix the package") from error
     if not callable(function):
-        raise InvalidInput("hooks", f"names {name!r}, which is no function", "mend the package")
+        raise InvalidInput("hooks", f"names {name!r}, which is not a function", "fix the package")
     return Hook(name, function)

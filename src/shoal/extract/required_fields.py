@@ -14,7 +14,7 @@ def missing_fields(rule_set: Mapping[str, Any] | None, url: str, data: Any) -> s
     if isinstance(data, Mapping):
         _look(rule_set["fields"], data, "", problems)
     elif any(rule.get("required") for rule in rule_set["fields"].values()):
-        problems.append("the data is no object, and the rule set has required fields")
+        problems.append("the data is not an object, but the rule set has required fields")
     text = "; ".join(problems[:MOST_PROBLEMS])
     return f"{text}." if text else None
 

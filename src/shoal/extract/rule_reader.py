@@ -78,7 +78,7 @@ class RuleReader:
         for selector in sorted(page.unsuited):
             extracted.problems.append(f"The page is too large to be searched with {shorten(selector)!r}")
         if page.is_late:
-            extracted.problems.insert(0, f"The page took longer than {LONGEST_SECONDS:g} s, and not all was looked for")
+            extracted.problems.insert(0, f"Extraction took longer than {LONGEST_SECONDS:g} s and was stopped")
         return _within_bounds(extracted)
 
 
@@ -151,7 +151,7 @@ def _value(page: _Page, scope: Node, rule: FieldRule, name: str, problems: list[
     if found not in (None, []):
         return found
     if rule.required:
-        why = f"is required and {unread[0]!r} is no {rule.type}" if unread else "is required and missing"
+        why = f"is required, and {unread[0]!r} is not a valid {rule.type}" if unread else "is required and missing"
         problems.append(f"{name} {why}")
     return [] if rule.list and rule.default is None else rule.default
 

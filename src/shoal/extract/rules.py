@@ -52,20 +52,23 @@ _NOT_WITH_EACH: Final = ("jsonld", "attribute", "regex", "transform", "type", "l
 class FieldRule(Form, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The rule for one field: how to find its value and convert it."""
 
-    css: Annotated[Words | None, describe("A CSS selector.")] = None
-    xpath: Annotated[Words | None, describe("An XPath 1.0 expression; the common functions, the near axes.")] = None
-    jsonld: Annotated[Words | None, describe("A path into JSON-LD: a type (or *), then keys, such as Product.sku.")] = (
+    css: Annotated[Words | None, describe("CSS selector.")] = None
+    xpath: Annotated[Words | None, describe("XPath 1.0 expression; some functions and axes are not allowed.")] = None
+    jsonld: Annotated[Words | None, describe("Path into JSON-LD: a type (or *), then keys, such as Product.sku.")] = (
         None
     )
-    attribute: Annotated[Words | None, describe("Take this attribute of the element instead of its text.")] = None
-    regex: Annotated[Words | None, describe("Take what the first group (or all of it) matches in the text.")] = None
-    transform: Annotated[Transforms, describe("Steps on the text, in order.")] = []  # noqa: RUF012 - each form gets its own
-    type: Annotated[Type, describe("What the text becomes.")] = "text"
-    date_format: Annotated[Words | None, describe("How a date is written, as for strptime.")] = None
-    required: Annotated[bool, describe("A page without it has invalid data.")] = False
-    default: Annotated[Default, describe("Stands in when nothing is found.")] = None
-    each: Annotated[dict[str, Any] | None, describe("Each element found is an object of these fields.")] = None
-    list: Annotated[bool, describe("All that is found, instead of the first.")] = False  # last: it shadows `list`
+    attribute: Annotated[Words | None, describe("Use this attribute of the element instead of its text.")] = None
+    regex: Annotated[
+        Words | None,
+        describe("Use the part of the text that the first group matches, or the whole match if there is no group."),
+    ] = None
+    transform: Annotated[Transforms, describe("Transformations of the text, in order.")] = []  # noqa: RUF012 - each form gets its own
+    type: Annotated[Type, describe("Type of the value.")] = "text"
+    date_format: Annotated[Words | None, describe("Format of a date, as for strptime.")] = None
+    required: Annotated[bool, describe("A page without this field has invalid data.")] = False
+    default: Annotated[Default, describe("Value if nothing is found.")] = None
+    each: Annotated[dict[str, Any] | None, describe("Return each element found as an object with these fields.")] = None
+    list: Annotated[bool, describe("Return all matches instead of the first.")] = False  # last: it shadows `list`
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,13 +82,11 @@ class RuleSet:
 def read_rules(given: Any, called: str = "") -> RuleSet:
     """Parse a rule set from plain data; raise for the first error with its location, prefixed by `called`."""
     if not isinstance(given, Mapping):
-        raise InvalidInput(f"{called}the rule set", "is no table", _HOW)
+        raise InvalidInput(f"{called}the rule set", "is not a table", _HOW)
     _check_size(given, called)
     for name in given:
         if name not in ("fields", "urls"):
-            raise InvalidInput(
-                f"{called}{shorten(name)}", "is not a word of a rule set", "the words are fields and urls"
-            )
+            raise InvalidInput(f"{called}{shorten(name)}", "is not a known key of a rule set", "use fields and urls")
     return _RuleChecker(called).read(given)
 
 
@@ -108,8 +109,8 @@ def _check_size(given: Mapping[str, Any], called: str) -> None:
     try:
         size = len(orjson.dumps(given))
     except TypeError:
-        fix = "nest it less, and write dates as text"
-        raise InvalidInput(f"{called}the rule set", "has values that JSON cannot hold", fix) from None
+        fix = "reduce the nesting, and write dates as text"
+        raise InvalidInput(f"{called}the rule set", "has values that JSON cannot represent", fix) from None
     if size > LARGEST:
         raise InvalidInput(f"{called}the rule set", f"is larger than {LARGEST // 1000} KB", "split it")
 
@@ -126,7 +127,7 @@ class _RuleChecker:
             raise self._refusal("fields", "is missing", _HOW)
         urls = given.get("urls", [])
         if not isinstance(urls, list) or len(urls) > MOST_URLS or not all(isinstance(url, str) for url in urls):
-            raise self._refusal("urls", "cannot be taken", f"give a list of at most {MOST_URLS} regular expressions")
+            raise self._refusal("urls", "is not valid", f"give a list of at most {MOST_URLS} regular expressions")
         for place, pattern in enumerate(urls):
             self._check(f"urls[{place}]", "regex", pattern)
         return RuleSet(self._fields(given["fields"], "fields", 0), urls)
@@ -139,12 +140,12 @@ class _RuleChecker:
     def _rule(self, name: Any, given: Any, where: str, depth: int) -> FieldRule:
         self._count += 1
         if self._count > MOST_FIELDS:
-            raise self._refusal("fields", f"are more than {MOST_FIELDS} in all", "leave some out")
+            raise self._refusal("fields", f"exceed the maximum of {MOST_FIELDS} in total", "remove some")
         if depth > DEEPEST:
-            raise self._refusal(where, f"is more than {DEEPEST} levels deep", "put it nearer to the top")
+            raise self._refusal(where, f"is more than {DEEPEST} levels deep", "reduce the nesting")
         if not isinstance(name, str) or not _NAME.fullmatch(name):
             fix = "use 1 to 64 letters, digits, `_` and `-`, not a digit first"
-            raise self._refusal(where, "is no name", fix)
+            raise self._refusal(where, "is not a valid field name", fix)
         if not isinstance(given, Mapping):
             raise self._refusal(where, f"cannot be {shorten(given)!r}", 'write a rule, such as {css = "h1"}')
         rule = FieldRule.read(given, called=lambda word: f"{self._called}{where}.{word}")
@@ -158,7 +159,7 @@ class _RuleChecker:
         if len(ways) > 1:
             raise self._refusal(where, f"has both {ways[0]} and {ways[1]}", "keep one of them")
         if not ways and depth == 0 and rule.regex is None:
-            raise self._refusal(where, "does not say where to look", "give it css, xpath, jsonld or regex")
+            raise self._refusal(where, "has no source", "add css, xpath, jsonld or regex")
         self._check_combination(rule, given, where)
         for way in (*ways, "regex"):
             written = getattr(rule, way)
@@ -170,14 +171,14 @@ class _RuleChecker:
         odd = next((name for name in _NOT_WITH_EACH if name in given), None) if rule.each is not None else None
         if odd is not None:
             fix = "move it to a field of each, or leave it out"
-            raise self._refusal(f"{where}.{odd}", "does not go with each", fix)
+            raise self._refusal(f"{where}.{odd}", "cannot be combined with each", fix)
         if rule.jsonld is not None and rule.attribute is not None:
-            raise self._refusal(f"{where}.attribute", "does not go with jsonld", "name the key in jsonld")
+            raise self._refusal(f"{where}.attribute", "cannot be combined with jsonld", "name the key in jsonld")
         if rule.date_format is not None and rule.type != "date":
             raise self._refusal(f"{where}.date_format", "is only for dates", 'set type = "date"')
         if rule.type == "html" and (rule.jsonld is not None or rule.attribute is not None or rule.regex is not None):
             raise self._refusal(
-                f"{where}.type", "html takes the element itself", "leave out jsonld, attribute and regex"
+                f"{where}.type", "html cannot be combined with jsonld, attribute or regex", "leave them out"
             )
 
     def _check(self, where: str, way: str, written: str) -> None:

@@ -89,14 +89,14 @@ def check_css(selector: str) -> None:
     try:
         _NOTHING.select(selector)
     except ValueError as error:
-        raise ValueError(f"is no CSS selector ({_reason(error)}); correct it") from None
+        raise ValueError(f"is not a CSS selector ({_reason(error)}); correct it") from None
     bare = _LITERAL.sub("''", selector)
     if _ESCAPED_NAME.search(bare):
-        raise ValueError("has the name of a pseudo-class with a backslash; write it plainly")
+        raise ValueError("has a pseudo-class written with a backslash; write it without escapes")
     if len(_COSTLY.findall(bare)) > MOST_COSTLY:
-        raise ValueError(f"has more than {MOST_COSTLY} of :has() and :nth-…(); split it, or use each")
+        raise ValueError(f"has more than {MOST_COSTLY} of :has() and :nth-…(); split it, or use `each`")
     if any(_COSTLY_IN_HAS.search(inner) for inner in _has_arguments(bare)):
-        raise ValueError("has +, ~, :nth-…() or :has() inside :has(), which takes too long; split it, or use each")
+        raise ValueError("has +, ~, :nth-…() or :has() inside :has(), which is too slow; split it, or use `each`")
 
 
 def is_costly_css(selector: str) -> bool:
@@ -118,52 +118,56 @@ def _has_arguments(bare: str) -> Iterator[str]:
 
 def check_xpath(expression: str) -> None:
     if len(expression) > LONGEST_XPATH:
-        raise ValueError(f"has more than {LONGEST_XPATH} characters; split it, or use each")
+        raise ValueError(f"has more than {LONGEST_XPATH} characters; split it, or use `each`")
     bare = _LITERAL.sub("''", expression)
     for name in _CALL.findall(bare):
         if name not in FUNCTIONS and name not in _NODE_TESTS and name not in _OPERATORS:
             fix = (
-                "use regex of the rule" if name in ("matches", "replace") or name.startswith("re:") else "leave it out"
+                "use the regex of the rule"
+                if name in ("matches", "replace") or name.startswith("re:")
+                else "leave it out"
             )
             raise ValueError(f"calls {name}(), which is not allowed; {fix}")
     for axis in _AXIS.findall(bare):
         if axis in _FAR_AXES:
             raise ValueError(
-                f"uses the axis {axis}::, which takes too long; use {axis}-sibling::*[1] or a path from above"
+                f"uses the axis {axis}::, which is too slow; use {axis}-sibling::*[1] or a path from above"
             )
     if bare.count(",") > MOST_ARGUMENTS:
         raise ValueError(f"has more than {MOST_ARGUMENTS} arguments; split it")
     if "$" in bare:
-        raise ValueError("has a variable; there are none here")
+        raise ValueError("uses a variable, which is not supported; write the value itself")
     _check_predicates(bare)
     if _looks_from_above(bare):
-        raise ValueError("looks into what it went up to, which takes too long; compare attributes there, or use each")
+        raise ValueError(
+            "searches below an ancestor, which is too slow; compare attributes of the ancestor, or use `each`"
+        )
     try:
         XPath(expression)(_NOTHING)
     except (ValueError, TypeError) as error:
-        raise ValueError(f"is no XPath expression ({_reason(error)}); correct it") from None
+        raise ValueError(f"is not an XPath expression ({_reason(error)}); correct it") from None
 
 
 def _check_predicates(bare: str) -> None:
     for predicate in _predicates(bare):
         nested = _predicates(predicate)
         if any("[" in inner for inner in nested):
-            raise ValueError(f"has [ ] more than {DEEPEST_PREDICATE} deep; split it, or use each")
+            raise ValueError(f"nests [ ] more than {DEEPEST_PREDICATE} levels deep; split it, or use `each`")
         if _ABSOLUTE.search(f"[{predicate}"):
-            raise ValueError("searches the whole page inside [ ]; begin that path with a dot: .//")
+            raise ValueError("searches the whole page inside [ ]; start that path with a dot: .//")
         if _SIDEWAYS.search(predicate):
-            raise ValueError("goes up or sideways inside [ ], which takes too long; do it outside, or use each")
+            raise ValueError("goes up or sideways inside [ ], which is too slow; do it outside, or use `each`")
         if _ID.search(predicate):
-            raise ValueError("calls id() inside [ ], which takes too long; compare @id")
+            raise ValueError("calls id() inside [ ], which is too slow; compare @id")
         below = len(_BELOW.findall(predicate))
         if below > 1:
             raise ValueError("searches below an element twice inside one [ ]; write two of them: [.//a][.//b]")
         if below and _COMPARES.search(_WITH_TEXT.sub("", predicate)):
-            raise ValueError("compares what [.// ] finds with other elements; compare it with a text or a number")
+            raise ValueError("compares the result of [.// ] with other elements; compare it with text or a number")
         if below and any(map(looks_inside, nested)):
-            raise ValueError("looks at more than attributes in a [ ] inside [.// ], which takes too long; use each")
+            raise ValueError("looks at more than attributes in a [ ] inside [.// ], which is too slow; use `each`")
     if _ALL_SIBLINGS.search(bare):
-        raise ValueError("asks for all siblings, which takes too long; say which one: following-sibling::p[1]")
+        raise ValueError("selects all siblings, which is too slow; select one, such as following-sibling::p[1]")
 
 
 def _looks_from_above(bare: str) -> bool:
@@ -209,7 +213,7 @@ def _xpath(expression: str) -> XPath:
 
 def check_json_ld(path: str) -> None:
     if not all(part.strip() for part in path.split(".")):
-        raise ValueError("has an empty step; write a type and keys with dots between, such as Product.offers.price")
+        raise ValueError("has an empty step; write a type and keys separated by dots, such as Product.offers.price")
 
 
 def find_json_ld(blocks: Sequence[Any], path: str) -> Iterator[Any]:
@@ -255,8 +259,8 @@ def check_regex(pattern: str) -> None:
         regex(pattern)
     except error as problem:
         raise ValueError(
-            f"is no regular expression that can be run without going back ({_reason(problem)}); "
-            "leave out look-around and back-references, and keep repetitions below 1000"
+            f"is not a regular expression that RE2 supports ({_reason(problem)}); "
+            "remove look-around and back-references, and keep repetitions below 1000"
         ) from None
 
 

@@ -111,13 +111,13 @@ def read_sitemap(body: bytes, limits: SitemapLimits = DEFAULT_LIMITS) -> Sitemap
         pieces = _without_start(_unpacked(body, limits.max_bytes))
         first = next(pieces, b"")
         if first[:20].lower().startswith((b"<!doctype html", b"<html")):
-            raise _Stop("is an HTML page and no sitemap")
+            raise _Stop("is an HTML page, not a sitemap")
         if first.startswith((b"<", b"\xff\xfe", b"\xfe\xff")):
             _Xml(sitemap, limits).read(first, pieces)
         else:
             _read_text(sitemap, limits, first, pieces)
         if sitemap.refused:
-            sitemap.problem = f"has {plural(sitemap.refused, 'entry', 'entries')} without an absolute URL, left out"
+            sitemap.problem = f"has {plural(sitemap.refused, 'entry', 'entries')} without an absolute URL, skipped"
     except _Stop as stop:
         sitemap.problem = str(stop)
     return sitemap
@@ -153,11 +153,11 @@ def _gunzipped(pieces: Iterator[bytes]) -> Iterator[bytes]:
         while not member.eof:
             piece = piece or next(pieces, b"")
             if not piece:
-                raise _Stop("is a gzip file that breaks off")
+                raise _Stop("is a truncated gzip file")
             try:
                 part = member.decompress(piece, _PIECE)
             except zlib.error:
-                raise _Stop("is a broken gzip file") from None
+                raise _Stop("is a damaged gzip file") from None
             if part:
                 yield part
             piece = member.unused_data or member.unconsumed_tail
@@ -182,7 +182,7 @@ def _read_text(sitemap: Sitemap, limits: SitemapLimits, first: bytes, pieces: It
     """Read one URL per line. A text without a URL near its start is not a sitemap."""
     head = first.replace(b"\r", b"\n").split(b"\n", MOST_PREAMBLE)[:MOST_PREAMBLE]
     if b"\x00" in first[:LONGEST_TEXT] or not any(map(_is_url, head)):
-        raise _Stop("is no sitemap")
+        raise _Stop("is not a sitemap")
     sitemap.kind = SitemapKind.TEXT
     rest, left = b"", limits.most_elements
     for piece in _chained(first, pieces):
@@ -216,7 +216,7 @@ def _add(sitemap: Sitemap, limits: SitemapLimits, written: str, lastmod: str | N
 def _refuse(sitemap: Sitemap, limits: SitemapLimits) -> None:
     sitemap.refused += 1
     if sitemap.refused > limits.most_entries:
-        raise _Stop("lists too much that is no absolute URL; the rest was not read")
+        raise _Stop("lists too many entries that are not absolute URLs; the rest was not read")
 
 
 class _Xml:
@@ -255,14 +255,14 @@ class _Xml:
             self._parser.Parse(b"", True)
         except expat.ExpatError as error:
             words = expat.ErrorString(error.code)
-            raise _Stop(f"is broken in line {error.lineno} ({words}); what stood before was read") from None
+            raise _Stop(f"is not valid XML in line {error.lineno} ({words}); the entries before it were read") from None
         except (LookupError, ValueError) as error:  # an encoding that Python does not know or that expat cannot use
             raise _Stop(f"cannot be decoded ({error})") from None
         finally:
             del self._parser  # breaks a reference cycle, which would keep everything in memory until garbage collection
 
     def _doctype(self, *_: object) -> None:
-        raise _Stop("declares a document type, which no sitemap needs; it was not read")
+        raise _Stop("has a document type declaration, which is not allowed; it was not read")
 
     def _start(self, name: str, attributes: dict[str, str]) -> None:
         paths = self._paths
@@ -310,7 +310,7 @@ class _Xml:
         self._prefix = "" if local == "RDF" else prefix + colon  # its items belong to another vocabulary
         self._sitemap.kind = _ROOTS.get(local)
         if self._sitemap.kind is None:
-            raise _Stop(f"is no sitemap: it begins with <{name[:64]}>")
+            raise _Stop(f"is not a sitemap: it begins with <{name[:64]}>")
         return local
 
     def _data(self, data: str) -> None:

@@ -66,9 +66,9 @@ class FetchedSitemap(Fetched):
     def problem(self) -> str | None:
         """Return what went wrong, as a predicate for the sitemap's name; None if all of it was read."""
         if self.failure is not None:
-            return f"could not be had ({self.failure.message.rstrip('.')})"
+            return f"could not be fetched ({self.failure.message.rstrip('.')})"
         if self.sitemap is None:
-            return f"could not be had (the server answered {self.status})"
+            return f"could not be fetched (the server answered {self.status})"
         return self.sitemap.problem
 
 

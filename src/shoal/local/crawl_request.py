@@ -34,7 +34,9 @@ class CrawlRequest:
 
 def read_id(text: str, called: str) -> CrawlId:
     if not ID.fullmatch(text):
-        raise InvalidInput(called, f"{shorten(text)!r} is no id", "use 1 to 64 letters, digits, `_`, `.` and `-`")
+        raise InvalidInput(
+            called, f"{shorten(text)!r} is not a valid id", "use 1 to 64 letters, digits, `_`, `.` and `-`"
+        )
     return CrawlId(text)
 
 

@@ -66,14 +66,14 @@ WORDS: Mapping[str, LogMessage] = {
             "stalled": (LogLevel.ERROR, "analysis failed, it stalled: {error}"),
         },
     ),
-    "BodyStoreFailed": LogMessage(LogLevel.WARNING, "body store stumbled, again in {retry_in_seconds:g} s: {error}"),
-    "BotAsked": LogMessage(LogLevel.DEBUG, "bot {bot_id} asks for jobs"),
+    "BodyStoreFailed": LogMessage(LogLevel.WARNING, "body store failed, retrying in {retry_in_seconds:g} s: {error}"),
+    "BotAsked": LogMessage(LogLevel.DEBUG, "bot {bot_id} requested jobs"),
     "BotPulled": LogMessage(LogLevel.DEBUG, "bot {bot_id} pulled {jobs} jobs"),
     "CallerRefused": LogMessage(
         LogLevel.WARNING,
-        "a wrong credential came from {address}",
+        "invalid credential from {address}",
         of="waits",
-        choices={"True": (LogLevel.WARNING, "too many wrong credentials came from {address}: it has to wait")},
+        choices={"True": (LogLevel.WARNING, "too many invalid credentials from {address}; its requests are delayed")},
     ),
     "ChoreDone": LogMessage(LogLevel.DEBUG, "{chore} {did}"),
     "ClockStepped": LogMessage(
@@ -83,27 +83,27 @@ WORDS: Mapping[str, LogMessage] = {
         choices={
             "back": (
                 LogLevel.WARNING,
-                "the clock of the store was set back by {seconds:.0f} s: leases, pauses and policies go on as before; "
-                "until the clock has caught up, the times that are stored and shown are ahead of it",
+                "the clock of the store was set back by {seconds:.0f} s: leases, holds and policies are not affected; "
+                "stored times stay ahead of the clock until it has caught up",
             ),
             "forward": (
                 LogLevel.WARNING,
                 "the clock of the store was set forward by {seconds:.0f} s: stored times follow it; "
-                "no lease is given up before its holder had time to extend it",
+                "no lease expires before its holder had time to renew it",
             ),
         },
     ),
     "OwnClockSetBack": LogMessage(
         LogLevel.WARNING,
-        "the clock of this machine was set back by {seconds:.0f} s: the store's clock decides, so only the times "
-        "of log lines and page records are off",
+        "the clock of this machine was set back by {seconds:.0f} s: the store's clock is used, so only the times "
+        "of log lines and page records are wrong",
     ),
-    "PolicyStuck": LogMessage(LogLevel.WARNING, "policy {policy_id} cannot be run as it is, and is put off: {error}"),
-    "JobsScheduled": LogMessage(LogLevel.DEBUG, "{made} jobs made for policies, {skipped} skipped"),
+    "PolicyStuck": LogMessage(LogLevel.WARNING, "policy {policy_id} cannot run and is postponed: {error}"),
+    "JobsScheduled": LogMessage(LogLevel.DEBUG, "created {made} jobs for policies, skipped {skipped}"),
     "ConnectionsCut": LogMessage(
         LogLevel.WARNING,
-        "too many connections without a credential, the last one from {peer}: those that wait longest are cut, {cut} so"
-        " far, and {open} are open; SHOAL_MAX_CONNECTIONS and SHOAL_MAX_PEER_CONNECTIONS set the limits",
+        "too many unauthenticated connections, the latest from {peer}; the longest idle are closed ({cut} so far, "
+        "{open} open); the limits are SHOAL_MAX_CONNECTIONS and SHOAL_MAX_PEER_CONNECTIONS",
     ),
     "CrawlEnded": LogMessage(LogLevel.DEBUG, "a child's crawl {state}"),
     "CrawlChanged": LogMessage(LogLevel.INFO, "crawl changed"),
@@ -113,7 +113,7 @@ WORDS: Mapping[str, LogMessage] = {
         of="state",
         choices={"failed": (LogLevel.ERROR, "crawl failed: {reason}")},
     ),
-    "ChoreFailed": LogMessage(LogLevel.WARNING, "{chore} failed, trying again in {retry_in_seconds:g} s: {error}"),
+    "ChoreFailed": LogMessage(LogLevel.WARNING, "{chore} failed, retrying in {retry_in_seconds:g} s: {error}"),
     "FetchBlocked": LogMessage(LogLevel.INFO, "not fetched, {code}: {detail}"),
     "JobEnqueued": LogMessage(LogLevel.INFO, "{kind} job enqueued"),
     "JobLeased": LogMessage(LogLevel.INFO, "{kind} job leased"),
@@ -125,27 +125,32 @@ WORDS: Mapping[str, LogMessage] = {
         of="how",
         choices={
             "done": (LogLevel.INFO, "{kind} job done"),
-            "retried": (LogLevel.WARNING, "{kind} job failed and will be tried again: {error}"),
+            "retried": (LogLevel.WARNING, "{kind} job failed, will be retried: {error}"),
             "failed": (LogLevel.ERROR, "{kind} job failed for good: {error}"),
-            "expired": (LogLevel.WARNING, "{kind} job lost its worker, the lease ran out, now {to}: {error}"),
-            "crashed": (LogLevel.WARNING, "{kind} job lost its worker, the process died, now {to}: {error}"),
-            "released": (LogLevel.INFO, "{kind} job handed back"),
+            "expired": (LogLevel.WARNING, "{kind} job lost its worker (lease expired), now {to}: {error}"),
+            "crashed": (LogLevel.WARNING, "{kind} job lost its worker (process died), now {to}: {error}"),
+            "released": (LogLevel.INFO, "{kind} job released"),
             "cancelled": (LogLevel.INFO, "{kind} job cancelled"),
         },
     ),
     "GroupEnded": LogMessage(LogLevel.INFO, "job group {state}"),
     "PageBlocked": LogMessage(LogLevel.INFO, "not fetched, {code}: {detail}"),
     "HookRan": LogMessage(LogLevel.INFO, "hook {hook} read {calls} pages in {seconds:.3f} s; {failures} failed"),
-    "ResultsTaken": LogMessage(LogLevel.DEBUG, "{count} results of {kind} jobs taken"),
+    "ResultsTaken": LogMessage(LogLevel.DEBUG, "accepted {count} results of {kind} jobs"),
     "PagesSettled": LogMessage(LogLevel.DEBUG, "pages settled"),
-    "HoldsBegun": LogMessage(LogLevel.DEBUG, "hosts held"),
+    "HoldsBegun": LogMessage(LogLevel.DEBUG, "hosts put on hold"),
     "HostHeld": LogMessage(
         LogLevel.WARNING,
-        "{origin} answered {status}: not asked for {seconds:.1f} s",
+        "{origin} answered {status}: no requests for {seconds:.1f} s",
         of="why",
-        choices={"retry_after": (LogLevel.WARNING, "{origin} answered {status} and asks us to wait: {seconds:.1f} s")},
+        choices={
+            "retry_after": (
+                LogLevel.WARNING,
+                "{origin} answered {status} with Retry-After: no requests for {seconds:.1f} s",
+            )
+        },
     ),
-    "CourierFailed": LogMessage(LogLevel.WARNING, "webhook {webhook_id} could not be served: {error}"),
+    "CourierFailed": LogMessage(LogLevel.WARNING, "delivery to webhook {webhook_id} failed: {error}"),
     "EventsNumbered": LogMessage(LogLevel.DEBUG, "{count} events numbered, the oldest after {waited_seconds:.1f} s"),
     "DeliveriesSent": LogMessage(LogLevel.DEBUG, "webhook {webhook_id}: {delivered} delivered, {failed} failed"),
     "WebhookDisabled": LogMessage(
@@ -153,17 +158,18 @@ WORDS: Mapping[str, LogMessage] = {
         "webhook {webhook_id} is disabled: {reason}",
         of="reason",
         choices={
-            "gone": (LogLevel.WARNING, "webhook {webhook_id} is disabled: its server says that it is gone"),
+            "gone": (LogLevel.WARNING, "webhook {webhook_id} is disabled: its endpoint returned 410 (gone)"),
             "failing": (LogLevel.WARNING, "webhook {webhook_id} is disabled: nothing was delivered for five days"),
         },
     ),
     "CrawlDelayCut": LogMessage(
-        LogLevel.WARNING, "robots.txt of {origin} asks for a delay of {asked_seconds:g} s; {delay_seconds:g} s is kept"
+        LogLevel.WARNING,
+        "robots.txt of {origin} asks for a Crawl-delay of {asked_seconds:g} s; limited to {delay_seconds:g} s",
     ),
-    "RobotsOutOfReach": LogMessage(LogLevel.WARNING, "store out of reach for the robots.txt of {origin}: {error}"),
+    "RobotsOutOfReach": LogMessage(LogLevel.WARNING, "store not available for the robots.txt of {origin}: {error}"),
     "RobotsRead": LogMessage(LogLevel.DEBUG, "robots.txt {state}"),
     "SinkMissedEvents": LogMessage(
-        LogLevel.WARNING, "{sink} took no events for SHOAL_EVENTS_KEEP_MAX: those that it missed are removed"
+        LogLevel.WARNING, "{sink} accepted no events for SHOAL_EVENTS_KEEP_MAX: the events it missed were removed"
     ),
     "SitemapSettled": LogMessage(
         LogLevel.DEBUG,
@@ -175,42 +181,42 @@ WORDS: Mapping[str, LogMessage] = {
             "absent": (LogLevel.DEBUG, "no sitemap at {url}"),
         },
     ),
-    "TokenUseNotRecorded": LogMessage(LogLevel.WARNING, "the store took no note of the use of a token: {error}"),
+    "TokenUseNotRecorded": LogMessage(LogLevel.WARNING, "the last use of a token could not be recorded: {error}"),
     "WakeDegraded": LogMessage(LogLevel.WARNING, "notify degraded, idle workers only poll: {why}"),
-    "WakeRestored": LogMessage(LogLevel.INFO, "notifications come through again"),
-    "WakeListenerFailed": LogMessage(LogLevel.WARNING, "a hint that a job waits was not taken in: {error}"),
+    "WakeRestored": LogMessage(LogLevel.INFO, "notifications work again"),
+    "WakeListenerFailed": LogMessage(LogLevel.WARNING, "a wake-up notification could not be handled: {error}"),
     "WorkerStarted": LogMessage(LogLevel.INFO, "Worker service starting"),
     "WorkerStopped": LogMessage(LogLevel.INFO, "worker stopped"),
     "WorkerFailed": LogMessage(
-        LogLevel.ERROR, "worker failed at {where}, another takes its place in {retry_in_seconds:g} s: {error}"
+        LogLevel.ERROR, "worker failed at {where}, restarting in {retry_in_seconds:g} s: {error}"
     ),
-    "ChildRefused": LogMessage(LogLevel.WARNING, "child {pid} cannot begin: {error}"),
+    "ChildRefused": LogMessage(LogLevel.WARNING, "child {pid} cannot start: {error}"),
     "ChildGone": LogMessage(
         LogLevel.WARNING,
         "a child could not be started: {how}",
         of="had_begun",
-        choices={"True": (LogLevel.WARNING, "a child that waited for work is gone: {how}")},
+        choices={"True": (LogLevel.WARNING, "an idle child exited: {how}")},
     ),
     "ChildLost": LogMessage(LogLevel.WARNING, "child {pid} was lost with its job: {how}"),
     "StorageFilled": LogMessage(
         LogLevel.WARNING,
-        "the store is full, no jobs are taken until there is room: {error}",
+        "the store is full, no jobs are leased until there is space: {error}",
         of="storage",
         choices={
             "bodies": (
                 LogLevel.WARNING,
-                "the storage of kept bodies is full, no crawls are taken until there is room: {error}",
+                "the body store is full, no crawls are leased until there is space: {error}",
             )
         },
     ),
     "StorageFreed": LogMessage(
         LogLevel.INFO,
-        "the store has room again, after {full_seconds:.0f} s",
+        "the store has space again, after {full_seconds:.0f} s",
         of="storage",
-        choices={"bodies": (LogLevel.INFO, "the storage of kept bodies has room again, after {full_seconds:.0f} s")},
+        choices={"bodies": (LogLevel.INFO, "the body store has space again, after {full_seconds:.0f} s")},
     ),
-    "StoreOutOfReach": LogMessage(LogLevel.WARNING, "store out of reach while {doing}: {error}"),
-    "RequestServed": LogMessage(LogLevel.DEBUG, "{method} {route} answered {status}"),
+    "StoreOutOfReach": LogMessage(LogLevel.WARNING, "store not available while {doing}: {error}"),
+    "RequestServed": LogMessage(LogLevel.DEBUG, "{method} {route} returned {status}"),
 }
 
 

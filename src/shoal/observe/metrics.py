@@ -35,40 +35,53 @@ class Metrics:
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
         self.tables: list[MetricTable] = []
-        self._chore_failures = self._counter("shoal_chore_failures", "Passes of a chore that raised.", "chore")
-        self._clock_steps = self._counter("shoal_clock_steps", "Times that the store's clock was set.", "direction")
+        self._chore_failures = self._counter("shoal_chore_failures", "Failed runs of a chore.", "chore")
+        self._clock_steps = self._counter("shoal_clock_steps", "Clock steps of the store.", "direction")
         self._jobs_created = self._counter("shoal_jobs_created", "Jobs enqueued.", "kind")
         self._jobs_done = self._counter("shoal_jobs_done", "Jobs finished.", "kind")
         self._jobs_failed = self._counter("shoal_jobs_failed", "Jobs whose last attempt failed.", "kind")
         self._jobs_expired = self._counter("shoal_jobs_expired", "Jobs that became dead letters.", "kind")
-        self._jobs_retried = self._counter("shoal_jobs_retried", "Failed attempts to be tried again.", "kind")
-        self._leases_ended = self._counter("shoal_leases_ended", "Leases by how they ended.", "kind", "how")
-        self._lease_wait = self._histogram("shoal_lease_wait_seconds", "From a job's due time to its lease.", "kind")
-        self._pages = self._counter("shoal_pages", "Pages stored, by class of HTTP status.", "status_class")
-        self._page_bytes = self._counter("shoal_page_bytes", "Bytes of pages as they were sent.", "status_class")
-        self._holds = self._counter("shoal_host_holds", "Times that a host asked us to wait, by what decides.", "why")
-        self._children_lost = self._counter("shoal_children_lost", "Children that died with a job.")
-        self._store_failures = self._counter("shoal_store_failures", "Calls that did not reach the store.")
+        self._jobs_retried = self._counter("shoal_jobs_retried", "Failed attempts that are retried.", "kind")
+        self._leases_ended = self._counter("shoal_leases_ended", "Leases that ended, by how they ended.", "kind", "how")
+        self._lease_wait = self._histogram(
+            "shoal_lease_wait_seconds", "Time from when a job was due until it was leased.", "kind"
+        )
+        self._pages = self._counter("shoal_pages", "Pages stored, by HTTP status class.", "status_class")
+        self._page_bytes = self._counter(
+            "shoal_page_bytes", "Bytes of pages as received, before decompression.", "status_class"
+        )
+        self._holds = self._counter("shoal_host_holds", "Times that a host was put on hold, by reason.", "why")
+        self._children_lost = self._counter("shoal_children_lost", "Child processes that died while running a job.")
+        self._store_failures = self._counter(
+            "shoal_store_failures", "Calls to the store that failed because it was not available."
+        )
         self._storage_full = self._gauge(
-            "shoal_storage_full", "1 while a storage has no room and what needs it is not taken.", "storage"
+            "shoal_storage_full", "1 while the storage is full and no jobs that need it are leased.", "storage"
         )
         for storage in STORAGES:
             self._storage_full.labels(storage).set(0)
         self._crawls = self._counter("shoal_crawls", "Crawls that ended, by final state.", "state")
         self._crawl_seconds = self._histogram(
-            "shoal_crawl_seconds", "From the start of a crawl to its end.", "state", buckets=SPANS
+            "shoal_crawl_seconds", "Duration of a crawl from start to end.", "state", buckets=SPANS
         )
-        self._results = self._counter("shoal_results", "Results of page jobs that were taken.", "kind")
-        self._results_timed = self._counter("shoal_results_timed", "Results that say how long they took.", "kind")
-        self._result_seconds = self._counter("shoal_result_seconds", "Time that the timed results took.", "kind")
-        self._bot_pulls = self._counter("shoal_bot_pulls", "Times that bots asked for jobs.")
-        self._bot_jobs = self._counter("shoal_bot_jobs", "Jobs that bots were given.")
-        self._late = self._histogram("shoal_schedule_late_seconds", "From a policy's time to its job, the longest.")
-        self._outbox_lag = self._histogram("shoal_outbox_lag_seconds", "From an event's commit to its number.")
-        self._deliveries = self._counter("shoal_deliveries", "Tries to deliver events to webhooks.", "result")
-        self._refusals = self._counter("shoal_callers_refused", "Wrong credentials, until their sender had to wait.")
-        self._requests = self._counter("shoal_http_requests", "Requests answered.", "method", "route", "status")
-        self._request_time = self._histogram("shoal_http_request_seconds", "Time to answer a request.", "route")
+        self._results = self._counter("shoal_results", "Results of page jobs that were accepted.", "kind")
+        self._results_timed = self._counter("shoal_results_timed", "Results that report a duration.", "kind")
+        self._result_seconds = self._counter("shoal_result_seconds", "Sum of the reported durations.", "kind")
+        self._bot_pulls = self._counter("shoal_bot_pulls", "Pull requests of bots.")
+        self._bot_jobs = self._counter("shoal_bot_jobs", "Jobs leased to bots.")
+        self._late = self._histogram(
+            "shoal_schedule_late_seconds",
+            "Delay between the due time of a policy and its job, the maximum of each run.",
+        )
+        self._outbox_lag = self._histogram(
+            "shoal_outbox_lag_seconds", "Time from the commit of an event until the forwarder numbered it."
+        )
+        self._deliveries = self._counter("shoal_deliveries", "Attempts to deliver events to webhooks.", "result")
+        self._refusals = self._counter(
+            "shoal_callers_refused", "Invalid credentials, without those from addresses that are throttled."
+        )
+        self._requests = self._counter("shoal_http_requests", "HTTP requests served.", "method", "route", "status")
+        self._request_time = self._histogram("shoal_http_request_seconds", "Time to serve an HTTP request.", "route")
         self.handlers: Mapping[str, Callable[[Any], None]] = {
             "ChoreFailed": self._chore_failed,
             "ClockStepped": lambda signal: self._clock_steps.labels(signal.direction).inc(),

@@ -34,7 +34,7 @@ from shoal.queue.queue import Queue
 MOST_TASKS: Final = 20_000  # leased tasks remembered until they start
 LONGEST_HOP: Final = 30.0  # seconds that a page waits for the host it redirects to; after that the job is put off
 NOWHERE: Final = "about:blank"
-UNREADABLE: Final = "This worker's version cannot read the job; update it, or let another worker have the job."
+UNREADABLE: Final = "This version of the worker cannot read the job; update the worker."
 
 
 class PageBlocked(Signal, frozen=True, kw_only=True):

@@ -154,7 +154,7 @@ class Bots:
             meter.second, meter.pulls = second, 0
         meter.pulls += 1
         if meter.pulls > self._settings.pulls:
-            raise RateLimited(f"This token has pulled {self._settings.pulls} times in this second", 1.0)
+            raise RateLimited(f"This token sent {self._settings.pulls} pull requests within a second", 1.0)
 
     async def _capacity_of(self, token: str) -> int:
         """Return how many more jobs a token may hold."""
@@ -165,7 +165,7 @@ class Bots:
             meter.held = await self._database.read(lambda tx: self._queue.held_by_owner(tx, owner))
             meter.counted_at = now
         if meter.held >= most:
-            raise RateLimited(f"This token holds {meter.held} jobs, and may hold {most}", 1.0)
+            raise RateLimited(f"This token holds {meter.held} jobs, and the limit is {most}", 1.0)
         return most - meter.held
 
     def _meter(self, token: str) -> _Meter:

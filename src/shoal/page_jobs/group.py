@@ -35,14 +35,16 @@ MOVES: dict[GroupState, frozenset[GroupState]] = {
 class GroupConfig(PageSpec, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The request for a group: one job for each URL, all fetched in the same way."""
 
-    urls: Annotated[list[Text], describe("What to fetch: a job for each.", min_length=1, max_length=MOST_URLS)]
-    group: Annotated[Id | None, describe("The id of the group; one is made up if there is none.")] = None
+    urls: Annotated[
+        list[Text], describe("URLs to fetch; one job is created for each.", min_length=1, max_length=MOST_URLS)
+    ]
+    group: Annotated[Id | None, describe("Id of the group; generated if omitted.")] = None
     priority: Annotated[int, describe("Priority from 0 to 100; higher runs first.", ge=0, le=100)] = 50
     max_retry: Annotated[
-        Annotated[int, Meta(ge=0, le=99)] | None, describe("How often a page that failed is tried again.")
+        Annotated[int, Meta(ge=0, le=99)] | None, describe("Maximum number of retries of a failed page.")
     ] = None
-    project: Annotated[Name, describe("What the group is filed under.")] = "default"
-    labels: Annotated[dict[Word, Word], describe("Words of your own.", max_length=64)] = {}
+    project: Annotated[Name, describe("Project that the group belongs to.")] = "default"
+    labels: Annotated[dict[Word, Word], describe("Labels as name and value.", max_length=64)] = {}
 
     raw = frozenset({"urls"})  # validated one by one, reported by index
 

@@ -62,14 +62,14 @@ class History:
     async def _one(self, tx: Tx, policy: str, job_id: str) -> StoredResult:
         found = await self._results.one_of_policy(tx, policy, job_id)
         if found is None:
-            raise NotFound("result", shorten(job_id), "name a job that is in the policy's results")
+            raise NotFound("result", shorten(job_id), "use a job from the policy's results")
         return found
 
     async def _success(self, tx: Tx, policy: str, before: int | None) -> StoredResult:
         found = await self._results.success_of_policy(tx, policy, before)
         if found is None:
             what = "success of policy" if before is None else "second success of policy"
-            raise NotFound(what, policy, "two runs must have succeeded, to be compared")
+            raise NotFound(what, policy, "two runs must have succeeded before they can be compared")
         return found
 
 

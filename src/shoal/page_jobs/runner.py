@@ -303,11 +303,11 @@ def _objection(rules: Rules, url: Url) -> Failure | None:
     return None
 
 
-NO_ROBOTS: Final = "The host's robots.txt could not be had, so nothing there may be fetched."
+NO_ROBOTS: Final = "The host's robots.txt could not be fetched, so no URL of the host is allowed."
 
 
 def no_proxy(label: str | None) -> str:
-    return f'There is no proxy "{label}" here: name it in SHOAL_PROXIES of this machine.'
+    return f'This worker has no proxy "{label}"; define it in SHOAL_PROXIES on its machine.'
 
 
 def _data(work: PageWork, facts: PageFacts | None) -> dict[str, Any] | None:

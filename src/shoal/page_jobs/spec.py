@@ -23,7 +23,7 @@ _RESERVED: Final = {
     "user-agent": "the operator sets SHOAL_USER_AGENT",
     "host": "name the host in the URL",
 }
-_ADDRESS_FIX: Final = "use a public one, or let the operator allow its network with SHOAL_ALLOW_NETWORKS"
+_ADDRESS_FIX: Final = "use a public one, or ask the operator to allow its network with SHOAL_ALLOW_NETWORKS"
 _URL_FIX: Final = "write it as http://host/path or https://host/path"
 
 Text = Annotated[str, Meta(min_length=1, max_length=10_000)]
@@ -35,15 +35,19 @@ class PageConfig(Form, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
     headers: Annotated[
         dict[str, HeaderText],
-        describe("Headers of your own; all but Accept… go only to the origin of the URL.", max_length=MOST_HEADERS),
+        describe(
+            "Extra request headers; all except Accept… are sent to the origin of the URL only.", max_length=MOST_HEADERS
+        ),
     ] = {}
-    js_required: Annotated[bool, describe("The page needs a browser: it waits for a renderer.")] = False
+    js_required: Annotated[bool, describe("Render the page in a browser; the job waits for a worker that has one.")] = (
+        False
+    )
     timeout_hint: Annotated[
-        Annotated[float, Meta(gt=0, le=600)] | None, describe("Seconds that the answer may take.")
+        Annotated[float, Meta(gt=0, le=600)] | None, describe("Timeout per request, in seconds.")
     ] = None
     proxy: Annotated[
         Annotated[str, matching(PROXY_LABEL, "1 to 64 letters, digits and `_.-`")] | None,
-        describe("The label of a proxy to go through; the operator sets them up with SHOAL_PROXIES."),
+        describe("Label of the proxy to use; the operator defines proxies with SHOAL_PROXIES."),
     ] = None
 
 
@@ -74,10 +78,10 @@ def _check_rules(text: bytes) -> None:
 class PageSpec(Form, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Fetch options and extraction rules shared by all URLs of a group."""
 
-    crawl_config: Annotated[PageConfig, describe("How it is fetched: {headers, js_required, timeout_hint, proxy}.")] = (
+    crawl_config: Annotated[PageConfig, describe("Fetch options: {headers, js_required, timeout_hint, proxy}.")] = (
         PageConfig()
     )
-    rule_set: Annotated[dict[str, Any] | None, describe("Which data to take from it.")] = None
+    rule_set: Annotated[dict[str, Any] | None, describe("Rule set with the data to extract from the page.")] = None
 
     unquoted = frozenset({"crawl_config"})
     checks = {"crawl_config": check_config, "rule_set": check_rule_set}
@@ -97,11 +101,11 @@ class PageSpec(Form, frozen=True, kw_only=True, forbid_unknown_fields=True):
 class PageWork(PageSpec, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """One URL with everything its job needs."""
 
-    url: Annotated[Text, describe("What to fetch.")]
-    policy: Annotated[str | None, describe("The policy that wants it.")] = None
-    labels: Annotated[dict[str, str], describe("Words of the policy's owner.")] = {}
-    project: Annotated[str | None, describe("What it is filed under.")] = None
-    priority: Annotated[dict[str, float], describe("The parts that its priority is made of.")] = {}
+    url: Annotated[Text, describe("URL to fetch.")]
+    policy: Annotated[str | None, describe("Id of the policy that created the job.")] = None
+    labels: Annotated[dict[str, str], describe("Labels of the policy.")] = {}
+    project: Annotated[str | None, describe("Project that the job belongs to.")] = None
+    priority: Annotated[dict[str, float], describe("Contributions to the priority.")] = {}
 
 
 def host_of(url: str) -> str:
@@ -119,6 +123,8 @@ def check_url(text: str, rule: AddressRule, field: str) -> Url:
     refusal = rule.judge_url(url)
     if refusal is not None:
         is_ours = refusal.code == "self_connection"
-        problem = "names this controller itself" if is_ours else "names an address that may not be crawled"
-        raise InvalidInput(field, problem, "name another site" if is_ours else _ADDRESS_FIX)
+        problem = (
+            "is this controller itself" if is_ours else "has an address or port that is not allowed (SSRF protection)"
+        )
+        raise InvalidInput(field, problem, "use another site" if is_ours else _ADDRESS_FIX)
     return url

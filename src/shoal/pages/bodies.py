@@ -116,6 +116,6 @@ def answer_in(kept: bytes, place: BodyLocation) -> Response:
         head, body = record.http()
         status = int(head[9:12])
     except ValueError as error:
-        raise NotFound("kept body", place.file, f"what stands there cannot be read ({error})") from None
+        raise NotFound("stored body", place.file, f"the stored data is damaged ({error})") from None
     fields = record.fields
     return Response(fields["warc-target-uri"], status, Headers(head), body, fields.get("warc-ip-address", ""), 0.0)

@@ -24,6 +24,6 @@ def count_responses(statuses: Iterable[int | None]) -> dict[ResponseClass, int]:
 
 
 def in_words(responses: Mapping[ResponseClass, int]) -> str:
-    """Return a summary such as `2xx 7, 4xx 1, no answer 2`; empty if all counts are zero."""
-    names = ((kind, "no answer" if kind == "none" else kind) for kind in CLASSES)
+    """Return a summary such as `2xx 7, 4xx 1, no response 2`; empty if all counts are zero."""
+    names = ((kind, "no response" if kind == "none" else kind) for kind in CLASSES)
     return ", ".join(f"{name} {responses[kind]:,}" for kind, name in names if responses[kind])

@@ -106,7 +106,7 @@ class Record:
         """Return the head of the HTTP message in the block, including the empty line, and the body."""
         end = self.block.find(b"\r\n\r\n")
         if end < 0:
-            raise ValueError("it is no HTTP message")
+            raise ValueError("it is not an HTTP message")
         return self.block[: end + 4], self.block[end + 4 :]
 
 
@@ -122,7 +122,7 @@ def pieces(kept: bytes) -> Iterator[Piece]:
     at = 0
     while at < len(kept):
         if kept[at : at + 4] != _MAGIC or kept[at + 12 : at + 14] != b"sl":
-            raise ValueError("it is no member of ours")
+            raise ValueError("it was not written by Shoal")
         length = int.from_bytes(kept[at + 16 : at + 20], "little")
         if not 0 < length <= len(kept) - at:
             raise ValueError("a member is cut off")
@@ -140,7 +140,7 @@ def read_first(kept: bytes) -> Record:
     """Return the first record of a sequence of members."""
     for piece in pieces(kept):
         return read_member(kept[piece.offset : piece.offset + piece.length])
-    raise ValueError("nothing is there")
+    raise ValueError("it is empty")
 
 
 def read_member(member: bytes) -> Record:
@@ -177,7 +177,7 @@ def _read(plain: bytes) -> Record:
     head, empty, rest = plain.partition(b"\r\n\r\n")
     first, *lines = head.decode("utf-8", "replace").split("\r\n")
     if not empty or not first.startswith("WARC/"):
-        raise ValueError("it is no WARC record")
+        raise ValueError("it is not a WARC record")
     fields = {name.lower(): value.strip() for name, _, value in (line.partition(":") for line in lines)}
     missing = _NEEDED.get(fields.get("warc-type", ""), _NEEDED_OF_ANSWERS) - fields.keys()
     if missing:

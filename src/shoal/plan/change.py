@@ -28,25 +28,31 @@ from shoal.plan.policy import (
 class PolicyChange(Form, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A partial update. Setting `frequency` clears `cron` and vice versa; `null` clears an optional field."""
 
-    url: Annotated[Text | UnsetType | None, describe("The page to fetch again and again.")] = UNSET
-    seeds: Annotated[Seeds | UnsetType, describe("Where a crawl of a site begins.")] = UNSET
-    frequency: Annotated[Span | UnsetType | None, describe("How often: 6h, 24h, 7d.")] = UNSET
-    cron: Annotated[Cron | UnsetType | None, describe("When, as cron has it.")] = UNSET
-    timezone: Annotated[Zone | UnsetType, describe("The time zone of cron and windows.")] = UNSET
-    windows: Annotated[Windows | UnsetType, describe("When runs may begin.")] = UNSET
-    jitter: Annotated[Span | UnsetType, describe("Begin up to so much later.")] = UNSET
-    priority_base: Annotated[Importance | UnsetType, describe("How important it is.")] = UNSET
-    crawl_config: Annotated[dict[str, Any] | UnsetType, describe("How it is fetched; all of it.")] = UNSET
-    rule_set: Annotated[dict[str, Any] | UnsetType | None, describe("Which data to take from the page.")] = UNSET
-    lock_ttl: Annotated[Span | UnsetType, describe("How long a bot has for a job.")] = UNSET
-    max_retry: Annotated[Tries | UnsetType, describe("Tries after the first one.")] = UNSET
-    queue: Annotated[Capability | UnsetType | None, describe("What its bot must be able to do.")] = UNSET
-    overlap: Annotated[Overlap | UnsetType, describe("When it is due while its last run still lives.")] = UNSET
-    adaptive: Annotated[Adaptive | UnsetType | None, describe("Frequencies between which it moves by itself.")] = UNSET
-    not_after: Annotated[Moment | UnsetType | None, describe("No run begins after this moment.")] = UNSET
-    labels: Annotated[Labels | UnsetType, describe("Words of your own; all of them.")] = UNSET
-    project: Annotated[Name | UnsetType, describe("What it is filed under.")] = UNSET
-    enabled: Annotated[bool | UnsetType, describe("False: kept, but not run.")] = UNSET
+    url: Annotated[Text | UnsetType | None, describe("Page to fetch, instead of seeds.")] = UNSET
+    seeds: Annotated[Seeds | UnsetType, describe("URLs from which to crawl a site.")] = UNSET
+    frequency: Annotated[Span | UnsetType | None, describe("Interval between runs, such as 6h, 24h or 7d.")] = UNSET
+    cron: Annotated[Cron | UnsetType | None, describe("Schedule as a cron expression.")] = UNSET
+    timezone: Annotated[Zone | UnsetType, describe("Time zone of cron and windows.")] = UNSET
+    windows: Annotated[Windows | UnsetType, describe("Time windows in which runs may start.")] = UNSET
+    jitter: Annotated[Span | UnsetType, describe("Maximum random delay of each run.")] = UNSET
+    priority_base: Annotated[Importance | UnsetType, describe("Base priority from 0 to 100.")] = UNSET
+    crawl_config: Annotated[dict[str, Any] | UnsetType, describe("Fetch or crawl options; replaces all of them.")] = (
+        UNSET
+    )
+    rule_set: Annotated[
+        dict[str, Any] | UnsetType | None, describe("Rule set with the data to extract from the page.")
+    ] = UNSET
+    lock_ttl: Annotated[Span | UnsetType, describe("Lease duration of a bot's job.")] = UNSET
+    max_retry: Annotated[Tries | UnsetType, describe("Maximum number of retries.")] = UNSET
+    queue: Annotated[Capability | UnsetType | None, describe("Capability that a bot or worker needs.")] = UNSET
+    overlap: Annotated[Overlap | UnsetType, describe("What to do when a run is due while the last one is active.")] = (
+        UNSET
+    )
+    adaptive: Annotated[Adaptive | UnsetType | None, describe("Bounds of the adaptive frequency.")] = UNSET
+    not_after: Annotated[Moment | UnsetType | None, describe("No run starts after this time.")] = UNSET
+    labels: Annotated[Labels | UnsetType, describe("Labels as name and value; replaces all of them.")] = UNSET
+    project: Annotated[Name | UnsetType, describe("Project that the policy belongs to.")] = UNSET
+    enabled: Annotated[bool | UnsetType, describe("False: keep the policy, but do not run it.")] = UNSET
 
     unquoted: ClassVar = PolicyForm.unquoted
     checks: ClassVar = PolicyForm.checks

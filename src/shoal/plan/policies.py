@@ -31,10 +31,16 @@ from shoal.queue.queue import Queue
 class SignalForm(Form, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A business system's request to boost a URL or a label."""
 
-    url: Annotated[Annotated[str, Meta(max_length=2083)] | None, describe("The URL that it is about.")] = None
-    label: Annotated[Annotated[str, Meta(max_length=500)] | None, describe("Or the label, as name=value.")] = None
-    boost: Annotated[float, describe("Points for the priority of its jobs.", ge=-100, le=100)]
-    lasts: Annotated[str, describe("For how long.", max_length=20)] = "24h"
+    url: Annotated[
+        Annotated[str, Meta(max_length=2083)] | None, describe("URL whose priority changes, instead of a label.")
+    ] = None
+    label: Annotated[
+        Annotated[str, Meta(max_length=500)] | None, describe("Label whose priority changes, as name=value.")
+    ] = None
+    boost: Annotated[
+        float, describe("Points added to the priority of its jobs; negative to lower it.", ge=-100, le=100)
+    ]
+    lasts: Annotated[str, describe("Duration, such as 24h.", max_length=20)] = "24h"
 
     checks: ClassVar = {"lasts": lambda text: read_span(text) and text}
 
@@ -172,7 +178,7 @@ class Policies:
     async def signal(self, form: SignalForm) -> PriorityBoost:
         """Store a boost from a business system; it applies to jobs created from now on."""
         if (form.url is None) == (form.label is None):
-            raise InvalidInput("url", "or label is what a signal needs, and not both", "give one of them")
+            raise InvalidInput("url", "or label is required, but not both", "pass one of them")
         if form.label is not None and "=" not in form.label:
             raise InvalidInput("label", "has no value", "write it as name=value")
         subject = f"url:{check_url(form.url, self._rule, 'url')}" if form.url is not None else f"label:{form.label}"
@@ -242,12 +248,12 @@ def _rhythm_changes(before: PolicyForm, after: PolicyForm) -> bool:
 
 def _check_hidden(form: PolicyForm) -> None:
     """Reject the placeholder that responses show instead of a secret: storing it would overwrite the secret."""
-    fix = "give it as it was: answers do not show secrets"
+    fix = "send the real value; responses mask secrets"
     if form.url is not None and HIDDEN in form.url:
-        raise InvalidInput("url", f"has {HIDDEN} in it", fix)
+        raise InvalidInput("url", f"contains the mask {HIDDEN}", fix)
     headers = form.crawl_config.get("headers")
     if isinstance(headers, dict) and HIDDEN in headers.values():
-        raise InvalidInput("crawl_config.headers", f"has {HIDDEN} for a value", fix)
+        raise InvalidInput("crawl_config.headers", f"has the mask {HIDDEN} as a value", fix)
 
 
 def _unknown(policy_id: str) -> NotFound:

@@ -38,7 +38,7 @@ CAPABILITIES: tuple[str, ...] = get_args(Capability)
 
 def check_lock(text: str) -> str:
     if not SHORTEST_LOCK <= read_span(text) <= LONGEST_LOCK:
-        raise ValueError(f"{text!r} is not from 5s to 24h; write it as 30s, 10m or 2h")
+        raise ValueError(f"{text!r} is not between 5s and 24h; write it as 30s, 10m or 2h")
     return text
 
 
@@ -56,42 +56,49 @@ def check_zone(name: str) -> str:
 class Adaptive(Form, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Bounds of the adaptive frequency: shorter intervals while the page changes, longer ones while it does not."""
 
-    min: Annotated[Span, describe("The shortest frequency.")]
-    max: Annotated[Span, describe("The longest frequency.")]
+    min: Annotated[Span, describe("Shortest interval between runs.")]
+    max: Annotated[Span, describe("Longest interval between runs.")]
 
 
 def check_adaptive(adaptive: Adaptive | None) -> Adaptive | None:
     if adaptive is not None:
         shortest, longest = read_duration(check_frequency(adaptive.min)), read_duration(check_frequency(adaptive.max))
         if shortest >= longest:
-            raise ValueError("has a min that is not below its max; let max be longer")
+            raise ValueError("has a min that is not less than its max; raise max")
     return adaptive
 
 
 class PolicyForm(Form, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The definition of a policy. A page has `url`, a site `seeds`; the schedule is either `frequency` or `cron`."""
 
-    url: Annotated[Text | None, describe("The page to fetch again and again.")] = None
-    seeds: Annotated[Seeds, describe("Where a crawl of a site begins, instead of a url.")] = field(default_factory=list)
-    frequency: Annotated[Span | None, describe("How often: 6h, 24h, 7d; any duration from 1m to 366d.")] = None
-    cron: Annotated[Cron | None, describe("When, as cron has it, instead of a frequency.")] = None
-    timezone: Annotated[Zone, describe("The time zone of cron and windows.")] = "UTC"
-    windows: Annotated[Windows, describe("When runs may begin: Mon-Fri 08:00-18:00.")] = field(default_factory=list)
-    jitter: Annotated[Span, describe("Begin up to so much later, so that not all begin at once.")] = "0s"
-    priority_base: Annotated[Importance, describe("How important it is.")] = 50
-    crawl_config: Annotated[dict[str, Any], describe("How a page is fetched, or the options of a crawl.")] = field(
+    url: Annotated[Text | None, describe("Page to fetch, instead of seeds.")] = None
+    seeds: Annotated[Seeds, describe("URLs from which to crawl a site, instead of a url.")] = field(
+        default_factory=list
+    )
+    frequency: Annotated[Span | None, describe("Interval between runs, from 1m to 366d, such as 6h, 24h or 7d.")] = None
+    cron: Annotated[Cron | None, describe("Schedule as a cron expression, instead of a frequency.")] = None
+    timezone: Annotated[Zone, describe("Time zone of cron and windows.")] = "UTC"
+    windows: Annotated[Windows, describe("Time windows in which runs may start, such as Mon-Fri 08:00-18:00.")] = field(
+        default_factory=list
+    )
+    jitter: Annotated[Span, describe("Maximum random delay of each run, to spread the load.")] = "0s"
+    priority_base: Annotated[Importance, describe("Base priority from 0 to 100; higher runs first.")] = 50
+    crawl_config: Annotated[dict[str, Any], describe("Fetch options of a page, or the options of a crawl.")] = field(
         default_factory=dict
     )
-    rule_set: Annotated[dict[str, Any] | None, describe("Which data to take from the page.")] = None
-    lock_ttl: Annotated[Span, describe("How long a bot has for a job before somebody else gets it.")] = "10m"
-    max_retry: Annotated[Tries, describe("Tries after the first one.")] = 3
-    queue: Annotated[Capability | None, describe("What its bot must be able to do.")] = None
-    overlap: Annotated[Overlap, describe("When it is due while its last run still lives.")] = "skip"
-    adaptive: Annotated[Adaptive | None, describe("Frequencies between which it moves by itself.")] = None
-    not_after: Annotated[Moment | None, describe("No run begins after this moment.")] = None
-    labels: Annotated[Labels, describe("Words of your own.")] = field(default_factory=dict)
-    project: Annotated[Name, describe("What it is filed under.")] = "default"
-    enabled: Annotated[bool, describe("False: kept, but not run.")] = True
+    rule_set: Annotated[dict[str, Any] | None, describe("Rule set with the data to extract from the page.")] = None
+    lock_ttl: Annotated[Span, describe("Lease duration of a bot's job without a heartbeat.")] = "10m"
+    max_retry: Annotated[Tries, describe("Maximum number of retries.")] = 3
+    queue: Annotated[
+        Capability | None,
+        describe("Capability that a bot or worker needs. Default: `js` if js_required is set, else `http`."),
+    ] = None
+    overlap: Annotated[Overlap, describe("What to do when a run is due while the last one is still active.")] = "skip"
+    adaptive: Annotated[Adaptive | None, describe("Bounds of the adaptive frequency.")] = None
+    not_after: Annotated[Moment | None, describe("No run starts after this time.")] = None
+    labels: Annotated[Labels, describe("Labels as name and value.")] = field(default_factory=dict)
+    project: Annotated[Name, describe("Project that the policy belongs to.")] = "default"
+    enabled: Annotated[bool, describe("False: keep the policy, but do not run it.")] = True
 
     unquoted: ClassVar = frozenset({"crawl_config"})
     checks: ClassVar = {
@@ -108,17 +115,17 @@ class PolicyForm(Form, frozen=True, kw_only=True, forbid_unknown_fields=True):
     def checked(self) -> "PolicyForm":
         """Return the form if its fields are consistent."""
         if (self.url is None) == (not self.seeds):
-            raise InvalidInput("url", "or seeds is what a policy needs, and not both", "give one of them")
+            raise InvalidInput("url", "or seeds is required, but not both", "pass one of them")
         if (self.frequency is None) == (self.cron is None):
-            raise InvalidInput("frequency", "or cron is what a policy needs, and not both", "give one of them")
+            raise InvalidInput("frequency", "or cron is required, but not both", "pass one of them")
         if self.adaptive is not None and self.frequency is None:
-            raise InvalidInput("adaptive", "needs a frequency", "leave cron out")
+            raise InvalidInput("adaptive", "requires a frequency", "use frequency instead of cron")
         if self.url is not None:
             check_config(self.page_config)
         elif self.rule_set is not None:
-            raise InvalidInput("rule_set", "is for a page", "give the rules of a site as crawl_config.rules")
+            raise InvalidInput("rule_set", "is only for a page", "for a site, use crawl_config.rules")
         elif self.adaptive is not None:
-            raise InvalidInput("adaptive", "is for a page: a site has no hash that could change", "leave it out")
+            raise InvalidInput("adaptive", "is only for a page, since a site has no content hash", "leave it out")
         return self
 
     @property

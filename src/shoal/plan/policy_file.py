@@ -58,7 +58,9 @@ def read_csv(lines: Iterable[str]) -> Iterator[PolicyRow]:
     try:
         names = next(reader, [])
     except csv.Error as error:
-        raise InvalidInput("the first line", f"cannot be read as CSV ({error})", "name the columns in it") from None
+        raise InvalidInput(
+            "the first line", f"cannot be read as CSV ({error})", "write the column names into it"
+        ) from None
     _check_names(names)
     while True:
         begins = reader.line_num + 1
@@ -111,14 +113,16 @@ def _read_object(line: str) -> PolicyForm:
     try:
         values = orjson.loads(line)
     except orjson.JSONDecodeError as error:
-        raise InvalidInput("the line", f"is not JSON ({shorten(str(error))})", "write one JSON object a line") from None
+        raise InvalidInput(
+            "the line", f"is not JSON ({shorten(str(error))})", "write one JSON object per line"
+        ) from None
     if not isinstance(values, dict):
-        raise InvalidInput("the line", "is not a JSON object", "write one JSON object a line")
+        raise InvalidInput("the line", "is not a JSON object", "write one JSON object per line")
     return PolicyForm.read(values)
 
 
 def _unreadable(error: csv.Error, begins: int, ends: int) -> str:
-    several = f"; lines {begins} to {ends} were taken for one: is a quote not closed?" if ends > begins else ""
+    several = f"; lines {begins} to {ends} were read as one: a quote may not be closed" if ends > begins else ""
     return f"cannot be read as CSV ({error}){several}"
 
 
@@ -126,15 +130,19 @@ def _check_names(names: list[str]) -> None:
     for name in names:
         if name not in COLUMNS:
             raise InvalidInput(
-                "the first line", f"names {shorten(name)!r}, which no policy has", f"use {', '.join(COLUMNS)}"
+                "the first line",
+                f"names {shorten(name)!r}, which is not a field of a policy",
+                f"use {', '.join(COLUMNS)}",
             )
     if len(set(names)) < len(names) or not names:
-        raise InvalidInput("the first line", "does not name each column once", "write url,frequency,… into it")
+        raise InvalidInput("the first line", "must name each column exactly once", "write url,frequency,… into it")
 
 
 def _read_cells(names: list[str], cells: list[str]) -> PolicyForm:
     if len(cells) != len(names):
-        raise InvalidInput("the line", f"has {len(cells)} cells, not {len(names)}", "put text with commas into quotes")
+        raise InvalidInput(
+            "the line", f"has {len(cells)} cells, but there are {len(names)} columns", "quote text that contains commas"
+        )
     values = {name: _value(name, text) for name, text in zip(names, cells, strict=True) if text}
     return PolicyForm.read(values, strict=False)
 
@@ -173,4 +181,4 @@ class _Taken:
         return found
 
 
-_TOO_LONG = InvalidInput("the line", f"is longer than {LONGEST_LINE} characters", "write one policy a line")
+_TOO_LONG = InvalidInput("the line", f"is longer than {LONGEST_LINE} characters", "write one policy per line")

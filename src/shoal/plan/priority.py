@@ -70,7 +70,7 @@ def read_rules(values: Any, name: str) -> tuple[PriorityRule, ...]:
 
 def _read_rule(fact: str, rule: Any, name: str) -> PriorityRule:
     if fact not in FACTS:
-        raise BadConfig(f"{name} {shorten(fact)}", "is no fact that rules look at", f"use {', '.join(FACTS)}")
+        raise BadConfig(f"{name} {shorten(fact)}", "is not a fact that rules can use", f"use {', '.join(FACTS)}")
     numbers = rule if isinstance(rule, dict) else {}
     per, most = numbers.get("per", None), numbers.get("most", HIGHEST)
     if set(numbers) - {"per", "most"} or not _is_number(per) or not _is_number(most) or most < 0:

@@ -23,7 +23,7 @@ def _read(path: Path) -> Any:
         data = path.read_bytes()
     except OSError as error:
         why = (error.strerror or type(error).__name__).lower()
-        raise BadConfig(SETTING, f"names {path}, which cannot be read ({why})", "name a readable file") from None
+        raise BadConfig(SETTING, f"names {path}, which cannot be read ({why})", "use a readable file") from None
     kind = "TOML" if path.suffix == ".toml" else "JSON"
     try:
         return tomllib.loads(data.decode()) if kind == "TOML" else orjson.loads(data)

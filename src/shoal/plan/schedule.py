@@ -20,7 +20,7 @@ from shoal.base.parsing import read_span
 SHORTEST, LONGEST = timedelta(minutes=1), timedelta(days=366)
 DAYS = ("mon", "tue", "wed", "thu", "fri", "sat", "sun")
 MOST_WINDOWS = 20
-CRON_FIX = "write five fields as in 30 6 * * 1-5"
+CRON_FIX = "write five fields, such as 30 6 * * 1-5"
 _WINDOW = re.compile(r"(?:([a-z]{3})(?:-([a-z]{3}))? +)?(\d\d):(\d\d)-(\d\d):(\d\d)")
 
 
@@ -95,12 +95,12 @@ def zone(name: str) -> ZoneInfo:
     try:
         return ZoneInfo(name)
     except (ZoneInfoNotFoundError, ValueError, OSError):  # OSError: the name of a directory of zones
-        raise ValueError(f"{name[:50]!r} is no time zone; write it as Europe/Berlin") from None
+        raise ValueError(f"{name[:50]!r} is not a time zone; write it as Europe/Berlin") from None
 
 
 def check_frequency(text: str) -> str:
     if not SHORTEST <= read_span(text) <= LONGEST:
-        raise ValueError(f"{text!r} is not from 1m to 366d; write it as 30m, 12h or 7d")
+        raise ValueError(f"{text!r} is not between 1m and 366d; write it as 30m, 12h or 7d")
     return text
 
 
@@ -115,7 +115,7 @@ def check_cron(text: str) -> str:
     except CronSimError as error:
         raise ValueError(f"{text[:50]!r} is not a cron expression ({str(error).lower()}); {CRON_FIX}") from None
     except StopIteration:
-        raise ValueError(f"{text[:50]!r} never comes true; choose a day that comes") from None
+        raise ValueError(f"{text[:50]!r} never matches; choose a date that exists") from None
     return " ".join(fields)
 
 
@@ -131,11 +131,11 @@ def read_window(text: str) -> TimeWindow:
     match = _WINDOW.fullmatch(text.strip().lower())
     days = _days(match[1], match[2]) if match else None
     if match is None or days is None:
-        raise ValueError(f"{text[:50]!r} is not a window; write it as Mon-Fri 08:00-18:00")
+        raise ValueError(f"{text[:50]!r} is not a time window; write it as Mon-Fri 08:00-18:00")
     try:
         begins, ends = _clock(match[3], match[4]), _clock(match[5], match[6])
     except ValueError:
-        raise ValueError(f"{text[:50]!r} has a time that no day has; write it as Mon-Fri 08:00-18:00") from None
+        raise ValueError(f"{text[:50]!r} has an invalid time of day; write it as Mon-Fri 08:00-18:00") from None
     return TimeWindow(days, begins, ends)
 
 

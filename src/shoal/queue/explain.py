@@ -4,6 +4,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from shoal.base.clock import from_micros
+from shoal.base.text import plural
 from shoal.hosts.rate import AHEAD
 from shoal.queue.job import JS, LOCAL, Job
 from shoal.queue.job_admin_store import QueuePosition
@@ -30,16 +31,14 @@ def explain(job: Job, position: QueuePosition, usage: tuple[int, int | None] | N
 def _waiting(job: Job, position: QueuePosition, usage: tuple[int, int | None] | None) -> JobExplanation:
     if job.parked is not None and usage is not None:
         locked, most = usage
-        says = f"{job.parked} may have {_many(most)} at once and has {locked}: it waits for one of them to end."
+        says = f"{job.parked} is limited to {_many(most)} running jobs and has {locked}; the job waits for one to end."
         return JobExplanation(job, "quota", says, {"scope": job.parked, "most": most, "locked": locked})
     if job.not_before > position.now:
         seconds = (job.not_before - position.now) / 1e6
-        why = f"it failed ({job.error}) and is tried again" if job.attempts else "it is not to begin before"
+        why = f"it failed ({job.error}) and will be retried" if job.attempts else "it is scheduled to start"
         return JobExplanation(job, "not_before", f"{why} in {seconds:.0f} s.".capitalize(), {"in_seconds": seconds})
     if job.lane.startswith(LOCAL):
-        says = (
-            "It waits in the lane of one process, which no worker takes from: `shoal crawl --resume` goes on with it."
-        )
+        says = "It belongs to `shoal crawl`, not to the workers; continue it with `shoal crawl --resume`."
         return JobExplanation(job, "local_lane", says, {"lane": job.lane})
     return _in_line(job, position)
 
@@ -55,34 +54,34 @@ def _in_line(job: Job, position: QueuePosition) -> JobExplanation:
     if position.host is not None:
         facts |= {"host": position.host, "host_busy_seconds": position.host_busy_for}
     if position.host_busy_for > AHEAD:
-        before = f"{position.ahead} of its jobs {'goes' if position.ahead == 1 else 'go'} before this one"
-        says = f"{position.host} is not to be asked for another {position.host_busy_for:.0f} s, and {before}."
+        before = f"{position.ahead} of its jobs {'is' if position.ahead == 1 else 'are'} ahead of this one"
+        says = f"{position.host} may be requested again in {position.host_busy_for:.0f} s, and {before}."
         return JobExplanation(job, "host_busy", says, facts)
     like = f"{job.kind} jobs that need {job.capability}"
     if job.capability == JS and not position.locked:
-        says = "It needs a browser, and no worker of this version has one: it waits until there is a renderer."
+        says = "It needs a browser, and no worker of this version has one; only a bot with `js` can run it."
         return JobExplanation(job, "no_renderer", says, facts)
     if not position.locked:
-        says = f"Nobody works on {like} just now: start a worker that takes them from the {job.lane} lane."
+        says = f"No worker is running {like}; start one that leases from the {job.lane} lane."
         return JobExplanation(job, "no_worker", says, facts)
     stand = (
-        f"{position.ahead} {'stands' if position.ahead == 1 else 'stand'} before it"
+        f"{plural(position.ahead, 'job')} {'is' if position.ahead == 1 else 'are'} ahead of it"
         if position.ahead
-        else "It is the next one"
+        else "It is next"
     )
-    return JobExplanation(job, "in_line", f"{stand}; {position.locked} {like} are worked on.", facts)
+    return JobExplanation(job, "in_line", f"{stand}; {position.locked} {like} are running.", facts)
 
 
 def _locked(job: Job, position: QueuePosition) -> JobExplanation:
     left = ((job.lease_until or 0) - position.now) / 1e6
     facts = {"holder": job.lease_holder, "lease_seconds": left, "epoch": job.lease_epoch}
     if left < 0:
-        says = f"The lease of {job.lease_holder} ran out {-left:.0f} s ago: the next sweep gives the job back."
+        says = f"The lease of {job.lease_holder} expired {-left:.0f} s ago; the janitor returns the job to its lane."
         return JobExplanation(job, "lease_over", says, facts)
     if job.kill_at is not None:
-        return JobExplanation(job, "to_be_killed", f"{job.lease_holder} has it and is told to kill it.", facts)
+        return JobExplanation(job, "to_be_killed", f"{job.lease_holder} is running it and was told to kill it.", facts)
     return JobExplanation(
-        job, "worked_on", f"{job.lease_holder} has it for another {left:.0f} s, if not extended.", facts
+        job, "worked_on", f"{job.lease_holder} is running it; the lease expires in {left:.0f} s unless renewed.", facts
     )
 
 
@@ -91,7 +90,7 @@ def _ended(job: Job) -> JobExplanation:
     why = f" ({job.state_reason})" if job.state_reason else ""
     error = f": {job.error.rstrip('.')}" if job.error and job.state is not JobState.DONE else ""
     tail = (
-        f"; `shoal jobs retry {job.id}` lets it run again" if job.state in (JobState.FAILED, JobState.EXPIRED) else ""
+        f"; run it again with `shoal jobs retry {job.id}`" if job.state in (JobState.FAILED, JobState.EXPIRED) else ""
     )
     facts = {"attempts": job.attempts, "crash_count": job.crash_count, "error": job.error}
     return JobExplanation(

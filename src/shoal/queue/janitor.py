@@ -65,7 +65,7 @@ class Janitor:
             self._outage = True
             raise
         again = timedelta(0) if len(lost) == BATCH and moved else None
-        swept = f"gave back {moved} of {len(lost)} expired leases" if lost else ""
+        swept = f"returned {moved} of {len(lost)} jobs with expired leases" if lost else ""
         return PassResult(did=", ".join(filter(None, (swept, maintenance))), again_in=again)
 
     def _in_grace(self, now: float) -> bool:
@@ -82,7 +82,7 @@ class Janitor:
         unpark jobs whose quota is free again."""
         offers = await self._queue.tidy(BATCH)
         freed = await self._queue.unpark(BATCH)
-        done = [(offers, "took back {} offers"), (freed, "let {} jobs that had no room stand in line")]
+        done = [(offers, "withdrew {} offers"), (freed, "unparked {} jobs")]
         return ", ".join(words.format(count) for count, words in done if count)
 
     async def _expire_all(self, lost: list[LostJob]) -> int:

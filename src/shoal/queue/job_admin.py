@@ -74,13 +74,15 @@ class JobAdmin:
     async def retry(self, job_id: str) -> Job:
         """Replay a dead letter: it becomes pending again, with all its attempts."""
         job = await self.get(job_id)
-        self._check_own(job, "be retried by itself")
+        self._check_own(job, "be retried on its own")
         if job.state not in DEAD:
-            raise StateConflict("job", job.id, job.state, "be retried", "only failed and expired jobs can be")
+            raise StateConflict("job", job.id, job.state, "be retried", "only failed and expired jobs can be retried")
         retried = await self._retry([job])
         job = await self.get(job_id)
         if not retried:
-            raise StateConflict("job", job.id, job.state, "be retried", "a live job has its dedupe key, or it moved on")
+            raise StateConflict(
+                "job", job.id, job.state, "be retried", "another job has the same dedupe key, or its state changed"
+            )
         return job
 
     async def retry_dead(self, which: JobFilter, limit: int | None = None) -> int:
@@ -102,7 +104,7 @@ class JobAdmin:
         """Cancel a job: at once if it is pending; if it is locked, its grant ends now and its result will be
         refused. A job that is already cancelled is left unchanged."""
         job = await self.get(job_id)
-        self._check_own(job, "be cancelled by itself")
+        self._check_own(job, "be cancelled on its own")
         if job.state is JobState.CANCELLED:
             return job
         move = await self._database.run(lambda tx: self.cancel_in(tx, job.id, reason))
@@ -193,8 +195,8 @@ class JobAdmin:
 
     def _check_own(self, job: Job, action: str) -> None:
         if job.kind in RUN_KINDS:
-            fix = f"do it with its {job.kind}: `shoal {job.kind}s --help`"
-            raise StateConflict("job", job.id, f"a part of {job.kind} {job.run_id}", action, fix)
+            fix = f"use the commands of its {job.kind}: `shoal {job.kind}s --help`"
+            raise StateConflict("job", job.id, f"part of {job.kind} {job.run_id}", action, fix)
 
 
 def _one_of_each_key(jobs: list[Job]) -> list[Job]:

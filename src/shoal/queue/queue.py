@@ -360,7 +360,7 @@ class Queue:
         return await self._database.run(commit)
 
     async def _expiry(self, tx: Tx, lost: LostJob) -> Move:
-        return await self.verdict_in(tx, lost, GrantEnd.EXPIRED, f"the lease of {lost.lease_holder} ran out")
+        return await self.verdict_in(tx, lost, GrantEnd.EXPIRED, f"the lease of {lost.lease_holder} expired")
 
     async def freshest_lease(self) -> timedelta | None:
         """Return the time left on the node lease that ends last; negative if it has expired, None if there is none."""

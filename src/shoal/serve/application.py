@@ -78,7 +78,7 @@ class ResponseSender:
         elif message.get("more_body") and await self._must_end():
             self.is_closed = True
             await self._send({"type": "http.response.body", "body": b"", "more_body": False})
-            raise ConnectionError("the caller is no longer allowed")  # as a server reports a closed connection
+            raise ConnectionError("the caller's token is no longer valid")  # as a server reports a closed connection
         await self._send(message)
 
     async def _must_end(self) -> bool:

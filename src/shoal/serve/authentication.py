@@ -82,8 +82,8 @@ class LoopbackAuthenticator:
             raise Unauthenticated
         if any(name in request.headers for name in FORWARDED):
             raise NotAllowed(
-                "this request came through a proxy, and without tokens only this machine may ask",
-                "make a token with `shoal tokens create`",
+                "this request came through a proxy, but without tokens only local requests are accepted",
+                "create a token with `shoal tokens create`",
             )
         return local_caller(address)
 
@@ -95,8 +95,8 @@ class LoopbackAuthenticator:
             return
         if self._is_local or self._public_host is not None:
             where = self._public_host or "http://127.0.0.1 or localhost"
-            fix = f"use {where}, or let the operator name this one in SHOAL_PUBLIC_URL"
-            raise NotAllowed("this server does not answer to that host name", fix)
+            fix = f"use {where}, or ask the operator to set SHOAL_PUBLIC_URL"
+            raise NotAllowed("this server does not serve that host name", fix)
 
     def _check_site(self, request: Request) -> None:
         """Reject cross-site requests (CSRF), except for following a link to us."""
@@ -109,10 +109,10 @@ class LoopbackAuthenticator:
         foreign |= not ours and origin != self._public_origin  # a proxy may have replaced the Host header
         visit = request.method in SAFE_METHODS and request.headers.get("sec-fetch-mode", "navigate") == "navigate"
         if foreign and not (visit and origin is None):
-            raise NotAllowed("this request comes from another site", "send it from this server's own pages")
+            raise NotAllowed("this request comes from another site", "send it from a page of this server")
         # Browsers send the origin of every write, so a write with only a cookie may be forged.
         if request.method not in SAFE_METHODS and origin is None and fetched_from is None and _cookie(request):
-            raise NotAllowed("this request does not say which page it comes from", "send the token in a header")
+            raise NotAllowed("this request has no Origin header", "send the token in a header")
 
 
 class TokenAuthenticator(LoopbackAuthenticator):
@@ -194,8 +194,8 @@ def _cookie(request: Request) -> str | None:
 def _token_in(request: Request) -> str | None:
     """Return the token of a request, from its header or else from the console's cookie. Reject tokens in the URL."""
     if _TOKEN_SHAPED.search(request.scope["query_string"]):
-        fix = "revoke that token, and send another as `Authorization: Bearer …`"
-        raise InvalidInput("the address", "has a token in it, and addresses are kept in logs and histories", fix)
+        fix = "revoke that token and send a new one as `Authorization: Bearer …`"
+        raise InvalidInput("the address", "contains a token, and URLs end up in logs and browser histories", fix)
     given = request.headers.getlist("authorization")
     if not given:
         return _cookie(request)

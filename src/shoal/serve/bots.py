@@ -85,7 +85,7 @@ class BatchItem(ResultForm, frozen=True, kw_only=True):
 class BatchForm(Form, frozen=True, kw_only=True):
     results: Annotated[
         list[BatchItem],
-        describe("Each is accepted or rejected on its own.", min_length=1, max_length=MOST_JOBS),
+        describe("The results; each is accepted or rejected separately.", min_length=1, max_length=MOST_JOBS),
     ]
 
     unquoted = frozenset({"results"})
@@ -194,7 +194,7 @@ class BotApi:
         _check_data(form.data, place)
         code, message = _error(form, place)
         if any("\0" in text for text in (job_id, code, message, form.meta.html_hash) if text):
-            raise InvalidInput(f"{place}meta", "or the id of the job has a NUL in it", "leave it out")
+            raise InvalidInput(f"{place}meta", "or the job id contains a NUL character", "leave it out")
         result = Result(
             status=form.status,
             url="",  # the URL of the job is used
@@ -236,4 +236,4 @@ def _error(form: ResultForm, place: str) -> tuple[str | None, str | None]:
         return None, None
     if isinstance(error, ErrorForm):
         return error.code, error.message
-    return "failed", error or "The bot gave no reason."
+    return "failed", error or "The bot reported no reason."

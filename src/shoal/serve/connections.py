@@ -223,14 +223,16 @@ class BoundedProtocol(HttpToolsProtocol):
         if self._is_answering:  # an unfinished next request: send the current response first
             self.cycle.keep_alive = False
         else:
-            self._refuse(408, "the headers of the request took too long", "send them at once")
+            self._refuse(408, "the headers of the request arrived too slowly", "send all headers at once")
 
     def _body_may_be_late(self) -> None:
         """Enforce a minimum rate, except while the server itself does not read."""
         self._timer = None
         asks = self.cycle.waiting_for_100_continue
         if not self.flow.read_paused and not asks and self._body_bytes < SLOWEST_BODY * self._body_seconds:
-            self._refuse(408, "the body of the request came too slowly", f"send {SLOWEST_BODY} bytes a second")
+            self._refuse(
+                408, "the body of the request arrived too slowly", f"send at least {SLOWEST_BODY} bytes per second"
+            )
             return
         self._body_bytes = 0
         self._set_timer(self._body_seconds, self._body_may_be_late)

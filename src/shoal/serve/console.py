@@ -81,7 +81,7 @@ BLANK = CrawlRow()
 class ConsoleFeedQuery(Form, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The query for a page of rows."""
 
-    after: Annotated[Number | None, describe("The number of the last crawl of the page before.")] = None
+    after: Annotated[Number | None, describe("Number of the last crawl on the previous page.")] = None
 
 
 class ConsoleApi:
@@ -92,7 +92,7 @@ class ConsoleApi:
         self._clock = clock or SystemClock()
         self._page = templates().get_template("crawls.html")
 
-    @endpoint("GET", "/", scope=TokenScope.READ, summary="The console.", query=ConsoleFeedQuery, public=False)
+    @endpoint("GET", "/", scope=TokenScope.READ, summary="Show the console.", query=ConsoleFeedQuery, public=False)
     async def show_console(self, request: EndpointRequest[Nothing, ConsoleFeedQuery]) -> HTMLResponse:
         after = request.query.after
         rows, older = await self._rows(after)
@@ -103,7 +103,7 @@ class ConsoleApi:
         "GET",
         "/console/crawls",
         scope=TokenScope.READ,
-        summary="Its rows, again.",
+        summary="Return the current rows of the console.",
         query=ConsoleFeedQuery,
         public=False,
     )

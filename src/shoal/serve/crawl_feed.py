@@ -85,7 +85,7 @@ class CrawlFeeds:
         ends with the crawl. Raise if the crawl does not exist. The gateway ends it when the viewer's token becomes
         invalid."""
         if self._viewers >= MOST_VIEWERS:
-            raise RateLimited(f"{MOST_VIEWERS} watch already", HEARTBEAT_SECONDS)
+            raise RateLimited(f"{MOST_VIEWERS} clients are already following", HEARTBEAT_SECONDS)
         self._viewers += 1  # before the first await: many may connect at once
         viewing = Viewing(self._stream(crawl_id, after), self._left)
         try:

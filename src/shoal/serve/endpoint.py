@@ -232,7 +232,7 @@ def read_query(form: type[F], request: Request) -> F:
     known = fields_of(form)
     for name, value in request.query_params.multi_items() if request.scope["query_string"] else ():
         if "\x00" in value:
-            raise InvalidInput(shorten(name), "has a NUL in it", "leave it out")
+            raise InvalidInput(shorten(name), "contains a NUL character", "leave it out")
         if name in known and known[name].kind is int and not WHOLE.fullmatch(value):
             raise InvalidInput(name, f"cannot be {shorten(value)!r}", f"give {known[name].accepts}")
         if name in known and value.lower() == "null" and known[name].kind is not str:  # it would be read as absent
@@ -240,7 +240,7 @@ def read_query(form: type[F], request: Request) -> F:
         if name in known and get_origin(known[name].kind) is list:
             values.setdefault(name, []).append(value)
         elif name in values:
-            raise InvalidInput(shorten(name), "is given twice", "give it once")
+            raise InvalidInput(shorten(name), "is given twice", "pass it once")
         else:
             values[name] = value
     return form.read(values, strict=False)
@@ -257,7 +257,7 @@ async def read_body(request: Request, limit: int) -> bytes:
         elif size > limit + MOST_DRAINED:
             break
     if size > limit:
-        raise TooLarge("the body", f"{limit} bytes", "send less, or let the operator allow more")
+        raise TooLarge("the body", f"{limit} bytes", "send less, or ask the operator to raise the limit")
     if body:
         _check_type(request)
     return bytes(body)
@@ -291,7 +291,7 @@ def _each_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         seen: set[str] = set()
         for name, _ in pairs:
             if name in seen:
-                raise InvalidInput(shorten(name), "is given twice", "give it once")
+                raise InvalidInput(shorten(name), "is given twice", "pass it once")
             seen.add(name)
     return found
 

@@ -218,13 +218,13 @@ URL_EXPLAINED: dict[str, Any] = {
     "url": "https://example.com/calendar/2031",
     "state": "skipped",
     "reason": "excluded",
-    "explanation": "It matches an --exclude of the crawl.",
+    "explanation": "It matches the exclude pattern `/calendar/`.",
 }
 EXPLAINED: dict[str, Any] = {
     "job_id": JOB["id"],
     "state": "pending",
     "reason": "quota",
-    "explanation": "project:shop may have 5 at once and has 5: it waits for one of them to end.",
+    "explanation": "project:shop is limited to 5 running jobs and has 5; the job waits for one to end.",
     "capability": "http",
 }
 QUOTA: dict[str, Any] = {"scope": "project:shop", "most": 5, "locked": 5, "parked": 120}
@@ -310,5 +310,5 @@ DELIVERY: dict[str, Any] = {
     "attempts": 11,
     "next_at": None,
     "status": 500,
-    "error": "it was answered (500)",
+    "error": "the endpoint returned an error (500)",
 }

@@ -94,8 +94,8 @@ class GroupApi:
     )
     async def list_results(self, request: EndpointRequest[Nothing, Paging]) -> schemas.ResultList:
         """Until the group has ended, `next` is set: request it later for the results that follow. A page of large
-        results may have fewer items than `limit`. Jobs that will be retried, were cancelled or became dead letters
-        because their workers were lost have no result."""
+        results may have fewer items than `limit`. A job has no result while it is being retried, or if it was cancelled
+        or lost its workers."""
         group = await self._groups.get(request.path_param("group_id"))
         query, after = request.query, number_of(request.query.cursor) or 0
         found = await self._groups.results(group.id, after=after, limit=query.limit)
@@ -129,7 +129,7 @@ class GroupApi:
         problems=[NotFound],
     )
     async def cancel_group(self, request: EndpointRequest[Nothing, Nothing]) -> schemas.Group:
-        """Fetches in progress are aborted. A group that has ended does not change."""
+        """Fetches in progress are aborted. A group that has ended is not changed."""
         return to_api.group(await self._groups.cancel(request.path_param("group_id")))
 
     async def _create(self, config: GroupConfig, group_id: str, *, own: bool) -> Json:

@@ -93,7 +93,7 @@ class JobApi:
         request_example={"kind": "page", "limit": 1000},
     )
     async def retry_jobs(self, request: EndpointRequest[RetryForm, Nothing]) -> schemas.JobsRetried:
-        """All dead letters that match, or all without a body; their attempts are counted anew. To retry the job of a
+        """All dead letters that match, or all without a body; their attempt counts start at zero. To retry the job of a
         crawl or an analysis, retry the crawl or the analysis."""
         body = request.body
         which = JobFilter(body.state, body.kind, body.run_id, body.lane, dead=True)
@@ -168,7 +168,7 @@ class JobApi:
         "POST",
         "/api/v1/jobs/{job_id}/retry",
         scope=TokenScope.WRITE,
-        summary="Retry a dead letter; its attempts are counted anew.",
+        summary="Retry a dead letter; its attempt count starts at zero.",
         response=schemas.Job,
         response_example=examples.JOB | {"state": "pending"},
         problems=[NotFound, StateConflict],

@@ -55,7 +55,7 @@ class JournalApi:
         """Until the crawl has ended, `next` is set: request it later for the entries that follow."""
         query, crawl_id = request.query, request.path_param("crawl_id")
         if query.tail is not None and query.cursor is not None:
-            raise InvalidInput("tail", "cannot be combined with cursor", "give one of them")
+            raise InvalidInput("tail", "cannot be combined with cursor", "pass one of them")
         # The state is read before the journal: the last entry is written in the commit that ends the crawl.
         ended = (await self._crawls.get(crawl_id)).crawl.state in TERMINAL
         after = None if query.tail is not None else number_of(query.cursor) or 0
@@ -76,7 +76,7 @@ class JournalApi:
         problems=[NotFound, RateLimited],
     )
     async def watch_crawl(self, request: EndpointRequest[Nothing, CrawlFeedQuery]) -> Response:
-        """`state` and `progress` events (at most one a second) carry the current status, `log` events carry journal
+        """`state` and `progress` events (at most one per second) carry the current status, `log` events carry journal
         entries with their number as id, and `end` is the last event. A client that reconnects with `Last-Event-ID`
         misses no entry; without it, the stream begins with the last 100 entries. A comment is sent every 15 seconds as
         a keep-alive."""
@@ -89,5 +89,5 @@ class JournalApi:
 
 def _number(sent: str) -> int:
     if not WHOLE.fullmatch(sent) or not 0 <= int(sent) <= LAST_ENTRY:
-        raise InvalidInput("Last-Event-ID", "is not an id of this stream", "leave it out")
+        raise InvalidInput("Last-Event-ID", "is not an event id of this stream", "leave it out")
     return int(sent)

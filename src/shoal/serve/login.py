@@ -37,7 +37,7 @@ class Login:
         try:
             token = await self._authenticator.identify(text, address_of(request))
             if not allows(token.scopes, TokenScope.READ):
-                raise NotAllowed("this token may not look at anything", "use one with the scope read")
+                raise NotAllowed("this token does not have the scope read", "use a token with the scope read")
         except (Unauthenticated, NotAllowed, RateLimited) as error:
             return self._shown(error)
         entered = RedirectResponse("/", 303, headers=FRESH)

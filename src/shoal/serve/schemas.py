@@ -45,13 +45,13 @@ class Crawl(Struct, kw_only=True):
     skipped: Annotated[dict[str, int], describe("URLs that were not requested, by reason.")]
     bytes: Annotated[int, describe("Bytes received.")]
     not_modified: Annotated[int, describe("Pages that a server reported as unchanged (304).")]
-    bytes_saved: Annotated[int, describe("Bytes not transferred because of these.")]
+    bytes_saved: Annotated[int, describe("Bytes not transferred because pages were unchanged.")]
     depth_reached: int
     worked_seconds: Annotated[
         float, describe("Time during which workers ran this crawl; time shared by several workers counts once.")
     ]
     config: Annotated[dict[str, Any], describe("Options of the crawl; secrets are masked.")]
-    node_ids: Annotated[list[str], describe("Nodes that are running it now.")]
+    node_ids: Annotated[list[str], describe("Nodes that are running the crawl now.")]
     error: Annotated["CrawlError | None", describe("Why the crawl failed, if it did.")]
 
 
@@ -639,7 +639,7 @@ class Webhook(Struct, kw_only=True):
     url: str
     events: Annotated[list[str], describe("Event types to send; empty for all.")]
     enabled: bool
-    reason: Annotated[str | None, describe("Why it is disabled: asked, gone or failing.")]
+    reason: Annotated[str | None, describe("Why it is disabled: `asked` (by a user), `gone` (410) or `failing`.")]
     failing_since: Annotated[Moment | None, describe("Since when every delivery has failed.")]
     held_until: Annotated[Moment | None, describe("No delivery before this time, as requested with Retry-After.")]
     created_at: Moment
@@ -648,7 +648,7 @@ class Webhook(Struct, kw_only=True):
 class WebhookSecret(Webhook, kw_only=True):
     """A webhook with its signing secret."""
 
-    secret: Annotated[str, describe("Signs every delivery. It is shown only in this response.")]
+    secret: Annotated[str, describe("Secret that signs every delivery; shown only in this response.")]
 
 
 class WebhookDetail(Webhook, kw_only=True):

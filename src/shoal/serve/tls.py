@@ -18,20 +18,26 @@ def tls_of(settings: ServeSettings) -> ssl.SSLContext | None:
         return None
     if "BEGIN CERTIFICATE" not in _text(CERT, settings.tls_cert):
         raise BadConfig(
-            CERT, f"names {settings.tls_cert}, which holds no certificate", "name a PEM file with the chain"
+            CERT,
+            f"names {settings.tls_cert}, which contains no certificate",
+            "use a PEM file with the certificate chain",
         )
     key = _text(KEY, settings.tls_key)
     if "PRIVATE KEY" not in key:
-        raise BadConfig(KEY, f"names {settings.tls_key}, which holds no private key", "name the PEM file of the key")
+        raise BadConfig(
+            KEY, f"names {settings.tls_key}, which contains no private key", "use the PEM file of the private key"
+        )
     if "ENCRYPTED" in key:
-        raise BadConfig(KEY, f"names {settings.tls_key}, which is locked by a password", "name an unlocked copy of it")
+        raise BadConfig(
+            KEY, f"names {settings.tls_key}, which is encrypted with a password", "use a copy without a password"
+        )
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     try:
         context.load_cert_chain(settings.tls_cert, settings.tls_key)
     except ssl.SSLError as error:
         if error.reason == "KEY_VALUES_MISMATCH":
-            raise BadConfig(KEY, f"is not the key of {CERT}", "name the two that were made together") from None
+            raise BadConfig(KEY, f"does not match {CERT}", "use a certificate and its own key") from None
         problem = f"and {KEY} cannot be used together ({error.reason or error})"
         raise BadConfig(CERT, problem, "check both files with `openssl x509` and `openssl pkey`") from None
     return context
@@ -57,7 +63,7 @@ class Certificate:
         if cert is not None:
             self._context.load_cert_chain(cert, key)
         self._known = found
-        return PassResult("was read again")
+        return PassResult("reloaded")
 
     def _look(self) -> list[tuple[int, int, int]]:
         """Return the file attributes that change when a file is replaced."""
@@ -70,4 +76,4 @@ def _text(key: str, path: Path) -> str:
         return path.read_text("ascii", errors="replace")
     except OSError as error:
         why = (error.strerror or type(error).__name__).lower()
-        raise BadConfig(key, f"names {path}, which cannot be read ({why})", "name a readable PEM file") from None
+        raise BadConfig(key, f"names {path}, which cannot be read ({why})", "use a readable PEM file") from None

@@ -173,7 +173,7 @@ class WebhookApi:
             return schemas.EventsReplayed(replayed=count)
         if form.event_id is not None or form.since is None or form.until is None:
             raise InvalidInput(
-                "event_id", "or a time range is required, not both", "give event_id alone, or since and until"
+                "event_id", "or a time range is required, but not both", "give event_id alone, or since and until"
             )
         since, until = to_micros(form.since), to_micros(form.until)
         count = await self._webhooks.replay_time(webhook_id, since, until, audit=request.audit)

@@ -58,8 +58,8 @@ class LeaseHeartbeat:
             async with asyncio.timeout(self._queue.settings.lease.total_seconds() * DEADLINE_PART):
                 result = await self._queue.extend(fences)
         except TimeoutError:
-            self._on_error("extending leases", TimeoutError("it takes too long; trying again"))
+            self._on_error("renewing leases", TimeoutError("it takes too long; retrying"))
         except Exception as error:  # the heartbeat must survive any single failure
-            self._on_error("extending leases", error)
+            self._on_error("renewing leases", error)
         else:
             lease_holder.on_extended(fences, result)

@@ -56,7 +56,7 @@ class LocalLease:
         jobs = await self._database.read(lambda tx: self._queue.jobs_of_run(tx, crawl.id))
         live = [job for job in jobs if job.finished_at is None]
         if not live:
-            raise StateConflict("crawl", crawl.id, crawl.state, "be resumed", "look at it with `shoal crawls show`")
+            raise StateConflict("crawl", crawl.id, crawl.state, "be resumed", "see `shoal crawls show`")
         return live
 
     async def _release_dead(self, jobs: list[Job]) -> None:

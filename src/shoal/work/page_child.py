@@ -201,7 +201,7 @@ class PageChildProcess:
         try:
             held = await context.queue.held_by(holder_of(context.holder, child.pid))
         except ShoalError as error:
-            context.report_error("giving back page jobs", error)  # their leases expire
+            context.report_error("returning page jobs", error)  # their leases expire
             held = []
         if self._killed is KillReason.SHUTDOWN:
             responsible, reason = [], "shutdown"
@@ -213,7 +213,7 @@ class PageChildProcess:
         if responsible:
             why = how
             if self._killed is KillReason.SILENT:
-                why = f"said nothing for {show_duration(context.settings.child_silence)}, and {how}"
+                why = f"did not respond for {show_duration(context.settings.child_silence)}, and {how}"
             for lease in responsible:
                 context.report_lost(child.pid, lease, why)
             await context.settle(context.queue.lose_all(responsible, f"its child {why}"))

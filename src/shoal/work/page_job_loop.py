@@ -181,7 +181,7 @@ class PageJobLoop(Generic[R]):
             self._is_leasing = False
             self._results = self._settling + self._results
             self._settling = []
-            self._on_error("settling page jobs", error)
+            self._on_error("storing results of page jobs", error)
             await self._clock.sleep(STORE_RETRY_SECONDS)
             return
         self._is_leasing = False
@@ -263,7 +263,7 @@ class PageJobLoop(Generic[R]):
             elif self._leave_at is not None:
                 self._release([lease], "shutdown")
         except (BackendUnavailable, StorageFull) as error:  # trouble of the store, not of the job
-            self._on_error("working on a page job", error)
+            self._on_error("running a page job", error)
             self._release([lease], error.code)
         except Exception as error:
             reason = (
@@ -313,7 +313,7 @@ class PageJobLoop(Generic[R]):
             except LeaseLost:
                 return
             except ShoalError as error:
-                self._on_error("settling a page job", error)  # its lease expires
+                self._on_error("storing the result of a page job", error)  # its lease expires
 
         def on_done(task: asyncio.Task[None]) -> None:
             self._changes.discard(task)

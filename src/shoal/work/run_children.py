@@ -237,7 +237,7 @@ class RunChildren:
             if done is None:
                 await self._settle_dead(run, await run.child.wait())
             elif done.ending == STORE_AWAY:
-                context.report_error("working on a job", RuntimeError(done.error))
+                context.report_error("running a job", RuntimeError(done.error))
                 await self._release(run.lease, STORE_AWAY)
                 await context.clock.sleep(RETRY_AFTER.total_seconds())
             elif done.ending == STORAGE_FULL:
@@ -262,7 +262,7 @@ class RunChildren:
             except LeaseLost:
                 return
             except ShoalError as error:
-                self._context.report_error("handing back a job", error)
+                self._context.report_error("returning a job", error)
                 if self._stopping:
                     return
                 await self._context.clock.sleep(RETRY_AFTER.total_seconds())
@@ -283,12 +283,12 @@ class RunChildren:
             await context.clock.sleep(RETRY_AFTER.total_seconds())
         elif run.killed is KillReason.STALLED:
             deadline = show_duration(context.queue.settings.stall_deadline)
-            how = f"settled nothing for {deadline} although work was due, and {how}"
+            how = f"made no progress for {deadline} although work was due, and {how}"
             context.report_lost(run.child.pid, lease, how)
             await context.settle(context.queue.lose(lease, f"its child {how}", STALLED))
         else:
             if run.killed is KillReason.SILENT:
-                how = f"said nothing for {show_duration(context.settings.child_silence)}, and {how}"
+                how = f"did not respond for {show_duration(context.settings.child_silence)}, and {how}"
             context.report_lost(run.child.pid, lease, how)
             await context.settle(context.queue.lose(lease, f"its child {how}"))
 

@@ -64,7 +64,7 @@ class WorkerContext:
         except LeaseLost:
             return  # another worker has the job already
         except ShoalError as error:
-            self.report_error("settling a job", error)
+            self.report_error("recording the end of a job", error)
 
     def report_error(self, doing: str, error: Exception) -> None:
         """Report that the store cannot be reached. A full storage is reported once, however many jobs run into it."""

@@ -163,7 +163,7 @@ class CrawlDump:
         async for place, line in source:
             if end is not None or isinstance(line, Head):
                 raise InvalidInput(
-                    f"line {place}", "is in the wrong place: a dump has one first and one last line", FIX
+                    f"line {place}", "is in the wrong place: a dump has one header line and one final line", FIX
                 )
             if isinstance(line, End):
                 end = line
@@ -263,5 +263,7 @@ def _checked(head: Head) -> Head:
     if run.state not in AT_REST or ended != (run.finished_at is not None) or not started:
         raise InvalidInput("line 1", f"describes a {run.state} crawl, which cannot be dumped", FIX)
     if not ended and hides(run.config.plain()):
-        raise InvalidInput("line 1", "lacks the secrets that the crawl continues with", "dump it with --with-secrets")
+        raise InvalidInput(
+            "line 1", "lacks the secrets that the crawl needs to continue", "dump it with --with-secrets"
+        )
     return head

@@ -112,7 +112,7 @@ def _opened(name: str) -> AbstractContextManager[BufferedReader]:
 def dump_lines(name: str) -> Iterator[bytes]:
     """Yield the lines of a dump file, or of standard input for `-`. Compression is recognised by content."""
     if name == STANDARD and sys.stdin.isatty():
-        raise UsageError("there is no dump on standard input", "name a file, or redirect standard input")
+        raise UsageError("there is no dump on standard input", "pass a file, or redirect standard input")
     try:
         with _opened(name) as source:
             packed = source.peek(2)[:2] == GZIP_MAGIC
@@ -122,10 +122,10 @@ def dump_lines(name: str) -> Iterator[bytes]:
                     raise InvalidInput("the dump", f"has a line longer than {LONGEST_LINE:,} bytes", FIX)
                 yield line
     except FileNotFoundError:
-        raise NotFound("file", name, "name a file that `shoal crawls dump` wrote") from None
+        raise NotFound("file", name, "use a file that `shoal crawls dump` wrote") from None
     except (EOFError, zlib.error) as error:
         raise InvalidInput("the dump", f"is cut off or damaged ({error})", FIX) from None
     except gzip.BadGzipFile as error:
         raise InvalidInput("the dump", f"is damaged ({error})", FIX) from None
     except OSError as error:
-        raise UsageError(f"{name!r} cannot be read ({error.strerror})", "name a file that you may read") from None
+        raise UsageError(f"{name!r} cannot be read ({error.strerror})", "use a file that you can read") from None

@@ -11,7 +11,7 @@ from shoal.base.url import Url, origin
 from shoal.hosts.robots import RobotsSource, Rules
 
 MOST_RULES = 50_000  # of all hosts together, about 50 MB; a host without rules counts as one
-WITHOUT = "The host's robots.txt could not be had, so nothing there may be fetched."
+WITHOUT = "The host's robots.txt could not be fetched, so no URL of the host is allowed."
 FAILURES_OF_THE_HOST = (
     "dns_",
     "connect_",

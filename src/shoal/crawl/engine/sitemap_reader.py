@@ -80,7 +80,7 @@ class SitemapReader:
         """Retry a sitemap whose host has no reachable robots.txt later, or fail it after the last attempt."""
         if not self._pages.is_out_of_reach and task.attempts + 1 < self._retries.attempts:
             return Settled(task, Fate.OPEN, retry_in=ROBOTS_RETRY)
-        return self._failed(task, f"could not be had ({why.message.rstrip('.')})")
+        return self._failed(task, f"could not be fetched ({why.message.rstrip('.')})")
 
     def _add_listed(self, urls: Iterable[Url], task: FrontierTask, fetched: FetchedSitemap, batch: WalkerBatch) -> None:
         """Add the sitemaps of an index that are on its own host, as the protocol demands, or in the crawl's scope."""

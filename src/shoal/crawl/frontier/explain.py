@@ -5,6 +5,7 @@ from enum import StrEnum
 from typing import Any
 
 from shoal.base.clock import moment
+from shoal.base.text import plural
 from shoal.base.url import Url, UrlRefusal, hostname, origin, registrable_domain
 from shoal.crawl.crawl import Crawl, CrawlConfig
 from shoal.crawl.engine.budget import BUDGETS
@@ -20,7 +21,7 @@ from shoal.extract.flags import names_of
 
 MOST_BORDERS = 5
 MOST_QUOTED = 20  # patterns
-UNREAD = "pages that have not changed were not read again"
+UNREAD = "the links of unchanged pages were not read again"
 
 
 class UrlState(StrEnum):
@@ -48,7 +49,7 @@ class UrlExplanation:
 
 
 def explain_refusal(text: str, refusal: UrlRefusal) -> UrlExplanation:
-    return UrlExplanation(text, UrlState.REFUSED, refusal.code, f"No crawl takes it: it {refusal.problem}.")
+    return UrlExplanation(text, UrlState.REFUSED, refusal.code, f"It cannot be crawled: it {refusal.problem}.")
 
 
 def explain_url(crawl: Crawl, url: Url, facts: UrlFacts | None) -> UrlExplanation:
@@ -76,8 +77,12 @@ def found_in_sitemap(explanation: UrlExplanation, sitemap: str) -> UrlExplanatio
 
 def explained_by_previous(explanation: UrlExplanation, earlier: Crawl, then: UrlExplanation) -> UrlExplanation:
     """Say what an earlier crawl knows about a URL that this one never saw."""
-    what = "it was skipped: " + then.sentence if then.state is UrlState.SKIPPED else "i" + then.sentence[1:]
-    sentence = f"The crawl has not come across it; {UNREAD}. In crawl {earlier.id}, which this one follows, {what}"
+    what = (
+        "it was skipped: " + then.sentence
+        if then.state is UrlState.SKIPPED
+        else then.sentence[:1].lower() + then.sentence[1:]
+    )
+    sentence = f"The crawl has not found it; {UNREAD}. In crawl {earlier.id}, which this one recrawls, {what}"
     known = {"earlier_crawl": earlier.id, "earlier_state": then.state.value, "earlier_reason": then.reason}
     return replace(explanation, sentence=sentence, facts=explanation.facts | known)
 
@@ -91,12 +96,12 @@ def _redirected_to(crawl: Crawl, url: Url, target: RedirectTarget, source: UrlFa
     there = explain_url(crawl, via, source)
     facts |= {name: value for name, value in there.facts.items() if name not in ("parent", "kind")}
     if there.state in (UrlState.WAITING, UrlState.TAKEN):
-        sentence = f"{via} redirects to it, and will be fetched here. {there.sentence}"
+        sentence = f"{via} redirects to it, and the target is fetched under that URL. {there.sentence}"
         return UrlExplanation(url, there.state, "redirect", sentence, facts)
     if target.fate is Fate.FAILED:
-        sentence = f"It was asked for via {via}, which redirects to it: {there.sentence}"
+        sentence = f"It was requested via {via}, which redirects to it: {there.sentence}"
         return UrlExplanation(url, UrlState.FAILED, there.reason or "redirect", sentence, facts)
-    sentence = f"It was fetched via {via}, which redirects to it and has the record. {there.sentence}"
+    sentence = f"It was fetched via {via}, which redirects to it and has the page record. {there.sentence}"
     return UrlExplanation(url, UrlState.FETCHED, "redirect", sentence, facts)
 
 
@@ -109,15 +114,15 @@ def _sitemap(url: Url, fate: Fate, record: SitemapRecord) -> UrlExplanation:
     }
     facts["fetched_at"] = moment(record.fetched_at)
     if fate is Fate.FAILED:
-        sentence = f"It was asked for as a sitemap at {_at(record.fetched_at)}, and {record.problem}."
+        sentence = f"It was requested as a sitemap at {_at(record.fetched_at)}, and {record.problem}."
         return UrlExplanation(url, UrlState.FAILED, "sitemap", sentence, facts)
     but = f", but {record.problem}" if record.problem else ""
-    sentence = f"It was read as a sitemap at {_at(record.fetched_at)} and gave {record.listed} URLs{but}."
+    sentence = f"It was read as a sitemap at {_at(record.fetched_at)} and listed {plural(record.listed, 'URL')}{but}."
     return UrlExplanation(url, UrlState.FETCHED, "sitemap", sentence, facts)
 
 
 def _never_seen(crawl: Crawl, url: Url) -> str:
-    sentence = "The crawl has not come across it: it is no seed, and no page that was read so far links to it"
+    sentence = "The crawl has not found it: it is not a seed, and no page read so far links to it"
     sentence += f"; {UNREAD}." if crawl.config.recrawl_of else "."
     judged = CrawlScope(crawl.config, seeds_of(crawl.config)).judge(url, 0)
     return sentence if judged is Fate.OPEN else f"{sentence} It would be skipped. {_skipped(crawl.config, url, judged)}"
@@ -127,10 +132,10 @@ def _open(crawl: Crawl, url: Url, waiting: Waiting | None) -> UrlExplanation:
     facts = {} if waiting is None else _open_facts(waiting)
     if crawl.state in TERMINAL:
         reason = "budget" if crawl.state_reason in BUDGETS else crawl.state.value
-        sentence = f"It still waited when the crawl ended ({crawl.state}{_because(crawl)})."
+        sentence = f"It was still queued when the crawl ended ({crawl.state}{_because(crawl)})."
         return UrlExplanation(url, UrlState.SKIPPED, reason, sentence, facts)
     if waiting is not None and waiting.taken_by is not None:
-        sentence = "A walker has it: it is being fetched, or comes back if that walker is lost."
+        sentence = "A walker has taken it: it is being fetched, and is queued again if that walker is lost."
         return UrlExplanation(url, UrlState.TAKEN, None, _redirects(waiting) + sentence, facts)
     sentence = _redirects(waiting) + _waits(crawl, waiting)
     return UrlExplanation(url, UrlState.WAITING, _why_waiting(crawl, waiting), sentence, facts)
@@ -139,12 +144,12 @@ def _open(crawl: Crawl, url: Url, waiting: Waiting | None) -> UrlExplanation:
 def _redirects(waiting: Waiting | None) -> str:
     """Say where a page that is still open has redirected to so far."""
     target = None if waiting is None else waiting.kept.target
-    return f"It redirects to {target}, and is fetched there. " if target is not None else ""
+    return f"It redirects to {target}, which is fetched in its place. " if target is not None else ""
 
 
 def _quarantined(url: Url, waiting: Waiting | None) -> UrlExplanation:
     pattern = pattern_of(url)
-    sentence = f"It is in quarantine: pages of the pattern {pattern} gave the same text again and again."
+    sentence = f"It is in quarantine as a crawler trap: pages of the pattern {pattern} repeat the same text."
     known = {} if waiting is None else {"depth": waiting.kept.depth, "parent": waiting.parent_url}
     return UrlExplanation(url, UrlState.QUARANTINED, "trap", sentence, {"pattern": pattern, **known})
 
@@ -167,19 +172,19 @@ def _waits(crawl: Crawl, waiting: Waiting | None) -> str:
             assert waiting is not None
             assert waiting.held is not None
             until = _at(waiting.held.until)
-            return f"Its host answered {waiting.held.status} and asked us to wait: nobody asks it before {until}."
+            return f"Its host answered {waiting.held.status}, so it is on hold: no request before {until}."
         case "retry":
             assert waiting is not None
             tries, due = _times(waiting.kept.attempts), _at(waiting.kept.due)
-            return f"It waits to be tried again, not before {due}, after {tries} without success."
+            return f"It is waiting for a retry, not before {due}, after {tries}."
         case "turn":
-            return "It waits for its turn: shallow pages first, and no host is asked faster than its pace."
+            return "It is waiting for its turn: URLs near the seeds come first, and each host has a rate limit."
         case CrawlState.PAUSED | CrawlState.PAUSING:
-            return f"It waits: the crawl is {crawl.state}. Resume it with `shoal crawls resume {crawl.id}`."
+            return f"It is waiting: the crawl is {crawl.state}. Resume it with `shoal crawls resume {crawl.id}`."
         case CrawlState.QUEUED:
-            return "It waits: the crawl is queued, no walker has begun."
+            return "It is waiting: the crawl is queued, and no worker has started it."
         case state:
-            return f"It waits: the crawl is {state}."
+            return f"It is waiting: the crawl is {state}."
 
 
 def _open_facts(waiting: Waiting) -> dict[str, Any]:
@@ -205,7 +210,7 @@ def _settled(url: Url, facts: UrlFacts) -> UrlExplanation:
     state = UrlState.FETCHED if facts.fate is Fate.FETCHED else UrlState.FAILED
     page = facts.page
     if page is None:
-        return UrlExplanation(url, state, None, f"It was {state}; no record of the page is kept.")
+        return UrlExplanation(url, state, None, f"It was {state}; the page has no record.")
     known: dict[str, Any] = {
         "depth": page.depth,
         "parent": page.parent,
@@ -218,11 +223,11 @@ def _settled(url: Url, facts: UrlFacts) -> UrlExplanation:
         known["flags"] = ", ".join(names_of(page.flags))
     tries = _times(page.attempt)
     if state is UrlState.FAILED:
-        why = f"{page.error_code}: {page.error_message}" if page.error_code else "no reason is known"
+        why = f"{page.error_code}: {page.error_message}" if page.error_code else "unknown reason"
         return UrlExplanation(url, state, page.error_code, f"It failed after {tries} ({why}).", known)
     sentence = f"It was fetched at {_at(page.fetched_at)} with status {page.status}, after {tries}."
     if page.redirects and page.answered_at != page.final_url:
-        sentence += f" It redirects to {page.final_url}, which has a fate of its own."
+        sentence += f" It redirects to {page.final_url}, which is listed separately."
     elif page.redirects:
         sentence += f" It redirects to {page.final_url}."
     return UrlExplanation(url, state, page.error_code, sentence, known)
@@ -233,7 +238,7 @@ def _links(count: int) -> str:
 
 
 def _times(count: int) -> str:
-    return "1 try" if count == 1 else f"{count} tries"
+    return "1 attempt" if count == 1 else f"{count} attempts"
 
 
 def _at(micros: int) -> str:
@@ -245,7 +250,7 @@ def _at(micros: int) -> str:
 def _skipped(config: CrawlConfig, url: Url, fate: Fate) -> str:
     match fate:
         case Fate.SKIPPED_DEPTH:
-            return f"It was found on a way of more than {_links(config.depth)} from a seed, which is the crawl's depth."
+            return f"It is more than {_links(config.depth)} away from the seeds, which is the crawl's depth limit."
         case Fate.SKIPPED_SCOPE:
             return f"It is outside the crawl's scope `{config.scope}`: {_border(config)}."
         case Fate.SKIPPED_EXCLUDED:
@@ -253,24 +258,24 @@ def _skipped(config: CrawlConfig, url: Url, fate: Fate) -> str:
         case Fate.SKIPPED_NOT_INCLUDED:
             return f"It matches none of the include patterns {_quoted(config.include)}."
         case Fate.SKIPPED_REPEATING_PATH:
-            return f"One segment of its path comes more than {MAX_REPEATS} times: such paths have no end."
+            return f"A segment of its path occurs more than {MAX_REPEATS} times; such paths are usually endless."
         case Fate.SKIPPED_TOO_MANY_SEGMENTS:
-            return f"Its path has more than {MAX_SEGMENTS} segments: such paths have no end."
+            return f"Its path has more than {MAX_SEGMENTS} segments; such paths are usually endless."
         case _:
             return PLAIN.get(fate, f"It was skipped ({fate.word}).")
 
 
 PLAIN = {
     Fate.SKIPPED_ROBOTS: "The robots.txt of its host forbids it.",
-    Fate.SKIPPED_NOFOLLOW: "Every page that links to it asks that its links are not followed.",
-    Fate.SKIPPED_URL_TOO_LONG: "It is longer than the limit.",
+    Fate.SKIPPED_NOFOLLOW: "Every page that links to it uses nofollow.",
+    Fate.SKIPPED_URL_TOO_LONG: "It is longer than the limit (SHOAL_MAX_URL).",
     Fate.SKIPPED_SCHEME: "Its scheme is not http or https.",
-    Fate.SKIPPED_CREDENTIALS: "It carries a user name or a password.",
+    Fate.SKIPPED_CREDENTIALS: "It contains a user name or a password.",
     Fate.SKIPPED_CONTROL_CHARACTERS: "It contains control characters.",
     Fate.SKIPPED_BACKSLASH: "It contains a backslash.",
     Fate.SKIPPED_INVALID_URL: "It is not a valid URL.",
-    Fate.SKIPPED_NOT_IN_SITEMAP: "Only what sitemaps list is fetched, and none that was read so far lists it.",
-    Fate.SKIPPED_HOST_BUDGET: "Its host has given as many pages as the crawl takes from one host.",
+    Fate.SKIPPED_NOT_IN_SITEMAP: "Only URLs in sitemaps are fetched, and no sitemap read so far lists it.",
+    Fate.SKIPPED_HOST_BUDGET: "The crawl has reached its maximum number of pages for this host.",
 }
 
 
@@ -280,14 +285,14 @@ def _border(config: CrawlConfig) -> str:
         case "page":
             inside = [f"only {seed}" for seed in seeds]
         case "prefix":
-            inside = [f"only what begins with {seed.partition('?')[0].rpartition('/')[0]}/" for seed in seeds]
+            inside = [f"only URLs that begin with {seed.partition('?')[0].rpartition('/')[0]}/" for seed in seeds]
         case "domain":
-            inside = [f"only {registrable_domain(hostname(seed))} and what is below it" for seed in seeds]
+            inside = [f"only {registrable_domain(hostname(seed))} and its subdomains" for seed in seeds]
         case _:
             inside = [f"only {origin(seed)}" for seed in seeds]
     distinct = list(dict.fromkeys(inside))
     more = f", and {len(distinct) - MOST_BORDERS} more" if len(distinct) > MOST_BORDERS else ""
-    return f"{', '.join(distinct[:MOST_BORDERS])}{more}, and where a seed redirects to, belong to it"
+    return f"{', '.join(distinct[:MOST_BORDERS])}{more}, and the targets of redirected seeds, are in scope"
 
 
 def _matching(patterns: list[str], url: Url) -> str:

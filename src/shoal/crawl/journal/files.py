@@ -30,7 +30,7 @@ class JournalFiles:
         filed = [await self._file(journal) for journal in waiting]
         more = len(waiting) == CRAWLS_AT_ONCE or LINES_AT_ONCE in filed
         return PassResult(
-            f"filed {sum(filed)} lines" if any(filed) else "", timedelta(0) if more and any(filed) else None
+            f"wrote {sum(filed)} lines" if any(filed) else "", timedelta(0) if more and any(filed) else None
         )
 
     async def _file(self, journal: Unfiled) -> int:

@@ -13,26 +13,26 @@ from shoal.queue.states import GrantEnd, JobState, Move
 
 MOST_DEPTHS = 50  # depths reported at once, one entry each
 REASONS = {
-    "drained": "everything in reach was crawled",
+    "drained": "all URLs were crawled",
     "max_pages": "the page limit was reached",
     "max_bytes": "the size limit was reached",
     "max_seconds": "the time limit was reached",
     "interrupted": "interrupted",
-    "storage_full": "there was no room to write",
-    "no_seed_gave_a_page": "no seed gave a page",
-    "asked": "asked for",
-    "process_gone": "its process is gone; `shoal crawl --resume` goes on with it",
+    "storage_full": "the storage is full",
+    "no_seed_gave_a_page": "no seed returned a page",
+    "asked": "on request",
+    "process_gone": "its process is gone; continue with `shoal crawl --resume`",
     "attempts_exhausted": "its last attempt failed",
     "poison": "its workers were lost too often",
-    "stalled": "nothing was settled for too long",
+    "stalled": "it made no progress for too long",
     "walker_lost": "its last worker was lost",
-    "shutdown": "its worker ends",
+    "shutdown": "its worker is shutting down",
     "draining": "its worker is being drained",
     "resized": "its worker was given fewer slots",
-    "slice": "another crawl waits for a worker",
+    "slice": "another crawl is waiting for a worker",
     "no_child": "its worker could not start a process",
-    "store_away": "the store was out of reach",
-    "changed": "it was changed meanwhile",
+    "store_away": "the store was not available",
+    "changed": "its options were changed",
 }
 """Texts for the reason of a crawl's state, or why a walker left."""
 
@@ -43,8 +43,8 @@ def in_words(reason: str | None) -> str:
 
 def submitted(crawl: Crawl, *, here: bool) -> JournalEntry:
     waits = crawl.state is CrawlState.QUEUED
-    line = "Walked by the process that made it" if here else "Waiting for a worker"
-    words = line if waits else "Stored, to be started later"
+    line = "Crawled by the process that created it" if here else "Waiting for a worker"
+    words = line if waits else "Stored, not started yet"
     return JournalEntry(f"crawl_{crawl.state}", words, facts={"seeds": len(crawl.config.seeds)})
 
 
@@ -77,14 +77,14 @@ def _moved(crawl: Crawl, move: CrawlMove) -> str:
             resumed = crawl.state is CrawlState.PAUSED
             return f"{'Resumed' if resumed else 'Queued'}, waiting for a worker"
         case CrawlState.RUNNING:
-            return "Started" if crawl.started_at is None else "Going on"
+            return "Started" if crawl.started_at is None else "Continuing"
         case _:
             return move.to.value.capitalize()
 
 
 def forced(grace: timedelta) -> JournalEntry:
     seconds = grace.total_seconds()
-    words = f"To be stopped by force: who has not left in {seconds:g} s is killed"
+    words = f"Stopping by force: workers that have not stopped after {seconds:g} s are killed"
     return JournalEntry("crawl_forced", words, JournalLevel.WARNING, {"grace_seconds": seconds})
 
 
@@ -102,13 +102,13 @@ def _option(value: Any) -> str:
 
 
 def reopened(count: int) -> JournalEntry:
-    words = f"{plural(count, 'failed URL')} {'is' if count == 1 else 'are'} fetched again"
+    words = f"{plural(count, 'failed URL')} will be retried"
     return JournalEntry("urls_reopened", words, facts={"urls": count})
 
 
 def limit_reached(move: Move) -> JournalEntry:
     """Report that a walker found a budget spent while others are still running."""
-    words = f"{in_words(move.reason).capitalize()}; other workers settle what they have"
+    words = f"{in_words(move.reason).capitalize()}; other workers finish what they are fetching"
     return JournalEntry("limit_reached", words, facts={"job_id": move.job_id, "reason": move.reason})
 
 
@@ -121,16 +121,18 @@ def walker_moved(move: Move) -> JournalEntry | None:
         facts["error"] = move.error
     if move.to is not JobState.PENDING:
         return JournalEntry(
-            "walker_given_up", f"Given up: {move.error or in_words(move.reason)}", JournalLevel.ERROR, facts
+            "walker_given_up", f"Failed for good: {move.error or in_words(move.reason)}", JournalLevel.ERROR, facts
         )
     match move.grant_end:
         case GrantEnd.RELEASED:
             return JournalEntry(
-                "walker_handed_back", f"Handed back, waiting for a worker ({in_words(move.reason)})", facts=facts
+                "walker_handed_back",
+                f"Returned to the queue, waiting for a worker ({in_words(move.reason)})",
+                facts=facts,
             )
         case GrantEnd.RETRIED:
             seconds = round(move.wait.total_seconds(), 1)
-            words = f"Failed and tried again in {seconds:g} s: {move.error}"
+            words = f"Failed, retrying in {seconds:g} s: {move.error}"
             return JournalEntry("walker_retried", words, JournalLevel.WARNING, facts | {"retry_in_seconds": seconds})
         case _:
             return JournalEntry(
@@ -139,7 +141,7 @@ def walker_moved(move: Move) -> JournalEntry | None:
 
 
 def taken_up(job_id: str) -> JournalEntry:
-    return JournalEntry("walker_began", "A worker takes part", facts={"job_id": job_id})
+    return JournalEntry("walker_began", "A worker joined", facts={"job_id": job_id})
 
 
 def found(urls: int) -> JournalEntry:
@@ -155,19 +157,22 @@ def depths_finished(before: int, upto: int) -> list[JournalEntry]:
 
 
 def held(update: HostUpdate, seconds: float) -> JournalEntry:
-    words = f"{update.origin} answered {update.answered}: not asked for {seconds:.1f} s"
+    words = f"{update.origin} answered {update.answered}: no requests for {seconds:.1f} s"
     return JournalEntry(
         "host_held", words, JournalLevel.WARNING, {"host": update.origin, "status": update.answered, "seconds": seconds}
     )
 
 
 def released(pattern: str, urls: int) -> JournalEntry:
-    words = f"{pattern} is released from quarantine: {plural(urls, 'URL')} {'waits' if urls == 1 else 'wait'} again"
+    words = f"{pattern} is released from quarantine: {plural(urls, 'URL')} queued again"
     return JournalEntry("pattern_released", words, facts={"pattern": pattern, "urls": urls})
 
 
 def trapped(pattern: str, sample: str) -> JournalEntry:
     facts = {"pattern": pattern, "url": sample}
     return JournalEntry(
-        "pattern_quarantined", f"Pages of {pattern} repeat themselves: in quarantine", JournalLevel.WARNING, facts
+        "pattern_quarantined",
+        f"Quarantined {pattern} as a crawler trap: its pages repeat the same text",
+        JournalLevel.WARNING,
+        facts,
     )

@@ -144,7 +144,7 @@ class Crawls:
             key_seed = await self._seed_of_earlier(tx, config)
             crawl = await self.store.insert(tx, wanted, config, list(named or []), state, key_seed)
             if crawl is None:
-                raise AlreadyExists("crawl", wanted, "choose another id, or resume that one")
+                raise AlreadyExists("crawl", wanted, "choose another id, or resume that crawl")
             await self.add_urls(tx, crawl.number, first_urls(seeds, crawl.key_seed, config))
             self._emit_on_commit(tx, crawl.id, CrawlMove(state))
             await self._queue.enqueue_in(tx, jobs)
@@ -167,7 +167,7 @@ class Crawls:
             return None
         earlier = await self.store.get(tx, earlier_id)
         if earlier is None:
-            raise InvalidInput(EARLIER, f"{earlier_id!r} is no crawl of this store", EARLIER_FIX)
+            raise InvalidInput(EARLIER, f"{earlier_id!r} is not a crawl in this store", EARLIER_FIX)
         if earlier.state not in states.TERMINAL:
             raise InvalidInput(EARLIER, f"{earlier_id!r} is {earlier.state}", "wait until it has ended, or stop it")
         return earlier.key_seed
@@ -244,8 +244,8 @@ class Crawls:
         if page is not None:
             return f"{page[0]}: {page[1].rstrip('.')}"
         if Fate.SKIPPED_ROBOTS.word in counts.skipped:
-            return "robots.txt forbids it: see `shoal robots test URL`"
-        return "the options leave no seed" if counts.skipped else "no seed was answered"
+            return "robots.txt disallows it, see `shoal robots test URL`"
+        return "the options exclude every seed" if counts.skipped else "no seed was requested"
 
     async def start(self, crawl_id: str) -> CrawlState:
         """Start a crawl that was stored without being submitted."""
@@ -260,7 +260,11 @@ class Crawls:
         if seen.crawl.state is CrawlState.FAILED and seen.counts.drained:
             if not await self.retry_these(crawl_id, FailedUrls()):
                 raise StateConflict(
-                    "crawl", crawl_id, seen.crawl.state, "be retried", "no URL of it was ever asked for"
+                    "crawl",
+                    crawl_id,
+                    seen.crawl.state,
+                    "be retried",
+                    "none of its URLs was ever requested; start a new one",
                 )
             return (await self.get(crawl_id)).crawl.state
         return await self._enqueue(crawl_id, {CrawlState.FAILED}, "be retried")
@@ -322,11 +326,11 @@ class Crawls:
 
     async def _check_retry(self, tx: Tx, crawl: Crawl) -> None:
         if crawl.state in (CrawlState.STOPPING, CrawlState.STOPPED):
-            raise StateConflict("crawl", crawl.id, crawl.state, "fetch anything again", "start a new one")
+            raise StateConflict("crawl", crawl.id, crawl.state, "retry URLs", "start a new one")
         jobs = await self._queue.jobs_of_run(tx, crawl.id) if crawl.state in LIVE else []
         if any(job.finished_at is None and job.lane == local_lane(crawl.id) for job in jobs):
             # The process that crawls it has already output these pages, and would output them twice.
-            raise StateConflict("crawl", crawl.id, crawl.state, "fetch anything again", "pause it where it runs first")
+            raise StateConflict("crawl", crawl.id, crawl.state, "retry URLs", "pause it in the process that runs it")
 
     async def _was_broken_off(self, tx: Tx, crawl: Crawl) -> bool:
         """Return whether a retry was interrupted before its last batch."""
@@ -387,7 +391,7 @@ class Crawls:
         async def commit(tx: Tx) -> int:
             crawl = await self._locked(tx, crawl_id)
             if crawl.state in states.TERMINAL:
-                raise StateConflict("crawl", crawl_id, crawl.state, "release anything", "start a new crawl")
+                raise StateConflict("crawl", crawl_id, crawl.state, "release a pattern", "start a new crawl")
             freed = await self._frontier.free(tx, crawl.number, pattern)
             if freed is None:
                 raise NotFound("quarantined pattern", pattern, "list them with `shoal crawls show`")
@@ -603,13 +607,13 @@ def _conflict(crawl: Crawl, action: str) -> StateConflict:
 
 INSTEAD = {
     CrawlState.PENDING: "start it first",
-    CrawlState.STOPPING: "a stop is final; start a new one, and let it follow this one with --since",
-    CrawlState.STOPPED: "a stop is final; start a new one, and let it follow this one with --since",
-    CrawlState.COMPLETED: "it has ended; `shoal crawls retry --all` fetches again what failed",
-    CrawlState.FAILED: "it has ended; `shoal crawls retry` lets it go on",
+    CrawlState.STOPPING: "a stopped crawl cannot continue; start a new one, with --since to recrawl only changes",
+    CrawlState.STOPPED: "a stopped crawl cannot continue; start a new one, with --since to recrawl only changes",
+    CrawlState.COMPLETED: "it has ended; retry its failed URLs with `shoal crawls retry --all`",
+    CrawlState.FAILED: "it has ended; continue it with `shoal crawls retry`",
 }
 """What a user can do with a crawl in this state instead of the rejected action."""
 
 
 EARLIER = "recrawl_of (--since)"
-EARLIER_FIX = "name one that `shoal crawls ls` lists, or the store that it is in"
+EARLIER_FIX = "use a crawl that `shoal crawls ls` lists, or another store"

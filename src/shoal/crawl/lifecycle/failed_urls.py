@@ -73,7 +73,7 @@ class FailedSeed:
         if self.status is not None:
             return f"{self.url} answered {self.status}"
         if self.error_code == Fate.SKIPPED_ROBOTS.word:
-            return f"{self.url}: robots.txt forbids it: see `shoal robots test URL`"
+            return f"{self.url}: robots.txt disallows it, see `shoal robots test URL`"
         return f"{self.url}: {(self.error_message or '').rstrip('.')}"
 
 
@@ -87,14 +87,16 @@ def in_words(failed: Sequence[FailedSeed]) -> str:
 def known_statuses(words: list[str]) -> list[str]:
     for word in words:
         if not _STATUS.fullmatch(word):
-            raise ValueError(f"{shorten(word)!r} is no status of a failure, such as 503, 5xx, or error for none at all")
+            raise ValueError(
+                f"{shorten(word)!r} is not the status of a failure; use 503, 5xx, or error for no response"
+            )
     return words
 
 
 def known_errors(words: list[str]) -> list[str]:
     for word in words:
         if not any(_names(word, code) for code in PAGE_ERRORS):
-            raise ValueError(f"{shorten(word)!r} is no error that a page may have, such as dns_error or timeout")
+            raise ValueError(f"{shorten(word)!r} is not an error code of a page; use one such as dns_error or timeout")
     return words
 
 
@@ -110,12 +112,14 @@ def check_pattern(pattern: str | None) -> str | None:
 class FailedUrls(Form, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A filter for failed URLs: a URL must match every field that is set; without any, all match."""
 
-    status: Annotated[Words, describe("Statuses such as 503 or 5xx; `error`: no answer at all.")] = field(
+    status: Annotated[Words, describe("Statuses such as 503 or 5xx; `error` for no response.")] = field(
         default_factory=list
     )
-    error: Annotated[Words, describe("Error codes, or a part of them: `timeout`, `tls`.")] = field(default_factory=list)
-    like: Annotated[Pattern | None, describe("A regular expression (RE2) that is found in the URL.")] = None
-    limit: Annotated[Count | None, describe("At most so many.")] = None
+    error: Annotated[Words, describe("Error codes, or a word in them, such as `timeout` or `tls`.")] = field(
+        default_factory=list
+    )
+    like: Annotated[Pattern | None, describe("Regular expression (RE2) that the URL must match.")] = None
+    limit: Annotated[Count | None, describe("Maximum number of URLs.")] = None
 
     checks: ClassVar[Mapping[str, Check]] = {
         "status": known_statuses,

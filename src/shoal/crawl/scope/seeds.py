@@ -14,8 +14,8 @@ from shoal.egress.address import AddressRule, literal
 from shoal.egress.proxies import Proxies
 from shoal.egress.proxy import Proxy
 
-OWN_FIX = "name another site; whoever works at this machine may crawl it with `shoal crawl`"
-ADDRESS_FIX = "use a public one, or let the operator allow its network with SHOAL_ALLOW_NETWORKS"
+OWN_FIX = "use another site; a user on this machine can crawl it with `shoal crawl`"
+ADDRESS_FIX = "use a public one, or ask the operator to allow its network with SHOAL_ALLOW_NETWORKS"
 SEED_FIX = "write it as http://host/path or https://host/path"
 
 
@@ -43,7 +43,11 @@ def check_addresses(rule: AddressRule, seeds: list[Url]) -> None:
         refusal = rule.judge_url(seed)
         if refusal is not None:
             is_ours = refusal.code == "self_connection"
-            problem = "names this controller itself" if is_ours else "names an address that may not be crawled"
+            problem = (
+                "is this controller itself"
+                if is_ours
+                else "has an address or port that is not allowed (SSRF protection)"
+            )
             raise InvalidInput(f"seeds[{place}]", problem, OWN_FIX if is_ours else ADDRESS_FIX)
 
 
@@ -59,4 +63,4 @@ def check_proxy(rule: AddressRule, config: CrawlConfig) -> None:
     proxy = Proxy.parse(config.proxy, rule)
     address = literal(proxy.host)
     if address is not None and rule.judge(address, proxy.port, proxy.host) is not None:
-        raise InvalidInput("proxy", "is at an address that may not be reached", ADDRESS_FIX)
+        raise InvalidInput("proxy", "has an address or port that is not allowed (SSRF protection)", ADDRESS_FIX)

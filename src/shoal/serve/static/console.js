@@ -68,7 +68,7 @@ async function refresh() {
     tell("fresh", "Live");
   } catch {
     wait = AFTER_FAILURE_MS;
-    tell("stale", "No answer, trying again");
+    tell("stale", "No response, retrying");
   }
   plan(wait);
 }

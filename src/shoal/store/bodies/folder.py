@@ -54,7 +54,7 @@ class FolderBodies:
             except OSError as error:
                 raise _translated(self._root, error) from error
         if len(kept) != place.length:
-            raise NotFound("kept body", place.file, f"it is not in {self._root}: see SHOAL_BODIES")
+            raise NotFound("stored body", place.file, f"it is not in {self._root}; check SHOAL_BODIES")
         return kept
 
     def _forget(self, folder: Path) -> None:
@@ -130,5 +130,5 @@ def _translated(place: Path, error: OSError) -> ShoalError:
         return StorageFull(str(place), "bodies")
     why = error.strerror or type(error).__name__
     if error.errno in NO_WAY:
-        return BadConfig("SHOAL_BODIES", f"leads to {place}, which cannot be used ({why})", "name a folder that can be")
-    return BodiesUnavailable(str(place), why, "check the folder that SHOAL_BODIES names and try again")
+        return BadConfig("SHOAL_BODIES", f"is {place}, which cannot be used ({why})", "use a writable folder")
+    return BodiesUnavailable(str(place), why, "check the folder in SHOAL_BODIES and try again")

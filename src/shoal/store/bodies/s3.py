@@ -51,7 +51,7 @@ class S3Bodies:
             if answer.status in (200, 206) and len(kept) == place.length:
                 return kept
             self._expect(answer, 200, 206, *_NOT_THERE)
-        raise NotFound("kept body", place.file, f"it is not in bucket {self._bucket}: see SHOAL_BODIES")
+        raise NotFound("stored body", place.file, f"it is not in bucket {self._bucket}; check SHOAL_BODIES")
 
     async def forget(self, crawl_id: str) -> None:
         prefix = quote(self._key(folder_of(crawl_id)) + "/", safe="")
@@ -72,7 +72,7 @@ class S3Bodies:
         """Store an object under this name; it is stored completely when this returns."""
         answer = await self._ask("PUT", self._key(file), headers=WARC, body=data)
         if answer.status == 404:
-            raise BadConfig("SHOAL_BODIES", f"names the bucket {self._bucket}, which does not exist", "make it first")
+            raise BadConfig("SHOAL_BODIES", f"names the bucket {self._bucket}, which does not exist", "create it first")
         self._expect(answer, 200, 201, 204)
 
     async def _list(self, prefix: str) -> list[str]:
@@ -83,7 +83,7 @@ class S3Bodies:
 
     def _expect(self, answer: Response, *statuses: int) -> None:
         if answer.status not in statuses:
-            raise self._unavailable(f"it answers {answer.status}")
+            raise self._unavailable(f"it returned {answer.status}")
 
     def _key(self, file: str) -> str:
         return f"{self._prefix}/{file}" if self._prefix else file
@@ -100,7 +100,7 @@ class S3Bodies:
                 return self._admitted(outcome)
             if isinstance(outcome, Response) and outcome.status == _FULL:
                 raise StorageFull(f"the body store {self._base}", "bodies")
-            why = outcome.message.rstrip(".") if isinstance(outcome, Failure) else f"it answers {outcome.status}"
+            why = outcome.message.rstrip(".") if isinstance(outcome, Failure) else f"it returned {outcome.status}"
             if not left or (isinstance(outcome, Failure) and not outcome.retryable):
                 raise self._unavailable(why)
             self._signals.emit(BodyStoreFailed(store=self._base, error=why, retry_in_seconds=pause))
@@ -110,8 +110,8 @@ class S3Bodies:
 
     def _admitted(self, answer: Response) -> Response:
         if answer.status in _REFUSED:
-            fix = "check SHOAL_S3_ACCESS_KEY, SHOAL_S3_SECRET_KEY, SHOAL_S3_REGION and the rights of the key"
-            raise BadConfig("SHOAL_BODIES", f"names the bucket {self._bucket}, which refuses the key", fix)
+            fix = "check SHOAL_S3_ACCESS_KEY, SHOAL_S3_SECRET_KEY, SHOAL_S3_REGION and the permissions of the key"
+            raise BadConfig("SHOAL_BODIES", f"names the bucket {self._bucket}, which rejects the access key", fix)
         return answer
 
     def _way_out(self) -> Egress:

@@ -73,7 +73,7 @@ class JobHosts:
         self, tx: Tx, request: LeaseRequest, want: int, ttl: timedelta
     ) -> tuple[list[Any], dict[Key, DueHosts]]:
         """Grant up to `want` jobs; also return the hosts that were examined: `put_back` them in the same commit."""
-        assert request.pace is not None, "who leases by host has a pace"
+        assert request.pace is not None, "leasing by host needs a rate limit"
         looked: dict[Key, DueHosts] = {}
         found = await self._find(tx, request, want, 0.0, looked)
         if request.pace.ahead and sum(one.start_in < SAME_TIME for one in found) < want:
@@ -106,7 +106,7 @@ class JobHosts:
 
     async def _take(self, tx: Tx, request: LeaseRequest, most: int) -> dict[Key, DueHosts]:
         """Take the rows of the hosts whose best jobs rank best, up to `most` per lane, kind and capability."""
-        assert request.pace is not None, "who leases by host has a pace"
+        assert request.pace is not None, "leasing by host needs a rate limit"
         hosts: dict[Key, DueHosts] = {}
         for line in (
             (lane, kind, can) for lane in request.lanes for kind in request.kinds for can in request.capabilities

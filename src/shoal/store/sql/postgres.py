@@ -80,7 +80,7 @@ class PostgresTx:
 
     async def many(self, query: str, rows: Rows) -> int:
         found = self._queries[query]
-        assert found.arrays, f"{query} takes one row: say `-- batch: arrays`"
+        assert found.arrays, f"{query} takes one row; declare it with `-- batch: arrays`"
         self.rows += len(rows)
         try:
             return _touched(await self._connection.execute(found.sql, *_columns(found, rows))) if rows else 0
@@ -89,7 +89,7 @@ class PostgresTx:
 
     async def batch(self, query: str, rows: Rows) -> list[Any]:
         found = self._queries[query]
-        assert found.arrays, f"{query} takes one row: say `-- batch: arrays`"
+        assert found.arrays, f"{query} takes one row; declare it with `-- batch: arrays`"
         self.rows += len(rows)
         return cast(list[Any], await self._connection.fetch(found.sql, *_columns(found, rows))) if rows else []
 
@@ -272,18 +272,20 @@ class PostgresDatabase:
         except asyncpg.DiskFullError as error:
             raise StorageFull(self.name) from error
         except asyncpg.InsufficientPrivilegeError as error:
-            raise BadConfig("DATABASE_URL", f"names a user that may not do this ({error})", "grant it") from error
+            raise BadConfig(
+                "DATABASE_URL", f"has a user without the permission for this ({error})", "grant the permission"
+            ) from error
         except asyncpg.ClientConfigurationError:
-            raise BadConfig("DATABASE_URL", "cannot be read", _URL_FIX) from None
+            raise BadConfig("DATABASE_URL", "is not a valid URL", _URL_FIX) from None
         except CONFLICTS as error:
             raise BackendUnavailable(self.name, f"{error}", "try again in a moment") from error
         except GONE as error:
             raise BackendUnavailable(
-                self.name, _why(error), "check that the server runs and DATABASE_URL is right"
+                self.name, _why(error), "check that the server is running and that DATABASE_URL is correct"
             ) from error
 
 
-_UNRELEASED_FIX = "it was made by a Shoal that was never released: use an empty database, or an empty schema"
+_UNRELEASED_FIX = "it was created by an unreleased version of Shoal: use an empty database, or an empty schema"
 _URL_FIX = "write it as postgresql://user:password@host:5432/database"
 
 
@@ -317,7 +319,7 @@ def _check(url: str) -> None:
     except ValueError:
         readable = False
     if not readable:
-        raise BadConfig("DATABASE_URL", "cannot be read", _URL_FIX)
+        raise BadConfig("DATABASE_URL", "is not a valid URL", _URL_FIX)
 
 
 def _without_secrets(url: str) -> str:
@@ -326,7 +328,7 @@ def _without_secrets(url: str) -> str:
         parts = urlsplit(url)
         place = f"{parts.hostname or 'local'}:{parts.port}" if parts.port else parts.hostname or "local"
     except ValueError:
-        return "(unreadable address)"
+        return "(invalid URL)"
     return f"{place}{parts.path}"
 
 

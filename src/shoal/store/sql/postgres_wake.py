@@ -25,7 +25,7 @@ PAUSE_SECONDS = 1.0  # before reconnecting
 CLOSE_SECONDS = 2.0
 # Committing a notification writes to the WAL; losing one in a crash is harmless, so do not wait for the disk.
 SESSION = {"synchronous_commit": "off"}
-NOT_RECEIVED = "notifications of its own do not come back (is there a pooler in transaction mode?)"
+NOT_RECEIVED = "its own notifications do not arrive (is there a pooler in transaction mode?)"
 
 Connect = Callable[[dict[str, str]], Awaitable[Any]]
 Notify = Callable[[str], Awaitable[None]]

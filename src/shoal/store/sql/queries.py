@@ -54,7 +54,7 @@ def load(dialect: str) -> dict[str, Query]:
     for text in texts:
         for query in _parse(text, "$" if dialect == "postgres" else "?"):
             if query.name in found:
-                raise ValueError(f"query {query.name} stands twice")
+                raise ValueError(f"query {query.name} is defined twice")
             found[query.name] = query
     return found
 

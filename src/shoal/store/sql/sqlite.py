@@ -239,7 +239,7 @@ class SqliteDatabase:
         wanted = migrations.newest("sqlite")
         found = _version(connection)
         if found == 0 and _has_tables(connection):
-            raise BadConfig("DATABASE_URL", f"names {self.path}, which is somebody else's database", _PATH_FIX)
+            raise BadConfig("DATABASE_URL", f"names {self.path}, which is the database of another program", _PATH_FIX)
         if found > wanted:
             raise SchemaMismatch(self.name, found, wanted, "update Shoal")
         if migrations.differing("sqlite", _fingerprints(connection)) is not None:
@@ -411,8 +411,8 @@ class SqliteDatabase:
 
 
 _PERHAPS_FULL = (sqlite3.SQLITE_IOERR, sqlite3.SQLITE_CANTOPEN)  # the WAL or its index could not be created or extended
-_UNRELEASED_FIX = "it was made by a Shoal that was never released: move the file away, or name another"
-_PATH_FIX = "name a file in a folder that exists and can be written, as sqlite:////absolute/path.db"
+_UNRELEASED_FIX = "it was created by an unreleased version of Shoal: move the file away, or use another"
+_PATH_FIX = "use a file in a folder that exists and is writable, as sqlite:////absolute/path.db"
 
 
 def _run_to_its_end(work: Work[Any], tx: SqliteTx) -> Any:
