@@ -10,6 +10,7 @@ import shutil
 import signal
 import sqlite3
 import subprocess
+import tempfile
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -23,6 +24,8 @@ from tests.support.schemas import Schemas
 from tests.support.servers import PostgresServer, RedisServer, Servers, Service, ask_redis
 
 SERVERS = pytest.StashKey[Servers]()
+MEMORY = Path("/dev/shm")
+ROOM_BYTES = 6_000_000_000
 
 
 # A run of everything tries the same cases each time, and shows one that fails as it was found: making it small can take
@@ -43,9 +46,19 @@ def pytest_configure(config: pytest.Config) -> None:
     # A run in the background of a script ignores Ctrl-C, and whoever it starts would, too.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     worker = getattr(config, "workerinput", None)
+    if not worker and "TMPDIR" not in os.environ and memory_can_hold_files():
+        tempfile.tempdir = os.environ["TMPDIR"] = str(MEMORY)  # our processes inherit it
     config.stash[SERVERS] = Servers(Path(worker["servers"])) if worker else Servers.open()
     if worker and config.args == config.getini("testpaths"):
         config.args = folders_for(config.rootpath, int(worker["workerid"].removeprefix("gw")), worker["workercount"])
+
+
+def memory_can_hold_files() -> bool:
+    """Every commit to a SQLite file waits for the disk; files in memory are as lasting for a process that is killed."""
+    if not MEMORY.is_dir() or not os.access(MEMORY, os.W_OK):
+        return False
+    room = os.statvfs(MEMORY)
+    return room.f_bavail * room.f_frsize >= ROOM_BYTES and not room.f_flag & os.ST_NOEXEC
 
 
 def folders_for(root: Path, number: int, count: int) -> list[str]:
