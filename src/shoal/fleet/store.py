@@ -1,7 +1,7 @@
 """The store contract of nodes, their sessions and commands. Each change of a session is a compare-and-set on
 `(node_id, session_epoch)`; an absent result means that a newer session exists."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from datetime import timedelta
 from typing import Protocol
 
@@ -49,8 +49,13 @@ class NodeStore(Protocol):
         """Return how many nodes are not lost."""
         ...
 
-    async def wish(self, tx: Tx, node_id: NodeId, wish: NodeWish) -> bool:
-        """Store what operators want of a node; False if there is no such node."""
+    async def lock_wishes(self, tx: Tx, node_ids: Sequence[NodeId]) -> dict[NodeId, NodeWish]:
+        """Return what operators want of these nodes, locked against changes until this transaction ends. Nodes that do
+        not exist are absent."""
+        ...
+
+    async def save_wishes(self, tx: Tx, wishes: Mapping[NodeId, NodeWish]) -> None:
+        """Store what operators want of these nodes, which are locked."""
         ...
 
     async def forget_lost(self, tx: Tx, older_than: timedelta, limit: int) -> int:
@@ -68,8 +73,9 @@ class NodeStore(Protocol):
         nothing."""
         ...
 
-    async def acknowledge(self, tx: Tx, node_id: NodeId, acks: Sequence[CommandAck]) -> None:
-        """Record what a node said about commands. An answer about a command that has ended changes nothing."""
+    async def acknowledge(self, tx: Tx, node_id: NodeId, acks: Sequence[CommandAck]) -> set[str]:
+        """Record what a node said about its commands; returns the ids of those that ended with it. An answer about a
+        command that has ended, or that is another node's, changes nothing."""
         ...
 
     async def commands_of(self, tx: Tx, node_id: NodeId, limit: int) -> list[NodeCommand]:

@@ -378,6 +378,14 @@ class Queue:
 
         return await self._database.run(commit)
 
+    async def hand_back(self, lane: str) -> int:
+        """Return the waiting jobs of a node's private lane to the shared one; no attempt is counted."""
+        return await self._database.run(lambda tx: self.hand_back_in(tx, lane))
+
+    async def hand_back_in(self, tx: Tx, lane: str) -> int:
+        """Return a private lane in an open transaction; returns how many jobs were moved."""
+        return await self._lanes.return_lane(tx, lane)
+
     async def unpark(self, limit: int) -> int:
         """Let parked jobs wait again as far as their quotas allow, for the next `limit` quota keys; returns how many.
         Each key is unparked in a separate commit, which holds the lock of that key."""
