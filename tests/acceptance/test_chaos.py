@@ -282,10 +282,10 @@ def test_a_job_that_settles_nothing_although_work_is_due_is_killed_and_runs_agai
         finally:
             answering.set()
         job = ledger.read(store_url, crawl_id).jobs[0]
-        assert "settled nothing for 2s although work was due" in job["error"]
+        assert "made no progress for 2s although work was due" in job["error"]
         fleet.wait_for_state(crawl_id, "completed", "failed")
         books_in_order(fleet, crawl_id, site)
-        assert "settled nothing for 2s although work was due" in worker.said()
+        assert "made no progress for 2s although work was due" in worker.said()
 
 
 def test_a_long_crawl_leaves_its_worker_to_a_short_one_after_a_slice(store_url: str, tmp_path: Path) -> None:
