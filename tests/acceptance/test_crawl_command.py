@@ -282,7 +282,7 @@ def test_a_seed_that_does_not_answer_is_nothing_crawled(start: Start, store_url:
     assert problem["code"] == "nothing_crawled"
     assert f"({seed}: The server refused the connection)" in problem["detail"]
     assert "robots.txt" not in err
-    assert "tried again" not in err
+    assert "retried" not in err
     assert "crawl_moved" not in err
 
 
