@@ -18,7 +18,6 @@ from tests.support.clocks import HOUR, SettableClock
 from tests.support.fleet import (
     FIFTH,
     PATIENCE_SECONDS,
-    POLL_SECONDS,
     QUICK,
     SEED,
     TENTH,
@@ -446,8 +445,8 @@ def put_to_sleep(pids: Callable[[], Iterable[int]], store_url: str, site: Site, 
         send_all(stopped, signal.SIGCONT)
         return False
 
-    # The moment is short: look for it all the time.
-    wait_for(caught, f"a process asleep {'in' if in_a_commit else 'between'} commits", longest_poll=POLL_SECONDS)
+    # A commit takes about a millisecond: look as often, so that none passes between two looks.
+    wait_for(caught, f"a process asleep {'in' if in_a_commit else 'between'} commits", longest_poll=0.001)
     return site.visits[-1].at
 
 
