@@ -248,6 +248,7 @@ STATS: dict[str, Any] = {
         }
     ],
     "bots": [{"token": "tok_7h3k9m2pxw", "bot_id": "spider-1", "pulled": 120, "seen_at": "2026-03-01T09:00:05Z"}],
+    "back_pressure": [{"slots": "pages", "load": 0.35, "held": False, "reason": None}],
 }
 POLICY_FORM: dict[str, Any] = {
     "url": "https://shop.example.com/item/17",

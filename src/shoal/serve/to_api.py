@@ -23,6 +23,7 @@ from shoal.events.event import EventReceipt
 from shoal.events.webhook import Delivery, DeliveryState, Webhook
 from shoal.fleet.explain import NodeExplanation
 from shoal.fleet.node import Node, NodeCommand
+from shoal.fleet.pressure import PressureStatus
 from shoal.hosts.rate import HeldHost
 from shoal.observe.hourly_stats import BotActivity, HourRow
 from shoal.page_jobs.group import Group
@@ -494,3 +495,8 @@ def node_explanation(found: NodeExplanation) -> dict[str, Any]:
         "explanation": found.sentence,
         **found.facts,
     }
+
+
+def back_pressure(status: PressureStatus) -> schemas.BackPressure:
+    load = None if status.load is None else round(status.load, 4)
+    return schemas.BackPressure(slots=status.job_class, load=load, held=status.why is not None, reason=status.why)
