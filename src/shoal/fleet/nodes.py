@@ -7,6 +7,7 @@ has the node's session finds the command in the store.
 from collections.abc import Sequence
 from typing import Protocol
 
+from shoal.access.audit_hook import AuditHook, no_audit
 from shoal.base.database import Database, Tx
 from shoal.base.errors import InvalidInput, NotFound
 from shoal.base.ids import NodeId
@@ -253,7 +254,9 @@ class Nodes:
         """Return a node; raises `NotFound` if there is none with that id."""
         return _found(await self.find(node_id), node_id)
 
-    async def send(self, node_id: str, request: CommandRequest, by: str) -> NodeCommand:
+    async def send(
+        self, node_id: str, request: CommandRequest, by: str, *, audit: AuditHook = no_audit
+    ) -> NodeCommand:
         """Give a node a command: store it, with what operators now want of the node, in one commit, then send it if
         the session is here. A node without a session gets it when it comes back, until it expires. `by`: the token or
         user that gave it."""
@@ -261,18 +264,22 @@ class Nodes:
 
         async def commit(tx: Tx) -> NodeCommand:
             _found(await self._store.get(tx, NodeId(node_id)), node_id)
+            await audit(tx, node_id)
             return (await self._make_in(tx, [NodeId(node_id)], request, by))[0]
 
         command = await self._database.run(commit)
         await self._send([command])
         return command
 
-    async def broadcast(self, request: CommandRequest, by: str) -> list[NodeCommand]:
+    async def broadcast(
+        self, request: CommandRequest, by: str, *, audit: AuditHook = no_audit
+    ) -> list[NodeCommand]:
         """Give every node that is not lost the same command; returns one command for each."""
         request.check()
 
         async def commit(tx: Tx) -> list[NodeCommand]:
             nodes = [node.id for node in await self._store.all(tx) if node.state is not NodeState.LOST]
+            await audit(tx, "all nodes")
             return await self._make_in(tx, nodes, request, by)
 
         commands = await self._database.run(commit)
