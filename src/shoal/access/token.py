@@ -92,7 +92,8 @@ class TokenRequest(Form, frozen=True, kw_only=True):
         describe("Scopes of the token, instead of a role.", max_length=5),
     ] = field(default_factory=list)
     node_id: Annotated[
-        str | None, describe("Node that may use the token: required for the scope node, and only for it.", max_length=63)
+        str | None,
+        describe("Node that may use the token: required for the scope node, and only for it.", max_length=63),
     ] = None
     expires_in: Annotated[str | None, describe("Expire the token after this long, such as 90d. Default: never.")] = None
 
@@ -105,7 +106,9 @@ class TokenRequest(Form, frozen=True, kw_only=True):
         if (TokenScope.NODE in scopes) != (self.node_id is not None):
             if self.node_id is None:
                 raise InvalidInput("node_id", "is missing", "name the node that may use the token (--node-id)")
-            raise InvalidInput("node_id", "is only for tokens with the scope node", "leave it out, or use the role node")
+            raise InvalidInput(
+                "node_id", "is only for tokens with the scope node", "leave it out, or use the role node"
+            )
         return scopes
 
 

@@ -110,9 +110,7 @@ def sending(command: C) -> C:
     @reaching
     @_json
     @wraps(command)
-    def sent(
-        node_id: str | None, all_nodes: bool, wait: float, reach: ApiTarget, as_json: bool, **values: Any
-    ) -> Any:
+    def sent(node_id: str | None, all_nodes: bool, wait: float, reach: ApiTarget, as_json: bool, **values: Any) -> Any:
         if (node_id is None) != all_nodes:
             raise UsageError("Name one node, or --all for every node", "list the nodes with `shoal nodes ls`")
         return command(to=Sending(node_id, wait, reach, as_json), **values)
@@ -186,7 +184,9 @@ def _send(to: Sending, body: dict[str, Any]) -> int:
         if refused:
             note(f"{plural(len(refused), 'node')} did not apply it.")
         if waiting:
-            note(f"{plural(len(waiting), 'node')} did not acknowledge it within {to.wait_seconds:g} s; it stays stored.")
+            note(
+                f"{plural(len(waiting), 'node')} did not acknowledge it within {to.wait_seconds:g} s; it stays stored."
+            )
     if refused:
         return 1
     return RESPONSES[WaitTimedOut].exit_code if waiting else 0

@@ -57,7 +57,9 @@ COMMANDS: dict[str, LazyCommands] = {
     "jobs": LazyCommands("shoal.cli.jobs:jobs", "Create page jobs for single URLs; list and manage jobs."),
     "nodes": LazyCommands("shoal.cli.nodes:nodes", "List the nodes of the fleet, and pause, drain or resize them."),
     "analyses": LazyCommands("shoal.cli.analyses:analyses", "List analyses of crawls and their findings."),
-    "explain": LazyCommands("shoal.cli.explain:explain", "Explain why a URL or a job waits or failed, and why a node gets jobs."),
+    "explain": LazyCommands(
+        "shoal.cli.explain:explain", "Explain why a URL or a job waits or failed, and why a node gets jobs."
+    ),
     "robots": LazyCommands("shoal.cli.robots:robots", "Check what a host's robots.txt allows, and by which rule."),
     "rules": LazyCommands("shoal.cli.rules:rules", "Test a rule set, or extract data again from stored bodies."),
     "policies": LazyCommands("shoal.cli.policies:policies", "Schedule recurring crawls of pages and sites."),

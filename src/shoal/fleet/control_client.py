@@ -117,6 +117,8 @@ class ControlClient:
                 if failed.code() is grpc.StatusCode.ABORTED and DISPLACED in list(failed.trailing_metadata() or ()):
                     raise NodeDisplaced(self._node_id) from None
                 error = f"{failed.code().name}: {failed.details()}"
+            except Exception as unexpected:  # a worker goes on without a control plane
+                error = repr(unexpected)
             if self._closing.is_set():
                 return
             is_good = self._registered or self._clock.monotonic() - began > STEADY_SECONDS

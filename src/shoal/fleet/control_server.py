@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 from urllib.parse import unquote
 
 import grpc
@@ -26,7 +26,8 @@ from shoal.fleet.messages import NodeReport, command_message, read_report
 from shoal.fleet.node import NewSession, NodeCommand, SessionBegun
 from shoal.fleet.node_authentication import NodeAuthenticator
 from shoal.fleet.nodes import Nodes
-from shoal.fleet.sessions import Session, Sessions, displacement
+from shoal.fleet.sessions import Session as NodeSession
+from shoal.fleet.sessions import Sessions, displacement
 from shoal.fleet.states import NodeState
 from shoal.fleet.wire.control_pb2 import DESCRIPTOR, ControlCommand, CrawlerStatus
 from shoal.fleet.wire.control_pb2_grpc import CrawlerControlServicer, add_CrawlerControlServicer_to_server
@@ -41,6 +42,9 @@ MOST_UNREAD = 1000  # commands that a node has not read yet
 LOG_EVERY = 60.0  # seconds between two logged failures of the same kind from the same peer
 MOST_REMEMBERED = 10_000
 SERVICE = DESCRIPTOR.services_by_name["CrawlerControl"].full_name
+
+
+StreamContext: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
 
 
 class StreamFailed(Signal, frozen=True, kw_only=True):
@@ -59,7 +63,7 @@ class SessionStream:
     """The server's end of one stream. Commands are written one after the other, by a task that exists only while there
     are any: thousands of streams are idle."""
 
-    def __init__(self, context: "grpc.aio.ServicerContext[Any, Any]") -> None:
+    def __init__(self, context: StreamContext) -> None:
         self._context = context
         self._task = asyncio.current_task()
         self._unwritten: deque[ControlCommand] = deque()
@@ -125,7 +129,7 @@ class ControlService(CrawlerControlServicer):
 
     # The name is that of the protocol.
     async def Session(  # type: ignore[override]  # noqa: N802
-        self, request_iterator: object, context: "grpc.aio.ServicerContext[CrawlerStatus, ControlCommand]"
+        self, request_iterator: object, context: StreamContext
     ) -> None:
         stream, address = SessionStream(context), address_of(context.peer())
         node_id = ""
@@ -175,7 +179,7 @@ class ControlService(CrawlerControlServicer):
             else:
                 self._streams[address] -= 1
 
-    async def _first(self, context: "grpc.aio.ServicerContext[CrawlerStatus, ControlCommand]") -> NodeReport:
+    async def _first(self, context: StreamContext) -> NodeReport:
         try:
             async with asyncio.timeout(FIRST_MESSAGE_SECONDS):
                 report = await self._read(context)
@@ -185,7 +189,7 @@ class ControlService(CrawlerControlServicer):
             raise InvalidInput("the first message", "is missing", "send a status to register")
         return report
 
-    async def _read(self, context: "grpc.aio.ServicerContext[CrawlerStatus, ControlCommand]") -> NodeReport | None:
+    async def _read(self, context: StreamContext) -> NodeReport | None:
         """Read and check the next message; None if the node has half-closed the stream."""
         try:
             message = await context.read()
@@ -196,7 +200,7 @@ class ControlService(CrawlerControlServicer):
         await self._clock.sleep(HALF_CLOSE_SECONDS)  # cancelled here if the stream is broken
         return None
 
-    async def _begin(self, report: NodeReport, stream: SessionStream, address: str) -> Session:
+    async def _begin(self, report: NodeReport, stream: SessionStream, address: str) -> NodeSession:
         every = max(report.heartbeat_every or self._settings.heartbeat_interval, self._sessions.spread)
         status = report.status
         begun = await self._nodes.register(
@@ -209,7 +213,7 @@ class ControlService(CrawlerControlServicer):
             )
         )
         own = report.heartbeat_every or self._settings.heartbeat_interval
-        session = Session(report.node_id, begun.epoch, status, own, stream, every)
+        session = NodeSession(report.node_id, begun.epoch, status, own, stream, every)
         stream.epoch, stream.names_heartbeats = begun.epoch, status.acknowledges
         if not self._sessions.begin(session):  # it registered again while this registration was under way
             raise displacement(session, "") or AssertionError(session)
@@ -218,7 +222,7 @@ class ControlService(CrawlerControlServicer):
             self._sessions.send(report.node_id, command)
         return session
 
-    async def _receive(self, session: Session, context: "grpc.aio.ServicerContext[Any, Any]") -> None:
+    async def _receive(self, session: NodeSession, context: StreamContext) -> None:
         """Take in heartbeats until the node says goodbye."""
         end: Callable[..., Awaitable[bool]] = self._nodes.disconnect
         try:
@@ -236,7 +240,7 @@ class ControlService(CrawlerControlServicer):
                 # Shielded: a cancellation of the stream must not undo it, and a goodbye waits for it.
                 await asyncio.shield(storing)
 
-    async def _store(self, end: Callable[..., Awaitable[bool]], session: Session) -> None:
+    async def _store(self, end: Callable[..., Awaitable[bool]], session: NodeSession) -> None:
         try:
             if session.acks:
                 await self._nodes.acknowledge(session.node_id, session.acks)
@@ -246,7 +250,7 @@ class ControlService(CrawlerControlServicer):
 
     async def _abort(
         self,
-        context: "grpc.aio.ServicerContext[Any, Any]",
+        context: StreamContext,
         node_id: str,
         address: str,
         error: ShoalError | None,
@@ -270,7 +274,7 @@ class ControlService(CrawlerControlServicer):
         self._signals.emit(StreamFailed(node_id=node_id, type=kind, address=address, error=error, repeated=repeated))
 
 
-def commands_for(session: Session, begun: SessionBegun) -> Sequence[NodeCommand]:
+def commands_for(session: NodeSession, begun: SessionBegun) -> Sequence[NodeCommand]:
     """Return the commands that bring a node that has just connected to what operators want of it."""
     commands = wish_commands(session.node_id, begun.wish)
     if begun.wish.state == "connected" and session.status.state is not NodeState.CONNECTED:
@@ -341,7 +345,8 @@ def credentials_of(cert: Path, key: Path) -> grpc.ServerCredentials:
 
     known = look()
 
-    def fetch() -> grpc.ServerCertificateConfiguration | None:
+    def fetch() -> Any:
+        """Return the new pair; None if it has not changed."""
         nonlocal known
         try:
             found = look()

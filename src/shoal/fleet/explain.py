@@ -29,7 +29,9 @@ def explain_node(node: Node, fleet: Sequence[Node], *, private: bool) -> NodeExp
         says = f"It has sent no heartbeat for {silent:.0f} s, so it is lost, and its lane went to the shared one."
         return NodeExplanation(node, "lost", says, facts)
     if node.controller is None:
-        says = "Its session broke off; it gets jobs again when it reconnects, and is lost after three missed heartbeats."
+        says = (
+            "Its session broke off; it gets jobs again when it reconnects, and is lost after three missed heartbeats."
+        )
         return NodeExplanation(node, "disconnected", says, facts)
     if node.state is not NodeState.CONNECTED:
         why = f": {node.wish.reason}" if node.wish.reason else ""

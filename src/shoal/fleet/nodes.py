@@ -254,9 +254,7 @@ class Nodes:
         """Return a node; raises `NotFound` if there is none with that id."""
         return _found(await self.find(node_id), node_id)
 
-    async def send(
-        self, node_id: str, request: CommandRequest, by: str, *, audit: AuditHook = no_audit
-    ) -> NodeCommand:
+    async def send(self, node_id: str, request: CommandRequest, by: str, *, audit: AuditHook = no_audit) -> NodeCommand:
         """Give a node a command: store it, with what operators now want of the node, in one commit, then send it if
         the session is here. A node without a session gets it when it comes back, until it expires. `by`: the token or
         user that gave it."""
@@ -271,9 +269,7 @@ class Nodes:
         await self._send([command])
         return command
 
-    async def broadcast(
-        self, request: CommandRequest, by: str, *, audit: AuditHook = no_audit
-    ) -> list[NodeCommand]:
+    async def broadcast(self, request: CommandRequest, by: str, *, audit: AuditHook = no_audit) -> list[NodeCommand]:
         """Give every node that is not lost the same command; returns one command for each."""
         request.check()
 

@@ -3,7 +3,7 @@
 They are kept in memory; a chore mirrors them to the store in one batch per second, however often nodes report.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Protocol
@@ -71,16 +71,14 @@ _STATE_AFTER = {"pause": NodeState.PAUSED, "resume": NodeState.CONNECTED, "drain
 
 
 class Sessions:
-    """The sessions of this process by node id; the newest of a node wins. `on_ack` is called when a node acknowledged
-    a command."""
+    """The sessions of this process by node id; the newest of a node wins."""
 
-    def __init__(self, clock: Clock, signals: Signals, on_ack: Callable[[], None] = lambda: None) -> None:
+    def __init__(self, clock: Clock, signals: Signals) -> None:
         self._clock = clock
         self._signals = signals
         self._sessions: dict[NodeId, Session] = {}
         self._unsaved: dict[NodeId, Session] = {}
         self._spread = timedelta(0)  # when nodes were last asked to report at another interval
-        self.on_ack = on_ack
 
     def __len__(self) -> int:
         return len(self._sessions)
@@ -127,9 +125,7 @@ class Sessions:
         self._unsaved[session.node_id] = session
         score = status.health(status.queue_depth).value
         self._signals.emit(HeartbeatReceived(node_id=session.node_id, score=score, repeated=repeated))
-        if acks:
-            session.acks += acks
-            self.on_ack()
+        session.acks += acks
 
     def end(self, session: Session) -> bool:
         """Remove a session whose stream has ended; False if another one has taken its place."""

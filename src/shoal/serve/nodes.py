@@ -132,9 +132,7 @@ class NodeApi:
         `pause`, `resume`, `drain` and the values of `config_update` also apply after the node has restarted."""
         by = caller_of(request.http).who
         node_id = request.path_param("node_id")
-        return to_api.node_command(
-            await self._nodes.send(node_id, request.body.to_request(), by, audit=request.audit)
-        )
+        return to_api.node_command(await self._nodes.send(node_id, request.body.to_request(), by, audit=request.audit))
 
     @endpoint(
         "GET",

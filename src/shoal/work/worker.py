@@ -45,6 +45,13 @@ class WorkerFailed(Signal, frozen=True, kw_only=True):
     retry_in_seconds: float
 
 
+class WorkerDisplaced(Signal, frozen=True, kw_only=True):
+    """A worker stops because another one has registered with its node id."""
+
+    node_id: str
+    error: str
+
+
 class WorkerState(StrEnum):
     RUNNING = "running"  # leases jobs
     PAUSED = "paused"  # leases nothing; jobs in hand continue
