@@ -17,6 +17,7 @@
     │   ├── BackendUnavailable    a store or service does not respond
     │   ├── WaitTimedOut          a wait exceeded its timeout
     │   ├── RateLimited           too many requests
+    │   ├── HeldBack              too many jobs wait already
     │   └── Interrupted           stopped by a signal; can be resumed
     └── OperatorError             the operator of Shoal must act
         ├── BadConfig             a setting cannot be used
@@ -215,6 +216,18 @@ class RateLimited(TimeError):
         super().__init__(f"{what}; try again in {retry_after_seconds:g} s.", retry_after_seconds=retry_after_seconds)
 
 
+class HeldBack(TimeError):
+    """Too many jobs wait already: back-pressure."""
+
+    code = "back_pressure"
+
+    def __init__(self, why: str, retry_after_seconds: float) -> None:
+        super().__init__(
+            f"no more jobs are accepted now, because {why}; try again in {retry_after_seconds:g} s.",
+            retry_after_seconds=retry_after_seconds,
+        )
+
+
 class Interrupted(TimeError):
     """Stopped by a signal, or paused by a user; can be resumed."""
 
@@ -325,6 +338,7 @@ RESPONSES: dict[type[ShoalError], ErrorResponse] = {
     BackendUnavailable: ErrorResponse(503, 8, "UNAVAILABLE"),
     WaitTimedOut: ErrorResponse(504, 6, "DEADLINE_EXCEEDED"),
     RateLimited: ErrorResponse(429, 8, "RESOURCE_EXHAUSTED"),
+    HeldBack: ErrorResponse(429, 8, "RESOURCE_EXHAUSTED"),
     Interrupted: ErrorResponse(503, 11, "CANCELLED"),
     BadConfig: ErrorResponse(500, 4, "FAILED_PRECONDITION"),
     NodeDisplaced: ErrorResponse(409, 4, "ABORTED"),

@@ -18,7 +18,7 @@ CommandName = Literal["config_update", "pause", "resume", "drain", "restart_brow
 WishedState = Literal["connected", "paused", "drained"]
 
 
-class NodeStatus(Struct, frozen=True, kw_only=True):
+class NodeStatus(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """What a node reported last. A client that knows only the oldest fields has no `instance`, no `page_slots` and
     acknowledges nothing."""
 
@@ -69,7 +69,7 @@ class NodeStatus(Struct, frozen=True, kw_only=True):
         )
 
 
-class NodeWish(Struct, frozen=True, kw_only=True):
+class NodeWish(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """What operators want of a node. It is stored, and sent again whenever the node connects; None: as it starts."""
 
     state: WishedState = "connected"

@@ -67,13 +67,6 @@ class NodeLost(Signal, frozen=True, kw_only=True):
     returned: int
 
 
-class LaneReturned(Signal, frozen=True, kw_only=True):
-    """Jobs that had been left in the private lane of an absent node went to the shared lane."""
-
-    node_id: str
-    returned: int
-
-
 class CommandMade(Signal, frozen=True, kw_only=True):
     """Somebody gave a node a command; it is stored and waits to be sent."""
 
@@ -176,11 +169,11 @@ class Nodes:
 
     async def heartbeat(self, heartbeats: Sequence[Heartbeat]) -> set[NodeId]:
         """Store the newest status of many sessions in one commit; returns the nodes whose session is still that one.
-        A node that is missing was registered again, here or on another controller, was removed, or was declared lost:
-        `find` it; if its instance is another one, the session was displaced, else the node must register again."""
+        A node that is missing was registered again, here or on another controller, or was removed: `find` it; if its
+        instance is another one, the session was displaced, else the node must register again."""
         if not heartbeats:
             return set()
-        return await self._database.run(lambda tx: self._store.heartbeat(tx, heartbeats))
+        return await self._database.run(lambda tx: self._store.heartbeat(tx, self.controller, heartbeats))
 
     async def disconnect(self, node_id: NodeId, epoch: int) -> bool:
         """Record that a session broke off: nothing is dispatched to the node until it is back, and it is lost after
@@ -295,9 +288,11 @@ class Nodes:
         if not acks:
             return
 
+        first = {ack.command_id: ack for ack in reversed(acks)}
+
         async def commit(tx: Tx) -> None:
-            ended = await self._store.acknowledge(tx, node_id, acks)
-            tx.on_commit(lambda: self._emit_ended(node_id, [ack for ack in acks if ack.command_id in ended]))
+            ended = await self._store.acknowledge(tx, node_id, list(first.values()))
+            tx.on_commit(lambda: self._emit_ended(node_id, [first[command_id] for command_id in sorted(ended)]))
 
         await self._database.run(commit)
 

@@ -16,9 +16,9 @@ class NodeStore(Protocol):
         session of the node is over. The commands that it did not acknowledge wait again."""
         ...
 
-    async def heartbeat(self, tx: Tx, heartbeats: Sequence[Heartbeat]) -> set[NodeId]:
-        """Store the newest status of many sessions in one batch; returns the nodes whose session is still this one.
-        The state of a node becomes the one it reports."""
+    async def heartbeat(self, tx: Tx, controller: str, heartbeats: Sequence[Heartbeat]) -> set[NodeId]:
+        """Store the newest status of many sessions of one controller in one batch; returns the nodes whose session is
+        still that one. The state of a node becomes the one it reports, also if it was declared lost meanwhile."""
         ...
 
     async def disconnect(self, tx: Tx, node_id: NodeId, epoch: int) -> bool:
@@ -49,6 +49,11 @@ class NodeStore(Protocol):
         """Return how many nodes are not lost."""
         ...
 
+    async def abandoned_lanes(self, tx: Tx, limit: int) -> list[str]:
+        """Return private lanes whose node is gone or lost although jobs are offered there, found among the `limit`
+        oldest offers. An empty list does not mean that there are no others."""
+        ...
+
     async def lock_wishes(self, tx: Tx, node_ids: Sequence[NodeId]) -> dict[NodeId, NodeWish]:
         """Return what operators want of these nodes, locked against changes until this transaction ends. Nodes that do
         not exist are absent."""
@@ -74,8 +79,8 @@ class NodeStore(Protocol):
         ...
 
     async def acknowledge(self, tx: Tx, node_id: NodeId, acks: Sequence[CommandAck]) -> set[str]:
-        """Record what a node said about its commands; returns the ids of those that ended with it. An answer about a
-        command that has ended, or that is another node's, changes nothing."""
+        """Record what a node said about its commands, one answer for each; returns the ids of those that ended with it.
+        An answer about a command that has ended, or that is another node's, changes nothing."""
         ...
 
     async def commands_of(self, tx: Tx, node_id: NodeId, limit: int) -> list[NodeCommand]:
