@@ -18,6 +18,7 @@ from shoal.base.parsing import Address
 from shoal.base.signals import Signal, Signals
 from shoal.fleet.channel_options import KeepAlive
 from shoal.fleet.control_client import ControlClient
+from shoal.fleet.control_server import ControlServer
 from shoal.fleet.node import CommandAck, Node, NodeCommand, NodeStatus
 from shoal.fleet.states import CommandState
 from shoal.settings_loader import load
@@ -32,6 +33,7 @@ class ControlPlane:
     """A controller's end, on a store of its own or one that others share."""
 
     app: App
+    server: ControlServer
     address: Address
     seen: list[Signal] = field(default_factory=list)
 
@@ -80,7 +82,7 @@ async def control_plane(
         server = app.fleet.control_server(keepalive)
         address = await server.start(Address("127.0.0.1", 0))
         try:
-            yield ControlPlane(app, address, seen)
+            yield ControlPlane(app, server, address, seen)
         finally:
             await server.stop()
 

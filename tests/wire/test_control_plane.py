@@ -127,16 +127,16 @@ async def test_a_command_of_another_controller_reaches_the_node(sqlite_url: str)
     async with (
         control_plane(sqlite_url, controller="a/1") as first,
         control_plane(sqlite_url, controller="b/2") as other,
+        connected(first.address) as there,
     ):
-        async with connected(first.address) as there:
-            await first.until(lambda: len(first.of(NodeRegistered)) == 1)
-            given = await other.app.fleet.nodes.send("node-1", CommandRequest(command="pause"), "me")
-            assert not there.node.applied
-            await first.save()
-            await there.node.applied.at_least(1)
-            async with asyncio.timeout(PATIENCE):
-                while (await other.app.fleet.nodes.command(given.id)).state is not CommandState.APPLIED:
-                    await first.save()
+        await first.until(lambda: len(first.of(NodeRegistered)) == 1)
+        given = await other.app.fleet.nodes.send("node-1", CommandRequest(command="pause"), "me")
+        assert not there.node.applied
+        await first.save()
+        await there.node.applied.at_least(1)
+        async with asyncio.timeout(PATIENCE):
+            while (await other.app.fleet.nodes.command(given.id)).state is not CommandState.APPLIED:
+                await first.save()
 
 
 async def test_an_acknowledgement_that_was_lost_is_given_again_after_a_reconnect(plane: ControlPlane) -> None:
@@ -197,20 +197,23 @@ async def test_a_worker_is_displaced_by_another_instance_and_does_not_come_back(
 
 
 async def test_a_worker_is_displaced_by_an_instance_on_another_controller(sqlite_url: str) -> None:
-    async with control_plane(sqlite_url, controller="a/1") as one, control_plane(sqlite_url, controller="b/2") as two:
-        async with connected(one.address) as first:
-            await one.until(lambda: len(one.of(NodeRegistered)) == 1)
-            async with connected(two.address, instance="two"):
-                await two.until(lambda: len(two.of(NodeRegistered)) == 1)
-                first.client.nudge()
-                await one.until(lambda: len(one.of(HeartbeatReceived)) >= 2)
-                await one.save()
-                async with asyncio.timeout(PATIENCE):
-                    with pytest.raises(NodeDisplaced):
-                        await first.running
-                node = await two.node("node-1")
-                assert node is not None
-                assert node.controller == "b/2"
+    async with (
+        control_plane(sqlite_url, controller="a/1") as one,
+        control_plane(sqlite_url, controller="b/2") as two,
+        connected(one.address) as first,
+    ):
+        await one.until(lambda: len(one.of(NodeRegistered)) == 1)
+        async with connected(two.address, instance="two"):
+            await two.until(lambda: len(two.of(NodeRegistered)) == 1)
+            first.client.nudge()
+            await one.until(lambda: len(one.of(HeartbeatReceived)) >= 2)
+            await one.save()
+            async with asyncio.timeout(PATIENCE):
+                with pytest.raises(NodeDisplaced):
+                    await first.running
+            node = await two.node("node-1")
+            assert node is not None
+            assert node.controller == "b/2"
 
 
 async def test_the_same_instance_replaces_its_own_stream_silently(plane: ControlPlane) -> None:
@@ -444,7 +447,7 @@ async def test_a_graceful_stop_tells_every_node_and_stores_it(sqlite_url: str) -
         call = open_session(channel)
         await call.write(status())
         await plane.until(lambda: len(plane.of(NodeRegistered)) == 1)
-        await plane.app.fleet.server.stop()
+        await plane.server.stop()
         code, said = await refusal(call)
         assert code is Code.UNAVAILABLE
         assert "connect again" in said
