@@ -282,23 +282,15 @@ async def test_a_goodbye_removes_the_node_and_a_broken_stream_does_not(plane: Co
 async def test_more_streams_of_one_peer_than_allowed_are_refused(sqlite_url: str) -> None:
     async with control_plane(sqlite_url, SHOAL_GRPC_PEER_STREAMS="50") as plane, plane.channel() as channel:
         calls = [open_session(channel) for _ in range(1000)]
-        refused = []
-
-        async def use(number: int, call: Any) -> None:
-            await call.write(status(f"node-{number}"))
-            if await call.read() is grpc.aio.EOF:
-                refused.append(number)
-
-        tasks = [asyncio.create_task(use(number, call)) for number, call in enumerate(calls)]
+        ends = [asyncio.create_task(refusal(call, status(f"node-{place}"))) for place, call in enumerate(calls)]
         await plane.until(lambda: len(plane.of(StreamFailed)) == 950)
         assert len(plane.app.fleet.sessions) == 50
         assert {failed.type for failed in plane.of(StreamFailed)} == {"rate_limited"}
         assert [failed.repeated for failed in plane.of(StreamFailed)].count(False) == 1
-        codes = {await call.code() for call, task in zip(calls, tasks, strict=True) if task.done()}
-        assert codes <= {Code.RESOURCE_EXHAUSTED}
         for call in calls:
             call.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        codes = [code for code, _ in await asyncio.gather(*ends)]
+        assert codes.count(Code.RESOURCE_EXHAUSTED) >= 900  # some had not read it yet
         await plane.until(lambda: len(plane.app.fleet.sessions) == 0)
         again = open_session(channel)
         await again.write(status("later"))

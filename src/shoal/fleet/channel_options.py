@@ -19,6 +19,8 @@ class KeepAlive:
         return [
             ("grpc.keepalive_time_ms", int(self.every.total_seconds() * 1000)),
             ("grpc.keepalive_timeout_ms", int(self.timeout.total_seconds() * 1000)),
+            # Of every ping, those for keepalive included; it is a minute by default, whatever the line above says.
+            ("grpc.http2.ping_timeout_ms", int(self.timeout.total_seconds() * 1000)),
             ("grpc.keepalive_permit_without_calls", 1),
             ("grpc.http2.max_pings_without_data", 0),
             ("grpc.http2.min_recv_ping_interval_without_data_ms", 1000),
