@@ -53,9 +53,9 @@ class FleetMetrics:
         }
 
     def _jobs_dispatched(self, signal: Any) -> None:
-        self._dispatched.labels(signal.target).inc(signal.count)
-        if signal.fallback:
-            self._fallbacks.inc(signal.count)
+        for target, count in signal.targets.items():
+            self._dispatched.labels(target).inc(count)
+        self._fallbacks.inc(signal.targets.get("shared_queue", 0))
 
     def _node_lost(self, signal: Any) -> None:
         self._lost.inc()

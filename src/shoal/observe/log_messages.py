@@ -114,7 +114,7 @@ WORDS: Mapping[str, LogMessage] = {
     "HeartbeatReceived": LogMessage(
         LogLevel.INFO, "heartbeat received", of="repeated", choices={"True": (LogLevel.DEBUG, "heartbeat received")}
     ),
-    "JobsDispatched": LogMessage(LogLevel.DEBUG, "{count} jobs dispatched to {target}"),
+    "JobsDispatched": LogMessage(LogLevel.DEBUG, "jobs dispatched: {targets}"),
     "LaneReturned": LogMessage(LogLevel.WARNING, "{returned} jobs of absent node {node_id} went to the shared lane"),
     "NodeDisconnected": LogMessage(
         LogLevel.WARNING, "session of node {node_id} broke off; it is lost unless it reconnects in time"
@@ -129,6 +129,12 @@ WORDS: Mapping[str, LogMessage] = {
         "node registered",
         of="displaced",
         choices={"True": (LogLevel.WARNING, "node registered, and displaced another process with its id")},
+    ),
+    "BackPressureChanged": LogMessage(
+        LogLevel.INFO,
+        "back-pressure on {job_class} has ended",
+        of="held",
+        choices={"True": (LogLevel.WARNING, "back-pressure holds new {job_class} back: {why}")},
     ),
     "ClockStepped": LogMessage(
         LogLevel.WARNING,
