@@ -34,7 +34,8 @@ def acts_of(bench: Bench) -> AuditLog:
 
 
 def wish(role: str = "viewer", name: str = "ci", **more: object) -> TokenRequest:
-    return TokenRequest.read({"name": name, "role": role, **more})
+    of_node = {"node_id": "crawler-1"} if role == "node" else {}
+    return TokenRequest.read({"name": name, "role": role, **of_node, **more})
 
 
 def holder_of(minted: NewToken) -> Caller:

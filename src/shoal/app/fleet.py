@@ -7,13 +7,16 @@ from typing import TYPE_CHECKING
 from shoal.base.service import Chore
 from shoal.fleet.dispatcher import DispatchCounter, Dispatcher
 from shoal.fleet.janitor import CommandSender, FleetJanitor
-from shoal.fleet.nodes import Nodes, NoSessions, SessionLinks
+from shoal.fleet.nodes import Nodes
 from shoal.fleet.pressure import FleetPressure, PressureStatus
 from shoal.fleet.refresh import FleetRefresh
+from shoal.fleet.sessions import Sessions, SessionSaver
 from shoal.fleet.view import CLASSES, FleetView
 
 if TYPE_CHECKING:
     from shoal.app.app import App
+    from shoal.fleet.channel_options import KeepAlive
+    from shoal.fleet.control_server import ControlServer
 
 
 class Fleet:
@@ -29,7 +32,7 @@ class Fleet:
         app = self._app
         app.signals.subscribe(self.view.listen)
         app.fleet_pressure = self.pressure.check
-        chores: list[Chore] = [self.refresh, self.janitor, CommandSender(self.nodes)]
+        chores: list[Chore] = [self.session_saver, self.refresh, self.janitor, CommandSender(self.nodes)]
         if self.dispatches:
             app.dispatch = self.dispatcher.choose_lanes
             chores.append(DispatchCounter(self.dispatcher, app.signals))
@@ -46,9 +49,26 @@ class Fleet:
         return f"{self._app.settings.grpc.node_id}/{os.getpid()}"
 
     @cached_property
-    def links(self) -> SessionLinks:
+    def sessions(self) -> Sessions:
         """The sessions of this process."""
-        return NoSessions()
+        return Sessions(self._app.clock, self._app.signals)
+
+    @cached_property
+    def session_saver(self) -> SessionSaver:
+        """The chore that stores what the nodes of this process report."""
+        return SessionSaver(self.sessions, self.nodes)
+
+    def control_server(self, keepalive: "KeepAlive | None" = None) -> "ControlServer":
+        """Build the gRPC server of the control plane."""
+        from shoal.access.auth_throttle import AuthThrottle
+        from shoal.fleet.control_server import ControlServer, ControlService
+        from shoal.fleet.node_authentication import NodeAuthenticator
+
+        app, serve = self._app, self._app.settings.serve
+        authenticator = NodeAuthenticator(app.access.tokens, AuthThrottle(app.clock))
+        service = ControlService(self.nodes, self.sessions, authenticator, app.settings.grpc, app.clock, app.signals)
+        certificate = None if serve.tls_cert is None or serve.tls_key is None else (serve.tls_cert, serve.tls_key)
+        return ControlServer(service, app.settings.grpc, certificate, keepalive)
 
     @cached_property
     def nodes(self) -> Nodes:
@@ -59,7 +79,7 @@ class Fleet:
             app.queue,
             stores.outbox,
             app.signals,
-            self.links,
+            self.sessions,
             controller=self.controller,
         )
 

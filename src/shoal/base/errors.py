@@ -21,6 +21,7 @@
     │   └── Interrupted           stopped by a signal; can be resumed
     └── OperatorError             the operator of Shoal must act
         ├── BadConfig             a setting cannot be used
+        ├── NodeDisplaced         another worker has taken over the node id
         ├── SchemaMismatch        the store has a different schema version
         ├── StorageFull           no space left to write
         ├── BodiesUnavailable     the body store fails persistently
@@ -255,6 +256,18 @@ class BadConfig(OperatorError):
         return self if self._words is None else BadConfig(key, *self._words)
 
 
+class NodeDisplaced(OperatorError):
+    """Another worker has registered with the same node id; the newest one keeps it."""
+
+    code = "node_displaced"
+
+    def __init__(self, node_id: str) -> None:
+        super().__init__(
+            f'another worker has registered as node "{node_id}"; give each worker a different GRPC_NODE_ID.',
+            node_id=node_id,
+        )
+
+
 class SchemaMismatch(OperatorError):
     """The schema version of the store differs from that of this program."""
 
@@ -328,6 +341,7 @@ RESPONSES: dict[type[ShoalError], ErrorResponse] = {
     HeldBack: ErrorResponse(429, 8, "RESOURCE_EXHAUSTED"),
     Interrupted: ErrorResponse(503, 11, "CANCELLED"),
     BadConfig: ErrorResponse(500, 4, "FAILED_PRECONDITION"),
+    NodeDisplaced: ErrorResponse(409, 4, "ABORTED"),
     SchemaMismatch: ErrorResponse(503, 4, "FAILED_PRECONDITION"),
     StorageFull: ErrorResponse(507, 8, "RESOURCE_EXHAUSTED"),
     BodiesUnavailable: ErrorResponse(503, 8, "UNAVAILABLE"),

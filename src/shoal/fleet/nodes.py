@@ -37,10 +37,12 @@ class NodeRegistered(Signal, frozen=True, kw_only=True):
 
 
 class HeartbeatReceived(Signal, frozen=True, kw_only=True):
-    """A status message of a node arrived. Emitted by the server for each message, so listeners must be quick."""
+    """A status message of a node arrived. Emitted by the server for each message, so listeners must be quick.
+    `repeated`: one that was not repeated arrived from the same node less than a minute ago."""
 
     node_id: str
     score: float
+    repeated: bool
 
 
 class NodeDisconnected(Signal, frozen=True, kw_only=True):

@@ -19,6 +19,12 @@ class FleetMetrics:
         )
         self._depth = gauge("shoal_grpc_node_queue_depth", "Jobs that wait in the private lane of a node.", "node_id")
         self._heartbeats = counter("shoal_grpc_heartbeat", "Status messages received from a node.", "node_id")
+        self._stream_errors = counter(
+            "shoal_grpc_stream_errors",
+            "Streams of nodes that were refused, broke off or were ended; without a node id if the peer is unknown.",
+            "node_id",
+            "type",
+        )
         self._dispatched = counter(
             "shoal_grpc_dispatch", "Jobs that were to be dispatched, by the node or `shared_queue`.", "target"
         )
@@ -37,6 +43,7 @@ class FleetMetrics:
         self._known: set[str] = set()
         self.handlers: Mapping[str, Callable[[Any], None]] = {
             "HeartbeatReceived": lambda signal: self._heartbeats.labels(signal.node_id).inc(),
+            "StreamFailed": lambda signal: self._stream_errors.labels(signal.node_id, signal.type).inc(),
             "JobsDispatched": self._jobs_dispatched,
             "FleetSeen": self._fleet_seen,
             "NodeLost": self._node_lost,

@@ -88,6 +88,28 @@ WORDS: Mapping[str, LogMessage] = {
             "expired": (LogLevel.WARNING, "command {command_id} expired before node {node_id} came back"),
         },
     ),
+    "CommandApplied": LogMessage(
+        LogLevel.INFO,
+        "command {command} applied",
+        of="result",
+        choices={
+            "unsupported": (LogLevel.WARNING, "command {command} is not supported: {detail}"),
+            "failed": (LogLevel.WARNING, "command {command} could not be applied: {detail}"),
+        },
+    ),
+    "ControlConnected": LogMessage(LogLevel.INFO, "registered with the controller at {controller}"),
+    "ControlLost": LogMessage(
+        LogLevel.WARNING,
+        "no session with the controller at {controller}, connecting again in {retry_in_seconds:.1f} s: {error}",
+    ),
+    "NodeClockOff": LogMessage(LogLevel.WARNING, "the clock of node {node_id} is {ahead_seconds} s ahead of ours"),
+    "StreamFailed": LogMessage(
+        LogLevel.WARNING,
+        "control stream from {address} failed, {type}: {error}",
+        of="repeated",
+        choices={"True": (LogLevel.DEBUG, "control stream from {address} failed, {type}: {error}")},
+    ),
+    "WorkerDisplaced": LogMessage(LogLevel.ERROR, "worker stops: {error}"),
     "FleetSeen": LogMessage(LogLevel.DEBUG, "{connected} nodes are connected"),
     "HeartbeatReceived": LogMessage(
         LogLevel.INFO, "heartbeat received", of="repeated", choices={"True": (LogLevel.DEBUG, "heartbeat received")}
