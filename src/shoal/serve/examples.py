@@ -364,7 +364,7 @@ NODE_EXPLANATION: dict[str, Any] = {
     "node_id": "crawler-1",
     "state": "connected",
     "reason": "dispatched",
-    "explanation": "It gets about 52% of the jobs: its health score is 0.87.",
+    "explanation": "It gets about 52% of new jobs, in proportion to its health score.",
     "score": 0.87,
     "parts": {"success": 0.392, "load": 0.18, "latency": 0.198, "depth": 0.1},
     "dispatch_share": 0.52,

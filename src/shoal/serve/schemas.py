@@ -813,9 +813,14 @@ class NodeDetail(Node, kw_only=True):
 class NodeExplained(Struct, kw_only=True):
     """Why a node gets jobs, or why it gets none."""
 
-    open_fields: ClassVar[bool] = True
-
     node_id: str
     state: NodeState
     reason: Annotated[str, describe("Stable name of the reason.")]
     explanation: str
+    score: float
+    parts: Annotated[HealthParts, describe("The parts of the score with their weights: they add up to it.")]
+    dispatch_share: Annotated[float, describe("Share of new jobs that it gets, while it is not full.")]
+    rank: Annotated[int | None, describe("Its place among the healthy nodes, by score; null if it is not one.")]
+    healthy_nodes: int
+    waiting_runs: Annotated[int, describe("Crawls and analyses in its lane.")]
+    waiting_pages: Annotated[int, describe("Page jobs in its lane.")]
