@@ -40,6 +40,9 @@ class FleetMetrics:
             "shoal_back_pressure", "Load that back-pressure is decided by; jobs are held back above 0.8.", "slots"
         )
         self._held = gauge("shoal_back_pressure_held", "1 while back-pressure holds new jobs back.", "slots")
+        self._held_back = counter(
+            "shoal_jobs_held_back", "Times that jobs were not created because of back-pressure, by who asked.", "source"
+        )
         self._known: set[str] = set()
         self.handlers: Mapping[str, Callable[[Any], None]] = {
             "HeartbeatReceived": lambda signal: self._heartbeats.labels(signal.node_id).inc(),
@@ -48,6 +51,7 @@ class FleetMetrics:
             "FleetSeen": self._fleet_seen,
             "NodeLost": self._node_lost,
             "NodeLeft": lambda signal: self._returned.inc(signal.returned),
+            "JobsHeldBack": lambda signal: self._held_back.labels(signal.source).inc(),
             "LaneReturned": lambda signal: self._returned.inc(signal.returned),
             "CommandEnded": lambda signal: self._commands.labels(str(signal.state)).inc(),
         }
