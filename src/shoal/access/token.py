@@ -92,12 +92,8 @@ class TokenRequest(Form, frozen=True, kw_only=True):
         describe("Scopes of the token, instead of a role.", max_length=5),
     ] = field(default_factory=list)
     node_id: Annotated[
-<<<<<<< HEAD
         str | None,
         describe("Node that may use the token: required for the scope node, and only for it."),
-=======
-        str | None, describe("Node that may use the token: required for the scope node, and only for it.")
->>>>>>> db0df008ce6aa616b9a0ba142625fca0816eaefc
     ] = None
     expires_in: Annotated[str | None, describe("Expire the token after this long, such as 90d. Default: never.")] = None
 
