@@ -32,7 +32,7 @@ def url(host: str) -> str:
 
 async def known(bench: Bench, *hosts: str) -> None:
     """Hosts whose robots.txt was read: else each gets one request at a time."""
-    record = RobotsRecord(RobotsState.ABSENT, "", bench.clock.micros())
+    record = RobotsRecord(RobotsState.ABSENT, "")
 
     async def commit(tx: Tx) -> None:
         for host in hosts:
@@ -107,7 +107,9 @@ async def test_a_host_that_is_held_is_left_alone_until_its_hold_ends(bench: Benc
     await known(bench, "a", "b")
     await add(bench, "a", 3, priority=90)
     await add(bench, "b", 3)
-    held = HostUpdate(url("a"), status=503, hold=600_000_000, first=1, most=1)
+    held = HostUpdate(
+        url("a"), status=503, hold=timedelta(minutes=10), first=timedelta.resolution, most=timedelta.resolution
+    )
     numbers = await bench.database.run(lambda tx: bench.hosts.numbers(tx, [url("a")]))
     await bench.database.run(lambda tx: bench.hosts.record(tx, {numbers[url("a")]: held}))
     assert set(hosts_of(await take(bench, 2))) == {"b"}

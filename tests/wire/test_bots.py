@@ -458,7 +458,7 @@ async def test_a_lock_outside_of_five_seconds_to_a_day_is_refused(lite: Served, 
 
 
 async def outbox(api: Served) -> list[dict[str, Any]]:
-    """What was told, in the order in which it was."""
+    """Return the data of all events, in order."""
     await api.app.chores.forwarder.run_once()
     _, answer = await api.ask("/api/v1/events")
     return [one["data"] for one in answer["items"]]

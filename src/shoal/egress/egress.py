@@ -105,10 +105,10 @@ class Egress:
         """Close every connection; requests in flight and later ones end as `cancelled`."""
         self._is_closed = True
         self._routes.clear()
-        under_way = [*self._waiting, *self._transport.transfers()]
+        in_flight = [*self._waiting, *self._transport.transfers()]
         self._resolver.close()
         self._transport.close()
-        for exchange in under_way:
+        for exchange in in_flight:
             exchange.finish(_cancelled(exchange.url))
 
     # From a URL to a route

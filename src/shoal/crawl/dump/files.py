@@ -79,8 +79,8 @@ def dump_lines(name: str) -> Iterator[bytes]:
     if name == STANDARD and sys.stdin.isatty():
         raise UsageError("there is no dump on standard input", "pass a file, or redirect standard input")
     try:
-        standard = nullcontext(cast(BufferedReader, sys.stdin.buffer))  # stays open
-        with standard if name == STANDARD else Path(name).open("rb", buffering=BUFFER) as source:
+        with nullcontext(sys.stdin.buffer) if name == STANDARD else Path(name).open("rb", buffering=BUFFER) as file:
+            source = cast(BufferedReader, file)
             packed = source.peek(2)[:2] == GZIP_MAGIC
             lines = gzip.GzipFile(fileobj=source, mode="rb") if packed else source
             while line := lines.readline(LONGEST_LINE + 1):

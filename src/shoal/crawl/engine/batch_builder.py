@@ -60,7 +60,7 @@ class BatchBuilder:
         self._not_modified = not_modified
         self.pending = WalkerBatch()
         self.held = 0
-        self._suspects = 0  # of those held; while there is one, nothing else is taken
+        self._suspects = 0  # suspects among the held tasks; while there is one, nothing else is taken
 
     def take(self, tasks: list[FrontierTask]) -> None:
         """Count tasks that a commit took from the frontier."""

@@ -1,6 +1,7 @@
 """From a fetched page to its record, its fate and the URLs it links to. No I/O; its only state is its caches."""
 
 from collections.abc import Callable, Iterable
+from datetime import timedelta
 from itertools import compress
 from typing import TYPE_CHECKING, Any
 
@@ -35,7 +36,7 @@ KEPT_FACTS = (
 )
 """The fields that an unchanged page takes from its record in the previous crawl."""
 
-ROBOTS_RETRY = 5_000_000  # microseconds
+ROBOTS_RETRY = timedelta(seconds=5)
 MOST_REMEMBERED = 50_000  # invalid links, or URLs to be judged again
 LONGEST_REFUSED = 200  # characters
 

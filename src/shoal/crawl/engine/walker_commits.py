@@ -1,6 +1,8 @@
 """The commits of one walker: the first one, one per turn, and the last one. Each is fenced, settles the walker's
 results, takes the next URLs, and answers whether to go on."""
 
+from datetime import timedelta
+
 from msgspec import Struct
 
 from shoal.base.database import Database, Tx
@@ -25,7 +27,7 @@ from shoal.queue.job import Fence
 from shoal.queue.queue import Queue
 from shoal.queue.states import Move
 
-WORTH_COUNTING = 500_000  # microseconds of work without a result
+WORTH_COUNTING = timedelta(seconds=0.5)  # of work without a result
 IDLE_SECONDS = 1.0  # how often a walker without work asks whether others found URLs
 
 
@@ -73,7 +75,7 @@ class WalkerCommits:
         self._drained = job_states.finish(fence.job_id, fence.epoch, "drained")
         self._hand_over = job_states.release(fence.job_id, fence.epoch, "changed")
         self._found = 0  # the number of URLs in our last journal entry about it
-        self._uncounted = 0  # microseconds of work in batches that were not worth a write
+        self._uncounted = timedelta(0)  # time of work in batches that were not worth a write
 
     async def seeds_landed(self) -> list[Url]:
         """Return where seeds redirected to, for those that the crawl has fetched so far."""
@@ -116,7 +118,7 @@ class WalkerCommits:
 
         report.walked += self._uncounted
         turn = await self._database.run(commit)
-        self._uncounted = 0 if report or report.walked >= WORTH_COUNTING else report.walked
+        self._uncounted = timedelta(0) if report or report.walked >= WORTH_COUNTING else report.walked
         self._found = self._found if turn.found is None else turn.found
         return turn
 
@@ -212,7 +214,9 @@ class WalkerCommits:
         state, changed_at = await self._crawls.store.control(tx, self._crawl.id)
         return _control(state), changed_at != self._crawl.changed_at
 
-    async def _settle(self, tx: Tx, report: WalkerBatch, *, worth: int = 1, leaves: bool = False) -> dict[int, float]:
+    async def _settle(
+        self, tx: Tx, report: WalkerBatch, *, worth: timedelta = timedelta.resolution, leaves: bool = False
+    ) -> dict[int, float]:
         """Settle the frontier, and store pages, sitemap records and counters beside it. Return the seconds for which
         hosts that asked us to wait are held. Locks are taken on hosts first, then on traps, then on the frontier."""
         if not report and report.walked < worth:

@@ -513,7 +513,7 @@ class Crawls:
             await self._queue.cancel_waiting(tx, crawl_id, now.to.value)
             _, locked = await self._queue.live_of_run(tx, crawl_id)
             if locked and crawl.state is CrawlState.QUEUED:
-                await self._set_state(tx, crawl_id, states.run())  # leased but not started: it has a walker to ask
+                await self._set_state(tx, crawl_id, states.run())  # its walker is leased and about to start: ask it
             if not await self._move(tx, crawl, ask if locked else now):
                 raise _conflict(crawl, action)
 

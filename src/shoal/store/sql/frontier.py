@@ -7,6 +7,7 @@ from typing import Any
 from msgspec import Struct, field
 from msgspec.msgpack import encode
 
+from shoal.base.clock import span
 from shoal.base.database import Conflict, Tx
 from shoal.base.url import Url, origin
 from shoal.crawl.frontier.fates import REOPENING, WAITING, Fate
@@ -83,7 +84,7 @@ class SqlFrontier:
         for done in redirects:  # a retried commit decides again
             done.fate, done.page = Fate.OPEN, None
         later = [done for done in batch.settled if done.fate is Fate.OPEN and done.onward is None]
-        retries = [(*_held(crawl, fence, done.task), done.retry_in, int(not done.untried)) for done in later]
+        retries = [(*_held(crawl, fence, done.task), span(done.retry_in), int(not done.untried)) for done in later]
         put_back = await tx.batch("put_back_later", retries)
         waiting = _waiting(batch.found)
         numbers = await self._numbers(tx, waiting)
