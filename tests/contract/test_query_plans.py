@@ -220,7 +220,7 @@ class WatchedTx:
 
 
 async def look_in_sqlite(connection: sqlite3.Connection, query: Query, rows: Any) -> list[str]:
-    """Return the problems of a query on SQLite: scanned tables, and more virtual machine steps than its rows justify."""
+    """Return the problems of a query on SQLite: scanned tables, and too many steps of the virtual machine."""
     rows = [tuple(map(_as_json, row)) for row in query.rows(rows)]
     plan = [row[3] for row in connection.execute(f"EXPLAIN QUERY PLAN {query.sql}", rows[0])]
     scans = [line for line in plan if line.startswith("SCAN ") and not re.match(SMALL, line)]

@@ -13,7 +13,7 @@ from shoal.fetch.page_fetcher import Fetched, may_be_html
 
 URL = "http://a.example/"
 FOUR = Retries(4, timedelta(seconds=1), jitter=lambda: 0)
-TOO_SLOW = explain(28, "Operation timed out after 60000 milliseconds", URL, tls_verdict=0)
+TOO_SLOW = explain(28, "Operation timed out after 60000 milliseconds", URL, verify_result=0)
 
 
 def answered(status: int) -> Fetched:
@@ -25,8 +25,8 @@ def failed(outcome: Outcome | bytes) -> Fetched:
     return Fetched(URL, 0.1, failure=outcome)
 
 
-def curl_said(number: int, words: str = "", verdict: int = 0) -> Fetched:
-    return failed(explain(number, words, URL, tls_verdict=verdict))
+def curl_said(number: int, words: str = "", verify_result: int = 0) -> Fetched:
+    return failed(explain(number, words, URL, verify_result=verify_result))
 
 
 def encoded(encoding: str, raw: bytes) -> Fetched:

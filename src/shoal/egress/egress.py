@@ -140,7 +140,8 @@ class Egress:
         elif not isinstance(answer, Failure):
             addresses = answer[:_MOST_ADDRESSES]
             pins = [] if literal(host) else [pin(host, port, addresses)]
-            route = Route(host, port, addresses, self._rule, self._expiry(), pins)
+            expires_at = self._clock.monotonic() + _ROUTE_SECONDS
+            route = Route(host, port, addresses, self._rule, expires_at, pins)
             if self._proxy is None:
                 self._depart(exchange, route)
             else:
@@ -178,9 +179,6 @@ class Egress:
             self._waiting.discard(exchange)
             exchange.route = route
             self._transport.start(exchange)
-
-    def _expiry(self) -> float:
-        return self._clock.monotonic() + _ROUTE_SECONDS
 
     # Called by exchanges
 

@@ -5,8 +5,6 @@ be conditional depends on the links of the page: those of an unchanged page are 
 knows only the key of a link that it did not fetch.
 """
 
-from collections.abc import Iterable
-
 from msgspec import Struct
 
 from shoal.base.database import Database, Tx
@@ -88,7 +86,8 @@ class PreviousCrawl:
             pages = {(key, chk): page for key, chk, page in rows if (key, chk) in depths}
             links = {place: self._followed(page) for place, page in pages.items() if depths[place] < self._depth}
             await self._learn(tx, {key for followed in links.values() for key in followed})
-            return {place: RecalledPage(page, self._known(links.get(place, []))) for place, page in pages.items()}
+            urls = {place: [self._urls[key] for key in keys if key in self._urls] for place, keys in links.items()}
+            return {place: RecalledPage(page, urls.get(place, [])) for place, page in pages.items()}
 
         return await self._database.read(look)
 
@@ -107,9 +106,6 @@ class PreviousCrawl:
                 self._urls = {}
                 missing = sorted(keys)
             self._urls |= await self._pages.urls_of(tx, self._number, missing)
-
-    def _known(self, keys: Iterable[int]) -> list[Url]:
-        return [self._urls[key] for key in keys if key in self._urls]
 
     @staticmethod
     def _followed(page: Page) -> list[int]:

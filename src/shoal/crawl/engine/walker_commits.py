@@ -124,7 +124,9 @@ class WalkerCommits:
 
     async def _refill(self, tx: Tx, ask: TurnRequest, holds: dict[int, float]) -> Turn:
         """Take more URLs, and write the journal entries."""
-        counts = await self._spent(tx)
+        counts = None
+        if self._crawl.config.has_budget:
+            counts = await self._crawls.store.counts(tx, self._crawl.number)
         want = await self._affordable(tx, ask, counts)
         taken = await self._frontier.take(
             tx, self._crawl.number, self.fence, want, ask.in_flight, self._pace, self.admission
@@ -272,9 +274,6 @@ class WalkerCommits:
         if not ask.slice_over:
             return False
         return await self._queue.other_run_waits(tx, self.fence.job_id)
-
-    async def _spent(self, tx: Tx) -> Counts | None:
-        return await self._crawls.store.counts(tx, self._crawl.number) if self._crawl.config.has_budget else None
 
 
 def _control(state: CrawlState) -> Control:

@@ -81,7 +81,7 @@ class FrontierTask(Struct):
     is_recovering: bool = False  # its host was held, and this answer decides whether it gets more requests
     target: Url | None = None  # where its redirects have led so far; `host` is the host of this URL
     chain: RedirectChain | None = None  # the redirects that led there
-    verdict: Fate | None = None  # set if it is not to be fetched; then it has no slot
+    skip_fate: Fate | None = None  # set if it is not to be fetched; then it has no slot
 
     @property
     def at(self) -> Url:
@@ -123,6 +123,12 @@ class Onward(Struct, frozen=True):
     chain: RedirectChain
     page: Page
     is_new: bool = True  # False if this task was at the URL before
+
+
+def crashes_after(before: int, *, alone: bool) -> int:
+    """Return the crashes of a URL after one more: with others in flight it can only become a suspect; alone, each
+    further crash counts."""
+    return before + 1 if alone else min(before + 1, max(before, SUSPECT_FROM))
 
 
 class RedirectTarget(Struct, frozen=True):
