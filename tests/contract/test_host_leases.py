@@ -195,7 +195,7 @@ async def test_a_host_is_noted_once_for_jobs_that_come_one_after_the_other(bench
     assert await bench.number("SELECT count(*) FROM job_host") == 1
 
 
-async def test_many_notes_of_one_host_hide_no_other_and_end_as_one(bench: Bench) -> None:
+async def test_many_rows_of_one_host_hide_no_other_host_and_become_one(bench: Bench) -> None:
     await known(bench, "a", "b")
     await add(bench, "b")
     for priority in range(51, 91):

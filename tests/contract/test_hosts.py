@@ -93,7 +93,7 @@ async def test_a_hold_without_a_retry_after_doubles_up_to_its_limit(bench: Bench
         await bench.jump(seconds + 0.5)
 
 
-async def test_many_complaints_during_one_hold_are_one(bench: Bench) -> None:
+async def test_many_refusals_during_one_hold_count_once(bench: Bench) -> None:
     host = await host_of(bench)
     await record(bench, host, throttled())
     await bench.jump(1)
@@ -207,7 +207,7 @@ async def test_a_good_answer_ends_the_back_off(bench: Bench) -> None:
     assert await record(bench, host, throttled()) == about(2)
 
 
-async def test_a_good_answer_and_a_complaint_in_one_commit_begin_anew(bench: Bench) -> None:
+async def test_a_good_answer_and_a_refusal_in_one_commit_restart_the_back_off(bench: Bench) -> None:
     host = await host_of(bench)
     for seconds in (2, 4):
         await record(bench, host, throttled())

@@ -303,7 +303,7 @@ async def test_a_purge_that_races_a_replay_never_removes_a_live_job(bench: Bench
 # Why
 
 
-async def test_a_job_in_line_says_how_many_stand_before_it(bench: Bench) -> None:
+async def test_a_waiting_job_is_explained_with_the_number_of_jobs_before_it(bench: Bench) -> None:
     await bench.enqueue()
     await bench.lease()
     for _ in range(3):

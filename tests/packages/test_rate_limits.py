@@ -210,7 +210,7 @@ async def test_pages_of_several_crawls_that_answer_503_hold_their_host_together(
     assert [(held.status, held.why) for held in told.holds()] == [(503, "retry_after")]
 
 
-async def test_a_wait_outlives_its_walker(polite: Crawler) -> None:
+async def test_a_hold_survives_the_walker_that_caused_it(polite: Crawler) -> None:
     throttle = Throttle(lambda path, refused: path == "/1" and not refused, retry_after="2")
     async with serving(ScriptedSite(throttle)) as site:
         crawl = await polite.submit(site)

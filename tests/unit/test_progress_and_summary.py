@@ -67,7 +67,7 @@ def seen(state: CrawlState, reason: str | None, counts: Counts, seconds: int | N
     return CrawlStatus(crawl, counts)
 
 
-def test_a_line_of_progress_says_everything_and_calls_an_estimate_one() -> None:
+def test_the_progress_line_shows_everything_and_marks_estimates() -> None:
     line = ", ".join(STANDING.words())
     assert line == ("1,234 pages, 45.2/s, 500 waiting, 1 error, 27 s, about 3 min 4 s left, depth 2, 3 hosts")
     assert "about" not in ", ".join(replace(STANDING, seconds_left=None).words())

@@ -113,7 +113,7 @@ async def test_the_same_result_sent_twice_gets_the_same_answer_and_one_event(api
     assert len(await outbox(api)) == 1
 
 
-async def test_a_fail_is_tried_again_by_the_servers_word_and_then_told(api: Served) -> None:
+async def test_a_failed_result_is_retried_as_the_server_decides_and_then_reported(api: Served) -> None:
     [job_id] = await add(api, payload=SECRETS, max_attempts=1)
     [job] = await pull(api)
     failed = {"epoch": 1, "status": "fail", "meta": {"error": {"code": "timeout", "message": "No answer."}}}
