@@ -107,7 +107,7 @@ class PageReader:
         if fetched.facts is not None:
             self._links(task, fetched, fetched.facts, page, batch)
             if fetched.status == 200:  # error pages all look the same, which is not a trap
-                self._notice(task, fetched.facts, batch)
+                self._check_for_trap(task, fetched.facts, batch)
         return Settled(task, Fate.FETCHED if fetched.status is not None else Fate.FAILED, page)
 
     def redirect(self, task: FrontierTask, fetched: Fetched, batch: WalkerBatch) -> Settled:
@@ -351,7 +351,7 @@ class PageReader:
             self._again.add(url)
             self._again_length += len(url)
 
-    def _notice(self, task: FrontierTask, facts: PageFacts, batch: WalkerBatch) -> None:
+    def _check_for_trap(self, task: FrontierTask, facts: PageFacts, batch: WalkerBatch) -> None:
         if facts.text_hash is not None:
             trap = self.traps.notice(task.url, facts.text_hash)
             if trap is not None:

@@ -74,7 +74,7 @@ class PreviousCrawl:
             elif self._same_borders and row.links is not None:
                 doubtful.append((task, row, unpack(row.links).followed()))
         if doubtful:
-            await self._judge(tx, doubtful)
+            await self._make_conditional(tx, doubtful)
 
     async def recall(self, tasks: list[FrontierTask]) -> dict[tuple[int, int], RecalledPage]:
         """Return the records of these pages, by key and check. Pages that were deleted with their crawl are missing."""
@@ -91,7 +91,7 @@ class PreviousCrawl:
 
         return await self._database.read(look)
 
-    async def _judge(self, tx: Tx, doubtful: list[tuple[FrontierTask, Validators, list[int]]]) -> None:
+    async def _make_conditional(self, tx: Tx, doubtful: list[tuple[FrontierTask, Validators, list[int]]]) -> None:
         """Make the requests of pages conditional whose links were all fetched, so that they can be followed."""
         await self._learn(tx, {key for _, _, followed in doubtful for key in followed})
         for task, row, followed in doubtful:

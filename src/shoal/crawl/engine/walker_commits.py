@@ -226,7 +226,7 @@ class WalkerCommits:
         holds = await self._hosts.record(tx, report.hosts) if report.hosts else {}
         await self._frontier.quarantine(tx, self._crawl.number, report.traps)
         await self._respect_releases(tx, report)
-        walked = report.walked // await self._walkers(tx)
+        walked = report.walked // await self._count_walkers(tx)
         number = self._crawl.number
         settlement = await self._frontier.settle(tx, number, self.fence, report, leaves=leaves)
         await self._pages.insert(tx, number, settlement.pages)
@@ -255,7 +255,7 @@ class WalkerCommits:
         config = self._crawl.config
         return config.workers > 1 and (config.max_pages is not None or config.max_bytes is not None)
 
-    async def _walkers(self, tx: Tx) -> int:
+    async def _count_walkers(self, tx: Tx) -> int:
         """Count the walkers at work: each counts its part of the time, so that all parts add up to the clock's."""
         if self._crawl.config.workers == 1:
             return 1

@@ -209,7 +209,7 @@ class Crawls:
             return CrawlStatus(crawl, counts)
         jobs = await self._queue.jobs_of_run(tx, crawl.id)
         nodes = sorted({node_of(job.lease_holder) for job in jobs if job.lease_holder is not None})
-        if crawl.state in states.WALKED and await self._is_left(tx, crawl, jobs):
+        if crawl.state in states.WALKED and await self._is_abandoned(tx, crawl, jobs):
             return CrawlStatus(dataclasses.replace(crawl, state_reason=LEFT), counts)
         why = await self._why(tx, crawl, counts, jobs) if crawl.state is CrawlState.FAILED else ""
         return CrawlStatus(crawl, counts, tuple(nodes), why)
@@ -228,7 +228,7 @@ class Crawls:
                 return ()
         return tuple(failed)
 
-    async def _is_left(self, tx: Tx, crawl: Crawl, jobs: list[Job]) -> bool:
+    async def _is_abandoned(self, tx: Tx, crawl: Crawl, jobs: list[Job]) -> bool:
         """Return whether a local crawl's process died without reporting it; workers do not take over such a crawl."""
         live = [job for job in jobs if job.finished_at is None]
         if any(job.lane != local_lane(crawl.id) for job in live):
@@ -428,7 +428,7 @@ class Crawls:
         await self.journal.write(tx, crawl.number, [] if line is None else [line])
         if end is not None:
             await self._move(tx, crawl, end)
-            await self._follow(tx, crawl, end, move.job_id)
+            await self._call_completion_hook(tx, crawl, end, move.job_id)
         if end is not None or crawl.state not in LIVE or move.reason in BUDGETS:
             await self._queue.cancel_waiting(tx, run_id, (end.to if end else crawl.state).value)
 
@@ -449,7 +449,7 @@ class Crawls:
             return False
         return lost.settled or not crawl.config.hooks
 
-    async def _follow(self, tx: Tx, crawl: Crawl, end: CrawlMove, job_id: JobId) -> None:
+    async def _call_completion_hook(self, tx: Tx, crawl: Crawl, end: CrawlMove, job_id: JobId) -> None:
         """Call the completion hook for a completed crawl. It needs workers, so local crawls do not have it."""
         if self._on_completed is None or end.to is not CrawlState.COMPLETED or not crawl.config.analyze:
             return
