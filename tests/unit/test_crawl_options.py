@@ -64,7 +64,7 @@ def test_help_comes_from_the_field_descriptions() -> None:
         (["--delay", "-1"], "--delay cannot be"),
         (["--exclude", "("], r"--exclude '\(' is not a regular expression"),
         (["--drop-param", "a=b"], '--drop-param contains "a=b", which is not a valid parameter name'),
-        (["--keep-param", ""], '--keep-param contains ""'),
+        (["--keep-param", ""], '--keep-param contains "", which is not a valid parameter name'),
         (["--user-agent", "a\nb"], "--user-agent must be one line"),
     ],
 )
