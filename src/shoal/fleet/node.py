@@ -19,8 +19,8 @@ WishedState = Literal["connected", "paused", "drained"]
 
 
 class NodeStatus(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """The status that a node reported last. A client that knows only the oldest fields has no `instance`, no `page_slots` and
-    acknowledges nothing."""
+    """The status that a node reported last. A client that knows only the oldest fields has no `instance`, no
+    `page_slots` and acknowledges nothing."""
 
     max_concurrency: int
     active_tasks: int = 0
