@@ -92,7 +92,8 @@ class TokenRequest(Form, frozen=True, kw_only=True):
         describe("Scopes of the token, instead of a role.", max_length=5),
     ] = field(default_factory=list)
     node_id: Annotated[
-        str | None, describe("Node that may use the token: required for the scope node, and only for it.")
+        str | None,
+        describe("Node that may use the token: required for the scope node, and only for it."),
     ] = None
     expires_in: Annotated[str | None, describe("Expire the token after this long, such as 90d. Default: never.")] = None
 

@@ -40,12 +40,16 @@ class FleetMetrics:
             "shoal_back_pressure", "Load that back-pressure is decided by; jobs are held back above 0.8.", "slots"
         )
         self._held = gauge("shoal_back_pressure_held", "1 while back-pressure holds new jobs back.", "slots")
+        self._held_jobs = counter(
+            "shoal_jobs_held_back", "Times that jobs were not created because of back-pressure.", "source", "kind"
+        )
         self._known: set[str] = set()
         self.handlers: Mapping[str, Callable[[Any], None]] = {
             "HeartbeatReceived": lambda signal: self._heartbeats.labels(signal.node_id).inc(),
             "StreamFailed": lambda signal: self._stream_errors.labels(signal.node_id, signal.type).inc(),
             "JobsDispatched": self._jobs_dispatched,
             "FleetSeen": self._fleet_seen,
+            "JobsHeldBack": lambda signal: self._held_jobs.labels(signal.source, signal.kind).inc(),
             "NodeLost": self._node_lost,
             "NodeLeft": lambda signal: self._returned.inc(signal.returned),
             "LaneReturned": lambda signal: self._returned.inc(signal.returned),

@@ -114,6 +114,8 @@ WORDS: Mapping[str, LogMessage] = {
     "HeartbeatReceived": LogMessage(
         LogLevel.INFO, "heartbeat received", of="repeated", choices={"True": (LogLevel.DEBUG, "heartbeat received")}
     ),
+    "JobsReturned": LogMessage(LogLevel.DEBUG, "{count} jobs of private lanes went to the shared lane"),
+    "JobsHeldBack": LogMessage(LogLevel.DEBUG, "{source} creates no {kind} jobs: {why}"),
     "JobsDispatched": LogMessage(LogLevel.DEBUG, "jobs dispatched: {targets}"),
     "LaneReturned": LogMessage(LogLevel.WARNING, "{returned} jobs of absent node {node_id} went to the shared lane"),
     "NodeDisconnected": LogMessage(
