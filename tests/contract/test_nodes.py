@@ -9,9 +9,19 @@ import pytest
 from shoal.base.errors import BackendUnavailable, InvalidInput, NotFound
 from shoal.base.ids import JobId, NodeId, new_id
 from shoal.fleet.commands import CommandRequest, wish_commands
-from shoal.fleet.janitor import COMMAND_TTL, FORGET_EVERY, KEEP_COMMANDS, FleetJanitor
+from shoal.fleet.janitor import FORGET_EVERY, FleetJanitor
 from shoal.fleet.node import CommandAck, Heartbeat, NewSession, Node, NodeCommand, NodeStatus, NodeWish, SessionBegun
-from shoal.fleet.nodes import CommandEnded, CommandSent, NodeLeft, NodeLost, NodeRegistered, Nodes
+from shoal.fleet.nodes import (
+    COMMAND_TTL,
+    KEEP_COMMANDS,
+    CommandEnded,
+    CommandSent,
+    LaneReturned,
+    NodeLeft,
+    NodeLost,
+    NodeRegistered,
+    Nodes,
+)
 from shoal.fleet.states import MOVES, CommandState, NodeState
 from shoal.queue.job import NewJob, Offer, node_lane
 from shoal.queue.states import JobState
@@ -78,9 +88,7 @@ async def offer(bench: Bench, node_id: str = A, kind: str = "page", **more: Any)
 def janitor(bench: Bench, nodes: Nodes | None = None) -> FleetJanitor:
     return FleetJanitor(
         nodes or registry(bench),
-        bench.app.stores.nodes,
-        bench.queue,
-        bench.database,
+        bench.queue.clock_watch(bench.clock),
         bench.clock,
         heartbeat_every=EVERY,
         keep_lost=timedelta(hours=24),
@@ -348,6 +356,7 @@ async def test_a_job_offered_to_a_node_that_is_gone_is_returned(bench: Bench) ->
     gone, here = await offer(bench, A), await offer(bench, B)
     await janitor(bench).run_once()
     assert await lanes(bench) == {gone: "shared", here: node_lane(B)}
+    assert [(one.node_id, one.returned) for one in bench.signals_seen if isinstance(one, LaneReturned)] == [(A, 1)]
 
 
 async def test_lost_nodes_are_forgotten_after_a_while_and_wishes_are_not(bench: Bench) -> None:
@@ -577,6 +586,8 @@ async def test_commands_expire_and_are_removed_later(bench: Bench) -> None:
     await bench.jump(FORGET_EVERY + 1)
     await sweep.run_once()
     assert [(await nodes.command(one.id)).state for one in made] == [CommandState.EXPIRED] * 2
+    ended = [(one.node_id, one.state) for one in bench.signals_seen if isinstance(one, CommandEnded)]
+    assert sorted(ended) == [(A, CommandState.EXPIRED), (B, CommandState.EXPIRED)]
     assert (await nodes.get(A)).wish.state == "paused"  # what was wanted is still wanted
     await bench.jump(KEEP_COMMANDS.total_seconds() + 1)
     await sweep.run_once()

@@ -92,7 +92,7 @@ class Fleet:
         """The chore that keeps the view up to date."""
         app = self._app
         most = app.settings.fleet.shared_depth_max
-        return FleetRefresh(self.view, self.nodes, app.queue, self.pressure, app.signals, most)
+        return FleetRefresh(self.view, self.nodes, app.queue, self.pressure, app.signals, shared_most=most)
 
     @cached_property
     def dispatcher(self) -> Dispatcher:
@@ -112,9 +112,7 @@ class Fleet:
         app = self._app
         return FleetJanitor(
             self.nodes,
-            app.stores.nodes,
-            app.queue,
-            app.database,
+            app.queue.clock_watch(app.clock),
             app.clock,
             heartbeat_every=app.settings.grpc.heartbeat_interval,
             keep_lost=app.settings.fleet.keep_lost,

@@ -4,19 +4,13 @@ Every controller runs one; each change is a compare-and-set."""
 from datetime import timedelta
 
 from shoal.base.clock import Clock
-from shoal.base.database import Database
 from shoal.base.errors import StorageFull, TimeError
 from shoal.base.service import PassResult
 from shoal.base.store_clock import ClockWatch
 from shoal.fleet.node import MISSED, Node
-from shoal.fleet.nodes import Nodes
-from shoal.fleet.store import NodeStore
-from shoal.queue.queue import Queue
+from shoal.fleet.nodes import BATCH, Nodes
 
-BATCH = 1_000
 FEW = 3  # so many nodes may be lost at once without any suspicion
-COMMAND_TTL = timedelta(hours=1)
-KEEP_COMMANDS = timedelta(days=7)
 FORGET_EVERY = 60.0  # seconds
 
 
@@ -34,22 +28,17 @@ class FleetJanitor:
     def __init__(
         self,
         nodes: Nodes,
-        store: NodeStore,
-        queue: Queue,
-        database: Database,
+        store_clock: ClockWatch,
         clock: Clock,
         *,
         heartbeat_every: timedelta,
         keep_lost: timedelta,
     ) -> None:
         self._nodes = nodes
-        self._store = store
-        self._queue = queue
-        self._database = database
+        self._store_clock = store_clock
         self._clock = clock
         self._grace = MISSED * heartbeat_every.total_seconds()
         self._keep_lost = keep_lost
-        self._store_clock: ClockWatch = queue.clock_watch(clock)
         self._hold_until = self._now() + self._grace
         self._last_pass: float | None = None
         self._outage = False
@@ -62,7 +51,7 @@ class FleetJanitor:
             jumped_ago = (await self._store_clock.check()).jumped_ago.total_seconds()
             self._hold_until = max(self._hold_until, began - jumped_ago + self._grace)
             lost = 0 if self._in_grace(began) else await self._lose(overdue)
-            returned = await self._return_lanes()
+            returned = await self._nodes.return_lanes()
             await self._forget()
         except (TimeError, StorageFull):  # no controller could store heartbeats either
             self._outage = True
@@ -85,17 +74,11 @@ class FleetJanitor:
             overdue = overdue[: max(1, fleet // 10)]
         return sum([await self._nodes.lose(node) for node in overdue])
 
-    async def _return_lanes(self) -> int:
-        """Return jobs that were offered to nodes which are gone, such as by a controller that had not heard of it."""
-        lanes = await self._database.read(lambda tx: self._store.abandoned_lanes(tx, BATCH))
-        return sum([await self._queue.hand_back(lane) for lane in lanes])
-
     async def _forget(self) -> None:
         if self._now() < self._forgotten_at + FORGET_EVERY:
             return
         self._forgotten_at = self._now()
-        await self._database.run(lambda tx: self._store.forget_lost(tx, self._keep_lost, BATCH))
-        await self._database.run(lambda tx: self._store.expire_commands(tx, COMMAND_TTL, KEEP_COMMANDS, BATCH))
+        await self._nodes.forget(self._keep_lost)
 
     def _now(self) -> float:
         """Return the uptime in seconds, including time asleep."""

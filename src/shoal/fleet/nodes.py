@@ -1,10 +1,12 @@
 """The registry of nodes: sessions, health and commands. It is stored, so every controller sees the whole fleet.
 
-A controller that has no sessions of its own (`NO_SESSIONS`) can still list nodes and give commands: the controller that
+A process that has no sessions of its own (`NoSessions`) can still list nodes and give commands: the controller that
 has the node's session finds the command in the store.
 """
 
 from collections.abc import Sequence
+from datetime import timedelta
+from functools import partial
 from typing import Protocol
 
 from shoal.access.audit_hook import AuditHook, no_audit
@@ -19,10 +21,13 @@ from shoal.fleet.commands import CommandRequest, wish_after
 from shoal.fleet.node import CommandAck, Heartbeat, NewSession, Node, NodeCommand, NodeWish, SessionBegun
 from shoal.fleet.states import CommandState, NodeState
 from shoal.fleet.store import NodeStore
-from shoal.queue.job import node_lane
+from shoal.queue.job import NODE, node_lane
 from shoal.queue.queue import Queue
 
 AT_ONCE = 500  # commands that one pass sends
+BATCH = 1_000
+COMMAND_TTL = timedelta(hours=1)
+KEEP_COMMANDS = timedelta(days=7)
 SHOWN = 50  # newest commands of a node
 
 
@@ -67,6 +72,13 @@ class NodeLost(Signal, frozen=True, kw_only=True):
     returned: int
 
 
+class LaneReturned(Signal, frozen=True, kw_only=True):
+    """Jobs that were offered to a node which is gone or lost went to the shared lane."""
+
+    node_id: str
+    returned: int
+
+
 class CommandMade(Signal, frozen=True, kw_only=True):
     """Somebody gave a node a command; it is stored and waits to be sent."""
 
@@ -86,7 +98,8 @@ class CommandSent(Signal, frozen=True, kw_only=True):
 
 
 class CommandEnded(Signal, frozen=True, kw_only=True):
-    """A node answered a command (`applied`, `unsupported`, `failed`), or cannot (`unconfirmed`)."""
+    """A node answered a command (`applied`, `unsupported`, `failed`), cannot (`unconfirmed`), or did not in time
+    (`expired`)."""
 
     node_id: str
     command_id: str
@@ -306,6 +319,30 @@ class Nodes:
         if command is None:
             raise NotFound("command", command_id, "it may have been removed a week after it ended")
         return command
+
+    async def return_lanes(self) -> int:
+        """Return jobs that were offered to nodes which are gone or lost, such as by a controller that had not heard of
+        it yet; returns how many."""
+        returned = 0
+        for lane in await self._database.read(lambda tx: self._store.abandoned_lanes(tx, BATCH)):
+            count = await self._queue.hand_back(lane)
+            if count:
+                self._signals.emit(LaneReturned(node_id=lane.removeprefix(NODE), returned=count))
+            returned += count
+        return returned
+
+    async def forget(self, keep_lost: timedelta) -> None:
+        """Remove nodes that were lost long ago, and end and remove old commands."""
+        await self._database.run(lambda tx: self._store.forget_lost(tx, keep_lost, BATCH))
+
+        async def expire(tx: Tx) -> None:
+            expired = await self._store.expire_commands(tx, COMMAND_TTL, KEEP_COMMANDS, BATCH)
+            ended = CommandState.EXPIRED
+            for command_id, node_id in expired:
+                signal = CommandEnded(node_id=node_id, command_id=command_id, state=ended, detail="")
+                tx.on_commit(partial(self._signals.emit, signal))
+
+        await self._database.run(expire)
 
     async def _make_in(self, tx: Tx, node_ids: Sequence[NodeId], request: CommandRequest, by: str) -> list[NodeCommand]:
         """Store a command for each node, and what operators now want of it."""

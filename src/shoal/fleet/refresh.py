@@ -12,8 +12,8 @@ from shoal.queue.queue import Queue
 
 
 class FleetSeen(Signal, frozen=True, kw_only=True):
-    """What a controller saw of the fleet: how many nodes are connected; of each node that is not lost its id, its
-    health and the jobs in its lane; and for each kind of slots the load and whether jobs are held back."""
+    """What the fleet looked like: for each node that is not lost its id, health and the depth of its lane, how many of
+    them have a session, and for each class of jobs the load and whether new jobs are held back."""
 
     connected: int
     nodes: list[tuple[str, HealthScore, int]]
@@ -33,6 +33,7 @@ class FleetRefresh:
         queue: Queue,
         pressure: FleetPressure,
         signals: Signals,
+        *,
         shared_most: int,
     ) -> None:
         self._view = view
@@ -45,12 +46,12 @@ class FleetRefresh:
     async def run_once(self) -> PassResult:
         nodes = await self._nodes.list_all()
         self._view.install(nodes, await self._queue.depth_up_to(SHARED_LANE, self._shared_most))
-        pressure = self._pressure.report()
+        present = [node for node in nodes if node.state is not NodeState.LOST]
         self._signals.emit(
             FleetSeen(
-                connected=sum(node.controller is not None for node in nodes),
-                nodes=[(node.id, node.health, node.depth) for node in nodes if node.state is not NodeState.LOST],
-                pressure=[(one.job_class, one.load or 0.0, one.why is not None) for one in pressure],
+                connected=sum(node.controller is not None for node in present),
+                nodes=[(node.id, node.health, node.depth) for node in present],
+                pressure=[(one.job_class, one.load or 0.0, one.why is not None) for one in self._pressure.report()],
             )
         )
         return PassResult()

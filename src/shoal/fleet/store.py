@@ -89,7 +89,9 @@ class NodeStore(Protocol):
 
     async def command(self, tx: Tx, command_id: str) -> NodeCommand | None: ...
 
-    async def expire_commands(self, tx: Tx, older_than: timedelta, keep: timedelta, limit: int) -> int:
+    async def expire_commands(
+        self, tx: Tx, older_than: timedelta, keep: timedelta, limit: int
+    ) -> list[tuple[str, NodeId]]:
         """End commands that waited longer than `older_than`, and remove those that ended longer ago than `keep`;
-        returns how many."""
+        returns which ended, and their nodes."""
         ...

@@ -40,8 +40,8 @@ class FleetMetrics:
             "shoal_back_pressure", "Load that back-pressure is decided by; jobs are held back above 0.8.", "slots"
         )
         self._held = gauge("shoal_back_pressure_held", "1 while back-pressure holds new jobs back.", "slots")
-        self._held_jobs = counter(
-            "shoal_jobs_held_back", "Times that jobs were not created because of back-pressure.", "source", "kind"
+        self._held_back = counter(
+            "shoal_jobs_held_back", "Times that jobs were not created because of back-pressure, by who asked.", "source"
         )
         self._known: set[str] = set()
         self.handlers: Mapping[str, Callable[[Any], None]] = {
@@ -49,9 +49,9 @@ class FleetMetrics:
             "StreamFailed": lambda signal: self._stream_errors.labels(signal.node_id, signal.type).inc(),
             "JobsDispatched": self._jobs_dispatched,
             "FleetSeen": self._fleet_seen,
-            "JobsHeldBack": lambda signal: self._held_jobs.labels(signal.source, signal.kind).inc(),
             "NodeLost": self._node_lost,
             "NodeLeft": lambda signal: self._returned.inc(signal.returned),
+            "JobsHeldBack": lambda signal: self._held_back.labels(signal.source).inc(),
             "LaneReturned": lambda signal: self._returned.inc(signal.returned),
             "CommandEnded": lambda signal: self._commands.labels(str(signal.state)).inc(),
         }

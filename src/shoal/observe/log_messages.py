@@ -114,9 +114,9 @@ WORDS: Mapping[str, LogMessage] = {
     "HeartbeatReceived": LogMessage(
         LogLevel.INFO, "heartbeat received", of="repeated", choices={"True": (LogLevel.DEBUG, "heartbeat received")}
     ),
-    "JobsReturned": LogMessage(LogLevel.DEBUG, "{count} jobs of private lanes went to the shared lane"),
-    "JobsHeldBack": LogMessage(LogLevel.DEBUG, "{source} creates no {kind} jobs: {why}"),
     "JobsDispatched": LogMessage(LogLevel.DEBUG, "jobs dispatched: {targets}"),
+    "JobsHeldBack": LogMessage(LogLevel.DEBUG, "{source} created no {kind} jobs: {why}"),
+    "JobsReturned": LogMessage(LogLevel.DEBUG, "{count} jobs of private lanes went to the shared lane"),
     "LaneReturned": LogMessage(LogLevel.WARNING, "{returned} jobs of absent node {node_id} went to the shared lane"),
     "NodeDisconnected": LogMessage(
         LogLevel.WARNING, "session of node {node_id} broke off; it is lost unless it reconnects in time"

@@ -52,8 +52,8 @@ class RunChild:
 
 
 class RunChildren:
-    """Leases runs up to the concurrency and attends to their children. `on_start` is called when a child has got a job,
-    `on_free` when that has ended."""
+    """Leases runs up to the concurrency and attends to their children. `on_start` is called when a job has been given
+    to a child, `on_free` when it has ended."""
 
     def __init__(
         self,

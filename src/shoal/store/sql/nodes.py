@@ -143,9 +143,12 @@ class SqlNodeStore:
         row = await tx.one("command", id=command_id)
         return None if row is None else _command(row)
 
-    async def expire_commands(self, tx: Tx, older_than: timedelta, keep: timedelta, limit: int) -> int:
+    async def expire_commands(
+        self, tx: Tx, older_than: timedelta, keep: timedelta, limit: int
+    ) -> list[tuple[str, NodeId]]:
         await tx.execute("forget_commands", keep=span(keep), limit=limit)
-        return await tx.execute("expire_commands", age=span(older_than), limit=limit)
+        rows = await tx.all("expire_commands", age=span(older_than), limit=limit)
+        return [(row["id"], NodeId(row["node_id"])) for row in rows]
 
     async def _depart(self, tx: Tx, rows: Sequence[Any]) -> int:
         """Keep what is known about nodes that were removed; returns how many."""

@@ -14,7 +14,7 @@ SELECT count(*) FROM job WHERE state = 'pending' AND due = 1 AND lane = :lane;
 
 -- name: depth_up_to
 -- Return how many due jobs wait in a lane, up to a maximum.
-SELECT count(*) FROM (SELECT 1 FROM job WHERE state = 'pending' AND due = 1 AND lane = :lane LIMIT :most) AS waiting;
+SELECT count(*) FROM (SELECT 1 FROM job WHERE state = 'pending' AND due = 1 AND lane = :lane LIMIT :most) AS found;
 
 -- name: kind_waits
 -- Return whether a job of a kind waits, including one that is due but not yet marked as due.

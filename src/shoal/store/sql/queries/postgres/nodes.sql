@@ -75,7 +75,8 @@ RETURNING node_command.id;
 UPDATE node_command SET state = 'expired', ended_at = shoal_now()
 WHERE id = ANY(ARRAY(SELECT id FROM node_command WHERE ended_at IS NULL AND created_at < shoal_now() - :age
                      ORDER BY id LIMIT :limit FOR UPDATE SKIP LOCKED))
-      AND CASE WHEN ended_at IS NULL THEN TRUE ELSE FALSE END;
+      AND CASE WHEN ended_at IS NULL THEN TRUE ELSE FALSE END
+RETURNING id, node_id;
 
 -- name: forget_commands
 -- Remove commands that ended long ago.

@@ -64,7 +64,8 @@ RETURNING id;
 -- End commands that were not answered in time.
 UPDATE node_command SET state = 'expired', ended_at = shoal_now()
 WHERE id IN (SELECT id FROM node_command WHERE ended_at IS NULL AND created_at < shoal_now() - :age
-             ORDER BY id LIMIT :limit);
+             ORDER BY id LIMIT :limit)
+RETURNING id, node_id;
 
 -- name: forget_commands
 -- Remove commands that ended long ago.
