@@ -12,7 +12,8 @@ EVERY = timedelta(seconds=10)
 
 async def register(nodes: Nodes, node_id: str, **status: Any) -> SessionBegun:
     """Begin a session of a node that reports this."""
-    reported = NodeStatus(**({"max_concurrency": 2, "page_slots": 15, "instance": f"{node_id}-1"} | status))
+    usual: dict[str, Any] = {"max_concurrency": 2, "page_slots": 15, "instance": f"{node_id}-1"}
+    reported = NodeStatus(**(usual | status))
     session = NewSession(
         node_id=NodeId(node_id),
         controller=nodes.controller,

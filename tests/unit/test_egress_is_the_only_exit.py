@@ -88,22 +88,10 @@ ALLOWED = {
     "egress/local.py": {"socket"},
     "egress/resolver.py": {"socket"},
     "egress/curl_handle.py": {"socket"},
+    # The control plane: a worker dials the controller that its operator named, and nothing else.
     "fleet/control_client.py": {"grpc"},
     "fleet/control_server.py": {"grpc"},
     "fleet/wire/": {"grpc"},
-    # The control plane: a worker dials the controller that its operator named, and nothing else.
-    "fleet/control_client.py": {
-        "grpc",
-        "grpc.aio.insecure_channel",
-        "grpc.aio.secure_channel",
-        "grpc.ssl_channel_credentials",
-    },
-    "fleet/control_server.py": {
-        "grpc",
-        "grpc.aio.server",
-        "grpc.dynamic_ssl_server_credentials",
-        "grpc.ssl_server_certificate_configuration",
-    },
     "serve/connections.py": {"socket"},
     "settings.py": {"socket"},
     "store/": {"asyncpg", "redis"},
