@@ -22,7 +22,7 @@ def class_of(kind: str) -> JobClass:
 class NodeSlots:
     """A node that jobs may be dispatched to: its score, and for each class the jobs in its lane and its slots."""
 
-    __slots__ = ("active", "capabilities", "depth", "most", "node_id", "score", "session")
+    __slots__ = ("active", "capabilities", "depth", "most", "node_id", "of_both", "score", "session")
 
     def __init__(self, node: Node) -> None:
         status = node.status
@@ -31,19 +31,23 @@ class NodeSlots:
         self.capabilities = frozenset(status.capabilities)
         self.score = node.health.value
         # A client that does not name its instance knows one kind of slots, for all jobs.
-        of_both = not status.page_slots and not status.acknowledges
-        self.most = {"runs": status.max_concurrency, "pages": status.max_concurrency if of_both else status.page_slots}
-        self.active = {"runs": status.active_tasks, "pages": status.active_tasks if of_both else status.active_pages}
-        self.depth = {"runs": node.run_depth, "pages": node.page_depth}
-        if of_both:
+        self.of_both = not status.page_slots and not status.acknowledges
+        if self.of_both:
+            self.most = dict.fromkeys(CLASSES, status.max_concurrency)
+            self.active = dict.fromkeys(CLASSES, status.active_tasks)
             self.depth = dict.fromkeys(CLASSES, node.depth)
+        else:
+            self.most = {"runs": status.max_concurrency, "pages": status.page_slots}
+            self.active = {"runs": status.active_tasks, "pages": status.active_pages}
+            self.depth = {"runs": node.run_depth, "pages": node.page_depth}
 
     def is_full(self, job_class: JobClass) -> bool:
         return self.depth[job_class] >= 2 * self.most[job_class]
 
     def add(self, job_class: JobClass) -> None:
         """Count a job that was dispatched here since the lane was read."""
-        self.depth[job_class] += 1
+        for one in CLASSES if self.of_both else (job_class,):
+            self.depth[one] += 1
 
 
 class FleetView:
