@@ -7,7 +7,7 @@ from typing import Any
 
 import grpc
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
-from grpc_tools import protoc
+from grpc_tools import protoc  # type: ignore[import-untyped]
 
 PROTO = """
 syntax = "proto3";
@@ -64,7 +64,7 @@ def messages() -> dict[str, Any]:
         files = descriptor_pb2.FileDescriptorSet.FromString(result.read_bytes())
     pool = descriptor_pool.DescriptorPool()
     for file in files.file:
-        pool.Add(file)  # type: ignore[no-untyped-call]
+        pool.Add(file)
     names = ("CrawlerStatus", "ControlCommand")
     return {name: message_factory.GetMessageClass(pool.FindMessageTypeByName(f"control.{name}")) for name in names}
 

@@ -21,7 +21,7 @@ async def test_a_first_child_that_cannot_be_started_is_reported_at_once() -> Non
     context = WorkerContext(
         "n", "n", ["shared"], ["crawl"], cast(Any, None), WorkSettings(), clock, signals, spawner, storage
     )
-    await RunChildren(context, on_change=lambda: None).warm_up()
+    await RunChildren(context, on_free=lambda: None).warm_up()
     [signal] = emitted
     assert isinstance(signal, ChildGone)
     assert ("No such file" in signal.how, signal.had_begun) == (True, False)

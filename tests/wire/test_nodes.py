@@ -1,36 +1,21 @@
 """Nodes over HTTP: the fleet as every controller sees it, commands, and why a node gets jobs."""
 
-from datetime import timedelta
 from typing import Any
 
 import pytest
 
 from shoal.base.ids import NodeId
-from shoal.fleet.node import CommandAck, Heartbeat, NewSession, NodeStatus, SessionBegun
+from shoal.fleet.node import CommandAck, Heartbeat, NodeStatus
 from shoal.fleet.states import CommandState, NodeState
 from tests.support.api import Served
+from tests.support.nodes import EVERY, register
 
-EVERY = timedelta(seconds=10)
 NODES = "/api/v1/nodes"
 
 
-async def connect(api: Served, node_id: str, **status: Any) -> SessionBegun:
-    """Register a node as a controller does when its stream begins."""
-    reported = NodeStatus(**({"max_concurrency": 2, "page_slots": 15, "instance": f"{node_id}-1"} | status))
-    nodes = api.app.fleet.nodes
-    session = NewSession(
-        node_id=NodeId(node_id),
-        controller=nodes.controller,
-        address="127.0.0.1:4000",
-        heartbeat_every=EVERY,
-        status=reported,
-    )
-    return await nodes.register(session)
-
-
 async def test_nodes_are_listed_by_id_with_their_scores_and_the_parts(api: Served) -> None:
-    await connect(api, "b", success_rate=0.5, avg_latency_seconds=150.0, active_tasks=1)
-    await connect(api, "a")
+    await register(api.app.fleet.nodes, "b", success_rate=0.5, avg_latency_seconds=150.0, active_tasks=1)
+    await register(api.app.fleet.nodes, "a")
     status, answer = await api.ask(NODES)
     assert status == 200
     first, second = answer["items"]
@@ -41,7 +26,9 @@ async def test_nodes_are_listed_by_id_with_their_scores_and_the_parts(api: Serve
 
 async def test_a_long_list_has_pages_and_can_be_filtered_by_state(api: Served) -> None:
     for number in range(3):
-        await connect(api, f"n{number}", state=NodeState.PAUSED if number == 1 else NodeState.CONNECTED)
+        await register(
+            api.app.fleet.nodes, f"n{number}", state=NodeState.PAUSED if number == 1 else NodeState.CONNECTED
+        )
     _, page = await api.ask(f"{NODES}?limit=2")
     _, rest = await api.ask(f"{NODES}?limit=2&cursor={page['next']}")
     assert [one["id"] for one in page["items"] + rest["items"]] == ["n0", "n1", "n2"]
@@ -51,7 +38,7 @@ async def test_a_long_list_has_pages_and_can_be_filtered_by_state(api: Served) -
 
 
 async def test_a_command_is_stored_shown_and_ends_with_the_acknowledgement(api: Served) -> None:
-    await connect(api, "a")
+    await register(api.app.fleet.nodes, "a")
     body = {"command": "config_update", "max_concurrency": 4, "rate_limit": 2.5}
     status, made = await api.ask(f"{NODES}/a/commands", body)
     assert (status, made["state"], made["created_by"]) == (202, "waiting", "local")
@@ -65,7 +52,7 @@ async def test_a_command_is_stored_shown_and_ends_with_the_acknowledgement(api: 
 
 async def test_a_broadcast_gives_each_node_a_command_of_its_own(api: Served) -> None:
     for name in ("a", "b"):
-        await connect(api, name)
+        await register(api.app.fleet.nodes, name)
     status, answer = await api.ask(f"{NODES}/commands", {"command": "pause", "reason": "upgrade"})
     assert status == 202
     assert [(one["node_id"], one["command"], one["reason"]) for one in answer["items"]] == [
@@ -93,7 +80,7 @@ async def test_a_broadcast_gives_each_node_a_command_of_its_own(api: Served) -> 
 async def test_a_command_that_cannot_be_applied_is_refused_by_its_field(
     api: Served, body: dict[str, Any], field: str
 ) -> None:
-    await connect(api, "a")
+    await register(api.app.fleet.nodes, "a")
     status, problem = await api.ask(f"{NODES}/a/commands", body, method="POST")
     assert (status, problem["code"]) == (422, "invalid_input")
     assert field in problem["detail"]
@@ -109,8 +96,8 @@ async def test_an_unknown_node_is_named_and_nothing_is_stored(api: Served) -> No
 
 
 async def test_explain_says_why_a_node_gets_jobs_or_none(api: Served) -> None:
-    begun = await connect(api, "a")
-    await connect(api, "b", success_rate=0.0)
+    begun = await register(api.app.fleet.nodes, "a")
+    await register(api.app.fleet.nodes, "b", success_rate=0.0)
     _, told = await api.ask(f"{NODES}/a/explain")
     assert (told["reason"], told["rank"], told["healthy_nodes"]) == ("dispatched", 1, 2)
     assert told["dispatch_share"] == pytest.approx(1 / 1.6)

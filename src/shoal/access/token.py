@@ -93,7 +93,7 @@ class TokenRequest(Form, frozen=True, kw_only=True):
     ] = field(default_factory=list)
     node_id: Annotated[
         str | None,
-        describe("Node that may use the token: required for the scope node, and only for it.", max_length=63),
+        describe("Node that may use the token: required for the scope node, and only for it."),
     ] = None
     expires_in: Annotated[str | None, describe("Expire the token after this long, such as 90d. Default: never.")] = None
 

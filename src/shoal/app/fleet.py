@@ -8,10 +8,10 @@ from shoal.base.service import Chore
 from shoal.fleet.dispatcher import DispatchCounter, Dispatcher
 from shoal.fleet.janitor import CommandSender, FleetJanitor
 from shoal.fleet.nodes import Nodes
-from shoal.fleet.pressure import FleetPressure
+from shoal.fleet.pressure import FleetPressure, PressureStatus
 from shoal.fleet.refresh import FleetRefresh
 from shoal.fleet.sessions import Sessions, SessionSaver
-from shoal.fleet.view import FleetView
+from shoal.fleet.view import CLASSES, FleetView
 
 if TYPE_CHECKING:
     from shoal.app.app import App
@@ -102,6 +102,10 @@ class Fleet:
     def pressure(self) -> FleetPressure:
         app = self._app
         return FleetPressure(self.view, app.signals, app.settings.fleet.shared_depth_max, dispatches=self.dispatches)
+
+    def pressures(self) -> list[PressureStatus]:
+        """Return the back-pressure on each class of jobs; nothing if this process runs no control plane."""
+        return [self.pressure.status(one) for one in CLASSES] if self._app.settings.grpc.enabled else []
 
     @cached_property
     def janitor(self) -> FleetJanitor:

@@ -37,7 +37,7 @@ _reason = click.option("--reason", metavar="TEXT", default="", help="Why, for lo
 
 @click.group(cls=CommandGroup)
 def nodes() -> None:
-    """List the nodes of the fleet, and pause, drain or resize them."""
+    """List nodes, and pause, drain or resize them."""
 
 
 @nodes.command("ls")
@@ -72,7 +72,7 @@ def list_nodes(state: str | None, limit: int, reach: ApiTarget, as_json: bool) -
 @reaching
 @_json
 def show(node_id: str, reach: ApiTarget, as_json: bool) -> None:
-    """Show a node: its health, what it runs, and its newest commands."""
+    """Show a node: its health, its work and its newest commands."""
     node = run_on(reach, lambda api: api.get(at(NODE, node_id)))
     if as_json:
         print_json(node)
@@ -145,7 +145,7 @@ def drain(to: Sending, reason: str) -> int:
 @sending
 @_reason
 def restart_browser(to: Sending, reason: str) -> int:
-    """Hand back rendered pages and restart the browsers of a node."""
+    """Hand back rendered pages, then restart the browsers."""
     return _send(to, {"command": "restart_browser", "reason": reason})
 
 

@@ -299,7 +299,8 @@ class ControlServer:
                 ("grpc.so_reuseport", 0),  # a second controller on this port must fail instead of sharing it
                 ("grpc.max_receive_message_length", LARGEST_MESSAGE),
                 ("grpc.max_metadata_size", LARGEST_METADATA),
-                ("grpc.max_concurrent_streams", settings.peer_streams + 10),
+                # Per connection, and far above our own limit: streams beyond this one get no proper status.
+                ("grpc.max_concurrent_streams", 10 * settings.peer_streams + 1000),
                 *(keepalive or KeepAlive()).options(),
             ]
         )

@@ -19,8 +19,8 @@ WishedState = Literal["connected", "paused", "drained"]
 
 
 class NodeStatus(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What a node reported last. A client that knows only the oldest fields has no `instance`, no `page_slots` and
-    acknowledges nothing."""
+    """The status that a node reported last. A client that knows only the oldest fields has no `instance`, no
+    `page_slots` and acknowledges nothing."""
 
     max_concurrency: int
     active_tasks: int = 0
@@ -70,7 +70,7 @@ class NodeStatus(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class NodeWish(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What operators want of a node. It is stored, and sent again whenever the node connects; None: as it starts."""
+    """The wishes of operators for a node: stored, and sent again whenever the node connects; None: as it starts."""
 
     state: WishedState = "connected"
     reason: str = ""

@@ -248,6 +248,7 @@ STATS: dict[str, Any] = {
         }
     ],
     "bots": [{"token": "tok_7h3k9m2pxw", "bot_id": "spider-1", "pulled": 120, "seen_at": "2026-03-01T09:00:05Z"}],
+    "back_pressure": [{"slots": "pages", "load": 0.35, "held": False, "reason": None}],
 }
 POLICY_FORM: dict[str, Any] = {
     "url": "https://shop.example.com/item/17",
@@ -363,7 +364,7 @@ NODE_EXPLANATION: dict[str, Any] = {
     "node_id": "crawler-1",
     "state": "connected",
     "reason": "dispatched",
-    "explanation": "It gets about 52% of the jobs: its health score is 0.87.",
+    "explanation": "It gets about 52% of new jobs, in proportion to its health score.",
     "score": 0.87,
     "parts": {"success": 0.392, "load": 0.18, "latency": 0.198, "depth": 0.1},
     "dispatch_share": 0.52,

@@ -1,6 +1,6 @@
 """REST endpoints for nodes: list, show, explain, and give commands."""
 
-from typing import Annotated, Any
+from typing import Annotated
 
 from shoal.access.scopes import TokenScope
 from shoal.base.errors import NotFound
@@ -110,7 +110,7 @@ class NodeApi:
         response_example=examples.NODE_EXPLANATION,
         problems=[NotFound],
     )
-    async def explain_node(self, request: EndpointRequest[Nothing, Nothing]) -> dict[str, Any]:
+    async def explain_node(self, request: EndpointRequest[Nothing, Nothing]) -> schemas.NodeExplained:
         node = await self._nodes.get(request.path_param("node_id"))
         return to_api.node_explanation(explain_node(node, await self._nodes.list_all(), private=self._private))
 

@@ -541,6 +541,17 @@ class BotSeen(Struct, kw_only=True):
     seen_at: Annotated[Moment, describe("Time of its last request for jobs.")]
 
 
+class BackPressure(Struct, kw_only=True):
+    """Whether new jobs are held back because the fleet is busy."""
+
+    slots: Annotated[str, describe("runs or pages: the two kinds of slots that nodes have.")]
+    load: Annotated[
+        float | None, describe("Jobs in hand and in private lanes, of twice the slots; null without nodes.")
+    ]
+    held: Annotated[bool, describe("No jobs are created for policies, and batches are refused.")]
+    reason: str | None
+
+
 class Stats(Struct, kw_only=True):
     """Counts of crawls and jobs, and hourly statistics."""
 
@@ -549,6 +560,7 @@ class Stats(Struct, kw_only=True):
     at: Annotated[Moment, describe("When crawls and jobs were counted.")]
     hours: Annotated[list[Hour], describe("Newest first; hours without activity are omitted.")]
     bots: Annotated[list[BotSeen], describe("Up to 100 bots that asked for jobs in these hours, latest first.")]
+    back_pressure: Annotated[list[BackPressure], describe("Empty without a control plane.")]
 
 
 class Freshness(Struct, kw_only=True):
@@ -801,9 +813,14 @@ class NodeDetail(Node, kw_only=True):
 class NodeExplained(Struct, kw_only=True):
     """Why a node gets jobs, or why it gets none."""
 
-    open_fields: ClassVar[bool] = True
-
     node_id: str
     state: NodeState
     reason: Annotated[str, describe("Stable name of the reason.")]
     explanation: str
+    score: float
+    parts: Annotated[HealthParts, describe("The parts of the score with their weights: they add up to it.")]
+    dispatch_share: Annotated[float, describe("Share of new jobs that it gets, while it is not full.")]
+    rank: Annotated[int | None, describe("Its place among the healthy nodes, by score; null if it is not one.")]
+    healthy_nodes: int
+    waiting_runs: Annotated[int, describe("Crawls and analyses in its lane.")]
+    waiting_pages: Annotated[int, describe("Page jobs in its lane.")]

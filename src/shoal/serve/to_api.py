@@ -23,6 +23,7 @@ from shoal.events.event import EventReceipt
 from shoal.events.webhook import Delivery, DeliveryState, Webhook
 from shoal.fleet.explain import NodeExplanation
 from shoal.fleet.node import Node, NodeCommand
+from shoal.fleet.pressure import PressureStatus
 from shoal.hosts.rate import HeldHost
 from shoal.observe.hourly_stats import BotActivity, HourRow
 from shoal.page_jobs.group import Group
@@ -68,7 +69,7 @@ def crawl(status: CrawlStatus) -> schemas.Crawl:
         not_modified=counts.not_modified,
         bytes_saved=counts.bytes_saved,
         depth_reached=counts.depth_reached,
-        worked_seconds=round(counts.walked / 1e6, 3),
+        worked_seconds=round(counts.walked.total_seconds(), 3),
         config=shown_config(crawl.config),
         node_ids=list(status.node_ids),
         error=schemas.CrawlError(code=crawl.state_reason, message=status.error_message) if failed else None,
@@ -486,11 +487,23 @@ def node_detail(found: Node, commands: list[NodeCommand]) -> schemas.NodeDetail:
     )
 
 
-def node_explanation(found: NodeExplanation) -> dict[str, Any]:
-    return {
-        "node_id": found.node.id,
-        "state": found.node.state,
-        "reason": found.reason,
-        "explanation": found.sentence,
-        **found.facts,
-    }
+def node_explanation(found: NodeExplanation) -> schemas.NodeExplained:
+    node, weighted = found.node, found.node.health.weighted
+    return schemas.NodeExplained(
+        node_id=node.id,
+        state=node.state,
+        reason=found.reason,
+        explanation=found.sentence,
+        score=round(node.health.value, 4),
+        parts=schemas.HealthParts(**{name: round(part, 4) for name, part in weighted.items()}),
+        dispatch_share=round(found.dispatch_share, 4),
+        rank=found.rank,
+        healthy_nodes=found.healthy_nodes,
+        waiting_runs=node.run_depth,
+        waiting_pages=node.page_depth,
+    )
+
+
+def back_pressure(status: PressureStatus) -> schemas.BackPressure:
+    load = None if status.load is None else round(status.load, 4)
+    return schemas.BackPressure(slots=status.job_class, load=load, held=status.why is not None, reason=status.why)

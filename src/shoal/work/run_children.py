@@ -52,12 +52,19 @@ class RunChild:
 
 
 class RunChildren:
-    """Leases runs up to the concurrency and attends to their children. `on_change` is called when a job has started or
-    ended."""
+    """Leases runs up to the concurrency and attends to their children. `on_start` is called when a job has been given
+    to a child, `on_free` when it has ended."""
 
-    def __init__(self, context: WorkerContext, on_change: Callable[[], None], tasks: TaskWindow | None = None) -> None:
+    def __init__(
+        self,
+        context: WorkerContext,
+        on_free: Callable[[], None],
+        tasks: TaskWindow | None = None,
+        on_start: Callable[[], None] = lambda: None,
+    ) -> None:
         self._context = context
-        self._on_change = on_change
+        self._on_free = on_free
+        self._on_start = on_start
         self._tasks = tasks or TaskWindow(context.clock)
         self._concurrency = context.settings.concurrency
         # By fence: a job may be leased again before its previous child has been dealt with.
@@ -225,7 +232,7 @@ class RunChildren:
         if self._hand_back is not None:
             run.hand_back(self._hand_back)
         self._apply_size()  # the concurrency may have been reduced while the job was being leased
-        self._on_change()
+        self._on_start()
         task = asyncio.create_task(self._supervise(run))
         self._supervising.add(task)
         task.add_done_callback(self._supervising.discard)
@@ -269,7 +276,7 @@ class RunChildren:
             self._reuse(run.child)
             self._changed.set()
             self._record(run, done)
-            self._on_change()
+            self._on_free()
 
     def _record(self, run: RunChild, done: Done | None) -> None:
         """Count the end of a job, unless it was handed back or taken away."""

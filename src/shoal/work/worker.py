@@ -96,7 +96,7 @@ class Worker:
         self._draining = False
         self._rate: float | None = None
         self.tasks = TaskWindow(context.clock)
-        self._runs = RunChildren(context, self._on_children_changed, self.tasks)
+        self._runs = RunChildren(context, self._on_free, self.tasks, on_start=self._share_rate)
         self._pages = PageChildProcess(context, self._share_rate, self.tasks) if with_pages else None
         self._pools: list[RunChildren | PageChildProcess] = [self._runs]
         self._pools += [] if self._pages is None else [self._pages]
@@ -253,7 +253,7 @@ class Worker:
                     await pool.drained()
         return all(pool.is_drained for pool in self._pools)
 
-    def _on_children_changed(self) -> None:
+    def _on_free(self) -> None:
         self._woken.set()
         self._share_rate()
 
