@@ -12,6 +12,7 @@ import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
+from shoal.access.caller import local_caller
 from shoal.access.token import mint
 from shoal.base.errors import BackendUnavailable, NodeDisplaced
 from shoal.base.parsing import Address
@@ -392,6 +393,28 @@ async def test_only_the_token_of_a_node_lets_it_in(plane: ControlPlane) -> None:
         assert (await refusal(open_session(channel, mint()[1]), status()))[0] is Code.RESOURCE_EXHAUSTED
         lines = [failed for failed in plane.of(StreamFailed) if not failed.repeated]
         assert sorted(failed.type for failed in lines) == ["not_allowed", "rate_limited", "unauthenticated"]
+
+
+async def test_a_revoked_token_ends_the_session(plane: ControlPlane, monkeypatch: pytest.MonkeyPatch) -> None:
+    token = await plane.token(node_id="seed-1")
+    await plane.token("admin")
+    monkeypatch.setattr(control_server, "ADMIT_EVERY", 0.0)
+    async with plane.channel() as channel:
+        call = open_session(channel, token)
+        for heartbeats in (1, 2, 3):
+            await call.write(status())
+            await plane.until(lambda expected=heartbeats: len(plane.of(HeartbeatReceived)) == expected)
+        [of_node] = [one for one in await plane.app.access.tokens.newest() if one.node_id == "seed-1"]
+        await plane.app.access.tokens.revoke(of_node.id, local_caller())
+        assert (await refusal(call, status()))[0] is Code.UNAUTHENTICATED
+
+
+async def test_metadata_of_a_megabyte_is_refused(plane: ControlPlane) -> None:
+    async with plane.channel(**{"grpc.max_metadata_size": 1 << 24}) as channel:
+        code, _ = await refusal(open_session(channel, "x" * 1_000_000), status())
+        assert code in (Code.RESOURCE_EXHAUSTED, Code.UNAVAILABLE, Code.INTERNAL)
+        await open_session(channel).write(status())
+        await plane.until(lambda: len(plane.of(NodeRegistered)) == 1)
 
 
 async def test_our_client_shows_its_token(plane: ControlPlane) -> None:

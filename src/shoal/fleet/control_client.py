@@ -130,10 +130,12 @@ class ControlClient:
             await self._pause(pause)
 
     def _backoff(self, failures: int) -> float:
-        """Return the seconds until the next attempt. Jitter keeps the nodes of a controller that died from coming back
-        all at once."""
+        """Return the seconds until the next attempt, after so many that failed in a row. Jitter keeps the nodes of a
+        controller that died from coming back all at once."""
         first, longest = self._settings.reconnect_backoff, self._settings.max_reconnect_backoff
-        return min(first.total_seconds() * 2.0 ** min(failures, 30), longest.total_seconds()) * random.uniform(0.5, 1)
+        return min(
+            first.total_seconds() * 2.0 ** min(max(failures - 1, 0), 30), longest.total_seconds()
+        ) * random.uniform(0.5, 1)
 
     async def _pause(self, seconds: float) -> None:
         closing = asyncio.ensure_future(self._closing.wait())

@@ -18,6 +18,7 @@ from grpc_reflection.v1alpha import reflection
 
 from shoal.base.clock import Clock
 from shoal.base.errors import BackendUnavailable, InvalidInput, RateLimited, ShoalError, WaitTimedOut
+from shoal.base.ids import NodeId
 from shoal.base.parsing import Address
 from shoal.base.signals import Signal, Signals
 from shoal.fleet.channel_options import DISPLACED, LARGEST_MESSAGE, KeepAlive
@@ -37,6 +38,7 @@ LARGEST_METADATA = 8 * 1024
 FIRST_MESSAGE_SECONDS = 10.0  # for a node to register after it has opened a stream
 # The server cannot tell a half-close from a broken stream at once: only the latter is followed by a cancellation.
 HALF_CLOSE_SECONDS = 0.1
+ADMIT_EVERY = 300.0  # seconds after which a token is verified again: it may have been revoked
 STOP_SECONDS = 2.0  # for streams to end when the server stops
 MOST_UNREAD = 1000  # commands that a node has not read yet
 LOG_EVERY = 60.0  # seconds between two logged failures of the same kind from the same peer
@@ -136,8 +138,7 @@ class ControlService(CrawlerControlServicer):
         try:
             with self._counted(address):
                 report = await self._first(context)
-                metadata = context.invocation_metadata() or ()
-                await self._authenticator.admit(report.node_id, list(metadata), address)
+                await self._admit(report.node_id, context)
                 node_id = report.node_id
                 session = await self._begin(report, stream, address)
                 await self._receive(session, context)
@@ -178,6 +179,10 @@ class ControlService(CrawlerControlServicer):
                 del self._streams[address]
             else:
                 self._streams[address] -= 1
+
+    async def _admit(self, node_id: NodeId, context: StreamContext) -> None:
+        metadata = list(context.invocation_metadata() or ())
+        await self._authenticator.admit(node_id, metadata, address_of(context.peer()))
 
     async def _first(self, context: StreamContext) -> NodeReport:
         try:
@@ -225,12 +230,16 @@ class ControlService(CrawlerControlServicer):
     async def _receive(self, session: NodeSession, context: StreamContext) -> None:
         """Take in heartbeats until the node says goodbye."""
         end: Callable[..., Awaitable[bool]] = self._nodes.disconnect
+        admitted_at = self._clock.monotonic()
         try:
             while (report := await self._read(context)) is not None:
                 if report.node_id != session.node_id:
                     problem = f'is "{report.node_id}" on the stream of "{session.node_id}"'
                     raise InvalidInput("node_id", problem, "open a stream for each node")
                 self._sessions.received(session, report.status, report.acks)
+                if self._clock.monotonic() - admitted_at > ADMIT_EVERY:
+                    await self._admit(session.node_id, context)
+                    admitted_at = self._clock.monotonic()
             end = self._nodes.deregister
         finally:
             if self._sessions.end(session):
