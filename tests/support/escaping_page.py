@@ -61,7 +61,8 @@ SERVICE_WORKER = """
 self.addEventListener("install", () => self.skipWaiting());
 self.onmessage = event => {
   const direct = fetch("http://127.0.0.1:TCP/service-worker", {mode: "no-cors"});
-  Promise.allSettled([direct, fetch("/to/service-worker-redirect")]).then(ends => event.ports[0].postMessage(ends.map(end => end.status).join()));
+  Promise.allSettled([direct, fetch("/to/service-worker-redirect")])
+    .then(ends => event.ports[0].postMessage(ends.map(end => end.status).join()));
 };"""
 REDIRECTS = ("frame", "image", "script", "fetch", "service-worker")
 DIRECT = ("fetch", "frame", "image", "script", "worker", "service-worker", "events")

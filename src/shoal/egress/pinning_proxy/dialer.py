@@ -22,12 +22,20 @@ _SHORTEST_TRY_SECONDS: Final = 2.0
 class PinnedDialer:
     """Resolves a host, checks every address of it, and connects to a checked one: directly, or through a proxy."""
 
-    def __init__(self, rule: AddressRule, resolver: Resolver, limits: ProxyLimits, proxy: Proxy | None = None) -> None:
+    def __init__(
+        self,
+        rule: AddressRule,
+        resolver: Resolver,
+        limits: ProxyLimits,
+        proxy: Proxy | None = None,
+        ca_file: str | None = None,
+    ) -> None:
         self._rule = rule
         self._resolver = resolver
         self._connect_seconds = limits.connect_timeout.total_seconds()
         self._idle_seconds = limits.idle_timeout.total_seconds()
         self._proxy = proxy
+        self._ca_file = ca_file or machine_ca_file()
 
     @property
     def sends_to_proxy(self) -> bool:
@@ -59,7 +67,7 @@ class PinnedDialer:
             return stream
         try:
             if self._proxy.url.startswith("https:"):
-                await stream.start_tls(self._proxy.host.strip("[]"), machine_ca_file())
+                await stream.start_tls(self._proxy.host.strip("[]"), self._ca_file)
             if self._proxy.url.startswith("socks5"):
                 by_name = self._proxy.url.startswith("socks5h:")
                 await upstream.socks5(stream, self._proxy.login, host if by_name else target.addresses[0], port)

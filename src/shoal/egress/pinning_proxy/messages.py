@@ -32,7 +32,7 @@ NO_BODY: Final = frozenset({204, 304})
 _REQUEST_LINE: Final = re.compile(rb"([A-Z]{1,20}) ([!-~]{1,60000}) HTTP/1\.1")
 _STATUS_LINE: Final = re.compile(rb"HTTP/1\.[01] +([1-9][0-9]{2})(?: .*)?")
 _NAME: Final = re.compile(rb"[!#$%&'*+\-.^_`|~0-9A-Za-z]+")
-_AUTHORITY: Final = re.compile(r"http://([^/?#@\\]+)", re.IGNORECASE)
+_AUTHORITY: Final = re.compile(r"http://([^/?#@\\]+)(?=[/?]|$)", re.IGNORECASE)
 _PORT: Final = re.compile(r".+:[0-9]{1,5}")
 
 
@@ -77,11 +77,11 @@ class RequestHead(Struct, frozen=True):
 
     def forwarded(self, proxy_authorization: bytes | None, *, absolute: bool) -> bytes:
         """Return the head for the server, or with `absolute` for another proxy."""
-        authority, slash, rest = self.url[7:].partition("/")
-        if not slash:  # a query may follow the authority
-            authority, question, rest = authority.partition("?")
-            rest = question + rest
-        line = self.url if absolute else f"/{rest}"
+        found = _AUTHORITY.match(self.url)
+        assert found is not None
+        authority, rest = found[1], self.url[found.end() :]
+        path = rest if rest.startswith("/") else f"/{rest}"
+        line = self.url if absolute else path
         fields = [(b"Host", authority.encode()), *_end_to_end(self.fields, b"host")]
         if proxy_authorization is not None:
             fields.append((b"Proxy-Authorization", proxy_authorization))
@@ -135,6 +135,7 @@ def parse_request(head: bytes, max_fields: int) -> RequestHead:
     url = canonical(location)
     if isinstance(url, UrlRefusal):
         raise BadMessage("The target is neither an http URL nor the host and port of a tunnel.")
+    is_chunked(fields)
     body_length(fields)
     host, port = endpoint(url)
     return RequestHead(method, "" if method == "CONNECT" else f"http://{target[7:]}", host, port, fields)

@@ -108,6 +108,10 @@ class PlainRequest:
             response = parse_response(head, limits.max_headers)
             if response.status == 101:
                 raise BadMessage("The server switched to a protocol that was not requested.")
+            if response.status == 407:
+                # The browser would take it for our own challenge, and answer it again and again.
+                who = "proxy" if self._session.dialer.sends_to_proxy else "server"
+                raise RequestFailed(Failure("proxy_error", f"The {who} asked for a proxy credential.", retryable=False))
             if response.status >= 200:
                 return response
 

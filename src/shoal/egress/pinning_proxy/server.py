@@ -34,8 +34,10 @@ class PinningProxy:
         *,
         clock: Clock | None = None,
         resolver: Resolver | None = None,
+        ca_file: str | None = None,
     ) -> None:
         self._limits = limits
+        self._ca_file = ca_file
         self._clock = clock or SystemClock()
         self._resolver = resolver or Resolver(self._clock, timeout=limits.connect_timeout)
         self._server: asyncio.Server | None = None
@@ -68,7 +70,8 @@ class PinningProxy:
         limits = limits or self._limits
         # A page must not reach the proxy itself, whatever the operator allowed.
         rule = replace(rule, own=rule.own | {(IPv4Address(_HOST), self.port)})
-        session = ProxySession(PinnedDialer(rule, self._resolver, limits, proxy), limits, allow, self._forget)
+        dialer = PinnedDialer(rule, self._resolver, limits, proxy, self._ca_file)
+        session = ProxySession(dialer, limits, allow, self._forget)
         self._sessions[session.username] = session
         return session
 

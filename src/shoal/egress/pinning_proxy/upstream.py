@@ -41,6 +41,8 @@ async def socks5(stream: ByteStream, login: str, host: str, port: int) -> None:
         raise ProxyRefused("it accepts no login that was offered")
     if method == _LOGIN:
         username, _, password = (part.encode() for part in login.partition(":"))
+        if max(len(username), len(password)) > 255:
+            raise ProxyRefused("SOCKS5 allows no login that long")
         await stream.send(bytes([1, len(username)]) + username + bytes([len(password)]) + password)
         if (await stream.read_exactly(2))[1]:
             raise ProxyRefused("it refused the login")
