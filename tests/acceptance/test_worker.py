@@ -27,7 +27,7 @@ from shoal.queue.job import Grant, Job, NewJob
 from shoal.queue.states import JobState
 from shoal.settings_loader import load
 from shoal.work.pidfile import claim_name
-from shoal.work.process import started
+from shoal.base.process import started
 from tests.support import ledger
 from tests.support.fleet import FIFTH, LONG_LEASE, PATIENCE_SECONDS, QUICK, TENTH, Fleet, send_all, wait_for
 from tests.support.site import Site, path_of

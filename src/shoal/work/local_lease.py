@@ -14,7 +14,7 @@ from shoal.queue.janitor import Janitor
 from shoal.queue.job import Fence, Job, Lease
 from shoal.queue.queue import Queue
 from shoal.queue.states import JobState
-from shoal.work.process import started
+from shoal.base.process import started
 
 POLL_SECONDS = 0.2
 
