@@ -86,6 +86,7 @@ ALLOWED = {
     "cli/serve.py": {"socket"},
     "egress/curl.py": {"pycurl"},
     "egress/local.py": {"socket"},
+    "egress/pinning_proxy/dialer.py": {"asyncio"},
     "egress/resolver.py": {"socket"},
     "egress/curl_handle.py": {"socket"},
     "serve/connections.py": {"socket"},
