@@ -497,7 +497,10 @@ class RenderSettings(SettingsSection):
         le=10_000,
     )
     chromium: Text = setting(
-        "SHOAL_CHROMIUM", "", "Path of the Chromium to start.", shown="the first one on the PATH, a headless shell first"
+        "SHOAL_CHROMIUM",
+        "",
+        "Path of the Chromium to start.",
+        shown="the first one on the PATH, a headless shell first",
     )
     timeout: Duration = setting(
         "SHOAL_RENDER_TIMEOUT", "30s", "Time after which a page that still loads is read as it is."

@@ -9,13 +9,13 @@ import os
 import shutil
 import signal
 import tempfile
-from asyncio.subprocess import DEVNULL, Process
+from asyncio.subprocess import Process
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 
 from shoal.base.clock import Clock
-from shoal.base.errors import BackendUnavailable
+from shoal.base.errors import BadConfig
 from shoal.base.process import started
 from shoal.render.cdp import BrowserLost, CdpConnection, CdpSession, CommandFailed, Params
 from shoal.render.chromium import SANDBOX_MISSING, command_line, environment
@@ -26,10 +26,9 @@ LOG = "chromium.log"
 START_SECONDS = 30.0
 COMMAND_SECONDS = 10.0  # for commands to the browser itself: one that takes longer hangs
 EXIT_SECONDS = 2.0
-# The shell gives Chromium the pipes as descriptors 3 and 4 and is replaced by it.
-PIPED = 'in=$1 out=$2; shift 2; eval "exec \\"\\$@\\" 3<&$in 4>&$out $in<&- $out>&-"'
-
-OnTarget = Callable[[str, Params], None]
+START_ATTEMPTS, START_PAUSE = 3, 1.0  # the machine may be short of memory for a moment
+# The shell gives Chromium its pipes as descriptors 3 and 4 and is replaced by it.
+PIPED = 'exec "$@" 3<&0 4>&1 </dev/null >/dev/null'
 
 
 class Browser:
@@ -114,18 +113,21 @@ class Browser:
 async def start_browser(
     binary: Path, agent: str, network: Sequence[str], clock: Clock, on_lost: Callable[[], None] = lambda: None
 ) -> Browser:
-    """Start a browser, with its sandbox if the machine allows it."""
+    """Start a browser, with its sandbox if the machine allows it; raise `BadConfig` if it does not start."""
     problem = ""
-    for sandbox in (False,) if os.geteuid() == 0 else (True, False):  # Chromium has no sandbox for root
+    sandbox = os.geteuid() != 0  # Chromium has no sandbox for root
+    for attempt in range(START_ATTEMPTS):
         folder = make_folder()
         try:
             return await _start(binary, agent, network, folder, on_lost, sandbox=sandbox)
         except (BrowserLost, CommandFailed, OSError, TimeoutError) as error:
             problem = _last_words(folder) or str(error) or type(error).__name__
             remove_folder(folder)
-            if not any(words in problem for words in SANDBOX_MISSING):
-                break
-    raise BackendUnavailable("Chromium", problem, f"start {binary} by hand to see why it does not run")
+        if any(words in problem for words in SANDBOX_MISSING):
+            sandbox = False
+        elif attempt + 1 < START_ATTEMPTS:
+            await clock.sleep(START_PAUSE)
+    raise BadConfig("Chromium", f"does not start ({problem})", f"run {binary} to see why, or set SHOAL_CHROMIUM")
 
 
 async def _start(
@@ -140,13 +142,12 @@ async def _start(
         try:
             with (folder / LOG).open("wb") as log:
                 process = await asyncio.create_subprocess_exec(
-                    *("/bin/sh", "-c", PIPED, "sh", str(theirs_in), str(theirs_out), *command),
-                    stdin=DEVNULL,
-                    stdout=DEVNULL,
+                    *("/bin/sh", "-c", PIPED, "sh", *command),
+                    stdin=theirs_in,
+                    stdout=theirs_out,
                     stderr=log,
                     env=environment(folder),
                     cwd=folder,
-                    pass_fds=(theirs_in, theirs_out),
                     start_new_session=True,
                 )
         finally:
@@ -207,5 +208,3 @@ def _last_words(folder: Path) -> str:
         lines = (folder / LOG).read_text(errors="replace").strip().splitlines()
         return " ".join(lines[-3:])[:500]
     return ""
-
-

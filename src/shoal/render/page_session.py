@@ -25,7 +25,9 @@ from shoal.render.subrequests import ConnectionLimits, RobotsCheck, allows
 
 QUIET_SECONDS: Final = 0.25  # without a request: then the page is idle
 STEP_SECONDS: Final = 2.0  # at most, after each scroll or click
-READ_SECONDS: Final = 5.0  # to read a page that has loaded: one that does not answer is busy in an endless loop
+READ_SECONDS: Final = (
+    5.0  # at most, to read a page that has loaded: one that does not answer is busy in an endless loop
+)
 PICTURE_SECONDS: Final = 10.0
 MOST_REQUESTS: Final = 1000
 MOST_DIALOGS: Final = 100
@@ -73,7 +75,7 @@ class PageSession:
         self._page: CdpSession | None = None
         self._frames: list[str] = []
         self._is_answered = request.document is None
-        self._in_flight: dict[str, str] = {}  # requests and their origins, by id
+        self._in_flight: dict[str, str] = {}  # requests and their origins, by id; empty until they may go on
         self._held: set[str] = set()  # those that count against the limit of their origin
         self._tasks: set[asyncio.Task[None]] = set()
         self._is_closed = False
@@ -95,8 +97,7 @@ class PageSession:
     async def render(self, context_id: str, seconds: float, agent: str, max_bytes: int) -> RenderedPage | Failure:
         """Render the page in a context; `seconds` limits how long it is waited for. Raises `PageCrashed`, and
         `BrowserLost`."""
-        began = self._clock.monotonic()
-        deadline = began + seconds
+        deadline = self._clock.monotonic() + seconds
         self._target_id, page = await self._browser.open_target(context_id, self._on_page_event)
         self._page = page
         self._browser.on_crash(self._target_id, self._crashed)
@@ -105,10 +106,9 @@ class PageSession:
             failure = await self._navigate(page, deadline)
             if failure is None:
                 await self._wait(page, deadline)
-                failure = await self._read(page, max_bytes)
+                failure = await self._read(page, max_bytes, min(seconds, READ_SECONDS))
         finally:
             self._close()
-        self.page.seconds = self._clock.monotonic() - began
         return self.failure or failure or self.page
 
     def _prepare(self, page: CdpSession, context_id: str, agent: str) -> "asyncio.Future[Params]":
@@ -172,10 +172,10 @@ class PageSession:
         except TimeoutError:
             self.page.is_complete = False
 
-    async def _read(self, page: CdpSession, max_bytes: int) -> Failure | None:
+    async def _read(self, page: CdpSession, max_bytes: int, seconds: float) -> Failure | None:
         url = self._request.url
         try:
-            found = await self._evaluate(page, HTML, max_bytes, self._clock.monotonic() + READ_SECONDS)
+            found = await self._evaluate(page, HTML, max_bytes, self._clock.monotonic() + seconds)
         except TimeoutError:
             return Failure("render_timeout", "The scripts of the page did not end in time.", retryable=True, url=url)
         if not isinstance(found, dict) or found.get("html") is None:
@@ -289,17 +289,17 @@ class PageSession:
                 self._authenticate(session, params)
             case "Network.requestWillBeSent":
                 self._last_activity = self._clock.monotonic()
-                self._in_flight[params["requestId"]] = ""
+                self._in_flight.setdefault(params["requestId"], "")
             case "Network.responseReceived" if params["type"] == "Document":
                 self._responded(params)
-            case "Network.dataReceived":
-                self.page.counts.bytes += params.get("encodedDataLength") or 0
             case "Network.loadingFinished" | "Network.loadingFailed":
                 self._ended(params["requestId"])
             case "Target.attachedToTarget":
                 self._attached(params)
             case "Target.detachedFromTarget":
                 self._browser.detach(params["sessionId"])
+            case _:
+                pass
 
     def _attached(self, params: Params) -> None:
         """Apply the same rules to a frame of another site, or to a worker, which has a process of its own."""
@@ -350,7 +350,7 @@ class PageSession:
                 self._is_answered = True
                 session.post("Fetch.fulfillRequest", requestId=request_id, **_response(self._request.document))
                 return
-            if len(self.page.navigations) < MOST_NAVIGATIONS:
+            if params["request"]["method"] == "GET" and len(self.page.navigations) < MOST_NAVIGATIONS:
                 self.page.navigations.append(url)
             fail(errorReason="Aborted")  # the page stays as it is
             return

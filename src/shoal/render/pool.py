@@ -2,12 +2,11 @@
 much memory, when it hangs and when it crashes."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Coroutine, Sequence
 from pathlib import Path
-from typing import Final, Protocol
+from typing import Any, Final, Protocol
 
 from shoal.base.clock import Clock
-from shoal.base.errors import ShoalError
 from shoal.base.signals import Signals
 from shoal.egress import Failure
 from shoal.render.browser import Browser, reap, start_browser
@@ -17,7 +16,7 @@ from shoal.render.memory import kill_process, memory_of
 from shoal.render.page_session import PageCrashed, PageSession, ProxySession
 from shoal.render.render_request import RenderRequest
 from shoal.render.rendered_page import RenderedPage
-from shoal.render.signals import BrowserEnded, BrowserMissing, BrowsersReaped, BrowserStarted, PageRendered
+from shoal.render.signals import BrowserEnded, BrowsersReaped, BrowserStarted, PageRendered
 from shoal.render.subrequests import ConnectionLimits, RobotsCheck
 from shoal.settings import RenderSettings
 
@@ -30,8 +29,16 @@ MOST_IDLE_LOOKS: Final = 30  # after which an idle browser is closed
 class BrowserSession(ProxySession, Protocol):
     """The way of one page into the network."""
 
+    @property
+    def bytes_received(self) -> int: ...
+
+    @property
+    def refused(self) -> int:
+        """The number of requests that a rule or a limit refused."""
+        ...
+
     def refusal(self) -> Failure | None:
-        """Return why the last request of the page was refused, if one was."""
+        """Return why the last request of the page failed, if one did."""
         ...
 
     def close(self) -> None: ...
@@ -117,13 +124,12 @@ class BrowserPool:
         finally:
             self.active -= 1
             self._free.release()
-        is_failure = isinstance(outcome, Failure)
-        code = outcome.code if isinstance(outcome, Failure) else "rendered"
-        requests = 0 if isinstance(outcome, Failure) else outcome.counts.requests
         seconds = self._clock.monotonic() - began
-        self._signals.emit(PageRendered(outcome=code, seconds=seconds, requests=requests))
-        if not is_failure and isinstance(outcome, RenderedPage):
+        if isinstance(outcome, Failure):
+            self._signals.emit(PageRendered(outcome=outcome.code, seconds=seconds, requests=0))
+        else:
             outcome.seconds = seconds
+            self._signals.emit(PageRendered(outcome="rendered", seconds=seconds, requests=outcome.counts.requests))
         return outcome
 
     async def restart(self) -> None:
@@ -179,8 +185,10 @@ class BrowserPool:
                 outcome = await session.render(context_id, seconds, self._agent, self._max_bytes)
             finally:
                 self._background(self._dispose(slot, context_id))
-            if isinstance(outcome, Failure) and outcome.code == "render_failed":
-                return way.refusal() or outcome
+            if isinstance(outcome, Failure):
+                return (way.refusal() if outcome.code == "render_failed" else None) or outcome
+            outcome.counts.bytes = way.bytes_received
+            outcome.counts.refused += way.refused
             return outcome
         finally:
             way.close()
@@ -210,16 +218,12 @@ class BrowserPool:
 
     async def _start(self) -> _Slot:
         began = self._clock.monotonic()
-        try:
-            binary = find_chromium(self._settings)
-            if self._flags is None:
-                if (count := await asyncio.to_thread(reap)) > 0:
-                    self._signals.emit(BrowsersReaped(count=count))
-                self._flags = await self._network.start()
-            browser = await start_browser(binary, self._agent, self._flags, self._clock)
-        except ShoalError as error:
-            self._signals.emit(BrowserMissing(error=error.message))
-            raise
+        binary = find_chromium(self._settings)
+        if self._flags is None:
+            if (count := await asyncio.to_thread(reap)) > 0:
+                self._signals.emit(BrowsersReaped(count=count))
+            self._flags = await self._network.start()
+        browser = await start_browser(binary, self._agent, self._flags, self._clock)
         now = self._clock.monotonic()
         self._signals.emit(BrowserStarted(pid=browser.pid, sandbox=browser.has_sandbox, seconds=now - began))
         slot = _Slot(browser, now)
@@ -248,8 +252,8 @@ class BrowserPool:
             self._signals.emit(BrowserEnded(pid=slot.browser.pid, how=slot.how, pages=slot.browser.pages))
             self._background(slot.browser.close())
 
-    def _background(self, work: "asyncio._CoroutineLike[None]") -> None:
-        task = asyncio.ensure_future(work)
+    def _background(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.create_task(work)
         self._ending.add(task)
         task.add_done_callback(self._ending.discard)
 

@@ -77,9 +77,7 @@ class RenderRequest(Form, frozen=True, kw_only=True, forbid_unknown_fields=True)
     click: Annotated[
         Selector | None, describe(f"Click this element first, again while it is there, at most {MOST_STEPS} times.")
     ] = None
-    robots: Annotated[
-        Literal["obey", "ignore"], describe("Whether the requests of the page obey robots.txt.")
-    ] = "obey"
+    robots: Annotated[Literal["obey", "ignore"], describe("Whether the requests of the page obey robots.txt.")] = "obey"
     connections: Annotated[int, describe("Concurrent requests per origin.", ge=1, le=100)] = 6
     proxy: Annotated[str | None, describe("Label of a configured proxy.", max_length=100)] = None
     document: Annotated[

@@ -1,8 +1,8 @@
 """The result of rendering a page. A page that could not be rendered is a `Failure`, as for any other fetch."""
 
-from typing import Any
-
 from msgspec import Struct, field
+
+from shoal.egress import Failure
 
 
 class RenderCounts(Struct, kw_only=True):
@@ -29,8 +29,9 @@ class RenderedPage(Struct, kw_only=True):
     screenshot: bytes | None = None
     pdf: bytes | None = None
 
-    def plain(self) -> dict[str, Any]:
-        from msgspec import to_builtins
 
-        values: dict[str, Any] = to_builtins(self)
-        return values
+class RenderAnswer(Struct, kw_only=True):
+    """The answer of the render service: the page, or why it could not be rendered."""
+
+    page: RenderedPage | None = None
+    failure: Failure | None = None

@@ -19,12 +19,6 @@ class BrowserEnded(Signal, frozen=True, kw_only=True):
     pages: int
 
 
-class BrowserMissing(Signal, frozen=True, kw_only=True):
-    """Pages need a browser, and none can be started."""
-
-    error: str
-
-
 class BrowsersReaped(Signal, frozen=True, kw_only=True):
     """Browsers that a killed process had left behind were ended."""
 
@@ -37,10 +31,3 @@ class PageRendered(Signal, frozen=True, kw_only=True):
     outcome: str
     seconds: float
     requests: int
-
-
-class RendererUnavailable(Signal, frozen=True, kw_only=True):
-    """The render service refused a page for now; the page waits, and no attempt is counted."""
-
-    error: str
-    retry_in_seconds: float
