@@ -156,11 +156,15 @@ def make_walker(
         pages=app.stores.pages,
         bodies=app.bodies,
     )
+    proxy = _proxy_of(app, crawl)
+    egress = Egress(rule, Limits.of(app.settings.egress), clock=app.clock, proxy=proxy)
+    renderer = None
+    if crawl.config.render != "never":
+        from shoal.app.render import crawl_renderer  # few crawls render
+
+        renderer = crawl_renderer(app, crawl, rule, egress, proxy)
     runtime = WalkerRuntime(
-        egress=Egress(rule, Limits.of(app.settings.egress), clock=app.clock, proxy=_proxy_of(app, crawl)),
-        settings=app.settings,
-        clock=app.clock,
-        signals=app.signals,
+        egress=egress, settings=app.settings, clock=app.clock, signals=app.signals, renderer=renderer
     )
     callbacks = WalkerCallbacks(alive=alive, renew=renew, settled=settled, has_capacity=has_capacity)
     return Walker(stores, runtime, crawl, fence, callbacks)

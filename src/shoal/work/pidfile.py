@@ -14,7 +14,7 @@ from pathlib import Path
 from shoal.base.clock import Clock
 from shoal.base.disk import make_private
 from shoal.base.errors import BadConfig
-from shoal.work.process import started
+from shoal.base.process import started
 
 FOLDER = "workers"
 MAX_WORKERS = 1000  # on one machine

@@ -159,7 +159,8 @@ class Engine:
         self._pages.traps.learn(turn.traps)
         if turn.counts is not None:
             self._budget.learn(turn.counts)
-        if batch.has_tries or (not batch.settled and self._batch.held == self._window.waiting_for_slots):
+        waits = self._batch.held == self._window.waiting_for_slots or self._window.waits_for_renderer
+        if batch.has_tries or (not batch.settled and waits):
             self._progressed = self._clock.monotonic()
         self._hooks.settled(batch.settled)
         if batch.hosts:

@@ -1,12 +1,13 @@
 """The window of fetches: which of a walker's URLs are in flight, and what the others wait for.
 
 A URL that was taken waits for its slot (a timer), then for the robots.txt of its host (parked), then in the queue of
-its host, and is then fetched. All of this runs on callbacks, without a task per page: when a fetch ends, its response
-is read on the spot, and the next fetch starts.
+its host, and is then fetched. If the crawl renders, its page may then wait for a browser. All of this runs on
+callbacks, without a task per page: when a fetch ends, its response is read on the spot, and the next fetch starts.
 """
 
 import asyncio
 from functools import partial
+from typing import TYPE_CHECKING
 
 from msgspec import Struct
 from xxhash import xxh3_64_intdigest
@@ -22,6 +23,9 @@ from shoal.crawl.frontier.fates import Fate
 from shoal.crawl.frontier.values import FrontierTask, Settled, UrlKind
 from shoal.fetch.page_fetcher import Fetched
 from shoal.hosts.throttle import THROTTLED, HostAnswer, ThrottleTracker
+
+if TYPE_CHECKING:  # few crawls render
+    from shoal.fetch.rendering import RenderStage
 
 
 class WindowSize(Struct, frozen=True):
@@ -43,6 +47,7 @@ class FetchWindow:
         responses: ResponseReader,
         batch: BatchBuilder,
         control: WalkerRequests,
+        rendering: "RenderStage | None" = None,
     ) -> None:
         self._total = size.total
         self._fetchers = fetchers
@@ -51,16 +56,23 @@ class FetchWindow:
         self._responses = responses
         self._batch = batch
         self._control = control
+        self._rendering = rendering  # its pages are not counted in the window: they have one of their own
         self._queues = HostQueues(size.per_host)
         self._timers: dict[int, tuple[asyncio.TimerHandle, FrontierTask]] = {}  # of tasks that wait for their slot
         self._parked: dict[str, list[FrontierTask]] = {}  # per origin, tasks that wait for its robots.txt
         self._fetching: dict[int, Cancel] = {}
+        self._in_browser: dict[int, Cancel] = {}
         self._continuation: asyncio.Handle | None = None  # reads the rest of a large sitemap
 
     @property
     def waiting_for_slots(self) -> int:
         """Return how many tasks wait for their slot."""
         return len(self._timers)
+
+    @property
+    def waits_for_renderer(self) -> bool:
+        """Return whether pages wait because the renderer refuses them, or cannot be reached."""
+        return bool(self._in_browser) and self._rendering is not None and self._rendering.waits_for_renderer
 
     def accept(self, tasks: list[FrontierTask]) -> None:
         """Take over tasks from the frontier, and start what may start."""
@@ -110,10 +122,11 @@ class FetchWindow:
         """Cancel what is in flight and forget what waits: the frontier gets it back."""
         for timer, _ in self._timers.values():
             timer.cancel()
-        for fetch in list(self._fetching.values()):
+        for fetch in [*self._fetching.values(), *self._in_browser.values()]:
             fetch.cancel()
         self._timers.clear()
         self._fetching.clear()
+        self._in_browser.clear()
         self._responses.clear()
         if self._continuation is not None:
             self._continuation.cancel()
@@ -163,7 +176,7 @@ class FetchWindow:
             for timer, task in waiting.values():
                 timer.cancel()
                 self._admit(task)
-        if self._batch.is_closed:
+        if self._batch.is_closed or (self._rendering is not None and self._rendering.is_full):
             return
         while len(self._fetching) < self._total and (next_task := self._queues.next()) is not None:
             self._fetching[next_task.seq] = self._fetchers.start(next_task, partial(self._fetched, next_task))
@@ -175,12 +188,29 @@ class FetchWindow:
         try:
             if fetched.status in THROTTLED or self._throttle.counts_successes:
                 self._record(task, fetched)
-            must_wait = self._continuation is not None or self._batch.is_heavy
-            self._responses.add(task, fetched)
-            if not must_wait:
-                self.catch_up()
+            if self._rendering is not None and task.kind is not UrlKind.SITEMAP:
+                in_browser = self._rendering.start(task.at, fetched, partial(self._rendered, task))
+                if in_browser is not None:
+                    self._in_browser[task.seq] = in_browser
+                    self._fill()
+                    return
+            self._read(task, fetched)
         except Exception as error:
             self._control.fail(error)
+
+    def _rendered(self, task: FrontierTask, fetched: Fetched) -> None:
+        if self._in_browser.pop(task.seq, None) is None:
+            return  # cancelled: the frontier has it back
+        try:
+            self._read(task, fetched)
+        except Exception as error:
+            self._control.fail(error)
+
+    def _read(self, task: FrontierTask, fetched: Fetched) -> None:
+        must_wait = self._continuation is not None or self._batch.is_heavy
+        self._responses.add(task, fetched)
+        if not must_wait:
+            self.catch_up()
 
     def _continue(self) -> None:
         self._continuation = None

@@ -54,6 +54,8 @@ class Walker:
             )
             return (await self._engine.run()).value
         finally:
+            if self._runtime.renderer is not None:
+                await self._runtime.renderer.close()
             self._runtime.egress.close()
             if optional_facts is not None:
                 self._signals.hooks_ran(optional_facts.hooks)
