@@ -7,6 +7,7 @@ import subprocess
 from pathlib import Path
 from urllib.request import Request, urlopen
 
+from shoal.cli.root import COMMANDS
 from tests.support.compose import FILE, ROOT, Deployment, build_stages, read_services
 from tests.support.fleet import Shoal, wait_for
 from tests.support.servers import Servers, ask_redis
@@ -127,7 +128,9 @@ def test_what_the_containers_run_crawls_a_site(bare_postgres_url: str, servers: 
 def start_in_order(deployment: Deployment) -> list[Shoal]:
     """Start each service when those that it waits for are healthy."""
     healthy = {"postgres", "redis"}
-    left = [name for name in deployment.services if name not in healthy]
+    ours = [name for name in deployment.services if name not in healthy]
+    left = [name for name in ours if deployment.services[name].command[0] in COMMANDS]
+    healthy |= set(ours) - set(left)  # a service whose command this version lacks
     members = []
     while left:
         name = next(name for name in left if set(deployment.services[name].waits_for) <= healthy)
