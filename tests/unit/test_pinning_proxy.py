@@ -8,6 +8,7 @@ from ipaddress import ip_address, ip_network
 import pytest
 
 from shoal.base.clock import SystemClock
+from shoal.base.url import Url
 from shoal.egress import AddressRule, Resolver
 from shoal.egress.pinning_proxy import PinningProxy, ProxyLimits, ProxySession
 from tests.support.bad_http_server import Asked, BadServer, Line, bad_server, reply
@@ -154,6 +155,20 @@ async def test_the_owner_is_asked_for_urls_and_for_hosts_of_tunnels(
     assert asked == [f"http://{base}/public", f"http://{base}/private?a=b", base]
     assert [each.target for each in site.asked] == ["/public"]
     assert session.counts.refused == 1
+
+
+async def test_the_refusal_of_a_page_is_told_from_those_of_its_other_requests(
+    browser: ProxyClient, session: ProxySession, proxy: PinningProxy
+) -> None:
+    await browser.get("http://unknown.test/page")
+    await browser.get("http://inside.test/image")
+    async with client(proxy, session) as tunnel:
+        await tunnel.connect("unknown.test:443")
+    found = session.refusal_of(Url("http://unknown.test/page"))
+    assert found is not None
+    assert (found.code, found.retryable) == ("dns_error", False)
+    assert session.refusal_of(Url("https://unknown.test/any")) is not None
+    assert session.refusal_of(Url("http://unknown.test/other")) is None
 
 
 async def test_a_server_that_is_gone_is_a_failure_and_not_a_refusal(

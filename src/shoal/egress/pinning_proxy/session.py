@@ -11,6 +11,8 @@ from typing import Final, Protocol
 
 from msgspec import Struct
 
+from shoal.base.url import Url
+from shoal.egress.address import endpoint
 from shoal.egress.exchange import BLOCKED, Failure
 from shoal.egress.pinning_proxy.connection_slots import ConnectionSlots
 from shoal.egress.pinning_proxy.dialer import PinnedDialer
@@ -31,6 +33,7 @@ class ProxyRefusal(Struct, frozen=True):
     code: str
     message: str
     operator_detail: str = ""
+    retryable: bool = False
 
 
 @dataclass(slots=True)
@@ -79,6 +82,12 @@ class ProxySession:
         """The newest requests that were refused or failed, oldest first."""
         return tuple(self._refusals)
 
+    def refusal_of(self, url: Url) -> ProxyRefusal | None:
+        """Return why a canonical URL got no response: the newest refusal of it, or of a tunnel to its host and port."""
+        host, port = endpoint(url)
+        targets = (url, f"{host}:{port}")
+        return next((refusal for refusal in reversed(self._refusals) if refusal.target in targets), None)
+
     def close(self) -> None:
         """Abort all connections; later requests with this credential are refused."""
         self.is_closed = True
@@ -111,7 +120,9 @@ class ProxySession:
             self.counts.refused += 1
         else:
             self.counts.failed += 1
-        self._refusals.append(ProxyRefusal(target, failure.code, failure.message, failure.operator_detail))
+        self._refusals.append(
+            ProxyRefusal(target, failure.code, failure.message, failure.operator_detail, failure.retryable)
+        )
 
     def received(self, count: int) -> Failure | None:
         """Count bytes from a server; returns a failure if they exceed the limit of the session."""
