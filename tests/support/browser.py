@@ -29,8 +29,8 @@ class Browser:
         self.on_event: OnEvent = lambda _method, _params, _session: None
 
     async def call(self, method: str, session: str = "", **params: object) -> Answer:
-        future = self.send(method, session, **params)
-        return await asyncio.wait_for(future, COMMAND_SECONDS)
+        async with asyncio.timeout(COMMAND_SECONDS):
+            return await self.send(method, session, **params)
 
     def send(self, method: str, session: str = "", **params: object) -> "asyncio.Future[Answer]":
         """Send a command without waiting."""
@@ -93,7 +93,8 @@ async def browser(path: str, flags: Sequence[str], folder: Path) -> AsyncIterato
     finally:
         chromium.send("Browser.close")
         with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(process.wait(), END_SECONDS)
+            async with asyncio.timeout(END_SECONDS):
+                await process.wait()
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
         await process.wait()

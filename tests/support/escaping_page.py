@@ -12,6 +12,8 @@ START = """<!doctype html><title>start</title>
 <link rel=preconnect href="http://127.0.0.1:TCP/"><link rel=prefetch href="http://127.0.0.1:TCP/prefetch">
 <link rel=dns-prefetch href="http://prefetched.test/"><link rel=preconnect href="https://preconnected.test/">
 <iframe src="http://127.0.0.1:TCP/frame"></iframe><iframe src="/to/frame-redirect"></iframe>
+<iframe srcdoc="<script>location = 'http://127.0.0.1:TCP/location'</script>"></iframe>
+<iframe srcdoc="<meta http-equiv=refresh content='0; url=http://127.0.0.1:TCP/refresh'>"></iframe>
 <img src="http://127.0.0.1:TCP/image"><img src="/to/image-redirect">
 <script src="http://127.0.0.1:TCP/script"></script><script src="/to/script-redirect"></script>
 <script>
@@ -65,8 +67,18 @@ self.onmessage = event => {
     .then(ends => event.ports[0].postMessage(ends.map(end => end.status).join()));
 };"""
 REDIRECTS = ("frame", "image", "script", "fetch", "service-worker")
-DIRECT = ("fetch", "frame", "image", "script", "worker", "service-worker", "events")
-WHEN_IDLE = ("prefetch", "beacon")  # the browser may take its time
+DIRECT = (
+    "fetch",
+    "frame",
+    "location",
+    "refresh",
+    "image",
+    "script",
+    "worker",
+    "service-worker",
+    "events",
+    "beacon",
+)
 WEBSOCKET_KEY = b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11"
 
 
@@ -92,9 +104,9 @@ class EscapingPage:
         return {"http://inside.test/name", *map(self._private, paths)}
 
     @property
-    def refused_urls_when_idle(self) -> set[str]:
-        """Further ones that it asks for when it finds the time."""
-        return set(map(self._private, WHEN_IDLE))
+    def prefetched_url(self) -> str:
+        """One more, which a browser asks for only if it has nothing else to do."""
+        return self._private("prefetch")
 
     def _private(self, path: str) -> str:
         return f"http://127.0.0.1:{self.tcp}/{path}"
