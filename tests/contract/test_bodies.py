@@ -176,7 +176,7 @@ async def test_an_object_store_that_stumbles_is_asked_again_and_not_without_end(
     ]
     assert list(objects.objects) == [f"some/prefix/{place.file}"]
     objects.failing = TRIES
-    with pytest.raises(BodiesUnavailable, match="answers 503"):
+    with pytest.raises(BodiesUnavailable, match="it returned 503"):
         await keep(bodies, "crl_1", b"not kept")
     bodies.close()
 

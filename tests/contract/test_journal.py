@@ -174,7 +174,7 @@ async def test_a_depth_is_finished_when_nothing_of_it_is_open(bench: Bench) -> N
     walker = await bench.walker(crawl)
     first, second = await walker.take()
     turn = await turn_with(walker, JournalUpdate(depth=0), fetched(first), found=[walker.link("/c", 1)])
-    assert (turn.is_told, turn.finished) == (True, None)  # the second seed is under way
+    assert (turn.is_journaled, turn.finished) == (True, None)  # the second seed is under way
     turn = await turn_with(walker, JournalUpdate(depth=0), fetched(second), found=[walker.link("/d", 3)])
     assert turn.finished == 0
     turn = await turn_with(walker, JournalUpdate(depth=0))

@@ -411,7 +411,7 @@ async def idle(api: Served) -> bytes:
 
 async def until_waiting(api: Served, count: int = 1) -> None:
     async with asyncio.timeout(60):
-        while api.app.page_jobs.long_poll.crowd < count:
+        while api.app.page_jobs.long_poll.waiting < count:
             await api.app.clock.sleep(0.01)
 
 

@@ -17,6 +17,7 @@ from shoal.queue.states import GrantEnd, JobState, Move
 
 SHARED_LANE = "shared"
 LOCAL = "local/"
+NODE = "node/"  # prefix of private lanes
 BOT = "bot/"
 HTTP = "http"  # capability: the worker can fetch
 JS = "js"  # capability: the worker can run a page in a browser
@@ -53,6 +54,15 @@ def is_local(lane: str) -> bool:
     return lane.startswith(LOCAL)
 
 
+def node_lane(node_id: str) -> str:
+    """Return the private lane of a node; no other node leases from it."""
+    return f"{NODE}{node_id}"
+
+
+def is_private(lane: str) -> bool:
+    return lane.startswith(NODE)
+
+
 def quota_keys(project: str, labels: Mapping[str, str]) -> tuple[str, ...]:
     """Return the quota keys for a project and labels."""
     return (f"project:{project}", *(f"label:{name}={value}" for name, value in labels.items()))
@@ -71,7 +81,8 @@ class NewJob:
     `scopes`: the quota keys it counts towards while it is locked, such as `project:acme`, `label:team=a`, or
     `key:anything`, of which only one runs at a time. `lock_ttl`: how long a bot may hold it without a heartbeat; bots
     may lose such a job no more often than it may be retried. `host`: the origin it requests, for kinds that are leased
-    by host.
+    by host. `offer`: for a job in the private lane of a node, the session it is offered to, and for how long.
+    `dispatch`: why it is in its lane, as JSON.
     """
 
     id: JobId
@@ -87,6 +98,16 @@ class NewJob:
     scopes: tuple[str, ...] = ()
     lock_ttl: timedelta | None = None
     host: str | None = None
+    offer: "Offer | None" = None
+    dispatch: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Offer:
+    """An offer of a job to one session of a node: it goes to the shared lane if it is not taken in time."""
+
+    session: str
+    ttl: timedelta
 
 
 @dataclass(frozen=True, slots=True)
