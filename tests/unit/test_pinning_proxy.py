@@ -2,15 +2,19 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Iterator
+from contextlib import suppress
 from datetime import timedelta
 from ipaddress import ip_address, ip_network
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from shoal.base.clock import SystemClock
 from shoal.base.url import Url
 from shoal.egress import AddressRule, Resolver
 from shoal.egress.pinning_proxy import PinningProxy, ProxyLimits, ProxySession
+from shoal.egress.pinning_proxy.messages import BadMessage, parse_request, parse_response
 from tests.support.bad_http_server import Asked, BadServer, Line, bad_server, reply
 from tests.support.proxy_client import ProxyClient, authorization, client
 
@@ -252,6 +256,20 @@ async def test_closing_a_session_ends_its_connections(
         await site.until_alone()
 
 
+async def test_closed_sessions_leave_nothing_behind(proxy: PinningProxy, rule: AddressRule, site: BadServer) -> None:
+    for _ in range(20):
+        session = proxy.open_session(rule)
+        async with client(proxy, session) as browser, client(proxy, session) as tunnel:
+            await browser.get(f"http://site.test:{site.port}/")
+            await tunnel.connect(f"site.test:{site.port}")
+            session.close()
+            assert await tunnel.rest() == b""
+    await site.until_alone()
+    await proxy.aclose()
+    assert not proxy._sessions
+    assert not proxy._serving
+
+
 # Plain requests
 
 
@@ -470,6 +488,34 @@ async def test_what_is_no_request_to_a_proxy_is_refused_and_the_connection_close
         await stranger.send(sent)
         assert (await stranger.reply()).status == 400
         assert await stranger.rest() == b""
+
+
+HEADS = st.one_of(
+    st.binary(max_size=200),
+    st.builds(
+        lambda line, fields: b"\r\n".join([line, *fields]),
+        st.sampled_from([b"GET http://a.test/ HTTP/1.1", b"CONNECT a.test:443 HTTP/1.1", b"HTTP/1.1 200 OK"]),
+        st.lists(
+            st.one_of(
+                st.binary(max_size=30),
+                st.sampled_from([b"Content-Length: 1", b"Transfer-Encoding: chunked", b"Connection: a, b", b" folded"]),
+                st.builds(lambda text: b"Proxy-Authorization: Basic " + text, st.binary(max_size=20)),
+            ),
+            max_size=4,
+        ),
+    ),
+)
+
+
+@given(HEADS)
+def test_any_head_is_understood_or_refused(head: bytes) -> None:
+    with suppress(BadMessage):
+        request = parse_request(head + b"\r\n\r\n", 100)
+        request.credential()
+        assert request.is_tunnel or request.forwarded(None, absolute=False).count(b"\r\n\r\n") == 1
+    with suppress(BadMessage):
+        response = parse_response(head + b"\r\n\r\n", 100)
+        assert response.forwarded(chunked=False, close=True).count(b"\r\n\r\n") == 1
 
 
 async def test_an_oversized_head_is_refused(proxy: PinningProxy) -> None:
