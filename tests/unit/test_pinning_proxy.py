@@ -360,11 +360,23 @@ async def test_a_head_request_has_no_body(browser: ProxyClient, site: BadServer)
     assert (await browser.get(f"http://site.test:{site.port}/")).body == b"<p>page</p>"
 
 
-async def test_a_body_without_a_length_ends_with_the_connection(browser: ProxyClient, site: BadServer) -> None:
+async def test_a_body_that_ends_with_its_connection_is_sent_in_chunks(browser: ProxyClient, site: BadServer) -> None:
     site.answer_and_close("/endless", b"HTTP/1.0 200 OK\r\n\r\n", b"part ", b"part")
-    answer = await browser.get(f"http://site.test:{site.port}/endless")
-    assert answer.headers["connection"] == "close"
-    assert answer.body == b"part part"
+    for _ in range(2):
+        answer = await browser.get(f"http://site.test:{site.port}/endless")
+        assert answer.headers["transfer-encoding"] == "chunked"
+        assert answer.body == b"part part"
+    assert site.connections == 2
+
+
+async def test_a_form_is_not_sent_on_a_connection_that_the_server_has_closed(
+    browser: ProxyClient, site: BadServer
+) -> None:
+    site.answer_and_close("/", reply(200, b"ok"))
+    assert (await browser.get(f"http://site.test:{site.port}/")).status == 200
+    await site.until_alone()
+    answer = await browser.get(f"http://site.test:{site.port}/", "POST", "Content-Length: 2", body=b"ab")
+    assert answer.status == 200
 
 
 @pytest.mark.parametrize(
@@ -381,6 +393,7 @@ async def test_a_server_cannot_answer_for_another_site(browser: ProxyClient, sit
     await browser.get(f"http://site.test:{site.port}/poison")
     assert (await browser.get(f"http://other.test:{site.port}/")).body == b"<p>page</p>"
     assert (await browser.get(f"http://site.test:{site.port}/")).body == b"<p>page</p>"
+    assert site.connections == 3  # that of the first response is not used again
 
 
 @pytest.mark.parametrize(

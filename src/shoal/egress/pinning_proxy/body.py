@@ -5,19 +5,21 @@ another site.
 """
 
 from collections.abc import Callable
+from typing import Final
 
 from httptools import HttpParserError, HttpResponseParser
 
 from shoal.egress.pinning_proxy.byte_stream import CHUNK, ByteStream, ConnectionLost
 from shoal.egress.pinning_proxy.messages import BadMessage, Fields, body_length, is_chunked
 
+LAST_CHUNK: Final = b"0\r\n\r\n"
 Count = Callable[[int], None]
 """Counts bytes as they come; raises if a limit is reached."""
 
 
 async def copy_body(source: ByteStream, sink: ByteStream, fields: Fields, count: Count, *, until_close: bool) -> bool:
-    """Copy a body whose head has these fields. Without a length it lasts until the connection ends (`until_close`), or
-    is absent. Return whether the source can be used for another message."""
+    """Copy a body whose head has these fields. Without a length it lasts until the connection ends (`until_close`), and
+    is sent in chunks, or it is absent. Return whether the source can be used for another message."""
     if is_chunked(fields):
         return await _copy_chunks(source, sink, count)
     length = body_length(fields)
@@ -26,7 +28,8 @@ async def copy_body(source: ByteStream, sink: ByteStream, fields: Fields, count:
     elif until_close:
         while data := await source.read():
             count(len(data))
-            await sink.send(data)
+            await sink.send(_chunk(data))
+        await sink.send(LAST_CHUNK)
         return False
     return True
 
@@ -50,9 +53,13 @@ async def _copy_chunks(source: ByteStream, sink: ByteStream, count: Count) -> bo
             raise ConnectionLost(source, "the body ended within a chunk")
         count(len(data))
         parts = body.feed(data)
-        await sink.send(b"".join(b"%x\r\n%b\r\n" % (len(part), part) for part in parts if part))
-    await sink.send(b"0\r\n\r\n")
+        await sink.send(b"".join(_chunk(part) for part in parts if part))
+    await sink.send(LAST_CHUNK)
     return not body.has_more
+
+
+def _chunk(data: bytes) -> bytes:
+    return b"%x\r\n%b\r\n" % (len(data), data)
 
 
 class _ChunkedBody:

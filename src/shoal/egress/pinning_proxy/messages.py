@@ -111,7 +111,7 @@ class ResponseHead(Struct, frozen=True):
             fields.append((b"Transfer-Encoding", b"chunked"))
         if close:
             fields.append((b"Connection", b"close"))
-        return _head(self.line, fields)
+        return _head(b"HTTP/1.1" + self.line[8:], fields)
 
     @property
     def keeps_alive(self) -> bool:

@@ -79,22 +79,19 @@ class PlainRequest:
         is_in_sync = await copy_body(self._browser, server, request.fields, self._count_sent, until_close=False)
         response = await self._final_response(server)
         has_body = response.has_body(request.method)
-        chunked = has_body and is_chunked(response.fields)
-        until_close = has_body and not chunked and not response.has_length
-        is_reusable = is_in_sync and not until_close
+        chunked = has_body and (is_chunked(response.fields) or not response.has_length)
         self.has_answered = True
-        await self._browser.send(response.forwarded(chunked=chunked, close=not is_reusable))
+        await self._browser.send(response.forwarded(chunked=chunked, close=not is_in_sync))
+        keeps_alive = response.keeps_alive
         if has_body:
-            keeps = await copy_body(server, self._browser, response.fields, self._count_received, until_close=True)
-            if keeps and response.keeps_alive:
-                self._session.idle.put(request.origin, server)
-                return is_reusable
-            server.close()
-        elif response.keeps_alive:
+            keeps_alive &= await copy_body(
+                server, self._browser, response.fields, self._count_received, until_close=True
+            )
+        if keeps_alive:
             self._session.idle.put(request.origin, server)
         else:
             server.close()
-        return is_reusable
+        return is_in_sync
 
     async def _final_response(self, server: ByteStream) -> ResponseHead:
         """Read the head of the response; interim ones, as 103 Early Hints, are dropped."""

@@ -99,7 +99,7 @@ class ProxySession:
     # Called by the proxy
 
     def accepts(self, password: str) -> bool:
-        return not self.is_closed and hmac.compare_digest(self.password.encode(), password.encode())
+        return hmac.compare_digest(self.password.encode(), password.encode())
 
     async def admit(self, target: str, host: str) -> Failure | None:
         """Ask the owner of the session whether it allows this URL or endpoint, then take a slot of the host."""
