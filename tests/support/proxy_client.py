@@ -50,7 +50,8 @@ class ProxyClient:
         head = (await self._reader.readuntil(b"\r\n\r\n")).decode("latin-1")
         line, *fields = head.rstrip("\r\n").split("\r\n")
         headers = {name.lower(): value.strip() for name, _, value in (field.partition(":") for field in fields)}
-        status = int(line.split(" ")[1])
+        version, status = line.split(" ")[0], int(line.split(" ")[1])
+        assert version == "HTTP/1.1"
         has_body = method != "HEAD" and status not in (204, 304) and (method != "CONNECT" or status != 200)
         return Reply(status, headers, await self._body(headers) if has_body else b"")
 

@@ -199,6 +199,15 @@ async def test_without_a_credential_nothing_is_forwarded(proxy: PinningProxy, si
     assert proxy.unauthorized == 1
 
 
+async def test_a_body_without_a_credential_is_not_taken_for_the_next_request(
+    proxy: PinningProxy, site: BadServer
+) -> None:
+    async with client(proxy, None) as stranger:
+        answer = await stranger.get(f"http://site.test:{site.port}/", "POST", "Content-Length: 2", body=b"ab")
+        assert (answer.status, answer.headers["connection"]) == (407, "close")
+        assert await stranger.rest() == b""
+
+
 async def test_the_browser_may_send_the_credential_on_the_connection_that_asked_for_it(
     proxy: PinningProxy, session: ProxySession, site: BadServer
 ) -> None:
@@ -256,6 +265,19 @@ async def test_closing_a_session_ends_its_connections(
         await site.until_alone()
 
 
+async def test_a_session_that_is_closed_while_it_decides_opens_no_tunnel(
+    proxy: PinningProxy, rule: AddressRule, site: BadServer
+) -> None:
+    async def allow(_target: str) -> None:
+        session.close()
+
+    session = proxy.open_session(rule, allow=allow)
+    async with client(proxy, session) as browser:
+        await browser.send(browser.head(f"CONNECT site.test:{site.port} HTTP/1.1"))
+        assert await browser.rest() == b""
+    await site.until_alone()
+
+
 async def test_closed_sessions_leave_nothing_behind(proxy: PinningProxy, rule: AddressRule, site: BadServer) -> None:
     for _ in range(20):
         session = proxy.open_session(rule)
@@ -309,6 +331,21 @@ async def test_a_request_is_sent_again_if_the_server_has_closed_the_idle_connect
     url = f"http://site.test:{site.port}/"
     assert [(await browser.get(url)).status for _ in range(2)] == [200, 200]
     assert site.connections == 2
+
+
+async def test_a_form_whose_connection_was_lost_is_not_sent_again(browser: ProxyClient, site: BadServer) -> None:
+    async def script(line: Line, asked: Asked) -> None:
+        if asked.method == "POST":
+            line.reset()
+            raise ConnectionResetError
+        await line.send(reply(200, b"ok"))
+
+    site.scripts["/"] = script
+    url = f"http://site.test:{site.port}/"
+    assert (await browser.get(url)).status == 200
+    answer = await browser.get(url, "POST", "Content-Length: 2", body=b"ab")
+    assert (answer.status, answer.refusal) == (502, "connection_lost")
+    assert [asked.method for asked in site.asked] == ["GET", "POST"]
 
 
 @pytest.mark.parametrize("fields", [("Content-Length: 5",), ("Transfer-Encoding: chunked",)])
