@@ -130,7 +130,7 @@ async def test_hostile_pages_are_contained_counted_and_the_others_are_crawled(re
 
 
 async def test_requests_of_pages_obey_robots_txt_and_the_address_rule(renderer: RenderingCrawler) -> None:
-    """Frames, scripts, workers and redirects of a page reach neither forbidden paths nor other ports of this machine."""
+    """Frames, scripts, workers and redirects of a page reach no forbidden path and no other port here."""
     async with serving(ScriptedSite(lambda path: html("inside"))) as inside:
         page = f"""<title>x</title><img src=/private/image.png><iframe src="{inside.url}/frame"></iframe>
             <iframe src=/redirect></iframe><a href=/>home</a>

@@ -89,6 +89,7 @@ ALLOWED = {
     "egress/pinning_proxy/dialer.py": {"asyncio"},
     "egress/resolver.py": {"socket"},
     "egress/curl_handle.py": {"socket"},
+    "render/browser.py": {"asyncio"},
     "serve/connections.py": {"socket"},
     "settings.py": {"socket"},
     "store/": {"asyncpg", "redis"},

@@ -2,7 +2,6 @@
 and links are read from the result. The browser gets the document that was fetched, so no page is requested twice."""
 
 import asyncio
-import re
 from collections import deque
 from collections.abc import Awaitable, Callable
 from typing import Final, Literal
@@ -16,7 +15,7 @@ from shoal.egress import Failure, Response
 from shoal.extract.flags import PageFlag
 from shoal.fetch.crawl_headers import CrawlHeaders
 from shoal.fetch.page_fetcher import Fetched, PageFetcher
-from shoal.render.detect import Choice, Evidence, PageKinds, evidence_of, has_gained, kind_of
+from shoal.render.detect import Choice, Evidence, PageKinds, evidence_of, has_gained, kind_of, without_noscript
 from shoal.render.render_request import Document, RenderCookie, RenderRequest, Wait
 from shoal.render.rendered_page import RenderedPage
 from shoal.render.renderer import Renderer
@@ -25,7 +24,6 @@ FIRST_PAUSE, LONGEST_PAUSE = 1.0, 30.0  # seconds, while the renderer refuses pa
 BACKLOG: Final = 4  # times the pages at once: as many may wait for the browser before no more are fetched
 BY_THE_BROWSER: Final = frozenset({"accept", "accept-encoding", "accept-language", "cookie", "user-agent"})
 RENDERED_TYPE: Final = "text/html; charset=utf-8"
-_NOSCRIPT: Final = re.compile(rb"<noscript\b.*?</noscript>", re.I | re.S)
 
 RenderMode = Literal["never", "auto", "always"]
 Done = Callable[[Fetched], None]
@@ -183,7 +181,7 @@ class RenderStage:
     async def _read(self, rendering: "Rendering", page: RenderedPage) -> bool:
         """Replace the facts of a page by those of its rendered form; return whether it has gained by that."""
         fetched, before = rendering.fetched, rendering.fetched.facts
-        html = _NOSCRIPT.sub(b"", page.html.encode("utf-8", "replace"))
+        html = without_noscript(page.html.encode("utf-8", "replace"))
         self._fetcher.read_rendered(fetched, rendering.response, html, RENDERED_TYPE)
         after = fetched.facts
         assert before is not None

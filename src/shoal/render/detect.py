@@ -14,13 +14,14 @@ from shoal.extract.page import PageFacts
 PROBES: Final = 2  # pages of a kind that gained nothing, after which the others are not rendered
 MOST_KINDS: Final = 20_000
 FEW_WORDS: Final = 20
+LONG_NAME, NAME_PARTS = 25, 2  # characters, and hyphens, from which a part of a path is a name
 ANY_WORDS: Final = 200
 GAIN: Final = 1.5  # times as many words
 
 _SCRIPT: Final = re.compile(rb"<script[\s>]", re.I)
 _EMPTY_ROOT: Final = re.compile(
-    rb"<(?:div|main|section|body)\s[^>]*\bid=[\"']?(?:root|app|__next|__nuxt|___gatsby|svelte|application|q-app)"
-    rb"[\"']?[^>]*>\s*(?:<!--[^>]*-->\s*)?</|<(?:app-root|my-app|ember-app)\b[^>]*>\s*</",
+    rb"\bid=[\"']?(?:root|app|__next|__nuxt|___gatsby|svelte|application|q-app)[\"']?[^<>]{0,15}>\s{0,15}</|"
+    rb"<(?:app-root|my-app|ember-app)[^<>]{0,15}>\s{0,15}</",
     re.I,
 )
 _ASKS_FOR_SCRIPTS: Final = re.compile(
@@ -32,11 +33,10 @@ _BUILDS_PAGES: Final = re.compile(
     rb"data-reactroot|ng-version=|ng-app|data-v-app|__NEXT_DATA__|__NUXT__|__INITIAL_STATE__|__APOLLO_STATE__|"
     rb"data-sveltekit|astro-island|x-data=|type=[\"']?module|createElement\(|innerHTML|insertAdjacentHTML|"
     rb"\.append(?:Child)?\(|document\.write|\bfetch\(|XMLHttpRequest|"
-    rb"src=[\"']?[^\"'>\s]*\b(?:main|app|bundle|index|runtime|chunk|vendors?)\b[\w.\-]*\.m?js",
+    rb"\b(?:main|app|bundle|index|runtime|chunk|vendors?)(?:[.-]\w{1,15})?(?:[.-]\w{1,15})?\.m?js\b",
     re.I,
 )
 _DIGITS: Final = re.compile(r"[0-9]+")
-_NAME: Final = re.compile(r"[^/]*(?:-[^/]*){2,}|[^/]{25,}|[0-9a-f-]{16,}")
 
 
 class Evidence(Enum):
@@ -68,10 +68,11 @@ def has_gained(before: PageFacts, after: PageFacts, navigations: int = 0) -> boo
 
 
 def kind_of(url: Url) -> str:
-    """Return the path pattern of a URL: numbers, ids and long names are replaced, and the query is left out."""
+    """Return the path pattern of a URL: numbers, ids and names are replaced, and the query is left out."""
     start = url.index("/", 8)
-    path = url[start:].partition("?")[0]
-    return url[:start] + _DIGITS.sub("0", _NAME.sub("*", path))
+    parts = url[start:].partition("?")[0].split("/")
+    kinds = ["*" if len(part) >= LONG_NAME or part.count("-") >= NAME_PARTS else part for part in parts]
+    return url[:start] + _DIGITS.sub("0", "/".join(kinds))
 
 
 class Choice(Enum):
@@ -121,3 +122,12 @@ class PageKinds:
             if self._probed[kind] >= PROBES:
                 self._needs.setdefault(kind, False)
         return choice is Choice.PROBE or kind in self._needs
+
+
+def without_noscript(html: bytes) -> bytes:
+    """Return a rendered page without what it shows only to those who run no scripts."""
+    lowered, kept, at = html.lower(), [], 0
+    while (start := lowered.find(b"<noscript", at)) >= 0 and (end := lowered.find(b"</noscript>", start)) >= 0:
+        kept.append(html[at:start])
+        at = end + len(b"</noscript>")
+    return b"".join(kept) + html[at:] if kept else html

@@ -16,10 +16,10 @@ def memory_of(groups: Iterable[int]) -> dict[int, dict[int, int]]:
         if not folder.name.isdecimal():
             continue
         with suppress(OSError, ValueError, IndexError):
-            group = int((folder / "stat").read_text().rpartition(")")[2].split()[2])
-            if group in found:
+            state, _, group, *_ = (folder / "stat").read_text().rpartition(")")[2].split()
+            if int(group) in found and state != "Z":
                 _, resident, shared, *_ = (folder / "statm").read_text().split()
-                found[group][int(folder.name)] = (int(resident) - int(shared)) * PAGE_SIZE
+                found[int(group)][int(folder.name)] = (int(resident) - int(shared)) * PAGE_SIZE
     return found
 
 
