@@ -2,11 +2,16 @@
 
 from typing import TYPE_CHECKING
 
+from msgspec.structs import replace
+
+from shoal.app.address_rule import address_rule_of
+from shoal.base.clock import Clock
+from shoal.base.signals import Signals
 from shoal.crawl.crawl import Crawl
 from shoal.crawl.engine.render_stage import pages_at_once
-from shoal.egress import AddressRule, Egress, Proxy
+from shoal.egress import AddressRule, Egress, Limits, Proxies, Proxy, listening
 from shoal.egress.pinning_proxy import PinningProxy, ProxyLimits
-from shoal.hosts.robots_cache import RobotsCache
+from shoal.hosts.robots_cache import RobotsCache, RobotsReader
 from shoal.render.chromium import find_chromium
 from shoal.render.network import PinnedNetwork
 from shoal.render.pool import BrowserPool
@@ -42,6 +47,27 @@ def crawl_renderer(app: "App", crawl: Crawl, rule: AddressRule, egress: Egress, 
         app.clock,
         app.signals,
         pages_at_once(settings.crawl, config.workers),
+    )
+
+
+def service_pool(settings: Settings, clock: Clock, signals: Signals) -> BrowserPool:
+    """Return the pool of the render service, which has no store: it reads robots.txt itself."""
+    rule = address_rule_of(settings)
+    rule = replace(rule, own=rule.own | listening([settings.render.listen]))
+    egress = Egress(rule, Limits.of(settings.egress), clock=clock)
+    agent = settings.egress.user_agent
+    return BrowserPool(
+        settings.render,
+        PinnedNetwork(
+            PinningProxy(ProxyLimits.of(settings.egress), clock=clock),
+            rule,
+            Proxies(settings.egress.proxies).find,
+        ),
+        RobotsRules(RobotsReader(egress, agent, settings.hosts.longest_crawl_delay), clock),
+        agent,
+        settings.egress.max_decoded_bytes,
+        clock,
+        signals,
     )
 
 

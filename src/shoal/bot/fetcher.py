@@ -10,8 +10,7 @@ from shoal.base.clock import Clock
 from shoal.bot.client import BotJob
 from shoal.egress import AddressRule, Egress, Failure, Limits, Proxies
 from shoal.extract.encoding import decode
-from shoal.hosts.robots import Rules
-from shoal.hosts.robots_cache import fetch_robots
+from shoal.hosts.robots_cache import RobotsReader
 from shoal.page_jobs.result import Status
 from shoal.page_jobs.runner import EgressRoute, EgressRoutes, PageJobRunner, RobotsMemo
 from shoal.page_jobs.spec import PageConfig, PageWork
@@ -42,19 +41,6 @@ class Found:
 
     data: Any
     html_hash: str | None = None
-
-
-class _RobotsFetcher:
-    """Fetches robots.txt rules on demand, without a cache."""
-
-    def __init__(self, egress: Egress, settings: Settings, clock: Clock) -> None:
-        self._egress = egress
-        self._agent = settings.egress.user_agent
-        self._longest = settings.hosts.longest_crawl_delay
-        self._clock = clock
-
-    async def rules_of(self, origin: str) -> Rules:
-        return Rules(await fetch_robots(self._egress, origin, self._agent), self._agent, self._longest)
 
 
 class BotFetcher:
@@ -100,7 +86,8 @@ class BotFetcher:
             return None
         rule = AddressRule(allow=settings.allow_networks)
         egress = Egress(rule, self._limits, clock=self._clock, proxy=proxy)
-        return EgressRoute(egress, RobotsMemo(_RobotsFetcher(egress, self._settings, self._clock), self._clock))
+        robots = RobotsReader(egress, self._agent, self._settings.hosts.longest_crawl_delay)
+        return EgressRoute(egress, RobotsMemo(robots, self._clock))
 
 
 def _ignore(*args: object) -> None:

@@ -103,6 +103,11 @@ class BrowserPool:
         self.waiting = 0  # pages that wait for their turn
 
     @property
+    def is_busy(self) -> bool:
+        """Return whether a page would have to wait for its turn."""
+        return self._free.locked()
+
+    @property
     def browsers(self) -> int:
         """The number of browsers that run."""
         return len(self._slots)

@@ -55,6 +55,8 @@ class RemoteRenderer:
             raise BackendUnavailable("the renderer", outcome.message.rstrip("."), FIX)
         if outcome.status >= 400:
             raise self._refusal(outcome)
+        if outcome.status == 204:
+            return RenderAnswer()
         try:
             return json.decode(outcome.raw, type=RenderAnswer)
         except (DecodeError, ValidationError):
