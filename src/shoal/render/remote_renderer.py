@@ -46,6 +46,9 @@ class RemoteRenderer:
     async def restart(self) -> None:
         await self._post("/restart", b"{}")
 
+    def abort(self) -> None:
+        self._egress.close()
+
     async def close(self) -> None:
         self._egress.close()
 
