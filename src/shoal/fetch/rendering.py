@@ -13,6 +13,7 @@ from shoal.base.errors import BadConfig, TimeError
 from shoal.base.url import Url
 from shoal.egress import Failure, Response
 from shoal.extract.flags import PageFlag
+from shoal.extract.page import PageFacts
 from shoal.fetch.crawl_headers import CrawlHeaders
 from shoal.fetch.page_fetcher import Fetched, PageFetcher
 from shoal.render.detect import Choice, Evidence, PageKinds, evidence_of, has_gained, kind_of, without_noscript
@@ -42,6 +43,7 @@ class RenderOptions(Struct, frozen=True, kw_only=True):
     connections: int = 6  # per origin
     user_agent: str | None = None
     proxy: str | None = None  # a label
+    timeout: float | None = None  # seconds, if shorter than SHOAL_RENDER_TIMEOUT
     screenshots: Callable[[Url, bytes], Awaitable[None]] | None = None
 
 
@@ -147,7 +149,7 @@ class RenderStage:
             self._callbacks.failed(failure)
 
     async def _run(self, rendering: "Rendering") -> None:
-        request = self._request(rendering)
+        request = request_of(rendering.url, rendering.response, rendering.body, self._headers, self._options)
         try:
             outcome = await self._patiently(request)
         except BadConfig as error:
@@ -181,13 +183,8 @@ class RenderStage:
     async def _read(self, rendering: "Rendering", page: RenderedPage) -> bool:
         """Replace the facts of a page by those of its rendered form; return whether it has gained by that."""
         fetched, before = rendering.fetched, rendering.fetched.facts
-        html = without_noscript(page.html.encode("utf-8", "replace"))
-        self._fetcher.read_rendered(fetched, rendering.response, html, RENDERED_TYPE)
-        after = fetched.facts
+        after = take_rendered(self._fetcher, fetched, rendering.response, page)
         assert before is not None
-        assert after is not None
-        fetched.rendered = True
-        after.links += [url for url in page.navigations if url not in after.links]
         if page.screenshot is not None and self._options.screenshots is not None:
             await self._options.screenshots(rendering.url, page.screenshot)
         return has_gained(before, after, len(page.navigations))
@@ -221,26 +218,6 @@ class RenderStage:
                 self._queue.append(rendering)
         self._fill()
 
-    def _request(self, rendering: "Rendering") -> RenderRequest:
-        options, response = self._options, rendering.response
-        pairs = self._headers.to(rendering.url)
-        document = Document(response.status, list(response.headers.pairs()), rendering.body)
-        return RenderRequest(
-            url=rendering.url,
-            wait=options.wait,
-            selector=options.wait_for,
-            headers={name: value for name, value in pairs if name.lower() not in BY_THE_BROWSER},
-            cookies=[cookie for name, value in pairs if name.lower() == "cookie" for cookie in _cookies(value)],
-            user_agent=options.user_agent,
-            screenshot=options.screenshots is not None,
-            scroll=options.scroll,
-            click=options.click,
-            robots="obey" if options.obeys_robots else "ignore",
-            connections=options.connections,
-            proxy=options.proxy,
-            document=document,
-        )
-
 
 class Rendering:
     """A page that is rendered, or waits for it."""
@@ -268,6 +245,40 @@ class Rendering:
 
     def cancel(self) -> None:
         self._stage.cancel(self)
+
+
+def request_of(
+    url: Url, response: Response, body: bytes, headers: CrawlHeaders, options: RenderOptions
+) -> RenderRequest:
+    """Return the request to render a page that was fetched."""
+    pairs = headers.to(url)
+    return RenderRequest(
+        url=url,
+        wait=options.wait,
+        selector=options.wait_for,
+        timeout=options.timeout,
+        headers={name: value for name, value in pairs if name.lower() not in BY_THE_BROWSER},
+        cookies=[cookie for name, value in pairs if name.lower() == "cookie" for cookie in _cookies(value)],
+        user_agent=options.user_agent,
+        screenshot=options.screenshots is not None,
+        scroll=options.scroll,
+        click=options.click,
+        robots="obey" if options.obeys_robots else "ignore",
+        connections=options.connections,
+        proxy=options.proxy,
+        document=Document(response.status, list(response.headers.pairs()), body),
+    )
+
+
+def take_rendered(fetcher: PageFetcher, fetched: Fetched, response: Response, page: RenderedPage) -> PageFacts:
+    """Replace the facts of a page by those of its rendered form, and return them."""
+    html = without_noscript(page.html.encode("utf-8", "replace"))
+    fetcher.read_rendered(fetched, response, html, RENDERED_TYPE)
+    fetched.rendered = True
+    facts = fetched.facts
+    assert facts is not None
+    facts.links += [url for url in page.navigations if url not in facts.links]
+    return facts
 
 
 def _cookies(header: str) -> list[RenderCookie]:

@@ -92,6 +92,7 @@ WORDS: Mapping[str, LogMessage] = {
     "RenderingImpossible": LogMessage(
         LogLevel.WARNING, "pages that need a browser are read without it and counted: {error}"
     ),
+    "RenderingPutOff": LogMessage(LogLevel.WARNING, "page job put off for {seconds:g} s, not rendered: {error}"),
     "RendererRefused": LogMessage(
         LogLevel.WARNING, "pages wait for the renderer, trying again in {retry_in_seconds:g} s: {error}"
     ),

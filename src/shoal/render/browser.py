@@ -43,6 +43,7 @@ class Browser:
         self._sessions: dict[str, str] = {}  # by target
         self._crash_listeners: dict[str, Callable[[], None]] = {}  # by target
         connection.browser.on_event = self._on_event
+        connection.on_lost = self._on_lost
 
     @property
     def pid(self) -> int:
@@ -78,6 +79,7 @@ class Browser:
         return self._connection.session(session_id, on_event)
 
     def on_crash(self, target_id: str, listener: Callable[[], None]) -> None:
+        """Call the listener when the target crashes, or the whole browser."""
         self._crash_listeners[target_id] = listener
 
     def close_target(self, target_id: str) -> None:
@@ -102,6 +104,10 @@ class Browser:
                 await self._process.wait()
         remove_folder(self._folder)
 
+    def _on_lost(self) -> None:
+        for listener in list(self._crash_listeners.values()):
+            listener()
+
     def _on_event(self, method: str, params: Params) -> None:
         if method == "Target.targetCrashed":
             if (listener := self._crash_listeners.get(params["targetId"])) is not None:
@@ -110,16 +116,14 @@ class Browser:
             self.post("Target.closeTarget", targetId=params["targetInfo"]["targetId"])  # a pop-up
 
 
-async def start_browser(
-    binary: Path, agent: str, network: Sequence[str], clock: Clock, on_lost: Callable[[], None] = lambda: None
-) -> Browser:
+async def start_browser(binary: Path, agent: str, network: Sequence[str], clock: Clock) -> Browser:
     """Start a browser, with its sandbox if the machine allows it; raise `BadConfig` if it does not start."""
     problem = ""
     sandbox = os.geteuid() != 0  # Chromium has no sandbox for root
     for attempt in range(START_ATTEMPTS):
         folder = make_folder()
         try:
-            return await _start(binary, agent, network, folder, on_lost, sandbox=sandbox)
+            return await _start(binary, agent, network, folder, sandbox=sandbox)
         except (BrowserLost, CommandFailed, OSError, TimeoutError) as error:
             problem = _last_words(folder) or str(error) or type(error).__name__
             remove_folder(folder)
@@ -130,13 +134,11 @@ async def start_browser(
     raise BadConfig("Chromium", f"does not start ({problem})", f"run {binary} to see why, or set SHOAL_CHROMIUM")
 
 
-async def _start(
-    binary: Path, agent: str, network: Sequence[str], folder: Path, on_lost: Callable[[], None], *, sandbox: bool
-) -> Browser:
+async def _start(binary: Path, agent: str, network: Sequence[str], folder: Path, *, sandbox: bool) -> Browser:
     command = command_line(binary, folder, agent, network, sandbox=sandbox)
     theirs_in, ours_out = os.pipe()
     ours_in, theirs_out = os.pipe()
-    connection = CdpConnection(on_lost)
+    connection = CdpConnection()
     process: Process | None = None
     try:
         try:

@@ -55,8 +55,8 @@ class CdpSession:
 class CdpConnection(asyncio.Protocol):
     """Both pipes of one browser. After an error of either, every command fails with `BrowserLost`."""
 
-    def __init__(self, on_lost: Callable[[], None]) -> None:
-        self._on_lost = on_lost
+    def __init__(self) -> None:
+        self.on_lost: Callable[[], None] = lambda: None
         self._last_id = 0
         self._waiting: dict[int, tuple[str, asyncio.Future[Params]]] = {}
         self._sessions: dict[str, CdpSession] = {}
@@ -110,7 +110,7 @@ class CdpConnection(asyncio.Protocol):
                 future.set_exception(BrowserLost("the browser is gone"))
                 future.exception()  # the caller may have stopped waiting for it
         self._received.clear()
-        self._on_lost()
+        self.on_lost()
 
     def data_received(self, data: bytes) -> None:
         received = self._received

@@ -17,7 +17,7 @@ from shoal.base.clock import Clock
 from shoal.base.url import Url, origin
 from shoal.egress import Failure
 from shoal.render.browser import Browser
-from shoal.render.cdp import CdpSession, CommandFailed, Params
+from shoal.render.cdp import BrowserLost, CdpSession, CommandFailed, Params
 from shoal.render.page_script import CLICK, HTML, SCROLL, WAIT_FOR
 from shoal.render.render_request import MOST_STEPS, Document, RenderRequest
 from shoal.render.rendered_page import RenderCounts, RenderedPage
@@ -222,6 +222,8 @@ class PageSession:
 
     async def _until(self, is_done: Callable[[], bool], deadline: float, *, strict: bool = True) -> None:
         while True:
+            if self._browser.is_lost:
+                raise BrowserLost("the browser is gone")
             if self._is_crashed:
                 raise PageCrashed
             if is_done():

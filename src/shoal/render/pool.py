@@ -98,9 +98,13 @@ class BrowserPool:
         self._flags: Sequence[str] | None = None
         self._watching: asyncio.Task[None] | None = None
         self._ending: set[asyncio.Task[None]] = set()
-        self._is_closed = False
         self.active = 0  # pages in the browsers
         self.waiting = 0  # pages that wait for their turn
+
+    @property
+    def is_busy(self) -> bool:
+        """Return whether a page would have to wait for its turn."""
+        return self._free.locked()
 
     @property
     def browsers(self) -> int:
@@ -139,12 +143,15 @@ class BrowserPool:
             self._retire(slot, "restarted")
             slot.browser.kill()
 
-    async def close(self) -> None:
-        self._is_closed = True
+    def abort(self) -> None:
         if self._watching is not None:
             self._watching.cancel()
-        for slot in list(self._slots):
+        for slot in self._slots:
             slot.browser.kill()
+
+    async def close(self) -> None:
+        self.abort()
+        for slot in list(self._slots):
             self._retire(slot, "closed")
             self._end(slot)
         await asyncio.gather(*self._ending, return_exceptions=True)

@@ -46,6 +46,9 @@ class RemoteRenderer:
     async def restart(self) -> None:
         await self._post("/restart", b"{}")
 
+    def abort(self) -> None:
+        self._egress.close()
+
     async def close(self) -> None:
         self._egress.close()
 
@@ -55,6 +58,8 @@ class RemoteRenderer:
             raise BackendUnavailable("the renderer", outcome.message.rstrip("."), FIX)
         if outcome.status >= 400:
             raise self._refusal(outcome)
+        if outcome.status == 204:
+            return RenderAnswer()
         try:
             return json.decode(outcome.raw, type=RenderAnswer)
         except (DecodeError, ValidationError):

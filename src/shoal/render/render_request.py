@@ -11,6 +11,9 @@ from shoal.egress.custom_headers import MOST_HEADERS, check_headers
 Wait = Literal["load", "networkidle", "selector"]
 Resource = Literal["images", "fonts", "media"]
 Selector = Annotated[str, Meta(min_length=1, max_length=1000)]
+Seconds = Annotated[float, Meta(gt=0, le=600)]
+Agent = Annotated[str, Meta(min_length=1, max_length=500)]
+Label = Annotated[str, Meta(min_length=1, max_length=100)]
 MOST_STEPS: Final = 20  # scrolls, or clicks
 AS_GIVEN: Final = UrlRules(tracking=(), session=())
 
@@ -56,7 +59,7 @@ class RenderRequest(Form, frozen=True, kw_only=True, forbid_unknown_fields=True)
     ] = "load"
     selector: Annotated[Selector | None, describe("CSS selector to wait for; for `wait: selector`.")] = None
     timeout: Annotated[
-        float | None, describe("Seconds after which the page is read as it is; limited by the server.", gt=0, le=600)
+        Seconds | None, describe("Seconds after which the page is read as it is; SHOAL_RENDER_TIMEOUT limits it.")
     ] = None
     headers: Annotated[
         dict[str, str], describe("Extra request headers, sent to the origin of the page only.", max_length=MOST_HEADERS)
@@ -64,9 +67,7 @@ class RenderRequest(Form, frozen=True, kw_only=True, forbid_unknown_fields=True)
     cookies: Annotated[
         list[RenderCookie], describe("Cookies to start with: {name, value, domain, path}.", max_length=200)
     ] = []
-    user_agent: Annotated[
-        str | None, describe("User-Agent header, and the agent name looked up in robots.txt.", max_length=500)
-    ] = None
+    user_agent: Annotated[Agent | None, describe("User-Agent header; robots.txt is read as SHOAL_USER_AGENT.")] = None
     viewport: Annotated[Viewport, describe("Size of the window: {width, height}.")] = Viewport()
     screenshot: Annotated[bool, describe("Return a picture of the page as PNG, in base64.")] = False
     pdf: Annotated[bool, describe("Return the page as PDF, in base64.")] = False
@@ -79,7 +80,7 @@ class RenderRequest(Form, frozen=True, kw_only=True, forbid_unknown_fields=True)
     ] = None
     robots: Annotated[Literal["obey", "ignore"], describe("Whether the requests of the page obey robots.txt.")] = "obey"
     connections: Annotated[int, describe("Concurrent requests per origin.", ge=1, le=100)] = 6
-    proxy: Annotated[str | None, describe("Label of a configured proxy.", max_length=100)] = None
+    proxy: Annotated[Label | None, describe("Label of a configured proxy.")] = None
     document: Annotated[
         Document | None,
         describe("The page's own response if it was fetched already: {status, headers, body in base64}."),

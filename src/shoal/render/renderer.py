@@ -22,6 +22,10 @@ class Renderer(Protocol):
         """Replace the browsers. Pages in progress start again in the new ones; no attempt is counted."""
         ...
 
+    def abort(self) -> None:
+        """End everything at once, for a process that is about to exit."""
+        ...
+
     async def close(self) -> None:
         """End the browsers, and the pages that they render."""
         ...
