@@ -4,17 +4,23 @@ import json
 import re
 import signal
 import subprocess
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from typing import Any
 from urllib.request import Request, urlopen
 
-from shoal.cli.root import COMMANDS
 from tests.support.compose import FILE, ROOT, Deployment, build_stages, read_services
 from tests.support.fleet import Shoal, wait_for
+from tests.support.script_site import script_site
 from tests.support.servers import Servers, ask_redis
 from tests.support.site import Site
 from tests.support.tool_environments import environment
 
 REPLICAS_TRIED = 2
+SCRIPTED_PAGES = 5
 DOT_ENV = {"POSTGRES_PASSWORD": "secret", "HOST_UID": "1001", "SHOAL_ALLOW_NETWORKS": "127.0.0.0/8"}
 
 
@@ -86,7 +92,9 @@ def test_variables_of_the_env_file_win() -> None:
     assert services["web"].values["ports"] == ["127.0.0.1:8700:8700"]
 
 
-def test_what_the_containers_run_crawls_a_site(bare_postgres_url: str, servers: Servers, tmp_path: Path) -> None:
+def test_what_the_containers_run_crawls_and_renders(
+    bare_postgres_url: str, servers: Servers, chromium: str, tmp_path: Path
+) -> None:
     """The commands, environments, start order and health checks of the containers, on an empty database."""
     redis = servers.new_redis(options=read_services({})["redis"].command[1:])
     try:
@@ -94,11 +102,12 @@ def test_what_the_containers_run_crawls_a_site(bare_postgres_url: str, servers: 
         assert {f"maxmemory:{2 << 30}", "maxmemory_policy:noeviction", "aof_enabled:1"} <= facts
         with (
             Site(pages=60) as site,
+            scripted_site() as scripted,
             Deployment(tmp_path, bare_postgres_url, redis.url, **DOT_ENV) as deployment,
         ):
             members = start_in_order(deployment)
             token = (deployment.data / "first-token").read_text().strip()
-            address = f"http://127.0.0.1:{deployment.port}/api/v1/crawls"
+            crawls = f"http://127.0.0.1:{deployment.port}/api/v1/crawls"
             config = {
                 "seeds": [site.address],
                 "depth": 50,
@@ -106,18 +115,18 @@ def test_what_the_containers_run_crawls_a_site(bare_postgres_url: str, servers: 
                 "project": "shop",
                 "speed": "max",
             }
-            made = ask(address, token, config)
-            crawl: dict[str, object] = {}
-
-            def ended() -> bool:
-                crawl.update(ask(f"{address}/{made['id']}", token))
-                return crawl["state"] in ("completed", "failed")
-
-            wait_for(ended, "the end of the crawl", seen=lambda: str(crawl))
-            assert crawl["state"] == "completed"
+            assert crawl(crawls, token, config)["state"] == "completed"
             assert site.pages_asked == 60
             log = deployment.logs / "shop.log"
             wait_for(lambda: log.exists() and "completed" in log.read_text(), "the log of the project")
+
+            rendered = crawl(crawls, token, {"seeds": [scripted], "render": "auto", "speed": "max"})
+            pages = ask(f"{crawls}/{rendered['id']}/pages", token)["items"]
+            assert sorted(page["title"] for page in pages) == [f"Page {number}" for number in range(SCRIPTED_PAGES)]
+            metrics = Request(f"{deployment.renderer_url}/metrics", headers={"Authorization": "Bearer shoal"})
+            with urlopen(metrics, timeout=30) as response:
+                assert re.search(rb'shoal_rendered_pages_total{outcome="\w+"} [1-9]', response.read())
+
             for member in reversed(members):
                 member.send(signal.SIGTERM)
             assert [member.wait() for member in members] == [0] * len(members)
@@ -128,9 +137,7 @@ def test_what_the_containers_run_crawls_a_site(bare_postgres_url: str, servers: 
 def start_in_order(deployment: Deployment) -> list[Shoal]:
     """Start each service when those that it waits for are healthy."""
     healthy = {"postgres", "redis"}
-    ours = [name for name in deployment.services if name not in healthy]
-    left = [name for name in ours if deployment.services[name].command[0] in COMMANDS]
-    healthy |= set(ours) - set(left)  # a service whose command this version lacks
+    left = [name for name in deployment.services if name not in healthy]
     members = []
     while left:
         name = next(name for name in left if set(deployment.services[name].waits_for) <= healthy)
@@ -141,9 +148,45 @@ def start_in_order(deployment: Deployment) -> list[Shoal]:
     return members
 
 
-def ask(url: str, token: str, body: object = None) -> dict[str, object]:
+@contextmanager
+def scripted_site() -> Iterator[str]:
+    """A site whose titles and links exist only in a browser; its address."""
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            status, headers, text = script_site(self.path, SCRIPTED_PAGES) or (404, {}, "")
+            self.send_response(status)
+            for name, value in headers.items():
+                self.send_header(name, value)
+            self.end_headers()
+            self.wfile.write(text.encode())
+
+        def log_message(self, *_words: object) -> None:
+            """Say nothing."""
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        thread = threading.Thread(target=server.serve_forever, daemon=True)
+        thread.start()
+        yield f"http://127.0.0.1:{server.server_port}/"
+        server.shutdown()
+        thread.join()
+
+
+def crawl(crawls: str, token: str, config: dict[str, object]) -> dict[str, Any]:
+    """Start a crawl over the API and wait for its end."""
+    found = ask(crawls, token, config)
+
+    def ended() -> bool:
+        found.update(ask(f"{crawls}/{found['id']}", token))
+        return found["state"] in ("completed", "failed")
+
+    wait_for(ended, "the end of the crawl", seen=lambda: str(found))
+    return found
+
+
+def ask(url: str, token: str, body: object = None) -> dict[str, Any]:
     data = None if body is None else json.dumps(body).encode()
     headers = {"Authorization": f"Bearer {token}", "Content-Type": "application/json"}
     with urlopen(Request(url, data, headers), timeout=30) as response:
-        found: dict[str, object] = json.load(response)
+        found: dict[str, Any] = json.load(response)
         return found

@@ -108,6 +108,10 @@ class Deployment(Fleet):
         }
         (folder / "tmp").mkdir()
 
+    @property
+    def renderer_url(self) -> str:
+        return f"http://127.0.0.1:{self._renderer_port}"
+
     def start(self, name: str, replica: int = 1) -> Shoal:
         """Start a service and wait until its health check passes."""
         service = self.services[name]
