@@ -232,7 +232,7 @@ class CrawlSettings(SettingsSection):
         le=1000,
     )
     max_concurrent_chrome: Whole = setting(
-        "MAX_CONCURRENT_CHROME", 5, "Maximum number of pages rendered at once per crawl.", planned=True, ge=1, le=100
+        "MAX_CONCURRENT_CHROME", 5, "Maximum number of pages rendered at once per crawl.", ge=1, le=100
     )
     frontier: Backend = setting("SHOAL_FRONTIER", "sql", "Backend of the frontier.")
     slice: Duration = setting("SHOAL_SLICE", "10m", "Time after which a crawl yields its worker if another run waits.")
@@ -473,9 +473,58 @@ class EventSettings(SettingsSection):
 
 
 class RenderSettings(SettingsSection):
-    """The render service."""
+    """Rendering: the browsers, and the render service."""
 
-    url: HttpUrl = setting("RENDERER_URL", "", "URL of the render service.", secret=True, planned=True)
+    url: HttpUrl = setting(
+        "RENDERER_URL",
+        "",
+        "URL of the render service; without one, processes that render start browsers of their own.",
+        secret=True,
+    )
+    token: Text = setting(
+        "SHOAL_RENDERER_TOKEN", "", "Token of the render service: it requires it, and its clients send it.", secret=True
+    )
+    listen: Listen = setting(
+        "SHOAL_RENDERER_LISTEN", ":3000", "Address on which `shoal renderer` listens; loopback only without a token."
+    )
+    pages: Whole = setting(
+        "SHOAL_RENDERER_PAGES", 5, "Number of pages that the render service renders at once.", ge=1, le=100
+    )
+    queue: Whole = setting(
+        "SHOAL_RENDERER_QUEUE",
+        20,
+        "Number of pages that may wait at the render service; more are refused with 429.",
+        ge=0,
+        le=10_000,
+    )
+    chromium: Text = setting(
+        "SHOAL_CHROMIUM",
+        "",
+        "Path of the Chromium to start.",
+        shown="the first one on the PATH, a headless shell first",
+    )
+    timeout: Duration = setting(
+        "SHOAL_RENDER_TIMEOUT", "30s", "Time after which a page that still loads is read as it is."
+    )
+    browser_pages: Whole = setting(
+        "SHOAL_BROWSER_PAGES", 200, "Replace a browser after this many pages.", ge=1, le=1_000_000
+    )
+    browser_age: Duration = setting("SHOAL_BROWSER_AGE", "30m", "Replace a browser after this time.")
+    browser_memory: Size = setting(
+        "SHOAL_BROWSER_MEMORY",
+        "2GB",
+        "Replace a browser that uses more memory than this, all its processes together.",
+        ge=100_000_000,
+    )
+    page_memory: Size = setting(
+        "SHOAL_RENDER_MEMORY",
+        "1GB",
+        "Kill a process of a page that uses more memory than this; the page fails after the second time.",
+        ge=50_000_000,
+    )
+    screenshots: FilePath = setting(
+        "SHOAL_SCREENSHOTS", "", "Folder in which crawls keep a picture of each rendered page."
+    )
 
 
 def most_connections(_: Mapping[str, Any]) -> int:

@@ -83,6 +83,11 @@ class Metrics:
             "shoal_callers_refused", "Invalid credentials, without those from addresses that are throttled."
         )
         self._fleet = FleetMetrics(self._counter, self._gauge)
+        self._rendered = self._counter("shoal_rendered_pages", "Pages that a browser rendered, by outcome.", "outcome")
+        self._render_seconds = self._histogram("shoal_render_seconds", "Time to render a page, without its wait.")
+        self._render_requests = self._counter("shoal_render_requests", "Requests that rendered pages made.")
+        self._browsers_started = self._counter("shoal_browsers_started", "Browsers started.")
+        self._browsers_ended = self._counter("shoal_browsers_ended", "Browsers ended, by reason.", "how")
         self._requests = self._counter("shoal_http_requests", "HTTP requests served.", "method", "route", "status")
         self._request_time = self._histogram("shoal_http_request_seconds", "Time to serve an HTTP request.", "route")
         self.handlers: Mapping[str, Callable[[Any], None]] = {
@@ -108,6 +113,9 @@ class Metrics:
             "BotAsked": lambda signal: self._bot_pulls.inc(),
             "BotPulled": lambda signal: self._bot_jobs.inc(signal.jobs),
             "CallerRefused": self._caller_refused,
+            "PageRendered": self._page_rendered,
+            "BrowserStarted": lambda signal: self._browsers_started.inc(),
+            "BrowserEnded": lambda signal: self._browsers_ended.labels(signal.how).inc(),
             "RequestServed": self._request_served,
             **self._fleet.handlers,
         }
@@ -195,6 +203,11 @@ class Metrics:
 
     def _caller_refused(self, signal: Any) -> None:
         self._refusals.inc()
+
+    def _page_rendered(self, signal: Any) -> None:
+        self._rendered.labels(signal.outcome).inc()
+        self._render_seconds.observe(signal.seconds)
+        self._render_requests.inc(signal.requests)
 
     def _request_served(self, signal: Any) -> None:
         self._requests.labels(signal.method, signal.route, str(signal.status)).inc()

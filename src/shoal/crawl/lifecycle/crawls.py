@@ -26,7 +26,7 @@ from shoal.crawl.journal.journal import Journal
 from shoal.crawl.lifecycle.change import CrawlChange
 from shoal.crawl.lifecycle.failed_urls import DroppedPage, FailedPage, FailedSeed, FailedUrls, in_words
 from shoal.crawl.lifecycle.on_completed import OnCompleted
-from shoal.crawl.scope.seeds import check_addresses, check_label, check_proxy, first_urls, seeds_of
+from shoal.crawl.scope.seeds import check_addresses, check_label, check_proxy, check_walkers, first_urls, seeds_of
 from shoal.crawl.states import CrawlMove, CrawlState
 from shoal.crawl.store import OUTSIDE, CrawlFilter, CrawlStore, FrontierStore
 from shoal.egress.address import AddressRule
@@ -134,6 +134,7 @@ class Crawls:
         config = self._with_lists(config)
         seeds = seeds_of(config)
         check_label(self._proxies, config)
+        check_walkers(config, self._settings.max_concurrent_chrome)
         if named is None:
             self.check(config)
         wanted = crawl_id or CrawlId(new_id("crl"))
