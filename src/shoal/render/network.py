@@ -61,5 +61,8 @@ class PinnedNetwork:
             return Failure("unknown_proxy", f'There is no proxy "{label}" here; define it in SHOAL_PROXIES.', True)
         return PinnedSession(self._proxy.open_session(self._rule, proxy=upstream))
 
+    def abort(self) -> None:
+        self._proxy.abort()
+
     async def close(self) -> None:
         await self._proxy.aclose()

@@ -55,6 +55,10 @@ class BrowserNetwork(Protocol):
         """Return the way for one page, through the proxy with that label."""
         ...
 
+    def abort(self) -> None:
+        """Close it without waiting."""
+        ...
+
     async def close(self) -> None: ...
 
 
@@ -148,6 +152,7 @@ class BrowserPool:
             self._watching.cancel()
         for slot in self._slots:
             slot.browser.kill()
+        self._network.abort()
 
     async def close(self) -> None:
         self.abort()

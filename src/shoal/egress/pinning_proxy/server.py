@@ -83,14 +83,18 @@ class PinningProxy:
         self.unauthorized += 1
         return None
 
-    async def aclose(self) -> None:
-        """End every session and connection."""
+    def abort(self) -> None:
+        """End every session and connection without waiting for their tasks."""
         if self._server is not None:
             self._server.close()
         for session in list(self._sessions.values()):
             session.close()
         for task in self._serving:
             task.cancel()
+
+    async def aclose(self) -> None:
+        """End every session and connection."""
+        self.abort()
         await asyncio.gather(*self._serving, return_exceptions=True)
         self._resolver.close()
 
