@@ -45,6 +45,7 @@ async def opened(
         finally:
             await app.wake.close()
             app.bodies.close()
+            await app.stores.close()
     finally:
         await database.close()
 

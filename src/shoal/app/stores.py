@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from shoal.page_jobs.store import GroupStore, ResultStore
     from shoal.plan.store import PolicyStore
     from shoal.queue.job_admin_store import JobAdminStore
+    from shoal.store.redis.connection import RedisClient
 
 
 class Stores:
@@ -57,7 +58,27 @@ class Stores:
 
     @cached_property
     def frontier(self) -> FrontierStore:
-        return SqlFrontier(self._dialect, self.hosts)
+        sql = SqlFrontier(self._dialect, self.hosts)
+        if self.redis is None:
+            return sql
+        from shoal.app.frontiers import FrontierByCrawl
+        from shoal.store.redis.frontier import RedisFrontier
+
+        return FrontierByCrawl(sql, RedisFrontier(self.redis, self.hosts, sql))
+
+    @cached_property
+    def redis(self) -> "RedisClient | None":
+        """The Redis server, if the settings name one. Units of work on SQLite run on a thread without an event loop."""
+        if not self._settings.redis.url:
+            return None
+        from shoal.store.redis.connection import LoopRedis, ThreadRedis
+
+        return (ThreadRedis if self._dialect == "sqlite" else LoopRedis)(self._settings.redis)
+
+    async def close(self) -> None:
+        """Close connections to Redis, if there are any."""
+        if "redis" in self.__dict__ and self.redis is not None:
+            await self.redis.close()
 
     @cached_property
     def journal(self) -> JournalStore:
@@ -89,7 +110,13 @@ class Stores:
     def frontier_admin(self) -> "FrontierAdminStore":
         from shoal.store.sql.frontier_admin import SqlFrontierAdmin
 
-        return SqlFrontierAdmin(self._dialect, self.hosts, self.pages)
+        sql = SqlFrontierAdmin(self._dialect, self.hosts, self.pages)
+        if self.redis is None:
+            return sql
+        from shoal.app.frontiers import FrontierAdminByCrawl
+        from shoal.store.redis.frontier_admin import RedisFrontierAdmin
+
+        return FrontierAdminByCrawl(sql, RedisFrontierAdmin(self.redis, sql))
 
     @cached_property
     def analyses(self) -> "AnalysisStore":

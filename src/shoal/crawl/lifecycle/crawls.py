@@ -15,7 +15,7 @@ from shoal.base.ids import CrawlId, JobId, new_id
 from shoal.base.query_params import SESSION, TRACKING
 from shoal.base.signals import Signal, Signals
 from shoal.crawl import states
-from shoal.crawl.crawl import Counts, Crawl, CrawlConfig
+from shoal.crawl.crawl import Counts, Crawl, CrawlConfig, FrontierDriver
 from shoal.crawl.engine.budget import BUDGETS
 from shoal.crawl.frontier.fates import Fate
 from shoal.crawl.frontier.traps import Trap
@@ -128,23 +128,27 @@ class Crawls:
         crawl_id: CrawlId | None = None,
         named: Sequence[str] | None = None,
         here: bool = False,
+        frontier: FrontierDriver | None = None,
     ) -> Crawl:
         """Store a crawl with its seeds and jobs. `named`: hosts that the user named on this machine's command line;
-        `here`: put its job into a local lane, which workers do not lease from."""
+        `here`: put its job into a local lane, which workers do not lease from; `frontier`: the driver of its frontier,
+        by default that of the settings."""
         config = self._with_lists(config)
         seeds = seeds_of(config)
         check_label(self._proxies, config)
         if named is None:
             self.check(config)
         wanted = crawl_id or CrawlId(new_id("crl"))
+        driver = frontier or self._settings.frontier
         state = CrawlState.QUEUED if config.start else CrawlState.PENDING
         jobs = self._walkers(wanted, config, here) if config.start else []
 
         async def commit(tx: Tx) -> Crawl:
             key_seed = await self._seed_of_earlier(tx, config)
-            crawl = await self.store.insert(tx, wanted, config, list(named or []), state, key_seed)
+            crawl = await self.store.insert(tx, wanted, config, list(named or []), state, key_seed, driver)
             if crawl is None:
                 raise AlreadyExists("crawl", wanted, "choose another id, or resume that crawl")
+            await self._frontier.begin(tx, crawl)
             await self.add_urls(tx, crawl.number, first_urls(seeds, crawl.key_seed, config))
             self._emit_on_commit(tx, crawl.id, CrawlMove(state))
             await self._queue.enqueue_in(tx, jobs)
@@ -299,7 +303,7 @@ class Crawls:
         dropped = await self.store.drop_failed(tx, number, pages)
         answered = [page.final_url for page in dropped if page.status is not None]
         change = await self._frontier.reopen(tx, number, [page.url for page in dropped], answered)
-        counts = dataclasses.replace(DroppedPage.taken_back(dropped), opened=change.opened)
+        counts = dataclasses.replace(DroppedPage.taken_back(dropped), opened=change.counts().opened)
         await self.store.add_counts(tx, number, OUTSIDE, counts)
         return len(dropped)
 
@@ -395,9 +399,9 @@ class Crawls:
             freed = await self._frontier.free(tx, crawl.number, pattern)
             if freed is None:
                 raise NotFound("quarantined pattern", pattern, "list them with `shoal crawls show`")
-            await self.store.add_counts(tx, crawl.number, OUTSIDE, Counts(opened=freed))
-            await self.journal.write(tx, crawl.number, [messages.released(pattern, freed)])
-            return freed
+            await self.store.add_counts(tx, crawl.number, OUTSIDE, freed.counts())
+            await self.journal.write(tx, crawl.number, [messages.released(pattern, freed.opened)])
+            return freed.opened
 
         return await self._database.run(commit)
 
