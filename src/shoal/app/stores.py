@@ -3,6 +3,8 @@
 from functools import cached_property
 from typing import TYPE_CHECKING
 
+from shoal.base.errors import BackendUnavailable
+from shoal.base.signals import Signals
 from shoal.crawl.journal.journal import JournalStore
 from shoal.crawl.store import CrawlStore, FrontierStore
 from shoal.events.store import OutboxStore
@@ -74,6 +76,21 @@ class Stores:
         from shoal.store.redis.connection import LoopRedis, ThreadRedis
 
         return (ThreadRedis if self._dialect == "sqlite" else LoopRedis)(self._settings.redis)
+
+    async def check_redis(self, signals: Signals) -> None:
+        """Refuse a server on which URLs or jobs could be evicted. A server that cannot be reached now may come back:
+        calls that need it fail until then."""
+        if self.redis is None:
+            return
+        from shoal.store.redis.server_check import RedisWarned, check_server
+
+        try:
+            facts = await check_server(self.redis)
+            warning = facts.warning
+        except BackendUnavailable as error:
+            warning = error.message
+        if warning is not None:
+            signals.emit(RedisWarned(server=self.redis.name, warning=warning))
 
     async def close(self) -> None:
         """Close connections to Redis, if there are any."""

@@ -10,7 +10,15 @@ from msgspec.structs import replace
 
 from shoal.access.audit_hook import AuditHook, no_audit
 from shoal.base.database import Database, Tx
-from shoal.base.errors import AlreadyExists, InvalidInput, NotFound, StateConflict
+from shoal.base.errors import (
+    AlreadyExists,
+    BackendUnavailable,
+    FrontierLost,
+    InvalidInput,
+    NotFound,
+    RedisMisconfigured,
+    StateConflict,
+)
 from shoal.base.ids import CrawlId, JobId, new_id
 from shoal.base.query_params import SESSION, TRACKING
 from shoal.base.signals import Signal, Signals
@@ -47,6 +55,8 @@ SEEDS_AT_ONCE = 100  # seeds looked up per statement
 MOST_HELD = 100  # hosts on hold that are reported
 REOPENED_AT_ONCE = 500  # failed URLs per commit
 LIVE = states.WALKED | {CrawlState.QUEUED}
+OUT_OF_REACH = (BackendUnavailable, FrontierLost, RedisMisconfigured)
+"""Errors of a frontier outside the database. (Those of the database end the transaction whatever is caught.)"""
 QUIET = {CrawlState.PAUSING: CrawlState.PAUSED, CrawlState.STOPPING: CrawlState.STOPPED}
 
 
@@ -71,6 +81,13 @@ class CrawlChanged(Signal, frozen=True, kw_only=True):
 
     crawl_id: str
     changes: dict[str, Any]
+
+
+class FrontierOutOfReach(Signal, frozen=True, kw_only=True):
+    """A job of a crawl moved on although its frontier, which is kept outside the database, could not be asked."""
+
+    crawl_id: str
+    error: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -439,8 +456,11 @@ class Crawls:
     async def _put_back(self, tx: Tx, crawl: Crawl, fence: Fence) -> None:
         """Put the URLs of a walker whose job was released, e.g. because the store was unavailable or full, back into
         the frontier. They were not in flight during a crash, so they do not become suspects."""
-        if await self._frontier.holds(tx, crawl.number, fence):
-            await self._frontier.release(tx, crawl.number, fence)
+        try:
+            if await self._frontier.holds(tx, crawl.number, fence):
+                await self._frontier.release(tx, crawl.number, fence)
+        except OUT_OF_REACH as error:  # the next walker puts them back
+            self._signals.emit(FrontierOutOfReach(crawl_id=crawl.id, error=error.message))
 
     async def was_idle(self, tx: Tx, run_id: str, lost: LostJob) -> bool:
         """Return whether the lost walker held no URL, so that its loss does not count. The exception is a walker that
@@ -449,7 +469,11 @@ class Crawls:
         crawl = await self.store.get(tx, run_id)
         if crawl is None:  # removed: its jobs end without it
             return False
-        if await self._frontier.holds(tx, crawl.number, Fence(lost.id, lost.epoch)):
+        try:
+            if await self._frontier.holds(tx, crawl.number, Fence(lost.id, lost.epoch)):
+                return False
+        except OUT_OF_REACH as error:  # leases expire whether or not the frontier can be asked
+            self._signals.emit(FrontierOutOfReach(crawl_id=crawl.id, error=error.message))
             return False
         return lost.settled or not crawl.config.hooks
 

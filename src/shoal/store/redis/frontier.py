@@ -66,7 +66,7 @@ class RedisFrontier:
 
     async def begin(self, tx: Tx, crawl: int) -> None:
         """Begin the frontier of a new crawl."""
-        await self._keys.run(await self._keys.place(tx, crawl), "begin", UNATTACHED_SECONDS)
+        await self._keys.run(await self._keys.place(tx, crawl), "begin", UNATTACHED_SECONDS, "")
 
     async def add(self, tx: Tx, crawl: int, urls: list[NewUrl]) -> Added:
         return await self._add(tx, await self._keys.place(tx, crawl), urls, ())
@@ -208,8 +208,9 @@ class RedisFrontier:
 
     async def restart(self, tx: Tx, crawl: int, fence: Fence, generation: str) -> None:
         """Begin a lost frontier again, empty, and let nobody but this walker use it."""
+        before = (await self._keys.place(tx, crawl, rebuilding=True)).generation
         await tx.execute("rebuild_frontier", crawl=crawl, generation=generation, walker=walker_name(fence))
-        await self._keys.run(await self._keys.place(tx, crawl, rebuilding=True), "begin", 0)
+        await self._keys.run(await self._keys.place(tx, crawl, rebuilding=True), "begin", 0, before)
 
     async def keep_known(self, tx: Tx, crawl: int, fate: Fate, keys: list[tuple[int, int]]) -> None:
         """Record URLs that were settled before the frontier was lost."""

@@ -3,11 +3,19 @@ replica, and whether it keeps its data over a restart."""
 
 from dataclasses import dataclass
 
-from shoal.base.errors import RedisMisconfigured
+from shoal.base.errors import BackendUnavailable, RedisMisconfigured
+from shoal.base.signals import Signal
 from shoal.store.redis.connection import RedisClient
 
 OLDEST = (6, 2)
 """The first version with `SMISMEMBER` and `LPOP` with a count. Valkey reports the Redis version it corresponds to."""
+
+
+class RedisWarned(Signal, frozen=True, kw_only=True):
+    """Something about the Redis server that its operator should know."""
+
+    server: str
+    warning: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,7 +26,6 @@ class ServerFacts:
     policy: str
     is_replica: bool
     is_persistent: bool
-    run_id: str  # another one after each restart
 
     @property
     def warning(self) -> str | None:
@@ -32,20 +39,26 @@ class ServerFacts:
 
 
 async def read_facts(client: RedisClient) -> ServerFacts:
-    answer = await client.command("INFO", "everything")
-    text = answer.decode() if isinstance(answer, bytes) else ""
-    facts = dict(line.split(":", 1) for line in text.splitlines() if ":" in line)
-    if isinstance(answer, dict):  # redis-py parses the answer to INFO
-        facts = {str(name): str(value) for name, value in answer.items()}
+    answer = await client.command("INFO")  # redis-py reads it into a dictionary
+    facts = {str(name): str(value) for name, value in answer.items()}
     version = tuple(int(part) for part in facts.get("redis_version", "0").split(".")[:3] if part.isdigit())
+    saves = await _config(client, "save")
     return ServerFacts(
         version=version,
         policy=facts.get("maxmemory_policy", "noeviction"),
         is_replica=facts.get("role", "master") != "master",
-        is_persistent=facts.get("aof_enabled", "0") == "1"
-        or (int(facts.get("rdb_last_save_time", "0") or 0) > 0 and facts.get("rdb_saves", "1") != "0"),
-        run_id=facts.get("run_id", ""),
+        is_persistent=facts.get("aof_enabled") == "1" or bool(saves),
     )
+
+
+async def _config(client: RedisClient, name: str) -> str | None:
+    """Return a setting of the server; None if this user may not ask for it."""
+    try:
+        answer = await client.command("CONFIG", "GET", name)
+    except (RedisMisconfigured, BackendUnavailable):
+        return None
+    values = answer.values() if isinstance(answer, dict) else answer[1::2]
+    return next((value.decode() if isinstance(value, bytes) else str(value) for value in values), None)
 
 
 async def check_server(client: RedisClient) -> ServerFacts:

@@ -1,9 +1,9 @@
 -- Begin the frontier of a crawl: its generation, and counters of zero.
--- ARGV[3]: seconds after which it is forgotten unless a walker attaches, or 0.
+-- ARGV[3]: seconds after which it is forgotten unless a walker attaches, or 0. ARGV[4]: a generation that it replaces, or ''.
 -- Returns: OK, or FOREIGN if another database has a crawl with this id here.
 local state = state_of_generation()
 -- Nobody uses a frontier that still expires: its crawl was not committed, or is about to be begun again.
-if state ~= 'LOST' and redis.call('TTL', KEYS[1]) < 0 then return { state } end
+if state ~= 'LOST' and redis.call('TTL', KEYS[1]) < 0 and redis.call('GET', KEYS[1]) ~= ARGV[4] then return { state } end
 for _, member in ipairs(redis.call('ZRANGE', depths, 0, -1)) do
   redis.call('UNLINK', list_of(string.format('%d', tonumber(string.sub(member, 1, 12))), string.sub(member, 14)))
 end
