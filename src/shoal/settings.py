@@ -709,7 +709,7 @@ class Settings:
         )
         for name, backend in (("SHOAL_LANES", queue.lanes), ("SHOAL_FRONTIER", self.crawl.frontier)):
             has_server = backend != "redis" or bool(self.redis.url)
-            yield has_server, name, "is redis, but REDIS_URL is not set", "set REDIS_URL, or set it to sql"
+            yield has_server, name, "is redis, but REDIS_URL is not set", "set it to sql, or set REDIS_URL"
 
 
 def _at_most(low: str, lower: timedelta, high: str, upper: timedelta) -> tuple[bool, str, str, str]:
