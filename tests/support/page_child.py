@@ -41,7 +41,7 @@ class PlainPages:
         return turned.leases
 
     def close(self) -> None:
-        """There is nothing to let go of."""
+        """Do nothing: no resource is held."""
 
 
 def is_there(sign: str) -> bool:
@@ -49,7 +49,7 @@ def is_there(sign: str) -> bool:
 
 
 def find_room(sign: str) -> None:
-    """There is no child while this file exists."""
+    """Report full storage while this file exists, so that no child starts."""
     if is_there(sign):
         raise StorageFull("the disk")
 

@@ -204,7 +204,7 @@ async def test_a_scope_that_is_lacking_is_named(lite: Served, role: str, method:
     assert f"this needs the scope {lacks}" in answer.said["detail"]
 
 
-async def test_who_may_write_writes(lite: Served) -> None:
+async def test_a_caller_with_the_write_scope_may_write(lite: Served) -> None:
     body = b'{"seeds": ["https://example.com/"]}'
     assert (await lite.ask(token=await lite.token("operator"), method="POST", body=body)).status == 202
 

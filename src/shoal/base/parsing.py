@@ -188,10 +188,10 @@ def _read_network(part: object) -> Network:
     try:
         return ip_network(read_text(part))
     except ValueError:
-        raise ValueError(f'has the entry "{shorten(part)}", which is not a network{_meant(part)}') from None
+        raise ValueError(f'has the entry "{shorten(part)}", which is not a network{_suggestion(part)}') from None
 
 
-def _meant(part: object) -> str:
+def _suggestion(part: object) -> str:
     try:
         return f" (did you mean {ip_network(str(part), strict=False)}?)"
     except ValueError:

@@ -96,7 +96,7 @@ class DemoRun:
         try:
             await asyncio.wait({serving, crawling}, return_when=asyncio.FIRST_COMPLETED)
             if crawling.done():
-                self._after(crawling.result(), leave=leave)
+                self._finish(crawling.result(), leave=leave)
             await serving
         finally:
             crawling.cancel()
@@ -127,7 +127,7 @@ class DemoRun:
             shown = line
             await self._app.clock.sleep(LOOK_SECONDS)
 
-    def _after(self, seen: CrawlStatus, *, leave: bool) -> None:
+    def _finish(self, seen: CrawlStatus, *, leave: bool) -> None:
         if seen.crawl.state is CrawlState.FAILED:
             raise NothingCrawled(seen.crawl.id, seen.error_message)
         if leave:

@@ -85,7 +85,7 @@ class Scan:
         its frontier, by default that of the settings."""
         if not seeds:
             return False
-        config = read_config({"seeds": list(seeds[:MOST_SEEDS]), "depth": max_depth, "sitemap": "off"}, _called)
+        config = read_config({"seeds": list(seeds[:MOST_SEEDS]), "depth": max_depth, "sitemap": "off"}, _public_name)
         try:
             await self._app.crawls.submit(config, crawl_id=self.id, named=[], here=True, frontier=frontier)
         except AlreadyExists:
@@ -387,5 +387,5 @@ async def _keep_alive(app: App, lease: Lease) -> None:
         await asyncio.Event().wait()
 
 
-def _called(name: str) -> str:
-    return "max_depth" if name == "depth" else name
+def _public_name(option: str) -> str:
+    return "max_depth" if option == "depth" else option

@@ -227,8 +227,9 @@ WORDS: Mapping[str, LogMessage] = {
 def log_line(signal: Signal) -> LogLine:
     """Return the log line of a signal. A signal without a message is still logged, under its own name."""
     name = type(signal).__name__
-    event = _event(name)
-    facts = _facts(signal)
+    event = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name).lower()
+    values = ((field, getattr(signal, field)) for field in signal.__struct_fields__)
+    facts = {field: value.value if isinstance(value, Enum) else value for field, value in values}
     wording = WORDS.get(name)
     if wording is None:
         return LogLine(LogLevel.WARNING, event, event.replace("_", " "), facts)
@@ -242,15 +243,6 @@ def level_of(signal: Signal) -> LogLevel:
     if wording is None:
         return LogLevel.WARNING
     return max([wording.level, *(level for level, _ in wording.choices.values())])
-
-
-def _event(name: str) -> str:
-    return re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name).lower()
-
-
-def _facts(signal: Signal) -> dict[str, Any]:
-    values = ((name, getattr(signal, name)) for name in signal.__struct_fields__)
-    return {name: value.value if isinstance(value, Enum) else value for name, value in values}
 
 
 def _for_the_log(facts: Mapping[str, Any]) -> dict[str, Any]:

@@ -103,7 +103,7 @@ class Scheduler:
         jobs = [plan.job for plan in plans]
         enqueued = await self._queue.enqueue_in(tx, jobs)
         made = sum(not one.duplicate for one in enqueued)
-        steps = [_left(plan) if at.duplicate else plan.step for plan, at in zip(plans, enqueued, strict=True)]
+        steps = [_skipped_step(plan) if at.duplicate else plan.step for plan, at in zip(plans, enqueued, strict=True)]
         steps += [*late, *(put_off(known[one.policy_id], now) for one in stuck)]
         await self._store.advance(tx, steps)
         waited = max(now - (one.next_run_at or now) for one in known.values())
@@ -134,7 +134,8 @@ class Scheduler:
                 if (later := kept_waiting(policy, now)) is not None:
                     late.append(later)
                     continue
-                rating = rate(facts_of(policy, now, _points(policy, boosts)), self._rules)
+                boost = sum(boosts.get(subject, 0.0) for subject in subjects_of(policy))
+                rating = rate(facts_of(policy, now, boost), self._rules)
                 plans.append(_Plan(policy, job_of(policy, rating), step_of(policy, now, lives=False)))
             except Exception as error:
                 stuck.append(PolicyStuck(policy_id=policy.id, error=f"{type(error).__name__}: {error}"))
@@ -191,10 +192,6 @@ def _subjects(policies: Sequence[Policy]) -> Iterator[str]:
             yield from subjects_of(policy)
 
 
-def _points(policy: Policy, boosts: Mapping[str, float]) -> float:
-    return sum(boosts.get(name, 0.0) for name in subjects_of(policy))
-
-
 def step_of(policy: Policy, now: int, lives: bool) -> ScheduleStep:
     """Return the next step of a policy. One that has only a queued run and is not due keeps its times."""
     due = policy.next_run_at is not None and policy.next_run_at <= now
@@ -231,7 +228,7 @@ def put_off(policy: Policy, now: int) -> ScheduleStep:
     return ScheduleStep(policy.id, policy.next_run_at or 0, policy.planned_at, later, queued=False, begun=False)
 
 
-def _left(plan: _Plan) -> ScheduleStep:
+def _skipped_step(plan: _Plan) -> ScheduleStep:
     """Return the step of a policy whose last run is still active."""
     queued = plan.policy.queued or plan.policy.form.overlap == "queue"
     return replace(plan.step, queued=queued, begun=False)

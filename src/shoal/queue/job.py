@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import orjson
 from msgspec import Struct
@@ -12,8 +12,10 @@ from msgspec import Struct
 from shoal.base.database import Tx
 from shoal.base.ids import JobId
 from shoal.base.text import redact_url
-from shoal.hosts.rate import HostRateLimit
 from shoal.queue.states import GrantEnd, JobState, Move
+
+if TYPE_CHECKING:
+    from shoal.hosts.rate_limiter import RateLimiter
 
 SHARED_LANE = "shared"
 LOCAL = "local/"
@@ -133,7 +135,7 @@ class LeaseRequest:
     capabilities: Sequence[str] = (HTTP,)
     lock_ttl: timedelta | None = None
     waits: bool = True
-    pace: HostRateLimit | None = None
+    pace: "RateLimiter | None" = None
 
 
 class Fence(Struct, frozen=True):

@@ -79,8 +79,8 @@ class JobAdminStore(Protocol):
         ...
 
     async def retry(self, tx: Tx, job_ids: Sequence[JobId]) -> list[JobId]:
-        """Make dead letters pending again, with all their attempts; returns those that were. Skips a job whose
-        dedupe key belongs to a live job."""
+        """Make dead letters pending again, with all their attempts, and return their ids. Skip jobs that are not dead
+        letters, and jobs whose dedupe key belongs to a live job."""
         ...
 
     async def cancel(self, tx: Tx, job_id: JobId, reason: str) -> bool:

@@ -66,7 +66,7 @@ def crawl(status: CrawlStatus) -> schemas.Crawl:
         not_modified=counts.not_modified,
         bytes_saved=counts.bytes_saved,
         depth_reached=counts.depth_reached,
-        worked_seconds=round(counts.walked / 1e6, 3),
+        worked_seconds=round(counts.walked.total_seconds(), 3),
         config=shown_config(crawl.config),
         node_ids=list(status.node_ids),
         error=schemas.CrawlError(code=crawl.state_reason, message=status.error_message) if failed else None,

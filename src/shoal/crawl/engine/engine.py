@@ -180,7 +180,7 @@ class Engine:
 
     def _cut(self) -> WalkerBatch:
         batch, now = self._batch.cut(), self._clock.monotonic()
-        batch.walked = round((now - self._cut_last) * 1e6)
+        batch.walked = timedelta(seconds=now - self._cut_last)
         self._cut_last = now
         return batch
 

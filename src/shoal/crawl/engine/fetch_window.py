@@ -69,8 +69,8 @@ class FetchWindow:
         for task in tasks:
             if task.is_recovering:
                 self._throttle.expect_recovery(task.host)
-            if task.verdict is not None:
-                self._batch.add(Settled(task, task.verdict))
+            if task.skip_fate is not None:
+                self._batch.add(Settled(task, task.skip_fate))
             elif task.is_killer:
                 self._responses.give_up(task)
             elif task.start_in > 0 and not self._admission.is_out_of_reach:

@@ -2,6 +2,7 @@
 results, takes the next URLs, and answers whether to go on."""
 
 from collections.abc import Awaitable, Callable
+from datetime import timedelta
 from typing import TypeVar
 
 from msgspec import Struct
@@ -32,7 +33,7 @@ from shoal.queue.states import Move
 
 T = TypeVar("T")
 
-WORTH_COUNTING = 500_000  # microseconds of work without a result
+WORTH_COUNTING = timedelta(seconds=0.5)  # of work without a result
 IDLE_SECONDS = 1.0  # how often a walker without work asks whether others found URLs
 
 
@@ -80,7 +81,7 @@ class WalkerCommits:
         self._drained = job_states.finish(fence.job_id, fence.epoch, "drained")
         self._hand_over = job_states.release(fence.job_id, fence.epoch, "changed")
         self._found = 0  # the number of URLs in our last journal entry about it
-        self._uncounted = 0  # microseconds of work in batches that were not worth a write
+        self._uncounted = timedelta(0)  # time of work in batches that were not worth a write
 
     async def seeds_landed(self) -> list[Url]:
         """Return where seeds redirected to, for those that the crawl has fetched so far."""
@@ -132,13 +133,15 @@ class WalkerCommits:
 
         report.walked += self._uncounted
         turn = await self._run(commit, await self._commit_pages(report, worth=WORTH_COUNTING))
-        self._uncounted = 0 if report or report.walked >= WORTH_COUNTING else report.walked
+        self._uncounted = timedelta(0) if report or report.walked >= WORTH_COUNTING else report.walked
         self._found = self._found if turn.found is None else turn.found
         return turn
 
     async def _refill(self, tx: Tx, ask: TurnRequest, holds: dict[int, float]) -> Turn:
         """Take more URLs, and write the journal entries."""
-        counts = await self._spent(tx)
+        counts = None
+        if self._crawl.config.has_budget:
+            counts = await self._crawls.store.counts(tx, self._crawl.number)
         want = await self._affordable(tx, ask, counts)
         taken = await self._frontier.take(
             tx, self._crawl.number, self.fence, want, ask.in_flight, self._pace, self.admission
@@ -196,7 +199,7 @@ class WalkerCommits:
         except FrontierLost as error:
             raise BackendUnavailable("the frontier", "its store lost it", "it is rebuilt from the pages") from error
 
-    async def _commit_pages(self, report: WalkerBatch, *, worth: int = 1) -> dict[int, float]:
+    async def _commit_pages(self, report: WalkerBatch, *, worth: timedelta = timedelta.resolution) -> dict[int, float]:
         """Commit the pages before a frontier outside the database settles their URLs, and count those that were not
         stored yet. Return the seconds for which hosts that asked us to wait are held."""
         if not self._crawl.settles_apart or (not report and report.walked < worth):
@@ -208,7 +211,7 @@ class WalkerCommits:
             holds = await self._hosts.record(tx, report.hosts) if report.hosts else {}
             await self._frontier.quarantine(tx, number, report.traps)
             await self._respect_releases(tx, report)
-            walked = report.walked // await self._walkers(tx)
+            walked = report.walked // await self._count_walkers(tx)
             held = await self._frontier.prepare(tx, number, self.fence, report)
             ended = [done for done in held if done.fate is not Fate.OPEN]
             keys = [(done.task.key, done.task.chk) for done in ended if done.page is not None]
@@ -264,7 +267,9 @@ class WalkerCommits:
         state, changed_at = await self._crawls.store.control(tx, self._crawl.id)
         return _control(state), changed_at != self._crawl.changed_at
 
-    async def _settle(self, tx: Tx, report: WalkerBatch, *, worth: int = 1, leaves: bool = False) -> dict[int, float]:
+    async def _settle(
+        self, tx: Tx, report: WalkerBatch, *, worth: timedelta = timedelta.resolution, leaves: bool = False
+    ) -> dict[int, float]:
         """Settle the frontier, and store pages, sitemap records and counters beside it. Return the seconds for which
         hosts that asked us to wait are held. Locks are taken on hosts first, then on traps, then on the frontier."""
         if not report and report.walked < worth:
@@ -275,7 +280,7 @@ class WalkerCommits:
         holds = await self._hosts.record(tx, report.hosts) if report.hosts else {}
         await self._frontier.quarantine(tx, self._crawl.number, report.traps)
         await self._respect_releases(tx, report)
-        walked = report.walked // await self._walkers(tx)
+        walked = report.walked // await self._count_walkers(tx)
         number = self._crawl.number
         settlement = await self._frontier.settle(tx, number, self.fence, report, leaves=leaves)
         await self._pages.insert(tx, number, settlement.pages)
@@ -304,7 +309,7 @@ class WalkerCommits:
         config = self._crawl.config
         return config.workers > 1 and (config.max_pages is not None or config.max_bytes is not None)
 
-    async def _walkers(self, tx: Tx) -> int:
+    async def _count_walkers(self, tx: Tx) -> int:
         """Count the walkers at work: each counts its part of the time, so that all parts add up to the clock's."""
         if self._crawl.config.workers == 1:
             return 1
@@ -323,9 +328,6 @@ class WalkerCommits:
         if not ask.slice_over:
             return False
         return await self._queue.other_run_waits(tx, self.fence.job_id)
-
-    async def _spent(self, tx: Tx) -> Counts | None:
-        return await self._crawls.store.counts(tx, self._crawl.number) if self._crawl.config.has_budget else None
 
 
 def _control(state: CrawlState) -> Control:

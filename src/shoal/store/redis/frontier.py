@@ -8,6 +8,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from shoal.base.clock import span
 from shoal.base.database import Tx
 from shoal.base.url import Url, origin
 from shoal.crawl.crawl import FrontierDriver
@@ -359,7 +360,7 @@ class RedisFrontier:
             waiting.host, waiting.chain = numbers[origin(target)], done.onward.chain if done.onward else None
         if done.fate is Fate.OPEN:
             what = "R"
-            due = place.now + done.retry_in if not done.untried and target is None else 0
+            due = place.now + span(done.retry_in) if not done.untried and target is None else 0
         elif done.fate is Fate.QUARANTINED:
             what = "Q"
         gave = done.page is not None and done.page.status is not None and done.fate is not Fate.OPEN
