@@ -227,11 +227,12 @@ class RedisFrontier:
         opened, new = 0, 0
         skips: Counter[Fate] = Counter()
         waiting = [url for url in urls if url.fate is Fate.OPEN]
+        others = [] if len(waiting) == len(urls) else [url for url in urls if url.fate is not Fate.OPEN]
         for some in _batches(waiting):
             count, reopened = await self._open(tx, place, some)
             opened, new = opened + count, new + count
             skips.subtract(reopened)
-        trapped = {(url.key, url.chk): url for url in reversed(urls) if url.fate is Fate.QUARANTINED}
+        trapped = {(url.key, url.chk): url for url in reversed(others) if url.fate is Fate.QUARANTINED}
         if trapped:
             count, reopened = await self._quarantine(tx, place, list(reversed(trapped.values())))
             new += count
@@ -239,7 +240,7 @@ class RedisFrontier:
         by_fate: dict[Fate, list[bytes]] = defaultdict(list)
         for key, chk, fate in skipped:
             by_fate[fate].append(pack_key(key, chk))
-        for url in urls:
+        for url in others:
             if url.fate not in WAITING:
                 by_fate[url.fate].append(pack_key(url.key, url.chk))
         denied = 0
@@ -257,18 +258,19 @@ class RedisFrontier:
         keys = pack_keys(urls)
         seen = place.key("seen_urls")
         known = await self._client.command("SMISMEMBER", seen, *keys)
-        groups: dict[tuple[str, int], list[bytes]] = defaultdict(list)
-        for url, key, is_known in zip(urls, keys, known, strict=True):
-            if not is_known:
-                host_origin = origin(url.url)
-                entry = entry_of(url.url[len(host_origin) :], url.kind, url.parent_key)
-                groups[host_origin, url.depth].append(key + entry)
+        groups: dict[tuple[str, int], dict[bytes, bytes]] = defaultdict(dict)
+        for key, url in {
+            key: url for key, url, is_known in zip(keys, urls, known, strict=True) if not is_known
+        }.items():
+            host_origin = origin(url.url)
+            entry = entry_of(url.url[len(host_origin) :], url.kind, url.parent_key)
+            groups[host_origin, url.depth][key] = entry
         if not groups:
             return 0, Counter()
         numbers = await self._hosts.numbers(tx, sorted({host_origin for host_origin, _ in groups}))
         values: list[Value] = []
         for (host_origin, depth), entries in groups.items():
-            values += [numbers[host_origin], depth_word(depth), len(entries), *entries]
+            values += [numbers[host_origin], depth_word(depth), len(entries), *entries, *entries.values()]
         count, reopened = await self._keys.change(tx, place, "add", *values)
         return count, Counter(Fate(int(fate)) for fate in reopened)
 

@@ -4,7 +4,7 @@ Both are opaque to the scripts, except that a record begins with the 12 bytes of
 """
 
 import struct
-from collections.abc import Iterable
+from collections.abc import Sequence
 
 from msgspec import Struct
 from msgspec.msgpack import Decoder, Encoder
@@ -28,9 +28,8 @@ def unpack_key(packed: bytes) -> tuple[int, int]:
     return key, chk
 
 
-def pack_keys(urls: Iterable[NewUrl]) -> list[bytes]:
-    pack = _KEY.pack
-    return [pack(url.key, url.chk) for url in urls]
+def pack_keys(urls: Sequence[NewUrl]) -> list[bytes]:
+    return list(map(_KEY.pack, [url.key for url in urls], [url.chk for url in urls]))
 
 
 def depth_word(depth: int) -> str:
