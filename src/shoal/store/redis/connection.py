@@ -10,7 +10,6 @@ from urllib.parse import urlsplit
 
 import redis
 import redis.asyncio as aioredis
-from hiredis import pack_command
 from redis.asyncio.retry import Retry as AsyncRetry
 from redis.backoff import NoBackoff
 from redis.exceptions import NoScriptError, RedisError
@@ -108,15 +107,6 @@ class ThreadRedis:
             raise translated(self.name, error) from error
 
 
-class CommandPacker:
-    """Packs commands for the wire. That of redis-py looks at each argument first, which costs as much as packing it."""
-
-    def pack(self, *words: Any) -> list[bytes]:
-        if " " in words[0]:  # as redis-py names some commands
-            words = (*words[0].split(), *words[1:])
-        return [pack_command(words)]
-
-
 def name_of(settings: RedisSettings) -> str:
     """Return the server as it may be shown: without user and password."""
     try:
@@ -133,7 +123,6 @@ def _options(settings: RedisSettings, retry: Any) -> dict[str, Any]:
         "socket_timeout": settings.timeout.total_seconds(),
         "socket_connect_timeout": settings.timeout.total_seconds(),
         "retry": retry,
-        "command_packer": CommandPacker(),
         "protocol": 2,
         "decode_responses": False,
     }
