@@ -105,6 +105,8 @@ HARMLESS = {
         "rules",
         "policies",
         "webhooks",
+        "nodes",
+        "node",
     ),
     *(
         "tokens",

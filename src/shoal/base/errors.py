@@ -17,11 +17,13 @@
     │   ├── BackendUnavailable    a store or service does not respond
     │   ├── WaitTimedOut          a wait exceeded its timeout
     │   ├── RateLimited           too many requests
+    │   ├── HeldBack              too many jobs wait already
     │   └── Interrupted           stopped by a signal; can be resumed
     └── OperatorError             the operator of Shoal must act
         ├── BadConfig             a setting cannot be used
         ├── RedisMisconfigured    Redis is set up so that it cannot be used
         ├── FrontierLost          Redis has lost the frontier of a crawl
+        ├── NodeDisplaced         another worker has taken over the node id
         ├── SchemaMismatch        the store has a different schema version
         ├── StorageFull           no space left to write
         ├── BodiesUnavailable     the body store fails persistently
@@ -216,6 +218,18 @@ class RateLimited(TimeError):
         super().__init__(f"{what}; try again in {retry_after_seconds:g} s.", retry_after_seconds=retry_after_seconds)
 
 
+class HeldBack(TimeError):
+    """Too many jobs wait already: back-pressure."""
+
+    code = "back_pressure"
+
+    def __init__(self, why: str, retry_after_seconds: float) -> None:
+        super().__init__(
+            f"no more jobs are accepted now, because {why}; try again in {retry_after_seconds:g} s.",
+            retry_after_seconds=retry_after_seconds,
+        )
+
+
 class Interrupted(TimeError):
     """Stopped by a signal, or paused by a user; can be resumed."""
 
@@ -263,6 +277,15 @@ class FrontierLost(OperatorError):
             f'the frontier of crawl "{crawl_id}" is lost ({why}); retry the crawl to rebuild it from its pages, '
             "and turn on persistence in Redis.",
             crawl_id=crawl_id,
+class NodeDisplaced(OperatorError):
+    """Another worker has registered with the same node id; the newest one keeps it."""
+
+    code = "node_displaced"
+
+    def __init__(self, node_id: str) -> None:
+        super().__init__(
+            f'another worker has registered as node "{node_id}"; give each worker a different GRPC_NODE_ID.',
+            node_id=node_id,
         )
 
 
@@ -336,10 +359,12 @@ RESPONSES: dict[type[ShoalError], ErrorResponse] = {
     BackendUnavailable: ErrorResponse(503, 8, "UNAVAILABLE"),
     WaitTimedOut: ErrorResponse(504, 6, "DEADLINE_EXCEEDED"),
     RateLimited: ErrorResponse(429, 8, "RESOURCE_EXHAUSTED"),
+    HeldBack: ErrorResponse(429, 8, "RESOURCE_EXHAUSTED"),
     Interrupted: ErrorResponse(503, 11, "CANCELLED"),
     BadConfig: ErrorResponse(500, 4, "FAILED_PRECONDITION"),
     RedisMisconfigured: ErrorResponse(503, 4, "FAILED_PRECONDITION"),
     FrontierLost: ErrorResponse(500, 1, "DATA_LOSS"),
+    NodeDisplaced: ErrorResponse(409, 4, "ABORTED"),
     SchemaMismatch: ErrorResponse(503, 4, "FAILED_PRECONDITION"),
     StorageFull: ErrorResponse(507, 8, "RESOURCE_EXHAUSTED"),
     BodiesUnavailable: ErrorResponse(503, 8, "UNAVAILABLE"),
