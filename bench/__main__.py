@@ -52,7 +52,9 @@ def parse(arguments: list[str]) -> Namespace:
     crawl.add_argument("--alone", action="store_true", help="without the other crawlers")
     frontier = parser.add_argument_group("frontier")
     frontier.add_argument("--sizes", type=numbers, metavar="N,N", help="URLs (100k,1m,5m; --short: 100k)")
-    frontier.add_argument("--drivers", type=words, default=["sqlite", "postgres"], metavar="D,D", help="which stores")
+    frontier.add_argument(
+        "--drivers", type=words, default=["sqlite", "postgres", "redis"], metavar="D,D", help="which stores"
+    )
     frontier.add_argument("--rounds", type=int, default=100, metavar="N", help="commits of each kind at a size (100)")
     queue = parser.add_argument_group("queue")
     queue.add_argument("--queues", type=Path, metavar="DIR", help="a comparison of queues to stand in: DIR/compare.py")

@@ -89,7 +89,8 @@ class DatabaseSettings(SettingsSection):
 class RedisSettings(SettingsSection):
     """Redis, for the lanes and frontiers of a fleet."""
 
-    url: RedisUrl = setting("REDIS_URL", "", "URL of the Redis server.", secret=True, planned=True)
+    url: RedisUrl = setting("REDIS_URL", "", "URL of the Redis server.", secret=True)
+    timeout: Duration = setting("SHOAL_REDIS_TIMEOUT", "5s", "Timeout for connecting to Redis, and for one call.")
 
 
 class QueueSettings(SettingsSection):
@@ -763,7 +764,8 @@ class Settings:
             "set SHOAL_S3_ACCESS_KEY and SHOAL_S3_SECRET_KEY",
         )
         for name, backend in (("SHOAL_LANES", queue.lanes), ("SHOAL_FRONTIER", self.crawl.frontier)):
-            yield backend == "sql", name, "is redis, which this version does not support yet", "set it to sql"
+            has_server = backend != "redis" or bool(self.redis.url)
+            yield has_server, name, "is redis, but REDIS_URL is not set", "set it to sql, or set REDIS_URL"
 
 
 def _at_most(low: str, lower: timedelta, high: str, upper: timedelta) -> tuple[bool, str, str, str]:

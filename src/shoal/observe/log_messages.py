@@ -50,6 +50,10 @@ class LogLine:
 
 
 WORDS: Mapping[str, LogMessage] = {
+    "FrontierOutOfReach": LogMessage(
+        LogLevel.WARNING, "frontier of crawl {crawl_id} not available while its job moved: {error}"
+    ),
+    "RedisWarned": LogMessage(LogLevel.WARNING, "{server}: {warning}"),
     "AnalysisAttempted": LogMessage(
         LogLevel.INFO,
         "Processing analysis job",

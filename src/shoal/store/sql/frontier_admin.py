@@ -176,6 +176,7 @@ class SqlFrontierAdmin:
             await tx.execute(query, crawl=crawl.number)
         await tx.execute("drop_grants", run_id=crawl.id)
         await tx.execute("drop_jobs", run_id=crawl.id)
+        await tx.execute("drop_crawl_frontier", crawl=crawl.number)
         await tx.execute("drop_crawl", number=crawl.number)
         return 0
 
@@ -187,7 +188,7 @@ class SqlFrontierAdmin:
         if fate is None:
             return None
         waiting = await self._kept(tx, crawl, url, kind) if Fate(fate).waits else None
-        return UrlFacts(Fate(fate), waiting, await self._page(tx, crawl, key), await self.sitemap(tx, crawl, key))
+        return UrlFacts(Fate(fate), waiting, await self.page(tx, crawl, key), await self.sitemap(tx, crawl, key))
 
     async def _kept(self, tx: Tx, crawl: int, url: Url, kind: UrlKind) -> Waiting | None:
         host_origin = origin(url)
@@ -202,7 +203,8 @@ class SqlFrontierAdmin:
         row = await tx.one("kept_url", **place)
         return None if row is None else _waiting(row)
 
-    async def _page(self, tx: Tx, crawl: int, key: Key) -> Page | None:
+    async def page(self, tx: Tx, crawl: int, key: Key) -> Page | None:
+        """Return the page with this key and check."""
         number = await tx.value("page_number", crawl=crawl, key=key[0], chk=key[1])
         pages = [] if number is None else await self._pages.after(tx, crawl, number - 1, 1)
         return pages[0][1] if pages else None
