@@ -13,6 +13,10 @@ from shoal.audit.crawl_facts import CrawlUrls
 from shoal.base.url import Url, origin
 from shoal.pages.links import LinkFlag
 
+SELF: Final = "\0self"
+_AT_ONCE: Final = 20_000  # pages
+_LINKS_AT_ONCE: Final = 4_000_000
+
 Ids = NDArray[np.intp]
 Mask = NDArray[np.bool_]
 
@@ -169,10 +173,6 @@ class LinkGraph:
         return found
 
 
-_AT_ONCE: Final = 20_000  # pages
-_LINKS_AT_ONCE: Final = 4_000_000
-
-
 class Nodes:
     """Everything that a link may lead to, by key: the pages first, then aliases of pages, then blocked URLs."""
 
@@ -256,14 +256,97 @@ class Site:
         return sorted(counts, key=lambda name: -counts[name])
 
     @cached_property
-    def in_sitemap(self) -> Mask:
-        """Where a sitemap lists a page."""
-        listed = np.zeros(len(self.pages), np.bool_)
+    def listed_nodes(self) -> Mask:
+        """Which nodes sitemaps list."""
         assert self.nodes is not None, "an analyzer that needs sitemaps says so"
+        listed = np.zeros(len(self.nodes) + 1, np.bool_)
         for sitemap in self.sitemaps:
-            nodes = self.nodes.find(sitemap.entries)
-            listed[nodes[(nodes >= 0) & (nodes < len(self.pages))]] = True
+            listed[self.nodes.find(sitemap.entries)] = True  # unknown ones are -1, the extra entry
+        return listed[:-1]
+
+    @property
+    def is_listed_itself(self) -> Mask:
+        """Where a sitemap lists the URL under which a page was found."""
+        return self.listed_nodes[: len(self.pages)]
+
+    @cached_property
+    def in_sitemap(self) -> Mask:
+        """Where a sitemap lists a page, under its own URL or that of its content."""
+        assert self.nodes is not None
+        listed = self.is_listed_itself.copy()
+        others = self.nodes.page_of[len(self.pages) :][self.listed_nodes[len(self.pages) :]]
+        listed[others[others >= 0]] = True
         return listed
+
+    @cached_property
+    def canonical_nodes(self) -> NDArray[np.int32]:
+        """The node of each page's canonical URL: -1 if it declares none, -2 if it is not known to the crawl. A page
+        that declares itself has its own number."""
+        nodes = np.full(len(self.pages), -1, np.int32)
+        finals, urls = self.pages.text("final_url"), self.pages.text("url")
+        others: dict[int, str] = {}
+        for page, written in enumerate(self.pages.text("canonical")):
+            if written is None:
+                continue
+            if written in (finals[page], urls[page]):
+                nodes[page] = page
+            else:
+                others[page] = written
+        if others:
+            resolved = [self._canonical(page, written) for page, written in others.items()]
+            found = self.find([None if url is SELF else url for url in resolved])
+            own = [url is SELF for url in resolved]
+            places = np.array(list(others), np.intp)
+            nodes[places] = np.where(own, places, np.where(found < 0, -2, found))
+        return nodes
+
+    def _canonical(self, page: int, written: str) -> str | None:
+        """Return the canonical URL that a page declares, or SELF."""
+        base = self.pages.answered_at(page)
+        url, own = self.urls.resolve(base, [written, base])
+        return SELF if url is not None and url == own else url
+
+    @cached_property
+    def canonical_pages(self) -> NDArray[np.int32]:
+        """The page that each page declares as canonical: -1 if none, -2 if it is not known."""
+        nodes = self.canonical_nodes
+        if self.nodes is None or not len(nodes):
+            return nodes
+        pages = np.where(nodes >= 0, self.nodes.page_of[np.maximum(nodes, 0)], nodes)
+        return np.where((nodes >= 0) & (pages < 0), -2, pages).astype(np.int32)
+
+    @cached_property
+    def canonical_moves(self) -> Mask:
+        """Where the canonical URL itself redirects."""
+        nodes = self.canonical_nodes
+        is_page = (nodes >= 0) & (nodes < len(self.pages)) & (nodes != np.arange(len(nodes)))
+        moves: Mask = is_page & self.pages.is_redirected[np.where(is_page, nodes, 0)] if len(nodes) else is_page
+        return moves
+
+    @cached_property
+    def points_away(self) -> Mask:
+        """Where a page declares another one as canonical."""
+        target = self.canonical_pages
+        away: Mask = (target != -1) & (target != np.arange(len(target)))
+        return away
+
+    @cached_property
+    def is_indexable(self) -> Mask:
+        """Where a page is HTML that search engines may index under its own URL."""
+        return self.pages.is_html & ~self.pages.is_noindex & ~self.points_away
+
+    def numbers_of(self, analyzer: str, column: str) -> NDArray[np.int32]:
+        """Return a numeric detail column; -1 for pages without details."""
+        values = self.details[analyzer][column]
+        return np.fromiter((-1 if value is None else value for value in values), np.int32, len(values))
+
+    def url_of(self, node: int) -> str | None:
+        """Return the URL of a node; None for a blocked one whose text is not known."""
+        assert self.nodes is not None
+        if node < len(self.pages):
+            return self.pages.url(node)
+        page = int(self.nodes.page_of[node])
+        return self.blocked_urls.get(node) if page < 0 else self.pages.answered_at(page)
 
     def find(self, urls: Sequence[str | None]) -> NDArray[np.int32]:
         """Return the node of each URL, which must be canonical; -1 for unknown ones and for None."""
