@@ -43,6 +43,11 @@ class Audit:
         app = self._app
         return artifacts_of(app.settings, app.clock, app.signals)
 
+    def close(self) -> None:
+        """Close what was opened: connections to an object store."""
+        if "artifacts" in vars(self):
+            self.artifacts.close()
+
     @cached_property
     def crawls(self) -> "AnalyzedCrawls":
         stores = self._app.stores
