@@ -40,11 +40,13 @@ class AnalysisAttempted(Signal, frozen=True, kw_only=True):
     attempt: int
     max_attempts: int
     again: bool = False  # set in an extra signal before every attempt but the first
+    delay_ms: int | None = None  # how long the retry waited at least
 
 
 class AnalyzerFailed(Signal, frozen=True, kw_only=True):
     """An analyzer failed; the analysis continues with the others."""
 
+    kind: str = KIND
     run_id: str
     analyzer: str
     error: str
@@ -213,8 +215,9 @@ class AnalysisRun:
             raise LeaseLost(self._lease.fence.job_id, self._lease.fence.epoch)
 
     def _tell(self) -> None:
-        attempt = self._lease.attempts + 1
+        attempt, settings = self._lease.attempts + 1, self._context.queue.settings
         for again in (True, False) if attempt > 1 else (False,):
+            delay = min(settings.backoff * 2.0 ** (attempt - 2), settings.longest_backoff) if again else None
             self._context.signals.emit(
                 AnalysisAttempted(
                     run_id=self._lease.run_id or "",
@@ -222,6 +225,7 @@ class AnalysisRun:
                     attempt=attempt,
                     max_attempts=self._lease.max_attempts,
                     again=again,
+                    delay_ms=None if delay is None else round(delay.total_seconds() * 1000),
                 )
             )
 
