@@ -70,6 +70,9 @@ WORDS: Mapping[str, LogMessage] = {
             "stalled": (LogLevel.ERROR, "analysis failed, it stalled: {error}"),
         },
     ),
+    "AnalyzerFailed": LogMessage(
+        LogLevel.WARNING, "analyzer {analyzer} failed, the findings of the others are kept: {error}"
+    ),
     "BodyStoreFailed": LogMessage(LogLevel.WARNING, "body store failed, retrying in {retry_in_seconds:g} s: {error}"),
     "BotAsked": LogMessage(LogLevel.DEBUG, "bot {bot_id} requested jobs"),
     "BotPulled": LogMessage(LogLevel.DEBUG, "bot {bot_id} pulled {jobs} jobs"),
