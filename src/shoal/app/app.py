@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from shoal.app.access import Access
     from shoal.app.audit import Audit
     from shoal.app.chores import Chores
+    from shoal.app.console import Console
     from shoal.app.drivers import SqlDatabase
     from shoal.app.events import Events
     from shoal.app.page_jobs import PageJobs
@@ -143,6 +144,12 @@ class App:
         from shoal.app.chores import Chores
 
         return Chores(self)
+
+    @cached_property
+    def console(self) -> "Console":
+        from shoal.app.console import Console
+
+        return Console(self)
 
     @cached_property
     def rest_api(self) -> "RestApi":

@@ -51,7 +51,7 @@ class RestApi:
             WebhookApi(app.events.webhooks, access.idempotency),
             TokenApi(access.tokens),
             AuditApi(access.audit_log),
-            DocsApi(GROUPS),
+            DocsApi(GROUPS, app.console.shell),
         ]
 
     @cached_property
@@ -61,4 +61,5 @@ class RestApi:
     def close(self) -> None:
         """End all event streams and long polls, because the server stops."""
         self.crawl_feeds.close()
+        self._app.console.feed.close()
         self._app.page_jobs.long_poll.close()

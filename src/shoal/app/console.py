@@ -1,0 +1,53 @@
+"""The pages of the console."""
+
+from datetime import timedelta
+from functools import cached_property
+from typing import TYPE_CHECKING, Final
+
+from shoal.observe.hourly_stats import HourlyStatsReader
+from shoal.serve.console.crawls import CrawlsPage
+from shoal.serve.console.feed import FeedApi
+from shoal.serve.console.overview import Overview, OverviewPage
+from shoal.serve.console.preferences import PreferencesApi
+from shoal.serve.console.rates import RateSampler
+from shoal.serve.console.shell import Shell
+
+if TYPE_CHECKING:
+    from shoal.app.app import App
+
+SAMPLE_EVERY: Final = timedelta(seconds=5)
+SECTIONS: Final = ("overview", "crawls")  # that have a page
+
+
+class Console:
+    """The pages, and the stream that updates them."""
+
+    def __init__(self, app: "App") -> None:
+        self._app = app
+
+    @cached_property
+    def shell(self) -> Shell:
+        return Shell(SECTIONS, self._app.clock, self._app.settings.serve.public_url)
+
+    @cached_property
+    def rates(self) -> RateSampler:
+        return RateSampler(self._app.crawls, self._app.clock)
+
+    @cached_property
+    def overview(self) -> OverviewPage:
+        app = self._app
+        hourly = HourlyStatsReader(app.database, app.stores.hourly_stats)
+        figures = Overview(app.crawls, app.job_admin, app.plan.policies, app.events.webhooks, hourly)
+        return OverviewPage(self.shell, figures, self.rates)
+
+    @cached_property
+    def crawls(self) -> CrawlsPage:
+        return CrawlsPage(self.shell, self._app.crawls, self._app.frontier_admin)
+
+    @cached_property
+    def feed(self) -> FeedApi:
+        return FeedApi(self.shell, [self.overview, self.crawls], self._app.clock)
+
+    @cached_property
+    def endpoint_groups(self) -> list[object]:
+        return [self.overview, self.crawls, self.feed, PreferencesApi(self.shell)]
