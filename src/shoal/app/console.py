@@ -4,9 +4,12 @@ from datetime import timedelta
 from functools import cached_property
 from typing import TYPE_CHECKING, Final
 
+from shoal.crawl.scope.preview import ScopePreviewer
+from shoal.egress import Egress, Limits
 from shoal.observe.hourly_stats import HourlyStatsReader
 from shoal.serve.console.crawls import CrawlsPage
 from shoal.serve.console.feed import FeedApi
+from shoal.serve.console.new_crawl import NewCrawlPage
 from shoal.serve.console.overview import Overview, OverviewPage
 from shoal.serve.console.preferences import PreferencesApi
 from shoal.serve.console.rates import RateSampler
@@ -45,9 +48,22 @@ class Console:
         return CrawlsPage(self.shell, self._app.crawls, self._app.frontier_admin)
 
     @cached_property
+    def new_crawl(self) -> NewCrawlPage:
+        return NewCrawlPage(self.shell, self._app.crawls, self._previewer)
+
+    def _previewer(self) -> ScopePreviewer:
+        app, settings = self._app, self._app.settings
+        limits = Limits.of(settings.egress)
+        return ScopePreviewer(
+            lambda: Egress(app.address_rule, limits, clock=app.clock),
+            settings.egress.user_agent,
+            settings.hosts.longest_crawl_delay,
+        )
+
+    @cached_property
     def feed(self) -> FeedApi:
         return FeedApi(self.shell, [self.overview, self.crawls], self._app.clock)
 
     @cached_property
     def endpoint_groups(self) -> list[object]:
-        return [self.overview, self.crawls, self.feed, PreferencesApi(self.shell)]
+        return [self.overview, self.crawls, self.new_crawl, self.feed, PreferencesApi(self.shell)]

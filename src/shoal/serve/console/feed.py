@@ -43,8 +43,15 @@ class AnyQuery(Form, frozen=True, kw_only=True, forbid_unknown_fields=False):
 class LivePage(Protocol):
     """A page with regions that change while somebody looks at it."""
 
-    paths: tuple[str, ...]  # such as `/crawls/{crawl_id}`
-    regions: tuple[str, ...]  # templates in `regions/`
+    @property
+    def paths(self) -> tuple[str, ...]:
+        """The paths of the page, such as `/crawls/{crawl_id}`."""
+        ...
+
+    @property
+    def regions(self) -> tuple[str, ...]:
+        """The templates in `regions/`."""
+        ...
 
     async def context(self, view: View, params: Mapping[str, str]) -> dict[str, Any]:
         """Return what the templates of the page need. `params`: the path and query parameters."""

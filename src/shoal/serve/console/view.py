@@ -10,7 +10,7 @@ from shoal.access.scopes import TokenScope, allows
 from shoal.serve.console.messages import Language, languages, preferred
 
 Theme = Literal["system", "light", "dark"]
-THEMES: Final = get_args(Theme)
+THEMES: Final[tuple[Theme, ...]] = get_args(Theme)
 COOKIE: Final = "shoal_view"  # the preferences of a browser, as `theme.language`
 
 
@@ -38,7 +38,7 @@ def view_of(request: Request) -> View:
     scopes = caller.scopes if isinstance(caller, Caller) else frozenset[TokenScope]()
     return View(
         language=language,
-        theme=theme if theme in THEMES else "system",
+        theme=next((known for known in THEMES if known == theme), "system"),
         may_write=allows(scopes, TokenScope.WRITE),
         may_administer=allows(scopes, TokenScope.ADMIN),
         is_signed_in=isinstance(caller, Caller) and caller.who != LOCAL,
