@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from shoal.app.rest_api import RestApi
     from shoal.crawl.dump.dump import CrawlDump
     from shoal.crawl.frontier.admin import FrontierAdmin
+    from shoal.crawl.politeness import Politeness
     from shoal.queue.job_admin import JobAdmin
 
 
@@ -99,6 +100,12 @@ class App:
         from shoal.crawl.frontier.admin import FrontierAdmin
 
         return FrontierAdmin(self.database, self.crawls, self.queue, self.stores.frontier_admin, self.bodies)
+
+    @cached_property
+    def politeness(self) -> "Politeness":
+        from shoal.crawl.politeness import Politeness
+
+        return Politeness(self.database, self.crawls, self.stores.frontier_admin, self.settings)
 
     @cached_property
     def crawl_dump(self) -> "CrawlDump":

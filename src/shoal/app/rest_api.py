@@ -16,6 +16,7 @@ from shoal.serve.jobs import JobApi, QuotaApi
 from shoal.serve.journal import JournalApi
 from shoal.serve.pages import PageApi
 from shoal.serve.policies import PolicyApi
+from shoal.serve.politeness import PolitenessApi
 from shoal.serve.results import ResultApi
 from shoal.serve.stats import StatsApi
 from shoal.serve.tokens import AuditApi, TokenApi
@@ -40,6 +41,7 @@ class RestApi:
             BotApi(page_jobs.bots, app.clock, settings.bots.max_result_bytes),  # most requested: matched first
             CrawlApi(app.crawls, app.frontier_admin, access.idempotency, settings.crawl.max_url_length),
             PageApi(app.crawls, Pages(app.database, app.stores.pages)),
+            PolitenessApi(app.politeness),
             JournalApi(app.crawls, self.crawl_feeds),
             GroupApi(page_jobs.groups, access.idempotency),
             JobApi(app.job_admin),

@@ -10,6 +10,7 @@ from shoal.serve.jobs import JobApi, QuotaApi
 from shoal.serve.journal import JournalApi
 from shoal.serve.pages import PageApi
 from shoal.serve.policies import PolicyApi
+from shoal.serve.politeness import PolitenessApi
 from shoal.serve.results import ResultApi
 from shoal.serve.stats import StatsApi
 from shoal.serve.tokens import AuditApi, TokenApi
@@ -18,6 +19,7 @@ from shoal.serve.webhooks import WebhookApi
 GROUPS: tuple[type, ...] = (
     CrawlApi,
     PageApi,
+    PolitenessApi,
     JournalApi,
     GroupApi,
     JobApi,
