@@ -7,6 +7,9 @@ from typing import TYPE_CHECKING, Final
 from shoal.crawl.scope.preview import ScopePreviewer
 from shoal.egress import Egress, Limits
 from shoal.observe.hourly_stats import HourlyStatsReader
+from shoal.pages.summary import PageSummaries
+from shoal.serve.console.crawl import CrawlFigures, CrawlPage
+from shoal.serve.console.crawl_actions import CrawlActions
 from shoal.serve.console.crawls import CrawlsPage
 from shoal.serve.console.feed import FeedApi
 from shoal.serve.console.new_crawl import NewCrawlPage
@@ -51,6 +54,13 @@ class Console:
     def new_crawl(self) -> NewCrawlPage:
         return NewCrawlPage(self.shell, self._app.crawls, self._previewer)
 
+    @cached_property
+    def crawl(self) -> CrawlPage:
+        app = self._app
+        summaries = PageSummaries(app.database, app.stores.pages, app.clock)
+        figures = CrawlFigures(app.crawls, app.frontier_admin, summaries, app.job_admin, app.politeness, app.clock)
+        return CrawlPage(self.shell, figures)
+
     def _previewer(self) -> ScopePreviewer:
         app, settings = self._app, self._app.settings
         limits = Limits.of(settings.egress)
@@ -62,8 +72,11 @@ class Console:
 
     @cached_property
     def feed(self) -> FeedApi:
-        return FeedApi(self.shell, [self.overview, self.crawls], self._app.clock)
+        return FeedApi(self.shell, [self.overview, self.crawls, *self.crawl.tabs], self._app.clock)
 
     @cached_property
     def endpoint_groups(self) -> list[object]:
-        return [self.overview, self.crawls, self.new_crawl, self.feed, PreferencesApi(self.shell)]
+        app = self._app
+        actions = CrawlActions(self.shell, app.crawls, app.frontier_admin)
+        preferences = PreferencesApi(self.shell)
+        return [self.overview, self.crawls, self.new_crawl, self.crawl, actions, self.feed, preferences]

@@ -32,6 +32,7 @@ WORTH_COMPRESSING: Final = 1000  # bytes
 NOTICE: Final = "shoal_notice"
 NOTICE_SECONDS: Final = 30
 YEAR: Final = 31_536_000
+EMPTY_TOKEN: Final = 'value="" data-csrf'
 POLICY: Final = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; frame-src 'self';"
     " form-action 'self'; frame-ancestors 'none'; base-uri 'none'"
@@ -186,7 +187,10 @@ class Shell:
     def _region(context: Context, name: str) -> Markup:
         """Render a live region inside its page; the hash tells the feed what the browser has."""
         html = context.environment.get_template(f"console/regions/{name}.html").render(context.get_all())
-        return Markup('<div data-region="{}" data-hash="{}">{}</div>').format(name, region_hash(html), Markup(html))
+        version = region_hash(html)
+        # A region is the same for all readers, so the feed sends it without a token; the script adds it.
+        html = html.replace(EMPTY_TOKEN, f'value="{context["csrf"]}" data-csrf')
+        return Markup('<div data-region="{}" data-hash="{}">{}</div>').format(name, version, Markup(html))
 
 
 def region_hash(html: str) -> str:

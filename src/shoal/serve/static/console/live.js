@@ -3,6 +3,7 @@
 const feed = document.body.dataset.feed;
 const live = document.querySelector(".live");
 const liveText = document.querySelector("[data-live-text]");
+const token = document.querySelector(".preferences [name=csrf]").value;
 const MOST_LINES = 1000;
 let stream = null;
 let lastLine = "";
@@ -69,7 +70,9 @@ function onRegion(event) {
   const { name, hash, html } = JSON.parse(event.data);
   const region = document.querySelector(`[data-region="${name}"]`);
   if (!region) return;
-  patchChildren(parsed(html), region);
+  const fresh = parsed(html);
+  for (const field of fresh.querySelectorAll("[data-csrf]")) field.setAttribute("value", token);
+  patchChildren(fresh, region);
   region.dataset.hash = hash;
   document.dispatchEvent(new CustomEvent("shoal:patched"));
 }
