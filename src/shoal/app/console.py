@@ -7,13 +7,17 @@ from typing import TYPE_CHECKING, Final
 from shoal.crawl.scope.preview import ScopePreviewer
 from shoal.egress import Egress, Limits
 from shoal.observe.hourly_stats import HourlyStatsReader
+from shoal.pages.pages import Pages
 from shoal.pages.summary import PageSummaries
 from shoal.serve.console.crawl import CrawlFigures, CrawlPage
 from shoal.serve.console.crawl_actions import CrawlActions
+from shoal.serve.console.crawl_pages import CrawlPagesPage
 from shoal.serve.console.crawls import CrawlsPage
 from shoal.serve.console.feed import FeedApi
 from shoal.serve.console.new_crawl import NewCrawlPage
 from shoal.serve.console.overview import Overview, OverviewPage
+from shoal.serve.console.page import PagePage
+from shoal.serve.console.page_findings import PageFindings
 from shoal.serve.console.preferences import PreferencesApi
 from shoal.serve.console.rates import RateSampler
 from shoal.serve.console.shell import Shell
@@ -77,6 +81,16 @@ class Console:
     @cached_property
     def endpoint_groups(self) -> list[object]:
         app = self._app
-        actions = CrawlActions(self.shell, app.crawls, app.frontier_admin)
-        preferences = PreferencesApi(self.shell)
-        return [self.overview, self.crawls, self.new_crawl, self.crawl, actions, self.feed, preferences]
+        pages = Pages(app.database, app.stores.pages, app.clock)
+        findings = PageFindings(app.audit.analyses)
+        return [
+            self.overview,
+            self.crawls,
+            self.new_crawl,
+            CrawlPagesPage(self.shell, app.crawls, pages, self.crawl),
+            self.crawl,
+            CrawlActions(self.shell, app.crawls, app.frontier_admin),
+            PagePage(self.shell, app.crawls, app.frontier_admin, pages, app.bodies, findings),
+            self.feed,
+            PreferencesApi(self.shell),
+        ]

@@ -11,7 +11,7 @@ from shoal.queue.job import Grant, Job
 from shoal.serve.console import charts
 from shoal.serve.console.charts import Cell, Column, Part, Span
 from shoal.serve.console.crawl_rows import KINDS, class_name
-from shoal.serve.console.format import NOTHING, Formats
+from shoal.serve.console.format import NOTHING, SPACE, Formats
 
 MOST_DEPTHS: Final = 20
 MOST_CELLS: Final = 40
@@ -48,11 +48,12 @@ def depth_columns(summary: PageSummary, formats: Formats) -> list[Column]:
 
 def time_columns(summary: PageSummary, formats: Formats) -> list[Column]:
     """Return a histogram of response times."""
-    labels = [f"≤{limit}" if limit < 1000 else f"≤{limit / 1000:g}k" for limit in LIMITS_MS]
+    labels = [str(limit) if limit < 1000 else f"{formats.number(limit / 1000, 1)}{SPACE}s" for limit in LIMITS_MS]
     found = []
-    for place, label in enumerate([*labels, f">{LIMITS_MS[-1] / 1000:g}k"]):
+    for place, label in enumerate([*labels, "…"]):
         count = summary.times[place]
-        found.append(Column(label, (Part("", count, f"{label} ms: {formats.number(count)}"),)))
+        title = formats.language("Up to {time}: {count}", time=label, count=formats.number(count))
+        found.append(Column(label, (Part("", count, title),)))
     return found
 
 

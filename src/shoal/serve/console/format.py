@@ -10,6 +10,7 @@ from shoal.serve.console.messages import Language, message
 NOTHING: Final = "\N{EN DASH}"
 SPACE: Final = "\N{NO-BREAK SPACE}"
 LONGEST: Final = 300  # characters of untrusted text in one place
+LONGEST_BLOCK: Final = 100_000
 SIZES: Final = ("B", "kB", "MB", "GB", "TB")
 AGES: Final = (
     (86400, message("{count} d ago"), message("in {count} d")),
@@ -94,6 +95,12 @@ class Formats:
 
     def clock(self, at: int) -> str:
         return f"{from_micros(at):%H:%M:%S}"
+
+    def block(self, value: str, longest: int = LONGEST_BLOCK) -> str:
+        """Return untrusted text of several lines: line ends and tabs stay, the rest is as in `text`."""
+        lines = value[:longest].splitlines()
+        shown = "\n".join("\t".join(visible(part) for part in line.split("\t")) for line in lines)
+        return shown if len(value) <= longest else f"{shown}…"
 
     def text(self, value: object, longest: int = LONGEST) -> str:
         """Return untrusted text on one line: characters that deceive a reader are made visible, long text is cut."""
