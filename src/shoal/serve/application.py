@@ -29,7 +29,7 @@ CHECK_EVERY_SECONDS = 3.0  # how often the token of a streaming response is chec
 CLIENT_GONE = 499  # in metrics: the client closed the connection before the response
 HEADERS = [
     (b"x-content-type-options", b"nosniff"),
-    (b"referrer-policy", b"no-referrer"),
+    (b"referrer-policy", b"same-origin"),  # without it, browsers send forms with the origin `null`
     (
         b"content-security-policy",
         b"default-src 'self'; frame-ancestors 'none'; base-uri 'none'; form-action 'self'",

@@ -114,7 +114,7 @@ class ScopePreviewer:
                 waiting += [url for url in listed if url not in waiting]
                 continue
             # Thousands of URLs take a while: other requests are served meanwhile.
-            await asyncio.to_thread(self._judge, urls.resolve(address, listed), scope, rules, config, seen, found)
+            await asyncio.to_thread(self._judge, urls.resolve(Url(address), listed), scope, rules, config, seen, found)
         found.is_cut = found.is_cut or bool(waiting)
 
     @staticmethod

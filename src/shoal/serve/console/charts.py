@@ -184,8 +184,9 @@ def _treemap(cells: Sequence[Cell], width: float, height: float, label: str) -> 
             cell.title, cell.kind, x, y, max(0.0, w - 2), max(0.0, h - 2), shown if text and h > TEXT_HEIGHT + 4 else ""
         )
         marks.append(Markup('<a href="{}">{}</a>').format(cell.href, mark) if cell.href else mark)
-    return Markup('<svg viewBox="0 0 {:.0f} {:.0f}" role="img" aria-label="{}">{}</svg>').format(
-        width, height, label, Markup("").join(marks)
+    role = "group" if any(cell.href for cell in cells) else "img"  # an image must not contain links
+    return Markup('<svg viewBox="0 0 {:.0f} {:.0f}" role="{}" aria-label="{}">{}</svg>').format(
+        width, height, role, label, Markup("").join(marks)
     )
 
 

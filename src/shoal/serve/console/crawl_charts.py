@@ -1,11 +1,11 @@
 """The charts of a crawl, from its page summary."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Final
 
 from markupsafe import Markup
 
-from shoal.pages.response_counts import CLASSES
+from shoal.pages.response_counts import CLASSES, ResponseClass
 from shoal.pages.summary import LIMITS_MS, OTHER, PageSummary
 from shoal.queue.job import Grant, Job
 from shoal.serve.console import charts
@@ -24,7 +24,7 @@ def depth_columns(summary: PageSummary, formats: Formats) -> list[Column]:
     deepest = max(summary.depths, default=0)
     found = []
     for depth in range(min(deepest, MOST_DEPTHS) + 1):
-        counts = summary.depths.get(depth, {})
+        counts: Mapping[ResponseClass, int] = summary.depths.get(depth, {})
         if depth == MOST_DEPTHS:  # the last column holds the rest
             rest = [one for level, one in summary.depths.items() if level >= depth]
             counts = {kind: sum(one[kind] for one in rest) for kind in CLASSES}

@@ -8,7 +8,7 @@ from shoal.base.text import redact_url
 from shoal.crawl.journal.messages import REASONS
 from shoal.crawl.lifecycle.crawls import CrawlStatus
 from shoal.crawl.states import TERMINAL, CrawlState
-from shoal.pages.response_counts import CLASSES
+from shoal.pages.response_counts import CLASSES, ResponseClass
 from shoal.serve.console.charts import Part
 from shoal.serve.console.format import Formats
 from shoal.serve.console.messages import Language, message
@@ -57,8 +57,8 @@ class CrawlRow:
         return self.status.crawl.state
 
     @property
-    def responses(self) -> Mapping[str, int]:
-        return self.status.counts.responses  # type: ignore[return-value]
+    def responses(self) -> Mapping[ResponseClass, int]:
+        return self.status.counts.responses
 
     @property
     def is_live(self) -> bool:
@@ -104,7 +104,7 @@ def reason_of(status: CrawlStatus, language: Language) -> str:
     return Formats(language, 0).text(language(REASONS.get(crawl.state_reason or "", crawl.state_reason or "")))
 
 
-def class_parts(responses: Mapping[str, int], formats: Formats) -> list[Part]:
+def class_parts(responses: Mapping[ResponseClass, int], formats: Formats) -> list[Part]:
     """Return the shares of the response classes, for a chart."""
     return [
         Part(KINDS[kind], responses[kind], f"{class_name(kind, formats.language)}: {formats.number(responses[kind])}")

@@ -104,13 +104,13 @@ class NewCrawlPage:
 
     def _read(self, form: ConsoleForm) -> tuple[CrawlConfig | None, dict[str, str]]:
         """Return the options in a form, or the problem of each field that has one."""
-        problems = {}
+        problems: dict[str, str] = {}
         values = _values(form, problems)
         for name, value in values.items():
             try:
-                CrawlConfig.read({"seeds": [SAMPLE], name: value})
+                CrawlConfig.read({"seeds": [SAMPLE], name: value}, called=_nameless)
             except InvalidInput as error:
-                problems[name] = sentence(error.message)
+                problems[name] = sentence(error.message.strip())
         if problems:
             return None, problems
         try:
@@ -158,6 +158,11 @@ def _values(form: ConsoleForm, problems: dict[str, str]) -> dict[str, Any]:
     except ShoalError as error:
         problems["labels"] = sentence(error.message)
     return values
+
+
+def _nameless(name: str) -> str:
+    """Return no name for a field: its problem is shown below it."""
+    return name.removeprefix(name.partition("[")[0])
 
 
 def _number(text: str, is_float: bool) -> int | float | str:
