@@ -19,6 +19,6 @@ WHERE number < coalesce(CAST(:before AS INTEGER), 2147483647) AND (CAST(:state A
       AND (CAST(:project AS TEXT) IS NULL OR project = :project)
       AND (CAST(:labels AS TEXT) IS NULL OR (config::json -> 'labels')::jsonb @> CAST(:labels AS TEXT)::jsonb)
       AND (CAST(:host AS TEXT) IS NULL OR strpos(lower(config), '//' || CAST(:host AS TEXT) || '/') > 0 OR strpos(lower(config), '//' || CAST(:host AS TEXT) || '"') > 0 OR strpos(lower(config), '//' || CAST(:host AS TEXT) || ':') > 0)
-      AND (CAST(:text AS TEXT) IS NULL OR strpos(lower(config), CAST(:text AS TEXT)) > 0 OR strpos(id, CAST(:text AS TEXT)) > 0)
+      AND (CAST(:text AS TEXT) IS NULL OR strpos(lower(config), CAST(:text AS TEXT)) > 0 OR strpos(lower(id), CAST(:text AS TEXT)) > 0)
 ORDER BY number DESC
 LIMIT :limit;

@@ -20,6 +20,6 @@ WHERE number < coalesce(CAST(:before AS INTEGER), 2147483647) AND (CAST(:state A
           (SELECT 1 FROM json_each(:labels) AS w WHERE NOT EXISTS
               (SELECT 1 FROM json_each(crawl.config, '$.labels') AS l WHERE l.key = w.key AND l.value = w.value)))
       AND (CAST(:host AS TEXT) IS NULL OR instr(lower(config), '//' || CAST(:host AS TEXT) || '/') > 0 OR instr(lower(config), '//' || CAST(:host AS TEXT) || '"') > 0 OR instr(lower(config), '//' || CAST(:host AS TEXT) || ':') > 0)
-      AND (CAST(:text AS TEXT) IS NULL OR instr(lower(config), CAST(:text AS TEXT)) > 0 OR instr(id, CAST(:text AS TEXT)) > 0)
+      AND (CAST(:text AS TEXT) IS NULL OR instr(lower(config), CAST(:text AS TEXT)) > 0 OR instr(lower(id), CAST(:text AS TEXT)) > 0)
 ORDER BY number DESC
 LIMIT :limit;
