@@ -213,7 +213,10 @@ class Crawls:
         project: str | None = None,
         labels: Mapping[str, str] | None = None,
     ) -> list[CrawlStatus]:
-        wanted = CrawlFilter(state, project, labels or {})
+        return await self.matching(CrawlFilter(state, project, labels or {}), after=after, limit=limit)
+
+    async def matching(self, wanted: CrawlFilter, *, after: int | None = None, limit: int = 50) -> list[CrawlStatus]:
+        """Return crawls that match a filter, newest first."""
 
         async def look(tx: Tx) -> list[CrawlStatus]:
             crawls = await self.store.page_of(tx, after, limit, wanted)
@@ -224,6 +227,10 @@ class Crawls:
     async def count(self) -> dict[str, int]:
         """Count the crawls by state."""
         return await self._database.read(self.store.count)
+
+    async def live_counts(self) -> dict[int, tuple[int, int]]:
+        """Return the pages and errors of every crawl that has started and not ended, by its number."""
+        return await self._database.read(self.store.live_counts)
 
     async def _look_at(self, tx: Tx, crawl: Crawl) -> CrawlStatus:
         counts = await self.store.counts(tx, crawl.number)
