@@ -1,7 +1,8 @@
 """Frontier administration on SQL."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, replace
+from datetime import timedelta
 from typing import Any
 
 import orjson
@@ -52,7 +53,10 @@ class SqlFrontierAdmin:
         self._pages = pages
 
     async def hosts(self, tx: Tx, crawl: int, limit: int) -> list[CrawlHost]:
-        rows = await tx.all("hosts_of_crawl", crawl=crawl, limit=limit)
+        return await self.hosts_in_full(tx, await tx.all("hosts_of_crawl", crawl=crawl, limit=limit))
+
+    async def hosts_in_full(self, tx: Tx, rows: Sequence[Any]) -> list[CrawlHost]:
+        """Add what is known about the hosts of these rows, which have `host`, `pages` and `ready_at`."""
         full = {row["number"]: row for row in await tx.all("hosts_in_full", numbers=[row["host"] for row in rows])}
         return [_host(row, full[row["host"]]) for row in rows if row["host"] in full]
 
@@ -285,7 +289,7 @@ def _wakes(crawl: int, rows: Iterable[tuple[Any, ...]]) -> list[dict[str, Any]]:
 
 def _host(row: Any, host: Any) -> CrawlHost:
     known = host["robots_state"] is not None
-    age = host["now"] - host["robots_at"] if known else 0
+    age = timedelta(microseconds=host["now"] - host["robots_at"] if known else 0)
     robots = RobotsRecord(RobotsState(host["robots_state"]), host["robots"] or "", age) if known else None
     return CrawlHost(
         origin=host["origin"],
