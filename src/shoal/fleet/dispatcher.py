@@ -157,3 +157,7 @@ class DispatchCounter:
         if counts := self._dispatcher.take_counts():
             self._signals.emit(JobsDispatched(targets=counts))
         return PassResult()
+
+    async def close(self) -> None:
+        """Report what was dispatched since the last pass."""
+        await self.run_once()
