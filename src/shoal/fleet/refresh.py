@@ -2,7 +2,7 @@
 
 from shoal.base.service import PassResult
 from shoal.base.signals import Signal, Signals
-from shoal.fleet.health import HealthScore
+from shoal.fleet.node import Node
 from shoal.fleet.nodes import Nodes
 from shoal.fleet.pressure import FleetPressure
 from shoal.fleet.states import NodeState
@@ -12,11 +12,11 @@ from shoal.queue.queue import Queue
 
 
 class FleetSeen(Signal, frozen=True, kw_only=True):
-    """What the fleet looked like: for each node that is not lost its id, health and the depth of its lane, how many of
-    them have a session, and for each class of jobs the load and whether new jobs are held back."""
+    """What the fleet looked like: the nodes that are not lost, how many of them have a session, and for each class of
+    jobs the load and whether new jobs are held back."""
 
     connected: int
-    nodes: list[tuple[str, HealthScore, int]]
+    nodes: list[Node]
     pressure: list[tuple[str, float, bool]]
 
 
@@ -50,7 +50,7 @@ class FleetRefresh:
         self._signals.emit(
             FleetSeen(
                 connected=sum(node.controller is not None for node in present),
-                nodes=[(node.id, node.health, node.depth) for node in present],
+                nodes=present,
                 pressure=[(one.job_class, one.load or 0.0, one.why is not None) for one in self._pressure.report()],
             )
         )

@@ -6,9 +6,11 @@ and a node that is gone takes its series with it.
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 
 from shoal.base.signals import Signal
@@ -82,7 +84,8 @@ class Metrics:
         self._refusals = self._counter(
             "shoal_callers_refused", "Invalid credentials, without those from addresses that are throttled."
         )
-        self._fleet = FleetMetrics(self._counter, self._gauge)
+        self._fleet = FleetMetrics(self._counter, self._gauge, self._family)
+        self.registry.register(self._fleet)
         self._requests = self._counter("shoal_http_requests", "HTTP requests served.", "method", "route", "status")
         self._request_time = self._histogram("shoal_http_request_seconds", "Time to serve an HTTP request.", "route")
         self.handlers: Mapping[str, Callable[[Any], None]] = {
@@ -127,6 +130,11 @@ class Metrics:
     def _gauge(self, name: str, description: str, *labels: str) -> Gauge:
         self.tables.append(MetricTable(name, "gauge", labels, description))
         return Gauge(name, description, labels, registry=self.registry)
+
+    def _family(self, name: str, description: str, *labels: str) -> Callable[[], GaugeMetricFamily]:
+        """Return what makes a gauge whose series are computed whenever the metrics are read."""
+        self.tables.append(MetricTable(name, "gauge", labels, description))
+        return partial(GaugeMetricFamily, name, description, labels=labels)
 
     def _histogram(self, name: str, description: str, *labels: str, buckets: Sequence[float] = WAITS) -> Histogram:
         self.tables.append(MetricTable(name, "histogram", labels, description))
