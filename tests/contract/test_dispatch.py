@@ -89,8 +89,8 @@ async def test_what_the_fleet_looks_like_is_signalled_with_each_refresh(bench: B
     await controller.make(6)
     await controller.look()
     seen = [signal for signal in bench.signals_seen if isinstance(signal, FleetSeen)][-1]
-    [(node_id, health, depth)] = seen.nodes
-    assert (seen.connected, node_id, depth, health.depth) == (1, A, 6, 0.7)
+    [node] = seen.nodes
+    assert (seen.connected, node.id, node.depth, node.health.depth) == (1, A, 6, 0.7)
     assert seen.pressure == [("runs", 0.0, False), ("pages", 0.2, False)]
 
 

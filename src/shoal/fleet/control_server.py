@@ -3,7 +3,7 @@ its stream deregisters it. Health checks and reflection are answered without a t
 
 import asyncio
 import ssl
-from collections import OrderedDict, deque
+from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
@@ -68,7 +68,7 @@ class SessionStream:
     def __init__(self, context: StreamContext) -> None:
         self._context = context
         self._task = asyncio.current_task()
-        self._unwritten: deque[ControlCommand] = deque()
+        self._unwritten: list[ControlCommand] = []  # rarely more than one
         self._writing: asyncio.Task[None] | None = None
         self.epoch = 0
         self.names_heartbeats = False  # whether the client understands messages without a command
@@ -99,7 +99,7 @@ class SessionStream:
     async def _write(self) -> None:
         try:
             while self._unwritten and not self.is_ended:
-                await self._context.write(self._unwritten.popleft())
+                await self._context.write(self._unwritten.pop(0))
         except Exception:  # the stream is gone: its reader notices that too, and reports it
             self._unwritten.clear()
         finally:

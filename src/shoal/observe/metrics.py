@@ -10,7 +10,7 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
-from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 
 from shoal.base.signals import Signal
@@ -131,10 +131,11 @@ class Metrics:
         self.tables.append(MetricTable(name, "gauge", labels, description))
         return Gauge(name, description, labels, registry=self.registry)
 
-    def _family(self, name: str, description: str, *labels: str) -> Callable[[], GaugeMetricFamily]:
-        """Return what makes a gauge whose series are computed whenever the metrics are read."""
-        self.tables.append(MetricTable(name, "gauge", labels, description))
-        return partial(GaugeMetricFamily, name, description, labels=labels)
+    def _family(self, name: str, description: str, *labels: str, counts: bool = False) -> Callable[[], Any]:
+        """Return what makes a metric whose series are computed whenever the metrics are read: a gauge, or a counter if
+        it `counts`."""
+        self.tables.append(MetricTable(name, "counter" if counts else "gauge", labels, description))
+        return partial(CounterMetricFamily if counts else GaugeMetricFamily, name, description, labels=labels)
 
     def _histogram(self, name: str, description: str, *labels: str, buckets: Sequence[float] = WAITS) -> Histogram:
         self.tables.append(MetricTable(name, "histogram", labels, description))
