@@ -94,6 +94,14 @@ async def test_what_the_fleet_looks_like_is_signalled_with_each_refresh(bench: B
     assert seen.pressure == [("runs", 0.0, False), ("pages", 0.2, False)]
 
 
+async def test_a_large_fleet_is_read_less_often(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("shoal.fleet.refresh.READ_PER_SECOND", 2)
+    controller = Controller(bench)
+    for place in range(6):
+        await controller.register(NodeId(f"node-{place}"))
+    assert (await controller.chores["fleet view"].run_once()).again_in == timedelta(seconds=3)
+
+
 async def test_with_shared_dispatch_everything_is_shared(bench: Bench) -> None:
     controller = Controller(bench, dispatch="shared")
     await controller.register()

@@ -117,7 +117,9 @@ WORDS: Mapping[str, LogMessage] = {
     "JobsDispatched": LogMessage(LogLevel.DEBUG, "jobs dispatched: {targets}"),
     "JobsHeldBack": LogMessage(LogLevel.DEBUG, "{source} created no {kind} jobs: {why}"),
     "JobsReturned": LogMessage(LogLevel.DEBUG, "{count} jobs of private lanes went to the shared lane"),
-    "LaneReturned": LogMessage(LogLevel.WARNING, "{returned} jobs of absent node {node_id} went to the shared lane"),
+    "LaneReturned": LogMessage(
+        LogLevel.INFO, "{returned} jobs went to the shared lane, because node {node_id} leases nothing"
+    ),
     "NodeDisconnected": LogMessage(
         LogLevel.WARNING, "session of node {node_id} broke off; it is lost unless it reconnects in time"
     ),
