@@ -6,9 +6,9 @@ from bench import fleet_dispatch, fleet_sessions
 from bench.report import Report
 
 ABOUT = (
-    "What the sessions of simulated nodes cost a controller. Lanes chosen for new jobs, in memory, with one node, a hundred and ten thousand, of which none is full or nearly "
-    "all are; and the way of a job through the queue, enqueue, lease and finish, with and without dispatch to private "
-    "lanes."
+    "What the sessions of simulated nodes cost a controller; lanes chosen for new jobs, in memory, with one node, a "
+    "hundred and ten thousand, of which none is full or nearly all are; and the way of a job through the queue, "
+    "enqueue, lease and finish, with and without dispatch to private lanes."
 )
 
 
