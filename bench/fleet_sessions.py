@@ -9,6 +9,7 @@ import sys
 import tempfile
 import time
 from argparse import Namespace
+from asyncio.subprocess import DEVNULL
 from pathlib import Path
 from urllib.request import urlopen
 
@@ -128,10 +129,9 @@ async def _measured(size: int, seconds: float) -> list[str | int | float | None]
             "SHOAL_LOG_LEVEL": "warning",
         }
         command = [sys.executable, "-m", "shoal", "serve", "--listen", f"127.0.0.1:{http}"]
-        with Path(folder, "log").open("wb") as log:
-            controller = await asyncio.create_subprocess_exec(
-                *pinned(command, [first]), env=environment, stdout=log, stderr=log
-            )
+        controller = await asyncio.create_subprocess_exec(
+            *pinned(command, [first]), env=environment, stdout=DEVNULL, stderr=DEVNULL
+        )
         try:
             await _until_ready(http)
             return await _loaded(controller.pid, port, size, seconds)
@@ -148,8 +148,8 @@ async def _loaded(pid: int, port: int, size: int, seconds: float) -> list[str | 
     await asyncio.sleep(seconds / 2)
     idle = (_cpu(pid) - cpu) / (seconds / 2)
     memory = max(memory, _memory(pid))
-    nodes, gate = [SimulatedNode(f"node-{number}", f"127.0.0.1:{port}") for number in range(size)], CONNECTING
-    limit = asyncio.Semaphore(gate)
+    nodes = [SimulatedNode(f"node-{number}", f"127.0.0.1:{port}") for number in range(size)]
+    limit = asyncio.Semaphore(CONNECTING)
 
     async def connect(node: SimulatedNode) -> None:
         async with limit:
@@ -200,7 +200,7 @@ async def _until_ready(http: int) -> None:
         except OSError:
             return False
 
-    while not await asyncio.to_thread(look):
+    while not await asyncio.to_thread(look):  # noqa: ASYNC110
         await asyncio.sleep(0.1)
 
 

@@ -4,7 +4,7 @@ from datetime import timedelta
 
 from shoal.base.service import PassResult
 from shoal.base.signals import Signal, Signals
-from shoal.fleet.health import HealthScore
+from shoal.fleet.node import Node
 from shoal.fleet.nodes import Nodes
 from shoal.fleet.pressure import FleetPressure
 from shoal.fleet.states import NodeState
@@ -13,23 +13,21 @@ from shoal.queue.job import SHARED_LANE
 from shoal.queue.queue import Queue
 
 READ_PER_SECOND = 2_000  # nodes
-SEEN_PER_SECOND = 200
-SEEN_SECONDS = 15.0  # how old the gauges of a large fleet may be: about as old as the scrapes of Prometheus
 
 
 class FleetSeen(Signal, frozen=True, kw_only=True):
-    """What the fleet looked like: for each node that is not lost its id, health and the depth of its lane, how many of
-    them have a session, and for each class of jobs the load and whether new jobs are held back."""
+    """What the fleet looked like: the nodes that are not lost, how many of them have a session, and for each class of
+    jobs the load and whether new jobs are held back."""
 
     connected: int
-    nodes: list[tuple[str, HealthScore, int]]
+    nodes: list[Node]
     pressure: list[tuple[str, float, bool]]
 
 
 class FleetRefresh:
     """Reads the nodes, the depths of their lanes and of the shared one, and lets back-pressure follow. `shared_most`:
-    how far the shared lane is counted. With thousands of nodes it reads and signals less often, so that it takes no
-    more than a few percent of a core."""
+    how far the shared lane is counted. With thousands of nodes it reads less often, so that it takes no more than a
+    few percent of a core."""
 
     name = "fleet view"
 
@@ -49,22 +47,17 @@ class FleetRefresh:
         self._pressure = pressure
         self._signals = signals
         self._shared_most = shared_most
-        self._unseen_seconds = SEEN_SECONDS  # since the last signal
 
     async def run_once(self) -> PassResult:
         nodes = await self._nodes.list_all()
         self._view.install(nodes, await self._queue.depth_up_to(SHARED_LANE, self._shared_most))
-        pressure = self._pressure.report()
-        again_in = max(1.0, len(nodes) / READ_PER_SECOND)
-        if self._unseen_seconds >= min(len(nodes) / SEEN_PER_SECOND, SEEN_SECONDS):
-            self._unseen_seconds = 0.0
-            present = [node for node in nodes if node.state is not NodeState.LOST]
-            self._signals.emit(
-                FleetSeen(
-                    connected=sum(node.controller is not None for node in present),
-                    nodes=[(node.id, node.health, node.depth) for node in present],
-                    pressure=[(one.job_class, one.load or 0.0, one.why is not None) for one in pressure],
-                )
+        present = [node for node in nodes if node.state is not NodeState.LOST]
+        self._signals.emit(
+            FleetSeen(
+                connected=sum(node.controller is not None for node in present),
+                nodes=present,
+                pressure=[(one.job_class, one.load or 0.0, one.why is not None) for one in self._pressure.report()],
             )
-        self._unseen_seconds += again_in
+        )
+        again_in = max(1.0, len(nodes) / READ_PER_SECOND)
         return PassResult(again_in=timedelta(seconds=again_in) if again_in > 1 else None)
