@@ -14,7 +14,10 @@ from shoal.serve.console.crawl_actions import CrawlActions
 from shoal.serve.console.crawl_pages import CrawlPagesPage
 from shoal.serve.console.crawls import CrawlsPage
 from shoal.serve.console.feed import FeedApi
+from shoal.serve.console.fleet import FleetPage, NodePage
+from shoal.serve.console.jobs import JobCounts, JobPage, JobsPage
 from shoal.serve.console.new_crawl import NewCrawlPage
+from shoal.serve.console.node_rates import NodeRateSampler
 from shoal.serve.console.overview import Overview, OverviewPage
 from shoal.serve.console.page import PagePage
 from shoal.serve.console.page_findings import PageFindings
@@ -26,7 +29,7 @@ if TYPE_CHECKING:
     from shoal.app.app import App
 
 SAMPLE_EVERY: Final = timedelta(seconds=5)
-SECTIONS: Final = ("overview", "crawls")  # that have a page
+SECTIONS: Final = ("overview", "crawls", "jobs", "fleet")  # that have a page
 
 
 class Console:
@@ -75,8 +78,30 @@ class Console:
         )
 
     @cached_property
+    def jobs(self) -> JobsPage:
+        return JobsPage(self.shell, self._app.job_admin, JobCounts(self._app.job_admin, self._app.clock))
+
+    @cached_property
+    def job(self) -> JobPage:
+        return JobPage(self.shell, self._app.job_admin)
+
+    @cached_property
+    def node_rates(self) -> NodeRateSampler:
+        return NodeRateSampler(self._app.fleet.nodes, self._app.clock)
+
+    @cached_property
+    def fleet(self) -> FleetPage:
+        return FleetPage(self.shell, self._app.fleet.nodes, self.node_rates, self._app.fleet.pressures)
+
+    @cached_property
+    def node(self) -> NodePage:
+        fleet = self._app.fleet
+        return NodePage(self.shell, fleet.nodes, self.node_rates, private=fleet.dispatches)
+
+    @cached_property
     def feed(self) -> FeedApi:
-        return FeedApi(self.shell, [self.overview, self.crawls, *self.crawl.tabs], self._app.clock)
+        pages = [self.overview, self.crawls, *self.crawl.tabs, self.jobs, self.job, self.fleet, self.node]
+        return FeedApi(self.shell, pages, self._app.clock)
 
     @cached_property
     def endpoint_groups(self) -> list[object]:
@@ -91,6 +116,10 @@ class Console:
             self.crawl,
             CrawlActions(self.shell, app.crawls, app.frontier_admin),
             PagePage(self.shell, app.crawls, app.frontier_admin, pages, app.bodies, findings),
+            self.jobs,
+            self.job,
+            self.fleet,
+            self.node,
             self.feed,
             PreferencesApi(self.shell),
         ]
