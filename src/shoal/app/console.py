@@ -9,11 +9,12 @@ from shoal.egress import Egress, Limits
 from shoal.observe.hourly_stats import HourlyStatsReader
 from shoal.pages.pages import Pages
 from shoal.pages.summary import PageSummaries
+from shoal.serve.console.bots import BotActivity, BotsPage
 from shoal.serve.console.crawl import CrawlFigures, CrawlPage
 from shoal.serve.console.crawl_actions import CrawlActions
 from shoal.serve.console.crawl_pages import CrawlPagesPage
 from shoal.serve.console.crawls import CrawlsPage
-from shoal.serve.console.feed import FeedApi
+from shoal.serve.console.feed import FeedApi, LivePage
 from shoal.serve.console.fleet import FleetPage, NodePage
 from shoal.serve.console.jobs import JobCounts, JobPage, JobsPage
 from shoal.serve.console.new_crawl import NewCrawlPage
@@ -21,6 +22,8 @@ from shoal.serve.console.node_rates import NodeRateSampler
 from shoal.serve.console.overview import Overview, OverviewPage
 from shoal.serve.console.page import PagePage
 from shoal.serve.console.page_findings import PageFindings
+from shoal.serve.console.policies import PoliciesPage, PolicyPage
+from shoal.serve.console.policy_form import PolicyFormPage, PolicyImportPage
 from shoal.serve.console.preferences import PreferencesApi
 from shoal.serve.console.rates import RateSampler
 from shoal.serve.console.shell import Shell
@@ -29,7 +32,7 @@ if TYPE_CHECKING:
     from shoal.app.app import App
 
 SAMPLE_EVERY: Final = timedelta(seconds=5)
-SECTIONS: Final = ("overview", "crawls", "jobs", "fleet")  # that have a page
+SECTIONS: Final = ("overview", "crawls", "jobs", "fleet", "policies")  # that have a page
 
 
 class Console:
@@ -99,8 +102,31 @@ class Console:
         return NodePage(self.shell, fleet.nodes, self.node_rates, private=fleet.dispatches)
 
     @cached_property
+    def policies(self) -> PoliciesPage:
+        return PoliciesPage(self.shell, self._app.plan.policies)
+
+    @cached_property
+    def policy(self) -> PolicyPage:
+        return PolicyPage(self.shell, self._app.plan.policies, self._app.page_jobs.history)
+
+    @cached_property
+    def bots(self) -> BotsPage:
+        activity = BotActivity(self._app.clock)
+        self._app.signals.subscribe(activity.listen)
+        return BotsPage(self.shell, self._app.access.tokens, activity)
+
+    @cached_property
     def feed(self) -> FeedApi:
-        pages = [self.overview, self.crawls, *self.crawl.tabs, self.jobs, self.job, self.fleet, self.node]
+        pages: list[LivePage] = [
+            self.overview,
+            self.crawls,
+            *self.crawl.tabs,
+            self.jobs,
+            self.job,
+            self.fleet,
+            self.node,
+        ]
+        pages += [self.policies, self.bots, self.policy]
         return FeedApi(self.shell, pages, self._app.clock)
 
     @cached_property
@@ -120,6 +146,11 @@ class Console:
             self.job,
             self.fleet,
             self.node,
+            self.policies,
+            PolicyFormPage(self.shell, app.plan.policies),
+            PolicyImportPage(self.shell, app.plan.importer),
+            self.bots,
+            self.policy,
             self.feed,
             PreferencesApi(self.shell),
         ]
