@@ -1,7 +1,7 @@
 # Every target makes its own environment first: a fresh checkout needs no earlier step.
 
 .DEFAULT_GOAL := help
-.PHONY: help env check fix test bench docs lock clean
+.PHONY: help env check fix test bench docs proto lock clean
 
 PYTHON := .venv/bin/python
 # Hundreds of processes import the same modules: compile each of them once.
@@ -24,11 +24,13 @@ check: env ## format, lint, types, import layers, generated files: changes nothi
 	$(PYTHON) -m mypy
 	.venv/bin/lint-imports --no-logo
 	$(PYTHON) -m tools.generate --check
+	$(PYTHON) -m tools.proto --check
 
 fix: env ## format, repair what ruff can repair, regenerate
 	$(PYTHON) -m ruff check --fix-only --quiet .
 	$(PYTHON) -m ruff format .
 	$(PYTHON) -m tools.generate
+	$(PYTHON) -m tools.proto
 
 test: env ## everything, with real servers; T="tests/unit -k name" picks, N=0 runs in one process
 	$(PYTHON) -m pytest -n $(N) --dist worksteal $(T)
@@ -38,6 +40,9 @@ bench: env ## measure; T="name" picks one benchmark
 
 docs: env ## regenerate the reference pages and .env.example
 	$(PYTHON) -m tools.generate
+
+proto: env ## generate the Python stubs of proto/control.proto
+	$(PYTHON) -m tools.proto
 
 lock: env ## resolve the dependencies again and write the locks
 	$(PYTHON) -m pip install --quiet uv

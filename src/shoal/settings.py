@@ -46,6 +46,7 @@ from shoal.base.setting_kinds import (
 LogLevel = Literal["debug", "info", "warning", "error"]
 LogFormat = Literal["auto", "json", "text"]
 Backend = Literal["sql", "redis"]
+Dispatch = Literal["private", "shared"]
 MOST_CONNECTIONS = 50_000
 
 
@@ -589,30 +590,76 @@ def host_as_node_id(_: Mapping[str, Any]) -> str:
 class GrpcSettings(SettingsSection):
     """The control plane between controllers and nodes."""
 
-    enabled: Switch = setting("GRPC_ENABLED", False, "Enable the gRPC control plane.", planned=True, shown="false")
+    enabled: Switch = setting("GRPC_ENABLED", False, "Run the gRPC control plane in controllers.", shown="false")
     listen: Listen = setting(
-        "GRPC_LISTEN_ADDR", ":50051", "Address on which the gRPC control plane listens.", planned=True
+        "GRPC_LISTEN_ADDR",
+        ":50051",
+        "Address on which the gRPC control plane listens; without tokens only on the loopback interface.",
     )
     controller: Peer = setting(
         "GRPC_ANALYZER_ADDR",
         "",
-        "Address of the controller that a worker reports to; empty for legacy mode, without a controller.",
-        planned=True,
+        "Address of the controller that a worker reports to; empty for legacy mode, without a control plane.",
     )
     node_id: NodeName = setting(
         "GRPC_NODE_ID", host_as_node_id, "Name of this worker in the fleet.", shown="the host's name"
     )
     heartbeat_interval: Duration = setting(
-        "GRPC_HEARTBEAT_INTERVAL", "10s", "Interval of a node's heartbeats.", planned=True
+        "GRPC_HEARTBEAT_INTERVAL",
+        "10s",
+        "Interval of a node's heartbeats; a controller with many nodes may ask for a longer one.",
+        ge=timedelta(milliseconds=100),
+        le=timedelta(minutes=10),
     )
     reconnect_backoff: Duration = setting(
-        "GRPC_RECONNECT_BACKOFF", "5s", "Delay before a node reconnects.", planned=True
+        "GRPC_RECONNECT_BACKOFF", "5s", "Delay before a node reconnects.", ge=timedelta(milliseconds=10)
     )
     max_reconnect_backoff: Duration = setting(
-        "GRPC_MAX_RECONNECT_BACKOFF",
-        "60s",
-        "Maximum delay before a node reconnects; it doubles up to this.",
-        planned=True,
+        "GRPC_MAX_RECONNECT_BACKOFF", "60s", "Maximum delay before a node reconnects; it doubles up to this."
+    )
+    token: Text = setting(
+        "SHOAL_NODE_TOKEN", "", "Token of a worker, with the role `node` and for its node id.", secret=True
+    )
+    peer_streams: Whole = setting(
+        "SHOAL_GRPC_PEER_STREAMS",
+        200,
+        "Maximum number of nodes that connect to one controller from the same address.",
+        ge=1,
+        le=1_000_000,
+    )
+    ca: FilePath = setting(
+        "SHOAL_GRPC_CA",
+        "",
+        "CA certificates (PEM) by which a worker verifies its controller. Controllers use SHOAL_TLS_CERT.",
+        shown="no TLS",
+    )
+
+
+class FleetSettings(SettingsSection):
+    """Dispatch of jobs to nodes, and back-pressure."""
+
+    dispatch: Dispatch = setting(
+        "SHOAL_DISPATCH",
+        "private",
+        "Where jobs go while nodes are connected: `private` for the lane of a healthy node, `shared` for the lane that "
+        "all workers share.",
+    )
+    offer_ttl: Duration = setting(
+        "SHOAL_OFFER_TTL",
+        "10s",
+        "How long a job waits in a node's private lane before every worker may take it.",
+        ge=timedelta(milliseconds=100),
+        le=timedelta(hours=1),
+    )
+    shared_depth_max: Whole = setting(
+        "SHOAL_SHARED_DEPTH_MAX",
+        10_000,
+        "Back-pressure without nodes: waiting jobs in the shared lane at which no batches of jobs are accepted.",
+        ge=1,
+        le=10_000_000,
+    )
+    keep_lost: Duration = setting(
+        "SHOAL_NODES_KEEP", "24h", "How long a lost node stays in the list.", ge=timedelta(minutes=1)
     )
 
 
@@ -660,6 +707,7 @@ class Settings:
     serve: ServeSettings = field(default_factory=ServeSettings)
     client: ClientSettings = field(default_factory=ClientSettings)
     grpc: GrpcSettings = field(default_factory=GrpcSettings)
+    fleet: FleetSettings = field(default_factory=FleetSettings)
     log: LogSettings = field(default_factory=LogSettings)
 
     def __post_init__(self) -> None:

@@ -282,7 +282,7 @@ def test_a_seed_that_does_not_answer_is_nothing_crawled(start: Start, store_url:
     assert problem["code"] == "nothing_crawled"
     assert f"({seed}: The server refused the connection)" in problem["detail"]
     assert "robots.txt" not in err
-    assert "tried again" not in err
+    assert "retried" not in err
     assert "crawl_moved" not in err
 
 
@@ -324,7 +324,7 @@ def here(
         (["http://127.0.0.1:9/", "--store", "mysql://localhost/x"], 4, "sqlite"),
         (["http://127.0.0.1:9/", "--output", "{folder}/none/out.jsonl", "--store", "{store}"], 4, "none/out.jsonl"),
         (["http://127.0.0.1:9/", "--store", "postgresql://shoal@127.0.0.1:{port}/x"], 8, "{port}"),
-        (["--resume", "x", "--store", "postgresql://shoal@127.0.0.1:{port}/x"], 8, "--store is right"),
+        (["--resume", "x", "--store", "postgresql://shoal@127.0.0.1:{port}/x"], 8, "--store is correct"),
     ],
 )
 def test_what_cannot_work_is_refused_in_one_line(
@@ -344,7 +344,7 @@ def test_a_store_of_another_version_is_refused_and_left_as_it_is(start: Start, s
         connection.execute("PRAGMA user_version = 99")
     code, out, err = start("http://127.0.0.1:9/", "--store", store_url).finish()
     assert (code, out) == (4, "")
-    assert "has schema version 99, this Shoal needs" in err
+    assert "has schema version 99, but this version of Shoal needs" in err
     assert "update Shoal" in err
     with closing(sqlite3.connect(store_url.removeprefix("sqlite:///"))) as connection:
         assert connection.execute("SELECT count(*) FROM crawl").fetchone() == (0,)

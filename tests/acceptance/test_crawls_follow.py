@@ -110,8 +110,8 @@ def test_a_crawl_that_fails_for_its_seeds_says_why_and_can_be_tried_again(store_
         assert Command(fleet, "retry", crawl_id).finish()[0] == 0
         wait_for(lambda: journal(fleet, crawl_id)[-1].startswith("Failed"), "the second end")
         assert fleet.crawl(crawl_id)["errors"] == 1
-        [again] = [line for line in journal(fleet, crawl_id) if "fetched again" in line]
-        assert again == "1 failed URL is fetched again"
+        [again] = [line for line in journal(fleet, crawl_id) if "failed URL" in line]
+        assert again == "1 failed URL will be retried"
 
 
 def journal(fleet: Fleet, crawl_id: str) -> list[str]:

@@ -181,7 +181,7 @@ def test_a_damaged_dump_is_refused_in_one_sentence_and_stores_nothing(
 def test_an_id_that_is_taken_is_refused_with_the_fix(shoal: Shoal, refused: Refused, paused: str, dumped: Path) -> None:
     said = refused("crawls", "load", dumped.name, "--store", paused)
     assert said.endswith(
-        f'crawl "{ID}" exists already; load it under another id with --id, or remove that crawl first.'
+        f'crawl "{ID}" already exists; load it under another id with --id, or remove that crawl first.'
     )
     assert shoal("crawls", "load", dumped.name, "--store", paused, "--id", "copy").returncode == 0
 

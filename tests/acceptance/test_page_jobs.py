@@ -110,7 +110,7 @@ def test_jobs_are_added_waited_for_and_read_from_the_command_line(store_url: str
         urls.write_text("\n".join(sorted(site.urls)))
         said = shoal(tmp_path, store_url, "jobs", "add", "--file", str(urls), "--wait")
         group_id = said.stdout.strip()
-        assert said.stderr.splitlines() == [f"5 jobs in {group_id}.", "Completed: 5 done."]
+        assert said.stderr.splitlines() == [f"Created 5 jobs in {group_id}.", "Completed: 5 done."]
         results = [
             json.loads(line)
             for line in shoal(tmp_path, store_url, "jobs", "results", group_id).stdout.split("\n")

@@ -34,7 +34,7 @@ def test_a_server_runs_until_it_is_killed_and_its_exit_code_says_so(env: dict[st
     streams = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
     with start_shoal(*words, cwd=tmp_path, env=env, **streams) as server:
         try:
-            assert b"listens on" in server.stdout.readline()
+            assert b"is listening on" in server.stdout.readline()
             assert server.poll() is None
         finally:
             server.kill()

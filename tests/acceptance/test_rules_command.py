@@ -61,7 +61,7 @@ def test_a_page_that_robots_txt_forbids_is_reported_as_that(tmp_path: Path) -> N
         for words in (["rules", "test", "rules.toml"], ["crawl"]):
             code, _, err = shoal(tmp_path, *words, site.address)
             assert code == 3
-            assert "robots.txt forbids it" in err
+            assert "robots.txt disallows it" in err
     assert shoal(tmp_path, "rules", "test", "absent.toml", "http://127.0.0.1:1/")[0] == 2
 
 

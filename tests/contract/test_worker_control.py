@@ -124,6 +124,9 @@ async def test_a_resized_worker_runs_more_jobs_and_then_waits_for_surplus_ones(n
     node.worker.resize(runs=2, pages=2)
     for job_id in (runs[1], pages[1]):
         await node.until_state(job_id, JobState.LOCKED)
+    async with asyncio.timeout(PATIENCE):
+        while node.worker.status.active_runs < 2:  # a lease is in the store before its worker knows it
+            await node.app.clock.sleep(0.02)
     node.worker.resize(runs=1, pages=1)
     assert (node.worker.status.capacity, node.worker.status.active_runs) == (2, 2)
     go["a"].touch()

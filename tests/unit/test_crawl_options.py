@@ -63,8 +63,8 @@ def test_help_comes_from_the_field_descriptions() -> None:
         (["--scope", "planet"], "--scope cannot be 'planet'; give page, prefix, host, domain or any"),
         (["--delay", "-1"], "--delay cannot be"),
         (["--exclude", "("], r"--exclude '\(' is not a regular expression"),
-        (["--drop-param", "a=b"], '--drop-param has the name "a=b", which cannot be the name of a parameter'),
-        (["--keep-param", ""], '--keep-param has the name ""'),
+        (["--drop-param", "a=b"], '--drop-param contains "a=b", which is not a valid parameter name'),
+        (["--keep-param", ""], '--keep-param contains "", which is not a valid parameter name'),
         (["--user-agent", "a\nb"], "--user-agent must be one line"),
     ],
 )

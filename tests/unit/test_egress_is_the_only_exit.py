@@ -78,8 +78,8 @@ METHODS = {
     "urlretrieve",
 }
 
-# Besides egress: stores are reached by their drivers, a server opens the socket that others connect to, a worker starts
-# children, and some want only the machine's name or the name of an error.
+# Besides egress: stores are reached by their drivers, nodes reach their controller by gRPC, a server opens the socket
+# that others connect to, a worker starts children, and some want only the machine's name or the name of an error.
 ALLOWED = {
     "cli/demo.py": {"socket"},
     "cli/listen.py": {"socket"},
@@ -88,6 +88,10 @@ ALLOWED = {
     "egress/local.py": {"socket"},
     "egress/resolver.py": {"socket"},
     "egress/curl_handle.py": {"socket"},
+    # The control plane: a worker dials the controller that its operator named, and nothing else.
+    "fleet/control_client.py": {"grpc"},
+    "fleet/control_server.py": {"grpc"},
+    "fleet/wire/": {"grpc"},
     "serve/connections.py": {"socket"},
     "settings.py": {"socket"},
     "store/": {"asyncpg", "redis"},

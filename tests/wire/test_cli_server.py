@@ -413,7 +413,7 @@ async def test_policies_are_exported_for_their_owner_only_and_not_to_where_nothi
     assert (await person.types("policies", "export", str(tmp_path / "all.csv"), *here))[0] == 0
     assert (tmp_path / "all.csv").stat().st_mode & 0o777 == 0o600
     code, _, err = await person.types("policies", "export", str(tmp_path / "none" / "all.csv"), *here)
-    assert (code, "cannot be written (its folder does not exist); name a file" in err) == (4, True)
+    assert (code, "cannot be written (its folder does not exist); use a file in a folder" in err) == (4, True)
     code, _, err = await person.types("policies", "import", "none.csv", *here)
     assert (code, "none.csv cannot be read (no such file or directory)" in err) == (2, True)
 

@@ -187,7 +187,7 @@ def test_a_child_whose_store_is_away_says_so_in_one_line(role: str, monkeypatch:
     monkeypatch.setenv("DATABASE_URL", f"postgresql://nobody@127.0.0.1:{free_port()}/none")
     monkeypatch.setattr("sys.argv", ["child", "1", role, *(["w1", "shared"] if role == "pages" else [])])
     monkeypatch.setattr(child, "watched", lambda settings: (signals, Metrics()))
-    for what_changes_this_process in ("die_with_parent", "spare"):
+    for what_changes_this_process in ("die_with_parent", "reduce_collections"):
         monkeypatch.setattr(child, what_changes_this_process, lambda *args: None)
     with pytest.raises(SystemExit) as leaving:
         child.main()

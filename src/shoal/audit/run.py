@@ -95,6 +95,9 @@ class AnalysisRun:
         """Return the job soon; the next worker begins again."""
         self._leaving = reason
 
+    def limit_rate(self, per_second: float | None) -> None:
+        """Ignored: an analysis fetches nothing."""
+
     def stalled_for(self) -> float:
         return self._context.clock.monotonic() - self._moved_at
 

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import orjson
 from msgspec import Struct
@@ -12,11 +12,14 @@ from msgspec import Struct
 from shoal.base.database import Tx
 from shoal.base.ids import JobId
 from shoal.base.text import redact_url
-from shoal.hosts.rate import HostRateLimit
 from shoal.queue.states import GrantEnd, JobState, Move
+
+if TYPE_CHECKING:
+    from shoal.hosts.rate_limiter import RateLimiter
 
 SHARED_LANE = "shared"
 LOCAL = "local/"
+NODE = "node/"  # prefix of private lanes
 BOT = "bot/"
 HTTP = "http"  # capability: the worker can fetch
 JS = "js"  # capability: the worker can run a page in a browser
@@ -53,6 +56,15 @@ def is_local(lane: str) -> bool:
     return lane.startswith(LOCAL)
 
 
+def node_lane(node_id: str) -> str:
+    """Return the private lane of a node; no other node leases from it."""
+    return f"{NODE}{node_id}"
+
+
+def is_private(lane: str) -> bool:
+    return lane.startswith(NODE)
+
+
 def quota_keys(project: str, labels: Mapping[str, str]) -> tuple[str, ...]:
     """Return the quota keys for a project and labels."""
     return (f"project:{project}", *(f"label:{name}={value}" for name, value in labels.items()))
@@ -71,7 +83,8 @@ class NewJob:
     `scopes`: the quota keys it counts towards while it is locked, such as `project:acme`, `label:team=a`, or
     `key:anything`, of which only one runs at a time. `lock_ttl`: how long a bot may hold it without a heartbeat; bots
     may lose such a job no more often than it may be retried. `host`: the origin it requests, for kinds that are leased
-    by host.
+    by host. `offer`: for a job in the private lane of a node, the session it is offered to, and for how long.
+    `dispatch`: why it is in its lane, as JSON.
     """
 
     id: JobId
@@ -87,6 +100,27 @@ class NewJob:
     scopes: tuple[str, ...] = ()
     lock_ttl: timedelta | None = None
     host: str | None = None
+    offer: "Offer | None" = None
+    dispatch: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Offer:
+    """An offer of a job to one session of a node: it goes to the shared lane if it is not taken in time."""
+
+    session: str
+    ttl: timedelta
+
+
+@dataclass(frozen=True, slots=True)
+class JobDispatch:
+    """Where a job waits, the session it is offered to and until when (None: to nobody in particular), and why it was
+    dispatched there, as JSON (None: nobody chose its lane)."""
+
+    lane: str
+    offered_session: str | None
+    offered_until: int | None
+    decision: str | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +146,7 @@ class LeaseRequest:
     capabilities: Sequence[str] = (HTTP,)
     lock_ttl: timedelta | None = None
     waits: bool = True
-    pace: HostRateLimit | None = None
+    pace: "RateLimiter | None" = None
 
 
 class Fence(Struct, frozen=True):

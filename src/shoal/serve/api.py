@@ -9,6 +9,7 @@ from shoal.serve.groups import GroupApi
 from shoal.serve.health import HealthApi
 from shoal.serve.jobs import JobApi, QuotaApi
 from shoal.serve.journal import JournalApi
+from shoal.serve.nodes import NodeApi
 from shoal.serve.pages import PageApi
 from shoal.serve.policies import PolicyApi
 from shoal.serve.results import ResultApi
@@ -26,6 +27,7 @@ GROUPS: tuple[type, ...] = (
     BotApi,
     AnalysisApi,
     GateApi,
+    NodeApi,
     PolicyApi,
     ResultApi,
     WebhookApi,

@@ -1,0 +1,1 @@
+"""The fleet: nodes and their sessions with controllers, health, dispatch to private lanes, commands."""

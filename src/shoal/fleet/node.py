@@ -1,0 +1,189 @@
+"""Nodes: what they report, what operators want of them, and what is stored about them."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Literal
+
+from msgspec import Struct
+
+from shoal.base.ids import NodeId
+from shoal.fleet.health import HealthScore, score
+from shoal.fleet.states import CommandState, NodeState
+from shoal.queue.job import HTTP
+
+MISSED = 3  # heartbeats after which a node is lost
+
+CommandName = Literal["config_update", "pause", "resume", "drain", "restart_browser"]
+WishedState = Literal["connected", "paused", "drained"]
+
+
+class NodeStatus(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """The status that a node reported last. A client that knows only the oldest fields has no `instance`, no
+    `page_slots` and acknowledges nothing."""
+
+    max_concurrency: int
+    active_tasks: int = 0
+    queue_depth: int = 0
+    success_rate: float = 1.0
+    avg_latency_seconds: float = 0.0
+    is_proxy_mode: bool = False
+    uptime_seconds: int = 0
+    total_processed: int = 0
+    sent_at: int = 0  # Unix seconds, by the node's clock
+    instance: str = ""
+    state: NodeState = NodeState.CONNECTED
+    version: str = ""
+    capabilities: tuple[str, ...] = (HTTP,)
+    page_slots: int = 0
+    active_pages: int = 0
+    cpu_percent: float = 0.0
+    memory_bytes: int = 0
+    browsers: int = 0
+    browser_pages: int = 0
+    held_leases: tuple[tuple[str, int], ...] = ()  # job id and epoch
+    recent_tasks: int = 0
+    rate_limit: float = 0.0
+
+    @property
+    def is_draining(self) -> bool:
+        return self.state in (NodeState.DRAINING, NodeState.DRAINED)
+
+    @property
+    def acknowledges(self) -> bool:
+        """Return whether it acknowledges commands: clients that name their instance do."""
+        return bool(self.instance)
+
+    def health(self, depth: int) -> HealthScore:
+        """Rate the node, with so many jobs in its lane. Its load is that of the busier kind of its slots."""
+        active, most = self.active_tasks, self.max_concurrency
+        if self.page_slots and self.active_pages * most > active * self.page_slots:
+            active, most = self.active_pages, self.page_slots
+        return score(
+            success_rate=self.success_rate,
+            active=active,
+            most=most,
+            latency_seconds=self.avg_latency_seconds,
+            depth=depth,
+            draining=self.is_draining,
+        )
+
+
+class NodeWish(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """The wishes of operators for a node: stored, and sent again whenever the node connects; None: as it starts."""
+
+    state: WishedState = "connected"
+    reason: str = ""
+    max_concurrency: int | None = None
+    page_slots: int | None = None
+    rate_limit: float | None = None  # pages per second; 0: unlimited
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Node:
+    """A node as stored. Times are UTC microseconds by the store's clock; `seen_at` is that clock when it was read."""
+
+    id: NodeId
+    state: NodeState
+    session_epoch: int  # rises with each session
+    controller: str | None  # that has its session; None: no session
+    address: str
+    status: NodeStatus
+    wish: NodeWish
+    heartbeat_every: timedelta
+    connected_at: int
+    heartbeat_at: int
+    lost_at: int | None
+    seen_at: int
+    run_depth: int = 0  # due runs in its lane
+    page_depth: int = 0  # due page jobs in its lane
+
+    @property
+    def depth(self) -> int:
+        return self.run_depth + self.page_depth
+
+    @property
+    def health(self) -> HealthScore:
+        return self.status.health(self.depth)
+
+    @property
+    def takes_jobs(self) -> bool:
+        """Return whether jobs may be dispatched to it: it is connected and has a session."""
+        return self.state is NodeState.CONNECTED and self.controller is not None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NewSession:
+    """A session that begins: the node, the controller that has it, and what the node reported first."""
+
+    node_id: NodeId
+    controller: str
+    address: str
+    heartbeat_every: timedelta
+    status: NodeStatus
+
+
+@dataclass(frozen=True, slots=True)
+class SessionBegun:
+    """The outcome of a registration: the epoch of the session, what operators want of the node, and whether a
+    session of another instance was displaced."""
+
+    epoch: int
+    wish: NodeWish
+    displaced: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Heartbeat:
+    """The newest status of a session, to be stored."""
+
+    node_id: NodeId
+    epoch: int
+    status: NodeStatus
+    heartbeat_every: timedelta
+
+
+class NodeCommand(Struct, frozen=True, kw_only=True):
+    """A command for a node. `result` is what the node said about it."""
+
+    id: str
+    node_id: NodeId
+    command: CommandName
+    reason: str = ""
+    max_concurrency: int | None = None
+    page_slots: int | None = None
+    rate_limit: float | None = None
+    state: CommandState = CommandState.WAITING
+    detail: str = ""
+    created_at: int = 0
+    created_by: str = ""
+    sent_at: int | None = None
+    ended_at: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class CommandAck:
+    """A node's answer to a command."""
+
+    command_id: str
+    state: CommandState
+    detail: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class DispatchCandidate:
+    """A node that was considered for a job, and why it was not eligible (empty: it was)."""
+
+    node_id: NodeId
+    score: float
+    skipped: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class DispatchDecision:
+    """Why a job went to a lane: the node (None: the shared lane), and the best candidates."""
+
+    node_id: NodeId | None
+    reason: str
+    nodes: int
+    candidates: Sequence[DispatchCandidate] = ()

@@ -1,0 +1,1 @@
+"""The messages of the control plane, generated from `proto/control.proto` by `make proto`."""
