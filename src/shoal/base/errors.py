@@ -277,6 +277,9 @@ class FrontierLost(OperatorError):
             f'the frontier of crawl "{crawl_id}" is lost ({why}); retry the crawl to rebuild it from its pages, '
             "and turn on persistence in Redis.",
             crawl_id=crawl_id,
+        )
+
+
 class NodeDisplaced(OperatorError):
     """Another worker has registered with the same node id; the newest one keeps it."""
 
