@@ -110,8 +110,22 @@ class WalkerCommits:
             await self._database.run(commit)
         except FrontierLost:
             rebuild = FrontierRebuild(self._database, self._crawls, self._frontier, self._pages, self._queue)
-            await rebuild.run(self._crawl, self.fence)
+            try:
+                await rebuild.run(self._crawl, self.fence)
+            except FrontierLost as error:
+                await self._give_up(error)
+                raise
             await self._database.run(commit)
+
+    async def _give_up(self, error: FrontierLost) -> None:
+        """Fail the crawl: its frontier is lost and cannot be rebuilt."""
+        move = job_states.give_up(self.fence.job_id, self.fence.epoch, error.code, error.message)
+
+        async def commit(tx: Tx) -> None:
+            await self._crawls.lock(tx, self._crawl.id)
+            await self._queue.move_in(tx, move, KIND, self._crawl.id)
+
+        await self._database.run(commit)
 
     async def turn(self, report: WalkerBatch, ask: TurnRequest) -> Turn:
         """Settle the batch and take more URLs, in one commit. If the walker is left without work and the whole frontier
