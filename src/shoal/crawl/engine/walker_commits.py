@@ -80,6 +80,7 @@ class WalkerCommits:
         self.has_company = crawl.config.workers > 1
         self._drained = job_states.finish(fence.job_id, fence.epoch, "drained")
         self._hand_over = job_states.release(fence.job_id, fence.epoch, "changed")
+        self._stored: list[Settled] = []  # committed before the frontier settled it, and not reported yet
         self._found = 0  # the number of URLs in our last journal entry about it
         self._uncounted = timedelta(0)  # time of work in batches that were not worth a write
 
@@ -126,6 +127,14 @@ class WalkerCommits:
             await self._queue.move_in(tx, move, KIND, self._crawl.id)
 
         await self._database.run(commit)
+
+    def stored(self, batch: WalkerBatch | None = None) -> list[Settled]:
+        """Return the results that commits made durable since the last call: those of the batch that was committed, or,
+        if its frontier settles apart, those whose pages were stored, each page once."""
+        if not self._crawl.settles_apart:
+            return [] if batch is None else batch.settled
+        stored, self._stored = self._stored, []
+        return stored
 
     async def turn(self, report: WalkerBatch, ask: TurnRequest) -> Turn:
         """Settle the batch and take more URLs, in one commit. If the walker is left without work and the whole frontier
@@ -231,6 +240,8 @@ class WalkerCommits:
             keys = [(done.task.key, done.task.chk) for done in ended if done.page is not None]
             known = await self._pages.known(tx, number, keys) if keys else set()
             new = [done for done in ended if (done.task.key, done.task.chk) not in known]
+            fresh = [done for done in held if done.page is None or (done.task.key, done.task.chk) not in known]
+            tx.on_commit(lambda: self._stored.extend(fresh))
             settlement = Settlement(closed=new, is_counted=True)
             if await self._pages.insert(tx, number, settlement.pages) != len(settlement.pages):
                 raise Conflict  # somebody else has just stored one of them
