@@ -46,6 +46,8 @@ async def opened(
         finally:
             await app.wake.close()
             app.bodies.close()
+            if "audit" in vars(app):
+                app.audit.close()
             await app.stores.close()
     finally:
         await database.close()

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from shoal.base.database import Tx
 from shoal.base.url import Url
 from shoal.crawl.crawl import Crawl, FrontierDriver
-from shoal.crawl.frontier.admin_store import FrontierStats, KeptUrl, Key, KnownKey, Place, UrlFacts
+from shoal.crawl.frontier.admin_store import CrawlHost, FrontierStats, KeptUrl, Key, KnownKey, Place, UrlFacts
 from shoal.crawl.frontier.fates import Fate
 from shoal.crawl.frontier.traps import Trap
 from shoal.crawl.frontier.values import (
@@ -133,6 +133,9 @@ class FrontierAdminByCrawl:
         self.keep_traps, self.sitemaps_after, self.keep_sitemaps = sql.keep_traps, sql.sitemaps_after, sql.keep_sitemaps
         self.keep_targets, self.keep_pages_of, self.keep_counts = sql.keep_targets, sql.keep_pages_of, sql.keep_counts
         self.admit = sql.admit
+
+    async def hosts(self, tx: Tx, crawl: int, limit: int) -> list[CrawlHost]:
+        return await (await self._of(tx, crawl)).hosts(tx, crawl, limit)
 
     async def stats(self, tx: Tx, crawl: int) -> FrontierStats:
         return await (await self._of(tx, crawl)).stats(tx, crawl)

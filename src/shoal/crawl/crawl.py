@@ -36,6 +36,7 @@ Patterns = Annotated[list[Annotated[str, Meta(min_length=1, max_length=1000)]], 
 Params = Annotated[list[Text], Meta(max_length=1000)]
 Label = Annotated[str, Meta(min_length=1, max_length=100)]
 LabelText = Annotated[str, Meta(max_length=500)]
+Selector = Annotated[str, Meta(min_length=1, max_length=1000)]
 HookName = Annotated[str, Meta(min_length=1, max_length=100)]
 SHOWN_APART = {"seeds", "project", "labels", "priority", "start"}
 
@@ -115,12 +116,28 @@ class CrawlConfig(Form, frozen=True, kw_only=True, forbid_unknown_fields=True):
     proxy: Annotated[
         Proxied | None, describe("Proxy URL (http, https, socks5 or socks5h), or the label of a configured proxy.")
     ] = None
+    render: Annotated[
+        Literal["never", "auto", "always"],
+        describe("Whether to run the scripts of pages in a browser; `auto` does so for pages that need it."),
+    ] = "never"
+    wait_for: Annotated[
+        Selector | None, describe("Read a rendered page once this CSS selector matches, or its time is up.")
+    ] = None
+    scroll: Annotated[bool, describe("Scroll rendered pages to the end, as long as they grow.")] = False
+    click: Annotated[
+        Selector | None, describe("Click this element (a CSS selector) of rendered pages, as long as it is there.")
+    ] = None
     keep_bodies: Annotated[bool, describe("Store the response bodies unchanged.")] = False
     rules: Annotated[dict[str, Any] | None, describe("Rule set with the data to extract from each page.")] = None
     hooks: Annotated[
         list[HookName], describe("Functions of installed packages to call with each page.", max_length=20)
     ] = []
     analyze: Annotated[bool, describe("Store the page details that analyses need, and analyze the crawl.")] = False
+    gate: Annotated[Name | None, describe("Name of the gate that judges the analysis.")] = None
+    baseline: Annotated[
+        Name | None,
+        describe("Analysis or crawl that the gate compares with; `previous`: the newest analysis of the same site."),
+    ] = None
     recrawl_of: Annotated[
         Name | None,
         describe("Earlier crawl of the same site; conditional requests skip pages that did not change."),

@@ -38,6 +38,8 @@ class CrawlFilter(Struct, frozen=True):
     state: str | None = None
     project: str | None = None
     labels: Mapping[str, str] = field(default_factory=dict)
+    host: str | None = None  # of a seed
+    text: str | None = None  # in its id or its options
 
 
 class CrawlStore(Protocol):
@@ -67,6 +69,10 @@ class CrawlStore(Protocol):
 
     async def count(self, tx: Tx) -> dict[str, int]:
         """Count the crawls by state."""
+        ...
+
+    async def live_counts(self, tx: Tx) -> dict[int, tuple[int, int]]:
+        """Return the pages and errors of every crawl that has started and not ended, by its number."""
         ...
 
     async def move(self, tx: Tx, crawl_id: str, move: CrawlMove) -> bool:

@@ -21,6 +21,7 @@ from shoal.hosts.throttle import HoldsBegun
 from shoal.pages.page_signals import PagesSettled, ResultsTaken
 from shoal.queue.job import Fence, Lease, node_of
 from shoal.queue.queue import JobMoved, JobsLeased, JobsMoved, Queue
+from shoal.render.signals import PageRendered
 from shoal.settings import Settings
 from shoal.work.ipc import (
     LEASE_LOST,
@@ -41,6 +42,7 @@ from shoal.work.ipc import (
     Message,
     Moved,
     Nudge,
+    Rendered,
     Renewed,
     ResultsStored,
     StoredMessage,
@@ -271,6 +273,8 @@ def _relay(signal: Signal) -> None:
         _send(Leased(signal.kind, signal.count, signal.waited_seconds))
     elif isinstance(signal, HoldsBegun):
         _send(Held(signal.holds))
+    elif isinstance(signal, PageRendered):
+        _send(Rendered(signal.outcome, signal.seconds, signal.requests))
 
 
 def _send(message: Message) -> None:

@@ -164,6 +164,15 @@ class Leased:
 
 
 @dataclass(frozen=True, slots=True)
+class Rendered:
+    """A page was rendered, or could not be, with the number of its requests."""
+
+    outcome: str
+    seconds: float
+    requests: int
+
+
+@dataclass(frozen=True, slots=True)
 class Holding:
     """The leases a page child holds now, for the worker to extend. `version` is that of the `Configure` in effect; it
     is 0 while leases are being granted or handed back."""
@@ -205,6 +214,7 @@ Message = (
     | Moved
     | ResultsStored
     | Leased
+    | Rendered
     | Holding
     | Full
     | Alone

@@ -8,11 +8,11 @@ from collections.abc import Awaitable, Callable
 from shoal import __version__
 from shoal.base.clock import Clock
 from shoal.base.errors import ShoalError
+from shoal.base.process import ProcessUsage, usage
 from shoal.fleet.node import CommandAck, NodeCommand, NodeStatus
 from shoal.fleet.states import CommandState, NodeState
 from shoal.queue.job import HTTP
 from shoal.settings import WorkSettings
-from shoal.work.process import ProcessUsage, usage
 from shoal.work.worker import Worker, WorkerState
 
 _STATES = {

@@ -165,7 +165,8 @@ class Engine:
         self._pages.traps.learn(turn.traps)
         if turn.counts is not None:
             self._budget.learn(turn.counts)
-        nothing_due = self._batch.held == self._window.waiting_for_slots or self._window.waits_for_rate
+        window = self._window
+        nothing_due = self._batch.held == window.waiting_for_slots or window.waits_for_rate or window.waits_for_renderer
         if batch.has_tries or (not batch.settled and nothing_due):
             self._progressed = self._clock.monotonic()
         self._hooks.settled(self._commits.stored(batch))

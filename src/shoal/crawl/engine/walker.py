@@ -57,6 +57,8 @@ class Walker:
             self._engine.limit_rate(self._rate)
             return (await self._engine.run()).value
         finally:
+            if self._runtime.renderer is not None:
+                await self._runtime.renderer.close()
             self._runtime.egress.close()
             if optional_facts is not None:
                 self._signals.hooks_ran(optional_facts.hooks)

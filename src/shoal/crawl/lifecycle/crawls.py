@@ -34,7 +34,7 @@ from shoal.crawl.journal.journal import Journal
 from shoal.crawl.lifecycle.change import CrawlChange
 from shoal.crawl.lifecycle.failed_urls import DroppedPage, FailedPage, FailedSeed, FailedUrls, in_words
 from shoal.crawl.lifecycle.on_completed import OnCompleted
-from shoal.crawl.scope.seeds import check_addresses, check_label, check_proxy, first_urls, seeds_of
+from shoal.crawl.scope.seeds import check_addresses, check_label, check_proxy, check_walkers, first_urls, seeds_of
 from shoal.crawl.states import CrawlMove, CrawlState
 from shoal.crawl.store import OUTSIDE, CrawlFilter, CrawlStore, FrontierStore
 from shoal.egress.address import AddressRule
@@ -153,6 +153,7 @@ class Crawls:
         config = self._with_lists(config)
         seeds = seeds_of(config)
         check_label(self._proxies, config)
+        check_walkers(config, self._settings.max_concurrent_chrome)
         if named is None:
             self.check(config)
         wanted = crawl_id or CrawlId(new_id("crl"))
@@ -212,7 +213,10 @@ class Crawls:
         project: str | None = None,
         labels: Mapping[str, str] | None = None,
     ) -> list[CrawlStatus]:
-        wanted = CrawlFilter(state, project, labels or {})
+        return await self.matching(CrawlFilter(state, project, labels or {}), after=after, limit=limit)
+
+    async def matching(self, wanted: CrawlFilter, *, after: int | None = None, limit: int = 50) -> list[CrawlStatus]:
+        """Return crawls that match a filter, newest first."""
 
         async def look(tx: Tx) -> list[CrawlStatus]:
             crawls = await self.store.page_of(tx, after, limit, wanted)
@@ -223,6 +227,10 @@ class Crawls:
     async def count(self) -> dict[str, int]:
         """Count the crawls by state."""
         return await self._database.read(self.store.count)
+
+    async def live_counts(self) -> dict[int, tuple[int, int]]:
+        """Return the pages and errors of every crawl that has started and not ended, by its number."""
+        return await self._database.read(self.store.live_counts)
 
     async def _look_at(self, tx: Tx, crawl: Crawl) -> CrawlStatus:
         counts = await self.store.counts(tx, crawl.number)
@@ -483,7 +491,7 @@ class Crawls:
             return
         job = await self._queue.job(tx, job_id)
         if job is not None and not is_local(job.lane):
-            await self._on_completed().begin(tx, crawl.number, crawl.id, crawl.project, crawl.priority)
+            await self._on_completed().begin(tx, crawl.id)
 
     async def _end_of(self, tx: Tx, crawl: Crawl, move: Move) -> CrawlMove | None:
         if crawl.state not in LIVE:

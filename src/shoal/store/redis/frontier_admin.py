@@ -8,6 +8,7 @@ from shoal.base.ids import JobId
 from shoal.base.url import Url, origin
 from shoal.crawl.crawl import Crawl
 from shoal.crawl.frontier.admin_store import (
+    CrawlHost,
     FrontierStats,
     KeptUrl,
     Key,
@@ -45,6 +46,19 @@ class RedisFrontierAdmin:
         self._keys = CrawlKeys(client)
         self._sql = sql
         self._listed: dict[str, list[tuple[Key, Fate]]] = {}  # known keys of crawls that are being dumped
+
+    async def hosts(self, tx: Tx, crawl: int, limit: int) -> list[CrawlHost]:
+        place = await self._keys.place(tx, crawl)
+        given = {int(host): int(pages) for host, pages in _pairs(await self._call("HGETALL", place, "host_pages"))}
+        queue = await self._call("ZRANGE", place, "url_queue", 0, -1, "WITHSCORES")
+        ready = {int(host): int(float(score)) for host, score in zip(queue[::2], queue[1::2], strict=True)}
+        most = sorted(
+            given | dict.fromkeys(ready.keys() - given.keys(), 0), key=lambda host: (-given.get(host, 0), host)
+        )
+        rows = [
+            {"host": host, "pages": given.get(host, 0), "ready_at": ready.get(host, place.now)} for host in most[:limit]
+        ]
+        return await self._sql.hosts_in_full(tx, rows)
 
     async def stats(self, tx: Tx, crawl: int) -> FrontierStats:
         place = await self._keys.place(tx, crawl)
