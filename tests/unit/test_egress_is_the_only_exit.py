@@ -90,7 +90,7 @@ ALLOWED = {
     "egress/resolver.py": {"socket"},
     "egress/curl_handle.py": {"socket"},
     "fleet/wire/": {"grpc"},
-    "render/browser.py": {"asyncio"},
+    "render/browser.py": {"subprocess"},
     "serve/connections.py": {"socket"},
     "settings.py": {"socket"},
     "store/": {"asyncpg", "redis"},

@@ -151,12 +151,15 @@ class BrowserPool:
         if self._watching is not None:
             self._watching.cancel()
         for slot in self._slots:
-            slot.browser.kill()
+            slot.browser.end()
+        self._slots.clear()
         self._network.abort()
 
     async def close(self) -> None:
-        self.abort()
+        if self._watching is not None:
+            self._watching.cancel()
         for slot in list(self._slots):
+            slot.browser.kill()
             self._retire(slot, "closed")
             self._end(slot)
         await asyncio.gather(*self._ending, return_exceptions=True)
