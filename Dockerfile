@@ -17,16 +17,16 @@ RUN mv shoal "$(/opt/shoal/bin/python -c 'import sysconfig; print(sysconfig.get_
     && chmod 755 /opt/shoal/bin/shoal
 
 FROM python:3.13-slim-bookworm AS shoal
-# The volumes are open to any user, because the user can be chosen: see HOST_UID in compose.yaml.
-RUN useradd --uid 1000 --create-home shoal \
-    && install -d -m 1777 /data /logs
+# The group of the volumes is root's, so that any user of that group can write them: see HOST_UID in compose.yaml.
+RUN useradd --uid 1000 --gid 0 --create-home shoal \
+    && install -d -m 0770 -o 1000 -g 0 /data /logs
 COPY --from=build /opt/shoal /opt/shoal
 ENV PATH=/opt/shoal/bin:$PATH \
     PYTHONUNBUFFERED=1 \
     SHOAL_DATA_DIR=/data \
     SHOAL_PROJECT_LOGS=/logs
 WORKDIR /data
-USER 1000:1000
+USER 1000:0
 EXPOSE 8700
 ENTRYPOINT ["shoal"]
 CMD ["--help"]
@@ -38,6 +38,6 @@ USER 0
 RUN apt-get update \
     && apt-get install -y --no-install-recommends chromium-headless-shell fonts-liberation fonts-noto-color-emoji \
     && rm -rf /var/lib/apt/lists/*
-USER 1000:1000
+USER 1000:0
 EXPOSE 3000
 CMD ["renderer"]

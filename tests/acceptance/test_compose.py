@@ -51,7 +51,7 @@ def test_the_dockerfile_copies_what_the_build_is_given_and_ends_without_root() -
         assert (ROOT / name).exists()
         assert name.partition("/")[0] in given
     for stage in re.split(r"^FROM ", text, flags=re.MULTILINE)[2:]:
-        assert re.findall(r"^USER (\S+)$", stage, re.MULTILINE)[-1] == "1000:1000"
+        assert re.findall(r"^USER (\S+)$", stage, re.MULTILINE)[-1] == "1000:0"
 
 
 def test_the_services_are_those_that_were_asked_for() -> None:
@@ -71,7 +71,7 @@ def test_the_services_are_those_that_were_asked_for() -> None:
     ours = [services[name] for name in ("web", "worker", "renderer")]
     assert {service.values["build"]["target"] for service in ours} <= set(build_stages())
     for service in ours:
-        assert service.values["user"] == "1000:1000"
+        assert service.values["user"] == "1000:0"
         assert service.values["read_only"]
         assert service.values["cap_drop"] == ["ALL"]
 

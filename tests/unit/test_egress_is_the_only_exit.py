@@ -89,6 +89,9 @@ ALLOWED = {
     "egress/pinning_proxy/dialer.py": {"asyncio"},
     "egress/resolver.py": {"socket"},
     "egress/curl_handle.py": {"socket"},
+    # The control plane: a worker dials the controller that its operator named, and nothing else.
+    "fleet/control_client.py": {"grpc"},
+    "fleet/control_server.py": {"grpc"},
     "fleet/wire/": {"grpc"},
     "render/browser.py": {"subprocess"},
     "serve/connections.py": {"socket"},

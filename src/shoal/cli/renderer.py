@@ -8,13 +8,13 @@ import uvloop
 from shoal.access.auth_throttle import AuthThrottle
 from shoal.app.render import service_pool
 from shoal.base.clock import SystemClock
-from shoal.base.parsing import Address
+from shoal.base.parsing import Address, is_loopback
 from shoal.cli.listen import address_of, config_of, open_socket
 from shoal.cli.long_running import on_stop, watched
 from shoal.cli.output import note
 from shoal.cli.worker_http import Server
 from shoal.serve.application import application
-from shoal.serve.authentication import SharedTokenAuthenticator, is_loopback
+from shoal.serve.authentication import SharedTokenAuthenticator
 from shoal.serve.connections import ConnectionLimits
 from shoal.serve.docs import DocsApi
 from shoal.serve.endpoint import routes_of

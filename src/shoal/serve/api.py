@@ -8,6 +8,7 @@ from shoal.serve.groups import GroupApi
 from shoal.serve.health import HealthApi
 from shoal.serve.jobs import JobApi, QuotaApi
 from shoal.serve.journal import JournalApi
+from shoal.serve.nodes import NodeApi
 from shoal.serve.pages import PageApi
 from shoal.serve.policies import PolicyApi
 from shoal.serve.results import ResultApi
@@ -24,6 +25,7 @@ GROUPS: tuple[type, ...] = (
     QuotaApi,
     BotApi,
     AnalysisApi,
+    NodeApi,
     PolicyApi,
     ResultApi,
     WebhookApi,
