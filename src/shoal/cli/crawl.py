@@ -114,12 +114,22 @@ def _how_to_go_on(crawl_id: str, store: str | None, outputs: Sequence[str]) -> s
 class CrawlCommand:
     """A crawl with a user at the terminal: shows progress, writes outputs, handles interrupts."""
 
-    def __init__(self, app: App, crawl: Crawl, outputs: Outputs, how_to_go_on: str, *, as_json: bool) -> None:
+    def __init__(
+        self,
+        app: App,
+        crawl: Crawl,
+        outputs: Outputs,
+        how_to_go_on: str,
+        *,
+        as_json: bool,
+        to_stdout: bool = True,
+    ) -> None:
         self._app = app
         self._crawl = crawl
         self._outputs = outputs
         self._how_to_go_on = how_to_go_on
         self._as_json = as_json
+        self._to_stdout = to_stdout and not outputs.to_stdout  # where the summary goes
         self._screen: Screen | None = None
         self._here: LocalCrawl | None = None
         self._main = asyncio.current_task()
@@ -203,7 +213,7 @@ class CrawlCommand:
         if self._here is not None and (count := self._here.tally.not_rendered):
             totals["not_rendered"] = count
             note(f"Pages that need a browser, but were read without one: {count}")
-        to_stdout = not self._outputs.to_stdout
+        to_stdout = self._to_stdout
         if self._as_json:
             print_line(totals, to_stdout=to_stdout)
         else:

@@ -16,6 +16,7 @@ from shoal.cli.worker_http import Server
 from shoal.serve.application import application
 from shoal.serve.authentication import SharedTokenAuthenticator
 from shoal.serve.connections import ConnectionLimits
+from shoal.serve.console.shell import Shell
 from shoal.serve.docs import DocsApi
 from shoal.serve.endpoint import routes_of
 from shoal.serve.renderer import RendererApi
@@ -49,8 +50,9 @@ async def _serve(settings: Settings) -> None:
     pool = service_pool(settings, clock, signals)
     pool.check()
     serve = settings.serve.but(listen=Address(*listener.getsockname()[:2]), tls_cert="", tls_key="", public_url="")
+    shell = Shell((), clock)
     api = RendererApi(pool, settings.render.queue, lambda: (metrics.render(), metrics.content_type))
-    routes = routes_of([api, DocsApi((RendererApi, DocsApi))], serve.max_request_bytes)
+    routes = routes_of([api, DocsApi((RendererApi, DocsApi), shell)], serve.max_request_bytes)
     authenticator = SharedTokenAuthenticator(settings.render.token, AuthThrottle(clock), address.host, signals)
     whole = application(routes, clock, signals, authenticator, open_probes=settings.serve.open_probes)
     server = Server(config_of(whole, serve), ConnectionLimits(serve, clock, signals), serve)

@@ -13,6 +13,7 @@ import uvloop
 
 from shoal.access.auth_throttle import AuthThrottle
 from shoal.app import App, opened
+from shoal.app.console import SAMPLE_EVERY
 from shoal.app.privacy import privacy_warning
 from shoal.base.errors import NodeDisplaced
 from shoal.base.service import Service
@@ -26,7 +27,6 @@ from shoal.observe.metrics import Metrics
 from shoal.serve.application import application
 from shoal.serve.authentication import TokenAuthenticator
 from shoal.serve.connections import BoundedServer, ConnectionLimits
-from shoal.serve.console import ConsoleApi, files
 from shoal.serve.endpoint import routes_of
 from shoal.serve.health import HealthApi
 from shoal.serve.login import Login
@@ -96,7 +96,8 @@ class Controller:
         self._listener = listener
         self._workers = list(workers)
         self._announcing = Service(app.chores.address_announcer, ANNOUNCE_EVERY, app.clock, app.signals)
-        self._chores = [*app.chores.controller_services(), self._announcing]
+        sampling = Service(app.console.rates, SAMPLE_EVERY, app.clock, app.signals)
+        self._chores = [*app.chores.controller_services(), self._announcing, sampling]
         self._server = self._serving(metrics)
         self._ending = asyncio.Event()
         self._controls: list[WorkerControl] = []  # of the workers in this process, if they report to a controller
@@ -188,8 +189,10 @@ class Controller:
     def _serving(self, metrics: Metrics) -> BoundedServer:
         app, settings = self._app, self._app.settings.serve
         authenticator = TokenAuthenticator(app.access.tokens, AuthThrottle(app.clock), settings, app.signals)
-        groups = [*app.rest_api.endpoint_groups, self._health(metrics), ConsoleApi(app.crawls)]
-        routes = [*routes_of(groups, settings.max_request_bytes), *Login(authenticator).routes(), files()]
+        console = app.console
+        groups = [*app.rest_api.endpoint_groups, self._health(metrics), *console.endpoint_groups]
+        login = Login(authenticator, console.shell)
+        routes = [*routes_of(groups, settings.max_request_bytes), *login.routes(), console.shell.assets.route()]
         whole = application(
             routes,
             app.clock,
@@ -197,6 +200,7 @@ class Controller:
             authenticator,
             audit_log=app.access.audit_log,
             open_probes=settings.open_probes,
+            pages=console.shell,
         )
         server = BoundedServer(config_of(whole, settings), ConnectionLimits(settings, app.clock, app.signals), settings)
         if server.tls is not None:

@@ -50,6 +50,10 @@ class LogLine:
 
 
 WORDS: Mapping[str, LogMessage] = {
+    "FrontierOutOfReach": LogMessage(
+        LogLevel.WARNING, "frontier of crawl {crawl_id} not available while its job moved: {error}"
+    ),
+    "RedisWarned": LogMessage(LogLevel.WARNING, "{server}: {warning}"),
     "AnalysisAttempted": LogMessage(
         LogLevel.INFO,
         "Processing analysis job",
@@ -65,6 +69,9 @@ WORDS: Mapping[str, LogMessage] = {
             "poison": (LogLevel.ERROR, "analysis failed, its workers were lost: {error}"),
             "stalled": (LogLevel.ERROR, "analysis failed, it stalled: {error}"),
         },
+    ),
+    "AnalyzerFailed": LogMessage(
+        LogLevel.WARNING, "analyzer {analyzer} failed, the findings of the others are kept: {error}"
     ),
     "BodyStoreFailed": LogMessage(LogLevel.WARNING, "body store failed, retrying in {retry_in_seconds:g} s: {error}"),
     "BotAsked": LogMessage(LogLevel.DEBUG, "bot {bot_id} requested jobs"),
@@ -144,7 +151,9 @@ WORDS: Mapping[str, LogMessage] = {
     "JobsDispatched": LogMessage(LogLevel.DEBUG, "jobs dispatched: {targets}"),
     "JobsHeldBack": LogMessage(LogLevel.DEBUG, "{source} created no {kind} jobs: {why}"),
     "JobsReturned": LogMessage(LogLevel.DEBUG, "{count} jobs of private lanes went to the shared lane"),
-    "LaneReturned": LogMessage(LogLevel.WARNING, "{returned} jobs of absent node {node_id} went to the shared lane"),
+    "LaneReturned": LogMessage(
+        LogLevel.INFO, "{returned} jobs went to the shared lane, because node {node_id} leases nothing"
+    ),
     "NodeDisconnected": LogMessage(
         LogLevel.WARNING, "session of node {node_id} broke off; it is lost unless it reconnects in time"
     ),

@@ -4,6 +4,7 @@ from shoal.serve.analyses import AnalysisApi
 from shoal.serve.bots import BotApi
 from shoal.serve.crawls import CrawlApi
 from shoal.serve.docs import DocsApi
+from shoal.serve.gates import GateApi
 from shoal.serve.groups import GroupApi
 from shoal.serve.health import HealthApi
 from shoal.serve.jobs import JobApi, QuotaApi
@@ -11,6 +12,7 @@ from shoal.serve.journal import JournalApi
 from shoal.serve.nodes import NodeApi
 from shoal.serve.pages import PageApi
 from shoal.serve.policies import PolicyApi
+from shoal.serve.politeness import PolitenessApi
 from shoal.serve.results import ResultApi
 from shoal.serve.stats import StatsApi
 from shoal.serve.tokens import AuditApi, TokenApi
@@ -19,6 +21,7 @@ from shoal.serve.webhooks import WebhookApi
 GROUPS: tuple[type, ...] = (
     CrawlApi,
     PageApi,
+    PolitenessApi,
     JournalApi,
     GroupApi,
     JobApi,
@@ -26,6 +29,7 @@ GROUPS: tuple[type, ...] = (
     BotApi,
     AnalysisApi,
     NodeApi,
+    GateApi,
     PolicyApi,
     ResultApi,
     WebhookApi,

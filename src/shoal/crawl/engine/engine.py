@@ -165,8 +165,7 @@ class Engine:
         if turn.counts is not None:
             self._budget.learn(turn.counts)
         window = self._window
-        no_slot_due = self._batch.held == window.waiting_for_slots
-        nothing_due = no_slot_due or window.waits_for_rate or window.waits_for_renderer
+        nothing_due = self._batch.held == window.waiting_for_slots or window.waits_for_rate or window.waits_for_renderer
         if batch.has_tries or (not batch.settled and nothing_due):
             self._progressed = self._clock.monotonic()
         self._hooks.settled(batch.settled)

@@ -73,14 +73,14 @@ class FetchWindow:
         return len(self._timers)
 
     @property
+    def waits_for_rate(self) -> bool:
+        """Return whether nothing is in flight because of the rate limit."""
+        return self._start_timer is not None and not self._fetching and not self._in_browser
+
+    @property
     def waits_for_renderer(self) -> bool:
         """Return whether pages wait because the renderer refuses them, or cannot be reached."""
         return bool(self._in_browser) and self._rendering is not None and self._rendering.waits_for_renderer
-
-    @property
-    def waits_for_rate(self) -> bool:
-        """Return whether nothing is in flight because of the rate limit."""
-        return self._start_timer is not None and not self._fetching
 
     def limit_rate(self, rate: FetchRate | None) -> None:
         """Start fetches only at this rate; None: as soon as possible."""

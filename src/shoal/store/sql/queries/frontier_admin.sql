@@ -20,7 +20,7 @@ SELECT url, fetched_at, status, listed, problem FROM sitemap WHERE crawl = :craw
 
 -- name: sitemaps_after
 -- The sitemaps of a crawl after a key.
-SELECT key, chk, url, fetched_at, status, listed, problem FROM sitemap
+SELECT key, chk, url, fetched_at, status, listed, problem, entries FROM sitemap
 WHERE crawl = :crawl AND (key, chk) > (:key, :chk)
 ORDER BY key, chk
 LIMIT :limit;
@@ -117,3 +117,7 @@ DELETE FROM job WHERE run_id = :run_id;
 -- name: drop_crawl
 -- Delete a crawl.
 DELETE FROM crawl WHERE number = :number;
+
+-- name: hosts_of_crawl
+-- The hosts of a crawl, those with most pages first.
+SELECT host, pages, ready_at FROM frontier_host WHERE crawl = :crawl ORDER BY pages DESC, host LIMIT :limit;
