@@ -96,7 +96,10 @@ async def crawlee(binary: str, urls: list[str], at_once: int) -> tuple[int, int]
 
     from crawlee import ConcurrencySettings  # type: ignore[import-not-found,unused-ignore]
     from crawlee.browsers import BrowserPool  # type: ignore[import-not-found,unused-ignore]
-    from crawlee.crawlers import PlaywrightCrawler, PlaywrightCrawlingContext
+    from crawlee.crawlers import (  # type: ignore[import-not-found,unused-ignore]
+        PlaywrightCrawler,
+        PlaywrightCrawlingContext,
+    )
 
     options = {"executable_path": binary, "args": ["--no-sandbox", "--disable-gpu"]}
     pool = BrowserPool.with_default_plugin(browser_type="chromium", headless=True, browser_launch_options=options)
