@@ -39,6 +39,8 @@ def extra_walkers(app: App, crawl: Crawl, size: int, storage: "StorageWatch") ->
 
     settings = app.settings.work.but(concurrency=size)
     environment = {**os.environ, "DATABASE_URL": app.settings.database.url, "SHOAL_LOG_LEVEL": "warning"}
+    if app.settings.render.screenshots is not None:
+        environment["SHOAL_SCREENSHOTS"] = str(app.settings.render.screenshots)
     context = WorkerContext(
         node_id="here",
         holder=holder_name(),

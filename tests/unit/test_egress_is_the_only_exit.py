@@ -93,7 +93,7 @@ ALLOWED = {
     "fleet/control_client.py": {"grpc"},
     "fleet/control_server.py": {"grpc"},
     "fleet/wire/": {"grpc"},
-    "render/browser.py": {"asyncio"},
+    "render/browser.py": {"subprocess"},
     "serve/connections.py": {"socket"},
     "settings.py": {"socket"},
     "store/": {"asyncpg", "redis"},

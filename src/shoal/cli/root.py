@@ -23,6 +23,8 @@ INTERRUPTED = 130
 FLAG_OF = {  # settings that have a flag
     "DATABASE_URL": "--store",
     "SHOAL_LISTEN": "--listen",
+    "SHOAL_RENDERER_LISTEN": "--listen",
+    "SHOAL_SCREENSHOTS": "--screenshots",
     "SHOAL_SERVER": "--server",
     "SHOAL_TOKEN": "--token",
     "SHOAL_TOKEN_FILE": "--token-file",

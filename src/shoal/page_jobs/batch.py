@@ -170,6 +170,10 @@ class PageJobBatch:
             self._pages.clear()
             self._bytes.clear()
 
+    def restart_browser(self) -> None:
+        """Replace the browser; pages in progress start again."""
+        self._runner.restart_browser()
+
     def close(self) -> None:
         """Abort running fetches and close all connections."""
         self._runner.close()

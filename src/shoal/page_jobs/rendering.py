@@ -25,6 +25,7 @@ class PageRenderer:
         self._renderer: Renderer | None = None
         self._free = asyncio.Semaphore(pages)
         self._pages = pages
+        self._restarting: asyncio.Task[None] | None = None
 
     async def render(
         self, fetcher: PageFetcher, headers: CrawlHeaders, url: Url, fetched: Fetched, config: PageConfig
@@ -52,10 +53,10 @@ class PageRenderer:
             take_rendered(fetcher, fetched, response, outcome)
             fetched.rendered_html = outcome.html.encode("utf-8", "replace")
 
-    async def restart(self) -> None:
+    def restart(self) -> None:
         """Replace the browsers; pages in progress start again."""
         if self._renderer is not None:
-            await self._renderer.restart()
+            self._restarting = asyncio.create_task(self._renderer.restart())
 
     def close(self) -> None:
         if self._renderer is not None:

@@ -229,6 +229,11 @@ class PageJobRunner:
                 return fetched
             at, chain = Url(fetched.final_url), fetched.chain
 
+    def restart_browser(self) -> None:
+        """Replace the browser, if one is in use; pages in progress start again."""
+        if self._renderer is not None:
+            self._renderer.restart()
+
     def close(self) -> None:
         if self._renderer is not None:
             self._renderer.close()

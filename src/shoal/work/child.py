@@ -44,6 +44,7 @@ from shoal.work.ipc import (
     Nudge,
     Rendered,
     Renewed,
+    RestartBrowser,
     ResultsStored,
     StoredMessage,
     Tick,
@@ -83,6 +84,10 @@ class RunningJob(Protocol):
 
     def limit_rate(self, per_second: float | None) -> None:
         """Start at most so many fetches per second; None: unlimited."""
+        ...
+
+    def restart_browser(self) -> None:
+        """Replace the browser, if the job uses one; pages in progress start again."""
         ...
 
     def stalled_for(self) -> float:
@@ -141,6 +146,9 @@ class Child:
                 self._rate = per_second
                 if self._run is not None:
                     self._run.limit_rate(per_second)
+            case RestartBrowser():
+                if self._run is not None:
+                    self._run.restart_browser()
             case _:
                 raise AssertionError(message)
 
@@ -180,6 +188,7 @@ class PageChild(Generic[R]):
         self, settings: Settings, handler: PageJobHandler[R], queue: Queue, holder: str, clock: Clock, signals: Signals
     ) -> None:
         signals.subscribe(_relay)
+        self._handler = handler
         self._clock = clock
         self._signals = signals
         self._holder = holder
@@ -221,6 +230,8 @@ class PageChild(Generic[R]):
                     self._working = asyncio.create_task(self._work())
             case LimitRate(per_second):
                 self._loop.limit_rate(per_second)
+            case RestartBrowser():
+                self._handler.restart_browser()
             case HandBack(reason):
                 self._loop.hand_back(reason)
             case Leave(_, finish_first):

@@ -57,6 +57,11 @@ class Configure:
 
 
 @dataclass(frozen=True, slots=True)
+class RestartBrowser:
+    """Replace the browsers; pages in progress start again in the new ones."""
+
+
+@dataclass(frozen=True, slots=True)
 class LimitRate:
     """Start at most so many fetches per second; None: unlimited. A child for runs forgets it with the next job."""
 
@@ -203,6 +208,7 @@ Message = (
     | Leave
     | Configure
     | LimitRate
+    | RestartBrowser
     | HandBack
     | Nudge
     | Drop
