@@ -9,7 +9,8 @@ from shoal.egress import Egress, Limits
 from shoal.observe.hourly_stats import HourlyStatsReader
 from shoal.pages.pages import Pages
 from shoal.pages.summary import PageSummaries
-from shoal.serve.console.bots import BotActivity, BotsPage
+from shoal.serve.console.analyses import AnalysesPage, AnalysisPage
+from shoal.serve.console.bots import BotsPage
 from shoal.serve.console.crawl import CrawlFigures, CrawlPage
 from shoal.serve.console.crawl_actions import CrawlActions
 from shoal.serve.console.crawl_pages import CrawlPagesPage
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
     from shoal.app.app import App
 
 SAMPLE_EVERY: Final = timedelta(seconds=5)
-SECTIONS: Final = ("overview", "crawls", "jobs", "fleet", "policies")  # that have a page
+SECTIONS: Final = ("overview", "crawls", "jobs", "fleet", "policies", "analyses")  # that have a page
 
 
 class Console:
@@ -111,9 +112,16 @@ class Console:
 
     @cached_property
     def bots(self) -> BotsPage:
-        activity = BotActivity(self._app.clock)
-        self._app.signals.subscribe(activity.listen)
-        return BotsPage(self.shell, self._app.access.tokens, activity)
+        hourly = HourlyStatsReader(self._app.database, self._app.stores.hourly_stats)
+        return BotsPage(self.shell, self._app.access.tokens, hourly)
+
+    @cached_property
+    def analyses(self) -> AnalysesPage:
+        return AnalysesPage(self.shell, self._app.audit.analyses, self._app.audit.gates)
+
+    @cached_property
+    def analysis(self) -> AnalysisPage:
+        return AnalysisPage(self.shell, self._app.audit.analyses)
 
     @cached_property
     def feed(self) -> FeedApi:
@@ -126,7 +134,7 @@ class Console:
             self.fleet,
             self.node,
         ]
-        pages += [self.policies, self.bots, self.policy]
+        pages += [self.policies, self.bots, self.policy, self.analyses, self.analysis]
         return FeedApi(self.shell, pages, self._app.clock)
 
     @cached_property
@@ -151,6 +159,8 @@ class Console:
             PolicyImportPage(self.shell, app.plan.importer),
             self.bots,
             self.policy,
+            self.analyses,
+            self.analysis,
             self.feed,
             PreferencesApi(self.shell),
         ]

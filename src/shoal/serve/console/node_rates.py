@@ -23,14 +23,14 @@ class NodeRateSampler:
         self._rates: dict[str, deque[float]] = {}
 
     async def run_once(self) -> PassResult:
-        counts = {node.id: node.status.total_processed for node in await self._nodes.list_all()}
-        now, rates = self._clock.monotonic(), {}
+        counts = {str(node.id): node.status.total_processed for node in await self._nodes.list_all()}
+        now, rates = self._clock.monotonic(), dict[str, deque[float]]()
         for node_id, count in counts.items():
             rates[node_id] = self._rates.get(node_id) or deque[float](maxlen=KEPT)
             if node_id in self._before and now > self._sampled_at:
                 # A node that restarted counts from nothing again.
                 rates[node_id].append(max(0, count - self._before[node_id]) / (now - self._sampled_at))
-        self._before, self._sampled_at, self._rates = dict(counts), now, rates
+        self._before, self._sampled_at, self._rates = counts, now, rates
         return PassResult()
 
     def of(self, node_id: str) -> list[float]:

@@ -1,6 +1,7 @@
 """The form of a policy, and the import of many with a report of the lines that were refused."""
 
 from collections.abc import Mapping
+from io import StringIO
 from typing import Any, Final
 
 import orjson
@@ -152,7 +153,7 @@ class PolicyImportPage:
         if not text:
             raise InvalidInput("lines", "are missing", "paste CSV or JSON Lines, or choose a file")
         reader = read_json_lines if text.startswith("{") else read_csv
-        lines = lines_of(iter(text.splitlines(keepends=True)))
+        lines = lines_of(StringIO(text, newline=""))
         report = await self._importer.take(reader(lines), skip_bad=form.get("bad") == "skip")
         return self._shown(request, dict(form), report)
 
