@@ -11,6 +11,7 @@ from shoal.audit.store import NewAnalysis
 from shoal.audit.verdict import Measured, judge
 from shoal.base.database import Tx
 from shoal.base.ids import AnalysisId, NodeId
+from shoal.events.event import Event
 from shoal.fleet.node import CommandAck
 from shoal.fleet.states import CommandState
 from shoal.queue import states
@@ -81,7 +82,7 @@ async def test_a_wrong_qualifier_is_a_sentence_and_not_an_error_page(visitor: Vi
 async def test_a_viewer_gets_no_buttons_and_is_refused(shop: Served, visitor: Visitor) -> None:
     await register(shop.app.fleet.nodes, "crawler-1")
     await visitor.sign_in(await shop.token("viewer"))
-    for path in ("/jobs?q=state:dead", "/fleet", "/fleet/crawler-1", "/policies", "/analyses"):
+    for path in ("/jobs?q=state:dead", "/fleet", "/fleet/crawler-1", "/policies", "/analyses", "/events"):
         seen = await visitor.get(path)
         assert seen.status == 200
         assert len(re.findall(r'<form[^>]*method="post"', seen.html)) == 2, path  # preferences, and signing out
@@ -91,6 +92,7 @@ async def test_a_viewer_gets_no_buttons_and_is_refused(shop: Served, visitor: Vi
         ("/fleet/crawler-1/commands", {"action": "pause"}),
         ("/policies/new", {"url": "https://example.com/"}),
         ("/analyses", {"crawl_id": "x"}),
+        ("/events", {"url": "https://example.com/"}),
     ):
         assert (await visitor.post(path, fields)).status == 403, path
 
@@ -183,6 +185,35 @@ async def test_bots_are_shown_with_their_tokens_and_activity(shop: Served, visit
     body = json.dumps({"bot_id": "scraper-9", "capabilities": ["http"], "max": 1}).encode()
     assert (await shop.ask("/bot/v1/jobs/pull", bot, method="POST", body=body)).status in (200, 204)
     assert "price bot" in (await visitor.get("/policies/bots")).text
+
+
+async def test_a_webhook_is_created_with_a_secret_and_its_deliveries_are_replayed(
+    shop: Served, visitor: Visitor
+) -> None:
+    assert "No webhooks yet" in (await visitor.get("/events")).text
+    refused = await visitor.post("/events", {"url": "https://example.com/hook", "events": "crawl.gone"})
+    assert "which is not an event type" in refused.text
+    made = await visitor.post("/events", {"url": "https://example.com/hook", "events": "crawl.*"})
+    [hook] = await shop.app.events.webhooks.all()
+    assert hook.secret in made.html
+    assert hook.secret not in (await visitor.get("/events")).html
+    off = await visitor.post(f"/events/{hook.id}/actions", {"action": "disable"})
+    assert "The webhook is disabled" in off.text
+    event = Event("crawl.started", "crl_1", {})
+    await shop.app.database.run(lambda tx: shop.app.stores.outbox.append(tx, event))
+    await shop.app.database.run(lambda tx: shop.app.stores.events.number(tx, 10))
+    assert "crawl.started" in (await visitor.get("/events")).text
+    again = await visitor.post(f"/events/{hook.id}/replay", {"event_id": event.id})
+    assert "The event will be sent again." in again.text
+    assert "crawl.started" in again.text
+    missing = await visitor.post(f"/events/{hook.id}/replay", {"event_id": "evt_none"})
+    assert "evt_none" in missing.text
+    assert "Remove this webhook and its queue?" in (await visitor.post(f"/events/{hook.id}/remove", {})).text
+    gone = await visitor.post(f"/events/{hook.id}/remove", {"confirmed": "yes"})
+    assert "The webhook was removed." in gone.text
+    entries = await shop.app.access.audit_log.newest(before=None, limit=10, subject=hook.id)
+    actions = [entry.act.action for entry in entries]
+    assert actions == ["webhook.removed", "webhook.replayed", "webhook.changed", "webhook.created"]
 
 
 async def test_an_analysis_shows_its_verdict_findings_and_baseline(shop: Served, visitor: Visitor) -> None:

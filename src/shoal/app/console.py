@@ -15,6 +15,7 @@ from shoal.serve.console.crawl import CrawlFigures, CrawlPage
 from shoal.serve.console.crawl_actions import CrawlActions
 from shoal.serve.console.crawl_pages import CrawlPagesPage
 from shoal.serve.console.crawls import CrawlsPage
+from shoal.serve.console.events import EventsPage, WebhookPage
 from shoal.serve.console.feed import FeedApi, LivePage
 from shoal.serve.console.fleet import FleetPage, NodePage
 from shoal.serve.console.jobs import JobCounts, JobPage, JobsPage
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
     from shoal.app.app import App
 
 SAMPLE_EVERY: Final = timedelta(seconds=5)
-SECTIONS: Final = ("overview", "crawls", "jobs", "fleet", "policies", "analyses")  # that have a page
+SECTIONS: Final = ("overview", "crawls", "jobs", "fleet", "policies", "analyses", "events")  # that have a page
 
 
 class Console:
@@ -124,6 +125,14 @@ class Console:
         return AnalysisPage(self.shell, self._app.audit.analyses)
 
     @cached_property
+    def events(self) -> EventsPage:
+        return EventsPage(self.shell, self._app.events.webhooks)
+
+    @cached_property
+    def webhook(self) -> WebhookPage:
+        return WebhookPage(self.shell, self._app.events.webhooks)
+
+    @cached_property
     def feed(self) -> FeedApi:
         pages: list[LivePage] = [
             self.overview,
@@ -135,6 +144,7 @@ class Console:
             self.node,
         ]
         pages += [self.policies, self.bots, self.policy, self.analyses, self.analysis]
+        pages += [self.events, self.webhook]
         return FeedApi(self.shell, pages, self._app.clock)
 
     @cached_property
@@ -161,6 +171,8 @@ class Console:
             self.policy,
             self.analyses,
             self.analysis,
+            self.events,
+            self.webhook,
             self.feed,
             PreferencesApi(self.shell),
         ]
