@@ -16,7 +16,7 @@ from shoal.fleet.node import CommandAck
 from shoal.fleet.states import CommandState
 from shoal.queue import states
 from shoal.queue.job import LeaseRequest
-from tests.support.controller import Served
+from tests.support.controller import Served, served
 from tests.support.nodes import register
 from tests.support.visitor import Visitor
 
@@ -212,8 +212,38 @@ async def test_a_webhook_is_created_with_a_secret_and_its_deliveries_are_replaye
     gone = await visitor.post(f"/events/{hook.id}/remove", {"confirmed": "yes"})
     assert "The webhook was removed." in gone.text
     entries = await shop.app.access.audit_log.newest(before=None, limit=10, subject=hook.id)
-    actions = [entry.act.action for entry in entries]
+    actions = [entry.act.name for entry in entries]
     assert actions == ["webhook.removed", "webhook.replayed", "webhook.changed", "webhook.created"]
+
+
+async def test_a_token_is_created_shown_once_and_revoked(shop: Served, visitor: Visitor) -> None:
+    await visitor.sign_in(await shop.token("admin"))
+    await visitor.get("/settings")
+    refused = await visitor.post("/settings/tokens", {"name": "x", "role": "node"})
+    assert "name the node" in refused.text
+    made = await visitor.post("/settings/tokens", {"name": "<b>nightly</b>", "role": "operator", "expires_in": "90d"})
+    shown = re.search(r"shl_\w+", made.text)
+    assert shown
+    token = await shop.app.access.tokens.verify(shown[0])
+    assert token is not None
+    seen = await visitor.get("/settings")
+    assert (shown[0] in seen.html, "<b>nightly</b>" in seen.html, "token.created" in seen.text) == (False, False, True)
+    assert "Revoke this token?" in (await visitor.post(f"/settings/tokens/{token.id}/revoke", {})).text
+    done = await visitor.post(f"/settings/tokens/{token.id}/revoke", {"confirmed": "yes"})
+    assert "The token was revoked." in done.text
+    assert await shop.app.access.tokens.verify(shown[0]) is None
+
+
+async def test_settings_are_for_administrators_and_hide_secrets(sqlite_url: str) -> None:
+    async with served(sqlite_url, SHOAL_PROXIES="secret=http://user:hunter2@proxy.example:3128") as shop:
+        visitor = Visitor(shop.port)
+        page = await visitor.get("/settings")
+        assert "DATABASE_URL" in page.text
+        assert "hunter2" not in page.html
+        await visitor.sign_in(await shop.token("viewer"))
+        seen = await visitor.get("/settings")
+        assert ("Only administrators" in seen.text, "DATABASE_URL" in seen.text) == (True, False)
+        assert (await visitor.post("/settings/tokens", {"name": "x", "role": "admin"})).status == 403
 
 
 async def test_an_analysis_shows_its_verdict_findings_and_baseline(shop: Served, visitor: Visitor) -> None:
