@@ -18,6 +18,9 @@ for (const field of document.querySelectorAll("[data-submit]")) {
   field.addEventListener("change", () => field.form.requestSubmit());
 }
 
+// On a narrow screen the navigation scrolls: show where the reader is.
+document.querySelector(".side nav [aria-current]")?.scrollIntoView({ block: "nearest", inline: "center" });
+
 // Dialogs
 const help = document.getElementById("help");
 document.querySelector("[data-help]")?.addEventListener("click", () => help.showModal());
