@@ -807,9 +807,10 @@ class Settings:
             "is a bucket, but its access key is not set",
             "set SHOAL_S3_ACCESS_KEY and SHOAL_S3_SECRET_KEY",
         )
-        for name, backend in (("SHOAL_LANES", queue.lanes), ("SHOAL_FRONTIER", self.crawl.frontier)):
-            has_server = backend != "redis" or bool(self.redis.url)
-            yield has_server, name, "is redis, but REDIS_URL is not set", "set it to sql, or set REDIS_URL"
+        has_server = self.crawl.frontier != "redis" or bool(self.redis.url)
+        no_server = "is redis, but REDIS_URL is not set"
+        yield has_server, "SHOAL_FRONTIER", no_server, "set it to sql, or set REDIS_URL"
+        yield queue.lanes == "sql", "SHOAL_LANES", "is redis, which this version does not support yet", "set it to sql"
 
 
 def _at_most(low: str, lower: timedelta, high: str, upper: timedelta) -> tuple[bool, str, str, str]:

@@ -74,7 +74,7 @@ class AnalysisRun:
         self, context: AnalysisContext, analyzers: Sequence[Analyzer], lease: Lease, alive: Callable[[], bool]
     ) -> None:
         self._context = context
-        self._analyzers = analyzers
+        self.analyzers = analyzers
         self._lease = lease
         self._alive = alive
         self._leaving: str | None = None
@@ -110,9 +110,9 @@ class AnalysisRun:
     async def _analyze(self) -> str:
         context = self._context
         analysis = await context.database.run(self._attach)
-        site = await context.loader.load(analysis, self._analyzers, self._progress)
+        site = await context.loader.load(analysis, self.analyzers, self._progress)
         results: Sequence[AnalyzerResult] = []
-        for analyzer in self._analyzers:
+        for analyzer in self.analyzers:
             result = await self._with_artifacts(analysis, analyzer, await self._run_one(analyzer, site))
             await context.database.run(lambda tx, result=result: self._keep(tx, analysis, result))  # type: ignore[misc]
             results = [*results, result]
@@ -170,7 +170,7 @@ class AnalysisRun:
         prober = self._context.loader.prober
         if prober is None or not await measure_again(site, prober, self._context.most_remeasured):
             return results
-        for analyzer in self._analyzers:
+        for analyzer in self.analyzers:
             if any(code.timing for code in analyzer.codes):
                 result = await self._run_one(analyzer, site)
                 await self._context.database.run(
