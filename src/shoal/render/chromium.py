@@ -70,6 +70,17 @@ def find_chromium(settings: RenderSettings) -> Path:
     return binary_behind(found)
 
 
+def has_browser(settings: RenderSettings) -> bool:
+    """Return whether this process can render: a render service is named, or the machine has a browser."""
+    if settings.url:
+        return True
+    try:
+        find_chromium(settings)
+    except BadConfig:
+        return False
+    return True
+
+
 @cache
 def binary_behind(path: Path) -> Path:
     """Return the browser itself if the path is Debian's launcher script, which would stay as a process of its own."""
