@@ -107,6 +107,9 @@ HARMLESS = {
         "webhooks",
         "nodes",
         "node",
+        "audit",
+        "renderer",
+        "politeness",
     ),
     *(
         "tokens",
