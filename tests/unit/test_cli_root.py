@@ -96,6 +96,7 @@ HARMLESS = {
         "crawl",
         "serve",
         "worker",
+        "renderer",
         "bot",
         "crawls",
         "jobs",
