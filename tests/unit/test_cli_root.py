@@ -100,6 +100,7 @@ HARMLESS = {
         "crawls",
         "jobs",
         "analyses",
+        "audit",
         "explain",
         "robots",
         "rules",
