@@ -244,8 +244,8 @@ class AnalysisRun:
 
 @contextmanager
 def _no_collections() -> Iterator[None]:
-    """Switch the cyclic garbage collector off: millions of strings are kept here and no cycles are made, so that its
-    passes would take half of the time."""
+    """Switch the cyclic garbage collector off: millions of objects are kept here and no cycles are made, so that its
+    passes over all of them would find nothing."""
     was_on = gc.isenabled()
     gc.disable()
     try:
