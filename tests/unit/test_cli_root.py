@@ -101,6 +101,7 @@ HARMLESS = {
         "crawls",
         "jobs",
         "analyses",
+        "audit",
         "explain",
         "robots",
         "rules",
