@@ -247,7 +247,7 @@ def beside(folder: Path, short: bool) -> Table:
     command += ["-n", "500" if short else "5000", "--peer", f"shoal={sys.executable} {ADAPTER}"]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     lines = [line.strip("| \n").split(" | ") for line in done.stdout.splitlines() if line.startswith("| ")]
-    table = Table("Beside other queues", lines[0] if lines else [])
+    table = Table("Compared with other queues", lines[0] if lines else [])
     table.rows += [list(line) for line in lines[1:]]
     table.notes.append("PostgreSQL waits for the disk; the Redis of the others keeps nothing on it.")
     return table

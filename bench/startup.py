@@ -31,7 +31,7 @@ PAGE = b"<!DOCTYPE html><title>One page</title><p>Nothing else."
 
 
 class Watch:
-    """When each path was asked for first."""
+    """Records when each path was first requested."""
 
     def __init__(self) -> None:
         self.asked: dict[str, float] = {}

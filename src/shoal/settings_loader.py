@@ -60,7 +60,7 @@ class SettingEntry:
 
     @property
     def default(self) -> str:
-        """In words."""
+        """Return the default as text for people."""
         return str(self.setting.default) if self.setting.shown is None else self.setting.shown
 
     @property

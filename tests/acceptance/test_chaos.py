@@ -476,7 +476,9 @@ def put_to_sleep(pids: Callable[[], Iterable[int]], store_url: str, site: Site, 
         ),
     ],
 )
-def test_the_ledger_notices(small_crawl: tuple[Path, str], tmp_path: Path, fraud: str, word: str) -> None:
+def test_the_ledger_notices_every_inconsistency(
+    small_crawl: tuple[Path, str], tmp_path: Path, fraud: str, word: str
+) -> None:
     store, crawl_id = small_crawl
     copy = tmp_path / "copy.db"
     shutil.copy(store, copy)

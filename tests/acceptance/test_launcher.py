@@ -180,12 +180,12 @@ def test_an_unreachable_index_is_one_sentence_and_the_next_run_tries_again(insta
     assert installed.run("x", **nowhere)[0] == 0
 
 
-def test_a_package_that_is_not_to_be_had_is_one_sentence(installed: Checkout) -> None:
+def test_a_missing_package_is_reported_in_one_sentence(installed: Checkout) -> None:
     installed.lock.write_text(ONE_PACKAGE)
     assert "colourless-green-ideas" in refusal(installed.run("x", PIP_NO_INDEX="1"))
 
 
-def test_an_old_python_is_one_sentence(tmp_path: Path) -> None:
+def test_an_old_python_is_reported_in_one_sentence(tmp_path: Path) -> None:
     checkout = Checkout.make(tmp_path / "checkout")
     old = tmp_path / "old"
     old.mkdir()
@@ -199,7 +199,7 @@ def test_an_old_python_is_one_sentence(tmp_path: Path) -> None:
     assert not checkout.venv.exists()
 
 
-def test_a_python_without_venv_is_one_sentence(tmp_path: Path) -> None:
+def test_a_python_without_venv_is_reported_in_one_sentence(tmp_path: Path) -> None:
     checkout = Checkout.make(tmp_path / "checkout")
     python = tmp_path / "python"
     answers = '*realpath*) echo "$0" ;; *ensurepip*) exit 1'
@@ -207,7 +207,7 @@ def test_a_python_without_venv_is_one_sentence(tmp_path: Path) -> None:
     assert "apt install python3-venv" in refusal(checkout.run("x", SHOAL_PYTHON=str(python)))
 
 
-def test_a_read_only_folder_is_one_sentence(public_folder: Path) -> None:
+def test_a_read_only_folder_is_reported_in_one_sentence(public_folder: Path) -> None:
     checkout = Checkout.make(public_folder / "checkout")
     checkout.folder.chmod(0o555)
     assert "read-only" in refusal(checkout.run("x", uid=65534 if os.geteuid() == 0 else None))

@@ -31,7 +31,7 @@ def admin_token(port: int) -> str:
 
 
 def test_no_request_that_the_document_allows_is_answered_wrongly(postgres_url: str, tmp_path: Path) -> None:
-    """On the store that takes less: not every text, and no number of any size."""
+    """Use PostgreSQL, which accepts less than SQLite: it refuses some texts and numbers beyond 64 bits."""
     with Fleet(tmp_path, postgres_url) as fleet:
         fleet.controller()
         token = admin_token(fleet.port)

@@ -252,7 +252,7 @@ def new_url(crawl: Crawl, url: str, depth: int = 1, fate: Fate = Fate.OPEN, kind
 
 
 async def suspected(bench: Bench, which: str = "TRUE") -> None:
-    """What waits, or some of it, was in flight in two crashes."""
+    """Mark the waiting URLs (those that match `which`) as in flight in two crashes."""
     columns = "crawl, host, seq, parent, kind, path"
     await bench.sql(
         f"INSERT INTO frontier_touched ({columns}, crashes) SELECT {columns}, 2 FROM frontier WHERE {which}"
@@ -282,7 +282,7 @@ def failed(task: FrontierTask) -> Settled:
 
 
 def later(task: FrontierTask, seconds: float) -> Settled:
-    return Settled(task, Fate.OPEN, retry_in=round(seconds * 1e6))
+    return Settled(task, Fate.OPEN, retry_in=timedelta(seconds=seconds))
 
 
 @dataclass

@@ -107,7 +107,7 @@ async def test_a_place_that_no_writer_gave_out_is_not_read(bodies: BodyStore, fi
         await bodies.read(BodyLocation(file, 0, 1))
 
 
-async def test_a_piece_that_reaches_past_the_end_is_not_there(bodies: BodyStore) -> None:
+async def test_a_range_past_the_end_is_not_found(bodies: BodyStore) -> None:
     place = await keep(bodies, "crl_1", b"short")
     with pytest.raises(NotFound, match="SHOAL_BODIES"):
         await bodies.read(BodyLocation(place.file, place.offset, 6))

@@ -22,7 +22,7 @@ async def three(bench: Bench, **budget: int) -> tuple[Crawl, list[Walker]]:
 
 async def work_for(walker: Walker, seconds: float) -> None:
     """One turn of a walker that worked this long and has nothing to tell."""
-    await walker.walk.turn(WalkerBatch(walked=round(seconds * 1e6)), TurnRequest(0, 1))
+    await walker.walk.turn(WalkerBatch(walked=timedelta(seconds=seconds)), TurnRequest(0, 1))
 
 
 async def test_all_walkers_together_take_no_more_than_the_budget_allows(bench: Bench) -> None:
@@ -115,7 +115,7 @@ async def test_time_that_walkers_share_counts_once(bench: Bench) -> None:
     for _ in range(4):
         for walker in walkers:
             await work_for(walker, 3)
-    assert (await bench.counts(crawl)).walked == 12_000_000
+    assert (await bench.counts(crawl)).walked == timedelta(seconds=12)
 
 
 async def test_walkers_that_never_came_do_not_stretch_the_time(bench: Bench) -> None:
@@ -123,7 +123,7 @@ async def test_walkers_that_never_came_do_not_stretch_the_time(bench: Bench) -> 
     walker = await bench.walker(crawl)
     for _ in range(4):
         await work_for(walker, 3)
-    assert (await bench.counts(crawl)).walked == 12_000_000
+    assert (await bench.counts(crawl)).walked == timedelta(seconds=12)
 
 
 async def test_time_in_which_nothing_finished_is_counted_sooner_or_later(bench: Bench) -> None:
@@ -131,6 +131,8 @@ async def test_time_in_which_nothing_finished_is_counted_sooner_or_later(bench: 
     walker = await bench.walker(crawl)
     for _ in range(5):
         await work_for(walker, 0.3)
-    assert (await bench.counts(crawl)).walked == 1_200_000  # amounts too small for a write are kept for the next commit
-    await walker.walk.hand_back(WalkerBatch(walked=100_000), "shutdown")
-    assert (await bench.counts(crawl)).walked == 1_600_000
+    assert (await bench.counts(crawl)).walked == timedelta(
+        seconds=1.2
+    )  # amounts too small for a write are kept for the next commit
+    await walker.walk.hand_back(WalkerBatch(walked=timedelta(seconds=0.1)), "shutdown")
+    assert (await bench.counts(crawl)).walked == timedelta(seconds=1.6)

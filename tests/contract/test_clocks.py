@@ -160,7 +160,7 @@ async def test_a_hold_ends_after_its_own_length_when_the_clock_is_set_back(bench
     janitor = await watched(bench)
     origin = "http://example.org"
     host = (await bench.database.run(lambda tx: bench.hosts.numbers(tx, [origin])))[origin]
-    news = HostUpdate(origin, 429, 60 * SECOND)
+    news = HostUpdate(origin, 429, timedelta(minutes=1))
     await bench.database.run(lambda tx: bench.hosts.record(tx, {host: news}))
     await bench.step(-HOUR)
     await janitor.run_once()

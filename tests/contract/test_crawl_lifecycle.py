@@ -911,7 +911,7 @@ LEADS_TO: dict[str, dict[CrawlState, CrawlState]] = {
 
 @pytest.mark.parametrize("state", list(S))
 @pytest.mark.parametrize("verb", VERBS)
-async def test_a_verb_leads_where_it_says_or_changes_nothing(bench: Bench, verb: str, state: CrawlState) -> None:
+async def test_every_operation_reaches_its_state_or_changes_nothing(bench: Bench, verb: str, state: CrawlState) -> None:
     crawl = await bring_to(bench, state)
     before, jobs = await bench.crawls.get(crawl.id), await bench.live(crawl)
     if state in LEADS_TO[verb]:

@@ -115,7 +115,7 @@ async def test_what_fails_again_is_counted_once(bench: Bench) -> None:
         (FailedUrls(status=["410"]), []),
     ],
 )
-async def test_any_set_can_be_named(bench: Bench, which: FailedUrls, chosen: list[str]) -> None:
+async def test_any_subset_of_failed_urls_can_be_selected(bench: Bench, which: FailedUrls, chosen: list[str]) -> None:
     crawl = await ended(bench, a503=503, b500=500, c404=404, d="idle_timeout", e="tls_expired", good=200)
     assert await bench.crawls.retry_these(crawl.id, which) == len(chosen)
     assert await urls(bench, "frontier_open") == chosen
@@ -222,7 +222,7 @@ async def test_an_unknown_crawl_has_nothing_to_retry(bench: Bench) -> None:
         await bench.crawls.retry_these("none", ALL)
 
 
-async def test_a_retried_page_knows_again_what_led_to_it(bench: Bench) -> None:
+async def test_a_retried_page_keeps_its_parent(bench: Bench) -> None:
     crawl = await bench.submit(sitemap="on")
     walker = await bench.walker(crawl)
     work = {task.kind: task for task in await walker.take()}

@@ -644,7 +644,7 @@ async def test_a_suspect_whose_host_is_not_due_does_not_block_other_urls(driver:
     assert [task.is_suspect for task in await walker.take()] == [True]
 
 
-async def test_a_suspect_of_a_host_that_gave_all_it_may_is_closed_with_it(driver: FrontierDriver) -> None:
+async def test_a_suspect_of_a_host_at_its_page_limit_is_closed_with_the_host(driver: FrontierDriver) -> None:
     limited = HostRate(timedelta(0), per_host=1)
     crawl = await grown(driver, "/a", "/b")
     walker = await driver.bench.walker(crawl, pace=limited)

@@ -428,7 +428,9 @@ async def test_a_host_that_is_not_claimed_is_anybodys(bench: Bench) -> None:
         ("kept_url", {"host": 1, "path": "/", "kind": 0, "url": "http://h/"}),
     ],
 )
-async def test_the_archive_reads_by_index(sqlite_bench: Bench, query: str, values: dict[str, object]) -> None:
+async def test_the_queries_of_the_frontier_admin_use_an_index(
+    sqlite_bench: Bench, query: str, values: dict[str, object]
+) -> None:
     from shoal.store.sql import queries
 
     found = queries.load("sqlite")[query]

@@ -32,7 +32,7 @@ def url(host: str) -> str:
 
 async def known(bench: Bench, *hosts: str) -> None:
     """Hosts whose robots.txt was read: else each gets one request at a time."""
-    record = RobotsRecord(RobotsState.ABSENT, "", bench.clock.micros())
+    record = RobotsRecord(RobotsState.ABSENT, "")
 
     async def commit(tx: Tx) -> None:
         for host in hosts:
@@ -107,7 +107,9 @@ async def test_a_host_that_is_held_is_left_alone_until_its_hold_ends(bench: Benc
     await known(bench, "a", "b")
     await add(bench, "a", 3, priority=90)
     await add(bench, "b", 3)
-    held = HostUpdate(url("a"), status=503, hold=600_000_000, first=1, most=1)
+    held = HostUpdate(
+        url("a"), status=503, hold=timedelta(minutes=10), first=timedelta.resolution, most=timedelta.resolution
+    )
     numbers = await bench.database.run(lambda tx: bench.hosts.numbers(tx, [url("a")]))
     await bench.database.run(lambda tx: bench.hosts.record(tx, {numbers[url("a")]: held}))
     assert set(hosts_of(await take(bench, 2))) == {"b"}
@@ -193,7 +195,7 @@ async def test_a_host_is_noted_once_for_jobs_that_come_one_after_the_other(bench
     assert await bench.number("SELECT count(*) FROM job_host") == 1
 
 
-async def test_many_notes_of_one_host_hide_no_other_and_end_as_one(bench: Bench) -> None:
+async def test_many_rows_of_one_host_hide_no_other_host_and_become_one(bench: Bench) -> None:
     await known(bench, "a", "b")
     await add(bench, "b")
     for priority in range(51, 91):

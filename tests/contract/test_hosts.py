@@ -36,7 +36,7 @@ async def record(bench: Bench, host: int, news: HostUpdate) -> float | None:
 
 
 def throttled(hold: float = 0, *, grows: bool = True) -> HostUpdate:
-    return HostUpdate(SITE, 429, round(hold * SECOND), first=2 * SECOND, most=60 * SECOND, grows=grows)
+    return HostUpdate(SITE, 429, timedelta(seconds=hold), timedelta(seconds=2), timedelta(minutes=1), grows=grows)
 
 
 def about(seconds: float) -> object:
@@ -93,7 +93,7 @@ async def test_a_hold_without_a_retry_after_doubles_up_to_its_limit(bench: Bench
         await bench.jump(seconds + 0.5)
 
 
-async def test_many_complaints_during_one_hold_are_one(bench: Bench) -> None:
+async def test_many_refusals_during_one_hold_count_once(bench: Bench) -> None:
     host = await host_of(bench)
     await record(bench, host, throttled())
     await bench.jump(1)
@@ -130,9 +130,8 @@ async def test_the_first_back_off_after_a_retry_after_is_as_long_as_any_first(be
 
 def refused(*urls: int, hold: float = 0) -> HostUpdate:
     """Return the host update of a walker that received 503 for these URLs, given by their hashes."""
-    return HostUpdate(
-        SITE, hold=round(hold * SECOND), first=2 * SECOND, most=60 * SECOND, grows=not hold, refused=list(urls)
-    )
+    first, most = timedelta(seconds=2), timedelta(minutes=1)
+    return HostUpdate(SITE, hold=timedelta(seconds=hold), first=first, most=most, grows=not hold, refused=list(urls))
 
 
 async def test_one_url_that_is_refused_again_and_again_does_not_hold_its_host(bench: Bench) -> None:
@@ -208,7 +207,7 @@ async def test_a_good_answer_ends_the_back_off(bench: Bench) -> None:
     assert await record(bench, host, throttled()) == about(2)
 
 
-async def test_a_good_answer_and_a_complaint_in_one_commit_begin_anew(bench: Bench) -> None:
+async def test_a_good_answer_and_a_refusal_in_one_commit_restart_the_back_off(bench: Bench) -> None:
     host = await host_of(bench)
     for seconds in (2, 4):
         await record(bench, host, throttled())
@@ -248,14 +247,14 @@ async def test_holds_survive_a_restart(store_url: str) -> None:
 
 async def test_a_slow_host_is_known_to_all_processes_until_the_latency_is_outdated(bench: Bench) -> None:
     host = await host_of(bench)
-    await record(bench, host, HostUpdate(SITE, latency=3 * SECOND))
+    await record(bench, host, HostUpdate(SITE, latency=3.0))
     slow = await host_state(bench, host)
     assert slow.latency == about(3)
     pace = HostRate(timedelta(seconds=1), latency_factor=1.0, longest_latency_delay=timedelta(seconds=10))
     assert pace.delay_at(slow) == about(3)
     await bench.jump(601)
     assert pace.delay_at(await host_state(bench, host)) == 1
-    await record(bench, host, HostUpdate(SITE, latency=60 * SECOND))
+    await record(bench, host, HostUpdate(SITE, latency=60.0))
     assert pace.delay_at(await host_state(bench, host)) == 10
 
 
@@ -318,7 +317,9 @@ async def test_a_turn_reports_how_long_hosts_of_its_report_are_held(bench: Bench
     crawl = await bench.submit(f"{SITE}/", f"{SITE}/a")
     walker = await bench.walker(crawl)
     [task, other] = await walker.take()
-    report = WalkerBatch([Settled(task, Fate.OPEN, retry_in=SECOND), Settled(other, Fate.OPEN, untried=True)])
+    report = WalkerBatch(
+        [Settled(task, Fate.OPEN, retry_in=timedelta(seconds=1)), Settled(other, Fate.OPEN, untried=True)]
+    )
     report.hosts = {task.host: throttled(30)}
     turn = await walker.walk.turn(report, TurnRequest(10, 0))
     assert (turn.work, turn.holds) == ([], {task.host: about(30)})
@@ -376,10 +377,10 @@ async def test_a_robots_file_that_says_the_same_is_only_dated(bench: Bench) -> N
     await bench.database.run(lambda tx: bench.hosts.keep_robots(tx, SITE, before, timedelta(0)))
     await bench.sql("UPDATE host SET robots = 'as it was'")
     await bench.jump(3600)
-    assert 3600 <= (await kept()).age / 1e6 < 3660
+    assert 3600 <= (await kept()).age.total_seconds() < 3660
     again = RobotsRecord(RobotsState.FOUND, "User-agent: *")
     await bench.database.run(lambda tx: bench.hosts.keep_robots(tx, SITE, again, timedelta(seconds=5)))
-    assert ((await kept()).body, (await kept()).age < 60_000_000) == ("as it was", True)
+    assert ((await kept()).body, (await kept()).age < timedelta(minutes=1)) == ("as it was", True)
     other = RobotsRecord(RobotsState.FOUND, "User-agent: shoal")
     await bench.database.run(lambda tx: bench.hosts.keep_robots(tx, SITE, other, timedelta(0)))
     assert (await kept()).body == other.body

@@ -198,7 +198,7 @@ async def test_a_success_without_a_required_field_counts_as_a_failure(bench: Ben
     assert await bench.ingest.settle_one("w1", delivery) is J.FAILED, "and sent again it is the same"
 
 
-async def test_a_success_with_what_is_required_is_one(bench: Bench) -> None:
+async def test_a_success_with_all_required_fields_is_accepted(bench: Bench) -> None:
     await bench.enqueue(payload=work(rule_set=RULES))
     assert await bench.ingest.settle_one("w1", of(await bench.lease("w1"), good())) is J.DONE
 

@@ -141,7 +141,7 @@ class Story:
         return self.dice.choice([fetched, fetched, failed, lambda one: later(one, 5)])(task) if grow else fetched(task)
 
     async def leave(self, walker: Walker) -> None:
-        """It hands its job back, or its child dies, or it goes on for ever without another word."""
+        """End a walker in a random way: it hands its job back, its child dies, or it never commits again."""
         end = self.dice.choice(["hand back", "step back", "child dies", "fails", "silence"])
         if end == "hand back":
             await walker.walk.hand_back(WalkerBatch(), "shutdown")

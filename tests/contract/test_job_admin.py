@@ -86,7 +86,7 @@ async def test_a_response_shows_the_url_and_no_headers(bench: Bench) -> None:
 
 
 async def test_lists_begin_with_the_newest_whatever_the_collation(postgres_bench: Bench) -> None:
-    """No collation need sort as we do: glibc's for English puts characters that it does not know first."""
+    """Collations may sort in another order: glibc's English one puts characters that it does not know first."""
     bench = postgres_bench
     try:
         await bench.sql("CREATE COLLATION odd (provider = icu, locale = 'und-u-kr-zzzz-latn')")
@@ -303,7 +303,7 @@ async def test_a_purge_that_races_a_replay_never_removes_a_live_job(bench: Bench
 # Why
 
 
-async def test_a_job_in_line_says_how_many_stand_before_it(bench: Bench) -> None:
+async def test_a_waiting_job_is_explained_with_the_number_of_jobs_before_it(bench: Bench) -> None:
     await bench.enqueue()
     await bench.lease()
     for _ in range(3):

@@ -40,7 +40,7 @@ async def turn_with(walker: Walker, news: JournalUpdate, *settled: Any, found: A
     return turn
 
 
-async def test_a_life_can_be_read(bench: Bench) -> None:
+async def test_the_journal_shows_a_whole_crawl(bench: Bench) -> None:
     crawl = await bench.submit(f"{SITE}/a", f"{SITE}/b")
     walker = await bench.walker(crawl)
     await walker.take()
@@ -235,7 +235,7 @@ async def test_lines_are_read_from_a_number_on(bench: Bench) -> None:
         await bench.journal.lines("none")
 
 
-async def test_what_others_wrote_is_cleaned(bench: Bench) -> None:
+async def test_text_from_sites_is_cleaned(bench: Bench) -> None:
     crawl = await bench.submit()
     line = JournalEntry("x", "two\nlines and \x1b[31mred", facts={"error": "password=hunter2\r\n"})
     await bench.database.run(lambda tx: bench.journal.write(tx, crawl.number, [line]))

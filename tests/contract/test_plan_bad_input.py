@@ -22,7 +22,7 @@ MOST_MEMORY = 6_000_000  # of a file of eight
 
 @pytest.fixture
 async def days(sqlite_url: str) -> AsyncIterator[Days]:
-    """On one store: nothing of this gets as far as that."""
+    """Return days on SQLite only: this input is rejected before it reaches a store."""
     async with days_of(sqlite_url, 1) as days:
         days.dying.chance = 0.0
         yield days

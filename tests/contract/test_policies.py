@@ -333,7 +333,7 @@ async def test_an_adaptive_policy_runs_less_often_while_nothing_changes_and_more
         await office.end(lease, digest=digest)
         seen = await office.policies.get(policy.id)
         await office.bench.jump(12.5 * HOUR)
-        return (seen.frequency_now or 0) / 1e6 / HOUR
+        return (seen.frequency_now or timedelta(0)).total_seconds() / HOUR
 
     assert await run("a") == 0  # nothing to compare with
     assert await run("a") == 6
@@ -358,7 +358,7 @@ async def test_ends_of_many_policies_that_come_in_one_batch_count_as_if_each_had
     await office.bookkeeper.run_once()
     for policy in policies:
         seen = await office.policies.get(policy.id)
-        assert (seen.frequency_now or 0) / 1e6 / HOUR == 3  # 4, then 6, then half of that
+        assert (seen.frequency_now or timedelta(0)).total_seconds() / HOUR == 3  # 4, then 6, then half of that
         assert (seen.planned_at - planned[policy.id]) / 1e6 / HOUR == -1
         assert seen.last_hash == "b"
 

@@ -75,6 +75,7 @@ MOST_BLOCKS = (
 MOST_STEPS = 150 * LINKS  # of SQLite's machine; reading the smallest of the large tables once takes twice as many
 SLOW = HostRate(timedelta(seconds=1))
 SHARED = HostRate(timedelta(0), walkers=2)
+SHORT = timedelta.resolution
 FEW = HostRate(timedelta(0), per_host=1)
 SKIP = Fate.SKIPPED_SCOPE
 QUERY_FILES = ("frontier", "jobs", "hosts")
@@ -219,7 +220,7 @@ class WatchedTx:
 
 
 async def look_in_sqlite(connection: sqlite3.Connection, query: Query, rows: Any) -> list[str]:
-    """No table is scanned, and the machine takes no more steps than so many rows are worth."""
+    """Return the problems of a query on SQLite: scanned tables, and too many steps of the virtual machine."""
     rows = [tuple(map(_as_json, row)) for row in query.rows(rows)]
     plan = [row[3] for row in connection.execute(f"EXPLAIN QUERY PLAN {query.sql}", rows[0])]
     scans = [line for line in plan if line.startswith("SCAN ") and not re.match(SMALL, line)]
@@ -427,6 +428,8 @@ async def work_on(bench: Bench) -> None:
     await end_many(bench)
     await bench.queue.began(leases[0].fence, "n1", 1)
     await bench.queue.held_by("w1")
+    await bench.queue.recover("w0")
+    await bench.queue.depth_up_to("shared", LINKS)
     await bench.database.read(lambda tx: bench.jobs.lanes.depth(tx, "n1"))
     await bench.database.run(lambda tx: bench.jobs.lanes.return_lane(tx, "n1"))
     await bench.grants(leases[0].fence.job_id)
@@ -501,7 +504,7 @@ async def ask_hosts(bench: Bench, crawl: Crawl) -> None:
     await run(lambda tx: hosts.states(tx, numbers.values()))
     await run(lambda tx: hosts.at_origins(tx, ["http://new1.example.org", "http://new99.example.org"]))
     await run(lambda tx: hosts.reserve(tx, [SlotRequest(host, 2, 1.0) for host in numbers.values()]))
-    news = {host: HostUpdate(SITE, 429, first=1, most=2, refused=[host]) for host in numbers.values()}
+    news = {host: HostUpdate(SITE, 429, first=SHORT, most=SHORT, refused=[host]) for host in numbers.values()}
     await run(lambda tx: hosts.record(tx, news))
     refused = {host: HostUpdate(SITE, refused=[7919]) for host in numbers.values()}
     await run(lambda tx: hosts.record(tx, refused))

@@ -442,7 +442,7 @@ async def test_progress_of_an_earlier_grant_does_not_excuse_a_later_one(bench: B
     assert leases == []
 
 
-async def test_progress_forgets_the_deaths_before_it(bench: Bench) -> None:
+async def test_progress_resets_the_crash_count(bench: Bench) -> None:
     job_id = await bench.enqueue()
     for _ in range(3):
         await bench.lease()
@@ -673,7 +673,7 @@ async def test_the_last_attempt_fails_for_good(bench: Bench) -> None:
     assert job.finished_at is not None
 
 
-async def test_deaths_and_failures_are_counted_apart(bench: Bench) -> None:
+async def test_crashes_and_failures_are_counted_separately(bench: Bench) -> None:
     job_id = await bench.enqueue(max_attempts=3)
     await bench.lease()
     await bench.lose()

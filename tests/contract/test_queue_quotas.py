@@ -388,7 +388,7 @@ async def test_ending_a_job_does_not_wait_for_a_lease_that_counts_its_quota(post
     assert ids(await lease(bench)) == [jobs[1].id]  # let in by the commit that followed
 
 
-async def test_a_seat_that_is_left_while_another_finds_its_scope_full_is_taken_at_once(postgres_bench: Bench) -> None:
+async def test_a_seat_freed_while_a_job_is_being_parked_is_used_at_once(postgres_bench: Bench) -> None:
     """No sweep is needed: after its commit, a job that ends checks for parked jobs, including those parked
     meanwhile."""
     bench = postgres_bench

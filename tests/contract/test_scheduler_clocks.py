@@ -23,7 +23,7 @@ def quiet(store_url: str) -> Quiet:
 
 @pytest.fixture
 def quiet_file(sqlite_url: str) -> Quiet:
-    """For what no store has a say in: when a rhythm comes next."""
+    """Return days on SQLite only, for tests of schedules, which are computed without the store."""
     return quiet_at(sqlite_url)
 
 
@@ -80,7 +80,7 @@ async def test_an_hourly_policy_goes_on_through_the_night_when_clocks_change(
 
 
 async def test_a_clock_that_is_set_back_stops_no_policy_and_runs_none_twice(quiet: Quiet) -> None:
-    """They keep their schedule, by a clock that is ahead until the other has caught up."""
+    """Policies keep their schedule: the store's clock runs ahead until the machine's clock has caught up."""
     async with quiet(SPRING) as days:
         janitor = days.bench.janitor()
         await days.begin([policy(frequency="1h"), policy(cron="0 * * * *")])
@@ -117,7 +117,7 @@ async def test_a_clock_that_is_set_forward_makes_up_for_it_with_one_run(quiet: Q
 
 @pytest.mark.parametrize("hours", [0.5, 7, 50, 24 * 40, 24 * 3 * 366])
 async def test_runs_do_not_pile_up_while_no_scheduler_runs(quiet: Quiet, hours: float) -> None:
-    """Whether it was active, had missed a run or was due before, each policy has one job now, and no other after it."""
+    """Each policy has exactly one job afterwards, whether it was active, had missed a run or was due before."""
     rhythms: list[dict[str, Any]] = [
         {"frequency": "20m"},
         {"cron": "*/20 * * * *"},

@@ -119,7 +119,7 @@ async def test_two_days_of_a_thousand_policies_with_kills_and_bad_bots(sqlite_ur
         await check(days)
 
 
-async def test_the_same_on_a_server(postgres_url: str) -> None:
+async def test_two_days_of_policies_on_postgres(postgres_url: str) -> None:
     async with days_of(postgres_url, SEED) as days:
         await live_through(days, times(60), 40)
         await check(days)

@@ -189,7 +189,7 @@ async def test_what_is_announced_in_quick_succession_is_sent_as_one(postgres_url
 
 
 async def test_two_hundred_writers_at_once_wait_for_no_notification(postgres_url: str) -> None:
-    """None is sent within a commit that stores a job: there it would queue up behind the server's one lock."""
+    """Notifications are sent after the commit that stores a job: within it, all writers would wait for one lock."""
     async with process(postgres_url) as one, process(postgres_url) as other:
         subscriber = await listening(one)
         connection = await asyncpg.connect(postgres_url)

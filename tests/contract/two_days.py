@@ -319,7 +319,7 @@ def _form(place: int, dice: random.Random) -> dict[str, Any]:
 
 @dataclass
 class Diary:
-    """When the jobs of one policy must have been made. Knows nothing of how Shoal plans: it walks along the time."""
+    """The times at which the jobs of one policy must have been created, computed independently of the scheduler."""
 
     policy_id: str
     form: dict[str, Any]
@@ -359,7 +359,7 @@ class Diary:
         return ended == now and self.form["overlap"] == "replace"
 
     def _begins(self) -> int:
-        """Not before the window opens; or as much later as jitter will have it, whose bounds test_when holds."""
+        """Return when a run begins: when its window opens, plus jitter, whose bounds `test_schedule` checks."""
         if self.form["jitter"] != "0s":
             return Schedule(jitter=JITTER).begins(self.policy_id, self.planned)
         return self._opens(self.planned)

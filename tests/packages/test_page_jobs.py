@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from datetime import timedelta
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -318,7 +319,15 @@ async def test_a_job_whose_redirect_leads_to_a_host_that_is_held_is_put_off(app:
         try:
             await fetch(app, f"{there.url}/first")
             number = (await app.database.run(lambda tx: app.stores.hosts.numbers(tx, [there.url])))[there.url]
-            held = {number: HostUpdate(there.url, status=429, hold=100_000_000, first=1, most=1)}
+            held = {
+                number: HostUpdate(
+                    there.url,
+                    status=429,
+                    hold=timedelta(seconds=100),
+                    first=timedelta.resolution,
+                    most=timedelta.resolution,
+                )
+            }
             await app.database.run(lambda tx: app.stores.hosts.record(tx, held))
             await app.page_jobs.groups.make(GroupConfig.read({"urls": [f"{here.url}/a"]}))
             [lease] = await jobs.settle([], "w1", 1)
@@ -353,6 +362,6 @@ async def test_what_robots_are_known_to_forbid_takes_no_slot(store_url: str, tmp
 
 
 async def next_slot(app: App, site: ScriptedSite) -> int:
-    """When the host may be asked next, as its row says."""
+    """Return when the host may be requested next, as stored."""
     rows = await app.database.read(lambda tx: tx.all("hosts_at_origins", origins=[site.url]))
     return int(rows[0]["next_at"])

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
+from datetime import timedelta
 from itertools import pairwise
 from typing import TypeVar
 
@@ -209,7 +210,7 @@ async def test_pages_of_several_crawls_that_answer_503_hold_their_host_together(
     assert [(held.status, held.why) for held in told.holds()] == [(503, "retry_after")]
 
 
-async def test_a_wait_outlives_its_walker(polite: Crawler) -> None:
+async def test_a_hold_survives_the_walker_that_caused_it(polite: Crawler) -> None:
     throttle = Throttle(lambda path, refused: path == "/1" and not refused, retry_after="2")
     async with serving(ScriptedSite(throttle)) as site:
         crawl = await polite.submit(site)
@@ -287,7 +288,18 @@ async def test_a_host_that_others_may_ask_sooner_does_not_make_us_take_it_again_
     async def hold() -> None:
         async def commit(tx: Tx) -> None:
             [host] = (await crawler.app.stores.hosts.numbers(tx, [site.url])).values()
-            await crawler.app.stores.hosts.record(tx, {host: HostUpdate(site.url, 429, hold=300_000, first=1, most=1)})
+            await crawler.app.stores.hosts.record(
+                tx,
+                {
+                    host: HostUpdate(
+                        site.url,
+                        429,
+                        hold=timedelta(seconds=0.3),
+                        first=timedelta.resolution,
+                        most=timedelta.resolution,
+                    )
+                },
+            )
 
         await crawler.app.database.run(commit)
 

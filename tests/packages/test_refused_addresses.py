@@ -41,7 +41,7 @@ async def test_a_crawl_of_the_controller_itself_is_refused_when_it_is_submitted(
         assert await app.crawls.submit(CrawlConfig(seeds=["http://127.0.0.1:18701/"]))
 
 
-async def test_a_person_at_this_machine_may_name_what_listens_there(store_url: str) -> None:
+async def test_a_local_user_may_crawl_loopback_addresses(store_url: str) -> None:
     """Without a controller, something else may have its port."""
     async with serving(ScriptedSite(lambda path: html("mine"))) as site:
         names = {"DATABASE_URL": store_url, "SHOAL_LISTEN": f"127.0.0.1:{site.port}"}

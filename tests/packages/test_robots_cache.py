@@ -161,7 +161,7 @@ async def test_a_host_without_an_answer_is_left_alone_for_a_moment_and_then_aske
 
 
 @pytest.mark.parametrize("kept", [NOTHING, "User-agent: *\nDisallow: /private\n"])
-async def test_an_old_file_stands_in_while_there_is_no_new_one(bench: Bench, kept: str) -> None:
+async def test_an_old_file_is_used_while_a_new_one_cannot_be_fetched(bench: Bench, kept: str) -> None:
     async with serving(site((200, {}, kept))) as host:
         before = await bench.allows(host)
         host.robots = (500, {}, "")

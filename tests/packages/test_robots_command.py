@@ -100,7 +100,7 @@ async def test_a_denied_url_is_exit_code_1_with_the_rule(capsys: pytest.CaptureF
         ),
     ],
 )
-async def test_every_reason_has_its_words(
+async def test_every_reason_is_explained(
     capsys: pytest.CaptureFixture[str], robots: Answer, code: int, reason: str, words: str
 ) -> None:
     async with serving(host(robots)) as site:

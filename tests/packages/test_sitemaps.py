@@ -84,7 +84,7 @@ async def test_a_host_without_a_sitemap_costs_one_request_and_no_error(
 @pytest.mark.parametrize(
     "config", [{"sitemap": "off"}, {"sitemap": "on", "depth": 0}, {"sitemap": "on", "scope": "page"}]
 )
-async def test_no_sitemap_is_asked_for_where_nothing_could_come_of_it(
+async def test_no_sitemap_is_requested_if_none_of_its_urls_could_be_crawled(
     crawler: Crawler, config: dict[str, object]
 ) -> None:
     async with serving(with_pages({})) as site:
@@ -146,7 +146,7 @@ async def test_a_body_that_the_server_gzips_is_read(crawler: Crawler) -> None:
     assert set(await crawler.pages(seen)) == {"/", "a"}
 
 
-async def test_indexes_without_end_have_one(crawler: Crawler) -> None:
+async def test_an_endless_chain_of_sitemap_indexes_is_cut_off(crawler: Crawler) -> None:
     async with serving(ScriptedSite(lambda path: None)) as site:
 
         def endless(path: str) -> Answer:

@@ -41,7 +41,7 @@ class PlainPages:
         return turned.leases
 
     def close(self) -> None:
-        """There is nothing to let go of."""
+        """Do nothing: no resource is held."""
 
 
 def is_there(sign: str) -> bool:
@@ -49,7 +49,7 @@ def is_there(sign: str) -> bool:
 
 
 def find_room(sign: str) -> None:
-    """There is no child while this file exists."""
+    """Report full storage while this file exists, so that no child starts."""
     if is_there(sign):
         raise StorageFull("the disk")
 
@@ -98,6 +98,9 @@ class PlainRun:
     def leave(self, reason: str) -> None:
         if not self._reason.done():
             self._reason.set_result(reason)
+
+    def limit_rate(self, per_second: float | None) -> None:
+        """It fetches nothing."""
 
     def stalled_for(self) -> float:
         return 0.0

@@ -105,7 +105,7 @@ def _server_environment() -> dict[str, str]:
 
 @cache
 def _server() -> "tuple[socket.socket, subprocess.Popen[bytes]]":
-    """It ends with us, when the socket is closed."""
+    """Start the fork server; it ends with this process, when the socket is closed."""
     ours, its = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     with its:
         words = [sys.executable, "-m", "tests.support.fork_server", str(its.fileno())]

@@ -82,7 +82,7 @@ class QueueModel:
         return job.line_at - job.priority * self.rules.ageing
 
     def enqueue(self, jobs: list[ModelJob]) -> list[tuple[str, bool]]:
-        """For each the id of the job that now has its key, this one or a live one that had it before, and which."""
+        """Return, for each job, the id of the live job with its dedupe key, and whether it existed before."""
         answers = []
         for place, job in enumerate(jobs):
             live = [other.id for other in self.jobs.values() if other.live and other.key == job.key]

@@ -46,8 +46,8 @@ class Work:
 
 @dataclass
 class Storm:
-    """For example twenty kills, and two requests of a user: that a crawl sleeps, and that it wakes. Meanwhile the clock
-    goes wrong by an hour, and is set right, forward and back."""
+    """Faults during a crawl: for example twenty kills, a pause and a resume by a user, and a clock that is set wrong by
+    an hour and corrected, forward and back."""
 
     fleet: Fleet
     controller: Shoal

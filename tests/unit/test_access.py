@@ -34,7 +34,7 @@ def test_only_an_admin_gives_what_he_is_not() -> None:
     assert may_give(frozenset({TokenScope.BOT}), TokenScope.BOT)
 
 
-def test_a_caller_without_any_scope_may_nothing() -> None:
+def test_a_caller_without_any_scope_may_do_nothing() -> None:
     with pytest.raises(NotAllowed, match="this needs the scope read, but the token has none"):
         Caller(who="x", scopes=frozenset()).demand(TokenScope.READ)
 
@@ -108,6 +108,6 @@ def test_no_more_places_are_remembered_than_some() -> None:
         ("x" * 200, "x" * 300),
     ],
 )
-def test_addresses_of_one_place_count_as_one(one: str, other: str) -> None:
+def test_addresses_of_one_network_are_throttled_together(one: str, other: str) -> None:
     assert client_network(one) == client_network(other)
     assert client_network("2001:db8::1") != client_network("2001:db8:0:1::1")

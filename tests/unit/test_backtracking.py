@@ -58,7 +58,7 @@ def test_no_pattern_goes_back_over_what_it_has_read(where: str) -> None:
 @pytest.mark.parametrize(
     "pattern", [r"(a+)+$", r"(a|a)*b", r"(?:a|aa)*c", r"\s*,?\s*x", r"(.*?)(?: at (.*))?", r"(a*b?)*c"]
 )
-def test_known_culprits_are_recognised(pattern: str) -> None:
+def test_known_slow_patterns_are_recognised(pattern: str) -> None:
     assert suspicions(re.compile(pattern))
 
 

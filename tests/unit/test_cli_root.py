@@ -105,6 +105,8 @@ HARMLESS = {
         "rules",
         "policies",
         "webhooks",
+        "nodes",
+        "node",
     ),
     *(
         "tokens",
@@ -440,7 +442,7 @@ def test_a_disconnected_reader_is_not_logged_as_an_error() -> None:
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="this system has no /dev/full")
-def test_an_output_that_is_full_is_one_sentence() -> None:
+def test_a_full_output_is_reported_in_one_sentence() -> None:
     with Path("/dev/full").open("w") as full:
         code, _, err = process("config", "show", stdout=full.fileno())
     assert code == 8

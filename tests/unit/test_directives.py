@@ -62,5 +62,5 @@ def test_both_are_reported_together(meta: str | None, header: str, both: str) ->
 
 
 @given(st.lists(st.text(max_size=60), max_size=4), st.text(max_size=40))
-def test_no_text_is_too_odd(values: list[str], meta: str) -> None:
+def test_no_text_raises_an_error(values: list[str], meta: str) -> None:
     forbids_following(combined(meta or None, of_headers(values, "shoal")))

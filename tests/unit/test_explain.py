@@ -91,7 +91,7 @@ def test_an_excluded_url_is_reported_with_the_pattern_that_matched() -> None:
     assert asked(UrlFacts(Fate.SKIPPED_EXCLUDED), crawl).sentence == r"It matches the exclude pattern `/a/\d+$`."
 
 
-def test_a_url_that_was_never_seen_is_told_what_would_become_of_it() -> None:
+def test_an_unseen_url_is_explained_with_its_expected_fate() -> None:
     said = asked(None)
     assert (said.state, said.reason) == (UrlState.NEVER_SEEN, None)
     assert "would be skipped" not in said.sentence

@@ -159,7 +159,7 @@ async def test_an_output_has_its_name_only_when_it_is_complete(tmp_path: Path) -
     assert len((tmp_path / "a.jsonl").read_text().splitlines()) == 2
 
 
-def test_what_an_earlier_run_left_is_begun_anew(tmp_path: Path) -> None:
+def test_the_leftover_of_an_earlier_run_is_replaced(tmp_path: Path) -> None:
     (tmp_path / "a.jsonl.part").write_text("half a li")
     (tmp_path / "a.jsonl").write_text("old\n")
     output = output_of(str(tmp_path / "a.jsonl"))

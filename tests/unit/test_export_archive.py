@@ -180,7 +180,7 @@ def test_a_markdown_folder_that_was_broken_off_at_its_first_bytes_is_begun_anew(
         Outputs([str(folder)])
 
 
-async def test_a_host_called_as_the_index_has_a_folder_beside_it(bodies: FolderBodies, tmp_path: Path) -> None:
+async def test_a_host_named_like_the_index_file_gets_another_folder(bodies: FolderBodies, tmp_path: Path) -> None:
     await exported(tmp_path / "x.md", await kept(bodies, ("http://index.md/", (captured("http://index.md/"),))), bodies)
     assert "# Fish" in (tmp_path / "x.md" / file_name("http://index.md/")).read_text()
 

@@ -25,5 +25,5 @@ def test_a_message_arrives_as_it_was_sent(message: Message) -> None:
 
 
 @pytest.mark.parametrize("kind", [Drop, Holding])
-def test_fences_arrive_as_pairs(kind: type[Drop] | type[Holding]) -> None:
+def test_fences_are_sent_as_pairs(kind: type[Drop] | type[Holding]) -> None:
     assert decode(encode(kind([("job_1", 2)]))) == kind([["job_1", 2]])  # type: ignore[list-item]

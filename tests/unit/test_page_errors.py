@@ -71,6 +71,6 @@ def test_every_code_of_the_hostile_site_is_in_the_table() -> None:
     assert {code for code, _ in played.values()} <= PAGE_ERRORS.keys()
 
 
-def test_what_is_tried_again_is_what_the_transport_calls_worth_it() -> None:
+def test_the_documented_retries_match_the_transport() -> None:
     for code, again, _ in curl_errors._CODES.values():
         assert not again or PAGE_ERRORS[code].tried_again, code

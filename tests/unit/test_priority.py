@@ -33,7 +33,7 @@ def test_a_priority_is_always_from_0_to_100(base: int, staleness: float, errors:
     assert 0 <= rate(PriorityFacts(base, staleness, errors, signal, 0)).value <= 100
 
 
-def test_rules_are_data() -> None:
+def test_priority_rules_are_read_from_plain_data() -> None:
     rules = read_rules({"importance": {"per": 0.5}, "overdue_seconds": {"per": 0.01, "most": 10}}, "rules")
     assert rules == (PriorityRule("importance", 0.5, 100), PriorityRule("overdue_seconds", 0.01, 10))
     assert rate(PriorityFacts(50, 9, 1, 9, 500), rules).value == 30

@@ -3,6 +3,7 @@
 import os
 import sys
 from dataclasses import replace
+from datetime import timedelta
 
 import pytest
 
@@ -68,7 +69,7 @@ def seen(state: CrawlState, reason: str | None, counts: Counts, seconds: int | N
     return CrawlStatus(crawl, counts)
 
 
-def test_a_line_of_progress_says_everything_and_calls_an_estimate_one() -> None:
+def test_the_progress_line_shows_everything_and_marks_estimates() -> None:
     line = ", ".join(STANDING.words())
     assert line == ("1,234 pages, 45.2/s, 500 waiting, 1 error, 27 s, about 3 min 4 s left, depth 2, 3 hosts")
     assert "about" not in ", ".join(replace(STANDING, seconds_left=None).words())
@@ -86,9 +87,9 @@ def test_what_failed_counts_as_to_be_tried_again_until_it_was() -> None:
 
     tally, page = CrawlTally(), Page(url="http://a.example/", depth=0, fetched_at=0, attempt=1)
     steps = [
-        (Settled(task(0), Fate.OPEN, retry_in=5), 1),
+        (Settled(task(0), Fate.OPEN, retry_in=timedelta(seconds=5)), 1),
         (Settled(task(1), Fate.OPEN, untried=True), 1),
-        (Settled(task(1), Fate.OPEN, retry_in=5), 1),
+        (Settled(task(1), Fate.OPEN, retry_in=timedelta(seconds=5)), 1),
         (Settled(task(0), Fate.FETCHED, page), 1),
         (Settled(task(2), Fate.FETCHED, page), 0),
         (Settled(task(1), Fate.FAILED, page), 0),  # what failed before this process began was never counted
@@ -245,14 +246,14 @@ def test_the_summary_of_a_paused_crawl_adds_up_all_sessions_and_shows_what_is_le
     told = summary(paused, elapsed=2.0)
     assert (told["duration_seconds"], told["pages_per_second"]) == (2.0, 2.0)
     assert ("Not crawled", "6 URLs still queued") in rows_of(paused, told, [])
-    later = replace(paused, counts=Counts(opened=10, settled=6, pages=6, walked=4 * SECOND))
+    later = replace(paused, counts=Counts(opened=10, settled=6, pages=6, walked=timedelta(seconds=4)))
     assert summary(later, elapsed=1.5)["duration_seconds"] == 4.0
 
 
 def test_the_summary_of_a_paused_crawl_separates_work_from_pauses() -> None:
-    done = seen(CrawlState.COMPLETED, "drained", replace(COUNTS, walked=9 * SECOND), 3600)
+    done = seen(CrawlState.COMPLETED, "drained", replace(COUNTS, walked=timedelta(seconds=9)), 3600)
     assert ("Took", "1 h, of which 9 s active, 1 page/s") in rows_of(done, summary(done), [])
-    straight = seen(CrawlState.COMPLETED, "drained", replace(COUNTS, walked=88 * SECOND), 90)
+    straight = seen(CrawlState.COMPLETED, "drained", replace(COUNTS, walked=timedelta(seconds=88)), 90)
     assert ("Took", "1 min 30 s, 0.1 pages/s") in rows_of(straight, summary(straight), [])
 
 

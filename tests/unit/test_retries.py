@@ -13,7 +13,7 @@ from shoal.fetch.page_fetcher import Fetched, may_be_html
 
 URL = "http://a.example/"
 FOUR = Retries(4, timedelta(seconds=1), jitter=lambda: 0)
-TOO_SLOW = explain(28, "Operation timed out after 60000 milliseconds", URL, tls_verdict=0)
+TOO_SLOW = explain(28, "Operation timed out after 60000 milliseconds", URL, verify_result=0)
 
 
 def answered(status: int) -> Fetched:
@@ -25,8 +25,8 @@ def failed(outcome: Outcome | bytes) -> Fetched:
     return Fetched(URL, 0.1, failure=outcome)
 
 
-def curl_said(number: int, words: str = "", verdict: int = 0) -> Fetched:
-    return failed(explain(number, words, URL, tls_verdict=verdict))
+def curl_said(number: int, words: str = "", verify_result: int = 0) -> Fetched:
+    return failed(explain(number, words, URL, verify_result=verify_result))
 
 
 def encoded(encoding: str, raw: bytes) -> Fetched:
@@ -47,10 +47,14 @@ def test_a_server_error_is_retried_three_times(status: int) -> None:
 def test_a_503_is_retried_after_its_retry_after() -> None:
     asking = Retries(4, timedelta(seconds=1), jitter=lambda: 0, asked=lambda text: timedelta(seconds=int(text)))
     refused = Fetched(URL, 0.1, status=503, retry_after="120")
-    assert asking.again_in(0, refused) == 120_000_000
+    assert asking.again_in(0, refused) == timedelta(minutes=2)
     assert asking.again_in(3, refused) is None
-    assert asking.again_in(2, Fetched(URL, 0.1, status=503, retry_after="2")) == 4_000_000  # our own wait is longer
-    assert asking.again_in(0, Fetched(URL, 0.1, status=429, retry_after="120")) == 1_000_000  # its host is held
+    assert asking.again_in(2, Fetched(URL, 0.1, status=503, retry_after="2")) == timedelta(
+        seconds=4
+    )  # our own wait is longer
+    assert asking.again_in(0, Fetched(URL, 0.1, status=429, retry_after="120")) == timedelta(
+        seconds=1
+    )  # its host is held
 
 
 @pytest.mark.parametrize("status", [200, 204, 301, 304, 400, 401, 403, 404, 405, 410, 418, 421, 451, 600, 999])
@@ -114,11 +118,13 @@ def test_a_server_error_with_an_undecodable_body_is_retried() -> None:
 
 
 def test_each_wait_doubles_and_jitter_only_adds() -> None:
-    assert [FOUR.again_in(before, answered(500)) for before in range(3)] == [1_000_000, 2_000_000, 4_000_000]
+    assert [FOUR.again_in(before, answered(500)) for before in range(3)] == [
+        timedelta(seconds=wait) for wait in (1, 2, 4)
+    ]
     latest = Retries(4, timedelta(seconds=1), jitter=lambda: 1)
-    assert latest.again_in(1, answered(500)) == int(2_000_000 * (1 + JITTER))
+    assert latest.again_in(1, answered(500)) == timedelta(seconds=2 * (1 + JITTER))
     finish_first = Retries(20, timedelta(seconds=1), jitter=lambda: 0)
-    assert finish_first.again_in(18, answered(500)) == LONGEST / timedelta(microseconds=1)
+    assert finish_first.again_in(18, answered(500)) == LONGEST
 
 
 @pytest.mark.parametrize(

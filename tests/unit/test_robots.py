@@ -130,7 +130,7 @@ def test_groups_of_one_agent_count_as_one(path: str) -> None:
         ("https://example.org/a", [], ["/a"]),
     ],
 )
-def test_paths_and_their_signs(rule: str, matching: list[str], other: list[str]) -> None:
+def test_wildcards_in_paths_match(rule: str, matching: list[str], other: list[str]) -> None:
     text = group(f"Disallow: {rule}")
     assert [path for path in matching if allowed(text, path)] == []
     assert [path for path in other if not allowed(text, path)] == []
@@ -316,7 +316,7 @@ def test_agents_are_named_in_several_ways(name: str) -> None:
     assert not allowed(f"{name}: foobot\nDisallow: /\n", "/x")
 
 
-def test_a_page_in_place_of_a_file_forbids_nothing() -> None:
+def test_an_html_page_instead_of_robots_txt_forbids_nothing() -> None:
     page = "<!doctype html><title>Not found</title><p>User-agent: see below</p>\n<script>a: b; disallow: /</script>"
     assert allowed(page, "/x")
     assert rules(page).sitemaps == []
@@ -411,7 +411,7 @@ def test_a_relative_sitemap_is_one_of_the_host(written: str, url: str) -> None:
     assert rules(f"Sitemap: {written}\n").sitemaps_at(SITE) == [(url, written)]
 
 
-def test_no_file_allows_everything_and_no_answer_nothing() -> None:
+def test_a_missing_file_allows_everything_and_an_unreachable_one_nothing() -> None:
     url = Url(f"{SITE}/x")
     assert rules("", state=RobotsState.ABSENT).allows(url)
     gone = rules("The server answered 503.", state=RobotsState.UNREACHABLE)

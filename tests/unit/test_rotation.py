@@ -71,7 +71,7 @@ class Forbids:
         self._places = places
         self._known = [f"http://h{host}" for host in knows]
 
-    def verdict(self, task: FrontierTask) -> Fate | None:
+    def skip_fate(self, task: FrontierTask) -> Fate | None:
         return Fate.SKIPPED_ROBOTS if task.seq in self._places else None
 
     def knows(self, origin: str) -> bool:
@@ -234,10 +234,10 @@ def test_a_forbidden_url_is_set_aside_and_another_one_takes_its_slot() -> None:
     lines = {1: tasks(1, 10, 11, 12, 13)}
     read_all(rotation, lines)
     rotation.grant({1: SlotsGranted(2)})
-    assert [(one.seq, one.verdict) for one in rotation.tasks] == [(11, None), (12, None), (10, Fate.SKIPPED_ROBOTS)]
+    assert [(one.seq, one.skip_fate) for one in rotation.tasks] == [(11, None), (12, None), (10, Fate.SKIPPED_ROBOTS)]
 
 
-def test_a_host_without_a_delay_leaves_verdicts_to_the_walker() -> None:
+def test_a_host_without_a_delay_leaves_the_check_to_the_walker() -> None:
     rotation = Rotation([candidate(1)], FREE, 2, Forbids(10))
     assert not rotation.exclude(read(rotation, {1: tasks(1, 10, 11)}), {})
     assert [one.seq for one in rotation.tasks] == [10, 11]
@@ -261,7 +261,7 @@ def test_the_target_of_another_urls_redirects_is_set_aside_unless_it_redirects_i
     assert rotation.exclude([plain, redirected, other], fates)
     assert batch.tasks == [redirected, other]
     assert (batch.tried, batch.set_aside) == (2, [(plain, True)])
-    assert plain.verdict is Fate.FETCHED_VIA
+    assert plain.skip_fate is Fate.FETCHED_VIA
 
 
 # Shares of walkers

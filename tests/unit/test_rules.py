@@ -327,7 +327,7 @@ def test_dates_become_iso_8601(text: str, form: str | None, date: str | None) ->
     assert read_date(text, form) == date
 
 
-def test_other_values() -> None:
+def test_other_value_types_are_converted() -> None:
     assert [read_bool(word) for word in ("Yes", "0", "maybe")] == [True, False, None]
     assert read_url(" ../x ", URL) == "http://shop.example/x"
     assert read_url("http://[", URL) is None

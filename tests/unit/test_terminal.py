@@ -53,7 +53,7 @@ def show_json() -> None:
 
 
 @pytest.mark.parametrize("show", [lambda: asyncio.run(export()), show_json], ids=["--output -", "--json"])
-def test_json_on_a_terminal_is_the_same_json_without_what_could_fool_it(
+def test_json_on_a_terminal_is_equal_but_has_no_control_characters(
     show: Callable[[], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with terminal(monkeypatch) as read:
@@ -79,7 +79,7 @@ def test_tables_and_facts_are_safe_wherever_they_go(capsys: pytest.CaptureFixtur
     assert not DANGEROUS & set(capsys.readouterr().out)
 
 
-def test_lines_stay_lines() -> None:
+def test_line_breaks_are_kept_on_a_terminal() -> None:
     assert escaped('{"a": "b"}\r\n{"c":\t1}\n') == '{"a": "b"}\r\n{"c":\t1}\n'
     assert escaped("over\rwritten \ud800") == "over\\u000dwritten \\ud800"
 

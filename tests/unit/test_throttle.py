@@ -13,6 +13,8 @@ from shoal.hosts.throttle import MOST_HOSTS, HostAnswer, HostUpdate, ThrottleTra
 from shoal.settings import HostSettings
 
 NOW = datetime(2026, 11, 15, 12, 0, 0, tzinfo=UTC)
+NONE = timedelta(0)
+SECOND = timedelta(seconds=1)
 HOUR = timedelta(hours=1)
 HOST = 7
 HOME = "http://example.org"
@@ -134,7 +136,7 @@ def test_a_host_that_asks_us_to_wait_is_held_at_once() -> None:
     assert walk.watch.holds(HOST)
     news = walk.updates()
     assert news is not None
-    assert (news.status, news.hold, news.grows, news.first, news.most) == (429, 0, True, 2_000_000, 60_000_000)
+    assert (news.status, news.hold, news.grows, news.first, news.most) == (429, NONE, True, 2 * SECOND, 60 * SECOND)
     walk.clock.jump(2.1)
     assert not walk.watch.holds(HOST)
 
@@ -146,7 +148,11 @@ def test_one_page_that_always_answers_503_holds_nothing_but_itself() -> None:
         assert not walk.watch.holds(HOST)
         news = walk.updates()
         assert news is not None
-        assert (news.status, news.refused, news.hold) == (0, [1], 120_000_000)  # for the store, which hears others, too
+        assert (news.status, news.refused, news.hold) == (
+            0,
+            [1],
+            120 * SECOND,
+        )  # for the store, which hears others, too
         walk.clock.jump(1)
 
 
@@ -160,7 +166,7 @@ def test_three_pages_that_answer_503_within_a_minute_hold_their_host() -> None:
     assert walk.watch.holds(HOST)
     news = walk.updates()
     assert news is not None
-    assert (news.status, news.refused, news.hold) == (503, [1, 2, 3], 600_000_000)
+    assert (news.status, news.refused, news.hold) == (503, [1, 2, 3], 600 * SECOND)
 
 
 def test_pages_that_answered_503_longer_ago_do_not_count() -> None:
@@ -191,7 +197,7 @@ def test_a_good_answer_before_what_is_refused_is_not_lost() -> None:
     walk.answer(200, page=3)
     news = walk.updates()
     assert news is not None
-    assert (news.status, news.recovered, news.refused, news.first) == (0, True, [2], 2_000_000)
+    assert (news.status, news.recovered, news.refused, news.first) == (0, True, [2], 2 * SECOND)
 
 
 def test_only_so_many_hosts_are_remembered_by_what_they_refused() -> None:
@@ -210,7 +216,7 @@ def test_the_wait_that_it_asks_for_holds_it() -> None:
     assert walk.watch.holds(HOST)
     news = walk.updates()
     assert news is not None
-    assert (news.hold, news.grows) == (600_000_000, False)
+    assert (news.hold, news.grows) == (600 * SECOND, False)
 
 
 def test_what_was_asked_before_the_hold_began_is_nothing_new() -> None:
@@ -233,7 +239,7 @@ def test_a_longer_retry_after_during_a_hold_applies() -> None:
     assert walk.watch.holds(HOST)
     news = walk.updates()
     assert news is not None
-    assert news.hold == 30_000_000
+    assert news.hold == 30 * SECOND
 
 
 def test_the_first_good_response_after_a_hold_is_reported_once() -> None:
@@ -317,7 +323,7 @@ def test_an_update_that_was_not_stored_is_sent_again() -> None:
     walk.watch.forget()
     news = walk.updates()
     assert news is not None
-    assert (news.status, news.hold) == (429, 600_000_000)
+    assert (news.status, news.hold) == (429, 600 * SECOND)
     walk.watch.learn({HOST: 600.0})
     walk.watch.forget()
     assert walk.updates() is None
@@ -348,7 +354,7 @@ def test_an_update_that_was_not_stored_is_merged_with_later_ones(
     walk.watch.forget()
     news = walk.updates()
     assert news is not None
-    assert (news.status, news.hold, news.recovered) == (status, hold * 1_000_000, recovered)
+    assert (news.status, news.hold, news.recovered) == (status, hold * SECOND, recovered)
 
 
 def test_the_latency_of_a_host_is_reported_when_it_becomes_slow_and_when_it_recovers() -> None:
@@ -358,7 +364,7 @@ def test_the_latency_of_a_host_is_reported_when_it_becomes_slow_and_when_it_reco
         walk.answer(200, seconds=seconds)
         news = walk.updates()
         if news is not None:
-            told.append((news.latency or 0) / 1e6)
+            told.append(news.latency or 0.0)
     assert told[-1] == 0
     assert 3 < max(told) <= 4
     assert len(told) < 8
@@ -386,7 +392,7 @@ def test_no_answer_in_time_counts_as_a_slow_one() -> None:
     walk.answer(None, seconds=0.0, error="total_timeout")
     news = walk.updates()
     assert news is not None
-    assert news.latency == 10_000_000
+    assert news.latency == 10.0
 
 
 def test_a_host_that_stays_slow_is_reported_again_before_the_store_forgets() -> None:

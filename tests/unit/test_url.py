@@ -386,7 +386,7 @@ def test_the_fast_way_equals_the_parser(page: str, hrefs: list[str], rules: UrlR
 @settings(max_examples=500)
 @given(PAGES, HREFS, HREFS, RULES)
 @example("http://h/a/b", ["//x/y", "http:c", "..//x/y", "./http:c"], ["/.//x/y", "./http:c"], UrlRules())
-def test_what_is_proven_is_taken_only_for_a_link_that_means_it(
+def test_the_fast_path_is_used_only_for_links_that_it_reads_correctly(
     page: str, hrefs: list[str], others: list[str], rules: UrlRules
 ) -> None:
     canonicalizer = Canonicalizer(rules)

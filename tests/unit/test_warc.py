@@ -99,7 +99,7 @@ def test_an_answer_over_http_2_is_written_as_readers_expect_it_and_says_what_it_
     assert body == BODY
 
 
-def test_chunks_that_are_gone_are_not_promised() -> None:
+def test_the_transfer_encoding_of_a_decoded_body_is_renamed() -> None:
     head = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\nX: y\r\n\r\n"
     [(record, body), _] = read_by_warcio(members(response(head=head)))
     assert record.http_headers["X-Crawler-Transfer-Encoding"] == "chunked"

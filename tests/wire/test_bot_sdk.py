@@ -241,11 +241,11 @@ async def test_verify_finds_nothing_wrong_with_us(sqlite_url: str) -> None:
             with pytest.raises(UsageError, match="3 waiting jobs are needed"):
                 await ConformanceRun(wire, "special").run()
             await add(shop, *[f"https://h{number}.example/" for number in range(3)], capability="special")
-            verdicts = await ConformanceRun(wire, "special").run()
+            checks = await ConformanceRun(wire, "special").run()
         finally:
             wire.close()
-        assert [one.problem for one in verdicts if not one.holds] == []
-        assert len(verdicts) >= 10
+        assert [one.problem for one in checks if not one.holds] == []
+        assert len(checks) >= 10
 
 
 async def test_verify_says_what_is_wrong_with_another_server() -> None:
@@ -266,7 +266,7 @@ async def test_verify_says_what_is_wrong_with_another_server() -> None:
     server = await asyncio.start_server(answer, "127.0.0.1", 0)
     wire = BotClient(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}", "", SystemClock())
     try:
-        verdicts = await ConformanceRun(wire).run()
+        checks = await ConformanceRun(wire).run()
     finally:
         wire.close()
         async with asyncio.timeout(60):
@@ -274,7 +274,7 @@ async def test_verify_says_what_is_wrong_with_another_server() -> None:
         server.close()
         await server.wait_closed()
     assert [one["max"] for one in asked[:3]] == [3, 2, 1], "it keeps none that it does not need"
-    wrong = {one.rule for one in verdicts if not one.holds}
+    wrong = {one.rule for one in checks if not one.holds}
     assert "a pulled job has exactly the documented fields" in wrong
     assert "a heartbeat or result with another epoch gets 409 lease_lost" in wrong
     assert "a batch has a status for each item" in wrong

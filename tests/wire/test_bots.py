@@ -113,7 +113,7 @@ async def test_the_same_result_sent_twice_gets_the_same_answer_and_one_event(api
     assert len(await outbox(api)) == 1
 
 
-async def test_a_fail_is_tried_again_by_the_servers_word_and_then_told(api: Served) -> None:
+async def test_a_failed_result_is_retried_as_the_server_decides_and_then_reported(api: Served) -> None:
     [job_id] = await add(api, payload=SECRETS, max_attempts=1)
     [job] = await pull(api)
     failed = {"epoch": 1, "status": "fail", "meta": {"error": {"code": "timeout", "message": "No answer."}}}
@@ -458,7 +458,7 @@ async def test_a_lock_outside_of_five_seconds_to_a_day_is_refused(lite: Served, 
 
 
 async def outbox(api: Served) -> list[dict[str, Any]]:
-    """What was told, in the order in which it was."""
+    """Return the data of all events, in order."""
     await api.app.chores.forwarder.run_once()
     _, answer = await api.ask("/api/v1/events")
     return [one["data"] for one in answer["items"]]

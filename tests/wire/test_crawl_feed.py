@@ -154,7 +154,7 @@ async def test_an_unknown_crawl_and_a_foreign_place_are_refused(api: Served) -> 
         assert (answered.status, answered.json["field"]) == (422, "Last-Event-ID")
 
 
-async def test_fifty_viewers_cost_one_look(api: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_fifty_viewers_cost_one_query(api: Served, monkeypatch: pytest.MonkeyPatch) -> None:
     crawl_id = await made(api)
     looks, get = 0, api.app.crawls.get
     live = CrawlFeeds(api.app.crawls, api.app.clock, every=0.01)

@@ -31,6 +31,7 @@ from shoal.serve.tls import Certificate, tls_of
 from shoal.settings_loader import load
 from shoal.store.sql.tokens import SqlTokenStore
 from tests.support.controller import CRAWLS, ME, Served, served
+from tests.support.nodes import register
 from tests.support.servers import free_port
 
 TLS = Path(__file__).parents[1] / "support" / "tls"
@@ -205,7 +206,7 @@ async def test_a_scope_that_is_lacking_is_named(lite: Served, role: str, method:
     assert f"this needs the scope {lacks}" in answer.said["detail"]
 
 
-async def test_who_may_write_writes(lite: Served) -> None:
+async def test_a_caller_with_the_write_scope_may_write(lite: Served) -> None:
     body = b'{"seeds": ["https://example.com/"]}'
     assert (await lite.ask(token=await lite.token("operator"), method="POST", body=body)).status == 202
 
@@ -243,6 +244,7 @@ async def test_a_method_that_a_path_lacks_is_refused_with_all_that_it_has(lite: 
         section, _, rest = path[1:].partition("/")
         if rest and (shadow := has.get(f"/{section}/x")) is not None and path.count("/") == 2:
             has[path] |= shadow
+    has["/api/v1/nodes/commands"] |= has["/api/v1/nodes/x"]
     for path, methods in has.items():
         lacking = next(one for one in ("TRACE", "PATCH", "DELETE") if one not in methods)
         answer = await lite.ask(path, boss, method=lacking)
@@ -400,6 +402,9 @@ async def test_every_act_that_is_to_be_logged_is(lite: Served) -> None:
     await do("DELETE", "quotas/project:a")
     await do("POST", "jobs/purge")
     await do("GET", "policies/export")
+    await register(lite.app.fleet.nodes, "crawler-1")
+    await do("POST", "nodes/crawler-1/commands", {"command": "pause"})
+    await do("POST", "nodes/commands", {"command": "resume"})
     log = (await lite.ask("/api/v1/audit-log", boss)).said["items"]
     subjects = {entry["act"]: entry["subject"] for entry in log}
     of_the_table = {line.audit for group in GROUPS for line in table_of(group)} - {None}

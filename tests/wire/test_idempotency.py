@@ -56,7 +56,7 @@ async def test_a_key_whose_request_was_refused_is_free_again(api: Served) -> Non
     assert (await make(api, "k")).status == 202
 
 
-async def test_a_repeat_after_a_death_in_the_middle_makes_what_the_first_one_began(api: Served) -> None:
+async def test_a_repeated_request_after_a_crash_creates_what_the_first_one_began(api: Served) -> None:
     """The crawl was stored, the answer was not: as after a kill between the two commits."""
     first = await make(api, "k")
     await api.app.database.run(forget_answer)

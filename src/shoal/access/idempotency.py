@@ -9,7 +9,6 @@ from datetime import timedelta
 from hashlib import sha256
 from typing import Protocol
 
-from shoal.base.clock import span
 from shoal.base.database import Database, Tx
 from shoal.base.errors import InvalidInput
 
@@ -47,8 +46,8 @@ class IdempotencyRecord:
 
 
 class IdempotencyStore(Protocol):
-    async def prune(self, tx: Tx, key: IdempotencyKey, age: int, limit: int) -> None:
-        """Remove keys older than `age` microseconds: this one, and up to `limit` others."""
+    async def prune(self, tx: Tx, key: IdempotencyKey, age: timedelta, limit: int) -> None:
+        """Remove keys older than `age`: this one, and up to `limit` others."""
         ...
 
     async def keep(self, tx: Tx, key: IdempotencyKey, digest: str, subject: str) -> IdempotencyRecord:
@@ -82,7 +81,7 @@ class Idempotency:
         digest = sha256(content.encode()).hexdigest()
 
         async def commit(tx: Tx) -> IdempotencyRecord:
-            await self._store.prune(tx, key, span(KEPT), PRUNED_AT_ONCE)
+            await self._store.prune(tx, key, KEPT, PRUNED_AT_ONCE)
             return await self._store.keep(tx, key, digest, subject)
 
         kept = await self._database.run(commit)

@@ -1,5 +1,6 @@
 """The store contracts of tokens and of the audit log."""
 
+from datetime import timedelta
 from typing import TYPE_CHECKING, Protocol
 
 from shoal.base.database import Tx
@@ -21,9 +22,11 @@ class TokenStore(Protocol):
         hashed: str,
         scopes: "frozenset[TokenScope]",
         made_by: str,
-        ttl: int | None,
+        ttl: timedelta | None,
+        node_id: str | None = None,
     ) -> "Token | None":
-        """Store a new token that expires after `ttl` microseconds; return None if the id is taken."""
+        """Store a new token that expires after `ttl`, and that only `node_id` may use if it is given; return None if
+        the id is taken."""
         ...
 
     async def get(self, tx: Tx, token_id: str) -> "Token | None": ...
@@ -49,8 +52,8 @@ class TokenStore(Protocol):
         """Revoke a token; return False if it is revoked already."""
         ...
 
-    async def mark_used(self, tx: Tx, token_id: TokenId, every: int) -> None:
-        """Record the time of use, unless it was recorded less than `every` microseconds ago."""
+    async def mark_used(self, tx: Tx, token_id: TokenId, every: timedelta) -> None:
+        """Record the time of use, unless it was recorded less than `every` ago."""
         ...
 
 

@@ -2,6 +2,7 @@
 
 from collections import OrderedDict
 from dataclasses import dataclass
+from datetime import timedelta
 from hmac import compare_digest
 
 from shoal.access.audit_log import AuditEntry, AuditLog
@@ -18,7 +19,7 @@ from shoal.base.signals import Signal, Signals
 
 FRESH_SECONDS = 2.0  # a verified token is cached this long; another controller's revocation may be that late
 MOST_REMEMBERED = 1000
-USED_EVERY = 60_000_000  # microseconds between two records of use
+USED_EVERY = timedelta(minutes=1)  # between two records of use
 NOBODY = hash_of("")  # compared with if there is no such token, so that the check takes equally long
 
 
@@ -53,15 +54,22 @@ class Tokens:
     async def create(self, request: TokenRequest, by: Caller) -> NewToken:
         """Create a token with at most the scopes of its creator."""
         scopes = request.wanted()
-        lasts = None if request.expires_in is None else span(read_duration(request.expires_in))
+        lasts = None if request.expires_in is None else read_duration(request.expires_in)
         _check_scopes(scopes, by)
-        facts = {"name": request.name, "scopes": in_order(scopes), "expires_in": request.expires_in}
+        facts = {
+            "name": request.name,
+            "scopes": in_order(scopes),
+            "node_id": request.node_id,
+            "expires_in": request.expires_in,
+        }
 
         async def commit(tx: Tx) -> NewToken:
             token, text = None, ""
             while token is None:
                 token_id, text = mint()
-                token = await self._store.insert(tx, token_id, request.name, hash_of(text), scopes, by.who, lasts)
+                token = await self._store.insert(
+                    tx, token_id, request.name, hash_of(text), scopes, by.who, lasts, request.node_id
+                )
             _check_end(token, by)
             await self._acts.note_in(tx, by, AuditEntry("token.created", token.id, facts))
             return NewToken(token, text)
@@ -99,7 +107,7 @@ class Tokens:
         return token
 
     async def _note_use(self, token: Token) -> None:
-        if token.last_used_at is not None and token.seen_at - token.last_used_at < USED_EVERY:
+        if token.last_used_at is not None and token.seen_at - token.last_used_at < span(USED_EVERY):
             return
         try:
             await self._database.run(lambda tx: self._store.mark_used(tx, token.id, USED_EVERY))

@@ -14,6 +14,7 @@ from shoal.serve.docs import DocsApi
 from shoal.serve.groups import GroupApi
 from shoal.serve.jobs import JobApi, QuotaApi
 from shoal.serve.journal import JournalApi
+from shoal.serve.nodes import NodeApi
 from shoal.serve.pages import PageApi
 from shoal.serve.policies import PolicyApi
 from shoal.serve.politeness import PolitenessApi
@@ -46,8 +47,9 @@ class RestApi:
             GroupApi(page_jobs.groups, access.idempotency),
             JobApi(app.job_admin),
             QuotaApi(app.job_admin),
-            StatsApi(app.crawls, app.job_admin, hourly_stats, app.clock),
+            StatsApi(app.crawls, app.job_admin, hourly_stats, app.clock, app.fleet.pressures),
             AnalysisApi(app.audit.analyses),
+            NodeApi(app.fleet.nodes, private=app.fleet.dispatches),
             PolicyApi(plan.policies, plan.importer, access.idempotency, settings.serve.max_import_bytes),
             ResultApi(plan.policies, page_jobs.history),
             WebhookApi(app.events.webhooks, access.idempotency),

@@ -73,6 +73,9 @@ class AnalysisRun:
         """Return the job soon; the next worker reads all pages again."""
         self._leaving = reason
 
+    def limit_rate(self, per_second: float | None) -> None:
+        """Ignored: an analysis fetches nothing."""
+
     def stalled_for(self) -> float:
         return self._clock.monotonic() - self._moved_at
 

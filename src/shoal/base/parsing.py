@@ -9,7 +9,7 @@ from collections.abc import Callable
 from datetime import timedelta
 from decimal import Decimal
 from functools import lru_cache
-from ipaddress import IPv4Network, IPv6Address, IPv6Network, ip_network
+from ipaddress import IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
 from pathlib import Path
 from typing import NamedTuple
 from urllib.parse import urlsplit
@@ -188,10 +188,10 @@ def _read_network(part: object) -> Network:
     try:
         return ip_network(read_text(part))
     except ValueError:
-        raise ValueError(f'has the entry "{shorten(part)}", which is not a network{_meant(part)}') from None
+        raise ValueError(f'has the entry "{shorten(part)}", which is not a network{_suggestion(part)}') from None
 
 
-def _meant(part: object) -> str:
+def _suggestion(part: object) -> str:
     try:
         return f" (did you mean {ip_network(str(part), strict=False)}?)"
     except ValueError:
@@ -283,6 +283,19 @@ def read_node_id(value: object) -> str:
     if not _NODE_ID.fullmatch(text):
         raise ValueError("contains characters other than letters, digits and hyphens")
     return text
+
+
+@lru_cache(maxsize=1000)
+def is_loopback(host: str) -> bool:
+    """Return whether a host name or address can only mean this machine."""
+    name = host.strip("[]").lower()
+    if name == "localhost":
+        return True
+    try:
+        found = ip_address(name)
+    except ValueError:
+        return False
+    return (getattr(found, "ipv4_mapped", None) or found).is_loopback
 
 
 def show_duration(duration: timedelta) -> str:

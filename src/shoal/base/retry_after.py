@@ -23,12 +23,8 @@ def parse_retry_after(text: str | None, now: datetime, longest: timedelta) -> ti
     than the limit."""
     if text is None:
         return None
-    wait = _seconds(text) if _SECONDS.fullmatch(text.strip()) else _until(text, now)
+    wait = timedelta(seconds=int(text)) if _SECONDS.fullmatch(text.strip()) else _until(text, now)
     return wait if wait is not None and timedelta(0) < wait <= longest else None
-
-
-def _seconds(text: str) -> timedelta:
-    return timedelta(seconds=int(text))
 
 
 def _until(text: str, now: datetime) -> timedelta | None:

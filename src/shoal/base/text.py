@@ -135,7 +135,9 @@ def redact(text: str) -> str:
 
 def clean(text: str, longest: int = LONGEST) -> str:
     """Make text safe for a log or a terminal: redacted, visible and bounded."""
-    read = 4 * longest + _LONGEST_SECRET  # redaction may shorten it, and its time grows faster than the length
+    read = (
+        4 * longest + _LONGEST_SECRET
+    )  # some more, because redaction may shorten it; not all, because redaction is slow
     over = len(text) > read
     safe = redact(text[:read])
     if over:  # the cut may have split a secret in two

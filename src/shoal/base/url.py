@@ -262,7 +262,9 @@ class Canonicalizer:
         kept = self._dropped.sub("", query)
         if kept != query:
             kept = kept.lstrip("&")
-        return "&".join(sorted(kept.split("&"), key=_parameter_name)) if self.rules.sort_query else kept
+        if self.rules.sort_query:
+            return "&".join(sorted(kept.split("&"), key=lambda parameter: parameter.partition("=")[0]))
+        return kept
 
 
 @lru_cache(maxsize=64)
@@ -298,10 +300,6 @@ def _as_a_browser_reads(link: str) -> str:
         return link
     path, mark, query = link.partition("?")
     return path.replace("\\", "/") + mark + query
-
-
-def _parameter_name(parameter: str) -> str:
-    return parameter.partition("=")[0]
 
 
 class _Start:

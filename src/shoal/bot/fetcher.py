@@ -66,8 +66,8 @@ class BotFetcher:
         self._clock = clock
         self._limits = Limits.of(settings.egress)
         self._agent = settings.egress.user_agent
-        self._ways = EgressRoutes(self._way)
-        self._runner = PageJobRunner(self._ways, self._agent, self._limits, settings.crawl.max_links, clock)
+        self._routes = EgressRoutes(self._route)
+        self._runner = PageJobRunner(self._routes, self._agent, self._limits, settings.crawl.max_links, clock)
 
     async def page(self, job: BotJob) -> BotPage:
         """Return the text of the job's page."""
@@ -93,7 +93,7 @@ class BotFetcher:
     def close(self) -> None:
         self._runner.close()
 
-    def _way(self, label: str | None) -> EgressRoute | None:
+    def _route(self, label: str | None) -> EgressRoute | None:
         settings = self._settings.egress
         proxy = None if label is None else Proxies(settings.proxies).find(label)
         if label is not None and proxy is None:

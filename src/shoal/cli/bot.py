@@ -77,13 +77,13 @@ def verify(
     before = context.obj
     reach = ApiTarget(None, server or before.server, token or before.token, token_file or before.token_file)
     with _login_explained():
-        verdicts = asyncio.run(_verify(reach.settings(), capability))
+        checks = asyncio.run(_verify(reach.settings(), capability))
     if as_json:
-        rules = [{"rule": one.rule, "holds": one.holds, "problem": one.problem} for one in verdicts]
-        print_json({"holds": all(one.holds for one in verdicts), "rules": rules})
+        rules = [{"rule": one.rule, "holds": one.holds, "problem": one.problem} for one in checks]
+        print_json({"holds": all(one.holds for one in checks), "rules": rules})
     else:
-        print_table(["", "rule", "seen"], [["ok" if one.holds else "NO", one.rule, one.problem] for one in verdicts])
-    return 0 if all(one.holds for one in verdicts) else 1
+        print_table(["", "rule", "seen"], [["ok" if one.holds else "NO", one.rule, one.problem] for one in checks])
+    return 0 if all(one.holds for one in checks) else 1
 
 
 @contextmanager

@@ -151,8 +151,8 @@ class Watched:
         return await _seen(self.api, self.crawl.id)
 
     async def held(self) -> list[HeldHost]:
-        told = (await self.api.get(at(CRAWL, self.crawl.id)))["held_hosts"]
-        return [HeldHost(host["origin"], _micros(host["held_until"]) or 0, host["status"]) for host in told]
+        held = (await self.api.get(at(CRAWL, self.crawl.id)))["held_hosts"]
+        return [HeldHost(host["origin"], _micros(host["held_until"]) or 0, host["status"]) for host in held]
 
     def seconds_before(self, clock: Clock) -> float:
         began = self.crawl.started_at
@@ -174,27 +174,29 @@ async def _until_still(api: ApiClient, crawl_id: str, clock: Clock) -> CrawlStat
 
 async def _seen(api: ApiClient, crawl_id: str) -> CrawlStatus:
     """Return the crawl from the API, with what a summary and a progress line need."""
-    told = await api.get(at(CRAWL, crawl_id))
-    limits = {name: told["config"][name] for name in LIMITS}
+    response = await api.get(at(CRAWL, crawl_id))
+    limits = {name: response["config"][name] for name in LIMITS}
     crawl = Crawl(
         number=0,
         key_seed=0,
-        id=CrawlId(told["id"]),
-        state=CrawlState(told["state"]),
-        state_reason=told["state_reason"],
-        project=told["project"],
-        config=CrawlConfig(seeds=told["seeds"], **limits),
+        id=CrawlId(response["id"]),
+        state=CrawlState(response["state"]),
+        state_reason=response["state_reason"],
+        project=response["project"],
+        config=CrawlConfig(seeds=response["seeds"], **limits),
         named=frozenset(),
-        priority=told["priority"],
-        created_at=_micros(told["created_at"]) or 0,
-        started_at=_micros(told["started_at"]),
-        finished_at=_micros(told["finished_at"]),
+        priority=response["priority"],
+        created_at=_micros(response["created_at"]) or 0,
+        started_at=_micros(response["started_at"]),
+        finished_at=_micros(response["finished_at"]),
     )
     sums = ("pages", "errors", "responses", "bytes", "not_modified", "bytes_saved", "depth_reached", "skipped")
-    walked = round(told["worked_seconds"] * 1e6)
-    counts = Counts(opened=told["queued"], walked=walked, **{name: told[name] for name in sums})
-    why = (told["error"] or {}).get("message", "")
-    return CrawlStatus(crawl, counts, tuple(told["node_ids"]), why, tuple(map(FailedSeed.of, told["failed_seeds"])))
+    walked = timedelta(seconds=response["worked_seconds"])
+    counts = Counts(opened=response["queued"], walked=walked, **{name: response[name] for name in sums})
+    why = (response["error"] or {}).get("message", "")
+    return CrawlStatus(
+        crawl, counts, tuple(response["node_ids"]), why, tuple(map(FailedSeed.of, response["failed_seeds"]))
+    )
 
 
 def _micros(moment: str | None) -> int | None:
@@ -203,11 +205,11 @@ def _micros(moment: str | None) -> int | None:
 
 def _print_result(seen: CrawlStatus, as_json: bool) -> int:
     """Print the summary of a crawl; return the exit code."""
-    told = summary(seen)
+    totals = summary(seen)
     if as_json:
-        print_line(told, to_stdout=True)
+        print_line(totals, to_stdout=True)
     else:
-        print_rows(rows_of(seen, told, ()), to_stdout=True)
+        print_rows(rows_of(seen, totals, ()), to_stdout=True)
     return exit_code_of(seen, f"shoal crawls resume {seen.crawl.id}")
 
 

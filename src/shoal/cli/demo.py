@@ -10,7 +10,7 @@ import uvloop
 
 from shoal.app import App, opened
 from shoal.base.errors import BackendUnavailable, NothingCrawled
-from shoal.base.parsing import Address
+from shoal.base.parsing import Address, is_loopback
 from shoal.base.text import plural
 from shoal.cli.listen import address_of, open_socket
 from shoal.cli.long_running import watched
@@ -23,7 +23,6 @@ from shoal.crawl.journal import messages
 from shoal.crawl.lifecycle.crawls import CrawlStatus
 from shoal.crawl.states import TERMINAL, CrawlState
 from shoal.demo.server import DemoSite
-from shoal.serve.authentication import is_loopback
 from shoal.settings_loader import load
 
 LOOK_SECONDS = 0.5
@@ -96,7 +95,7 @@ class DemoRun:
         try:
             await asyncio.wait({serving, crawling}, return_when=asyncio.FIRST_COMPLETED)
             if crawling.done():
-                self._after(crawling.result(), leave=leave)
+                self._finish(crawling.result(), leave=leave)
             await serving
         finally:
             crawling.cancel()
@@ -127,7 +126,7 @@ class DemoRun:
             shown = line
             await self._app.clock.sleep(LOOK_SECONDS)
 
-    def _after(self, seen: CrawlStatus, *, leave: bool) -> None:
+    def _finish(self, seen: CrawlStatus, *, leave: bool) -> None:
         if seen.crawl.state is CrawlState.FAILED:
             raise NothingCrawled(seen.crawl.id, seen.error_message)
         if leave:

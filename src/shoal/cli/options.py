@@ -73,7 +73,8 @@ def read_file(path: str, what: str) -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class CrawlFlag:
-    """A flag. `read` raises `ValueError` with the end of a sentence; without it, the field validates the text."""
+    """A flag of a crawl option. `read` parses its text; the message of its `ValueError` completes a sentence such as
+    "--delay is not a duration". Without `read`, the field of the config validates the text."""
 
     name: str
     field: str

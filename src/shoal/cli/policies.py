@@ -251,7 +251,7 @@ def take_in(file: Path, skip_bad: bool, reach: ApiTarget, as_json: bool) -> None
             f"{file}", f"has {plural(len(problems), 'invalid line')}", "correct the lines, or use --skip-bad"
         )
     bad = "skip" if skip_bad else "refuse"
-    with _sign("Storing"):
+    with _spinner("Storing"):
         report = run_on(reach, lambda api: api.upload(f"{POLICIES}/import", lines, kind, bad=bad), existing=False)
     if as_json:
         print_json(report)
@@ -335,7 +335,7 @@ def _look_through(lines: bytes, kind: str) -> list[tuple[int, str]]:
     return [(row.line, row.problem) for row in bar if row.problem]
 
 
-def _sign(word: str) -> AbstractContextManager[object]:
+def _spinner(word: str) -> AbstractContextManager[object]:
     """Show a spinner while waiting, on a terminal."""
     from rich.console import Console
 

@@ -178,7 +178,7 @@ class Progress:
             waiting = min(waiting, config.max_pages - self._pages)
         seconds = waiting / rate
         if config.max_seconds is not None:
-            seconds = min(seconds, config.max_seconds - self._counts.walked / 1e6)
+            seconds = min(seconds, config.max_seconds - self._counts.walked.total_seconds())
         return max(0.0, seconds)
 
 

@@ -54,7 +54,7 @@ def test(file: str, url: str, as_json: bool, **options: Any) -> int:
     alone = {"depth": 0, "scope": "page", "max_pages": 1, "sitemap": "off"}
     config = read_config({"seeds": [url], "rules": read_rules_file(file), **alone, **given_values(options)}, flag_of)
     page = uvloop.run(_fetched(config))
-    _tell(page, as_json)
+    _print_page(page, as_json)
     if page.data is None and page.error_code is None:
         kind = page.content_type or "no type"
         note(
@@ -112,7 +112,7 @@ async def _fetched(config: CrawlConfig) -> Page:
     return page
 
 
-def _tell(page: Page, as_json: bool) -> None:
+def _print_page(page: Page, as_json: bool) -> None:
     if as_json:
         print_json({"url": page.url, "status": page.status, "error": page.error, "data": page.data})
     elif page.data:

@@ -20,7 +20,7 @@ def summary(seen: CrawlStatus, elapsed: float | None = None) -> dict[str, Any]:
     """Return the summary. Until the crawl has ended, its duration is the time it ran, or `elapsed` if that is
     longer."""
     crawl, counts = seen.crawl, seen.counts
-    seconds = max(elapsed or 0.0, counts.walked / 1e6)
+    seconds = max(elapsed or 0.0, counts.walked.total_seconds())
     if crawl.finished_at is not None:
         seconds = 0.0 if crawl.started_at is None else (crawl.finished_at - crawl.started_at) / 1e6
     return {
@@ -59,7 +59,7 @@ def rows_of(seen: CrawlStatus, totals: dict[str, Any], outputs: Sequence[str]) -
         ("Skipped", _skipped(totals["skipped"])),
         *(("Cut off", what) for what in cut_off(seen)),
         ("Received", in_bytes(totals["bytes"])),
-        ("Took", _took(totals, seen.counts.walked / 1e6)),
+        ("Took", _took(totals, seen.counts.walked.total_seconds())),
         ("Depth", str(totals["depth_reached"])),
     ]
     if totals["not_modified"]:

@@ -111,9 +111,9 @@ def deliveries(webhook_id: str, state: str | None, limit: int, reach: ApiTarget,
     if as_json:
         print_json({"items": items, "next": more})
         return
-    told = [item | {"next_at": to_the_second(item["next_at"])} for item in items]
+    rows = [item | {"next_at": to_the_second(item["next_at"])} for item in items]
     columns = ["event_id", "event_type", "state", "attempts", "status", "next_at", "error"]
-    print_table([name.replace("_", " ") for name in columns], [[item[name] for name in columns] for item in told])
+    print_table([name.replace("_", " ") for name in columns], [[item[name] for name in columns] for item in rows])
 
 
 @webhooks.command(epilog="Example: shoal webhooks replay ID --since 2026-03-01T09:00:00Z --until 2026-03-01T12:00:00Z")
@@ -128,11 +128,11 @@ def replay(webhook_id: str, reach: ApiTarget, as_json: bool, **which: str | None
     body = {name: value for name, value in which.items() if value}
     if not body or ("since" in body) != ("until" in body):
         raise UsageError("Nothing selected to replay", "give --event, or --since and --until")
-    told = run_on(reach, lambda api: api.post(at(f"{WEBHOOK}/replay", webhook_id), body))
+    response = run_on(reach, lambda api: api.post(at(f"{WEBHOOK}/replay", webhook_id), body))
     if as_json:
-        print_json(told)
+        print_json(response)
     else:
-        print(f"{plural(told['replayed'], 'event')} will be sent again.")
+        print(f"{plural(response['replayed'], 'event')} will be sent again.")
 
 
 @webhooks.command()

@@ -84,7 +84,7 @@ class Scan:
         """Create the scan unless it exists or has no seeds; return whether it was created."""
         if not seeds:
             return False
-        config = read_config({"seeds": list(seeds[:MOST_SEEDS]), "depth": max_depth, "sitemap": "off"}, _called)
+        config = read_config({"seeds": list(seeds[:MOST_SEEDS]), "depth": max_depth, "sitemap": "off"}, _public_name)
         try:
             await self._app.crawls.submit(config, crawl_id=self.id, named=[], here=True)
         except AlreadyExists:
@@ -386,5 +386,5 @@ async def _keep_alive(app: App, lease: Lease) -> None:
         await asyncio.Event().wait()
 
 
-def _called(name: str) -> str:
-    return "max_depth" if name == "depth" else name
+def _public_name(option: str) -> str:
+    return "max_depth" if option == "depth" else option

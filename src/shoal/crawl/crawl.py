@@ -1,6 +1,7 @@
 """The crawl: the options a caller sends, and the row and counts that Shoal stores."""
 
 from dataclasses import dataclass, field
+from datetime import timedelta
 from typing import Annotated, Any, Literal
 
 import xxhash
@@ -180,7 +181,7 @@ class Counts:
     not_modified: int = 0  # answered 304
     bytes_saved: int = 0  # by those 304 answers
     depth_reached: int = 0
-    walked: int = 0  # wall-clock microseconds of work: time shared by several walkers counts once
+    walked: timedelta = timedelta(0)  # wall-clock time of work: time shared by several walkers counts once
     skipped: dict[str, int] = field(default_factory=dict)
 
     @property

@@ -147,12 +147,12 @@ class HostRate(Struct, frozen=True):
 class AdmissionChecks(Protocol):
     """The checks a walker makes on URLs before it fetches them."""
 
-    def verdict(self, task: FrontierTask) -> Fate | None:
+    def skip_fate(self, task: FrontierTask) -> Fate | None:
         """Return the fate of a URL that must not be fetched; None if it may be."""
         ...
 
     def knows(self, origin: str) -> bool:
-        """Return whether the robots.txt of this host is known, so that a verdict counts."""
+        """Return whether the robots.txt of this host is known, so that `skip_fate` counts."""
         ...
 
 
@@ -178,8 +178,8 @@ class FrontierStore(Protocol):
         admission: AdmissionChecks | None = None,
     ) -> Taken:
         """Take up to `want` URLs: from the hosts that waited longest, shallow URLs first, none before it is due. An
-        empty result does not mean that the frontier is empty. URLs with a verdict are returned in addition and use no
-        slot."""
+        empty result does not mean that the frontier is empty. URLs that are not to be fetched are returned in
+        addition and use no slot."""
         ...
 
     async def settle(self, tx: Tx, crawl: int, fence: Fence, batch: WalkerBatch, *, leaves: bool = False) -> Settlement:

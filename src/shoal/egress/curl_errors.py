@@ -59,14 +59,14 @@ def refused(refusal: AddressRefusal, url: str) -> Failure:
     )
 
 
-def explain(number: int, words: str, url: str, *, tls_verdict: int, last_line: bytes = b"") -> Failure:
+def explain(number: int, words: str, url: str, *, verify_result: int, last_line: bytes = b"") -> Failure:
     """Return the failure for an error of libcurl, whose message may name addresses and is for operators only.
     `last_line`: the last header line that libcurl passed on; it does not pass on the line that it rejected."""
     code, retryable, message = _CODES.get(number, ("transport_error", True, "The transfer failed."))
     if number == _TIMEDOUT:
         code, retryable, message = _timeout(words)
     elif number == _VERIFY:
-        code, message = _certificate(words, tls_verdict)
+        code, message = _certificate(words, verify_result)
     elif words.startswith("CONNECT tunnel failed"):
         code, retryable, message = _CODES[_PROXY]
     elif number == _SEND and words.startswith("Connection died"):  # after several attempts, each on a new connection
@@ -97,12 +97,12 @@ def _timeout(words: str) -> tuple[str, bool, str]:
     return "connect_timeout", True, "The server could not be reached in time."
 
 
-def _certificate(words: str, verdict: int) -> tuple[str, str]:
-    if verdict == _TLS_EXPIRED:
+def _certificate(words: str, verify_result: int) -> tuple[str, str]:
+    if verify_result == _TLS_EXPIRED:
         return "tls_expired", "The server's certificate has expired."
-    if verdict in _TLS_SELF_SIGNED:
+    if verify_result in _TLS_SELF_SIGNED:
         return "tls_self_signed", "The server's certificate is self-signed."
-    if verdict in _TLS_UNKNOWN_ISSUER:
+    if verify_result in _TLS_UNKNOWN_ISSUER:
         return "tls_unknown_issuer", "The server's certificate comes from an unknown authority."
     if "subject name" in words or "host name" in words:
         return "tls_wrong_host", "The server's certificate is for another host."

@@ -168,8 +168,10 @@ class CurlHandle:
         if number in CUT and (transfer.limits.cut_body or easy.getinfo(curl.RESPONSE_CODE) // 100 == 3):
             return self.response(transfer)
         last_line = self._lines[-1] if self._lines else b""
-        verdict = easy.getinfo(curl.SSL_VERIFYRESULT)
-        return self._with_beginning(explain(number, words, transfer.url, tls_verdict=verdict, last_line=last_line))
+        verify_result = easy.getinfo(curl.SSL_VERIFYRESULT)
+        return self._with_beginning(
+            explain(number, words, transfer.url, verify_result=verify_result, last_line=last_line)
+        )
 
     def _with_beginning(self, failure: Failure) -> Failure:
         """Add the beginning of a response that is not HTTP to the operator detail, as far as libcurl passed it on."""

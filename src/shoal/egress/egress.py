@@ -105,10 +105,10 @@ class Egress:
         """Close every connection; requests in flight and later ones end as `cancelled`."""
         self._is_closed = True
         self._routes.clear()
-        under_way = [*self._waiting, *self._transport.transfers()]
+        in_flight = [*self._waiting, *self._transport.transfers()]
         self._resolver.close()
         self._transport.close()
-        for exchange in under_way:
+        for exchange in in_flight:
             exchange.finish(_cancelled(exchange.url))
 
     # From a URL to a route
@@ -140,7 +140,8 @@ class Egress:
         elif not isinstance(answer, Failure):
             addresses = answer[:_MOST_ADDRESSES]
             pins = [] if literal(host) else [pin(host, port, addresses)]
-            route = Route(host, port, addresses, self._rule, self._expiry(), pins)
+            expires_at = self._clock.monotonic() + _ROUTE_SECONDS
+            route = Route(host, port, addresses, self._rule, expires_at, pins)
             if self._proxy is None:
                 self._depart(exchange, route)
             else:
@@ -178,9 +179,6 @@ class Egress:
             self._waiting.discard(exchange)
             exchange.route = route
             self._transport.start(exchange)
-
-    def _expiry(self) -> float:
-        return self._clock.monotonic() + _ROUTE_SECONDS
 
     # Called by exchanges
 

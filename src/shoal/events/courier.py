@@ -174,7 +174,7 @@ class Courier:
             ("webhook-timestamp", str(now)),
             ("webhook-signature", sign(batch.secrets, event.id, now, body)),
         )
-        outcome = await self._way_out().fetch(Request(batch.webhook.url, "POST", headers, body, LIMITS))
+        outcome = await self._open_egress().fetch(Request(batch.webhook.url, "POST", headers, body, LIMITS))
         return self._judge(delivery, outcome)
 
     def _judge(self, delivery: Delivery, outcome: Outcome) -> _Sent:
@@ -236,7 +236,7 @@ class Courier:
                 WebhookDisabled(webhook_id=webhook.id, url=redact_url(webhook.url), reason=after.reason or "")
             )
 
-    def _way_out(self) -> Egress:
+    def _open_egress(self) -> Egress:
         if self._egress is None:
             self._egress = self._new_egress()
         return self._egress

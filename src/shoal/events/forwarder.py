@@ -33,7 +33,7 @@ class Forwarder:
     async def run_once(self) -> PassResult:
         numbered, waited = await self._database.run(lambda tx: self._events.number(tx, BATCH))
         if numbered:
-            self._signals.emit(EventsNumbered(count=numbered, waited_seconds=max(0, waited) / 1e6))
+            self._signals.emit(EventsNumbered(count=numbered, waited_seconds=max(0.0, waited.total_seconds())))
         more = numbered == BATCH
         for webhook_id in await self._database.read(self._behind):
             more |= await self._database.run(partial(self._fan_out, webhook_id)) == BATCH

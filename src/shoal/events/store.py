@@ -16,7 +16,7 @@ class OutboxStore(Protocol):
 
 
 class EventStore(Protocol):
-    async def number(self, tx: Tx, limit: int) -> tuple[int, int]:
+    async def number(self, tx: Tx, limit: int) -> tuple[int, timedelta]:
         """Number the oldest committed events that have no sequence number; return how many, and the longest wait among
         them. Only one transaction numbers at a time: no number is assigned while a smaller one is uncommitted, so a
         reader that has seen a number has missed none before it."""

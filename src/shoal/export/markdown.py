@@ -7,7 +7,7 @@ import re
 import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final, TextIO
+from typing import Final, TextIO
 from urllib.parse import unquote, urlsplit
 
 import orjson
@@ -140,7 +140,11 @@ def file_name(url: str) -> str:
 def front_matter(page: Page, crawl_id: str) -> str:
     """Return the record's facts as YAML, with JSON values so that text of the page cannot break out of its quotes."""
     facts = {name: value for name, value in page.record(crawl_id).items() if value not in (None, [], "")}
-    lines = [f"{name}: {_value(value)}" for name, value in facts.items() if name not in LEFT_OUT]
+    lines = [
+        f"{name}: {orjson.dumps(value, option=orjson.OPT_UTC_Z).decode()}"
+        for name, value in facts.items()
+        if name not in LEFT_OUT
+    ]
     return "\n".join(["---", *lines, "---", ""])
 
 
@@ -152,10 +156,6 @@ def text_of(answer: Response, limits: Limits) -> str:
         return ""
     body = body[: LONGEST_PAGE * BYTES_OF_CHARACTER]
     return main_text(Source(url, body, kind)).markdown.strip() + "\n"
-
-
-def _value(value: Any) -> str:
-    return orjson.dumps(value, option=orjson.OPT_UTC_Z).decode()
 
 
 def _escaped(text: str) -> str:

@@ -3,6 +3,7 @@
 import os
 import sys
 from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path
 from typing import BinaryIO
 
@@ -14,10 +15,11 @@ BUFFER = 1 << 18
 
 
 class PartFile:
-    """One file being written. No content on disk changes before `begin`."""
+    """One file being written. No content on disk changes before `begin`. Only its owner can read a private one."""
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, *, private: bool = False) -> None:
         self.name = name
+        self._private = private
         self._part = Path(f"{name}.part")
         self._file: BinaryIO | None = None
         check_place(name)
@@ -42,7 +44,12 @@ class PartFile:
     def begin(self) -> None:
         """Create the temporary file, or truncate an existing one."""
         try:
-            self._file = self._part.open("wb", buffering=BUFFER)
+            if self._private:
+                self._part.unlink(missing_ok=True)  # an older one may be readable by others
+                descriptor = os.open(self._part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+                self._file = os.fdopen(descriptor, "wb", buffering=BUFFER)
+            else:
+                self._file = self._part.open("wb", buffering=BUFFER)
         except OSError as error:
             raise unusable(self.name, error.strerror or str(error)) from None
 
@@ -68,12 +75,17 @@ class PartFile:
 
     def leave(self) -> None:
         """Close an incomplete file; it keeps its temporary name."""
-        if self._file is None:
-            return
-        try:
-            self._file.close()
-        except OSError:  # already reported by the write that failed
-            return
+        if self._file is not None:
+            with suppress(OSError):  # already reported by the write that failed
+                self._file.close()
+
+    def discard(self) -> None:
+        """Close and remove an incomplete file."""
+        if self._file is not None:
+            self.leave()
+            with suppress(OSError):
+                self._part.unlink()
+            self._file = None
 
 
 class Stdout:

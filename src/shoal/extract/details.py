@@ -445,14 +445,14 @@ def read_json_ld(text: str) -> Any | BadJsonLd:
 
 def _item(item: MicrodataItem | RdfaItem, depth: int = 0) -> dict[str, Any]:
     properties: Mapping[str, Sequence[Any]] = item.properties if depth < DEEPEST else {}
-    told = {
+    found = {
         _line(name): [
             _line(value) if isinstance(value, str) else _item(value, depth + 1) for value in values[:MOST_ITEMS]
         ]
         for name, values in islice(properties.items(), MOST_ITEMS)
     }
     kinds = item.type if isinstance(item.type, list) else (item.type or "").split()
-    return {"type": [_address(kind) for kind in kinds[:MOST_ITEMS]], "properties": told}
+    return {"type": [_address(kind) for kind in kinds[:MOST_ITEMS]], "properties": found}
 
 
 def _visible_text(document: Document) -> str:

@@ -60,7 +60,7 @@ def decode(body: bytes, content_type: str | None) -> tuple[str, str, PageFlag]:
     if len(body) > MAX_BYTES:
         text, encoding, flags = decode(_beginning(body, MAX_BYTES), content_type)
         return text, encoding, flags | PageFlag.PARSE_LIMIT
-    mark = _mark(body)
+    mark = _byte_order_mark(body)
     if mark is not None:
         return _decoded(body[len(mark[0]) :], mark[1], NO_FLAGS)
     declared, flags = _declared((content_type or "")[:_LONGEST_CONTENT_TYPE])
@@ -133,7 +133,7 @@ def _decoded(body: bytes, encoding: str, flags: PageFlag) -> tuple[str, str, Pag
     return text, encoding, flags | PageFlag.ENCODING_ERRORS if "\ufffd" in text else flags
 
 
-def _mark(body: bytes) -> tuple[bytes, str] | None:
+def _byte_order_mark(body: bytes) -> tuple[bytes, str] | None:
     if body[:1] not in (b"\xef", b"\xff", b"\xfe"):
         return None
     return next((mark for mark in _MARKS if body.startswith(mark[0])), None)

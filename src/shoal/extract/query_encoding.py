@@ -50,14 +50,10 @@ def _with_encoded_query(link: str, encoding: str) -> str:
 def _escaped(run: str, encode: _Encoder) -> str:
     whole = encode(run)
     if whole is not None:
-        return _percent(whole)
+        return "".join(f"%{byte:02X}" if byte in _ESCAPED else chr(byte) for byte in whole)
     if len(run) == 1:
         return f"%26%23{ord(run)}%3B"  # the character reference that a form would send: &#NNNN;
     return "".join(_escaped(character, encode) for character in run)
-
-
-def _percent(text: bytes) -> str:
-    return "".join(f"%{byte:02X}" if byte in _ESCAPED else chr(byte) for byte in text)
 
 
 @lru_cache(maxsize=64)

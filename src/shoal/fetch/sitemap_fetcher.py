@@ -77,13 +77,13 @@ class _SitemapFetch(Struct, eq=False):
 
     url: Url
     done: Callable[[FetchedSitemap], None]
-    under_way: Cancellable | None = None
+    in_flight: Cancellable | None = None
     is_cancelled: bool = False
 
     def cancel(self) -> None:
         self.is_cancelled = True
-        if self.under_way is not None:
-            self.under_way.cancel()
+        if self.in_flight is not None:
+            self.in_flight.cancel()
 
 
 class SitemapFetcher:
@@ -123,7 +123,7 @@ class SitemapFetcher:
 
     def _send(self, fetch: _SitemapFetch, limits: Limits, then: Callable[[_SitemapFetch, Outcome], None]) -> None:
         request = Request(fetch.url, headers=self._headers.to(fetch.url), limits=limits)
-        fetch.under_way = self._egress.follow(request, partial(then, fetch), self._headers.at_hop)
+        fetch.in_flight = self._egress.follow(request, partial(then, fetch), self._headers.at_hop)
 
     def _look(self, fetch: _SitemapFetch, outcome: Outcome) -> None:
         if isinstance(outcome, Failure) and outcome.code == TOO_LARGE:

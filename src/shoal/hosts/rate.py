@@ -1,7 +1,7 @@
 """The rate limit of a host as values: its current state, the slots that are requested and the slots that are granted.
 Pure: rows belong to the store, and each process limits its own open connections."""
 
-from typing import Final, Protocol
+from typing import Final
 
 from msgspec import Struct
 
@@ -58,16 +58,6 @@ class HostSlots(Struct, frozen=True):
         may end early; the next check reads the host's row again."""
         rest = SHORTEST_WAIT if used and used >= self.slots and not self.apart else 0.0
         return min(max(rest, self.starts_in(used)), LONGEST_LOOK)
-
-
-class HostRateLimit(Protocol):
-    """The rule that decides how many jobs of a host may be leased now. `ahead`: how many seconds before their time
-    slots may be taken by a leaser with free capacity."""
-
-    @property
-    def ahead(self) -> float: ...
-
-    def turn(self, state: HostState) -> HostSlots: ...
 
 
 class SlotRequest(Struct, frozen=True):

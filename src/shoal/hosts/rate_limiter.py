@@ -75,7 +75,7 @@ class RateLimiter:
         grants = await self._reserve(tx, {host: len(line) for host, line in queues.items()}, states)
         found: list[tuple[int, SlotGrant]] = []
         for host, line in queues.items():
-            places = self._line_up(host, len(line), states[host], grants.get(host, SlotsGranted()))
+            places = self._queue_up(host, len(line), states[host], grants.get(host, SlotsGranted()))
             found += zip(line, places, strict=True)
         return [place for _, place in sorted(found, key=lambda one: one[0])]
 
@@ -131,7 +131,7 @@ class RateLimiter:
                 free[host] = SlotsGranted(count)
         return free | (await self._hosts.reserve(tx, slot_requests) if slot_requests else {})
 
-    def _line_up(self, host: int, count: int, state: HostState, grant: SlotsGranted) -> list[SlotGrant]:
+    def _queue_up(self, host: int, count: int, state: HostState, grant: SlotsGranted) -> list[SlotGrant]:
         delay = self.delay_at(state)
         granted = [SlotGrant(host, grant.first_in + turn * delay, delay) for turn in range(grant.slots)]
         free_in = grant.first_in + grant.slots * delay if granted else state.free_in(delay)

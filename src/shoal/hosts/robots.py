@@ -46,7 +46,7 @@ class RobotsRecord(Struct, frozen=True):
 
     state: RobotsState
     body: str
-    age: int = 0  # microseconds since it was requested, by the store's clock
+    age: timedelta = timedelta(0)  # since it was requested, by the store's clock
     throttled: "Throttled | None" = None  # not stored: it concerns the host
 
     @property

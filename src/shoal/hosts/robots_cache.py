@@ -3,7 +3,7 @@
 from dataclasses import replace
 from datetime import timedelta
 
-from shoal.base.clock import Clock, span
+from shoal.base.clock import Clock
 from shoal.base.database import Database, Tx
 from shoal.base.retry_after import asked_wait, parse_retry_after
 from shoal.base.signals import Signal, Signals
@@ -116,10 +116,10 @@ class RobotsCache:
     def _stands_in(self, kept: RobotsRecord, record: RobotsRecord) -> bool:
         """Return whether an old file is used because a new one cannot be fetched."""
         gone = record.state is RobotsState.UNREACHABLE and kept.state is not RobotsState.UNREACHABLE
-        return gone and kept.age < span(KEEP_OLD)
+        return gone and kept.age < KEEP_OLD
 
-    def _max_age(self, record: RobotsRecord) -> int:
-        return span(ASK_AGAIN if record.state is RobotsState.UNREACHABLE else self._settings.robots_ttl)
+    def _max_age(self, record: RobotsRecord) -> timedelta:
+        return ASK_AGAIN if record.state is RobotsState.UNREACHABLE else self._settings.robots_ttl
 
 
 def _record(outcome: Outcome) -> RobotsRecord:

@@ -11,7 +11,7 @@ from datetime import timedelta
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from shoal.base.clock import Clock, span
+from shoal.base.clock import Clock
 from shoal.base.retry_after import parse_retry_after
 from shoal.base.signals import Signal, Signals
 from shoal.hosts.refusals import ENOUGH, WITHIN, with_refusals
@@ -28,17 +28,17 @@ MOST_HOSTS = 10_000  # maximum number of hosts remembered
 
 
 class HostUpdate(Struct):
-    """The report of one commit about a host. Durations are microseconds, as stored."""
+    """The report of one commit about a host."""
 
     origin: str
     status: int = 0  # of a response that asks us to wait; 0: there was none
-    hold: int = 0  # the wait it asks for; 0: the back-off decides
-    first: int = 0  # the shortest back-off
-    most: int = 0  # the longest
+    hold: timedelta = timedelta(0)  # the wait it asks for; 0: the back-off decides
+    first: timedelta = timedelta(0)  # the shortest back-off
+    most: timedelta = timedelta(0)  # the longest
     grows: bool = False  # whether it doubles
     refused: list[int] = field(default_factory=list)  # URLs, by their hashes, that answered 503
     recovered: bool = False  # it gave a good response, before any that asked us to wait
-    latency: int | None = None
+    latency: float | None = None  # seconds
 
     @property
     def answered(self) -> int:
@@ -48,8 +48,8 @@ class HostUpdate(Struct):
 
 def throttle_update(origin: str, status: int, asked: timedelta | None, settings: HostSettings) -> HostUpdate:
     """Return the update for a host that asks us to wait: for the time it gave, or for our back-off."""
-    first, most = span(settings.backoff), span(settings.longest_backoff)
-    return HostUpdate(origin, status, span(asked) if asked else 0, first, most, grows=asked is None)
+    first, most = settings.backoff, settings.longest_backoff
+    return HostUpdate(origin, status, asked or timedelta(0), first, most, grows=asked is None)
 
 
 class HostAnswer(Struct, frozen=True):
@@ -239,7 +239,7 @@ class ThrottleTracker:
         if not _differs(matters, reported) and (not matters or self._clock.monotonic() - reported_at < REPORT_AGAIN):
             return
         self._reported[answer.host] = (matters, self._clock.monotonic())
-        self._update(answer).latency = round(matters * 1e6)
+        self._update(answer).latency = matters
 
     def _update(self, answer: HostAnswer) -> HostUpdate:
         return self._updates.setdefault(answer.host, HostUpdate(answer.origin))

@@ -11,7 +11,6 @@ from shoal.base.database import Database, Tx
 from shoal.base.errors import LeaseLost
 from shoal.base.ids import JobId
 from shoal.base.signals import Signals
-from shoal.events.event import Event
 from shoal.events.store import OutboxStore
 from shoal.extract.required_fields import missing_fields
 from shoal.page_jobs.dead_letter_event import job_event
@@ -149,7 +148,7 @@ class Ingest:
         await self._store.insert(tx, [_row(one) for one in accepted])
         moves = sorted([*(one.move for one in accepted), *put_off], key=lambda move: move.job_id)
         turned = await self._queue.finish_and_lease_in(tx, moves, request, want)
-        await self._outbox.append(tx, *[_event(one) for one in accepted if one.move.to in TERMINAL])
+        await self._outbox.append(tx, *[job_event(one.job, one.result) for one in accepted if one.move.to in TERMINAL])
         for run_id, move in _ended_in(accepted).items():  # the event of a group's end comes after those of its jobs
             await self._listener.job_moved(tx, run_id, move)
         return turned
@@ -178,7 +177,3 @@ def _receipt(fence: Fence, digest: str, answer: tuple[str, JobState] | None) -> 
 def _row(one: Accepted) -> NewResult:
     job = one.job
     return NewResult(job.id, job.epoch, job.run_id, job.policy, one.move.to, one.digest, one.result)
-
-
-def _event(one: Accepted) -> Event:
-    return job_event(one.job, one.result)

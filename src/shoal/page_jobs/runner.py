@@ -121,11 +121,11 @@ class EgressRoute:
 
 
 class EgressRoutes:
-    """The egress routes: the direct one (None), and one per proxy label. Each is opened on first use by `open_way`,
+    """The egress routes: the direct one (None), and one per proxy label. Each is opened on first use by `open_route`,
     which returns None for a label that is not configured."""
 
-    def __init__(self, open_way: Callable[[str | None], EgressRoute | None]) -> None:
-        self._open = open_way
+    def __init__(self, open_route: Callable[[str | None], EgressRoute | None]) -> None:
+        self._open = open_route
         self._ways: dict[str | None, EgressRoute | None] = {}
 
     def by(self, label: str | None) -> EgressRoute | None:

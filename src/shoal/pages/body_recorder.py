@@ -76,10 +76,10 @@ class BodyRecorder:
 
 
 def _pack(waiting: list[Waiting], recalled: dict[str, bytes]) -> list[bytes]:
-    return [_run(page, captured, recalled.get(page.url)) + earlier for page, captured, earlier in waiting]
+    return [_members(page, captured, recalled.get(page.url)) + earlier for page, captured, earlier in waiting]
 
 
-def _run(page: Page, captured: tuple[Captured, ...], earlier: bytes | None) -> bytes:
+def _members(page: Page, captured: tuple[Captured, ...], earlier: bytes | None) -> bytes:
     original, fields = _original(earlier)
     return original + b"".join([warc.exchange_members(*one, page.fetched_at, fields) for one in captured])
 

@@ -170,7 +170,7 @@ class Policy:
     planned_at: int
     next_run_at: int | None  # None: disabled, or past `not_after`
     queued: bool  # another run is due and starts when the active one ends
-    frequency_now: int | None  # the adapted frequency, in microseconds
+    frequency_now: timedelta | None  # the adapted frequency
     last_run_at: int | None
     last_success_at: int | None
     last_hash: str | None
@@ -186,8 +186,7 @@ class Policy:
 
     @property
     def rhythm(self) -> Schedule:
-        adapted = None if self.frequency_now is None else timedelta(microseconds=self.frequency_now)
-        return self.form.rhythm(adapted)
+        return self.form.rhythm(self.frequency_now)
 
     @property
     def dedupe_key(self) -> str:

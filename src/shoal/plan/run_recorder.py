@@ -11,7 +11,6 @@ from typing import Any
 import orjson
 from msgspec import DecodeError
 
-from shoal.base.clock import span
 from shoal.base.database import Database, Tx
 from shoal.base.parsing import read_duration
 from shoal.base.service import PassResult
@@ -80,11 +79,11 @@ def note_of(policy: Policy, event: EventReceipt, data: dict[str, Any]) -> RunNot
     success = ENDS[event.type]
     digest = data.get("meta", {}).get("html_hash") if success else None
     step = adapted(policy, digest)
-    shift = 0 if step is None else step - span(policy.rhythm.frequency or timedelta(0))
+    shift = timedelta(0) if step is None else step - (policy.rhythm.frequency or timedelta(0))
     return RunNote(policy.id, success, event.created_at, digest, step, shift)
 
 
-def adapted(policy: Policy, digest: str | None) -> int | None:
+def adapted(policy: Policy, digest: str | None) -> timedelta | None:
     """Return the new frequency: shorter if the page changed, longer if it did not, within the bounds."""
     bounds = policy.form.adaptive
     step = policy.rhythm.frequency
@@ -92,4 +91,4 @@ def adapted(policy: Policy, digest: str | None) -> int | None:
         return None
     wanted = step * (SLOWER if digest == policy.last_hash else FASTER)
     shortest, longest = read_duration(bounds.min), read_duration(bounds.max)
-    return span(max(shortest, min(longest, wanted)))
+    return max(shortest, min(longest, wanted))

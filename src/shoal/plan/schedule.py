@@ -64,7 +64,7 @@ class Schedule:
         if self.frequency is not None:
             step = span(self.frequency)
             return planned + step * max(1, -(-(now + 1 - planned) // step))
-        return self._next_cron(max(planned, now))
+        return _next_of(self.cron or "", self.timezone, max(planned, now))
 
     def begins(self, policy_id: str, planned: int) -> int:
         """Return when a planned run starts, with jitter and windows applied. Deterministic, so every process agrees."""
@@ -79,9 +79,6 @@ class Schedule:
             return at
         moment = from_micros(at).astimezone(zone(self.timezone))
         return to_micros(min(window.next_inside(moment) for window in self.windows))
-
-    def _next_cron(self, after: int) -> int:
-        return _next_of(self.cron or "", self.timezone, after)
 
 
 @lru_cache(maxsize=1000)  # policies created or due together ask for the same time

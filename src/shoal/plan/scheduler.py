@@ -22,6 +22,7 @@ from shoal.page_jobs.spec import AS_GIVEN, KIND, host_of
 from shoal.plan.policy import CAPABILITIES, Policy
 from shoal.plan.priority import RULES, Priority, PriorityFacts, PriorityRule, rate
 from shoal.plan.store import PolicyStore, ScheduleStep
+from shoal.queue.back_pressure import BackPressure, JobsHeldBack, no_back_pressure
 from shoal.queue.job import NewJob
 from shoal.queue.job_admin import JobAdmin
 from shoal.queue.queue import Queue
@@ -68,6 +69,7 @@ class Scheduler:
         signals: Signals,
         backlog: int,
         rules: tuple[PriorityRule, ...] = RULES,
+        back_pressure: BackPressure = no_back_pressure,
     ) -> None:
         self._database = database
         self._store = store
@@ -76,11 +78,15 @@ class Scheduler:
         self._signals = signals
         self._backlog = backlog
         self._rules = rules
+        self._back_pressure = back_pressure
 
     async def run_once(self) -> PassResult:
         capacity = await self._database.read(self._capacity)
         if not capacity:
             return PassResult()  # policies stay due; when the backlog shrinks, the longest waiting is first
+        if (why := self._back_pressure(KIND)) is not None:
+            self._signals.emit(JobsHeldBack(source=self.name, kind=KIND, jobs=0, why=why))
+            return PassResult()
         handled = await self._database.run(lambda tx: self._make(tx, capacity))
         full = min(BATCH, *capacity.values())
         return PassResult(again_in=timedelta(0) if handled >= full else None)
@@ -103,7 +109,7 @@ class Scheduler:
         jobs = [plan.job for plan in plans]
         enqueued = await self._queue.enqueue_in(tx, jobs)
         made = sum(not one.duplicate for one in enqueued)
-        steps = [_left(plan) if at.duplicate else plan.step for plan, at in zip(plans, enqueued, strict=True)]
+        steps = [_skipped_step(plan) if at.duplicate else plan.step for plan, at in zip(plans, enqueued, strict=True)]
         steps += [*late, *(put_off(known[one.policy_id], now) for one in stuck)]
         await self._store.advance(tx, steps)
         waited = max(now - (one.next_run_at or now) for one in known.values())
@@ -134,7 +140,8 @@ class Scheduler:
                 if (later := kept_waiting(policy, now)) is not None:
                     late.append(later)
                     continue
-                rating = rate(facts_of(policy, now, _points(policy, boosts)), self._rules)
+                boost = sum(boosts.get(subject, 0.0) for subject in subjects_of(policy))
+                rating = rate(facts_of(policy, now, boost), self._rules)
                 plans.append(_Plan(policy, job_of(policy, rating), step_of(policy, now, lives=False)))
             except Exception as error:
                 stuck.append(PolicyStuck(policy_id=policy.id, error=f"{type(error).__name__}: {error}"))
@@ -191,10 +198,6 @@ def _subjects(policies: Sequence[Policy]) -> Iterator[str]:
             yield from subjects_of(policy)
 
 
-def _points(policy: Policy, boosts: Mapping[str, float]) -> float:
-    return sum(boosts.get(name, 0.0) for name in subjects_of(policy))
-
-
 def step_of(policy: Policy, now: int, lives: bool) -> ScheduleStep:
     """Return the next step of a policy. One that has only a queued run and is not due keeps its times."""
     due = policy.next_run_at is not None and policy.next_run_at <= now
@@ -231,7 +234,7 @@ def put_off(policy: Policy, now: int) -> ScheduleStep:
     return ScheduleStep(policy.id, policy.next_run_at or 0, policy.planned_at, later, queued=False, begun=False)
 
 
-def _left(plan: _Plan) -> ScheduleStep:
+def _skipped_step(plan: _Plan) -> ScheduleStep:
     """Return the step of a policy whose last run is still active."""
     queued = plan.policy.queued or plan.policy.form.overlap == "queue"
     return replace(plan.step, queued=queued, begun=False)

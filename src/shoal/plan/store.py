@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import Protocol
 
 from msgspec import Struct
@@ -44,8 +45,8 @@ class RunNote:
     success: bool
     at: int
     hash: str | None
-    frequency_now: int | None  # the adapted frequency
-    shift: int  # how far that moves its next run
+    frequency_now: timedelta | None  # the adapted frequency
+    shift: timedelta  # how far that moves its next run
 
 
 @dataclass(frozen=True, slots=True)

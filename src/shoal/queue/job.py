@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import orjson
 from msgspec import Struct
@@ -12,8 +12,10 @@ from msgspec import Struct
 from shoal.base.database import Tx
 from shoal.base.ids import JobId
 from shoal.base.text import redact_url
-from shoal.hosts.rate import HostRateLimit
 from shoal.queue.states import GrantEnd, JobState, Move
+
+if TYPE_CHECKING:
+    from shoal.hosts.rate_limiter import RateLimiter
 
 SHARED_LANE = "shared"
 LOCAL = "local/"
@@ -111,6 +113,17 @@ class Offer:
 
 
 @dataclass(frozen=True, slots=True)
+class JobDispatch:
+    """Where a job waits, the session it is offered to and until when (None: to nobody in particular), and why it was
+    dispatched there, as JSON (None: nobody chose its lane)."""
+
+    lane: str
+    offered_session: str | None
+    offered_until: int | None
+    decision: str | None
+
+
+@dataclass(frozen=True, slots=True)
 class Enqueued:
     """The outcome of enqueuing one job. `duplicate`: a live job already has its dedupe key; `id` is the id of that
     job."""
@@ -133,7 +146,7 @@ class LeaseRequest:
     capabilities: Sequence[str] = (HTTP,)
     lock_ttl: timedelta | None = None
     waits: bool = True
-    pace: HostRateLimit | None = None
+    pace: "RateLimiter | None" = None
 
 
 class Fence(Struct, frozen=True):

@@ -8,6 +8,7 @@ from shoal.serve.groups import GroupApi
 from shoal.serve.health import HealthApi
 from shoal.serve.jobs import JobApi, QuotaApi
 from shoal.serve.journal import JournalApi
+from shoal.serve.nodes import NodeApi
 from shoal.serve.pages import PageApi
 from shoal.serve.policies import PolicyApi
 from shoal.serve.politeness import PolitenessApi
@@ -26,6 +27,7 @@ GROUPS: tuple[type, ...] = (
     QuotaApi,
     BotApi,
     AnalysisApi,
+    NodeApi,
     PolicyApi,
     ResultApi,
     WebhookApi,

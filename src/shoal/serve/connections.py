@@ -193,7 +193,7 @@ class BoundedProtocol(HttpToolsProtocol):
     def on_message_begin(self) -> None:
         super().on_message_begin()
         self._reading = Reading.HEAD
-        self.scope["extensions"] = {EXTENSION: {"prove": self._mark_proven}}
+        self.scope["extensions"] = {EXTENSION: {"prove": partial(self._bounds.prove, self)}}
 
     def on_headers_complete(self) -> None:
         self._stop_timer()
@@ -209,9 +209,6 @@ class BoundedProtocol(HttpToolsProtocol):
         self._stop_timer()
         self._reading = Reading.NOTHING
         super().on_message_complete()
-
-    def _mark_proven(self) -> None:
-        self._bounds.prove(self)
 
     def _leave(self) -> None:
         if self._is_in:

@@ -247,7 +247,8 @@ class CrawlApi:
         problems=[NotFound],
     )
     async def explain_url(self, request: EndpointRequest[Nothing, ExplainQuery]) -> dict[str, Any]:
-        """Whether it was fetched, failed, is waiting, was skipped, refused or never seen, and why."""
+        """The response says whether the URL was fetched, failed, is waiting, was skipped, refused or never seen, and
+        why."""
         crawl_id = request.path_param("crawl_id")
         explanation = await self._frontier.explain(crawl_id, request.query.url, self._longest_url)
         return to_api.url_explanation(crawl_id, explanation)

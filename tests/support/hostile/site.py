@@ -91,7 +91,7 @@ class HostileSite:
         return sum(canary.connections for canary in self._canaries)
 
     def trapped(self) -> dict[str, int]:
-        """For each trap how many requests it cost, beyond what it may."""
+        """Return, for each trap, how many requests it cost beyond its limit."""
         most = {start: count for start, (_, count) in TRAPS.items()} | {"/maps/deep/": DEEPEST_MAP}
         cost = {start: sum(target.startswith(start) for target in self.asked.elements()) for start in most}
         return {start: count for start, count in cost.items() if not 0 < count <= most[start]}

@@ -81,7 +81,7 @@ TRAPS: dict[str, tuple[Trap, int]] = {
 
 
 def trap_of(path: str) -> Trap | None:
-    """Whose path this is."""
+    """Return the trap that this path belongs to, if any."""
     start = next((start for start in TRAPS if path.partition(";")[0].startswith(start)), None)
     return TRAPS[start][0] if start else None
 

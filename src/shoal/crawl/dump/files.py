@@ -1,23 +1,22 @@
 """Dump files: readable by their owner only, renamed once complete, compressed if the name ends in `.gz`."""
 
 import gzip
-import os
 import sys
 import zlib
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, nullcontext, suppress
+from contextlib import nullcontext
 from io import BufferedReader
 from pathlib import Path
-from typing import BinaryIO, cast
+from typing import cast
 
-from shoal.base.disk import sync_folder
 from shoal.base.errors import InvalidInput, NotFound, UsageError
 from shoal.crawl.dump.records import FIX
-from shoal.export.part_file import check_place, translated, unusable
+from shoal.export.part_file import PartFile, translated, unusable
 
 STANDARD = "-"
 BUFFER = 1 << 18
 LONGEST_LINE = 64_000_000  # bytes; a page with its links and details is far below
+GZIP_FORMAT = 16 + zlib.MAX_WBITS
 GZIP_MAGIC = b"\x1f\x8b"
 
 
@@ -26,57 +25,29 @@ class DumpFile:
 
     def __init__(self, name: str) -> None:
         self.name = name
-        self._part = Path(f"{name}.part")
-        self._file: BinaryIO | None = None
-        self._lines: BinaryIO | None = None
-        check_place(name)
+        self._file = PartFile(name, private=True)  # a dump may hold credentials and private page data
+        self._gzip = zlib.compressobj(wbits=GZIP_FORMAT) if name.endswith(".gz") else None
         if Path(name).exists() and not Path(name).is_file():
             raise unusable(name, "it is not a regular file")
 
     def open(self) -> None:
-        """Create the file with mode 600: a dump may hold credentials and private page data."""
-        try:
-            self._part.unlink(missing_ok=True)  # an older one may be readable by others
-            descriptor = os.open(self._part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-        except OSError as error:
-            raise unusable(self.name, error.strerror or str(error)) from None
-        self._file = os.fdopen(descriptor, "wb", buffering=BUFFER)
-        self._lines = self._file
-        if self.name.endswith(".gz"):
-            self._lines = cast(BinaryIO, gzip.GzipFile("", "wb", compresslevel=6, fileobj=self._file, mtime=0))
+        self._file.begin()
 
     def write(self, line: bytes) -> None:
-        assert self._lines is not None
-        try:
-            self._lines.write(line + b"\n")
-        except OSError as error:
-            raise translated(str(self._part), error) from error
+        if self._gzip is None:
+            self._file.write((line, b"\n"))
+        else:
+            self._file.write((self._gzip.compress(line + b"\n"),))
 
     def complete(self) -> None:
         """Flush everything to disk, then rename the file."""
-        assert self._file is not None
-        assert self._lines is not None
-        try:
-            if self._lines is not self._file:
-                self._lines.close()  # writes the end of the gzip stream
-            self._file.flush()
-            os.fsync(self._file.fileno())
-            self._file.close()
-            self._part.replace(self.name)
-            sync_folder(self._part.parent)
-        except OSError as error:
-            raise translated(str(self._part), error) from error
-        self._file = None
+        if self._gzip is not None:
+            self._file.write((self._gzip.flush(),))
+        self._file.complete()
 
     def close(self) -> None:
         """Remove the file unless it is complete."""
-        if self._file is None:
-            return
-        with suppress(OSError):  # on a full disk the last flush fails, too; `write` has already raised the reason
-            self._file.close()
-        with suppress(OSError):
-            self._part.unlink()
-        self._file = None
+        self._file.discard()
 
 
 class DumpToStdout:
@@ -103,18 +74,13 @@ class DumpToStdout:
     def close(self) -> None: ...
 
 
-def _opened(name: str) -> AbstractContextManager[BufferedReader]:
-    if name == STANDARD:
-        return nullcontext(cast(BufferedReader, sys.stdin.buffer))
-    return cast(BufferedReader, Path(name).open("rb", buffering=BUFFER))
-
-
 def dump_lines(name: str) -> Iterator[bytes]:
     """Yield the lines of a dump file, or of standard input for `-`. Compression is recognised by content."""
     if name == STANDARD and sys.stdin.isatty():
         raise UsageError("there is no dump on standard input", "pass a file, or redirect standard input")
     try:
-        with _opened(name) as source:
+        with nullcontext(sys.stdin.buffer) if name == STANDARD else Path(name).open("rb", buffering=BUFFER) as file:
+            source = cast(BufferedReader, file)
             packed = source.peek(2)[:2] == GZIP_MAGIC
             lines = gzip.GzipFile(fileobj=source, mode="rb") if packed else source
             while line := lines.readline(LONGEST_LINE + 1):

@@ -15,14 +15,14 @@ The store has only the hash of most URLs, so the dump includes the hash seed and
 from base64 import b64encode
 from collections import Counter
 from dataclasses import asdict, replace
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Annotated, Any, Literal
 
 import orjson
 from msgspec import Meta, Struct, convert, to_builtins
 from msgspec.structs import replace as replace_fields
 
-from shoal.base.clock import from_micros, to_micros
+from shoal.base.clock import from_micros, span, to_micros
 from shoal.base.errors import InvalidInput
 from shoal.base.url import Url, UrlRules, canonical
 from shoal.crawl.crawl import Counts, Crawl, CrawlConfig
@@ -171,9 +171,8 @@ def head_record(crawl: Crawl, counts: Counts, *, secrets: bool = False) -> bytes
         "named": sorted(crawl.named),
         **{name: _moment(getattr(crawl, name)) for name in ("created_at", "started_at", "finished_at")},
     }
-    return orjson.dumps(
-        {"shoal_frontier": VERSION, "key_seed": f"{crawl.key_seed:016x}", "crawl": run, "counts": asdict(counts)}
-    )
+    sums = asdict(counts) | {"walked": span(counts.walked)}
+    return orjson.dumps({"shoal_frontier": VERSION, "key_seed": f"{crawl.key_seed:016x}", "crawl": run, "counts": sums})
 
 
 def record_of(item: Item) -> bytes:
@@ -249,11 +248,19 @@ def _read(values: Any) -> Line:
         case {"shoal_frontier": version}:
             if version != VERSION:
                 raise ValueError(f"it has dump format {str(version)[:20]}, and this version of Shoal reads {VERSION}")
-            return convert(values, Head)
+            return _head(values)
         case {"end": end}:
             return convert(end, End)
         case _:
             raise ValueError("expected an object with url, key, trap, sitemap, redirect, page or end")
+
+
+def _head(values: dict[str, Any]) -> Head:
+    """Read the first line; in a dump the time of work is a number of microseconds."""
+    counts = values.get("counts")
+    if isinstance(counts, dict) and isinstance(counts.get("walked"), int):
+        counts["walked"] = timedelta(microseconds=counts["walked"])
+    return convert(values, Head)
 
 
 def _checked(page: Page) -> Page:

@@ -66,7 +66,7 @@ class Admission:
         """Return whether the host of the only seed cannot be reached, so waiting for a slot there is useless."""
         return self._pages.is_out_of_reach
 
-    def verdict(self, task: FrontierTask) -> Fate | None:
+    def skip_fate(self, task: FrontierTask) -> Fate | None:
         """Return the fate of a URL that is known not to be fetched; None if it may be."""
         if task.chain is not None or task.kind is UrlKind.SITEMAP:
             return None

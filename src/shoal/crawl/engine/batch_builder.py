@@ -1,35 +1,19 @@
 """The batch that a walker builds for its next commit, and when that commit is due."""
 
 from collections.abc import Callable
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 from shoal.crawl.engine.budget import Budget
 from shoal.crawl.engine.not_modified import NotModifiedPages
 from shoal.crawl.frontier.values import FrontierTask, Settled, WalkerBatch
 from shoal.hosts.throttle import ThrottleTracker
-from shoal.pages.bodies import Captured, Waiting
-from shoal.pages.page import Page
 from shoal.settings import CrawlSettings
+
+if TYPE_CHECKING:
+    from shoal.pages.body_recorder import BodyRecorder
 
 STARVING_SECONDS = 0.02  # a window that runs dry commits sooner, but not all the time
 MOST_URLS = 20_000  # found URLs in one commit: while a store is busy for long, no lease is renewed
-
-
-class BodySink(Protocol):
-    """Writes bodies to their store. While `is_full`, it accepts no more of them until the next `write`."""
-
-    @property
-    def is_full(self) -> bool: ...
-
-    def add(self, page: Page, captured: tuple[Captured, ...], earlier: bytes = b"") -> None: ...
-
-    def recall(self, page: Page, earlier: Page) -> None: ...
-
-    def take(self) -> list[Waiting]: ...
-
-    async def write(self, taken: list[Waiting]) -> None: ...
-
-    def forget(self) -> None: ...
 
 
 class BatchBuilder:
@@ -47,7 +31,7 @@ class BatchBuilder:
         throttle: ThrottleTracker,
         wake: Callable[[], None],
         *,
-        bodies: BodySink | None,
+        bodies: "BodyRecorder | None",
         not_modified: NotModifiedPages | None,
     ) -> None:
         self.window_size = window_size
@@ -60,7 +44,7 @@ class BatchBuilder:
         self._not_modified = not_modified
         self.pending = WalkerBatch()
         self.held = 0
-        self._suspects = 0  # of those held; while there is one, nothing else is taken
+        self._suspects = 0  # suspects among the held tasks; while there is one, nothing else is taken
 
     def take(self, tasks: list[FrontierTask]) -> None:
         """Count tasks that a commit took from the frontier."""

@@ -94,4 +94,6 @@ class Budget:
         """The time left in the time budget; infinite without one."""
         if self._config.max_seconds is None:
             return inf
-        return self._config.max_seconds - self._known.walked / 1e6 - (self._clock.monotonic() - self._known_at)
+        return (
+            self._config.max_seconds - self._known.walked.total_seconds() - (self._clock.monotonic() - self._known_at)
+        )

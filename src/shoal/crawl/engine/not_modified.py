@@ -1,27 +1,23 @@
 """Unchanged pages (304): their facts and links come from the previous crawl, as many as one commit can take."""
 
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 from shoal.crawl.engine.page_reader import PageReader
 from shoal.crawl.engine.previous_crawl import PreviousCrawl
 from shoal.crawl.frontier.values import Settled, WalkerBatch
-from shoal.pages.page import Page
+
+if TYPE_CHECKING:
+    from shoal.pages.body_recorder import BodyRecorder
 
 FEWEST = 10  # pages read at once: how many links they have is unknown before
 MOST = 1_000
 SMALL_PART = 4  # while the links of one read fill at most 1/4 of a commit, the next reads twice as many pages
 
 
-class BodySource(Protocol):
-    """Links the record of an unchanged page to the body that the previous crawl stored."""
-
-    def recall(self, page: Page, earlier: Page) -> None: ...
-
-
 class NotModifiedPages:
     """Completes the unchanged pages of one walker from the previous crawl."""
 
-    def __init__(self, previous: PreviousCrawl, reader: PageReader, bodies: BodySource | None) -> None:
+    def __init__(self, previous: PreviousCrawl, reader: PageReader, bodies: "BodyRecorder | None") -> None:
         self._previous = previous
         self._reader = reader
         self._bodies = bodies

@@ -1,6 +1,7 @@
 """From a fetched page to its record, its fate and the URLs it links to. No I/O; its only state is its caches."""
 
 from collections.abc import Callable, Iterable
+from datetime import timedelta
 from itertools import compress
 from typing import TYPE_CHECKING, Any
 
@@ -35,7 +36,7 @@ KEPT_FACTS = (
 )
 """The fields that an unchanged page takes from its record in the previous crawl."""
 
-ROBOTS_RETRY = 5_000_000  # microseconds
+ROBOTS_RETRY = timedelta(seconds=5)
 MOST_REMEMBERED = 50_000  # invalid links, or URLs to be judged again
 LONGEST_REFUSED = 200  # characters
 
@@ -106,7 +107,7 @@ class PageReader:
         if fetched.facts is not None:
             self._links(task, fetched, fetched.facts, page, batch)
             if fetched.status == 200:  # error pages all look the same, which is not a trap
-                self._notice(task, fetched.facts, batch)
+                self._check_for_trap(task, fetched.facts, batch)
         return Settled(task, Fate.FETCHED if fetched.status is not None else Fate.FAILED, page)
 
     def redirect(self, task: FrontierTask, fetched: Fetched, batch: WalkerBatch) -> Settled:
@@ -350,7 +351,7 @@ class PageReader:
             self._again.add(url)
             self._again_length += len(url)
 
-    def _notice(self, task: FrontierTask, facts: PageFacts, batch: WalkerBatch) -> None:
+    def _check_for_trap(self, task: FrontierTask, facts: PageFacts, batch: WalkerBatch) -> None:
         if facts.text_hash is not None:
             trap = self.traps.notice(task.url, facts.text_hash)
             if trap is not None:

@@ -5,8 +5,6 @@ be conditional depends on the links of the page: those of an unchanged page are 
 knows only the key of a link that it did not fetch.
 """
 
-from collections.abc import Iterable
-
 from msgspec import Struct
 
 from shoal.base.database import Database, Tx
@@ -76,7 +74,7 @@ class PreviousCrawl:
             elif self._same_borders and row.links is not None:
                 doubtful.append((task, row, unpack(row.links).followed()))
         if doubtful:
-            await self._judge(tx, doubtful)
+            await self._make_conditional(tx, doubtful)
 
     async def recall(self, tasks: list[FrontierTask]) -> dict[tuple[int, int], RecalledPage]:
         """Return the records of these pages, by key and check. Pages that were deleted with their crawl are missing."""
@@ -88,11 +86,12 @@ class PreviousCrawl:
             pages = {(key, chk): page for key, chk, page in rows if (key, chk) in depths}
             links = {place: self._followed(page) for place, page in pages.items() if depths[place] < self._depth}
             await self._learn(tx, {key for followed in links.values() for key in followed})
-            return {place: RecalledPage(page, self._known(links.get(place, []))) for place, page in pages.items()}
+            urls = {place: [self._urls[key] for key in keys if key in self._urls] for place, keys in links.items()}
+            return {place: RecalledPage(page, urls.get(place, [])) for place, page in pages.items()}
 
         return await self._database.read(look)
 
-    async def _judge(self, tx: Tx, doubtful: list[tuple[FrontierTask, Validators, list[int]]]) -> None:
+    async def _make_conditional(self, tx: Tx, doubtful: list[tuple[FrontierTask, Validators, list[int]]]) -> None:
         """Make the requests of pages conditional whose links were all fetched, so that they can be followed."""
         await self._learn(tx, {key for _, _, followed in doubtful for key in followed})
         for task, row, followed in doubtful:
@@ -107,9 +106,6 @@ class PreviousCrawl:
                 self._urls = {}
                 missing = sorted(keys)
             self._urls |= await self._pages.urls_of(tx, self._number, missing)
-
-    def _known(self, keys: Iterable[int]) -> list[Url]:
-        return [self._urls[key] for key in keys if key in self._urls]
 
     @staticmethod
     def _followed(page: Page) -> list[int]:

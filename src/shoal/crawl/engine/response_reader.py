@@ -2,14 +2,18 @@
 
 from collections import deque
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
-from shoal.crawl.engine.batch_builder import BatchBuilder, BodySink
+from shoal.crawl.engine.batch_builder import BatchBuilder
 from shoal.crawl.engine.budget import Budget
 from shoal.crawl.engine.page_reader import PageReader
 from shoal.crawl.engine.sitemap_reader import SitemapReader
 from shoal.crawl.frontier.values import FrontierTask, Settled, UrlKind
 from shoal.fetch.page_fetcher import Fetched
 from shoal.fetch.sitemap_fetcher import FetchedSitemap
+
+if TYPE_CHECKING:
+    from shoal.pages.body_recorder import BodyRecorder
 
 
 class ResponseReader:
@@ -26,7 +30,7 @@ class ResponseReader:
         budget: Budget,
         wake: Callable[[], None],
         *,
-        bodies: BodySink | None,
+        bodies: "BodyRecorder | None",
     ) -> None:
         self._pages = pages
         self._sitemaps = sitemaps

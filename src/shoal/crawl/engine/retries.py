@@ -8,7 +8,6 @@ from typing import Final
 
 from msgspec import Struct
 
-from shoal.base.clock import span
 from shoal.fetch.page_fetcher import Fetched
 from shoal.hosts.throttle import REFUSED
 
@@ -25,17 +24,17 @@ class Retries(Struct, frozen=True):
     jitter: Callable[[], float] = random.random
     asked: Callable[[str], timedelta | None] = lambda retry_after: None  # parses `Retry-After`; None: ignore it
 
-    def again_in(self, failed_before: int, fetched: Fetched) -> int | None:
-        """Return the microseconds until the next attempt; None if there is none."""
+    def again_in(self, failed_before: int, fetched: Fetched) -> timedelta | None:
+        """Return the time until the next attempt; None if there is none."""
         if not fetched.retryable:
             return None
         timed_out = fetched.failure is not None and fetched.failure.code == "total_timeout"
         if failed_before + 1 >= (min(self.attempts, AFTER_TIMEOUT) if timed_out else self.attempts):
             return None
-        wait = min(span(self.first) * 2**failed_before, span(LONGEST))
-        return max(int(wait * (1 + JITTER * self.jitter())), self._asked(fetched))
+        wait = min(min(self.first, LONGEST) * (1 << failed_before), LONGEST)  # the inner `min` avoids an overflow
+        return max(wait * (1 + JITTER * self.jitter()), self._asked(fetched))
 
-    def _asked(self, fetched: Fetched) -> int:
-        """Return the microseconds that the `Retry-After` of a 503 asks for: it delays this URL, not always its host."""
+    def _asked(self, fetched: Fetched) -> timedelta:
+        """Return the time that the `Retry-After` of a 503 asks for: it delays this URL, not always its host."""
         asked = self.asked(fetched.retry_after) if fetched.status == REFUSED and fetched.retry_after else None
-        return 0 if asked is None else span(asked)
+        return asked or timedelta(0)

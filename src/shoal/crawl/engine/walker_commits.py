@@ -1,6 +1,8 @@
 """The commits of one walker: the first one, one per turn, and the last one. Each is fenced, settles the walker's
 results, takes the next URLs, and answers whether to go on."""
 
+from datetime import timedelta
+
 from msgspec import Struct
 
 from shoal.base.database import Database, Tx
@@ -25,7 +27,7 @@ from shoal.queue.job import Fence
 from shoal.queue.queue import Queue
 from shoal.queue.states import Move
 
-WORTH_COUNTING = 500_000  # microseconds of work without a result
+WORTH_COUNTING = timedelta(seconds=0.5)  # of work without a result
 IDLE_SECONDS = 1.0  # how often a walker without work asks whether others found URLs
 
 
@@ -73,7 +75,7 @@ class WalkerCommits:
         self._drained = job_states.finish(fence.job_id, fence.epoch, "drained")
         self._hand_over = job_states.release(fence.job_id, fence.epoch, "changed")
         self._found = 0  # the number of URLs in our last journal entry about it
-        self._uncounted = 0  # microseconds of work in batches that were not worth a write
+        self._uncounted = timedelta(0)  # time of work in batches that were not worth a write
 
     async def seeds_landed(self) -> list[Url]:
         """Return where seeds redirected to, for those that the crawl has fetched so far."""
@@ -116,13 +118,15 @@ class WalkerCommits:
 
         report.walked += self._uncounted
         turn = await self._database.run(commit)
-        self._uncounted = 0 if report or report.walked >= WORTH_COUNTING else report.walked
+        self._uncounted = timedelta(0) if report or report.walked >= WORTH_COUNTING else report.walked
         self._found = self._found if turn.found is None else turn.found
         return turn
 
     async def _refill(self, tx: Tx, ask: TurnRequest, holds: dict[int, float]) -> Turn:
         """Take more URLs, and write the journal entries."""
-        counts = await self._spent(tx)
+        counts = None
+        if self._crawl.config.has_budget:
+            counts = await self._crawls.store.counts(tx, self._crawl.number)
         want = await self._affordable(tx, ask, counts)
         taken = await self._frontier.take(
             tx, self._crawl.number, self.fence, want, ask.in_flight, self._pace, self.admission
@@ -212,7 +216,9 @@ class WalkerCommits:
         state, changed_at = await self._crawls.store.control(tx, self._crawl.id)
         return _control(state), changed_at != self._crawl.changed_at
 
-    async def _settle(self, tx: Tx, report: WalkerBatch, *, worth: int = 1, leaves: bool = False) -> dict[int, float]:
+    async def _settle(
+        self, tx: Tx, report: WalkerBatch, *, worth: timedelta = timedelta.resolution, leaves: bool = False
+    ) -> dict[int, float]:
         """Settle the frontier, and store pages, sitemap records and counters beside it. Return the seconds for which
         hosts that asked us to wait are held. Locks are taken on hosts first, then on traps, then on the frontier."""
         if not report and report.walked < worth:
@@ -220,7 +226,7 @@ class WalkerCommits:
         holds = await self._hosts.record(tx, report.hosts) if report.hosts else {}
         await self._frontier.quarantine(tx, self._crawl.number, report.traps)
         await self._respect_releases(tx, report)
-        walked = report.walked // await self._walkers(tx)
+        walked = report.walked // await self._count_walkers(tx)
         number = self._crawl.number
         settlement = await self._frontier.settle(tx, number, self.fence, report, leaves=leaves)
         await self._pages.insert(tx, number, settlement.pages)
@@ -249,7 +255,7 @@ class WalkerCommits:
         config = self._crawl.config
         return config.workers > 1 and (config.max_pages is not None or config.max_bytes is not None)
 
-    async def _walkers(self, tx: Tx) -> int:
+    async def _count_walkers(self, tx: Tx) -> int:
         """Count the walkers at work: each counts its part of the time, so that all parts add up to the clock's."""
         if self._crawl.config.workers == 1:
             return 1
@@ -268,9 +274,6 @@ class WalkerCommits:
         if not ask.slice_over:
             return False
         return await self._queue.other_run_waits(tx, self.fence.job_id)
-
-    async def _spent(self, tx: Tx) -> Counts | None:
-        return await self._crawls.store.counts(tx, self._crawl.number) if self._crawl.config.has_budget else None
 
 
 def _control(state: CrawlState) -> Control:

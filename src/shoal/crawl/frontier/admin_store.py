@@ -84,7 +84,7 @@ class Waiting:
     taken_by: Fence | None = None
     parent_url: str | None = None
     host_ready_at: int | None = None
-    held: HeldHost | None = None  # its host, if that is held now
+    held: HeldHost | None = None  # its host, if the host is on hold
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,7 +154,7 @@ class FrontierAdminStore(Protocol):
         ...
 
     async def urls_after(self, tx: Tx, crawl: int, after: Place | None, limit: int) -> list[tuple[Place, KeptUrl]]:
-        """Return kept URLs, taken ones included, in the order in which each host's would be taken; empty at the end."""
+        """Return kept URLs, including taken ones, by host and then in the order of taking; empty at the end."""
         ...
 
     async def keys_after(self, tx: Tx, crawl: int, after: Key | None, limit: int) -> list[KnownKey]:

@@ -132,7 +132,8 @@ def _open(crawl: Crawl, url: Url, waiting: Waiting | None) -> UrlExplanation:
     facts = {} if waiting is None else _open_facts(waiting)
     if crawl.state in TERMINAL:
         reason = "budget" if crawl.state_reason in BUDGETS else crawl.state.value
-        sentence = f"It was still queued when the crawl ended ({crawl.state}{_because(crawl)})."
+        why = f", {crawl.state_reason}" if crawl.state_reason else ""
+        sentence = f"It was still queued when the crawl ended ({crawl.state}{why})."
         return UrlExplanation(url, UrlState.SKIPPED, reason, sentence, facts)
     if waiting is not None and waiting.taken_by is not None:
         sentence = "A walker has taken it: it is being fetched, and is queued again if that walker is lost."
@@ -152,10 +153,6 @@ def _quarantined(url: Url, waiting: Waiting | None) -> UrlExplanation:
     sentence = f"It is in quarantine as a crawler trap: pages of the pattern {pattern} repeat the same text."
     known = {} if waiting is None else {"depth": waiting.kept.depth, "parent": waiting.parent_url}
     return UrlExplanation(url, UrlState.QUARANTINED, "trap", sentence, {"pattern": pattern, **known})
-
-
-def _because(crawl: Crawl) -> str:
-    return f", {crawl.state_reason}" if crawl.state_reason else ""
 
 
 def _why_waiting(crawl: Crawl, waiting: Waiting | None) -> str:
@@ -254,7 +251,7 @@ def _skipped(config: CrawlConfig, url: Url, fate: Fate) -> str:
         case Fate.SKIPPED_SCOPE:
             return f"It is outside the crawl's scope `{config.scope}`: {_border(config)}."
         case Fate.SKIPPED_EXCLUDED:
-            return f"It matches the exclude pattern {_matching(config.exclude, url)}."
+            return f"It matches the exclude pattern {_quoted(matching(config.exclude, url) or config.exclude)}."
         case Fate.SKIPPED_NOT_INCLUDED:
             return f"It matches none of the include patterns {_quoted(config.include)}."
         case Fate.SKIPPED_REPEATING_PATH:
@@ -293,10 +290,6 @@ def _border(config: CrawlConfig) -> str:
     distinct = list(dict.fromkeys(inside))
     more = f", and {len(distinct) - MOST_BORDERS} more" if len(distinct) > MOST_BORDERS else ""
     return f"{', '.join(distinct[:MOST_BORDERS])}{more}, and the targets of redirected seeds, are in scope"
-
-
-def _matching(patterns: list[str], url: Url) -> str:
-    return _quoted(matching(patterns, url) or patterns)
 
 
 def _quoted(patterns: list[str]) -> str:

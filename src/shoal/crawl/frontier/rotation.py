@@ -88,14 +88,14 @@ class HostBatch(Struct, eq=False):
         self.tasks += tasks
         self.is_dry = len(tasks) < asked_for
 
-    def exclude(self, verdicts: Mapping[int, Fate]) -> None:
-        """Set aside the URLs that have a verdict (by their place in line): they need no slot."""
+    def exclude(self, skip_fates: Mapping[int, Fate]) -> None:
+        """Set aside the URLs that are not to be fetched (by their place in line): they need no slot."""
         for order, task in enumerate(self.tasks):
-            if task.seq in verdicts:
-                task.verdict = verdicts[task.seq]
+            if task.seq in skip_fates:
+                task.skip_fate = skip_fates[task.seq]
                 self.set_aside.append((task, order < self.tried))
-        self.tried -= sum(task.seq in verdicts for task in self.tasks[: self.tried])
-        self.tasks = [task for task in self.tasks if task.seq not in verdicts]
+        self.tried -= sum(task.seq in skip_fates for task in self.tasks[: self.tried])
+        self.tasks = [task for task in self.tasks if task.seq not in skip_fates]
 
     def grant(self, granted: SlotsGranted) -> None:
         """Keep only the URLs that got a slot, and tell each when its slot begins."""
@@ -184,18 +184,18 @@ class Rotation:
         """Set aside the URLs just found that are not to be fetched, and return whether there were any: what the walker
         knows to be forbidden, at hosts that keep slots, and what is fetched at the end of another URL's redirects
         (`redirect_fates`, by key and check)."""
-        verdicts: dict[int, Fate] = {}
+        skip_fates: dict[int, Fate] = {}
         if self._admission is not None:
             paced = {batch.host for batch in self.batches if batch.delay}
             for task in found:
-                if task.host in paced and (fate := self._admission.verdict(task)) is not None:
-                    verdicts[task.seq] = fate
+                if task.host in paced and (fate := self._admission.skip_fate(task)) is not None:
+                    skip_fates[task.seq] = fate
         for task in found if redirect_fates else ():
             if task.chain is None and (fate := redirect_fates.get((task.key, task.chk))) is not None:
-                verdicts[task.seq] = fate
-        for batch in self.batches if verdicts else ():
-            batch.exclude(verdicts)
-        return bool(verdicts)
+                skip_fates[task.seq] = fate
+        for batch in self.batches if skip_fates else ():
+            batch.exclude(skip_fates)
+        return bool(skip_fates)
 
     def slot_requests(self) -> list[SlotRequest]:
         """The slots to reserve. A host without a delay keeps none."""
@@ -209,6 +209,6 @@ class Rotation:
 
     @property
     def tasks(self) -> list[FrontierTask]:
-        """All that was taken; URLs with a verdict come last."""
+        """All that was taken; URLs that are not to be fetched come last."""
         kept = [task for batch in self.batches for task in batch.tasks]
         return kept + [task for batch in self.batches for task, _ in batch.set_aside]

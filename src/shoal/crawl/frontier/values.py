@@ -3,6 +3,7 @@
 import struct
 from collections import Counter
 from collections.abc import Callable
+from datetime import timedelta
 from enum import Enum, IntEnum
 
 from msgspec import Struct, field
@@ -80,7 +81,7 @@ class FrontierTask(Struct):
     is_recovering: bool = False  # its host was held, and this answer decides whether it gets more requests
     target: Url | None = None  # where its redirects have led so far; `host` is the host of this URL
     chain: RedirectChain | None = None  # the redirects that led there
-    verdict: Fate | None = None  # set if it is not to be fetched; then it has no slot
+    skip_fate: Fate | None = None  # set if it is not to be fetched; then it has no slot
 
     @property
     def at(self) -> Url:
@@ -124,6 +125,12 @@ class Onward(Struct, frozen=True):
     is_new: bool = True  # False if this task was at the URL before
 
 
+def crashes_after(before: int, *, alone: bool) -> int:
+    """Return the crashes of a URL after one more: with others in flight it can only become a suspect; alone, each
+    further crash counts."""
+    return before + 1 if alone else min(before + 1, max(before, SUSPECT_FROM))
+
+
 class RedirectTarget(Struct, frozen=True):
     """A URL that another one redirects to, and what becomes of it. While it also waits itself, its own fate is OPEN."""
 
@@ -133,14 +140,14 @@ class RedirectTarget(Struct, frozen=True):
 
 
 class Settled(Struct):
-    """The outcome of a taken URL. One to be retried is OPEN and waits for at least `retry_in` microseconds; one that
+    """The outcome of a taken URL. One to be retried is OPEN and waits for at least `retry_in`; one that
     was not fetched (`untried`) keeps its place and counts no attempt. A redirect (`onward`) is FETCHED if it ended and
     OPEN if it goes on, as the commit decides."""
 
     task: FrontierTask
     fate: Fate
     page: Page | None = None
-    retry_in: int = 0
+    retry_in: timedelta = timedelta(0)
     untried: bool = False
     sitemap: SitemapRecord | None = None  # of a sitemap, which has no page
     onward: Onward | None = None
@@ -198,8 +205,8 @@ class Settlement(FrontierChange, kw_only=True):
         """The sitemap records to store, each with its key and check."""
         return [((done.task.key, done.task.chk), done.sitemap) for done in self.closed if done.sitemap is not None]
 
-    def counts(self, walked: int = 0) -> Counts:
-        """Return the increments of the crawl's counters; `walked`: microseconds of work."""
+    def counts(self, walked: timedelta = timedelta(0)) -> Counts:
+        """Return the increments of the crawl's counters; `walked`: the time of work."""
         pages = [done.page for done in self.closed if done.page is not None]
         return Counts(
             opened=self.opened,
@@ -230,7 +237,7 @@ class WalkerBatch(Struct):
     settled: list[Settled] = field(default_factory=list)
     found: list[NewUrl] = field(default_factory=list)
     traps: dict[str, Url] = field(default_factory=dict)  # patterns that became traps, each with a sample URL
-    walked: int = 0  # microseconds of work since the last batch
+    walked: timedelta = timedelta(0)  # time of work since the last batch
     skipped: list[SkippedUrl] = field(default_factory=list)
     hosts: dict[int, HostUpdate] = field(default_factory=dict)  # what was learned about hosts: holds, delays, latency
     unchanged: list[Settled] = field(default_factory=list)  # 304s whose facts the earlier crawl still has to give

@@ -216,7 +216,7 @@ class Crawls:
             return CrawlStatus(crawl, counts)
         jobs = await self._queue.jobs_of_run(tx, crawl.id)
         nodes = sorted({node_of(job.lease_holder) for job in jobs if job.lease_holder is not None})
-        if crawl.state in states.WALKED and await self._is_left(tx, crawl, jobs):
+        if crawl.state in states.WALKED and await self._is_abandoned(tx, crawl, jobs):
             return CrawlStatus(dataclasses.replace(crawl, state_reason=LEFT), counts)
         why = await self._why(tx, crawl, counts, jobs) if crawl.state is CrawlState.FAILED else ""
         return CrawlStatus(crawl, counts, tuple(nodes), why)
@@ -235,7 +235,7 @@ class Crawls:
                 return ()
         return tuple(failed)
 
-    async def _is_left(self, tx: Tx, crawl: Crawl, jobs: list[Job]) -> bool:
+    async def _is_abandoned(self, tx: Tx, crawl: Crawl, jobs: list[Job]) -> bool:
         """Return whether a local crawl's process died without reporting it; workers do not take over such a crawl."""
         live = [job for job in jobs if job.finished_at is None]
         if any(job.lane != local_lane(crawl.id) for job in live):
@@ -360,13 +360,13 @@ class Crawls:
                 await self._queue.set_priority(tx, crawl_id, config.priority)
             changed = CrawlChanged(crawl_id=crawl_id, changes=change.plain())
             tx.on_commit(lambda: self._signals.emit(changed))
-            await self._back(tx, crawl, config, left)
+            await self._replace_walkers(tx, crawl, config, left)
             await self.journal.write(tx, crawl.number, [messages.changed(change.plain())])
 
         await self._database.run(commit)
         return await self.get(crawl_id)
 
-    async def _back(self, tx: Tx, crawl: Crawl, config: CrawlConfig, left: list[Job]) -> None:
+    async def _replace_walkers(self, tx: Tx, crawl: Crawl, config: CrawlConfig, left: list[Job]) -> None:
         """Replace the walkers that left because of a budget which has changed, each in its own lane."""
         if crawl.state is CrawlState.RUNNING and config.budgets != crawl.config.budgets:
             await self._queue.enqueue_in(tx, [self._walker(crawl.id, config, job.lane) for job in left])
@@ -428,16 +428,16 @@ class Crawls:
             return
         if move.grant_end is GrantEnd.RELEASED:
             await self._put_back(tx, crawl, Fence(move.job_id, move.epoch))
-        verdict = await self._verdict(tx, crawl, move)
+        end = await self._end_of(tx, crawl, move)
         line = messages.walker_moved(move)
-        if verdict is None and await self._is_first_to_finish(tx, crawl, move):
+        if end is None and await self._is_first_to_finish(tx, crawl, move):
             line = messages.limit_reached(move)
         await self.journal.write(tx, crawl.number, [] if line is None else [line])
-        if verdict is not None:
-            await self._move(tx, crawl, verdict)
-            await self._follow(tx, crawl, verdict, move.job_id)
-        if verdict is not None or crawl.state not in LIVE or move.reason in BUDGETS:
-            await self._queue.cancel_waiting(tx, run_id, (verdict.to if verdict else crawl.state).value)
+        if end is not None:
+            await self._move(tx, crawl, end)
+            await self._call_completion_hook(tx, crawl, end, move.job_id)
+        if end is not None or crawl.state not in LIVE or move.reason in BUDGETS:
+            await self._queue.cancel_waiting(tx, run_id, (end.to if end else crawl.state).value)
 
     async def _put_back(self, tx: Tx, crawl: Crawl, fence: Fence) -> None:
         """Put the URLs of a walker whose job was released, e.g. because the store was unavailable or full, back into
@@ -456,15 +456,15 @@ class Crawls:
             return False
         return lost.settled or not crawl.config.hooks
 
-    async def _follow(self, tx: Tx, crawl: Crawl, verdict: CrawlMove, job_id: JobId) -> None:
+    async def _call_completion_hook(self, tx: Tx, crawl: Crawl, end: CrawlMove, job_id: JobId) -> None:
         """Call the completion hook for a completed crawl. It needs workers, so local crawls do not have it."""
-        if self._on_completed is None or verdict.to is not CrawlState.COMPLETED or not crawl.config.analyze:
+        if self._on_completed is None or end.to is not CrawlState.COMPLETED or not crawl.config.analyze:
             return
         job = await self._queue.job(tx, job_id)
         if job is not None and not is_local(job.lane):
             await self._on_completed().begin(tx, crawl.number, crawl.id, crawl.project, crawl.priority)
 
-    async def _verdict(self, tx: Tx, crawl: Crawl, move: Move) -> CrawlMove | None:
+    async def _end_of(self, tx: Tx, crawl: Crawl, move: Move) -> CrawlMove | None:
         if crawl.state not in LIVE:
             return None
         if crawl.state in (CrawlState.PAUSING, CrawlState.STOPPING):
@@ -473,7 +473,7 @@ class Crawls:
         pending, locked = await self._queue.live_of_run(tx, crawl.id)
         counts = await self.store.counts(tx, crawl.number)
         if move.to is JobState.DONE and crawl.state is not CrawlState.STOPPING and counts.drained:
-            return _end_of(counts)
+            return states.complete("drained") if counts.pages else states.fail(NO_PAGE)
         if crawl.state is CrawlState.RUNNING and not locked and (spent := await self._spent_budget(tx, crawl)):
             return states.complete(spent)
         if crawl.state in (CrawlState.PAUSING, CrawlState.STOPPING):
@@ -520,7 +520,7 @@ class Crawls:
             await self._queue.cancel_waiting(tx, crawl_id, now.to.value)
             _, locked = await self._queue.live_of_run(tx, crawl_id)
             if locked and crawl.state is CrawlState.QUEUED:
-                await self._set_state(tx, crawl_id, states.run())  # leased but not started: it has a walker to ask
+                await self._set_state(tx, crawl_id, states.run())  # its walker is leased and about to start: ask it
             if not await self._move(tx, crawl, ask if locked else now):
                 raise _conflict(crawl, action)
 
@@ -602,10 +602,6 @@ EVENTS = {
     CrawlState.FAILED: "crawl.failed",
     CrawlState.STOPPED: "crawl.stopped",
 }
-
-
-def _end_of(counts: Counts) -> CrawlMove:
-    return states.complete("drained") if counts.pages else states.fail(NO_PAGE)
 
 
 def _conflict(crawl: Crawl, action: str) -> StateConflict:

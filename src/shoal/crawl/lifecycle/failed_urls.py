@@ -64,10 +64,10 @@ class FailedSeed:
     error_message: str | None = None
 
     @classmethod
-    def of(cls, told: Mapping[str, Any]) -> Self:
+    def of(cls, seed: Mapping[str, Any]) -> Self:
         """Parse the seed from an API response."""
-        error = told["error"] or {"code": None, "message": None}
-        return cls(told["url"], told["status"], error["code"], error["message"])
+        error = seed["error"] or {"code": None, "message": None}
+        return cls(seed["url"], seed["status"], error["code"], error["message"])
 
     def words(self) -> str:
         if self.status is not None:

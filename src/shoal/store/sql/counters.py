@@ -2,6 +2,7 @@
 
 from collections import Counter
 
+from shoal.base.clock import span
 from shoal.base.database import Tx
 from shoal.base.url import Url
 from shoal.crawl.crawl import Counts
@@ -24,7 +25,7 @@ async def add_counts(tx: Tx, crawl: int, counter: str, counts: Counts) -> None:
         "not_modified": counts.not_modified,
         "bytes_saved": counts.bytes_saved,
         "depth": counts.depth_reached,
-        "walked": counts.walked,
+        "walked": span(counts.walked),
         **{RESPONSES[kind]: more for kind, more in counts.responses.items()},
     }
     if any(sums.values()):

@@ -1,6 +1,7 @@
 """The crawl store on SQL."""
 
 import secrets
+from datetime import timedelta
 from typing import Any
 
 import orjson
@@ -18,7 +19,7 @@ from shoal.crawl.store import CrawlFilter
 from shoal.store.sql import failed_pages
 from shoal.store.sql.counters import RESPONSES, add_counts
 
-SUMS = ("opened", "settled", "pages", "errors", "bytes", "not_modified", "bytes_saved", "depth_reached", "walked")
+SUMS = ("opened", "settled", "pages", "errors", "bytes", "not_modified", "bytes_saved", "depth_reached")
 
 
 class SqlCrawlStore:
@@ -79,6 +80,7 @@ class SqlCrawlStore:
         assert row is not None
         return Counts(
             **{name: int(row[name]) for name in SUMS},
+            walked=timedelta(microseconds=int(row["walked"])),
             responses={kind: int(row[column]) for kind, column in RESPONSES.items()},
             skipped={skip["reason"]: int(skip["count"]) for skip in skips if skip["count"]},
         )

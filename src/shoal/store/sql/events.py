@@ -17,14 +17,14 @@ from shoal.store.sql.read_limits import readable
 class SqlEvents:
     """Implements `events.store.EventStore`."""
 
-    async def number(self, tx: Tx, limit: int) -> tuple[int, int]:
+    async def number(self, tx: Tx, limit: int) -> tuple[int, timedelta]:
         last = await tx.value("lock_event_number")
         rows = await tx.all("new_events", limit=limit)
         if rows:
             numbered = [{"id": row["id"], "sequence": last + place} for place, row in enumerate(rows, 1)]
             await tx.many("number_events", numbered)
             await tx.execute("set_last_event", last=last + len(rows))
-        return len(rows), max((row["waited"] for row in rows), default=0)
+        return len(rows), timedelta(microseconds=max((row["waited"] for row in rows), default=0))
 
     async def lag(self, tx: Tx) -> int:
         return int(await tx.value("outbox_lag") or 0)

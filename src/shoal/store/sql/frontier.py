@@ -7,12 +7,12 @@ from typing import Any
 from msgspec import Struct, field
 from msgspec.msgpack import encode
 
+from shoal.base.clock import span
 from shoal.base.database import Conflict, Tx
 from shoal.base.url import Url, origin
 from shoal.crawl.frontier.fates import REOPENING, WAITING, Fate
 from shoal.crawl.frontier.traps import Trap, TrapState, pattern_of
 from shoal.crawl.frontier.values import (
-    SUSPECT_FROM,
     Added,
     FrontierChange,
     FrontierTask,
@@ -22,6 +22,7 @@ from shoal.crawl.frontier.values import (
     SkippedUrl,
     Taken,
     WalkerBatch,
+    crashes_after,
     key_of,
 )
 from shoal.crawl.store import AdmissionChecks, HostRate
@@ -83,7 +84,7 @@ class SqlFrontier:
         for done in redirects:  # a retried commit decides again
             done.fate, done.page = Fate.OPEN, None
         later = [done for done in batch.settled if done.fate is Fate.OPEN and done.onward is None]
-        retries = [(*_held(crawl, fence, done.task), done.retry_in, int(not done.untried)) for done in later]
+        retries = [(*_held(crawl, fence, done.task), span(done.retry_in), int(not done.untried)) for done in later]
         put_back = await tx.batch("put_back_later", retries)
         waiting = _waiting(batch.found)
         numbers = await self._numbers(tx, waiting)
@@ -162,7 +163,7 @@ class SqlFrontier:
         rows = await tx.all("lost_urls", crawl=crawl)
         held = Counter((row["job_id"], row["epoch"]) for row in rows)
         lost = [
-            (crawl, *fence, row["seq"], _crashes(row["crashes"], alone=held[fence] == 1))
+            (crawl, *fence, row["seq"], crashes_after(row["crashes"], alone=held[fence] == 1))
             for row in rows
             for fence in [(row["job_id"], row["epoch"])]
         ]
@@ -404,8 +405,3 @@ def _key(done: Settled) -> tuple[int, int]:
 
 def _held(crawl: int, fence: Fence, task: FrontierTask) -> tuple[Any, ...]:
     return crawl, fence.job_id, fence.epoch, task.seq
-
-
-def _crashes(before: int, *, alone: bool) -> int:
-    """Count a crash: with others in flight a URL can only become a suspect; alone, each further crash counts."""
-    return before + 1 if alone else min(before + 1, max(before, SUSPECT_FROM))

@@ -73,7 +73,7 @@ class SqlHostStore:
         row = await tx.one("host_robots", origin=origin)
         if row is None or row["robots_state"] is None:
             return None
-        return RobotsRecord(RobotsState(row["robots_state"]), row["robots"] or "", row["age"])
+        return RobotsRecord(RobotsState(row["robots_state"]), row["robots"] or "", timedelta(microseconds=row["age"]))
 
     async def keep_robots(self, tx: Tx, origin: str, record: RobotsRecord, delay: timedelta) -> None:
         await self.numbers(tx, [origin])
@@ -103,11 +103,11 @@ def _row(host: int, update: HostUpdate, status: int) -> dict[str, Any]:
     return {
         "number": host,
         "status": status,
-        "hold": update.hold,
-        "first": update.first,
-        "most": update.most,
+        "hold": span(update.hold),
+        "first": span(update.first),
+        "most": span(update.most),
         "grows": int(update.grows),
         "forget": FORGET,
         "well": int(update.recovered),
-        "latency": -1 if update.latency is None else update.latency,
+        "latency": -1 if update.latency is None else round(update.latency * 1e6),
     }

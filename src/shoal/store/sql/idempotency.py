@@ -1,17 +1,19 @@
 """Idempotency keys on SQL."""
 
+from datetime import timedelta
 from typing import Any
 
 from shoal.access.idempotency import IdempotencyKey, IdempotencyRecord, StoredResponse
+from shoal.base.clock import span
 from shoal.base.database import Tx
 
 
 class SqlIdempotencyStore:
     """Implements `access.idempotency.IdempotencyStore`."""
 
-    async def prune(self, tx: Tx, key: IdempotencyKey, age: int, limit: int) -> None:
-        await tx.execute("drop_old_key", age=age, **_names(key))
-        await tx.execute("prune_keys", age=age, limit=limit)
+    async def prune(self, tx: Tx, key: IdempotencyKey, age: timedelta, limit: int) -> None:
+        await tx.execute("drop_old_key", age=span(age), **_names(key))
+        await tx.execute("prune_keys", age=span(age), limit=limit)
 
     async def keep(self, tx: Tx, key: IdempotencyKey, digest: str, subject: str) -> IdempotencyRecord:
         row = await tx.one("keep_key", digest=digest, subject=subject, **_names(key))

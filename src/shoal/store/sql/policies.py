@@ -2,8 +2,10 @@
 
 from collections.abc import Sequence
 from dataclasses import fields
+from datetime import timedelta
 from typing import Any
 
+from shoal.base.clock import span
 from shoal.base.database import Tx
 from shoal.plan.policy import Policy
 from shoal.plan.store import NewPolicy, PolicyCounts, PriorityBoost, RunNote, ScheduleStep
@@ -34,7 +36,7 @@ class SqlPolicies:
             planned_at=policy.planned_at,
             next_run_at=policy.next_run_at,
             queued=int(policy.queued),
-            frequency_now=policy.frequency_now,
+            frequency_now=None if policy.frequency_now is None else span(policy.frequency_now),
         )
 
     async def remove(self, tx: Tx, policy_id: str) -> bool:
@@ -111,9 +113,14 @@ def _found(row: Any) -> Policy | None:
 
 def _policy(row: Any) -> Policy:
     values = {name: row[name] for name in _FIELDS}
-    return Policy(**(values | {"enabled": bool(values["enabled"]), "queued": bool(values["queued"])}))
+    now = values["frequency_now"]
+    frequency = None if now is None else timedelta(microseconds=now)
+    flags = {"enabled": bool(values["enabled"]), "queued": bool(values["queued"])}
+    return Policy(**(values | flags | {"frequency_now": frequency}))
 
 
 def _plain(value: Any) -> Any:
-    """Convert a boolean to a number: both databases store booleans as integers."""
+    """Convert a boolean or a duration to a number: both databases store them as integers."""
+    if isinstance(value, timedelta):
+        return span(value)
     return int(value) if isinstance(value, bool) else value

@@ -281,7 +281,7 @@ class PostgresDatabase:
             raise BackendUnavailable(self.name, f"{error}", "try again in a moment") from error
         except GONE as error:
             raise BackendUnavailable(
-                self.name, _why(error), "check that the server is running and that DATABASE_URL is correct"
+                self.name, _reason_of(error), "check that the server is running and that DATABASE_URL is correct"
             ) from error
 
 
@@ -289,7 +289,7 @@ _UNRELEASED_FIX = "it was created by an unreleased version of Shoal: use an empt
 _URL_FIX = "write it as postgresql://user:password@host:5432/database"
 
 
-def _why(error: Exception) -> str:
+def _reason_of(error: Exception) -> str:
     """Return the cause without the numbers and tuples that drivers add."""
     if isinstance(error, OSError) and error.errno is not None:
         return os.strerror(error.errno).lower()

@@ -4,10 +4,11 @@
     -- Grant up to :limit due jobs to :holder.
     UPDATE …
 
-A file in `queries/` serves both dialects, one in `queries/sqlite/` or `queries/postgres/` its own. Parameters are
-written `:name`. A query that PostgreSQL should run once for a whole batch is marked `-- batch: arrays`: its parameters
-are then arrays, one element per row (SQLite runs the same-named query row by row, which costs it nothing). A query of a
-hot path is marked `-- rows: key chk fate`: its rows are tuples of these values, in both dialects.
+A file in `queries/` serves both dialects; a file in `queries/sqlite/` or `queries/postgres/` serves only that one.
+Parameters are written `:name`. A query that PostgreSQL should run once for a whole batch is marked `-- batch: arrays`:
+its parameters are then arrays, one element per row (SQLite runs the same-named query row by row, which costs it
+nothing). A query of a hot path is marked `-- rows: key chk fate`: its rows are tuples of these values, in both
+dialects.
 
 PostgreSQL keeps its plans, even those made for empty tables, so every query allows only one access path to its rows.
 Decision 0029 has the idioms: scalar subqueries and `LATERAL (… OFFSET 0)` instead of joins, `CASE WHEN state = …`,

@@ -18,7 +18,7 @@ class QueuePositions:
     """Allocates positions."""
 
     def __init__(self, dialect: str) -> None:
-        self._numbered_here = dialect == "sqlite"  # PostgreSQL has a sequence, and its queries add the numbers
+        self._numbered_here = dialect == "sqlite"  # on PostgreSQL the queries number the rows, from a sequence
 
     async def behind(self, tx: Tx, depths: Sequence[int]) -> list[int]:
         """Return positions for URLs of these depths, each behind all earlier ones."""

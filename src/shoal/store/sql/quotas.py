@@ -38,7 +38,7 @@ class QuotaCounts:
         other jobs, and those for a transaction that counts the same key.
         """
         if left:
-            # A separate statement after the one that moved them, which may have waited for `repair` to add their seats.
+            # A separate statement: the one that moved the jobs may have waited for `repair`, and cannot see its seats.
             freed = {row["scope"] for row in await tx.all("delete_job_seats", ids=sorted(left))}
             for scope in sorted(freed):
                 tx.afterwards(partial(self.unpark, scope=scope))

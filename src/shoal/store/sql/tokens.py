@@ -1,5 +1,6 @@
 """API tokens and the audit log on SQL."""
 
+from datetime import timedelta
 from typing import Any
 
 import orjson
@@ -8,6 +9,7 @@ from shoal.access.audit_log import AuditEntry, StoredAuditEntry
 from shoal.access.caller import Caller
 from shoal.access.scopes import TokenScope, in_order
 from shoal.access.token import Token
+from shoal.base.clock import span
 from shoal.base.database import Tx
 from shoal.base.ids import TokenId
 
@@ -23,10 +25,12 @@ class SqlTokenStore:
         hashed: str,
         scopes: frozenset[TokenScope],
         made_by: str,
-        ttl: int | None,
+        ttl: timedelta | None,
+        node_id: str | None = None,
     ) -> Token | None:
-        words = " ".join(in_order(scopes))
-        row = await tx.one("insert_token", id=token_id, name=name, hash=hashed, scopes=words, made_by=made_by, ttl=ttl)
+        values = {"id": token_id, "name": name, "hash": hashed, "scopes": " ".join(in_order(scopes))}
+        micros = None if ttl is None else span(ttl)
+        row = await tx.one("insert_token", **values, made_by=made_by, ttl=micros, node_id=node_id)
         return None if row is None else _token(row)
 
     async def get(self, tx: Tx, token_id: str) -> Token | None:
@@ -49,8 +53,8 @@ class SqlTokenStore:
     async def revoke(self, tx: Tx, token_id: str) -> bool:
         return await tx.execute("revoke_token", id=token_id) == 1
 
-    async def mark_used(self, tx: Tx, token_id: TokenId, every: int) -> None:
-        await tx.execute("mark_token_used", id=token_id, every=every)
+    async def mark_used(self, tx: Tx, token_id: TokenId, every: timedelta) -> None:
+        await tx.execute("mark_token_used", id=token_id, every=span(every))
 
 
 class SqlAuditLogStore:
