@@ -231,20 +231,13 @@ async def test_a_method_that_a_path_lacks_is_refused_with_all_that_it_has(lite: 
         "/logout": {"POST"},
         "/static/console/console.css": {"GET", "HEAD"},
     }
-    for group in (*GROUPS, HealthApi, *map(type, lite.app.console.endpoint_groups)):
-        for line in table_of(group):
-            more = {line.method, "HEAD"} if line.method == "GET" else {line.method}
-            has.setdefault(re.sub(r"{.*?}", "x", line.path), set()).update(more)
-    # A literal path may also match a parameter: `policies/import` is `policies/{policy_id}`, too.
-    has["/api/v1/policies/import"] |= has["/api/v1/policies/x"]
-    has["/api/v1/policies/export"] |= has["/api/v1/policies/x"]
-    for path in ("/api/v1/jobs/retry", "/api/v1/jobs/purge"):
-        has[path] |= has["/api/v1/jobs/x"]
-    for path in has:
-        section, _, rest = path[1:].partition("/")
-        if rest and (shadow := has.get(f"/{section}/x")) is not None and path.count("/") == 2:
-            has[path] |= shadow
-    has["/api/v1/nodes/commands"] |= has["/api/v1/nodes/x"]
+    groups = (*GROUPS, HealthApi, *map(type, lite.app.console.endpoint_groups))
+    lines = [line for group in groups for line in table_of(group)]
+    for path in {re.sub(r"{.*?}", "x", line.path) for line in lines}:
+        # A literal path may also match a parameter: `policies/import` is `policies/{policy_id}`, too.
+        found = [line.method for line in lines if re.fullmatch(re.sub(r"{\w+}", "[^/]+", line.path), path)]
+        found += [line.method for line in lines if ":path}" in line.path and re.sub(r"{.*?}", "x", line.path) == path]
+        has[path] = set(found) | ({"HEAD"} if "GET" in found else set())
     for path, methods in has.items():
         lacking = next(one for one in ("TRACE", "PATCH", "DELETE") if one not in methods)
         answer = await lite.ask(path, boss, method=lacking)
