@@ -70,7 +70,9 @@ def times(report: Report, port: int, crawls: int, pages: int, reps: int) -> None
         for _ in range(reps + 1):
             began = time.perf_counter()
             connection.request("GET", path, headers={"Accept": "text/html", "Accept-Encoding": "gzip"})
-            packed = len(connection.getresponse().read())
+            answer = connection.getresponse()
+            packed = len(answer.read())
+            assert answer.status == 200, f"{path}: {answer.status}"
             taken.append((time.perf_counter() - began) * 1e3)
         connection.request("GET", path, headers={"Accept": "text/html"})
         size = len(connection.getresponse().read())

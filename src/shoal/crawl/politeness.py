@@ -75,7 +75,7 @@ class Politeness:
         holds = await self._holds(crawl_id)
         size, rate = window_and_rate(crawl, self._settings)
         agent = crawl.config.user_agent or self._settings.egress.user_agent
-        worked, own = status.counts.walked / 1e6, rate.delay.total_seconds()
+        worked, own = status.counts.walked.total_seconds(), rate.delay.total_seconds()
         obeys = crawl.config.robots == "obey"
         return PolitenessReceipt(
             status=status,
