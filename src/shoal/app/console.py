@@ -47,7 +47,7 @@ class Console:
     def overview(self) -> OverviewPage:
         app = self._app
         hourly = HourlyStatsReader(app.database, app.stores.hourly_stats)
-        figures = Overview(app.crawls, app.job_admin, app.plan.policies, app.events.webhooks, hourly)
+        figures = Overview(app.crawls, app.job_admin, app.plan.policies, app.fleet.nodes, app.events.webhooks, hourly)
         return OverviewPage(self.shell, figures, self.rates)
 
     @cached_property

@@ -67,7 +67,7 @@ class SqlPageStore:
         return [PageFacts(*row) for row in rows]
 
     async def numbered(self, tx: Tx, crawl: int, number: int) -> Page | None:
-        row = await tx.one("page_numbered", crawl=crawl, number=number)
+        row = await tx.one("page_numbered", crawl=crawl, number=number, limit=1)
         if row is None:
             return None
         page = _page(row)
