@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable
 from dataclasses import asdict, replace
+from datetime import timedelta
 from typing import Any
 
 import orjson
@@ -283,7 +284,7 @@ def _wakes(crawl: int, rows: Iterable[tuple[Any, ...]]) -> list[dict[str, Any]]:
 
 def _host(row: Any, host: Any) -> CrawlHost:
     known = host["robots_state"] is not None
-    age = host["now"] - host["robots_at"] if known else 0
+    age = timedelta(microseconds=host["now"] - host["robots_at"] if known else 0)
     robots = RobotsRecord(RobotsState(host["robots_state"]), host["robots"] or "", age) if known else None
     return CrawlHost(
         origin=host["origin"],
