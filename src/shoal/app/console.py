@@ -4,6 +4,7 @@ from datetime import timedelta
 from functools import cached_property
 from typing import TYPE_CHECKING, Final
 
+from shoal.crawl.lifecycle.search import CrawlSearch
 from shoal.crawl.scope.preview import ScopePreviewer
 from shoal.egress import Egress, Limits
 from shoal.observe.hourly_stats import HourlyStatsReader
@@ -52,7 +53,8 @@ class Console:
 
     @cached_property
     def crawls(self) -> CrawlsPage:
-        return CrawlsPage(self.shell, self._app.crawls, self._app.frontier_admin)
+        app = self._app
+        return CrawlsPage(self.shell, app.crawls, CrawlSearch(app.crawls, app.clock), app.frontier_admin)
 
     @cached_property
     def new_crawl(self) -> NewCrawlPage:

@@ -39,6 +39,10 @@ SELECT coalesce(sum(opened), 0) AS opened, coalesce(sum(settled), 0) AS settled,
        coalesce(sum(responses_none), 0) AS responses_none
 FROM crawl_counter WHERE crawl = :crawl;
 
+-- name: last_crawl
+-- Return the number of the newest crawl.
+SELECT number FROM crawl ORDER BY number DESC LIMIT 1;
+
 -- name: live_counts
 -- The pages and errors of crawls that have started and not ended.
 SELECT c.number,
