@@ -13,6 +13,8 @@ from shoal.crawl.crawl import Crawl
 from shoal.crawl.frontier.fates import Fate
 from shoal.crawl.frontier.values import Settled, key_of
 from shoal.crawl.journal import messages
+from shoal.crawl.lifecycle import search as search_module
+from shoal.crawl.lifecycle.search import CrawlSearch
 from shoal.crawl.store import CrawlFilter
 from shoal.events.event import Event
 from shoal.hosts.robots import RobotsRecord, RobotsState
@@ -217,3 +219,22 @@ async def test_the_receipt_says_how_each_host_was_treated(bench: Bench) -> None:
     assert hosts[SITE].host.robots is None
     assert sum(one.host.pages for one in receipt.hosts) == 2
     assert (await bench.app.politeness.receipt(crawl.id, most=1)).is_cut
+
+
+async def test_a_search_of_crawls_stops_in_time_and_continues(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(search_module, "SCAN", 2)
+    ids = [(await bench.submit(project="odd" if number % 3 else "even")).id for number in range(7)]
+    search = CrawlSearch(bench.crawls, SystemClock())
+    wanted = CrawlFilter(project="even")
+    whole = await search.find(wanted, limit=10, seconds=60)
+    assert ([one.crawl.id for one in whole.crawls], whole.next) == ([ids[6], ids[3], ids[0]], None)
+    seen, after, steps = list[str](), None, 0
+    while True:
+        found = await search.find(wanted, after=after, limit=1, seconds=-1)
+        seen += [one.crawl.id for one in found.crawls]
+        after, steps = found.next, steps + 1
+        if after is None:
+            break
+    assert seen == [ids[6], ids[3], ids[0]]
+    assert steps > 3
+    assert (await search.find(CrawlFilter(), limit=7)).next is None
