@@ -57,7 +57,7 @@ async def test_crawls_are_found_by_the_host_of_a_seed_and_by_text(bench: Bench) 
     assert await ids(bench, text="nowhere") == []
 
 
-async def test_live_counts_are_those_of_crawls_that_have_started_and_not_ended(bench: Bench) -> None:
+async def test_live_counts_are_those_of_crawls_that_run(bench: Bench) -> None:
     running, _ = await bench.submit(f"{SITE}/1", f"{SITE}/2"), await bench.submit(f"{SITE}/3", start=False)
     walker = await bench.walker(running)
     first, second = await walker.take()

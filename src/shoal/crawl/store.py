@@ -79,7 +79,7 @@ class CrawlStore(Protocol):
         ...
 
     async def live_counts(self, tx: Tx) -> dict[int, tuple[int, int]]:
-        """Return the pages and errors of every crawl that has started and not ended, by its number."""
+        """Return the pages and errors of every crawl that runs, by its number."""
         ...
 
     async def move(self, tx: Tx, crawl_id: str, move: CrawlMove) -> bool:

@@ -214,7 +214,7 @@ class Crawls:
         return await self._database.read(self.store.last_number)
 
     async def live_counts(self) -> dict[int, tuple[int, int]]:
-        """Return the pages and errors of every crawl that has started and not ended, by its number."""
+        """Return the pages and errors of every crawl that runs, by its number."""
         return await self._database.read(self.store.live_counts)
 
     async def _look_at(self, tx: Tx, crawl: Crawl, counts: Counts | None = None) -> CrawlStatus:

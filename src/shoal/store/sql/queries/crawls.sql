@@ -44,11 +44,11 @@ FROM crawl_counter WHERE crawl = :crawl;
 SELECT number FROM crawl ORDER BY number DESC LIMIT 1;
 
 -- name: live_counts
--- The pages and errors of crawls that have started and not ended.
+-- The pages and errors of crawls that walkers have.
 SELECT c.number,
        (SELECT coalesce(sum(k.pages), 0) FROM crawl_counter AS k WHERE k.crawl = c.number) AS pages,
        (SELECT coalesce(sum(k.errors), 0) FROM crawl_counter AS k WHERE k.crawl = c.number) AS errors
-FROM crawl AS c WHERE c.finished_at IS NULL AND c.started_at IS NOT NULL;
+FROM crawl AS c WHERE c.finished_at IS NULL AND c.state IN ('running', 'pausing', 'stopping');
 
 -- name: crawl_skips
 -- Skipped URLs of a crawl by reason.
