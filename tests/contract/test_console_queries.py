@@ -21,6 +21,7 @@ from shoal.hosts.robots import RobotsRecord, RobotsState
 from shoal.hosts.throttle import HostUpdate
 from shoal.pages import pages as pages_module
 from shoal.pages import summary as summary_module
+from shoal.pages.comparison import PageComparer
 from shoal.pages.links import LinkFlag, pack, pack_key
 from shoal.pages.page import Page
 from shoal.pages.pages import Pages
@@ -238,3 +239,42 @@ async def test_a_search_of_crawls_stops_in_time_and_continues(bench: Bench, monk
     assert seen == [ids[6], ids[3], ids[0]]
     assert steps > 3
     assert (await search.find(CrawlFilter(), limit=7)).next is None
+
+
+async def test_two_crawls_are_compared_by_their_pages(bench: Bench) -> None:
+    first, second = await bench.submit(), await bench.submit()
+    kept = {"title": "T", "content_hash": "1"}
+    await store_pages(
+        bench,
+        first,
+        [
+            a_page("/", **kept),
+            a_page("/gone"),
+            a_page("/broke", **kept),
+            a_page("/named", **kept),
+            a_page("/text", **kept),
+        ],
+    )
+    await store_pages(
+        bench,
+        second,
+        [
+            a_page("/", **kept),
+            a_page("/new"),
+            a_page("/broke", status=500, title="Oops"),
+            a_page("/named", title="New", content_hash="2"),
+            a_page("/text", title="T", content_hash="2"),
+        ],
+    )
+    comparer = PageComparer(bench.database, bench.pages)
+    found = await comparer.compare(first.number, second.number)
+    lists = (found.new, found.missing, found.status, found.title, found.content)
+    assert [[one.url.removeprefix(SITE) for one in some.first] for some in lists] == [
+        ["/new"],
+        ["/gone"],
+        ["/broke"],
+        ["/named"],
+        ["/text"],
+    ]
+    assert (found.same, found.is_complete) == (1, True)
+    assert not (await comparer.compare(first.number, second.number, most=2)).is_complete

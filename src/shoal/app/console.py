@@ -8,10 +8,12 @@ from shoal.crawl.lifecycle.search import CrawlSearch
 from shoal.crawl.scope.preview import ScopePreviewer
 from shoal.egress import Egress, Limits
 from shoal.observe.hourly_stats import HourlyStatsReader
+from shoal.pages.comparison import PageComparer
 from shoal.pages.pages import Pages
 from shoal.pages.summary import PageSummaries
 from shoal.serve.console.crawl import CrawlFigures, CrawlPage
 from shoal.serve.console.crawl_actions import CrawlActions
+from shoal.serve.console.crawl_diff import CrawlDiffPage
 from shoal.serve.console.crawl_pages import CrawlPagesPage
 from shoal.serve.console.crawls import CrawlsPage
 from shoal.serve.console.feed import FeedApi
@@ -90,6 +92,7 @@ class Console:
             self.crawls,
             self.new_crawl,
             CrawlPagesPage(self.shell, app.crawls, pages, self.crawl),
+            CrawlDiffPage(self.shell, app.crawls, PageComparer(app.database, app.stores.pages), self.crawl),
             self.crawl,
             CrawlActions(self.shell, app.crawls, app.frontier_admin),
             PagePage(self.shell, app.crawls, app.frontier_admin, pages, app.bodies, findings),
