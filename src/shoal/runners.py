@@ -19,9 +19,10 @@ from shoal.crawl.engine.walker_context import WalkerCallbacks, WalkerRuntime, Wa
 from shoal.crawl.frontier.values import Settled
 from shoal.crawl.lifecycle.crawls import KIND
 from shoal.egress import AddressRule, Egress, Limits, Proxy, endpoint
-from shoal.queue.job import SHARED_LANE, Fence, Lease, local_lane
+from shoal.queue.job import HTTP, JS, SHARED_LANE, Fence, Lease, local_lane
 
 if TYPE_CHECKING:
+    from shoal.audit.prober import Prober
     from shoal.audit.run import AnalysisRun
     from shoal.page_jobs.batch import PageJobBatch
     from shoal.work.child import RunningJob
@@ -38,6 +39,8 @@ def extra_walkers(app: App, crawl: Crawl, size: int, storage: "StorageWatch") ->
 
     settings = app.settings.work.but(concurrency=size)
     environment = {**os.environ, "DATABASE_URL": app.settings.database.url, "SHOAL_LOG_LEVEL": "warning"}
+    if app.settings.render.screenshots is not None:
+        environment["SHOAL_SCREENSHOTS"] = str(app.settings.render.screenshots)
     context = WorkerContext(
         node_id="here",
         holder=holder_name(),
@@ -67,16 +70,50 @@ async def crawl_runner(app: App, lease: Lease, alive: Callable[[], bool]) -> Wal
 
 
 async def analysis_runner(app: App, lease: Lease, alive: Callable[[], bool]) -> "AnalysisRun":
-    """Build the run of a leased analysis job, with all analyzers."""
-    from shoal.audit.analyzers import ANALYZERS
-    from shoal.audit.run import AnalysisRun
+    """Build the run of a leased analysis job, with all analyzers: built-in, installed and external ones."""
+    from shoal.audit.analyzers.plugins import external, installed
+    from shoal.audit.analyzers.registry import built_in
+    from shoal.audit.loader import SiteLoader
+    from shoal.audit.run import AnalysisContext, AnalysisRun
 
-    analyses, pages = app.audit.analyses, app.stores.pages
-    return AnalysisRun(app.database, analyses, app.queue, pages, ANALYZERS, app.clock, app.signals, lease, alive)
+    settings = app.settings.audit
+    analysis = await app.audit.analyses.get(lease.run_id or "")
+    found = await app.crawls.get(analysis.crawl_id)
+    loader = SiteLoader(app.database, app.stores.sites, app.audit.crawls, make_prober(app, found.crawl))
+    context = AnalysisContext(
+        app.database,
+        app.audit.analyses,
+        app.queue,
+        loader,
+        app.clock,
+        app.signals,
+        app.audit.artifacts,
+        settings.findings_per_code,
+        settings.remeasured_pages,
+    )
+    analyzers = [*built_in(settings), *installed(), *external(settings)]
+    return AnalysisRun(context, analyzers, lease, alive)
+
+
+def make_prober(app: App, crawl: Crawl) -> "Prober":
+    """Build what an analysis requests URLs with: the egress, user agent and address rule of its crawl."""
+    from shoal.audit.prober import Prober
+    from shoal.hosts.rate_limiter import RateLimiter
+    from shoal.hosts.robots_cache import RobotsCache
+
+    settings, config = app.settings, crawl.config
+    named = frozenset(endpoint(Url(url)) for url in crawl.named)
+    rule = address_rule_of(settings, named, app.controller_addresses)
+    egress = Egress(rule, Limits.of(settings.egress), clock=app.clock, proxy=_proxy_of(app, crawl))
+    agent, pace = config.user_agent or settings.egress.user_agent, settings.pages.pace
+    robots = RobotsCache(app.database, app.stores.hosts, egress, agent, settings.hosts, app.clock, app.signals)
+    limiter = RateLimiter(app.stores.hosts, pace.delay, pace.ease, settings.hosts.longest_slow_delay)
+    return Prober(app.database, limiter, robots, egress, agent, app.clock)
 
 
 def page_job_runner(app: App, lanes: Sequence[str] = (SHARED_LANE,)) -> "PageJobBatch":
     """Build what a page child executes. All its jobs share one egress per proxy, under the operator's address rule."""
+    from shoal.app.render import has_browser, page_renderer
     from shoal.hosts.rate_limiter import HostConnections, RateLimiter
     from shoal.hosts.robots_cache import RobotsCache
     from shoal.hosts.throttle import ThrottleTracker
@@ -96,6 +133,11 @@ def page_job_runner(app: App, lanes: Sequence[str] = (SHARED_LANE,)) -> "PageJob
         robots = RobotsCache(app.database, app.stores.hosts, egress, agent, settings.hosts, clock, signals)
         return EgressRoute(egress, RobotsMemo(robots, clock))
 
+    renderer = None
+    if has_browser(settings):
+        from shoal.page_jobs.rendering import PageRenderer
+
+        renderer = PageRenderer(lambda: page_renderer(app), settings.crawl.max_concurrent_chrome)
     return PageJobBatch(
         app.database,
         app.queue,
@@ -106,11 +148,18 @@ def page_job_runner(app: App, lanes: Sequence[str] = (SHARED_LANE,)) -> "PageJob
         HostConnections(pace.connections, clock),
         ThrottleTracker(settings.hosts, clock, latency_factor=pace.ease, delay=pace.delay.total_seconds()),
         PageJobRunner(
-            EgressRoutes(route), agent, limits, settings.crawl.max_links, clock, settings.hosts.longest_retry_after
+            EgressRoutes(route),
+            agent,
+            limits,
+            settings.crawl.max_links,
+            clock,
+            settings.hosts.longest_retry_after,
+            renderer,
         ),
         clock,
         signals,
         lanes,
+        (HTTP,) if renderer is None else (HTTP, JS),
     )
 
 
@@ -156,11 +205,15 @@ def make_walker(
         pages=app.stores.pages,
         bodies=app.bodies,
     )
+    proxy = _proxy_of(app, crawl)
+    egress = Egress(rule, Limits.of(app.settings.egress), clock=app.clock, proxy=proxy)
+    renderer = None
+    if crawl.config.render != "never":
+        from shoal.app.render import crawl_renderer  # few crawls render
+
+        renderer = crawl_renderer(app, crawl, rule, egress, proxy)
     runtime = WalkerRuntime(
-        egress=Egress(rule, Limits.of(app.settings.egress), clock=app.clock, proxy=_proxy_of(app, crawl)),
-        settings=app.settings,
-        clock=app.clock,
-        signals=app.signals,
+        egress=egress, settings=app.settings, clock=app.clock, signals=app.signals, renderer=renderer
     )
     callbacks = WalkerCallbacks(alive=alive, renew=renew, settled=settled, has_capacity=has_capacity)
     return Walker(stores, runtime, crawl, fence, callbacks)

@@ -20,6 +20,7 @@ from shoal.base.parsing import show_duration, show_size
 from shoal.base.query_params import SESSION, TRACKING
 from shoal.base.setting import SettingsSection, setting
 from shoal.base.setting_kinds import (
+    AnalyzerCommands,
     BodyPlace,
     Duration,
     DurationOrInf,
@@ -89,7 +90,8 @@ class DatabaseSettings(SettingsSection):
 class RedisSettings(SettingsSection):
     """Redis, for the lanes and frontiers of a fleet."""
 
-    url: RedisUrl = setting("REDIS_URL", "", "URL of the Redis server.", secret=True, planned=True)
+    url: RedisUrl = setting("REDIS_URL", "", "URL of the Redis server.", secret=True)
+    timeout: Duration = setting("SHOAL_REDIS_TIMEOUT", "5s", "Timeout for connecting to Redis, and for one call.")
 
 
 class QueueSettings(SettingsSection):
@@ -232,7 +234,7 @@ class CrawlSettings(SettingsSection):
         le=1000,
     )
     max_concurrent_chrome: Whole = setting(
-        "MAX_CONCURRENT_CHROME", 5, "Maximum number of pages rendered at once per crawl.", planned=True, ge=1, le=100
+        "MAX_CONCURRENT_CHROME", 5, "Maximum number of pages rendered at once per crawl.", ge=1, le=100
     )
     frontier: Backend = setting("SHOAL_FRONTIER", "sql", "Backend of the frontier.")
     slice: Duration = setting("SHOAL_SLICE", "10m", "Time after which a crawl yields its worker if another run waits.")
@@ -417,6 +419,48 @@ class BodySettings(SettingsSection):
     secret_key: Text = setting("SHOAL_S3_SECRET_KEY", "", "S3 secret access key.", secret=True)
 
 
+class AuditSettings(SettingsSection):
+    """Analyses of crawls."""
+
+    slow_page: Duration = setting("SHOAL_SLOW_PAGE", timedelta(seconds=2), "Response time above which a page is slow.")
+    deepest_page: Whole = setting(
+        "SHOAL_DEEPEST_PAGE", 4, "Clicks from a seed above which a page is too deep.", ge=1, le=1000
+    )
+    fewest_words: Whole = setting(
+        "SHOAL_FEWEST_WORDS", 50, "Words below which a page counts as thin.", ge=0, le=100_000
+    )
+    findings_per_code: Whole = setting(
+        "SHOAL_FINDINGS_PER_CODE",
+        10_000,
+        "Findings of one code that are stored per analysis; their number is exact in any case.",
+        ge=1,
+        le=10_000_000,
+    )
+    remeasured_pages: Whole = setting(
+        "SHOAL_REMEASURED_PAGES",
+        20,
+        "Slow pages that are requested again before a response time fails a gate.",
+        ge=0,
+        le=1000,
+    )
+    commands: AnalyzerCommands = setting(
+        "SHOAL_ANALYZERS",
+        (),
+        "External analyzers, as NAME=COMMAND, separated by commas; they run with limits on time, memory and output.",
+    )
+    command_timeout: Duration = setting(
+        "SHOAL_ANALYZER_TIMEOUT", timedelta(minutes=5), "Time that an external analyzer may take."
+    )
+    command_memory: Size = setting("SHOAL_ANALYZER_MEMORY", 1 << 30, "Memory that an external analyzer may use.")
+    command_output: Size = setting("SHOAL_ANALYZER_OUTPUT", 50 * 10**6, "Output that an external analyzer may print.")
+    artifacts: BodyPlace = setting(
+        "SHOAL_ARTIFACTS",
+        "",
+        "Where files of analyzers are stored: a folder, or a bucket of an S3-compatible store.",
+        shown="a folder beside the SQLite file, else $SHOAL_DATA_DIR/artifacts",
+    )
+
+
 class PlanSettings(SettingsSection):
     """Policies and their scheduler."""
 
@@ -473,9 +517,58 @@ class EventSettings(SettingsSection):
 
 
 class RenderSettings(SettingsSection):
-    """The render service."""
+    """Rendering: the browsers, and the render service."""
 
-    url: HttpUrl = setting("RENDERER_URL", "", "URL of the render service.", secret=True, planned=True)
+    url: HttpUrl = setting(
+        "RENDERER_URL",
+        "",
+        "URL of the render service; without one, processes that render start browsers of their own.",
+        secret=True,
+    )
+    token: Text = setting(
+        "SHOAL_RENDERER_TOKEN", "", "Token of the render service: it requires it, and its clients send it.", secret=True
+    )
+    listen: Listen = setting(
+        "SHOAL_RENDERER_LISTEN", ":3000", "Address on which `shoal renderer` listens; loopback only without a token."
+    )
+    pages: Whole = setting(
+        "SHOAL_RENDERER_PAGES", 5, "Number of pages that the render service renders at once.", ge=1, le=100
+    )
+    queue: Whole = setting(
+        "SHOAL_RENDERER_QUEUE",
+        20,
+        "Number of pages that may wait at the render service; more are refused with 429.",
+        ge=0,
+        le=10_000,
+    )
+    chromium: Text = setting(
+        "SHOAL_CHROMIUM",
+        "",
+        "Path of the Chromium to start.",
+        shown="the first one on the PATH, a headless shell first",
+    )
+    timeout: Duration = setting(
+        "SHOAL_RENDER_TIMEOUT", "30s", "Time after which a page that still loads is read as it is."
+    )
+    browser_pages: Whole = setting(
+        "SHOAL_BROWSER_PAGES", 200, "Replace a browser after this many pages.", ge=1, le=1_000_000
+    )
+    browser_age: Duration = setting("SHOAL_BROWSER_AGE", "30m", "Replace a browser after this time.")
+    browser_memory: Size = setting(
+        "SHOAL_BROWSER_MEMORY",
+        "2GB",
+        "Replace a browser that uses more memory than this, all its processes together.",
+        ge=100_000_000,
+    )
+    page_memory: Size = setting(
+        "SHOAL_RENDER_MEMORY",
+        "1GB",
+        "Kill a process of a page that uses more memory than this; the page fails after the second time.",
+        ge=50_000_000,
+    )
+    screenshots: FilePath = setting(
+        "SHOAL_SCREENSHOTS", "", "Folder in which crawls keep a picture of each rendered page."
+    )
 
 
 def most_connections(_: Mapping[str, Any]) -> int:
@@ -657,6 +750,7 @@ class Settings:
     hosts: HostSettings = field(default_factory=HostSettings)
     egress: EgressSettings = field(default_factory=EgressSettings)
     bodies: BodySettings = field(default_factory=BodySettings)
+    audit: AuditSettings = field(default_factory=AuditSettings)
     plan: PlanSettings = field(default_factory=PlanSettings)
     events: EventSettings = field(default_factory=EventSettings)
     render: RenderSettings = field(default_factory=RenderSettings)
@@ -713,8 +807,10 @@ class Settings:
             "is a bucket, but its access key is not set",
             "set SHOAL_S3_ACCESS_KEY and SHOAL_S3_SECRET_KEY",
         )
-        for name, backend in (("SHOAL_LANES", queue.lanes), ("SHOAL_FRONTIER", self.crawl.frontier)):
-            yield backend == "sql", name, "is redis, which this version does not support yet", "set it to sql"
+        has_server = self.crawl.frontier != "redis" or bool(self.redis.url)
+        no_server = "is redis, but REDIS_URL is not set"
+        yield has_server, "SHOAL_FRONTIER", no_server, "set it to sql, or set REDIS_URL"
+        yield queue.lanes == "sql", "SHOAL_LANES", "is redis, which this version does not support yet", "set it to sql"
 
 
 def _at_most(low: str, lower: timedelta, high: str, upper: timedelta) -> tuple[bool, str, str, str]:

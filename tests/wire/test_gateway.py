@@ -16,11 +16,13 @@ from starlette.routing import Route
 from starlette.types import Message
 
 from shoal.access.auth_throttle import MOST_FAILURES, AuthThrottle
+from shoal.access.scopes import TokenScope
 from shoal.access.token import TokenRequest, mint
 from shoal.access.tokens import Tokens
 from shoal.app import opened
 from shoal.base.clock import FakeClock
 from shoal.base.errors import BadConfig, NotAllowed
+from shoal.cli.first_token import write_first_token
 from shoal.cli.listen import check_exposure
 from shoal.serve.api import GROUPS
 from shoal.serve.application import CHECK_EVERY_SECONDS, application
@@ -583,6 +585,26 @@ async def test_without_a_token_no_other_address_is_opened(
         await app.access.tokens.create(TokenRequest(name="me", role="admin"), ME)
         await check_exposure(app, app.settings.serve)
     assert "SHOAL_TLS_CERT" in capsys.readouterr().err
+
+
+async def test_the_first_token_of_a_store_is_written_to_a_file_once(
+    sqlite_url: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    settings = load({"DATABASE_URL": sqlite_url, "SHOAL_LISTEN": f"0.0.0.0:{free_port()}"}, env={}).settings
+    file = tmp_path / "new" / "token"
+    async with opened(settings) as app:
+        with pytest.raises(BadConfig, match="cannot be written"):
+            await write_first_token(app, Path("/dev/null/token"))
+        assert not await app.access.tokens.any_made()
+        await write_first_token(app, file)
+        await check_exposure(app, app.settings.serve)
+        token = await app.access.tokens.verify(file.read_text().strip())
+        assert token is not None
+        assert TokenScope.ADMIN in token.scopes
+        assert file.stat().st_mode & 0o777 == 0o600
+        assert file.read_text().strip() not in capsys.readouterr().err
+        await write_first_token(app, tmp_path / "other")
+    assert not (tmp_path / "other").exists()
 
 
 async def test_beyond_loopback_only_its_own_names_are_answered(sqlite_url: str) -> None:

@@ -11,6 +11,7 @@ from shoal.serve.bots import BotApi
 from shoal.serve.crawl_feed import CrawlFeeds
 from shoal.serve.crawls import CrawlApi
 from shoal.serve.docs import DocsApi
+from shoal.serve.gates import GateApi
 from shoal.serve.groups import GroupApi
 from shoal.serve.jobs import JobApi, QuotaApi
 from shoal.serve.journal import JournalApi
@@ -40,7 +41,9 @@ class RestApi:
         hourly_stats = HourlyStatsReader(app.database, app.stores.hourly_stats)
         return [
             BotApi(page_jobs.bots, app.clock, settings.bots.max_result_bytes),  # most requested: matched first
-            CrawlApi(app.crawls, app.frontier_admin, access.idempotency, settings.crawl.max_url_length),
+            CrawlApi(
+                app.crawls, app.frontier_admin, access.idempotency, settings.crawl.max_url_length, app.audit.gates
+            ),
             PageApi(app.crawls, Pages(app.database, app.stores.pages)),
             PolitenessApi(app.politeness),
             JournalApi(app.crawls, self.crawl_feeds),
@@ -48,7 +51,8 @@ class RestApi:
             JobApi(app.job_admin),
             QuotaApi(app.job_admin),
             StatsApi(app.crawls, app.job_admin, hourly_stats, app.clock, app.fleet.pressures),
-            AnalysisApi(app.audit.analyses),
+            AnalysisApi(app.audit.analyses, app.audit.gates),
+            GateApi(app.audit.gates),
             NodeApi(app.fleet.nodes, private=app.fleet.dispatches),
             PolicyApi(plan.policies, plan.importer, access.idempotency, settings.serve.max_import_bytes),
             ResultApi(plan.policies, page_jobs.history),

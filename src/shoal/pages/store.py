@@ -71,6 +71,10 @@ class PageStore(Protocol):
         """Insert pages, each under its URL's key; return how many were new. An existing page is left unchanged."""
         ...
 
+    async def known(self, tx: Tx, crawl: int, keys: list[tuple[int, int]]) -> set[tuple[int, int]]:
+        """Return those of these keys and checks that have a page."""
+        ...
+
     async def after(self, tx: Tx, crawl: int, number: int, limit: int) -> list[tuple[int, Page]]:
         """Return pages in storage order, after the page with that number."""
         ...

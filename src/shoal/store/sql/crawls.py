@@ -1,16 +1,17 @@
 """The crawl store on SQL."""
 
 import secrets
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
 import orjson
-from msgspec import to_builtins
+from msgspec import structs
 
 from shoal.base.database import Tx
 from shoal.base.ids import CrawlId
 from shoal.base.url import Url
-from shoal.crawl.crawl import Counts, Crawl, CrawlConfig
+from shoal.crawl.crawl import Counts, Crawl, CrawlConfig, FrontierDriver
 from shoal.crawl.frontier.fates import Fate
 from shoal.crawl.frontier.values import SitemapRecord
 from shoal.crawl.lifecycle.failed_urls import DroppedPage, FailedPage, FailedSeed
@@ -33,6 +34,7 @@ class SqlCrawlStore:
         named: list[str],
         state: CrawlState,
         key_seed: int | None = None,
+        frontier: FrontierDriver = "sql",
     ) -> Crawl | None:
         row = await tx.one(
             "insert_crawl",
@@ -44,7 +46,12 @@ class SqlCrawlStore:
             priority=config.priority,
             key_seed=secrets.randbits(62) if key_seed is None else key_seed,
         )
-        return None if row is None else _crawl(row)
+        if row is None or frontier == "sql":
+            return None if row is None else _crawl(row)
+        crawl = _crawl(row)
+        await tx.execute("keep_outside", crawl=crawl.number, driver=frontier)
+        await tx.execute("insert_crawl_frontier", crawl=crawl.number, generation=secrets.token_hex(8))
+        return replace(crawl, frontier=frontier)
 
     async def get(self, tx: Tx, crawl_id: str) -> Crawl | None:
         row = await tx.one("crawl", id=crawl_id)
@@ -122,7 +129,7 @@ class SqlCrawlStore:
     async def keep_sitemaps(self, tx: Tx, number: int, sitemaps: list[tuple[tuple[int, int], SitemapRecord]]) -> int:
         new = 0
         for (key, chk), record in sitemaps:
-            new += await tx.execute("insert_sitemap", crawl=number, key=key, chk=chk, **to_builtins(record))
+            new += await tx.execute("insert_sitemap", crawl=number, key=key, chk=chk, **structs.asdict(record))
         return new
 
     async def last_page(self, tx: Tx, number: int) -> int:

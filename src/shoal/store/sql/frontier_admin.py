@@ -1,12 +1,12 @@
 """Frontier administration on SQL."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, replace
 from datetime import timedelta
 from typing import Any
 
 import orjson
-from msgspec import to_builtins
+from msgspec import structs
 from msgspec.msgpack import encode
 
 from shoal.base.database import Tx
@@ -53,7 +53,10 @@ class SqlFrontierAdmin:
         self._pages = pages
 
     async def hosts(self, tx: Tx, crawl: int, limit: int) -> list[CrawlHost]:
-        rows = await tx.all("hosts_of_crawl", crawl=crawl, limit=limit)
+        return await self.hosts_in_full(tx, await tx.all("hosts_of_crawl", crawl=crawl, limit=limit))
+
+    async def hosts_in_full(self, tx: Tx, rows: Sequence[Any]) -> list[CrawlHost]:
+        """Add what is known about the hosts of these rows, which have `host`, `pages` and `ready_at`."""
         full = {row["number"]: row for row in await tx.all("hosts_in_full", numbers=[row["host"] for row in rows])}
         return [_host(row, full[row["host"]]) for row in rows if row["host"] in full]
 
@@ -133,7 +136,7 @@ class SqlFrontierAdmin:
 
     async def keep_sitemaps(self, tx: Tx, crawl: int, sitemaps: list[tuple[Key, SitemapRecord]]) -> int:
         kept = [
-            await tx.execute("insert_sitemap", crawl=crawl, key=key, chk=chk, **to_builtins(record))
+            await tx.execute("insert_sitemap", crawl=crawl, key=key, chk=chk, **structs.asdict(record))
             for (key, chk), record in sitemaps
         ]
         return sum(kept)
@@ -185,6 +188,7 @@ class SqlFrontierAdmin:
             await tx.execute(query, crawl=crawl.number)
         await tx.execute("drop_grants", run_id=crawl.id)
         await tx.execute("drop_jobs", run_id=crawl.id)
+        await tx.execute("drop_crawl_frontier", crawl=crawl.number)
         await tx.execute("drop_crawl", number=crawl.number)
         return 0
 
@@ -196,7 +200,7 @@ class SqlFrontierAdmin:
         if fate is None:
             return None
         waiting = await self._kept(tx, crawl, url, kind) if Fate(fate).waits else None
-        return UrlFacts(Fate(fate), waiting, await self._page(tx, crawl, key), await self.sitemap(tx, crawl, key))
+        return UrlFacts(Fate(fate), waiting, await self.page(tx, crawl, key), await self.sitemap(tx, crawl, key))
 
     async def _kept(self, tx: Tx, crawl: int, url: Url, kind: UrlKind) -> Waiting | None:
         host_origin = origin(url)
@@ -211,7 +215,8 @@ class SqlFrontierAdmin:
         row = await tx.one("kept_url", **place)
         return None if row is None else _waiting(row)
 
-    async def _page(self, tx: Tx, crawl: int, key: Key) -> Page | None:
+    async def page(self, tx: Tx, crawl: int, key: Key) -> Page | None:
+        """Return the page with this key and check."""
         number = await tx.value("page_number", crawl=crawl, key=key[0], chk=key[1])
         pages = [] if number is None else await self._pages.after(tx, crawl, number - 1, 1)
         return pages[0][1] if pages else None

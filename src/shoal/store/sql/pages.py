@@ -28,6 +28,10 @@ class SqlPageStore:
         except UnicodeEncodeError:  # a lone surrogate in some text: rare, so checked only now
             return await tx.many("insert_pages", [_encodable(row) for row in rows])
 
+    async def known(self, tx: Tx, crawl: int, keys: list[tuple[int, int]]) -> set[tuple[int, int]]:
+        rows = await tx.all("known_pages", crawl=crawl, keys=sorted({key for key, _ in keys}))
+        return {(row["key"], row["chk"]) for row in rows} & set(keys)
+
     async def after(self, tx: Tx, crawl: int, number: int, limit: int) -> list[tuple[int, Page]]:
         rows = await tx.all("pages_after", crawl=crawl, number=number, limit=limit)
         return [(row["number"], _page(row)) for row in rows]

@@ -1,0 +1,231 @@
+"""Load a crawl from the store as columns, batch by batch: pages first, then links, then details."""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
+from typing import Any, Final, Protocol, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shoal.audit.analysis import Analysis
+from shoal.audit.analyzer import Analyzer, DetailColumn
+from shoal.audit.crawl_facts import CrawlSource, CrawlUrls
+from shoal.audit.details import PageDetails, read_page_details
+from shoal.audit.site import NUMBERS, TEXTS, LinkGraph, Nodes, PageColumns, ProbeAnswer, Site, SitemapRead
+from shoal.audit.store import PAGE_COLUMNS, SiteStore
+from shoal.base.database import Database, Tx
+from shoal.extract.details import unpacked
+
+T = TypeVar("T", bound=Sequence[Any])
+
+BATCH: Final = 5_000  # pages
+MOST_ORIGINS: Final = 50  # that are probed, and whose robots.txt is read
+MOST_BLOCKED: Final = 1_000  # blocked URLs whose text is looked up
+_FIRST_KEY: Final = -(1 << 63)
+_LINK: Final = 9  # bytes
+_ALWAYS: Final = ("url", "final_url", "content_type", "robots", "redirects", "error_code")
+
+Progress = Callable[[], Awaitable[None]]
+"""Called after each batch; raises if the run has to end."""
+
+
+class UrlProber(Protocol):
+    """Requests single URLs of the crawled hosts, politely."""
+
+    async def probe(self, urls: Sequence[str]) -> list[ProbeAnswer]: ...
+
+    def close(self) -> None: ...
+
+
+class SiteLoader:
+    """Loads what a set of analyzers needs."""
+
+    def __init__(
+        self, database: Database, store: SiteStore, crawls: CrawlSource, prober: UrlProber | None = None
+    ) -> None:
+        """Without a prober, nothing is requested."""
+        self._database = database
+        self._store = store
+        self._crawls = crawls
+        self.prober = prober
+
+    async def load(self, analysis: Analysis, analyzers: Sequence[Analyzer], progress: Progress) -> Site:
+        needs = [analyzer.needs for analyzer in analyzers]
+        crawl = analysis.crawl
+        urls = await self._database.read(lambda tx: self._crawls.urls(tx, analysis.crawl_id))
+        site = Site(await self._pages(crawl, {name for need in needs for name in need.pages}, progress), urls)
+        site.quarantined = await self._database.read(lambda tx: self._crawls.quarantined(tx, crawl))
+        if any(need.sitemap for need in needs):
+            site.sitemaps = await self._sitemaps(crawl)
+        if any(need.links or need.sitemap for need in needs):
+            site.nodes = await self._nodes(crawl, site, progress)
+        if any(need.links for need in needs):
+            site.links = await self._links(crawl, site, progress)
+        columns = {analyzer.name: analyzer.needs.details for analyzer in analyzers if analyzer.needs.details}
+        if columns:
+            await self._details(crawl, site, columns, progress)
+        if any(need.blocked for need in needs):
+            await self._blocked_urls(crawl, site)
+        origins = site.origins[:MOST_ORIGINS]
+        if any(need.robots for need in needs):
+            site.robots = await self._database.read(lambda tx: self._store.robots(tx, origins))
+        paths = {path for need in needs for path in need.probes}
+        wanted = [origin + path for origin in origins for path in sorted(paths)]
+        if wanted and self.prober is not None:
+            site.probes = {answer.url: answer for answer in await self.prober.probe(wanted)}
+        return site
+
+    def close(self) -> None:
+        """Close the connections that probes opened."""
+        if self.prober is not None:
+            self.prober.close()
+
+    async def pages(self, crawl: int, progress: Progress) -> PageColumns:
+        """Load all page columns of a crawl."""
+        return await self._pages(crawl, set(TEXTS), progress)
+
+    async def _pages(self, crawl: int, wanted: set[str], progress: Progress) -> PageColumns:
+        chunks: dict[str, list[NDArray[Any]]] = {name: [] for name in NUMBERS}
+        texts: dict[str, list[str | None]] = {name: [] for name in TEXTS if name in wanted or name in _ALWAYS}
+        shared: dict[str, str] = {}
+        async for rows in self._batches(self._store.pages_after, crawl, 0):
+            columns = dict(zip(PAGE_COLUMNS, zip(*rows, strict=True), strict=True))
+            for name, (kind, missing) in NUMBERS.items():
+                values = [missing if value is None else value for value in columns[name]]
+                chunks[name].append(np.array(values, kind))
+            for name, kept in texts.items():
+                kept += _shared(columns[name], columns["url"], name, shared)
+            await progress()
+        numbers = {
+            name: np.concatenate(parts) if parts else np.zeros(0, NUMBERS[name][0]) for name, parts in chunks.items()
+        }
+        return PageColumns(numbers, texts)
+
+    async def _nodes(self, crawl: int, site: Site, progress: Progress) -> Nodes:
+        by_url = {url: page for page, url in enumerate(site.pages.text("url"))}
+        aliases: dict[int, int] = {}
+        async for rows in self._batches(self._store.redirect_targets_after, crawl, _FIRST_KEY):
+            aliases |= {target: by_url[via] for target, _, via in rows if via in by_url}
+            await progress()
+        blocked: list[int] = []
+        async for keys in self._batches(self._store.blocked_after, crawl, _FIRST_KEY):
+            blocked += [key for (key,) in keys]
+            await progress()
+        return Nodes(site.pages["key"], aliases, blocked)
+
+    async def _links(self, crawl: int, site: Site, progress: Progress) -> LinkGraph:
+        assert site.nodes is not None
+        numbers, counts = site.pages["number"], np.zeros(len(site.pages), np.int64)
+        targets: list[NDArray[np.int32]] = []
+        flags: list[NDArray[np.uint8]] = []
+        async for rows in self._batches(self._store.links_after, crawl, 0):
+            places = np.searchsorted(numbers, np.array([row[0] for row in rows], np.int64))
+            sizes = [len(blob) // _LINK for _, blob in rows]
+            counts[places] = sizes
+            keys = b"".join([blob[: 8 * size] for size, (_, blob) in zip(sizes, rows, strict=True)])
+            targets.append(site.nodes.find(np.frombuffer(keys, "<i8")))
+            marks = b"".join([blob[8 * size :] for size, (_, blob) in zip(sizes, rows, strict=True)])
+            flags.append(np.frombuffer(marks, np.uint8))
+            await progress()
+        offsets = np.zeros(len(site.pages) + 1, np.int64)
+        np.cumsum(counts, out=offsets[1:])
+        return LinkGraph(
+            offsets,
+            np.concatenate(targets) if targets else np.zeros(0, np.int32),
+            np.concatenate(flags) if flags else np.zeros(0, np.uint8),
+            site.nodes,
+        )
+
+    async def _details(
+        self, crawl: int, site: Site, columns: Mapping[str, Mapping[str, DetailColumn]], progress: Progress
+    ) -> None:
+        size, numbers = len(site.pages), site.pages["number"]
+        site.details = {analyzer: {name: [None] * size for name in names} for analyzer, names in columns.items()}
+        computed = {
+            analyzer: [(site.details[analyzer][name], compute) for name, compute in names.items()]
+            for analyzer, names in columns.items()
+        }
+        site.has_details = False
+        async for rows in self._batches(self._store.details_after, crawl, 0):
+            site.has_details = True
+            places = np.searchsorted(numbers, np.array([row[0] for row in rows], np.int64)).tolist()
+            for place, details in _readable(places, rows):
+                for analyzer, parts in computed.items():
+                    try:
+                        for column, compute in parts:
+                            column[place] = compute(details)
+                    except Exception as error:  # of one analyzer, which then fails alone
+                        site.detail_errors[analyzer] = f"{type(error).__name__}: {error}"
+            for failed in computed.keys() & site.detail_errors.keys():
+                del computed[failed]
+            await progress()
+
+    async def _sitemaps(self, crawl: int) -> list[SitemapRead]:
+        rows = await self._database.read(lambda tx: self._store.sitemaps(tx, crawl))
+        return [
+            SitemapRead(url, status, problem, np.frombuffer(keys or b"", "<i8")) for url, status, problem, keys in rows
+        ]
+
+    async def _blocked_urls(self, crawl: int, site: Site) -> None:
+        """Find the text of blocked URLs in the details of a page that links there: the frontier keeps only hashes."""
+        assert site.nodes is not None
+        assert site.links is not None
+        sources = site.links.sources(site.nodes.is_blocked, 1)
+        wanted = {node: pages[0] for node, pages in sources.items() if pages}
+        for node, page in list(wanted.items())[:MOST_BLOCKED]:
+            if node in site.blocked_urls:
+                continue
+            number = int(site.pages["number"][page])
+            rows = await self._database.read(lambda tx, at=number: self._store.details_after(tx, crawl, at - 1, 1))  # type: ignore[misc]
+            if rows and rows[0][0] == number:
+                self._match_blocked(site, page, rows[0][1])
+
+    @staticmethod
+    def _match_blocked(site: Site, page: int, blob: bytes) -> None:
+        assert site.nodes is not None
+        details = unpacked(blob)
+        base = site.pages.answered_at(page) if details.base is None else details.base
+        resolved = site.urls.resolve(base, [link.url for link in details.links])
+        for node, url in zip(site.find(resolved).tolist(), resolved, strict=True):
+            if url is not None and node >= site.nodes.pages:
+                site.blocked_urls[node] = url
+
+    async def _batches(
+        self, read: Callable[[Tx, int, int, int], Awaitable[list[T]]], crawl: int, after: int
+    ) -> AsyncIterator[list[T]]:
+        """Yield batches of rows, each row with its place first. The next one is read while a batch is used."""
+        rows = await self._read(read, crawl, after)
+        while rows:
+            following = asyncio.create_task(self._read(read, crawl, rows[-1][0]))
+            try:
+                yield rows
+                rows = await following
+            finally:
+                following.cancel()
+
+    async def _read(self, read: Callable[[Tx, int, int, int], Awaitable[list[T]]], crawl: int, after: int) -> list[T]:
+        return await self._database.read(lambda tx: read(tx, crawl, after, BATCH))
+
+
+def _shared(
+    values: Sequence[str | None], urls: Sequence[str], name: str, shared: dict[str, str]
+) -> Sequence[str | None]:
+    """Return the values of a text column with few copies of equal texts: most pages are at their own URL, and all have
+    one of a few content types."""
+    if name in ("final_url", "canonical"):
+        return [url if value == url else value for value, url in zip(values, urls, strict=True)]
+    if name in ("content_type", "lang", "robots", "error_code"):
+        return [None if value is None else shared.setdefault(value, value) for value in values]
+    return values
+
+
+def _readable(places: Sequence[int], rows: Sequence[tuple[int, bytes]]) -> Iterator[tuple[int, PageDetails]]:
+    """Yield the details that can be read, each with the place of its page."""
+    for place, (_, blob) in zip(places, rows, strict=True):
+        try:
+            yield place, read_page_details(blob)
+        except ValueError:  # written by another version; the page counts as one without details
+            continue
+
+
+__all__ = ["CrawlUrls", "SiteLoader", "UrlProber"]
