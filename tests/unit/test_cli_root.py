@@ -92,6 +92,7 @@ def test_help_names_every_command_and_imports_none(
 HARMLESS = {
     "dump",
     "load",
+    "politeness",
     *(
         "crawl",
         "serve",
