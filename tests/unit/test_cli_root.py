@@ -92,6 +92,7 @@ def test_help_names_every_command_and_imports_none(
 HARMLESS = {
     "dump",
     "load",
+    "politeness",
     *(
         "crawl",
         "serve",
@@ -101,6 +102,7 @@ HARMLESS = {
         "crawls",
         "jobs",
         "analyses",
+        "audit",
         "explain",
         "robots",
         "rules",
@@ -108,6 +110,9 @@ HARMLESS = {
         "webhooks",
         "nodes",
         "node",
+        "audit",
+        "renderer",
+        "politeness",
     ),
     *(
         "tokens",

@@ -4,13 +4,16 @@ from datetime import timedelta
 from functools import cached_property
 from typing import TYPE_CHECKING, Final
 
+from shoal.crawl.lifecycle.search import CrawlSearch
 from shoal.crawl.scope.preview import ScopePreviewer
 from shoal.egress import Egress, Limits
 from shoal.observe.hourly_stats import HourlyStatsReader
+from shoal.pages.comparison import PageComparer
 from shoal.pages.pages import Pages
 from shoal.pages.summary import PageSummaries
 from shoal.serve.console.crawl import CrawlFigures, CrawlPage
 from shoal.serve.console.crawl_actions import CrawlActions
+from shoal.serve.console.crawl_diff import CrawlDiffPage
 from shoal.serve.console.crawl_pages import CrawlPagesPage
 from shoal.serve.console.crawls import CrawlsPage
 from shoal.serve.console.feed import FeedApi
@@ -47,12 +50,13 @@ class Console:
     def overview(self) -> OverviewPage:
         app = self._app
         hourly = HourlyStatsReader(app.database, app.stores.hourly_stats)
-        figures = Overview(app.crawls, app.job_admin, app.plan.policies, app.events.webhooks, hourly)
+        figures = Overview(app.crawls, app.job_admin, app.plan.policies, app.fleet.nodes, app.events.webhooks, hourly)
         return OverviewPage(self.shell, figures, self.rates)
 
     @cached_property
     def crawls(self) -> CrawlsPage:
-        return CrawlsPage(self.shell, self._app.crawls, self._app.frontier_admin)
+        app = self._app
+        return CrawlsPage(self.shell, app.crawls, CrawlSearch(app.crawls, app.clock), app.frontier_admin)
 
     @cached_property
     def new_crawl(self) -> NewCrawlPage:
@@ -88,6 +92,7 @@ class Console:
             self.crawls,
             self.new_crawl,
             CrawlPagesPage(self.shell, app.crawls, pages, self.crawl),
+            CrawlDiffPage(self.shell, app.crawls, PageComparer(app.database, app.stores.pages), self.crawl),
             self.crawl,
             CrawlActions(self.shell, app.crawls, app.frontier_admin),
             PagePage(self.shell, app.crawls, app.frontier_admin, pages, app.bodies, findings),

@@ -196,7 +196,7 @@ def rm(crawl_id: str, reach: ApiTarget, as_json: bool) -> None:
 @reaching
 @_json
 def politeness(crawl_id: str, reach: ApiTarget, as_json: bool) -> None:
-    """Show how a crawl treated its hosts: request rate, robots.txt, delays and pauses."""
+    """Show the rate, delays and pauses of each host."""
     receipt = run_on(reach, lambda api: api.get(at(f"{CRAWL}/politeness", crawl_id)))
     if as_json:
         print_json(receipt)

@@ -1,5 +1,6 @@
 """The overview: what runs, how fast, what is late or failing; each number links to its list."""
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import timedelta
@@ -13,6 +14,8 @@ from shoal.crawl.lifecycle.crawls import Crawls, CrawlStatus
 from shoal.crawl.states import CrawlState
 from shoal.crawl.store import CrawlFilter
 from shoal.events.webhooks import Webhooks
+from shoal.fleet.nodes import Nodes
+from shoal.fleet.states import NodeState
 from shoal.observe.hourly_stats import HOUR, PAGES, HourlyStatsReader
 from shoal.pages.response_counts import CLASSES
 from shoal.plan.policies import Policies
@@ -40,6 +43,7 @@ class Figures:
     crawls: Mapping[str, int]
     jobs: Mapping[str, Mapping[str, int]]
     policies: PolicyCounts
+    nodes: Counter[NodeState]
     outbox_lag: float
     hours: dict[int, Mapping[str, float]]
     latest: list[CrawlStatus]
@@ -53,8 +57,15 @@ class Overview:
     """Reads the figures of the overview from the packages."""
 
     def __init__(
-        self, crawls: Crawls, jobs: JobAdmin, policies: Policies, webhooks: Webhooks, hourly: HourlyStatsReader
+        self,
+        crawls: Crawls,
+        jobs: JobAdmin,
+        policies: Policies,
+        nodes: Nodes,
+        webhooks: Webhooks,
+        hourly: HourlyStatsReader,
     ) -> None:
+        self._nodes = nodes
         self._crawls = crawls
         self._jobs = jobs
         self._policies = policies
@@ -69,6 +80,7 @@ class Overview:
             crawls=await self._crawls.count(),
             jobs=await self._jobs.count(),
             policies=await self._policies.counts(LATE),
+            nodes=Counter(node.state for node in await self._nodes.list_all()),
             outbox_lag=await self._webhooks.lag_seconds(),
             hours={row.hour: row.amounts for row in hours},
             latest=latest,
