@@ -51,8 +51,15 @@ class Console:
     def overview(self) -> OverviewPage:
         app = self._app
         hourly = HourlyStatsReader(app.database, app.stores.hourly_stats)
-        figures = Overview(app.crawls, app.job_admin, app.plan.policies, app.fleet.nodes, app.events.webhooks, hourly)
-        return OverviewPage(self.shell, figures, self.rates)
+        figures = Overview(
+            app.crawls,
+            app.job_admin,
+            app.plan.policies,
+            app.fleet.nodes,
+            app.events.webhooks,
+            app.audit.analyses,
+        )
+        return OverviewPage(self.shell, figures, hourly, self.rates)
 
     @cached_property
     def crawls(self) -> CrawlsPage:
