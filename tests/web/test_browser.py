@@ -213,6 +213,11 @@ def test_a_stored_body_is_shown_as_text(visit: Visit, fleet: Fleet, site: Site) 
     fleet.wait_for_state(crawl_id, "completed")
     page = visit.open(f"/crawls/{crawl_id}/pages")
     page.locator("tbody tr").first.click()
+    page.wait_for_url("**/pages/**")
+    body = page.request.get(f"{page.url}/body")
+    assert body.headers["content-type"] == "text/plain; charset=utf-8"
+    assert body.headers["x-content-type-options"] == "nosniff"
+    assert "sandbox" in body.headers["content-security-policy"]
     page.locator("iframe").scroll_into_view_if_needed()
     expect(page.frame_locator("iframe").locator("body")).to_contain_text("<!doctype html>")
 

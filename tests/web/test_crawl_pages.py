@@ -22,7 +22,7 @@ from tests.support.controller import Served
 from tests.support.visitor import Visitor
 
 SITE = "https://example.com"
-SCRIPT = "<script>alert('x')</script>\"'><img src=x onerror=alert(1)>"
+SCRIPT = "<script>alert('x')</script>\"'><img src=x onerror=alert(1)>{{7*7}}${7*7}"
 FOOLING = "\u202egnp.exe\u2066\x00\x1b[31m\u200b\r\n"
 HUGE = "x" * 1_000_000
 
@@ -235,7 +235,31 @@ async def test_foreign_text_stays_harmless_everywhere(shop: Served, visitor: Vis
         assert len(seen.html) < 200_000, path
         assert "<script>alert" not in seen.html
         assert "<img src=x" not in seen.html
+        assert "49" not in seen.text or text is not SCRIPT, path
         assert not re.search("[\u202e\u2066\x00\x1b\u200b]", seen.html), path
+
+
+async def test_an_address_of_a_page_is_never_followed_from_the_console(shop: Served, visitor: Visitor) -> None:
+    crawl = await submit(shop)
+    bad = "javascript:alert(1)"
+    await store(shop, crawl, a_page(canonical=bad, parent=bad, redirects=[{"url": bad, "status": 301}], final_url=bad))
+    pages = await visitor.get(f"/crawls/{crawl.id}/pages")
+    number = re.search(rf"{crawl.id}~(\d+)", pages.html)
+    assert number
+    for path in (f"/pages/{crawl.id}~{number[1]}", f"/crawls/{crawl.id}", f"/crawls/{crawl.id}/broken"):
+        links = re.findall(r'(?:href|src|action)="([^"]*)"', (await visitor.get(path)).html)
+        assert links
+        assert [link for link in links if not link.startswith(("/", "#"))] == []
+
+
+async def test_secrets_in_addresses_are_not_shown(shop: Served, visitor: Visitor) -> None:
+    secret = "tellnobody123"
+    crawl = await submit(shop, f"{SITE}/?api_key={secret}", headers={"Authorization": f"Bearer {secret}"})
+    await store(shop, crawl, a_page(f"/?token={secret}", title=f"password={secret}", error_message=f"token={secret}"))
+    for path in ("/", "/crawls", f"/crawls/{crawl.id}", f"/crawls/{crawl.id}/pages", f"/crawls/{crawl.id}/options"):
+        seen = await visitor.get(path)
+        assert secret not in seen.text, path
+    assert "***" in (await visitor.get("/crawls")).text
 
 
 @pytest.mark.parametrize("path", ["/crawls/none", "/crawls/none/pages", "/pages/none~1", "/pages/x", "/crawls/%00"])

@@ -20,6 +20,7 @@ from shoal.serve.console.feed import FeedApi
 from shoal.serve.console.new_crawl import NewCrawlPage
 from shoal.serve.console.overview import Overview, OverviewPage
 from shoal.serve.console.page import PagePage
+from shoal.serve.console.page_copies import PageCopies
 from shoal.serve.console.page_findings import PageFindings
 from shoal.serve.console.preferences import PreferencesApi
 from shoal.serve.console.rates import RateSampler
@@ -50,8 +51,15 @@ class Console:
     def overview(self) -> OverviewPage:
         app = self._app
         hourly = HourlyStatsReader(app.database, app.stores.hourly_stats)
-        figures = Overview(app.crawls, app.job_admin, app.plan.policies, app.fleet.nodes, app.events.webhooks, hourly)
-        return OverviewPage(self.shell, figures, self.rates)
+        figures = Overview(
+            app.crawls,
+            app.job_admin,
+            app.plan.policies,
+            app.fleet.nodes,
+            app.events.webhooks,
+            app.audit.analyses,
+        )
+        return OverviewPage(self.shell, figures, hourly, self.rates)
 
     @cached_property
     def crawls(self) -> CrawlsPage:
@@ -87,6 +95,7 @@ class Console:
         app = self._app
         pages = Pages(app.database, app.stores.pages, app.clock)
         findings = PageFindings(app.audit.analyses)
+        copies = PageCopies(app.bodies, app.settings.render.screenshots)
         return [
             self.overview,
             self.crawls,
@@ -95,7 +104,7 @@ class Console:
             CrawlDiffPage(self.shell, app.crawls, PageComparer(app.database, app.stores.pages), self.crawl),
             self.crawl,
             CrawlActions(self.shell, app.crawls, app.frontier_admin),
-            PagePage(self.shell, app.crawls, app.frontier_admin, pages, app.bodies, findings),
+            PagePage(self.shell, app.crawls, app.frontier_admin, pages, copies, findings),
             self.feed,
             PreferencesApi(self.shell),
         ]
