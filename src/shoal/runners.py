@@ -68,11 +68,13 @@ async def crawl_runner(app: App, lease: Lease, alive: Callable[[], bool]) -> Wal
 
 async def analysis_runner(app: App, lease: Lease, alive: Callable[[], bool]) -> "AnalysisRun":
     """Build the run of a leased analysis job, with all analyzers."""
-    from shoal.audit.analyzers import ANALYZERS
-    from shoal.audit.run import AnalysisRun
+    from shoal.audit.analyzers.registry import built_in
+    from shoal.audit.loader import SiteLoader
+    from shoal.audit.run import AnalysisContext, AnalysisRun
 
-    analyses, pages = app.audit.analyses, app.stores.pages
-    return AnalysisRun(app.database, analyses, app.queue, pages, ANALYZERS, app.clock, app.signals, lease, alive)
+    loader = SiteLoader(app.database, app.stores.sites, app.audit.crawls)
+    context = AnalysisContext(app.database, app.audit.analyses, app.queue, loader, app.clock, app.signals)
+    return AnalysisRun(context, built_in(app.settings.audit), lease, alive)
 
 
 def page_job_runner(app: App, lanes: Sequence[str] = (SHARED_LANE,)) -> "PageJobBatch":

@@ -20,6 +20,7 @@ from shoal.base.parsing import show_duration, show_size
 from shoal.base.query_params import SESSION, TRACKING
 from shoal.base.setting import SettingsSection, setting
 from shoal.base.setting_kinds import (
+    AnalyzerCommands,
     BodyPlace,
     Duration,
     DurationOrInf,
@@ -417,6 +418,48 @@ class BodySettings(SettingsSection):
     secret_key: Text = setting("SHOAL_S3_SECRET_KEY", "", "S3 secret access key.", secret=True)
 
 
+class AuditSettings(SettingsSection):
+    """Analyses of crawls."""
+
+    slow_page: Duration = setting("SHOAL_SLOW_PAGE", timedelta(seconds=2), "Response time above which a page is slow.")
+    deepest_page: Whole = setting(
+        "SHOAL_DEEPEST_PAGE", 4, "Clicks from a seed above which a page is too deep.", ge=1, le=1000
+    )
+    fewest_words: Whole = setting(
+        "SHOAL_FEWEST_WORDS", 50, "Words below which a page counts as thin.", ge=0, le=100_000
+    )
+    findings_per_code: Whole = setting(
+        "SHOAL_FINDINGS_PER_CODE",
+        10_000,
+        "Findings of one code that are stored per analysis; their number is exact in any case.",
+        ge=1,
+        le=10_000_000,
+    )
+    remeasured_pages: Whole = setting(
+        "SHOAL_REMEASURED_PAGES",
+        20,
+        "Slow pages that are requested again before a response time fails a gate.",
+        ge=0,
+        le=1000,
+    )
+    commands: AnalyzerCommands = setting(
+        "SHOAL_ANALYZERS",
+        (),
+        "External analyzers, as NAME=COMMAND, separated by commas; they run with limits on time, memory and output.",
+    )
+    command_timeout: Duration = setting(
+        "SHOAL_ANALYZER_TIMEOUT", timedelta(minutes=5), "Time that an external analyzer may take."
+    )
+    command_memory: Size = setting("SHOAL_ANALYZER_MEMORY", 1 << 30, "Memory that an external analyzer may use.")
+    command_output: Size = setting("SHOAL_ANALYZER_OUTPUT", 50 * 10**6, "Output that an external analyzer may print.")
+    artifacts: BodyPlace = setting(
+        "SHOAL_ARTIFACTS",
+        "",
+        "Where files of analyzers are stored: a folder, or a bucket of an S3-compatible store.",
+        shown="a folder beside the SQLite file, else $SHOAL_DATA_DIR/artifacts",
+    )
+
+
 class PlanSettings(SettingsSection):
     """Policies and their scheduler."""
 
@@ -650,6 +693,7 @@ class Settings:
     hosts: HostSettings = field(default_factory=HostSettings)
     egress: EgressSettings = field(default_factory=EgressSettings)
     bodies: BodySettings = field(default_factory=BodySettings)
+    audit: AuditSettings = field(default_factory=AuditSettings)
     plan: PlanSettings = field(default_factory=PlanSettings)
     events: EventSettings = field(default_factory=EventSettings)
     render: RenderSettings = field(default_factory=RenderSettings)

@@ -1,24 +1,30 @@
 """Contract of analyses: one begins in the commit that completes its crawl, its state shows the first attempt and the
 end of the last one, and its findings are stored once."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import orjson
 import pytest
 
 from shoal.audit.analyses import KIND, AnalysisMoved
-from shoal.audit.analysis import Analysis, Finding
-from shoal.audit.analyzers import ANALYZERS, Analyzer
-from shoal.audit.overview import Overview
-from shoal.audit.run import AnalysisAttempted, AnalysisRun
+from shoal.audit.analysis import Analysis, AnalysisOptions
+from shoal.audit.analyzer import Analyzer, Found, Needs
+from shoal.audit.analyzers.responses import Responses
+from shoal.audit.finding import AnalyzerOutcome, Finding, FindingCount, Severity
+from shoal.audit.gate import Gate, GateRule, read_gate
+from shoal.audit.loader import SiteLoader
+from shoal.audit.run import AnalysisAttempted, AnalysisContext, AnalysisRun, AnalyzerFailed
+from shoal.audit.site import Site
 from shoal.audit.states import AnalysisState
-from shoal.base.errors import LeaseLost, NotFound
+from shoal.audit.store import FindingPlace
+from shoal.audit.verdict import Outcome
+from shoal.base.database import Tx
+from shoal.base.errors import AlreadyExists, InvalidInput, LeaseLost, NotFound, StateConflict
 from shoal.crawl.crawl import Crawl
 from shoal.crawl.states import CrawlState
 from shoal.events.event import TYPES
 from shoal.observe.log_messages import log_line
-from shoal.pages.page import Page
 from shoal.queue.job import Lease
 from shoal.queue.states import JobState
 from tests.contract.conftest import Bench, failed, fetched
@@ -31,12 +37,18 @@ class Broken:
     """An analyzer that cannot."""
 
     name = "broken"
+    codes = ()
+    needs = Needs()
 
-    def see(self, page: Page) -> None:
+    def analyze(self, site: Site) -> Iterator[Found]:
         raise RuntimeError("it cannot be counted")
 
-    def findings(self) -> list[Finding]:
-        return []
+
+class BrokenLoader(SiteLoader):
+    """A store that fails in the middle of an attempt."""
+
+    async def load(self, *wanted: Any) -> Site:
+        raise RuntimeError("it cannot be read")
 
 
 async def completed(bench: Bench, **config: Any) -> Crawl:
@@ -56,27 +68,23 @@ async def only(bench: Bench) -> Analysis:
 
 
 def attempt(
-    bench: Bench, lease: Lease, analyzers: Mapping[str, Callable[[], Analyzer]] = ANALYZERS, alive: bool = True
+    bench: Bench,
+    lease: Lease,
+    analyzers: Sequence[Analyzer] = (Responses(),),
+    alive: bool = True,
+    loader: type[SiteLoader] = SiteLoader,
 ) -> AnalysisRun:
-    return AnalysisRun(
-        bench.database,
-        bench.analyses,
-        bench.queue,
-        bench.pages,
-        analyzers,
-        bench.clock,
-        bench.signals,
-        lease,
-        lambda: alive,
-    )
+    read = loader(bench.database, bench.app.stores.sites, bench.app.audit.crawls)
+    context = AnalysisContext(bench.database, bench.analyses, bench.queue, read, bench.clock, bench.signals)
+    return AnalysisRun(context, analyzers, lease, lambda: alive)
 
 
 async def try_and_fail(bench: Bench) -> JobState:
     """An attempt as a worker sees it: the child reports that it failed, and the parent counts it."""
     lease = await bench.lease(kind=KIND)
     with pytest.raises(RuntimeError):
-        await attempt(bench, lease, {"broken": Broken}).run()
-    return await bench.queue.fail(lease, "RuntimeError: it cannot be counted")
+        await attempt(bench, lease, loader=BrokenLoader).run()
+    return await bench.queue.fail(lease, "RuntimeError: it cannot be read")
 
 
 async def told(bench: Bench) -> list[dict[str, Any]]:
@@ -157,7 +165,7 @@ async def test_only_the_last_failure_fails_it(bench: Bench) -> None:
     analysis = await only(bench)
     assert (analysis.state, analysis.state_reason) == (A.FAILED, "attempts_exhausted")
     assert analysis.finished_at is not None
-    assert analysis.error == "RuntimeError: it cannot be counted"
+    assert analysis.error == "RuntimeError: it cannot be read"
     [event] = await told(bench)
     assert event["state"] == "failed"
 
@@ -216,30 +224,165 @@ async def test_an_analysis_that_is_asked_to_leave_hands_its_job_back(bench: Benc
     assert (job.attempts, job.crash_count) == (0, 0)
 
 
-async def test_the_overview_counts_what_the_crawl_gave(bench: Bench) -> None:
+async def test_what_was_found_is_counted_stored_and_measured(bench: Bench) -> None:
     await completed(bench)
     await attempt(bench, await bench.lease(kind=KIND)).run()
     analysis = await only(bench)
-    findings = {finding.key: finding for finding in await bench.analyses.findings(analysis.id)}
-    assert len(findings) == analysis.findings
-    assert {key: finding.facts["count"] for key, finding in findings.items()} == {
-        "pages": 2,
-        "status:2xx": 1,
-        "status:error": 1,
-        "depth:0": 1,
-        "depth:1": 1,
-        "error:connect": 1,
+    [(_, finding)] = await bench.analyses.findings(analysis.id)
+    [count] = await bench.analyses.counts(analysis.id)
+    assert (finding.code, finding.severity, finding.evidence) == ("page_unreachable", "error", {"error": "connect"})
+    assert finding.page is not None
+    assert finding.page.endswith("/broken")
+    assert (count.code, count.count, count.stored, analysis.findings) == ("page_unreachable", 1, 1, 1)
+    assert analysis.metrics is not None
+    assert {name: analysis.metrics[name] for name in ("pages", "failed_pages", "errors", "broken_link")} == {
+        "pages": 1,
+        "failed_pages": 1,
+        "errors": 1,
+        "broken_link": 0,
     }
-    assert findings["error:connect"].facts["sample"].endswith("/broken")
+    assert analysis.summary is not None
+    assert analysis.summary["errors"] == {"connect": 1}
+    assert [row["depth"] for row in analysis.summary["status_by_depth"]] == [0, 1]
+
+
+async def test_an_analyzer_fails_alone(bench: Bench) -> None:
+    await completed(bench)
+    assert await attempt(bench, await bench.lease(kind=KIND), [Broken(), Responses()]).run() == J.DONE
+    analysis = await only(bench)
+    assert (analysis.state, analysis.findings) == (A.SUCCESS, 1)
+    outcomes = {one.analyzer: one.error for one in await bench.analyses.outcomes(analysis.id)}
+    assert outcomes == {"broken": "RuntimeError: it cannot be counted", "responses": None}
+    [failed] = [one for one in bench.signals_seen if isinstance(one, AnalyzerFailed)]
+    assert (failed.run_id, failed.analyzer) == (analysis.id, "broken")
+
+
+def some_findings(code: str, number: int) -> tuple[AnalyzerOutcome, list[FindingCount], list[Finding]]:
+    findings = [
+        Finding("responses", code, Severity.ERROR, f"https://a.test/{place}", place, {"n": place})
+        for place in range(number)
+    ]
+    count = FindingCount("responses", code, Severity.ERROR, "What.", "How.", number + 5, number)
+    return AnalyzerOutcome("responses", None, number + 5, 1.5), [count], findings
 
 
 async def test_findings_kept_twice_are_there_once(bench: Bench) -> None:
     await completed(bench)
     analysis = await only(bench)
-    found = Overview().findings()
+    outcome, counts, findings = some_findings("server_error", 3)
     for _ in range(2):
-        await bench.database.run(lambda tx: bench.analyses.store.keep(tx, analysis, found))
-    assert await bench.analyses.findings(analysis.id) == found
+        await bench.database.run(lambda tx: bench.analyses.store.keep(tx, analysis, outcome, counts, findings))
+    assert [one for _, one in await bench.analyses.findings(analysis.id)] == findings
+    assert await bench.analyses.counts(analysis.id) == counts
+    assert await bench.analyses.outcomes(analysis.id) == [outcome]
+
+
+async def test_a_later_attempt_replaces_the_findings_of_an_analyzer(bench: Bench) -> None:
+    await completed(bench)
+    analysis = await only(bench)
+    for code, number in (("server_error", 3), ("page_unreachable", 1)):
+        values = some_findings(code, number)
+        await bench.database.run(lambda tx, values=values: bench.analyses.store.keep(tx, analysis, *values))
+    assert [one.code for _, one in await bench.analyses.findings(analysis.id)] == ["page_unreachable"]
+    await bench.database.run(lambda tx: bench.analyses.store.reset(tx, analysis))
+    assert await bench.analyses.findings(analysis.id) == []
+    assert await bench.analyses.outcomes(analysis.id) == []
+
+
+async def test_findings_are_read_on_from_a_place_and_by_code_and_severity(bench: Bench) -> None:
+    await completed(bench)
+    analysis = await only(bench)
+    findings = [
+        Finding("x", code, severity, None, place, {})
+        for code, severity in (("a", Severity.ERROR), ("b", Severity.NOTICE), ("c", Severity.ERROR))
+        for place in range(3)
+    ]
+    counts = [
+        FindingCount("x", code, severity, "", "", 3, 3)
+        for code, severity in (("a", Severity.ERROR), ("b", Severity.NOTICE), ("c", Severity.ERROR))
+    ]
+
+    async def keep(tx: Tx) -> None:
+        await bench.analyses.store.keep(tx, analysis, AnalyzerOutcome("x", None, 9, 0.0), counts, findings)
+
+    await bench.database.run(keep)
+    seen: list[Finding] = []
+    after: FindingPlace | None = None
+    while some := await bench.analyses.findings(analysis.id, after=after, limit=2):
+        seen += [one for _, one in some]
+        after = some[-1][0]
+    assert seen == findings
+    by_severity = await bench.analyses.findings(analysis.id, severity="error", limit=4)
+    assert [one.code for _, one in by_severity] == ["a", "a", "a", "c"]
+    assert [one.code for _, one in await bench.analyses.findings(analysis.id, code="b")] == ["b"] * 3
+
+
+RULES = {"rules": [{"metric": "errors", "op": "<=", "threshold": 0}], "ignore": ["title_too_long"]}
+
+
+async def test_gates_are_stored_replaced_and_deleted_by_name(bench: Bench) -> None:
+    gates, gate = bench.app.audit.gates, read_gate(RULES)
+    stored = await gates.create("release", gate)
+    assert (stored.name, stored.gate) == ("release", gate)
+    with pytest.raises(AlreadyExists):
+        await gates.create("release", gate)
+    other = Gate(rules=[GateRule(metric="pages", op=">", threshold=1)])
+    assert (await gates.put("release", other)).gate == other
+    assert [one.name for one in await gates.all()] == ["release"]
+    await gates.delete("release")
+    for use in (gates.get, gates.delete):
+        with pytest.raises(NotFound):
+            await use("release")
+    with pytest.raises(InvalidInput):
+        await gates.put("no name", gate)
+
+
+async def test_a_crawl_names_the_gate_that_judges_its_analysis(bench: Bench) -> None:
+    await bench.app.audit.gates.create("release", read_gate(RULES))
+    await completed(bench, gate="release")
+    await attempt(bench, await bench.lease(kind=KIND)).run()
+    analysis = await only(bench)
+    assert analysis.state is A.SUCCESS
+    assert analysis.verdict is not None
+    assert analysis.verdict.outcome is Outcome.FAILED
+    [rule] = analysis.verdict.rules
+    assert (rule.condition, rule.value) == ("errors <= 0", 1)
+    assert (await told(bench))[0]["verdict"] == "failed"
+
+
+async def test_a_gate_that_is_gone_makes_the_verdict_inconclusive(bench: Bench) -> None:
+    await completed(bench, gate="gone")
+    await attempt(bench, await bench.lease(kind=KIND)).run()
+    verdict = (await only(bench)).verdict
+    assert verdict is not None
+    assert (verdict.outcome, verdict.reasons) == (Outcome.INCONCLUSIVE, ['Gate "gone" does not exist.'])
+
+
+async def test_an_analysis_is_compared_with_its_baseline(bench: Bench) -> None:
+    first = await completed(bench)
+    await attempt(bench, await bench.lease(kind=KIND)).run()
+    before = await only(bench)
+    gate = read_gate({"rules": [{"metric": "errors", "max_increase": 0}]})
+    for baseline in (before.id, first.id, "previous"):
+        analysis = await bench.analyses.submit(first.id, AnalysisOptions(gate), baseline)
+        assert analysis.options.baseline is not None
+        await attempt(bench, await bench.lease(kind=KIND)).run()
+        verdict = (await bench.analyses.get(analysis.id)).verdict
+        assert verdict is not None
+        assert (verdict.outcome, verdict.rules[0].baseline) == (Outcome.PASSED, 1)
+    with pytest.raises(InvalidInput, match="has no analysis"):
+        await bench.analyses.submit(first.id, AnalysisOptions(gate), "nothing")
+
+
+async def test_a_running_or_empty_crawl_is_not_analyzed(bench: Bench) -> None:
+    crawl = await bench.submit()
+    with pytest.raises(StateConflict, match="wait until it has ended"):
+        await bench.analyses.submit(crawl.id, AnalysisOptions())
+    await bench.app.crawls.stop(crawl.id)
+    with pytest.raises(StateConflict, match="empty"):
+        await bench.analyses.submit(crawl.id, AnalysisOptions())
+    with pytest.raises(NotFound):
+        await bench.analyses.submit("nothing", AnalysisOptions())
 
 
 async def test_a_poisonous_analysis_fails_though_it_never_ended_an_attempt(bench: Bench) -> None:

@@ -912,6 +912,7 @@ WHOLE = {
         "old_events",
         "forget_cursors",
         "quotas",
+        "all_gates",
         "any_quota",
         "all_listeners",
         "prune_listeners",

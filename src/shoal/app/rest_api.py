@@ -11,6 +11,7 @@ from shoal.serve.bots import BotApi
 from shoal.serve.crawl_feed import CrawlFeeds
 from shoal.serve.crawls import CrawlApi
 from shoal.serve.docs import DocsApi
+from shoal.serve.gates import GateApi
 from shoal.serve.groups import GroupApi
 from shoal.serve.jobs import JobApi, QuotaApi
 from shoal.serve.journal import JournalApi
@@ -45,7 +46,8 @@ class RestApi:
             JobApi(app.job_admin),
             QuotaApi(app.job_admin),
             StatsApi(app.crawls, app.job_admin, hourly_stats, app.clock),
-            AnalysisApi(app.audit.analyses),
+            AnalysisApi(app.audit.analyses, app.audit.gates),
+            GateApi(app.audit.gates),
             PolicyApi(plan.policies, plan.importer, access.idempotency, settings.serve.max_import_bytes),
             ResultApi(plan.policies, page_jobs.history),
             WebhookApi(app.events.webhooks, access.idempotency),

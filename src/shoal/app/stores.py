@@ -23,7 +23,7 @@ from shoal.store.sql.pages import SqlPageStore
 if TYPE_CHECKING:
     from shoal.access.idempotency import IdempotencyStore
     from shoal.access.store import AuditLogStore, TokenStore
-    from shoal.audit.store import AnalysisStore
+    from shoal.audit.store import AnalysisStore, GateStore, SiteStore
     from shoal.base.leader import LeaderStore
     from shoal.crawl.frontier.admin_store import FrontierAdminStore
     from shoal.events.store import EventStore, WebhookStore
@@ -96,6 +96,18 @@ class Stores:
         from shoal.store.sql.analyses import SqlAnalysisStore
 
         return SqlAnalysisStore()
+
+    @cached_property
+    def gates(self) -> "GateStore":
+        from shoal.store.sql.gates import SqlGateStore
+
+        return SqlGateStore()
+
+    @cached_property
+    def sites(self) -> "SiteStore":
+        from shoal.store.sql.sites import SqlSiteStore
+
+        return SqlSiteStore()
 
     @cached_property
     def groups(self) -> "GroupStore":

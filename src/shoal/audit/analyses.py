@@ -1,22 +1,25 @@
-"""The lifecycle of an analysis: created in the commit that completes its crawl, executed by a job, ended with the
-job."""
+"""The lifecycle of an analysis: created in the commit that completes its crawl, or on request; executed by a job, ended
+with the job."""
 
 from shoal.audit import states
-from shoal.audit.analysis import Analysis, Finding
+from shoal.audit.analysis import PREVIOUS, Analysis, AnalysisOptions
+from shoal.audit.crawl_facts import CrawlFacts, CrawlSource
+from shoal.audit.finding import AnalyzerOutcome, Finding, FindingCount
 from shoal.audit.states import AnalysisState
-from shoal.audit.store import AnalysisStore, NewAnalysis
+from shoal.audit.store import AuditStores, FindingPlace, NewAnalysis
 from shoal.base.database import Database, Tx
-from shoal.base.errors import NotFound
+from shoal.base.errors import InvalidInput, NotFound, StateConflict
 from shoal.base.ids import AnalysisId, JobId, new_id
 from shoal.base.signals import Signal, Signals
 from shoal.events.event import Event
 from shoal.events.store import OutboxStore
-from shoal.queue.job import LostJob, NewJob
+from shoal.queue.job import SHARED_LANE, LostJob, NewJob
 from shoal.queue.queue import Queue
 from shoal.queue.states import TERMINAL, JobState, Move
 
 KIND = "analysis"
 EVENT = "analysis.completed"
+MOST_FINDINGS = 1_000  # in one answer
 
 
 class AnalysisMoved(Signal, frozen=True, kw_only=True):
@@ -34,21 +37,88 @@ class Analyses:
     """Manages analyses; implements `queue.job.RunListener` for them."""
 
     def __init__(
-        self, database: Database, store: AnalysisStore, queue: Queue, outbox: OutboxStore, signals: Signals
+        self,
+        database: Database,
+        stores: AuditStores,
+        crawls: CrawlSource,
+        queue: Queue,
+        outbox: OutboxStore,
+        signals: Signals,
     ) -> None:
         self._database = database
-        self.store = store
+        self.store = stores.analyses
+        self._gates = stores.gates
+        self._crawls = crawls
         self._queue = queue
         self._outbox = outbox
         self._signals = signals
 
-    async def begin(self, tx: Tx, crawl: int, crawl_id: str, project: str, priority: int) -> None:
-        """Store an analysis of a completed crawl and its job, in the commit that completes the crawl."""
+    async def begin(self, tx: Tx, crawl_id: str) -> None:
+        """Store an analysis of a completed crawl and its job, in the commit that completes the crawl.
+
+        A gate or baseline that is gone by now must not undo that commit: the gate then judges without it, and says so.
+        """
+        crawl = await self._crawls.facts(tx, crawl_id)
+        assert crawl is not None, "it is completed in this transaction"
+        wanted = crawl.options
+        stored = await self._gates.get(tx, wanted["gate"]) if wanted.get("gate") else None
+        options = AnalysisOptions(
+            None if stored is None else stored.gate,
+            wanted.get("gate"),
+            await self._find_baseline(tx, crawl, wanted.get("baseline")),
+            wanted.get("commit"),
+        )
+        await self._store(tx, crawl, options, SHARED_LANE)
+
+    async def submit(
+        self, crawl_id: str, options: AnalysisOptions, baseline: str | None = None, lane: str = SHARED_LANE
+    ) -> Analysis:
+        """Store an analysis of a crawl that has ended, and its job.
+
+        `baseline`: an analysis, a crawl whose newest analysis it is, or `previous`.
+        """
+
+        async def write(tx: Tx) -> Analysis:
+            crawl = await self._crawls.facts(tx, crawl_id)
+            if crawl is None:
+                raise NotFound("crawl", crawl_id)
+            if not crawl.has_ended:
+                raise StateConflict("crawl", crawl_id, crawl.state, "be analyzed", "wait until it has ended")
+            if not crawl.pages:
+                raise StateConflict("crawl", crawl_id, "empty", "be analyzed", "crawl a site that returns pages")
+            found = await self._find_baseline(tx, crawl, baseline)
+            if found is None and baseline not in (None, PREVIOUS):
+                raise InvalidInput("baseline", f'is "{baseline}", which has no analysis', "analyze that crawl first")
+            complete = AnalysisOptions(options.gate, options.gate_name, found, options.commit)
+            analysis_id = await self._store(tx, crawl, complete, lane)
+            stored = await self.store.get(tx, analysis_id)
+            assert stored is not None, "it was stored in this transaction"
+            return stored
+
+        return await self._database.run(write)
+
+    async def _find_baseline(self, tx: Tx, crawl: CrawlFacts, wanted: str | None) -> AnalysisId | None:
+        if wanted is None:
+            return None
+        if wanted == PREVIOUS:
+            found = await self.store.newest_success(tx, crawl.project, crawl.site)
+        else:
+            found = await self.store.get(tx, wanted)
+            if found is None:
+                of_crawl = await self.store.page_of(tx, None, 1, AnalysisState.SUCCESS, wanted)
+                found = of_crawl[0] if of_crawl else None
+        return None if found is None or found.state is not AnalysisState.SUCCESS else found.id
+
+    async def _store(self, tx: Tx, crawl: CrawlFacts, options: AnalysisOptions, lane: str) -> AnalysisId:
         analysis_id = AnalysisId(new_id("anl"))
-        await self.store.insert(tx, NewAnalysis(analysis_id, crawl, crawl_id, project))
+        await self.store.insert(
+            tx, NewAnalysis(analysis_id, crawl.number, crawl.id, crawl.project, crawl.site, options)
+        )
         attempts = self._queue.settings.job_attempts
-        job = NewJob(JobId(new_id("job")), KIND, analysis_id, priority=priority, max_attempts=attempts)
+        job_id = JobId(new_id("job"))
+        job = NewJob(job_id, KIND, analysis_id, lane=lane, priority=crawl.priority, max_attempts=attempts)
         await self._queue.enqueue_in(tx, [job])
+        return analysis_id
 
     async def get(self, analysis_id: str) -> Analysis:
         analysis = await self._database.read(lambda tx: self.store.get(tx, analysis_id))
@@ -61,9 +131,28 @@ class Analyses:
     ) -> list[Analysis]:
         return await self._database.read(lambda tx: self.store.page_of(tx, after, limit, state, crawl_id))
 
-    async def findings(self, analysis_id: str) -> list[Finding]:
+    async def findings(
+        self,
+        analysis_id: str,
+        *,
+        after: FindingPlace | None = None,
+        limit: int = MOST_FINDINGS,
+        code: str | None = None,
+        severity: str | None = None,
+    ) -> list[tuple[FindingPlace, Finding]]:
+        """Return stored findings, ordered by code; `counts` has the exact numbers."""
         analysis = await self.get(analysis_id)
-        return await self._database.read(lambda tx: self.store.findings(tx, analysis))
+        return await self._database.read(lambda tx: self.store.findings(tx, analysis, after, limit, code, severity))
+
+    async def counts(self, analysis_id: str) -> list[FindingCount]:
+        """Return the codes that were found, with the exact number of findings."""
+        analysis = await self.get(analysis_id)
+        return await self._database.read(lambda tx: self.store.counts(tx, analysis))
+
+    async def outcomes(self, analysis_id: str) -> list[AnalyzerOutcome]:
+        """Return how each analyzer ended."""
+        analysis = await self.get(analysis_id)
+        return await self._database.read(lambda tx: self.store.outcomes(tx, analysis))
 
     async def started(self, tx: Tx, analysis_id: str) -> Analysis:
         """Record the start of an attempt: the first one sets the state to running, later ones change nothing."""
@@ -85,8 +174,8 @@ class Analyses:
         if move.to not in TERMINAL:
             return
         done = move.to is JobState.DONE
-        verdict = states.succeed() if done else states.fail(move.reason, move.error)
-        if not await self.store.move(tx, run_id, verdict):
+        end = states.succeed() if done else states.fail(move.reason, move.error)
+        if not await self.store.move(tx, run_id, end):
             return
         analysis = await self.store.get(tx, run_id)
         assert analysis is not None, "its state changed at the same time"
@@ -100,5 +189,6 @@ class Analyses:
         )
         tx.on_commit(lambda: self._signals.emit(moved))
         about = {"analysis_id": run_id, "crawl_id": analysis.crawl_id, "project": analysis.project}
-        facts = {"state": verdict.to.value, "reason": verdict.reason, "findings": analysis.findings}
+        verdict = None if analysis.verdict is None else analysis.verdict.outcome.value
+        facts = {"state": end.to.value, "reason": end.reason, "findings": analysis.findings, "verdict": verdict}
         await self._outbox.append(tx, Event(EVENT, run_id, about | facts))

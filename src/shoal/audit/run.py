@@ -1,23 +1,30 @@
-"""One attempt at an analysis, in a worker's child: feeds every stored page to every analyzer, then stores the findings
-and ends the job in one commit. A process that dies before that commit leaves nothing behind."""
+"""One attempt at an analysis, in a worker's child.
 
-from collections.abc import Callable, Mapping
+Each analyzer's findings are stored in a commit of their own, in place of those of an earlier attempt. The last commit
+stores metrics and verdict and ends the job. Every commit checks the fence, so a process that lost its lease changes
+nothing.
+"""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 from shoal.audit.analyses import KIND, Analyses
-from shoal.audit.analysis import Analysis, Finding
-from shoal.audit.analyzers import Analyzer
+from shoal.audit.analysis import Analysis, Summary
+from shoal.audit.analyzer import Analyzer
+from shoal.audit.analyzer_run import AnalyzerError, AnalyzerResult, failed, run_analyzer
+from shoal.audit.loader import SiteLoader
+from shoal.audit.overview import measure, summarize
+from shoal.audit.site import Site
+from shoal.audit.verdict import Measured, Outcome, Verdict, judge
 from shoal.base.clock import Clock
 from shoal.base.database import Database, Tx
 from shoal.base.errors import LeaseLost
 from shoal.base.signals import Signal, Signals
-from shoal.pages.page import Page
-from shoal.pages.store import PageStore
 from shoal.queue import states
 from shoal.queue.job import Lease
 from shoal.queue.queue import Queue
 from shoal.queue.states import Move
-
-BATCH = 500  # pages
 
 
 class AnalysisAttempted(Signal, frozen=True, kw_only=True):
@@ -31,92 +38,143 @@ class AnalysisAttempted(Signal, frozen=True, kw_only=True):
     again: bool = False  # set in an extra signal before every attempt but the first
 
 
+class AnalyzerFailed(Signal, frozen=True, kw_only=True):
+    """An analyzer failed; the analysis continues with the others."""
+
+    run_id: str
+    analyzer: str
+    error: str
+
+
+@dataclass(frozen=True, slots=True)
+class AnalysisContext:
+    """What every analysis of a process shares."""
+
+    database: Database
+    analyses: Analyses
+    queue: Queue
+    loader: SiteLoader
+    clock: Clock
+    signals: Signals
+    most_stored: int = 10_000  # findings of one code
+
+
 class AnalysisRun:
     """Runs one analysis job in this process."""
 
     def __init__(
-        self,
-        database: Database,
-        analyses: Analyses,
-        queue: Queue,
-        pages: PageStore,
-        analyzers: Mapping[str, Callable[[], Analyzer]],
-        clock: Clock,
-        signals: Signals,
-        lease: Lease,
-        alive: Callable[[], bool],
+        self, context: AnalysisContext, analyzers: Sequence[Analyzer], lease: Lease, alive: Callable[[], bool]
     ) -> None:
-        self._database = database
-        self._analyses = analyses
-        self._queue = queue
-        self._pages = pages
+        self._context = context
         self._analyzers = analyzers
-        self._clock = clock
-        self._signals = signals
         self._lease = lease
         self._alive = alive
         self._leaving: str | None = None
-        self._moved_at = clock.monotonic()
+        self._moved_at = context.clock.monotonic()
 
     async def run(self) -> str:
         """Run until the job is finished or returned; return the outcome."""
         self._tell()
-        analysis = await self._database.run(self._attach)
-        findings = await self._analyse(analysis)
-        if findings is None:
-            return (await self._queue.release(self._lease, self._leaving or "shutdown")).value
-        move = states.finish(self._lease.fence.job_id, self._lease.fence.epoch)
-        await self._database.run(lambda tx: self._finish(tx, analysis, findings, move))
-        return move.to.value
+        try:
+            return await self._analyze()
+        except _Left:
+            return (await self._context.queue.release(self._lease, self._leaving or "shutdown")).value
 
     def leave(self, reason: str) -> None:
-        """Return the job soon; the next worker reads all pages again."""
+        """Return the job soon; the next worker begins again."""
         self._leaving = reason
 
     def stalled_for(self) -> float:
-        return self._clock.monotonic() - self._moved_at
+        return self._context.clock.monotonic() - self._moved_at
 
     def nudge(self) -> None:
         return
 
+    async def _analyze(self) -> str:
+        context = self._context
+        analysis = await context.database.run(self._attach)
+        site = await context.loader.load(analysis, self._analyzers, self._progress)
+        results = []
+        for analyzer in self._analyzers:
+            result = await self._run_one(analyzer, site)
+            await context.database.run(lambda tx, result=result: self._keep(tx, analysis, result))  # type: ignore[misc]
+            results.append(result)
+            await self._progress()
+        measured = measure(site, results)
+        verdict = await self._judge(analysis, measured)
+        move = states.finish(self._lease.fence.job_id, self._lease.fence.epoch)
+        summary = await asyncio.to_thread(summarize, site)
+        await context.database.run(lambda tx: self._finish(tx, analysis, measured, summary, verdict, move))
+        return move.to.value
+
     async def _attach(self, tx: Tx) -> Analysis:
-        analysis = await self._analyses.started(tx, self._lease.run_id or "")
+        analysis = await self._context.analyses.started(tx, self._lease.run_id or "")
         await self._fence(tx)
+        await self._context.analyses.store.reset(tx, analysis)
         return analysis
 
     async def _fence(self, tx: Tx) -> None:
-        await self._queue.fence(tx, self._lease.fence)
+        await self._context.queue.fence(tx, self._lease.fence)
 
-    async def _analyse(self, analysis: Analysis) -> list[Finding] | None:
-        """Return the findings of all analyzers; None if we have to leave first."""
-        analyzers = [make() for make in self._analyzers.values()]
-        number = 0
-        while pages := await self._next(analysis, number):
-            number = pages[-1][0]
-            for analyzer in analyzers:
-                for _, page in pages:
-                    analyzer.see(page)
-            self._moved_at = self._clock.monotonic()
-            await self._clock.sleep(0)  # let the event loop send our heartbeat to the parent
-            if self._leaving is not None:
-                return None
-            if not self._alive():
-                raise LeaseLost(self._lease.fence.job_id, self._lease.fence.epoch)
-        return [finding for analyzer in analyzers for finding in analyzer.findings()]
+    async def _run_one(self, analyzer: Analyzer, site: Site) -> AnalyzerResult:
+        """Run one analyzer in a thread, so that this process keeps sending heartbeats. Its failure is a result."""
+        clock = self._context.clock
+        began = clock.monotonic()
+        try:
+            result = await asyncio.to_thread(run_analyzer, analyzer, site, self._context.most_stored)
+        except Exception as error:
+            text = str(error) if isinstance(error, AnalyzerError) else f"{type(error).__name__}: {error}"
+            result = failed(analyzer.name, text)
+            self._context.signals.emit(
+                AnalyzerFailed(run_id=self._lease.run_id or "", analyzer=analyzer.name, error=text)
+            )
+        return result.timed(1000 * (clock.monotonic() - began))
 
-    async def _next(self, analysis: Analysis, number: int) -> list[tuple[int, Page]]:
-        return await self._database.read(lambda tx: self._pages.after(tx, analysis.crawl, number, BATCH))
+    async def _judge(self, analysis: Analysis, measured: Measured) -> Verdict | None:
+        options = analysis.options
+        if options.gate is None:
+            missing = [f'Gate "{options.gate_name}" does not exist.']
+            return None if options.gate_name is None else Verdict(Outcome.INCONCLUSIVE, missing)
+        baseline = None if options.baseline is None else await self._baseline(options.baseline)
+        return judge(options.gate, measured, baseline)
 
-    async def _finish(self, tx: Tx, analysis: Analysis, findings: list[Finding], move: Move) -> None:
-        await self._analyses.lock(tx, analysis.id)
+    async def _baseline(self, analysis_id: str) -> Measured | None:
+        analyses = self._context.analyses
+
+        async def read(tx: Tx) -> Measured | None:
+            analysis = await analyses.store.get(tx, analysis_id)
+            if analysis is None or analysis.metrics is None:
+                return None  # removed since
+            outcomes = {one.analyzer: one.error for one in await analyses.store.outcomes(tx, analysis)}
+            return Measured(analysis.metrics, await analyses.store.counts(tx, analysis), outcomes)
+
+        return await self._context.database.read(read)
+
+    async def _keep(self, tx: Tx, analysis: Analysis, result: AnalyzerResult) -> None:
+        await self._context.analyses.lock(tx, analysis.id)
         await self._fence(tx)
-        await self._analyses.store.keep(tx, analysis, findings)
-        await self._queue.move_in(tx, move, KIND, analysis.id)
+        await self._context.analyses.store.keep(tx, analysis, result.outcome, result.counts, result.findings)
+
+    async def _finish(
+        self, tx: Tx, analysis: Analysis, measured: Measured, summary: Summary, verdict: Verdict | None, move: Move
+    ) -> None:
+        await self._context.analyses.lock(tx, analysis.id)
+        await self._fence(tx)
+        await self._context.analyses.store.conclude(tx, analysis, measured.metrics, summary, verdict)
+        await self._context.queue.move_in(tx, move, KIND, analysis.id)
+
+    async def _progress(self) -> None:
+        self._moved_at = self._context.clock.monotonic()
+        await self._context.clock.sleep(0)  # let the event loop send our heartbeat to the parent
+        if self._leaving is not None:
+            raise _Left
+        if not self._alive():
+            raise LeaseLost(self._lease.fence.job_id, self._lease.fence.epoch)
 
     def _tell(self) -> None:
         attempt = self._lease.attempts + 1
         for again in (True, False) if attempt > 1 else (False,):
-            self._signals.emit(
+            self._context.signals.emit(
                 AnalysisAttempted(
                     run_id=self._lease.run_id or "",
                     job_id=self._lease.fence.job_id,
@@ -125,3 +183,7 @@ class AnalysisRun:
                     again=again,
                 )
             )
+
+
+class _Left(Exception):
+    """The run was asked to leave."""

@@ -1,11 +1,15 @@
-"""The store contract of analyses and findings."""
+"""The store contracts of analyses, findings and gates."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Final, Protocol
 
-from shoal.audit.analysis import Analysis, Finding
+from shoal.audit.analysis import Analysis, AnalysisOptions, Summary
+from shoal.audit.finding import AnalyzerOutcome, Finding, FindingCount
+from shoal.audit.gate import Gate
+from shoal.audit.metrics import Metrics
 from shoal.audit.states import AnalysisMove
+from shoal.audit.verdict import Verdict
 from shoal.base.database import Tx
 from shoal.base.ids import AnalysisId
 
@@ -18,6 +22,42 @@ class NewAnalysis:
     crawl: int
     crawl_id: str
     project: str
+    site: str
+    options: AnalysisOptions
+
+
+@dataclass(frozen=True, slots=True)
+class FindingPlace:
+    """The place of a finding in the list of an analysis, to read on from."""
+
+    code: str
+    number: int
+
+
+@dataclass(frozen=True, slots=True)
+class StoredGate:
+    """A gate under a name."""
+
+    name: str
+    gate: Gate
+    created_at: int
+    changed_at: int
+
+
+class GateStore(Protocol):
+    async def put(self, tx: Tx, name: str, gate: Gate) -> bool:
+        """Store a gate under a name, in place of an earlier one; return whether the name is new."""
+        ...
+
+    async def get(self, tx: Tx, name: str) -> StoredGate | None: ...
+
+    async def all(self, tx: Tx) -> list[StoredGate]:
+        """Return all gates, ordered by name."""
+        ...
+
+    async def delete(self, tx: Tx, name: str) -> bool:
+        """Delete a gate; return False if there is none. Analyses keep the rules they were created with."""
+        ...
 
 
 class AnalysisStore(Protocol):
@@ -33,6 +73,10 @@ class AnalysisStore(Protocol):
         """Return analyses, newest first, older than number `after`; only those of a state or a crawl, if given."""
         ...
 
+    async def newest_success(self, tx: Tx, project: str, site: str) -> Analysis | None:
+        """Return the newest successful analysis of a site in a project; None if there is none."""
+        ...
+
     async def lock(self, tx: Tx, analysis_id: str) -> Analysis | None:
         """Return the analysis, locked against any other change; the lock order is analysis, then job."""
         ...
@@ -41,10 +85,100 @@ class AnalysisStore(Protocol):
         """Change the state by compare-and-set; return False if the current state does not allow it."""
         ...
 
-    async def keep(self, tx: Tx, analysis: Analysis, findings: Sequence[Finding]) -> None:
-        """Store the findings, replacing those of an earlier attempt."""
+    async def keep(
+        self,
+        tx: Tx,
+        analysis: Analysis,
+        outcome: AnalyzerOutcome,
+        counts: Sequence[FindingCount],
+        findings: Sequence[Finding],
+    ) -> None:
+        """Store how an analyzer ended, and its findings, in place of those of its earlier attempts. May be repeated.
+
+        Findings of one code are listed in the order in which they come here.
+        """
         ...
 
-    async def findings(self, tx: Tx, analysis: Analysis) -> list[Finding]:
-        """Return all findings, ordered by analyzer and key."""
+    async def conclude(
+        self, tx: Tx, analysis: Analysis, metrics: Metrics, summary: Summary, verdict: Verdict | None
+    ) -> None:
+        """Store the metrics, the summary, the verdict and the number of all findings. May be repeated.
+
+        Outcomes and findings of analyzers that `keep` was not called for in this attempt stay: a caller that runs
+        other analyzers than an earlier attempt calls `reset` first.
+        """
+        ...
+
+    async def reset(self, tx: Tx, analysis: Analysis) -> None:
+        """Delete all outcomes and findings of earlier attempts."""
+        ...
+
+    async def outcomes(self, tx: Tx, analysis: Analysis) -> list[AnalyzerOutcome]:
+        """Return how each analyzer ended, ordered by name; empty before the first one has."""
+        ...
+
+    async def counts(self, tx: Tx, analysis: Analysis) -> list[FindingCount]:
+        """Return the codes with at least one finding, ordered by code."""
+        ...
+
+    async def findings(
+        self,
+        tx: Tx,
+        analysis: Analysis,
+        after: FindingPlace | None,
+        limit: int,
+        code: str | None = None,
+        severity: str | None = None,
+    ) -> list[tuple[FindingPlace, Finding]]:
+        """Return stored findings after a place, ordered by code and number; only those of a code or a severity, if
+        given. Fewer may be stored than `counts` says."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class AuditStores:
+    """The stores of analyses and gates."""
+
+    analyses: AnalysisStore
+    gates: GateStore
+
+
+PAGE_COLUMNS: Final = (
+    *("number", "key", "status", "depth", "duration_ms", "word_count", "bytes", "flags", "fingerprint"),
+    *("url", "final_url", "content_type", "title", "description", "canonical", "robots", "lang", "h1"),
+    *("content_hash", "redirects", "error_code"),
+)
+"""The columns of `SiteStore.pages_after`, in this order."""
+
+
+class SiteStore(Protocol):
+    """Reads what analyzers get of a crawl, in batches and in storage order."""
+
+    async def pages_after(self, tx: Tx, crawl: int, number: int, limit: int) -> list[Sequence[Any]]:
+        """Return rows of `PAGE_COLUMNS`, after the page with that number. `redirects` is JSON, or None."""
+        ...
+
+    async def links_after(self, tx: Tx, crawl: int, number: int, limit: int) -> list[tuple[int, bytes]]:
+        """Return number and link blob of pages that were parsed: see `pages.links`."""
+        ...
+
+    async def details_after(self, tx: Tx, crawl: int, number: int, limit: int) -> list[tuple[int, bytes]]:
+        """Return number and packed details of pages that have them."""
+        ...
+
+    async def redirect_targets_after(self, tx: Tx, crawl: int, key: int, limit: int) -> list[tuple[int, str, str]]:
+        """Return key, URL and the redirecting URL of pages that were fetched only as the target of a redirect, ordered
+        by key."""
+        ...
+
+    async def blocked_after(self, tx: Tx, crawl: int, key: int, limit: int) -> list[int]:
+        """Return the keys of URLs that robots.txt forbids, ordered. It reads the fates of all URLs of the crawl."""
+        ...
+
+    async def sitemaps(self, tx: Tx, crawl: int) -> list[tuple[str, int | None, str | None, bytes | None]]:
+        """Return URL, status, problem and packed entries of the sitemaps that were read."""
+        ...
+
+    async def robots(self, tx: Tx, origins: Sequence[str]) -> dict[str, str | None]:
+        """Return the robots.txt of those of these hosts that are known; None for those that have none."""
         ...

@@ -5,6 +5,7 @@ the fix.
 """
 
 import re
+import shlex
 from collections.abc import Callable
 from datetime import timedelta
 from decimal import Decimal
@@ -31,6 +32,7 @@ _BYTES = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "KIB": 2**10, "M
 _AMOUNT = re.compile(r"([0-9]{1,12}(?:\.[0-9]{1,6})?) ?([A-Za-z]*)")
 _NODE_ID = re.compile(r"[A-Za-z0-9-]{1,63}")
 _BUCKET = re.compile(r"s3://[a-z0-9][a-z0-9.-]{1,61}[a-z0-9](/[A-Za-z0-9_-][A-Za-z0-9_.-]*)*/?")
+_COMMAND_NAME = re.compile(r"[a-z][a-z0-9_]{0,63}")
 _HOST = re.compile(r"[A-Za-z0-9._-]{1,253}")
 PROXY_LABEL = r"^[A-Za-z0-9_.-]{1,64}$"
 PROXY_SCHEMES = ("http", "https", "socks5", "socks5h")
@@ -47,6 +49,16 @@ class Address(NamedTuple):
 
 
 Network = IPv4Network | IPv6Network
+
+
+class NamedCommand(NamedTuple):
+    """A command line with a name."""
+
+    name: str
+    words: tuple[str, ...]
+
+    def __str__(self) -> str:
+        return f"{self.name}={shlex.join(self.words)}"
 
 
 class LabelledProxy(NamedTuple):
@@ -220,6 +232,31 @@ def _read_proxy(part: object) -> LabelledProxy:
     if url and (urlsplit(url).scheme not in PROXY_SCHEMES or not urlsplit(url).hostname):
         raise ValueError(f"has an invalid proxy address for {label}")
     return LabelledProxy(label, url)
+
+
+def read_commands(value: object) -> tuple[NamedCommand, ...]:
+    """Parse commands, each with a name: `NAME=COMMAND ARGUMENT…`, separated by commas."""
+    if isinstance(value, str):
+        value = [part for part in value.split(",") if part.strip()]
+    if not isinstance(value, list | tuple):
+        raise ValueError("is not a list of commands")
+    found = tuple(_read_command(part) for part in value)
+    if len({one.name for one in found}) < len(found):
+        raise ValueError("has the same name twice")
+    return found
+
+
+def _read_command(part: object) -> NamedCommand:
+    if isinstance(part, NamedCommand):
+        return part
+    name, mark, command = read_text(part).partition("=")
+    try:
+        words = tuple(shlex.split(command))
+    except ValueError:
+        words = ()
+    if not mark or not _COMMAND_NAME.fullmatch(name.strip()) or not words:
+        raise ValueError("has an entry that is not NAME=COMMAND, with a name of lower-case letters, digits and `_`")
+    return NamedCommand(name.strip(), words)
 
 
 def read_store_url(value: object) -> str:

@@ -7,10 +7,12 @@ from typing import Annotated
 from shoal.base.parsing import (
     Address,
     LabelledProxy,
+    NamedCommand,
     Network,
     read_address,
     read_address_or_none,
     read_body_place,
+    read_commands,
     read_duration,
     read_duration_or_inf,
     read_http_url,
@@ -65,6 +67,10 @@ Proxies = Annotated[
         " LABEL= without an address is a proxy that only bots have",
         read_proxies,
     ),
+]
+AnalyzerCommands = Annotated[
+    tuple[NamedCommand, ...],
+    SettingKind("commands", "NAME=COMMAND, separated by commas, such as spelling=/opt/spell --json", read_commands),
 ]
 StoreUrl = Annotated[
     str,

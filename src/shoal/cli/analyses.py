@@ -1,10 +1,8 @@
 """`shoal analyses`: list analyses and show their findings."""
 
-from typing import Any
-
 import click
 
-from shoal.cli.api_client import ApiClient, ApiTarget, at, reaching, run_on
+from shoal.cli.api_client import ApiTarget, at, reaching, run_on
 from shoal.cli.output import facts_of, note, print_json, print_table, to_the_second
 from shoal.cli.root import CommandGroup
 from shoal.cli.summary import print_rows
@@ -48,21 +46,22 @@ def list_analyses(crawl_id: str | None, state: str | None, limit: int, reach: Ap
 @reaching
 @_json
 def show(analysis_id: str, reach: ApiTarget, as_json: bool) -> None:
-    """Show an analysis and its findings."""
-
-    async def look(api: ApiClient) -> tuple[dict[str, Any], list[dict[str, Any]]]:
-        analysis = await api.get(at(f"{ANALYSES}/{{}}", analysis_id))
-        page = await api.get(at(f"{ANALYSES}/{{}}/findings", analysis_id))
-        return analysis, page["items"]
-
-    analysis, findings = run_on(reach, look)
+    """Show an analysis, what it found, and the verdict of its gate."""
+    analysis = run_on(reach, lambda api: api.get(at(f"{ANALYSES}/{{}}", analysis_id)))
     if as_json:
-        print_json({**analysis, "findings": findings})
+        print_json(analysis)
         return
-    error = analysis.pop("error")
-    print_rows(facts_of(analysis | ({"error": error["message"]} if error else {})), to_stdout=True)
-    if findings:
+    codes, verdict, error = analysis["codes"], analysis["verdict"], analysis["error"]
+    hidden = ("codes", "analyzers", "metrics", "summary", "verdict", "error")
+    facts = {name: value for name, value in analysis.items() if name not in hidden}
+    facts |= {"verdict": verdict["outcome"]} if verdict else {}
+    print_rows(facts_of(facts | ({"error": error["message"]} if error else {})), to_stdout=True)
+    if codes:
         print_table(
-            ["analyzer", "severity", "finding"],
-            [[one["analyzer"], one["severity"], one["message"]] for one in findings],
+            ["severity", "code", "count", "fix"],
+            [[one["severity"], one["code"], one["count"], one["fix"]] for one in codes],
         )
+    for failed in [one for one in analysis["analyzers"] if one["error"]]:
+        note(f"Analyzer {failed['analyzer']} failed: {failed['error']}")
+    for reason in verdict["reasons"] if verdict else ():
+        note(reason)

@@ -120,6 +120,11 @@ class CrawlConfig(Form, frozen=True, kw_only=True, forbid_unknown_fields=True):
         list[HookName], describe("Functions of installed packages to call with each page.", max_length=20)
     ] = []
     analyze: Annotated[bool, describe("Store the page details that analyses need, and analyze the crawl.")] = False
+    gate: Annotated[Name | None, describe("Name of the gate that judges the analysis.")] = None
+    baseline: Annotated[
+        Name | None,
+        describe("Analysis or crawl that the gate compares with; `previous`: the newest analysis of the same site."),
+    ] = None
     recrawl_of: Annotated[
         Name | None,
         describe("Earlier crawl of the same site; conditional requests skip pages that did not change."),

@@ -42,7 +42,7 @@ TYPES: Mapping[str, EventType] = {
     ),
     "analysis.completed": EventType(
         "an analysis completed or failed",
-        ("analysis_id", "crawl_id", "project", "state", "reason", "findings"),
+        ("analysis_id", "crawl_id", "project", "state", "reason", "findings", "verdict"),
     ),
     "node.lost": EventType("a node stopped sending heartbeats", (), planned=True),
 }

@@ -2,15 +2,23 @@
 
 from typing import Annotated
 
+from starlette.responses import Response
+
 from shoal.access.scopes import TokenScope
 from shoal.audit.analyses import Analyses
+from shoal.audit.analysis import AnalysisOptions
+from shoal.audit.finding import Severity
+from shoal.audit.gate import Gate, Word
+from shoal.audit.gates import Gates
 from shoal.audit.states import AnalysisState
-from shoal.base.errors import NotFound
-from shoal.base.request_form import describe
+from shoal.audit.store import FindingPlace
+from shoal.base.errors import InvalidInput, NotFound, StateConflict
+from shoal.base.request_form import Form, describe
 from shoal.crawl.crawl import Name
 from shoal.serve import examples, schemas, to_api
 from shoal.serve.endpoint import EndpointRequest, Nothing, endpoint
-from shoal.serve.pagination import Paging, number_of, page_of
+from shoal.serve.pagination import Paging, number_of, page_of, text_of
+from shoal.serve.problems import Json
 
 
 class AnalysisQuery(Paging, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -18,11 +26,54 @@ class AnalysisQuery(Paging, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     crawl_id: Annotated[Name | None, describe("Only analyses of this crawl.")] = None
 
 
+class FindingQuery(Paging, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    code: Annotated[Word | None, describe("Only findings with this code.")] = None
+    severity: Annotated[Severity | None, describe("Only findings of this severity.")] = None
+
+
+class NewAnalysisForm(Form, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The crawl to analyze, and what to do with the findings."""
+
+    crawl_id: Annotated[Name, describe("A crawl that has ended.")]
+    gate: Annotated[Name | None, describe("Name of the gate that judges the analysis.")] = None
+    rules: Annotated[Gate | None, describe("The gate itself, instead of the name of a stored one.")] = None
+    baseline: Annotated[
+        Name | None,
+        describe("Analysis or crawl that the gate compares with; `previous`: the newest analysis of the same site."),
+    ] = None
+
+
 class AnalysisApi:
     """`/api/v1/analyses`."""
 
-    def __init__(self, analyses: Analyses) -> None:
+    def __init__(self, analyses: Analyses, gates: Gates) -> None:
         self._analyses = analyses
+        self._gates = gates
+
+    @endpoint(
+        "POST",
+        "/api/v1/analyses",
+        scope=TokenScope.WRITE,
+        summary="Analyze a crawl.",
+        body=NewAnalysisForm,
+        status=202,
+        response=schemas.Analysis,
+        request_example={"crawl_id": "crl_01hr2v8k3m4n5p6q", "gate": "release", "baseline": "previous"},
+        response_example=examples.ANALYSIS | {"state": "pending", "findings": None, "verdict": None},
+        problems=[NotFound, StateConflict],
+    )
+    async def create_analysis(self, request: EndpointRequest[NewAnalysisForm, Nothing]) -> Response:
+        """The crawl must have ended and have a page. Analyzers that need page details fail if the crawl did not have
+        `analyze`; the others run."""
+        form = request.body
+        if form.gate is not None and form.rules is not None:
+            raise InvalidInput("gate", "and rules cannot be combined", "pass one of them")
+        gate = None if form.rules is None else form.rules.checked()
+        if form.gate is not None:
+            gate = (await self._gates.get(form.gate)).gate
+        options = AnalysisOptions(gate, form.gate)
+        analysis = await self._analyses.submit(form.crawl_id, options, form.baseline)
+        return Json(to_api.analysis(analysis), 202, {"Location": f"/api/v1/analyses/{analysis.id}"})
 
     @endpoint(
         "GET",
@@ -47,23 +98,45 @@ class AnalysisApi:
         "/api/v1/analyses/{analysis_id}",
         scope=TokenScope.READ,
         summary="Show an analysis.",
-        response=schemas.Analysis,
-        response_example=examples.ANALYSIS,
+        response=schemas.AnalysisDetail,
+        response_example=examples.ANALYSIS_DETAIL,
         problems=[NotFound],
     )
-    async def show_analysis(self, request: EndpointRequest[Nothing, Nothing]) -> schemas.Analysis:
-        return to_api.analysis(await self._analyses.get(request.path_param("analysis_id")))
+    async def show_analysis(self, request: EndpointRequest[Nothing, Nothing]) -> schemas.AnalysisDetail:
+        """What it found, by code, how each analyzer ended, and the verdict of its gate."""
+        analysis = await self._analyses.get(request.path_param("analysis_id"))
+        counts, outcomes = await self._analyses.counts(analysis.id), await self._analyses.outcomes(analysis.id)
+        return to_api.analysis_detail(analysis, counts, outcomes)
 
     @endpoint(
         "GET",
         "/api/v1/analyses/{analysis_id}/findings",
         scope=TokenScope.READ,
         summary="List the findings of an analysis.",
+        query=FindingQuery,
         response=schemas.FindingList,
         response_example={"items": [examples.FINDING], "next": None},
         problems=[NotFound],
     )
-    async def list_findings(self, request: EndpointRequest[Nothing, Nothing]) -> schemas.FindingList:
-        """The list is complete; `next` is always null. Findings are available once the analysis has succeeded."""
-        found = await self._analyses.findings(request.path_param("analysis_id"))
-        return schemas.FindingList(items=[to_api.finding(one) for one in found], next=None)
+    async def list_findings(self, request: EndpointRequest[Nothing, FindingQuery]) -> schemas.FindingList:
+        """Ordered by code. Of a code with very many findings only a part is stored; `codes` of the analysis has the
+        exact numbers. Findings are available once the analysis has succeeded."""
+        query = request.query
+        found = await self._analyses.findings(
+            request.path_param("analysis_id"),
+            after=_place_of(query.cursor),
+            limit=query.limit + 1,
+            code=query.code,
+            severity=query.severity,
+        )
+        shown, more = page_of(found, query.limit, lambda one: f"{one[0].code} {one[0].number}")
+        return schemas.FindingList(items=[to_api.finding(finding) for _, finding in shown], next=more)
+
+
+def _place_of(cursor: str | None) -> FindingPlace | None:
+    if cursor is None:
+        return None
+    code, _, number = text_of(cursor).partition(" ")
+    if not number.isdecimal() or len(number) > 18:
+        raise InvalidInput("cursor", "is not a cursor of this list", "use `next` of the previous response")
+    return FindingPlace(code, int(number))

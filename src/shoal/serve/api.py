@@ -4,6 +4,7 @@ from shoal.serve.analyses import AnalysisApi
 from shoal.serve.bots import BotApi
 from shoal.serve.crawls import CrawlApi
 from shoal.serve.docs import DocsApi
+from shoal.serve.gates import GateApi
 from shoal.serve.groups import GroupApi
 from shoal.serve.health import HealthApi
 from shoal.serve.jobs import JobApi, QuotaApi
@@ -24,6 +25,7 @@ GROUPS: tuple[type, ...] = (
     QuotaApi,
     BotApi,
     AnalysisApi,
+    GateApi,
     PolicyApi,
     ResultApi,
     WebhookApi,

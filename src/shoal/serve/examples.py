@@ -168,16 +168,61 @@ ANALYSIS: dict[str, Any] = {
     "state_reason": None,
     "error": None,
     "findings": 9,
+    "site": "https://example.com/",
+    "gate": "release",
+    "baseline": None,
+    "verdict": {
+        "outcome": "failed",
+        "reasons": ["broken_links is 3; the gate demands <= 0."],
+        "rules": [
+            {
+                "condition": "broken_links <= 0",
+                "metric": "broken_links",
+                "severity": "error",
+                "outcome": "failed",
+                "value": 3.0,
+                "baseline": None,
+                "reason": "broken_links is 3; the gate demands <= 0.",
+            }
+        ],
+    },
     "created_at": "2026-03-01T09:10:00Z",
     "started_at": "2026-03-01T09:10:01Z",
     "finished_at": "2026-03-01T09:10:03Z",
 }
+ANALYSIS_DETAIL: dict[str, Any] = ANALYSIS | {
+    "metrics": {"pages": 120.0, "broken_links": 3.0},
+    "codes": [
+        {
+            "code": "broken_link",
+            "severity": "error",
+            "analyzer": "links",
+            "title": "Pages link to a URL that answers with a 4xx status.",
+            "fix": "Correct or remove the links, or restore the page.",
+            "count": 3,
+            "stored": 3,
+        }
+    ],
+    "analyzers": [{"analyzer": "links", "error": None, "findings": 3, "duration_ms": 1.4}],
+    "summary": {"depth": [{"depth": 0, "2xx": 1}]},
+}
 FINDING: dict[str, Any] = {
-    "analyzer": "overview",
-    "key": "status:4xx",
-    "severity": "warning",
-    "message": "3 pages with status 4xx",
-    "facts": {"count": 3, "status": "4xx"},
+    "analyzer": "links",
+    "code": "broken_link",
+    "severity": "error",
+    "page": "https://example.com/gone",
+    "key": "8d3f0c5a9b1e2f47",
+    "evidence": {"status": 404, "links": 2, "linked_from": ["https://example.com/", "https://example.com/about"]},
+}
+GATE: dict[str, Any] = {
+    "name": "release",
+    "rules": [{"metric": "broken_links", "op": "<=", "threshold": 0.0, "max_increase": None, "severity": "error"}],
+    "ignore": ["title_too_long"],
+    "fail": ["redirect_loop"],
+    "min_pages": 1,
+    "min_pages_percent": 50.0,
+    "created_at": "2026-03-01T09:00:00Z",
+    "changed_at": "2026-03-01T09:00:00Z",
 }
 JOB: dict[str, Any] = {
     "id": "job_01hr2v8k3m4n5p6q",

@@ -9,8 +9,9 @@ from typing import Annotated, Any, ClassVar
 from msgspec import UNSET, Meta, Struct, UnsetType, field
 
 from shoal.access.scopes import TokenScope
-from shoal.audit.analysis import Severity
+from shoal.audit.finding import Severity
 from shoal.audit.states import AnalysisState
+from shoal.audit.verdict import Outcome
 from shoal.base.request_form import describe
 from shoal.crawl.frontier.explain import UrlState
 from shoal.crawl.frontier.traps import TrapState
@@ -391,10 +392,14 @@ class Analysis(Struct, kw_only=True):
     id: str
     crawl_id: str
     project: str
+    site: Annotated[str, describe("The first seed of the crawl.")]
     state: AnalysisState
     state_reason: str | None
     error: Annotated["CrawlError | None", describe("Why the analysis failed, if it did.")]
     findings: Annotated[int | None, describe("Number of findings; null before the analysis has finished.")]
+    gate: Annotated[str | None, describe("Name of the gate; null if there is none, or its rules came without a name.")]
+    baseline: Annotated[str | None, describe("The analysis that the gate compares with.")]
+    verdict: Annotated["Verdict | None", describe("Verdict of the gate; null without a gate, or before the end.")]
     created_at: Moment
     started_at: Annotated[Moment | None, describe("Start of the first attempt.")]
     finished_at: Moment | None
@@ -405,19 +410,97 @@ class AnalysisList(Struct, kw_only=True):
     next: NextPage
 
 
+class AnalysisDetail(Analysis, kw_only=True):
+    """An analysis with what it measured."""
+
+    metrics: Annotated[dict[str, float] | None, describe("What gates compare; null before the analysis has finished.")]
+    codes: Annotated[list["FindingCount"], describe("The finding codes with a finding, most serious first.")]
+    analyzers: Annotated[list["AnalyzerOutcome"], describe("How each analyzer ended.")]
+    summary: Annotated[dict[str, Any] | None, describe("Distributions over all pages, such as status by depth.")]
+
+
+class Verdict(Struct, kw_only=True):
+    """The verdict of a gate."""
+
+    outcome: Outcome
+    reasons: Annotated[list[str], describe("Why the gate did not pass, as sentences.")]
+    rules: list["RuleResult"]
+
+
+class RuleResult(Struct, kw_only=True):
+    """A rule of a gate with what was measured."""
+
+    condition: Annotated[str, describe("The rule, such as `broken_links <= 0`.")]
+    metric: str
+    severity: Annotated[str, describe("`warning` if the rule cannot fail the gate.")]
+    outcome: Outcome
+    value: Annotated[float | None, describe("The measured value; null if it could not be measured.")]
+    baseline: Annotated[float | None, describe("The value of the baseline, if the rule compares with it.")]
+    reason: Annotated[str | None, describe("Why the rule did not pass.")]
+
+
+class FindingCount(Struct, kw_only=True):
+    """All findings of one code."""
+
+    code: str
+    severity: Severity
+    analyzer: str
+    title: Annotated[str, describe("What is wrong.")]
+    fix: Annotated[str, describe("How to fix it.")]
+    count: Annotated[int, describe("Exact number of findings.")]
+    stored: Annotated[int, describe("How many of them are stored and listed.")]
+
+
+class AnalyzerOutcome(Struct, kw_only=True):
+    """How one analyzer ended."""
+
+    analyzer: str
+    error: Annotated[str | None, describe("Why it failed; the findings of the others are kept.")]
+    findings: int
+    duration_ms: float
+
+
 class Finding(Struct, kw_only=True):
     """A finding of an analyzer."""
 
     analyzer: str
-    key: Annotated[str, describe("Identifies the finding within its analyzer.")]
+    code: Annotated[str, describe("Stable code of the problem.")]
     severity: Severity
-    message: str
-    facts: dict[str, Any]
+    page: Annotated[str | None, describe("URL of the page concerned; null if it concerns the whole site.")]
+    key: Annotated[str, describe("The same for the same problem in every analysis of the site.")]
+    evidence: dict[str, Any]
 
 
 class FindingList(Struct, kw_only=True):
     items: list[Finding]
-    next: str | None
+    next: NextPage
+
+
+class Gate(Struct, kw_only=True):
+    """A gate under its name."""
+
+    name: str
+    rules: list["GateRule"]
+    ignore: Annotated[list[str], describe("Finding codes that do not count.")]
+    fail: Annotated[list[str], describe("Finding codes of which a single finding fails the gate.")]
+    min_pages: int
+    min_pages_percent: float
+    created_at: Moment
+    changed_at: Moment
+
+
+class GateRule(Struct, kw_only=True):
+    """A condition that must hold."""
+
+    metric: str
+    op: str | None
+    threshold: float | None
+    max_increase: float | None
+    severity: str
+
+
+class GateList(Struct, kw_only=True):
+    items: list[Gate]
 
 
 class Job(Struct, kw_only=True):

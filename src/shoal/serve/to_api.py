@@ -1,15 +1,19 @@
 """Translate the values of the packages into response schemas."""
 
+import dataclasses
 from typing import Any
 
 import orjson
+from msgspec import to_builtins
 from msgspec.structs import asdict
 
 from shoal.access.audit_log import StoredAuditEntry
 from shoal.access.scopes import in_order
 from shoal.access.token import Token
-from shoal.audit.analysis import Analysis, Finding
+from shoal.audit.analysis import Analysis
+from shoal.audit.finding import AnalyzerOutcome, Finding, FindingCount, most_serious_first
 from shoal.audit.states import AnalysisState
+from shoal.audit.store import StoredGate
 from shoal.base.clock import from_micros, moment
 from shoal.base.errors import LeaseLost
 from shoal.base.text import redact_url
@@ -272,28 +276,67 @@ def pushed_item(receipt: Receipt) -> schemas.PushedItem:
 
 
 def analysis(analysis: Analysis) -> schemas.Analysis:
-    failed = analysis.state is AnalysisState.FAILED
-    return schemas.Analysis(
-        id=analysis.id,
-        crawl_id=analysis.crawl_id,
-        project=analysis.project,
-        state=analysis.state,
-        state_reason=analysis.state_reason,
-        error=schemas.CrawlError(code=analysis.state_reason, message=analysis.error or "") if failed else None,
-        findings=analysis.findings,
-        created_at=from_micros(analysis.created_at),
-        started_at=moment(analysis.started_at),
-        finished_at=moment(analysis.finished_at),
+    return schemas.Analysis(**_analysis_fields(analysis))
+
+
+def analysis_detail(
+    analysis: Analysis, counts: list[FindingCount], outcomes: list[AnalyzerOutcome]
+) -> schemas.AnalysisDetail:
+    return schemas.AnalysisDetail(
+        **_analysis_fields(analysis),
+        metrics=analysis.metrics,
+        codes=[schemas.FindingCount(**dataclasses.asdict(count)) for count in most_serious_first(counts)],
+        analyzers=[schemas.AnalyzerOutcome(**dataclasses.asdict(outcome)) for outcome in outcomes],
+        summary=analysis.summary,
     )
+
+
+def _analysis_fields(analysis: Analysis) -> dict[str, Any]:
+    failed, verdict = analysis.state is AnalysisState.FAILED, analysis.verdict
+    shown = None
+    if verdict is not None:
+        rules = [schemas.RuleResult(**dataclasses.asdict(rule)) for rule in verdict.rules]
+        shown = schemas.Verdict(outcome=verdict.outcome, reasons=verdict.reasons, rules=rules)
+    return {
+        "id": analysis.id,
+        "crawl_id": analysis.crawl_id,
+        "project": analysis.project,
+        "site": analysis.site,
+        "state": analysis.state,
+        "state_reason": analysis.state_reason,
+        "error": schemas.CrawlError(code=analysis.state_reason, message=analysis.error or "") if failed else None,
+        "findings": analysis.findings,
+        "gate": analysis.options.gate_name,
+        "baseline": analysis.options.baseline,
+        "verdict": shown,
+        "created_at": from_micros(analysis.created_at),
+        "started_at": moment(analysis.started_at),
+        "finished_at": moment(analysis.finished_at),
+    }
 
 
 def finding(finding: Finding) -> schemas.Finding:
     return schemas.Finding(
         analyzer=finding.analyzer,
-        key=finding.key,
+        code=finding.code,
         severity=finding.severity,
-        message=finding.message,
-        facts=finding.facts,
+        page=finding.page,
+        key=f"{finding.key & (1 << 64) - 1:016x}",
+        evidence=finding.evidence,
+    )
+
+
+def gate(stored: StoredGate) -> schemas.Gate:
+    gate = stored.gate
+    return schemas.Gate(
+        name=stored.name,
+        rules=[schemas.GateRule(**to_builtins(rule)) for rule in gate.rules],
+        ignore=gate.ignore,
+        fail=gate.fail,
+        min_pages=gate.min_pages,
+        min_pages_percent=gate.min_pages_percent,
+        created_at=from_micros(stored.created_at),
+        changed_at=from_micros(stored.changed_at),
     )
 
 

@@ -96,7 +96,7 @@ def build_engine(
         # Without a delay no slot can be lost to a forbidden URL, and checking each link twice takes time.
         checks_links=rate.delay > timedelta(0),
     )
-    sitemaps = SitemapReader(crawl.key_seed, scope, urls, clock, pages, retries)
+    sitemaps = SitemapReader(crawl.key_seed, scope, urls, clock, pages, retries, keeps_entries=config.analyze)
 
     admission = Admission(robots, pages, sitemaps, throttle, rejudges=crawl.changed_at > 0)
     commits = WalkerCommits(

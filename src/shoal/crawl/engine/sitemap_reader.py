@@ -8,10 +8,11 @@ from shoal.crawl.engine.page_reader import ROBOTS_RETRY, PageReader
 from shoal.crawl.engine.retries import Retries
 from shoal.crawl.engine.robots_check import RobotsUnavailable
 from shoal.crawl.frontier.fates import Fate
-from shoal.crawl.frontier.values import FrontierTask, Settled, SitemapRecord, WalkerBatch
+from shoal.crawl.frontier.values import FrontierTask, Settled, SitemapRecord, WalkerBatch, key_of
 from shoal.crawl.scope.scope import CrawlScope
 from shoal.crawl.scope.sitemap_guesses import FIRST_DEPTH, PAGE_DEPTH, is_first_guess, new_sitemap
 from shoal.fetch.sitemap_fetcher import FetchedSitemap
+from shoal.pages.links import pack_key
 
 DEEPEST = FIRST_DEPTH + 3  # indexes of indexes
 MOST_AT_ONCE = 5_000  # entries: the URLs of a large sitemap go into several commits
@@ -21,7 +22,15 @@ class SitemapReader:
     """Reads the sitemaps of one walker."""
 
     def __init__(
-        self, key_seed: int, scope: CrawlScope, urls: Canonicalizer, clock: Clock, pages: PageReader, retries: Retries
+        self,
+        key_seed: int,
+        scope: CrawlScope,
+        urls: Canonicalizer,
+        clock: Clock,
+        pages: PageReader,
+        retries: Retries,
+        *,
+        keeps_entries: bool = False,
     ) -> None:
         self._key_seed = key_seed
         self._scope = scope
@@ -29,6 +38,7 @@ class SitemapReader:
         self._clock = clock
         self._pages = pages
         self._retries = retries
+        self._entries: dict[int, bytearray] | None = {} if keeps_entries else None  # of sitemaps that are being read
         self._named: set[Url] = set()  # guessed addresses that a robots.txt names, too
 
     def add_named(self, named: Iterable[str], batch: WalkerBatch) -> None:
@@ -63,6 +73,9 @@ class SitemapReader:
             self._add_listed(urls, task, fetched, batch)
         else:
             self._pages.find(urls, PAGE_DEPTH, task.key, batch)
+            if self._entries is not None:
+                packed = b"".join([pack_key(key_of(url, self._key_seed)[0]) for url in urls])
+                self._entries.setdefault(task.key, bytearray()).extend(packed)
         if fetched.has_more:
             return None
         record = self._record(task, fetched.problem, fetched.status, fetched.listed)
@@ -100,4 +113,7 @@ class SitemapReader:
         return Settled(task, Fate.FAILED, sitemap=self._record(task, problem, status))
 
     def _record(self, task: FrontierTask, problem: str | None, status: int | None, listed: int = 0) -> SitemapRecord:
-        return SitemapRecord(task.url, self._clock.micros(), status, listed, problem)
+        entries = None if self._entries is None else self._entries.pop(task.key, None)
+        return SitemapRecord(
+            task.url, self._clock.micros(), status, listed, problem, None if entries is None else bytes(entries)
+        )

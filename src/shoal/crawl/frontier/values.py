@@ -105,13 +105,14 @@ class FrontierTask(Struct):
 
 class SitemapRecord(Struct, frozen=True):
     """The record of one sitemap. `listed`: how many URLs it has; `problem`: what is wrong with it, worded to follow its
-    name."""
+    name. `entries`: the packed keys of the pages it lists, if the crawl is analyzed."""
 
     url: str
     fetched_at: int
     status: int | None = None
     listed: int = 0
     problem: str | None = None
+    entries: bytes | None = None
 
 
 class Onward(Struct, frozen=True):

@@ -455,7 +455,7 @@ class Crawls:
             return
         job = await self._queue.job(tx, job_id)
         if job is not None and not is_local(job.lane):
-            await self._on_completed().begin(tx, crawl.number, crawl.id, crawl.project, crawl.priority)
+            await self._on_completed().begin(tx, crawl.id)
 
     async def _end_of(self, tx: Tx, crawl: Crawl, move: Move) -> CrawlMove | None:
         if crawl.state not in LIVE:

@@ -6,6 +6,6 @@ from shoal.base.database import Tx
 
 
 class OnCompleted(Protocol):
-    async def begin(self, tx: Tx, crawl: int, crawl_id: str, project: str, priority: int) -> None:
+    async def begin(self, tx: Tx, crawl_id: str) -> None:
         """Record the follow-up work in the commit that completes the crawl."""
         ...

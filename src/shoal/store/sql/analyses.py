@@ -4,22 +4,43 @@ from collections.abc import Sequence
 from typing import Any
 
 import orjson
+from msgspec import to_builtins
 
-from shoal.audit.analysis import Analysis, Finding
+from shoal.audit.analysis import Analysis, AnalysisOptions, Summary
+from shoal.audit.finding import AnalyzerOutcome, Finding, FindingCount, Severity
+from shoal.audit.gate import Gate, read_gate
+from shoal.audit.metrics import Metrics
 from shoal.audit.states import AnalysisMove, AnalysisState
-from shoal.audit.store import NewAnalysis
+from shoal.audit.store import FindingPlace, NewAnalysis
+from shoal.audit.verdict import Verdict
 from shoal.base.database import Tx
 from shoal.base.ids import AnalysisId
-from shoal.base.text import encodable
+from shoal.base.text import json_of
 
 _NEWEST = (1 << 62) - 1
+_PLAIN = (
+    *("number", "crawl", "crawl_id", "project", "site", "state_reason", "error", "findings"),
+    *("created_at", "started_at", "finished_at"),
+)
 
 
 class SqlAnalysisStore:
     """Implements `audit.store.AnalysisStore`."""
 
     async def insert(self, tx: Tx, analysis: NewAnalysis) -> None:
-        await tx.execute("insert_analysis", **{name: getattr(analysis, name) for name in NewAnalysis.__slots__})
+        options = analysis.options
+        await tx.execute(
+            "insert_analysis",
+            id=analysis.id,
+            crawl=analysis.crawl,
+            crawl_id=analysis.crawl_id,
+            project=analysis.project,
+            site=_text(analysis.site),
+            gate=None if options.gate is None else written_gate(options.gate),
+            gate_name=options.gate_name,
+            baseline=options.baseline,
+            commit_ref=None if options.commit is None else _json(options.commit),
+        )
 
     async def get(self, tx: Tx, analysis_id: str) -> Analysis | None:
         row = await tx.one("analysis_by_id", id=analysis_id)
@@ -36,6 +57,10 @@ class SqlAnalysisStore:
             rows = await tx.all("analyses_of_crawl_before", crawl_id=crawl_id, **values)
         return [_analysis(row) for row in rows]
 
+    async def newest_success(self, tx: Tx, project: str, site: str) -> Analysis | None:
+        row = await tx.one("newest_success_of_site", project=project, site=_text(site))
+        return None if row is None else _analysis(row)
+
     async def lock(self, tx: Tx, analysis_id: str) -> Analysis | None:
         row = await tx.one("lock_analysis", id=analysis_id)
         return None if row is None else _analysis(row)
@@ -46,36 +71,131 @@ class SqlAnalysisStore:
         values = {"state": move.to, "reason": move.reason, "error": move.error}
         return await tx.execute("end_analysis", id=analysis_id, **values) == 1
 
-    async def keep(self, tx: Tx, analysis: Analysis, findings: Sequence[Finding]) -> None:
-        await tx.execute("drop_findings", analysis=analysis.number)
-        await tx.many("insert_findings", [_row(analysis.number, finding) for finding in findings])
-        await tx.execute("count_findings", number=analysis.number, findings=len(findings))
+    async def keep(
+        self,
+        tx: Tx,
+        analysis: Analysis,
+        outcome: AnalyzerOutcome,
+        counts: Sequence[FindingCount],
+        findings: Sequence[Finding],
+    ) -> None:
+        number, analyzer = analysis.number, outcome.analyzer
+        await tx.execute("drop_outcome", analysis=number, analyzer=analyzer)
+        await tx.execute("drop_findings", analysis=number, analyzer=analyzer)
+        values = {name: getattr(outcome, name) for name in AnalyzerOutcome.__slots__}
+        await tx.execute("insert_outcome", analysis=number, **values | {"error": _text_or_none(outcome.error)})
+        for count in counts:
+            values = {name: getattr(count, name) for name in FindingCount.__slots__}
+            values |= {"severity": count.severity.value, "title": _text(count.title), "fix": _text(count.fix)}
+            await tx.execute("insert_finding_count", analysis=number, **values)
+        await tx.many("insert_findings", _rows(number, findings))
 
-    async def findings(self, tx: Tx, analysis: Analysis) -> list[Finding]:
-        rows = await tx.all("findings_of_analysis", analysis=analysis.number)
-        return [_finding(row) for row in rows]
+    async def conclude(
+        self, tx: Tx, analysis: Analysis, metrics: Metrics, summary: Summary, verdict: Verdict | None
+    ) -> None:
+        judged = None if verdict is None else _json(verdict.to_dict())
+        values = {"metrics": _json(metrics), "summary": _json(summary), "verdict": judged}
+        await tx.execute("conclude_analysis", number=analysis.number, **values)
+
+    async def reset(self, tx: Tx, analysis: Analysis) -> None:
+        await tx.execute("drop_outcomes", analysis=analysis.number)
+        await tx.execute("drop_all_findings", analysis=analysis.number)
+
+    async def outcomes(self, tx: Tx, analysis: Analysis) -> list[AnalyzerOutcome]:
+        rows = await tx.all("outcomes_of_analysis", analysis=analysis.number)
+        return [AnalyzerOutcome(*(row[name] for name in AnalyzerOutcome.__slots__)) for row in rows]
+
+    async def counts(self, tx: Tx, analysis: Analysis) -> list[FindingCount]:
+        rows = await tx.all("counts_of_analysis", analysis=analysis.number)
+        return [_count(row) for row in rows]
+
+    async def findings(
+        self,
+        tx: Tx,
+        analysis: Analysis,
+        after: FindingPlace | None,
+        limit: int,
+        code: str | None = None,
+        severity: str | None = None,
+    ) -> list[tuple[FindingPlace, Finding]]:
+        found: list[tuple[FindingPlace, Finding]] = []
+        for count in await self.counts(tx, analysis):
+            wanted = code in (None, count.code) and severity in (None, count.severity)
+            if not wanted or (after is not None and count.code < after.code):
+                continue
+            number = after.number if after is not None and after.code == count.code else 0
+            values = {"code": count.code, "number": number, "limit": limit - len(found)}
+            rows = await tx.all("findings_of_code", analysis=analysis.number, **values)
+            found += [(FindingPlace(count.code, row["number"]), _finding(row, count)) for row in rows]
+            if len(found) >= limit:
+                break
+        return found
+
+
+def written_gate(gate: Gate) -> str:
+    """Return a gate as it is stored."""
+    return _json(to_builtins(gate))
 
 
 def _analysis(row: Any) -> Analysis:
-    values = {name: row[name] for name in Analysis.__slots__}
-    return Analysis(**(values | {"id": AnalysisId(row["id"]), "state": AnalysisState(row["state"])}))
+    options = AnalysisOptions(
+        None if row["gate"] is None else read_gate(orjson.loads(row["gate"])),
+        row["gate_name"],
+        None if row["baseline"] is None else AnalysisId(row["baseline"]),
+        _loaded(row["commit_ref"]),
+    )
+    verdict = _loaded(row["verdict"])
+    return Analysis(
+        id=AnalysisId(row["id"]),
+        state=AnalysisState(row["state"]),
+        options=options,
+        metrics=_loaded(row["metrics"]),
+        summary=_loaded(row["summary"]),
+        verdict=None if verdict is None else Verdict.of(verdict),
+        **{name: row[name] for name in _PLAIN},
+    )
 
 
-def _row(number: int, finding: Finding) -> dict[str, Any]:
-    return {
-        "analysis": number,
-        "analyzer": finding.analyzer,
-        "key": _text(finding.key),
-        "severity": finding.severity,
-        "message": _text(finding.message),
-        "facts": orjson.dumps(encodable(finding.facts)).decode(),
-    }
+def _count(row: Any) -> FindingCount:
+    values = {name: row[name] for name in FindingCount.__slots__}
+    return FindingCount(**values | {"severity": Severity(row["severity"])})
+
+
+def _finding(row: Any, count: FindingCount) -> Finding:
+    evidence = orjson.loads(row["evidence"])
+    return Finding(count.analyzer, count.code, count.severity, row["page"], row["key"], evidence)
+
+
+def _rows(number: int, findings: Sequence[Finding]) -> list[dict[str, Any]]:
+    places: dict[str, int] = {}
+    rows = []
+    for finding in findings:
+        place = places[finding.code] = places.get(finding.code, 0) + 1
+        rows.append(
+            {
+                "analysis": number,
+                "code": finding.code,
+                "number": place,
+                "key": finding.key,
+                "page": _text_or_none(finding.page),
+                "evidence": _json(finding.evidence),
+            }
+        )
+    return rows
+
+
+def _json(value: Any) -> str:
+    return json_of(value).decode()
+
+
+def _loaded(text: str | None) -> Any:
+    return None if text is None else orjson.loads(text)
 
 
 def _text(text: str) -> str:
     """Remove NUL, which PostgreSQL rejects in text, and replace lone surrogates, which cannot be encoded."""
-    return str(encodable(text)).replace("\x00", "")
+    return text.replace("\x00", "").encode("utf-8", "replace").decode()
 
 
-def _finding(row: Any) -> Finding:
-    return Finding(row["analyzer"], row["key"], row["message"], row["severity"], orjson.loads(row["facts"]))
+def _text_or_none(text: str | None) -> str | None:
+    return None if text is None else _text(text)

@@ -5,7 +5,7 @@ from datetime import timedelta
 from typing import Any
 
 import orjson
-from msgspec import to_builtins
+from msgspec import structs
 
 from shoal.base.database import Tx
 from shoal.base.ids import CrawlId
@@ -107,7 +107,7 @@ class SqlCrawlStore:
     async def keep_sitemaps(self, tx: Tx, number: int, sitemaps: list[tuple[tuple[int, int], SitemapRecord]]) -> int:
         new = 0
         for (key, chk), record in sitemaps:
-            new += await tx.execute("insert_sitemap", crawl=number, key=key, chk=chk, **to_builtins(record))
+            new += await tx.execute("insert_sitemap", crawl=number, key=key, chk=chk, **structs.asdict(record))
         return new
 
     async def last_page(self, tx: Tx, number: int) -> int:

@@ -5,7 +5,7 @@ from dataclasses import asdict, replace
 from typing import Any
 
 import orjson
-from msgspec import to_builtins
+from msgspec import structs
 from msgspec.msgpack import encode
 
 from shoal.base.database import Tx
@@ -124,7 +124,7 @@ class SqlFrontierAdmin:
 
     async def keep_sitemaps(self, tx: Tx, crawl: int, sitemaps: list[tuple[Key, SitemapRecord]]) -> int:
         kept = [
-            await tx.execute("insert_sitemap", crawl=crawl, key=key, chk=chk, **to_builtins(record))
+            await tx.execute("insert_sitemap", crawl=crawl, key=key, chk=chk, **structs.asdict(record))
             for (key, chk), record in sitemaps
         ]
         return sum(kept)

@@ -1,7 +1,7 @@
 -- name: insert_analysis
 -- Store a pending analysis of a crawl.
-INSERT INTO analysis (id, crawl, crawl_id, project, state, created_at)
-VALUES (:id, :crawl, :crawl_id, :project, 'pending', shoal_now());
+INSERT INTO analysis (id, crawl, crawl_id, project, site, gate, gate_name, baseline, commit_ref, state, created_at)
+VALUES (:id, :crawl, :crawl_id, :project, :site, :gate, :gate_name, :baseline, :commit_ref, 'pending', shoal_now());
 
 -- name: analysis_by_id
 -- One analysis.
@@ -19,6 +19,10 @@ SELECT * FROM analysis
 WHERE crawl_id = :crawl_id AND number < :before AND state IN (:pending, :running, :success, :failed)
 ORDER BY number DESC LIMIT :limit;
 
+-- name: newest_success_of_site
+-- The newest successful analysis of a site.
+SELECT * FROM analysis WHERE project = :project AND site = :site AND state = 'success' ORDER BY number DESC LIMIT 1;
+
 -- name: begin_analysis
 -- Set an analysis to running at its first attempt.
 UPDATE analysis SET state = 'running', started_at = shoal_now() WHERE id = :id AND state = 'pending';
@@ -28,14 +32,82 @@ UPDATE analysis SET state = 'running', started_at = shoal_now() WHERE id = :id A
 UPDATE analysis SET state = :state, state_reason = :reason, error = :error, finished_at = shoal_now()
 WHERE id = :id AND finished_at IS NULL AND (state = 'running' OR :state = 'failed');
 
+-- name: conclude_analysis
+-- Store what was measured and judged, and the number of all findings.
+UPDATE analysis SET metrics = :metrics, summary = :summary, verdict = :verdict,
+                    findings = (SELECT COALESCE(SUM(count), 0) FROM finding_count WHERE analysis = :number)
+WHERE number = :number;
+
+-- name: drop_outcome
+-- Delete how an analyzer ended in an earlier attempt.
+DELETE FROM analyzer_outcome WHERE analysis = :analysis AND analyzer = :analyzer;
+
+-- name: drop_outcomes
+-- Delete how all analyzers ended in an earlier attempt.
+DELETE FROM analyzer_outcome WHERE analysis = :analysis;
+
 -- name: drop_findings
--- Delete the findings of an earlier attempt.
-DELETE FROM finding WHERE analysis = :analysis;
+-- Delete the findings of an analyzer from an earlier attempt.
+DELETE FROM finding_count WHERE analysis = :analysis AND analyzer = :analyzer;
 
--- name: count_findings
--- Store the number of findings with the analysis.
-UPDATE analysis SET findings = :findings WHERE number = :number;
+-- name: drop_all_findings
+-- Delete all findings of an earlier attempt.
+DELETE FROM finding_count WHERE analysis = :analysis;
 
--- name: findings_of_analysis
--- The findings of an analysis.
-SELECT analyzer, key, severity, message, facts FROM finding WHERE analysis = :analysis ORDER BY analyzer, key;
+-- name: insert_outcome
+-- Store how an analyzer ended.
+INSERT INTO analyzer_outcome (analysis, analyzer, error, findings, duration_ms)
+VALUES (:analysis, :analyzer, :error, :findings, :duration_ms);
+
+-- name: insert_finding_count
+-- Store the number of findings of a code.
+INSERT INTO finding_count (analysis, code, analyzer, severity, title, fix, count, stored)
+VALUES (:analysis, :code, :analyzer, :severity, :title, :fix, :count, :stored);
+
+-- name: outcomes_of_analysis
+-- How each analyzer ended.
+SELECT analyzer, error, findings, duration_ms FROM analyzer_outcome WHERE analysis = :analysis ORDER BY analyzer;
+
+-- name: counts_of_analysis
+-- The number of findings of each code.
+SELECT analyzer, code, severity, title, fix, count, stored FROM finding_count WHERE analysis = :analysis ORDER BY code;
+
+-- name: findings_of_code
+-- Findings of one code, in their order.
+SELECT code, number, key, page, evidence FROM finding
+WHERE analysis = :analysis AND code = :code AND number > :number ORDER BY number LIMIT :limit;
+
+-- name: put_gate
+-- Store a gate under a name, in place of an earlier one.
+INSERT INTO gate (name, rules, created_at, changed_at) VALUES (:name, :rules, shoal_now(), shoal_now())
+ON CONFLICT (name) DO UPDATE SET rules = :rules, changed_at = shoal_now();
+
+-- name: gate_by_name
+-- One gate.
+SELECT * FROM gate WHERE name = :name;
+
+-- name: all_gates
+-- All gates.
+SELECT * FROM gate ORDER BY name;
+
+-- name: delete_gate
+-- Delete a gate.
+DELETE FROM gate WHERE name = :name;
+
+-- name: page_columns_after
+-- What analyzers get of pages, in the order in which they were stored.
+SELECT number, key, status, depth, duration_ms, word_count, bytes, flags, fingerprint, url, final_url, content_type,
+       title, description, canonical, robots, lang, h1, content_hash, redirects, error_code
+FROM page WHERE crawl = :crawl AND number > :number ORDER BY number LIMIT :limit;
+
+-- name: redirect_targets_after
+-- URLs that were fetched only as the target of a redirect.
+SELECT key, url, via FROM redirect_target WHERE crawl = :crawl AND key > :key AND fate = 4 ORDER BY key, chk LIMIT :limit;
+
+-- name: fates_after
+-- Keys of URLs with a fate.
+SELECT key FROM fate WHERE crawl = :crawl AND key > :key AND fate = :fate ORDER BY key LIMIT :limit;
+
+-- name: sitemaps_of_crawl
+-- The sitemaps that were read, and what they list.
+SELECT url, status, problem, entries FROM sitemap WHERE crawl = :crawl ORDER BY url;

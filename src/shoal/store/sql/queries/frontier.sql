@@ -33,8 +33,8 @@ LIMIT 1;
 
 -- name: insert_sitemap
 -- Store the result of fetching a sitemap.
-INSERT INTO sitemap (crawl, key, chk, url, fetched_at, status, listed, problem)
-VALUES (:crawl, :key, :chk, :url, :fetched_at, :status, :listed, :problem)
+INSERT INTO sitemap (crawl, key, chk, url, fetched_at, status, listed, problem, entries)
+VALUES (:crawl, :key, :chk, :url, :fetched_at, :status, :listed, :problem, :entries)
 ON CONFLICT (crawl, key, chk) DO NOTHING;
 
 -- name: insert_trap

@@ -20,7 +20,7 @@ SELECT url, fetched_at, status, listed, problem FROM sitemap WHERE crawl = :craw
 
 -- name: sitemaps_after
 -- The sitemaps of a crawl after a key.
-SELECT key, chk, url, fetched_at, status, listed, problem FROM sitemap
+SELECT key, chk, url, fetched_at, status, listed, problem, entries FROM sitemap
 WHERE crawl = :crawl AND (key, chk) > (:key, :chk)
 ORDER BY key, chk
 LIMIT :limit;

@@ -1,0 +1,80 @@
+"""The contract of analyzers: what they need, what they get, and what they yield.
+
+An analyzer is pure: it gets the columns of a whole crawl and yields batches of findings. It may raise anything; the
+analysis then reports its failure and keeps the findings of the others.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Protocol
+
+from shoal.audit.finding import FindingCode
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from shoal.audit.details import PageDetails
+    from shoal.audit.site import Site
+
+DetailColumn = Callable[["PageDetails"], Any]
+"""Computes the value of a detail column from the details of one page. It must not fail for any page."""
+
+
+@dataclass(frozen=True, slots=True)
+class Needs:
+    """What an analyzer reads. Nothing else is loaded for it.
+
+    `pages`: columns of the page record. `details`: detail columns, each with the function that computes it.
+    `links`: the link graph. `sitemap`: which pages sitemaps list. `blocked`: URLs that robots.txt forbids.
+    `robots`: the robots.txt of each host. `probes`: paths to request from each host, such as `/llms.txt`.
+    `previous`: the page columns of the baseline's crawl.
+    """
+
+    pages: Sequence[str] = ()
+    details: Mapping[str, DetailColumn] = field(default_factory=dict)
+    links: bool = False
+    sitemap: bool = False
+    blocked: bool = False
+    robots: bool = False
+    probes: Sequence[str] = ()
+    previous: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """Findings of one code, in columns: `evidence(i)` is that of the i-th page, and is asked only for those stored.
+
+    `pages` are ids (places in the page columns). For findings that concern no page of the crawl, `urls` has a URL or
+    None for each instead. `identity(i)` tells apart several findings of one code on one page.
+    """
+
+    code: str
+    pages: "NDArray[np.intp] | None" = None
+    urls: Sequence[str | None] = ()
+    evidence: Callable[[int], dict[str, Any]] = lambda place: {}
+    identity: Callable[[int], str] = lambda place: ""
+
+    def __len__(self) -> int:
+        return len(self.urls) if self.pages is None else len(self.pages)
+
+
+class Analyzer(Protocol):
+    """Finds one group of problems."""
+
+    @property
+    def name(self) -> str:
+        """Its name, unique among all analyzers."""
+        ...
+
+    @property
+    def codes(self) -> Sequence[FindingCode]:
+        """All codes that it may report."""
+        ...
+
+    @property
+    def needs(self) -> Needs: ...
+
+    def analyze(self, site: "Site") -> Iterable[Found]:
+        """Yield findings. Runs in a thread of its own, once per analysis."""
+        ...

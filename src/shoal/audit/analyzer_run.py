@@ -1,0 +1,88 @@
+"""Run one analyzer over a site: count its findings exactly, and choose those to store."""
+
+import heapq
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from xxhash import xxh3_64_intdigest
+
+from shoal.audit.analyzer import Analyzer, Found
+from shoal.audit.finding import AnalyzerOutcome, Finding, FindingCode, FindingCount
+from shoal.audit.site import Site
+
+_SIGN = 1 << 63
+
+
+class AnalyzerError(Exception):
+    """An analyzer could not run, or broke its contract. The message is a sentence for people."""
+
+
+@dataclass(frozen=True, slots=True)
+class AnalyzerResult:
+    """What one analyzer gave: how it ended, how many findings of each code, and those to store."""
+
+    outcome: AnalyzerOutcome
+    counts: Sequence[FindingCount] = ()
+    findings: Sequence[Finding] = ()
+
+    def timed(self, duration_ms: float) -> "AnalyzerResult":
+        return replace(self, outcome=replace(self.outcome, duration_ms=round(duration_ms, 3)))
+
+
+def failed(analyzer: str, error: str) -> AnalyzerResult:
+    """Return the result of an analyzer that failed."""
+    return AnalyzerResult(AnalyzerOutcome(analyzer, error[:2_000], 0, 0.0))
+
+
+def run_analyzer(analyzer: Analyzer, site: Site, most_stored: int) -> AnalyzerResult:
+    """Run an analyzer to its end. Of a code with more findings than may be stored, those with the smallest keys are:
+    the same ones in every analysis of an unchanged site, so that two analyses can still be compared."""
+    if analyzer.needs.details:
+        if not site.has_details:
+            raise AnalyzerError("The crawl stored no page details; crawl again with the option analyze.")
+        if analyzer.name in site.detail_errors:
+            raise AnalyzerError(site.detail_errors[analyzer.name])
+    codes = {code.code: code for code in analyzer.codes}
+    counts = dict.fromkeys(codes, 0)
+    chosen: dict[str, list[tuple[int, Found, int, str | None]]] = {code: [] for code in codes}
+    for found in analyzer.analyze(site):
+        if found.code not in codes:
+            raise AnalyzerError(f'It reported the code "{found.code}", which it does not declare.')
+        counts[found.code] += len(found)
+        chosen[found.code] = _smallest(chosen[found.code], _keyed(found, site), most_stored)
+    totals, findings = [], []
+    for code in codes.values():
+        stored = _stored(analyzer.name, code, chosen[code.code])
+        findings += stored
+        if counts[code.code]:
+            count = counts[code.code]
+            totals.append(
+                FindingCount(analyzer.name, code.code, code.severity, code.title, code.fix, count, len(stored))
+            )
+    return AnalyzerResult(AnalyzerOutcome(analyzer.name, None, sum(counts.values()), 0.0), totals, findings)
+
+
+def key_of(code: str, page: str | None, identity: str) -> int:
+    """Return the key of a finding: the same for the same problem in every analysis."""
+    return xxh3_64_intdigest(f"{code}\n{page or ''}\n{identity}".encode(errors="replace")) - _SIGN
+
+
+def _keyed(found: Found, site: Site) -> Iterator[tuple[int, Found, int, str | None]]:
+    for place in range(len(found)):
+        url = found.urls[place] if found.pages is None else site.pages.answered_at(int(found.pages[place]))
+        yield key_of(found.code, url, found.identity(place)), found, place, url
+
+
+def _smallest(
+    kept: list[tuple[int, Found, int, str | None]], new: Iterator[tuple[int, Found, int, str | None]], most: int
+) -> list[tuple[int, Found, int, str | None]]:
+    kept = [*kept, *new]
+    return kept if len(kept) <= most else heapq.nsmallest(most, kept, key=lambda one: one[0])
+
+
+def _stored(analyzer: str, code: FindingCode, chosen: list[tuple[int, Found, int, str | None]]) -> list[Finding]:
+    findings = [
+        Finding(analyzer, code.code, code.severity, url, key, found.evidence(place))
+        for key, found, place, url in chosen
+    ]
+    return sorted(findings, key=lambda finding: (finding.page or "", finding.key))

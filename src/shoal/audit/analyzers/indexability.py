@@ -1,0 +1,57 @@
+"""Contradictions between noindex, canonical URLs, sitemaps and robots.txt."""
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from shoal.audit.analyzer import Found, Needs
+from shoal.audit.codes import BY_ANALYZER
+from shoal.audit.site import Site
+
+
+class Indexability:
+    name = "indexability"
+    codes = BY_ANALYZER["indexability"]
+    needs = Needs(pages=("canonical",), links=True, sitemap=True, blocked=True)
+
+    def analyze(self, site: Site) -> Iterator[Found]:
+        pages, target = site.pages, site.canonical_pages
+        own, noindex, is_html = np.arange(len(pages)), pages.is_noindex, pages.is_html
+        points_away = is_html & site.points_away
+        yield self._found(site, "noindex_with_canonical", noindex & points_away)
+        known = points_away & (target >= 0)
+        yield self._found(site, "canonical_to_noindex", known & ~noindex & noindex[np.where(known, target, 0)])
+        listed, status = site.in_sitemap, pages["status"]
+        moved = site.is_listed_itself & pages.is_redirected
+        yield self._found(site, "sitemap_noindex", listed & is_html & noindex)
+        yield self._found(site, "sitemap_not_canonical", listed & points_away & (target != own) & ~noindex)
+        broken = np.flatnonzero(site.is_listed_itself & ((status >= 400) | (status == 0)) & (status != 429))
+        errors = pages.text("error_code")
+        yield Found(
+            "sitemap_error",
+            urls=[pages.url(int(page)) for page in broken],
+            evidence=lambda place: {
+                "status": int(status[broken[place]]) or None,
+                "error": errors[int(broken[place])],
+            },
+        )
+        redirects = np.flatnonzero(moved & (status > 0) & (status < 400))
+        yield Found(
+            "sitemap_redirect",
+            urls=[pages.url(int(page)) for page in redirects],
+            evidence=lambda place: {"redirects_to": pages.answered_at(int(redirects[place]))},
+        )
+        assert site.nodes is not None
+        blocked = np.flatnonzero(site.listed_nodes & site.nodes.is_blocked)
+        yield Found("sitemap_blocked", urls=[site.url_of(int(node)) for node in blocked])
+
+    @staticmethod
+    def _found(site: Site, code: str, mask: "np.ndarray[tuple[int], np.dtype[np.bool_]]") -> Found:
+        found, robots, canonical = np.flatnonzero(mask), site.pages.text("robots"), site.pages.text("canonical")
+
+        def evidence(place: int) -> dict[str, str]:
+            page = int(found[place])
+            values = {"robots": robots[page], "canonical": canonical[page]}
+            return {name: value for name, value in values.items() if value is not None}
+
+        return Found(code, found, evidence=evidence)

@@ -1,0 +1,77 @@
+"""Response headers that protect visitors, and headers that tell too much."""
+
+import re
+from collections.abc import Iterator
+from enum import IntFlag
+from typing import Final
+
+import numpy as np
+
+from shoal.audit.analyzer import Found, Needs
+from shoal.audit.codes import BY_ANALYZER
+from shoal.audit.details import PageDetails
+from shoal.audit.site import Site
+
+_VERSION: Final = re.compile(r"[a-z]/?\s*v?[0-9]", re.IGNORECASE)
+
+
+class Header(IntFlag):
+    """Which protections a response has."""
+
+    HSTS = 1
+    CSP = 2
+    NOSNIFF = 4
+    FRAMES = 8
+    REFERRER = 16
+
+
+MISSING: Final = (
+    ("csp_missing", Header.CSP),
+    ("content_type_options_missing", Header.NOSNIFF),
+    ("frame_options_missing", Header.FRAMES),
+    ("referrer_policy_missing", Header.REFERRER),
+)
+
+
+def _protections(details: PageDetails) -> int:
+    headers, metas = details.headers, details.metas
+    policy = headers.get("content-security-policy", "") or metas.get("content-security-policy", "")
+    found = Header(0)
+    if "strict-transport-security" in headers:
+        found |= Header.HSTS
+    if policy:
+        found |= Header.CSP
+    if headers.get("x-content-type-options", "").strip().lower() == "nosniff":
+        found |= Header.NOSNIFF
+    if "x-frame-options" in headers or "frame-ancestors" in headers.get("content-security-policy", ""):
+        found |= Header.FRAMES
+    if "referrer-policy" in headers or "referrer" in metas:
+        found |= Header.REFERRER
+    return found.value
+
+
+def _versions(details: PageDetails) -> list[str] | None:
+    told = [
+        f"{name}: {details.headers[name]}"[:200]
+        for name in ("server", "x-powered-by", "x-aspnet-version")
+        if name in details.headers and (name != "server" or _VERSION.search(details.headers[name]))
+    ]
+    return told or None
+
+
+class SecurityHeaders:
+    name = "security_headers"
+    codes = BY_ANALYZER["security_headers"]
+    needs = Needs(details={"protections": _protections, "versions": _versions})
+
+    def analyze(self, site: Site) -> Iterator[Found]:
+        has = site.numbers_of(self.name, "protections")
+        is_known = site.pages.is_html & (has >= 0)
+        is_open = is_known & site.pages.is_https & (has & Header.HSTS == 0)
+        yield Found("hsts_missing", np.flatnonzero(is_open))
+        for code, header in MISSING:
+            yield Found(code, np.flatnonzero(is_known & (has & header == 0)))
+        versions = site.details[self.name]["versions"]
+        tells = np.fromiter((one is not None for one in versions), np.bool_, len(versions))
+        found = np.flatnonzero(tells & is_known)
+        yield Found("version_disclosed", found, evidence=lambda place: {"headers": versions[int(found[place])]})

@@ -1,0 +1,47 @@
+"""Pages that say "not found" and answer 200."""
+
+import re
+from collections.abc import Iterator
+from typing import Final
+
+import numpy as np
+
+from shoal.audit.analyzer import Found, Needs
+from shoal.audit.codes import BY_ANALYZER
+from shoal.audit.site import Site
+
+_SAYS_SO: Final = re.compile(
+    r"\b404\b|\bnot found\b|\b(page|seite|product) (does not|doesn't) exist\b|\bnicht gefunden\b|\bintrouvable\b"
+    r"|\bno encontrad[oa]\b|\bnon trovata\b|\bn[ãa]o encontrada\b|\bniet gevonden\b|ページが見つかりません|页面不存在",
+    re.IGNORECASE,
+)
+FEWEST_WORDS: Final = 5  # of an error page that others are compared with
+
+
+class Soft404:
+    name = "soft_404"
+    codes = BY_ANALYZER["soft_404"]
+    needs = Needs(pages=("title", "h1"))
+
+    def analyze(self, site: Site) -> Iterator[Found]:
+        pages = site.pages
+        says = self._saying(site, "title") | self._saying(site, "h1")
+        prints, words = pages["fingerprint"], pages["word_count"]
+        is_error = np.isin(pages["status"], (404, 410)) & (words >= FEWEST_WORDS)
+        alike = np.isin(prints, np.unique(prints[is_error & (prints != 0)])) & (words >= FEWEST_WORDS)
+        found = np.flatnonzero(pages.is_html & (says | alike))
+        titles = pages.text("title")
+        yield Found(
+            "soft_404",
+            found,
+            evidence=lambda place: {
+                "title": (titles[int(found[place])] or "")[:200],
+                "why": "says so" if says[found[place]] else "the same text as a page that answers 404",
+            },
+        )
+
+    @staticmethod
+    def _saying(site: Site, column: str) -> "np.ndarray[tuple[int], np.dtype[np.bool_]]":
+        texts = site.pages.text(column)
+        search = _SAYS_SO.search
+        return np.fromiter((text is not None and search(text) is not None for text in texts), np.bool_, len(texts))

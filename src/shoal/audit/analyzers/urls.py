@@ -1,0 +1,49 @@
+"""URLs that are hard to read, to type or to keep the same."""
+
+import re
+from collections.abc import Iterator
+from typing import Final
+
+import numpy as np
+
+from shoal.audit.analyzer import Found, Needs
+from shoal.audit.codes import BY_ANALYZER
+from shoal.audit.site import Site
+
+_SPLIT: Final = re.compile(r"[a-z]+://[^/]*([^?#]*)(\?[^#]*)?")
+LONGEST: Final = 200
+MOST_PARAMETERS: Final = 3
+
+
+def problems(url: str) -> Iterator[str]:
+    """Yield the codes of what is wrong with a URL."""
+    if len(url) > LONGEST:
+        yield "url_too_long"
+    match = _SPLIT.match(url)
+    path, query = (match[1], match[2] or "") if match else ("", "")
+    bare = re.sub(r"%[0-9A-Fa-f]{2}", "", path) if "%" in path else path
+    if bare != bare.lower():
+        yield "url_uppercase"
+    if "_" in path:
+        yield "url_underscore"
+    if not path.isascii() or re.search(r"%[89A-Fa-f][0-9A-Fa-f]", path):
+        yield "url_not_ascii"
+    if query.count("=") > MOST_PARAMETERS:
+        yield "url_many_parameters"
+    if "//" in path:
+        yield "url_double_slash"
+
+
+class Urls:
+    name = "urls"
+    codes = BY_ANALYZER["urls"]
+    needs = Needs()
+
+    def analyze(self, site: Site) -> Iterator[Found]:
+        found: dict[str, list[int]] = {code.code: [] for code in self.codes}
+        answered_at = site.pages.answered_at
+        for page in np.flatnonzero(site.pages.is_html).tolist():
+            for code in problems(answered_at(page)):
+                found[code].append(page)
+        for code, pages in found.items():
+            yield Found(code, np.array(pages, np.intp))

@@ -1,0 +1,194 @@
+"""The registry of finding codes of the built-in analyzers. A code is public and permanent: gates and scripts use it."""
+
+from collections.abc import Mapping
+from typing import Final
+
+from shoal.audit.finding import FindingCode, Severity
+
+_E, _W, _N = Severity.ERROR, Severity.WARNING, Severity.NOTICE
+
+
+def _code(code: str, severity: Severity, title: str, fix: str, *, timing: bool = False) -> FindingCode:
+    return FindingCode(code, severity, title, fix, timing)
+
+
+BY_ANALYZER: Final[Mapping[str, tuple[FindingCode, ...]]] = {
+    "links": (
+        _code("broken_link", _E, "Pages link to a URL that answers with a 4xx status.",
+              "Correct or remove the links, or restore the page."),
+        _code("link_to_unreachable", _E, "Pages link to a URL that gave no response.",
+              "Check the address and its server, or remove the links."),
+        _code("link_to_redirect", _N, "Pages link to a URL that redirects.",
+              "Link to the final URL, which saves every visitor a request."),
+    ),
+    "redirects": (
+        _code("redirect_loop", _E, "The URL redirects in a circle, or too often.",
+              "Make one URL of the circle answer with a page."),
+        _code("redirect_broken", _E, "The URL redirects to a page that answers with an error.",
+              "Redirect to a page that exists."),
+        _code("redirect_chain", _W, "The URL redirects more than once before it reaches a page.",
+              "Redirect to the final URL at once."),
+        _code("redirect_temporary", _N, "The URL redirects with a temporary status (302, 303 or 307).",
+              "Use 301 or 308 if the move is permanent."),
+    ),
+    "responses": (
+        _code("server_error", _E, "The page answers with a 5xx status.",
+              "Look up the request in the log of the server and correct the failure."),
+        _code("page_unreachable", _E, "The page gave no complete response.",
+              "Check DNS, TLS and the limits of the server; the evidence names the error."),
+    ),
+    "speed": (
+        _code("slow_page", _W, "The server took long to send the page.",
+              "Cache the page, or find out what the server waits for.", timing=True),
+    ),
+    "titles": (
+        _code("title_missing", _E, "The page has no title.", "Write a title that names the content of the page."),
+        _code("title_duplicate", _W, "Other pages have the same title.",
+              "Give each page a title of its own, or declare one of them canonical."),
+        _code("title_too_long", _N, "The title is longer than search results show.",
+              "Shorten it, or move the important words to the front."),
+        _code("title_too_short", _N, "The title is too short to say much.", "Describe the page in a few words."),
+        _code("title_multiple", _W, "The page has several title elements.", "Keep one title in the head."),
+    ),
+    "descriptions": (
+        _code("description_missing", _W, "The page has no meta description.",
+              "Summarize the page in one or two sentences."),
+        _code("description_duplicate", _W, "Other pages have the same meta description.",
+              "Describe each page in its own words."),
+        _code("description_too_long", _N, "The meta description is longer than search results show.",
+              "Shorten it to about 160 characters."),
+    ),
+    "headings": (
+        _code("h1_missing", _W, "The page has no h1 heading.", "Give the page one h1 that names its subject."),
+        _code("h1_multiple", _N, "The page has several h1 headings.", "Keep one h1 and make the others h2."),
+        _code("heading_empty", _N, "A heading has no text.", "Fill it, or remove it."),
+        _code("heading_skipped", _N, "The headings skip a level, such as h2 to h4.",
+              "Use the levels in order, so that screen readers show the outline."),
+    ),
+    "canonicals": (
+        _code("canonical_missing", _N, "The page does not declare its canonical URL.",
+              "Add a link with rel=canonical to the head."),
+        _code("canonical_broken", _E, "The canonical URL does not answer with a page.",
+              "Point it to a URL that answers 200."),
+        _code("canonical_redirect", _W, "The canonical URL redirects.", "Point it to the final URL."),
+        _code("canonical_chain", _W, "The canonical page declares another page as canonical.",
+              "Point all pages of the chain to the last one."),
+        _code("canonical_conflict", _E, "The page declares several canonical URLs.", "Keep one."),
+    ),
+    "indexability": (
+        _code("noindex_with_canonical", _W, "The page is noindex and declares another page as canonical.",
+              "Use one of the two: search engines may drop both pages."),
+        _code("canonical_to_noindex", _E, "The canonical page is noindex.",
+              "Remove noindex from it, or the canonical that points to it."),
+        _code("sitemap_noindex", _W, "A sitemap lists a page that is noindex.",
+              "Remove noindex, or the entry of the sitemap."),
+        _code("sitemap_not_canonical", _W, "A sitemap lists a page that declares another page as canonical.",
+              "List the canonical page instead."),
+        _code("sitemap_error", _E, "A sitemap lists a URL that answers with an error.",
+              "Restore the page, or remove the entry."),
+        _code("sitemap_redirect", _W, "A sitemap lists a URL that redirects.", "List the final URL."),
+        _code("sitemap_blocked", _W, "Sitemaps list URLs that robots.txt forbids.",
+              "Allow them in robots.txt, or remove the entries."),
+    ),
+    "hreflang": (
+        _code("hreflang_no_return", _W, "A page in another language does not link back with hreflang.",
+              "Declare the alternates on all language versions, each naming all others."),
+        _code("hreflang_broken", _E, "An hreflang link leads to a page that does not answer 200.",
+              "Correct the link, or remove it."),
+        _code("hreflang_invalid", _W, "An hreflang value is not a language code.",
+              "Use a code such as en, en-GB or x-default."),
+        _code("hreflang_no_self", _N, "The hreflang links of the page do not name the page itself.",
+              "Add the page to its own alternates."),
+    ),
+    "duplicates": (
+        _code("content_duplicate", _W, "Other pages have exactly the same text.",
+              "Redirect the copies, or declare one of them canonical."),
+        _code("content_near_duplicate", _N, "Other pages have almost the same text.",
+              "Merge the pages, or make their texts differ."),
+    ),
+    "orphans": (
+        _code("orphan_page", _W, "A sitemap lists the page, but no page links to it.",
+              "Link to it from a page that visitors find, or remove it."),
+        _code("sitemap_missing_page", _N, "The page can be indexed, but no sitemap lists it.",
+              "Add it to a sitemap."),
+    ),
+    "depth": (
+        _code("page_too_deep", _N, "Visitors need many clicks to reach the page.",
+              "Link to it from a page closer to the start."),
+    ),
+    "mixed_content": (
+        _code("mixed_content", _E, "A page served over https loads resources over http.",
+              "Load them over https: browsers block or warn."),
+        _code("insecure_form", _E, "A form on an https page is submitted over http.",
+              "Submit it to an https URL."),
+    ),
+    "security_headers": (
+        _code("hsts_missing", _W, "The response over https has no Strict-Transport-Security header.",
+              "Send it with a max-age of at least half a year."),
+        _code("csp_missing", _N, "The response has no Content-Security-Policy header.",
+              "Send a policy that names the allowed sources."),
+        _code("content_type_options_missing", _W, "The response has no X-Content-Type-Options header.",
+              "Send X-Content-Type-Options: nosniff."),
+        _code("frame_options_missing", _W, "Nothing keeps other sites from embedding the page in a frame.",
+              "Send Content-Security-Policy: frame-ancestors, or X-Frame-Options."),
+        _code("referrer_policy_missing", _N, "The page does not declare a referrer policy.",
+              "Send Referrer-Policy: strict-origin-when-cross-origin."),
+        _code("version_disclosed", _N, "The response names the version of the server's software.",
+              "Remove the version from Server, and remove X-Powered-By."),
+    ),
+    "cookies": (
+        _code("cookie_not_secure", _W, "A cookie set over https lacks the attribute Secure.", "Set Secure."),
+        _code("cookie_not_http_only", _N, "A cookie lacks the attribute HttpOnly.",
+              "Set HttpOnly unless scripts need the cookie."),
+        _code("cookie_no_same_site", _N, "A cookie lacks the attribute SameSite.", "Set SameSite=Lax or Strict."),
+        _code("cookie_invalid", _W, "A cookie has SameSite=None without Secure, so browsers reject it.",
+              "Set Secure too."),
+    ),
+    "images": (
+        _code("image_alt_missing", _W, "Images have no alt attribute.",
+              "Describe each image; use alt=\"\" for decoration."),
+    ),
+    "structured_data": (
+        _code("structured_data_invalid", _E, "A block of JSON-LD cannot be parsed.",
+              "Correct the JSON; the evidence has the position."),
+        _code("structured_data_incomplete", _W, "Structured data lacks a property that its type requires.",
+              "Add the properties that the evidence names."),
+    ),
+    "thin_content": (
+        _code("thin_content", _N, "The page has very few words.", "Write more, merge it, or mark it noindex."),
+    ),
+    "soft_404": (
+        _code("soft_404", _E, "The page says that it was not found, but answers 200.",
+              "Answer 404 or 410 for pages that do not exist."),
+    ),
+    "urls": (
+        _code("url_too_long", _N, "The URL is longer than 200 characters.", "Shorten it."),
+        _code("url_uppercase", _N, "The path has capital letters.", "Use lower case and redirect the other forms."),
+        _code("url_underscore", _N, "The path has underscores.", "Separate words with hyphens."),
+        _code("url_not_ascii", _N, "The path has characters outside ASCII.",
+              "Use ASCII, or make sure that all links encode it alike."),
+        _code("url_many_parameters", _N, "The URL has more than three query parameters.",
+              "Drop parameters that do not change the page."),
+        _code("url_double_slash", _W, "The path has an empty segment (//).", "Remove the extra slash from the links."),
+    ),
+    "robots_txt": (
+        _code("blocked_page_linked", _N, "Pages link to URLs that robots.txt forbids.",
+              "Allow the pages, or remove the links."),
+        _code("content_signal_missing", _N, "robots.txt declares no Content-Signal.",
+              "State whether search, AI answers and AI training may use the content."),
+    ),
+    "llms_txt": (
+        _code("llms_txt_missing", _N, "The site has no /llms.txt.",
+              "Offer an index for language models if you want them to read the site."),
+        _code("llms_txt_invalid", _W, "/llms.txt does not follow the format.",
+              "Begin with one `# Title` line and serve it as plain text or Markdown."),
+    ),
+}  # fmt: skip
+"""The codes of each built-in analyzer, in the order in which they are documented."""
+
+CODES: Final[Mapping[str, FindingCode]] = {code.code: code for codes in BY_ANALYZER.values() for code in codes}
+
+ANALYZER_OF: Final[Mapping[str, str]] = {
+    code.code: analyzer for analyzer, codes in BY_ANALYZER.items() for code in codes
+}
+"""The analyzer that reports a code."""

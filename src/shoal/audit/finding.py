@@ -1,0 +1,74 @@
+"""Findings: what analyzers report. A finding has a stable code; the code says how serious it is and how to fix it."""
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any, Final
+
+
+class Severity(StrEnum):
+    """How serious a finding is, from most to least."""
+
+    ERROR = "error"  # visitors or search engines meet something broken
+    WARNING = "warning"  # works, but harms the site
+    NOTICE = "notice"  # worth knowing; often intended
+
+
+RANKS: Final = {severity: rank for rank, severity in enumerate(Severity)}
+"""The order in which findings are shown: the most serious first."""
+
+
+@dataclass(frozen=True, slots=True)
+class FindingCode:
+    """A kind of finding. `code` is public and permanent; `title` and `fix` are one sentence each.
+
+    `timing`: it depends on how fast the server was, so it is measured again before it fails a gate.
+    """
+
+    code: str
+    severity: Severity
+    title: str
+    fix: str
+    timing: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One finding as it is stored: its code, the page concerned (None: the whole site) and the evidence.
+
+    `key` is the same for the same problem in every analysis of the site, so that two analyses can be compared.
+    """
+
+    analyzer: str
+    code: str
+    severity: Severity
+    page: str | None
+    key: int
+    evidence: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class FindingCount:
+    """All findings of one code in one analysis. `count` is exact, though only `stored` of them are kept as rows."""
+
+    analyzer: str
+    code: str
+    severity: Severity
+    title: str
+    fix: str
+    count: int
+    stored: int
+
+
+@dataclass(frozen=True, slots=True)
+class AnalyzerOutcome:
+    """How one analyzer of an analysis ended. `error` is None unless it failed."""
+
+    analyzer: str
+    error: str | None
+    findings: int
+    duration_ms: float
+
+
+def most_serious_first(counts: list[FindingCount]) -> list[FindingCount]:
+    """Return counts in the order in which people want to read them: by severity, then by number of findings."""
+    return sorted(counts, key=lambda count: (RANKS[count.severity], -count.count, count.code))

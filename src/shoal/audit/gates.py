@@ -1,0 +1,52 @@
+"""Gates that are stored under a name, for crawls, policies and analyses."""
+
+import re
+
+from shoal.audit.gate import Gate
+from shoal.audit.store import GateStore, StoredGate
+from shoal.base.database import Database, Tx
+from shoal.base.errors import AlreadyExists, InvalidInput, NotFound
+
+_NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
+
+
+class Gates:
+    """Manages gates."""
+
+    def __init__(self, database: Database, store: GateStore) -> None:
+        self._database = database
+        self.store = store
+
+    async def create(self, name: str, gate: Gate) -> StoredGate:
+        """Store a gate under a new name."""
+        return await self._write(name, gate, may_exist=False)
+
+    async def put(self, name: str, gate: Gate) -> StoredGate:
+        """Store a gate, in place of an earlier one of that name."""
+        return await self._write(name, gate, may_exist=True)
+
+    async def _write(self, name: str, gate: Gate, *, may_exist: bool) -> StoredGate:
+        if not _NAME.fullmatch(name):
+            raise InvalidInput("name", "is not a name", "give 1 to 64 letters, digits and `_.-`")
+
+        async def write(tx: Tx) -> StoredGate:
+            if not await self.store.put(tx, name, gate) and not may_exist:
+                raise AlreadyExists("gate", name, "replace it with PUT, or choose another name")
+            stored = await self.store.get(tx, name)
+            assert stored is not None, "it was stored in this transaction"
+            return stored
+
+        return await self._database.run(write)
+
+    async def get(self, name: str) -> StoredGate:
+        found = await self._database.read(lambda tx: self.store.get(tx, name))
+        if found is None:
+            raise NotFound("gate", name)
+        return found
+
+    async def all(self) -> list[StoredGate]:
+        return await self._database.read(self.store.all)
+
+    async def delete(self, name: str) -> None:
+        if not await self._database.run(lambda tx: self.store.delete(tx, name)):
+            raise NotFound("gate", name)

@@ -1,0 +1,215 @@
+"""Load a crawl from the store as columns, batch by batch: pages first, then links, then details."""
+
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from typing import Any, Final, Protocol, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shoal.audit.analysis import Analysis
+from shoal.audit.analyzer import Analyzer, DetailColumn
+from shoal.audit.crawl_facts import CrawlSource, CrawlUrls
+from shoal.audit.details import PageDetails, read_page_details
+from shoal.audit.site import NUMBERS, TEXTS, LinkGraph, Nodes, PageColumns, ProbeAnswer, Site, SitemapRead
+from shoal.audit.store import PAGE_COLUMNS, SiteStore
+from shoal.base.database import Database, Tx
+from shoal.extract.details import unpacked
+
+T = TypeVar("T")
+
+BATCH: Final = 5_000  # pages
+MOST_ORIGINS: Final = 50  # that are probed, and whose robots.txt is read
+MOST_BLOCKED: Final = 1_000  # blocked URLs whose text is looked up
+_FIRST_KEY: Final = -(1 << 63)
+_LINK: Final = 9  # bytes
+_ALWAYS: Final = ("url", "final_url", "content_type", "robots", "redirects", "error_code")
+
+Progress = Callable[[], Awaitable[None]]
+"""Called after each batch; raises if the run has to end."""
+
+
+class Prober(Protocol):
+    """Requests single URLs of the crawled hosts, politely."""
+
+    async def probe(self, urls: Sequence[str]) -> list[ProbeAnswer]: ...
+
+
+class SiteLoader:
+    """Loads what a set of analyzers needs."""
+
+    def __init__(self, database: Database, store: SiteStore, crawls: CrawlSource, prober: Prober | None = None) -> None:
+        """Without a prober, nothing is requested."""
+        self._database = database
+        self._store = store
+        self._crawls = crawls
+        self._prober = prober
+
+    async def load(self, analysis: Analysis, analyzers: Sequence[Analyzer], progress: Progress) -> Site:
+        needs = [analyzer.needs for analyzer in analyzers]
+        crawl = analysis.crawl
+        urls = await self._database.read(lambda tx: self._crawls.urls(tx, analysis.crawl_id))
+        site = Site(await self._pages(crawl, {name for need in needs for name in need.pages}, progress), urls)
+        site.quarantined = await self._database.read(lambda tx: self._crawls.quarantined(tx, crawl))
+        if any(need.sitemap for need in needs):
+            site.sitemaps = await self._sitemaps(crawl)
+        if any(need.links or need.sitemap for need in needs):
+            site.nodes = await self._nodes(crawl, site, progress)
+        if any(need.links for need in needs):
+            site.links = await self._links(crawl, site, progress)
+        columns = {analyzer.name: analyzer.needs.details for analyzer in analyzers if analyzer.needs.details}
+        if columns:
+            await self._details(crawl, site, columns, progress)
+        if any(need.blocked for need in needs):
+            await self._blocked_urls(crawl, site)
+        origins = site.origins[:MOST_ORIGINS]
+        if any(need.robots for need in needs):
+            site.robots = await self._database.read(lambda tx: self._store.robots(tx, origins))
+        paths = {path for need in needs for path in need.probes}
+        wanted = [origin + path for origin in origins for path in sorted(paths)]
+        if wanted and self._prober is not None:
+            site.probes = {answer.url: answer for answer in await self._prober.probe(wanted)}
+        return site
+
+    async def pages(self, crawl: int, progress: Progress) -> PageColumns:
+        """Load all page columns of a crawl."""
+        return await self._pages(crawl, set(TEXTS), progress)
+
+    async def _pages(self, crawl: int, wanted: set[str], progress: Progress) -> PageColumns:
+        chunks: dict[str, list[NDArray[Any]]] = {name: [] for name in NUMBERS}
+        texts: dict[str, list[str | None]] = {name: [] for name in TEXTS if name in wanted or name in _ALWAYS}
+        shared: dict[str, str] = {}
+        number = 0
+        while rows := await self._read(self._store.pages_after, crawl, number):
+            columns = dict(zip(PAGE_COLUMNS, zip(*rows, strict=True), strict=True))
+            number = columns["number"][-1]
+            for name, (kind, missing) in NUMBERS.items():
+                values = [missing if value is None else value for value in columns[name]]
+                chunks[name].append(np.array(values, kind))
+            for name, kept in texts.items():
+                kept += _shared(columns[name], columns["url"], name, shared)
+            await progress()
+        numbers = {
+            name: np.concatenate(parts) if parts else np.zeros(0, NUMBERS[name][0]) for name, parts in chunks.items()
+        }
+        return PageColumns(numbers, texts)
+
+    async def _nodes(self, crawl: int, site: Site, progress: Progress) -> Nodes:
+        by_url = {url: page for page, url in enumerate(site.pages.text("url"))}
+        aliases: dict[int, int] = {}
+        key = _FIRST_KEY
+        while rows := await self._read(self._store.redirect_targets_after, crawl, key):
+            key = rows[-1][0]
+            aliases |= {target: by_url[via] for target, _, via in rows if via in by_url}
+            await progress()
+        blocked: list[int] = []
+        key = _FIRST_KEY
+        while keys := await self._read(self._store.blocked_after, crawl, key):
+            key = keys[-1]
+            blocked += keys
+            await progress()
+        return Nodes(site.pages["key"], aliases, blocked)
+
+    async def _links(self, crawl: int, site: Site, progress: Progress) -> LinkGraph:
+        assert site.nodes is not None
+        numbers, counts = site.pages["number"], np.zeros(len(site.pages), np.int64)
+        targets: list[NDArray[np.int32]] = []
+        flags: list[NDArray[np.uint8]] = []
+        number = 0
+        while rows := await self._read(self._store.links_after, crawl, number):
+            number = rows[-1][0]
+            places = np.searchsorted(numbers, np.array([row[0] for row in rows], np.int64))
+            counts[places] = [len(blob) // _LINK for _, blob in rows]
+            keys = [np.frombuffer(blob, "<i8", len(blob) // _LINK) for _, blob in rows]
+            targets.append(site.nodes.find(np.concatenate(keys)))
+            flags += [np.frombuffer(blob, np.uint8, offset=len(blob) // _LINK * 8) for _, blob in rows]
+            if len(flags) >= 10 * BATCH:
+                flags = [np.concatenate(flags)]
+            await progress()
+        offsets = np.zeros(len(site.pages) + 1, np.int64)
+        np.cumsum(counts, out=offsets[1:])
+        return LinkGraph(
+            offsets,
+            np.concatenate(targets) if targets else np.zeros(0, np.int32),
+            np.concatenate(flags) if flags else np.zeros(0, np.uint8),
+            site.nodes,
+        )
+
+    async def _details(
+        self, crawl: int, site: Site, columns: Mapping[str, Mapping[str, DetailColumn]], progress: Progress
+    ) -> None:
+        size, numbers = len(site.pages), site.pages["number"]
+        site.details = {analyzer: {name: [None] * size for name in names} for analyzer, names in columns.items()}
+        site.has_details = False
+        number = 0
+        while rows := await self._read(self._store.details_after, crawl, number):
+            number, site.has_details = rows[-1][0], True
+            places = np.searchsorted(numbers, np.array([row[0] for row in rows], np.int64)).tolist()
+            details = list(_readable(places, rows))
+            for analyzer, names in columns.items():
+                if analyzer in site.detail_errors:
+                    continue
+                try:
+                    for name, compute in names.items():
+                        column = site.details[analyzer][name]
+                        for place, one in details:
+                            column[place] = compute(one)
+                except Exception as error:  # of one analyzer, which then fails alone
+                    site.detail_errors[analyzer] = f"{type(error).__name__}: {error}"
+            await progress()
+
+    async def _sitemaps(self, crawl: int) -> list[SitemapRead]:
+        rows = await self._database.read(lambda tx: self._store.sitemaps(tx, crawl))
+        return [
+            SitemapRead(url, status, problem, np.frombuffer(keys or b"", "<i8")) for url, status, problem, keys in rows
+        ]
+
+    async def _blocked_urls(self, crawl: int, site: Site) -> None:
+        """Find the text of blocked URLs in the details of a page that links there: the frontier keeps only hashes."""
+        assert site.nodes is not None
+        assert site.links is not None
+        sources = site.links.sources(site.nodes.is_blocked, 1)
+        wanted = {node: pages[0] for node, pages in sources.items() if pages}
+        for node, page in list(wanted.items())[:MOST_BLOCKED]:
+            if node in site.blocked_urls:
+                continue
+            number = int(site.pages["number"][page])
+            rows = await self._database.read(lambda tx, at=number: self._store.details_after(tx, crawl, at - 1, 1))  # type: ignore[misc]
+            if rows and rows[0][0] == number:
+                self._match_blocked(site, page, rows[0][1])
+
+    @staticmethod
+    def _match_blocked(site: Site, page: int, blob: bytes) -> None:
+        assert site.nodes is not None
+        details = unpacked(blob)
+        base = site.pages.answered_at(page) if details.base is None else details.base
+        resolved = site.urls.resolve(base, [link.url for link in details.links])
+        for node, url in zip(site.find(resolved).tolist(), resolved, strict=True):
+            if url is not None and node >= site.nodes.pages:
+                site.blocked_urls[node] = url
+
+    async def _read(self, read: Callable[[Tx, int, int, int], Awaitable[list[T]]], crawl: int, after: int) -> list[T]:
+        return await self._database.read(lambda tx: read(tx, crawl, after, BATCH))
+
+
+def _shared(
+    values: Sequence[str | None], urls: Sequence[str], name: str, shared: dict[str, str]
+) -> Sequence[str | None]:
+    """Return the values of a text column with few copies of equal texts: most pages are at their own URL, and all have
+    one of a few content types."""
+    if name in ("final_url", "canonical"):
+        return [url if value == url else value for value, url in zip(values, urls, strict=True)]
+    if name in ("content_type", "lang", "robots", "error_code"):
+        return [None if value is None else shared.setdefault(value, value) for value in values]
+    return values
+
+
+def _readable(places: Sequence[int], rows: Sequence[tuple[int, bytes]]) -> Iterator[tuple[int, PageDetails]]:
+    """Yield the details that can be read, each with the place of its page."""
+    for place, (_, blob) in zip(places, rows, strict=True):
+        try:
+            yield place, read_page_details(blob)
+        except ValueError:  # written by another version; the page counts as one without details
+            continue
+
+
+__all__ = ["CrawlUrls", "Prober", "SiteLoader"]

@@ -1,0 +1,357 @@
+"""A crawl as columns: what analyzers work on. A page is a number, its place in the columns; links are such numbers."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, Final
+
+import numpy as np
+import orjson
+from numpy.typing import NDArray
+
+from shoal.audit.crawl_facts import CrawlUrls
+from shoal.base.url import Url, origin
+from shoal.pages.links import LinkFlag
+
+SELF: Final = "\0self"
+_AT_ONCE: Final = 20_000  # pages
+_LINKS_AT_ONCE: Final = 4_000_000
+
+Ids = NDArray[np.intp]
+Mask = NDArray[np.bool_]
+
+NUMBERS: Final[dict[str, tuple[Any, Any]]] = {
+    "number": (np.int64, 0),
+    "key": (np.int64, 0),
+    "status": (np.int16, 0),
+    "depth": (np.int32, 0),
+    "duration_ms": (np.float32, np.nan),
+    "word_count": (np.int32, -1),
+    "bytes": (np.int64, 0),
+    "flags": (np.int16, 0),
+    "fingerprint": (np.int64, 0),
+}
+"""Numeric columns with their type and what stands for a missing value."""
+
+TEXTS: Final = (
+    *("url", "final_url", "content_type", "title", "description", "canonical", "robots", "lang", "h1"),
+    *("content_hash", "redirects", "error_code"),
+)
+"""Text columns; None stands for a missing value."""
+
+
+class PageColumns:
+    """The pages of a crawl in columns, in storage order."""
+
+    def __init__(self, numbers: dict[str, NDArray[Any]], texts: dict[str, list[str | None]]) -> None:
+        self._numbers = numbers
+        self._texts = texts
+
+    def __len__(self) -> int:
+        return len(self._numbers["number"])
+
+    def __getitem__(self, name: str) -> NDArray[Any]:
+        """Return a numeric column: see `NUMBERS`."""
+        return self._numbers[name]
+
+    def text(self, name: str) -> list[str | None]:
+        """Return a text column: see `TEXTS`."""
+        return self._texts[name]
+
+    def has(self, name: str) -> Mask:
+        """Return where a text column has a value."""
+        return np.fromiter((value is not None for value in self._texts[name]), np.bool_, len(self))
+
+    def hashes(self, name: str) -> NDArray[np.int64]:
+        """Return a hash of each value of a text column: equal for equal texts, for this process only."""
+        return np.fromiter(map(hash, self._texts[name]), np.int64, len(self))
+
+    def url(self, page: int) -> str:
+        """Return the URL under which a page was found."""
+        return self._texts["url"][page] or ""
+
+    def answered_at(self, page: int) -> str:
+        """Return the URL that sent the content of a page."""
+        return self._texts["final_url"][page] or self.url(page)
+
+    def redirects(self, page: int) -> list[dict[str, Any]]:
+        """Return the redirects that led to the content, each with `url` and `status`."""
+        written = self._texts["redirects"][page]
+        return [] if written is None else list(orjson.loads(written))
+
+    @cached_property
+    def is_redirected(self) -> Mask:
+        """Where a page was reached through redirects, or ends with one."""
+        status = self["status"]
+        is_redirect: Mask = (status >= 300) & (status < 400) & (status != 304)
+        return self.has("redirects") | is_redirect
+
+    @cached_property
+    def is_good(self) -> Mask:
+        """Where a page answered with content: 200, or 304 to a conditional request."""
+        good: Mask = np.isin(self["status"], (200, 304))
+        return good
+
+    @cached_property
+    def is_html(self) -> Mask:
+        """Where a page answered with HTML that was read. Only these have titles, headings and so on."""
+        return self.is_good & (self["word_count"] >= 0)
+
+    @cached_property
+    def is_noindex(self) -> Mask:
+        """Where search engines are asked not to index a page."""
+        return np.fromiter((_forbids_indexing(robots) for robots in self._texts["robots"]), np.bool_, len(self))
+
+    @cached_property
+    def is_https(self) -> Mask:
+        """Where the content was sent over https."""
+        addresses = zip(self._texts["final_url"], self._texts["url"], strict=True)
+        return np.fromiter(((final or url or "").startswith("https:") for final, url in addresses), np.bool_, len(self))
+
+
+def _forbids_indexing(robots: str | None) -> bool:
+    if robots is None:
+        return False
+    parts = {part.strip() for part in robots.lower().split(",")}
+    return "noindex" in parts or "none" in parts
+
+
+class LinkGraph:
+    """The links between pages in compressed rows: those of page p are `targets[offsets[p]:offsets[p + 1]]`.
+
+    A target is a node: a page, a URL that was only fetched as the target of a redirect, a URL that robots.txt forbids,
+    or -1 for any other. `page_of[node]` is the page that a node stands for, or -1.
+    """
+
+    def __init__(
+        self, offsets: NDArray[np.int64], targets: NDArray[np.int32], flags: NDArray[np.uint8], nodes: "Nodes"
+    ) -> None:
+        self.offsets = offsets
+        self.targets = targets
+        self.flags = flags
+        self.nodes = nodes
+
+    def __len__(self) -> int:
+        return len(self.targets)
+
+    @cached_property
+    def counts(self) -> NDArray[np.int64]:
+        """The number of links to each node, without those of a page to itself."""
+        return self._count(None)
+
+    @cached_property
+    def followed_counts(self) -> NDArray[np.int64]:
+        """The same, without links marked nofollow."""
+        return self._count(LinkFlag.NOFOLLOW)
+
+    def _count(self, without: int | None) -> NDArray[np.int64]:
+        counts = np.zeros(len(self.nodes) + 1, np.int64)
+        pages = len(self.offsets) - 1
+        for first in range(0, pages, _AT_ONCE):
+            last = min(first + _AT_ONCE, pages)
+            low, high = self.offsets[first], self.offsets[last]
+            targets = self.targets[low:high]
+            sources = np.repeat(np.arange(first, last), np.diff(self.offsets[first : last + 1]))
+            keep = sources != targets
+            if without is not None:
+                keep &= self.flags[low:high] & without == 0
+            counts += np.bincount(targets[keep] + 1, minlength=len(counts))
+        return counts[1:]
+
+    def sources(self, wanted: Mask, most: int) -> dict[int, list[int]]:
+        """Return the first pages that link to each of the wanted nodes, at most `most` for each."""
+        found: dict[int, list[int]] = {}
+        padded = np.append(wanted, False)
+        for first in range(0, len(self.targets), _LINKS_AT_ONCE):
+            targets = self.targets[first : first + _LINKS_AT_ONCE]
+            places = np.flatnonzero(padded[targets])
+            pages = np.searchsorted(self.offsets, places + first, side="right") - 1
+            for node, page in zip(targets[places].tolist(), pages.tolist(), strict=True):
+                linking = found.setdefault(node, [])
+                if len(linking) < most and page != node and page not in linking[-1:]:
+                    linking.append(page)
+        return found
+
+
+class Nodes:
+    """Everything that a link may lead to, by key: the pages first, then aliases of pages, then blocked URLs."""
+
+    def __init__(self, pages: NDArray[np.int64], aliases: dict[int, int], blocked: Sequence[int]) -> None:
+        """`aliases`: the page of each key that was only fetched as the target of a redirect."""
+        own = set(pages.tolist()) if aliases or blocked else set()
+        extra = [(key, page) for key, page in aliases.items() if key not in own]
+        known = own | {key for key, _ in extra}
+        extra += [(key, -1) for key in blocked if key not in known]
+        keys = np.concatenate([pages, np.array([key for key, _ in extra], np.int64)])
+        self.page_of = np.concatenate(
+            [np.arange(len(pages), dtype=np.int32), np.array([page for _, page in extra], np.int32)]
+        )
+        self.pages = len(pages)
+        self.keys = keys
+        self._order = np.argsort(keys, kind="stable").astype(np.int32)
+        self._sorted = keys[self._order]
+
+    def __len__(self) -> int:
+        return len(self.keys)
+
+    @property
+    def is_blocked(self) -> Mask:
+        return self.page_of < 0
+
+    def find(self, keys: NDArray[np.int64]) -> NDArray[np.int32]:
+        """Return the node of each key; -1 for unknown ones."""
+        if not len(self._sorted):
+            return np.full(len(keys), -1, np.int32)
+        places = np.searchsorted(self._sorted, keys)
+        places[places == len(self._sorted)] = 0
+        return np.where(self._sorted[places] == keys, self._order[places], -1).astype(np.int32)
+
+
+@dataclass(frozen=True, slots=True)
+class SitemapRead:
+    """A sitemap that was read, or could not be."""
+
+    url: str
+    status: int | None
+    problem: str | None
+    entries: NDArray[np.int64]  # keys
+
+
+@dataclass(frozen=True, slots=True)
+class ProbeAnswer:
+    """The answer of a host to a probe. `status` is None if there was none."""
+
+    url: str
+    status: int | None
+    content_type: str | None = None
+    text: str = ""
+    duration_ms: float | None = None
+
+
+@dataclass
+class Site:
+    """What an analysis loaded of a crawl. Parts that no analyzer needs are empty."""
+
+    pages: PageColumns
+    urls: CrawlUrls
+    details: dict[str, dict[str, list[Any]]] = field(default_factory=dict)  # by analyzer and column, one value per page
+    detail_errors: dict[str, str] = field(default_factory=dict)  # analyzers whose detail columns could not be computed
+    has_details: bool = True
+    nodes: Nodes | None = None
+    links: LinkGraph | None = None
+    sitemaps: list[SitemapRead] = field(default_factory=list)
+    robots: dict[str, str | None] = field(default_factory=dict)  # by origin; None: the host has none
+    probes: dict[str, ProbeAnswer] = field(default_factory=dict)  # by URL
+    blocked_urls: dict[int, str] = field(default_factory=dict)  # by node, as far as they are known
+    previous: PageColumns | None = None
+    quarantined: int = 0
+
+    @cached_property
+    def origins(self) -> list[str]:
+        """The origins that pages of the crawl have, the most frequent first."""
+        counts: dict[str, int] = {}
+        for url in self.pages.text("url"):
+            name = origin(Url(url or ""))
+            counts[name] = counts.get(name, 0) + 1
+        return sorted(counts, key=lambda name: -counts[name])
+
+    @cached_property
+    def listed_nodes(self) -> Mask:
+        """Which nodes sitemaps list."""
+        assert self.nodes is not None, "an analyzer that needs sitemaps says so"
+        listed = np.zeros(len(self.nodes) + 1, np.bool_)
+        for sitemap in self.sitemaps:
+            listed[self.nodes.find(sitemap.entries)] = True  # unknown ones are -1, the extra entry
+        return listed[:-1]
+
+    @property
+    def is_listed_itself(self) -> Mask:
+        """Where a sitemap lists the URL under which a page was found."""
+        return self.listed_nodes[: len(self.pages)]
+
+    @cached_property
+    def in_sitemap(self) -> Mask:
+        """Where a sitemap lists a page, under its own URL or that of its content."""
+        assert self.nodes is not None
+        listed = self.is_listed_itself.copy()
+        others = self.nodes.page_of[len(self.pages) :][self.listed_nodes[len(self.pages) :]]
+        listed[others[others >= 0]] = True
+        return listed
+
+    @cached_property
+    def canonical_nodes(self) -> NDArray[np.int32]:
+        """The node of each page's canonical URL: -1 if it declares none, -2 if it is not known to the crawl. A page
+        that declares itself has its own number."""
+        nodes = np.full(len(self.pages), -1, np.int32)
+        finals, urls = self.pages.text("final_url"), self.pages.text("url")
+        others: dict[int, str] = {}
+        for page, written in enumerate(self.pages.text("canonical")):
+            if written is None:
+                continue
+            if written in (finals[page], urls[page]):
+                nodes[page] = page
+            else:
+                others[page] = written
+        if others:
+            resolved = [self._canonical(page, written) for page, written in others.items()]
+            found = self.find([None if url is SELF else url for url in resolved])
+            own = [url is SELF for url in resolved]
+            places = np.array(list(others), np.intp)
+            nodes[places] = np.where(own, places, np.where(found < 0, -2, found))
+        return nodes
+
+    def _canonical(self, page: int, written: str) -> str | None:
+        """Return the canonical URL that a page declares, or SELF."""
+        base = self.pages.answered_at(page)
+        url, own = self.urls.resolve(base, [written, base])
+        return SELF if url is not None and url == own else url
+
+    @cached_property
+    def canonical_pages(self) -> NDArray[np.int32]:
+        """The page that each page declares as canonical: -1 if none, -2 if it is not known."""
+        nodes = self.canonical_nodes
+        if self.nodes is None or not len(nodes):
+            return nodes
+        pages = np.where(nodes >= 0, self.nodes.page_of[np.maximum(nodes, 0)], nodes)
+        return np.where((nodes >= 0) & (pages < 0), -2, pages).astype(np.int32)
+
+    @cached_property
+    def canonical_moves(self) -> Mask:
+        """Where the canonical URL itself redirects."""
+        nodes = self.canonical_nodes
+        is_page = (nodes >= 0) & (nodes < len(self.pages)) & (nodes != np.arange(len(nodes)))
+        moves: Mask = is_page & self.pages.is_redirected[np.where(is_page, nodes, 0)] if len(nodes) else is_page
+        return moves
+
+    @cached_property
+    def points_away(self) -> Mask:
+        """Where a page declares another one as canonical."""
+        target = self.canonical_pages
+        away: Mask = (target != -1) & (target != np.arange(len(target)))
+        return away
+
+    @cached_property
+    def is_indexable(self) -> Mask:
+        """Where a page is HTML that search engines may index under its own URL."""
+        return self.pages.is_html & ~self.pages.is_noindex & ~self.points_away
+
+    def numbers_of(self, analyzer: str, column: str) -> NDArray[np.int32]:
+        """Return a numeric detail column; -1 for pages without details."""
+        values = self.details[analyzer][column]
+        return np.fromiter((-1 if value is None else value for value in values), np.int32, len(values))
+
+    def url_of(self, node: int) -> str | None:
+        """Return the URL of a node; None for a blocked one whose text is not known."""
+        assert self.nodes is not None
+        if node < len(self.pages):
+            return self.pages.url(node)
+        page = int(self.nodes.page_of[node])
+        return self.blocked_urls.get(node) if page < 0 else self.pages.answered_at(page)
+
+    def find(self, urls: Sequence[str | None]) -> NDArray[np.int32]:
+        """Return the node of each URL, which must be canonical; -1 for unknown ones and for None."""
+        assert self.nodes is not None, "an analyzer that looks URLs up needs links"
+        keys = np.fromiter((0 if url is None else self.urls.key(url) for url in urls), np.int64, len(urls))
+        nodes = self.nodes.find(keys)
+        nodes[[place for place, url in enumerate(urls) if url is None]] = -1
+        return nodes

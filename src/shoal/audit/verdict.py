@@ -1,0 +1,170 @@
+"""The verdict of a gate: passed, failed or inconclusive, with the measured value of every rule. Pure."""
+
+import operator
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from enum import StrEnum
+from typing import Any, Final, Self
+
+from shoal.audit.codes import ANALYZER_OF
+from shoal.audit.finding import FindingCount
+from shoal.audit.gate import Gate, GateRule
+from shoal.audit.metrics import BY_SEVERITY, SUMS, Metrics
+
+BLOCKED_SHARE: Final = 0.5  # of all pages
+TRAPPED_SHARE: Final = 1.0  # quarantined URLs per page
+
+_HOLDS: Final[Mapping[str, Callable[[float, float], bool]]] = {
+    "<": operator.lt,
+    "<=": operator.le,
+    ">": operator.gt,
+    ">=": operator.ge,
+    "==": operator.eq,
+    "!=": operator.ne,
+}
+
+
+class Outcome(StrEnum):
+    """The outcome of a gate, and of each of its rules."""
+
+    PASSED = "passed"
+    FAILED = "failed"
+    INCONCLUSIVE = "inconclusive"  # the crawl says too little about the site to pass or fail
+
+
+@dataclass(frozen=True, slots=True)
+class RuleResult:
+    """A rule with what was measured. `value` is None if nothing could be; `reason` says why it is not passed."""
+
+    condition: str
+    metric: str
+    severity: str
+    outcome: Outcome
+    value: float | None
+    baseline: float | None = None
+    reason: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """The verdict of a gate. `reasons` are sentences for people; empty if the gate passed."""
+
+    outcome: Outcome
+    reasons: list[str] = field(default_factory=list)
+    rules: list[RuleResult] = field(default_factory=list)
+
+    def to_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @classmethod
+    def of(cls, values: Mapping[str, Any]) -> Self:
+        """Restore a verdict from the output of `to_dict`."""
+        rules = [RuleResult(**{**rule, "outcome": Outcome(rule["outcome"])}) for rule in values["rules"]]
+        return cls(Outcome(values["outcome"]), list(values["reasons"]), rules)
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """What a gate judges: the metrics of an analysis, the counts of its findings, and how its analyzers ended."""
+
+    metrics: Metrics
+    counts: Sequence[FindingCount]
+    analyzers: Mapping[str, str | None]  # each that ran, with its error if it failed
+
+    def without(self, ignored: list[str]) -> Metrics:
+        """Return the metrics as they are without the findings of some codes."""
+        metrics, out = dict(self.metrics), set(ignored)
+        for count in self.counts:
+            if count.code in out:
+                metrics["findings"] -= count.count
+                metrics[f"{count.severity}s"] -= count.count
+                for name, codes in SUMS.items():
+                    if count.code in codes:
+                        metrics[name] -= count.count
+        return metrics
+
+
+def judge(gate: Gate, measured: Measured, baseline: Measured | None = None) -> Verdict:
+    """Compare the metrics of an analysis with the rules of a gate.
+
+    A crawl that says too little about the site makes the verdict inconclusive, whatever the rules say. Otherwise one
+    failed rule fails the gate, and one rule that could not be measured makes it inconclusive.
+    """
+    metrics = measured.without(gate.ignore)
+    before = None if baseline is None else baseline.without(gate.ignore)
+    rules = [_judge_rule(rule, metrics, before, measured) for rule in [*gate.rules, *map(_rule_of_code, gate.fail)]]
+    doubts = _doubts(gate, measured.metrics, None if baseline is None else baseline.metrics)
+    if doubts:
+        return Verdict(Outcome.INCONCLUSIVE, doubts, rules)
+    decisive = [rule for rule in rules if rule.severity == "error"]
+    for outcome in (Outcome.FAILED, Outcome.INCONCLUSIVE):
+        reasons = [rule.reason or rule.condition for rule in decisive if rule.outcome is outcome]
+        if reasons:
+            return Verdict(outcome, reasons, rules)
+    return Verdict(Outcome.PASSED, [], rules)
+
+
+def _doubts(gate: Gate, metrics: Metrics, baseline: Metrics | None) -> list[str]:
+    """Return why the crawl says too little about the site."""
+    pages, doubts = metrics["pages"], []
+    blocked, trapped = metrics["blocked_pages"], metrics["quarantined_urls"]
+    if pages < gate.min_pages:
+        doubts.append(f"The crawl has {pages:g} pages; the gate needs {gate.min_pages}.")
+    if baseline is not None and pages < baseline["pages"] * gate.min_pages_percent / 100:
+        doubts.append(
+            f"The crawl has {pages:g} pages, less than {gate.min_pages_percent:g} % of the {baseline['pages']:g} pages "
+            "of the baseline."
+        )
+    if pages and blocked >= pages * BLOCKED_SHARE:
+        doubts.append(
+            f"The site refused the crawler: {blocked:g} of {pages:g} pages answered 401, 403, 407, 429 or 503."
+        )
+    if trapped and trapped >= pages * TRAPPED_SHARE:
+        doubts.append(f"The crawl ran into a trap: {trapped:g} URLs were quarantined, and {pages:g} pages fetched.")
+    return doubts
+
+
+def _rule_of_code(code: str) -> GateRule:
+    return GateRule(metric=code, op="==", threshold=0)
+
+
+def _judge_rule(rule: GateRule, metrics: Metrics, baseline: Metrics | None, measured: Measured) -> RuleResult:
+    def result(outcome: Outcome, value: float | None, reason: str | None, earlier: float | None = None) -> RuleResult:
+        return RuleResult(rule.condition, rule.metric, rule.severity, outcome, value, earlier, reason)
+
+    missing = _missing(rule.metric, measured)
+    if missing is not None:
+        return result(Outcome.INCONCLUSIVE, None, f"{rule.metric} was not measured: {missing}")
+    value = metrics.get(rule.metric, 0.0)
+    if rule.op is not None and rule.threshold is not None:
+        holds = _HOLDS[rule.op](value, rule.threshold)
+        return result(
+            _outcome(holds),
+            value,
+            None if holds else f"{rule.metric} is {value:g}; the gate demands {rule.op} {rule.threshold:g}.",
+        )
+    if baseline is None:
+        return result(Outcome.INCONCLUSIVE, value, f"{rule.metric} cannot be compared: there is no baseline.")
+    earlier, most = baseline.get(rule.metric, 0.0), rule.max_increase or 0.0
+    holds = value - earlier <= most
+    reason = f"{rule.metric} rose from {earlier:g} to {value:g}; the gate allows an increase of {most:g}."
+    return result(_outcome(holds), value, None if holds else reason, earlier)
+
+
+def _outcome(holds: bool) -> Outcome:
+    return Outcome.PASSED if holds else Outcome.FAILED
+
+
+def _missing(metric: str, measured: Measured) -> str | None:
+    """Return why a metric has no value: an analyzer that it depends on failed, or did not run."""
+    failed = {name: error for name, error in measured.analyzers.items() if error is not None}
+    if metric in BY_SEVERITY or metric == "findings":
+        needed = list(failed)
+    else:
+        needed = [ANALYZER_OF.get(code, code.partition(".")[0]) for code in SUMS.get(metric, (metric,))]
+    for name in needed:
+        if name in failed:
+            return f'analyzer "{name}" failed ({failed[name]}).'
+    if "." in metric and needed[0] not in measured.analyzers:
+        return f'analyzer "{needed[0]}" is not installed where the analysis ran.'
+    return None

@@ -1,0 +1,100 @@
+"""REST endpoints for gates."""
+
+from typing import Annotated
+
+from starlette.responses import Response
+
+from shoal.access.scopes import TokenScope
+from shoal.audit.gate import Gate
+from shoal.audit.gates import Gates
+from shoal.base.errors import AlreadyExists, NotFound
+from shoal.base.request_form import describe
+from shoal.crawl.crawl import Name
+from shoal.serve import examples, schemas, to_api
+from shoal.serve.endpoint import EndpointRequest, Nothing, endpoint
+from shoal.serve.problems import Json
+
+_RULES = {"rules": [{"metric": "broken_links", "op": "<=", "threshold": 0}], "fail": ["redirect_loop"]}
+
+
+class NewGate(Gate, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A gate with its name."""
+
+    name: Annotated[Name, describe("Name of the gate.")]
+
+
+class GateApi:
+    """`/api/v1/gates`."""
+
+    def __init__(self, gates: Gates) -> None:
+        self._gates = gates
+
+    @endpoint(
+        "POST",
+        "/api/v1/gates",
+        scope=TokenScope.WRITE,
+        summary="Create a gate.",
+        body=NewGate,
+        status=201,
+        response=schemas.Gate,
+        request_example={"name": "release", **_RULES},
+        response_example=examples.GATE,
+        problems=[AlreadyExists],
+    )
+    async def create_gate(self, request: EndpointRequest[NewGate, Nothing]) -> Response:
+        """Crawls, policies and analyses refer to it by its name. A rule holds while `metric op threshold` is true; with
+        `max_increase`, while the metric has not risen by more than that since the baseline."""
+        form = request.body
+        stored = await self._gates.create(form.name, form.checked())
+        return Json(to_api.gate(stored), 201, {"Location": f"/api/v1/gates/{stored.name}"})
+
+    @endpoint(
+        "GET",
+        "/api/v1/gates",
+        scope=TokenScope.READ,
+        summary="List gates.",
+        response=schemas.GateList,
+        response_example={"items": [examples.GATE]},
+    )
+    async def list_gates(self, request: EndpointRequest[Nothing, Nothing]) -> schemas.GateList:
+        return schemas.GateList(items=[to_api.gate(one) for one in await self._gates.all()])
+
+    @endpoint(
+        "GET",
+        "/api/v1/gates/{name}",
+        scope=TokenScope.READ,
+        summary="Show a gate.",
+        response=schemas.Gate,
+        response_example=examples.GATE,
+        problems=[NotFound],
+    )
+    async def show_gate(self, request: EndpointRequest[Nothing, Nothing]) -> schemas.Gate:
+        return to_api.gate(await self._gates.get(request.path_param("name")))
+
+    @endpoint(
+        "PUT",
+        "/api/v1/gates/{name}",
+        scope=TokenScope.WRITE,
+        summary="Create or replace a gate.",
+        body=Gate,
+        response=schemas.Gate,
+        request_example=_RULES,
+        response_example=examples.GATE,
+    )
+    async def replace_gate(self, request: EndpointRequest[Gate, Nothing]) -> schemas.Gate:
+        """Analyses that exist keep the rules they were created with."""
+        stored = await self._gates.put(request.path_param("name"), request.body.checked())
+        return to_api.gate(stored)
+
+    @endpoint(
+        "DELETE",
+        "/api/v1/gates/{name}",
+        scope=TokenScope.WRITE,
+        summary="Remove a gate.",
+        status=204,
+        problems=[NotFound],
+    )
+    async def remove_gate(self, request: EndpointRequest[Nothing, Nothing]) -> Response:
+        """An analysis of a crawl whose gate is gone has an inconclusive verdict."""
+        await self._gates.delete(request.path_param("name"))
+        return Response(status_code=204)
