@@ -22,6 +22,7 @@ from shoal.egress import AddressRule, Egress, Limits, Proxy, endpoint
 from shoal.queue.job import SHARED_LANE, Fence, Lease, local_lane
 
 if TYPE_CHECKING:
+    from shoal.audit.prober import Prober
     from shoal.audit.run import AnalysisRun
     from shoal.page_jobs.batch import PageJobBatch
     from shoal.work.child import RunningJob
@@ -67,14 +68,45 @@ async def crawl_runner(app: App, lease: Lease, alive: Callable[[], bool]) -> Wal
 
 
 async def analysis_runner(app: App, lease: Lease, alive: Callable[[], bool]) -> "AnalysisRun":
-    """Build the run of a leased analysis job, with all analyzers."""
+    """Build the run of a leased analysis job, with all analyzers: built-in, installed and external ones."""
+    from shoal.audit.analyzers.plugins import external, installed
     from shoal.audit.analyzers.registry import built_in
     from shoal.audit.loader import SiteLoader
     from shoal.audit.run import AnalysisContext, AnalysisRun
 
-    loader = SiteLoader(app.database, app.stores.sites, app.audit.crawls)
-    context = AnalysisContext(app.database, app.audit.analyses, app.queue, loader, app.clock, app.signals)
-    return AnalysisRun(context, built_in(app.settings.audit), lease, alive)
+    settings = app.settings.audit
+    analysis = await app.audit.analyses.get(lease.run_id or "")
+    found = await app.crawls.get(analysis.crawl_id)
+    loader = SiteLoader(app.database, app.stores.sites, app.audit.crawls, make_prober(app, found.crawl))
+    context = AnalysisContext(
+        app.database,
+        app.audit.analyses,
+        app.queue,
+        loader,
+        app.clock,
+        app.signals,
+        app.audit.artifacts,
+        settings.findings_per_code,
+        settings.remeasured_pages,
+    )
+    analyzers = [*built_in(settings), *installed(), *external(settings)]
+    return AnalysisRun(context, analyzers, lease, alive)
+
+
+def make_prober(app: App, crawl: Crawl) -> "Prober":
+    """Build what an analysis requests URLs with: the egress, user agent and address rule of its crawl."""
+    from shoal.audit.prober import Prober
+    from shoal.hosts.rate_limiter import RateLimiter
+    from shoal.hosts.robots_cache import RobotsCache
+
+    settings, config = app.settings, crawl.config
+    named = frozenset(endpoint(Url(url)) for url in crawl.named)
+    rule = address_rule_of(settings, named, app.controller_addresses)
+    egress = Egress(rule, Limits.of(settings.egress), clock=app.clock, proxy=_proxy_of(app, crawl))
+    agent, pace = config.user_agent or settings.egress.user_agent, settings.pages.pace
+    robots = RobotsCache(app.database, app.stores.hosts, egress, agent, settings.hosts, app.clock, app.signals)
+    limiter = RateLimiter(app.stores.hosts, pace.delay, pace.ease, settings.hosts.longest_slow_delay)
+    return Prober(app.database, limiter, robots, egress, agent, app.clock)
 
 
 def page_job_runner(app: App, lanes: Sequence[str] = (SHARED_LANE,)) -> "PageJobBatch":

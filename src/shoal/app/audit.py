@@ -4,7 +4,9 @@ from collections.abc import Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING
 
+from shoal.app.drivers import artifacts_of
 from shoal.audit.analyses import Analyses
+from shoal.audit.artifacts import ArtifactStore
 from shoal.audit.crawl_facts import CrawlFacts
 from shoal.audit.gates import Gates
 from shoal.audit.store import AuditStores
@@ -35,6 +37,11 @@ class Audit:
     @cached_property
     def gates(self) -> Gates:
         return Gates(self._app.database, self._app.stores.gates)
+
+    @cached_property
+    def artifacts(self) -> ArtifactStore:
+        app = self._app
+        return artifacts_of(app.settings, app.clock, app.signals)
 
     @cached_property
     def crawls(self) -> "AnalyzedCrawls":

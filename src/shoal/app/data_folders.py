@@ -13,6 +13,14 @@ def body_folder(settings: Settings) -> Path | None:
     return Path(place) if place else _store_folder(settings.database) / "bodies"
 
 
+def artifact_folder(settings: Settings) -> Path | None:
+    """Return the folder of the files of analyses; None if they are in an S3-compatible store."""
+    place = settings.audit.artifacts
+    if place.startswith("s3://"):
+        return None
+    return Path(place) if place else _store_folder(settings.database) / "artifacts"
+
+
 def journal_folder(settings: Settings) -> Path:
     """Return the folder of the journal files."""
     return settings.log.project_logs or _store_folder(settings.database) / "logs"

@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from shoal.app.data_folders import body_folder
+from shoal.app.data_folders import artifact_folder, body_folder
 from shoal.base.clock import Clock
 from shoal.base.errors import BadConfig
 from shoal.base.signals import Signals
@@ -14,6 +14,7 @@ from shoal.store.bodies.folder import FolderBodies
 from shoal.store.sql.sqlite import SqliteDatabase
 
 if TYPE_CHECKING:
+    from shoal.audit.artifacts import ArtifactStore
     from shoal.store.sql.postgres import PostgresDatabase
 
     SqlDatabase = SqliteDatabase | PostgresDatabase
@@ -49,6 +50,19 @@ def wake_of(database: "SqlDatabase", clock: Clock, signals: Signals) -> Wake:
     from shoal.store.sql.postgres_wake import PostgresWake
 
     return PostgresWake(database.connect_apart, database.notify, clock, signals)
+
+
+def artifacts_of(settings: Settings, clock: Clock, signals: Signals) -> "ArtifactStore":
+    """Return the store of the files of analyses for the configured location."""
+    folder = artifact_folder(settings)
+    if folder is not None:
+        from shoal.store.artifacts.folder import FolderArtifacts
+
+        return FolderArtifacts(folder)
+    from shoal.store.artifacts.s3 import S3Artifacts
+    from shoal.store.bodies.s3 import S3Bodies
+
+    return S3Artifacts(S3Bodies(settings.bodies.but(place=settings.audit.artifacts), clock, signals))
 
 
 def bodies_of(settings: Settings, clock: Clock, signals: Signals) -> BodyStore:

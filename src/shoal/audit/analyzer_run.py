@@ -13,6 +13,10 @@ from shoal.audit.site import Site
 _SIGN = 1 << 63
 
 
+Candidate = tuple[int, Found, int, str | None]
+"""A finding that may be stored: key, batch, place in the batch, and URL."""
+
+
 class AnalyzerError(Exception):
     """An analyzer could not run, or broke its contract. The message is a sentence for people."""
 
@@ -42,23 +46,23 @@ def run_analyzer(analyzer: Analyzer, site: Site, most_stored: int) -> AnalyzerRe
             raise AnalyzerError("The crawl stored no page details; crawl again with the option analyze.")
         if analyzer.name in site.detail_errors:
             raise AnalyzerError(site.detail_errors[analyzer.name])
-    codes = {code.code: code for code in analyzer.codes}
-    counts = dict.fromkeys(codes, 0)
-    chosen: dict[str, list[tuple[int, Found, int, str | None]]] = {code: [] for code in codes}
+    codes: dict[str, FindingCode] = {}
+    counts: dict[str, int] = {}
+    chosen: dict[str, list[Candidate]] = {}
     for found in analyzer.analyze(site):
         if found.code not in codes:
+            codes = {code.code: code for code in analyzer.codes}
+        if found.code not in codes:
             raise AnalyzerError(f'It reported the code "{found.code}", which it does not declare.')
-        counts[found.code] += len(found)
-        chosen[found.code] = _smallest(chosen[found.code], _keyed(found, site), most_stored)
+        counts[found.code] = counts.get(found.code, 0) + len(found)
+        chosen[found.code] = _smallest(chosen.get(found.code, []), _keyed(found, site), most_stored)
     totals, findings = [], []
-    for code in codes.values():
-        stored = _stored(analyzer.name, code, chosen[code.code])
-        findings += stored
-        if counts[code.code]:
-            count = counts[code.code]
-            totals.append(
-                FindingCount(analyzer.name, code.code, code.severity, code.title, code.fix, count, len(stored))
-            )
+    for name, count in counts.items():
+        if count:
+            code = codes[name]
+            stored = _stored(analyzer.name, code, chosen[name])
+            findings += stored
+            totals.append(FindingCount(analyzer.name, name, code.severity, code.title, code.fix, count, len(stored)))
     return AnalyzerResult(AnalyzerOutcome(analyzer.name, None, sum(counts.values()), 0.0), totals, findings)
 
 
@@ -67,20 +71,18 @@ def key_of(code: str, page: str | None, identity: str) -> int:
     return xxh3_64_intdigest(f"{code}\n{page or ''}\n{identity}".encode(errors="replace")) - _SIGN
 
 
-def _keyed(found: Found, site: Site) -> Iterator[tuple[int, Found, int, str | None]]:
+def _keyed(found: Found, site: Site) -> Iterator[Candidate]:
     for place in range(len(found)):
         url = found.urls[place] if found.pages is None else site.pages.answered_at(int(found.pages[place]))
         yield key_of(found.code, url, found.identity(place)), found, place, url
 
 
-def _smallest(
-    kept: list[tuple[int, Found, int, str | None]], new: Iterator[tuple[int, Found, int, str | None]], most: int
-) -> list[tuple[int, Found, int, str | None]]:
+def _smallest(kept: list[Candidate], new: Iterator[Candidate], most: int) -> list[Candidate]:
     kept = [*kept, *new]
     return kept if len(kept) <= most else heapq.nsmallest(most, kept, key=lambda one: one[0])
 
 
-def _stored(analyzer: str, code: FindingCode, chosen: list[tuple[int, Found, int, str | None]]) -> list[Finding]:
+def _stored(analyzer: str, code: FindingCode, chosen: list[Candidate]) -> list[Finding]:
     findings = [
         Finding(analyzer, code.code, code.severity, url, key, found.evidence(place))
         for key, found, place, url in chosen

@@ -87,7 +87,7 @@ BY_ANALYZER: Final[Mapping[str, tuple[FindingCode, ...]]] = {
         _code("sitemap_error", _E, "A sitemap lists a URL that answers with an error.",
               "Restore the page, or remove the entry."),
         _code("sitemap_redirect", _W, "A sitemap lists a URL that redirects.", "List the final URL."),
-        _code("sitemap_blocked", _W, "Sitemaps list URLs that robots.txt forbids.",
+        _code("sitemap_blocked", _W, "The sitemap lists URLs that robots.txt forbids.",
               "Allow them in robots.txt, or remove the entries."),
     ),
     "hreflang": (

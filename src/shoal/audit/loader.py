@@ -28,21 +28,25 @@ Progress = Callable[[], Awaitable[None]]
 """Called after each batch; raises if the run has to end."""
 
 
-class Prober(Protocol):
+class UrlProber(Protocol):
     """Requests single URLs of the crawled hosts, politely."""
 
     async def probe(self, urls: Sequence[str]) -> list[ProbeAnswer]: ...
+
+    def close(self) -> None: ...
 
 
 class SiteLoader:
     """Loads what a set of analyzers needs."""
 
-    def __init__(self, database: Database, store: SiteStore, crawls: CrawlSource, prober: Prober | None = None) -> None:
+    def __init__(
+        self, database: Database, store: SiteStore, crawls: CrawlSource, prober: UrlProber | None = None
+    ) -> None:
         """Without a prober, nothing is requested."""
         self._database = database
         self._store = store
         self._crawls = crawls
-        self._prober = prober
+        self.prober = prober
 
     async def load(self, analysis: Analysis, analyzers: Sequence[Analyzer], progress: Progress) -> Site:
         needs = [analyzer.needs for analyzer in analyzers]
@@ -66,9 +70,14 @@ class SiteLoader:
             site.robots = await self._database.read(lambda tx: self._store.robots(tx, origins))
         paths = {path for need in needs for path in need.probes}
         wanted = [origin + path for origin in origins for path in sorted(paths)]
-        if wanted and self._prober is not None:
-            site.probes = {answer.url: answer for answer in await self._prober.probe(wanted)}
+        if wanted and self.prober is not None:
+            site.probes = {answer.url: answer for answer in await self.prober.probe(wanted)}
         return site
+
+    def close(self) -> None:
+        """Close the connections that probes opened."""
+        if self.prober is not None:
+            self.prober.close()
 
     async def pages(self, crawl: int, progress: Progress) -> PageColumns:
         """Load all page columns of a crawl."""
@@ -212,4 +221,4 @@ def _readable(places: Sequence[int], rows: Sequence[tuple[int, bytes]]) -> Itera
             continue
 
 
-__all__ = ["CrawlUrls", "Prober", "SiteLoader"]
+__all__ = ["CrawlUrls", "SiteLoader", "UrlProber"]

@@ -13,13 +13,15 @@ from shoal.audit.analyses import KIND, Analyses
 from shoal.audit.analysis import Analysis, Summary
 from shoal.audit.analyzer import Analyzer
 from shoal.audit.analyzer_run import AnalyzerError, AnalyzerResult, failed, run_analyzer
+from shoal.audit.artifacts import ArtifactStore
 from shoal.audit.loader import SiteLoader
 from shoal.audit.overview import measure, summarize
+from shoal.audit.remeasure import measure_again, needs_second_look, with_result
 from shoal.audit.site import Site
 from shoal.audit.verdict import Measured, Outcome, Verdict, judge
 from shoal.base.clock import Clock
 from shoal.base.database import Database, Tx
-from shoal.base.errors import LeaseLost
+from shoal.base.errors import LeaseLost, ShoalError
 from shoal.base.signals import Signal, Signals
 from shoal.queue import states
 from shoal.queue.job import Lease
@@ -56,7 +58,9 @@ class AnalysisContext:
     loader: SiteLoader
     clock: Clock
     signals: Signals
+    artifacts: ArtifactStore | None = None
     most_stored: int = 10_000  # findings of one code
+    most_remeasured: int = 20  # slow pages
 
 
 class AnalysisRun:
@@ -79,6 +83,8 @@ class AnalysisRun:
             return await self._analyze()
         except _Left:
             return (await self._context.queue.release(self._lease, self._leaving or "shutdown")).value
+        finally:
+            self._context.loader.close()
 
     def leave(self, reason: str) -> None:
         """Return the job soon; the next worker begins again."""
@@ -94,14 +100,18 @@ class AnalysisRun:
         context = self._context
         analysis = await context.database.run(self._attach)
         site = await context.loader.load(analysis, self._analyzers, self._progress)
-        results = []
+        results: Sequence[AnalyzerResult] = []
         for analyzer in self._analyzers:
-            result = await self._run_one(analyzer, site)
+            result = await self._with_artifacts(analysis, analyzer, await self._run_one(analyzer, site))
             await context.database.run(lambda tx, result=result: self._keep(tx, analysis, result))  # type: ignore[misc]
-            results.append(result)
+            results = [*results, result]
             await self._progress()
         measured = measure(site, results)
         verdict = await self._judge(analysis, measured)
+        if verdict is not None and needs_second_look(verdict):
+            results = await self._look_again(analysis, site, results)
+            measured = measure(site, results)
+            verdict = await self._judge(analysis, measured)
         move = states.finish(self._lease.fence.job_id, self._lease.fence.epoch)
         summary = await asyncio.to_thread(summarize, site)
         await context.database.run(lambda tx: self._finish(tx, analysis, measured, summary, verdict, move))
@@ -129,6 +139,34 @@ class AnalysisRun:
                 AnalyzerFailed(run_id=self._lease.run_id or "", analyzer=analyzer.name, error=text)
             )
         return result.timed(1000 * (clock.monotonic() - began))
+
+    async def _with_artifacts(self, analysis: Analysis, analyzer: Analyzer, result: AnalyzerResult) -> AnalyzerResult:
+        """Store the files that an analyzer left; if that fails, so has the analyzer."""
+        store = self._context.artifacts
+        if store is None:
+            return result
+        try:
+            for name, data in getattr(analyzer, "artifacts", ()):
+                await store.put(analysis.id, name, data)
+        except ShoalError as error:
+            return failed(analyzer.name, f"Its files could not be stored: {error.message}")
+        return result
+
+    async def _look_again(
+        self, analysis: Analysis, site: Site, results: Sequence[AnalyzerResult]
+    ) -> Sequence[AnalyzerResult]:
+        """Measure slow pages again, and repeat the analyzers that report them."""
+        prober = self._context.loader.prober
+        if prober is None or not await measure_again(site, prober, self._context.most_remeasured):
+            return results
+        for analyzer in self._analyzers:
+            if any(code.timing for code in analyzer.codes):
+                result = await self._run_one(analyzer, site)
+                await self._context.database.run(
+                    lambda tx, result=result: self._keep(tx, analysis, result)  # type: ignore[misc]
+                )
+                results = with_result(results, result)
+        return results
 
     async def _judge(self, analysis: Analysis, measured: Measured) -> Verdict | None:
         options = analysis.options

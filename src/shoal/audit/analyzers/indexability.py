@@ -41,9 +41,24 @@ class Indexability:
             urls=[pages.url(int(page)) for page in redirects],
             evidence=lambda place: {"redirects_to": pages.answered_at(int(redirects[place]))},
         )
+        yield self._blocked(site)
+
+    @staticmethod
+    def _blocked(site: Site) -> Found:
+        """Return the sitemaps that list forbidden URLs; the text of such a URL is known only if a page links to it."""
         assert site.nodes is not None
-        blocked = np.flatnonzero(site.listed_nodes & site.nodes.is_blocked)
-        yield Found("sitemap_blocked", urls=[site.url_of(int(node)) for node in blocked])
+        found: list[tuple[str, int, list[str]]] = []
+        for sitemap in site.sitemaps:
+            nodes = site.nodes.find(sitemap.entries)
+            blocked = nodes[(nodes >= 0) & site.nodes.is_blocked[nodes]].tolist()
+            if blocked:
+                known = [url for node in blocked[:100] if (url := site.url_of(node)) is not None]
+                found.append((sitemap.url, len(blocked), known[:5]))
+        return Found(
+            "sitemap_blocked",
+            urls=[url for url, _, _ in found],
+            evidence=lambda place: {"urls": found[place][1], "examples": found[place][2]},
+        )
 
     @staticmethod
     def _found(site: Site, code: str, mask: "np.ndarray[tuple[int], np.dtype[np.bool_]]") -> Found:

@@ -75,6 +75,12 @@ class S3Bodies:
             raise BadConfig("SHOAL_BODIES", f"names the bucket {self._bucket}, which does not exist", "create it first")
         self._expect(answer, 200, 201, 204)
 
+    async def get(self, file: str) -> bytes | None:
+        """Return an object; None if there is none with this name."""
+        answer = await self._ask("GET", self._key(file))
+        self._expect(answer, 200, 404)
+        return answer.raw if answer.status == 200 else None
+
     async def _list(self, prefix: str) -> list[str]:
         """Return some of the keys with this prefix; empty when none is left."""
         answer = await self._ask("GET", "", query=f"?list-type=2&prefix={prefix}")

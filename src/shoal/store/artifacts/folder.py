@@ -1,0 +1,51 @@
+"""Files of analyses in a folder, one subfolder for each analysis."""
+
+import asyncio
+import os
+import secrets
+from pathlib import Path
+
+from shoal.audit.artifacts import SAFE_NAME
+from shoal.base.disk import NO_SPACE, make_private
+from shoal.base.errors import BadConfig, NotFound, StorageFull
+
+
+class FolderArtifacts:
+    """Implements `audit.artifacts.ArtifactStore`."""
+
+    def __init__(self, root: Path) -> None:
+        self._root = root
+
+    async def put(self, analysis_id: str, name: str, data: bytes) -> None:
+        try:
+            await asyncio.to_thread(self._write, self._path(analysis_id, name), data)
+        except OSError as error:
+            if error.errno in NO_SPACE:
+                raise StorageFull(f"the folder {self._root}", "artifacts") from error
+            raise BadConfig(
+                "SHOAL_ARTIFACTS", f"cannot be written to ({error.strerror})", "check the folder"
+            ) from error
+
+    async def read(self, analysis_id: str, name: str) -> bytes:
+        try:
+            return await asyncio.to_thread(self._path(analysis_id, name).read_bytes)
+        except FileNotFoundError:
+            raise NotFound("artifact", f"{analysis_id}/{name}") from None
+
+    def close(self) -> None: ...
+
+    def _path(self, analysis_id: str, name: str) -> Path:
+        if not SAFE_NAME.fullmatch(analysis_id) or not SAFE_NAME.fullmatch(name):
+            raise NotFound("artifact", f"{analysis_id}/{name}")
+        return self._root / analysis_id / name
+
+    @staticmethod
+    def _write(path: Path, data: bytes) -> None:
+        """Write a file completely before it gets its name, so that nobody reads half of it."""
+        make_private(path.parent)
+        part = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
+        try:
+            part.write_bytes(data)
+            os.replace(part, path)  # noqa: PTH105 - atomic also where the target exists
+        finally:
+            part.unlink(missing_ok=True)
