@@ -1,5 +1,6 @@
 """REST endpoints for analyses and their findings."""
 
+import asyncio
 from typing import Annotated
 
 from starlette.responses import Response
@@ -10,6 +11,9 @@ from shoal.audit.analysis import AnalysisOptions
 from shoal.audit.finding import Severity
 from shoal.audit.gate import Gate, Word
 from shoal.audit.gates import Gates
+from shoal.audit.reports.formats import FORMATS, FormatName
+from shoal.audit.reports.html import CONTENT_POLICY
+from shoal.audit.reports.report import load_report
 from shoal.audit.states import AnalysisState
 from shoal.audit.store import FindingPlace
 from shoal.base.errors import InvalidInput, NotFound, StateConflict
@@ -29,6 +33,10 @@ class AnalysisQuery(Paging, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 class FindingQuery(Paging, frozen=True, kw_only=True, forbid_unknown_fields=True):
     code: Annotated[Word | None, describe("Only findings with this code.")] = None
     severity: Annotated[Severity | None, describe("Only findings of this severity.")] = None
+
+
+class ReportQuery(Form, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    format: Annotated[FormatName, describe("Format of the report.")] = "html"
 
 
 class NewAnalysisForm(Form, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -131,6 +139,24 @@ class AnalysisApi:
         )
         shown, more = page_of(found, query.limit, lambda one: f"{one[0].code} {one[0].number}")
         return schemas.FindingList(items=[to_api.finding(finding) for _, finding in shown], next=more)
+
+    @endpoint(
+        "GET",
+        "/api/v1/analyses/{analysis_id}/report",
+        scope=TokenScope.READ,
+        summary="Download the report of an analysis that has ended.",
+        query=ReportQuery,
+        response=str,
+        media_type=" or ".join(sorted({one.media_type.partition(";")[0] for one in FORMATS.values()})),
+        problems=[NotFound, StateConflict],
+    )
+    async def show_report(self, request: EndpointRequest[Nothing, ReportQuery]) -> Response:
+        """The HTML report is one file that needs neither a network nor scripts."""
+        made = FORMATS[request.query.format]
+        report = await load_report(self._analyses, request.path_param("analysis_id"), made.most_per_code)
+        text = await asyncio.to_thread(made.write, report)
+        policy = {"Content-Security-Policy": f"{CONTENT_POLICY}; sandbox allow-popups"}
+        return Response(text, headers=policy, media_type=made.media_type)
 
 
 def _place_of(cursor: str | None) -> FindingPlace | None:

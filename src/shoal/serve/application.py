@@ -74,7 +74,8 @@ class ResponseSender:
     async def send(self, message: Message) -> None:
         if message["type"] == "http.response.start":
             self.status = message["status"]
-            message["headers"] = [*message["headers"], *HEADERS]
+            own = {name for name, _ in message["headers"]}  # an endpoint may send a stricter policy
+            message["headers"] = [*message["headers"], *(pair for pair in HEADERS if pair[0] not in own)]
         elif message.get("more_body") and await self._must_end():
             self.is_closed = True
             await self._send({"type": "http.response.body", "body": b"", "more_body": False})

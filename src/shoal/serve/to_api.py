@@ -321,7 +321,7 @@ def finding(finding: Finding) -> schemas.Finding:
         code=finding.code,
         severity=finding.severity,
         page=finding.page,
-        key=f"{finding.key & (1 << 64) - 1:016x}",
+        key=finding.identifier,
         evidence=finding.evidence,
     )
 
