@@ -20,6 +20,7 @@ from shoal.crawl.store import CrawlStore, FrontierStore
 
 if TYPE_CHECKING:
     from shoal.app.app import App
+    from shoal.audit.diff.diff import CrawlDiffs
 
 
 class Audit:
@@ -42,6 +43,13 @@ class Audit:
     def artifacts(self) -> ArtifactStore:
         app = self._app
         return artifacts_of(app.settings, app.clock, app.signals)
+
+    @cached_property
+    def diffs(self) -> "CrawlDiffs":
+        from shoal.audit.diff.diff import CrawlDiffs
+
+        app = self._app
+        return CrawlDiffs(app.database, app.stores.sites, app.stores.analyses, self.crawls)
 
     @cached_property
     def crawls(self) -> "AnalyzedCrawls":

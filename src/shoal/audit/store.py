@@ -158,6 +158,10 @@ class SiteStore(Protocol):
         """Return rows of `PAGE_COLUMNS`, after the page with that number. `redirects` is JSON, or None."""
         ...
 
+    async def pages_numbered(self, tx: Tx, crawl: int, numbers: Sequence[int]) -> list[Sequence[Any]]:
+        """Return rows of `PAGE_COLUMNS` of these pages, ordered by number; fewer if the crawl is gone."""
+        ...
+
     async def links_after(self, tx: Tx, crawl: int, number: int, limit: int) -> list[tuple[int, bytes]]:
         """Return number and link blob of pages that were parsed: see `pages.links`."""
         ...

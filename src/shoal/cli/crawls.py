@@ -8,6 +8,7 @@ import click
 from shoal.base.text import plural, visible
 from shoal.cli.api_client import ApiClient, ApiTarget, at, reaching, run_on
 from shoal.cli.crawls_add import add
+from shoal.cli.crawls_diff import diff
 from shoal.cli.crawls_dump import dump, load
 from shoal.cli.crawls_export import export
 from shoal.cli.crawls_follow import logs, wait, watch
@@ -190,7 +191,7 @@ def rm(crawl_id: str, reach: ApiTarget, as_json: bool) -> None:
         print(f"Removed {crawl_id}.")
 
 
-for _command in (add, logs, watch, wait, export, dump, load):
+for _command in (add, logs, watch, wait, export, diff, dump, load):
     crawls.add_command(_command)
 
 

@@ -2,9 +2,7 @@
 
 from functools import cache
 from pathlib import Path
-from typing import Final
-
-from jinja2 import Environment, FileSystemLoader, StrictUndefined, Template
+from typing import TYPE_CHECKING, Final
 
 from shoal import __version__
 from shoal.audit.finding import Severity
@@ -13,6 +11,9 @@ from shoal.audit.reports.report import VERDICTS, Report, counted, evidence_in_wo
 from shoal.audit.verdict import Outcome
 from shoal.base.clock import from_micros
 from shoal.base.text import encodable, visible
+
+if TYPE_CHECKING:
+    from jinja2 import Template
 
 TEMPLATES: Final = Path(__file__).parent / "templates"
 CONTENT_POLICY: Final = "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'"
@@ -57,7 +58,9 @@ def to_html(report: Report) -> str:
 
 
 @cache
-def _template() -> Template:
+def _template() -> "Template":
+    from jinja2 import Environment, FileSystemLoader, StrictUndefined  # most commands never write a report
+
     environment = Environment(
         loader=FileSystemLoader(TEMPLATES), autoescape=True, undefined=StrictUndefined, trim_blocks=True,
         lstrip_blocks=True,

@@ -14,3 +14,12 @@ SELECT * FROM unnest(:analysis::bigint[], :code::text[], :number::bigint[], :key
 SELECT h.origin, h.robots_state, h.robots FROM unnest(:origins::text[]) AS o (origin)
 CROSS JOIN LATERAL (SELECT * FROM host WHERE host.origin = o.origin OFFSET 0) AS h
 WHERE h.robots_state IS NOT NULL;
+
+-- name: page_columns_numbered
+-- What is compared of pages, by their numbers.
+SELECT p.number, p.key, p.status, p.depth, p.duration_ms, p.word_count, p.bytes, p.flags, p.fingerprint, p.url,
+       p.final_url, p.content_type, p.title, p.description, p.canonical, p.robots, p.lang, p.h1, p.content_hash,
+       p.redirects, p.error_code
+FROM unnest(:numbers::bigint[]) AS n (number)
+CROSS JOIN LATERAL (SELECT * FROM page WHERE page.crawl = :crawl AND page.number = n.number OFFSET 0) AS p
+ORDER BY p.number;
