@@ -370,7 +370,7 @@ async def test_an_analysis_is_compared_with_its_baseline(bench: Bench) -> None:
         verdict = (await bench.analyses.get(analysis.id)).verdict
         assert verdict is not None
         assert (verdict.outcome, verdict.rules[0].baseline) == (Outcome.PASSED, 1)
-    with pytest.raises(InvalidInput, match="has no analysis"):
+    with pytest.raises(InvalidInput, match="has no successful analysis"):
         await bench.analyses.submit(first.id, AnalysisOptions(gate), "nothing")
 
 

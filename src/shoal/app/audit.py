@@ -44,6 +44,11 @@ class Audit:
         app = self._app
         return artifacts_of(app.settings, app.clock, app.signals)
 
+    def close(self) -> None:
+        """Close what was opened: connections to an object store."""
+        if "artifacts" in vars(self):
+            self.artifacts.close()
+
     @cached_property
     def diffs(self) -> "CrawlDiffs":
         from shoal.audit.diff.diff import CrawlDiffs

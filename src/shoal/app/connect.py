@@ -45,6 +45,8 @@ async def opened(
         finally:
             await app.wake.close()
             app.bodies.close()
+            if "audit" in vars(app):
+                app.audit.close()
     finally:
         await database.close()
 

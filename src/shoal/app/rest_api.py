@@ -40,7 +40,9 @@ class RestApi:
         hourly_stats = HourlyStatsReader(app.database, app.stores.hourly_stats)
         return [
             BotApi(page_jobs.bots, app.clock, settings.bots.max_result_bytes),  # most requested: matched first
-            CrawlApi(app.crawls, app.frontier_admin, access.idempotency, settings.crawl.max_url_length),
+            CrawlApi(
+                app.crawls, app.frontier_admin, access.idempotency, settings.crawl.max_url_length, app.audit.gates
+            ),
             PageApi(app.crawls, Pages(app.database, app.stores.pages)),
             JournalApi(app.crawls, self.crawl_feeds),
             GroupApi(page_jobs.groups, access.idempotency),

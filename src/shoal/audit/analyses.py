@@ -71,11 +71,18 @@ class Analyses:
         await self._store(tx, crawl, options, SHARED_LANE)
 
     async def submit(
-        self, crawl_id: str, options: AnalysisOptions, baseline: str | None = None, lane: str = SHARED_LANE
+        self,
+        crawl_id: str,
+        options: AnalysisOptions,
+        baseline: str | None = None,
+        *,
+        lane: str = SHARED_LANE,
+        attempts: int | None = None,
     ) -> Analysis:
         """Store an analysis of a crawl that has ended, and its job.
 
-        `baseline`: an analysis, a crawl whose newest analysis it is, or `previous`.
+        `baseline`: an analysis, a crawl whose newest analysis it is, or `previous`. `attempts`: how often it is tried,
+        if not as often as the settings say.
         """
 
         async def write(tx: Tx) -> Analysis:
@@ -88,14 +95,21 @@ class Analyses:
                 raise StateConflict("crawl", crawl_id, "empty", "be analyzed", "crawl a site that returns pages")
             found = await self._find_baseline(tx, crawl, baseline)
             if found is None and baseline not in (None, PREVIOUS):
-                raise InvalidInput("baseline", f'is "{baseline}", which has no analysis', "analyze that crawl first")
+                raise _no_baseline("baseline", baseline)
             complete = AnalysisOptions(options.gate, options.gate_name, found, options.commit)
-            analysis_id = await self._store(tx, crawl, complete, lane)
+            analysis_id = await self._store(tx, crawl, complete, lane, attempts)
             stored = await self.store.get(tx, analysis_id)
             assert stored is not None, "it was stored in this transaction"
             return stored
 
         return await self._database.run(write)
+
+    async def check_baseline(self, wanted: str, called: str = "baseline") -> None:
+        """Raise unless this is a successful analysis, a crawl that has one, or `previous`."""
+        if wanted == PREVIOUS:
+            return
+        if await self._database.read(lambda tx: self._named_baseline(tx, wanted)) is None:
+            raise _no_baseline(called, wanted)
 
     async def _find_baseline(self, tx: Tx, crawl: CrawlFacts, wanted: str | None) -> AnalysisId | None:
         if wanted is None:
@@ -103,20 +117,26 @@ class Analyses:
         if wanted == PREVIOUS:
             found = await self.store.newest_success(tx, crawl.project, crawl.site)
         else:
-            found = await self.store.get(tx, wanted)
-            if found is None:
-                of_crawl = await self.store.page_of(tx, None, 1, AnalysisState.SUCCESS, wanted)
-                found = of_crawl[0] if of_crawl else None
-        return None if found is None or found.state is not AnalysisState.SUCCESS else found.id
+            found = await self._named_baseline(tx, wanted)
+        return None if found is None else found.id
 
-    async def _store(self, tx: Tx, crawl: CrawlFacts, options: AnalysisOptions, lane: str) -> AnalysisId:
+    async def _named_baseline(self, tx: Tx, wanted: str) -> Analysis | None:
+        found = await self.store.get(tx, wanted)
+        if found is None:
+            of_crawl = await self.store.page_of(tx, None, 1, AnalysisState.SUCCESS, wanted)
+            found = of_crawl[0] if of_crawl else None
+        return None if found is None or found.state is not AnalysisState.SUCCESS else found
+
+    async def _store(
+        self, tx: Tx, crawl: CrawlFacts, options: AnalysisOptions, lane: str, attempts: int | None = None
+    ) -> AnalysisId:
         analysis_id = AnalysisId(new_id("anl"))
         await self.store.insert(
             tx, NewAnalysis(analysis_id, crawl.number, crawl.id, crawl.project, crawl.site, options)
         )
-        attempts = self._queue.settings.job_attempts
+        most = attempts or self._queue.settings.job_attempts
         job_id = JobId(new_id("job"))
-        job = NewJob(job_id, KIND, analysis_id, lane=lane, priority=crawl.priority, max_attempts=attempts)
+        job = NewJob(job_id, KIND, analysis_id, lane=lane, priority=crawl.priority, max_attempts=most)
         await self._queue.enqueue_in(tx, [job])
         return analysis_id
 
@@ -192,3 +212,7 @@ class Analyses:
         verdict = None if analysis.verdict is None else analysis.verdict.outcome.value
         facts = {"state": end.to.value, "reason": end.reason, "findings": analysis.findings, "verdict": verdict}
         await self._outbox.append(tx, Event(EVENT, run_id, about | facts))
+
+
+def _no_baseline(called: str, wanted: str | None) -> InvalidInput:
+    return InvalidInput(called, f'is "{wanted}", which has no successful analysis', "analyze that crawl first")

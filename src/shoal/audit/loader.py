@@ -1,6 +1,7 @@
 """Load a crawl from the store as columns, batch by batch: pages first, then links, then details."""
 
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from typing import Any, Final, Protocol, TypeVar
 
 import numpy as np
@@ -15,7 +16,7 @@ from shoal.audit.store import PAGE_COLUMNS, SiteStore
 from shoal.base.database import Database, Tx
 from shoal.extract.details import unpacked
 
-T = TypeVar("T")
+T = TypeVar("T", bound=Sequence[Any])
 
 BATCH: Final = 5_000  # pages
 MOST_ORIGINS: Final = 50  # that are probed, and whose robots.txt is read
@@ -87,10 +88,8 @@ class SiteLoader:
         chunks: dict[str, list[NDArray[Any]]] = {name: [] for name in NUMBERS}
         texts: dict[str, list[str | None]] = {name: [] for name in TEXTS if name in wanted or name in _ALWAYS}
         shared: dict[str, str] = {}
-        number = 0
-        while rows := await self._read(self._store.pages_after, crawl, number):
+        async for rows in self._batches(self._store.pages_after, crawl, 0):
             columns = dict(zip(PAGE_COLUMNS, zip(*rows, strict=True), strict=True))
-            number = columns["number"][-1]
             for name, (kind, missing) in NUMBERS.items():
                 values = [missing if value is None else value for value in columns[name]]
                 chunks[name].append(np.array(values, kind))
@@ -105,16 +104,12 @@ class SiteLoader:
     async def _nodes(self, crawl: int, site: Site, progress: Progress) -> Nodes:
         by_url = {url: page for page, url in enumerate(site.pages.text("url"))}
         aliases: dict[int, int] = {}
-        key = _FIRST_KEY
-        while rows := await self._read(self._store.redirect_targets_after, crawl, key):
-            key = rows[-1][0]
+        async for rows in self._batches(self._store.redirect_targets_after, crawl, _FIRST_KEY):
             aliases |= {target: by_url[via] for target, _, via in rows if via in by_url}
             await progress()
         blocked: list[int] = []
-        key = _FIRST_KEY
-        while keys := await self._read(self._store.blocked_after, crawl, key):
-            key = keys[-1]
-            blocked += keys
+        async for keys in self._batches(self._store.blocked_after, crawl, _FIRST_KEY):
+            blocked += [key for (key,) in keys]
             await progress()
         return Nodes(site.pages["key"], aliases, blocked)
 
@@ -123,16 +118,14 @@ class SiteLoader:
         numbers, counts = site.pages["number"], np.zeros(len(site.pages), np.int64)
         targets: list[NDArray[np.int32]] = []
         flags: list[NDArray[np.uint8]] = []
-        number = 0
-        while rows := await self._read(self._store.links_after, crawl, number):
-            number = rows[-1][0]
+        async for rows in self._batches(self._store.links_after, crawl, 0):
             places = np.searchsorted(numbers, np.array([row[0] for row in rows], np.int64))
-            counts[places] = [len(blob) // _LINK for _, blob in rows]
-            keys = [np.frombuffer(blob, "<i8", len(blob) // _LINK) for _, blob in rows]
-            targets.append(site.nodes.find(np.concatenate(keys)))
-            flags += [np.frombuffer(blob, np.uint8, offset=len(blob) // _LINK * 8) for _, blob in rows]
-            if len(flags) >= 10 * BATCH:
-                flags = [np.concatenate(flags)]
+            sizes = [len(blob) // _LINK for _, blob in rows]
+            counts[places] = sizes
+            keys = b"".join([blob[: 8 * size] for size, (_, blob) in zip(sizes, rows, strict=True)])
+            targets.append(site.nodes.find(np.frombuffer(keys, "<i8")))
+            marks = b"".join([blob[8 * size :] for size, (_, blob) in zip(sizes, rows, strict=True)])
+            flags.append(np.frombuffer(marks, np.uint8))
             await progress()
         offsets = np.zeros(len(site.pages) + 1, np.int64)
         np.cumsum(counts, out=offsets[1:])
@@ -148,22 +141,23 @@ class SiteLoader:
     ) -> None:
         size, numbers = len(site.pages), site.pages["number"]
         site.details = {analyzer: {name: [None] * size for name in names} for analyzer, names in columns.items()}
+        computed = {
+            analyzer: [(site.details[analyzer][name], compute) for name, compute in names.items()]
+            for analyzer, names in columns.items()
+        }
         site.has_details = False
-        number = 0
-        while rows := await self._read(self._store.details_after, crawl, number):
-            number, site.has_details = rows[-1][0], True
+        async for rows in self._batches(self._store.details_after, crawl, 0):
+            site.has_details = True
             places = np.searchsorted(numbers, np.array([row[0] for row in rows], np.int64)).tolist()
-            details = list(_readable(places, rows))
-            for analyzer, names in columns.items():
-                if analyzer in site.detail_errors:
-                    continue
-                try:
-                    for name, compute in names.items():
-                        column = site.details[analyzer][name]
-                        for place, one in details:
-                            column[place] = compute(one)
-                except Exception as error:  # of one analyzer, which then fails alone
-                    site.detail_errors[analyzer] = f"{type(error).__name__}: {error}"
+            for place, details in _readable(places, rows):
+                for analyzer, parts in computed.items():
+                    try:
+                        for column, compute in parts:
+                            column[place] = compute(details)
+                    except Exception as error:  # of one analyzer, which then fails alone
+                        site.detail_errors[analyzer] = f"{type(error).__name__}: {error}"
+            for failed in computed.keys() & site.detail_errors.keys():
+                del computed[failed]
             await progress()
 
     async def _sitemaps(self, crawl: int) -> list[SitemapRead]:
@@ -195,6 +189,19 @@ class SiteLoader:
         for node, url in zip(site.find(resolved).tolist(), resolved, strict=True):
             if url is not None and node >= site.nodes.pages:
                 site.blocked_urls[node] = url
+
+    async def _batches(
+        self, read: Callable[[Tx, int, int, int], Awaitable[list[T]]], crawl: int, after: int
+    ) -> AsyncIterator[list[T]]:
+        """Yield batches of rows, each row with its place first. The next one is read while a batch is used."""
+        rows = await self._read(read, crawl, after)
+        while rows:
+            following = asyncio.create_task(self._read(read, crawl, rows[-1][0]))
+            try:
+                yield rows
+                rows = await following
+            finally:
+                following.cancel()
 
     async def _read(self, read: Callable[[Tx, int, int, int], Awaitable[list[T]]], crawl: int, after: int) -> list[T]:
         return await self._database.read(lambda tx: read(tx, crawl, after, BATCH))

@@ -16,6 +16,7 @@ from shoal.pages.links import LinkFlag
 SELF: Final = "\0self"
 _AT_ONCE: Final = 20_000  # pages
 _LINKS_AT_ONCE: Final = 4_000_000
+_LAST: Final = (1 << 63) - 1  # the largest key
 
 Ids = NDArray[np.intp]
 Mask = NDArray[np.bool_]
@@ -188,8 +189,13 @@ class Nodes:
         )
         self.pages = len(pages)
         self.keys = keys
-        self._order = np.argsort(keys, kind="stable").astype(np.int32)
-        self._sorted = keys[self._order]
+        order = np.argsort(keys, kind="stable").astype(np.int32)
+        self._order = order
+        self._sorted = np.append(keys[order], np.int64(_LAST))
+        # Keys are uniform hashes: their upper bits say where a key is, give or take a few places.
+        self._shift = np.uint64(64 - max(1, len(keys)).bit_length() - 1)
+        buckets = np.arange(2 << max(1, len(keys)).bit_length(), dtype=np.uint64) << self._shift
+        self._starts = np.searchsorted(_unsigned(self._sorted[:-1]), buckets).astype(np.int32)
 
     def __len__(self) -> int:
         return len(self.keys)
@@ -200,11 +206,22 @@ class Nodes:
 
     def find(self, keys: NDArray[np.int64]) -> NDArray[np.int32]:
         """Return the node of each key; -1 for unknown ones."""
-        if not len(self._sorted):
-            return np.full(len(keys), -1, np.int32)
-        places = np.searchsorted(self._sorted, keys)
-        places[places == len(self._sorted)] = 0
-        return np.where(self._sorted[places] == keys, self._order[places], -1).astype(np.int32)
+        places = self._starts[_unsigned(keys) >> self._shift]
+        behind = np.flatnonzero(self._sorted[places] < keys)
+        while len(behind):
+            places[behind] += 1
+            behind = behind[self._sorted[places[behind]] < keys[behind]]
+        is_found = (self._sorted[places] == keys) & (places < len(self._order))
+        return (
+            np.where(is_found, self._order[np.where(is_found, places, 0)], -1).astype(np.int32)
+            if len(self)
+            else (np.full(len(keys), -1, np.int32))
+        )
+
+
+def _unsigned(keys: NDArray[np.int64]) -> NDArray[np.uint64]:
+    """Return signed keys as unsigned ones in the same order."""
+    return keys.view(np.uint64) ^ np.uint64(1 << 63)
 
 
 @dataclass(frozen=True, slots=True)

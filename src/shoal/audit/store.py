@@ -175,7 +175,7 @@ class SiteStore(Protocol):
         by key."""
         ...
 
-    async def blocked_after(self, tx: Tx, crawl: int, key: int, limit: int) -> list[int]:
+    async def blocked_after(self, tx: Tx, crawl: int, key: int, limit: int) -> list[tuple[int]]:
         """Return the keys of URLs that robots.txt forbids, ordered. It reads the fates of all URLs of the crawl."""
         ...
 

@@ -109,12 +109,22 @@ def _how_to_go_on(crawl_id: str, store: str | None, outputs: Sequence[str]) -> s
 class CrawlCommand:
     """A crawl with a user at the terminal: shows progress, writes outputs, handles interrupts."""
 
-    def __init__(self, app: App, crawl: Crawl, outputs: Outputs, how_to_go_on: str, *, as_json: bool) -> None:
+    def __init__(
+        self,
+        app: App,
+        crawl: Crawl,
+        outputs: Outputs,
+        how_to_go_on: str,
+        *,
+        as_json: bool,
+        to_stdout: bool = True,
+    ) -> None:
         self._app = app
         self._crawl = crawl
         self._outputs = outputs
         self._how_to_go_on = how_to_go_on
         self._as_json = as_json
+        self._to_stdout = to_stdout and not outputs.to_stdout  # where the summary goes
         self._screen: Screen | None = None
         self._here: LocalCrawl | None = None
         self._main = asyncio.current_task()
@@ -195,7 +205,7 @@ class CrawlCommand:
             # The store could not be updated: the crawl has no walker any more, and can be resumed at once.
             seen = replace(seen, crawl=replace(seen.crawl, state=CrawlState.PAUSED, state_reason=left_for))
         totals = summary(seen, self._app.clock.monotonic() - self._began)
-        to_stdout = not self._outputs.to_stdout
+        to_stdout = self._to_stdout
         if self._as_json:
             print_line(totals, to_stdout=to_stdout)
         else:

@@ -10,6 +10,7 @@ from starlette.responses import Response
 from shoal.access.audit_hook import no_audit
 from shoal.access.idempotency import Idempotency
 from shoal.access.scopes import TokenScope
+from shoal.audit.gates import Gates
 from shoal.base.errors import AlreadyExists, InvalidInput, NotFound, StateConflict
 from shoal.base.ids import CrawlId
 from shoal.base.request_form import Form, describe
@@ -61,8 +62,11 @@ class ExplainQuery(Form, frozen=True, kw_only=True, forbid_unknown_fields=True):
 class CrawlApi:
     """`/api/v1/crawls`. `longest_url` is the maximum length of a URL in characters."""
 
-    def __init__(self, crawls: Crawls, frontier: FrontierAdmin, idempotency: Idempotency, longest_url: int) -> None:
+    def __init__(
+        self, crawls: Crawls, frontier: FrontierAdmin, idempotency: Idempotency, longest_url: int, gates: Gates
+    ) -> None:
         self._crawls = crawls
+        self._gates = gates
         self._frontier = frontier
         self._idempotency = idempotency
         self._longest_url = longest_url
@@ -285,6 +289,8 @@ class CrawlApi:
         return schemas.TrapReleased(crawl_id=crawl_id, pattern=pattern, released=released)
 
     async def _create(self, config: CrawlConfig, crawl_id: str) -> Json:
+        if config.gate is not None:
+            await self._gates.check(config.gate)
         with suppress(AlreadyExists):  # the id is new, or a request with the same idempotency key created the crawl
             await self._crawls.submit(config, crawl_id=CrawlId(crawl_id))
         crawl = to_api.crawl(await self._crawls.get(crawl_id))

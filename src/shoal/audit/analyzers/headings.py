@@ -22,8 +22,8 @@ class Headings:
     codes = BY_ANALYZER["headings"]
     needs = Needs(
         details={
-            "h1": lambda details: sum(heading.level == 1 for heading in details.headings),
-            "empty": lambda details: sum(not heading.text for heading in details.headings),
+            "h1": lambda details: [heading.level for heading in details.headings].count(1),
+            "empty": lambda details: [heading.text for heading in details.headings].count(""),
             "skip": _skip,
         }
     )

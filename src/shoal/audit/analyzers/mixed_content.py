@@ -18,8 +18,8 @@ _LOADED: Final = frozenset(
 
 
 def _loaded(details: PageDetails) -> list[str] | None:
-    urls = [one.url for one in details.resources if one.kind in _LOADED] + [image.url for image in details.images]
-    return [url for url in urls if url[:5].lower() == "http:"] or None
+    urls = [one.url for one in details.resources if one.url[:5].lower() == "http:" and one.kind in _LOADED]
+    return urls + [image.url for image in details.images if image.url[:5].lower() == "http:"] or None
 
 
 def _submitted(details: PageDetails) -> list[str] | None:

@@ -1,19 +1,19 @@
 """Pages that say "not found" and answer 200."""
 
-import re
 from collections.abc import Iterator
 from typing import Final
 
 import numpy as np
+import re2
 
 from shoal.audit.analyzer import Found, Needs
 from shoal.audit.codes import BY_ANALYZER
 from shoal.audit.site import Site
 
-_SAYS_SO: Final = re.compile(
-    r"\b404\b|\bnot found\b|\b(page|seite|product) (does not|doesn't) exist\b|\bnicht gefunden\b|\bintrouvable\b"
-    r"|\bno encontrad[oa]\b|\bnon trovata\b|\bn[ãa]o encontrada\b|\bniet gevonden\b|ページが見つかりません|页面不存在",
-    re.IGNORECASE,
+# RE2: with Python's own engine these alternatives take ten times as long.
+_SAYS_SO: Final = re2.compile(
+    r"(?i)\b404\b|\bnot found\b|\b(page|seite|product) (does not|doesn't) exist\b|\bnicht gefunden\b|\bintrouvable\b"
+    r"|\bno encontrad[oa]\b|\bnon trovata\b|\bn[ãa]o encontrada\b|\bniet gevonden\b|ページが見つかりません|页面不存在"
 )
 FEWEST_WORDS: Final = 5  # of an error page that others are compared with
 

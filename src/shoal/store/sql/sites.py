@@ -28,9 +28,9 @@ class SqlSiteStore:
         rows = await tx.all("redirect_targets_after", crawl=crawl, key=key, limit=limit)
         return [(row["key"], row["url"], row["via"]) for row in rows]
 
-    async def blocked_after(self, tx: Tx, crawl: int, key: int, limit: int) -> list[int]:
+    async def blocked_after(self, tx: Tx, crawl: int, key: int, limit: int) -> list[tuple[int]]:
         fate = int(Fate.SKIPPED_ROBOTS)
-        return [row["key"] for row in await tx.all("fates_after", crawl=crawl, key=key, fate=fate, limit=limit)]
+        return [(row["key"],) for row in await tx.all("fates_after", crawl=crawl, key=key, fate=fate, limit=limit)]
 
     async def sitemaps(self, tx: Tx, crawl: int) -> list[tuple[str, int | None, str | None, bytes | None]]:
         rows = await tx.all("sitemaps_of_crawl", crawl=crawl)
