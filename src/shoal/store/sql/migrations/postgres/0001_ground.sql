@@ -495,6 +495,20 @@ CREATE TABLE finding (
     FOREIGN KEY (analysis, code) REFERENCES finding_count ON DELETE CASCADE
 );
 
+-- What the commit of an analysis should show on its forge, and what it shows. `next_at`: when to publish it; NULL: it is
+-- published, or was given up. `taken_until`: a publisher is sending it.
+CREATE TABLE commit_status (
+    analysis    BIGINT PRIMARY KEY REFERENCES analysis ON DELETE CASCADE,
+    state       TEXT NOT NULL CHECK (state IN ('pending', 'success', 'failure', 'error')),
+    description TEXT NOT NULL,
+    shown       TEXT CHECK (shown IN ('pending', 'success', 'failure', 'error')),
+    attempts    INTEGER NOT NULL DEFAULT 0,
+    next_at     BIGINT,
+    taken_until BIGINT NOT NULL DEFAULT 0,
+    error       TEXT
+);
+CREATE INDEX commit_status_due ON commit_status (next_at) WHERE next_at IS NOT NULL;
+
 -- Gates that crawls and analyses use by their name.
 CREATE TABLE gate (
     name       TEXT PRIMARY KEY,

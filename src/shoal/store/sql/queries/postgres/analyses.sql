@@ -23,3 +23,13 @@ SELECT p.number, p.key, p.status, p.depth, p.duration_ms, p.word_count, p.bytes,
 FROM unnest(:numbers::bigint[]) AS n (number)
 CROSS JOIN LATERAL (SELECT * FROM page WHERE page.crawl = :crawl AND page.number = n.number OFFSET 0) AS p
 ORDER BY p.number;
+
+-- name: due_commit_statuses
+-- Commit statuses to publish now, locked against other publishers.
+SELECT s.*, a.id, a.commit_ref FROM commit_status AS s JOIN analysis AS a ON a.number = s.analysis
+WHERE s.next_at <= shoal_now() AND s.taken_until <= shoal_now() ORDER BY s.next_at LIMIT :limit FOR UPDATE OF s SKIP LOCKED;
+
+-- name: open_commit_status
+-- The commit status of an analysis, unless it is published or taken.
+SELECT s.*, a.id, a.commit_ref FROM analysis AS a JOIN commit_status AS s ON s.analysis = a.number
+WHERE a.id = :id AND s.next_at IS NOT NULL AND s.taken_until <= shoal_now() FOR UPDATE OF s SKIP LOCKED;
