@@ -637,6 +637,13 @@ class GrpcSettings(SettingsSection):
     token: Text = setting(
         "SHOAL_NODE_TOKEN", "", "Token of a worker, with the role `node` and for its node id.", secret=True
     )
+    peer_streams: Whole = setting(
+        "SHOAL_GRPC_PEER_STREAMS",
+        200,
+        "Maximum number of nodes that connect to one controller from the same address.",
+        ge=1,
+        le=1_000_000,
+    )
     ca: FilePath = setting(
         "SHOAL_GRPC_CA",
         "",

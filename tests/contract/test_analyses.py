@@ -185,6 +185,7 @@ async def test_the_lines_of_the_log_are_those_of_its_design(bench: Bench) -> Non
     analysis = await only(bench)
     assert all(line.facts["analysis_id"] == line.facts["correlation_id"] == analysis.id for line in lines)
     assert (lines[1].facts["attempt"], lines[1].facts["max_attempts"]) == (2, 2)
+    assert lines[1].facts["delay_ms"] == 5000
     assert lines[3].facts["total_attempts"] == 2
 
 

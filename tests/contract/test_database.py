@@ -15,8 +15,9 @@ import tempfile
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 from urllib.parse import urlsplit
 
 import asyncpg
@@ -27,6 +28,8 @@ from shoal.base.clock import FakeClock, SystemClock
 from shoal.base.database import Conflict, Database, Tx
 from shoal.base.errors import BackendUnavailable, BadConfig, SchemaMismatch, ShoalError, StorageFull
 from shoal.crawl.states import CrawlState
+from shoal.fleet.node import CommandName
+from shoal.fleet.states import COMMAND_ENDED, CommandState, NodeState
 from shoal.queue.states import GrantEnd, JobState
 from shoal.settings import DatabaseSettings
 from shoal.store.sql import migrations, queries, sqlite
@@ -926,6 +929,13 @@ WHOLE = {
         "newest_jobs",
         "end_of_scan",
         "queue_position",
+        "depth_up_to",
+        "all_nodes",
+        "overdue_nodes",
+        "count_nodes",
+        "waiting_commands",
+        "expire_commands",
+        "abandoned_lanes",
         "waiting_page_jobs",
         "insert_jobs",
         "lease_jobs",
@@ -1012,6 +1022,25 @@ async def test_the_database_knows_exactly_the_ends_of_a_grant(bench: Bench) -> N
         await insert(bench, "job_grant", GRANT | {"epoch": epoch, "ended": end.value, "ended_at": 1})
     with pytest.raises((sqlite3.IntegrityError, asyncpg.CheckViolationError)):
         await insert(bench, "job_grant", GRANT | {"epoch": 99, "ended": "unheard_of", "ended_at": 1})
+
+
+async def test_the_database_knows_exactly_the_states_of_nodes_and_of_their_commands(bench: Bench) -> None:
+    node = {"address": "", "session_epoch": 1, "instance": "", "status": "{}", "heartbeat_every": 1, "connected_at": 1}
+    command = {"node_id": "n", "form": "{}", "created_by": "", "created_at": 1}
+    for state in NodeState:
+        lost = {"lost_at": 1} if state is NodeState.LOST else {"controller": "c"}
+        await insert(bench, "node", node | {"id": state.value, "state": state.value, "heartbeat_at": 1} | lost)
+    for place, (state, name) in enumerate(product(CommandState, get_args(CommandName))):
+        ended = {"ended_at": 1} if state in COMMAND_ENDED else {}
+        row = command | {"id": f"cmd_{place}", "command": name, "state": state.value}
+        await insert(bench, "node_command", row | ended)
+    for wrong in ({"state": "unheard_of"}, {"command": "explode"}):
+        row = command | {"id": "cmd_x", "command": "pause", "state": "waiting"} | wrong
+        with pytest.raises((sqlite3.IntegrityError, asyncpg.CheckViolationError)):
+            await insert(bench, "node_command", row)
+    rules = await checks(bench, "node") + await checks(bench, "node_command")
+    known = {*NodeState, *CommandState, *get_args(CommandName)}
+    assert set(re.findall(r"'(\w+)'", rules)) == known
 
 
 JOB = {"id": "j", "kind": "page", "payload": "{}", "lane": "shared", "priority": 50, "not_before": 0, "max_attempts": 2,

@@ -52,6 +52,20 @@ OTHERS = (
     "business_signal (subject, boost, until) SELECT i, 1, i FROM n",
     "token (id, name, hash, scopes, made_by, created_at) SELECT 'tok_' || i, '', '', 'read', '', 1 FROM n",
     "audit_entry (at, who, act, subject, facts, address) SELECT 1, '', '', i, '', '' FROM n",
+    "node (id, state, session_epoch, instance, controller, address, status, heartbeat_every, connected_at,"
+    " heartbeat_at)"
+    " SELECT 'node-' || i, 'connected', 1, '', 'c', '', '{}', 1, i, i FROM n WHERE i % 10 > 0",
+    "node (id, state, session_epoch, instance, address, status, heartbeat_every, connected_at, heartbeat_at,"
+    " lost_at)"
+    " SELECT 'node-' || i, 'lost', 1, '', '', '{}', 1, i, i, i FROM n WHERE i % 10 = 0",
+    "departed_node (id, wish, session_epoch, left_at) SELECT 'node-' || i, '{}', 1, i FROM n",
+    "node_command (id, node_id, command, form, state, created_by, created_at)"
+    " SELECT 'cmd_' || i, 'node-' || i, 'pause', '{}', 'waiting', '', i FROM n WHERE i % 10 = 0",
+    "node_command (id, node_id, command, form, state, created_by, created_at, ended_at)"
+    " SELECT 'cmd_' || i, 'node-' || i, 'pause', '{}', 'applied', '', i, i FROM n WHERE i % 10 > 0",
+    "job (id, kind, state, payload, lane, priority, not_before, max_attempts, created_at, offered_session,"
+    " offered_until)"
+    " SELECT 'offered_' || i, 'page', 'pending', '', 'node/node-' || i, 50, 0, 2, i, 'n:1', i FROM n WHERE i % 10 = 0",
     "request_key (caller, route, key, digest, subject, created_at) SELECT 'c', 'r', i, '', '', i FROM n",
 )
 CRAWLS = "crawl (id, state, project, config, named, priority, key_seed, created_at)"
@@ -83,6 +97,8 @@ WHOLE = {
     **dict.fromkeys(("any_token", "turn_jobs"), "its first row"),
     **dict.fromkeys(("count_crawls", "count_jobs"), "they count everything, and are asked by people"),
     "unfiled_journals": "an index of those alone",
+    **dict.fromkeys(("all_nodes", "overdue_nodes", "count_nodes"), "they look at the whole fleet"),
+    **dict.fromkeys(("waiting_commands", "expire_commands"), "an index of commands that are not answered yet"),
     "delete_stale_job_seats": "the sweep looks at every seat",
     "purge_dead": "an index of dead letters alone",
     "lock_admin_tokens": "there are few tokens",

@@ -428,6 +428,8 @@ async def work_on(bench: Bench) -> None:
     await end_many(bench)
     await bench.queue.began(leases[0].fence, "n1", 1)
     await bench.queue.held_by("w1")
+    await bench.queue.recover("w0")
+    await bench.queue.depth_up_to("shared", LINKS)
     await bench.database.read(lambda tx: bench.jobs.lanes.depth(tx, "n1"))
     await bench.database.run(lambda tx: bench.jobs.lanes.return_lane(tx, "n1"))
     await bench.grants(leases[0].fence.job_id)

@@ -34,7 +34,8 @@ def acts_of(bench: Bench) -> AuditLog:
 
 
 def wish(role: str = "viewer", name: str = "ci", **more: object) -> TokenRequest:
-    return TokenRequest.read({"name": name, "role": role, **more})
+    of_node = {"node_id": "crawler-1"} if role == "node" else {}
+    return TokenRequest.read({"name": name, "role": role, **of_node, **more})
 
 
 def holder_of(minted: NewToken) -> Caller:
@@ -208,7 +209,7 @@ async def test_creating_and_revoking_are_in_the_audit_log_once_with_caller_and_a
         await tokens.revoke(minted.token.id, caller)
     revoked, created = await acts_of(bench).newest()
     assert (created.act.name, created.who, created.address) == ("token.created", "local", "127.0.0.1")
-    assert created.act.facts == {"name": "scraper", "scopes": ["bot"], "expires_in": None}
+    assert created.act.facts == {"name": "scraper", "scopes": ["bot"], "node_id": None, "expires_in": None}
     assert (revoked.act.name, revoked.act.subject) == ("token.revoked", minted.token.id)
     assert (revoked.who, revoked.address) == ("tok_boss", "192.0.2.7")
 

@@ -50,7 +50,8 @@ class Served:
     tls: ssl.SSLContext | None = None
 
     async def token(self, role: str = "viewer", **more: Any) -> str:
-        wish = TokenRequest.read({"name": "test", "role": role, **more})
+        of_node = {"node_id": "crawler-1"} if role == "node" else {}
+        wish = TokenRequest.read({"name": "test", "role": role, **of_node, **more})
         return (await self.app.access.tokens.create(wish, ME)).text
 
     async def ask(

@@ -99,6 +99,9 @@ class PlainRun:
         if not self._reason.done():
             self._reason.set_result(reason)
 
+    def limit_rate(self, per_second: float | None) -> None:
+        """It fetches nothing."""
+
     def stalled_for(self) -> float:
         return 0.0
 

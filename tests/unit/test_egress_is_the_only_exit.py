@@ -88,6 +88,9 @@ ALLOWED = {
     "egress/local.py": {"socket"},
     "egress/resolver.py": {"socket"},
     "egress/curl_handle.py": {"socket"},
+    # The control plane: a worker dials the controller that its operator named, and nothing else.
+    "fleet/control_client.py": {"grpc"},
+    "fleet/control_server.py": {"grpc"},
     "fleet/wire/": {"grpc"},
     "serve/connections.py": {"socket"},
     "settings.py": {"socket"},

@@ -32,6 +32,7 @@ from shoal.serve.tls import Certificate, tls_of
 from shoal.settings_loader import load
 from shoal.store.sql.tokens import SqlTokenStore
 from tests.support.controller import CRAWLS, ME, Served, served
+from tests.support.nodes import register
 from tests.support.servers import free_port
 
 TLS = Path(__file__).parents[1] / "support" / "tls"
@@ -238,6 +239,7 @@ async def test_a_method_that_a_path_lacks_is_refused_with_all_that_it_has(lite: 
     has["/api/v1/policies/export"] |= has["/api/v1/policies/x"]
     for path in ("/api/v1/jobs/retry", "/api/v1/jobs/purge"):
         has[path] |= has["/api/v1/jobs/x"]
+    has["/api/v1/nodes/commands"] |= has["/api/v1/nodes/x"]
     for path, methods in has.items():
         lacking = next(one for one in ("TRACE", "PATCH", "DELETE") if one not in methods)
         answer = await lite.ask(path, boss, method=lacking)
@@ -395,6 +397,9 @@ async def test_every_act_that_is_to_be_logged_is(lite: Served) -> None:
     await do("DELETE", "quotas/project:a")
     await do("POST", "jobs/purge")
     await do("GET", "policies/export")
+    await register(lite.app.fleet.nodes, "crawler-1")
+    await do("POST", "nodes/crawler-1/commands", {"command": "pause"})
+    await do("POST", "nodes/commands", {"command": "resume"})
     log = (await lite.ask("/api/v1/audit-log", boss)).said["items"]
     subjects = {entry["act"]: entry["subject"] for entry in log}
     of_the_table = {line.audit for group in GROUPS for line in table_of(group)} - {None}

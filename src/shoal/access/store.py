@@ -23,8 +23,10 @@ class TokenStore(Protocol):
         scopes: "frozenset[TokenScope]",
         made_by: str,
         ttl: timedelta | None,
+        node_id: str | None = None,
     ) -> "Token | None":
-        """Store a new token that expires after `ttl`; return None if the id is taken."""
+        """Store a new token that expires after `ttl`, and that only `node_id` may use if it is given; return None if
+        the id is taken."""
         ...
 
     async def get(self, tx: Tx, token_id: str) -> "Token | None": ...

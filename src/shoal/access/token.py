@@ -16,7 +16,7 @@ from msgspec import field
 from shoal.access.scopes import ROLES, TokenScope
 from shoal.base.errors import InvalidInput
 from shoal.base.ids import TokenId
-from shoal.base.parsing import read_span
+from shoal.base.parsing import read_node_id, read_span
 from shoal.base.request_form import Check, Form, describe
 from shoal.base.text import visible
 
@@ -38,6 +38,7 @@ class Token:
     name: str
     hash: str
     scopes: frozenset[TokenScope]
+    node_id: str | None  # the only node that may use it, for the scope `node`
     made_by: str
     created_at: int
     expires_at: int | None
@@ -64,10 +65,20 @@ def _check_duration(text: str | None) -> str | None:
     return text
 
 
+def _check_node_id(text: str | None) -> str | None:
+    if text is not None:
+        read_node_id(text)
+    return text
+
+
 class TokenRequest(Form, frozen=True, kw_only=True):
     """The request to create a token."""
 
-    checks: ClassVar[dict[str, Check]] = {"name": _check_name, "expires_in": _check_duration}
+    checks: ClassVar[dict[str, Check]] = {
+        "name": _check_name,
+        "expires_in": _check_duration,
+        "node_id": _check_node_id,
+    }
 
     name: Annotated[
         str, describe("Name of the person or program that will use the token.", min_length=1, max_length=LONGEST_NAME)
@@ -80,6 +91,10 @@ class TokenRequest(Form, frozen=True, kw_only=True):
         list[Literal["read", "write", "admin", "bot", "node"]],
         describe("Scopes of the token, instead of a role.", max_length=5),
     ] = field(default_factory=list)
+    node_id: Annotated[
+        str | None,
+        describe("Node that may use the token: required for the scope node, and only for it."),
+    ] = None
     expires_in: Annotated[str | None, describe("Expire the token after this long, such as 90d. Default: never.")] = None
 
     def wanted(self) -> frozenset[TokenScope]:
@@ -87,7 +102,14 @@ class TokenRequest(Form, frozen=True, kw_only=True):
         if (self.role is None) == (not self.scopes):
             problem = "is missing" if self.role is None else "cannot be combined with scopes"
             raise InvalidInput("role", problem, f"give one of {', '.join(ROLES)}, or a list of scopes")
-        return ROLES[self.role] if self.role is not None else frozenset(map(TokenScope, self.scopes))
+        scopes = ROLES[self.role] if self.role is not None else frozenset(map(TokenScope, self.scopes))
+        if (TokenScope.NODE in scopes) != (self.node_id is not None):
+            if self.node_id is None:
+                raise InvalidInput("node_id", "is missing", "name the node that may use the token (--node-id)")
+            raise InvalidInput(
+                "node_id", "is only for tokens with the scope node", "leave it out, or use the role node"
+            )
+        return scopes
 
 
 def mint() -> tuple[TokenId, str]:

@@ -56,13 +56,20 @@ class Tokens:
         scopes = request.wanted()
         lasts = None if request.expires_in is None else read_duration(request.expires_in)
         _check_scopes(scopes, by)
-        facts = {"name": request.name, "scopes": in_order(scopes), "expires_in": request.expires_in}
+        facts = {
+            "name": request.name,
+            "scopes": in_order(scopes),
+            "node_id": request.node_id,
+            "expires_in": request.expires_in,
+        }
 
         async def commit(tx: Tx) -> NewToken:
             token, text = None, ""
             while token is None:
                 token_id, text = mint()
-                token = await self._store.insert(tx, token_id, request.name, hash_of(text), scopes, by.who, lasts)
+                token = await self._store.insert(
+                    tx, token_id, request.name, hash_of(text), scopes, by.who, lasts, request.node_id
+                )
             _check_end(token, by)
             await self._acts.note_in(tx, by, AuditEntry("token.created", token.id, facts))
             return NewToken(token, text)

@@ -14,7 +14,9 @@ from shoal.crawl.journal.journal import Journal
 from shoal.crawl.lifecycle.crawls import KIND, Crawls
 from shoal.egress import Proxies
 from shoal.hosts.controller_addresses import ControllerAddresses
-from shoal.queue.job import DeadLetterListener, LostJob, RunListener
+from shoal.queue.back_pressure import BackPressure, no_back_pressure
+from shoal.queue.job import DeadLetterListener, LostJob, NewJob, RunListener
+from shoal.queue.lanes import LaneChoice, lanes_as_given
 from shoal.queue.queue import Queue
 from shoal.queue.states import Move
 from shoal.queue.wake import InProcessWake, Wake, announcing
@@ -27,6 +29,7 @@ if TYPE_CHECKING:
     from shoal.app.chores import Chores
     from shoal.app.drivers import SqlDatabase
     from shoal.app.events import Events
+    from shoal.app.fleet import Fleet
     from shoal.app.page_jobs import PageJobs
     from shoal.app.plan import Plan
     from shoal.app.rest_api import RestApi
@@ -39,7 +42,8 @@ class App:
     """The objects of one process. Each is built at most once and shared by everything that uses it.
 
     The queue and crawls, which every process needs, are built at once; the rest is built and imported on first use.
-    Other packages have one attribute each (`access`, `audit`, `events`, `page_jobs`, `plan`) that holds their objects.
+    Other packages have one attribute each (`access`, `audit`, `events`, `fleet`, `page_jobs`,
+    `plan`) that holds their objects.
     """
 
     def __init__(
@@ -64,7 +68,11 @@ class App:
         self.address_rule = address_rule_of(settings)
         self.proxies = Proxies(settings.egress.proxies)
         self.controller_addresses = ControllerAddresses(database, stores.controller_addresses)
-        self.queue = Queue(database, stores.jobs, stores.lanes, settings.queue, signals)
+        self.dispatch: LaneChoice = lanes_as_given  # a controller with a control plane replaces these two
+        self.fleet_pressure: BackPressure = no_back_pressure
+        self.queue = Queue(
+            database, stores.jobs, stores.lanes, settings.queue, signals, choose_lanes=self._choose_lanes
+        )
         self.crawls = Crawls(
             database,
             stores.crawls,
@@ -86,6 +94,13 @@ class App:
             },
             {"page": LazyDeadLetterListener(lambda: self.page_jobs.dead_letter_events)},
         )
+
+    def _choose_lanes(self, jobs: Sequence[NewJob]) -> Sequence[NewJob]:
+        return self.dispatch(jobs)
+
+    def back_pressure(self, kind: str) -> str | None:
+        """Return why no more jobs of this kind should be created now; None: create them."""
+        return self.fleet_pressure(kind)
 
     @cached_property
     def job_admin(self) -> "JobAdmin":
@@ -125,6 +140,12 @@ class App:
         from shoal.app.events import Events
 
         return Events(self)
+
+    @cached_property
+    def fleet(self) -> "Fleet":
+        from shoal.app.fleet import Fleet
+
+        return Fleet(self)
 
     @cached_property
     def page_jobs(self) -> "PageJobs":

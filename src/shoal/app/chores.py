@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from shoal.plan.scheduler import Scheduler
     from shoal.plan.site_scheduler import SiteScheduler
 
+FLEET_EVERY = timedelta(seconds=1)  # how old the view of the fleet may be, and how late a command of another controller
 JOURNAL_FILES_EVERY = timedelta(seconds=1)  # maximum delay of a journal entry on its way to a file
 
 
@@ -40,6 +41,7 @@ class Chores:
         if self.event_file is not None:
             deliveries.append(self.event_file)
         schedulers: list[Chore] = [self.scheduler, self.site_scheduler, self.run_recorder]
+        fleet: list[Chore] = self._app.fleet.start() if settings.grpc.enabled else []
         return [
             self._service(self.janitor, settings.queue.sweep_every),
             self._service(self.journal_files, JOURNAL_FILES_EVERY),
@@ -47,6 +49,7 @@ class Chores:
             *(self._service(chore, settings.events.forward_every) for chore in deliveries),
             self._service(self.hourly_stats, HOURLY_STATS_EVERY),
             *(self._service(chore, settings.plan.schedule_every) for chore in schedulers),
+            *(self._service(chore, FLEET_EVERY) for chore in fleet),
         ]
 
     def worker_services(self) -> list[Service]:
@@ -146,6 +149,7 @@ class Chores:
             app.signals,
             backlog,
             app.plan.priority_rules,
+            app.back_pressure,
         )
 
     @cached_property
@@ -154,7 +158,14 @@ class Chores:
         from shoal.plan.site_scheduler import SiteScheduler
 
         app, plan = self._app, self._app.plan
-        return SiteScheduler(app.database, app.stores.policies, plan.policy_crawls, app.signals, plan.priority_rules)
+        return SiteScheduler(
+            app.database,
+            app.stores.policies,
+            plan.policy_crawls,
+            app.signals,
+            plan.priority_rules,
+            app.back_pressure,
+        )
 
     @cached_property
     def run_recorder(self) -> "RunRecorder":

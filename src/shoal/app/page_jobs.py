@@ -34,6 +34,7 @@ class PageJobs:
             app.address_rule,
             app.signals,
             app.proxies,
+            app.back_pressure,
         )
 
     @cached_property

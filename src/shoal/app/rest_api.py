@@ -16,6 +16,7 @@ from shoal.serve.gates import GateApi
 from shoal.serve.groups import GroupApi
 from shoal.serve.jobs import JobApi, QuotaApi
 from shoal.serve.journal import JournalApi
+from shoal.serve.nodes import NodeApi
 from shoal.serve.pages import PageApi
 from shoal.serve.policies import PolicyApi
 from shoal.serve.results import ResultApi
@@ -48,10 +49,11 @@ class RestApi:
             GroupApi(page_jobs.groups, access.idempotency),
             JobApi(app.job_admin),
             QuotaApi(app.job_admin),
-            StatsApi(app.crawls, app.job_admin, hourly_stats, app.clock),
+            StatsApi(app.crawls, app.job_admin, hourly_stats, app.clock, app.fleet.pressures),
             AnalysisApi(app.audit.analyses, app.audit.gates),
             GateApi(app.audit.gates),
             DiffApi(lambda: app.audit.diffs),
+            NodeApi(app.fleet.nodes, private=app.fleet.dispatches),
             PolicyApi(plan.policies, plan.importer, access.idempotency, settings.serve.max_import_bytes),
             ResultApi(plan.policies, page_jobs.history),
             WebhookApi(app.events.webhooks, access.idempotency),

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from shoal.base.leader import LeaderStore
     from shoal.crawl.frontier.admin_store import FrontierAdminStore
     from shoal.events.store import EventStore, WebhookStore
+    from shoal.fleet.store import NodeStore
     from shoal.observe.hourly_stats import HourlyStatsStore
     from shoal.page_jobs.store import GroupStore, ResultStore
     from shoal.plan.store import PolicyStore
@@ -168,6 +169,12 @@ class Stores:
         from shoal.store.sql.hourly_stats import SqlHourlyStats
 
         return SqlHourlyStats()
+
+    @cached_property
+    def nodes(self) -> "NodeStore":
+        from shoal.store.sql.nodes import SqlNodeStore
+
+        return SqlNodeStore()
 
     @cached_property
     def leader(self) -> "LeaderStore":

@@ -20,6 +20,7 @@ from typing import IO, Annotated, Any, Final
 import msgspec
 import orjson
 
+from shoal.audit import process_guard
 from shoal.audit.analyzer import Found, Needs
 from shoal.audit.analyzer_run import AnalyzerError
 from shoal.audit.artifacts import SAFE_NAME
@@ -36,14 +37,6 @@ _CODE: Final = re.compile(r"[a-z][a-z0-9_]{0,63}")
 _SENT: Final = [
     name for name in (*NUMBERS, *TEXTS) if name not in ("number", "key", "flags", "fingerprint", "redirects")
 ]
-
-# The limit is set by a small program that then becomes the command: this process has threads, in which Python must not
-# run code between fork and exec.
-_LIMITED: Final = (
-    "import os, resource, sys; memory = int(sys.argv[1]); "
-    "resource.setrlimit(resource.RLIMIT_AS, (memory, memory)); resource.setrlimit(resource.RLIMIT_CORE, (0, 0)); "
-    "os.execvp(sys.argv[2], sys.argv[2:])"
-)
 
 Line = Annotated[str, msgspec.Meta(max_length=1_000)]
 
@@ -99,11 +92,11 @@ class ExternalAnalyzer:
 
     def _run(self, site: Site, folder: Path) -> bytes:
         """Run the command to its end and return what it printed."""
-        command = [sys.executable, "-I", "-S", "-c", _LIMITED, str(self._limits.memory), *self._command]
+        guard = [sys.executable, "-I", "-S", process_guard.__file__, str(os.getpid()), str(self._limits.memory)]
         environment = {"PATH": os.environ.get("PATH", os.defpath), "LANG": "C.UTF-8", ARTIFACTS: str(folder)}
         with tempfile.TemporaryFile() as errors:
             process = subprocess.Popen(
-                command,
+                [*guard, *self._command],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=errors,
@@ -200,9 +193,10 @@ def _kill(process: "subprocess.Popen[bytes]") -> None:
 
 
 def _how_it_ended(code: int) -> str:
-    if code in (-signal.SIGKILL, 128 + signal.SIGKILL):
+    if code == 128 + signal.SIGKILL:
         return "was killed, probably because it used too much memory"
-    return f"was ended by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
+    name = next((one.name for one in signal.Signals if code == 128 + one), None)
+    return f"ended with exit code {code}" if name is None else f"was ended by {name}"
 
 
 def _last_words(errors: IO[bytes]) -> str:

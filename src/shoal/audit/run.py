@@ -40,11 +40,13 @@ class AnalysisAttempted(Signal, frozen=True, kw_only=True):
     attempt: int
     max_attempts: int
     again: bool = False  # set in an extra signal before every attempt but the first
+    delay_ms: int | None = None  # how long the retry waited at least
 
 
 class AnalyzerFailed(Signal, frozen=True, kw_only=True):
     """An analyzer failed; the analysis continues with the others."""
 
+    kind: str = KIND
     run_id: str
     analyzer: str
     error: str
@@ -72,7 +74,7 @@ class AnalysisRun:
         self, context: AnalysisContext, analyzers: Sequence[Analyzer], lease: Lease, alive: Callable[[], bool]
     ) -> None:
         self._context = context
-        self._analyzers = analyzers
+        self.analyzers = analyzers
         self._lease = lease
         self._alive = alive
         self._leaving: str | None = None
@@ -93,6 +95,9 @@ class AnalysisRun:
         """Return the job soon; the next worker begins again."""
         self._leaving = reason
 
+    def limit_rate(self, per_second: float | None) -> None:
+        """Ignored: an analysis fetches nothing."""
+
     def stalled_for(self) -> float:
         return self._context.clock.monotonic() - self._moved_at
 
@@ -102,9 +107,9 @@ class AnalysisRun:
     async def _analyze(self) -> str:
         context = self._context
         analysis = await context.database.run(self._attach)
-        site = await context.loader.load(analysis, self._analyzers, self._progress)
+        site = await context.loader.load(analysis, self.analyzers, self._progress)
         results: Sequence[AnalyzerResult] = []
-        for analyzer in self._analyzers:
+        for analyzer in self.analyzers:
             result = await self._with_artifacts(analysis, analyzer, await self._run_one(analyzer, site))
             await context.database.run(lambda tx, result=result: self._keep(tx, analysis, result))  # type: ignore[misc]
             results = [*results, result]
@@ -162,7 +167,7 @@ class AnalysisRun:
         prober = self._context.loader.prober
         if prober is None or not await measure_again(site, prober, self._context.most_remeasured):
             return results
-        for analyzer in self._analyzers:
+        for analyzer in self.analyzers:
             if any(code.timing for code in analyzer.codes):
                 result = await self._run_one(analyzer, site)
                 await self._context.database.run(
@@ -213,8 +218,9 @@ class AnalysisRun:
             raise LeaseLost(self._lease.fence.job_id, self._lease.fence.epoch)
 
     def _tell(self) -> None:
-        attempt = self._lease.attempts + 1
+        attempt, settings = self._lease.attempts + 1, self._context.queue.settings
         for again in (True, False) if attempt > 1 else (False,):
+            delay = min(settings.backoff * 2.0 ** (attempt - 2), settings.longest_backoff) if again else None
             self._context.signals.emit(
                 AnalysisAttempted(
                     run_id=self._lease.run_id or "",
@@ -222,6 +228,7 @@ class AnalysisRun:
                     attempt=attempt,
                     max_attempts=self._lease.max_attempts,
                     again=again,
+                    delay_ms=None if delay is None else round(delay.total_seconds() * 1000),
                 )
             )
 

@@ -17,9 +17,11 @@
     │   ├── BackendUnavailable    a store or service does not respond
     │   ├── WaitTimedOut          a wait exceeded its timeout
     │   ├── RateLimited           too many requests
+    │   ├── HeldBack              too many jobs wait already
     │   └── Interrupted           stopped by a signal; can be resumed
     └── OperatorError             the operator of Shoal must act
         ├── BadConfig             a setting cannot be used
+        ├── NodeDisplaced         another worker has taken over the node id
         ├── SchemaMismatch        the store has a different schema version
         ├── StorageFull           no space left to write
         ├── BodiesUnavailable     the body store fails persistently
@@ -214,6 +216,18 @@ class RateLimited(TimeError):
         super().__init__(f"{what}; try again in {retry_after_seconds:g} s.", retry_after_seconds=retry_after_seconds)
 
 
+class HeldBack(TimeError):
+    """Too many jobs wait already: back-pressure."""
+
+    code = "back_pressure"
+
+    def __init__(self, why: str, retry_after_seconds: float) -> None:
+        super().__init__(
+            f"no more jobs are accepted now, because {why}; try again in {retry_after_seconds:g} s.",
+            retry_after_seconds=retry_after_seconds,
+        )
+
+
 class Interrupted(TimeError):
     """Stopped by a signal, or paused by a user; can be resumed."""
 
@@ -240,6 +254,18 @@ class BadConfig(OperatorError):
     def called(self, key: str) -> "BadConfig":
         """Return this error with the key under the name by which it was set."""
         return self if self._words is None else BadConfig(key, *self._words)
+
+
+class NodeDisplaced(OperatorError):
+    """Another worker has registered with the same node id; the newest one keeps it."""
+
+    code = "node_displaced"
+
+    def __init__(self, node_id: str) -> None:
+        super().__init__(
+            f'another worker has registered as node "{node_id}"; give each worker a different GRPC_NODE_ID.',
+            node_id=node_id,
+        )
 
 
 class SchemaMismatch(OperatorError):
@@ -312,8 +338,10 @@ RESPONSES: dict[type[ShoalError], ErrorResponse] = {
     BackendUnavailable: ErrorResponse(503, 8, "UNAVAILABLE"),
     WaitTimedOut: ErrorResponse(504, 6, "DEADLINE_EXCEEDED"),
     RateLimited: ErrorResponse(429, 8, "RESOURCE_EXHAUSTED"),
+    HeldBack: ErrorResponse(429, 8, "RESOURCE_EXHAUSTED"),
     Interrupted: ErrorResponse(503, 11, "CANCELLED"),
     BadConfig: ErrorResponse(500, 4, "FAILED_PRECONDITION"),
+    NodeDisplaced: ErrorResponse(409, 4, "ABORTED"),
     SchemaMismatch: ErrorResponse(503, 4, "FAILED_PRECONDITION"),
     StorageFull: ErrorResponse(507, 8, "RESOURCE_EXHAUSTED"),
     BodiesUnavailable: ErrorResponse(503, 8, "UNAVAILABLE"),

@@ -25,6 +25,7 @@ PREFIXES = {
     "tok": "token",
     "grp": "job group",
     "nod": "node session",
+    "cmd": "command for a node",
     "seg": "segment of stored bodies",
 }
 _CLOCK = SystemClock()  # nothing is decided by the time in an id, so tests do not need to fake it

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from datetime import timedelta
 from decimal import Decimal
 from functools import lru_cache
-from ipaddress import IPv4Network, IPv6Address, IPv6Network, ip_network
+from ipaddress import IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
 from pathlib import Path
 from typing import NamedTuple
 from urllib.parse import urlsplit
@@ -320,6 +320,19 @@ def read_node_id(value: object) -> str:
     if not _NODE_ID.fullmatch(text):
         raise ValueError("contains characters other than letters, digits and hyphens")
     return text
+
+
+@lru_cache(maxsize=1000)
+def is_loopback(host: str) -> bool:
+    """Return whether a host name or address can only mean this machine."""
+    name = host.strip("[]").lower()
+    if name == "localhost":
+        return True
+    try:
+        found = ip_address(name)
+    except ValueError:
+        return False
+    return (getattr(found, "ipv4_mapped", None) or found).is_loopback
 
 
 def show_duration(duration: timedelta) -> str:

@@ -46,6 +46,7 @@ LISTS = {
     "crawl": "shoal crawls ls",
     "job": "shoal jobs ls",
     "job group": "shoal jobs groups",
+    "node": "shoal nodes ls",
     "policy": "shoal policies ls",
     "quota": "shoal jobs quota ls",
     "token": "shoal tokens ls",

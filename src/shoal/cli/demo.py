@@ -10,7 +10,7 @@ import uvloop
 
 from shoal.app import App, opened
 from shoal.base.errors import BackendUnavailable, NothingCrawled
-from shoal.base.parsing import Address
+from shoal.base.parsing import Address, is_loopback
 from shoal.base.text import plural
 from shoal.cli.listen import address_of, open_socket
 from shoal.cli.long_running import watched
@@ -23,7 +23,6 @@ from shoal.crawl.journal import messages
 from shoal.crawl.lifecycle.crawls import CrawlStatus
 from shoal.crawl.states import TERMINAL, CrawlState
 from shoal.demo.server import DemoSite
-from shoal.serve.authentication import is_loopback
 from shoal.settings_loader import load
 
 LOOK_SECONDS = 0.5

@@ -1,4 +1,4 @@
-"""`shoal explain`: explain the state of a URL or a job, through a server or directly on the store."""
+"""`shoal explain`: explain the state of a URL, a job or a node, through a server or directly on the store."""
 
 from typing import Any
 
@@ -16,7 +16,7 @@ from shoal.crawl.scope.seeds import SEED_FIX
 
 @click.group(cls=CommandGroup)
 def explain() -> None:
-    """Explain why a URL or a job waits, was skipped or failed."""
+    """Explain why a URL or a job waits, was skipped or failed, and why a node gets jobs."""
 
 
 @explain.command()
@@ -48,6 +48,23 @@ def job(job_id: str, reach: ApiTarget, as_json: bool) -> None:
     facts = facts_of(answer, without=("job_id", "state", "reason", "explanation"))
     state = answer["state"] if answer["reason"] == answer["state"] else f"{answer['state']} ({answer['reason']})"
     print_rows([("Job", answer["job_id"]), ("State", state), ("Why", answer["explanation"]), *facts], to_stdout=True)
+
+
+@explain.command()
+@click.argument("node_id", metavar="ID")
+@reaching
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+def node(node_id: str, reach: ApiTarget, as_json: bool) -> None:
+    """Explain why a node gets jobs, or why it gets none."""
+    answer = run_on(reach, lambda api: api.get(at("/api/v1/nodes/{}/explain", node_id)))
+    if as_json:
+        print_json(answer)
+        return
+    facts = facts_of(answer, without=("node_id", "state", "reason", "explanation"))
+    print_rows(
+        [("Node", answer["node_id"]), ("State", answer["state"]), ("Why", answer["explanation"]), *facts],
+        to_stdout=True,
+    )
 
 
 def _rows(answer: dict[str, Any]) -> list[tuple[str, str]]:

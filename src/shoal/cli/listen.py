@@ -8,9 +8,8 @@ from starlette.types import ASGIApp
 
 from shoal.app import App
 from shoal.base.errors import BackendUnavailable, NotAllowed
-from shoal.base.parsing import Address
+from shoal.base.parsing import Address, is_loopback
 from shoal.cli.output import note
-from shoal.serve.authentication import is_loopback
 from shoal.settings import ServeSettings
 
 

@@ -29,7 +29,12 @@ FLAG_OF = {  # settings that have a flag
 }
 
 
-HARMFUL = frozenset({"stop", "rm", "cancel", "cancel-group", "purge", "revoke", "disable", "rotate", "drain", "clear"})
+HARMFUL = frozenset(
+    {
+        *("stop", "rm", "cancel", "cancel-group", "purge", "revoke", "disable", "rotate", "drain", "clear"),
+        "restart-browser",
+    }
+)
 """Commands that end, remove or invalidate something: suggested only for an obvious typing mistake."""
 MIN_TYPO_LENGTH, LONG_WORD = 6, 8  # letters
 
@@ -50,16 +55,17 @@ class LazyCommands:
 
 COMMANDS: dict[str, LazyCommands] = {
     "crawl": LazyCommands("shoal.cli.crawl:crawl", "Crawl a site in this process."),
-    "audit": LazyCommands(
-        "shoal.cli.audit:audit", "Crawl a site, report what is wrong with it, and judge it by a gate."
-    ),
+    "audit": LazyCommands("shoal.cli.audit:audit", "Crawl a site and report what is wrong with it."),
     "serve": LazyCommands("shoal.cli.serve:serve", "Run the controller: REST API, console and background chores."),
     "worker": LazyCommands("shoal.cli.worker:worker", "Run a worker that executes jobs from the store."),
     "bot": LazyCommands("shoal.cli.bot:bot", "Run a bot that pulls page jobs from a server."),
     "crawls": LazyCommands("shoal.cli.crawls:crawls", "Start, list and manage crawls."),
     "jobs": LazyCommands("shoal.cli.jobs:jobs", "Create page jobs for single URLs; list and manage jobs."),
+    "nodes": LazyCommands("shoal.cli.nodes:nodes", "List nodes, and pause, drain or resize them."),
     "analyses": LazyCommands("shoal.cli.analyses:analyses", "List analyses of crawls and their findings."),
-    "explain": LazyCommands("shoal.cli.explain:explain", "Explain why a URL or a job waits, was skipped or failed."),
+    "explain": LazyCommands(
+        "shoal.cli.explain:explain", "Explain why a URL or job waits or failed, or a node gets jobs."
+    ),
     "robots": LazyCommands("shoal.cli.robots:robots", "Check what a host's robots.txt allows, and by which rule."),
     "rules": LazyCommands("shoal.cli.rules:rules", "Test a rule set, or extract data again from stored bodies."),
     "policies": LazyCommands("shoal.cli.policies:policies", "Schedule recurring crawls of pages and sites."),

@@ -2,7 +2,10 @@
 
 import asyncio
 import socket
-from collections.abc import Mapping, Sequence
+from collections.abc import Coroutine, Mapping, Sequence
+from contextlib import AsyncExitStack
+from functools import partial
+from typing import TYPE_CHECKING
 
 import click
 import uvloop
@@ -10,6 +13,7 @@ import uvloop
 from shoal.access.auth_throttle import AuthThrottle
 from shoal.app import App, opened
 from shoal.app.privacy import privacy_warning
+from shoal.base.errors import NodeDisplaced
 from shoal.base.service import Service
 from shoal.cli.listen import address_of, check_exposure, config_of, open_socket
 from shoal.cli.long_running import on_stop, watched
@@ -26,7 +30,10 @@ from shoal.serve.health import HealthApi
 from shoal.serve.login import Login
 from shoal.serve.tls import LOOK_EVERY, Certificate, tls_of
 from shoal.settings_loader import load
-from shoal.work.worker import Worker
+from shoal.work.worker import Worker, WorkerDisplaced
+
+if TYPE_CHECKING:
+    from shoal.cli.control_plane import WorkerControl
 
 FIRST_PAUSE, LONGEST_PAUSE = 1.0, 30.0  # seconds before a failed worker is replaced
 
@@ -55,8 +62,14 @@ async def _serve(flags: Mapping[str, str | None], workers: int) -> None:
     loaded = load(flags)
     settings = loaded.settings
     signals, metrics = watched(settings)
-    async with opened(settings, signals) as app, workers_of(app, loaded, flags, workers) as team:
+    async with AsyncExitStack() as stack:
+        app = await stack.enter_async_context(opened(settings, signals))
         await check_exposure(app, settings.serve)
+        if settings.grpc.enabled:
+            from shoal.cli.control_plane import listening_for_nodes
+
+            await stack.enter_async_context(listening_for_nodes(app))
+        team = await stack.enter_async_context(workers_of(app, loaded, flags, workers))
         controller = Controller(app, metrics, listener, team)
         note(f"Shoal is listening on {controller.address}")
         for warning in (app.database.warning, privacy_warning(app)):
@@ -76,6 +89,7 @@ class Controller:
         self._chores = [*app.chores.controller_services(), self._announcing]
         self._server = self._serving(metrics)
         self._ending = asyncio.Event()
+        self._controls: list[WorkerControl] = []  # of the workers in this process, if they report to a controller
 
     @property
     def address(self) -> str:
@@ -88,7 +102,7 @@ class Controller:
         for chore in self._chores:
             chore.start()
         self._announcing.nudge()  # at once: a worker may start with a crawl that leads to this server
-        working = [asyncio.create_task(self._work(place)) for place in range(len(self._workers))]
+        working = [asyncio.create_task(work) for work in self._working()]
         try:
             await self._server.serve(sockets=[self._listener])
         finally:
@@ -97,6 +111,23 @@ class Controller:
             await asyncio.gather(*working)
             for chore in self._chores:
                 await chore.stop()
+
+    def _working(self) -> list[Coroutine[None, None, None]]:
+        """Return what runs the workers of this process."""
+        places = range(len(self._workers))
+        if not self._workers or self._app.settings.grpc.controller is None:
+            return [self._work(place) for place in places]
+        from shoal.cli.control_plane import WorkerControl
+
+        self._controls = [WorkerControl(self._app, partial(self._workers.__getitem__, place)) for place in places]
+        return [self._work_connected(place) for place in places]
+
+    async def _work_connected(self, place: int) -> None:
+        try:
+            await self._controls[place].run(self._work(place))
+        except NodeDisplaced as error:  # the API should not go down with one of its workers
+            node_id = self._workers[place].node_id
+            self._app.signals.emit(WorkerDisplaced(node_id=node_id, error=error.message))
 
     async def _work(self, place: int) -> None:
         """Run a worker and replace it if it fails: nothing else supervises it, and the API should not go down
@@ -129,6 +160,8 @@ class Controller:
         self._ending.set()
         for worker in self._workers:
             worker.stop()
+        for control in self._controls:
+            control.nudge()
         self._app.rest_api.close()
         self._server.should_exit = True
 

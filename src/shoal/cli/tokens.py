@@ -35,14 +35,27 @@ def tokens() -> None:
     type=click.Choice([scope.value for scope in TokenScope]),
     help="Give the token this scope, instead of a role. Repeatable.",
 )
+@click.option("--node-id", metavar="ID", help="Node that may use the token; required for the role node.")
 @click.option("--expires-in", metavar="D", help="Expire the token after this long, such as 90d.  [default: never]")
 @reaching
 @_json
 def create(
-    name: str, role: str | None, scopes: tuple[str, ...], expires_in: str | None, reach: ApiTarget, as_json: bool
+    name: str,
+    role: str | None,
+    scopes: tuple[str, ...],
+    node_id: str | None,
+    expires_in: str | None,
+    reach: ApiTarget,
+    as_json: bool,
 ) -> None:
     """Create a token. It is printed once and cannot be shown again."""
-    body: dict[str, Any] = {"name": name, "role": role, "scopes": list(scopes), "expires_in": expires_in}
+    body: dict[str, Any] = {
+        "name": name,
+        "role": role,
+        "scopes": list(scopes),
+        "node_id": node_id,
+        "expires_in": expires_in,
+    }
     given = {field: value for field, value in body.items() if value}
 
     async def work(api: ApiClient) -> tuple[dict[str, Any], bool]:

@@ -13,7 +13,7 @@ from shoal.app import App, heartbeat_queue, opened
 from shoal.app.privacy import privacy_warning
 from shoal.cli.long_running import on_stop, watched
 from shoal.cli.output import note
-from shoal.queue.job import SHARED_LANE
+from shoal.queue.job import SHARED_LANE, node_lane
 from shoal.queue.queue import Queue
 from shoal.runners import RUNNERS, storage_of
 from shoal.settings_loader import Loaded, load
@@ -45,15 +45,31 @@ async def _work(flags: Mapping[str, str | None]) -> None:
             from shoal.cli.worker_http import probed
 
             await stack.enter_async_context(probed(app, metrics, settings.work.listen, lambda: node.full_storage))
-        on_stop(node.stop)
         chores = app.chores.worker_services()
         for chore in chores:
             chore.start()
         try:
-            await node.run()
+            await _run(app, node)
         finally:
             for chore in chores:
                 await chore.stop()
+
+
+async def _run(app: App, node: Worker) -> None:
+    if app.settings.grpc.controller is None:
+        on_stop(node.stop)
+        await node.run()
+        return
+    from shoal.cli.control_plane import WorkerControl
+
+    control = WorkerControl(app, lambda: node)
+
+    def stop() -> None:
+        node.stop()
+        control.nudge()
+
+    on_stop(stop)
+    await control.run(node.run())
 
 
 @asynccontextmanager
@@ -71,6 +87,10 @@ async def workers_of(
         for number in range(count):
             pidfiles.append(await claim_name(name, settings.database.data_dir, app.clock, given=given and number == 0))
             stack.callback(pidfiles[-1].close)
+        if settings.grpc.controller is not None:
+            for pidfile in pidfiles:
+                if pidfile.previous is not None:  # that process has ended: its work need not wait for its leases
+                    await app.queue.recover(f"{pidfile.node_id}/{pidfile.previous}")
         yield [_worker(app, flags, pidfile, heartbeats, storage, config_of(loaded), command) for pidfile in pidfiles]
 
 
@@ -94,7 +114,7 @@ def _worker(
     context = WorkerContext(
         node_id=pidfile.node_id,
         holder=f"{pidfile.node_id}/{os.getpid()}",
-        lanes=(SHARED_LANE,),
+        lanes=(SHARED_LANE,) if app.settings.grpc.controller is None else (node_lane(pidfile.node_id), SHARED_LANE),
         kinds=tuple(RUNNERS),
         queue=app.queue,
         settings=app.settings.work,

@@ -44,7 +44,10 @@ TYPES: Mapping[str, EventType] = {
         "an analysis completed or failed",
         ("analysis_id", "crawl_id", "project", "state", "reason", "findings", "verdict"),
     ),
-    "node.lost": EventType("a node stopped sending heartbeats", (), planned=True),
+    "node.lost": EventType(
+        "a node stopped sending heartbeats, and the jobs of its lane were returned",
+        ("node_id", "address", "silent_seconds", "returned_jobs", "held_leases"),
+    ),
 }
 """All types of events."""
 

@@ -18,6 +18,17 @@ class HealthScore:
     draining: bool = False
 
     @property
+    def weighted(self) -> dict[str, float]:
+        """The parts as they enter the score."""
+        parts = {
+            "success": SUCCESS * self.success,
+            "load": LOAD * self.load,
+            "latency": LATENCY * self.latency,
+            "depth": DEPTH * self.depth,
+        }
+        return dict.fromkeys(parts, 0.0) if self.draining else parts
+
+    @property
     def value(self) -> float:
         if self.draining:
             return 0.0

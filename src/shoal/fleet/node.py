@@ -18,9 +18,9 @@ CommandName = Literal["config_update", "pause", "resume", "drain", "restart_brow
 WishedState = Literal["connected", "paused", "drained"]
 
 
-class NodeStatus(Struct, frozen=True, kw_only=True):
-    """What a node reported last. A client that knows only the oldest fields has no `instance`, no `page_slots` and
-    acknowledges nothing."""
+class NodeStatus(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """The status that a node reported last. A client that knows only the oldest fields has no `instance`, no
+    `page_slots` and acknowledges nothing."""
 
     max_concurrency: int
     active_tasks: int = 0
@@ -69,8 +69,8 @@ class NodeStatus(Struct, frozen=True, kw_only=True):
         )
 
 
-class NodeWish(Struct, frozen=True, kw_only=True):
-    """What operators want of a node. It is stored, and sent again whenever the node connects; None: as it starts."""
+class NodeWish(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """The wishes of operators for a node: stored, and sent again whenever the node connects; None: as it starts."""
 
     state: WishedState = "connected"
     reason: str = ""

@@ -1,7 +1,7 @@
 """The store contract of nodes, their sessions and commands. Each change of a session is a compare-and-set on
 `(node_id, session_epoch)`; an absent result means that a newer session exists."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from datetime import timedelta
 from typing import Protocol
 
@@ -16,9 +16,9 @@ class NodeStore(Protocol):
         session of the node is over. The commands that it did not acknowledge wait again."""
         ...
 
-    async def heartbeat(self, tx: Tx, heartbeats: Sequence[Heartbeat]) -> set[NodeId]:
-        """Store the newest status of many sessions in one batch; returns the nodes whose session is still this one.
-        The state of a node becomes the one it reports."""
+    async def heartbeat(self, tx: Tx, controller: str, heartbeats: Sequence[Heartbeat]) -> set[NodeId]:
+        """Store the newest status of many sessions of one controller in one batch; returns the nodes whose session is
+        still that one. The state of a node becomes the one it reports, also if it was declared lost meanwhile."""
         ...
 
     async def disconnect(self, tx: Tx, node_id: NodeId, epoch: int) -> bool:
@@ -49,8 +49,18 @@ class NodeStore(Protocol):
         """Return how many nodes are not lost."""
         ...
 
-    async def wish(self, tx: Tx, node_id: NodeId, wish: NodeWish) -> bool:
-        """Store what operators want of a node; False if there is no such node."""
+    async def abandoned_lanes(self, tx: Tx, limit: int) -> list[str]:
+        """Return private lanes whose node is gone or lost although jobs are offered there, found among the `limit`
+        oldest offers. An empty list does not mean that there are no others."""
+        ...
+
+    async def lock_wishes(self, tx: Tx, node_ids: Sequence[NodeId]) -> dict[NodeId, NodeWish]:
+        """Return what operators want of these nodes, locked against changes until this transaction ends. Nodes that do
+        not exist are absent."""
+        ...
+
+    async def save_wishes(self, tx: Tx, wishes: Mapping[NodeId, NodeWish]) -> None:
+        """Store what operators want of these nodes, which are locked."""
         ...
 
     async def forget_lost(self, tx: Tx, older_than: timedelta, limit: int) -> int:
@@ -68,8 +78,9 @@ class NodeStore(Protocol):
         nothing."""
         ...
 
-    async def acknowledge(self, tx: Tx, node_id: NodeId, acks: Sequence[CommandAck]) -> None:
-        """Record what a node said about commands. An answer about a command that has ended changes nothing."""
+    async def acknowledge(self, tx: Tx, node_id: NodeId, acks: Sequence[CommandAck]) -> set[str]:
+        """Record what a node said about its commands, one answer for each; returns the ids of those that ended with it.
+        An answer about a command that has ended, or that is another node's, changes nothing."""
         ...
 
     async def commands_of(self, tx: Tx, node_id: NodeId, limit: int) -> list[NodeCommand]:
@@ -78,7 +89,9 @@ class NodeStore(Protocol):
 
     async def command(self, tx: Tx, command_id: str) -> NodeCommand | None: ...
 
-    async def expire_commands(self, tx: Tx, older_than: timedelta, keep: timedelta, limit: int) -> int:
+    async def expire_commands(
+        self, tx: Tx, older_than: timedelta, keep: timedelta, limit: int
+    ) -> list[tuple[str, NodeId]]:
         """End commands that waited longer than `older_than`, and remove those that ended longer ago than `keep`;
-        returns how many."""
+        returns which ended, and their nodes."""
         ...

@@ -66,6 +66,9 @@ WORDS: Mapping[str, LogMessage] = {
             "stalled": (LogLevel.ERROR, "analysis failed, it stalled: {error}"),
         },
     ),
+    "AnalyzerFailed": LogMessage(
+        LogLevel.WARNING, "analyzer {analyzer} failed, the findings of the others are kept: {error}"
+    ),
     "BodyStoreFailed": LogMessage(LogLevel.WARNING, "body store failed, retrying in {retry_in_seconds:g} s: {error}"),
     "BotAsked": LogMessage(LogLevel.DEBUG, "bot {bot_id} requested jobs"),
     "BotPulled": LogMessage(LogLevel.DEBUG, "bot {bot_id} pulled {jobs} jobs"),
@@ -76,6 +79,68 @@ WORDS: Mapping[str, LogMessage] = {
         choices={"True": (LogLevel.WARNING, "too many invalid credentials from {address}; its requests are delayed")},
     ),
     "ChoreDone": LogMessage(LogLevel.DEBUG, "{chore} {did}"),
+    "CommandMade": LogMessage(LogLevel.INFO, "command {command} for node {node_id}, given by {by}"),
+    "CommandSent": LogMessage(LogLevel.DEBUG, "command {command} sent to node {node_id}"),
+    "CommandEnded": LogMessage(
+        LogLevel.INFO,
+        "command {command_id} of node {node_id}: {state}",
+        of="state",
+        choices={
+            "unsupported": (LogLevel.WARNING, "node {node_id} does not support command {command_id}: {detail}"),
+            "failed": (LogLevel.WARNING, "node {node_id} could not apply command {command_id}: {detail}"),
+            "expired": (LogLevel.WARNING, "command {command_id} expired before node {node_id} came back"),
+        },
+    ),
+    "CommandApplied": LogMessage(
+        LogLevel.INFO,
+        "command {command} applied",
+        of="result",
+        choices={
+            "unsupported": (LogLevel.WARNING, "command {command} is not supported: {detail}"),
+            "failed": (LogLevel.WARNING, "command {command} could not be applied: {detail}"),
+        },
+    ),
+    "ControlConnected": LogMessage(LogLevel.INFO, "registered with the controller at {controller}"),
+    "ControlLost": LogMessage(
+        LogLevel.WARNING,
+        "no session with the controller at {controller}, connecting again in {retry_in_seconds:.1f} s: {error}",
+    ),
+    "NodeClockOff": LogMessage(LogLevel.WARNING, "the clock of node {node_id} is {ahead_seconds} s ahead of ours"),
+    "StreamFailed": LogMessage(
+        LogLevel.WARNING,
+        "control stream from {address} failed, {type}: {error}",
+        of="repeated",
+        choices={"True": (LogLevel.DEBUG, "control stream from {address} failed, {type}: {error}")},
+    ),
+    "WorkerDisplaced": LogMessage(LogLevel.ERROR, "worker stops: {error}"),
+    "FleetSeen": LogMessage(LogLevel.DEBUG, "{connected} nodes are connected"),
+    "HeartbeatReceived": LogMessage(
+        LogLevel.INFO, "heartbeat received", of="repeated", choices={"True": (LogLevel.DEBUG, "heartbeat received")}
+    ),
+    "JobsDispatched": LogMessage(LogLevel.DEBUG, "jobs dispatched: {targets}"),
+    "JobsHeldBack": LogMessage(LogLevel.DEBUG, "{source} created no {kind} jobs: {why}"),
+    "JobsReturned": LogMessage(LogLevel.DEBUG, "{count} jobs of private lanes went to the shared lane"),
+    "LaneReturned": LogMessage(LogLevel.WARNING, "{returned} jobs of absent node {node_id} went to the shared lane"),
+    "NodeDisconnected": LogMessage(
+        LogLevel.WARNING, "session of node {node_id} broke off; it is lost unless it reconnects in time"
+    ),
+    "NodeLeft": LogMessage(LogLevel.INFO, "node {node_id} left; {returned} jobs of its lane are shared"),
+    "NodeLost": LogMessage(
+        LogLevel.WARNING,
+        "node {node_id} is lost, silent for {silent_seconds:.0f} s; {returned} jobs of its lane are shared",
+    ),
+    "NodeRegistered": LogMessage(
+        LogLevel.INFO,
+        "node registered",
+        of="displaced",
+        choices={"True": (LogLevel.WARNING, "node registered, and displaced another process with its id")},
+    ),
+    "BackPressureChanged": LogMessage(
+        LogLevel.INFO,
+        "back-pressure on {job_class} has ended",
+        of="held",
+        choices={"True": (LogLevel.WARNING, "back-pressure holds new {job_class} back: {why}")},
+    ),
     "ClockStepped": LogMessage(
         LogLevel.WARNING,
         "the clock of the store was set {direction} by {seconds:.0f} s",

@@ -1,7 +1,8 @@
 """Prometheus metrics, counted from signals in a registry of our own. Serving them is left to `serve`.
 
 Signals are identified by class name, as in `log_messages`. Label values come from closed sets: kinds, states, status
-classes, route patterns; never a URL, a host or an id.
+classes, route patterns; never a URL, a host or an id. The ids of nodes are the exception: they are few and checked,
+and a node that is gone takes its series with it.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -11,6 +12,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 
 from shoal.base.signals import Signal
+from shoal.observe.fleet_metrics import FleetMetrics
 
 STORAGES = ("store", "bodies")
 FINAL = frozenset({"completed", "failed", "stopped"})
@@ -80,6 +82,7 @@ class Metrics:
         self._refusals = self._counter(
             "shoal_callers_refused", "Invalid credentials, without those from addresses that are throttled."
         )
+        self._fleet = FleetMetrics(self._counter, self._gauge)
         self._requests = self._counter("shoal_http_requests", "HTTP requests served.", "method", "route", "status")
         self._request_time = self._histogram("shoal_http_request_seconds", "Time to serve an HTTP request.", "route")
         self.handlers: Mapping[str, Callable[[Any], None]] = {
@@ -106,6 +109,7 @@ class Metrics:
             "BotPulled": lambda signal: self._bot_jobs.inc(signal.jobs),
             "CallerRefused": self._caller_refused,
             "RequestServed": self._request_served,
+            **self._fleet.handlers,
         }
 
     def listen(self, signal: Signal) -> None:

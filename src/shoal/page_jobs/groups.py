@@ -6,7 +6,7 @@ from typing import Any
 import orjson
 
 from shoal.base.database import Database, Tx
-from shoal.base.errors import AlreadyExists, InvalidInput, NotFound
+from shoal.base.errors import AlreadyExists, HeldBack, InvalidInput, NotFound
 from shoal.base.ids import GroupId, JobId, new_id
 from shoal.base.signals import Signal, Signals
 from shoal.base.url import Url, origin
@@ -19,11 +19,13 @@ from shoal.page_jobs.result import StoredResult
 from shoal.page_jobs.spec import KIND, PageSpec, check_url
 from shoal.page_jobs.store import GroupStore, NewGroup, ResultStore
 from shoal.queue import states as job_states
+from shoal.queue.back_pressure import BackPressure, JobsHeldBack, no_back_pressure
 from shoal.queue.job import LostJob, NewJob, quota_keys
 from shoal.queue.queue import Queue
 from shoal.queue.states import TERMINAL, Move
 
 EVENT = "crawl.group.completed"
+RETRY_AFTER = 5.0  # seconds after which a batch that was held back may be sent again
 MAX_LISTED = 10  # indexes of rejected URLs in an error message
 
 
@@ -48,6 +50,7 @@ class Groups:
         rule: AddressRule,
         signals: Signals,
         proxies: Proxies | None = None,
+        back_pressure: BackPressure = no_back_pressure,
     ) -> None:
         self._database = database
         self.store = store
@@ -57,12 +60,16 @@ class Groups:
         self._rule = rule
         self._signals = signals
         self._proxies = proxies or Proxies()
+        self._back_pressure = back_pressure
 
     async def make(self, config: GroupConfig) -> Group:
         """Store a group and a job for each of its URLs in one commit. All jobs are queued at once; the rate limit
-        decides how many of a host are leased at a time."""
+        decides how many of a host are leased at a time. Raises `HeldBack` while the workers have too much to do."""
         self._proxies.check(config.crawl_config.proxy, "crawl_config.proxy")
         urls = self._urls(config.urls)
+        if (why := self._back_pressure(KIND)) is not None:
+            self._signals.emit(JobsHeldBack(source="batch", kind=KIND, jobs=len(urls), why=why))
+            raise HeldBack(why, RETRY_AFTER)
         group_id = GroupId(config.group or new_id("grp"))
         spec = PageSpec(crawl_config=config.crawl_config, rule_set=config.rule_set)
         new = NewGroup(group_id, config.project, config.labels, config.priority, len(urls), spec)

@@ -22,6 +22,7 @@ from shoal.page_jobs.spec import AS_GIVEN, KIND, host_of
 from shoal.plan.policy import CAPABILITIES, Policy
 from shoal.plan.priority import RULES, Priority, PriorityFacts, PriorityRule, rate
 from shoal.plan.store import PolicyStore, ScheduleStep
+from shoal.queue.back_pressure import BackPressure, JobsHeldBack, no_back_pressure
 from shoal.queue.job import NewJob
 from shoal.queue.job_admin import JobAdmin
 from shoal.queue.queue import Queue
@@ -68,6 +69,7 @@ class Scheduler:
         signals: Signals,
         backlog: int,
         rules: tuple[PriorityRule, ...] = RULES,
+        back_pressure: BackPressure = no_back_pressure,
     ) -> None:
         self._database = database
         self._store = store
@@ -76,11 +78,15 @@ class Scheduler:
         self._signals = signals
         self._backlog = backlog
         self._rules = rules
+        self._back_pressure = back_pressure
 
     async def run_once(self) -> PassResult:
         capacity = await self._database.read(self._capacity)
         if not capacity:
             return PassResult()  # policies stay due; when the backlog shrinks, the longest waiting is first
+        if (why := self._back_pressure(KIND)) is not None:
+            self._signals.emit(JobsHeldBack(source=self.name, kind=KIND, jobs=0, why=why))
+            return PassResult()
         handled = await self._database.run(lambda tx: self._make(tx, capacity))
         full = min(BATCH, *capacity.values())
         return PassResult(again_in=timedelta(0) if handled >= full else None)

@@ -15,8 +15,10 @@ from shoal.plan.policy import Policy, PolicyForm
 from shoal.plan.priority import RULES, PriorityRule, rate
 from shoal.plan.scheduler import PolicyStuck, facts_of, kept_waiting, put_off, step_of, subjects_of
 from shoal.plan.store import PolicyStore, ScheduleStep
+from shoal.queue.back_pressure import BackPressure, JobsHeldBack, no_back_pressure
 
 BATCH = 100
+CRAWL = "crawl"  # the kind of the jobs that its crawls get
 
 
 class Crawling(Protocol):
@@ -64,15 +66,20 @@ class SiteScheduler:
         crawling: Crawling,
         signals: Signals,
         rules: tuple[PriorityRule, ...] = RULES,
+        back_pressure: BackPressure = no_back_pressure,
     ) -> None:
         self._database = database
         self._store = store
         self._crawling = crawling
         self._signals = signals
         self._rules = rules
+        self._back_pressure = back_pressure
 
     async def run_once(self) -> PassResult:
         now, due = await self._database.read(lambda tx: self._store.due_sites(tx, BATCH))
+        if due and (why := self._back_pressure(CRAWL)) is not None:
+            self._signals.emit(JobsHeldBack(source=self.name, kind=CRAWL, jobs=0, why=why))
+            return PassResult()
         for policy in due:
             try:
                 await self._run(policy, now)

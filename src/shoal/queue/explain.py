@@ -3,10 +3,12 @@
 from dataclasses import dataclass, field
 from typing import Any
 
+import orjson
+
 from shoal.base.clock import from_micros
 from shoal.base.text import plural
 from shoal.hosts.rate import AHEAD
-from shoal.queue.job import JS, LOCAL, Job
+from shoal.queue.job import JS, LOCAL, NODE, Job, JobDispatch, is_private
 from shoal.queue.job_admin_store import QueuePosition
 from shoal.queue.states import JobState
 
@@ -21,14 +23,43 @@ class JobExplanation:
     facts: dict[str, Any] = field(default_factory=dict)
 
 
-def explain(job: Job, position: QueuePosition, usage: tuple[int, int | None] | None) -> JobExplanation:
-    """Explain a job. `usage`: for the quota key that a parked job waits for, how many jobs are locked and the limit."""
+def explain(
+    job: Job,
+    position: QueuePosition,
+    usage: tuple[int, int | None] | None,
+    dispatch: JobDispatch | None = None,
+) -> JobExplanation:
+    """Explain a job. `usage`: for the quota key that a parked job waits for, how many jobs are locked and the limit.
+    `dispatch`: why it is in its lane; None: nobody chose."""
     if job.state is JobState.PENDING:
-        return _waiting(job, position, usage)
-    return _locked(job, position) if job.state is JobState.LOCKED else _ended(job)
+        found = _waiting(job, position, usage, dispatch)
+    else:
+        found = _locked(job, position) if job.state is JobState.LOCKED else _ended(job)
+    if dispatch is not None and dispatch.decision is not None:
+        found.facts["dispatch"] = _dispatch(job, dispatch, position.now)
+    return found
 
 
-def _waiting(job: Job, position: QueuePosition, usage: tuple[int, int | None] | None) -> JobExplanation:
+def _dispatch(job: Job, dispatch: JobDispatch, now: int) -> dict[str, Any]:
+    """Return the decision of the dispatcher, its best candidates, and what became of the offer."""
+    decision = orjson.loads(dispatch.decision or "{}")
+    names = ("node_id", "score", "skipped")
+    decision["candidates"] = [dict(zip(names, one, strict=True)) for one in decision.get("candidates", ())]
+    if dispatch.offered_until is not None:
+        decision |= {"outcome": "offered", "offer_seconds": (dispatch.offered_until - now) / 1e6}
+    elif decision.get("node_id") is None:
+        decision["outcome"] = "shared"
+    elif is_private(dispatch.lane):
+        decision["outcome"] = "taken"
+    else:
+        grants = 0 if job.state is JobState.PENDING else 1  # that it has had if it never was in that node's hands
+        decision["outcome"] = "spilled_over" if job.lease_epoch == grants else "returned"
+    return dict(decision)
+
+
+def _waiting(
+    job: Job, position: QueuePosition, usage: tuple[int, int | None] | None, dispatch: JobDispatch | None
+) -> JobExplanation:
     if job.parked is not None and usage is not None:
         locked, most = usage
         says = f"{job.parked} is limited to {_many(most)} running jobs and has {locked}; the job waits for one to end."
@@ -40,6 +71,11 @@ def _waiting(job: Job, position: QueuePosition, usage: tuple[int, int | None] | 
     if job.lane.startswith(LOCAL):
         says = "It belongs to `shoal crawl`, not to the workers; continue it with `shoal crawl --resume`."
         return JobExplanation(job, "local_lane", says, {"lane": job.lane})
+    if dispatch is not None and dispatch.offered_until is not None:
+        node, left = job.lane.removeprefix(NODE), (dispatch.offered_until - position.now) / 1e6
+        says = f"It is offered to node {node}; if it is not taken within {max(left, 0):.0f} s, any worker may take it."
+        facts = {"lane": job.lane, "offered_session": dispatch.offered_session, "offer_seconds": left}
+        return JobExplanation(job, "offered", says, facts)
     return _in_line(job, position)
 
 

@@ -113,6 +113,17 @@ class Offer:
 
 
 @dataclass(frozen=True, slots=True)
+class JobDispatch:
+    """Where a job waits, the session it is offered to and until when (None: to nobody in particular), and why it was
+    dispatched there, as JSON (None: nobody chose its lane)."""
+
+    lane: str
+    offered_session: str | None
+    offered_until: int | None
+    decision: str | None
+
+
+@dataclass(frozen=True, slots=True)
 class Enqueued:
     """The outcome of enqueuing one job. `duplicate`: a live job already has its dedupe key; `id` is the id of that
     job."""

@@ -67,7 +67,7 @@ class JobAdmin:
                 raise NotFound("job", shorten(job_id))
             position = await self._store.around(tx, job)
             usage = None if job.parked is None else await self._store.quota_usage(tx, job.parked)
-            return explain.explain(job, position, usage)
+            return explain.explain(job, position, usage, await self._store.dispatch_of(tx, job.id))
 
         return await self._database.read(look)
 

@@ -6,7 +6,7 @@ from typing import Protocol
 
 from shoal.base.database import Tx
 from shoal.base.ids import JobId
-from shoal.queue.job import Job
+from shoal.queue.job import Job, JobDispatch
 from shoal.queue.states import TERMINAL, JobState
 
 DEAD = frozenset({JobState.FAILED, JobState.EXPIRED})
@@ -113,4 +113,8 @@ class JobAdminStore(Protocol):
 
     async def around(self, tx: Tx, job: Job) -> QueuePosition:
         """Return what keeps a pending job waiting in its lane."""
+        ...
+
+    async def dispatch_of(self, tx: Tx, job_id: JobId) -> JobDispatch:
+        """Return where a job waits, and why it was dispatched there."""
         ...

@@ -47,9 +47,9 @@ class Lanes(Protocol):
         best rank first. A point of priority equals a certain waiting time, so that no job waits for ever.
 
         Atomic: each move is a compare-and-set; a refused one changes nothing, the others are done, and jobs that they
-        return wait in their lanes again. Each grant raises the epoch of its job and opens a history row. Jobs over
-        their quota are parked and counted. Jobs that fit into a quota again because of the moves are unparked in a
-        following commit.
+        return wait in their lanes again, those of a private lane in the shared one. Each grant raises the epoch of its
+        job and opens a history row. Jobs over their quota are parked and counted. Jobs that fit into a quota again
+        because of the moves are unparked in a following commit.
 
         An empty result does not mean that no job waits: another process may be locking it at this moment.
 

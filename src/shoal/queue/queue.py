@@ -56,6 +56,12 @@ class JobEnqueued(Signal, frozen=True, kw_only=True):
     lane: str
 
 
+class JobsReturned(Signal, frozen=True, kw_only=True):
+    """Waiting jobs of private lanes went to the shared one, so every worker may lease them."""
+
+    count: int
+
+
 class JobsLeased(Signal, frozen=True, kw_only=True):
     """A batch of jobs of one kind was granted to one holder."""
 
@@ -372,11 +378,34 @@ class Queue:
 
         async def commit(tx: Tx) -> int:
             offers = await self._lanes.return_offers(tx, limit)
+            self._emit_returned(tx, offers)
             await self._store.repair_quota_counts(tx)
             await self._lanes.make_due(tx)
             return offers
 
         return await self._database.run(commit)
+
+    async def hand_back(self, lane: str) -> int:
+        """Return the waiting jobs of a node's private lane to the shared one; no attempt is counted."""
+        return await self._database.run(lambda tx: self.hand_back_in(tx, lane))
+
+    async def hand_back_in(self, tx: Tx, lane: str) -> int:
+        """Return a private lane in an open transaction; returns how many jobs were moved. Jobs that are being leased
+        at this moment stay, so repeat it while the node is away."""
+        returned = await self._lanes.return_lane(tx, lane)
+        self._emit_returned(tx, returned)
+        return returned
+
+    async def recover(self, holder: str) -> int:
+        """Take back the leases of a process of this machine that is known to be dead, and of its children, without
+        waiting until they expire; returns how many. As for any lost worker, no attempt is counted. `holder` is the name
+        under which that process held leases."""
+        held = await self._database.read(lambda tx: self._store.held_by_process(tx, holder))
+        return await self.lose_all(held, f"{holder} was restarted") if held else 0
+
+    async def depth_up_to(self, lane: str, most: int) -> int:
+        """Return how many due jobs wait in a lane, up to `most`."""
+        return await self._database.read(lambda tx: self._store.depth_up_to(tx, lane, most))
 
     async def unpark(self, limit: int) -> int:
         """Let parked jobs wait again as far as their quotas allow, for the next `limit` quota keys; returns how many.
@@ -501,6 +530,10 @@ class Queue:
     async def _move(self, move: Move, kind: str, run_id: str | None) -> JobState:
         await self._database.run(lambda tx: self.move_in(tx, move, kind, run_id))
         return move.to
+
+    def _emit_returned(self, tx: Tx, count: int) -> None:
+        if count:
+            tx.on_commit(lambda: self._signals.emit(JobsReturned(count=count)))
 
     def _emit_leased(self, lease: Lease, holder: str) -> None:
         self._signals.emit(

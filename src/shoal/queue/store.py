@@ -70,13 +70,19 @@ class JobStore(Protocol):
         """Return the leases of that holder."""
         ...
 
+    async def held_by_process(self, tx: Tx, holder: str) -> list[Lease]:
+        """Return the leases of a process and of its children, whose names begin with its own and a slash. Reads every
+        locked job: call it rarely."""
+        ...
+
     async def mark_settled(self, tx: Tx, fence: Fence) -> None:
         """Record that this grant settled something. Call it under the fence."""
         ...
 
     async def move(self, tx: Tx, moves: Sequence[Move]) -> list[Move]:
         """Carry out moves of locked jobs, each by compare-and-set, and close their history rows; returns the refused
-        moves, whose jobs have moved on. A returned job waits in its lane again."""
+        moves, whose jobs have moved on. A returned job waits in its lane again, or in the shared one if its lane was a
+        node's: every worker may have it now."""
         ...
 
     async def other_run_waits(self, tx: Tx, job_id: JobId, min_wait: timedelta) -> bool:
@@ -138,6 +144,10 @@ class JobStore(Protocol):
     async def jobs_of_run(self, tx: Tx, run_id: str) -> list[Job]: ...
 
     async def get(self, tx: Tx, job_id: JobId) -> Job | None: ...
+
+    async def depth_up_to(self, tx: Tx, lane: str, most: int) -> int:
+        """Return how many due jobs wait in a lane, up to `most`."""
+        ...
 
     async def live_of_run(self, tx: Tx, run_id: str) -> tuple[int, int]:
         """Return how many of the run's jobs are pending, and how many are locked."""

@@ -5,7 +5,7 @@ from typing import Protocol
 
 from shoal.base.signals import Signal, Signals
 from shoal.queue.job import is_local
-from shoal.queue.queue import JobEnqueued, JobMoved, JobsMoved
+from shoal.queue.queue import JobEnqueued, JobMoved, JobsMoved, JobsReturned
 from shoal.queue.states import GrantEnd, JobState
 
 RETURNS = (GrantEnd.RELEASED, GrantEnd.CRASHED, GrantEnd.EXPIRED)
@@ -105,7 +105,7 @@ def announcing(wake: Wake) -> Callable[[Signal], None]:
 
     def listen(signal: Signal) -> None:
         enqueued = isinstance(signal, JobEnqueued) and not is_local(signal.lane)
-        returned = isinstance(signal, JobMoved) and signal.to is JobState.PENDING
+        returned = isinstance(signal, JobsReturned) or (isinstance(signal, JobMoved) and signal.to is JobState.PENDING)
         if enqueued or returned or (isinstance(signal, JobsMoved) and signal.how in RETURNS):
             wake.announce()
 

@@ -10,6 +10,7 @@ from shoal.serve.groups import GroupApi
 from shoal.serve.health import HealthApi
 from shoal.serve.jobs import JobApi, QuotaApi
 from shoal.serve.journal import JournalApi
+from shoal.serve.nodes import NodeApi
 from shoal.serve.pages import PageApi
 from shoal.serve.policies import PolicyApi
 from shoal.serve.results import ResultApi
@@ -28,6 +29,7 @@ GROUPS: tuple[type, ...] = (
     AnalysisApi,
     GateApi,
     DiffApi,
+    NodeApi,
     PolicyApi,
     ResultApi,
     WebhookApi,

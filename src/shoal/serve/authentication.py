@@ -5,8 +5,6 @@ its browser. From then on every request needs a token. Endpoints declare the tok
 """
 
 import re
-from functools import lru_cache
-from ipaddress import ip_address
 from typing import Protocol
 from urllib.parse import urlsplit
 
@@ -18,6 +16,7 @@ from shoal.access.scopes import TokenScope
 from shoal.access.token import Token
 from shoal.access.tokens import Tokens
 from shoal.base.errors import InvalidInput, NotAllowed, Unauthenticated
+from shoal.base.parsing import is_loopback
 from shoal.base.signals import Signal, Signals
 from shoal.settings import ServeSettings
 
@@ -165,19 +164,6 @@ def cookie_name(request: Request) -> str:
 
 def is_secure(request: Request) -> bool:
     return bool(request.scope["scheme"] == "https")
-
-
-@lru_cache(maxsize=1000)
-def is_loopback(host: str) -> bool:
-    """Return whether a host name or address can only mean this machine."""
-    name = host.strip("[]").lower()
-    if name == "localhost":
-        return True
-    try:
-        found = ip_address(name)
-    except ValueError:
-        return False
-    return (getattr(found, "ipv4_mapped", None) or found).is_loopback
 
 
 def _host_of(request: Request) -> str:

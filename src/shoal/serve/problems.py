@@ -10,7 +10,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Match, Route
 
-from shoal.base.errors import RateLimited, ShoalError, Unauthenticated
+from shoal.base.errors import ShoalError, Unauthenticated
 from shoal.base.text import shorten
 
 _ENCODER = Encoder()
@@ -34,7 +34,7 @@ class ProblemResponse(Json):
 async def shoal_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, ShoalError)
     headers = {}
-    if error.response.http_status == 503 or isinstance(error, RateLimited):
+    if error.response.http_status in (429, 503):
         headers["Retry-After"] = str(int(error.facts.get("retry_after_seconds", 5)))
     if isinstance(error, Unauthenticated):
         headers["WWW-Authenticate"] = 'Bearer realm="shoal"'

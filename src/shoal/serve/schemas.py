@@ -17,6 +17,7 @@ from shoal.crawl.frontier.explain import UrlState
 from shoal.crawl.frontier.traps import TrapState
 from shoal.crawl.states import CrawlState
 from shoal.events.webhook import DeliveryState
+from shoal.fleet.states import CommandState, NodeState
 from shoal.page_jobs.group import GroupState
 from shoal.page_jobs.result import Status
 from shoal.queue.states import JobState
@@ -223,6 +224,7 @@ class Token(Struct, kw_only=True):
     name: str
     state: Annotated[str, describe("valid, expired or revoked.")]
     scopes: list[TokenScope]
+    node_id: Annotated[str | None, describe("Node that may use the token, for the scope node.")]
     made_by: Annotated[str, describe("Id of the token that created it, or `local`.")]
     created_at: datetime
     expires_at: datetime | None
@@ -622,6 +624,17 @@ class BotSeen(Struct, kw_only=True):
     seen_at: Annotated[Moment, describe("Time of its last request for jobs.")]
 
 
+class BackPressure(Struct, kw_only=True):
+    """Whether new jobs are held back because the fleet is busy."""
+
+    slots: Annotated[str, describe("runs or pages: the two kinds of slots that nodes have.")]
+    load: Annotated[
+        float | None, describe("Jobs in hand and in private lanes, of twice the slots; null without nodes.")
+    ]
+    held: Annotated[bool, describe("No jobs are created for policies, and batches are refused.")]
+    reason: str | None
+
+
 class Stats(Struct, kw_only=True):
     """Counts of crawls and jobs, and hourly statistics."""
 
@@ -630,6 +643,7 @@ class Stats(Struct, kw_only=True):
     at: Annotated[Moment, describe("When crawls and jobs were counted.")]
     hours: Annotated[list[Hour], describe("Newest first; hours without activity are omitted.")]
     bots: Annotated[list[BotSeen], describe("Up to 100 bots that asked for jobs in these hours, latest first.")]
+    back_pressure: Annotated[list[BackPressure], describe("Empty without a control plane.")]
 
 
 class Freshness(Struct, kw_only=True):
@@ -784,3 +798,112 @@ class EventList(Struct, kw_only=True):
 
 class EventsReplayed(Struct, kw_only=True):
     replayed: Annotated[int, describe("Number of events that will be sent again.")]
+
+
+class HealthParts(Struct, kw_only=True):
+    """The parts of a health score, each from 0 to 1; the weights are 0.4, 0.3, 0.2 and 0.1."""
+
+    success: Annotated[float, describe("Success rate of recent tasks; 1 before the first one.")]
+    load: Annotated[float, describe("Share of free slots, of the busier kind (runs or page jobs).")]
+    latency: Annotated[float, describe("1 at no latency, 0 at 300 s and more.")]
+    depth: Annotated[float, describe("1 with an empty lane, 0 with 20 waiting jobs and more.")]
+
+
+class NodeWish(Struct, kw_only=True):
+    """What operators want of a node. It also applies after a restart; null: as the node was started."""
+
+    state: Annotated[str, describe("connected, paused or drained.")]
+    reason: str
+    max_concurrency: int | None
+    page_slots: int | None
+    rate_limit: Annotated[float | None, describe("Pages per second; 0: unlimited.")]
+
+
+class Node(Struct, kw_only=True):
+    """A worker with a control plane, as it reported itself last."""
+
+    id: str
+    state: NodeState
+    health_score: Annotated[float, describe("Weighted sum of the parts; 0 while it is draining.")]
+    health: HealthParts
+    max_concurrency: Annotated[int, describe("Crawls and analyses that it runs at once.")]
+    active_tasks: Annotated[int, describe("Crawls and analyses that it runs now.")]
+    page_slots: Annotated[int, describe("Page jobs that it runs at once.")]
+    active_pages: Annotated[int, describe("Page jobs that it holds now.")]
+    queue_depth: Annotated[int, describe("Jobs that wait in its private lane.")]
+    success_rate: float
+    avg_latency_seconds: float
+    rate_limit: Annotated[float | None, describe("Pages per second; null: unlimited.")]
+    is_proxy_mode: bool
+    capabilities: list[str]
+    cpu_percent: Annotated[float, describe("CPU use with its children, in percent of one core.")]
+    memory_bytes: Annotated[int, describe("Memory with its children.")]
+    browsers: int
+    browser_pages: int
+    uptime_seconds: int
+    total_processed: int
+    version: str
+    address: str
+    controller: Annotated[str | None, describe("Controller that has its session; null: none has.")]
+    session_epoch: Annotated[int, describe("Number of its session; rises with each one.")]
+    connected_at: Moment
+    heartbeat_at: Moment
+    lost_at: Moment | None
+    wish: NodeWish
+
+
+class NodeList(Struct, kw_only=True):
+    items: list[Node]
+    next: NextPage
+
+
+class NodeCommand(Struct, kw_only=True):
+    """A command for a node, and how far it is."""
+
+    id: str
+    node_id: str
+    command: str
+    reason: str
+    max_concurrency: int | None
+    page_slots: int | None
+    rate_limit: Annotated[float | None, describe("Pages per second; 0: unlimited.")]
+    state: Annotated[CommandState, describe("How far it is; `applied` once the node has acknowledged it.")]
+    detail: Annotated[str, describe("What the node said about it.")]
+    created_by: str
+    created_at: Moment
+    sent_at: Moment | None
+    ended_at: Moment | None
+
+
+class NodeCommandList(Struct, kw_only=True):
+    items: list[NodeCommand]
+
+
+class HeldLease(Struct, kw_only=True):
+    """A job that a node holds."""
+
+    job_id: str
+    epoch: int
+
+
+class NodeDetail(Node, kw_only=True):
+    """A node with the leases it holds and its newest commands."""
+
+    held_leases: list[HeldLease]
+    commands: list[NodeCommand]
+
+
+class NodeExplained(Struct, kw_only=True):
+    """Why a node gets jobs, or why it gets none."""
+
+    node_id: str
+    state: NodeState
+    reason: Annotated[str, describe("Stable name of the reason.")]
+    explanation: str
+    score: float
+    parts: Annotated[HealthParts, describe("The parts of the score with their weights: they add up to it.")]
+    dispatch_share: Annotated[float, describe("Share of new jobs that it gets, while it is not full.")]
+    rank: Annotated[int | None, describe("Its place among the healthy nodes, by score; null if it is not one.")]
+    healthy_nodes: int
+    waiting_runs: Annotated[int, describe("Crawls and analyses in its lane.")]
+    waiting_pages: Annotated[int, describe("Page jobs in its lane.")]

@@ -25,6 +25,9 @@ from shoal.crawl.lifecycle.failed_urls import FailedSeed
 from shoal.crawl.states import CrawlState
 from shoal.events.event import EventReceipt
 from shoal.events.webhook import Delivery, DeliveryState, Webhook
+from shoal.fleet.explain import NodeExplanation
+from shoal.fleet.node import Node, NodeCommand
+from shoal.fleet.pressure import PressureStatus
 from shoal.hosts.rate import HeldHost
 from shoal.observe.hourly_stats import BotActivity, HourRow
 from shoal.page_jobs.group import Group
@@ -412,6 +415,7 @@ def token(token: Token) -> schemas.Token:
         name=token.name,
         state=token.state,
         scopes=in_order(token.scopes),
+        node_id=token.node_id,
         made_by=token.made_by,
         created_at=from_micros(token.created_at),
         expires_at=moment(token.expires_at),
@@ -453,3 +457,96 @@ def hour(row: HourRow) -> schemas.Hour:
 
 def bot_seen(bot: BotActivity) -> schemas.BotSeen:
     return schemas.BotSeen(token=bot.token, bot_id=bot.bot_id, pulled=bot.pulled, seen_at=from_micros(bot.seen_at))
+
+
+def node(node: Node) -> schemas.Node:
+    status, health, wish = node.status, node.health, node.wish
+    return schemas.Node(
+        id=node.id,
+        state=node.state,
+        health_score=round(health.value, 4),
+        health=schemas.HealthParts(
+            success=round(health.success, 4),
+            load=round(health.load, 4),
+            latency=round(health.latency, 4),
+            depth=round(health.depth, 4),
+        ),
+        max_concurrency=status.max_concurrency,
+        active_tasks=status.active_tasks,
+        page_slots=status.page_slots,
+        active_pages=status.active_pages,
+        queue_depth=node.depth,
+        success_rate=round(status.success_rate, 4),
+        avg_latency_seconds=round(status.avg_latency_seconds, 3),
+        rate_limit=status.rate_limit or None,
+        is_proxy_mode=status.is_proxy_mode,
+        capabilities=list(status.capabilities),
+        cpu_percent=round(status.cpu_percent, 1),
+        memory_bytes=status.memory_bytes,
+        browsers=status.browsers,
+        browser_pages=status.browser_pages,
+        uptime_seconds=status.uptime_seconds,
+        total_processed=status.total_processed,
+        version=status.version,
+        address=node.address,
+        controller=node.controller,
+        session_epoch=node.session_epoch,
+        connected_at=from_micros(node.connected_at),
+        heartbeat_at=from_micros(node.heartbeat_at),
+        lost_at=moment(node.lost_at),
+        wish=schemas.NodeWish(
+            state=wish.state,
+            reason=wish.reason,
+            max_concurrency=wish.max_concurrency,
+            page_slots=wish.page_slots,
+            rate_limit=wish.rate_limit,
+        ),
+    )
+
+
+def node_command(command: NodeCommand) -> schemas.NodeCommand:
+    return schemas.NodeCommand(
+        id=command.id,
+        node_id=command.node_id,
+        command=command.command,
+        reason=command.reason,
+        max_concurrency=command.max_concurrency,
+        page_slots=command.page_slots,
+        rate_limit=command.rate_limit,
+        state=command.state,
+        detail=command.detail,
+        created_by=command.created_by,
+        created_at=from_micros(command.created_at),
+        sent_at=moment(command.sent_at),
+        ended_at=moment(command.ended_at),
+    )
+
+
+def node_detail(found: Node, commands: list[NodeCommand]) -> schemas.NodeDetail:
+    return schemas.NodeDetail(
+        **asdict(node(found)),
+        held_leases=[schemas.HeldLease(job_id=job_id, epoch=epoch) for job_id, epoch in found.status.held_leases],
+        commands=[node_command(one) for one in commands],
+    )
+
+
+def node_explanation(found: NodeExplanation) -> schemas.NodeExplained:
+    node, weighted = found.node, found.node.health.weighted
+    return schemas.NodeExplained(
+        node_id=node.id,
+        state=node.state,
+        reason=found.reason,
+        explanation=found.sentence,
+        score=round(node.health.value, 4),
+        parts=schemas.HealthParts(**{name: round(part, 4) for name, part in weighted.items()}),
+        dispatch_share=round(found.dispatch_share, 4),
+        rank=found.rank,
+        healthy_nodes=found.healthy_nodes,
+        waiting_runs=node.run_depth,
+        waiting_pages=node.page_depth,
+    )
+
+
+def back_pressure(status: PressureStatus) -> schemas.BackPressure:
+    load = None if status.load is None else round(status.load, 4)
+    return schemas.BackPressure(slots=status.job_class, load=load, held=status.why is not None, reason=status.why)

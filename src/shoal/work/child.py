@@ -37,6 +37,7 @@ from shoal.work.ipc import (
     Holding,
     Leased,
     Leave,
+    LimitRate,
     Message,
     Moved,
     Nudge,
@@ -78,6 +79,10 @@ class RunningJob(Protocol):
         """Settle and hand back the job soon."""
         ...
 
+    def limit_rate(self, per_second: float | None) -> None:
+        """Start at most so many fetches per second; None: unlimited."""
+        ...
+
     def stalled_for(self) -> float:
         """Return for how many seconds nothing was settled although work was due."""
         ...
@@ -103,6 +108,7 @@ class Child:
         self._clock = clock
         self._run: RunningJob | None = None
         self._leave_reason: str | None = None
+        self._rate: float | None = None
         self._validity = LeaseValidity(settings.queue.lease, clock)
         self._job: asyncio.Task[None] | None = None
 
@@ -120,7 +126,7 @@ class Child:
     def _receive(self, message: Message) -> None:
         match message:
             case Work(lease):
-                self._leave_reason = None
+                self._leave_reason = self._rate = None
                 self._validity.renew()
                 self._job = asyncio.create_task(self._work(lease))
             case Renewed():
@@ -129,12 +135,18 @@ class Child:
                 self._leave_reason = reason
                 if self._run is not None:
                     self._run.leave(reason)
+            case LimitRate(per_second):
+                self._rate = per_second
+                if self._run is not None:
+                    self._run.limit_rate(per_second)
             case _:
                 raise AssertionError(message)
 
     async def _work(self, lease: Lease) -> None:
         try:
             self._run = await self._runner(lease, self._validity.holds)
+            if self._rate is not None:
+                self._run.limit_rate(self._rate)
             if self._leave_reason is not None:
                 self._run.leave(self._leave_reason)
             done = Done(await self._run.run())
@@ -205,6 +217,8 @@ class PageChild(Generic[R]):
                 self._loop.configure(slots, leasing=leasing)
                 if self._working is None:
                     self._working = asyncio.create_task(self._work())
+            case LimitRate(per_second):
+                self._loop.limit_rate(per_second)
             case HandBack(reason):
                 self._loop.hand_back(reason)
             case Leave(_, finish_first):

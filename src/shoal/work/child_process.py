@@ -61,7 +61,7 @@ class ChildSpawner:
 
     async def spawn(self, *arguments: str, listener: Listener | None = None) -> "ChildProcess":
         """Start a child in a session of its own, so that a Ctrl-C meant for the worker does not reach it. `listener`
-        gets what a page child says about its leases and storage."""
+        gets what a page child says about its leases, storage and results."""
         process = await asyncio.create_subprocess_exec(
             *self._command,
             str(os.getpid()),
@@ -159,6 +159,7 @@ class ChildProcess:
             case Alone(lease):
                 self.alone = None if lease is None else fences_of([lease])[0]
             case _:
+                self._notify(message)
                 if (emitted := _signal_of(message, self.pid)) is not None:
                     self._signals.emit(emitted)
 

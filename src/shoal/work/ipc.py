@@ -57,6 +57,13 @@ class Configure:
 
 
 @dataclass(frozen=True, slots=True)
+class LimitRate:
+    """Start at most so many fetches per second; None: unlimited. A child for runs forgets it with the next job."""
+
+    per_second: float | None
+
+
+@dataclass(frozen=True, slots=True)
 class HandBack:
     """For a page child: hand back the jobs that have not started."""
 
@@ -88,6 +95,7 @@ class Tick:
 STORE_AWAY = "store_away"
 STORAGE_FULL = StorageFull.code
 LEASE_LOST = "lease_lost"
+HANDED_BACK = "handed_back"  # by the job itself, because others wait
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,6 +193,7 @@ Message = (
     | Renewed
     | Leave
     | Configure
+    | LimitRate
     | HandBack
     | Nudge
     | Drop

@@ -1,27 +1,46 @@
 """Page jobs of a worker: one child leases, runs and settles them; the worker extends its leases and watches it."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 
 from shoal.base.errors import ShoalError
 from shoal.base.parsing import show_duration
 from shoal.queue.job import Extended, Fence
+from shoal.queue.states import GrantEnd
 from shoal.work.child_process import ChildProcess
-from shoal.work.ipc import Configure, Drop, Full, HandBack, Leave, Message, Nudge, Renewed, pairs_of
+from shoal.work.ipc import (
+    Configure,
+    Drop,
+    Full,
+    HandBack,
+    Leave,
+    LimitRate,
+    Message,
+    Moved,
+    Nudge,
+    Renewed,
+    ResultsStored,
+    pairs_of,
+)
 from shoal.work.page_job_loop import holder_of
 from shoal.work.run_children import RETRY_AFTER, KillReason
+from shoal.work.task_window import TaskWindow
 from shoal.work.worker_context import WorkerContext
 
 ROLE = "pages"
 KIND = "page"
+FAULTS = frozenset({GrantEnd.RETRIED, GrantEnd.FAILED, GrantEnd.CRASHED, GrantEnd.EXPIRED})
 
 
 class PageChildProcess:
-    """The page child of a worker. It is started for the first page job, and replaced when it dies or grows too big."""
+    """The page child of a worker. It is started for the first page job, and replaced when it dies or grows too big.
+    `on_change` is called when there is a child, and when there is none any more."""
 
-    def __init__(self, context: WorkerContext) -> None:
+    def __init__(self, context: WorkerContext, on_change: Callable[[], None], tasks: TaskWindow) -> None:
         self._context = context
+        self._on_change = on_change
+        self._tasks = tasks
         self._slots = context.page_slots
         self._child: ChildProcess | None = None
         self._killed: KillReason | None = None
@@ -99,6 +118,16 @@ class PageChildProcess:
         if hand_back and self._child is not None:
             self._child.send(HandBack("resized"))
 
+    @property
+    def fetching(self) -> int:
+        """Return how many children fetch pages: one, or none."""
+        return int(self._child is not None)
+
+    def limit_rate(self, per_second: float | None) -> None:
+        """Let the child start so many jobs per second; None: unlimited."""
+        if self._child is not None:
+            self._child.send(LimitRate(per_second))
+
     def drain(self) -> None:
         """Lease nothing more, hand back the jobs that have not started, and let the others finish."""
         self.pause()
@@ -172,6 +201,7 @@ class PageChildProcess:
             return
         self._child, self._killed = child, None
         self._configure()
+        self._on_change()
         if self._stopping:
             child.send(Leave("shutdown", self._finish_first))
         try:
@@ -184,12 +214,19 @@ class PageChildProcess:
             child.kill()  # if we were cancelled, it is still there
             self._child = None
             self._set_gone()
+            self._on_change()
 
     def _on_message(self, message: Message) -> None:
-        if isinstance(message, Full):
-            self._context.storage.filled(message.storage, message.error)
-        else:
-            self._changed.set()
+        match message:
+            case Full(storage, error):
+                self._context.storage.filled(storage, error)
+            case Moved(_, how, count):
+                done, failed = count * (how == GrantEnd.DONE), count * (how in FAULTS)
+                self._tasks.record(done=done, failed=failed)
+            case ResultsStored(_, _, timed, seconds):
+                self._tasks.record(timed=timed, seconds=seconds)
+            case _:
+                self._changed.set()
 
     def _set_gone(self) -> None:
         self._gone.set()
@@ -216,6 +253,7 @@ class PageChildProcess:
                 why = f"did not respond for {show_duration(context.settings.child_silence)}, and {how}"
             for lease in responsible:
                 context.report_lost(child.pid, lease, why)
+            self._tasks.record(failed=len(responsible))
             await context.settle(context.queue.lose_all(responsible, f"its child {why}"))
         if not child.warm or not held:
             context.report_gone(f"it {how}", had_begun=child.warm)

@@ -13,6 +13,7 @@ from typing import Generic, Protocol, TypeVar
 from shoal.base.clock import Clock
 from shoal.base.errors import BackendUnavailable, LeaseLost, ShoalError, StorageFull
 from shoal.base.parsing import show_duration
+from shoal.fetch.fetch_rate import FetchRate
 from shoal.queue.job import Fence, Lease
 from shoal.queue.queue import Queue
 from shoal.queue.states import STALLED
@@ -99,6 +100,7 @@ class PageJobLoop(Generic[R]):
         self._finish_first = False
         self._changes: set[asyncio.Task[None]] = set()  # of single jobs, such as a failed attempt
         self._stalled: set[Fence] = set()
+        self._rate: FetchRate | None = None
 
     async def run(self) -> None:
         """Work until `leave` was called and nothing is in hand."""
@@ -133,6 +135,11 @@ class PageJobLoop(Generic[R]):
         """Run up to `slots` jobs at once, and lease more only if `leasing`. Jobs that are running always finish."""
         self._slots = slots
         self._paused = not leasing
+        self.nudge()
+
+    def limit_rate(self, per_second: float | None) -> None:
+        """Start at most so many jobs per second; None: unlimited."""
+        self._rate = None if per_second is None else FetchRate(per_second, self._clock)
         self.nudge()
 
     def renewed(self) -> None:
@@ -210,6 +217,8 @@ class PageJobLoop(Generic[R]):
         if not self._validity.holds() and self.held:
             return 0
         space = self._slots + min(AHEAD_LIMIT, 2 * self._batch)
+        if self._rate is not None:  # others would be handed back before they start
+            space = min(space, len(self._running) + max(1, int(AHEAD_SECONDS / 2 * self._rate.per_second)))
         # As many again may wait for their hosts, because they occupy no slot meanwhile.
         late = max(0, len(self._waiting) - space)
         return max(0, space - len(self._running) - len(self._ahead) - late)
@@ -245,10 +254,16 @@ class PageJobLoop(Generic[R]):
                 self._on_alone(lease.fence)
                 self._start(lease)
             return
-        while self._ahead and len(self._running) < self._slots:
+        while self._ahead and len(self._running) < self._slots and self._start_in() <= 0:
             self._start(self._ahead.popleft()[1])
 
+    def _start_in(self) -> float:
+        """Seconds until the rate limit allows the next start."""
+        return 0.0 if self._rate is None else self._rate.seconds_left()
+
     def _start(self, lease: Lease) -> None:
+        if self._rate is not None:
+            self._rate.spend()
         self._running[lease.fence] = asyncio.create_task(self._run_job(lease))
         self._started_at[lease.fence] = self._clock.monotonic()
 
@@ -326,6 +341,8 @@ class PageJobLoop(Generic[R]):
     async def _rest(self) -> None:
         """Wait until something finishes, or it is time to settle, lease, start a job or check the deadlines."""
         start_in = self._waiting[0][0] - self._clock.monotonic() if self._waiting else CHECK_SECONDS
+        if self._ahead and self._rate is not None and len(self._running) < self._slots:
+            start_in = min(start_in, self._start_in())
         seconds = min(self._settle_in(), self._lease_in(), start_in, CHECK_SECONDS)
         if seconds > 0:
             with suppress(TimeoutError):

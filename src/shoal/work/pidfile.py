@@ -1,7 +1,8 @@
-"""The pid file of a worker: reserves its name on this machine and lists its children.
+"""The pid file of a worker: reserves its name on this machine, and lists the worker and its children.
 
-The next worker of that name kills the children that are left. There are rarely any, because a child asks the kernel to
-be killed with its parent, but not every kernel supports that.
+The next worker of that name kills the children that are left, and knows under which pid its predecessor held leases.
+There are rarely any children, because a child asks the kernel to be killed with its parent, but not every kernel
+supports that.
 """
 
 import fcntl
@@ -17,18 +18,21 @@ from shoal.base.errors import BadConfig
 from shoal.work.process import started
 
 FOLDER = "workers"
+WORKER = "worker"  # before the pid of the worker itself
 MAX_WORKERS = 1000  # on one machine
 EXIT_SECONDS = 2.0  # how long to wait for a configured name: its previous worker may be about to exit
 RETRY_SECONDS = 0.1
 
 
 class PidFile:
-    """The file of one worker: locked while the worker runs, one line per child. Without a file nothing is recorded."""
+    """The file of one worker: locked while the worker runs; its own pid, then a line per child. Without a file nothing
+    is recorded."""
 
     def __init__(self, node_id: str, file: int | None = None) -> None:
         self.node_id = node_id
         self._file = file
         self._children: dict[int, str] = {}
+        self.previous: int | None = self._find_previous()  # pid of the last worker of this name; it has ended
 
     def add(self, pid: int) -> None:
         self._children[pid] = started(pid)
@@ -53,16 +57,25 @@ class PidFile:
             self._file = None
 
     def _read(self) -> Iterator[tuple[int, str]]:
-        text = b"" if self._file is None else os.pread(self._file, 1 << 20, 0)
-        for line in text.decode(errors="replace").splitlines():
-            pid, _, began = line.partition(" ")
+        for pid, began in self._lines():
             if pid.isdecimal():
                 yield int(pid), began
+
+    def _find_previous(self) -> int | None:
+        pids = [int(pid) for name, pid in self._lines() if name == WORKER and pid.isdecimal()]
+        return pids[0] if pids else None
+
+    def _lines(self) -> Iterator[tuple[str, str]]:
+        text = b"" if self._file is None else os.pread(self._file, 1 << 20, 0)
+        for line in text.decode(errors="replace").splitlines():
+            first, _, rest = line.partition(" ")
+            yield first, rest
 
     def _write(self) -> None:
         if self._file is None:
             return
-        lines = "".join(f"{pid} {began}\n" for pid, began in self._children.items())
+        lines = f"{WORKER} {os.getpid()}\n"
+        lines += "".join(f"{pid} {began}\n" for pid, began in self._children.items())
         with suppress(OSError):  # the disk is full: at worst, children that are left behind are not killed
             os.ftruncate(self._file, 0)
             os.pwrite(self._file, lines.encode(), 0)

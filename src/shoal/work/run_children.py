@@ -11,11 +11,13 @@ from shoal.base.parsing import show_duration
 from shoal.queue.job import Extended, Fence, Lease
 from shoal.queue.states import STALLED
 from shoal.work.child_process import ChildProcess
-from shoal.work.ipc import LEASE_LOST, STORAGE_FULL, STORE_AWAY, Leave, Renewed, Work
+from shoal.work.ipc import HANDED_BACK, LEASE_LOST, STORAGE_FULL, STORE_AWAY, Done, Leave, LimitRate, Renewed, Work
+from shoal.work.task_window import TaskWindow
 from shoal.work.worker_context import WorkerContext
 
 RETRY_AFTER = timedelta(seconds=1)  # before the next child after one that could not start, or the next try to hand back
 ROLE = "runs"
+FETCHING = "crawl"  # the kind of runs that fetch pages
 
 
 class KillReason(Enum):
@@ -34,6 +36,7 @@ class RunChild:
 
     lease: Lease
     child: ChildProcess
+    started_at: float
     lease_in_doubt: bool = False
     leaving: bool = False
     killed: KillReason | None = None
@@ -49,11 +52,20 @@ class RunChild:
 
 
 class RunChildren:
-    """Leases runs up to the concurrency and attends to their children. `on_free` is called when a job has ended."""
+    """Leases runs up to the concurrency and attends to their children. `on_start` is called when a job has been given
+    to a child, `on_free` when it has ended."""
 
-    def __init__(self, context: WorkerContext, on_free: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        context: WorkerContext,
+        on_free: Callable[[], None],
+        tasks: TaskWindow | None = None,
+        on_start: Callable[[], None] = lambda: None,
+    ) -> None:
         self._context = context
         self._on_free = on_free
+        self._on_start = on_start
+        self._tasks = tasks or TaskWindow(context.clock)
         self._concurrency = context.settings.concurrency
         # By fence: a job may be leased again before its previous child has been dealt with.
         self._active: dict[Fence, RunChild] = {}
@@ -149,6 +161,17 @@ class RunChildren:
         while self._idle and len(self._idle) + len(self._active) > concurrency:
             self._discard(self._idle.pop())
 
+    @property
+    def fetching(self) -> int:
+        """Return how many children fetch pages."""
+        return sum(run.lease.kind == FETCHING for run in self._active.values())
+
+    def limit_rate(self, per_second: float | None) -> None:
+        """Let each child that fetches pages start so many fetches per second; None: unlimited."""
+        for run in self._active.values():
+            if run.lease.kind == FETCHING:
+                run.child.send(LimitRate(per_second))
+
     def drain(self) -> None:
         """Lease nothing more, and hand back every job."""
         self._paused = True
@@ -203,12 +226,13 @@ class RunChildren:
             context.report_gone(str(error))
             await context.settle(context.queue.release(lease, "no_child"))
             return
-        run = RunChild(lease, child)
+        run = RunChild(lease, child, context.clock.monotonic())
         self._active[lease.fence] = run
         child.send(Work(lease))
         if self._hand_back is not None:
             run.hand_back(self._hand_back)
         self._apply_size()  # the concurrency may have been reduced while the job was being leased
+        self._on_start()
         task = asyncio.create_task(self._supervise(run))
         self._supervising.add(task)
         task.add_done_callback(self._supervising.discard)
@@ -251,7 +275,18 @@ class RunChildren:
             self._active.pop(run.lease.fence, None)
             self._reuse(run.child)
             self._changed.set()
+            self._record(run, done)
             self._on_free()
+
+    def _record(self, run: RunChild, done: Done | None) -> None:
+        """Count the end of a job, unless it was handed back or taken away."""
+        seconds = self._context.clock.monotonic() - run.started_at
+        if done is None:
+            is_fault = run.killed in (None, KillReason.SILENT, KillReason.STALLED) and run.child.warm
+            self._tasks.record(failed=int(is_fault))
+        elif done.ending not in (STORE_AWAY, STORAGE_FULL, LEASE_LOST, HANDED_BACK) and not run.leaving:
+            is_done = done.error is None
+            self._tasks.record(done=int(is_done), failed=int(not is_done), timed=1, seconds=seconds)
 
     async def _release(self, lease: Lease, reason: str) -> None:
         """Hand back a job as soon as the store can be reached. Otherwise it would wait until its lease expires, which

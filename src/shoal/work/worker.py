@@ -12,11 +12,13 @@ from traceback import extract_tb
 
 from shoal.base.errors import InvalidInput
 from shoal.base.signals import Signal
+from shoal.queue.job import Fence
 from shoal.queue.queue import Queue
 from shoal.queue.wake import Wake
 from shoal.work.heartbeat import LeaseHeartbeat
 from shoal.work.page_child import PageChildProcess
 from shoal.work.run_children import RunChildren
+from shoal.work.task_window import TaskWindow
 from shoal.work.worker_context import WorkerContext
 
 KILL_TIMEOUT = timedelta(seconds=5)  # for handing back the jobs of children that were killed at the end
@@ -41,6 +43,13 @@ class WorkerFailed(Signal, frozen=True, kw_only=True):
     where: str
     error: str
     retry_in_seconds: float
+
+
+class WorkerDisplaced(Signal, frozen=True, kw_only=True):
+    """A worker stops because another one has registered with its node id."""
+
+    node_id: str
+    error: str
 
 
 class WorkerState(StrEnum):
@@ -85,8 +94,10 @@ class Worker:
         self._interrupted = False
         self._paused = False
         self._draining = False
-        self._runs = RunChildren(context, on_free=self._woken.set)
-        self._pages = PageChildProcess(context) if with_pages else None
+        self._rate: float | None = None
+        self.tasks = TaskWindow(context.clock)
+        self._runs = RunChildren(context, self._on_free, self.tasks, on_start=self._share_rate)
+        self._pages = PageChildProcess(context, self._share_rate, self.tasks) if with_pages else None
         self._pools: list[RunChildren | PageChildProcess] = [self._runs]
         self._pools += [] if self._pages is None else [self._pages]
         self._heartbeat = LeaseHeartbeat(
@@ -129,6 +140,7 @@ class Worker:
         if self._paused:
             successor.pause()
         successor._draining = self._draining
+        successor.set_rate(self._rate)
         return successor
 
     def report_failed(self, error: Exception, retry_in_seconds: float) -> None:
@@ -207,6 +219,25 @@ class Worker:
             self._pages.resize(pages, hand_back=hand_back)
         self._woken.set()
 
+    @property
+    def rate(self) -> float | None:
+        """Fetches per second that the worker may start; None: unlimited."""
+        return self._rate
+
+    def set_rate(self, per_second: float | None) -> None:
+        """Start at most so many fetches per second in all children together; None: unlimited. robots.txt files do not
+        count."""
+        if per_second is not None and not 0 < per_second < float("inf"):
+            raise InvalidInput("rate_limit", f"is {per_second}", "use more than 0 pages per second")
+        self._rate = per_second
+        for pool in self._pools:
+            pool.limit_rate(None)
+        self._share_rate()
+
+    def held(self) -> list[Fence]:
+        """Return the jobs in hand."""
+        return [fence for pool in self._pools for fence in pool.fences()]
+
     async def drain(self, deadline: timedelta) -> bool:
         """Lease nothing more, hand back runs, let page jobs finish, and wait for all of it.
 
@@ -221,6 +252,17 @@ class Worker:
                 for pool in self._pools:
                     await pool.drained()
         return all(pool.is_drained for pool in self._pools)
+
+    def _on_free(self) -> None:
+        self._woken.set()
+        self._share_rate()
+
+    def _share_rate(self) -> None:
+        """Divide the rate limit among the children that fetch pages."""
+        fetching = sum(pool.fetching for pool in self._pools)
+        if self._rate is not None and fetching:
+            for pool in self._pools:
+                pool.limit_rate(self._rate / fetching)
 
     def _on_wake(self) -> None:
         self._woken.set()

@@ -22,6 +22,7 @@ from shoal.crawl.engine.walker_commits import TurnRequest, WalkerCommits
 from shoal.crawl.engine.walker_requests import WalkerRequests
 from shoal.crawl.frontier.values import Control, Settled, Turn, WalkerBatch
 from shoal.crawl.journal.reporter import JournalReporter
+from shoal.fetch.fetch_rate import FetchRate
 from shoal.hosts.throttle import HostUpdate, ThrottleTracker
 
 LONGEST_SILENCE = 1.0  # seconds between commits without results: how fast pause and stop are noticed
@@ -85,6 +86,10 @@ class Engine:
     def stalled_for(self) -> float:
         """Return the seconds in which nothing was settled although work was due. Waiting for a host is not a stall."""
         return self._clock.monotonic() - self._progressed
+
+    def limit_rate(self, rate: FetchRate | None) -> None:
+        """Start fetches only at this rate; None: as soon as possible."""
+        self._window.limit_rate(rate)
 
     async def run(self) -> Ending:
         """Crawl until the job has left our hands; return why.
@@ -159,7 +164,8 @@ class Engine:
         self._pages.traps.learn(turn.traps)
         if turn.counts is not None:
             self._budget.learn(turn.counts)
-        if batch.has_tries or (not batch.settled and self._batch.held == self._window.waiting_for_slots):
+        nothing_due = self._batch.held == self._window.waiting_for_slots or self._window.waits_for_rate
+        if batch.has_tries or (not batch.settled and nothing_due):
             self._progressed = self._clock.monotonic()
         self._hooks.settled(batch.settled)
         if batch.hosts:

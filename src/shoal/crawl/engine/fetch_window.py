@@ -20,6 +20,7 @@ from shoal.crawl.engine.response_reader import ResponseReader
 from shoal.crawl.engine.walker_requests import WalkerRequests
 from shoal.crawl.frontier.fates import Fate
 from shoal.crawl.frontier.values import FrontierTask, Settled, UrlKind
+from shoal.fetch.fetch_rate import FetchRate
 from shoal.fetch.page_fetcher import Fetched
 from shoal.hosts.throttle import THROTTLED, HostAnswer, ThrottleTracker
 
@@ -56,11 +57,26 @@ class FetchWindow:
         self._parked: dict[str, list[FrontierTask]] = {}  # per origin, tasks that wait for its robots.txt
         self._fetching: dict[int, Cancel] = {}
         self._continuation: asyncio.Handle | None = None  # reads the rest of a large sitemap
+        self._rate: FetchRate | None = None
+        self._start_timer: asyncio.TimerHandle | None = None  # until the rate limit allows the next fetch
 
     @property
     def waiting_for_slots(self) -> int:
         """Return how many tasks wait for their slot."""
         return len(self._timers)
+
+    @property
+    def waits_for_rate(self) -> bool:
+        """Return whether nothing is in flight because of the rate limit."""
+        return self._start_timer is not None and not self._fetching
+
+    def limit_rate(self, rate: FetchRate | None) -> None:
+        """Start fetches only at this rate; None: as soon as possible."""
+        self._rate = rate
+        if self._start_timer is not None:
+            self._start_timer.cancel()
+            self._start_timer = None
+        self._fill()
 
     def accept(self, tasks: list[FrontierTask]) -> None:
         """Take over tasks from the frontier, and start what may start."""
@@ -118,6 +134,9 @@ class FetchWindow:
         if self._continuation is not None:
             self._continuation.cancel()
             self._continuation = None
+        if self._start_timer is not None:
+            self._start_timer.cancel()
+            self._start_timer = None
         self._queues.clear()
         self._parked.clear()
 
@@ -165,8 +184,26 @@ class FetchWindow:
                 self._admit(task)
         if self._batch.is_closed:
             return
-        while len(self._fetching) < self._total and (next_task := self._queues.next()) is not None:
+        while len(self._fetching) < self._total:
+            if self._rate is not None and (seconds := self._rate.seconds_left()) > 0:
+                self._fill_in(seconds)
+                return
+            if (next_task := self._queues.next()) is None:
+                return
+            if self._rate is not None:
+                self._rate.spend()
             self._fetching[next_task.seq] = self._fetchers.start(next_task, partial(self._fetched, next_task))
+
+    def _fill_in(self, seconds: float) -> None:
+        if self._start_timer is None:
+            self._start_timer = asyncio.get_running_loop().call_later(seconds, self._rate_allows)
+
+    def _rate_allows(self) -> None:
+        self._start_timer = None
+        try:
+            self._fill()
+        except Exception as error:
+            self._control.fail(error)
 
     def _fetched(self, task: FrontierTask, fetched: Fetched) -> None:
         if self._fetching.pop(task.seq, None) is None:

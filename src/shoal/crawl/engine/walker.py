@@ -10,6 +10,7 @@ from shoal.crawl.engine.previous_crawl import PreviousCrawl, is_whole
 from shoal.crawl.engine.walker_context import WalkerCallbacks, WalkerRuntime, WalkerStores
 from shoal.crawl.engine.walker_requests import WalkerRequests
 from shoal.crawl.engine.walker_signals import WalkerSignals
+from shoal.fetch.fetch_rate import FetchRate
 from shoal.queue.job import Fence
 
 if TYPE_CHECKING:  # few crawls store bodies or read more than facts
@@ -31,6 +32,7 @@ class Walker:
         self._control = WalkerRequests()
         self._signals = WalkerSignals(runtime.signals, crawl.id)
         self._engine: Engine | None = None
+        self._rate: FetchRate | None = None
 
     async def run(self) -> str:
         """Crawl until the job has left our hands; return how it ended."""
@@ -52,6 +54,7 @@ class Walker:
                 bodies=bodies,
                 optional_facts=optional_facts,
             )
+            self._engine.limit_rate(self._rate)
             return (await self._engine.run()).value
         finally:
             self._runtime.egress.close()
@@ -63,6 +66,12 @@ class Walker:
     def leave(self, reason: str) -> None:
         """Settle what finished and hand the job back."""
         self._control.hand_back(reason)
+
+    def limit_rate(self, per_second: float | None) -> None:
+        """Start at most so many fetches per second; None: unlimited."""
+        self._rate = None if per_second is None else FetchRate(per_second, self._runtime.clock)
+        if self._engine is not None:
+            self._engine.limit_rate(self._rate)
 
     def nudge(self) -> None:
         """Make a commit soon, because something about the crawl changed."""

@@ -6,7 +6,7 @@ from datetime import timedelta
 from shoal.base.clock import span
 from shoal.base.database import Tx
 from shoal.base.ids import JobId
-from shoal.queue.job import Job, quota_limit
+from shoal.queue.job import Job, JobDispatch, quota_limit
 from shoal.queue.job_admin_store import JobFilter, Purged, QueuePosition, Quota
 from shoal.queue.states import JobState
 from shoal.store.sql.job_hosts import note_hosts
@@ -99,6 +99,10 @@ class SqlJobAdmin:
         line = {name: at[name] for name in ("lane", "kind", "capability", "host", "rank")}
         ahead = await tx.value("queue_position_at_host", **line, most=WORTH_COUNTING)
         return QueuePosition(now, ahead, locked, last, at["host"], max(0, at["busy"]) / 1e6)
+
+    async def dispatch_of(self, tx: Tx, job_id: JobId) -> JobDispatch:
+        [row] = await tx.all("job_dispatch", id=job_id)
+        return JobDispatch(row["lane"], row["offered_session"], row["offered_until"], row["dispatch"])
 
     async def _end_of_scan(self, tx: Tx, before: str | None) -> str | None:
         row = await tx.one("end_of_scan", before=before, scan=SCAN)

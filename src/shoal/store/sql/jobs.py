@@ -91,6 +91,9 @@ class SqlJobStore:
     async def held_by(self, tx: Tx, holder: str) -> list[Lease]:
         return [lease_of(row) for row in await tx.all("jobs_of_holder", holder=holder)]
 
+    async def held_by_process(self, tx: Tx, holder: str) -> list[Lease]:
+        return [lease_of(row) for row in await tx.all("jobs_of_process", holder=holder)]
+
     async def mark_settled(self, tx: Tx, fence: Fence) -> None:
         await tx.execute("mark_grant_settled", job_id=fence.job_id, epoch=fence.epoch)
 
@@ -159,6 +162,9 @@ class SqlJobStore:
         row = await tx.one("job", id=job_id)
         return None if row is None else job_of(row)
 
+    async def depth_up_to(self, tx: Tx, lane: str, most: int) -> int:
+        return int(await tx.value("depth_up_to", lane=lane, most=most))
+
     async def live_of_run(self, tx: Tx, run_id: str) -> tuple[int, int]:
         row = await tx.one("live_jobs_of_run", run_id=run_id)
         return (row["pending"], row["locked"]) if row else (0, 0)
@@ -167,7 +173,9 @@ class SqlJobStore:
         scopes = orjson.dumps(job.scopes).decode() if job.scopes else None
         what = (job.id, job.kind, job.capability, job.host, job.run_id, job.payload, job.lane, job.dedupe_key, scopes)
         lock_ttl = None if job.lock_ttl is None else span(job.lock_ttl)
-        return (*what, job.priority, job.not_before, job.max_attempts, lock_ttl, place, self._ageing)
+        offer = (None, None) if job.offer is None else (job.offer.session, span(job.offer.ttl))
+        how = (job.priority, job.not_before, job.max_attempts, lock_ttl, place, self._ageing)
+        return (*what, *how, *offer, job.dispatch)
 
 
 def _enqueued(job: NewJob, live: dict[str | None, JobId]) -> Enqueued:

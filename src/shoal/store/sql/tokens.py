@@ -26,12 +26,11 @@ class SqlTokenStore:
         scopes: frozenset[TokenScope],
         made_by: str,
         ttl: timedelta | None,
+        node_id: str | None = None,
     ) -> Token | None:
-        words = " ".join(in_order(scopes))
+        values = {"id": token_id, "name": name, "hash": hashed, "scopes": " ".join(in_order(scopes))}
         micros = None if ttl is None else span(ttl)
-        row = await tx.one(
-            "insert_token", id=token_id, name=name, hash=hashed, scopes=words, made_by=made_by, ttl=micros
-        )
+        row = await tx.one("insert_token", **values, made_by=made_by, ttl=micros, node_id=node_id)
         return None if row is None else _token(row)
 
     async def get(self, tx: Tx, token_id: str) -> Token | None:

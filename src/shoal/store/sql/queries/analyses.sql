@@ -137,4 +137,6 @@ WHERE analysis = :analysis;
 
 -- name: commit_status_of
 -- The commit status of an analysis.
-SELECT s.*, a.id, a.commit_ref FROM analysis AS a JOIN commit_status AS s ON s.analysis = a.number WHERE a.id = :id;
+SELECT s.*, (SELECT id FROM analysis WHERE id = :id) AS id,
+       (SELECT commit_ref FROM analysis WHERE id = :id) AS commit_ref
+FROM commit_status AS s WHERE s.analysis = (SELECT number FROM analysis WHERE id = :id);

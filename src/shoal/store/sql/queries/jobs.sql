@@ -12,6 +12,10 @@ RETURNING id, lease_epoch, kind, run_id, payload, attempts, max_attempts, crash_
 -- Return how many due jobs wait in a lane.
 SELECT count(*) FROM job WHERE state = 'pending' AND due = 1 AND lane = :lane;
 
+-- name: depth_up_to
+-- Return how many due jobs wait in a lane, up to a maximum.
+SELECT count(*) FROM (SELECT 1 FROM job WHERE state = 'pending' AND due = 1 AND lane = :lane LIMIT :most) AS found;
+
 -- name: kind_waits
 -- Return whether a job of a kind waits, including one that is due but not yet marked as due.
 SELECT 1 FROM job WHERE state = 'pending' AND due = 1 AND lane = :lane AND kind = :kind
@@ -24,6 +28,16 @@ LIMIT 1;
 -- The locked jobs of one holder.
 SELECT id, lease_epoch, kind, run_id, payload, attempts, max_attempts, crash_count, 0 AS waited
 FROM job WHERE state = 'locked' AND lease_until > 0 AND lease_holder = :holder;
+
+-- name: jobs_of_process
+-- The locked jobs of a process and of its children, whose names begin with its own. Reads every locked job.
+SELECT id, lease_epoch, kind, run_id, payload, attempts, max_attempts, crash_count, 0 AS waited
+FROM job WHERE state = 'locked' AND lease_until > 0
+      AND substr(lease_holder || '/', 1, length(CAST(:holder AS TEXT)) + 1) = CAST(:holder AS TEXT) || '/';
+
+-- name: job_dispatch
+-- Return where a job waits, to whom it is offered until when, and why it was dispatched there.
+SELECT lane, offered_session, offered_until, dispatch FROM job WHERE id = :id;
 
 -- name: beat_job
 -- Extend the lease of a bot, if the owner matches; return how long it lasts now, and whether the job is cancelled.
@@ -94,7 +108,7 @@ LIMIT 1;
 
 -- name: cancel_waiting_jobs
 -- Cancel the pending jobs of a run.
-UPDATE job SET state = 'cancelled', state_reason = :reason, finished_at = shoal_now()
+UPDATE job SET state = 'cancelled', state_reason = :reason, finished_at = shoal_now(), offered_session = NULL, offered_until = NULL
 WHERE run_id = :run_id AND state = 'pending';
 
 -- name: kill_jobs_of_run

@@ -1,7 +1,7 @@
 -- name: insert_token
 -- Store a new token, unless its id is taken.
-INSERT INTO token (id, name, hash, scopes, made_by, created_at, expires_at)
-VALUES (:id, :name, :hash, :scopes, :made_by, shoal_now(), shoal_now() + CAST(:ttl AS BIGINT))
+INSERT INTO token (id, name, hash, scopes, made_by, created_at, expires_at, node_id)
+VALUES (:id, :name, :hash, :scopes, :made_by, shoal_now(), shoal_now() + CAST(:ttl AS BIGINT), :node_id)
 ON CONFLICT (id) DO NOTHING
 RETURNING *, shoal_now() AS seen_at;
 

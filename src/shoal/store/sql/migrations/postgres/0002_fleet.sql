@@ -16,13 +16,17 @@ CREATE TABLE node (
     CHECK (state <> 'lost' OR controller IS NULL)
 );
 CREATE INDEX node_lost ON node (lost_at) WHERE lost_at IS NOT NULL;
+-- Every row changes with each heartbeat, in no indexed column, so leave room to do so in its page.
+ALTER TABLE node SET (fillfactor = 50, autovacuum_vacuum_scale_factor = 0.2, autovacuum_vacuum_threshold = 500);
 
--- What operators wanted of a node that said goodbye, until it returns.
-CREATE TABLE node_wish (
-    id       TEXT PRIMARY KEY,
-    wish     TEXT NOT NULL,
-    left_at  BIGINT NOT NULL
+-- Nodes that said goodbye or were forgotten: what operators want of them, and their last epoch, for their return.
+CREATE TABLE departed_node (
+    id            TEXT PRIMARY KEY,
+    wish          TEXT NOT NULL,
+    session_epoch BIGINT NOT NULL CHECK (session_epoch >= 0),
+    left_at       BIGINT NOT NULL
 );
+CREATE INDEX departed_node_left ON departed_node (left_at);
 
 CREATE TABLE node_command (
     id              TEXT PRIMARY KEY,
@@ -38,7 +42,7 @@ CREATE TABLE node_command (
     ended_at        BIGINT,
     CHECK ((state IN ('waiting', 'sent')) = (ended_at IS NULL))
 );
-CREATE INDEX node_command_open ON node_command (node_id, id) WHERE ended_at IS NULL;
+CREATE INDEX node_command_open ON node_command (id) WHERE ended_at IS NULL;
 CREATE INDEX node_command_of ON node_command (node_id, id);
 CREATE INDEX node_command_ended ON node_command (ended_at) WHERE ended_at IS NOT NULL;
 

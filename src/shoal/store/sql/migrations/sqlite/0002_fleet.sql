@@ -17,12 +17,14 @@ CREATE TABLE node (
 );
 CREATE INDEX node_lost ON node (lost_at) WHERE lost_at IS NOT NULL;
 
--- What operators wanted of a node that said goodbye, until it returns.
-CREATE TABLE node_wish (
-    id       TEXT PRIMARY KEY,
-    wish     TEXT NOT NULL,
-    left_at  INTEGER NOT NULL
+-- Nodes that said goodbye or were forgotten: what operators want of them, and their last epoch, for their return.
+CREATE TABLE departed_node (
+    id            TEXT PRIMARY KEY,
+    wish          TEXT NOT NULL,
+    session_epoch INTEGER NOT NULL CHECK (session_epoch >= 0),
+    left_at       INTEGER NOT NULL
 );
+CREATE INDEX departed_node_left ON departed_node (left_at);
 
 CREATE TABLE node_command (
     id              TEXT PRIMARY KEY,
@@ -38,7 +40,7 @@ CREATE TABLE node_command (
     ended_at        INTEGER,
     CHECK ((state IN ('waiting', 'sent')) = (ended_at IS NULL))
 );
-CREATE INDEX node_command_open ON node_command (node_id, id) WHERE ended_at IS NULL;
+CREATE INDEX node_command_open ON node_command (id) WHERE ended_at IS NULL;
 CREATE INDEX node_command_of ON node_command (node_id, id);
 CREATE INDEX node_command_ended ON node_command (ended_at) WHERE ended_at IS NOT NULL;
 

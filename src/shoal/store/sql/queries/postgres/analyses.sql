@@ -10,10 +10,10 @@ SELECT * FROM unnest(:analysis::bigint[], :code::text[], :number::bigint[], :key
                      :evidence::text[]);
 
 -- name: robots_of_hosts
--- The robots.txt of hosts.
+-- The robots.txt of hosts that answered when they were asked for it.
 SELECT h.origin, h.robots_state, h.robots FROM unnest(:origins::text[]) AS o (origin)
 CROSS JOIN LATERAL (SELECT * FROM host WHERE host.origin = o.origin OFFSET 0) AS h
-WHERE h.robots_state IS NOT NULL;
+WHERE h.robots_state IN ('found', 'absent');
 
 -- name: page_columns_numbered
 -- What is compared of pages, by their numbers.
@@ -25,11 +25,18 @@ CROSS JOIN LATERAL (SELECT * FROM page WHERE page.crawl = :crawl AND page.number
 ORDER BY p.number;
 
 -- name: due_commit_statuses
--- Commit statuses to publish now, locked against other publishers.
-SELECT s.*, a.id, a.commit_ref FROM commit_status AS s JOIN analysis AS a ON a.number = s.analysis
-WHERE s.next_at <= shoal_now() AND s.taken_until <= shoal_now() ORDER BY s.next_at LIMIT :limit FOR UPDATE OF s SKIP LOCKED;
+-- Commit statuses to publish now; locked against other publishers.
+SELECT s.*, (SELECT id FROM analysis WHERE number = s.analysis) AS id,
+       (SELECT commit_ref FROM analysis WHERE number = s.analysis) AS commit_ref
+FROM commit_status AS s
+WHERE s.next_at <= shoal_now() AND s.taken_until <= shoal_now() ORDER BY s.next_at LIMIT :limit
+FOR UPDATE SKIP LOCKED;
 
 -- name: open_commit_status
--- The commit status of an analysis, unless it is published or taken.
-SELECT s.*, a.id, a.commit_ref FROM analysis AS a JOIN commit_status AS s ON s.analysis = a.number
-WHERE a.id = :id AND s.next_at IS NOT NULL AND s.taken_until <= shoal_now() FOR UPDATE OF s SKIP LOCKED;
+-- The commit status of an analysis, unless it is published or taken; locked against other publishers.
+SELECT s.*, (SELECT id FROM analysis WHERE id = :id) AS id,
+       (SELECT commit_ref FROM analysis WHERE id = :id) AS commit_ref
+FROM commit_status AS s
+WHERE s.analysis = (SELECT number FROM analysis WHERE id = :id)
+  AND s.next_at IS NOT NULL AND s.taken_until <= shoal_now()
+FOR UPDATE SKIP LOCKED;

@@ -1,17 +1,18 @@
 -- name: insert_jobs
 -- Store pending jobs, except those whose dedupe key belongs to a live job. Sorted by key, so that two batches never
 -- wait for each other; `place` keeps the order of the batch.
--- rows: id kind capability host run_id payload lane dedupe_key scopes priority not_before max_attempts lock_ttl place ageing
+-- rows: id kind capability host run_id payload lane dedupe_key scopes priority not_before max_attempts lock_ttl place ageing session offer dispatch
 INSERT INTO job (id, kind, capability, host, state, run_id, payload, lane, dedupe_key, scopes, priority, rank, not_before, due,
-                 max_attempts, lock_ttl, created_at, line_at)
+                 max_attempts, lock_ttl, created_at, line_at, offered_session, offered_until, dispatch)
 SELECT g.id, g.kind, g.capability, g.host, 'pending', g.run_id, g.payload, g.lane, g.dedupe_key, g.scopes, g.priority,
        t.now + g.place - g.priority * g.ageing, coalesce(g.not_before, t.now),
-       CASE WHEN g.not_before > t.now THEN 0 ELSE 1 END, g.max_attempts, g.lock_ttl, t.now, t.now + g.place
+       CASE WHEN g.not_before > t.now THEN 0 ELSE 1 END, g.max_attempts, g.lock_ttl, t.now, t.now + g.place,
+       g.session, t.now + g.offer, g.dispatch
 FROM unnest(:id::text[], :kind::text[], :capability::text[], :host::text[], :run_id::text[], :payload::text[],
             :lane::text[], :dedupe_key::text[], :scopes::text[], :priority::smallint[], :not_before::bigint[], :max_attempts::int[],
-            :lock_ttl::bigint[], :place::bigint[], :ageing::bigint[])
+            :lock_ttl::bigint[], :place::bigint[], :ageing::bigint[], :session::text[], :offer::bigint[], :dispatch::text[])
      AS g (id, kind, capability, host, run_id, payload, lane, dedupe_key, scopes, priority, not_before, max_attempts,
-           lock_ttl, place, ageing)
+           lock_ttl, place, ageing, session, offer, dispatch)
 CROSS JOIN (SELECT shoal_now() AS now) AS t
 ORDER BY g.dedupe_key, g.place
 ON CONFLICT (dedupe_key) WHERE dedupe_key IS NOT NULL AND finished_at IS NULL DO NOTHING;
@@ -22,7 +23,8 @@ SELECT dedupe_key, id FROM job WHERE dedupe_key = ANY(:keys::text[]) AND finishe
 
 -- name: turn_jobs
 -- End or return locked jobs and grant the next ones, in one statement. Moves are made by compare-and-set, each with a
--- history row unless no worker has seen the grant; equal moves are grouped and refer to their outcome by its number.
+-- history row unless no worker has seen the grant; equal moves are grouped and refer to their outcome by its number. A
+-- returned job of a private lane goes to the shared one: its offer is over.
 -- Then jobs are granted: lane by lane, of the requested kinds and capabilities the one whose first job ranks best,
 -- then the next, up to :limit. The first row says which moves were made, which of those jobs may have seats, and
 -- whether jobs have become due. With :alone, nothing is done, and the row says so, if more would have to follow in the
@@ -79,6 +81,7 @@ moved AS (
         finished_at = CASE WHEN m.state <> 'pending' THEN t.now END,
         not_before = CASE WHEN m.state = 'pending' THEN t.now + m.wait ELSE job.not_before END,
         due = CASE WHEN m.state = 'pending' AND m.wait > 0 THEN 0 ELSE 1 END,
+        lane = CASE WHEN m.state = 'pending' AND job.lane LIKE 'node/%' THEN 'shared' ELSE job.lane END,
         attempts = job.attempts + m.attempt,
         crash_count = m.crash + CASE WHEN job.crash_count = 0 THEN 0
             WHEN (SELECT g.settled FROM job_grant AS g WHERE g.job_id = m.id AND g.epoch = m.epoch) = 1 THEN 0
@@ -193,11 +196,12 @@ INSERT INTO job_seat (scope, job_id) SELECT * FROM unnest(:scope::text[], :job_i
 ON CONFLICT DO NOTHING;
 
 -- name: park_jobs
--- Take back grants that no worker has seen, because their quota is full, and park the jobs.
+-- Take back grants that no worker has seen, because their quota is full, and park the jobs; those of a node, whose offers
+-- are over, for every worker.
 -- rows: id scope
 UPDATE job
 SET state = 'pending', state_reason = 'quota', lease_epoch = lease_epoch - 1, lease_holder = NULL, lease_until = NULL,
-    granted_at = NULL, due = 2, parked = g.scope
+    granted_at = NULL, due = 2, parked = g.scope, lane = CASE WHEN job.lane LIKE 'node/%' THEN 'shared' ELSE job.lane END
 FROM unnest(:id::text[], :scope::text[]) AS g (id, scope) WHERE job.id >= g.id AND job.id <= g.id;
 
 -- name: rank_ahead
@@ -240,7 +244,8 @@ RETURNING id, host;
 -- Queue dead letters again as if they were new, unless a live job has their dedupe key.
 UPDATE job
 SET state = 'pending', state_reason = 'retried', attempts = 0, crash_count = 0, finished_at = NULL, due = 1, parked = NULL,
-    not_before = t.now, line_at = t.now, rank = t.now - priority * :ageing::bigint
+    not_before = t.now, line_at = t.now, rank = t.now - priority * :ageing::bigint,
+    lane = CASE WHEN lane LIKE 'node/%' THEN 'shared' ELSE lane END
 FROM (SELECT shoal_now() AS now) AS t
 WHERE id = ANY(:ids::text[]) AND state IN ('failed', 'expired')
       AND (SELECT o.id FROM job AS o WHERE o.dedupe_key = job.dedupe_key AND o.finished_at IS NULL) IS NULL

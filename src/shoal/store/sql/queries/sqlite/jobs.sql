@@ -1,11 +1,11 @@
 -- name: insert_jobs
 -- Store pending jobs, except those whose dedupe key belongs to a live job; `place` keeps the order of the batch.
--- rows: id kind capability host run_id payload lane dedupe_key scopes priority not_before max_attempts lock_ttl place ageing
+-- rows: id kind capability host run_id payload lane dedupe_key scopes priority not_before max_attempts lock_ttl place ageing session offer dispatch
 INSERT INTO job (id, kind, capability, host, state, run_id, payload, lane, dedupe_key, scopes, priority, rank, not_before, due,
-                 max_attempts, lock_ttl, created_at, line_at)
+                 max_attempts, lock_ttl, created_at, line_at, offered_session, offered_until, dispatch)
 SELECT :id, :kind, :capability, :host, 'pending', :run_id, :payload, :lane, :dedupe_key, :scopes, :priority,
        t.now + :place - :priority * :ageing, coalesce(:not_before, t.now), CASE WHEN :not_before > t.now THEN 0 ELSE 1 END,
-       :max_attempts, :lock_ttl, t.now, t.now + :place
+       :max_attempts, :lock_ttl, t.now, t.now + :place, :session, t.now + :offer, :dispatch
 FROM (SELECT shoal_now() AS now) AS t WHERE TRUE
 ON CONFLICT (dedupe_key) WHERE dedupe_key IS NOT NULL AND finished_at IS NULL DO NOTHING;
 
@@ -54,7 +54,7 @@ SET state = 'done', state_reason = :reason, lease_holder = NULL, lease_until = N
 WHERE id IN (SELECT value FROM json_each(:ids));
 
 -- name: move_jobs
--- End or return locked jobs.
+-- End or return locked jobs. A returned job of a private lane goes to the shared one: its offer is over.
 -- rows: id state reason error wait attempt crash drop_by back unseen ageing now
 UPDATE job
 SET state = :state, state_reason = :reason, error = coalesce(:error, error), lease_holder = NULL, lease_until = NULL,
@@ -62,6 +62,7 @@ SET state = :state, state_reason = :reason, error = coalesce(:error, error), lea
     finished_at = CASE WHEN :state <> 'pending' THEN :now END,
     not_before = CASE WHEN :state = 'pending' THEN :now + :wait ELSE not_before END,
     due = CASE WHEN :state = 'pending' AND :wait > 0 THEN 0 ELSE 1 END,
+    lane = CASE WHEN :state = 'pending' AND lane LIKE 'node/%' THEN 'shared' ELSE lane END,
     attempts = attempts + :attempt,
     crash_count = CASE WHEN (SELECT g.settled FROM job_grant AS g WHERE g.job_id = job.id AND g.epoch = job.lease_epoch) = 1
                        THEN :crash ELSE crash_count + :crash END,
@@ -134,11 +135,12 @@ DELETE FROM job_seat WHERE job_id IN (SELECT value FROM json_each(:ids)) RETURNI
 INSERT OR IGNORE INTO job_seat (scope, job_id) VALUES (:scope, :job_id);
 
 -- name: park_jobs
--- Take back grants that no worker has seen, because their quota is full, and park the jobs.
+-- Take back grants that no worker has seen, because their quota is full, and park the jobs; those of a node, whose offers
+-- are over, for every worker.
 -- rows: id scope
 UPDATE job
 SET state = 'pending', state_reason = 'quota', lease_epoch = lease_epoch - 1, lease_holder = NULL, lease_until = NULL,
-    granted_at = NULL, due = 2, parked = :scope
+    granted_at = NULL, due = 2, parked = :scope, lane = CASE WHEN lane LIKE 'node/%' THEN 'shared' ELSE lane END
 WHERE id = :id;
 
 -- name: rank_ahead
@@ -181,7 +183,8 @@ RETURNING id, host;
 UPDATE job
 SET state = 'pending', state_reason = 'retried', attempts = 0, crash_count = 0, finished_at = NULL, due = 1, parked = NULL,
     not_before = (SELECT shoal_now()), line_at = (SELECT shoal_now()),
-    rank = (SELECT shoal_now()) - priority * :ageing
+    rank = (SELECT shoal_now()) - priority * :ageing,
+    lane = CASE WHEN lane LIKE 'node/%' THEN 'shared' ELSE lane END
 WHERE id IN (SELECT value FROM json_each(:ids)) AND state IN ('failed', 'expired')
       AND NOT EXISTS (SELECT 1 FROM job AS o WHERE o.dedupe_key = job.dedupe_key AND o.finished_at IS NULL)
 RETURNING id, host;

@@ -1,0 +1,119 @@
+"""The objects of `shoal.fleet` in a controller."""
+
+import os
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+from shoal.base.service import Chore
+from shoal.fleet.dispatcher import DispatchCounter, Dispatcher
+from shoal.fleet.janitor import CommandSender, FleetJanitor
+from shoal.fleet.nodes import Nodes
+from shoal.fleet.pressure import FleetPressure, PressureStatus
+from shoal.fleet.refresh import FleetRefresh
+from shoal.fleet.sessions import Sessions, SessionSaver
+from shoal.fleet.view import CLASSES, FleetView
+
+if TYPE_CHECKING:
+    from shoal.app.app import App
+    from shoal.fleet.channel_options import KeepAlive
+    from shoal.fleet.control_server import ControlServer
+
+
+class Fleet:
+    """The registry of nodes, the dispatcher and back-pressure. `start` puts the last two into effect, in controllers
+    that run the control plane; other processes can still read the registry and give commands."""
+
+    def __init__(self, app: "App") -> None:
+        self._app = app
+
+    def start(self) -> list[Chore]:
+        """Dispatch jobs from now on, and hold them back under pressure; returns the chores, each to be run every
+        second."""
+        app = self._app
+        app.signals.subscribe(self.view.listen)
+        app.fleet_pressure = self.pressure.check
+        chores: list[Chore] = [self.session_saver, self.refresh, self.janitor, CommandSender(self.nodes)]
+        if self.dispatches:
+            app.dispatch = self.dispatcher.choose_lanes
+            chores.append(DispatchCounter(self.dispatcher, app.signals))
+        return chores
+
+    @property
+    def dispatches(self) -> bool:
+        """Return whether jobs are dispatched to private lanes."""
+        return self._app.settings.fleet.dispatch == "private"
+
+    @cached_property
+    def controller(self) -> str:
+        """The name of this process, unique among all controllers."""
+        return f"{self._app.settings.grpc.node_id}/{os.getpid()}"
+
+    @cached_property
+    def sessions(self) -> Sessions:
+        """The sessions of this process."""
+        return Sessions(self._app.clock, self._app.signals)
+
+    @cached_property
+    def session_saver(self) -> SessionSaver:
+        """The chore that stores what the nodes of this process report."""
+        return SessionSaver(self.sessions, self.nodes)
+
+    def control_server(self, keepalive: "KeepAlive | None" = None) -> "ControlServer":
+        """Build the gRPC server of the control plane."""
+        from shoal.access.auth_throttle import AuthThrottle
+        from shoal.fleet.control_server import ControlServer, ControlService
+        from shoal.fleet.node_authentication import NodeAuthenticator
+
+        app, serve = self._app, self._app.settings.serve
+        authenticator = NodeAuthenticator(app.access.tokens, AuthThrottle(app.clock))
+        service = ControlService(self.nodes, self.sessions, authenticator, app.settings.grpc, app.clock, app.signals)
+        certificate = None if serve.tls_cert is None or serve.tls_key is None else (serve.tls_cert, serve.tls_key)
+        return ControlServer(service, app.settings.grpc, certificate, keepalive)
+
+    @cached_property
+    def nodes(self) -> Nodes:
+        app, stores = self._app, self._app.stores
+        return Nodes(
+            app.database,
+            stores.nodes,
+            app.queue,
+            stores.outbox,
+            app.signals,
+            self.sessions,
+            controller=self.controller,
+        )
+
+    @cached_property
+    def view(self) -> FleetView:
+        return FleetView()
+
+    @cached_property
+    def refresh(self) -> FleetRefresh:
+        """The chore that keeps the view up to date."""
+        app = self._app
+        most = app.settings.fleet.shared_depth_max
+        return FleetRefresh(self.view, self.nodes, app.queue, self.pressure, app.signals, shared_most=most)
+
+    @cached_property
+    def dispatcher(self) -> Dispatcher:
+        return Dispatcher(self.view, self._app.settings.fleet.offer_ttl)
+
+    @cached_property
+    def pressure(self) -> FleetPressure:
+        app = self._app
+        return FleetPressure(self.view, app.signals, app.settings.fleet.shared_depth_max, dispatches=self.dispatches)
+
+    def pressures(self) -> list[PressureStatus]:
+        """Return the back-pressure on each class of jobs; nothing if this process runs no control plane."""
+        return [self.pressure.status(one) for one in CLASSES] if self._app.settings.grpc.enabled else []
+
+    @cached_property
+    def janitor(self) -> FleetJanitor:
+        app = self._app
+        return FleetJanitor(
+            self.nodes,
+            app.queue.clock_watch(app.clock),
+            app.clock,
+            heartbeat_every=app.settings.grpc.heartbeat_interval,
+            keep_lost=app.settings.fleet.keep_lost,
+        )

@@ -1,0 +1,231 @@
+"""`shoal nodes`: list the nodes of the fleet, show one, and give commands."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from functools import wraps
+from typing import Any, TypeVar
+
+import click
+
+from shoal.base.clock import SystemClock
+from shoal.base.errors import RESPONSES, NotFound, UsageError, WaitTimedOut
+from shoal.base.text import plural
+from shoal.cli.api_client import ApiClient, ApiTarget, at, reaching, run_on
+from shoal.cli.output import facts_of, note, print_json, print_table
+from shoal.cli.root import CommandGroup
+from shoal.cli.summary import print_rows
+
+C = TypeVar("C", bound=Callable[..., Any])
+NODES = "/api/v1/nodes"
+NODE = f"{NODES}/{{}}"
+MOST = 10_000  # per list
+POLL_SECONDS = 0.25
+ENDED = frozenset({"applied", "unsupported", "failed", "unconfirmed", "expired"})
+MEANINGS = {
+    "waiting": "stored; the node gets it when it is connected",
+    "sent": "sent, not acknowledged yet",
+    "applied": "applied",
+    "unconfirmed": "sent; this node acknowledges nothing",
+    "expired": "expired before the node came back",
+}
+
+_json = click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+_id = click.argument("node_id", metavar="ID")
+_reason = click.option("--reason", metavar="TEXT", default="", help="Why, for logs and `shoal explain node`.")
+
+
+@click.group(cls=CommandGroup)
+def nodes() -> None:
+    """List nodes, and pause, drain or resize them."""
+
+
+@nodes.command("ls")
+@click.option(
+    "--state",
+    type=click.Choice(["connected", "paused", "draining", "drained", "lost"]),
+    help="Show only nodes in this state.",
+)
+@click.option(
+    "--limit", type=click.IntRange(1, MOST), default=200, show_default=True, metavar="N", help="Show at most N."
+)
+@reaching
+@_json
+def list_nodes(state: str | None, limit: int, reach: ApiTarget, as_json: bool) -> None:
+    """List nodes with their health scores."""
+    items, more = run_on(reach, lambda api: api.list(NODES, limit, state=state))
+    if as_json:
+        print_json({"items": items, "next": more})
+        return
+    if not items:
+        note("No nodes. A worker with GRPC_ANALYZER_ADDR connects to a controller with GRPC_ENABLED=true.")
+        return
+    columns = ["id", "state", "score", "runs", "pages", "lane", "success", "latency", "heartbeat", "version"]
+    now = SystemClock().now()
+    print_table(columns, [_row(node, now) for node in items])
+    if more is not None:
+        note("Not all are shown; raise --limit.")
+
+
+@nodes.command()
+@_id
+@reaching
+@_json
+def show(node_id: str, reach: ApiTarget, as_json: bool) -> None:
+    """Show a node: its health, its work and its newest commands."""
+    node = run_on(reach, lambda api: api.get(at(NODE, node_id)))
+    if as_json:
+        print_json(node)
+        return
+    leases = [f"{one['job_id']} ({one['epoch']})" for one in node["held_leases"]]
+    commands = [f"{one['command']} {one['state']} {one['created_at'][:19]}Z" for one in node["commands"]]
+    wish = {name: value for name, value in node["wish"].items() if value not in ("", None, "connected")}
+    facts = facts_of(node | {"wish": wish}, without=("held_leases", "commands"))
+    print_rows([*facts, ("Leases", ", ".join(leases)), ("Commands", ", ".join(commands))], to_stdout=True)
+
+
+@dataclass(frozen=True, slots=True)
+class Sending:
+    """To which node a command goes (None: to all), how long to wait for the acknowledgement, and how to print it."""
+
+    node_id: str | None
+    wait_seconds: float
+    reach: ApiTarget
+    as_json: bool
+
+
+def sending(command: C) -> C:
+    """Add the argument and the flags of every command for nodes, which gets them as `to`."""
+
+    @click.argument("node_id", metavar="[ID]", required=False)
+    @click.option("--all", "all_nodes", is_flag=True, help="Send it to every node that is not lost.")
+    @click.option(
+        "--wait",
+        type=click.FloatRange(0, 3600),
+        default=15,
+        show_default=True,
+        metavar="SECONDS",
+        help="Wait this long for the acknowledgement; 0 does not wait.",
+    )
+    @reaching
+    @_json
+    @wraps(command)
+    def sent(node_id: str | None, all_nodes: bool, wait: float, reach: ApiTarget, as_json: bool, **values: Any) -> Any:
+        if (node_id is None) != all_nodes:
+            raise UsageError("Name one node, or --all for every node", "list the nodes with `shoal nodes ls`")
+        return command(to=Sending(node_id, wait, reach, as_json), **values)
+
+    return sent  # type: ignore[return-value]
+
+
+@nodes.command()
+@sending
+@_reason
+def pause(to: Sending, reason: str) -> int:
+    """Lease nothing more on a node; jobs in hand continue. Also applies after a restart."""
+    return _send(to, {"command": "pause", "reason": reason})
+
+
+@nodes.command()
+@sending
+def resume(to: Sending) -> int:
+    """Lease jobs again after pause or drain."""
+    return _send(to, {"command": "resume"})
+
+
+@nodes.command()
+@sending
+@_reason
+def drain(to: Sending, reason: str) -> int:
+    """Hand back runs, finish page jobs, and lease nothing more. Also applies after a restart."""
+    return _send(to, {"command": "drain", "reason": reason})
+
+
+@nodes.command("restart-browser")
+@sending
+@_reason
+def restart_browser(to: Sending, reason: str) -> int:
+    """Hand back rendered pages, then restart the browsers."""
+    return _send(to, {"command": "restart_browser", "reason": reason})
+
+
+@nodes.command("set", epilog="Example: shoal nodes set crawler-1 --max-concurrency 4 --rate-limit 20")
+@sending
+@click.option("--max-concurrency", type=int, metavar="N", help="Run N crawls and analyses at once.")
+@click.option("--page-slots", type=int, metavar="N", help="Run N page jobs at once.")
+@click.option("--rate-limit", type=float, metavar="N", help="Fetch at most N pages per second.")
+@click.option("--no-rate-limit", "unlimited_rate", is_flag=True, help="Remove the rate limit.")
+def set_limits(to: Sending, unlimited_rate: bool, **limits: float | None) -> int:
+    """Change how much a node does at once, without a restart. Also applies after a restart."""
+    body: dict[str, Any] = {name: value for name, value in limits.items() if value is not None}
+    body |= {"unlimited_rate": True} if unlimited_rate else {}
+    if not body:
+        raise UsageError("Nothing to set", "give --max-concurrency, --page-slots, --rate-limit or --no-rate-limit")
+    return _send(to, {"command": "config_update", **body})
+
+
+def _send(to: Sending, body: dict[str, Any]) -> int:
+    """Send a command, wait for its acknowledgement and print it; returns the exit code."""
+
+    async def work(api: ApiClient) -> list[dict[str, Any]]:
+        if to.node_id is None:
+            commands: list[dict[str, Any]] = (await api.post(f"{NODES}/commands", body))["items"]
+        else:
+            commands = [await api.post(at(f"{NODE}/commands", to.node_id), body)]
+        return await _ended(api, commands, to.wait_seconds)
+
+    commands = run_on(to.reach, work)
+    refused = [one for one in commands if one["state"] in ("failed", "unsupported")]
+    waiting = [one for one in commands if one["state"] not in ENDED] if to.wait_seconds else []
+    if to.as_json:
+        print_json({"items": commands} if to.node_id is None else commands[0])
+    else:
+        print_table(["node", "command", "state", "detail"], [_told(one) for one in commands])
+        if refused:
+            note(f"{plural(len(refused), 'node')} did not apply it.")
+        if waiting:
+            note(
+                f"{plural(len(waiting), 'node')} did not acknowledge it within {to.wait_seconds:g} s; it stays stored."
+            )
+    if refused:
+        return 1
+    return RESPONSES[WaitTimedOut].exit_code if waiting else 0
+
+
+async def _ended(api: ApiClient, commands: list[dict[str, Any]], wait_seconds: float) -> list[dict[str, Any]]:
+    """Wait until every command has ended, but not longer than that; returns them as they are then."""
+    clock = SystemClock()
+    deadline = clock.monotonic() + wait_seconds
+    while any(one["state"] not in ENDED for one in commands) and clock.monotonic() < deadline:
+        await clock.sleep(POLL_SECONDS)
+        commands = [one if one["state"] in ENDED else await _newer(api, one) for one in commands]
+    return commands
+
+
+async def _newer(api: ApiClient, command: dict[str, Any]) -> dict[str, Any]:
+    try:
+        newer: dict[str, Any] = await api.get(at(f"{NODE}/commands/{{}}", command["node_id"], command["id"]))
+    except NotFound:  # its node has left, and the command with it
+        return command | {"state": "expired"}
+    return newer
+
+
+def _told(command: dict[str, Any]) -> list[object]:
+    name = command["command"].replace("_", "-")
+    return [command["node_id"], name, MEANINGS.get(command["state"], command["state"]), command["detail"]]
+
+
+def _row(node: dict[str, Any], now: datetime) -> list[object]:
+    seconds = (now - datetime.fromisoformat(node["heartbeat_at"]).astimezone(UTC)).total_seconds()
+    return [
+        node["id"],
+        node["state"] if node["controller"] or node["state"] == "lost" else f"{node['state']} (no session)",
+        f"{node['health_score']:.2f}",
+        f"{node['active_tasks']}/{node['max_concurrency']}",
+        f"{node['active_pages']}/{node['page_slots']}",
+        node["queue_depth"],
+        f"{node['success_rate']:.0%}",
+        f"{node['avg_latency_seconds']:.1f} s",
+        f"{max(0.0, seconds):.0f} s ago",
+        node["version"],
+    ]

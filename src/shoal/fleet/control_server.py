@@ -1,0 +1,377 @@
+"""The gRPC server of the control plane: a node's first message registers it, later ones are heartbeats, and the end of
+its stream deregisters it. Health checks and reflection are answered without a token."""
+
+import asyncio
+import ssl
+from collections import OrderedDict, deque
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import contextmanager
+from datetime import timedelta
+from pathlib import Path
+from typing import Any, TypeAlias
+from urllib.parse import unquote
+
+import grpc
+from google.protobuf.message import DecodeError
+from grpc_health.v1 import health, health_pb2, health_pb2_grpc
+from grpc_reflection.v1alpha import reflection
+
+from shoal.base.clock import Clock
+from shoal.base.errors import BackendUnavailable, InvalidInput, RateLimited, ShoalError, WaitTimedOut
+from shoal.base.ids import NodeId
+from shoal.base.parsing import Address
+from shoal.base.signals import Signal, Signals
+from shoal.fleet.channel_options import DISPLACED, LARGEST_MESSAGE, KeepAlive
+from shoal.fleet.commands import wish_commands
+from shoal.fleet.messages import NodeReport, command_message, read_report
+from shoal.fleet.node import NewSession, NodeCommand, SessionBegun
+from shoal.fleet.node_authentication import NodeAuthenticator
+from shoal.fleet.nodes import Nodes
+from shoal.fleet.sessions import Session as NodeSession
+from shoal.fleet.sessions import Sessions, displacement
+from shoal.fleet.states import NodeState
+from shoal.fleet.wire.control_pb2 import DESCRIPTOR, ControlCommand, CrawlerStatus
+from shoal.fleet.wire.control_pb2_grpc import CrawlerControlServicer, add_CrawlerControlServicer_to_server
+from shoal.settings import GrpcSettings
+
+LARGEST_METADATA = 8 * 1024
+FIRST_MESSAGE_SECONDS = 10.0  # for a node to register after it has opened a stream
+# The server cannot tell a half-close from a broken stream at once: only the latter is followed by a cancellation.
+HALF_CLOSE_SECONDS = 0.1
+ADMIT_EVERY = 300.0  # seconds after which a token is verified again: it may have been revoked
+STOP_SECONDS = 2.0  # for streams to end when the server stops
+MOST_UNREAD = 1000  # commands that a node has not read yet
+LOG_EVERY = 60.0  # seconds between two logged failures of the same kind from the same peer
+MOST_REMEMBERED = 10_000
+SERVICE = DESCRIPTOR.services_by_name["CrawlerControl"].full_name
+
+
+StreamContext: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
+
+
+class StreamFailed(Signal, frozen=True, kw_only=True):
+    """A stream of a node was refused, broke off or was ended. `type` is an error code, `broken` or `unexpected`;
+    `node_id` is empty for a peer that did not prove that it is a node. `repeated`: the same was logged for this peer
+    less than a minute ago."""
+
+    node_id: str
+    type: str
+    address: str
+    error: str
+    repeated: bool
+
+
+class SessionStream:
+    """The server's end of one stream. Commands are written one after the other, by a task that exists only while there
+    are any: thousands of streams are idle."""
+
+    def __init__(self, context: StreamContext) -> None:
+        self._context = context
+        self._task = asyncio.current_task()
+        self._unwritten: deque[ControlCommand] = deque()
+        self._writing: asyncio.Task[None] | None = None
+        self.epoch = 0
+        self.names_heartbeats = False  # whether the client understands messages without a command
+        self.is_ended = False
+        self.error: ShoalError | None = None
+
+    def send(self, command: NodeCommand) -> None:
+        self._put(command_message(command))
+
+    def name_heartbeat(self, every: timedelta) -> None:
+        if self.names_heartbeats:
+            self._put(ControlCommand(next_heartbeat_seconds=every.total_seconds()))
+
+    def end(self, error: ShoalError | None) -> None:
+        if not self.is_ended and self._task is not None:
+            self.is_ended, self.error = True, error
+            self._task.cancel()
+
+    def _put(self, message: ControlCommand) -> None:
+        if len(self._unwritten) >= MOST_UNREAD:
+            self.end(RateLimited(f"{MOST_UNREAD} commands were sent and not read", 1))
+            return
+        message.session_epoch = self.epoch
+        self._unwritten.append(message)
+        if self._writing is None:
+            self._writing = asyncio.create_task(self._write())
+
+    async def _write(self) -> None:
+        try:
+            while self._unwritten and not self.is_ended:
+                await self._context.write(self._unwritten.popleft())
+        except Exception:  # the stream is gone: its reader notices that too, and reports it
+            self._unwritten.clear()
+        finally:
+            self._writing = None
+
+
+class ControlService(CrawlerControlServicer):
+    """The sessions of nodes, from their first message to their end."""
+
+    def __init__(
+        self,
+        nodes: Nodes,
+        sessions: Sessions,
+        authenticator: NodeAuthenticator,
+        settings: GrpcSettings,
+        clock: Clock,
+        signals: Signals,
+    ) -> None:
+        self._nodes = nodes
+        self._sessions = sessions
+        self._authenticator = authenticator
+        self._settings = settings
+        self._clock = clock
+        self._signals = signals
+        self._streams: dict[str, int] = {}  # per address
+        self._logged_at: OrderedDict[tuple[str, str], float] = OrderedDict()
+        self._storing: set[asyncio.Task[None]] = set()  # ends of sessions
+        self._stopping = False
+
+    # The name is that of the protocol.
+    async def Session(  # type: ignore[override]  # noqa: N802
+        self, request_iterator: object, context: StreamContext
+    ) -> None:
+        stream, address = SessionStream(context), address_of(context.peer())
+        node_id = ""
+        try:
+            with self._counted(address):
+                report = await self._first(context)
+                await self._admit(report.node_id, context)
+                node_id = report.node_id
+                session = await self._begin(report, stream, address)
+                await self._receive(session, context)
+            return
+        except asyncio.CancelledError:
+            if not stream.is_ended:  # by us: then the peer is gone
+                self._failed(node_id, address, "broken", "it broke off, or sent a message that is too large")
+                raise
+            asyncio.current_task().uncancel()  # type: ignore[union-attr]
+            error = stream.error
+        except ShoalError as refusal:
+            error = refusal
+        except Exception as unexpected:
+            self._failed(node_id, address, "unexpected", repr(unexpected))
+            raise
+        await self._abort(context, node_id, address, error)
+
+    async def stop(self) -> None:
+        """End all sessions; their nodes connect again, to this controller or another one."""
+        self._stopping = True
+        self._sessions.end_all(BackendUnavailable("the controller", "it is stopping", "connect again"))
+
+    async def settled(self) -> None:
+        """Wait until the ends of all sessions are stored."""
+        while self._storing:
+            await asyncio.wait(set(self._storing))
+
+    @contextmanager
+    def _counted(self, address: str) -> Iterator[None]:
+        most, count = self._settings.peer_streams, self._streams.get(address, 0)
+        if count >= most:
+            raise RateLimited(f"{address} has {most} streams already (SHOAL_GRPC_PEER_STREAMS)", 5)
+        self._streams[address] = count + 1
+        try:
+            yield
+        finally:
+            if self._streams[address] == 1:
+                del self._streams[address]
+            else:
+                self._streams[address] -= 1
+
+    async def _admit(self, node_id: NodeId, context: StreamContext) -> None:
+        metadata = list(context.invocation_metadata() or ())
+        await self._authenticator.admit(node_id, metadata, address_of(context.peer()))
+
+    async def _first(self, context: StreamContext) -> NodeReport:
+        try:
+            async with asyncio.timeout(FIRST_MESSAGE_SECONDS):
+                report = await self._read(context)
+        except TimeoutError:
+            raise WaitTimedOut("the first message of a node", FIRST_MESSAGE_SECONDS) from None
+        if report is None:
+            raise InvalidInput("the first message", "is missing", "send a status to register")
+        return report
+
+    async def _read(self, context: StreamContext) -> NodeReport | None:
+        """Read and check the next message; None if the node has half-closed the stream."""
+        try:
+            message = await context.read()
+        except DecodeError:
+            raise InvalidInput("the message", "is not a CrawlerStatus", "use proto/control.proto") from None
+        if isinstance(message, CrawlerStatus):
+            return read_report(message)
+        await self._clock.sleep(HALF_CLOSE_SECONDS)  # cancelled here if the stream is broken
+        return None
+
+    async def _begin(self, report: NodeReport, stream: SessionStream, address: str) -> NodeSession:
+        every = max(report.heartbeat_every or self._settings.heartbeat_interval, self._sessions.spread)
+        status = report.status
+        begun = await self._nodes.register(
+            NewSession(
+                node_id=report.node_id,
+                controller=self._nodes.controller,
+                address=address,
+                heartbeat_every=every,
+                status=status,
+            )
+        )
+        own = report.heartbeat_every or self._settings.heartbeat_interval
+        session = NodeSession(report.node_id, begun.epoch, status, own, stream, every)
+        stream.epoch, stream.names_heartbeats = begun.epoch, status.acknowledges
+        if not self._sessions.begin(session):  # it registered again while this registration was under way
+            raise displacement(session, "") or AssertionError(session)
+        stream.name_heartbeat(session.heartbeat_every)
+        for command in commands_for(session, begun):
+            self._sessions.send(report.node_id, command)
+        return session
+
+    async def _receive(self, session: NodeSession, context: StreamContext) -> None:
+        """Take in heartbeats until the node says goodbye."""
+        end: Callable[..., Awaitable[bool]] = self._nodes.disconnect
+        admitted_at = self._clock.monotonic()
+        try:
+            while (report := await self._read(context)) is not None:
+                if report.node_id != session.node_id:
+                    problem = f'is "{report.node_id}" on the stream of "{session.node_id}"'
+                    raise InvalidInput("node_id", problem, "open a stream for each node")
+                self._sessions.received(session, report.status, report.acks)
+                if self._clock.monotonic() - admitted_at > ADMIT_EVERY:
+                    await self._admit(session.node_id, context)
+                    admitted_at = self._clock.monotonic()
+            end = self._nodes.deregister
+        finally:
+            if self._sessions.end(session):
+                storing = asyncio.create_task(self._store(end, session))
+                self._storing.add(storing)
+                storing.add_done_callback(self._storing.discard)
+                # Shielded: a cancellation of the stream must not undo it, and a goodbye waits for it.
+                await asyncio.shield(storing)
+
+    async def _store(self, end: Callable[..., Awaitable[bool]], session: NodeSession) -> None:
+        try:
+            if session.acks:
+                await self._nodes.acknowledge(session.node_id, session.acks)
+            await end(session.node_id, session.epoch)
+        except ShoalError as error:  # the node is lost after three heartbeats
+            self._failed(session.node_id, "", error.code, f"its end could not be stored: {error.message}")
+
+    async def _abort(
+        self,
+        context: StreamContext,
+        node_id: str,
+        address: str,
+        error: ShoalError | None,
+    ) -> None:
+        """End the stream with the status of an error; None: its node knows why."""
+        if error is None:
+            return
+        if not (self._stopping and isinstance(error, BackendUnavailable)):
+            self._failed(node_id, address, error.code, error.message)
+        trailing = (DISPLACED,) if error.code == "node_displaced" else ()
+        await context.abort(grpc.StatusCode[error.response.grpc_status], error.message, trailing)
+
+    def _failed(self, node_id: str, address: str, kind: str, error: str) -> None:
+        now, key = self._clock.monotonic(), (node_id or address, kind)
+        repeated = now - self._logged_at.get(key, -LOG_EVERY) < LOG_EVERY
+        if not repeated:
+            self._logged_at[key] = now
+            self._logged_at.move_to_end(key)
+            while len(self._logged_at) > MOST_REMEMBERED:
+                self._logged_at.popitem(last=False)
+        self._signals.emit(StreamFailed(node_id=node_id, type=kind, address=address, error=error, repeated=repeated))
+
+
+def commands_for(session: NodeSession, begun: SessionBegun) -> Sequence[NodeCommand]:
+    """Return the commands that bring a node that has just connected to what operators want of it."""
+    commands = wish_commands(session.node_id, begun.wish)
+    if begun.wish.state == "connected" and session.status.state is not NodeState.CONNECTED:
+        commands.append(NodeCommand(id="", node_id=session.node_id, command="resume"))  # it missed that command
+    return commands
+
+
+class ControlServer:
+    """Listens for nodes until it is stopped. `certificate` holds the paths of a certificate chain and its key."""
+
+    def __init__(
+        self,
+        service: ControlService,
+        settings: GrpcSettings,
+        certificate: tuple[Path, Path] | None = None,
+        keepalive: KeepAlive | None = None,
+    ) -> None:
+        self._service = service
+        self._health = health.aio.HealthServicer()
+        self._server = grpc.aio.server(
+            options=[
+                ("grpc.so_reuseport", 0),  # a second controller on this port must fail instead of sharing it
+                ("grpc.max_receive_message_length", LARGEST_MESSAGE),
+                ("grpc.max_metadata_size", LARGEST_METADATA),
+                # Per connection, and far above our own limit: streams beyond this one get no proper status.
+                ("grpc.max_concurrent_streams", 10 * settings.peer_streams + 1000),
+                *(keepalive or KeepAlive()).options(),
+            ]
+        )
+        add_CrawlerControlServicer_to_server(service, self._server)
+        health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
+        reflection.enable_server_reflection((SERVICE, health.SERVICE_NAME, reflection.SERVICE_NAME), self._server)
+        self._credentials = None if certificate is None else credentials_of(*certificate)
+
+    async def start(self, listen: Address) -> Address:
+        """Listen on an address; return it with the port that was chosen if that was 0."""
+        target = f"[::]:{listen.port}" if not listen.host else str(listen)
+        try:
+            if self._credentials is None:
+                port = self._server.add_insecure_port(target)
+            else:
+                port = self._server.add_secure_port(target, self._credentials)
+        except RuntimeError as error:
+            fix = "stop the process that uses it, or choose another with GRPC_LISTEN_ADDR"
+            raise BackendUnavailable(f"port {listen.port}", str(error)[:200], fix) from None
+        await self._server.start()
+        for name in ("", SERVICE):
+            await self._health.set(name, health_pb2.HealthCheckResponse.SERVING)
+        return Address(listen.host, port)
+
+    async def stop(self) -> None:
+        """Refuse new streams, end the open ones, and wait until their ends are stored."""
+        await self._health.enter_graceful_shutdown()
+        await self._service.stop()
+        await self._server.stop(STOP_SECONDS)
+        await self._service.settled()
+
+
+def credentials_of(cert: Path, key: Path) -> grpc.ServerCredentials:
+    """Return credentials that follow the files: a certificate that was replaced is used for new connections."""
+
+    def look() -> list[tuple[int, int, int]]:
+        files = [path.stat() for path in (cert, key)]
+        return [(file.st_mtime_ns, file.st_ino, file.st_size) for file in files]
+
+    def read() -> grpc.ServerCertificateConfiguration:
+        ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(cert, key)  # raises if the pair cannot be used
+        return grpc.ssl_server_certificate_configuration([(key.read_bytes(), cert.read_bytes())])
+
+    known = look()
+
+    def fetch() -> Any:
+        """Return the new pair; None if it has not changed."""
+        nonlocal known
+        try:
+            found = look()
+            if found == known:
+                return None
+            fresh = read()
+        except OSError:  # half of the pair was replaced; the `certificate` chore reports what stays wrong
+            return None
+        known = found
+        return fresh
+
+    return grpc.dynamic_ssl_server_credentials(read(), fetch, require_client_authentication=False)
+
+
+def address_of(peer: str) -> str:
+    """Return the address in a peer as gRPC names it, such as `ipv4:127.0.0.1:4711` or `ipv6:%5B::1%5D:4711`."""
+    kind, _, rest = unquote(peer).partition(":")
+    return rest.rpartition(":")[0].strip("[]") if kind in ("ipv4", "ipv6") else kind

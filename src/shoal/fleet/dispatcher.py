@@ -1,0 +1,147 @@
+"""The dispatcher: offers each new job to a healthy node, at random weighted by health score, or to the shared lane."""
+
+import random
+from bisect import bisect
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from datetime import timedelta
+from heapq import nlargest
+from itertools import accumulate
+from threading import Lock
+
+import orjson
+
+from shoal.base.service import PassResult
+from shoal.base.signals import Signal, Signals
+from shoal.fleet.node import DispatchCandidate, DispatchDecision
+from shoal.fleet.view import FleetView, JobClass, NodeSlots, class_of
+from shoal.queue.job import RUN_KINDS, SHARED_LANE, NewJob, Offer, node_lane
+
+KINDS = frozenset({*RUN_KINDS, "page"})
+SHARED_QUEUE = "shared_queue"  # the target of a job that went to no node
+SHOWN = 5  # candidates that a decision names
+TRIES = 8  # draws that hit full nodes before those are left out
+
+
+class JobsDispatched(Signal, frozen=True, kw_only=True):
+    """How many jobs were dispatched to each node, or to `shared_queue`, since the last signal. A job counts when its
+    lane is chosen, also if its commit fails afterwards."""
+
+    targets: dict[str, int]
+
+
+class Dispatcher:
+    """Chooses the lanes of new jobs (`queue.lanes.LaneChoice`). Only jobs that are due now and would wait in the shared
+    lane are dispatched. It may be called from any thread, because stores may run a commit on one of their own."""
+
+    def __init__(self, view: FleetView, offer_ttl: timedelta, chance: Callable[[], float] = random.random) -> None:
+        self._view = view
+        self._offer_ttl = offer_ttl
+        self._chance = chance
+        self._lock = Lock()
+        self._counts: Counter[str] = Counter()
+        self._tables: dict[tuple[JobClass, str], _Table] = {}
+        self._version = view.version
+
+    def choose_lanes(self, jobs: Sequence[NewJob]) -> Sequence[NewJob]:
+        """Return the jobs in the same order, each in the lane that was chosen for it."""
+        with self._lock:
+            if self._version != self._view.version:
+                self._version, self._tables = self._view.version, {}
+            return [self._place(job) if _is_dispatched(job) else job for job in jobs]
+
+    def take_counts(self) -> dict[str, int]:
+        """Return how many jobs went to each target since the last call."""
+        with self._lock:
+            counts, self._counts = self._counts, Counter()
+        return dict(counts)
+
+    def _place(self, job: NewJob) -> NewJob:
+        job_class = class_of(job.kind)
+        key = (job_class, job.capability)
+        table = self._tables.get(key)
+        if table is None:
+            table = self._tables[key] = _Table(self._view.nodes, *key)
+        node = table.draw(self._chance)
+        self._counts[SHARED_QUEUE if node is None else node.node_id] += 1
+        if node is None:
+            return replace(job, dispatch=table.decision(None)) if self._view.nodes else job
+        node.add(job_class)
+        offer = Offer(node.session, self._offer_ttl)
+        return replace(job, lane=node_lane(node.node_id), offer=offer, dispatch=table.decision(node))
+
+
+def _is_dispatched(job: NewJob) -> bool:
+    return job.lane == SHARED_LANE and job.not_before is None and job.kind in KINDS
+
+
+class _Table:
+    """The nodes for one class of jobs and one capability, with their cumulative scores. Drawing is a binary search. If
+    a full node is drawn, another one is; full nodes are left out once they are drawn often."""
+
+    def __init__(self, nodes: Sequence[NodeSlots], job_class: JobClass, capability: str) -> None:
+        self._all = nodes
+        self._class = job_class
+        self._capability = capability
+        self._decisions: dict[str | None, str] = {}
+        self._leave_out_full()
+
+    def draw(self, chance: Callable[[], float]) -> NodeSlots | None:
+        """Return a node that is not full, with a probability proportional to its score; None if there is none."""
+        while self._nodes:
+            for _ in range(TRIES):
+                place = bisect(self._weights, chance() * self._weights[-1], hi=len(self._nodes) - 1)
+                if not self._nodes[place].is_full(self._class):
+                    return self._nodes[place]
+            self._leave_out_full()
+        return None
+
+    def decision(self, node: NodeSlots | None) -> str:
+        """Return why a job was dispatched to this node, or to none, as JSON. One text serves all jobs of a node until
+        the view is refreshed."""
+        target = None if node is None else node.node_id
+        if target not in self._decisions:
+            best = nlargest(SHOWN, self._all, key=lambda one: one.score)
+            if node is not None and node not in best:
+                best[-1] = node
+            why = "weighted random by health score" if node is not None else "no node has room for it"
+            candidates = [DispatchCandidate(one.node_id, round(one.score, 3), self._skipped(one)) for one in best]
+            self._decisions[target] = encode(DispatchDecision(target, why, len(self._all), candidates))
+        return self._decisions[target]
+
+    def _skipped(self, node: NodeSlots) -> str:
+        """Return why a node was not eligible; empty: it was."""
+        if self._capability not in node.capabilities:
+            return f"lacks {self._capability}"
+        if not node.most[self._class]:
+            return f"takes no {self._class}"
+        if node.is_full(self._class):
+            return "full"
+        return "" if node.score > 0 else "score 0"
+
+    def _leave_out_full(self) -> None:
+        self._nodes = [node for node in self._all if not self._skipped(node)]
+        self._weights = list(accumulate(node.score for node in self._nodes))
+
+
+def encode(decision: DispatchDecision) -> str:
+    """Return a decision as JSON; short, because every job has one."""
+    candidates = [(one.node_id, one.score, one.skipped) for one in decision.candidates]
+    values = {"node_id": decision.node_id, "reason": decision.reason, "nodes": decision.nodes}
+    return orjson.dumps(values | {"candidates": candidates}).decode()
+
+
+class DispatchCounter:
+    """The chore that reports how many jobs were dispatched where."""
+
+    name = "dispatch counter"
+
+    def __init__(self, dispatcher: Dispatcher, signals: Signals) -> None:
+        self._dispatcher = dispatcher
+        self._signals = signals
+
+    async def run_once(self) -> PassResult:
+        if counts := self._dispatcher.take_counts():
+            self._signals.emit(JobsDispatched(targets=counts))
+        return PassResult()

@@ -1,0 +1,48 @@
+"""Explain in words why a node gets jobs, or why it gets none. Pure."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from shoal.fleet.node import Node
+from shoal.fleet.states import NodeState
+from shoal.fleet.view import CLASSES, NodeSlots
+
+
+@dataclass(frozen=True, slots=True)
+class NodeExplanation:
+    """What a node gets and why: a reason with a stable name, a sentence, its share of new jobs, and its place among the
+    healthy nodes (None: it is not one)."""
+
+    node: Node
+    reason: str
+    sentence: str
+    dispatch_share: float
+    rank: int | None
+    healthy_nodes: int
+
+
+def explain_node(node: Node, fleet: Sequence[Node], *, private: bool) -> NodeExplanation:
+    """Explain a node among all nodes. `private`: jobs are dispatched to private lanes at all."""
+    healthy = sorted((one for one in fleet if one.takes_jobs), key=lambda one: (-one.health.value, one.id))
+    total = sum(one.health.value for one in healthy)
+    share = node.health.value / total if node.takes_jobs and total and private else 0.0
+    rank = next((place for place, one in enumerate(healthy, 1) if one.id == node.id), None)
+    reason, sentence = _why(node, share, private=private)
+    return NodeExplanation(node, reason, sentence, share, rank, len(healthy))
+
+
+def _why(node: Node, share: float, *, private: bool) -> tuple[str, str]:
+    if node.state is NodeState.LOST:
+        silent = (node.seen_at - node.heartbeat_at) / 1e6
+        return "lost", f"It has sent no heartbeat for {silent:.0f} s. The jobs of its lane are in the shared one."
+    if node.controller is None:
+        return "disconnected", "Its session broke off. It gets jobs again as soon as it reconnects."
+    if node.state is not NodeState.CONNECTED:
+        because = f" ({node.wish.reason})" if node.wish.reason else ""
+        return node.state.value, f"It is {node.state}{because} and leases nothing until `shoal nodes resume {node.id}`."
+    if not private:
+        return "shared", "SHOAL_DISPATCH is shared: like every worker, it takes jobs from the shared lane."
+    slots = NodeSlots(node)
+    if full := [name for name in CLASSES if slots.is_full(name)]:
+        return "full", f"Its lane holds twice as many {' and '.join(full)} as it has slots for, so others get new ones."
+    return "dispatched", f"It gets about {share:.0%} of new jobs, in proportion to its health score."

@@ -1,0 +1,402 @@
+"""The registry of nodes: sessions, health and commands. It is stored, so every controller sees the whole fleet.
+
+A process that has no sessions of its own (`NoSessions`) can still list nodes and give commands: the controller that
+has the node's session finds the command in the store.
+"""
+
+from collections.abc import Sequence
+from datetime import timedelta
+from functools import partial
+from typing import Protocol
+
+from shoal.access.audit_hook import AuditHook, no_audit
+from shoal.base.database import Database, Tx
+from shoal.base.errors import InvalidInput, NotFound
+from shoal.base.ids import NodeId
+from shoal.base.parsing import read_node_id
+from shoal.base.signals import Signal, Signals
+from shoal.events.event import Event
+from shoal.events.store import OutboxStore
+from shoal.fleet.commands import CommandRequest, wish_after
+from shoal.fleet.node import CommandAck, Heartbeat, NewSession, Node, NodeCommand, NodeWish, SessionBegun
+from shoal.fleet.states import CommandState, NodeState
+from shoal.fleet.store import NodeStore
+from shoal.queue.job import NODE, node_lane
+from shoal.queue.queue import Queue
+
+AT_ONCE = 500  # commands that one pass sends
+BATCH = 1_000
+COMMAND_TTL = timedelta(hours=1)
+KEEP_COMMANDS = timedelta(days=7)
+SHOWN = 50  # newest commands of a node
+
+
+class NodeRegistered(Signal, frozen=True, kw_only=True):
+    """A session of a node began. `displaced`: it ended a session of another instance."""
+
+    node_id: str
+    epoch: int
+    address: str
+    version: str
+    displaced: bool
+
+
+class HeartbeatReceived(Signal, frozen=True, kw_only=True):
+    """A status message of a node arrived. Emitted by the server for each message, so listeners must be quick.
+    `repeated`: one that was not repeated arrived from the same node less than a minute ago."""
+
+    node_id: str
+    score: float
+    repeated: bool
+
+
+class NodeDisconnected(Signal, frozen=True, kw_only=True):
+    """The session of a node broke off; it is lost unless it comes back in time."""
+
+    node_id: str
+    epoch: int
+
+
+class NodeLeft(Signal, frozen=True, kw_only=True):
+    """A node said goodbye. `returned`: jobs of its lane that went to the shared one."""
+
+    node_id: str
+    returned: int
+
+
+class NodeLost(Signal, frozen=True, kw_only=True):
+    """A node missed three heartbeats. `returned`: jobs of its lane that went to the shared one."""
+
+    node_id: str
+    silent_seconds: float
+    returned: int
+
+
+class LaneReturned(Signal, frozen=True, kw_only=True):
+    """Jobs that were offered to a node which is gone or lost went to the shared lane."""
+
+    node_id: str
+    returned: int
+
+
+class CommandMade(Signal, frozen=True, kw_only=True):
+    """Somebody gave a node a command; it is stored and waits to be sent."""
+
+    node_id: str
+    command_id: str
+    command: str
+    by: str
+    reason: str
+
+
+class CommandSent(Signal, frozen=True, kw_only=True):
+    """A command was put on the stream of its node; it may be sent again if that stream breaks off."""
+
+    node_id: str
+    command_id: str
+    command: str
+
+
+class CommandEnded(Signal, frozen=True, kw_only=True):
+    """A node answered a command (`applied`, `unsupported`, `failed`), cannot (`unconfirmed`), or did not in time
+    (`expired`)."""
+
+    node_id: str
+    command_id: str
+    state: CommandState
+    detail: str
+
+
+class SessionLinks(Protocol):
+    """The sessions that this process has, as far as the registry needs them."""
+
+    def send(self, node_id: NodeId, command: NodeCommand) -> bool:
+        """Put a command on the stream of a node's current session; False if this process does not have it. Never
+        waits. It may be lost with the stream, so a command counts as received only once it is acknowledged."""
+        ...
+
+    def acknowledges(self, node_id: NodeId) -> bool:
+        """Return whether the client of that session acknowledges commands."""
+        ...
+
+
+class NoSessions:
+    """The links of a process without a gRPC server."""
+
+    def send(self, node_id: NodeId, command: NodeCommand) -> bool:
+        return False
+
+    def acknowledges(self, node_id: NodeId) -> bool:
+        return False
+
+
+def check_node_id(node_id: str) -> NodeId:
+    """Return the node id if it is valid: it becomes part of a lane's name, of keys and of metrics."""
+    try:
+        return NodeId(read_node_id(node_id))
+    except ValueError:
+        shown = node_id if len(node_id) <= 80 else f"{node_id[:80]}…"
+        raise InvalidInput("node_id", f"cannot be {shown!r}", "use 1 to 63 letters, digits and hyphens") from None
+
+
+class Nodes:
+    """The nodes of the fleet. `controller` is the name of this process, unique among all controllers."""
+
+    def __init__(
+        self,
+        database: Database,
+        store: NodeStore,
+        queue: Queue,
+        outbox: OutboxStore,
+        signals: Signals,
+        links: SessionLinks,
+        *,
+        controller: str,
+    ) -> None:
+        self._database = database
+        self._store = store
+        self._queue = queue
+        self._outbox = outbox
+        self._signals = signals
+        self._links = links
+        self.controller = controller
+
+    async def register(self, session: NewSession) -> SessionBegun:
+        """Begin a session: the newest one of a node id wins, on whichever controller the other is. Send the node
+        `wish_commands(...)` of the result. Raises `InvalidInput` for a bad node id."""
+        check_node_id(session.node_id)
+
+        async def commit(tx: Tx) -> SessionBegun:
+            begun = await self._store.register(tx, session)
+            signal = NodeRegistered(
+                node_id=session.node_id,
+                epoch=begun.epoch,
+                address=session.address,
+                version=session.status.version,
+                displaced=begun.displaced,
+            )
+            tx.on_commit(lambda: self._signals.emit(signal))
+            return begun
+
+        return await self._database.run(commit)
+
+    async def heartbeat(self, heartbeats: Sequence[Heartbeat]) -> set[NodeId]:
+        """Store the newest status of many sessions in one commit; returns the nodes whose session is still that one.
+        A node that is missing was registered again, here or on another controller, or was removed: `find` it; if its
+        instance is another one, the session was displaced, else the node must register again."""
+        if not heartbeats:
+            return set()
+        return await self._database.run(lambda tx: self._store.heartbeat(tx, self.controller, heartbeats))
+
+    async def disconnect(self, node_id: NodeId, epoch: int) -> bool:
+        """Record that a session broke off: nothing is dispatched to the node until it is back, and it is lost after
+        three missed heartbeats. False if a newer session exists."""
+
+        async def commit(tx: Tx) -> bool:
+            done = await self._store.disconnect(tx, node_id, epoch)
+            if done:
+                tx.on_commit(lambda: self._signals.emit(NodeDisconnected(node_id=node_id, epoch=epoch)))
+            return done
+
+        return await self._database.run(commit)
+
+    async def deregister(self, node_id: NodeId, epoch: int) -> bool:
+        """Remove a node that ended its session, and return its lane, in one commit. What operators want of it is kept
+        for its return. False if a newer session exists."""
+
+        async def commit(tx: Tx) -> bool:
+            if not await self._store.deregister(tx, node_id, epoch):
+                return False
+            returned = await self._queue.hand_back_in(tx, node_lane(node_id))
+            tx.on_commit(lambda: self._signals.emit(NodeLeft(node_id=node_id, returned=returned)))
+            return True
+
+        return await self._database.run(commit)
+
+    async def overdue(self, limit: int) -> list[Node]:
+        """Return nodes that missed three heartbeats, the longest silent first: candidates for `lose`."""
+        return await self._database.read(lambda tx: self._store.overdue(tx, limit))
+
+    async def lose(self, node: Node) -> bool:
+        """Declare a node lost, return its lane and store the event `node.lost`, in one commit. False if it came back,
+        or another controller was first."""
+        silent = (node.seen_at - node.heartbeat_at) / 1e6
+
+        async def commit(tx: Tx) -> bool:
+            if not await self._store.lose(tx, node.id, node.session_epoch):
+                return False
+            returned = await self._queue.hand_back_in(tx, node_lane(node.id))
+            data = {
+                "node_id": node.id,
+                "address": node.address,
+                "silent_seconds": silent,
+                "returned_jobs": returned,
+                "held_leases": len(node.status.held_leases),
+            }
+            await self._outbox.append(tx, Event("node.lost", node.id, data))
+            signal = NodeLost(node_id=node.id, silent_seconds=silent, returned=returned)
+            tx.on_commit(lambda: self._signals.emit(signal))
+            return True
+
+        return await self._database.run(commit)
+
+    async def list_all(self) -> list[Node]:
+        """Return every node, also lost ones, ordered by id."""
+        return await self._database.read(self._store.all)
+
+    async def list_healthy(self) -> list[Node]:
+        """Return the nodes that jobs may be dispatched to, the highest health score first."""
+        nodes = [node for node in await self.list_all() if node.takes_jobs]
+        return sorted(nodes, key=lambda node: (-node.health.value, node.id))
+
+    async def count(self) -> int:
+        """Return how many nodes are not lost."""
+        return await self._database.read(self._store.count)
+
+    async def find(self, node_id: str) -> Node | None:
+        return await self._database.read(lambda tx: self._store.get(tx, NodeId(node_id)))
+
+    async def get(self, node_id: str) -> Node:
+        """Return a node; raises `NotFound` if there is none with that id."""
+        return _found(await self.find(node_id), node_id)
+
+    async def send(self, node_id: str, request: CommandRequest, by: str, *, audit: AuditHook = no_audit) -> NodeCommand:
+        """Give a node a command: store it, with what operators now want of the node, in one commit, then send it if
+        the session is here. A node without a session gets it when it comes back, until it expires. `by`: the token or
+        user that gave it."""
+        request.check()
+
+        async def commit(tx: Tx) -> NodeCommand:
+            _found(await self._store.get(tx, NodeId(node_id)), node_id)
+            await audit(tx, node_id)
+            return (await self._make_in(tx, [NodeId(node_id)], request, by))[0]
+
+        command = await self._database.run(commit)
+        await self._send([command])
+        return command
+
+    async def broadcast(self, request: CommandRequest, by: str, *, audit: AuditHook = no_audit) -> list[NodeCommand]:
+        """Give every node that is not lost the same command; returns one command for each."""
+        request.check()
+
+        async def commit(tx: Tx) -> list[NodeCommand]:
+            nodes = [node.id for node in await self._store.all(tx) if node.state is not NodeState.LOST]
+            await audit(tx, "all nodes")
+            return await self._make_in(tx, nodes, request, by)
+
+        commands = await self._database.run(commit)
+        await self._send(commands)
+        return commands
+
+    async def waiting_commands(self) -> list[NodeCommand]:
+        """Return the commands that wait for nodes whose session is on this controller, in the order they were made."""
+        return await self._database.read(lambda tx: self._store.waiting_commands(tx, self.controller, AT_ONCE))
+
+    async def send_waiting(self) -> int:
+        """Send the commands that other controllers stored for the sessions of this one; returns how many."""
+        return await self._send(await self.waiting_commands())
+
+    async def acknowledge(self, node_id: NodeId, acks: Sequence[CommandAck]) -> None:
+        """Record what a node said about commands. It may be repeated: the first answer counts."""
+        if not acks:
+            return
+
+        first = {ack.command_id: ack for ack in reversed(acks)}
+
+        async def commit(tx: Tx) -> None:
+            ended = await self._store.acknowledge(tx, node_id, list(first.values()))
+            tx.on_commit(lambda: self._emit_ended(node_id, [first[command_id] for command_id in sorted(ended)]))
+
+        await self._database.run(commit)
+
+    async def commands_of(self, node_id: str, limit: int = SHOWN) -> list[NodeCommand]:
+        """Return the newest commands of a node, newest first."""
+        return await self._database.read(lambda tx: self._store.commands_of(tx, NodeId(node_id), limit))
+
+    async def command(self, command_id: str) -> NodeCommand:
+        """Return a command with its state; raises `NotFound` if there is none with that id."""
+        command = await self._database.read(lambda tx: self._store.command(tx, command_id))
+        if command is None:
+            raise NotFound("command", command_id, "it may have been removed a week after it ended")
+        return command
+
+    async def return_lanes(self) -> int:
+        """Return jobs that were offered to nodes which are gone or lost, such as by a controller that had not heard of
+        it yet; returns how many."""
+        returned = 0
+        for lane in await self._database.read(lambda tx: self._store.abandoned_lanes(tx, BATCH)):
+            count = await self._queue.hand_back(lane)
+            if count:
+                self._signals.emit(LaneReturned(node_id=lane.removeprefix(NODE), returned=count))
+            returned += count
+        return returned
+
+    async def forget(self, keep_lost: timedelta) -> None:
+        """Remove nodes that were lost long ago, and end and remove old commands."""
+        await self._database.run(lambda tx: self._store.forget_lost(tx, keep_lost, BATCH))
+
+        async def expire(tx: Tx) -> None:
+            expired = await self._store.expire_commands(tx, COMMAND_TTL, KEEP_COMMANDS, BATCH)
+            ended = CommandState.EXPIRED
+            for command_id, node_id in expired:
+                signal = CommandEnded(node_id=node_id, command_id=command_id, state=ended, detail="")
+                tx.on_commit(partial(self._signals.emit, signal))
+
+        await self._database.run(expire)
+
+    async def _make_in(self, tx: Tx, node_ids: Sequence[NodeId], request: CommandRequest, by: str) -> list[NodeCommand]:
+        """Store a command for each node, and what operators now want of it."""
+        commands = [request.for_node(node_id, by) for node_id in sorted(node_ids)]
+        wishes = await self._store.lock_wishes(tx, [command.node_id for command in commands])
+        changed: dict[NodeId, NodeWish] = {}
+        for command in commands:
+            if command.node_id in wishes:
+                changed[command.node_id] = wish_after(wishes[command.node_id], command)
+        await self._store.save_wishes(tx, changed)
+        await self._store.add_commands(tx, commands)
+        tx.on_commit(lambda: self._emit_made(commands))
+        return commands
+
+    async def _send(self, commands: Sequence[NodeCommand]) -> int:
+        """Send commands whose sessions are here, and record it afterwards: one that is recorded but was never sent
+        would be lost, while one that is sent twice is applied once."""
+        sent = [command for command in commands if self._links.send(command.node_id, command)]
+        if not sent:
+            return 0
+        silent = [command for command in sent if not self._links.acknowledges(command.node_id)]
+        others = [command for command in sent if command not in silent]
+
+        async def commit(tx: Tx) -> None:
+            await self._store.mark_sent(tx, [command.id for command in others])
+            await self._store.mark_sent(tx, [command.id for command in silent], unconfirmed=True)
+            tx.on_commit(lambda: self._emit_sent(others, silent))
+
+        await self._database.run(commit)
+        return len(sent)
+
+    def _emit_made(self, commands: Sequence[NodeCommand]) -> None:
+        for one in commands:
+            self._signals.emit(
+                CommandMade(
+                    node_id=one.node_id, command_id=one.id, command=one.command, by=one.created_by, reason=one.reason
+                )
+            )
+
+    def _emit_sent(self, others: Sequence[NodeCommand], silent: Sequence[NodeCommand]) -> None:
+        for one in (*others, *silent):
+            self._signals.emit(CommandSent(node_id=one.node_id, command_id=one.id, command=one.command))
+        for one in silent:
+            ended = CommandState.UNCONFIRMED
+            self._signals.emit(CommandEnded(node_id=one.node_id, command_id=one.id, state=ended, detail=""))
+
+    def _emit_ended(self, node_id: NodeId, acks: Sequence[CommandAck]) -> None:
+        for ack in acks:
+            self._signals.emit(
+                CommandEnded(node_id=node_id, command_id=ack.command_id, state=ack.state, detail=ack.detail)
+            )
+
+
+def _found(node: Node | None, node_id: str) -> Node:
+    if node is None:
+        raise NotFound("node", node_id, "list the nodes with `shoal nodes ls`")
+    return node

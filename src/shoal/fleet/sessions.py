@@ -1,0 +1,224 @@
+"""The sessions of this controller: which node is connected here, what it reported last, and the way to send to it.
+
+They are kept in memory; a chore mirrors them to the store in one batch per second, however often nodes report.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import Protocol
+
+from msgspec import structs
+
+from shoal.base.clock import Clock
+from shoal.base.errors import BackendUnavailable, NodeDisplaced, ShoalError
+from shoal.base.ids import NodeId
+from shoal.base.service import PassResult
+from shoal.base.signals import Signal, Signals
+from shoal.fleet.node import CommandAck, Heartbeat, NodeCommand, NodeStatus
+from shoal.fleet.nodes import HeartbeatReceived, Nodes
+from shoal.fleet.states import NodeState
+
+HEARTBEATS_PER_SECOND = 200  # of all nodes together; more nodes than that report less often
+RENAME_FROM = 1.25  # nodes are asked for another interval when it has changed by this factor
+LOG_EVERY = 60.0  # seconds between two logged heartbeats of a node
+CLOCK_TOLERANCE = 60  # seconds by which a node's clock may be ahead before it is reported
+SAVE_EVERY = timedelta(seconds=1)
+
+
+class NodeClockOff(Signal, frozen=True, kw_only=True):
+    """The clock of a node is ahead of ours. Nothing depends on it, but its logs will be misleading."""
+
+    node_id: str
+    ahead_seconds: int
+
+
+class NodeStream(Protocol):
+    """The stream of a session, as the server provides it. No method waits."""
+
+    def send(self, command: NodeCommand) -> None: ...
+
+    def name_heartbeat(self, every: timedelta) -> None:
+        """Ask the node to report at this interval, if it is longer than its own."""
+        ...
+
+    def end(self, error: ShoalError | None) -> None:
+        """End the stream: with this error, or silently because its node has another one already."""
+        ...
+
+
+@dataclass(slots=True, eq=False)
+class Session:
+    """One session of a node. `own_interval`: at which the node reports unless it was asked to report less often."""
+
+    node_id: NodeId
+    epoch: int
+    status: NodeStatus
+    own_interval: timedelta
+    stream: NodeStream
+    heartbeat_every: timedelta
+    logged_at: float = -LOG_EVERY
+    clock_checked: bool = False
+    wished: NodeState = NodeState.CONNECTED  # for clients that do not report their state
+    acks: list[CommandAck] = field(default_factory=list)  # not stored yet
+
+    @property
+    def heartbeat(self) -> Heartbeat:
+        return Heartbeat(self.node_id, self.epoch, self.status, self.heartbeat_every)
+
+
+_STATE_AFTER = {"pause": NodeState.PAUSED, "resume": NodeState.CONNECTED, "drain": NodeState.DRAINING}
+
+
+class Sessions:
+    """The sessions of this process by node id; the newest of a node wins."""
+
+    def __init__(self, clock: Clock, signals: Signals) -> None:
+        self._clock = clock
+        self._signals = signals
+        self._sessions: dict[NodeId, Session] = {}
+        self._unsaved: dict[NodeId, Session] = {}
+        self._spread = timedelta(0)  # when nodes were last asked to report at another interval
+
+    def __len__(self) -> int:
+        return len(self._sessions)
+
+    def all(self) -> list[Session]:
+        return list(self._sessions.values())
+
+    def send(self, node_id: NodeId, command: NodeCommand) -> bool:
+        """Put a command on the stream of a node's session; False if this process does not have it."""
+        session = self._sessions.get(node_id)
+        if session is None:
+            return False
+        session.wished = _STATE_AFTER.get(command.command, session.wished)
+        session.stream.send(command)
+        return True
+
+    def acknowledges(self, node_id: NodeId) -> bool:
+        session = self._sessions.get(node_id)
+        return session is not None and session.status.acknowledges
+
+    def begin(self, session: Session) -> bool:
+        """Add a session and end the one that it replaces; False if a newer one is here already."""
+        previous = self._sessions.get(session.node_id)
+        if previous is not None and previous.epoch > session.epoch:
+            return False
+        self._sessions[session.node_id] = session
+        session.heartbeat_every = max(session.own_interval, self.spread)
+        self.received(session, session.status)
+        if previous is not None:
+            previous.stream.end(displacement(previous, session.status.instance))
+        return True
+
+    def received(self, session: Session, status: NodeStatus, acks: Sequence[CommandAck] = ()) -> None:
+        """Take in a status message of a session."""
+        now = self._clock.monotonic()
+        repeated = now - session.logged_at < LOG_EVERY
+        if not repeated:
+            session.logged_at = now
+        if not session.clock_checked:
+            self._check_clock(session, status)
+        if not status.acknowledges:
+            status = structs.replace(status, state=_state_of(session, status))
+        session.status = status
+        self._unsaved[session.node_id] = session
+        score = status.health(status.queue_depth).value
+        self._signals.emit(HeartbeatReceived(node_id=session.node_id, score=score, repeated=repeated))
+        session.acks += acks
+
+    def end(self, session: Session) -> bool:
+        """Remove a session whose stream has ended; False if another one has taken its place."""
+        if self._unsaved.get(session.node_id) is session:
+            del self._unsaved[session.node_id]
+        if self._sessions.get(session.node_id) is not session:
+            return False
+        del self._sessions[session.node_id]
+        return True
+
+    @property
+    def spread(self) -> timedelta:
+        """The shortest interval at which so many nodes may report."""
+        return timedelta(seconds=len(self._sessions) / HEARTBEATS_PER_SECOND)
+
+    def name_heartbeats(self) -> None:
+        """Tell all nodes the interval that their number requires, if it has changed much."""
+        spread = self.spread
+        if self._spread / RENAME_FROM <= spread <= self._spread * RENAME_FROM:
+            return
+        self._spread = spread
+        for session in self._sessions.values():
+            every = max(session.own_interval, spread)
+            if every != session.heartbeat_every:
+                session.heartbeat_every = every
+                session.stream.name_heartbeat(every)
+
+    def take_unsaved(self) -> list[Session]:
+        unsaved, self._unsaved = list(self._unsaved.values()), {}
+        return unsaved
+
+    def put_unsaved(self, sessions: Sequence[Session]) -> None:
+        """Save these again: the store did not take them. A newer status of the same session is kept."""
+        for session in sessions:
+            if self._sessions.get(session.node_id) is session:
+                self._unsaved.setdefault(session.node_id, session)
+
+    def end_all(self, error: ShoalError) -> None:
+        for session in self.all():
+            session.stream.end(error)
+
+    def _check_clock(self, session: Session, status: NodeStatus) -> None:
+        ahead = status.sent_at - int(self._clock.now().timestamp())
+        if ahead > CLOCK_TOLERANCE:
+            session.clock_checked = True
+            self._signals.emit(NodeClockOff(node_id=session.node_id, ahead_seconds=ahead))
+
+
+def displacement(session: Session, instance: str) -> ShoalError | None:
+    """Return the error with which a session ends because its node has a newer one; None if the same process opened
+    that: it knows."""
+    is_same = bool(instance) and instance == session.status.instance
+    return None if is_same else NodeDisplaced(session.node_id)
+
+
+def _state_of(session: Session, status: NodeStatus) -> NodeState:
+    """Return the state of a client that reports only whether it drains: that of the last command it was sent."""
+    if status.is_draining or session.wished is NodeState.DRAINING:
+        return NodeState.DRAINING if status.active_tasks else NodeState.DRAINED
+    return session.wished
+
+
+class SessionSaver:
+    """A chore that stores what the nodes of this controller reported, and ends sessions that are no longer current."""
+
+    name = "node_sessions"
+
+    def __init__(self, sessions: Sessions, nodes: Nodes) -> None:
+        self._sessions = sessions
+        self._nodes = nodes
+
+    async def run_once(self) -> PassResult:
+        self._sessions.name_heartbeats()
+        sessions = self._sessions.take_unsaved()
+        try:
+            current = await self._nodes.heartbeat([session.heartbeat for session in sessions])
+            for session in sessions:
+                if session.node_id not in current:
+                    await self._end(session)
+                elif session.acks:
+                    acks = list(session.acks)
+                    await self._nodes.acknowledge(session.node_id, acks)
+                    del session.acks[: len(acks)]
+        except ShoalError:
+            self._sessions.put_unsaved(sessions)
+            raise
+        return PassResult()
+
+    async def _end(self, session: Session) -> None:
+        """End a session that the store does not know any more: another controller has the node, or it was lost."""
+        node = await self._nodes.find(session.node_id)
+        if node is None or node.session_epoch == session.epoch:
+            error: ShoalError | None = BackendUnavailable("the session", "it has ended", "register again")
+        else:
+            error = displacement(session, node.status.instance)
+        session.stream.end(error)

@@ -1,0 +1,85 @@
+"""Metrics of the fleet. Their names are those that dashboards of the control plane expect: `shoal_grpc_…`."""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from prometheus_client import Counter, Gauge
+
+PARTS = ("success", "load", "latency", "depth")
+
+
+class FleetMetrics:
+    """Counts heartbeats, dispatches and commands, and shows the nodes as the controller saw them last."""
+
+    def __init__(self, counter: Callable[..., Counter], gauge: Callable[..., Gauge]) -> None:
+        self._connected = gauge("shoal_grpc_connected_nodes", "Nodes that have a session with a controller.")
+        self._score = gauge("shoal_grpc_node_health_score", "Health score of a node, from 0 to 1.", "node_id")
+        self._part = gauge(
+            "shoal_grpc_node_health_part", "Parts of the health score of a node, each from 0 to 1.", "node_id", "part"
+        )
+        self._depth = gauge("shoal_grpc_node_queue_depth", "Jobs that wait in the private lane of a node.", "node_id")
+        self._heartbeats = counter("shoal_grpc_heartbeat", "Status messages received from a node.", "node_id")
+        self._stream_errors = counter(
+            "shoal_grpc_stream_errors",
+            "Streams of nodes that were refused, broke off or were ended; without a node id if the peer is unknown.",
+            "node_id",
+            "type",
+        )
+        self._dispatched = counter(
+            "shoal_grpc_dispatch", "Jobs that were to be dispatched, by the node or `shared_queue`.", "target"
+        )
+        self._fallbacks = counter(
+            "shoal_grpc_dispatch_fallback", "Jobs that went to the shared lane because no node could take them."
+        )
+        self._lost = counter("shoal_nodes_lost", "Nodes that missed three heartbeats.")
+        self._returned = counter(
+            "shoal_lane_jobs_returned", "Jobs that went from the lane of an absent node to the shared lane."
+        )
+        self._commands = counter("shoal_node_commands", "Commands for nodes that have ended, by how.", "state")
+        self._pressure = gauge(
+            "shoal_back_pressure", "Load that back-pressure is decided by; jobs are held back above 0.8.", "slots"
+        )
+        self._held = gauge("shoal_back_pressure_held", "1 while back-pressure holds new jobs back.", "slots")
+        self._held_back = counter(
+            "shoal_jobs_held_back", "Times that jobs were not created because of back-pressure, by who asked.", "source"
+        )
+        self._known: set[str] = set()
+        self.handlers: Mapping[str, Callable[[Any], None]] = {
+            "HeartbeatReceived": lambda signal: self._heartbeats.labels(signal.node_id).inc(),
+            "StreamFailed": lambda signal: self._stream_errors.labels(signal.node_id, signal.type).inc(),
+            "JobsDispatched": self._jobs_dispatched,
+            "FleetSeen": self._fleet_seen,
+            "NodeLost": self._node_lost,
+            "NodeLeft": lambda signal: self._returned.inc(signal.returned),
+            "JobsHeldBack": lambda signal: self._held_back.labels(signal.source).inc(),
+            "LaneReturned": lambda signal: self._returned.inc(signal.returned),
+            "CommandEnded": lambda signal: self._commands.labels(str(signal.state)).inc(),
+        }
+
+    def _jobs_dispatched(self, signal: Any) -> None:
+        for target, count in signal.targets.items():
+            self._dispatched.labels(target).inc(count)
+        self._fallbacks.inc(signal.targets.get("shared_queue", 0))
+
+    def _node_lost(self, signal: Any) -> None:
+        self._lost.inc()
+        self._returned.inc(signal.returned)
+
+    def _fleet_seen(self, signal: Any) -> None:
+        """Show the nodes of a snapshot, and drop the series of those that are gone."""
+        self._connected.set(signal.connected)
+        for node_id, health, depth in signal.nodes:
+            self._score.labels(node_id).set(health.value)
+            for part in PARTS:
+                self._part.labels(node_id, part).set(getattr(health, part))
+            self._depth.labels(node_id).set(depth)
+        present = {node_id for node_id, _, _ in signal.nodes}
+        for node_id in self._known - present:
+            self._score.remove(node_id)
+            self._depth.remove(node_id)
+            for part in PARTS:
+                self._part.remove(node_id, part)
+        self._known = present
+        for slots, load, held in signal.pressure:
+            self._pressure.labels(slots).set(load)
+            self._held.labels(slots).set(int(held))

@@ -1,0 +1,150 @@
+"""REST endpoints for nodes: list, show, explain, and give commands."""
+
+from typing import Annotated
+
+from shoal.access.scopes import TokenScope
+from shoal.base.errors import NotFound
+from shoal.base.request_form import Form, describe
+from shoal.fleet.commands import LONGEST_REASON, CommandRequest
+from shoal.fleet.explain import explain_node
+from shoal.fleet.node import CommandName
+from shoal.fleet.nodes import Nodes
+from shoal.fleet.states import NodeState
+from shoal.serve import examples, schemas, to_api
+from shoal.serve.authentication import caller_of
+from shoal.serve.endpoint import EndpointRequest, Nothing, endpoint
+from shoal.serve.pagination import Paging, page_of, text_of
+
+
+class NodeQuery(Paging, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    state: Annotated[NodeState | None, describe("Only nodes in this state.")] = None
+
+
+class CommandForm(Form, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A command. Only `config_update` takes values; what is not given stays as it is."""
+
+    command: Annotated[CommandName, describe("What the node is to do.")]
+    reason: Annotated[str, describe("Why, for logs and `explain`.", max_length=LONGEST_REASON)] = ""
+    max_concurrency: Annotated[int | None, describe("Crawls and analyses that it runs at once.")] = None
+    page_slots: Annotated[int | None, describe("Page jobs that it runs at once.")] = None
+    rate_limit: Annotated[float | None, describe("Pages per second that it fetches at most.")] = None
+    unlimited_rate: Annotated[bool, describe("Remove the rate limit.")] = False
+
+    def to_request(self) -> CommandRequest:
+        return CommandRequest(
+            command=self.command,
+            reason=self.reason,
+            max_concurrency=self.max_concurrency,
+            page_slots=self.page_slots,
+            rate_limit=self.rate_limit,
+            unlimited_rate=self.unlimited_rate,
+        )
+
+
+class NodeApi:
+    """`/api/v1/nodes`. `private`: jobs are dispatched to private lanes."""
+
+    def __init__(self, nodes: Nodes, *, private: bool) -> None:
+        self._nodes = nodes
+        self._private = private
+
+    @endpoint(
+        "GET",
+        "/api/v1/nodes",
+        scope=TokenScope.READ,
+        summary="List nodes by id, with their health scores.",
+        query=NodeQuery,
+        response=schemas.NodeList,
+        response_example={"items": [examples.NODE], "next": None},
+    )
+    async def list_nodes(self, request: EndpointRequest[Nothing, NodeQuery]) -> schemas.NodeList:
+        """Nodes are workers with a control plane (`GRPC_ANALYZER_ADDR`). Other workers are not listed."""
+        query = request.query
+        after = "" if query.cursor is None else text_of(query.cursor)
+        found = [
+            node
+            for node in await self._nodes.list_all()
+            if node.id > after and (query.state is None or node.state is query.state)
+        ]
+        nodes, more = page_of(found, query.limit, lambda node: node.id)
+        return schemas.NodeList(items=[to_api.node(one) for one in nodes], next=more)
+
+    @endpoint(
+        "POST",
+        "/api/v1/nodes/commands",
+        scope=TokenScope.WRITE,
+        summary="Give every node the same command.",
+        body=CommandForm,
+        status=202,
+        response=schemas.NodeCommandList,
+        request_example={"command": "pause", "reason": "database maintenance"},
+        response_example={"items": [examples.NODE_COMMAND]},
+        audit="node.commands",
+    )
+    async def command_all_nodes(self, request: EndpointRequest[CommandForm, Nothing]) -> schemas.NodeCommandList:
+        """Lost nodes are left out. The response has one command per node; each is acknowledged by its node."""
+        by = caller_of(request.http).who
+        commands = await self._nodes.broadcast(request.body.to_request(), by, audit=request.audit)
+        return schemas.NodeCommandList(items=[to_api.node_command(one) for one in commands])
+
+    @endpoint(
+        "GET",
+        "/api/v1/nodes/{node_id}",
+        scope=TokenScope.READ,
+        summary="Show a node, the leases it holds and its newest commands.",
+        response=schemas.NodeDetail,
+        response_example=examples.NODE
+        | {"held_leases": [{"job_id": "job_01hr2v8k3m4n5p6q", "epoch": 1}], "commands": [examples.NODE_COMMAND]},
+        problems=[NotFound],
+    )
+    async def show_node(self, request: EndpointRequest[Nothing, Nothing]) -> schemas.NodeDetail:
+        node = await self._nodes.get(request.path_param("node_id"))
+        return to_api.node_detail(node, await self._nodes.commands_of(node.id))
+
+    @endpoint(
+        "GET",
+        "/api/v1/nodes/{node_id}/explain",
+        scope=TokenScope.READ,
+        summary="Explain why a node gets jobs, or why it gets none.",
+        response=schemas.NodeExplained,
+        response_example=examples.NODE_EXPLANATION,
+        problems=[NotFound],
+    )
+    async def explain_node(self, request: EndpointRequest[Nothing, Nothing]) -> schemas.NodeExplained:
+        node = await self._nodes.get(request.path_param("node_id"))
+        return to_api.node_explanation(explain_node(node, await self._nodes.list_all(), private=self._private))
+
+    @endpoint(
+        "POST",
+        "/api/v1/nodes/{node_id}/commands",
+        scope=TokenScope.WRITE,
+        summary="Give a node a command.",
+        body=CommandForm,
+        status=202,
+        response=schemas.NodeCommand,
+        request_example={"command": "config_update", "max_concurrency": 4, "rate_limit": 20},
+        response_example=examples.NODE_COMMAND,
+        problems=[NotFound],
+        audit="node.command",
+    )
+    async def command_node(self, request: EndpointRequest[CommandForm, Nothing]) -> schemas.NodeCommand:
+        """The command is stored, delivered at least once, applied once and acknowledged; its state says how far it is.
+        `pause`, `resume`, `drain` and the values of `config_update` also apply after the node has restarted."""
+        by = caller_of(request.http).who
+        node_id = request.path_param("node_id")
+        return to_api.node_command(await self._nodes.send(node_id, request.body.to_request(), by, audit=request.audit))
+
+    @endpoint(
+        "GET",
+        "/api/v1/nodes/{node_id}/commands/{command_id}",
+        scope=TokenScope.READ,
+        summary="Show how far a command is.",
+        response=schemas.NodeCommand,
+        response_example=examples.NODE_COMMAND,
+        problems=[NotFound],
+    )
+    async def show_command(self, request: EndpointRequest[Nothing, Nothing]) -> schemas.NodeCommand:
+        command = await self._nodes.command(request.path_param("command_id"))
+        if command.node_id != request.path_param("node_id"):
+            raise NotFound("command", command.id, f"it is a command of node {command.node_id}")
+        return to_api.node_command(command)

@@ -1,0 +1,204 @@
+"""Nodes, their sessions and commands on SQL."""
+
+from collections.abc import Collection, Mapping, Sequence
+from datetime import timedelta
+from typing import Any
+
+import msgspec
+
+from shoal.base.clock import span
+from shoal.base.database import Tx
+from shoal.base.ids import NodeId
+from shoal.fleet.node import (
+    MISSED,
+    CommandAck,
+    Heartbeat,
+    NewSession,
+    Node,
+    NodeCommand,
+    NodeStatus,
+    NodeWish,
+    SessionBegun,
+)
+from shoal.fleet.states import CommandState, NodeState
+from shoal.queue.job import RUN_KINDS, node_lane
+
+KEEP_WISHES = timedelta(days=90)  # of nodes that are gone
+_encode = msgspec.json.Encoder().encode
+_status = msgspec.json.Decoder(NodeStatus).decode
+_wish = msgspec.json.Decoder(NodeWish).decode
+
+
+class _CommandForm(msgspec.Struct, frozen=True, omit_defaults=True):
+    """The reason and the values of a command, as stored."""
+
+    reason: str = ""
+    max_concurrency: int | None = None
+    page_slots: int | None = None
+    rate_limit: float | None = None
+
+
+_form = msgspec.json.Decoder(_CommandForm).decode
+
+
+class SqlNodeStore:
+    """Implements `fleet.store.NodeStore`."""
+
+    async def register(self, tx: Tx, session: NewSession) -> SessionBegun:
+        earlier = await tx.one("lock_node", id=session.node_id)
+        kept = None if earlier is not None else await tx.one("return_departed", id=session.node_id)
+        instance = session.status.instance
+        begun = await tx.one(
+            "begin_session",
+            id=session.node_id,
+            state=session.status.state.value,
+            epoch=1 if kept is None else kept["session_epoch"] + 1,
+            instance=instance,
+            controller=session.controller,
+            address=session.address,
+            status=_text(session.status),
+            wish=_text(NodeWish()) if kept is None else kept["wish"],
+            heartbeat_every=span(session.heartbeat_every),
+        )
+        assert begun is not None
+        await tx.execute("wait_for_commands_again", node_id=session.node_id)
+        # A client without an instance may be the same process again, but two of them cannot be told apart.
+        another = earlier is not None and (not instance or earlier["instance"] != instance)
+        displaced = another and earlier is not None and earlier["controller"] is not None
+        return SessionBegun(begun["session_epoch"], _wish(begun["wish"]), displaced)
+
+    async def heartbeat(self, tx: Tx, controller: str, heartbeats: Sequence[Heartbeat]) -> set[NodeId]:
+        rows = sorted(
+            (one.node_id, one.epoch, one.status.state.value, _text(one.status), span(one.heartbeat_every), controller)
+            for one in heartbeats
+        )
+        return {NodeId(row["id"]) for row in await tx.batch("store_heartbeats", rows)}
+
+    async def disconnect(self, tx: Tx, node_id: NodeId, epoch: int) -> bool:
+        return await tx.execute("disconnect_node", id=node_id, epoch=epoch) == 1
+
+    async def deregister(self, tx: Tx, node_id: NodeId, epoch: int) -> bool:
+        return await self._depart(tx, await tx.all("remove_node", id=node_id, epoch=epoch)) == 1
+
+    async def overdue(self, tx: Tx, limit: int) -> list[Node]:
+        return [_node(row) for row in await tx.all("overdue_nodes", missed=MISSED, limit=limit)]
+
+    async def lose(self, tx: Tx, node_id: NodeId, epoch: int) -> bool:
+        return await tx.execute("lose_node", id=node_id, epoch=epoch, missed=MISSED) == 1
+
+    async def all(self, tx: Tx) -> list[Node]:
+        depths: dict[str, list[int]] = {}
+        for row in await tx.all("private_lane_depths"):
+            depths.setdefault(row["lane"], [0, 0])[row["kind"] not in RUN_KINDS] += row["jobs"]
+        return [_node(row, *depths.get(node_lane(row["id"]), ())) for row in await tx.all("all_nodes")]
+
+    async def get(self, tx: Tx, node_id: NodeId) -> Node | None:
+        row = await tx.one("node", id=node_id)
+        if row is None:
+            return None
+        depths = [0, 0]
+        for found in await tx.all("lane_depth_by_kind", lane=node_lane(node_id)):
+            depths[found["kind"] not in RUN_KINDS] += found["jobs"]
+        return _node(row, *depths)
+
+    async def count(self, tx: Tx) -> int:
+        return int(await tx.value("count_nodes"))
+
+    async def abandoned_lanes(self, tx: Tx, limit: int) -> list[str]:
+        return [row["lane"] for row in await tx.all("abandoned_lanes", limit=limit)]
+
+    async def lock_wishes(self, tx: Tx, node_ids: Sequence[NodeId]) -> dict[NodeId, NodeWish]:
+        rows = await tx.all("lock_wishes", ids=sorted(node_ids))
+        return {NodeId(row["id"]): _wish(row["wish"]) for row in rows}
+
+    async def save_wishes(self, tx: Tx, wishes: Mapping[NodeId, NodeWish]) -> None:
+        if wishes:
+            await tx.many("save_wishes", [(node_id, _text(wish)) for node_id, wish in wishes.items()])
+
+    async def forget_lost(self, tx: Tx, older_than: timedelta, limit: int) -> int:
+        gone = await self._depart(tx, await tx.all("forget_lost_nodes", age=span(older_than), limit=limit))
+        longest = span(max(KEEP_WISHES, older_than))
+        await tx.execute("forget_departed", age=span(older_than), longest=longest, limit=limit)
+        return gone
+
+    async def add_commands(self, tx: Tx, commands: Sequence[NodeCommand]) -> None:
+        if commands:
+            await tx.many("insert_commands", [_command_row(one) for one in commands])
+
+    async def waiting_commands(self, tx: Tx, controller: str, limit: int) -> list[NodeCommand]:
+        return [_command(row) for row in await tx.all("waiting_commands", controller=controller, limit=limit)]
+
+    async def mark_sent(self, tx: Tx, command_ids: Collection[str], *, unconfirmed: bool = False) -> None:
+        if command_ids:
+            await tx.execute("mark_commands_sent", ids=sorted(command_ids), ended=int(unconfirmed))
+
+    async def acknowledge(self, tx: Tx, node_id: NodeId, acks: Sequence[CommandAck]) -> set[str]:
+        rows = sorted((ack.command_id, node_id, ack.state.value, ack.detail) for ack in acks)
+        return {row["id"] for row in await tx.batch("end_commands", rows)}
+
+    async def commands_of(self, tx: Tx, node_id: NodeId, limit: int) -> list[NodeCommand]:
+        return [_command(row) for row in await tx.all("commands_of_node", node_id=node_id, limit=limit)]
+
+    async def command(self, tx: Tx, command_id: str) -> NodeCommand | None:
+        row = await tx.one("command", id=command_id)
+        return None if row is None else _command(row)
+
+    async def expire_commands(
+        self, tx: Tx, older_than: timedelta, keep: timedelta, limit: int
+    ) -> list[tuple[str, NodeId]]:
+        await tx.execute("forget_commands", keep=span(keep), limit=limit)
+        rows = await tx.all("expire_commands", age=span(older_than), limit=limit)
+        return [(row["id"], NodeId(row["node_id"])) for row in rows]
+
+    async def _depart(self, tx: Tx, rows: Sequence[Any]) -> int:
+        """Keep what is known about nodes that were removed; returns how many."""
+        if rows:
+            await tx.many("insert_departed", [(row["id"], row["wish"], row["session_epoch"]) for row in rows])
+        return len(rows)
+
+
+def _text(value: msgspec.Struct) -> str:
+    return _encode(value).decode()
+
+
+def _node(row: Any, run_depth: int = 0, page_depth: int = 0) -> Node:
+    return Node(
+        id=NodeId(row["id"]),
+        state=NodeState(row["state"]),
+        session_epoch=row["session_epoch"],
+        controller=row["controller"],
+        address=row["address"],
+        status=_status(row["status"]),
+        wish=_wish(row["wish"]),
+        heartbeat_every=timedelta(microseconds=row["heartbeat_every"]),
+        connected_at=row["connected_at"],
+        heartbeat_at=row["heartbeat_at"],
+        lost_at=row["lost_at"],
+        seen_at=row["seen_at"],
+        run_depth=run_depth,
+        page_depth=page_depth,
+    )
+
+
+def _command_row(command: NodeCommand) -> tuple[Any, ...]:
+    form = _CommandForm(command.reason, command.max_concurrency, command.page_slots, command.rate_limit)
+    return (command.id, command.node_id, command.command, _text(form), command.created_by)
+
+
+def _command(row: Any) -> NodeCommand:
+    form = _form(row["form"])
+    return NodeCommand(
+        id=row["id"],
+        node_id=NodeId(row["node_id"]),
+        command=row["command"],
+        reason=form.reason,
+        max_concurrency=form.max_concurrency,
+        page_slots=form.page_slots,
+        rate_limit=form.rate_limit,
+        state=CommandState(row["state"]),
+        detail=row["detail"],
+        created_at=row["created_at"],
+        created_by=row["created_by"],
+        sent_at=row["sent_at"],
+        ended_at=row["ended_at"],
+    )

@@ -1,0 +1,131 @@
+"""A worker as a node of the fleet: measures its status for the control plane, and applies commands to it."""
+
+import asyncio
+import os
+import secrets
+from collections.abc import Awaitable, Callable
+
+from shoal import __version__
+from shoal.base.clock import Clock
+from shoal.base.errors import ShoalError
+from shoal.fleet.node import CommandAck, NodeCommand, NodeStatus
+from shoal.fleet.states import CommandState, NodeState
+from shoal.queue.job import HTTP
+from shoal.settings import WorkSettings
+from shoal.work.process import ProcessUsage, usage
+from shoal.work.worker import Worker, WorkerState
+
+_STATES = {
+    WorkerState.RUNNING: NodeState.CONNECTED,
+    WorkerState.PAUSED: NodeState.PAUSED,
+    WorkerState.DRAINING: NodeState.DRAINING,
+    WorkerState.DRAINED: NodeState.DRAINED,
+    WorkerState.STOPPING: NodeState.DRAINING,
+}
+
+
+class NodeAgent:
+    """The node of one worker. `worker` returns the current one, since a worker that failed is replaced; `lane_depth`
+    asks the store for the jobs in its private lane; `on_change` is called when its state has changed by itself."""
+
+    def __init__(
+        self,
+        worker: Callable[[], Worker],
+        lane_depth: Callable[[], Awaitable[int]],
+        settings: WorkSettings,
+        clock: Clock,
+        *,
+        is_proxy_mode: bool = False,
+        on_change: Callable[[], None] = lambda: None,
+    ) -> None:
+        self._worker = worker
+        self._lane_depth = lane_depth
+        self._settings = settings
+        self._clock = clock
+        self._is_proxy_mode = is_proxy_mode
+        self.on_change = on_change
+        self._instance = f"{os.getpid()}-{secrets.token_hex(8)}"
+        self._started_at = clock.monotonic()
+        self._used: tuple[float, ProcessUsage] = (self._started_at, usage())
+        self._depth = 0
+        self._draining: asyncio.Task[None] | None = None
+
+    @property
+    def is_stopping(self) -> bool:
+        return self._worker().status.state is WorkerState.STOPPING
+
+    async def measure(self) -> NodeStatus:
+        """Return the status of the worker now."""
+        worker, now = self._worker(), self._clock.monotonic()
+        status, (recent, success_rate, latency) = worker.status, worker.tasks.recent()
+        cpu_percent, memory = self._usage(now)
+        return NodeStatus(
+            max_concurrency=status.run_capacity,
+            active_tasks=status.active_runs,
+            queue_depth=await self._measure_depth(),
+            success_rate=success_rate,
+            avg_latency_seconds=latency,
+            is_proxy_mode=self._is_proxy_mode,
+            uptime_seconds=int(now - self._started_at),
+            total_processed=worker.tasks.total,
+            sent_at=int(self._clock.now().timestamp()),
+            instance=self._instance,
+            state=_STATES[status.state],
+            version=__version__,
+            capabilities=(HTTP,),
+            page_slots=status.page_capacity,
+            active_pages=status.active_pages,
+            cpu_percent=cpu_percent,
+            memory_bytes=memory,
+            held_leases=tuple((fence.job_id, fence.epoch) for fence in worker.held()),
+            recent_tasks=recent,
+            rate_limit=worker.rate or 0.0,
+        )
+
+    async def apply(self, command: NodeCommand) -> CommandAck:
+        """Apply a command to the worker."""
+        try:
+            state = self._apply(command)
+        except ShoalError as error:
+            return CommandAck(command.id, CommandState.FAILED, error.message)
+        detail = "this worker has no browser" if state is CommandState.UNSUPPORTED else ""
+        return CommandAck(command.id, state, detail)
+
+    def _apply(self, command: NodeCommand) -> CommandState:
+        worker = self._worker()
+        match command.command:
+            case "pause":
+                worker.pause()
+            case "resume":
+                worker.resume()
+            case "drain":
+                if self._draining is None or self._draining.done():
+                    self._draining = asyncio.create_task(self._drain(worker))
+            case "config_update":
+                worker.resize(runs=command.max_concurrency, pages=command.page_slots)
+                if command.rate_limit is not None:
+                    worker.set_rate(command.rate_limit or None)
+            case "restart_browser":
+                return CommandState.UNSUPPORTED
+        return CommandState.APPLIED
+
+    async def _drain(self, worker: Worker) -> None:
+        """Drain within the grace period of a shutdown; what does not end by then goes on draining."""
+        await worker.drain(self._settings.shutdown_grace)
+        self.on_change()
+
+    def _usage(self, now: float) -> tuple[float, int]:
+        """Return the percentage of one core that was used since the last report, and the memory in use."""
+        (since, before), used = self._used, usage()
+        self._used = now, used
+        # A child that is being reaped may be missing from both sums for a moment.
+        seconds = max(0.0, used.cpu_seconds - before.cpu_seconds)
+        return 100 * seconds / (now - since) if now > since else 0.0, used.memory_bytes
+
+    async def _measure_depth(self) -> int:
+        """Return the depth of the private lane; while the store is out of reach, the last one known."""
+        try:
+            self._depth = await self._lane_depth()
+        except ShoalError:  # reported by everything else that the worker does with the store
+            return self._depth
+        return self._depth

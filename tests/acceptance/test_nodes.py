@@ -1,0 +1,149 @@
+"""Controllers and workers with a control plane, as real processes: sessions, commands, restarts, and two workers with
+one name."""
+
+import signal
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from tests.support.fleet import LONG_LEASE, QUICK, Fleet, Shoal, wait_for
+from tests.support.servers import free_port
+from tests.support.site import Site
+
+
+def control_plane(**more: str) -> dict[str, str]:
+    """Return the settings of a fleet whose workers report to its controller."""
+    address = f"127.0.0.1:{free_port()}"
+    return {
+        **QUICK,
+        "GRPC_ENABLED": "true",
+        "GRPC_LISTEN_ADDR": address,
+        "GRPC_ANALYZER_ADDR": address,
+        "GRPC_HEARTBEAT_INTERVAL": "300ms",
+        "GRPC_RECONNECT_BACKOFF": "100ms",
+        "GRPC_MAX_RECONNECT_BACKOFF": "500ms",
+        "SHOAL_LOG_FORMAT": "json",
+        **more,
+    }
+
+
+def node(fleet: Fleet, node_id: str) -> dict[str, Any]:
+    """Return a node as the API shows it; empty if it is not there."""
+    found = {one["id"]: one for one in fleet.get("/api/v1/nodes")["items"]}
+    return found.get(node_id, {})
+
+
+def wait_for_node(fleet: Fleet, node_id: str, **facts: Any) -> dict[str, Any]:
+    seen: dict[str, Any] = {}
+
+    def is_so() -> bool:
+        seen.clear()
+        seen.update(node(fleet, node_id))
+        return all(seen.get(name) == value for name, value in facts.items()) and bool(seen)
+
+    wait_for(is_so, f"{node_id} with {facts}", seen=lambda: f"it is {seen}")
+    return seen
+
+
+def command(fleet: Fleet, node_id: str, name: str, result: str = "applied", **values: Any) -> None:
+    """Give a command and wait until the node has acknowledged it."""
+    path = f"/api/v1/nodes/{node_id}/commands"
+    given = fleet.post(path, command=name, **values)
+    wait_for(lambda: fleet.get(f"{path}/{given['id']}")["state"] == result, f"{name} that is {result}")
+
+
+def twin(fleet: Fleet, name: str, folder: Path) -> Shoal:
+    """Start another worker with the same name, as if it were on another machine."""
+    folder.mkdir()
+    return fleet._add(f"{name}-twin", ["worker"], GRPC_NODE_ID=name, HOME=str(folder))
+
+
+def test_workers_report_obey_and_come_back(store_url: str, tmp_path: Path) -> None:
+    with Fleet(tmp_path, store_url, **control_plane()) as fleet, Site(pages=60, delay=0.02) as site:
+        controller = fleet.controller()
+        first, second = fleet.worker("worker-1"), fleet.worker("worker-2")
+        for name in ("worker-1", "worker-2"):
+            shown = wait_for_node(fleet, name, state="connected")
+            assert shown["health_score"] > 0.9
+            assert shown["memory_bytes"] > 20_000_000
+        wait_for(lambda: "shoal_grpc_connected_nodes 2.0" in fleet.metrics(), "two nodes in the metrics")
+        assert 'shoal_grpc_heartbeat_total{node_id="worker-1"}' in fleet.metrics()
+        assert controller.said().count('"msg":"node registered"') == 2
+        assert controller.said().count('"msg":"heartbeat received"') == 2
+
+        command(fleet, "worker-1", "pause", reason="test")
+        assert node(fleet, "worker-1")["wish"]["state"] == "paused"
+        wait_for_node(fleet, "worker-1", state="paused")
+        command(fleet, "worker-1", "restart_browser", "unsupported")
+        command(fleet, "worker-2", "config_update", max_concurrency=5, rate_limit=20)
+        wait_for_node(fleet, "worker-2", max_concurrency=5, rate_limit=20.0)
+
+        crawl = fleet.submit(site)
+        wait_for_node(fleet, "worker-2", active_tasks=1)
+        assert node(fleet, "worker-1")["active_tasks"] == 0
+        done = fleet.wait_for_state(crawl, "completed")
+        assert done["pages"] == 60
+        began, ended = (datetime.fromisoformat(done[name]) for name in ("started_at", "finished_at"))
+        assert (ended - began).total_seconds() > 2.5, "20 pages per second"
+        wait_for_node(fleet, "worker-2", total_processed=1, success_rate=1.0)
+
+        controller.kill()
+        controller.start()
+        fleet.wait_ready()
+        wait_for_node(fleet, "worker-1", state="paused", session_epoch=2)  # as operators want it, also now
+        wait_for_node(fleet, "worker-2", state="connected", session_epoch=2)
+        command(fleet, "worker-1", "resume")
+
+        site.delay = 0.5
+        slow = fleet.submit(site)
+        wait_for(lambda: any(one["active_tasks"] for one in fleet.get("/api/v1/nodes")["items"]), "a running crawl")
+        [busy] = [one["id"] for one in fleet.get("/api/v1/nodes")["items"] if one["active_tasks"]]
+        other = {"worker-1": "worker-2", "worker-2": "worker-1"}[busy]
+        command(fleet, busy, "drain", reason="move")
+        wait_for_node(fleet, busy, state="drained", active_tasks=0, health_score=0.0)
+        wait_for_node(fleet, other, active_tasks=1)
+        site.delay = 0
+        assert fleet.wait_for_state(slow, "completed")["pages"] == 60
+
+        twins = twin(fleet, "worker-1", tmp_path / "elsewhere")
+        assert first.wait() == 4
+        assert "another worker has registered" in first.said()
+        wait_for_node(fleet, "worker-1", session_epoch=3, controller=node(fleet, "worker-2")["controller"])
+        assert twins.alive
+        assert 'shoal_grpc_stream_errors_total{node_id="worker-1",type="node_displaced"} 1.0' in fleet.metrics()
+
+        second.send(signal.SIGTERM)
+        assert second.wait() == 0
+        assert node(fleet, "worker-2") == {}
+        controller.send(signal.SIGTERM)
+        assert controller.wait() == 0
+        assert twins.alive
+
+
+def test_a_worker_that_is_started_again_gets_its_own_work_back_at_once(sqlite_url: str, tmp_path: Path) -> None:
+    with Fleet(tmp_path, sqlite_url, **control_plane(**LONG_LEASE)) as fleet, Site(pages=30, delay=0.1) as site:
+        fleet.controller()
+        worker = fleet.worker("worker-1")
+        wait_for_node(fleet, "worker-1", state="connected")
+        crawl = fleet.submit(site)
+        wait_for_node(fleet, "worker-1", active_tasks=1)
+        worker.kill()
+        worker.start()
+        wait_for_node(fleet, "worker-1", active_tasks=1, session_epoch=2)  # its old lease would last ten minutes
+        assert fleet.wait_for_state(crawl, "completed")["pages"] == 30
+
+
+def test_the_workers_of_a_controller_are_nodes_too(sqlite_url: str, tmp_path: Path) -> None:
+    with Fleet(tmp_path, sqlite_url, **control_plane()) as fleet, Site(pages=5) as site:
+        controller = fleet.controller(workers=2)
+        wait_for(lambda: len(fleet.get("/api/v1/nodes")["items"]) == 2, "two nodes")
+        names = [one["id"] for one in fleet.get("/api/v1/nodes")["items"]]
+        fleet.post("/api/v1/nodes/commands", command="pause")
+        for name in names:
+            wait_for_node(fleet, name, state="paused")
+        crawl = fleet.submit(site)
+        fleet.post("/api/v1/nodes/commands", command="resume")
+        assert fleet.wait_for_state(crawl, "completed")["pages"] == 5
+        controller.send(signal.SIGTERM)
+        assert controller.wait() == 0
+        assert "Traceback" not in controller.said()

@@ -1,0 +1,62 @@
+"""Alert rules and dashboard: their metrics exist, and Prometheus accepts them."""
+
+import json
+import os
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from shoal.observe.metrics import Metrics
+
+DEPLOY = Path(__file__).resolve().parents[2] / "deploy"
+ALERTS = DEPLOY / "prometheus" / "alerts.yml"
+DASHBOARD = DEPLOY / "grafana" / "shoal.json"
+SUFFIXES = {"counter": ("_total",), "gauge": ("",), "histogram": ("_bucket", "_sum", "_count")}
+
+
+def known_series() -> set[str]:
+    return {table.name + suffix for table in Metrics().tables for suffix in SUFFIXES[table.kind]}
+
+
+def expressions() -> list[str]:
+    rules = re.findall(r"^ +expr: (.+)$", ALERTS.read_text(), re.MULTILINE)
+    panels = json.loads(DASHBOARD.read_text())["panels"]
+    return rules + [target["expr"] for panel in panels for target in panel.get("targets", ())]
+
+
+@pytest.mark.parametrize("expression", expressions())
+def test_an_expression_names_only_metrics_that_shoal_exports(expression: str) -> None:
+    named = set(re.findall(r"\bshoal_\w+", expression))
+    assert named
+    assert named <= known_series()
+
+
+def test_every_alert_says_what_happened_and_what_to_look_at() -> None:
+    text = ALERTS.read_text()
+    assert text.count("- alert:") == text.count("summary:") == text.count("description:") > 5
+
+
+def promtool(folder: Path) -> str | None:
+    """Return promtool: that of the machine, or the one in Debian's package, unpacked without installing a server."""
+    if found := shutil.which("promtool"):
+        return found
+    if os.geteuid() != 0 or shutil.which("apt-get") is None:
+        return None
+    cached = Path("/var/tmp/shoal-promtool/usr/bin/promtool")
+    if not cached.exists():
+        for command in (["apt-get", "update", "-q"], ["apt-get", "download", "-q", "prometheus"]):
+            subprocess.run(command, cwd=folder, capture_output=True, check=False, timeout=120)
+        for package in folder.glob("prometheus_*.deb"):
+            subprocess.run(["dpkg", "-x", str(package), str(cached.parents[2])], check=True)
+    return str(cached) if cached.exists() else None
+
+
+def test_prometheus_accepts_the_alert_rules(tmp_path: Path) -> None:
+    tool = promtool(tmp_path)
+    if tool is None:
+        pytest.skip("promtool is neither on this machine nor to be had from Debian")
+    done = subprocess.run([tool, "check", "rules", str(ALERTS)], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr

@@ -1,0 +1,71 @@
+"""What a worker measures about itself, and the rate limit of its fetches."""
+
+from shoal.base.clock import FakeClock
+from shoal.fetch.fetch_rate import FetchRate
+from shoal.work.process import usage
+from shoal.work.task_window import WINDOW_SECONDS, TaskWindow
+
+
+def test_a_worker_without_tasks_counts_as_successful() -> None:
+    assert TaskWindow(FakeClock()).recent() == (0, 1.0, 0.0)
+
+
+def test_success_and_latency_are_those_of_recent_tasks() -> None:
+    clock = FakeClock()
+    tasks = TaskWindow(clock)
+    tasks.record(failed=3)
+    clock.jump(WINDOW_SECONDS - 10)
+    tasks.record(done=3, timed=2, seconds=8.0)
+    tasks.record(failed=1)
+    assert tasks.recent() == (7, 3 / 7, 4.0)
+    clock.jump(11)
+    assert tasks.recent() == (4, 0.75, 4.0)
+    clock.jump(WINDOW_SECONDS)
+    assert tasks.recent() == (0, 1.0, 0.0)
+    assert tasks.total == 7
+
+
+def test_a_busy_hour_takes_no_more_memory_than_five_minutes() -> None:
+    clock = FakeClock()
+    tasks = TaskWindow(clock)
+    for _ in range(36_000):
+        tasks.record(done=10, timed=10, seconds=1.0)
+        clock.jump(0.1)
+    assert len(tasks._entries) <= WINDOW_SECONDS + 1
+    assert tasks.total == 360_000
+
+
+def test_fetches_start_at_the_rate_and_not_in_bursts_after_a_pause() -> None:
+    clock = FakeClock()
+    rate = FetchRate(10, clock)
+    starts = []
+    for _ in range(1000):
+        while rate.seconds_left() <= 0:
+            rate.spend()
+            starts.append(clock.monotonic())
+        clock.jump(0.01)
+    assert abs(len(starts) - 100) <= 2  # ten seconds at ten per second
+    clock.jump(60)
+    started = 0
+    while rate.seconds_left() <= 0:
+        rate.spend()
+        started += 1
+    assert started <= 2
+
+
+def test_a_very_low_rate_allows_the_first_fetch_at_once() -> None:
+    clock = FakeClock()
+    rate = FetchRate(0.001, clock)
+    assert rate.seconds_left() == 0
+    rate.spend()
+    clock.jump(999)
+    assert rate.seconds_left() > 0
+    clock.jump(1.1)
+    assert rate.seconds_left() == 0
+
+
+def test_usage_counts_this_process() -> None:
+    before = usage()
+    assert before.memory_bytes > 10_000_000
+    assert sum(range(2_000_000)) > 0
+    assert usage().cpu_seconds >= before.cpu_seconds
