@@ -56,7 +56,7 @@ def show(analysis_id: str, reach: ApiTarget, as_json: bool) -> None:
         print_json(analysis)
         return
     codes, verdict, error = analysis["codes"], analysis["verdict"], analysis["error"]
-    hidden = ("codes", "analyzers", "metrics", "summary", "verdict", "error")
+    hidden = ("codes", "analyzers", "metrics", "summary", "verdict", "error", "commit", "commit_status")
     facts = {name: value for name, value in analysis.items() if name not in hidden}
     facts |= {"verdict": verdict["outcome"]} if verdict else {}
     print_rows(facts_of(facts | ({"error": error["message"]} if error else {})), to_stdout=True)

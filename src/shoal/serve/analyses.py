@@ -16,6 +16,7 @@ from shoal.audit.reports.html import CONTENT_POLICY
 from shoal.audit.reports.report import load_report
 from shoal.audit.states import AnalysisState
 from shoal.audit.store import FindingPlace
+from shoal.base.commit import Commit
 from shoal.base.errors import InvalidInput, NotFound, StateConflict
 from shoal.base.request_form import Form, describe
 from shoal.crawl.crawl import Name
@@ -49,6 +50,7 @@ class NewAnalysisForm(Form, frozen=True, kw_only=True, forbid_unknown_fields=Tru
         Name | None,
         describe("Analysis or crawl that the gate compares with; `previous`: the newest analysis of the same site."),
     ] = None
+    commit: Annotated[Commit | None, describe("Commit whose status shows the verdict.")] = None
 
 
 class AnalysisApi:
@@ -79,7 +81,7 @@ class AnalysisApi:
         gate = None if form.rules is None else form.rules.checked()
         if form.gate is not None:
             gate = (await self._gates.get(form.gate)).gate
-        options = AnalysisOptions(gate, form.gate)
+        options = AnalysisOptions(gate, form.gate, commit=form.commit)
         analysis = await self._analyses.submit(form.crawl_id, options, form.baseline)
         return Json(to_api.analysis(analysis), 202, {"Location": f"/api/v1/analyses/{analysis.id}"})
 
@@ -114,7 +116,7 @@ class AnalysisApi:
         """What it found, by code, how each analyzer ended, and the verdict of its gate."""
         analysis = await self._analyses.get(request.path_param("analysis_id"))
         counts, outcomes = await self._analyses.counts(analysis.id), await self._analyses.outcomes(analysis.id)
-        return to_api.analysis_detail(analysis, counts, outcomes)
+        return to_api.analysis_detail(analysis, counts, outcomes, await self._analyses.commit_status(analysis.id))
 
     @endpoint(
         "GET",
