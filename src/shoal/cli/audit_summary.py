@@ -8,7 +8,6 @@ from shoal.audit.verdict import Outcome
 from shoal.base.text import visible
 from shoal.cli.output import note, print_table
 
-MARKS = {Outcome.PASSED: "passed", Outcome.FAILED: "FAILED", Outcome.INCONCLUSIVE: "INCONCLUSIVE"}
 COLUMNS = ["severity", "code", "count", "example", "fix"]
 
 
@@ -26,7 +25,7 @@ def print_summary(report: Report, store: str | None) -> None:
         note(f"Analyzer {failed.analyzer} failed: {failed.error}")
     verdict = report.analysis.verdict
     if verdict is not None:
-        note(f"Gate {MARKS[verdict.outcome]}")
+        note(f"Gate: {verdict.outcome}")
         for reason in verdict.reasons:
             note(f"  {visible(reason)}")
     for line in next_steps(report, store):
