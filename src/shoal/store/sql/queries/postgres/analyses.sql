@@ -21,7 +21,8 @@ SELECT p.number, p.key, p.status, p.depth, p.duration_ms, p.word_count, p.bytes,
        p.final_url, p.content_type, p.title, p.description, p.canonical, p.robots, p.lang, p.h1, p.content_hash,
        p.redirects, p.error_code
 FROM unnest(:numbers::bigint[]) AS n (number)
-CROSS JOIN LATERAL (SELECT * FROM page WHERE page.crawl = :crawl AND page.number = n.number OFFSET 0) AS p
+CROSS JOIN LATERAL (SELECT * FROM page AS t WHERE t.crawl = :crawl AND t.number >= n.number AND t.number <= n.number
+                    ORDER BY t.number OFFSET 0) AS p
 ORDER BY p.number;
 
 -- name: due_commit_statuses
