@@ -108,6 +108,7 @@ WHOLE = {
     "delete_stale_job_seats": "the sweep looks at every seat",
     "purge_dead": "an index of dead letters alone",
     "lock_admin_tokens": "there are few tokens",
+    "all_gates": "there are few gates",
 }
 
 
