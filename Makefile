@@ -48,7 +48,7 @@ lock: env ## resolve the dependencies again and write the locks
 	$(PYTHON) -m pip install --quiet uv
 	$(COMPILE) --upgrade pyproject.toml --output-file requirements.lock
 	$(COMPILE) --upgrade --group dev --constraint requirements.lock --output-file requirements-dev.lock
-	for name in pywb schemathesis; do \
+	for name in containers pywb schemathesis; do \
 		$(COMPILE) --upgrade tests/support/$$name.in --output-file tests/support/$$name.lock; done
 
 clean: ## remove .venv and every cache

@@ -15,6 +15,8 @@ NAMES = {
     "frontier": "add, take and settle at 100 k, 1 M and 5 M URLs, and bytes per URL",
     "queue": "no-op jobs through a worker, batches, pick-up, 1 M waiting jobs, killed work, and other queues",
     "hosts": "policies on a hundred hosts, with equal priorities and with priorities that differ by host",
+    "render": "pages rendered per second beside Playwright and Crawlee, memory, and auto on a static site",
+    "fleet": "sessions and dispatch decisions with up to 10 k nodes, the queue with dispatch on and off",
     "audit": "all analyzers over 100 k and 1 M pages with 60 links each",
     "plan": "a scheduler's pass over 1 M policies, events to a receiver, bots that pull and push",
 }
@@ -52,7 +54,9 @@ def parse(arguments: list[str]) -> Namespace:
     crawl.add_argument("--alone", action="store_true", help="without the other crawlers")
     frontier = parser.add_argument_group("frontier")
     frontier.add_argument("--sizes", type=numbers, metavar="N,N", help="URLs (100k,1m,5m; --short: 100k)")
-    frontier.add_argument("--drivers", type=words, default=["sqlite", "postgres"], metavar="D,D", help="which stores")
+    frontier.add_argument(
+        "--drivers", type=words, default=["sqlite", "postgres", "redis"], metavar="D,D", help="which stores"
+    )
     frontier.add_argument("--rounds", type=int, default=100, metavar="N", help="commits of each kind at a size (100)")
     queue = parser.add_argument_group("queue")
     queue.add_argument("--queues", type=Path, metavar="DIR", help="a comparison of queues to stand in: DIR/compare.py")

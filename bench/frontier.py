@@ -1,12 +1,15 @@
-"""The frontier at size: add, take and settle through the real store on both drivers, and the bytes that a URL needs.
+"""The frontier at size: add, take and settle through the real store on each driver, and the bytes that a URL needs.
 
 One crawl grows from size to size. At each size: batches of 1,000 links of which 80 % are known; takes and settles of
 100, with and without the page that a fetch would store; and all of it in one commit, as a walker does. Every call is
 a commit that waits for the disk. URLs are hashed before the clock runs.
 """
 
+import json
 import random
 import sqlite3
+import subprocess
+import sys
 import tempfile
 import time
 from argparse import Namespace
@@ -33,16 +36,20 @@ from shoal.crawl.lifecycle.crawls import KIND
 from shoal.crawl.store import HostRate
 from shoal.pages.page import Page
 from shoal.queue.job import Fence
+from shoal.settings import Settings
 from shoal.settings_loader import load
 from tests.support.programs import ServerUnavailable
-from tests.support.servers import PostgresServer, Servers, ask_postgres
+from tests.support.servers import PostgresServer, RedisServer, Servers, ask_postgres, ask_redis
 
+UV = str(Path(sys.executable).with_name("uv"))
 T = TypeVar("T")
 Commit = Callable[[Tx], Awaitable[T]]
 
 SIZES = (100_000, 1_000_000, 5_000_000)
 SHORT_SIZES = (100_000,)
-DRIVERS = ("sqlite", "postgres")
+DRIVERS = ("sqlite", "postgres", "redis")
+PEER = "scrapy-redis==0.9.1"
+PEER_SIZE, PEER_BATCHES = 20_000, 10  # it makes one round trip per link
 BATCH = 1_000  # links of one add
 KNOWN = 0.8  # of the links of an add
 ROUND = 100  # URLs of one take or settle
@@ -235,7 +242,33 @@ class PostgresStore:
         return number
 
 
-Store = SqliteStore | PostgresStore
+class RedisStore:
+    """A server of our own with an append-only file that is flushed every second, beside a SQLite file that waits for
+    the disk. The memory of the server counts."""
+
+    name = "Redis"
+
+    def __init__(self, server: RedisServer, folder: Path) -> None:
+        self.url = f"sqlite:///{folder / 'frontier.db'}"
+        self.redis_url = server.url
+        self.version = f"{server.service.name} {server.service.version}"
+        self.server = ServerCpu(int((server.folder / "pid").read_text()))
+        self._empty = self._memory()
+
+    def _memory(self) -> int:
+        return int(self._info("memory")["used_memory"])
+
+    def _info(self, section: str) -> dict[str, str]:
+        return dict(
+            line.split(":", 1) for line in ask_redis(self.redis_url, "INFO", section).splitlines() if ":" in line
+        )
+
+    def bytes_row(self, size: int) -> list[str | int | float | None]:
+        used = self._memory() - self._empty
+        return [self.name, size, used / size, None, used / 1e6]
+
+
+Store = SqliteStore | PostgresStore | RedisStore
 
 
 @contextmanager
@@ -245,6 +278,12 @@ def opened_store(driver: str) -> Iterator[Store]:
             yield SqliteStore(Path(folder))
         return
     with Servers.open() as servers:
+        if driver == "redis":
+            with tempfile.TemporaryDirectory(prefix="shoal-bench-") as folder:
+                redis = servers.new_redis(durable=True)
+                yield RedisStore(redis, Path(folder))
+                redis.kill()
+            return
         server = servers.new_postgres(durable=True)
         yield PostgresStore(server)
         server.stop()
@@ -266,7 +305,31 @@ def run(options: Namespace) -> Report:
         with opened_store(driver) as store:
             uvloop.run(measure_broad(store, sizes[0], options.rounds, report.tables[-1]))
     report.tables.append(bytes_table)
+    if "redis" in options.drivers:
+        measure_peer(report, bytes_table)
     return report
+
+
+def measure_peer(report: Report, bytes_table: Table) -> None:
+    """Measure the frontier of scrapy-redis on the same server, if it can be installed."""
+    with tempfile.TemporaryDirectory(prefix="shoal-bench-") as folder, Servers.open() as servers:
+        python = Path(folder) / "bin" / "python"
+        steps = [["venv", folder], ["pip", "install", "--quiet", "--python", str(python), PEER]]
+        if any(subprocess.run([UV, *step], capture_output=True, check=False).returncode for step in steps):
+            print(f"{PEER} is not measured: it cannot be installed here")
+            return
+        redis = servers.new_redis(durable=True)
+        script = Path(__file__).parent / "peers" / "scrapy_frontier.py"
+        command = [str(python), str(script), redis.url, str(PEER_SIZE), str(PEER_BATCHES)]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        redis.kill()
+    if done.returncode:
+        print(f"{PEER} is not measured: {done.stderr.strip().splitlines()[-1]}")
+        return
+    found = json.loads(done.stdout)
+    table = report.table(f"Frontier of {PEER}", "URLs", "work", "per second", "µs")
+    table.rows.append([f"{PEER_SIZE:,}", "add", found["add_per_second"], 1e6 / found["add_per_second"]])
+    bytes_table.rows.append([PEER, PEER_SIZE, found["bytes_per_url"], None, None])
 
 
 async def measure(store: Store, sizes: list[int], rounds: int, report: Report, bytes_table: Table) -> None:
@@ -274,7 +337,7 @@ async def measure(store: Store, sizes: list[int], rounds: int, report: Report, b
         f"Frontier on {store.name}", "URLs", "work", "per second", "µs", "client CPU µs", "server CPU µs"
     )
     adds: dict[int, float] = {}
-    async with opened(load({"DATABASE_URL": store.url}).settings, upgrade=True) as app:
+    async with opened(settings_of(store), upgrade=True) as app:
         rig = await rig_of(app, 1, store.server)
         for size in sizes:
             await rig.grow(size)
@@ -289,11 +352,18 @@ async def measure(store: Store, sizes: list[int], rounds: int, report: Report, b
 
 async def measure_broad(store: Store, size: int, rounds: int, table: Table) -> None:
     """The same on many hosts instead of one: a take then goes round them."""
-    async with opened(load({"DATABASE_URL": store.url}).settings, upgrade=True) as app:
+    async with opened(settings_of(store), upgrade=True) as app:
         rig = await rig_of(app, BROAD, store.server)
         await rig.grow(size)
         await rig.work(rounds)
         add_rows(table, f"{size:,} on {BROAD:,} hosts", rig)
+
+
+def settings_of(store: Store) -> Settings:
+    names = {"DATABASE_URL": store.url}
+    if isinstance(store, RedisStore):
+        names |= {"REDIS_URL": store.redis_url, "SHOAL_FRONTIER": "redis", "SHOAL_LANES": "sql"}
+    return load(names).settings
 
 
 async def rig_of(app: App, hosts: int, server: ServerCpu | None) -> Rig:
@@ -312,6 +382,8 @@ def add_rows(table: Table, label: str, rig: Rig) -> None:
 
 def bytes_row(store: Store, size: int) -> list[str | int | float | None]:
     """A waiting URL has a fate and a place in the frontier; a settled one keeps its fate."""
+    if isinstance(store, RedisStore):
+        return store.bytes_row(size)
     sizes = store.sizes()
     fate = sizes["fate"] / store.rows("fate")
     waiting = (sizes["frontier"] + sizes["frontier_host"]) / store.rows("frontier")

@@ -93,7 +93,7 @@ async def leased(store: Store, count: int) -> list[Cell]:
 
 def job_at(place: int) -> NewJob:
     host = place % MANY_HOSTS
-    named = {"host": f"http://h{host}.example"} if "host" in NewJob.__slots__ else {}
+    named = {"host": f"http://h{host}.example"} if "host" in NewJob.__struct_fields__ else {}
     payload = f'{{"url": "http://h{host}.example/{place}"}}'
     return NewJob(JobId(new_id("job")), "page", None, payload, priority=host % 101, **named)  # type: ignore[arg-type]
 

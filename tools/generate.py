@@ -32,6 +32,7 @@ from shoal.observe.metrics import Metrics
 from shoal.serve.api import GROUPS
 from shoal.serve.endpoint import Endpoint, public_endpoints
 from shoal.serve.openapi import problems_of, tag_of
+from shoal.serve.renderer import RendererApi
 from shoal.settings import SPEEDS
 from shoal.settings_loader import CATALOGUE, SECTIONS, SettingEntry
 
@@ -329,6 +330,14 @@ def http_page() -> str:
         lines += ["", f"## {tag}"]
         for line in told:
             lines += _endpoint_part(line, first[line.response]) if tag_of(line) == tag else []
+    lines += [
+        "",
+        "## render service",
+        "",
+        "The endpoints of `shoal renderer`, which serves its own `/openapi.json`, too.",
+    ]
+    for line in public_endpoints((RendererApi,)):
+        lines += _endpoint_part(line, line)
     return "\n".join(lines) + "\n"
 
 

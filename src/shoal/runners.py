@@ -19,7 +19,7 @@ from shoal.crawl.engine.walker_context import WalkerCallbacks, WalkerRuntime, Wa
 from shoal.crawl.frontier.values import Settled
 from shoal.crawl.lifecycle.crawls import KIND
 from shoal.egress import AddressRule, Egress, Limits, Proxy, endpoint
-from shoal.queue.job import SHARED_LANE, Fence, Lease, local_lane
+from shoal.queue.job import HTTP, JS, SHARED_LANE, Fence, Lease, local_lane
 
 if TYPE_CHECKING:
     from shoal.audit.prober import Prober
@@ -39,6 +39,8 @@ def extra_walkers(app: App, crawl: Crawl, size: int, storage: "StorageWatch") ->
 
     settings = app.settings.work.but(concurrency=size)
     environment = {**os.environ, "DATABASE_URL": app.settings.database.url, "SHOAL_LOG_LEVEL": "warning"}
+    if app.settings.render.screenshots is not None:
+        environment["SHOAL_SCREENSHOTS"] = str(app.settings.render.screenshots)
     context = WorkerContext(
         node_id="here",
         holder=holder_name(),
@@ -111,6 +113,7 @@ def make_prober(app: App, crawl: Crawl) -> "Prober":
 
 def page_job_runner(app: App, lanes: Sequence[str] = (SHARED_LANE,)) -> "PageJobBatch":
     """Build what a page child executes. All its jobs share one egress per proxy, under the operator's address rule."""
+    from shoal.app.render import has_browser, page_renderer
     from shoal.hosts.rate_limiter import HostConnections, RateLimiter
     from shoal.hosts.robots_cache import RobotsCache
     from shoal.hosts.throttle import ThrottleTracker
@@ -130,6 +133,11 @@ def page_job_runner(app: App, lanes: Sequence[str] = (SHARED_LANE,)) -> "PageJob
         robots = RobotsCache(app.database, app.stores.hosts, egress, agent, settings.hosts, clock, signals)
         return EgressRoute(egress, RobotsMemo(robots, clock))
 
+    renderer = None
+    if has_browser(settings):
+        from shoal.page_jobs.rendering import PageRenderer
+
+        renderer = PageRenderer(lambda: page_renderer(app), settings.crawl.max_concurrent_chrome)
     return PageJobBatch(
         app.database,
         app.queue,
@@ -140,11 +148,18 @@ def page_job_runner(app: App, lanes: Sequence[str] = (SHARED_LANE,)) -> "PageJob
         HostConnections(pace.connections, clock),
         ThrottleTracker(settings.hosts, clock, latency_factor=pace.ease, delay=pace.delay.total_seconds()),
         PageJobRunner(
-            EgressRoutes(route), agent, limits, settings.crawl.max_links, clock, settings.hosts.longest_retry_after
+            EgressRoutes(route),
+            agent,
+            limits,
+            settings.crawl.max_links,
+            clock,
+            settings.hosts.longest_retry_after,
+            renderer,
         ),
         clock,
         signals,
         lanes,
+        (HTTP,) if renderer is None else (HTTP, JS),
     )
 
 
@@ -190,11 +205,15 @@ def make_walker(
         pages=app.stores.pages,
         bodies=app.bodies,
     )
+    proxy = _proxy_of(app, crawl)
+    egress = Egress(rule, Limits.of(app.settings.egress), clock=app.clock, proxy=proxy)
+    renderer = None
+    if crawl.config.render != "never":
+        from shoal.app.render import crawl_renderer  # few crawls render
+
+        renderer = crawl_renderer(app, crawl, rule, egress, proxy)
     runtime = WalkerRuntime(
-        egress=Egress(rule, Limits.of(app.settings.egress), clock=app.clock, proxy=_proxy_of(app, crawl)),
-        settings=app.settings,
-        clock=app.clock,
-        signals=app.signals,
+        egress=egress, settings=app.settings, clock=app.clock, signals=app.signals, renderer=renderer
     )
     callbacks = WalkerCallbacks(alive=alive, renew=renew, settled=settled, has_capacity=has_capacity)
     return Walker(stores, runtime, crawl, fence, callbacks)

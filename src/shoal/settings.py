@@ -90,7 +90,8 @@ class DatabaseSettings(SettingsSection):
 class RedisSettings(SettingsSection):
     """Redis, for the lanes and frontiers of a fleet."""
 
-    url: RedisUrl = setting("REDIS_URL", "", "URL of the Redis server.", secret=True, planned=True)
+    url: RedisUrl = setting("REDIS_URL", "", "URL of the Redis server.", secret=True)
+    timeout: Duration = setting("SHOAL_REDIS_TIMEOUT", "5s", "Timeout for connecting to Redis, and for one call.")
 
 
 class QueueSettings(SettingsSection):
@@ -233,7 +234,7 @@ class CrawlSettings(SettingsSection):
         le=1000,
     )
     max_concurrent_chrome: Whole = setting(
-        "MAX_CONCURRENT_CHROME", 5, "Maximum number of pages rendered at once per crawl.", planned=True, ge=1, le=100
+        "MAX_CONCURRENT_CHROME", 5, "Maximum number of pages rendered at once per crawl.", ge=1, le=100
     )
     frontier: Backend = setting("SHOAL_FRONTIER", "sql", "Backend of the frontier.")
     slice: Duration = setting("SHOAL_SLICE", "10m", "Time after which a crawl yields its worker if another run waits.")
@@ -533,9 +534,58 @@ class EventSettings(SettingsSection):
 
 
 class RenderSettings(SettingsSection):
-    """The render service."""
+    """Rendering: the browsers, and the render service."""
 
-    url: HttpUrl = setting("RENDERER_URL", "", "URL of the render service.", secret=True, planned=True)
+    url: HttpUrl = setting(
+        "RENDERER_URL",
+        "",
+        "URL of the render service; without one, processes that render start browsers of their own.",
+        secret=True,
+    )
+    token: Text = setting(
+        "SHOAL_RENDERER_TOKEN", "", "Token of the render service: it requires it, and its clients send it.", secret=True
+    )
+    listen: Listen = setting(
+        "SHOAL_RENDERER_LISTEN", ":3000", "Address on which `shoal renderer` listens; loopback only without a token."
+    )
+    pages: Whole = setting(
+        "SHOAL_RENDERER_PAGES", 5, "Number of pages that the render service renders at once.", ge=1, le=100
+    )
+    queue: Whole = setting(
+        "SHOAL_RENDERER_QUEUE",
+        20,
+        "Number of pages that may wait at the render service; more are refused with 429.",
+        ge=0,
+        le=10_000,
+    )
+    chromium: Text = setting(
+        "SHOAL_CHROMIUM",
+        "",
+        "Path of the Chromium to start.",
+        shown="the first one on the PATH, a headless shell first",
+    )
+    timeout: Duration = setting(
+        "SHOAL_RENDER_TIMEOUT", "30s", "Time after which a page that still loads is read as it is."
+    )
+    browser_pages: Whole = setting(
+        "SHOAL_BROWSER_PAGES", 200, "Replace a browser after this many pages.", ge=1, le=1_000_000
+    )
+    browser_age: Duration = setting("SHOAL_BROWSER_AGE", "30m", "Replace a browser after this time.")
+    browser_memory: Size = setting(
+        "SHOAL_BROWSER_MEMORY",
+        "2GB",
+        "Replace a browser that uses more memory than this, all its processes together.",
+        ge=100_000_000,
+    )
+    page_memory: Size = setting(
+        "SHOAL_RENDER_MEMORY",
+        "1GB",
+        "Kill a process of a page that uses more memory than this; the page fails after the second time.",
+        ge=50_000_000,
+    )
+    screenshots: FilePath = setting(
+        "SHOAL_SCREENSHOTS", "", "Folder in which crawls keep a picture of each rendered page."
+    )
 
 
 def most_connections(_: Mapping[str, Any]) -> int:
@@ -775,8 +825,10 @@ class Settings:
             "is a bucket, but its access key is not set",
             "set SHOAL_S3_ACCESS_KEY and SHOAL_S3_SECRET_KEY",
         )
-        for name, backend in (("SHOAL_LANES", queue.lanes), ("SHOAL_FRONTIER", self.crawl.frontier)):
-            yield backend == "sql", name, "is redis, which this version does not support yet", "set it to sql"
+        has_server = self.crawl.frontier != "redis" or bool(self.redis.url)
+        no_server = "is redis, but REDIS_URL is not set"
+        yield has_server, "SHOAL_FRONTIER", no_server, "set it to sql, or set REDIS_URL"
+        yield queue.lanes == "sql", "SHOAL_LANES", "is redis, which this version does not support yet", "set it to sql"
 
 
 def _at_most(low: str, lower: timedelta, high: str, upper: timedelta) -> tuple[bool, str, str, str]:

@@ -20,6 +20,7 @@ from shoal.base.errors import InvalidInput, NotFound, StateConflict
 from shoal.compat import DatabaseUrlQueueManager, PersistentUrlQueueManager, UrlQueueManager
 from shoal.crawl.lifecycle.crawls import CrawlStatus
 from shoal.settings_loader import load
+from tests.support.servers import ask_redis
 
 ROOT = Path(__file__).parents[2]
 SITE = "http://example.org"
@@ -56,10 +57,14 @@ def _nowhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delenv(name)
 
 
-@pytest.fixture
-def store(store_url: str, monkeypatch: pytest.MonkeyPatch) -> str:
-    """The default store, each kind in turn."""
+@pytest.fixture(params=["sqlite", "postgres", "redis"])
+def store(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """The default store, each kind in turn; in Redis, with SQLite beside it."""
+    name = "sqlite" if request.param == "redis" else request.param
+    store_url: str = request.getfixturevalue(f"{name}_url")
     monkeypatch.setenv("DATABASE_URL", store_url)
+    if request.param == "redis":
+        monkeypatch.setenv("REDIS_URL", request.getfixturevalue("redis_url"))
     return store_url
 
 
@@ -277,6 +282,25 @@ def test_a_paused_scan_reports_its_state_and_goes_on(queue: PersistentUrlQueueMa
     assert seen_in(store).crawl.state == "running"
     assert sorted(rest_of(queue)) == sorted(SEEDS)
     assert queue.resume_scan() is False
+
+
+def test_the_keys_that_a_paused_scan_names_exist_in_redis(
+    sqlite_url: str, redis_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DATABASE_URL", sqlite_url)
+    monkeypatch.setenv("REDIS_URL", redis_url)
+    with PersistentUrlQueueManager("scan-1", SEEDS) as queue:
+        queue.next()
+        queue.next()
+        snapshot = queue.pause_scan()
+        assert snapshot["redis_keys"]["queue"] == "scan:{scan-1}:url_queue"
+        assert [ask_redis(redis_url, "EXISTS", key) for key in snapshot["redis_keys"].values()] == ["1"] * 3
+        assert ask_redis(redis_url, "SCARD", queue.seen_key) == "3"
+        queue.cleanup()
+        assert ask_redis(redis_url, "DBSIZE") == "0"
+    monkeypatch.setenv("SHOAL_FRONTIER", "sql")
+    with PersistentUrlQueueManager("scan-2", SEEDS) as queue:
+        assert "table frontier" in queue.queue_key
 
 
 def test_a_scan_goes_on_after_its_own_pause_without_being_asked_to(queue: PersistentUrlQueueManager) -> None:

@@ -23,11 +23,11 @@ from shoal.base.clock import SystemClock
 from shoal.base.database import Tx
 from shoal.base.errors import BadConfig
 from shoal.base.ids import JobId, new_id
+from shoal.base.process import started
 from shoal.queue.job import Grant, Job, NewJob
 from shoal.queue.states import JobState
 from shoal.settings_loader import load
 from shoal.work.pidfile import claim_name
-from shoal.work.process import started
 from tests.support import ledger
 from tests.support.fleet import FIFTH, LONG_LEASE, PATIENCE_SECONDS, QUICK, TENTH, Fleet, send_all, wait_for
 from tests.support.site import Site, path_of

@@ -32,7 +32,7 @@ from shoal.fetch.redirect_chain import RedirectChain, RedirectStep
 from shoal.pages.page import Page
 from shoal.queue.janitor import Janitor
 from shoal.queue.job import Fence, Job, Lease, NewJob
-from shoal.settings import DatabaseSettings, QueueSettings, Settings
+from shoal.settings import DatabaseSettings, QueueSettings, RedisSettings, Settings
 from shoal.work.storage_watch import Check, StorageWatch
 from tests.support.servers import Service, ask_postgres
 
@@ -59,11 +59,15 @@ class Bench:
     settings: QueueSettings = field(default_factory=QueueSettings)
     signals_seen: list[Signal] = field(default_factory=list)
     connections: list[Any] = field(default_factory=list)  # at most one; shared by the benches on one store
+    redis_url: str = ""  # if given, new crawls have their frontiers there
 
     def __post_init__(self) -> None:
         self.signals = Signals()
         self.signals.subscribe(self.signals_seen.append)
         settings = replace(DEFAULTS, queue=self.settings)
+        if self.redis_url:
+            crawl = DEFAULTS.crawl.but(frontier="redis")
+            settings = replace(settings, redis=RedisSettings(url=self.redis_url), crawl=crawl)
         stores = Stores(self.dialect, settings)
         self.app = App(settings, self.clock, self.signals, cast(Any, self.database), stores=stores)
         self.queue, self.crawls, self.journal = self.app.queue, self.app.crawls, self.app.crawls.journal
@@ -123,6 +127,7 @@ class Bench:
             closing = self.connection.close()
             if self.dialect == "postgres":
                 await closing
+        await self.app.stores.close()
         await self.database.close()
 
     async def number(self, text: str) -> int:
@@ -426,11 +431,11 @@ def clock_for(url: str) -> FakeClock:
     return FakeClock() if url.startswith("sqlite") else ServerClock()
 
 
-async def open_bench(url: str, clock: FakeClock | None = None) -> Bench:
+async def open_bench(url: str, clock: FakeClock | None = None, redis_url: str = "") -> Bench:
     clock = clock or clock_for(url)
     database = database_at(url, clock)
     await database.open(upgrade=True)
-    return Bench(url, database, clock, database.dialect)
+    return Bench(url, database, clock, database.dialect, redis_url=redis_url)
 
 
 @pytest.fixture

@@ -938,6 +938,7 @@ WHOLE = {
         "abandoned_lanes",
         "waiting_page_jobs",
         "insert_jobs",
+        "insert_dispatched_jobs",
         "lease_jobs",
         "ends_of_lines",
     ),

@@ -4,6 +4,7 @@ drained, and the rate limits of hosts are kept."""
 import asyncio
 import random
 from collections import Counter
+from collections.abc import AsyncIterator
 from datetime import timedelta
 from itertools import pairwise
 from typing import Any
@@ -31,24 +32,36 @@ from shoal.crawl.states import TERMINAL, CrawlState
 from shoal.crawl.store import HostRate
 from tests.contract.conftest import (
     SITE,
-    Bench,
     Walker,
     failed,
     fetched,
     later,
     new_url,
+    open_bench,
     page_of,
 )
-from tests.contract.frontier_driver import FrontierDriver, SqlFrontierDriver, check_counters, fate_of
+from tests.contract.frontier_driver import (
+    FrontierDriver,
+    RedisFrontierDriver,
+    SqlFrontierDriver,
+    check_counters,
+    fate_of,
+)
 from tests.contract.test_crawl_lifecycle import check_ledger
 
 SLOW = HostRate(timedelta(seconds=1))
 
 
-@pytest.fixture
-def driver(bench: Bench) -> FrontierDriver:
-    """Each frontier in turn."""
-    return SqlFrontierDriver(bench)
+@pytest.fixture(params=["sqlite", "postgres", "redis-sqlite", "redis-postgres"])
+async def driver(request: pytest.FixtureRequest) -> AsyncIterator[FrontierDriver]:
+    """Each frontier in turn: on SQLite, on PostgreSQL, and on Redis beside each of them."""
+    place, _, database = request.param.rpartition("-")
+    bench = await open_bench(
+        request.getfixturevalue(f"{database}_url"),
+        redis_url=request.getfixturevalue("redis_url") if place else "",
+    )
+    yield RedisFrontierDriver(bench) if place else SqlFrontierDriver(bench)
+    await bench.close()
 
 
 async def add(driver: FrontierDriver, crawl: Crawl, *urls: NewUrl) -> int:

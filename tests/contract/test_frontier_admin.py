@@ -14,7 +14,7 @@ from shoal.crawl.crawl import Crawl
 from shoal.crawl.dump.dump import CrawlDump
 from shoal.crawl.engine.walker_commits import TurnRequest
 from shoal.crawl.frontier.admin import FrontierAdmin
-from shoal.crawl.frontier.admin_store import FrontierStats
+from shoal.crawl.frontier.admin_store import FrontierAdminStore, FrontierStats
 from shoal.crawl.frontier.explain import UrlState
 from shoal.crawl.frontier.fates import Fate
 from shoal.crawl.frontier.traps import Trap, TrapState
@@ -23,7 +23,6 @@ from shoal.crawl.states import CrawlState
 from shoal.extract.details import Details, packed, unpacked
 from shoal.queue.job import Fence
 from shoal.store.bodies.folder import FolderBodies
-from shoal.store.sql.frontier_admin import SqlFrontierAdmin
 from tests.contract.conftest import SITE, Bench, Walker, failed, fetched, later, new_url, open_bench
 
 YEARS = 366 * 86_400 * 3  # more than the difference between the clocks of two stores
@@ -38,8 +37,8 @@ ORDER = """
 """
 
 
-def archive_of(bench: Bench) -> SqlFrontierAdmin:
-    return SqlFrontierAdmin(bench.dialect, bench.hosts, bench.pages)
+def archive_of(bench: Bench) -> FrontierAdminStore:
+    return bench.app.stores.frontier_admin
 
 
 def archivist_of(bench: Bench) -> FrontierAdmin:
@@ -52,13 +51,39 @@ def dump_of(bench: Bench) -> CrawlDump:
     return CrawlDump(bench.database, bench.crawls, bench.frontier, archive, bench.pages, archivist_of(bench))
 
 
-@pytest.fixture
-async def other(store_url: str, request: pytest.FixtureRequest) -> AsyncIterator[Bench]:
-    """A store of the other kind."""
-    name = "postgres_url" if store_url.startswith("sqlite") else "sqlite_url"
-    bench = await open_bench(request.getfixturevalue(name))
+@pytest.fixture(params=["sqlite", "postgres", "redis"])
+async def bench(request: pytest.FixtureRequest) -> AsyncIterator[Bench]:
+    """Each frontier in turn; Redis beside SQLite."""
+    name = "sqlite" if request.param == "redis" else request.param
+    redis_url = request.getfixturevalue("redis_url") if request.param == "redis" else ""
+    bench = await open_bench(request.getfixturevalue(f"{name}_url"), redis_url=redis_url)
     yield bench
     await bench.close()
+
+
+@pytest.fixture
+async def sql_bench(store_url: str) -> AsyncIterator[Bench]:
+    """Each frontier on SQL in turn, for what only they do: a frontier in Redis is forgotten all at once."""
+    bench = await open_bench(store_url)
+    yield bench
+    await bench.close()
+
+
+@pytest.fixture
+async def sql_other(sql_bench: Bench, request: pytest.FixtureRequest) -> AsyncIterator[Bench]:
+    """A store of the other kind, beside `sql_bench`."""
+    other = await open_bench(request.getfixturevalue("postgres_url" if sql_bench.dialect == "sqlite" else "sqlite_url"))
+    yield other
+    await other.close()
+
+
+@pytest.fixture
+async def other(bench: Bench, request: pytest.FixtureRequest) -> AsyncIterator[Bench]:
+    """A store of the other kind."""
+    name = "postgres_url" if bench.dialect == "sqlite" else "sqlite_url"
+    other = await open_bench(request.getfixturevalue(name))
+    yield other
+    await other.close()
 
 
 async def walked(bench: Bench) -> tuple[Crawl, Walker]:
@@ -191,10 +216,10 @@ async def test_clear_forgets_the_urls_and_keeps_pages_and_counts(bench: Bench, m
         assert await bench.number(f"SELECT count(*) FROM {table} WHERE crawl = {crawl.number}") == 0
 
 
-async def test_a_clear_that_was_cut_off_leaves_counters_that_equal_a_recount(bench: Bench) -> None:
-    crawl = await paused(bench)
-    await bench.database.run(lambda tx: archive_of(bench).forget(tx, crawl.number, 4))
-    assert 0 < (await bench.counts(crawl)).queued == (await archivist_of(bench).stats(crawl.id)).open < 4
+async def test_a_clear_that_was_cut_off_leaves_counters_that_equal_a_recount(sql_bench: Bench) -> None:
+    crawl = await paused(sql_bench)
+    await sql_bench.database.run(lambda tx: archive_of(sql_bench).forget(tx, crawl.number, 4))
+    assert 0 < (await sql_bench.counts(crawl)).queued == (await archivist_of(sql_bench).stats(crawl.id)).open < 4
 
 
 async def test_clear_leaves_other_crawls_alone(bench: Bench) -> None:
@@ -221,23 +246,23 @@ async def test_a_paused_crawl_is_cleared_but_not_erased(bench: Bench) -> None:
         await archivist_of(bench).erase(crawl.id)
 
 
-async def test_a_frontier_carried_to_another_store_is_the_same(bench: Bench, other: Bench) -> None:
-    await other.submit("http://elsewhere.test/")  # so that numbers differ
-    crawl = await paused(bench)
-    loaded = await dump_of(other).load(dump_of(bench).dump(crawl.id))
-    there = (await other.crawls.get(loaded)).crawl
+async def test_a_frontier_carried_to_another_store_is_the_same(sql_bench: Bench, sql_other: Bench) -> None:
+    await sql_other.submit("http://elsewhere.test/")  # so that numbers differ
+    crawl = await paused(sql_bench)
+    loaded = await dump_of(sql_other).load(dump_of(sql_bench).dump(crawl.id))
+    there = (await sql_other.crawls.get(loaded)).crawl
     assert there.number != crawl.number
     assert asdict(there) | {"number": 0} == asdict(crawl) | {"number": 0}
-    assert await other.sql(FRONTIER.format(there.number)) == await bench.sql(FRONTIER.format(crawl.number))
-    assert await other.sql(ORDER.format(there.number)) == await bench.sql(ORDER.format(crawl.number))
-    assert await other.fates(there) == await bench.fates(crawl)
-    assert await other.counts(there) == await bench.counts(crawl)
-    assert await archivist_of(other).stats(loaded) == await archivist_of(bench).stats(crawl.id)
-    assert await pages_of(other, there) == await pages_of(bench, crawl)
-    assert await traps_of(other, there) == [Trap(TRAP, TrapState.QUARANTINED, f"{SITE}/trap/1", 2)]
+    assert await sql_other.sql(FRONTIER.format(there.number)) == await sql_bench.sql(FRONTIER.format(crawl.number))
+    assert await sql_other.sql(ORDER.format(there.number)) == await sql_bench.sql(ORDER.format(crawl.number))
+    assert await sql_other.fates(there) == await sql_bench.fates(crawl)
+    assert await sql_other.counts(there) == await sql_bench.counts(crawl)
+    assert await archivist_of(sql_other).stats(loaded) == await archivist_of(sql_bench).stats(crawl.id)
+    assert await pages_of(sql_other, there) == await pages_of(sql_bench, crawl)
+    assert await traps_of(sql_other, there) == [Trap(TRAP, TrapState.QUARANTINED, f"{SITE}/trap/1", 2)]
     answered = "SELECT h.origin, f.pages FROM frontier_host AS f JOIN host AS h ON h.number = f.host WHERE f.crawl = {}"
-    assert await other.sql(f"{answered.format(there.number)} ORDER BY h.origin") == (
-        await bench.sql(f"{answered.format(crawl.number)} ORDER BY h.origin")
+    assert await sql_other.sql(f"{answered.format(there.number)} ORDER BY h.origin") == (
+        await sql_bench.sql(f"{answered.format(crawl.number)} ORDER BY h.origin")
     )
 
 
@@ -393,16 +418,16 @@ async def test_a_crawl_that_moves_while_it_is_dumped_gives_no_last_line(bench: B
 
 
 async def test_a_long_frontier_is_carried_in_batches(
-    bench: Bench, other: Bench, monkeypatch: pytest.MonkeyPatch
+    sql_bench: Bench, sql_other: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("shoal.crawl.dump.dump.BATCH", 7)
-    crawl = await paused(bench)
+    crawl = await paused(sql_bench)
     urls = [new_url(crawl, f"/{place}", 1, Fate.SKIPPED_SCOPE if place % 3 else Fate.OPEN) for place in range(60)]
-    await bench.database.run(lambda tx: bench.crawls.add_urls(tx, crawl.number, urls))
-    await dump_of(other).load(dump_of(bench).dump(crawl.id))
-    there = (await other.crawls.get(crawl.id)).crawl
-    assert await other.fates(there) == await bench.fates(crawl)
-    assert await other.sql(ORDER.format(there.number)) == await bench.sql(ORDER.format(crawl.number))
+    await sql_bench.database.run(lambda tx: sql_bench.crawls.add_urls(tx, crawl.number, urls))
+    await dump_of(sql_other).load(dump_of(sql_bench).dump(crawl.id))
+    there = (await sql_other.crawls.get(crawl.id)).crawl
+    assert await sql_other.fates(there) == await sql_bench.fates(crawl)
+    assert await sql_other.sql(ORDER.format(there.number)) == await sql_bench.sql(ORDER.format(crawl.number))
 
 
 async def test_a_host_that_is_not_claimed_is_anybodys(bench: Bench) -> None:

@@ -359,6 +359,18 @@ async def test_a_job_offered_to_a_node_that_is_gone_is_returned(bench: Bench) ->
     assert [(one.node_id, one.returned) for one in bench.signals_seen if isinstance(one, LaneReturned)] == [(A, 1)]
 
 
+@pytest.mark.parametrize("state", [NodeState.PAUSED, NodeState.DRAINING, NodeState.DRAINED])
+async def test_the_lane_of_a_node_that_leases_nothing_is_returned(bench: Bench, state: NodeState) -> None:
+    nodes, sweep = registry(bench), janitor(bench)
+    await register(nodes)
+    jobs = [await offer(bench) for _ in range(3)]
+    await sweep.run_once()
+    assert await lanes(bench) == dict.fromkeys(jobs, node_lane(A))
+    await beat(nodes, (A, 1), state=state)
+    await sweep.run_once()
+    assert await lanes(bench) == dict.fromkeys(jobs, "shared")
+
+
 async def test_lost_nodes_are_forgotten_after_a_while_and_wishes_are_not(bench: Bench) -> None:
     nodes, sweep = registry(bench), await patient_janitor(bench)
     await register(nodes, A)

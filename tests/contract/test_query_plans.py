@@ -38,7 +38,7 @@ from shoal.page_jobs.leasing import PageLeases
 from shoal.plan.policy import PolicyForm
 from shoal.plan.scheduler import Scheduler
 from shoal.queue import states
-from shoal.queue.job import Lease, LeaseRequest, NewJob
+from shoal.queue.job import Lease, LeaseRequest, NewJob, Offer
 from shoal.queue.job_admin_store import JobFilter
 from shoal.queue.states import JobState
 from shoal.settings import DatabaseSettings
@@ -421,6 +421,7 @@ async def work_on(bench: Bench) -> None:
     """Run all queue operations of workers: enqueue, lease, extend, finish, fail, release, get lost, cancel."""
     await bench.enqueue(key="once", run_id="run_1")
     await bench.enqueue(key="once", run_id="run_1")
+    await bench.enqueue(lane="node/n1", offer=Offer("n1:1", timedelta(seconds=1)), dispatch="{}")
     await bench.enqueue(not_before=await bench.number("SELECT shoal_now()") + 5_000_000)
     await bench.jump(6)
     leases = await bench.queue.lease("w1", ["page", "audit"], ["shared", "n1"], 20)

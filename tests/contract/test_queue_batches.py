@@ -1,11 +1,11 @@
 """The queue in batches: enqueue, lease by kind and capability, ageing, and ends with the next lease in one commit."""
 
 import asyncio
-from dataclasses import replace
 from datetime import timedelta
 from typing import TypeVar
 
 import pytest
+from msgspec.structs import replace
 
 from shoal.base.database import Database, Work
 from shoal.base.errors import BackendUnavailable, InvalidInput

@@ -21,6 +21,7 @@ from shoal.crawl.store import FrontierStore
 from shoal.pages.page import Page
 from shoal.queue.job import Fence
 from shoal.runners import make_walker
+from shoal.settings import Settings
 from shoal.settings_loader import load
 
 Answer = tuple[int, dict[str, str], str | bytes]
@@ -154,7 +155,10 @@ class Weighing:
 
 @pytest.fixture
 async def crawler(store_url: str, tmp_path: Path) -> AsyncIterator[Crawler]:
-    env = {"SHOAL_PAGE_BACKOFF": "20ms", "SHOAL_DATA_DIR": str(tmp_path)}
-    settings = load({"DATABASE_URL": store_url}, env=env).settings
-    async with opened(settings, Signals()) as app:
+    async with opened(settings_for(store_url, tmp_path), Signals()) as app:
         yield Crawler(app)
+
+
+def settings_for(store_url: str, folder: Path, **more: str) -> Settings:
+    env = {"SHOAL_PAGE_BACKOFF": "20ms", "SHOAL_DATA_DIR": str(folder), **more}
+    return load({"DATABASE_URL": store_url}, env=env).settings

@@ -1,11 +1,15 @@
 """Redirects of pages: their targets are judged, paced, claimed and explained like any other URL."""
 
 import asyncio
+from collections.abc import AsyncIterator
 from itertools import pairwise, zip_longest
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from shoal.app import opened
+from shoal.base.signals import Signals
 from shoal.crawl.crawl import CrawlConfig
 from shoal.crawl.lifecycle.crawls import CrawlStatus
 from shoal.crawl.lifecycle.failed_urls import FailedUrls
@@ -15,8 +19,21 @@ from shoal.pages.bodies import place_of
 from shoal.queue.states import GrantEnd, give_back
 from shoal.runners import make_walker
 from shoal.serve import to_api
-from tests.packages.conftest import Answer, Crawler, ScriptedSite, html, serving
+from tests.packages.conftest import Answer, Crawler, ScriptedSite, html, serving, settings_for
 from tests.support import ledger
+
+
+@pytest.fixture(params=["sqlite", "postgres", "redis"])
+async def crawler(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Crawler]:
+    """Crawls on each frontier in turn; Redis beside SQLite."""
+    more = {}
+    if request.param == "redis":
+        more = {"REDIS_URL": request.getfixturevalue("redis_url"), "SHOAL_FRONTIER": "redis", "SHOAL_LANES": "sql"}
+    name = "sqlite" if request.param == "redis" else request.param
+    store_url = request.getfixturevalue(f"{name}_url")
+    async with opened(settings_for(store_url, tmp_path, **more), Signals()) as app:
+        yield Crawler(app)
+
 
 SLACK = 0.05  # seconds by which a loaded machine may bring two requests closer together
 
@@ -48,7 +65,8 @@ async def crawl_both(crawler: Crawler, site: ScriptedSite, other: ScriptedSite, 
 
 def is_exact(crawler: Crawler, seen: CrawlStatus) -> bool:
     """Return whether the crawl is complete and its rows are consistent."""
-    books = ledger.read(str(crawler.app.settings.database.url), seen.crawl.id)
+    settings = crawler.app.settings
+    books = ledger.read(str(settings.database.url), seen.crawl.id, settings.redis.url)
     failed = [page["url"] for page in books.pages]
     assert ledger.violations(books, ledger.Expected(failed=failed, state="whatever")) == []
     return seen.crawl.state is CrawlState.COMPLETED and seen.counts.drained

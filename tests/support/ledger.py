@@ -19,6 +19,8 @@ from typing import Any, TypeVar
 import asyncpg
 import xxhash
 
+from tests.support import redis_books
+
 Row = dict[str, Any]
 T = TypeVar("T")
 
@@ -138,11 +140,14 @@ class Expected:
     state: str = "completed"
 
 
-def read(store_url: str, crawl_id: str) -> Books:
-    """All rows of a crawl. The store is not changed."""
+def read(store_url: str, crawl_id: str, redis_url: str = "") -> Books:
+    """All rows of a crawl. The store is not changed. `redis_url`: where its frontier is, if it is in Redis."""
     tables = _read(store_url, QUERIES, crawl_id)
     if not tables["crawl"]:
         raise AssertionError(f"there is no crawl {crawl_id} in the store")
+    if tables["crawl"][0]["frontier"] == "redis":
+        hosts = _read(store_url, {"hosts": "SELECT number, origin FROM host"})["hosts"]
+        tables |= redis_books.read(redis_url, crawl_id, {row["number"]: row["origin"] for row in hosts})
     lists = {name: rows for name, rows in tables.items() if name not in ("now", "crawl", "live_keys")}
     keys = [row["dedupe_key"] for row in tables["live_keys"]]
     return Books(now=tables["now"][0]["now"], crawl=tables["crawl"][0], live_keys=keys, **lists)
@@ -167,9 +172,9 @@ def violations(books: Books, expected: Expected | None = None) -> list[str]:
     return found + list(_pages_are_the_expected(books, expected))
 
 
-def check(store_url: str, crawl_id: str, expected: Expected | None = None) -> list[str]:
+def check(store_url: str, crawl_id: str, expected: Expected | None = None, redis_url: str = "") -> list[str]:
     """Read the books, and judge them."""
-    return violations(read(store_url, crawl_id), expected)
+    return violations(read(store_url, crawl_id, redis_url), expected)
 
 
 def open_jobs(store_url: str) -> int:

@@ -18,7 +18,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, replace
 from io import BufferedRWPair
@@ -192,13 +192,14 @@ class RedisServer:
     """A Redis or Valkey server started by the tests. Nothing is persisted unless `durable`, and nothing is ever
     evicted."""
 
-    def __init__(self, program: Program, folder: Path, *, durable: bool = False) -> None:
+    def __init__(self, program: Program, folder: Path, *, durable: bool = False, options: Sequence[str] = ()) -> None:
         self.program = program
         self.folder = folder
         self.port = free_port()
         self._identity = unprivileged()
         self._identity.own(folder)
         self._durable = durable
+        self._further_options = options
         self._pidfile = folder / "pid"
         note_how_to_stop(folder, ["sh", "-c", 'kill -9 "$(cat pid)"'], self._identity)
 
@@ -232,7 +233,8 @@ class RedisServer:
         persistence = ["--appendonly", "yes"] if self._durable else ["--appendonly", "no", "--save", ""]
         files = ["--dir", str(self.folder), "--pidfile", str(self._pidfile), "--logfile", "log"]
         network = ["--bind", "127.0.0.1", "--port", str(self.port)]
-        return [*network, *files, *persistence, "--daemonize", "yes", "--maxmemory-policy", "noeviction"]
+        usual = [*network, *files, *persistence, "--daemonize", "yes", "--maxmemory-policy", "noeviction"]
+        return [*usual, *self._further_options]
 
     def _is_ready(self) -> bool:
         try:
@@ -303,10 +305,10 @@ class Servers:
         server.start()
         return server
 
-    def new_redis(self, *, durable: bool = False) -> RedisServer:
+    def new_redis(self, *, durable: bool = False, options: Sequence[str] = ()) -> RedisServer:
         """A started server for one test alone, that may be stopped and killed. Stop it when done."""
         program = self._program(find_redis, REDIS)
-        server = RedisServer(program, self._new_folder("redis"), durable=durable)
+        server = RedisServer(program, self._new_folder("redis"), durable=durable, options=options)
         server.start()
         return server
 

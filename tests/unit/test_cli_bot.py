@@ -31,7 +31,7 @@ def _a_store_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
         (["bot", "verify"], 2, "a bot needs a server"),
         (["bot", "--server", "ftp://example.org"], 4, "--server"),
         (["bot", "--server", "http://127.0.0.1:1", "--concurrency", "0"], 2, "--concurrency"),
-        (["bot", "--server", "http://127.0.0.1:1", "--capability", "js"], 2, "js"),
+        (["bot", "--server", "http://127.0.0.1:1", "--capability", "telepathy"], 2, "telepathy"),
         (["bot", "verify", "--server", "http://127.0.0.1:1"], 8, "is not available"),
     ],
 )

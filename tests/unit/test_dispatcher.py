@@ -160,7 +160,7 @@ def test_a_dispatched_job_has_an_offer_and_the_reason() -> None:
     assert (placed.lane, placed.offer) == (node_lane("a"), Offer("a:3", TTL))
     assert orjson.loads(placed.dispatch or "") == {
         "node_id": "a",
-        "reason": "weighted random by health score",
+        "reason": "weighted_random",
         "nodes": 3,
         "candidates": [["a", 1.0, ""], ["c", 1.0, "lacks http"], ["b", 0.9, "full"]],
     }
@@ -169,7 +169,7 @@ def test_a_dispatched_job_has_an_offer_and_the_reason() -> None:
 def test_a_job_that_no_node_has_room_for_says_so() -> None:
     [placed] = dispatcher_of(node("b", pages=30)).choose_lanes(jobs())
     assert (placed.lane, placed.offer) == ("shared", None)
-    assert orjson.loads(placed.dispatch or "")["reason"] == "no node has room for it"
+    assert orjson.loads(placed.dispatch or "")["reason"] == "no_room"
 
 
 def test_without_nodes_jobs_stay_as_they_are() -> None:

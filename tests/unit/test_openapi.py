@@ -4,8 +4,10 @@ from typing import Any
 
 import msgspec
 import pytest
+from starlette.requests import Request
 
 from shoal.serve.api import GROUPS
+from shoal.serve.console.shell import Shell
 from shoal.serve.docs import DocsApi
 from shoal.serve.endpoint import Endpoint, EndpointRequest, Nothing, public_endpoints
 from shoal.serve.openapi import document
@@ -70,7 +72,9 @@ def test_a_query_parameter_has_no_null() -> None:
 
 
 async def test_the_page_for_people_names_every_endpoint_and_loads_nothing_from_elsewhere() -> None:
-    page = bytes((await DocsApi(GROUPS).show_docs(EndpointRequest(None, Nothing(), Nothing()))).body).decode()
+    scope = {"type": "http", "method": "GET", "path": "/docs", "query_string": b"", "headers": [], "scheme": "http"}
+    request = EndpointRequest(Request({**scope, "server": ("127.0.0.1", 8700)}), Nothing(), Nothing())
+    page = bytes((await DocsApi(GROUPS, Shell(())).show_docs(request)).body).decode()
     assert all(f'id="{endpoint.name}"' in page for endpoint in ENDPOINTS)
     assert 'src="http' not in page
     assert 'href="http' not in page

@@ -13,10 +13,12 @@ from shoal.fetch.error_codes import PAGE_ERRORS
 from tests.support.hostile import answers
 
 SOURCE = Path(shoal.__file__).parent
-PLACES = ("egress", "extract", "fetch", "page_jobs", "crawl")
+PLACES = ("egress", "extract", "fetch", "render", "page_jobs", "crawl")
 MAKERS = {"Failure", "DecodingFault", "RobotsUnavailable", "UrlRefusal", "_bad_answer", "_stopped"}
 CODE = re.compile(r"[a-z]+(?:_[a-z0-9]+)+")
-NO_PAGES = {"scheme_not_allowed"}  # a frontier takes no such URL, and a redirect there has a code of its own
+# A frontier takes no such URL; a redirect there has a code of its own. The others are limits of the browser's proxy:
+# they concern the requests that a page makes, not the page.
+NO_PAGES = {"scheme_not_allowed", "not_allowed", "session_too_large", "too_many_connections"}
 
 
 def codes_in(tree: ast.AST) -> Iterator[str]:

@@ -28,7 +28,9 @@ from shoal.observe.log_messages import LogLevel
 from shoal.observe.logs import Logs
 from shoal.pages.page import Page
 from shoal.pages.response_counts import count_responses, response_class
-from shoal.serve.console import row_of
+from shoal.serve.console.crawl_rows import row_of
+from shoal.serve.console.format import Formats
+from shoal.serve.console.messages import ENGLISH
 from shoal.settings import LogSettings
 
 STANDING = ProgressSnapshot(
@@ -200,7 +202,8 @@ def test_a_crawl_with_a_404_and_a_500_never_shows_only_that_it_has_no_errors() -
     assert dict(rows_of(done, summary(done), []))["Responses"] == "2xx 1, 4xx 1, 5xx 1"
     line = messages.moved(done.crawl, states.complete("drained"), counts)
     assert "3 pages (2xx 1, 4xx 1, 5xx 1), 0 errors" in line.message
-    assert row_of(done, 0).responses == "2xx 1, 4xx 1, 5xx 1"
+    row = row_of(done, Formats(ENGLISH, 0))
+    assert row.responses == {"2xx": 1, "3xx": 0, "4xx": 1, "5xx": 1, "none": 0}
     assert "0 errors, 4xx 2, 27 s" in ", ".join(replace(STANDING, errors=0, refusals=(("4xx", 2),)).words())
 
 

@@ -80,6 +80,7 @@ BAD_VALUES = [
     ("SHOAL_LOG_LEVEL", "loud", "not an allowed value"),
     ("SHOAL_LANES", "rabbit", "not an allowed value"),
     ("SHOAL_LANES", "redis", "does not support yet"),
+    ("SHOAL_FRONTIER", "redis", "REDIS_URL is not set"),
     ("GRPC_ENABLED", "maybe", "neither true nor false"),
     ("GRPC_NODE_ID", "node 1", "letters, digits and hyphens"),
     ("RENDERER_URL", "ftp://renderer", "not a valid URL for this setting"),

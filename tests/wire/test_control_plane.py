@@ -293,7 +293,7 @@ async def test_more_streams_of_one_peer_than_allowed_are_refused(sqlite_url: str
         for call in calls:
             call.cancel()
         await asyncio.gather(*ends, return_exceptions=True)
-        await plane.until(lambda: len(plane.app.fleet.sessions) == 0)
+        await plane.until(lambda: not plane.server._service._streams)
         again = open_session(channel)
         await again.write(status("later"))
         await plane.until(lambda: plane.of(NodeRegistered)[-1].node_id == "later")

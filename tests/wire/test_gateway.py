@@ -16,16 +16,17 @@ from starlette.routing import Route
 from starlette.types import Message
 
 from shoal.access.auth_throttle import MOST_FAILURES, AuthThrottle
+from shoal.access.scopes import TokenScope
 from shoal.access.token import TokenRequest, mint
 from shoal.access.tokens import Tokens
 from shoal.app import opened
 from shoal.base.clock import FakeClock
 from shoal.base.errors import BadConfig, NotAllowed
+from shoal.cli.first_token import write_first_token
 from shoal.cli.listen import check_exposure
 from shoal.serve.api import GROUPS
 from shoal.serve.application import CHECK_EVERY_SECONDS, application
 from shoal.serve.authentication import CallerRefused, TokenAuthenticator
-from shoal.serve.console import ConsoleApi
 from shoal.serve.endpoint import table_of
 from shoal.serve.health import HealthApi
 from shoal.serve.tls import Certificate, tls_of
@@ -39,7 +40,9 @@ TLS = Path(__file__).parents[1] / "support" / "tls"
 POLICIES = "/api/v1/policies"
 GUARDED = [
     ("GET", "/"),
-    ("GET", "/console/crawls"),
+    ("GET", "/crawls"),
+    ("GET", "/console/feed"),
+    ("POST", "/console/preferences"),
     ("GET", CRAWLS),
     ("POST", CRAWLS),
     ("GET", "/api/v1/tokens"),
@@ -228,9 +231,9 @@ async def test_a_method_that_a_path_lacks_is_refused_with_all_that_it_has(lite: 
     has: dict[str, set[str]] = {
         "/login": {"GET", "HEAD", "POST"},
         "/logout": {"POST"},
-        "/static/console.css": {"GET", "HEAD"},
+        "/static/console/console.css": {"GET", "HEAD"},
     }
-    for group in (*GROUPS, HealthApi, ConsoleApi):
+    for group in (*GROUPS, HealthApi, *map(type, lite.app.console.endpoint_groups)):
         for line in table_of(group):
             more = {line.method, "HEAD"} if line.method == "GET" else {line.method}
             has.setdefault(re.sub(r"{.*?}", "x", line.path), set()).update(more)
@@ -240,6 +243,10 @@ async def test_a_method_that_a_path_lacks_is_refused_with_all_that_it_has(lite: 
     for path in ("/api/v1/jobs/retry", "/api/v1/jobs/purge"):
         has[path] |= has["/api/v1/jobs/x"]
     has["/api/v1/nodes/commands"] |= has["/api/v1/nodes/x"]
+    for path in has:
+        section, _, rest = path[1:].partition("/")
+        if rest and (shadow := has.get(f"/{section}/x")) is not None and path.count("/") == 2:
+            has[path] |= shadow
     for path, methods in has.items():
         lacking = next(one for one in ("TRACE", "PATCH", "DELETE") if one not in methods)
         answer = await lite.ask(path, boss, method=lacking)
@@ -445,14 +452,14 @@ async def test_a_person_is_led_to_the_login_and_in_by_a_cookie_that_scripts_neve
     assert (led.status, led.headers["location"]) == (303, "/login")
     page = await lite.ask("/login")
     assert page.status == 200
-    assert '<form class="login" method="post" action="/login">' in page.text
+    assert 'method="post" action="/login">' in page.text
     entered = await lite.ask("/login", method="POST", body=f"token={token}".encode())
     assert (entered.status, entered.headers["location"]) == (303, "/")
     cookie, *marks = [part.strip() for part in entered.headers["set-cookie"].split(";")]
     assert {mark.lower() for mark in marks} == {"httponly", "path=/", "samesite=strict"}
     console = await lite.ask("/", headers={"Cookie": cookie})
     assert console.status == 200
-    assert '<form class="leave" method="post" action="/logout">' in console.text
+    assert '<form method="post" action="/logout">' in console.text
 
 
 async def test_a_wrong_token_at_the_login_is_reported_and_counted(lite: Served) -> None:
@@ -585,6 +592,26 @@ async def test_without_a_token_no_other_address_is_opened(
         await app.access.tokens.create(TokenRequest(name="me", role="admin"), ME)
         await check_exposure(app, app.settings.serve)
     assert "SHOAL_TLS_CERT" in capsys.readouterr().err
+
+
+async def test_the_first_token_of_a_store_is_written_to_a_file_once(
+    sqlite_url: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    settings = load({"DATABASE_URL": sqlite_url, "SHOAL_LISTEN": f"0.0.0.0:{free_port()}"}, env={}).settings
+    file = tmp_path / "new" / "token"
+    async with opened(settings) as app:
+        with pytest.raises(BadConfig, match="cannot be written"):
+            await write_first_token(app, Path("/dev/null/token"))
+        assert not await app.access.tokens.any_made()
+        await write_first_token(app, file)
+        await check_exposure(app, app.settings.serve)
+        token = await app.access.tokens.verify(file.read_text().strip())
+        assert token is not None
+        assert TokenScope.ADMIN in token.scopes
+        assert file.stat().st_mode & 0o777 == 0o600
+        assert file.read_text().strip() not in capsys.readouterr().err
+        await write_first_token(app, tmp_path / "other")
+    assert not (tmp_path / "other").exists()
 
 
 async def test_beyond_loopback_only_its_own_names_are_answered(sqlite_url: str) -> None:

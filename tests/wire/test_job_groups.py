@@ -55,6 +55,17 @@ async def test_a_group_is_cancelled_once_and_for_all(api: Served) -> None:
     assert group["id"] == "monday"
 
 
+async def test_a_batch_is_held_back_while_too_many_jobs_wait(api: Served) -> None:
+    api.app.fleet.start()
+    api.app.fleet.view.install([], api.app.settings.fleet.shared_depth_max)
+    key = {"Idempotency-Key": "k1"}
+    refused = await api.send("POST", "/api/v1/jobs", {"urls": [URL]}, key)
+    assert (refused.status, refused.json["code"], refused.headers["retry-after"]) == (429, "back_pressure", "5")
+    assert "wait in the shared lane" in refused.json["detail"]
+    api.app.fleet.view.install([], 0)
+    assert (await api.send("POST", "/api/v1/jobs", {"urls": [URL]}, key)).status == 202
+
+
 async def test_the_same_key_makes_one_group(api: Served) -> None:
     key = {"Idempotency-Key": "k1"}
     first = await api.send("POST", "/api/v1/jobs", {"urls": [URL]}, key)

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from shoal.app.access import Access
     from shoal.app.audit import Audit
     from shoal.app.chores import Chores
+    from shoal.app.console import Console
     from shoal.app.drivers import SqlDatabase
     from shoal.app.events import Events
     from shoal.app.fleet import Fleet
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
     from shoal.app.rest_api import RestApi
     from shoal.crawl.dump.dump import CrawlDump
     from shoal.crawl.frontier.admin import FrontierAdmin
+    from shoal.crawl.politeness import Politeness
     from shoal.queue.job_admin import JobAdmin
 
 
@@ -115,6 +117,12 @@ class App:
         return FrontierAdmin(self.database, self.crawls, self.queue, self.stores.frontier_admin, self.bodies)
 
     @cached_property
+    def politeness(self) -> "Politeness":
+        from shoal.crawl.politeness import Politeness
+
+        return Politeness(self.database, self.crawls, self.stores.frontier_admin, self.settings)
+
+    @cached_property
     def crawl_dump(self) -> "CrawlDump":
         from shoal.crawl.dump.dump import CrawlDump
 
@@ -164,6 +172,12 @@ class App:
         from shoal.app.chores import Chores
 
         return Chores(self)
+
+    @cached_property
+    def console(self) -> "Console":
+        from shoal.app.console import Console
+
+        return Console(self)
 
     @cached_property
     def rest_api(self) -> "RestApi":

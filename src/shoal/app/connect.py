@@ -37,6 +37,7 @@ async def opened(
     try:
         app = App(settings, clock, signals, database, wake_of(database, clock, signals))
         try:
+            await app.stores.check_redis(signals)
             yield app
         except NotFound as error:
             if error.facts.get("kind") != "crawl":
@@ -47,6 +48,7 @@ async def opened(
             app.bodies.close()
             if "audit" in vars(app):
                 app.audit.close()
+            await app.stores.close()
     finally:
         await database.close()
 

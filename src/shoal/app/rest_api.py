@@ -19,6 +19,7 @@ from shoal.serve.journal import JournalApi
 from shoal.serve.nodes import NodeApi
 from shoal.serve.pages import PageApi
 from shoal.serve.policies import PolicyApi
+from shoal.serve.politeness import PolitenessApi
 from shoal.serve.results import ResultApi
 from shoal.serve.stats import StatsApi
 from shoal.serve.tokens import AuditApi, TokenApi
@@ -45,6 +46,7 @@ class RestApi:
                 app.crawls, app.frontier_admin, access.idempotency, settings.crawl.max_url_length, app.audit.gates
             ),
             PageApi(app.crawls, Pages(app.database, app.stores.pages)),
+            PolitenessApi(app.politeness),
             JournalApi(app.crawls, self.crawl_feeds),
             GroupApi(page_jobs.groups, access.idempotency),
             JobApi(app.job_admin),
@@ -59,7 +61,7 @@ class RestApi:
             WebhookApi(app.events.webhooks, access.idempotency),
             TokenApi(access.tokens),
             AuditApi(access.audit_log),
-            DocsApi(GROUPS),
+            DocsApi(GROUPS, app.console.shell),
         ]
 
     @cached_property
@@ -69,4 +71,5 @@ class RestApi:
     def close(self) -> None:
         """End all event streams and long polls, because the server stops."""
         self.crawl_feeds.close()
+        self._app.console.feed.close()
         self._app.page_jobs.long_poll.close()

@@ -3,6 +3,8 @@
 from functools import cached_property
 from typing import TYPE_CHECKING
 
+from shoal.base.errors import BackendUnavailable
+from shoal.base.signals import Signals
 from shoal.crawl.journal.journal import JournalStore
 from shoal.crawl.store import CrawlStore, FrontierStore
 from shoal.events.store import OutboxStore
@@ -32,6 +34,7 @@ if TYPE_CHECKING:
     from shoal.page_jobs.store import GroupStore, ResultStore
     from shoal.plan.store import PolicyStore
     from shoal.queue.job_admin_store import JobAdminStore
+    from shoal.store.redis.connection import RedisClient
 
 
 class Stores:
@@ -58,7 +61,42 @@ class Stores:
 
     @cached_property
     def frontier(self) -> FrontierStore:
-        return SqlFrontier(self._dialect, self.hosts)
+        sql = SqlFrontier(self._dialect, self.hosts)
+        if self.redis is None:
+            return sql
+        from shoal.app.frontiers import FrontierByCrawl
+        from shoal.store.redis.frontier import RedisFrontier
+
+        return FrontierByCrawl(sql, RedisFrontier(self.redis, self.hosts, sql))
+
+    @cached_property
+    def redis(self) -> "RedisClient | None":
+        """The Redis server, if the settings name one. Units of work on SQLite run on a thread without an event loop."""
+        if not self._settings.redis.url:
+            return None
+        from shoal.store.redis.connection import LoopRedis, ThreadRedis
+
+        return (ThreadRedis if self._dialect == "sqlite" else LoopRedis)(self._settings.redis)
+
+    async def check_redis(self, signals: Signals) -> None:
+        """Refuse a server on which URLs or jobs could be evicted. A server that cannot be reached now may come back:
+        calls that need it fail until then."""
+        if self.redis is None:
+            return
+        from shoal.store.redis.server_check import RedisWarned, check_server
+
+        try:
+            facts = await check_server(self.redis)
+            warning = facts.warning
+        except BackendUnavailable as error:
+            warning = error.message
+        if warning is not None:
+            signals.emit(RedisWarned(server=self.redis.name, warning=warning))
+
+    async def close(self) -> None:
+        """Close connections to Redis, if there are any."""
+        if "redis" in self.__dict__ and self.redis is not None:
+            await self.redis.close()
 
     @cached_property
     def journal(self) -> JournalStore:
@@ -90,7 +128,13 @@ class Stores:
     def frontier_admin(self) -> "FrontierAdminStore":
         from shoal.store.sql.frontier_admin import SqlFrontierAdmin
 
-        return SqlFrontierAdmin(self._dialect, self.hosts, self.pages)
+        sql = SqlFrontierAdmin(self._dialect, self.hosts, self.pages)
+        if self.redis is None:
+            return sql
+        from shoal.app.frontiers import FrontierAdminByCrawl
+        from shoal.store.redis.frontier_admin import RedisFrontierAdmin
+
+        return FrontierAdminByCrawl(sql, RedisFrontierAdmin(self.redis, sql))
 
     @cached_property
     def analyses(self) -> "AnalysisStore":

@@ -98,6 +98,9 @@ class AnalysisRun:
     def limit_rate(self, per_second: float | None) -> None:
         """Ignored: an analysis fetches nothing."""
 
+    def restart_browser(self) -> None:
+        """Ignored: an analysis has no browser."""
+
     def stalled_for(self) -> float:
         return self._context.clock.monotonic() - self._moved_at
 
@@ -244,8 +247,8 @@ class AnalysisRun:
 
 @contextmanager
 def _no_collections() -> Iterator[None]:
-    """Switch the cyclic garbage collector off: millions of strings are kept here and no cycles are made, so that its
-    passes would take half of the time."""
+    """Switch the cyclic garbage collector off: millions of objects are kept here and no cycles are made, so that its
+    passes over all of them would find nothing."""
     was_on = gc.isenabled()
     gc.disable()
     try:

@@ -21,6 +21,8 @@
     │   └── Interrupted           stopped by a signal; can be resumed
     └── OperatorError             the operator of Shoal must act
         ├── BadConfig             a setting cannot be used
+        ├── RedisMisconfigured    Redis is set up so that it cannot be used
+        ├── FrontierLost          Redis has lost the frontier of a crawl
         ├── NodeDisplaced         another worker has taken over the node id
         ├── SchemaMismatch        the store has a different schema version
         ├── StorageFull           no space left to write
@@ -256,6 +258,28 @@ class BadConfig(OperatorError):
         return self if self._words is None else BadConfig(key, *self._words)
 
 
+class RedisMisconfigured(OperatorError):
+    """Redis is set up so that Shoal cannot use it: eviction, password, permission, cluster, version."""
+
+    code = "redis_misconfigured"
+
+    def __init__(self, server: str, problem: str, fix: str) -> None:
+        super().__init__(f"{server} {problem}; {fix}.", server=server)
+
+
+class FrontierLost(OperatorError):
+    """Redis no longer has the frontier of a crawl, and it could not be rebuilt."""
+
+    code = "frontier_lost"
+
+    def __init__(self, crawl_id: str, why: str) -> None:
+        super().__init__(
+            f'the frontier of crawl "{crawl_id}" is lost ({why}); retry the crawl to rebuild it from its pages, '
+            "and turn on persistence in Redis.",
+            crawl_id=crawl_id,
+        )
+
+
 class NodeDisplaced(OperatorError):
     """Another worker has registered with the same node id; the newest one keeps it."""
 
@@ -341,6 +365,8 @@ RESPONSES: dict[type[ShoalError], ErrorResponse] = {
     HeldBack: ErrorResponse(429, 8, "RESOURCE_EXHAUSTED"),
     Interrupted: ErrorResponse(503, 11, "CANCELLED"),
     BadConfig: ErrorResponse(500, 4, "FAILED_PRECONDITION"),
+    RedisMisconfigured: ErrorResponse(503, 4, "FAILED_PRECONDITION"),
+    FrontierLost: ErrorResponse(500, 1, "DATA_LOSS"),
     NodeDisplaced: ErrorResponse(409, 4, "ABORTED"),
     SchemaMismatch: ErrorResponse(503, 4, "FAILED_PRECONDITION"),
     StorageFull: ErrorResponse(507, 8, "RESOURCE_EXHAUSTED"),

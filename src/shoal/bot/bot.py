@@ -72,7 +72,7 @@ class Bot:
             from shoal.bot.fetcher import BotFetcher
             from shoal.settings_loader import load
 
-            self._fetcher = BotFetcher(load().settings, self._clock)
+            self._fetcher = BotFetcher(load().settings, self._clock, browser="js" in self._capabilities)
         return self._fetcher
 
     def run(self) -> None:

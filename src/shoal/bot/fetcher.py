@@ -1,21 +1,28 @@
 """Fetch pages for a bot: through egress, as robots.txt allows, with the options of the job, without a database.
 Failures are raised as `JobFailed`."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any, Final
 
 import xxhash
 
 from shoal.base.clock import Clock
+from shoal.base.signals import Signals
 from shoal.bot.client import BotJob
 from shoal.egress import AddressRule, Egress, Failure, Limits, Proxies
 from shoal.extract.encoding import decode
-from shoal.hosts.robots import Rules
-from shoal.hosts.robots_cache import fetch_robots
+from shoal.hosts.robots_cache import RobotsReader
 from shoal.page_jobs.result import Status
-from shoal.page_jobs.runner import EgressRoute, EgressRoutes, PageJobRunner, RobotsMemo
+from shoal.page_jobs.runner import EgressRoute, EgressRoutes, NotRendered, PageJobRunner, RobotsMemo
 from shoal.page_jobs.spec import PageConfig, PageWork
 from shoal.settings import Settings
+
+if TYPE_CHECKING:
+    from shoal.page_jobs.rendering import PageRenderer
+
+RENDERED_TYPE: Final = "text/html; charset=utf-8"
 
 
 class JobFailed(Exception):
@@ -44,48 +51,41 @@ class Found:
     html_hash: str | None = None
 
 
-class _RobotsFetcher:
-    """Fetches robots.txt rules on demand, without a cache."""
-
-    def __init__(self, egress: Egress, settings: Settings, clock: Clock) -> None:
-        self._egress = egress
-        self._agent = settings.egress.user_agent
-        self._longest = settings.hosts.longest_crawl_delay
-        self._clock = clock
-
-    async def rules_of(self, origin: str) -> Rules:
-        return Rules(await fetch_robots(self._egress, origin, self._agent), self._agent, self._longest)
-
-
 class BotFetcher:
     """Fetches the pages of jobs. The address rule and the proxies come from this machine: SHOAL_ALLOW_NETWORKS and
     SHOAL_PROXIES."""
 
-    def __init__(self, settings: Settings, clock: Clock) -> None:
+    def __init__(self, settings: Settings, clock: Clock, *, browser: bool = False) -> None:
+        """`browser`: render the pages of jobs that need it; raises `BadConfig` if there is no Chromium."""
         self._settings = settings
         self._clock = clock
         self._limits = Limits.of(settings.egress)
         self._agent = settings.egress.user_agent
         self._routes = EgressRoutes(self._route)
-        self._runner = PageJobRunner(self._routes, self._agent, self._limits, settings.crawl.max_links, clock)
+        renderer = _renderer(settings, clock) if browser else None
+        self._runner = PageJobRunner(
+            self._routes, self._agent, self._limits, settings.crawl.max_links, clock, renderer=renderer
+        )
 
     async def page(self, job: BotJob) -> BotPage:
         """Return the text of the job's page."""
-        fetched = await self._runner.visit(_work(job), _ignore, _ignore, capture=True)
+        with _renderer_explained():
+            fetched = await self._runner.visit(_work(job), _ignore, _ignore, capture=True)
         if fetched.failure is not None:
             raise JobFailed(fetched.failure.code, fetched.failure.message)
         [(_, response)] = fetched.captured
         if not 200 <= response.status < 300:
             raise JobFailed("http_status", f"The server answered {response.status}.")
-        body = response.body(self._limits)
+        body = fetched.rendered_html or response.body(self._limits)
         if isinstance(body, Failure):
             raise JobFailed(body.code, body.message)
-        text, _, _ = decode(body, response.headers.get("content-type"))
+        text, _, _ = decode(body, RENDERED_TYPE if fetched.rendered else response.headers.get("content-type"))
         return BotPage(response.url, response.status, text, xxhash.xxh3_128_hexdigest(body))
 
     async def data(self, job: BotJob) -> Found:
         """Return the data the job's rule set extracts; without one, the page's own metadata."""
-        result = await self._runner.run(_work(job), _ignore, _ignore)
+        with _renderer_explained():
+            result = await self._runner.run(_work(job), _ignore, _ignore)
         if result.status is Status.FAIL:
             raise JobFailed(result.error_code or "failed", result.error_message or "")
         return Found(result.data, result.html_hash)
@@ -100,7 +100,25 @@ class BotFetcher:
             return None
         rule = AddressRule(allow=settings.allow_networks)
         egress = Egress(rule, self._limits, clock=self._clock, proxy=proxy)
-        return EgressRoute(egress, RobotsMemo(_RobotsFetcher(egress, self._settings, self._clock), self._clock))
+        robots = RobotsReader(egress, self._agent, self._settings.hosts.longest_crawl_delay)
+        return EgressRoute(egress, RobotsMemo(robots, self._clock))
+
+
+@contextmanager
+def _renderer_explained() -> Iterator[None]:
+    """Report a job that the renderer could not take as failed; the server retries it."""
+    try:
+        yield
+    except NotRendered as why:
+        raise JobFailed("no_renderer", why.message) from None
+
+
+def _renderer(settings: Settings, clock: Clock) -> "PageRenderer":
+    from shoal.app.render import check_browser, standalone_renderer  # few bots have a browser
+    from shoal.page_jobs.rendering import PageRenderer
+
+    check_browser(settings)
+    return PageRenderer(lambda: standalone_renderer(settings, clock, Signals()), settings.crawl.max_concurrent_chrome)
 
 
 def _ignore(*args: object) -> None:

@@ -19,7 +19,7 @@ from shoal.settings import Settings
 if TYPE_CHECKING:
     from shoal.bot.conformance import CheckResult
 
-CAPABILITIES = ("http", "special")  # it has no browser
+CAPABILITIES = ("http", "js", "special")
 
 
 @click.group(cls=CommandGroup, invoke_without_command=True)
@@ -35,7 +35,7 @@ CAPABILITIES = ("http", "special")  # it has no browser
     "capabilities",
     type=click.Choice(CAPABILITIES),
     multiple=True,
-    help="Pull only jobs with this capability. Repeatable.",
+    help="Pull only jobs with this capability; js needs Chromium or RENDERER_URL. Repeatable.",
 )
 @click.pass_context
 def bot(
@@ -100,7 +100,7 @@ async def _work(settings: Settings, name: str | None, concurrency: int, capabili
 
     clock = SystemClock()
     server, token = _server_of(settings)
-    fetcher = BotFetcher(settings, clock)
+    fetcher = BotFetcher(settings, clock, browser="js" in capabilities)
     bot = Bot(server, token, name=name, capabilities=capabilities, concurrency=concurrency, fetcher=fetcher, tell=note)
     bot.on_job(fetcher.data)
     on_stop(bot.stop)

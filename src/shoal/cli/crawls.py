@@ -24,6 +24,7 @@ from shoal.pages.response_counts import in_words as in_classes
 
 MOST = 1000  # per list
 LISTED = ["id", "state", "pages", "responses", "errors", "queued", "created", "seed"]
+POLITE = ["host", "pages", "per second", "delay", "robots.txt", "version", "asked delay", "pauses", "paused"]
 CRAWLS = "/api/v1/crawls"
 CRAWL = f"{CRAWLS}/{{}}"
 
@@ -191,6 +192,24 @@ def rm(crawl_id: str, reach: ApiTarget, as_json: bool) -> None:
         print(f"Removed {crawl_id}.")
 
 
+@crawls.command()
+@click.argument("crawl_id", metavar="ID")
+@reaching
+@_json
+def politeness(crawl_id: str, reach: ApiTarget, as_json: bool) -> None:
+    """Show how a crawl treated its hosts: request rate, robots.txt, delays and pauses."""
+    receipt = run_on(reach, lambda api: api.get(at(f"{CRAWL}/politeness", crawl_id)))
+    if as_json:
+        print_json(receipt)
+        return
+    robots = "obeys robots.txt" if receipt["obeys_robots"] else "ignores robots.txt"
+    connections = plural(receipt["connections_per_host"], "connection")
+    note(f"{receipt['user_agent']} {robots}; {connections} per host, {receipt['delay_seconds']:g} s apart.")
+    print_table(POLITE, [_host_row(host) for host in receipt["hosts"]])
+    if receipt["more_hosts"]:
+        note("The crawl has more hosts.")
+
+
 for _command in (add, logs, watch, wait, export, diff, dump, load):
     crawls.add_command(_command)
 
@@ -220,6 +239,23 @@ def _rows(crawl: dict[str, Any]) -> list[tuple[str, str]]:
     crawl["responses"] = in_classes(crawl["responses"])
     options = crawl.pop("config")
     return facts_of({**crawl, **options})
+
+
+def _host_row(host: dict[str, Any]) -> list[object]:
+    rate, asked = host["requests_per_second"], host["crawl_delay_asked"]
+    clamped = " (clamped)" if host["crawl_delay_clamped"] else ""
+    pauses = ", ".join(f"{status}: {count}" for status, count in host["holds"].items())
+    return [
+        host["origin"],
+        host["pages"],
+        "-" if rate is None else f"{rate:.2f}",
+        f"{host['delay_seconds']:g} s",
+        host["robots"] or "-",
+        (host["robots_hash"] or "-")[:8],
+        "-" if asked is None else f"{asked:g} s{clamped}",
+        pauses or "-",
+        f"{host['hold_seconds']:g} s" if pauses else "-",
+    ]
 
 
 def _held(host: dict[str, Any]) -> str:

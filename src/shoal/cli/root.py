@@ -23,6 +23,8 @@ INTERRUPTED = 130
 FLAG_OF = {  # settings that have a flag
     "DATABASE_URL": "--store",
     "SHOAL_LISTEN": "--listen",
+    "SHOAL_RENDERER_LISTEN": "--listen",
+    "SHOAL_SCREENSHOTS": "--screenshots",
     "SHOAL_SERVER": "--server",
     "SHOAL_TOKEN": "--token",
     "SHOAL_TOKEN_FILE": "--token-file",
@@ -59,6 +61,7 @@ COMMANDS: dict[str, LazyCommands] = {
     "serve": LazyCommands("shoal.cli.serve:serve", "Run the controller: REST API, console and background chores."),
     "worker": LazyCommands("shoal.cli.worker:worker", "Run a worker that executes jobs from the store."),
     "bot": LazyCommands("shoal.cli.bot:bot", "Run a bot that pulls page jobs from a server."),
+    "renderer": LazyCommands("shoal.cli.renderer:renderer", "Run the render service: Chromium for workers."),
     "crawls": LazyCommands("shoal.cli.crawls:crawls", "Start, list and manage crawls."),
     "jobs": LazyCommands("shoal.cli.jobs:jobs", "Create page jobs for single URLs; list and manage jobs."),
     "nodes": LazyCommands("shoal.cli.nodes:nodes", "List nodes, and pause, drain or resize them."),

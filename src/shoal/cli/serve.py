@@ -5,6 +5,7 @@ import socket
 from collections.abc import Coroutine, Mapping, Sequence
 from contextlib import AsyncExitStack
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
@@ -12,9 +13,11 @@ import uvloop
 
 from shoal.access.auth_throttle import AuthThrottle
 from shoal.app import App, opened
+from shoal.app.console import SAMPLE_EVERY
 from shoal.app.privacy import privacy_warning
 from shoal.base.errors import NodeDisplaced
 from shoal.base.service import Service
+from shoal.cli.first_token import write_first_token
 from shoal.cli.listen import address_of, check_exposure, config_of, open_socket
 from shoal.cli.long_running import on_stop, watched
 from shoal.cli.output import note
@@ -24,7 +27,6 @@ from shoal.observe.metrics import Metrics
 from shoal.serve.application import application
 from shoal.serve.authentication import TokenAuthenticator
 from shoal.serve.connections import BoundedServer, ConnectionLimits
-from shoal.serve.console import ConsoleApi, files
 from shoal.serve.endpoint import routes_of
 from shoal.serve.health import HealthApi
 from shoal.serve.login import Login
@@ -48,13 +50,19 @@ FIRST_PAUSE, LONGEST_PAUSE = 1.0, 30.0  # seconds before a failed worker is repl
     help="Number of workers to run in this process.",
 )
 @click.option("--store", metavar="URL", help="Use this store; overrides DATABASE_URL.")
-def serve(listen: str | None, workers: int, store: str | None) -> None:
+@click.option(
+    "--first-token-file",
+    type=click.Path(dir_okay=False, path_type=Path),
+    metavar="FILE",
+    help="If the store has no token yet, create one with the role admin and write it to this file.",
+)
+def serve(listen: str | None, workers: int, store: str | None, first_token_file: Path | None) -> None:
     """Run the controller: REST API, console and background chores. SIGTERM shuts it down cleanly."""
     flags = {"SHOAL_LISTEN": listen, "DATABASE_URL": store}
-    uvloop.run(_serve(flags, workers))
+    uvloop.run(_serve(flags, workers, first_token_file))
 
 
-async def _serve(flags: Mapping[str, str | None], workers: int) -> None:
+async def _serve(flags: Mapping[str, str | None], workers: int, first_token_file: Path | None) -> None:
     asked = load(flags).settings.serve
     tls_of(asked)
     listener = open_socket(asked.listen)
@@ -64,6 +72,8 @@ async def _serve(flags: Mapping[str, str | None], workers: int) -> None:
     signals, metrics = watched(settings)
     async with AsyncExitStack() as stack:
         app = await stack.enter_async_context(opened(settings, signals))
+        if first_token_file is not None:
+            await write_first_token(app, first_token_file)
         await check_exposure(app, settings.serve)
         if settings.grpc.enabled:
             from shoal.cli.control_plane import listening_for_nodes
@@ -86,7 +96,8 @@ class Controller:
         self._listener = listener
         self._workers = list(workers)
         self._announcing = Service(app.chores.address_announcer, ANNOUNCE_EVERY, app.clock, app.signals)
-        self._chores = [*app.chores.controller_services(), self._announcing]
+        sampling = Service(app.console.rates, SAMPLE_EVERY, app.clock, app.signals)
+        self._chores = [*app.chores.controller_services(), self._announcing, sampling]
         self._server = self._serving(metrics)
         self._ending = asyncio.Event()
         self._controls: list[WorkerControl] = []  # of the workers in this process, if they report to a controller
@@ -178,8 +189,10 @@ class Controller:
     def _serving(self, metrics: Metrics) -> BoundedServer:
         app, settings = self._app, self._app.settings.serve
         authenticator = TokenAuthenticator(app.access.tokens, AuthThrottle(app.clock), settings, app.signals)
-        groups = [*app.rest_api.endpoint_groups, self._health(metrics), ConsoleApi(app.crawls)]
-        routes = [*routes_of(groups, settings.max_request_bytes), *Login(authenticator).routes(), files()]
+        console = app.console
+        groups = [*app.rest_api.endpoint_groups, self._health(metrics), *console.endpoint_groups]
+        login = Login(authenticator, console.shell)
+        routes = [*routes_of(groups, settings.max_request_bytes), *login.routes(), console.shell.assets.route()]
         whole = application(
             routes,
             app.clock,
@@ -187,6 +200,7 @@ class Controller:
             authenticator,
             audit_log=app.access.audit_log,
             open_probes=settings.open_probes,
+            pages=console.shell,
         )
         server = BoundedServer(config_of(whole, settings), ConnectionLimits(settings, app.clock, app.signals), settings)
         if server.tls is not None:

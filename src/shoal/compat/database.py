@@ -33,7 +33,7 @@ class DatabaseUrlQueueManager:
         scan = await self._opened()
         urls = urls_of(seeds)
         self._max_depth = max_depth
-        if not await scan.begin(urls, max_depth):
+        if not await scan.begin(urls, max_depth, "sql"):
             await scan.add(urls)
 
     async def add(self, url: str, depth: int = 0) -> bool:
@@ -44,7 +44,7 @@ class DatabaseUrlQueueManager:
         scan = await self._opened()
         if await scan.add([found], depth) is not None:
             return True
-        return self._max_depth is not None and await scan.begin([found], self._max_depth)
+        return self._max_depth is not None and await scan.begin([found], self._max_depth, "sql")
 
     async def next(self) -> str | None:
         """Return the next URL, or None."""

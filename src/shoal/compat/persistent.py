@@ -14,6 +14,7 @@ from shoal.base.errors import NotFound, ShoalError, StateConflict
 from shoal.base.url import Url
 from shoal.compat.memory import EMPTY, url_of, urls_of
 from shoal.compat.scan import Scan
+from shoal.crawl.crawl import FrontierDriver
 from shoal.settings_loader import load
 
 T = TypeVar("T")
@@ -23,7 +24,8 @@ LAST_SECONDS = 5.0  # allowed for returning our job when the interpreter exits
 
 class PersistentUrlQueueManager:
     """A queue that outlives its process. `next` returns a URL and settles the previous one; if this process dies, its
-    URL is handed out again. Shallow URLs come first; hosts alternate.
+    URL is handed out again. Shallow URLs come first; hosts alternate. New scans are kept in Redis if `REDIS_URL` is set
+    and `SHOAL_FRONTIER` is not.
 
     As a context manager it also settles the last URL, unless the block is left by an exception.
     """
@@ -33,15 +35,12 @@ class PersistentUrlQueueManager:
         self.max_depth = max_depth
         self._thread = _LoopThread()
         try:
-            self._scan, self._store, leaving = self._thread.call(_open(scan_id, seeds, max_depth))
+            self._scan, self._frontier, names, leaving = self._thread.call(_open(scan_id, seeds, max_depth))
         except BaseException:
             self._thread.stop()
             raise
         self._end = weakref.finalize(self, _end, self._thread, self._scan, leaving)
-        self.queue_key = f"{self._store}: table frontier, crawl {scan_id}"
-        self.seen_key = f"{self._store}: table fate, crawl {scan_id}"
-        self.processed_key = f"{self._store}: table fate, crawl {scan_id}, settled"
-        self.depth_key = f"{self._store}: table frontier, crawl {scan_id}, depth"
+        self.queue_key, self.seen_key, self.processed_key, self.depth_key = names
 
     @classmethod
     def resume(cls, scan_id: str) -> Self:
@@ -111,7 +110,7 @@ class PersistentUrlQueueManager:
         self.close()
 
     async def _begin(self, seeds: list[Url]) -> bool:
-        made = await self._scan.begin(seeds, self.max_depth)
+        made = await self._scan.begin(seeds, self.max_depth, self._frontier)
         await self._scan.attach()
         return made
 
@@ -145,17 +144,42 @@ class _LoopThread:
             self._loop.close()
 
 
-async def _open(scan_id: str, seeds: list[str], max_depth: int) -> tuple[Scan, str, AsyncExitStack]:
+KeyNames = tuple[str, str, str, str]
+"""Where a scan keeps its queue, the URLs it has seen, those it has processed, and their depths."""
+
+
+def _wanted_frontier() -> FrontierDriver:
+    """Return the driver for new scans: Redis wherever there is one, unless the settings say otherwise."""
+    loaded = load()
+    chosen = loaded.settings.crawl.frontier
+    is_free = loaded.sources["SHOAL_FRONTIER"] == "default" and loaded.settings.redis.url
+    return "redis" if is_free else chosen
+
+
+def _key_names(scan_id: str, frontier: FrontierDriver, store: str) -> KeyNames:
+    if frontier == "redis":
+        prefix = f"scan:{{{scan_id}}}:"
+        return f"{prefix}url_queue", f"{prefix}seen_urls", f"{prefix}processed_urls", f"{prefix}url_depths"
+    queue, fates = f"{store}: table frontier, crawl {scan_id}", f"{store}: table fate, crawl {scan_id}"
+    return queue, fates, f"{fates}, settled", f"{queue}, depth"
+
+
+async def _open(
+    scan_id: str, seeds: list[str], max_depth: int
+) -> tuple[Scan, FrontierDriver, KeyNames, AsyncExitStack]:
     leaving = AsyncExitStack()
     app = await leaving.enter_async_context(opened(load().settings))
+    frontier = _wanted_frontier()
     try:
         scan = Scan(app, scan_id)
-        await scan.begin(urls_of(seeds), max_depth)
+        await scan.begin(urls_of(seeds), max_depth, frontier)
         await scan.attach()
+        crawl = await scan.find()
     except BaseException:
         await leaving.aclose()
         raise
-    return scan, app.database.name, leaving
+    kept_in = frontier if crawl is None else crawl.frontier
+    return scan, frontier, _key_names(scan_id, kept_in, app.database.name), leaving
 
 
 def _end(thread: _LoopThread, scan: Scan, leaving: AsyncExitStack) -> None:

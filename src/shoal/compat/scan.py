@@ -16,7 +16,7 @@ from shoal.base.database import Tx
 from shoal.base.errors import AlreadyExists, LeaseLost, NotFound, StateConflict
 from shoal.base.ids import JobId, new_id
 from shoal.base.url import Url
-from shoal.crawl.crawl import Crawl
+from shoal.crawl.crawl import Crawl, FrontierDriver
 from shoal.crawl.engine.walker_commits import WalkerCommits
 from shoal.crawl.frontier.fates import Fate
 from shoal.crawl.frontier.values import FrontierTask, NewUrl, Settled, WalkerBatch, key_of
@@ -80,13 +80,14 @@ class Scan:
     async def find(self) -> Crawl | None:
         return await self._app.database.read(lambda tx: self._app.crawls.store.get(tx, self.id))
 
-    async def begin(self, seeds: Sequence[Url], max_depth: int) -> bool:
-        """Create the scan unless it exists or has no seeds; return whether it was created."""
+    async def begin(self, seeds: Sequence[Url], max_depth: int, frontier: FrontierDriver | None = None) -> bool:
+        """Create the scan unless it exists or has no seeds; return whether it was created. `frontier`: the driver of
+        its frontier, by default that of the settings."""
         if not seeds:
             return False
         config = read_config({"seeds": list(seeds[:MOST_SEEDS]), "depth": max_depth, "sitemap": "off"}, _public_name)
         try:
-            await self._app.crawls.submit(config, crawl_id=self.id, named=[], here=True)
+            await self._app.crawls.submit(config, crawl_id=self.id, named=[], here=True, frontier=frontier)
         except AlreadyExists:
             return False
         await self.add(seeds[MOST_SEEDS:])

@@ -20,6 +20,7 @@ from shoal.egress.custom_headers import MOST_HEADERS, check_headers
 from shoal.pages.response_counts import ResponseClass, count_responses
 from shoal.settings import Speed
 
+FrontierDriver = Literal["sql", "redis"]
 Scope = Literal["page", "prefix", "host", "domain", "any"]
 Count = Annotated[int, Meta(ge=1, le=10**12)]
 Size = Annotated[int, Meta(ge=1, le=10**15)]
@@ -36,6 +37,7 @@ Patterns = Annotated[list[Annotated[str, Meta(min_length=1, max_length=1000)]], 
 Params = Annotated[list[Text], Meta(max_length=1000)]
 Label = Annotated[str, Meta(min_length=1, max_length=100)]
 LabelText = Annotated[str, Meta(max_length=500)]
+Selector = Annotated[str, Meta(min_length=1, max_length=1000)]
 HookName = Annotated[str, Meta(min_length=1, max_length=100)]
 SHOWN_APART = {"seeds", "project", "labels", "priority", "start"}
 
@@ -114,6 +116,17 @@ class CrawlConfig(Form, frozen=True, kw_only=True, forbid_unknown_fields=True):
     ] = []
     proxy: Annotated[
         Proxied | None, describe("Proxy URL (http, https, socks5 or socks5h), or the label of a configured proxy.")
+    ] = None
+    render: Annotated[
+        Literal["never", "auto", "always"],
+        describe("Whether to run the scripts of pages in a browser; `auto` does so for pages that need it."),
+    ] = "never"
+    wait_for: Annotated[
+        Selector | None, describe("Read a rendered page once this CSS selector matches, or its time is up.")
+    ] = None
+    scroll: Annotated[bool, describe("Scroll rendered pages to the end, as long as they grow.")] = False
+    click: Annotated[
+        Selector | None, describe("Click this element (a CSS selector) of rendered pages, as long as it is there.")
     ] = None
     keep_bodies: Annotated[bool, describe("Store the response bodies unchanged.")] = False
     rules: Annotated[dict[str, Any] | None, describe("Rule set with the data to extract from each page.")] = None
@@ -217,12 +230,18 @@ class Crawl:
     started_at: int | None
     finished_at: int | None
     changed_at: int = 0  # when its options were last changed; 0: never
+    frontier: FrontierDriver = "sql"  # the driver it was started with
 
     @property
     def bodies(self) -> str:
         """Return the name under which its bodies are stored. Ids are reused, also by other stores, so the id alone is
         not unique."""
         return f"{self.id}-{xxhash.xxh3_64_hexdigest(self.key_seed.to_bytes(8))}"
+
+    @property
+    def settles_apart(self) -> bool:
+        """Return whether its frontier is kept outside the database, so that its changes are part of no commit."""
+        return self.frontier != "sql"
 
     @property
     def took_seconds(self) -> float | None:

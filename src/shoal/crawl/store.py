@@ -9,7 +9,7 @@ from msgspec import Struct, field
 from shoal.base.database import Tx
 from shoal.base.ids import CrawlId
 from shoal.base.url import Url
-from shoal.crawl.crawl import Counts, Crawl, CrawlConfig
+from shoal.crawl.crawl import Counts, Crawl, CrawlConfig, FrontierDriver
 from shoal.crawl.frontier.fates import Fate
 from shoal.crawl.frontier.traps import Trap
 from shoal.crawl.frontier.values import (
@@ -17,6 +17,7 @@ from shoal.crawl.frontier.values import (
     FrontierChange,
     FrontierTask,
     NewUrl,
+    Settled,
     Settlement,
     SitemapRecord,
     Taken,
@@ -37,6 +38,8 @@ class CrawlFilter(Struct, frozen=True):
     state: str | None = None
     project: str | None = None
     labels: Mapping[str, str] = field(default_factory=dict)
+    host: str | None = None  # of a seed
+    text: str | None = None  # in its id or its options
 
 
 class CrawlStore(Protocol):
@@ -48,9 +51,10 @@ class CrawlStore(Protocol):
         named: list[str],
         state: CrawlState,
         key_seed: int | None = None,
+        frontier: FrontierDriver = "sql",
     ) -> Crawl | None:
         """Store a crawl; return None if the id is taken. Without a key seed the crawl gets a random one; give that of
-        an earlier crawl if a URL must have the same key in both."""
+        an earlier crawl if a URL must have the same key in both. A frontier outside the database gets a generation."""
         ...
 
     async def get(self, tx: Tx, crawl_id: str) -> Crawl | None: ...
@@ -65,6 +69,10 @@ class CrawlStore(Protocol):
 
     async def count(self, tx: Tx) -> dict[str, int]:
         """Count the crawls by state."""
+        ...
+
+    async def live_counts(self, tx: Tx) -> dict[int, tuple[int, int]]:
+        """Return the pages and errors of every crawl that has started and not ended, by its number."""
         ...
 
     async def move(self, tx: Tx, crawl_id: str, move: CrawlMove) -> bool:
@@ -155,7 +163,18 @@ class FrontierStore(Protocol):
 
     It stores neither pages nor the crawl's counters: calls return what they changed, and the caller stores the rest in
     the same transaction. A walker's calls run under its fence. All calls take batches.
+
+    The changes of a frontier that is kept outside the database (`Crawl.settles_apart`) are made at once, whether or not
+    the transaction commits, and its driver counts them itself. A walker then commits its pages first, counting only
+    those that were not stored yet, and settles after that: if it dies in between, the URLs are taken and fetched again.
     """
+
+    drivers: frozenset[FrontierDriver]
+    """The drivers that are available in this process."""
+
+    async def begin(self, tx: Tx, crawl: Crawl) -> None:
+        """Begin the frontier of a new crawl, in the transaction that stores the crawl."""
+        ...
 
     async def add(self, tx: Tx, crawl: int, urls: list[NewUrl]) -> Added:
         """Add URLs that are not known yet. Those with the fate OPEN wait. Idempotent."""
@@ -183,6 +202,11 @@ class FrontierStore(Protocol):
         with its page (see `Onward`)."""
         ...
 
+    async def prepare(self, tx: Tx, crawl: int, fence: Fence, batch: WalkerBatch) -> list[Settled]:
+        """Decide which redirects of the batch go on, and return what this walker still holds: only the pages of these
+        URLs may be committed before `settle`. Call it for frontiers outside the database."""
+        ...
+
     async def quarantine(self, tx: Tx, crawl: int, traps: dict[str, Url]) -> None:
         """Quarantine these patterns, each with a sample URL, unless they are already known."""
         ...
@@ -196,8 +220,8 @@ class FrontierStore(Protocol):
         ends."""
         ...
 
-    async def free(self, tx: Tx, crawl: int, pattern: str) -> int | None:
-        """Release a pattern so that its URLs wait again; return how many were opened, or None if it is not in
+    async def free(self, tx: Tx, crawl: int, pattern: str) -> FrontierChange | None:
+        """Release a pattern so that its URLs wait again; return what was opened, or None if it is not in
         quarantine."""
         ...
 

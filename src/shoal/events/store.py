@@ -22,6 +22,10 @@ class EventStore(Protocol):
         reader that has seen a number has missed none before it."""
         ...
 
+    async def lag(self, tx: Tx) -> int:
+        """Return how long the oldest event without a number has waited, in microseconds; 0 if there is none."""
+        ...
+
     async def after(self, tx: Tx, sequence: int, limit: int) -> list[EventReceipt]:
         """Return numbered events after `sequence`, in order: up to `limit`, fewer if they are large, and at least one
         if there is one."""

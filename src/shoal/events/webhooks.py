@@ -159,6 +159,10 @@ class Webhooks:
         missed none before it."""
         return await self._database.read(lambda tx: self._events.after(tx, after, limit))
 
+    async def lag_seconds(self) -> float:
+        """Return how long the oldest event that the forwarder has not taken up has waited."""
+        return await self._database.read(self._events.lag) / 1e6
+
     async def _replay_some(
         self, webhook_id: str, after: tuple[int, int], until: int, audit: AuditHook, tx: Tx
     ) -> tuple[int, int, tuple[int, int]]:

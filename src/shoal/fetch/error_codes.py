@@ -57,6 +57,17 @@ PAGE_ERRORS: Final[dict[str, Meaning]] = {
     "robots_unreachable": Meaning(
         "The host's robots.txt could not be fetched, so no URL of the host is allowed.", True
     ),
+    "render_timeout": Meaning(
+        "The scripts of the page did not end within `SHOAL_RENDER_TIMEOUT`. Its facts are those of the page as "
+        "fetched.",
+        True,
+    ),
+    "render_crashed": Meaning(
+        "The page crashed its browser twice, or used more than `SHOAL_RENDER_MEMORY`. Its facts are those of the page "
+        "as fetched."
+    ),
+    "render_failed": Meaning("The browser could not load the page.", True),
+    "not_a_page": Meaning("Only pages that the browser requests itself: the URL leads to a download."),
     "invalid_request": Meaning("A header or a method is invalid."),
     "transport_error": Meaning("The transfer failed with an unexpected error.", tried_again=True),
     "invalid_data": Meaning(

@@ -68,6 +68,8 @@ class Fetched(Struct):
     robots: str | None = None  # directives of `X-Robots-Tag` that apply to us
     canonical: str | None = None  # canonical URL of the `Link` header
     chain: RedirectChain | None = None
+    rendered: bool = False  # the facts are those of the page after its scripts have run
+    rendered_html: Blob = b""  # that page, if capture is on for a caller who wants its text
 
     @property
     def retryable(self) -> bool:
@@ -93,7 +95,7 @@ class PageFetcher:
         self._egress = egress
         self._blocked = blocked  # called for blocked requests and protocol errors, with details for operators
         self._headers = headers
-        self._limits = limits
+        self.limits = limits
         self._options = options
         self._further = further
         self._capture = capture
@@ -113,7 +115,7 @@ class PageFetcher:
         if chain is not None and chain.fetcher_id != self._id:
             for place, field in chain.cookies:
                 self._headers.learn_again(place, field)
-        request = Request(url, headers=self._headers.to(url), limits=self._limits)
+        request = Request(url, headers=self._headers.to(url), limits=self.limits)
         if condition is not None:
             request = request._replace(headers=request.headers + _conditions(*condition))
         return self._egress.submit(request, lambda outcome: done(self._fetched(request, outcome, chain)))
@@ -151,7 +153,7 @@ class PageFetcher:
             fetcher_id=self._id,
             cookies=_cookies(response, chain),
         )
-        if len(before) >= self._limits.max_redirects:
+        if len(before) >= self.limits.max_redirects:
             target = endless(response)
         elif not isinstance(target, Failure) and onward.has_asked(target, self._headers.to(target)):
             target = circular(response)
@@ -196,29 +198,43 @@ class PageFetcher:
         if may_be_html(fetched.content_type) and outcome.status // 100 != 3:
             self._read_html(fetched, outcome)
         elif self._further is not None:
-            self._read_further(self._further, fetched, outcome, b"")
+            self._read_further(self._further, fetched, outcome, b"", fetched.content_type)
         return fetched
 
+    def read_rendered(self, fetched: Fetched, response: Response, html: bytes, content_type: str) -> None:
+        """Replace the facts of a page by those of what its scripts made of it."""
+        self._read_body(fetched, response, html, content_type)
+
     def _read_html(self, fetched: Fetched, response: Response) -> None:
-        body = response.body(self._limits)
+        body = response.body(self.limits)
         if isinstance(body, Failure):
             fetched.failure = body
         else:
-            facts = fetched.facts = extract(body, fetched.content_type, self._options)
-            facts.canonical = facts.canonical or fetched.canonical
-            refresh = response.headers.get("refresh")
-            if refresh and (target := refresh_of(refresh, response.url)):
-                facts.links.append(target)
-            if self._further is not None:
-                self._read_further(self._further, fetched, response, body)
+            self._read_body(fetched, response, body, fetched.content_type)
 
-    def _read_further(self, further: "OptionalFactsReader", fetched: Fetched, response: Response, body: bytes) -> None:
+    def _read_body(self, fetched: Fetched, response: Response, body: bytes, content_type: str | None) -> None:
+        facts = fetched.facts = extract(body, content_type, self._options)
+        facts.canonical = facts.canonical or fetched.canonical
+        refresh = response.headers.get("refresh")
+        if refresh and (target := refresh_of(refresh, response.url)):
+            facts.links.append(target)
+        if self._further is not None:
+            self._read_further(self._further, fetched, response, body, content_type)
+
+    def _read_further(
+        self,
+        further: "OptionalFactsReader",
+        fetched: Fetched,
+        response: Response,
+        body: bytes,
+        content_type: str | None,
+    ) -> None:
         from shoal.extract.page_source import Source
 
         source = Source(
             response.url,
             body,
-            fetched.content_type,
+            content_type,
             status=response.status,
             headers=response.headers.pairs(),
             http_version=response.http_version,

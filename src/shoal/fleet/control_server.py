@@ -3,9 +3,8 @@ its stream deregisters it. Health checks and reflection are answered without a t
 
 import asyncio
 import ssl
-from collections import OrderedDict, deque
-from collections.abc import Awaitable, Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable, Sequence
 from datetime import timedelta
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -65,10 +64,12 @@ class SessionStream:
     """The server's end of one stream. Commands are written one after the other, by a task that exists only while there
     are any: thousands of streams are idle."""
 
+    __slots__ = ("_context", "_task", "_unwritten", "_writing", "epoch", "error", "is_ended", "names_heartbeats")
+
     def __init__(self, context: StreamContext) -> None:
         self._context = context
         self._task = asyncio.current_task()
-        self._unwritten: deque[ControlCommand] = deque()
+        self._unwritten: list[ControlCommand] = []  # rarely more than one
         self._writing: asyncio.Task[None] | None = None
         self.epoch = 0
         self.names_heartbeats = False  # whether the client understands messages without a command
@@ -99,7 +100,7 @@ class SessionStream:
     async def _write(self) -> None:
         try:
             while self._unwritten and not self.is_ended:
-                await self._context.write(self._unwritten.popleft())
+                await self._context.write(self._unwritten.pop(0))
         except Exception:  # the stream is gone: its reader notices that too, and reports it
             self._unwritten.clear()
         finally:
@@ -136,12 +137,16 @@ class ControlService(CrawlerControlServicer):
         stream, address = SessionStream(context), address_of(context.peer())
         node_id = ""
         try:
-            with self._counted(address):
+            self._enter(address)
+            try:
                 report = await self._first(context)
                 await self._admit(report.node_id, context)
                 node_id = report.node_id
                 session = await self._begin(report, stream, address)
+                del report  # this frame stays as long as the stream, with thousands of others
                 await self._receive(session, context)
+            finally:
+                self._leave(address)
             return
         except asyncio.CancelledError:
             if not stream.is_ended:  # by us: then the peer is gone
@@ -166,19 +171,17 @@ class ControlService(CrawlerControlServicer):
         while self._storing:
             await asyncio.wait(set(self._storing))
 
-    @contextmanager
-    def _counted(self, address: str) -> Iterator[None]:
+    def _enter(self, address: str) -> None:
+        """Count a stream; raise if its peer has too many."""
         most, count = self._settings.peer_streams, self._streams.get(address, 0)
         if count >= most:
             raise RateLimited(f"{address} has {most} streams already (SHOAL_GRPC_PEER_STREAMS)", 5)
         self._streams[address] = count + 1
-        try:
-            yield
-        finally:
-            if self._streams[address] == 1:
-                del self._streams[address]
-            else:
-                self._streams[address] -= 1
+
+    def _leave(self, address: str) -> None:
+        self._streams[address] -= 1
+        if not self._streams[address]:
+            del self._streams[address]
 
     async def _admit(self, node_id: NodeId, context: StreamContext) -> None:
         metadata = list(context.invocation_metadata() or ())

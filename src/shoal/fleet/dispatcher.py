@@ -4,13 +4,14 @@ import random
 from bisect import bisect
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from datetime import timedelta
+from functools import cached_property
 from heapq import nlargest
 from itertools import accumulate
 from threading import Lock
 
 import orjson
+from msgspec import structs
 
 from shoal.base.service import PassResult
 from shoal.base.signals import Signal, Signals
@@ -59,17 +60,18 @@ class Dispatcher:
 
     def _place(self, job: NewJob) -> NewJob:
         job_class = class_of(job.kind)
-        key = (job_class, job.capability)
-        table = self._tables.get(key)
+        table = self._tables.get((job_class, job.capability))
         if table is None:
-            table = self._tables[key] = _Table(self._view.nodes, *key)
+            table = _Table(self._view.nodes, job_class, job.capability, self._offer_ttl)
+            self._tables[job_class, job.capability] = table
         node = table.draw(self._chance)
-        self._counts[SHARED_QUEUE if node is None else node.node_id] += 1
-        if node is None:
-            return replace(job, dispatch=table.decision(None)) if self._view.nodes else job
-        node.add(job_class)
-        offer = Offer(node.session, self._offer_ttl)
-        return replace(job, lane=node_lane(node.node_id), offer=offer, dispatch=table.decision(node))
+        if node is not None:
+            node.add(job_class)
+            self._counts[node.node_id] += 1
+            lane, offer, why = table.placement(node)
+            return structs.replace(job, lane=lane, offer=offer, dispatch=why)
+        self._counts[SHARED_QUEUE] += 1
+        return structs.replace(job, dispatch=table.why_shared) if self._view.nodes else job
 
 
 def _is_dispatched(job: NewJob) -> bool:
@@ -80,11 +82,13 @@ class _Table:
     """The nodes for one class of jobs and one capability, with their cumulative scores. Drawing is a binary search. If
     a full node is drawn, another one is; full nodes are left out once they are drawn often."""
 
-    def __init__(self, nodes: Sequence[NodeSlots], job_class: JobClass, capability: str) -> None:
+    def __init__(self, nodes: Sequence[NodeSlots], job_class: JobClass, capability: str, offer_ttl: timedelta) -> None:
         self._all = nodes
         self._class = job_class
         self._capability = capability
-        self._decisions: dict[str | None, str] = {}
+        self._offer_ttl = offer_ttl
+        self._best = nlargest(SHOWN, nodes, key=lambda one: one.score)
+        self._placements: dict[str, tuple[str, Offer, str]] = {}
         self._leave_out_full()
 
     def draw(self, chance: Callable[[], float]) -> NodeSlots | None:
@@ -97,18 +101,26 @@ class _Table:
             self._leave_out_full()
         return None
 
-    def decision(self, node: NodeSlots | None) -> str:
-        """Return why a job was dispatched to this node, or to none, as JSON. One text serves all jobs of a node until
-        the view is refreshed."""
-        target = None if node is None else node.node_id
-        if target not in self._decisions:
-            best = nlargest(SHOWN, self._all, key=lambda one: one.score)
-            if node is not None and node not in best:
-                best[-1] = node
-            why = "weighted random by health score" if node is not None else "no node has room for it"
-            candidates = [DispatchCandidate(one.node_id, round(one.score, 3), self._skipped(one)) for one in best]
-            self._decisions[target] = encode(DispatchDecision(target, why, len(self._all), candidates))
-        return self._decisions[target]
+    def placement(self, node: NodeSlots) -> tuple[str, Offer, str]:
+        """Return the lane, the offer and the reason of jobs that go to this node: the same for all of them until the
+        view is refreshed."""
+        found = self._placements.get(node.node_id)
+        if found is None:
+            offer = Offer(node.session, self._offer_ttl)
+            found = (node_lane(node.node_id), offer, self._decision(node))
+            self._placements[node.node_id] = found
+        return found
+
+    @cached_property
+    def why_shared(self) -> str:
+        """Why jobs go to the shared lane, as JSON. Once no node has room, none has until the view is refreshed."""
+        return self._decision(None)
+
+    def _decision(self, node: NodeSlots | None) -> str:
+        best = self._best if node is None or node in self._best else [*self._best[:-1], node]
+        why = "weighted_random" if node is not None else "no_room"
+        candidates = [DispatchCandidate(one.node_id, round(one.score, 3), self._skipped(one)) for one in best]
+        return encode(DispatchDecision(None if node is None else node.node_id, why, len(self._all), candidates))
 
     def _skipped(self, node: NodeSlots) -> str:
         """Return why a node was not eligible; empty: it was."""
@@ -145,3 +157,7 @@ class DispatchCounter:
         if counts := self._dispatcher.take_counts():
             self._signals.emit(JobsDispatched(targets=counts))
         return PassResult()
+
+    async def close(self) -> None:
+        """Report what was dispatched since the last pass."""
+        await self.run_once()

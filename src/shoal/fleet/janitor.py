@@ -56,7 +56,7 @@ class FleetJanitor:
         except (TimeError, StorageFull):  # no controller could store heartbeats either
             self._outage = True
             raise
-        done = [(lost, "declared {} nodes lost"), (returned, "returned {} jobs of absent nodes")]
+        done = [(lost, "declared {} nodes lost"), (returned, "returned {} jobs of nodes that lease nothing")]
         return PassResult(did=", ".join(words.format(count) for count, words in done if count))
 
     def _in_grace(self, now: float) -> bool:

@@ -181,7 +181,8 @@ class DispatchCandidate:
 
 @dataclass(frozen=True, slots=True)
 class DispatchDecision:
-    """Why a job went to a lane: the node (None: the shared lane), and the best candidates."""
+    """Why a job went to a lane: the node (None: the shared lane), `weighted_random` by health score or `no_room` on any
+    node, how many nodes took jobs, and the best candidates."""
 
     node_id: NodeId | None
     reason: str

@@ -73,7 +73,7 @@ class NodeLost(Signal, frozen=True, kw_only=True):
 
 
 class LaneReturned(Signal, frozen=True, kw_only=True):
-    """Jobs that were offered to a node which is gone or lost went to the shared lane."""
+    """Jobs that were offered to a node which leases nothing went to the shared lane."""
 
     node_id: str
     returned: int
@@ -321,8 +321,8 @@ class Nodes:
         return command
 
     async def return_lanes(self) -> int:
-        """Return jobs that were offered to nodes which are gone or lost, such as by a controller that had not heard of
-        it yet; returns how many."""
+        """Return jobs that were offered to nodes which lease nothing: those that were paused or drained since, and
+        those that are gone but of which some controller had not heard yet. Returns how many."""
         returned = 0
         for lane in await self._database.read(lambda tx: self._store.abandoned_lanes(tx, BATCH)):
             count = await self._queue.hand_back(lane)

@@ -50,8 +50,9 @@ class NodeStore(Protocol):
         ...
 
     async def abandoned_lanes(self, tx: Tx, limit: int) -> list[str]:
-        """Return private lanes whose node is gone or lost although jobs are offered there, found among the `limit`
-        oldest offers. An empty list does not mean that there are no others."""
+        """Return private lanes where jobs are offered although their node leases nothing, because it is gone, lost,
+        paused or drained; found among the `limit` oldest offers. An empty list does not mean that there are no
+        others."""
         ...
 
     async def lock_wishes(self, tx: Tx, node_ids: Sequence[NodeId]) -> dict[NodeId, NodeWish]:

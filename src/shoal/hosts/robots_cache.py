@@ -55,6 +55,18 @@ async def fetch_robots(egress: Egress, origin: str, agent: str) -> RobotsRecord:
     return _record(await egress.fetch(request, redirects=True))
 
 
+class RobotsReader:
+    """Fetches the rules of any host for one agent, without a cache: for processes that have no store."""
+
+    def __init__(self, egress: Egress, agent: str, longest_delay: timedelta) -> None:
+        self._egress = egress
+        self._agent = agent
+        self._longest_delay = longest_delay
+
+    async def rules_of(self, origin: str) -> Rules:
+        return Rules(await fetch_robots(self._egress, origin, self._agent), self._agent, self._longest_delay)
+
+
 class RobotsCache:
     """Returns the rules of any host for one agent."""
 

@@ -27,9 +27,20 @@ class CrawlRequest:
     async def find(self, app: App) -> Crawl:
         """Store the new crawl, or look up the one to resume."""
         if self.config is None:
-            return (await app.crawls.get(self.resume or "")).crawl
+            found = (await app.crawls.get(self.resume or "")).crawl
+            _check_browser(app, found.config)
+            return found
+        _check_browser(app, self.config)
         named = list(seeds_of(self.config)) if self.trusted else None
         return await app.crawls.submit(self.config, crawl_id=self.crawl_id, named=named, here=True)
+
+
+def _check_browser(app: App, config: CrawlConfig) -> None:
+    """Raise `BadConfig` if every page has to be rendered and there is no browser here."""
+    if config.render == "always":
+        from shoal.app.render import check_browser  # few crawls render
+
+        check_browser(app.settings)
 
 
 def read_id(text: str, called: str) -> CrawlId:

@@ -1,24 +1,34 @@
 """Metrics of the fleet. Their names are those that dashboards of the control plane expect: `shoal_grpc_…`."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from prometheus_client import Counter, Gauge
+from prometheus_client.core import Metric
 
 PARTS = ("success", "load", "latency", "depth")
 
 
 class FleetMetrics:
-    """Counts heartbeats, dispatches and commands, and shows the nodes as the controller saw them last."""
+    """Counts heartbeats, dispatches and commands, and shows the nodes as the controller saw them last: when the metrics
+    are read, because thousands of nodes may be seen every second."""
 
-    def __init__(self, counter: Callable[..., Counter], gauge: Callable[..., Gauge]) -> None:
-        self._connected = gauge("shoal_grpc_connected_nodes", "Nodes that have a session with a controller.")
-        self._score = gauge("shoal_grpc_node_health_score", "Health score of a node, from 0 to 1.", "node_id")
-        self._part = gauge(
+    def __init__(
+        self,
+        counter: Callable[..., Counter],
+        gauge: Callable[..., Gauge],
+        family: Callable[..., Callable[[], Any]],
+    ) -> None:
+        self._connected = family("shoal_grpc_connected_nodes", "Nodes that have a session with a controller.")
+        self._score = family("shoal_grpc_node_health_score", "Health score of a node, from 0 to 1.", "node_id")
+        self._part = family(
             "shoal_grpc_node_health_part", "Parts of the health score of a node, each from 0 to 1.", "node_id", "part"
         )
-        self._depth = gauge("shoal_grpc_node_queue_depth", "Jobs that wait in the private lane of a node.", "node_id")
-        self._heartbeats = counter("shoal_grpc_heartbeat", "Status messages received from a node.", "node_id")
+        self._depth = family("shoal_grpc_node_queue_depth", "Jobs that wait in the private lane of a node.", "node_id")
+        self._heartbeat = family(
+            "shoal_grpc_heartbeat", "Status messages received from a node.", "node_id", counts=True
+        )
+        self._heartbeats: dict[str, int] = {}  # by node id: a hundredth of the memory of a counter's series
         self._stream_errors = counter(
             "shoal_grpc_stream_errors",
             "Streams of nodes that were refused, broke off or were ended; without a node id if the peer is unknown.",
@@ -43,9 +53,9 @@ class FleetMetrics:
         self._held_back = counter(
             "shoal_jobs_held_back", "Times that jobs were not created because of back-pressure, by who asked.", "source"
         )
-        self._known: set[str] = set()
+        self._seen: Any = None  # the last `FleetSeen`
         self.handlers: Mapping[str, Callable[[Any], None]] = {
-            "HeartbeatReceived": lambda signal: self._heartbeats.labels(signal.node_id).inc(),
+            "HeartbeatReceived": self._heartbeat_received,
             "StreamFailed": lambda signal: self._stream_errors.labels(signal.node_id, signal.type).inc(),
             "JobsDispatched": self._jobs_dispatched,
             "FleetSeen": self._fleet_seen,
@@ -66,20 +76,26 @@ class FleetMetrics:
         self._returned.inc(signal.returned)
 
     def _fleet_seen(self, signal: Any) -> None:
-        """Show the nodes of a snapshot, and drop the series of those that are gone."""
-        self._connected.set(signal.connected)
-        for node_id, health, depth in signal.nodes:
-            self._score.labels(node_id).set(health.value)
-            for part in PARTS:
-                self._part.labels(node_id, part).set(getattr(health, part))
-            self._depth.labels(node_id).set(depth)
-        present = {node_id for node_id, _, _ in signal.nodes}
-        for node_id in self._known - present:
-            self._score.remove(node_id)
-            self._depth.remove(node_id)
-            for part in PARTS:
-                self._part.remove(node_id, part)
-        self._known = present
+        self._seen = signal
         for slots, load, held in signal.pressure:
             self._pressure.labels(slots).set(load)
             self._held.labels(slots).set(int(held))
+
+    def _heartbeat_received(self, signal: Any) -> None:
+        self._heartbeats[signal.node_id] = self._heartbeats.get(signal.node_id, 0) + 1
+
+    def collect(self) -> Iterator[Metric]:
+        """Return the metrics of the nodes that were seen last."""
+        heartbeats = self._heartbeat()
+        for node_id, count in self._heartbeats.items():
+            heartbeats.add_metric([node_id], count)
+        yield heartbeats
+        connected, score, part, depths = self._connected(), self._score(), self._part(), self._depth()
+        connected.add_metric([], 0 if self._seen is None else self._seen.connected)
+        for node in () if self._seen is None else self._seen.nodes:
+            health = node.health
+            score.add_metric([node.id], health.value)
+            for name in PARTS:
+                part.add_metric([node.id, name], getattr(health, name))
+            depths.add_metric([node.id], node.depth)
+        yield from (connected, score, part, depths)

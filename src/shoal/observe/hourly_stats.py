@@ -15,6 +15,7 @@ HOUR: Final = 3_600_000_000  # microseconds
 EVERY: Final = timedelta(seconds=5)
 MOST_BOTS: Final = 10_000  # per batch
 ENDS: Final = {"done": "done", "failed": "failed", "retried": "retried", "expired": "lost", "crashed": "lost"}
+PAGES: Final = "pages"  # in place of a job kind: pages by the class of their status
 Counted = tuple[str, str]  # job kind, what happened
 Bot = tuple[str, str]  # token, and the bot's own name
 
@@ -107,6 +108,7 @@ class HourlyStats:
             "JobMoved": self._job_moved,
             "JobsMoved": lambda signal: self._ended(signal.kind, str(signal.how), signal.count),
             "ResultsTaken": self._results_taken,
+            "PagesSettled": self._pages_settled,
             "BotAsked": lambda signal: self._bot(signal.token, signal.bot_id, 0),
             "BotPulled": lambda signal: self._bot(signal.token, signal.bot_id, signal.jobs),
         }
@@ -142,6 +144,10 @@ class HourlyStats:
     def _results_taken(self, signal: Any) -> None:
         self._count(signal.kind, "timed", signal.timed)
         self._count(signal.kind, "seconds", signal.seconds)
+
+    def _pages_settled(self, signal: Any) -> None:
+        for name, count in signal.pages.items():
+            self._count(PAGES, name, count)
 
     def _bot(self, token: str, bot_id: str, pulled: int) -> None:
         if len(self._batch.bots) < MOST_BOTS or (token, bot_id) in self._batch.bots:

@@ -50,6 +50,10 @@ class LogLine:
 
 
 WORDS: Mapping[str, LogMessage] = {
+    "FrontierOutOfReach": LogMessage(
+        LogLevel.WARNING, "frontier of crawl {crawl_id} not available while its job moved: {error}"
+    ),
+    "RedisWarned": LogMessage(LogLevel.WARNING, "{server}: {warning}"),
     "AnalysisAttempted": LogMessage(
         LogLevel.INFO,
         "Processing analysis job",
@@ -72,6 +76,33 @@ WORDS: Mapping[str, LogMessage] = {
     "BodyStoreFailed": LogMessage(LogLevel.WARNING, "body store failed, retrying in {retry_in_seconds:g} s: {error}"),
     "BotAsked": LogMessage(LogLevel.DEBUG, "bot {bot_id} requested jobs"),
     "BotPulled": LogMessage(LogLevel.DEBUG, "bot {bot_id} pulled {jobs} jobs"),
+    "BrowserStarted": LogMessage(
+        LogLevel.INFO,
+        "browser started in {seconds:.1f} s",
+        of="sandbox",
+        choices={
+            "False": (
+                LogLevel.WARNING,
+                "browser started without its sandbox: run Shoal as a user other than root, on a system that allows "
+                "user namespaces",
+            )
+        },
+    ),
+    "BrowserEnded": LogMessage(
+        LogLevel.DEBUG,
+        "browser {how} after {pages} pages",
+        of="how",
+        choices={"crashed": (LogLevel.WARNING, "browser crashed or hung after {pages} pages; it is replaced")},
+    ),
+    "BrowsersReaped": LogMessage(LogLevel.WARNING, "ended {count} browsers that a killed process had left behind"),
+    "PageRendered": LogMessage(LogLevel.DEBUG, "page rendered in {seconds:.2f} s: {outcome}"),
+    "RenderingImpossible": LogMessage(
+        LogLevel.WARNING, "pages that need a browser are read without it and counted: {error}"
+    ),
+    "RenderingPutOff": LogMessage(LogLevel.WARNING, "page job put off for {seconds:g} s, not rendered: {error}"),
+    "RendererRefused": LogMessage(
+        LogLevel.WARNING, "pages wait for the renderer, trying again in {retry_in_seconds:g} s: {error}"
+    ),
     "CallerRefused": LogMessage(
         LogLevel.WARNING,
         "invalid credential from {address}",
@@ -120,7 +151,9 @@ WORDS: Mapping[str, LogMessage] = {
     "JobsDispatched": LogMessage(LogLevel.DEBUG, "jobs dispatched: {targets}"),
     "JobsHeldBack": LogMessage(LogLevel.DEBUG, "{source} created no {kind} jobs: {why}"),
     "JobsReturned": LogMessage(LogLevel.DEBUG, "{count} jobs of private lanes went to the shared lane"),
-    "LaneReturned": LogMessage(LogLevel.WARNING, "{returned} jobs of absent node {node_id} went to the shared lane"),
+    "LaneReturned": LogMessage(
+        LogLevel.INFO, "{returned} jobs went to the shared lane, because node {node_id} leases nothing"
+    ),
     "NodeDisconnected": LogMessage(
         LogLevel.WARNING, "session of node {node_id} broke off; it is lost unless it reconnects in time"
     ),

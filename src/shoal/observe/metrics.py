@@ -6,9 +6,11 @@ and a node that is gone takes its series with it.
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 
 from shoal.base.signals import Signal
@@ -82,7 +84,13 @@ class Metrics:
         self._refusals = self._counter(
             "shoal_callers_refused", "Invalid credentials, without those from addresses that are throttled."
         )
-        self._fleet = FleetMetrics(self._counter, self._gauge)
+        self._fleet = FleetMetrics(self._counter, self._gauge, self._family)
+        self.registry.register(self._fleet)
+        self._rendered = self._counter("shoal_rendered_pages", "Pages that a browser rendered, by outcome.", "outcome")
+        self._render_seconds = self._histogram("shoal_render_seconds", "Time to render a page, without its wait.")
+        self._render_requests = self._counter("shoal_render_requests", "Requests that rendered pages made.")
+        self._browsers_started = self._counter("shoal_browsers_started", "Browsers started.")
+        self._browsers_ended = self._counter("shoal_browsers_ended", "Browsers ended, by reason.", "how")
         self._requests = self._counter("shoal_http_requests", "HTTP requests served.", "method", "route", "status")
         self._request_time = self._histogram("shoal_http_request_seconds", "Time to serve an HTTP request.", "route")
         self.handlers: Mapping[str, Callable[[Any], None]] = {
@@ -108,6 +116,9 @@ class Metrics:
             "BotAsked": lambda signal: self._bot_pulls.inc(),
             "BotPulled": lambda signal: self._bot_jobs.inc(signal.jobs),
             "CallerRefused": self._caller_refused,
+            "PageRendered": self._page_rendered,
+            "BrowserStarted": lambda signal: self._browsers_started.inc(),
+            "BrowserEnded": lambda signal: self._browsers_ended.labels(signal.how).inc(),
             "RequestServed": self._request_served,
             **self._fleet.handlers,
         }
@@ -127,6 +138,12 @@ class Metrics:
     def _gauge(self, name: str, description: str, *labels: str) -> Gauge:
         self.tables.append(MetricTable(name, "gauge", labels, description))
         return Gauge(name, description, labels, registry=self.registry)
+
+    def _family(self, name: str, description: str, *labels: str, counts: bool = False) -> Callable[[], Any]:
+        """Return what makes a metric whose series are computed whenever the metrics are read: a gauge, or a counter if
+        it `counts`."""
+        self.tables.append(MetricTable(name, "counter" if counts else "gauge", labels, description))
+        return partial(CounterMetricFamily if counts else GaugeMetricFamily, name, description, labels=labels)
 
     def _histogram(self, name: str, description: str, *labels: str, buckets: Sequence[float] = WAITS) -> Histogram:
         self.tables.append(MetricTable(name, "histogram", labels, description))
@@ -195,6 +212,11 @@ class Metrics:
 
     def _caller_refused(self, signal: Any) -> None:
         self._refusals.inc()
+
+    def _page_rendered(self, signal: Any) -> None:
+        self._rendered.labels(signal.outcome).inc()
+        self._render_seconds.observe(signal.seconds)
+        self._render_requests.inc(signal.requests)
 
     def _request_served(self, signal: Any) -> None:
         self._requests.labels(signal.method, signal.route, str(signal.status)).inc()

@@ -24,11 +24,11 @@ from shoal.hosts.throttle import HostAnswer, HostUpdate, ThrottleTracker, emit_h
 from shoal.page_jobs.ingest import Ingest, IngestResult
 from shoal.page_jobs.leasing import PageLeases, PageTask, PutOff
 from shoal.page_jobs.result import ResultDelivery
-from shoal.page_jobs.runner import HostBusy, PageJobRunner, failed
+from shoal.page_jobs.runner import HostBusy, NotRendered, PageJobRunner, failed
 from shoal.page_jobs.spec import KIND, PageWork, host_of
 from shoal.page_jobs.store import GroupStore
 from shoal.pages.page_signals import PagesSettled, status_class
-from shoal.queue.job import SHARED_LANE, Fence, Lease, LeaseRequest
+from shoal.queue.job import HTTP, SHARED_LANE, Fence, Lease, LeaseRequest
 from shoal.queue.queue import Queue
 
 MOST_TASKS: Final = 20_000  # leased tasks remembered until they start
@@ -45,6 +45,14 @@ class PageBlocked(Signal, frozen=True, kw_only=True):
     url: str
     code: str
     detail: str
+
+
+class RenderingPutOff(Signal, frozen=True, kw_only=True):
+    """A page job was put off, because the renderer is busy or not available. No attempt is counted."""
+
+    job_id: str
+    error: str
+    seconds: float
 
 
 @dataclass(slots=True)
@@ -73,6 +81,7 @@ class PageJobBatch:
         clock: Clock,
         signals: Signals,
         lanes: Sequence[str] = (SHARED_LANE,),
+        capabilities: Sequence[str] = (HTTP,),
     ) -> None:
         self._database = database
         self._ingest = ingest
@@ -85,6 +94,7 @@ class PageJobBatch:
         self._clock = clock
         self._signals = signals
         self._lanes = lanes
+        self._capabilities = capabilities
         self._tasks: dict[Fence, tuple[PageTask, float]] = {}  # with the time of its host slot
         self._pages: Counter[str] = Counter()  # fetched but not yet reported, by status class
         self._bytes: Counter[str] = Counter()
@@ -123,6 +133,9 @@ class PageJobBatch:
             return ResultDelivery(lease.fence, await self._runner.run(task.work, on_response, blocked, turns))
         except HostBusy as busy:
             return PutOff(lease.fence, busy.seconds)
+        except NotRendered as why:
+            self._signals.emit(RenderingPutOff(job_id=lease.fence.job_id, error=why.message, seconds=why.seconds))
+            return PutOff(lease.fence, why.seconds)
 
     async def _denied(self, lease: Lease, work: PageWork) -> ResultDelivery | PutOff:
         """Fail a job that robots.txt forbids, which has no slot. If its rules have expired meanwhile, put it off to get
@@ -157,6 +170,10 @@ class PageJobBatch:
             self._pages.clear()
             self._bytes.clear()
 
+    def restart_browser(self) -> None:
+        """Replace the browser; pages in progress start again."""
+        self._runner.restart_browser()
+
     def close(self) -> None:
         """Abort running fetches and close all connections."""
         self._runner.close()
@@ -171,7 +188,7 @@ class PageJobBatch:
     ) -> _Turn:
         deliveries = [one for one in results if isinstance(one, ResultDelivery)]
         put_off = [one.move for one in results if isinstance(one, PutOff)]
-        request = self._slots.by_host(LeaseRequest(holder, [KIND], list(self._lanes)))
+        request = self._slots.by_host(LeaseRequest(holder, [KIND], list(self._lanes), self._capabilities))
         turn = _Turn(await self._ingest.settle_in(tx, request, deliveries, want, put_off))
         if updates:
             turn.holds = await self._hosts.record(tx, updates)

@@ -28,6 +28,7 @@ from shoal.page_jobs.spec import PageWork
 
 if TYPE_CHECKING:
     from shoal.extract.optional_facts import OptionalFactsReader
+    from shoal.page_jobs.rendering import PageRenderer
 
 ACCEPT: Final = "text/html,application/xhtml+xml;q=0.9,*/*;q=0.8"
 STORE_PAUSE: Final = 1.0  # seconds before the store is asked again for a robots.txt
@@ -46,6 +47,15 @@ class HostBusy(Exception):
 
     def __init__(self, seconds: float) -> None:
         super().__init__(seconds)
+        self.seconds = seconds
+
+
+class NotRendered(Exception):
+    """The renderer is busy or not available, which is not the page's fault; try again after so many seconds."""
+
+    def __init__(self, message: str, seconds: float) -> None:
+        super().__init__(message)
+        self.message = message
         self.seconds = seconds
 
 
@@ -151,7 +161,9 @@ class PageJobRunner:
         max_links: int,
         clock: Clock,
         longest_retry_after: timedelta = timedelta(hours=1),
+        renderer: "PageRenderer | None" = None,
     ) -> None:
+        self._renderer = renderer
         self._ways = ways
         self._agent = agent
         self._limits = limits
@@ -191,12 +203,14 @@ class PageJobRunner:
     ) -> Fetched:
         """Fetch the page and follow redirects that the target's robots.txt allows, each in its host slot. `on_response`
         is called with each response, `blocked` with each request blocked by the address rule. Without `turns`, the
-        host's crawl delay is kept before each redirect."""
+        host's crawl delay is kept before each redirect. A page that needs a browser is rendered; raises `NotRendered`
+        if the renderer cannot take it now."""
         at, label = Url(work.url), work.crawl_config.proxy
         way = self._ways.by(label)
         if way is None:
             return Fetched(at, 0.0, failure=Failure("unknown_proxy", no_proxy(label), retryable=True, url=at))
-        fetcher = self._fetcher(way.egress, work, at, blocked, capture=capture)
+        renderer = self._renderer if work.crawl_config.js_required else None
+        fetcher = self._fetcher(way.egress, work, at, blocked, capture=capture or renderer is not None)
         chain: RedirectChain | None = None
         while True:
             if chain is not None and turns is not None and not way.robots.knows(origin(at)):
@@ -210,10 +224,19 @@ class PageJobRunner:
                 fetched = await _fetch(fetcher, at, chain)
             on_response(at, fetched)
             if fetched.chain is None:
+                if renderer is not None:
+                    await renderer.render(fetcher, self.headers_of(work, at), at, fetched, work.crawl_config)
                 return fetched
             at, chain = Url(fetched.final_url), fetched.chain
 
+    def restart_browser(self) -> None:
+        """Replace the browser, if one is in use; pages in progress start again."""
+        if self._renderer is not None:
+            self._renderer.restart()
+
     def close(self) -> None:
+        if self._renderer is not None:
+            self._renderer.close()
         self._ways.close()
 
     def _fetcher(self, egress: Egress, work: PageWork, url: Url, blocked: Blocked, *, capture: bool) -> PageFetcher:

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from shoal.base.database import Tx
 from shoal.base.url import Url
@@ -32,14 +32,37 @@ class PageFilter:
 
     statuses: range | None = None
     error: str | None = None  # a code, or ANY_ERROR
+    content_type: str | None = None  # how it begins, such as `text/html` or `image/`
+    depth: int | None = None
+    text: str | None = None  # in its URL or title
+    failed: bool = False  # an error, or a status of 400 or more
+
+    def __bool__(self) -> bool:
+        return self != PageFilter()
 
 
 ANY_ERROR = "any"
 
 
+class PageFacts(NamedTuple):
+    """What charts count of a page."""
+
+    number: int
+    url: str
+    depth: int
+    status: int | None
+    duration_ms: float | None
+    bytes: int
+    content_type: str | None
+
+
 class PageStore(Protocol):
     async def insert(self, tx: Tx, crawl: int, pages: Sequence[tuple[int, int, Page]]) -> int:
         """Insert pages, each under its URL's key; return how many were new. An existing page is left unchanged."""
+        ...
+
+    async def known(self, tx: Tx, crawl: int, keys: list[tuple[int, int]]) -> set[tuple[int, int]]:
+        """Return those of these keys and checks that have a page."""
         ...
 
     async def after(self, tx: Tx, crawl: int, number: int, limit: int) -> list[tuple[int, Page]]:
@@ -50,6 +73,21 @@ class PageStore(Protocol):
         self, tx: Tx, crawl: int, number: int, limit: int, wanted: PageFilter
     ) -> list[tuple[int, Page]]:
         """Return those pages of `after` that match the filter. It may read many more than it returns."""
+        ...
+
+    async def search(
+        self, tx: Tx, crawl: int, number: int, limit: int, wanted: PageFilter, scan: int
+    ) -> tuple[list[tuple[int, Page]], int | None]:
+        """Look at the next `scan` pages after a number; return those that match the filter, at most `limit`, and the
+        number of the last page that was looked at, None at the end."""
+        ...
+
+    async def facts_after(self, tx: Tx, crawl: int, number: int, limit: int) -> list[PageFacts]:
+        """Return the facts of pages that charts count, in the order of `after`."""
+        ...
+
+    async def numbered(self, tx: Tx, crawl: int, number: int) -> Page | None:
+        """Return the page with this number, with its details."""
         ...
 
     async def links_after(self, tx: Tx, crawl: int, number: int, limit: int) -> list[tuple[int, int, bytes]]:

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from datetime import timedelta
 from typing import Annotated, ClassVar
 
 from msgspec import Meta
@@ -23,7 +24,7 @@ from shoal.plan.priority import RULES, Priority, PriorityRule, rate
 from shoal.plan.schedule import Schedule
 from shoal.plan.scheduler import facts_of, job_of, subjects_of
 from shoal.plan.site_scheduler import Crawling, options_of
-from shoal.plan.store import NewPolicy, PolicyStore, PriorityBoost, ScheduleStep
+from shoal.plan.store import NewPolicy, PolicyCounts, PolicyStore, PriorityBoost, ScheduleStep
 from shoal.queue.job import Enqueued
 from shoal.queue.queue import Queue
 
@@ -112,6 +113,10 @@ class Policies:
             return await self._store.now(tx), await self._store.page_of(tx, after, limit, project, enabled)
 
         return await self._database.read(look)
+
+    async def counts(self, late: timedelta) -> PolicyCounts:
+        """Count the policies, those that are due, and those that have been due for longer than `late`."""
+        return await self._database.read(lambda tx: self._store.counts(tx, span(late)))
 
     async def rewrite(self, policy_id: str, form: PolicyForm) -> Policy:
         """Replace the definition of a policy. Its run history is kept; a changed schedule starts now."""

@@ -58,6 +58,15 @@ class PriorityBoost:
     until: int
 
 
+@dataclass(frozen=True, slots=True)
+class PolicyCounts:
+    """How many policies there are, are due, and are late."""
+
+    total: int
+    due: int
+    late: int
+
+
 class PolicyStore(Protocol):
     async def insert(self, tx: Tx, policies: Sequence[NewPolicy]) -> None:
         """Insert policies and assign their `number`; an existing id is left unchanged."""
@@ -120,6 +129,10 @@ class PolicyStore(Protocol):
 
     async def waiting(self, tx: Tx, capability: str, most: int) -> int:
         """Count the waiting page jobs of a capability in the shared lane, up to `most`."""
+        ...
+
+    async def counts(self, tx: Tx, late: int) -> PolicyCounts:
+        """Count the policies, those that are due, and those that were due before `late` microseconds ago."""
         ...
 
     async def now(self, tx: Tx) -> int: ...

@@ -95,7 +95,10 @@ def _in_line(job: Job, position: QueuePosition) -> JobExplanation:
         return JobExplanation(job, "host_busy", says, facts)
     like = f"{job.kind} jobs that need {job.capability}"
     if job.capability == JS and not position.locked:
-        says = "It needs a browser, and no worker of this version has one; only a bot with `js` can run it."
+        says = (
+            "It needs a browser, and nobody runs such jobs: start a worker on a machine with Chromium, set "
+            "RENDERER_URL, or use a bot with `js`."
+        )
         return JobExplanation(job, "no_renderer", says, facts)
     if not position.locked:
         says = f"No worker is running {like}; start one that leases from the {job.lane} lane."

@@ -76,7 +76,14 @@ def quota_limit(scope: str, quota: int | None) -> int | None:
 
 
 @dataclass(frozen=True, slots=True)
-class NewJob:
+class Offer:
+    """An offer of a job to one session of a node: it goes to the shared lane if it is not taken in time."""
+
+    session: str
+    ttl: timedelta
+
+
+class NewJob(Struct, frozen=True):
     """A job to be stored.
 
     `not_before`: UTC microseconds by the store's clock; None: now. `capability`: what its worker must support.
@@ -100,16 +107,8 @@ class NewJob:
     scopes: tuple[str, ...] = ()
     lock_ttl: timedelta | None = None
     host: str | None = None
-    offer: "Offer | None" = None
+    offer: Offer | None = None
     dispatch: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Offer:
-    """An offer of a job to one session of a node: it goes to the shared lane if it is not taken in time."""
-
-    session: str
-    ttl: timedelta
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,6 +13,7 @@ from shoal.serve.journal import JournalApi
 from shoal.serve.nodes import NodeApi
 from shoal.serve.pages import PageApi
 from shoal.serve.policies import PolicyApi
+from shoal.serve.politeness import PolitenessApi
 from shoal.serve.results import ResultApi
 from shoal.serve.stats import StatsApi
 from shoal.serve.tokens import AuditApi, TokenApi
@@ -21,15 +22,16 @@ from shoal.serve.webhooks import WebhookApi
 GROUPS: tuple[type, ...] = (
     CrawlApi,
     PageApi,
+    PolitenessApi,
     JournalApi,
     GroupApi,
     JobApi,
     QuotaApi,
     BotApi,
     AnalysisApi,
-    GateApi,
     DiffApi,
     NodeApi,
+    GateApi,
     PolicyApi,
     ResultApi,
     WebhookApi,

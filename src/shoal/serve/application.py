@@ -1,6 +1,8 @@
 """The HTTP application: the gateway that authenticates every request, the routes behind it, and error handlers."""
 
 from collections.abc import Awaitable, Callable, Sequence
+from typing import Protocol
+from urllib.parse import quote
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
@@ -27,12 +29,22 @@ CHECK_EVERY_SECONDS = 3.0  # how often the token of a streaming response is chec
 CLIENT_GONE = 499  # in metrics: the client closed the connection before the response
 HEADERS = [
     (b"x-content-type-options", b"nosniff"),
-    (b"referrer-policy", b"no-referrer"),
+    (b"referrer-policy", b"same-origin"),  # without it, browsers send forms with the origin `null`
     (
         b"content-security-policy",
         b"default-src 'self'; frame-ancestors 'none'; base-uri 'none'; form-action 'self'",
     ),
 ]
+
+
+class ErrorPages(Protocol):
+    """Errors as pages, for requests of a browser that shows them to a person."""
+
+    prefix: str  # of every URL, behind a proxy
+
+    def error(self, request: Request, error: ShoalError) -> Response: ...
+
+    def missing(self, request: Request, status: int) -> Response: ...
 
 
 class RequestServed(Signal, frozen=True, kw_only=True):
@@ -50,14 +62,45 @@ def application(
     *,
     audit_log: AuditLog | None = None,
     open_probes: bool = False,
+    pages: ErrorPages | None = None,
 ) -> ASGIApp:
-    """Build the application. Without an authenticator, only requests from this machine are allowed."""
+    """Build the application. Without an authenticator, only requests from this machine are allowed. `pages` shows
+    errors to people; without it, every error is a problem document."""
+    errors = Errors(pages)
     app = Starlette(
         routes=list(routes),
-        exception_handlers={ShoalError: shoal_error, HTTPException: http_error, Exception: unexpected},
+        exception_handlers={ShoalError: errors.shoal_error, HTTPException: errors.http_error, Exception: unexpected},
     )
     app.state.audit_log = audit_log
-    return Gateway(app, Finder(routes), authenticator or LoopbackAuthenticator(), open_probes, clock, signals)
+    return Gateway(app, Finder(routes), authenticator or LoopbackAuthenticator(), open_probes, clock, signals, errors)
+
+
+class Errors:
+    """Turns errors into responses: a page for a browser, else a problem document."""
+
+    def __init__(self, pages: ErrorPages | None) -> None:
+        self._pages = pages
+        self.prefix = "" if pages is None else pages.prefix
+
+    async def shoal_error(self, request: Request, error: Exception) -> Response:
+        assert isinstance(error, ShoalError)
+        if self._pages is None or not wants_page(request):
+            return await shoal_error(request, error)
+        if isinstance(error, Unauthenticated):
+            return self._to_login(request)
+        return self._pages.error(request, error)
+
+    async def http_error(self, request: Request, error: Exception) -> Response:
+        assert isinstance(error, HTTPException)
+        if self._pages is None or not wants_page(request):
+            return await http_error(request, error)
+        return self._pages.missing(request, error.status_code)
+
+    def _to_login(self, request: Request) -> Response:
+        """Send a browser without a session to the login page, which leads back to the page it wanted."""
+        wanted = request.scope["path"] + (f"?{query}" if (query := request.url.query) else "")
+        is_home = request.method != "GET" or wanted == "/"
+        return RedirectResponse(f"{self.prefix}/login" + ("" if is_home else f"?next={quote(wanted, safe='')}"), 303)
 
 
 class ResponseSender:
@@ -74,8 +117,8 @@ class ResponseSender:
     async def send(self, message: Message) -> None:
         if message["type"] == "http.response.start":
             self.status = message["status"]
-            own = {name for name, _ in message["headers"]}  # an endpoint may send a stricter policy
-            message["headers"] = [*message["headers"], *(pair for pair in HEADERS if pair[0] not in own)]
+            given = {name for name, _ in message["headers"]}
+            message["headers"] = [*message["headers"], *(pair for pair in HEADERS if pair[0] not in given)]
         elif message.get("more_body") and await self._must_end():
             self.is_closed = True
             await self._send({"type": "http.response.body", "body": b"", "more_body": False})
@@ -104,8 +147,10 @@ class Gateway:
         open_probes: bool,
         clock: Clock,
         signals: Signals,
+        errors: Errors,
     ) -> None:
         self._app = app
+        self._errors = errors
         self._finder = finder
         self._authenticator = authenticator
         self._open_probes = open_probes
@@ -116,6 +161,9 @@ class Gateway:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
+        prefix = self._errors.prefix
+        if prefix and (scope["path"] == prefix or scope["path"].startswith(f"{prefix}/")):  # a proxy passed it on
+            scope = {**scope, "path": scope["path"].removeprefix(prefix) or "/"}
         request, began = Request(scope, receive), self._clock.monotonic()
         sender = ResponseSender(send, self._clock, lambda: self._is_allowed(request))
         try:
@@ -141,7 +189,7 @@ class Gateway:
         try:
             response: Response = await found.endpoint(request)
         except ShoalError as error:
-            return await shoal_error(request, error)
+            return await self._errors.shoal_error(request, error)
         except ClientDisconnect:
             raise
         except Exception as error:
@@ -165,10 +213,9 @@ class Gateway:
             caller = request.state.caller = await self._authenticator.admit(request, self._needed(request))
             if caller is not None and (proven := request.scope.get("extensions", {}).get(EXTENSION)) is not None:
                 proven["prove"]()
-        except Unauthenticated as error:
-            return RedirectResponse("/login", 303) if _is_visit(request) else await shoal_error(request, error)
         except ShoalError as error:
-            return await shoal_error(request, error)
+            request.state.caller = None
+            return await self._errors.shoal_error(request, error)
         return None
 
     def _needed(self, request: Request) -> TokenScope | None:
@@ -184,9 +231,11 @@ class Gateway:
         return TokenScope.READ if request.method in SAFE_METHODS else TokenScope.WRITE
 
 
-def _is_visit(request: Request) -> bool:
-    """Tell whether a browser opened a page, rather than a program calling the API."""
-    is_page = request.method == "GET" and "text/html" in request.headers.get("accept", "")
+def wants_page(request: Request) -> bool:
+    """Tell whether a browser asks for something to show, rather than a program calling the API."""
+    path = request.scope["path"]
     return (
-        is_page and not request.scope["path"].startswith(("/api/", "/bot/")) and "authorization" not in request.headers
+        "text/html" in request.headers.get("accept", "")
+        and not path.startswith(("/api/", "/bot/", FILES))
+        and "authorization" not in request.headers
     )

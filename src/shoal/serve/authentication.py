@@ -4,6 +4,7 @@ Until the first token is created, only requests from this machine are allowed, a
 its browser. From then on every request needs a token. Endpoints declare the token scope they require.
 """
 
+import hmac
 import re
 from typing import Protocol
 from urllib.parse import urlsplit
@@ -144,6 +145,27 @@ class TokenAuthenticator(LoopbackAuthenticator):
         if await self._tokens.any_made():
             raise Unauthenticated
         return await super()._caller(request)
+
+
+class SharedTokenAuthenticator(LoopbackAuthenticator):
+    """Authenticates network requests by one token that the settings name: the render service has no store."""
+
+    def __init__(self, token: str, failures: AuthThrottle, listen: str, signals: Signals) -> None:
+        super().__init__(listen)
+        self._token = token.encode()
+        self._failures = failures
+        self._signals = signals
+
+    async def _caller(self, request: Request) -> Caller:
+        if not self._token:
+            return await super()._caller(request)
+        text, address = _token_in(request), address_of(request)
+        self._failures.check(address)
+        if text is None or not hmac.compare_digest(text.encode(), self._token):
+            waits = self._failures.count(address)
+            self._signals.emit(CallerRefused(address=address, waits=waits))
+            raise Unauthenticated
+        return local_caller(address)
 
 
 def caller_of(request: Request) -> Caller:

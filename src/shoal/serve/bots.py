@@ -19,6 +19,7 @@ from shoal.page_jobs.result import Result, ResultDelivery, Status
 from shoal.queue.job import Fence
 from shoal.serve import examples, schemas, to_api
 from shoal.serve.authentication import caller_of
+from shoal.serve.disconnect import disconnect
 from shoal.serve.endpoint import EndpointRequest, Nothing, endpoint
 
 MOST_JOBS = 100  # per pull, and per batch of results
@@ -182,7 +183,7 @@ class BotApi:
     async def _wait(self, request: Request, pull: Pull, seconds: float) -> list[PageTask]:
         """Wait for a job, until the time is up or the bot disconnects, so that another bot can get the job."""
         waiting = asyncio.ensure_future(self._bots.wait(pull, seconds))
-        disconnected = asyncio.ensure_future(_disconnect(request))
+        disconnected = asyncio.ensure_future(disconnect(request))
         try:
             await asyncio.wait({waiting, disconnected}, return_when=asyncio.FIRST_COMPLETED)
             return await waiting if waiting.done() else []
@@ -206,11 +207,6 @@ class BotApi:
             html_hash=form.meta.html_hash,
         )
         return ResultDelivery(_fence(job_id, form.epoch), result)
-
-
-async def _disconnect(request: Request) -> None:
-    while (await request.receive())["type"] != "http.disconnect":
-        pass
 
 
 def _fence(job_id: str, epoch: int) -> Fence:

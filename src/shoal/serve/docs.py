@@ -5,11 +5,10 @@ from functools import cached_property
 from typing import Any
 
 import orjson
-from starlette.responses import HTMLResponse, Response
+from starlette.responses import Response
 
-from shoal import __version__
 from shoal.access.scopes import TokenScope
-from shoal.serve.console import templates
+from shoal.serve.console.shell import Shell
 from shoal.serve.endpoint import Endpoint, EndpointRequest, Nothing, endpoint, public_endpoints
 from shoal.serve.openapi import document, problems_of, tag_of
 from shoal.serve.problems import Json
@@ -18,8 +17,9 @@ from shoal.serve.problems import Json
 class DocsApi:
     """The OpenAPI document and the reference page."""
 
-    def __init__(self, groups: Sequence[type]) -> None:
+    def __init__(self, groups: Sequence[type], shell: Shell) -> None:
         self._groups = groups
+        self._shell = shell
 
     @endpoint(
         "GET",
@@ -35,7 +35,7 @@ class DocsApi:
         "GET", "/docs", scope=TokenScope.READ, summary="Show the API reference.", response=str, media_type="text/html"
     )
     async def show_docs(self, request: EndpointRequest[Nothing, Nothing]) -> Response:
-        return HTMLResponse(self._page)
+        return self._shell.page(request.http, "docs.html", self._context)
 
     @cached_property
     def _endpoints(self) -> list[Endpoint]:
@@ -46,7 +46,7 @@ class DocsApi:
         return bytes(Json(document(self._endpoints)).body)
 
     @cached_property
-    def _page(self) -> str:
+    def _context(self) -> dict[str, Any]:
         reference = orjson.loads(self._document)
         tags: dict[str, list[dict[str, Any]]] = {}
         for spec in self._endpoints:
@@ -54,11 +54,7 @@ class DocsApi:
             codes = [kind.code for kind in problems_of(spec)]
             tags.setdefault(tag_of(spec), []).append({"endpoint": spec, "operation": operation, "codes": codes})
         schemas = reference["components"]["schemas"]
-        return (
-            templates()
-            .get_template("docs.html")
-            .render(tags=tags, schemas=schemas, about=reference["info"], version=__version__, as_json=_as_json)
-        )
+        return {"tags": tags, "schemas": schemas, "about": reference["info"], "as_json": _as_json}
 
 
 def _as_json(value: Any) -> str:

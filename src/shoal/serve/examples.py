@@ -41,6 +41,31 @@ NEW_CRAWL = CRAWL | {
     "node_ids": [],
 }
 HELD_HOST = {"origin": "https://example.com", "held_until": "2026-03-01T09:05:00Z", "status": 429}
+POLITENESS: dict[str, Any] = {
+    "crawl_id": CRAWL["id"],
+    "obeys_robots": True,
+    "user_agent": "Shoal/0.1",
+    "connections_per_host": 2,
+    "delay_seconds": 1.0,
+    "hosts": [
+        {
+            "origin": "https://example.com",
+            "pages": 1200,
+            "requests_per_second": 0.5,
+            "delay_seconds": 2.0,
+            "robots": "found",
+            "robots_hash": "9f86d081884c7d65",
+            "robots_fetched_at": "2026-03-01T09:00:00Z",
+            "crawl_delay_asked": 2.0,
+            "crawl_delay_honoured": 2.0,
+            "crawl_delay_clamped": False,
+            "holds": {"429": 1},
+            "hold_seconds": 30.0,
+            "held_until": None,
+        }
+    ],
+    "more_hosts": False,
+}
 TOKEN: dict[str, Any] = {
     "id": "tok_7h3k9m2pxw",
     "name": "nightly crawls",

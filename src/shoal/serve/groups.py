@@ -7,7 +7,7 @@ from starlette.responses import Response
 
 from shoal.access.idempotency import Idempotency
 from shoal.access.scopes import TokenScope
-from shoal.base.errors import AlreadyExists, NotFound
+from shoal.base.errors import AlreadyExists, HeldBack, NotFound
 from shoal.base.request_form import describe
 from shoal.page_jobs.group import GroupConfig, GroupState
 from shoal.page_jobs.groups import Groups
@@ -39,12 +39,13 @@ class GroupApi:
         response=schemas.Group,
         response_example=examples.GROUP,
         request_example={"urls": ["https://example.com/a", "https://example.com/b"], "rule_set": examples.RULE_SET},
-        problems=[AlreadyExists],
+        problems=[AlreadyExists, HeldBack],
         idempotency_key=True,
     )
     async def create_jobs(self, request: EndpointRequest[GroupConfig, Nothing]) -> Response:
         """If a URL is invalid, the error names its position and nothing is created. An event is sent when each job
-        ends, and `crawl.group.completed` when all have ended."""
+        ends, and `crawl.group.completed` when all have ended. While the workers have too much to do, nothing is
+        created, and `Retry-After` says when to try again."""
         config = request.body
         return await respond_once(
             self._idempotency,

@@ -3,24 +3,26 @@
 from urllib.parse import parse_qs
 
 from starlette.requests import Request
-from starlette.responses import HTMLResponse, RedirectResponse, Response
+from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
-from shoal import __version__
 from shoal.access.scopes import TokenScope, allows
 from shoal.base.errors import NotAllowed, RateLimited, ShoalError, TooLarge, Unauthenticated
 from shoal.serve.authentication import TokenAuthenticator, address_of, cookie_name, is_secure
-from shoal.serve.console import FRESH, templates
+from shoal.serve.console.messages import message
+from shoal.serve.console.shell import Shell, local_path, sentence
+from shoal.serve.console.view import View
 
 LONGEST_FORM = 4096
+NOT_VALID = message("That is not a valid token.")
 
 
 class Login:
     """`/login` and `/logout`."""
 
-    def __init__(self, authenticator: TokenAuthenticator) -> None:
+    def __init__(self, authenticator: TokenAuthenticator, shell: Shell) -> None:
         self._authenticator = authenticator
-        self._page = templates().get_template("login.html")
+        self._shell = shell
 
     def routes(self) -> list[BaseRoute]:
         return [
@@ -30,37 +32,40 @@ class Login:
         ]
 
     async def show(self, request: Request) -> Response:
-        return self._shown()
+        return self._shown(request, request.query_params.get("next", "/"))
 
     async def enter(self, request: Request) -> Response:
-        text = (await _form(request)).get("token", "").strip()
+        form = await _form(request)
+        text, wanted = form.get("token", "").strip(), local_path(form.get("next", "/"))
         try:
             token = await self._authenticator.identify(text, address_of(request))
             if not allows(token.scopes, TokenScope.READ):
                 raise NotAllowed("this token does not have the scope read", "use a token with the scope read")
         except (Unauthenticated, NotAllowed, RateLimited) as error:
-            return self._shown(error)
-        entered = RedirectResponse("/", 303, headers=FRESH)
+            return self._shown(request, wanted, error)
+        entered = self._shell.redirect(wanted)
         entered.set_cookie(cookie_name(request), text, httponly=True, samesite="strict", secure=is_secure(request))
         return entered
 
     async def leave(self, request: Request) -> Response:
-        left = RedirectResponse("/login", 303, headers=FRESH)
+        left = self._shell.redirect("/login")
         left.delete_cookie(cookie_name(request), httponly=True, samesite="strict", secure=is_secure(request))
         return left
 
-    def _shown(self, error: ShoalError | None = None) -> Response:
-        problem = "" if error is None else _words(error)
+    def _shown(self, request: Request, wanted: str, error: ShoalError | None = None) -> Response:
+        problem = "" if error is None else _words(error, self._shell.view(request))
         status = 200 if error is None else error.response.http_status
+        response = self._shell.page(request, "login.html", {"problem": problem, "next": local_path(wanted)}, status)
         wait = error.facts.get("retry_after_seconds") if error is not None else None
-        headers = FRESH | ({} if wait is None else {"Retry-After": str(wait)})
-        return HTMLResponse(self._page.render(problem=problem, version=__version__), status, headers)
+        if wait is not None:
+            response.headers["Retry-After"] = str(wait)
+        return response
 
 
-def _words(error: ShoalError) -> str:
+def _words(error: ShoalError, view: View) -> str:
     if isinstance(error, Unauthenticated):
-        return "That is not a valid token."
-    return error.message[0].upper() + error.message[1:]
+        return view.language(NOT_VALID)
+    return sentence(error.message)
 
 
 async def _form(request: Request) -> dict[str, str]:

@@ -20,6 +20,7 @@ from shoal.crawl.frontier.traps import TrapState
 from shoal.crawl.states import CrawlState
 from shoal.events.webhook import DeliveryState
 from shoal.fleet.states import CommandState, NodeState
+from shoal.hosts.robots import RobotsState
 from shoal.page_jobs.group import GroupState
 from shoal.page_jobs.result import Status
 from shoal.queue.states import JobState
@@ -112,6 +113,36 @@ class HeldHost(Struct, kw_only=True):
     origin: str
     held_until: Annotated[Moment, describe("No request is sent before this time.")]
     status: Annotated[int, describe("The HTTP status that caused the pause.")]
+
+
+class HostPoliteness(Struct, kw_only=True):
+    """How one host was treated. Delays are seconds between two requests."""
+
+    origin: str
+    pages: int
+    requests_per_second: Annotated[float | None, describe("Pages per second of work; null before the first page.")]
+    delay_seconds: Annotated[float, describe("The delay that was kept: the longer of ours and that of robots.txt.")]
+    robots: Annotated[RobotsState | None, describe("The result of the last request for robots.txt; null if unknown.")]
+    robots_hash: Annotated[str | None, describe("Content hash of the robots.txt: its version.")]
+    robots_fetched_at: Moment | None
+    crawl_delay_asked: Annotated[float | None, describe("The delay that robots.txt asks for.")]
+    crawl_delay_honoured: float
+    crawl_delay_clamped: Annotated[bool, describe("Whether it asks for more than the maximum.")]
+    holds: Annotated[dict[str, int], describe("How often it asked us to wait, by the status of its response.")]
+    hold_seconds: Annotated[float, describe("How long it was not requested because of that.")]
+    held_until: Annotated[Moment | None, describe("Until when it is not requested now.")]
+
+
+class PolitenessReceipt(Struct, kw_only=True):
+    """How a crawl treated its hosts, those with most pages first."""
+
+    crawl_id: str
+    obeys_robots: bool
+    user_agent: str
+    connections_per_host: int
+    delay_seconds: Annotated[float, describe("Our own delay between requests to one host.")]
+    hosts: list[HostPoliteness]
+    more_hosts: Annotated[bool, describe("Whether the crawl has more hosts than are listed.")]
 
 
 class CrawlList(Struct, kw_only=True):

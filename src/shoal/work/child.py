@@ -21,6 +21,7 @@ from shoal.hosts.throttle import HoldsBegun
 from shoal.pages.page_signals import PagesSettled, ResultsTaken
 from shoal.queue.job import Fence, Lease, node_of
 from shoal.queue.queue import JobMoved, JobsLeased, JobsMoved, Queue
+from shoal.render.signals import PageRendered
 from shoal.settings import Settings
 from shoal.work.ipc import (
     LEASE_LOST,
@@ -41,7 +42,9 @@ from shoal.work.ipc import (
     Message,
     Moved,
     Nudge,
+    Rendered,
     Renewed,
+    RestartBrowser,
     ResultsStored,
     StoredMessage,
     Tick,
@@ -81,6 +84,10 @@ class RunningJob(Protocol):
 
     def limit_rate(self, per_second: float | None) -> None:
         """Start at most so many fetches per second; None: unlimited."""
+        ...
+
+    def restart_browser(self) -> None:
+        """Replace the browser, if the job uses one; pages in progress start again."""
         ...
 
     def stalled_for(self) -> float:
@@ -139,6 +146,9 @@ class Child:
                 self._rate = per_second
                 if self._run is not None:
                     self._run.limit_rate(per_second)
+            case RestartBrowser():
+                if self._run is not None:
+                    self._run.restart_browser()
             case _:
                 raise AssertionError(message)
 
@@ -178,6 +188,7 @@ class PageChild(Generic[R]):
         self, settings: Settings, handler: PageJobHandler[R], queue: Queue, holder: str, clock: Clock, signals: Signals
     ) -> None:
         signals.subscribe(_relay)
+        self._handler = handler
         self._clock = clock
         self._signals = signals
         self._holder = holder
@@ -219,6 +230,8 @@ class PageChild(Generic[R]):
                     self._working = asyncio.create_task(self._work())
             case LimitRate(per_second):
                 self._loop.limit_rate(per_second)
+            case RestartBrowser():
+                self._handler.restart_browser()
             case HandBack(reason):
                 self._loop.hand_back(reason)
             case Leave(_, finish_first):
@@ -271,6 +284,8 @@ def _relay(signal: Signal) -> None:
         _send(Leased(signal.kind, signal.count, signal.waited_seconds))
     elif isinstance(signal, HoldsBegun):
         _send(Held(signal.holds))
+    elif isinstance(signal, PageRendered):
+        _send(Rendered(signal.outcome, signal.seconds, signal.requests))
 
 
 def _send(message: Message) -> None:

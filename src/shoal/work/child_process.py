@@ -16,6 +16,7 @@ from shoal.pages.page_signals import PagesSettled, ResultsTaken
 from shoal.queue.job import Fence
 from shoal.queue.queue import JobsLeased, JobsMoved
 from shoal.queue.states import GrantEnd
+from shoal.render.signals import PageRendered
 from shoal.work.ipc import (
     Alone,
     Done,
@@ -27,6 +28,7 @@ from shoal.work.ipc import (
     Message,
     Moved,
     Pair,
+    Rendered,
     ResultsStored,
     StoredMessage,
     Tick,
@@ -195,6 +197,8 @@ def _signal_of(message: Message, pid: int) -> Signal | None:
             return JobsMoved(kind=kind, how=GrantEnd(how), count=count)
         case ResultsStored(kind, count, timed, seconds):
             return ResultsTaken(kind=kind, count=count, timed=timed, seconds=seconds)
+        case Rendered(outcome, seconds, requests):
+            return PageRendered(outcome=outcome, seconds=seconds, requests=requests)
         case Leased(kind, count, waited):
             return JobsLeased(kind=kind, holder=str(pid), count=count, waited_seconds=waited)
         case _:

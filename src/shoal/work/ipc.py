@@ -57,6 +57,11 @@ class Configure:
 
 
 @dataclass(frozen=True, slots=True)
+class RestartBrowser:
+    """Replace the browsers; pages in progress start again in the new ones."""
+
+
+@dataclass(frozen=True, slots=True)
 class LimitRate:
     """Start at most so many fetches per second; None: unlimited. A child for runs forgets it with the next job."""
 
@@ -164,6 +169,15 @@ class Leased:
 
 
 @dataclass(frozen=True, slots=True)
+class Rendered:
+    """A page was rendered, or could not be, with the number of its requests."""
+
+    outcome: str
+    seconds: float
+    requests: int
+
+
+@dataclass(frozen=True, slots=True)
 class Holding:
     """The leases a page child holds now, for the worker to extend. `version` is that of the `Configure` in effect; it
     is 0 while leases are being granted or handed back."""
@@ -194,6 +208,7 @@ Message = (
     | Leave
     | Configure
     | LimitRate
+    | RestartBrowser
     | HandBack
     | Nudge
     | Drop
@@ -205,6 +220,7 @@ Message = (
     | Moved
     | ResultsStored
     | Leased
+    | Rendered
     | Holding
     | Full
     | Alone

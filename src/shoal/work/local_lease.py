@@ -7,6 +7,7 @@ from contextlib import suppress
 from shoal.base.clock import Clock
 from shoal.base.database import Database
 from shoal.base.errors import LeaseLost, NotAllowed, StateConflict
+from shoal.base.process import started
 from shoal.crawl.crawl import Crawl
 from shoal.crawl.lifecycle.crawls import Crawls
 from shoal.crawl.states import CrawlState
@@ -14,7 +15,6 @@ from shoal.queue.janitor import Janitor
 from shoal.queue.job import Fence, Job, Lease
 from shoal.queue.queue import Queue
 from shoal.queue.states import JobState
-from shoal.work.process import started
 
 POLL_SECONDS = 0.2
 

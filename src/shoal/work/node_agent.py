@@ -8,11 +8,11 @@ from collections.abc import Awaitable, Callable
 from shoal import __version__
 from shoal.base.clock import Clock
 from shoal.base.errors import ShoalError
+from shoal.base.process import ProcessUsage, usage
 from shoal.fleet.node import CommandAck, NodeCommand, NodeStatus
 from shoal.fleet.states import CommandState, NodeState
-from shoal.queue.job import HTTP
+from shoal.queue.job import HTTP, JS
 from shoal.settings import WorkSettings
-from shoal.work.process import ProcessUsage, usage
 from shoal.work.worker import Worker, WorkerState
 
 _STATES = {
@@ -36,6 +36,7 @@ class NodeAgent:
         clock: Clock,
         *,
         is_proxy_mode: bool = False,
+        capabilities: tuple[str, ...] = (HTTP,),
         on_change: Callable[[], None] = lambda: None,
     ) -> None:
         self._worker = worker
@@ -43,6 +44,7 @@ class NodeAgent:
         self._settings = settings
         self._clock = clock
         self._is_proxy_mode = is_proxy_mode
+        self._capabilities = capabilities
         self.on_change = on_change
         self._instance = f"{os.getpid()}-{secrets.token_hex(8)}"
         self._started_at = clock.monotonic()
@@ -72,7 +74,7 @@ class NodeAgent:
             instance=self._instance,
             state=_STATES[status.state],
             version=__version__,
-            capabilities=(HTTP,),
+            capabilities=self._capabilities,
             page_slots=status.page_capacity,
             active_pages=status.active_pages,
             cpu_percent=cpu_percent,
@@ -106,7 +108,9 @@ class NodeAgent:
                 if command.rate_limit is not None:
                     worker.set_rate(command.rate_limit or None)
             case "restart_browser":
-                return CommandState.UNSUPPORTED
+                if JS not in self._capabilities:
+                    return CommandState.UNSUPPORTED
+                worker.restart_browsers()
         return CommandState.APPLIED
 
     async def _drain(self, worker: Worker) -> None:

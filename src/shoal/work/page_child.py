@@ -20,6 +20,7 @@ from shoal.work.ipc import (
     Moved,
     Nudge,
     Renewed,
+    RestartBrowser,
     ResultsStored,
     pairs_of,
 )
@@ -127,6 +128,11 @@ class PageChildProcess:
         """Let the child start so many jobs per second; None: unlimited."""
         if self._child is not None:
             self._child.send(LimitRate(per_second))
+
+    def restart_browsers(self) -> None:
+        """Let the child replace its browser."""
+        if self._child is not None:
+            self._child.send(RestartBrowser())
 
     def drain(self) -> None:
         """Lease nothing more, hand back the jobs that have not started, and let the others finish."""

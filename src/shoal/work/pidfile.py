@@ -15,7 +15,7 @@ from pathlib import Path
 from shoal.base.clock import Clock
 from shoal.base.disk import make_private
 from shoal.base.errors import BadConfig
-from shoal.work.process import started
+from shoal.base.process import started
 
 FOLDER = "workers"
 WORKER = "worker"  # before the pid of the worker itself

@@ -11,7 +11,18 @@ from shoal.base.parsing import show_duration
 from shoal.queue.job import Extended, Fence, Lease
 from shoal.queue.states import STALLED
 from shoal.work.child_process import ChildProcess
-from shoal.work.ipc import HANDED_BACK, LEASE_LOST, STORAGE_FULL, STORE_AWAY, Done, Leave, LimitRate, Renewed, Work
+from shoal.work.ipc import (
+    HANDED_BACK,
+    LEASE_LOST,
+    STORAGE_FULL,
+    STORE_AWAY,
+    Done,
+    Leave,
+    LimitRate,
+    Renewed,
+    RestartBrowser,
+    Work,
+)
 from shoal.work.task_window import TaskWindow
 from shoal.work.worker_context import WorkerContext
 
@@ -171,6 +182,12 @@ class RunChildren:
         for run in self._active.values():
             if run.lease.kind == FETCHING:
                 run.child.send(LimitRate(per_second))
+
+    def restart_browsers(self) -> None:
+        """Let each child that fetches pages replace its browser."""
+        for run in self._active.values():
+            if run.lease.kind == FETCHING:
+                run.child.send(RestartBrowser())
 
     def drain(self) -> None:
         """Lease nothing more, and hand back every job."""

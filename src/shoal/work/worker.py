@@ -234,6 +234,11 @@ class Worker:
             pool.limit_rate(None)
         self._share_rate()
 
+    def restart_browsers(self) -> None:
+        """Replace the browsers of all children; pages in progress start again in the new ones."""
+        for pool in self._pools:
+            pool.restart_browsers()
+
     def held(self) -> list[Fence]:
         """Return the jobs in hand."""
         return [fence for pool in self._pools for fence in pool.fences()]

@@ -117,8 +117,26 @@ def build_engine(
         size.total, settings.crawl, budget, throttle, control.wake, bodies=bodies, not_modified=not_modified
     )
     responses = ResponseReader(pages, sitemaps, batch, budget, control.wake, bodies=bodies)
-    fetchers = _fetchers(runtime, config, agent, signals, optional_facts, capture=bodies is not None)
-    window = FetchWindow(size, fetchers, admission, throttle, responses, batch, control)
+    headers = _headers(config, agent, clock)
+    fetcher = PageFetcher(
+        runtime.egress,
+        headers,
+        Limits.of(settings.egress),
+        ExtractOptions(max_links=settings.crawl.max_links, agent=product_token(agent)),
+        signals.fetch_blocked,
+        optional_facts,
+        capture=bodies is not None or runtime.renderer is not None,
+        token=product_token(agent),
+    )
+    fetchers = Fetchers(fetcher, SitemapFetcher(runtime.egress, headers, fetcher.limits, signals.fetch_blocked))
+    rendering = None
+    if runtime.renderer is not None:
+        from shoal.crawl.engine.render_stage import build_render_stage  # few crawls render
+
+        rendering = build_render_stage(
+            runtime.renderer, fetcher, headers, runtime, crawl, control, signals, connections=size.per_host
+        )
+    window = FetchWindow(size, fetchers, admission, throttle, responses, batch, control, rendering)
 
     def settled(done: list[Settled]) -> None:
         signals.settled(done, sitemaps.is_guess)
@@ -205,24 +223,6 @@ def _robots(
 
     cache = RobotsCache(stores.database, stores.hosts, runtime.egress, agent, settings, runtime.clock, runtime.signals)
     return RobotsCheck(cache, settings.robots_ttl, on_store_error=store_failed)
-
-
-def _fetchers(
-    runtime: WalkerRuntime,
-    config: CrawlConfig,
-    agent: str,
-    signals: WalkerSignals,
-    optional_facts: "OptionalFactsReader | None",
-    *,
-    capture: bool,
-) -> Fetchers:
-    settings, egress, token = runtime.settings, runtime.egress, product_token(agent)
-    limits, headers = Limits.of(settings.egress), _headers(config, agent, runtime.clock)
-    options = ExtractOptions(max_links=settings.crawl.max_links, agent=token)
-    http = PageFetcher(
-        egress, headers, limits, options, signals.fetch_blocked, optional_facts, capture=capture, token=token
-    )
-    return Fetchers(http, SitemapFetcher(egress, headers, limits, signals.fetch_blocked))
 
 
 def _headers(config: CrawlConfig, agent: str, clock: Clock) -> CrawlHeaders:

@@ -1,12 +1,13 @@
 """The window of fetches: which of a walker's URLs are in flight, and what the others wait for.
 
 A URL that was taken waits for its slot (a timer), then for the robots.txt of its host (parked), then in the queue of
-its host, and is then fetched. All of this runs on callbacks, without a task per page: when a fetch ends, its response
-is read on the spot, and the next fetch starts.
+its host, and is then fetched. If the crawl renders, its page may then wait for a browser. All of this runs on
+callbacks, without a task per page: when a fetch ends, its response is read on the spot, and the next fetch starts.
 """
 
 import asyncio
 from functools import partial
+from typing import TYPE_CHECKING
 
 from msgspec import Struct
 from xxhash import xxh3_64_intdigest
@@ -23,6 +24,9 @@ from shoal.crawl.frontier.values import FrontierTask, Settled, UrlKind
 from shoal.fetch.fetch_rate import FetchRate
 from shoal.fetch.page_fetcher import Fetched
 from shoal.hosts.throttle import THROTTLED, HostAnswer, ThrottleTracker
+
+if TYPE_CHECKING:  # few crawls render
+    from shoal.fetch.rendering import RenderStage
 
 
 class WindowSize(Struct, frozen=True):
@@ -44,6 +48,7 @@ class FetchWindow:
         responses: ResponseReader,
         batch: BatchBuilder,
         control: WalkerRequests,
+        rendering: "RenderStage | None" = None,
     ) -> None:
         self._total = size.total
         self._fetchers = fetchers
@@ -52,10 +57,12 @@ class FetchWindow:
         self._responses = responses
         self._batch = batch
         self._control = control
+        self._rendering = rendering  # its pages are not counted in the window: they have one of their own
         self._queues = HostQueues(size.per_host)
         self._timers: dict[int, tuple[asyncio.TimerHandle, FrontierTask]] = {}  # of tasks that wait for their slot
         self._parked: dict[str, list[FrontierTask]] = {}  # per origin, tasks that wait for its robots.txt
         self._fetching: dict[int, Cancel] = {}
+        self._in_browser: dict[int, Cancel] = {}
         self._continuation: asyncio.Handle | None = None  # reads the rest of a large sitemap
         self._rate: FetchRate | None = None
         self._start_timer: asyncio.TimerHandle | None = None  # until the rate limit allows the next fetch
@@ -68,7 +75,12 @@ class FetchWindow:
     @property
     def waits_for_rate(self) -> bool:
         """Return whether nothing is in flight because of the rate limit."""
-        return self._start_timer is not None and not self._fetching
+        return self._start_timer is not None and not self._fetching and not self._in_browser
+
+    @property
+    def waits_for_renderer(self) -> bool:
+        """Return whether pages wait because the renderer refuses them, or cannot be reached."""
+        return bool(self._in_browser) and self._rendering is not None and self._rendering.waits_for_renderer
 
     def limit_rate(self, rate: FetchRate | None) -> None:
         """Start fetches only at this rate; None: as soon as possible."""
@@ -126,10 +138,11 @@ class FetchWindow:
         """Cancel what is in flight and forget what waits: the frontier gets it back."""
         for timer, _ in self._timers.values():
             timer.cancel()
-        for fetch in list(self._fetching.values()):
+        for fetch in [*self._fetching.values(), *self._in_browser.values()]:
             fetch.cancel()
         self._timers.clear()
         self._fetching.clear()
+        self._in_browser.clear()
         self._responses.clear()
         if self._continuation is not None:
             self._continuation.cancel()
@@ -182,7 +195,7 @@ class FetchWindow:
             for timer, task in waiting.values():
                 timer.cancel()
                 self._admit(task)
-        if self._batch.is_closed:
+        if self._batch.is_closed or (self._rendering is not None and self._rendering.is_full):
             return
         while len(self._fetching) < self._total:
             if self._rate is not None and (seconds := self._rate.seconds_left()) > 0:
@@ -212,12 +225,29 @@ class FetchWindow:
         try:
             if fetched.status in THROTTLED or self._throttle.counts_successes:
                 self._record(task, fetched)
-            must_wait = self._continuation is not None or self._batch.is_heavy
-            self._responses.add(task, fetched)
-            if not must_wait:
-                self.catch_up()
+            if self._rendering is not None and task.kind is not UrlKind.SITEMAP:
+                in_browser = self._rendering.start(task.at, fetched, partial(self._rendered, task))
+                if in_browser is not None:
+                    self._in_browser[task.seq] = in_browser
+                    self._fill()
+                    return
+            self._read(task, fetched)
         except Exception as error:
             self._control.fail(error)
+
+    def _rendered(self, task: FrontierTask, fetched: Fetched) -> None:
+        if self._in_browser.pop(task.seq, None) is None:
+            return  # cancelled: the frontier has it back
+        try:
+            self._read(task, fetched)
+        except Exception as error:
+            self._control.fail(error)
+
+    def _read(self, task: FrontierTask, fetched: Fetched) -> None:
+        must_wait = self._continuation is not None or self._batch.is_heavy
+        self._responses.add(task, fetched)
+        if not must_wait:
+            self.catch_up()
 
     def _continue(self) -> None:
         self._continuation = None

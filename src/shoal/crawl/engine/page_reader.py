@@ -261,6 +261,7 @@ class PageReader:
         page.etag = fetched.etag
         page.last_modified = fetched.last_modified
         page.duration_ms = round(fetched.seconds * 1000, 3)
+        page.rendered = fetched.rendered
         page.robots = fetched.robots
         page.canonical = fetched.canonical
         page.redirects = _hops(fetched.redirects)

@@ -13,6 +13,7 @@ from shoal.hosts.throttle import REFUSED
 
 JITTER: Final = 0.3  # the longest extra wait, as a fraction, so that URLs that failed together spread out
 LONGEST: Final = timedelta(minutes=10)
+TIMEOUTS: Final = frozenset({"total_timeout", "render_timeout"})
 AFTER_TIMEOUT: Final = 2  # attempts in all for a page that timed out
 
 
@@ -28,7 +29,7 @@ class Retries(Struct, frozen=True):
         """Return the time until the next attempt; None if there is none."""
         if not fetched.retryable:
             return None
-        timed_out = fetched.failure is not None and fetched.failure.code == "total_timeout"
+        timed_out = fetched.failure is not None and fetched.failure.code in TIMEOUTS
         if failed_before + 1 >= (min(self.attempts, AFTER_TIMEOUT) if timed_out else self.attempts):
             return None
         wait = min(min(self.first, LONGEST) * (1 << failed_before), LONGEST)  # the inner `min` avoids an overflow

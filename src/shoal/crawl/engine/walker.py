@@ -1,5 +1,6 @@
 """One walker: the run of a crawl job in this process."""
 
+import asyncio
 from typing import TYPE_CHECKING
 
 from shoal.base.database import Tx
@@ -32,6 +33,7 @@ class Walker:
         self._control = WalkerRequests()
         self._signals = WalkerSignals(runtime.signals, crawl.id)
         self._engine: Engine | None = None
+        self._restarting: asyncio.Task[None] | None = None
         self._rate: FetchRate | None = None
 
     async def run(self) -> str:
@@ -57,6 +59,8 @@ class Walker:
             self._engine.limit_rate(self._rate)
             return (await self._engine.run()).value
         finally:
+            if self._runtime.renderer is not None:
+                await self._runtime.renderer.close()
             self._runtime.egress.close()
             if optional_facts is not None:
                 self._signals.hooks_ran(optional_facts.hooks)
@@ -72,6 +76,11 @@ class Walker:
         self._rate = None if per_second is None else FetchRate(per_second, self._runtime.clock)
         if self._engine is not None:
             self._engine.limit_rate(self._rate)
+
+    def restart_browser(self) -> None:
+        """Replace the browser, if the crawl renders; pages in progress start again."""
+        if self._runtime.renderer is not None:
+            self._restarting = asyncio.create_task(self._runtime.renderer.restart())
 
     def nudge(self) -> None:
         """Make a commit soon, because something about the crawl changed."""

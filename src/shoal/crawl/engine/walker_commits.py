@@ -1,18 +1,22 @@
 """The commits of one walker: the first one, one per turn, and the last one. Each is fenced, settles the walker's
 results, takes the next URLs, and answers whether to go on."""
 
+from collections.abc import Awaitable, Callable
 from datetime import timedelta
+from typing import TypeVar
 
 from msgspec import Struct
 
-from shoal.base.database import Database, Tx
+from shoal.base.database import Conflict, Database, Tx
+from shoal.base.errors import BackendUnavailable, BadConfig, FrontierLost
 from shoal.base.url import Url, UrlRefusal, canonical
 from shoal.crawl.crawl import Counts, Crawl
 from shoal.crawl.engine.budget import BUDGETS, urls_left
 from shoal.crawl.engine.previous_crawl import PreviousCrawl
 from shoal.crawl.frontier.fates import Fate
+from shoal.crawl.frontier.rebuild import FrontierRebuild
 from shoal.crawl.frontier.traps import pattern_of
-from shoal.crawl.frontier.values import Control, NewUrl, Settled, Turn, WalkerBatch, key_of
+from shoal.crawl.frontier.values import Control, NewUrl, Settled, Settlement, Turn, WalkerBatch, key_of
 from shoal.crawl.journal import messages
 from shoal.crawl.journal.entry import JournalEntry
 from shoal.crawl.journal.reporter import JournalUpdate
@@ -26,6 +30,8 @@ from shoal.queue import states as job_states
 from shoal.queue.job import Fence
 from shoal.queue.queue import Queue
 from shoal.queue.states import Move
+
+T = TypeVar("T")
 
 WORTH_COUNTING = timedelta(seconds=0.5)  # of work without a result
 IDLE_SECONDS = 1.0  # how often a walker without work asks whether others found URLs
@@ -74,6 +80,7 @@ class WalkerCommits:
         self.has_company = crawl.config.workers > 1
         self._drained = job_states.finish(fence.job_id, fence.epoch, "drained")
         self._hand_over = job_states.release(fence.job_id, fence.epoch, "changed")
+        self._stored: list[Settled] = []  # committed before the frontier settled it, and not reported yet
         self._found = 0  # the number of URLs in our last journal entry about it
         self._uncounted = timedelta(0)  # time of work in batches that were not worth a write
 
@@ -85,7 +92,11 @@ class WalkerCommits:
         return [url for url in urls if not isinstance(url, UrlRefusal)]
 
     async def attach(self) -> None:
-        """Start, or start again: set the crawl running, and put back what lost walkers or this one had taken."""
+        """Start, or start again: set the crawl running, and put back what lost walkers or this one had taken. A
+        frontier that its store has lost is rebuilt first."""
+        if self._crawl.frontier not in self._frontier.drivers:
+            where = f'is not set, but the frontier of crawl "{self._crawl.id}" is in Redis'
+            raise BadConfig("REDIS_URL", where, "set it to the server that the crawl was started with")
 
         async def commit(tx: Tx) -> None:
             started = await self._crawls.started(tx, self._crawl.id, self.fence.job_id)
@@ -96,18 +107,45 @@ class WalkerCommits:
                 await self._queue.mark_settled(tx, self.fence)
             await self._journal.write(tx, self._crawl.number, started)
 
+        try:
+            await self._database.run(commit)
+        except FrontierLost:
+            rebuild = FrontierRebuild(self._database, self._crawls, self._frontier, self._pages, self._queue)
+            try:
+                await rebuild.run(self._crawl, self.fence)
+            except FrontierLost as error:
+                await self._give_up(error)
+                raise
+            await self._database.run(commit)
+
+    async def _give_up(self, error: FrontierLost) -> None:
+        """Fail the crawl: its frontier is lost and cannot be rebuilt."""
+        move = job_states.give_up(self.fence.job_id, self.fence.epoch, error.code, error.message)
+
+        async def commit(tx: Tx) -> None:
+            await self._crawls.lock(tx, self._crawl.id)
+            await self._queue.move_in(tx, move, KIND, self._crawl.id)
+
         await self._database.run(commit)
+
+    def stored(self, batch: WalkerBatch | None = None) -> list[Settled]:
+        """Return the results that commits made durable since the last call: those of the batch that was committed, or,
+        if its frontier settles apart, those whose pages were stored, each page once."""
+        if not self._crawl.settles_apart:
+            return [] if batch is None else batch.settled
+        stored, self._stored = self._stored, []
+        return stored
 
     async def turn(self, report: WalkerBatch, ask: TurnRequest) -> Turn:
         """Settle the batch and take more URLs, in one commit. If the walker is left without work and the whole frontier
         is drained, the same commit ends the job and the run."""
 
-        async def commit(tx: Tx) -> Turn:
+        async def commit(tx: Tx, holds: dict[int, float]) -> Turn:
             last = ask.in_flight == 0
             if last or self._shares_a_budget:  # it may end the run, or others must not take meanwhile
                 await self._crawls.lock(tx, self._crawl.id)
             control, is_changed = await self._fence(tx)
-            holds = await self._settle(tx, report, worth=WORTH_COUNTING)
+            holds = await self._settle(tx, report, worth=WORTH_COUNTING) or holds
             if control is not Control.GO:
                 return Turn(control, holds=holds)
             if is_changed:  # URLs are taken only by the options as they are now
@@ -117,7 +155,7 @@ class WalkerCommits:
             return await self._refill(tx, ask, holds)
 
         report.walked += self._uncounted
-        turn = await self._database.run(commit)
+        turn = await self._run(commit, await self._commit_pages(report, worth=WORTH_COUNTING))
         self._uncounted = timedelta(0) if report or report.walked >= WORTH_COUNTING else report.walked
         self._found = self._found if turn.found is None else turn.found
         return turn
@@ -165,7 +203,7 @@ class WalkerCommits:
         await self._leave(report, job_states.step_back(self.fence.job_id, self.fence.epoch))
 
     async def _leave(self, report: WalkerBatch, move: Move) -> None:
-        async def commit(tx: Tx) -> None:
+        async def commit(tx: Tx, holds: dict[int, float]) -> None:
             await self._crawls.lock(tx, self._crawl.id)
             _, is_changed = await self._fence(tx)
             await self._settle(tx, report, leaves=True)
@@ -175,7 +213,45 @@ class WalkerCommits:
             await self._queue.move_in(tx, made, KIND, self._crawl.id)
 
         report.walked += self._uncounted
-        await self._database.run(commit)
+        await self._run(commit, await self._commit_pages(report))
+
+    async def _run(self, commit: Callable[[Tx, dict[int, float]], Awaitable[T]], holds: dict[int, float]) -> T:
+        """Run a commit. A frontier that turns out to be lost is an outage: the walker starts over and rebuilds it."""
+        try:
+            return await self._database.run(lambda tx: commit(tx, holds))
+        except FrontierLost as error:
+            raise BackendUnavailable("the frontier", "its store lost it", "it is rebuilt from the pages") from error
+
+    async def _commit_pages(self, report: WalkerBatch, *, worth: timedelta = timedelta.resolution) -> dict[int, float]:
+        """Commit the pages before a frontier outside the database settles their URLs, and count those that were not
+        stored yet. Return the seconds for which hosts that asked us to wait are held."""
+        if not self._crawl.settles_apart or (not report and report.walked < worth):
+            return {}
+        number = self._crawl.number
+
+        async def commit(tx: Tx, _: dict[int, float]) -> dict[int, float]:
+            await self._fence(tx)
+            holds = await self._hosts.record(tx, report.hosts) if report.hosts else {}
+            await self._frontier.quarantine(tx, number, report.traps)
+            await self._respect_releases(tx, report)
+            walked = report.walked // await self._count_walkers(tx)
+            held = await self._frontier.prepare(tx, number, self.fence, report)
+            ended = [done for done in held if done.fate is not Fate.OPEN]
+            keys = [(done.task.key, done.task.chk) for done in ended if done.page is not None]
+            known = await self._pages.known(tx, number, keys) if keys else set()
+            new = [done for done in ended if (done.task.key, done.task.chk) not in known]
+            fresh = [done for done in held if done.page is None or (done.task.key, done.task.chk) not in known]
+            tx.on_commit(lambda: self._stored.extend(fresh))
+            settlement = Settlement(closed=new, is_counted=True)
+            if await self._pages.insert(tx, number, settlement.pages) != len(settlement.pages):
+                raise Conflict  # somebody else has just stored one of them
+            await self._crawls.store.keep_sitemaps(tx, number, settlement.sitemaps)
+            await self._crawls.store.add_counts(tx, number, self.fence.job_id, settlement.counts(walked))
+            if report.has_tries:
+                await self._queue.mark_settled(tx, self.fence)
+            return holds
+
+        return await self._run(commit, {})
 
     async def _write_journal(self, tx: Tx, update: JournalUpdate, turn: Turn) -> None:
         """Write the journal entries of this commit."""
@@ -222,6 +298,9 @@ class WalkerCommits:
         """Settle the frontier, and store pages, sitemap records and counters beside it. Return the seconds for which
         hosts that asked us to wait are held. Locks are taken on hosts first, then on traps, then on the frontier."""
         if not report and report.walked < worth:
+            return {}
+        if self._crawl.settles_apart:
+            await self._frontier.settle(tx, self._crawl.number, self.fence, report, leaves=leaves)
             return {}
         holds = await self._hosts.record(tx, report.hosts) if report.hosts else {}
         await self._frontier.quarantine(tx, self._crawl.number, report.traps)

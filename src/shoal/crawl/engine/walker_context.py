@@ -1,6 +1,7 @@
 """The context of a walker, provided by the process that runs it: stores, settings and callbacks."""
 
 from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
@@ -17,6 +18,9 @@ from shoal.pages.store import PageStore
 from shoal.queue.queue import Queue
 from shoal.settings import Settings
 
+if TYPE_CHECKING:  # few crawls render
+    from shoal.render.renderer import Renderer
+
 
 class WalkerStores(Struct, frozen=True, kw_only=True):
     """The stores that a walker reads and writes."""
@@ -31,12 +35,14 @@ class WalkerStores(Struct, frozen=True, kw_only=True):
 
 
 class WalkerRuntime(Struct, frozen=True, kw_only=True):
-    """The services of its process that a walker uses. The egress belongs to the walker and is closed with it."""
+    """The services of its process that a walker uses. The egress and the renderer belong to the walker and are closed
+    with it."""
 
     egress: Egress
     settings: Settings
     clock: Clock
     signals: Signals
+    renderer: "Renderer | None" = None  # if the crawl renders
 
 
 async def never() -> bool:

@@ -53,6 +53,21 @@ class RobotsOutOfReach(Signal, frozen=True, kw_only=True):
     error: str
 
 
+class RenderingImpossible(Signal, frozen=True, kw_only=True):
+    """A crawl has pages that need a browser, and there is none: they are read as they were fetched."""
+
+    crawl_id: str
+    error: str
+
+
+class RendererRefused(Signal, frozen=True, kw_only=True):
+    """The renderer is busy or cannot be reached; the pages wait, and no attempt is counted."""
+
+    crawl_id: str
+    error: str
+    retry_in_seconds: float
+
+
 class WalkerSignals:
     """Emits the signals of one walker."""
 
@@ -66,6 +81,12 @@ class WalkerSignals:
 
     def robots_out_of_reach(self, host_origin: str, error: ShoalError) -> None:
         self._signals.emit(RobotsOutOfReach(crawl_id=self._crawl_id, origin=host_origin, error=str(error)))
+
+    def rendering_impossible(self, error: ShoalError) -> None:
+        self._signals.emit(RenderingImpossible(crawl_id=self._crawl_id, error=error.message))
+
+    def renderer_refused(self, error: ShoalError, seconds: float) -> None:
+        self._signals.emit(RendererRefused(crawl_id=self._crawl_id, error=error.message, retry_in_seconds=seconds))
 
     def hosts_held(self, updates: dict[int, HostUpdate], holds: dict[int, float]) -> None:
         emit_holds(self._signals, updates, holds, self._crawl_id)

@@ -43,6 +43,11 @@ class FrontierAdmin:
         number = (await self._crawls.get(crawl_id)).crawl.number
         return await self._database.read(lambda tx: self._archive.stats(tx, number))
 
+    async def taken(self, crawl_id: str) -> int:
+        """Count the URLs that walkers hold now."""
+        number = (await self._crawls.get(crawl_id)).crawl.number
+        return await self._database.read(lambda tx: self._archive.taken(tx, number))
+
     async def explain(self, crawl_id: str, text: str, longest: int) -> UrlExplanation:
         """Return what became of a URL, and why: of the page, if the crawl knows it as a page, else of the sitemap.
         `longest`: the most characters a URL may have."""

@@ -16,7 +16,8 @@ from shoal.crawl.frontier.traps import Trap
 from shoal.crawl.frontier.values import RedirectTarget, SitemapRecord, UrlKind
 from shoal.crawl.states import CrawlState
 from shoal.fetch.redirect_chain import RedirectChain
-from shoal.hosts.rate import HeldHost
+from shoal.hosts.rate import HeldHost, HostState
+from shoal.hosts.robots import RobotsRecord
 from shoal.pages.page import Page
 from shoal.queue.job import Fence
 
@@ -116,7 +117,26 @@ class FrontierPosition:
     finished_at: int | None
 
 
+@dataclass(frozen=True, slots=True)
+class CrawlHost:
+    """A host of a crawl: its pages so far, and its state, which all crawls share. Times are microseconds."""
+
+    origin: str
+    pages: int
+    ready_at: int | None  # when its next URL is due; None if none waits
+    state: HostState
+    held_until: int
+    held_status: int | None
+    robots: RobotsRecord | None
+    robots_hash: str | None
+    robots_at: int | None
+
+
 class FrontierAdminStore(Protocol):
+    async def hosts(self, tx: Tx, crawl: int, limit: int) -> list[CrawlHost]:
+        """Return the hosts of a crawl, those with most pages first. Reads every host of the crawl."""
+        ...
+
     async def stats(self, tx: Tx, crawl: int) -> FrontierStats:
         """Recount the frontier; the time grows with its size. `CrawlStore.counts` has exact counters."""
         ...

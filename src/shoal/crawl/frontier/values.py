@@ -3,6 +3,7 @@
 import struct
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import timedelta
 from enum import Enum, IntEnum
 
@@ -167,13 +168,17 @@ class Settled(Struct):
 
 class FrontierChange(Struct, kw_only=True):
     """The changes that a call made to the frontier. The caller adds them to the crawl's counters in the same
-    transaction."""
+    transaction, unless the driver has counted them itself."""
 
     opened: int = 0
     settled: int = 0
+    is_counted: bool = False
     skips: Counter[Fate] = field(default_factory=Counter)  # negative for URLs that had been skipped and are open again
 
     def counts(self) -> Counts:
+        """Return what the caller has to add to the crawl's counters."""
+        if self.is_counted:
+            return Counts()
         skipped = {fate.word: count for fate, count in self.skips.items() if count}
         return Counts(opened=self.opened, settled=self.settled, skipped=skipped)
 
@@ -208,20 +213,25 @@ class Settlement(FrontierChange, kw_only=True):
 
     def counts(self, walked: timedelta = timedelta(0)) -> Counts:
         """Return the increments of the crawl's counters; `walked`: the time of work."""
-        pages = [done.page for done in self.closed if done.page is not None]
-        return Counts(
-            opened=self.opened,
-            settled=self.settled,
-            pages=sum(page.status is not None for page in pages),
-            errors=sum(page.error_code is not None for page in pages),
-            responses=count_responses(page.status for page in pages),
-            bytes=sum(page.received for page in pages),
-            not_modified=sum(done.is_unchanged for done in self.closed),
-            bytes_saved=sum(page.saved for page in pages),
-            depth_reached=max((page.depth for page in pages if page.status is not None), default=0),
-            walked=walked,
-            skipped={fate.word: count for fate, count in self.skips.items() if count},
+        changed = FrontierChange.counts(self)
+        return replace(
+            page_counts(self.closed, walked), opened=changed.opened, settled=changed.settled, skipped=changed.skipped
         )
+
+
+def page_counts(closed: list[Settled], walked: timedelta = timedelta(0)) -> Counts:
+    """Return the increments of the counters of pages; `walked`: the time of work."""
+    pages = [done.page for done in closed if done.page is not None]
+    return Counts(
+        pages=sum(page.status is not None for page in pages),
+        errors=sum(page.error_code is not None for page in pages),
+        responses=count_responses(page.status for page in pages),
+        bytes=sum(page.received for page in pages),
+        not_modified=sum(done.is_unchanged for done in closed),
+        bytes_saved=sum(page.saved for page in pages),
+        depth_reached=max((page.depth for page in pages if page.status is not None), default=0),
+        walked=walked,
+    )
 
 
 class Control(Enum):
@@ -241,6 +251,7 @@ class WalkerBatch(Struct):
     walked: timedelta = timedelta(0)  # time of work since the last batch
     skipped: list[SkippedUrl] = field(default_factory=list)
     hosts: dict[int, HostUpdate] = field(default_factory=dict)  # what was learned about hosts: holds, delays, latency
+    redirects_decided: bool = False  # by the frontier, before the pages were committed
     unchanged: list[Settled] = field(default_factory=list)  # 304s whose facts the earlier crawl still has to give
 
     @property

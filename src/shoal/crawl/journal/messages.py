@@ -33,6 +33,7 @@ REASONS = {
     "no_child": "its worker could not start a process",
     "store_away": "the store was not available",
     "changed": "its options were changed",
+    "frontier_lost": "Redis lost its frontier",
 }
 """Texts for the reason of a crawl's state, or why a walker left."""
 
@@ -104,6 +105,13 @@ def _option(value: Any) -> str:
 def reopened(count: int) -> JournalEntry:
     words = f"{plural(count, 'failed URL')} will be retried"
     return JournalEntry("urls_reopened", words, facts={"urls": count})
+
+
+def frontier_rebuilt(pages: int) -> JournalEntry:
+    """Report that the store of the frontier had lost it."""
+    again = f"{plural(pages, 'page')} will be fetched again for their links"
+    words = f"Redis had lost the frontier; it was rebuilt, and {again}"
+    return JournalEntry("frontier_rebuilt", words, JournalLevel.WARNING, {"pages": pages})
 
 
 def limit_reached(move: Move) -> JournalEntry:

@@ -10,12 +10,20 @@ from msgspec.structs import replace
 
 from shoal.access.audit_hook import AuditHook, no_audit
 from shoal.base.database import Database, Tx
-from shoal.base.errors import AlreadyExists, InvalidInput, NotFound, StateConflict
+from shoal.base.errors import (
+    AlreadyExists,
+    BackendUnavailable,
+    FrontierLost,
+    InvalidInput,
+    NotFound,
+    RedisMisconfigured,
+    StateConflict,
+)
 from shoal.base.ids import CrawlId, JobId, new_id
 from shoal.base.query_params import SESSION, TRACKING
 from shoal.base.signals import Signal, Signals
 from shoal.crawl import states
-from shoal.crawl.crawl import Counts, Crawl, CrawlConfig
+from shoal.crawl.crawl import Counts, Crawl, CrawlConfig, FrontierDriver
 from shoal.crawl.engine.budget import BUDGETS
 from shoal.crawl.frontier.fates import Fate
 from shoal.crawl.frontier.traps import Trap
@@ -26,7 +34,7 @@ from shoal.crawl.journal.journal import Journal
 from shoal.crawl.lifecycle.change import CrawlChange
 from shoal.crawl.lifecycle.failed_urls import DroppedPage, FailedPage, FailedSeed, FailedUrls, in_words
 from shoal.crawl.lifecycle.on_completed import OnCompleted
-from shoal.crawl.scope.seeds import check_addresses, check_label, check_proxy, first_urls, seeds_of
+from shoal.crawl.scope.seeds import check_addresses, check_label, check_proxy, check_walkers, first_urls, seeds_of
 from shoal.crawl.states import CrawlMove, CrawlState
 from shoal.crawl.store import OUTSIDE, CrawlFilter, CrawlStore, FrontierStore
 from shoal.egress.address import AddressRule
@@ -47,6 +55,8 @@ SEEDS_AT_ONCE = 100  # seeds looked up per statement
 MOST_HELD = 100  # hosts on hold that are reported
 REOPENED_AT_ONCE = 500  # failed URLs per commit
 LIVE = states.WALKED | {CrawlState.QUEUED}
+OUT_OF_REACH = (BackendUnavailable, FrontierLost, RedisMisconfigured)
+"""Errors of a frontier outside the database. (Those of the database end the transaction whatever is caught.)"""
 QUIET = {CrawlState.PAUSING: CrawlState.PAUSED, CrawlState.STOPPING: CrawlState.STOPPED}
 
 
@@ -71,6 +81,13 @@ class CrawlChanged(Signal, frozen=True, kw_only=True):
 
     crawl_id: str
     changes: dict[str, Any]
+
+
+class FrontierOutOfReach(Signal, frozen=True, kw_only=True):
+    """A job of a crawl moved on although its frontier, which is kept outside the database, could not be asked."""
+
+    crawl_id: str
+    error: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,23 +145,28 @@ class Crawls:
         crawl_id: CrawlId | None = None,
         named: Sequence[str] | None = None,
         here: bool = False,
+        frontier: FrontierDriver | None = None,
     ) -> Crawl:
         """Store a crawl with its seeds and jobs. `named`: hosts that the user named on this machine's command line;
-        `here`: put its job into a local lane, which workers do not lease from."""
+        `here`: put its job into a local lane, which workers do not lease from; `frontier`: the driver of its frontier,
+        by default that of the settings."""
         config = self._with_lists(config)
         seeds = seeds_of(config)
         check_label(self._proxies, config)
+        check_walkers(config, self._settings.max_concurrent_chrome)
         if named is None:
             self.check(config)
         wanted = crawl_id or CrawlId(new_id("crl"))
+        driver = frontier or self._settings.frontier
         state = CrawlState.QUEUED if config.start else CrawlState.PENDING
         jobs = self._walkers(wanted, config, here) if config.start else []
 
         async def commit(tx: Tx) -> Crawl:
             key_seed = await self._seed_of_earlier(tx, config)
-            crawl = await self.store.insert(tx, wanted, config, list(named or []), state, key_seed)
+            crawl = await self.store.insert(tx, wanted, config, list(named or []), state, key_seed, driver)
             if crawl is None:
                 raise AlreadyExists("crawl", wanted, "choose another id, or resume that crawl")
+            await self._frontier.begin(tx, crawl)
             await self.add_urls(tx, crawl.number, first_urls(seeds, crawl.key_seed, config))
             self._emit_on_commit(tx, crawl.id, CrawlMove(state))
             await self._queue.enqueue_in(tx, jobs)
@@ -191,7 +213,10 @@ class Crawls:
         project: str | None = None,
         labels: Mapping[str, str] | None = None,
     ) -> list[CrawlStatus]:
-        wanted = CrawlFilter(state, project, labels or {})
+        return await self.matching(CrawlFilter(state, project, labels or {}), after=after, limit=limit)
+
+    async def matching(self, wanted: CrawlFilter, *, after: int | None = None, limit: int = 50) -> list[CrawlStatus]:
+        """Return crawls that match a filter, newest first."""
 
         async def look(tx: Tx) -> list[CrawlStatus]:
             crawls = await self.store.page_of(tx, after, limit, wanted)
@@ -202,6 +227,10 @@ class Crawls:
     async def count(self) -> dict[str, int]:
         """Count the crawls by state."""
         return await self._database.read(self.store.count)
+
+    async def live_counts(self) -> dict[int, tuple[int, int]]:
+        """Return the pages and errors of every crawl that has started and not ended, by its number."""
+        return await self._database.read(self.store.live_counts)
 
     async def _look_at(self, tx: Tx, crawl: Crawl) -> CrawlStatus:
         counts = await self.store.counts(tx, crawl.number)
@@ -299,7 +328,7 @@ class Crawls:
         dropped = await self.store.drop_failed(tx, number, pages)
         answered = [page.final_url for page in dropped if page.status is not None]
         change = await self._frontier.reopen(tx, number, [page.url for page in dropped], answered)
-        counts = dataclasses.replace(DroppedPage.taken_back(dropped), opened=change.opened)
+        counts = dataclasses.replace(DroppedPage.taken_back(dropped), opened=change.counts().opened)
         await self.store.add_counts(tx, number, OUTSIDE, counts)
         return len(dropped)
 
@@ -395,9 +424,9 @@ class Crawls:
             freed = await self._frontier.free(tx, crawl.number, pattern)
             if freed is None:
                 raise NotFound("quarantined pattern", pattern, "list them with `shoal crawls show`")
-            await self.store.add_counts(tx, crawl.number, OUTSIDE, Counts(opened=freed))
-            await self.journal.write(tx, crawl.number, [messages.released(pattern, freed)])
-            return freed
+            await self.store.add_counts(tx, crawl.number, OUTSIDE, freed.counts())
+            await self.journal.write(tx, crawl.number, [messages.released(pattern, freed.opened)])
+            return freed.opened
 
         return await self._database.run(commit)
 
@@ -435,8 +464,11 @@ class Crawls:
     async def _put_back(self, tx: Tx, crawl: Crawl, fence: Fence) -> None:
         """Put the URLs of a walker whose job was released, e.g. because the store was unavailable or full, back into
         the frontier. They were not in flight during a crash, so they do not become suspects."""
-        if await self._frontier.holds(tx, crawl.number, fence):
-            await self._frontier.release(tx, crawl.number, fence)
+        try:
+            if await self._frontier.holds(tx, crawl.number, fence):
+                await self._frontier.release(tx, crawl.number, fence)
+        except OUT_OF_REACH as error:  # the next walker puts them back
+            self._signals.emit(FrontierOutOfReach(crawl_id=crawl.id, error=error.message))
 
     async def was_idle(self, tx: Tx, run_id: str, lost: LostJob) -> bool:
         """Return whether the lost walker held no URL, so that its loss does not count. The exception is a walker that
@@ -445,7 +477,11 @@ class Crawls:
         crawl = await self.store.get(tx, run_id)
         if crawl is None:  # removed: its jobs end without it
             return False
-        if await self._frontier.holds(tx, crawl.number, Fence(lost.id, lost.epoch)):
+        try:
+            if await self._frontier.holds(tx, crawl.number, Fence(lost.id, lost.epoch)):
+                return False
+        except OUT_OF_REACH as error:  # leases expire whether or not the frontier can be asked
+            self._signals.emit(FrontierOutOfReach(crawl_id=crawl.id, error=error.message))
             return False
         return lost.settled or not crawl.config.hooks
 

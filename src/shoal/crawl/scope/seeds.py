@@ -56,6 +56,14 @@ def check_label(proxies: Proxies, config: CrawlConfig) -> None:
         proxies.check(config.proxy, "proxy")
 
 
+def check_walkers(config: CrawlConfig, most: int) -> None:
+    """Raise if a crawl that renders has more walkers than pages that may be rendered at once: each renders at least
+    one."""
+    if config.render != "never" and config.workers > most:
+        problem = f"is {config.workers}, but a crawl that renders has at most MAX_CONCURRENT_CHROME ({most}) walkers"
+        raise InvalidInput("workers", problem, "use fewer walkers, or raise MAX_CONCURRENT_CHROME")
+
+
 def check_proxy(rule: AddressRule, config: CrawlConfig) -> None:
     """Raise if the proxy has a blocked address; a proxy label was set up by the operator and is allowed."""
     if config.proxy is None or is_label(config.proxy):

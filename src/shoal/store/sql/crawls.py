@@ -1,6 +1,7 @@
 """The crawl store on SQL."""
 
 import secrets
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
@@ -10,7 +11,7 @@ from msgspec import structs
 from shoal.base.database import Tx
 from shoal.base.ids import CrawlId
 from shoal.base.url import Url
-from shoal.crawl.crawl import Counts, Crawl, CrawlConfig
+from shoal.crawl.crawl import Counts, Crawl, CrawlConfig, FrontierDriver
 from shoal.crawl.frontier.fates import Fate
 from shoal.crawl.frontier.values import SitemapRecord
 from shoal.crawl.lifecycle.failed_urls import DroppedPage, FailedPage, FailedSeed
@@ -33,6 +34,7 @@ class SqlCrawlStore:
         named: list[str],
         state: CrawlState,
         key_seed: int | None = None,
+        frontier: FrontierDriver = "sql",
     ) -> Crawl | None:
         row = await tx.one(
             "insert_crawl",
@@ -44,7 +46,12 @@ class SqlCrawlStore:
             priority=config.priority,
             key_seed=secrets.randbits(62) if key_seed is None else key_seed,
         )
-        return None if row is None else _crawl(row)
+        if row is None or frontier == "sql":
+            return None if row is None else _crawl(row)
+        crawl = _crawl(row)
+        await tx.execute("keep_outside", crawl=crawl.number, driver=frontier)
+        await tx.execute("insert_crawl_frontier", crawl=crawl.number, generation=secrets.token_hex(8))
+        return replace(crawl, frontier=frontier)
 
     async def get(self, tx: Tx, crawl_id: str) -> Crawl | None:
         row = await tx.one("crawl", id=crawl_id)
@@ -57,10 +64,18 @@ class SqlCrawlStore:
     async def page_of(self, tx: Tx, after: int | None, limit: int, wanted: CrawlFilter) -> list[Crawl]:
         labels = orjson.dumps(wanted.labels).decode() if wanted.labels else None
         values = {"before": after, "limit": limit, "state": wanted.state, "project": wanted.project, "labels": labels}
+        values |= {
+            "host": None if wanted.host is None else wanted.host.lower(),
+            "text": None if wanted.text is None else wanted.text.lower(),
+        }
         return [_crawl(row) for row in await tx.all("newest_crawls", **values)]
 
     async def count(self, tx: Tx) -> dict[str, int]:
         return {row["state"]: int(row["count"]) for row in await tx.all("count_crawls")}
+
+    async def live_counts(self, tx: Tx) -> dict[int, tuple[int, int]]:
+        rows = await tx.all("live_counts")
+        return {row["number"]: (int(row["pages"]), int(row["errors"])) for row in rows}
 
     async def move(self, tx: Tx, crawl_id: str, move: CrawlMove) -> bool:
         values = {"id": crawl_id, "state": move.to, "reason": move.reason, "sources": move.sources}

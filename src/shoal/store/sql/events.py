@@ -26,6 +26,9 @@ class SqlEvents:
             await tx.execute("set_last_event", last=last + len(rows))
         return len(rows), timedelta(microseconds=max((row["waited"] for row in rows), default=0))
 
+    async def lag(self, tx: Tx) -> int:
+        return int(await tx.value("outbox_lag") or 0)
+
     async def after(self, tx: Tx, sequence: int, limit: int) -> list[EventReceipt]:
         heads = readable(await tx.all("sizes_of_events", sequence=sequence, limit=limit))
         last = heads[-1]["sequence"] if heads else sequence

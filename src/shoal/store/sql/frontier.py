@@ -10,6 +10,7 @@ from msgspec.msgpack import encode
 from shoal.base.clock import span
 from shoal.base.database import Conflict, Tx
 from shoal.base.url import Url, origin
+from shoal.crawl.crawl import Crawl, FrontierDriver
 from shoal.crawl.frontier.fates import REOPENING, WAITING, Fate
 from shoal.crawl.frontier.traps import Trap, TrapState, pattern_of
 from shoal.crawl.frontier.values import (
@@ -50,11 +51,20 @@ class Claims(Struct):
 class SqlFrontier:
     """Implements `crawl.store.FrontierStore`."""
 
+    drivers: frozenset[FrontierDriver] = frozenset({"sql"})
+
     def __init__(self, dialect: str, hosts: HostStore) -> None:
         embedded = dialect == "sqlite"
         self._fresh = _fresh_by_reading if embedded else _fresh_by_inserting
         self._places = QueuePositions(dialect)
         self._hosts = hosts
+
+    async def begin(self, tx: Tx, crawl: Crawl) -> None:
+        """Do nothing: the tables are there."""
+
+    async def prepare(self, tx: Tx, crawl: int, fence: Fence, batch: WalkerBatch) -> list[Settled]:
+        """Return everything: `settle` decides in the commit that stores the pages."""
+        return batch.settled
 
     async def add(self, tx: Tx, crawl: int, urls: list[NewUrl]) -> Added:
         waiting = _waiting(urls)
@@ -123,7 +133,7 @@ class SqlFrontier:
         rows = await tx.all("lock_traps", crawl=crawl, patterns=sorted(patterns))
         return {row["pattern"] for row in rows if row["state"] == TrapState.RELEASED}
 
-    async def free(self, tx: Tx, crawl: int, pattern: str) -> int | None:
+    async def free(self, tx: Tx, crawl: int, pattern: str) -> FrontierChange | None:
         if not await tx.execute("free_trap", crawl=crawl, pattern=pattern):
             return None
         host_origin = origin(Url(pattern))
@@ -136,7 +146,7 @@ class SqlFrontier:
         keys = [key_of(Url(host_origin + row["path"]), seed, KINDS[row["kind"]]) for row in ours]
         await tx.many("set_fates", sorted((*key, crawl, int(Fate.OPEN)) for key in keys))
         await self._wake(tx, crawl, [host] if ours else [])
-        return len(ours)
+        return FrontierChange(opened=len(ours))
 
     async def reopen(self, tx: Tx, crawl: int, urls: list[NewUrl], answered: list[Url]) -> FrontierChange:
         origins = [origin(url) for url in answered]

@@ -1,7 +1,8 @@
 """Frontier administration on SQL."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, replace
+from datetime import timedelta
 from typing import Any
 
 import orjson
@@ -14,6 +15,7 @@ from shoal.base.url import Url, origin
 from shoal.crawl.crawl import Counts, Crawl, CrawlConfig
 from shoal.crawl.frontier.admin_store import (
     LOADING,
+    CrawlHost,
     FrontierPosition,
     FrontierStats,
     KeptUrl,
@@ -28,11 +30,13 @@ from shoal.crawl.frontier.traps import Trap
 from shoal.crawl.frontier.values import RedirectTarget, SitemapRecord, UrlKind, key_of
 from shoal.crawl.store import OUTSIDE
 from shoal.hosts.rate import HeldHost
+from shoal.hosts.robots import RobotsRecord, RobotsState
 from shoal.hosts.store import HostStore
 from shoal.pages.page import Page
 from shoal.pages.store import PageStore
 from shoal.queue.job import Fence
 from shoal.store.sql.counters import add_counts
+from shoal.store.sql.hosts import host_state
 from shoal.store.sql.queue_position import NEVER, QueuePositions, depth_at
 from shoal.store.sql.take import CHAIN, KINDS
 
@@ -47,6 +51,14 @@ class SqlFrontierAdmin:
         self._places = QueuePositions(dialect)
         self._hosts = hosts
         self._pages = pages
+
+    async def hosts(self, tx: Tx, crawl: int, limit: int) -> list[CrawlHost]:
+        return await self.hosts_in_full(tx, await tx.all("hosts_of_crawl", crawl=crawl, limit=limit))
+
+    async def hosts_in_full(self, tx: Tx, rows: Sequence[Any]) -> list[CrawlHost]:
+        """Add what is known about the hosts of these rows, which have `host`, `pages` and `ready_at`."""
+        full = {row["number"]: row for row in await tx.all("hosts_in_full", numbers=[row["host"] for row in rows])}
+        return [_host(row, full[row["host"]]) for row in rows if row["host"] in full]
 
     async def stats(self, tx: Tx, crawl: int) -> FrontierStats:
         row = await tx.one("frontier_recount", crawl=crawl)
@@ -176,6 +188,7 @@ class SqlFrontierAdmin:
             await tx.execute(query, crawl=crawl.number)
         await tx.execute("drop_grants", run_id=crawl.id)
         await tx.execute("drop_jobs", run_id=crawl.id)
+        await tx.execute("drop_crawl_frontier", crawl=crawl.number)
         await tx.execute("drop_crawl", number=crawl.number)
         return 0
 
@@ -187,7 +200,7 @@ class SqlFrontierAdmin:
         if fate is None:
             return None
         waiting = await self._kept(tx, crawl, url, kind) if Fate(fate).waits else None
-        return UrlFacts(Fate(fate), waiting, await self._page(tx, crawl, key), await self.sitemap(tx, crawl, key))
+        return UrlFacts(Fate(fate), waiting, await self.page(tx, crawl, key), await self.sitemap(tx, crawl, key))
 
     async def _kept(self, tx: Tx, crawl: int, url: Url, kind: UrlKind) -> Waiting | None:
         host_origin = origin(url)
@@ -202,7 +215,8 @@ class SqlFrontierAdmin:
         row = await tx.one("kept_url", **place)
         return None if row is None else _waiting(row)
 
-    async def _page(self, tx: Tx, crawl: int, key: Key) -> Page | None:
+    async def page(self, tx: Tx, crawl: int, key: Key) -> Page | None:
+        """Return the page with this key and check."""
         number = await tx.value("page_number", crawl=crawl, key=key[0], chk=key[1])
         pages = [] if number is None else await self._pages.after(tx, crawl, number - 1, 1)
         return pages[0][1] if pages else None
@@ -271,3 +285,20 @@ def _wakes(crawl: int, rows: Iterable[tuple[Any, ...]]) -> list[dict[str, Any]]:
     for host, due in ((row[1], row[3]) for row in rows if row[3] != NEVER):
         first[host] = min(due, first.get(host, due))
     return [{"crawl": crawl, "host": host, "ready_at": due} for host, due in sorted(first.items())]
+
+
+def _host(row: Any, host: Any) -> CrawlHost:
+    known = host["robots_state"] is not None
+    age = timedelta(microseconds=host["now"] - host["robots_at"] if known else 0)
+    robots = RobotsRecord(RobotsState(host["robots_state"]), host["robots"] or "", age) if known else None
+    return CrawlHost(
+        origin=host["origin"],
+        pages=row["pages"],
+        ready_at=row["ready_at"],
+        state=host_state(host),
+        held_until=host["held_until"],
+        held_status=host["held_status"],
+        robots=robots,
+        robots_hash=host["robots_hash"],
+        robots_at=host["robots_at"],
+    )

@@ -42,14 +42,19 @@ class SqlJobStore:
         asked = [job for job in jobs if job.dedupe_key is None or first_of[job.dedupe_key] == job.id]
         live: dict[str | None, JobId] = {}
         places = {job.id: place for place, job in enumerate(jobs)}
+        dispatched = any(job.dispatch is not None or job.offer is not None for job in jobs)
+        query = "insert_dispatched_jobs" if dispatched else "insert_jobs"
         while asked:
-            made = await tx.many("insert_jobs", [self._new(job, places[job.id]) for job in asked])
+            rows = [self._new(job, places[job.id]) for job in asked]
+            if dispatched:
+                rows = [(*row, *_dispatched(job)) for row, job in zip(rows, asked, strict=True)]
+            made = await tx.many(query, rows)
             keyed = [job for job in asked if job.dedupe_key is not None]
             if made == len(asked):
                 live |= {job.dedupe_key: job.id for job in keyed}
                 break
-            rows = await tx.all("live_by_keys", keys=[job.dedupe_key for job in keyed])
-            live |= {row["dedupe_key"]: JobId(row["id"]) for row in rows}
+            found = await tx.all("live_by_keys", keys=[job.dedupe_key for job in keyed])
+            live |= {row["dedupe_key"]: JobId(row["id"]) for row in found}
             asked = [job for job in keyed if job.dedupe_key not in live]  # the job with that key has just ended
         return [_enqueued(job, live) for job in jobs]
 
@@ -173,9 +178,12 @@ class SqlJobStore:
         scopes = orjson.dumps(job.scopes).decode() if job.scopes else None
         what = (job.id, job.kind, job.capability, job.host, job.run_id, job.payload, job.lane, job.dedupe_key, scopes)
         lock_ttl = None if job.lock_ttl is None else span(job.lock_ttl)
-        offer = (None, None) if job.offer is None else (job.offer.session, span(job.offer.ttl))
-        how = (job.priority, job.not_before, job.max_attempts, lock_ttl, place, self._ageing)
-        return (*what, *how, *offer, job.dispatch)
+        return (*what, job.priority, job.not_before, job.max_attempts, lock_ttl, place, self._ageing)
+
+
+def _dispatched(job: NewJob) -> tuple[Any, ...]:
+    offer = (None, None) if job.offer is None else (job.offer.session, span(job.offer.ttl))
+    return (*offer, job.dispatch)
 
 
 def _enqueued(job: NewJob, live: dict[str | None, JobId]) -> Enqueued:

@@ -9,10 +9,11 @@ import orjson
 from shoal.base.database import Tx
 from shoal.base.url import Url
 from shoal.pages.page import Page
-from shoal.pages.store import ANY_ERROR, PageFilter, Validators
+from shoal.pages.store import ANY_ERROR, PageFacts, PageFilter, Validators
 
 _PLAIN = tuple(name for name in Page.__slots__ if name not in ("redirects", "data", "rendered", "detail"))
 _plain = attrgetter(*_PLAIN)
+LAST_NUMBER = 2**62
 _FOREIGN = ("title", "description", "canonical", "robots", "lang", "h1", "content_type", "error_message")
 
 
@@ -27,6 +28,10 @@ class SqlPageStore:
         except UnicodeEncodeError:  # a lone surrogate in some text: rare, so checked only now
             return await tx.many("insert_pages", [_encodable(row) for row in rows])
 
+    async def known(self, tx: Tx, crawl: int, keys: list[tuple[int, int]]) -> set[tuple[int, int]]:
+        rows = await tx.all("known_pages", crawl=crawl, keys=sorted({key for key, _ in keys}))
+        return {(row["key"], row["chk"]) for row in rows} & set(keys)
+
     async def after(self, tx: Tx, crawl: int, number: int, limit: int) -> list[tuple[int, Page]]:
         rows = await tx.all("pages_after", crawl=crawl, number=number, limit=limit)
         return [(row["number"], _page(row)) for row in rows]
@@ -40,6 +45,40 @@ class SqlPageStore:
         values = {"low": low, "high": high, "only_errors": only_errors, "error": code}
         rows = await tx.all("some_pages_after", crawl=crawl, number=number, limit=limit, **values)
         return [(row["number"], _page(row)) for row in rows]
+
+    async def search(
+        self, tx: Tx, crawl: int, number: int, limit: int, wanted: PageFilter, scan: int
+    ) -> tuple[list[tuple[int, Page]], int | None]:
+        low, high = (wanted.statuses.start, wanted.statuses.stop - 1) if wanted.statuses else (None, None)
+        only_errors = int(wanted.error == ANY_ERROR)
+        values = {
+            "low": low,
+            "high": high,
+            "only_errors": only_errors,
+            "error": None if only_errors else wanted.error,
+            "type": None if wanted.content_type is None else f"{_like(wanted.content_type.lower())}%",
+            "depth": wanted.depth,
+            "text": None if wanted.text is None else f"%{_like(wanted.text.lower())}%",
+            "only_failed": int(wanted.failed),
+        }
+        last = await tx.value("page_number_after", crawl=crawl, number=number, skip=scan - 1)
+        upto = LAST_NUMBER if last is None else last
+        rows = await tx.all("search_pages", crawl=crawl, number=number, upto=upto, limit=limit, **values)
+        return [(row["number"], _page(row)) for row in rows], last
+
+    async def facts_after(self, tx: Tx, crawl: int, number: int, limit: int) -> list[PageFacts]:
+        rows = await tx.all("page_facts_after", crawl=crawl, number=number, limit=limit)
+        return [PageFacts(*row) for row in rows]
+
+    async def numbered(self, tx: Tx, crawl: int, number: int) -> Page | None:
+        row = await tx.one("page_numbered", crawl=crawl, number=number)
+        if row is None:
+            return None
+        page = _page(row)
+        for kept in await tx.all("details_of_keys", crawl=crawl, keys=[row["key"]]):
+            if kept["chk"] == row["chk"]:
+                page.detail = kept["detail"]
+        return page
 
     async def links_after(self, tx: Tx, crawl: int, number: int, limit: int) -> list[tuple[int, int, bytes]]:
         rows = await tx.all("links_after", crawl=crawl, number=number, limit=limit)
@@ -68,6 +107,11 @@ class SqlPageStore:
     async def details_after(self, tx: Tx, crawl: int, number: int, limit: int) -> list[tuple[int, bytes]]:
         rows = await tx.all("details_after", crawl=crawl, number=number, limit=limit)
         return [(row["number"], row["detail"]) for row in rows]
+
+
+def _like(text: str) -> str:
+    """Escape the wildcards of LIKE."""
+    return text.replace("\\", "\\\\").replace("%", "\\%").replace("_", "\\_")
 
 
 def _row(crawl: int, key: int, chk: int, page: Page) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from typing import Any
 from shoal.base.clock import span
 from shoal.base.database import Tx
 from shoal.plan.policy import Policy
-from shoal.plan.store import NewPolicy, PriorityBoost, RunNote, ScheduleStep
+from shoal.plan.store import NewPolicy, PolicyCounts, PriorityBoost, RunNote, ScheduleStep
 
 _FIELDS = tuple(field.name for field in fields(Policy))
 
@@ -91,6 +91,11 @@ class SqlPolicies:
     async def waiting(self, tx: Tx, capability: str, most: int) -> int:
         count: int = await tx.value("waiting_page_jobs", capability=capability, most=most)
         return count
+
+    async def counts(self, tx: Tx, late: int) -> PolicyCounts:
+        row = await tx.one("count_policies", late=late)
+        assert row is not None
+        return PolicyCounts(int(row["total"]), int(row["due"]), int(row["late"]))
 
     async def now(self, tx: Tx) -> int:
         now: int = await tx.value("now")

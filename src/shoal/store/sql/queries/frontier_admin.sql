@@ -117,3 +117,7 @@ DELETE FROM job WHERE run_id = :run_id;
 -- name: drop_crawl
 -- Delete a crawl.
 DELETE FROM crawl WHERE number = :number;
+
+-- name: hosts_of_crawl
+-- The hosts of a crawl, those with most pages first.
+SELECT host, pages, ready_at FROM frontier_host WHERE crawl = :crawl ORDER BY pages DESC, host LIMIT :limit;

@@ -33,11 +33,10 @@ GROUP BY lane, kind;
 SELECT kind, count(*) AS jobs FROM job WHERE state = 'pending' AND due = 1 AND lane = :lane GROUP BY kind;
 
 -- name: abandoned_lanes
--- Return the private lanes among the oldest offers whose node is gone, lost or draining. A lane is named after its node.
+-- Return the private lanes among the oldest offers whose node is gone or leases nothing. A lane is named after its node.
 SELECT DISTINCT o.lane
 FROM (SELECT lane FROM job WHERE offered_until > 0 ORDER BY offered_until LIMIT :limit) AS o
-WHERE coalesce((SELECT n.state FROM node AS n WHERE n.id = substr(o.lane, 6)), 'lost')
-    IN ('lost', 'draining', 'drained');
+WHERE coalesce((SELECT n.state FROM node AS n WHERE n.id = substr(o.lane, 6)), 'lost') <> 'connected';
 
 -- name: begin_session
 -- Store a node with a new session, which ends any earlier one. What operators want of a known node stays.

@@ -52,3 +52,10 @@ DELETE FROM policy WHERE id = :id;
 -- Store a boost for a subject; the last one applies.
 INSERT INTO business_signal (subject, boost, until) VALUES (:subject, :boost, :until)
 ON CONFLICT (subject) DO UPDATE SET boost = excluded.boost, until = excluded.until;
+
+-- name: count_policies
+-- Count the policies, those that are due, and those that were due before :late microseconds ago.
+SELECT (SELECT count(*) FROM policy) AS total,
+       (SELECT count(*) FROM policy WHERE next_run_at IS NOT NULL AND next_run_at <= shoal_now()) AS due,
+       (SELECT count(*) FROM policy WHERE next_run_at IS NOT NULL
+                                          AND next_run_at <= shoal_now() - CAST(:late AS BIGINT)) AS late;

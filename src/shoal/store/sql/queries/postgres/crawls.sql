@@ -12,10 +12,13 @@ SET state = :state, state_reason = :reason,
 WHERE id = :id AND state = ANY(:sources::text[]);
 
 -- name: newest_crawls
--- Return crawls before a number, newest first, filtered by state, project and labels.
+-- Return crawls before a number, newest first, filtered by state, project, labels, host of a seed, and text in their
+-- options.
 SELECT * FROM crawl
 WHERE number < coalesce(CAST(:before AS INTEGER), 2147483647) AND (CAST(:state AS TEXT) IS NULL OR state = :state)
       AND (CAST(:project AS TEXT) IS NULL OR project = :project)
       AND (CAST(:labels AS TEXT) IS NULL OR (config::json -> 'labels')::jsonb @> CAST(:labels AS TEXT)::jsonb)
+      AND (CAST(:host AS TEXT) IS NULL OR strpos(lower(config), '//' || CAST(:host AS TEXT) || '/') > 0 OR strpos(lower(config), '//' || CAST(:host AS TEXT) || '"') > 0 OR strpos(lower(config), '//' || CAST(:host AS TEXT) || ':') > 0)
+      AND (CAST(:text AS TEXT) IS NULL OR strpos(lower(config), CAST(:text AS TEXT)) > 0 OR strpos(lower(id), CAST(:text AS TEXT)) > 0)
 ORDER BY number DESC
 LIMIT :limit;

@@ -13,6 +13,12 @@ ON CONFLICT (origin) DO NOTHING;
 SELECT number, next_at, delay, held_until, backoff, latency, latency_at, robots_at, shoal_now() AS now
 FROM host WHERE number = ANY(:numbers::int[]);
 
+-- name: hosts_in_full
+-- Return hosts with their states and their robots.txt.
+SELECT number, origin, next_at, delay, held_until, held_status, backoff, latency, latency_at, robots_state, robots,
+       robots_hash, robots_at, shoal_now() AS now
+FROM host WHERE number = ANY(:numbers::int[]);
+
 -- name: hosts_at_origins
 -- Return the numbers and states of the hosts with these origins.
 SELECT origin, number, next_at, delay, held_until, backoff, latency, latency_at, robots_at, shoal_now() AS now

@@ -1,6 +1,23 @@
 -- name: insert_jobs
 -- Store pending jobs, except those whose dedupe key belongs to a live job. Sorted by key, so that two batches never
 -- wait for each other; `place` keeps the order of the batch.
+-- rows: id kind capability host run_id payload lane dedupe_key scopes priority not_before max_attempts lock_ttl place ageing
+INSERT INTO job (id, kind, capability, host, state, run_id, payload, lane, dedupe_key, scopes, priority, rank, not_before, due,
+                 max_attempts, lock_ttl, created_at, line_at)
+SELECT g.id, g.kind, g.capability, g.host, 'pending', g.run_id, g.payload, g.lane, g.dedupe_key, g.scopes, g.priority,
+       t.now + g.place - g.priority * g.ageing, coalesce(g.not_before, t.now),
+       CASE WHEN g.not_before > t.now THEN 0 ELSE 1 END, g.max_attempts, g.lock_ttl, t.now, t.now + g.place
+FROM unnest(:id::text[], :kind::text[], :capability::text[], :host::text[], :run_id::text[], :payload::text[],
+            :lane::text[], :dedupe_key::text[], :scopes::text[], :priority::smallint[], :not_before::bigint[], :max_attempts::int[],
+            :lock_ttl::bigint[], :place::bigint[], :ageing::bigint[])
+     AS g (id, kind, capability, host, run_id, payload, lane, dedupe_key, scopes, priority, not_before, max_attempts,
+           lock_ttl, place, ageing)
+CROSS JOIN (SELECT shoal_now() AS now) AS t
+ORDER BY g.dedupe_key, g.place
+ON CONFLICT (dedupe_key) WHERE dedupe_key IS NOT NULL AND finished_at IS NULL DO NOTHING;
+
+-- name: insert_dispatched_jobs
+-- Do the same for jobs whose lane was chosen: some are offered to a node. Apart, because more columns cost more.
 -- rows: id kind capability host run_id payload lane dedupe_key scopes priority not_before max_attempts lock_ttl place ageing session offer dispatch
 INSERT INTO job (id, kind, capability, host, state, run_id, payload, lane, dedupe_key, scopes, priority, rank, not_before, due,
                  max_attempts, lock_ttl, created_at, line_at, offered_session, offered_until, dispatch)

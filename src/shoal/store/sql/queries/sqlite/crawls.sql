@@ -11,12 +11,15 @@ SET state = :state, state_reason = :reason,
 WHERE id = :id AND state IN (SELECT value FROM json_each(:sources));
 
 -- name: newest_crawls
--- Return crawls before a number, newest first, filtered by state, project and labels.
+-- Return crawls before a number, newest first, filtered by state, project, labels, host of a seed, and text in their
+-- options.
 SELECT * FROM crawl
 WHERE number < coalesce(CAST(:before AS INTEGER), 2147483647) AND (CAST(:state AS TEXT) IS NULL OR state = :state)
       AND (CAST(:project AS TEXT) IS NULL OR project = :project)
       AND (CAST(:labels AS TEXT) IS NULL OR NOT EXISTS
           (SELECT 1 FROM json_each(:labels) AS w WHERE NOT EXISTS
               (SELECT 1 FROM json_each(crawl.config, '$.labels') AS l WHERE l.key = w.key AND l.value = w.value)))
+      AND (CAST(:host AS TEXT) IS NULL OR instr(lower(config), '//' || CAST(:host AS TEXT) || '/') > 0 OR instr(lower(config), '//' || CAST(:host AS TEXT) || '"') > 0 OR instr(lower(config), '//' || CAST(:host AS TEXT) || ':') > 0)
+      AND (CAST(:text AS TEXT) IS NULL OR instr(lower(config), CAST(:text AS TEXT)) > 0 OR instr(lower(id), CAST(:text AS TEXT)) > 0)
 ORDER BY number DESC
 LIMIT :limit;

@@ -11,6 +11,12 @@ INSERT INTO host (origin) VALUES (:origin) ON CONFLICT (origin) DO NOTHING;
 SELECT number, next_at, delay, held_until, backoff, latency, latency_at, robots_at, shoal_now() AS now
 FROM host WHERE number IN (SELECT value FROM json_each(:numbers));
 
+-- name: hosts_in_full
+-- Return hosts with their states and their robots.txt.
+SELECT number, origin, next_at, delay, held_until, held_status, backoff, latency, latency_at, robots_state, robots,
+       robots_hash, robots_at, shoal_now() AS now
+FROM host WHERE number IN (SELECT value FROM json_each(:numbers));
+
 -- name: hosts_at_origins
 -- Return the numbers and states of the hosts with these origins.
 SELECT origin, number, next_at, delay, held_until, backoff, latency, latency_at, robots_at, (SELECT shoal_now()) AS now

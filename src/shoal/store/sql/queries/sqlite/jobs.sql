@@ -1,5 +1,16 @@
 -- name: insert_jobs
 -- Store pending jobs, except those whose dedupe key belongs to a live job; `place` keeps the order of the batch.
+-- rows: id kind capability host run_id payload lane dedupe_key scopes priority not_before max_attempts lock_ttl place ageing
+INSERT INTO job (id, kind, capability, host, state, run_id, payload, lane, dedupe_key, scopes, priority, rank, not_before, due,
+                 max_attempts, lock_ttl, created_at, line_at)
+SELECT :id, :kind, :capability, :host, 'pending', :run_id, :payload, :lane, :dedupe_key, :scopes, :priority,
+       t.now + :place - :priority * :ageing, coalesce(:not_before, t.now), CASE WHEN :not_before > t.now THEN 0 ELSE 1 END,
+       :max_attempts, :lock_ttl, t.now, t.now + :place
+FROM (SELECT shoal_now() AS now) AS t WHERE TRUE
+ON CONFLICT (dedupe_key) WHERE dedupe_key IS NOT NULL AND finished_at IS NULL DO NOTHING;
+
+-- name: insert_dispatched_jobs
+-- Do the same for jobs whose lane was chosen: some are offered to a node. Apart, because more columns cost more.
 -- rows: id kind capability host run_id payload lane dedupe_key scopes priority not_before max_attempts lock_ttl place ageing session offer dispatch
 INSERT INTO job (id, kind, capability, host, state, run_id, payload, lane, dedupe_key, scopes, priority, rank, not_before, due,
                  max_attempts, lock_ttl, created_at, line_at, offered_session, offered_until, dispatch)

@@ -1,0 +1,95 @@
+"""The renderer of each process, chosen by the settings: a render service, or browsers of its own."""
+
+from typing import TYPE_CHECKING
+
+from msgspec.structs import replace
+
+from shoal.app.address_rule import address_rule_of
+from shoal.base.clock import Clock
+from shoal.base.errors import BadConfig
+from shoal.base.signals import Signals
+from shoal.crawl.crawl import Crawl
+from shoal.crawl.engine.render_stage import pages_at_once
+from shoal.egress import AddressRule, Egress, Limits, Proxies, Proxy, listening
+from shoal.egress.pinning_proxy import PinningProxy, ProxyLimits
+from shoal.hosts.robots_cache import RobotsCache, RobotsReader
+from shoal.render.chromium import find_chromium
+from shoal.render.network import PinnedNetwork
+from shoal.render.pool import BrowserPool
+from shoal.render.remote_renderer import RemoteRenderer
+from shoal.render.renderer import Renderer
+from shoal.render.subrequests import RobotsRules
+from shoal.settings import Settings
+
+if TYPE_CHECKING:
+    from shoal.app.app import App
+
+
+def check_browser(settings: Settings) -> None:
+    """Raise `BadConfig`, with the fix, if this machine has no browser and no render service is named."""
+    if not settings.render.url:
+        find_chromium(settings.render)
+
+
+def has_browser(settings: Settings) -> bool:
+    """Return whether this process can render: a render service is named, or the machine has a browser."""
+    try:
+        check_browser(settings)
+    except BadConfig:
+        return False
+    return True
+
+
+def crawl_renderer(app: "App", crawl: Crawl, rule: AddressRule, egress: Egress, proxy: Proxy | None) -> Renderer:
+    """Return the renderer of one walker, which reaches the network by the same rule and proxy as its fetches."""
+    settings, config = app.settings, crawl.config
+    if settings.render.url:
+        return RemoteRenderer(settings.render, app.clock)
+    if config.render == "always":
+        check_browser(settings)
+    agent = config.user_agent or settings.egress.user_agent
+    cache = RobotsCache(app.database, app.stores.hosts, egress, agent, settings.hosts, app.clock, app.signals)
+    return BrowserPool(
+        settings.render,
+        PinnedNetwork(PinningProxy(ProxyLimits.of(settings.egress), clock=app.clock), rule, upstream=proxy),
+        RobotsRules(cache, app.clock),
+        agent,
+        settings.egress.max_decoded_bytes,
+        app.clock,
+        app.signals,
+        pages_at_once(settings.crawl, config.workers),
+    )
+
+
+def service_pool(settings: Settings, clock: Clock, signals: Signals, pages: int | None = None) -> BrowserPool:
+    """Return a pool for a process without a store, such as the render service: it reads robots.txt itself."""
+    rule = address_rule_of(settings)
+    rule = replace(rule, own=rule.own | listening([settings.render.listen]))
+    egress = Egress(rule, Limits.of(settings.egress), clock=clock)
+    agent = settings.egress.user_agent
+    return BrowserPool(
+        settings.render,
+        PinnedNetwork(
+            PinningProxy(ProxyLimits.of(settings.egress), clock=clock),
+            rule,
+            Proxies(settings.egress.proxies).find,
+        ),
+        RobotsRules(RobotsReader(egress, agent, settings.hosts.longest_crawl_delay), clock),
+        agent,
+        settings.egress.max_decoded_bytes,
+        clock,
+        signals,
+        pages,
+    )
+
+
+def page_renderer(app: "App") -> Renderer:
+    """Return the renderer of a page child, under the operator's address rule."""
+    return standalone_renderer(app.settings, app.clock, app.signals)
+
+
+def standalone_renderer(settings: Settings, clock: Clock, signals: Signals) -> Renderer:
+    """Return the renderer of a process that needs no store for it: a bot, or a page child."""
+    if settings.render.url:
+        return RemoteRenderer(settings.render, clock)
+    return service_pool(settings, clock, signals, settings.crawl.max_concurrent_chrome)

@@ -1,0 +1,53 @@
+"""Construction of the rendering step of a walker, for crawls that render."""
+
+from functools import partial
+
+from shoal.crawl.crawl import Crawl
+from shoal.crawl.credentials import is_label
+from shoal.crawl.engine.walker_context import WalkerRuntime
+from shoal.crawl.engine.walker_requests import WalkerRequests
+from shoal.crawl.engine.walker_signals import WalkerSignals
+from shoal.fetch.crawl_headers import CrawlHeaders
+from shoal.fetch.page_fetcher import PageFetcher
+from shoal.fetch.rendering import RenderCallbacks, RenderOptions, RenderStage
+from shoal.render.renderer import Renderer
+from shoal.render.screenshots import save_screenshot
+from shoal.settings import CrawlSettings
+
+
+def build_render_stage(
+    renderer: Renderer,
+    fetcher: PageFetcher,
+    headers: CrawlHeaders,
+    runtime: WalkerRuntime,
+    crawl: Crawl,
+    control: WalkerRequests,
+    signals: WalkerSignals,
+    *,
+    connections: int,
+) -> RenderStage:
+    """Build the step that renders the pages of one walker."""
+    config, settings = crawl.config, runtime.settings
+    folder = settings.render.screenshots
+    options = RenderOptions(
+        mode=config.render,
+        pages=pages_at_once(settings.crawl, config.workers),
+        wait_for=config.wait_for,
+        scroll=config.scroll,
+        click=config.click,
+        obeys_robots=config.robots == "obey",
+        connections=connections,
+        user_agent=config.user_agent or settings.egress.user_agent,
+        proxy=config.proxy if config.proxy is not None and settings.render.url and is_label(config.proxy) else None,
+        screenshots=None if folder is None else partial(save_screenshot, folder / crawl.id),
+    )
+    callbacks = RenderCallbacks(
+        unavailable=signals.renderer_refused, missing=signals.rendering_impossible, failed=control.fail
+    )
+    return RenderStage(renderer, fetcher, headers, options, callbacks, runtime.clock, keeps_bodies=config.keep_bodies)
+
+
+def pages_at_once(settings: CrawlSettings, walkers: int) -> int:
+    """Return how many pages one walker may render at once, so that all of them keep MAX_CONCURRENT_CHROME. A crawl that
+    renders has at most that many walkers."""
+    return max(1, settings.max_concurrent_chrome // walkers)

@@ -1,0 +1,122 @@
+"""The politeness receipt of a crawl: for each host how fast it was requested, what its robots.txt asked for and whether
+that was honoured, and how often it asked us to wait."""
+
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import Final
+
+from shoal.base.database import Database
+from shoal.crawl.engine.engine_factory import window_and_rate
+from shoal.crawl.frontier.admin_store import CrawlHost, FrontierAdminStore
+from shoal.crawl.journal.journal import MOST_AT_ONCE
+from shoal.crawl.lifecycle.crawls import Crawls, CrawlStatus
+from shoal.hosts.robots import RobotsState, Rules
+from shoal.settings import Settings
+
+MOST_HOSTS: Final = 200
+HELD: Final = "host_held"  # the journal's event
+
+
+@dataclass(frozen=True, slots=True)
+class HostHolds:
+    """How often a host asked us to wait during the crawl, by the status of its response, and for how long in all."""
+
+    statuses: dict[int, int] = field(default_factory=dict)
+    seconds: float = 0.0
+
+    @property
+    def count(self) -> int:
+        return sum(self.statuses.values())
+
+
+@dataclass(frozen=True, slots=True)
+class HostReceipt:
+    """The receipt of one host. Delays are seconds between two requests; `asked_delay` is what its robots.txt says."""
+
+    host: CrawlHost
+    requests_per_second: float | None
+    own_delay: float
+    asked_delay: float | None
+    honoured_delay: float
+    delay_was_clamped: bool
+    holds: HostHolds
+
+    @property
+    def effective_delay(self) -> float:
+        return max(self.own_delay, self.honoured_delay)
+
+
+@dataclass(frozen=True, slots=True)
+class PolitenessReceipt:
+    """The receipt of a crawl: its hosts, those with most pages first."""
+
+    status: CrawlStatus
+    obeys_robots: bool
+    user_agent: str
+    connections: int  # per host
+    own_delay: float
+    hosts: list[HostReceipt]
+    is_cut: bool  # there are more hosts
+
+
+class Politeness:
+    """Makes receipts from the hosts, their robots.txt files and the journal."""
+
+    def __init__(self, database: Database, crawls: Crawls, frontier: FrontierAdminStore, settings: Settings) -> None:
+        self._database = database
+        self._crawls = crawls
+        self._frontier = frontier
+        self._settings = settings
+
+    async def receipt(self, crawl_id: str, most: int = MOST_HOSTS) -> PolitenessReceipt:
+        status = await self._crawls.get(crawl_id)
+        crawl = status.crawl
+        hosts = await self._database.read(lambda tx: self._frontier.hosts(tx, crawl.number, most + 1))
+        holds = await self._holds(crawl_id)
+        size, rate = window_and_rate(crawl, self._settings)
+        agent = crawl.config.user_agent or self._settings.egress.user_agent
+        worked, own = status.counts.walked.total_seconds(), rate.delay.total_seconds()
+        obeys = crawl.config.robots == "obey"
+        return PolitenessReceipt(
+            status=status,
+            obeys_robots=obeys,
+            user_agent=agent,
+            connections=size.per_host,
+            own_delay=own,
+            hosts=[
+                self._host(host, agent if obeys else None, worked, own, holds.get(host.origin, HostHolds()))
+                for host in hosts[:most]
+            ],
+            is_cut=len(hosts) > most,
+        )
+
+    def _host(self, host: CrawlHost, agent: str | None, worked: float, own: float, holds: HostHolds) -> HostReceipt:
+        rules = None
+        if agent is not None and host.robots is not None and host.robots.state is RobotsState.FOUND:
+            rules = Rules(host.robots, agent, self._settings.hosts.longest_crawl_delay)
+        return HostReceipt(
+            host=host,
+            requests_per_second=host.pages / worked if worked else None,
+            own_delay=own,
+            asked_delay=None if rules is None else rules.asked_delay,
+            honoured_delay=0.0 if rules is None else rules.delay.total_seconds(),
+            delay_was_clamped=rules is not None and rules.delay_was_cut,
+            holds=holds,
+        )
+
+    async def _holds(self, crawl_id: str) -> dict[str, HostHolds]:
+        """Return the holds in the journal, by host; the oldest entries of a long journal are gone."""
+        statuses: dict[str, Counter[int]] = {}
+        seconds: Counter[str] = Counter()
+        after = 0
+        while True:
+            lines = await self._crawls.journal.lines(crawl_id, after, MOST_AT_ONCE)
+            for written in lines:
+                if written.line.event == HELD:
+                    facts = written.line.facts
+                    statuses.setdefault(facts["host"], Counter())[facts["status"]] += 1
+                    seconds[facts["host"]] += facts["seconds"]
+            if len(lines) < MOST_AT_ONCE:
+                break
+            after = lines[-1].number
+        return {host: HostHolds(dict(counts), float(seconds[host])) for host, counts in statuses.items()}

@@ -1,0 +1,120 @@
+"""The forward proxy: accepts connections of browsers on loopback and finds the session of each request."""
+
+import asyncio
+import contextlib
+from ipaddress import IPv4Address
+from typing import Final
+
+from msgspec.structs import replace
+
+from shoal.base.clock import Clock, SystemClock
+from shoal.egress.address import AddressRule
+from shoal.egress.pinning_proxy.browser_connection import BrowserConnection
+from shoal.egress.pinning_proxy.byte_stream import ByteStream
+from shoal.egress.pinning_proxy.dialer import PinnedDialer
+from shoal.egress.pinning_proxy.limits import ProxyLimits
+from shoal.egress.pinning_proxy.session import Allow, ProxySession
+from shoal.egress.proxy import Proxy
+from shoal.egress.resolver import Resolver
+
+_HOST: Final = "127.0.0.1"
+
+
+class PinningProxy:
+    """A proxy for browsers of this process. Every request needs the credential of an open session.
+
+    It connects only to addresses that the session's rule allows, as the egress does for our own requests: names are
+    resolved here, every address is checked, and the checked address is dialled. So it holds whatever the browser does:
+    redirects, frames, service workers, WebSockets, preconnects.
+    """
+
+    def __init__(
+        self,
+        limits: ProxyLimits = ProxyLimits(),  # noqa: B008 - frozen
+        *,
+        clock: Clock | None = None,
+        resolver: Resolver | None = None,
+        ca_file: str | None = None,
+    ) -> None:
+        self._limits = limits
+        self._ca_file = ca_file
+        self._clock = clock or SystemClock()
+        self._resolver = resolver or Resolver(self._clock, timeout=limits.connect_timeout)
+        self._server: asyncio.Server | None = None
+        self._sessions: dict[str, ProxySession] = {}
+        self._serving: set[asyncio.Task[None]] = set()
+        self.port = 0
+        self.unauthorized = 0
+        """Requests without the credential of an open session."""
+
+    @property
+    def address(self) -> str:
+        """Host and port, for `--proxy-server`."""
+        return f"{_HOST}:{self.port}"
+
+    async def start(self) -> None:
+        """Listen on a free port of loopback."""
+        self._server = await asyncio.start_server(self._accept, _HOST, 0)
+        self.port = self._server.sockets[0].getsockname()[1]
+
+    def open_session(
+        self,
+        rule: AddressRule,
+        *,
+        proxy: Proxy | None = None,
+        allow: Allow | None = None,
+        limits: ProxyLimits | None = None,
+    ) -> ProxySession:
+        """Return a session for one browser context. `proxy`: another proxy to go through. `allow`: asked for each URL
+        of a plain request, and for `host:port` of each tunnel."""
+        limits = limits or self._limits
+        # A page must not reach the proxy itself, whatever the operator allowed.
+        rule = replace(rule, own=rule.own | {(IPv4Address(_HOST), self.port)})
+        dialer = PinnedDialer(rule, self._resolver, limits, proxy, self._ca_file)
+        session = ProxySession(dialer, limits, allow, self._forget)
+        self._sessions[session.username] = session
+        return session
+
+    def find_session(self, credential: tuple[str, str] | None) -> ProxySession | None:
+        """Return the open session with this username and password; else count the request as unauthorized."""
+        session = self._sessions.get(credential[0]) if credential else None
+        if session is not None and credential is not None and session.accepts(credential[1]):
+            return session
+        self.unauthorized += 1
+        return None
+
+    def abort(self) -> None:
+        """End every session and connection without waiting for their tasks."""
+        if self._server is not None:
+            self._server.close()
+        for session in list(self._sessions.values()):
+            session.close()
+        for task in self._serving:
+            task.cancel()
+
+    async def aclose(self) -> None:
+        """End every session and connection."""
+        self.abort()
+        await asyncio.gather(*self._serving, return_exceptions=True)
+        self._resolver.close()
+
+    def _forget(self, session: ProxySession) -> None:
+        self._sessions.pop(session.username, None)
+
+    async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        browser = ByteStream(reader, writer, self._limits.idle_timeout.total_seconds())
+        task = asyncio.current_task()
+        assert task is not None
+        if len(self._serving) >= self._limits.client_connections:
+            browser.abort()
+            return
+        self._serving.add(task)
+        try:
+            connection = BrowserConnection(browser, self.find_session, self._limits, self._clock)
+            # The browser may leave at any moment, and nobody is left to be told. Python 3.11 complains about a
+            # connection whose task is cancelled, which is how `aclose` ends them.
+            with contextlib.suppress(ConnectionError, TimeoutError, asyncio.CancelledError):
+                await connection.serve()
+        finally:
+            self._serving.discard(task)
+            browser.close()

@@ -1,0 +1,146 @@
+"""A session of the proxy: one credential, one policy, one set of counts. Each browser context has its own."""
+
+import asyncio
+import hmac
+import secrets
+from collections import Counter, deque
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Final, Protocol
+
+from msgspec import Struct
+
+from shoal.base.url import Url
+from shoal.egress.address import endpoint
+from shoal.egress.exchange import BLOCKED, Failure
+from shoal.egress.pinning_proxy.connection_slots import ConnectionSlots
+from shoal.egress.pinning_proxy.dialer import PinnedDialer
+from shoal.egress.pinning_proxy.idle_connections import IdleConnections
+from shoal.egress.pinning_proxy.limits import ProxyLimits
+
+Allow = Callable[[str], Awaitable[str | None]]
+"""Asked for the URL of each plain request and the `host:port` of each tunnel; returns the reason for a refusal."""
+
+_REFUSALS_KEPT: Final = 100
+_LIMITS: Final = frozenset({"too_many_connections", "body_too_large", "session_too_large", "not_allowed"})
+
+
+class ProxyRefusal(Struct, frozen=True):
+    """A request that got no response. `message` is public; `operator_detail` names addresses."""
+
+    target: str
+    code: str
+    message: str
+    operator_detail: str = ""
+    retryable: bool = False
+
+
+@dataclass(slots=True)
+class ProxyCounts:
+    """What a session has done so far."""
+
+    requests: int = 0  # plain HTTP requests, refused ones too
+    tunnels: int = 0  # TLS connections and WebSockets, refused ones too
+    refused: int = 0  # by a rule or a limit
+    failed: int = 0  # by the network or the server
+    bytes_received: int = 0
+    bytes_sent: int = 0
+    codes: Counter[str] = field(default_factory=Counter)
+    """How many requests ended with each code of a refusal or failure."""
+
+
+class Abortable(Protocol):
+    def abort(self) -> None: ...
+
+
+class ProxySession:
+    """What one browser context may do, and what it did. Closing it ends its connections and voids its credential."""
+
+    def __init__(
+        self,
+        dialer: PinnedDialer,
+        limits: ProxyLimits,
+        allow: Allow | None = None,
+        on_close: Callable[["ProxySession"], None] = lambda _session: None,
+    ) -> None:
+        self.username = secrets.token_hex(8)
+        self.password = secrets.token_urlsafe(24)
+        self.counts = ProxyCounts()
+        self.limits = limits
+        self.dialer = dialer
+        self.slots = ConnectionSlots(limits)
+        self.idle = IdleConnections(limits.host_connections)
+        self._allow = allow
+        self._on_close = on_close
+        self._refusals: deque[ProxyRefusal] = deque(maxlen=_REFUSALS_KEPT)
+        self._open: set[Abortable] = set()
+        self.is_closed = False
+
+    @property
+    def refusals(self) -> tuple[ProxyRefusal, ...]:
+        """The newest requests that were refused or failed, oldest first."""
+        return tuple(self._refusals)
+
+    def refusal_of(self, url: Url) -> ProxyRefusal | None:
+        """Return why a canonical URL got no response: the newest refusal of it, or of a tunnel to its host and port."""
+        host, port = endpoint(url)
+        targets = (url, f"{host}:{port}")
+        return next((refusal for refusal in reversed(self._refusals) if refusal.target in targets), None)
+
+    def close(self) -> None:
+        """Abort all connections; later requests with this credential are refused."""
+        self.is_closed = True
+        self._on_close(self)
+        self.idle.close()
+        for connection in list(self._open):
+            connection.abort()
+
+    # Called by the proxy
+
+    def accepts(self, password: str) -> bool:
+        return hmac.compare_digest(self.password.encode(), password.encode())
+
+    async def admit(self, target: str, host: str) -> Failure | None:
+        """Ask the owner of the session whether it allows this URL or endpoint, then take a slot of the host."""
+        if self._allow is not None:
+            try:
+                async with asyncio.timeout(self.limits.total_timeout.total_seconds()):
+                    reason = await self._allow(target)
+            except TimeoutError:
+                return Failure("timeout", "The crawl did not decide in time whether it allows this.", retryable=True)
+            if reason:
+                return Failure("not_allowed", f"The crawl does not allow this: {reason}.", retryable=False)
+        return await self.slots.acquire(host)
+
+    def refuse(self, target: str, failure: Failure) -> None:
+        """Count and remember a request that gets no response."""
+        self.counts.codes[failure.code] += 1
+        if failure.code in BLOCKED or failure.code in _LIMITS:
+            self.counts.refused += 1
+        else:
+            self.counts.failed += 1
+        self._refusals.append(
+            ProxyRefusal(target, failure.code, failure.message, failure.operator_detail, failure.retryable)
+        )
+
+    def received(self, count: int) -> Failure | None:
+        """Count bytes from a server; returns a failure if they exceed the limit of the session."""
+        self.counts.bytes_received += count
+        if self.counts.bytes_received > self.limits.max_session_bytes:
+            return Failure("session_too_large", "The page has received more than the limit.", retryable=False)
+        return None
+
+    def sent(self, count: int) -> None:
+        self.counts.bytes_sent += count
+
+    @contextmanager
+    def holding(self, connection: Abortable) -> Iterator[None]:
+        """Keep a connection among those that `close` aborts."""
+        if self.is_closed:
+            connection.abort()
+        self._open.add(connection)
+        try:
+            yield
+        finally:
+            self._open.discard(connection)

@@ -1,0 +1,286 @@
+"""The step between a fetched page and its record, if a crawl renders: pages that need it are rendered, and their facts
+and links are read from the result. The browser gets the document that was fetched, so no page is requested twice."""
+
+import asyncio
+from collections import deque
+from collections.abc import Awaitable, Callable
+from typing import Final, Literal
+
+from msgspec import Struct
+
+from shoal.base.clock import Clock
+from shoal.base.errors import BadConfig, TimeError
+from shoal.base.url import Url
+from shoal.egress import Failure, Response
+from shoal.extract.flags import PageFlag
+from shoal.extract.page import PageFacts
+from shoal.fetch.crawl_headers import CrawlHeaders
+from shoal.fetch.page_fetcher import Fetched, PageFetcher
+from shoal.render.detect import Choice, Evidence, PageKinds, evidence_of, has_gained, kind_of, without_noscript
+from shoal.render.render_request import Document, RenderCookie, RenderRequest, Wait
+from shoal.render.rendered_page import RenderedPage
+from shoal.render.renderer import Renderer
+
+FIRST_PAUSE, LONGEST_PAUSE = 1.0, 30.0  # seconds, while the renderer refuses pages
+BACKLOG: Final = 4  # times the pages at once: as many may wait for the browser before no more are fetched
+BY_THE_BROWSER: Final = frozenset({"accept", "accept-encoding", "accept-language", "cookie", "user-agent"})
+RENDERED_TYPE: Final = "text/html; charset=utf-8"
+
+RenderMode = Literal["never", "auto", "always"]
+Done = Callable[[Fetched], None]
+
+
+class RenderOptions(Struct, frozen=True, kw_only=True):
+    """How the pages of a crawl are rendered."""
+
+    mode: RenderMode
+    pages: int  # at once
+    wait: Wait = "networkidle"
+    wait_for: str | None = None  # a selector
+    scroll: bool = False
+    click: str | None = None  # a selector
+    obeys_robots: bool = True
+    connections: int = 6  # per origin
+    user_agent: str | None = None
+    proxy: str | None = None  # a label
+    timeout: float | None = None  # seconds, if shorter than SHOAL_RENDER_TIMEOUT
+    screenshots: Callable[[Url, bytes], Awaitable[None]] | None = None
+
+
+class RenderCallbacks(Struct, frozen=True, kw_only=True):
+    """Callbacks for what a person or an operator should learn."""
+
+    unavailable: Callable[[TimeError, float], None]  # the renderer refuses pages for so many seconds
+    missing: Callable[[BadConfig], None]  # there is no browser; called for the first page that needs one
+    failed: Callable[[Exception], None]  # ends the walker
+
+
+class RenderStage:
+    """Renders the pages of one walker, a few at a time. `start` returns None for a page that is complete as fetched."""
+
+    def __init__(
+        self,
+        renderer: Renderer,
+        fetcher: PageFetcher,
+        headers: CrawlHeaders,
+        options: RenderOptions,
+        callbacks: RenderCallbacks,
+        clock: Clock,
+        *,
+        keeps_bodies: bool,
+    ) -> None:
+        self._renderer = renderer
+        self._fetcher = fetcher
+        self._headers = headers
+        self._options = options
+        self._callbacks = callbacks
+        self._clock = clock
+        self._keeps_bodies = keeps_bodies
+        self._kinds = PageKinds()
+        self._queue: deque[Rendering] = deque()
+        self._active: dict[Rendering, asyncio.Task[None]] = {}
+        self._undecided: dict[str, list[Rendering]] = {}  # by kind: pages that wait for a probe
+        self._is_missing = False
+        self.waits_for_renderer = False  # it refuses pages, or cannot be reached
+
+    @property
+    def is_full(self) -> bool:
+        """Return whether so many pages wait for a browser that no more should be fetched."""
+        waiting = len(self._queue) + sum(map(len, self._undecided.values()))
+        return waiting >= BACKLOG * self._options.pages
+
+    def start(self, url: Url, fetched: Fetched, done: Done) -> "Rendering | None":
+        """Render a page if it needs it; `done` is called once, unless the handle is cancelled first."""
+        captured = fetched.captured
+        if not self._keeps_bodies:
+            fetched.captured = ()
+        facts = fetched.facts
+        if not captured or facts is None or fetched.failure is not None or fetched.chain is not None:
+            return None
+        if facts.flags & PageFlag.NOT_HTML:
+            return None
+        response, kind = captured[0].response, kind_of(url)
+        body = response.body(self._fetcher.limits)
+        if isinstance(body, Failure):
+            return None
+        if self._options.mode == "always":
+            choice = Choice.RENDER
+        else:
+            evidence = evidence_of(body, facts) if fetched.status == 200 else Evidence.NONE
+            choice = self._kinds.choose(kind, evidence)
+        if choice is Choice.SKIP:
+            return None
+        if self._is_missing:
+            facts.flags |= PageFlag.NOT_RENDERED
+            return None
+        rendering = Rendering(self, url, fetched, done, response, body, kind, choice)
+        if choice is Choice.WAIT:
+            self._undecided.setdefault(kind, []).append(rendering)
+        else:
+            self._queue.append(rendering)
+            self._fill()
+        return rendering
+
+    def cancel(self, rendering: "Rendering") -> None:
+        """Forget a page; a browser that renders it stops."""
+        rendering.is_cancelled = True
+        if (task := self._active.pop(rendering, None)) is not None:
+            task.cancel()
+        if rendering.choice is Choice.PROBE and self._kinds.learn(rendering.kind, rendering.choice, None):
+            self._decide(rendering.kind)
+        self._fill()
+
+    def _fill(self) -> None:
+        while self._queue and len(self._active) < self._options.pages:
+            rendering = self._queue.popleft()
+            if not rendering.is_cancelled:
+                task = self._active[rendering] = asyncio.create_task(self._run(rendering))
+                task.add_done_callback(lambda ended, one=rendering: self._ended(one, ended))  # type: ignore[misc]
+
+    def _ended(self, rendering: "Rendering", task: "asyncio.Task[None]") -> None:
+        if self._active.pop(rendering, None) is None:
+            return  # cancelled
+        try:
+            if (error := task.exception()) is not None:
+                raise error
+            rendering.done(rendering.fetched)
+            self._fill()
+        except Exception as failure:
+            self._callbacks.failed(failure)
+
+    async def _run(self, rendering: "Rendering") -> None:
+        request = request_of(rendering.url, rendering.response, rendering.body, self._headers, self._options)
+        try:
+            outcome = await self._patiently(request)
+        except BadConfig as error:
+            if self._options.mode == "always":
+                raise
+            self._give_up(rendering, error)
+            return
+        fetched, gained = rendering.fetched, None
+        if isinstance(outcome, Failure):
+            fetched.failure = outcome
+        else:
+            gained = await self._read(rendering, outcome)
+        if self._kinds.learn(rendering.kind, rendering.choice, gained):
+            self._decide(rendering.kind)
+
+    async def _patiently(self, request: RenderRequest) -> RenderedPage | Failure:
+        """Render, and wait while the renderer is busy or out of reach: the page is not to blame."""
+        pause = FIRST_PAUSE
+        while True:
+            try:
+                outcome = await self._renderer.render(request)
+                self.waits_for_renderer = False
+                return outcome
+            except TimeError as error:
+                wait = min(LONGEST_PAUSE, max(pause, float(error.facts.get("retry_after_seconds") or 0)))
+                self.waits_for_renderer = True
+                self._callbacks.unavailable(error, wait)
+            await self._clock.sleep(wait)
+            pause = min(LONGEST_PAUSE, pause * 2)
+
+    async def _read(self, rendering: "Rendering", page: RenderedPage) -> bool:
+        """Replace the facts of a page by those of its rendered form; return whether it has gained by that."""
+        fetched, before = rendering.fetched, rendering.fetched.facts
+        after = take_rendered(self._fetcher, fetched, rendering.response, page)
+        assert before is not None
+        if page.screenshot is not None and self._options.screenshots is not None:
+            await self._options.screenshots(rendering.url, page.screenshot)
+        return has_gained(before, after, len(page.navigations))
+
+    def _give_up(self, rendering: "Rendering", error: BadConfig) -> None:
+        """Go on without a browser: what needed one is marked, and read as it was fetched."""
+        if not self._is_missing:
+            self._is_missing = True
+            self._callbacks.missing(error)
+        waiting = [*self._queue, *(one for kind in self._undecided.values() for one in kind)]
+        self._queue.clear()
+        self._undecided.clear()
+        for one in [rendering, *waiting]:
+            if one.fetched.facts is not None:
+                one.fetched.facts.flags |= PageFlag.NOT_RENDERED
+        for one in waiting:
+            if not one.is_cancelled:
+                one.done(one.fetched)
+
+    def _decide(self, kind: str) -> None:
+        """Go on with the pages that waited for a probe of their kind."""
+        for rendering in self._undecided.pop(kind, []):
+            if rendering.is_cancelled:
+                continue
+            rendering.choice = self._kinds.choose(kind, Evidence.LIKELY)
+            if rendering.choice is Choice.SKIP:
+                rendering.done(rendering.fetched)
+            elif rendering.choice is Choice.WAIT:
+                self._undecided.setdefault(kind, []).append(rendering)
+            else:
+                self._queue.append(rendering)
+        self._fill()
+
+
+class Rendering:
+    """A page that is rendered, or waits for it."""
+
+    def __init__(
+        self,
+        stage: RenderStage,
+        url: Url,
+        fetched: Fetched,
+        done: Done,
+        response: Response,
+        body: bytes,
+        kind: str,
+        choice: Choice,
+    ) -> None:
+        self._stage = stage
+        self.url = url
+        self.fetched = fetched
+        self.done = done
+        self.response = response
+        self.body = body
+        self.kind = kind
+        self.choice = choice
+        self.is_cancelled = False
+
+    def cancel(self) -> None:
+        self._stage.cancel(self)
+
+
+def request_of(
+    url: Url, response: Response, body: bytes, headers: CrawlHeaders, options: RenderOptions
+) -> RenderRequest:
+    """Return the request to render a page that was fetched."""
+    pairs = headers.to(url)
+    return RenderRequest(
+        url=url,
+        wait=options.wait,
+        selector=options.wait_for,
+        timeout=options.timeout,
+        headers={name: value for name, value in pairs if name.lower() not in BY_THE_BROWSER},
+        cookies=[cookie for name, value in pairs if name.lower() == "cookie" for cookie in _cookies(value)],
+        user_agent=options.user_agent,
+        screenshot=options.screenshots is not None,
+        scroll=options.scroll,
+        click=options.click,
+        robots="obey" if options.obeys_robots else "ignore",
+        connections=options.connections,
+        proxy=options.proxy,
+        document=Document(response.status, list(response.headers.pairs()), body),
+    )
+
+
+def take_rendered(fetcher: PageFetcher, fetched: Fetched, response: Response, page: RenderedPage) -> PageFacts:
+    """Replace the facts of a page by those of its rendered form, and return them."""
+    html = without_noscript(page.html.encode("utf-8", "replace"))
+    fetcher.read_rendered(fetched, response, html, RENDERED_TYPE)
+    fetched.rendered = True
+    facts = fetched.facts
+    assert facts is not None
+    facts.links += [url for url in page.navigations if url not in facts.links]
+    return facts
+
+
+def _cookies(header: str) -> list[RenderCookie]:
+    pairs = (part.strip().partition("=") for part in header.split(";"))
+    return [RenderCookie(name, value) for name, _, value in pairs if name]

@@ -1,0 +1,63 @@
+"""Rendering for page jobs that need a browser (`js_required`)."""
+
+import asyncio
+from collections.abc import Callable
+from typing import Final
+
+from shoal.base.errors import BadConfig, TimeError
+from shoal.base.url import Url
+from shoal.egress import Failure
+from shoal.fetch.crawl_headers import CrawlHeaders
+from shoal.fetch.page_fetcher import Fetched, PageFetcher
+from shoal.fetch.rendering import RenderOptions, request_of, take_rendered
+from shoal.page_jobs.runner import NotRendered
+from shoal.page_jobs.spec import PageConfig
+from shoal.render.renderer import Renderer
+
+PAUSE_SECONDS: Final = 5.0  # before a page that the renderer could not take is tried again
+
+
+class PageRenderer:
+    """Renders the pages of page jobs, at most `pages` at once. The renderer is built for the first one."""
+
+    def __init__(self, build: Callable[[], Renderer], pages: int) -> None:
+        self._build = build
+        self._renderer: Renderer | None = None
+        self._free = asyncio.Semaphore(pages)
+        self._pages = pages
+        self._restarting: asyncio.Task[None] | None = None
+
+    async def render(
+        self, fetcher: PageFetcher, headers: CrawlHeaders, url: Url, fetched: Fetched, config: PageConfig
+    ) -> None:
+        """Replace the facts of a fetched page by those of its rendered form, or add the failure. Raises `NotRendered`
+        if the renderer cannot take the page now."""
+        if fetched.facts is None or fetched.failure is not None or not fetched.captured:
+            return
+        response = fetched.captured[0].response
+        body = response.body(fetcher.limits)
+        if isinstance(body, Failure):
+            return
+        options = RenderOptions(mode="always", pages=self._pages, timeout=config.timeout_hint, proxy=config.proxy)
+        async with self._free:
+            try:
+                if self._renderer is None:
+                    self._renderer = self._build()
+                outcome = await self._renderer.render(request_of(url, response, body, headers, options))
+            except (TimeError, BadConfig) as error:
+                wait = max(PAUSE_SECONDS, float(error.facts.get("retry_after_seconds") or 0))
+                raise NotRendered(error.message, wait) from None
+        if isinstance(outcome, Failure):
+            fetched.failure = outcome
+        else:
+            take_rendered(fetcher, fetched, response, outcome)
+            fetched.rendered_html = outcome.html.encode("utf-8", "replace")
+
+    def restart(self) -> None:
+        """Replace the browsers; pages in progress start again."""
+        if self._renderer is not None:
+            self._restarting = asyncio.create_task(self._renderer.restart())
+
+    def close(self) -> None:
+        if self._renderer is not None:
+            self._renderer.abort()

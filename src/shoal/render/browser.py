@@ -1,0 +1,219 @@
+"""One Chromium process: started in a process group of its own, killed with everything it started.
+
+It exits with this process, because its pipes close. If it does not, the next process that renders on this machine kills
+it: each browser has a folder that names it and its owner.
+"""
+
+import asyncio
+import os
+import shutil
+import signal
+import subprocess
+import tempfile
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from pathlib import Path
+
+from shoal.base.clock import Clock
+from shoal.base.errors import BadConfig
+from shoal.base.process import started
+from shoal.render.cdp import BrowserLost, CdpConnection, CdpSession, CommandFailed, Params
+from shoal.render.chromium import SANDBOX_MISSING, command_line, environment
+
+FOLDER = f"shoal-browsers-{os.getuid()}"
+OWNER = "owner"
+LOG = "chromium.log"
+START_SECONDS = 30.0
+COMMAND_SECONDS = 10.0  # for commands to the browser itself: one that takes longer hangs
+EXIT_SECONDS = 2.0
+START_ATTEMPTS, START_PAUSE = 3, 1.0  # the machine may be short of memory for a moment
+# The shell gives Chromium its pipes as descriptors 3 and 4 and is replaced by it.
+PIPED = 'exec "$@" 3<&0 4>&1 </dev/null >/dev/null'
+
+
+class Browser:
+    """A browser that was started. `pages` counts the pages that it has opened."""
+
+    def __init__(
+        self, process: "subprocess.Popen[bytes]", connection: CdpConnection, folder: Path, *, sandbox: bool
+    ) -> None:
+        self._process = process
+        self._connection = connection
+        self._folder = folder
+        self.has_sandbox = sandbox
+        self.pages = 0
+        self._sessions: dict[str, str] = {}  # by target
+        self._crash_listeners: dict[str, Callable[[], None]] = {}  # by target
+        connection.browser.on_event = self._on_event
+        connection.on_lost = self._on_lost
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    @property
+    def is_lost(self) -> bool:
+        return self._connection.is_lost or self._process.poll() is not None
+
+    async def call(self, method: str, **params: object) -> Params:
+        """Send a command to the browser itself. If it does not answer in time, it hangs: it is killed, and
+        `BrowserLost` raised."""
+        try:
+            return await self._connection.browser.call(method, COMMAND_SECONDS, **params)
+        except TimeoutError:
+            self.kill()
+            raise BrowserLost(f"{method} was not answered within {COMMAND_SECONDS:g} s") from None
+
+    def post(self, method: str, **params: object) -> None:
+        self._connection.browser.post(method, **params)
+
+    async def open_target(self, context_id: str, on_event: Callable[[str, Params], None]) -> tuple[str, CdpSession]:
+        """Open an empty page in a context and attach to it."""
+        created = await self.call("Target.createTarget", url="about:blank", browserContextId=context_id)
+        target_id: str = created["targetId"]
+        attached = await self.call("Target.attachToTarget", targetId=target_id, flatten=True)
+        self._sessions[target_id] = attached["sessionId"]
+        self.pages += 1
+        return target_id, self._connection.session(attached["sessionId"], on_event)
+
+    def attach(self, session_id: str, on_event: Callable[[str, Params], None]) -> CdpSession:
+        """Receive the events of a frame or worker of a page."""
+        return self._connection.session(session_id, on_event)
+
+    def on_crash(self, target_id: str, listener: Callable[[], None]) -> None:
+        """Call the listener when the target crashes, or the whole browser."""
+        self._crash_listeners[target_id] = listener
+
+    def close_target(self, target_id: str) -> None:
+        """Forget a target that is being closed."""
+        self._crash_listeners.pop(target_id, None)
+        if (session_id := self._sessions.pop(target_id, None)) is not None:
+            self._connection.end_session(session_id)
+
+    def detach(self, session_id: str) -> None:
+        self._connection.end_session(session_id)
+
+    def kill(self) -> None:
+        """Kill the browser with all its processes."""
+        kill_group(self.pid)
+        self._connection.lose()
+
+    def end(self) -> None:
+        """Kill the browser, wait for its end and remove its files. A polite request would only take longer: nothing has
+        to be saved."""
+        self.kill()
+        with suppress(subprocess.TimeoutExpired):
+            self._process.wait(EXIT_SECONDS)
+        remove_folder(self._folder)
+
+    async def close(self) -> None:
+        """Do the same without blocking the event loop."""
+        self.kill()
+        await asyncio.to_thread(self.end)
+
+    def _on_lost(self) -> None:
+        for listener in list(self._crash_listeners.values()):
+            listener()
+
+    def _on_event(self, method: str, params: Params) -> None:
+        if method == "Target.targetCrashed":
+            if (listener := self._crash_listeners.get(params["targetId"])) is not None:
+                listener()
+        elif method == "Target.targetCreated" and params["targetInfo"].get("openerId"):
+            self.post("Target.closeTarget", targetId=params["targetInfo"]["targetId"])  # a pop-up
+
+
+async def start_browser(binary: Path, agent: str, network: Sequence[str], clock: Clock) -> Browser:
+    """Start a browser, with its sandbox if the machine allows it; raise `BadConfig` if it does not start."""
+    problem = ""
+    sandbox = os.geteuid() != 0  # Chromium has no sandbox for root
+    for attempt in range(START_ATTEMPTS):
+        folder = make_folder()
+        try:
+            return await _start(binary, agent, network, folder, sandbox=sandbox)
+        except (BrowserLost, CommandFailed, OSError, TimeoutError) as error:
+            problem = _last_words(folder) or str(error) or type(error).__name__
+            remove_folder(folder)
+        if any(words in problem for words in SANDBOX_MISSING):
+            sandbox = False
+        elif attempt + 1 < START_ATTEMPTS:
+            await clock.sleep(START_PAUSE)
+    raise BadConfig("Chromium", f"does not start ({problem})", f"run {binary} to see why, or set SHOAL_CHROMIUM")
+
+
+async def _start(binary: Path, agent: str, network: Sequence[str], folder: Path, *, sandbox: bool) -> Browser:
+    command = command_line(binary, folder, agent, network, sandbox=sandbox)
+    theirs_in, ours_out = os.pipe()
+    ours_in, theirs_out = os.pipe()
+    connection = CdpConnection()
+    process: subprocess.Popen[bytes] | None = None
+    try:
+        try:
+            with (folder / LOG).open("wb") as log:
+                process = subprocess.Popen(  # noqa: ASYNC220 - a fork takes a millisecond
+                    ("/bin/sh", "-c", PIPED, "sh", *command),
+                    stdin=theirs_in,
+                    stdout=theirs_out,
+                    stderr=log,
+                    env=environment(folder),
+                    cwd=folder,
+                    start_new_session=True,
+                )
+        finally:
+            os.close(theirs_in)
+            os.close(theirs_out)
+        (folder / OWNER).write_text(f"{os.getpid()} {started(os.getpid())} {process.pid} {started(process.pid)}\n")
+        await connection.open(ours_in, ours_out)
+        browser = Browser(process, connection, folder, sandbox=sandbox)
+        async with asyncio.timeout(START_SECONDS):
+            watch = [{"type": "page", "exclude": False}, {"exclude": True}]
+            await connection.browser.send("Target.setDiscoverTargets", discover=True, filter=watch)
+        return browser
+    except BaseException:
+        connection.lose()
+        if process is not None:
+            kill_group(process.pid)
+            process.wait()
+        raise
+
+
+def kill_group(pid: int) -> None:
+    """Kill the process group that a browser leads."""
+    with suppress(ProcessLookupError, PermissionError):
+        os.killpg(pid, signal.SIGKILL)
+
+
+def make_folder() -> Path:
+    """Make the folder of a browser: its profile, its log, and the file that names its owner."""
+    root = Path(tempfile.gettempdir()) / FOLDER
+    root.mkdir(mode=0o700, exist_ok=True)
+    return Path(tempfile.mkdtemp(dir=root))
+
+
+def remove_folder(folder: Path) -> None:
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+def reap() -> int:
+    """End the browsers whose owners are gone; return how many there were. Safe while other processes render."""
+    root, count = Path(tempfile.gettempdir()) / FOLDER, 0
+    for folder in root.iterdir() if root.is_dir() else ():
+        try:
+            owner, owner_began, pid, began = (folder / OWNER).read_text().split(" ")
+        except (OSError, ValueError):
+            continue  # being started or removed
+        if started(int(owner)) == owner_began:
+            continue
+        if (now := started(int(pid))) in ("", began.strip()):  # its pid may belong to another process by now
+            kill_group(int(pid))  # also when only its children are left
+            count += now != ""
+        remove_folder(folder)
+    return count
+
+
+def _last_words(folder: Path) -> str:
+    """Return the end of what a browser wrote to stderr."""
+    with suppress(OSError):
+        lines = (folder / LOG).read_text(errors="replace").strip().splitlines()
+        return " ".join(lines[-3:])[:500]
+    return ""

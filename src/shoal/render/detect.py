@@ -1,0 +1,133 @@
+"""Decides whether a fetched page proves that it needs a browser. Pure.
+
+A page without scripts never does. An empty page whose scripts would fill it does. In between, one page of a kind (a
+path pattern) is rendered as a probe: if that finds new links, or much more text, all pages of its kind are rendered.
+"""
+
+import re
+from enum import Enum
+from typing import Final
+
+from shoal.base.url import Url
+from shoal.extract.page import PageFacts
+
+PROBES: Final = 2  # pages of a kind that gained nothing, after which the others are not rendered
+MOST_KINDS: Final = 20_000
+FEW_WORDS: Final = 20
+LONG_NAME, NAME_PARTS = 25, 2  # characters, and hyphens, from which a part of a path is a name
+ANY_WORDS: Final = 200
+GAIN: Final = 1.5  # times as many words
+
+_SCRIPT: Final = re.compile(rb"<script[\s>]", re.I)
+_EMPTY_ROOT: Final = re.compile(
+    rb"\bid=[\"']?(?:root|app|__next|__nuxt|___gatsby|svelte|application|q-app)[\"']?[^<>]{0,15}>\s{0,15}</|"
+    rb"<(?:app-root|my-app|ember-app)[^<>]{0,15}>\s{0,15}</",
+    re.I,
+)
+_ASKS_FOR_SCRIPTS: Final = re.compile(
+    rb"(?:enable|turn on|requires?|needs?|activate[rz]?|aktivieren)\s(?:\w+\s){0,3}javascript|"
+    rb"javascript\s(?:\w+\s){0,3}(?:is\s)?(?:required|disabled|enabled|aktiviert|requis)",
+    re.I,
+)
+_BUILDS_PAGES: Final = re.compile(
+    rb"data-reactroot|ng-version=|ng-app|data-v-app|__NEXT_DATA__|__NUXT__|__INITIAL_STATE__|__APOLLO_STATE__|"
+    rb"data-sveltekit|astro-island|x-data=|type=[\"']?module|createElement\(|innerHTML|insertAdjacentHTML|"
+    rb"\.append(?:Child)?\(|document\.write|\bfetch\(|XMLHttpRequest|"
+    rb"\b(?:main|app|bundle|index|runtime|chunk|vendors?)(?:[.-]\w{1,15})?(?:[.-]\w{1,15})?\.m?js\b",
+    re.I,
+)
+_DIGITS: Final = re.compile(r"[0-9]+")
+
+
+class Evidence(Enum):
+    """How strongly a page as fetched suggests that scripts make its content."""
+
+    NONE = "none"
+    SCRIPTS = "scripts"  # it has scripts, and nothing else speaks for a browser
+    LIKELY = "likely"  # its scripts may add links or text
+    PROOF = "proof"  # without its scripts it is empty
+
+
+def evidence_of(body: bytes, facts: PageFacts) -> Evidence:
+    """Return what a page as fetched shows."""
+    if _SCRIPT.search(body) is None:
+        return Evidence.NONE
+    words, has_links = facts.word_count or 0, bool(facts.links or facts.nofollow)
+    if words < FEW_WORDS and not has_links:
+        return Evidence.PROOF
+    if words < ANY_WORDS and (_EMPTY_ROOT.search(body) or _ASKS_FOR_SCRIPTS.search(body)):
+        return Evidence.PROOF
+    return Evidence.LIKELY if not has_links or _BUILDS_PAGES.search(body) else Evidence.SCRIPTS
+
+
+def has_gained(before: PageFacts, after: PageFacts, navigations: int = 0) -> bool:
+    """Return whether rendering found what the page as fetched did not have."""
+    if navigations or set(after.links) - set(before.links):
+        return True
+    return (after.word_count or 0) > GAIN * (before.word_count or 0) + FEW_WORDS
+
+
+def kind_of(url: Url) -> str:
+    """Return the path pattern of a URL: numbers, ids and names are replaced, and the query is left out."""
+    start = url.index("/", 8)
+    parts = url[start:].partition("?")[0].split("/")
+    kinds = ["*" if len(part) >= LONG_NAME or part.count("-") >= NAME_PARTS else part for part in parts]
+    return url[:start] + _DIGITS.sub("0", "/".join(kinds))
+
+
+class Choice(Enum):
+    """What to do with a page."""
+
+    SKIP = "skip"
+    RENDER = "render"
+    PROBE = "probe"  # render it to learn about its kind
+    WAIT = "wait"  # for the probes of its kind
+
+
+class PageKinds:
+    """What is known about the kinds of pages of one crawl, within one walker."""
+
+    def __init__(self) -> None:
+        self._needs: dict[str, bool] = {}
+        self._probed: dict[str, int] = {}  # probes that gained nothing
+        self._probing: dict[str, int] = {}
+
+    def choose(self, kind: str, evidence: Evidence) -> Choice:
+        """Return what to do with a page of a kind."""
+        if evidence is Evidence.NONE:
+            return Choice.SKIP
+        if evidence is Evidence.PROOF:
+            return Choice.RENDER
+        known = self._needs.get(kind)
+        if known is not None:
+            return Choice.RENDER if known else Choice.SKIP
+        if evidence is Evidence.SCRIPTS:
+            return Choice.SKIP
+        if self._probing.get(kind, 0) + self._probed.get(kind, 0) >= PROBES:
+            return Choice.WAIT
+        self._probing[kind] = self._probing.get(kind, 0) + 1
+        return Choice.PROBE
+
+    def learn(self, kind: str, choice: Choice, gained: bool | None) -> bool:
+        """Learn from a rendered page; return whether pages of its kind that wait can be decided now. `gained` is None
+        if the page could not be rendered."""
+        if choice is Choice.PROBE:
+            self._probing[kind] -= 1
+        if len(self._needs) >= MOST_KINDS:
+            self._needs.clear()
+        if gained:
+            self._needs[kind] = True
+        elif gained is False and choice is Choice.PROBE:
+            self._probed[kind] = self._probed.get(kind, 0) + 1
+            if self._probed[kind] >= PROBES:
+                self._needs.setdefault(kind, False)
+        return choice is Choice.PROBE or kind in self._needs
+
+
+def without_noscript(html: bytes) -> bytes:
+    """Return a rendered page without what it shows only to those who run no scripts."""
+    lowered, kept, at = html.lower(), [], 0
+    while (start := lowered.find(b"<noscript", at)) >= 0 and (end := lowered.find(b"</noscript>", start)) >= 0:
+        kept.append(html[at:start])
+        at = end + len(b"</noscript>")
+    return b"".join(kept) + html[at:] if kept else html

@@ -1,0 +1,237 @@
+"""Charts as SVG, drawn on the server: stacked columns, a line, a sparkline, a bar of shares, a treemap and a timeline.
+
+Shapes stretch to the width of their place, so text is not part of them: labels are HTML around the drawing. Colours
+come from the style sheet, by class; each mark has a title that a pointer shows and a screen reader reads.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from markupsafe import Markup
+
+WIDTH: Final = 1000.0  # units of a drawing that is stretched
+GAP: Final = 0.22  # share of a column that stays empty
+MOST_LABELS: Final = 12
+TEXT_HEIGHT: Final = 16.0
+CHARACTER: Final = 6.6  # width of a character in a treemap, on average
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A part of a column or of a bar: a colour class, a value, and the text that a pointer shows."""
+
+    kind: str
+    value: float
+    title: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """A column of a chart, its parts from the bottom up."""
+
+    label: str
+    parts: tuple[Part, ...]
+    title: str = ""
+
+    @property
+    def total(self) -> float:
+        return sum(part.value for part in self.parts)
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """A rectangle of a treemap."""
+
+    label: str
+    value: float
+    kind: str = ""
+    title: str = ""
+    href: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """A stretch of time in a timeline; `row` is its line."""
+
+    start: float
+    end: float
+    row: int = 0
+    kind: str = ""
+    title: str = ""
+
+
+def columns(data: Sequence[Column], label: str, top: str = "", height: int = 120) -> Markup:
+    """Draw stacked columns with a label below each, or below some if there are many; `top` is the value of the
+    highest one."""
+    most = max((column.total for column in data), default=0) or 1
+    step = WIDTH / max(1, len(data))
+    marks = []
+    for place, column in enumerate(data):
+        y = float(height)
+        shapes = []
+        for part in column.parts:
+            size = part.value / most * height
+            if size <= 0:
+                continue
+            y -= size
+            shapes.append(
+                Markup(
+                    '<rect class="{}" x="{:.1f}" y="{:.2f}" width="{:.1f}" height="{:.2f}"><title>{}</title></rect>'
+                ).format(
+                    part.kind, place * step + step * GAP / 2, y, step * (1 - GAP), size, part.title or column.title
+                )
+            )
+        marks.append(Markup("").join(shapes))
+    every = -(-len(data) // MOST_LABELS) or 1
+    labels = Markup("").join(
+        Markup("<span>{}</span>").format(column.label if place % every == 0 else "")
+        for place, column in enumerate(data)
+    )
+    drawing = _svg(Markup("").join(marks), height, label)
+    return Markup(
+        '<div class="chart"><span class="chart-top">{}</span>{}<div class="chart-labels">{}</div></div>'
+    ).format(top, drawing, labels)
+
+
+def line(
+    values: Sequence[float | None], label: str, top: str = "", ends: tuple[str, str] = ("", ""), height: int = 96
+) -> Markup:
+    """Draw a line over an area; gaps stay empty. `ends`: the labels below its left and right end."""
+    known = [value for value in values if value is not None]
+    most = max(known, default=0) or 1
+    step = WIDTH / max(1, len(values) - 1)
+    runs: list[list[tuple[float, float]]] = [[]]
+    for place, value in enumerate(values):
+        if value is None:
+            runs.append([])
+        else:
+            runs[-1].append((place * step, height - value / most * (height - 2)))
+    marks = Markup("").join(_area(run, height) for run in runs if run)
+    drawing = _svg(marks, height, label)
+    return Markup(
+        '<div class="chart"><span class="chart-top">{}</span>{}'
+        '<div class="chart-ends"><span>{}</span><span>{}</span></div></div>'
+    ).format(top, drawing, *ends)
+
+
+def sparkline(values: Sequence[float], label: str, height: int = 24) -> Markup:
+    """Draw a small line without labels."""
+    most = max(values, default=0) or 1
+    step = WIDTH / max(1, len(values) - 1)
+    points = [(place * step, height - 1 - value / most * (height - 2)) for place, value in enumerate(values)]
+    return Markup('<span class="spark">{}</span>').format(_svg(_area(points, height), height, label))
+
+
+def shares(parts: Sequence[Part], label: str, height: int = 8) -> Markup:
+    """Draw one bar that is divided by shares."""
+    total = sum(part.value for part in parts)
+    x, marks = 0.0, []
+    for part in parts:
+        if part.value <= 0:
+            continue
+        size = part.value / total * WIDTH
+        marks.append(
+            Markup('<rect class="{}" x="{:.2f}" y="0" width="{:.2f}" height="{}"><title>{}</title></rect>').format(
+                part.kind, x, size, height, part.title
+            )
+        )
+        x += size
+    return Markup('<span class="shares">{}</span>').format(_svg(Markup("").join(marks), height, label))
+
+
+def progress(share: float | None, label: str, height: int = 6) -> Markup:
+    """Draw how much is done; an unknown share leaves the bar empty."""
+    done = 0.0 if share is None else min(1.0, max(0.0, share)) * WIDTH
+    mark = Markup('<rect class="done" x="0" y="0" width="{:.1f}" height="{}"/>').format(done, height)
+    return Markup('<span class="shares">{}</span>').format(_svg(mark, height, label))
+
+
+def timeline(spans: Sequence[Span], start: float, end: float, label: str, rows: int = 1) -> Markup:
+    """Draw spans of time, a line per row."""
+    length, height = max(end - start, 1e-9), 14
+    marks = Markup("").join(
+        Markup('<rect class="{}" x="{:.2f}" y="{}" width="{:.2f}" height="{}"><title>{}</title></rect>').format(
+            span.kind,
+            (span.start - start) / length * WIDTH,
+            span.row * height + 2,
+            max(3.0, (span.end - span.start) / length * WIDTH),
+            height - 4,
+            span.title,
+        )
+        for span in spans
+    )
+    return Markup('<div class="chart">{}</div>').format(_svg(marks, rows * height, label))
+
+
+def treemap(cells: Sequence[Cell], label: str) -> Markup:
+    """Draw rectangles as large as their values, in a wide and a narrow form; the style sheet shows one."""
+    ordered = sorted((cell for cell in cells if cell.value > 0), key=lambda cell: -cell.value)
+    wide = _treemap(ordered, 960, 320, label)
+    narrow = _treemap(ordered, 340, 460, label)
+    return Markup('<div class="treemap wide">{}</div><div class="treemap narrow">{}</div>').format(wide, narrow)
+
+
+def _treemap(cells: Sequence[Cell], width: float, height: float, label: str) -> Markup:
+    marks = []
+    for cell, (x, y, w, h) in zip(cells, squarify([cell.value for cell in cells], width, height), strict=True):
+        room = int((w - 12) / CHARACTER)
+        text = cell.label if len(cell.label) <= room else f"{cell.label[: room - 1]}…" if room > 3 else ""
+        shown = Markup('<text x="{:.1f}" y="{:.1f}">{}</text>').format(x + 6, y + 17, text)
+        mark = Markup(
+            '<g><title>{}</title><rect class="{}" x="{:.1f}" y="{:.1f}" width="{:.1f}" height="{:.1f}" rx="3"/>{}</g>'
+        ).format(
+            cell.title, cell.kind, x, y, max(0.0, w - 2), max(0.0, h - 2), shown if text and h > TEXT_HEIGHT + 4 else ""
+        )
+        marks.append(Markup('<a href="{}">{}</a>').format(cell.href, mark) if cell.href else mark)
+    role = "group" if any(cell.href for cell in cells) else "img"  # an image must not contain links
+    return Markup('<svg viewBox="0 0 {:.0f} {:.0f}" role="{}" aria-label="{}">{}</svg>').format(
+        width, height, role, label, Markup("").join(marks)
+    )
+
+
+def squarify(values: Sequence[float], width: float, height: float) -> list[tuple[float, float, float, float]]:
+    """Return a rectangle `(x, y, width, height)` for each value, largest first, as close to squares as they get."""
+    total = sum(values)
+    if not total:
+        return []
+    areas = [value / total * width * height for value in values]
+    x = y = 0.0
+    found: list[tuple[float, float, float, float]] = []
+    while areas:
+        side = min(width, height) or 1e-9
+        count = 1
+        while count < len(areas) and _worst(areas[: count + 1], side) <= _worst(areas[:count], side):
+            count += 1
+        row, areas = areas[:count], areas[count:]
+        thick = sum(row) / side
+        place = 0.0
+        for area in row:
+            long = area / thick if thick else 0.0
+            found.append((x, y + place, thick, long) if width >= height else (x + place, y, long, thick))
+            place += long
+        if width >= height:
+            x, width = x + thick, width - thick
+        else:
+            y, height = y + thick, height - thick
+    return found
+
+
+def _worst(row: Sequence[float], side: float) -> float:
+    """Return the worst ratio of sides in a row of areas along a side."""
+    total = sum(row)
+    return max(side**2 * max(row) / total**2, total**2 / (side**2 * max(min(row), 1e-9)))
+
+
+def _area(points: Sequence[tuple[float, float]], height: float) -> Markup:
+    path = " ".join(f"{x:.1f},{y:.1f}" for x, y in points)
+    first, last = points[0][0], points[-1][0]
+    area = Markup('<polygon class="area" points="{:.1f},{} {} {:.1f},{}"/>').format(first, height, path, last, height)
+    return area + Markup('<polyline class="line" points="{}"/>').format(path)
+
+
+def _svg(marks: Markup, height: float, label: str) -> Markup:
+    return Markup(
+        '<svg viewBox="0 0 {:.0f} {:.0f}" height="{:.0f}" preserveAspectRatio="none" role="img" aria-label="{}">'
+        "{}</svg>"
+    ).format(WIDTH, height, height, label, marks)

@@ -1,0 +1,289 @@
+"""The page of one crawl, live: progress, charts, log, frontier, hosts, site, attempts and options, each on a tab."""
+
+from collections import OrderedDict, deque
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from starlette.responses import Response
+
+from shoal.access.scopes import TokenScope
+from shoal.base.clock import Clock
+from shoal.crawl.crawl import shown_config
+from shoal.crawl.frontier.admin import FrontierAdmin
+from shoal.crawl.lifecycle.change import CrawlChange
+from shoal.crawl.lifecycle.crawls import Crawls, CrawlStatus
+from shoal.crawl.politeness import Politeness
+from shoal.crawl.states import CrawlState
+from shoal.pages.summary import PageSummaries
+from shoal.queue.job_admin import JobAdmin
+from shoal.queue.job_admin_store import JobFilter
+from shoal.serve.console import crawl_charts
+from shoal.serve.console.crawl_rows import class_name, class_parts, row_of
+from shoal.serve.console.feed import AnyQuery, LivePage
+from shoal.serve.console.messages import Language, message
+from shoal.serve.console.shell import Shell
+from shoal.serve.console.view import View
+from shoal.serve.endpoint import EndpointRequest, Nothing, endpoint
+
+FIRST_LINES: Final = 200
+MOST_JOBS: Final = 100
+HOSTS_SHOWN: Final = 5
+LONGEST_URL: Final = 10_000
+RATE_SECONDS: Final = 10.0
+KEPT_SAMPLES: Final = 120
+KEPT_TRACKS: Final = 100
+TABS: Final = (
+    ("", message("Summary")),
+    ("pages", message("Pages")),
+    ("broken", message("Broken links")),
+    ("site", message("Site")),
+    ("hosts", message("Politeness")),
+    ("frontier", message("Frontier")),
+    ("log", message("Log")),
+    ("attempts", message("Attempts")),
+    ("options", message("Options")),
+)
+SKIPS: Final = {
+    "depth": message("deeper than the limit"),
+    "scope": message("outside the scope"),
+    "excluded": message("excluded by a pattern"),
+    "not_included": message("not included by a pattern"),
+    "robots": message("disallowed by robots.txt"),
+    "nofollow": message("marked nofollow"),
+    "url_too_long": message("URL too long"),
+    "scheme": message("not http or https"),
+    "credentials": message("URL with a password"),
+    "control_characters": message("URL with control characters"),
+    "backslash": message("URL with a backslash"),
+    "invalid_url": message("not a valid URL"),
+    "repeating_path": message("a path that repeats itself"),
+    "too_many_segments": message("a path with too many segments"),
+    "host_budget": message("page limit of the host"),
+    "not_in_sitemap": message("not in a sitemap"),
+}
+CHANGEABLE: Final = tuple(CrawlChange.__struct_fields__)
+
+
+@dataclass(slots=True)
+class RateTrack:
+    """The number of pages of a crawl, each time somebody looked."""
+
+    samples: deque[tuple[float, int]] = field(default_factory=lambda: deque(maxlen=KEPT_SAMPLES))
+
+    def add(self, at: float, pages: int) -> None:
+        if not self.samples or at - self.samples[-1][0] >= 0.5:
+            self.samples.append((at, pages))
+
+    @property
+    def now(self) -> float | None:
+        """Pages per second in the last seconds; None if nobody looked long enough."""
+        if len(self.samples) < 2:
+            return None
+        last_at, last = self.samples[-1]
+        first_at, first = next(one for one in self.samples if last_at - one[0] <= RATE_SECONDS)
+        return (last - first) / (last_at - first_at) if last_at - first_at >= 1 else None
+
+    @property
+    def history(self) -> list[float]:
+        pairs = zip(self.samples, list(self.samples)[1:], strict=False)
+        return [max(0.0, (after[1] - before[1]) / (after[0] - before[0])) for before, after in pairs]
+
+
+class CrawlFigures:
+    """Reads what the tabs show from the packages."""
+
+    def __init__(
+        self,
+        crawls: Crawls,
+        frontier: FrontierAdmin,
+        summaries: PageSummaries,
+        jobs: JobAdmin,
+        politeness: Politeness,
+        clock: Clock,
+    ) -> None:
+        self.crawls = crawls
+        self.frontier = frontier
+        self.summaries = summaries
+        self.jobs = jobs
+        self.politeness = politeness
+        self.clock = clock
+        self._tracks: OrderedDict[str, RateTrack] = OrderedDict()
+
+    def track(self, status: CrawlStatus) -> RateTrack:
+        """Return the recent rate of a crawl, with the current count."""
+        crawl_id = status.crawl.id
+        track = self._tracks.pop(crawl_id, None) or RateTrack()
+        self._tracks[crawl_id] = track
+        if len(self._tracks) > KEPT_TRACKS:
+            self._tracks.popitem(last=False)
+        if status.crawl.state is CrawlState.RUNNING:
+            track.add(self.clock.monotonic(), status.counts.pages)
+        return track
+
+
+class CrawlTab:
+    """One tab of the page, with the regions that change on it. Implements `feed.LivePage`."""
+
+    def __init__(
+        self,
+        page: "CrawlPage",
+        tab: str,
+        regions: tuple[str, ...],
+        read: Callable[[View, CrawlStatus, Mapping[str, str]], Awaitable[dict[str, Any]]],
+        has_log: bool = False,
+    ) -> None:
+        self.paths = ("/crawls/{crawl_id}" + (f"/{tab}" if tab else ""),)
+        self.regions = ("crawl_head", *regions)
+        self.tab = tab
+        self._page = page
+        self._read = read
+        self._has_log = has_log
+
+    async def context(self, view: View, params: Mapping[str, str]) -> dict[str, Any]:
+        status = await self._page.figures.crawls.get(params["crawl_id"])
+        context = self._page.head(view, status, self.tab)
+        return context | await self._read(view, status, params)
+
+    async def lines(self, view: View, params: Mapping[str, str], after: int | None) -> list[tuple[int, str]]:
+        if not self._has_log:
+            return []
+        entries = await self._page.figures.crawls.journal.lines(params["crawl_id"], after, FIRST_LINES)
+        return [(one.number, self._page.shell.region(view, "log_line", {"entry": one}).strip()) for one in entries]
+
+
+class CrawlPage:
+    """`/crawls/{crawl_id}` and its tabs."""
+
+    def __init__(self, shell: Shell, figures: CrawlFigures) -> None:
+        self.shell = shell
+        self.figures = figures
+        self._tabs = {
+            tab.tab: tab
+            for tab in (
+                CrawlTab(self, "", ("crawl_numbers", "crawl_charts"), self._summary, has_log=True),
+                CrawlTab(self, "site", (), self._site),
+                CrawlTab(self, "hosts", ("crawl_hosts",), self._hosts),
+                CrawlTab(self, "frontier", ("crawl_frontier",), self._frontier),
+                CrawlTab(self, "log", (), self._log, has_log=True),
+                CrawlTab(self, "attempts", ("crawl_attempts",), self._attempts),
+                CrawlTab(self, "options", (), self._options),
+            )
+        }
+
+    @property
+    def tabs(self) -> list[LivePage]:
+        return list(self._tabs.values())
+
+    @endpoint(
+        "GET",
+        "/crawls/{crawl_id}",
+        scope=TokenScope.READ,
+        summary="Show the summary of a crawl.",
+        query=AnyQuery,
+        public=False,
+    )
+    async def show_crawl_page(self, request: EndpointRequest[Nothing, AnyQuery]) -> Response:
+        return await self._shown(request, "")
+
+    @endpoint(
+        "GET",
+        "/crawls/{crawl_id}/{tab}",
+        scope=TokenScope.READ,
+        summary="Show a tab of a crawl.",
+        query=AnyQuery,
+        public=False,
+    )
+    async def show_crawl_tab(self, request: EndpointRequest[Nothing, AnyQuery]) -> Response:
+        tab = request.path_param("tab")
+        if tab not in self._tabs:
+            return self.shell.missing(request.http, 404)
+        return await self._shown(request, tab)
+
+    async def _shown(self, request: EndpointRequest[Any, Any], tab: str) -> Response:
+        crawl_id, found = request.path_param("crawl_id"), self._tabs[tab]
+        params = {**dict(request.http.query_params), "crawl_id": crawl_id}
+        view = self.shell.view(request.http)
+        context = await found.context(view, params)
+        context["topic"] = found.paths[0].replace("{crawl_id}", crawl_id)
+        if tab in ("", "log"):
+            context["entries"] = await self.figures.crawls.journal.lines(crawl_id, None, FIRST_LINES)
+        return self.shell.page(request.http, f"crawl_{tab or 'summary'}.html", context, section="crawls")
+
+    def head(self, view: View, status: CrawlStatus, tab: str) -> dict[str, Any]:
+        """Return what every tab shows: the title, the state, actions and tabs."""
+        row = row_of(status, self.shell.formats(view))
+        return {
+            "row": row,
+            "status": status,
+            "crawl": status.crawl,
+            "tab": tab,
+            "tabs": [(name, view.language(title)) for name, title in TABS],
+            "is_live": row.is_live,
+        }
+
+    async def _summary(self, view: View, status: CrawlStatus, params: Mapping[str, str]) -> dict[str, Any]:
+        formats, track = self.shell.formats(view), self.figures.track(status)
+        summary = await self.figures.summaries.of(status.crawl.number, status.counts.responses)
+        return {
+            "summary": summary,
+            "responses": class_parts(status.counts.responses, formats),
+            "class_name": lambda kind: class_name(kind, view.language),
+            "depths": crawl_charts.depth_columns(summary, formats),
+            "times": crawl_charts.time_columns(summary, formats),
+            "types": summary.types.most_common(6),
+            "rate_now": track.now,
+            "history": track.history,
+            "entries": [],
+        }
+
+    async def _site(self, view: View, status: CrawlStatus, params: Mapping[str, str]) -> dict[str, Any]:
+        summary = await self.figures.summaries.of(status.crawl.number, status.counts.responses)
+        formats = self.shell.formats(view)
+
+        def address(text: str) -> str:
+            return self.shell.url(f"/crawls/{status.crawl.id}/pages", text=text)
+
+        cells, folders = crawl_charts.folder_cells(summary, formats, address)
+        return {"summary": summary, "cells": cells, "folders": folders, "address": address}
+
+    async def _hosts(self, view: View, status: CrawlStatus, params: Mapping[str, str]) -> dict[str, Any]:
+        return {"receipt": await self.figures.politeness.receipt(status.crawl.id)}
+
+    async def _frontier(self, view: View, status: CrawlStatus, params: Mapping[str, str]) -> dict[str, Any]:
+        crawls, crawl_id = self.figures.crawls, status.crawl.id
+        explained = None
+        if asked := params.get("url", "").strip():
+            explained = await self.figures.frontier.explain(crawl_id, asked, LONGEST_URL)
+        return {
+            "in_flight": await self.figures.frontier.taken(crawl_id),
+            "held": await crawls.held_hosts(crawl_id),
+            "traps": await crawls.traps(crawl_id),
+            "skips": skip_words(status, view.language),
+            "asked": asked,
+            "explained": explained,
+        }
+
+    async def _log(self, view: View, status: CrawlStatus, params: Mapping[str, str]) -> dict[str, Any]:
+        return {"entries": []}
+
+    async def _attempts(self, view: View, status: CrawlStatus, params: Mapping[str, str]) -> dict[str, Any]:
+        jobs = (await self.figures.jobs.newest(JobFilter(run_id=status.crawl.id), limit=MOST_JOBS)).items
+        formats = self.shell.formats(view)
+        attempts = [(job, grant) for job in jobs for grant in await self.figures.jobs.history(job.id)]
+        attempts.sort(key=lambda one: one[1].granted_at)
+        return {"jobs": jobs, "attempts": attempts[::-1], "timeline": crawl_charts.attempt_timeline(attempts, formats)}
+
+    async def _options(self, view: View, status: CrawlStatus, params: Mapping[str, str]) -> dict[str, Any]:
+        config = status.crawl.config
+        return {
+            "options": shown_config(config) | {"seeds": config.seeds, "labels": config.labels},
+            "changeable": CHANGEABLE,
+            "config": config,
+        }
+
+
+def skip_words(status: CrawlStatus, language: Language) -> list[tuple[str, str, int]]:
+    """Return the reasons for which URLs were skipped, in words, those of most URLs first."""
+    counts = sorted(status.counts.skipped.items(), key=lambda one: -one[1])
+    return [(reason, language(SKIPS.get(reason, reason)), count) for reason, count in counts]

@@ -1,0 +1,211 @@
+"""Actions on one crawl: start, pause, resume, stop, retry, change, release a pattern, remove."""
+
+import re
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Any, Final
+
+from starlette.responses import Response
+
+from shoal.access.scopes import TokenScope
+from shoal.base.errors import InvalidInput, ShoalError
+from shoal.crawl.frontier.admin import FrontierAdmin
+from shoal.crawl.lifecycle.change import CrawlChange
+from shoal.crawl.lifecycle.crawls import Crawls
+from shoal.crawl.lifecycle.failed_urls import FailedUrls
+from shoal.serve.authentication import caller_of
+from shoal.serve.console.forms import FORM_TYPE, ConsoleForm, read_form
+from shoal.serve.console.messages import message
+from shoal.serve.console.shell import Notice, Shell, local_path, sentence
+from shoal.serve.endpoint import EndpointRequest, Nothing, endpoint
+
+LISTS: Final = ("include", "exclude")
+FLOATS: Final = ("delay_seconds", "max_seconds")
+LIMITS: Final = ("max_pages", "max_bytes", "max_seconds", "max_pages_per_host", "concurrency", "delay_seconds")
+
+
+@dataclass(frozen=True, slots=True)
+class Action:
+    """One action: what it asks before, if anything, and what it says after."""
+
+    label: str
+    done: str
+    question: str = ""
+    explanation: str = ""
+    scope: TokenScope = TokenScope.WRITE
+
+
+ACTIONS: Final = {
+    "start": Action(message("Start"), message("The crawl is queued.")),
+    "pause": Action(message("Pause"), message("The crawl is being paused; pages in flight are finished first.")),
+    "resume": Action(message("Resume"), message("The crawl is queued again.")),
+    "retry": Action(message("Continue"), message("The crawl is queued again.")),
+    "stop": Action(
+        message("Stop"),
+        message("The crawl is being stopped; pages in flight are finished first."),
+        message("Stop this crawl for good?"),
+        message("Pages that were fetched are kept. A stopped crawl cannot be resumed."),
+    ),
+    "force": Action(
+        message("Stop by force"),
+        message("The crawl is being stopped; workers that do not stop in time are killed."),
+        message("Stop this crawl by force?"),
+        message("Workers that have not stopped after the grace period are killed. What they had in flight is lost."),
+    ),
+    "remove": Action(
+        message("Remove"),
+        message("The crawl was removed."),
+        message("Remove this crawl with its pages?"),
+        message("Pages, URLs and stored bodies are deleted. This cannot be undone."),
+        TokenScope.ADMIN,
+    ),
+}
+RETRIED: Final = (message("{count} failed URL will be retried."), message("{count} failed URLs will be retried."))
+RELEASED: Final = (message("{count} URL is queued again."), message("{count} URLs are queued again."))
+CHANGED: Final = message("The options were changed; workers apply them from their next commit on.")
+
+
+class CrawlActions:
+    """Forms that change a crawl."""
+
+    def __init__(self, shell: Shell, crawls: Crawls, frontier: FrontierAdmin) -> None:
+        self._shell = shell
+        self._crawls = crawls
+        self._frontier = frontier
+
+    @endpoint(
+        "POST",
+        "/crawls/{crawl_id}/actions",
+        scope=TokenScope.WRITE,
+        summary="Start, pause, resume, stop, continue or remove a crawl.",
+        file=(FORM_TYPE,),
+        audit="crawl.changed",
+        public=False,
+    )
+    async def act_on_crawl(self, request: EndpointRequest[Nothing, Nothing]) -> Response:
+        form, crawl_id = await read_form(request.http), request.path_param("crawl_id")
+        name = form.get("action")
+        action = ACTIONS.get(name)
+        if action is None:
+            raise InvalidInput("action", "is not known", f"use one of {', '.join(ACTIONS)}")
+        caller_of(request.http).demand(action.scope)
+        language = self._shell.view(request.http).language
+        if action.question and not form.is_confirmed:
+            words = (language(action.question), language(action.explanation), language(action.label))
+            return self._shell.confirm(request.http, form, *words)
+        crawls = self._crawls
+        verbs: dict[str, Callable[[], Awaitable[object]]] = {
+            "start": lambda: crawls.start(crawl_id),
+            "pause": lambda: crawls.pause(crawl_id),
+            "resume": lambda: crawls.resume(crawl_id),
+            "retry": lambda: crawls.retry(crawl_id),
+            "stop": lambda: crawls.stop(crawl_id),
+            "force": lambda: crawls.stop(crawl_id, force=True, audit=request.audit),
+            "remove": lambda: self._frontier.erase(crawl_id, audit=request.audit),
+        }
+        return await self._done(request, form, verbs[name], language(action.done), removed=name == "remove")
+
+    @endpoint(
+        "POST",
+        "/crawls/{crawl_id}/retry",
+        scope=TokenScope.WRITE,
+        summary="Retry the failed URLs that match.",
+        file=(FORM_TYPE,),
+        public=False,
+    )
+    async def retry_urls(self, request: EndpointRequest[Nothing, Nothing]) -> Response:
+        form, crawl_id = await read_form(request.http), request.path_param("crawl_id")
+        language = self._shell.view(request.http).language
+        which = FailedUrls.read(
+            {
+                "status": ["error"] if form.get("status") == "none" else _words(form.get("status")),
+                "error": [] if form.get("error") == "any" else _words(form.get("error")),
+                "like": re.escape(form.get("text")) or None,
+            }
+        )
+
+        async def retry() -> str:
+            return language.plural(*RETRIED, await self._crawls.retry_these(crawl_id, which))
+
+        return await self._done(request, form, retry)
+
+    @endpoint(
+        "POST",
+        "/crawls/{crawl_id}/release",
+        scope=TokenScope.WRITE,
+        summary="Release a pattern from quarantine.",
+        file=(FORM_TYPE,),
+        public=False,
+    )
+    async def release_pattern(self, request: EndpointRequest[Nothing, Nothing]) -> Response:
+        form, crawl_id = await read_form(request.http), request.path_param("crawl_id")
+        language = self._shell.view(request.http).language
+
+        async def release() -> str:
+            return language.plural(*RELEASED, await self._crawls.release(crawl_id, form.get("pattern")))
+
+        return await self._done(request, form, release)
+
+    @endpoint(
+        "POST",
+        "/crawls/{crawl_id}/options",
+        scope=TokenScope.WRITE,
+        summary="Change limits, filters and speed while the crawl runs.",
+        file=(FORM_TYPE,),
+        public=False,
+    )
+    async def change_options(self, request: EndpointRequest[Nothing, Nothing]) -> Response:
+        form, crawl_id = await read_form(request.http), request.path_param("crawl_id")
+
+        async def change() -> None:
+            await self._crawls.change(crawl_id, CrawlChange.read(changed_values(form)))
+
+        return await self._done(request, form, change, self._shell.view(request.http).language(CHANGED))
+
+    async def _done(
+        self,
+        request: EndpointRequest[Any, Any],
+        form: ConsoleForm,
+        verb: Callable[[], Awaitable[object]],
+        text: str = "",
+        *,
+        removed: bool = False,
+    ) -> Response:
+        """Carry an action out and return to the page, which says what happened."""
+        back = local_path(form.get("back") or f"/crawls/{request.path_param('crawl_id')}")
+        try:
+            said = await verb()
+        except ShoalError as error:
+            if error.response.http_status >= 500:
+                raise
+            return self._shell.redirect(back, Notice(sentence(error.message), is_problem=True))
+        return self._shell.redirect("/crawls" if removed else back, Notice(text or str(said)))
+
+
+def changed_values(form: ConsoleForm) -> dict[str, Any]:
+    """Return the options in a form as a JSON body would have them; an empty limit is removed."""
+    values: dict[str, Any] = {}
+    for name, text in form:
+        if name not in CrawlChange.__struct_fields__:
+            continue
+        if name in LISTS:
+            values[name] = [line.strip() for line in text.splitlines() if line.strip()]
+        elif not text.strip():
+            if name in LIMITS:
+                values[name] = None
+        elif name == "speed":
+            values[name] = text.strip()
+        else:
+            values[name] = _number(text.strip(), name in FLOATS)
+    return values
+
+
+def _number(text: str, is_float: bool) -> int | float | str:
+    try:
+        return float(text) if is_float else int(text)
+    except ValueError:
+        return text
+
+
+def _words(text: str) -> list[str]:
+    return [text] if text else []

@@ -1,0 +1,167 @@
+"""The pages of a crawl: a table with filters, an export of exactly what the filters select, and the broken links with
+the pages that link to them."""
+
+from collections.abc import AsyncIterator, Mapping
+from typing import Final
+
+from starlette.responses import Response, StreamingResponse
+
+from shoal.access.scopes import TokenScope
+from shoal.base.errors import InvalidInput
+from shoal.base.url import Url
+from shoal.crawl.crawl import Crawl
+from shoal.crawl.frontier.values import key_of
+from shoal.crawl.lifecycle.crawls import Crawls
+from shoal.export.formats import Csv, Format, JsonLines
+from shoal.pages.page import Page
+from shoal.pages.pages import Pages
+from shoal.pages.response_counts import response_class
+from shoal.pages.store import ANY_ERROR, PageFilter
+from shoal.serve.console.crawl import CrawlPage
+from shoal.serve.console.feed import AnyQuery
+from shoal.serve.console.shell import Shell, sentence
+from shoal.serve.endpoint import EndpointRequest, Nothing, endpoint
+from shoal.serve.pages import statuses_of
+
+ROWS: Final = 50
+BROKEN_ROWS: Final = 30
+REFERRERS: Final = 5  # shown for each broken link
+REFERRER_SECONDS: Final = 1.0
+FILTERS: Final = ("status", "type", "depth", "error", "text")
+STATUSES: Final = ("2xx", "3xx", "4xx", "5xx", "none")
+FORMATS: Final[Mapping[str, tuple[type[Csv] | type[JsonLines], str]]] = {
+    "csv": (Csv, "text/csv; charset=utf-8"),
+    "jsonl": (JsonLines, "application/jsonl"),
+}
+
+
+class CrawlPagesPage:
+    """`/crawls/{crawl_id}/pages`, `/broken` and `/export/…`."""
+
+    def __init__(self, shell: Shell, crawls: Crawls, pages: Pages, frame: CrawlPage) -> None:
+        self._shell = shell
+        self._crawls = crawls
+        self._pages = pages
+        self._frame = frame
+
+    @endpoint(
+        "GET",
+        "/crawls/{crawl_id}/pages",
+        scope=TokenScope.READ,
+        summary="Show the pages of a crawl.",
+        query=AnyQuery,
+        public=False,
+    )
+    async def show_pages(self, request: EndpointRequest[Nothing, AnyQuery]) -> Response:
+        query = request.http.query_params
+        given = {name: query[name].strip() for name in FILTERS if query.get(name, "").strip()}
+        status = await self._crawls.get(request.path_param("crawl_id"))
+        view, problem, wanted = self._shell.view(request.http), "", PageFilter()
+        try:
+            wanted = page_filter(given)
+        except InvalidInput as error:
+            problem = sentence(error.message)
+        after = number_in(query.get("after"))
+        found = await self._pages.search(status.crawl.number, after, ROWS, wanted)
+        context = self._frame.head(view, status, "pages") | {
+            "given": given,
+            "problem": problem,
+            "pages": [(number, page, response_class(page.status)) for number, page in found.pages],
+            "more": found.next,
+            "is_first": not after,
+            "is_short": found.next is not None and len(found.pages) < ROWS,
+            "statuses": STATUSES,
+            "can_retry": view.may_write and bool(given) and set(given) <= {"status", "error", "text"} and _fails(given),
+        }
+        return self._shell.page(request.http, "crawl_pages.html", context, section="crawls")
+
+    @endpoint(
+        "GET",
+        "/crawls/{crawl_id}/export/{kind}",
+        scope=TokenScope.READ,
+        summary="Download the pages that the filters select.",
+        query=AnyQuery,
+        public=False,
+    )
+    async def export_pages(self, request: EndpointRequest[Nothing, AnyQuery]) -> Response:
+        kind = request.path_param("kind")
+        if kind not in FORMATS:
+            return self._shell.missing(request.http, 404)
+        query = request.http.query_params
+        wanted = page_filter({name: query[name].strip() for name in FILTERS if query.get(name, "").strip()})
+        crawl = (await self._crawls.get(request.path_param("crawl_id"))).crawl
+        made, media_type = FORMATS[kind]
+        headers = {"Content-Disposition": f'attachment; filename="{crawl.id}.{kind}"', "Cache-Control": "no-store"}
+        return StreamingResponse(self._export(crawl, wanted, made()), headers=headers, media_type=media_type)
+
+    @endpoint(
+        "GET",
+        "/crawls/{crawl_id}/broken",
+        scope=TokenScope.READ,
+        summary="Show the broken links of a crawl.",
+        query=AnyQuery,
+        public=False,
+    )
+    async def show_broken(self, request: EndpointRequest[Nothing, AnyQuery]) -> Response:
+        status = await self._crawls.get(request.path_param("crawl_id"))
+        after = number_in(request.http.query_params.get("after"))
+        number = status.crawl.number
+        found = await self._pages.search(number, after, BROKEN_ROWS, PageFilter(failed=True))
+        keys = {page.url: key_of(Url(page.url), status.crawl.key_seed)[0] for _, page in found.pages}
+        referrers = await self._pages.referrers(number, keys.values(), REFERRERS, REFERRER_SECONDS)
+        context = self._frame.head(self._shell.view(request.http), status, "broken") | {
+            "broken": [
+                (one, page, response_class(page.status), _sources(page, referrers.sources.get(keys[page.url], [])))
+                for one, page in found.pages
+            ],
+            "referrers": referrers,
+            "more": found.next,
+            "is_first": not after,
+        }
+        return self._shell.page(request.http, "crawl_broken.html", context, section="crawls")
+
+    async def _export(self, crawl: Crawl, wanted: PageFilter, made: Format) -> AsyncIterator[bytes]:
+        yield made.head()
+        async for batch in self._pages.all(crawl.number, wanted):
+            for part in made.pages(crawl.id, batch):
+                yield part
+        for part in made.tail():
+            yield part
+
+
+def page_filter(given: Mapping[str, str]) -> PageFilter:
+    """Return the filter that the fields of the form describe; raise if one cannot be read."""
+    status, depth, error = given.get("status"), given.get("depth"), given.get("error")
+    statuses = None
+    if status == "none":
+        error = error or ANY_ERROR
+    elif status:
+        is_class = len(status) == 3 and status[0] in "12345" and (status[1:] == "xx" or status[1:].isdecimal())
+        if not is_class or not status.isascii():
+            raise InvalidInput("status", f"cannot be {status[:60]!r}", "write 404, 4xx or none")
+        statuses = statuses_of(status)
+    if depth is not None and not (depth.isascii() and depth.isdecimal() and len(depth) < 6):
+        raise InvalidInput("depth", f"cannot be {depth[:60]!r}", "give a whole number")
+    return PageFilter(
+        statuses=statuses,
+        error=error,
+        content_type=given.get("type"),
+        depth=None if depth is None else int(depth),
+        text=given.get("text"),
+    )
+
+
+def number_in(text: str | None) -> int:
+    """Return the number of the last page on the previous screen; 0 for anything else."""
+    return int(text) if text and text.isascii() and text.isdecimal() and len(text) < 18 else 0
+
+
+def _fails(given: Mapping[str, str]) -> bool:
+    """Return whether the filter selects only failures, which can be retried."""
+    return bool(given.get("error")) or given.get("status", "")[:1] in ("4", "5", "n")
+
+
+def _sources(page: Page, found: list[Url]) -> list[str]:
+    """Return the pages that link to a page; the one that led the crawl there is always known."""
+    first = [] if page.parent is None else [page.parent]
+    return list(dict.fromkeys([*first, *found]))[:REFERRERS]

@@ -1,0 +1,223 @@
+"""The list of crawls: search with qualifiers, counts by state, and actions on a selection or on everything that
+matches."""
+
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from starlette.responses import Response
+
+from shoal.access.audit_hook import AuditHook
+from shoal.access.scopes import TokenScope
+from shoal.base.errors import InvalidInput, NotFound, StateConflict
+from shoal.crawl.frontier.admin import FrontierAdmin
+from shoal.crawl.lifecycle.crawls import Crawls, CrawlStatus
+from shoal.crawl.states import TERMINAL, CrawlState
+from shoal.crawl.store import CrawlFilter
+from shoal.serve.authentication import caller_of
+from shoal.serve.console.crawl_rows import BADGES, PAUSABLE, STOPPABLE, row_of
+from shoal.serve.console.feed import AnyQuery
+from shoal.serve.console.forms import FORM_TYPE, ConsoleForm, read_form
+from shoal.serve.console.messages import Language, message
+from shoal.serve.console.search import Search, parse
+from shoal.serve.console.shell import Notice, Shell, local_path, sentence
+from shoal.serve.console.view import View
+from shoal.serve.crawls import LAST_CRAWL, labels_of
+from shoal.serve.endpoint import EndpointRequest, Nothing, endpoint
+
+ROWS: Final = 50
+QUALIFIERS: Final = ("state", "host", "project", "label")
+MOST_AT_ONCE: Final = 1000  # crawls that one action changes
+BATCH: Final = 100
+
+
+@dataclass(frozen=True, slots=True)
+class BulkAction:
+    """An action on several crawls, and the states in which it makes sense."""
+
+    label: str
+    question: tuple[str, str]  # singular, plural
+    explanation: str
+    done: tuple[str, str]
+    states: frozenset[CrawlState]
+    scope: TokenScope = TokenScope.WRITE
+    is_final: bool = False  # it cannot be undone, so it is confirmed
+
+
+ACTIONS: Final = {
+    "pause": BulkAction(
+        message("Pause"),
+        (message("Pause {count} crawl?"), message("Pause {count} crawls?")),
+        message("Pages in flight are finished first."),
+        (message("{count} crawl is being paused."), message("{count} crawls are being paused.")),
+        PAUSABLE,
+    ),
+    "resume": BulkAction(
+        message("Resume"),
+        (message("Resume {count} crawl?"), message("Resume {count} crawls?")),
+        message("They continue where they stopped."),
+        (message("{count} crawl was resumed."), message("{count} crawls were resumed.")),
+        frozenset({CrawlState.PAUSED}),
+    ),
+    "stop": BulkAction(
+        message("Stop"),
+        (message("Stop {count} crawl for good?"), message("Stop {count} crawls for good?")),
+        message("Pages that were fetched are kept. A stopped crawl cannot be resumed."),
+        (message("{count} crawl is being stopped."), message("{count} crawls are being stopped.")),
+        STOPPABLE,
+        is_final=True,
+    ),
+    "remove": BulkAction(
+        message("Remove"),
+        (message("Remove {count} crawl with its pages?"), message("Remove {count} crawls with their pages?")),
+        message("Pages, URLs and stored bodies are deleted. This cannot be undone."),
+        (message("{count} crawl was removed."), message("{count} crawls were removed.")),
+        frozenset(TERMINAL),
+        TokenScope.ADMIN,
+        is_final=True,
+    ),
+}
+
+
+class CrawlsPage:
+    """`/crawls`."""
+
+    paths = ("/crawls",)
+    regions = ("crawl_states", "crawl_rows")
+
+    def __init__(self, shell: Shell, crawls: Crawls, frontier: FrontierAdmin) -> None:
+        self._shell = shell
+        self._crawls = crawls
+        self._frontier = frontier
+
+    @endpoint("GET", "/crawls", scope=TokenScope.READ, summary="Show the crawls.", query=AnyQuery, public=False)
+    async def show_crawls(self, request: EndpointRequest[Nothing, AnyQuery]) -> Response:
+        query = request.http.query_params
+        params = {name: query[name] for name in ("q", "after") if query.get(name)}
+        context = await self.context(self._shell.view(request.http), params)
+        context |= {"topic": self._shell.url("/crawls", **params).removeprefix(self._shell.prefix)}
+        context |= {"address": f"{request.http.url.scheme}://{request.http.url.netloc}"}
+        return self._shell.page(request.http, "crawls.html", context, section="crawls")
+
+    async def context(self, view: View, params: Mapping[str, str]) -> dict[str, Any]:
+        search, problem, found = Search(params.get("q", "")), "", list[CrawlStatus]()
+        after = _number(params.get("after"))
+        try:
+            search = parse(params.get("q", ""), QUALIFIERS)
+            found = await self._crawls.matching(filter_of(search), after=after, limit=ROWS + 1)
+        except InvalidInput as error:
+            problem = sentence(error.message)
+        formats = self._shell.formats(view)
+        rows = [row_of(status, formats) for status in found[:ROWS]]
+        counts = await self._crawls.count()
+        return {
+            "search": search,
+            "problem": problem,
+            "rows": rows,
+            "counts": counts,
+            "total": sum(counts.values()),
+            "badges": [(state.value, view.language(word)) for state, word in BADGES.items() if counts.get(state.value)],
+            "is_first": after is None,
+            "older": found[ROWS - 1].crawl.number if len(found) > ROWS else None,
+            "is_live": any(row.is_live for row in rows),
+            "actions": {
+                name: action
+                for name, action in ACTIONS.items()
+                if (view.may_administer if action.scope is TokenScope.ADMIN else view.may_write)
+            },
+        }
+
+    async def lines(self, view: View, params: Mapping[str, str], after: int | None) -> list[tuple[int, str]]:
+        return []
+
+    @endpoint(
+        "POST",
+        "/crawls/actions",
+        scope=TokenScope.WRITE,
+        summary="Pause, resume, stop or remove crawls.",
+        file=(FORM_TYPE,),
+        audit="crawls.changed",
+        public=False,
+    )
+    async def act_on_crawls(self, request: EndpointRequest[Nothing, Nothing]) -> Response:
+        """Act on the selected crawls, or on everything that matches a search."""
+        form = await read_form(request.http)
+        name = form.get("action")
+        action = ACTIONS.get(name)
+        if action is None:
+            raise InvalidInput("action", "is not known", f"use one of {', '.join(ACTIONS)}")
+        caller_of(request.http).demand(action.scope)
+        back, language = local_path(form.get("back", "/crawls")), self._shell.view(request.http).language
+        ids, skipped = await self._chosen(form, action)
+        if not ids:
+            return self._shell.redirect(back, Notice(language(NOTHING_TO_DO), is_problem=True))
+        if action.is_final and not form.is_confirmed:
+            question = language.plural(*action.question, len(ids))
+            return self._shell.confirm(
+                request.http, form, question, language(action.explanation), language(action.label)
+            )
+        return self._shell.redirect(back, await self._apply(name, action, ids, skipped, language, request.audit))
+
+    async def _chosen(self, form: ConsoleForm, action: BulkAction) -> tuple[list[str], int]:
+        """Return the ids of the crawls to change, and how many selected ones are in another state."""
+        if form.get("which") != "matching":
+            ids = list(dict.fromkeys(form.all("id")))[:MOST_AT_ONCE]
+            states = {one: (await self._crawls.get(one)).crawl.state for one in ids}
+            chosen = [one for one, state in states.items() if state in action.states]
+            return chosen, len(ids) - len(chosen)
+        wanted, after, found = filter_of(parse(form.get("q"), QUALIFIERS)), None, list[str]()
+        while len(found) < MOST_AT_ONCE:
+            batch = await self._crawls.matching(wanted, after=after, limit=BATCH)
+            found += [one.crawl.id for one in batch if one.crawl.state in action.states]
+            if len(batch) < BATCH:
+                break
+            after = batch[-1].crawl.number
+        return found[:MOST_AT_ONCE], 0
+
+    async def _apply(
+        self, name: str, action: BulkAction, ids: list[str], skipped: int, language: Language, audit: AuditHook
+    ) -> Notice:
+        verbs: dict[str, Callable[[str], Awaitable[object]]] = {
+            "pause": self._crawls.pause,
+            "resume": self._crawls.resume,
+            "stop": self._crawls.stop,
+            "remove": lambda crawl_id: self._frontier.erase(crawl_id, audit=audit),
+        }
+        done, problem = 0, ""
+        for crawl_id in ids:
+            try:
+                await verbs[name](crawl_id)
+                done += 1
+            except (StateConflict, NotFound) as error:  # its state changed meanwhile
+                problem = sentence(error.message)
+        text = language.plural(*action.done, done)
+        if skipped:
+            text += " " + language.plural("{count} is in another state.", "{count} are in another state.", skipped)
+        if len(ids) == MOST_AT_ONCE:
+            text += " " + language("Repeat the action for the rest.")
+        return Notice(f"{text} {problem}".strip(), is_problem=bool(problem))
+
+
+NOTHING_TO_DO = message("Nothing was changed: no selected crawl is in a state that allows it.")
+
+
+def filter_of(search: Search) -> CrawlFilter:
+    """Return the filter of a search; raise if a value cannot be one."""
+    state = search.one("state")
+    if state is not None and state not in set(CrawlState):
+        known = ", ".join(CrawlState)
+        raise InvalidInput("state:", f"cannot be {state[:60]!r}", f"use one of {known}")
+    return CrawlFilter(
+        state=state,
+        project=search.one("project"),
+        labels=labels_of(search.all("label")),
+        host=search.one("host"),
+        text=search.text or None,
+    )
+
+
+def _number(text: str | None) -> int | None:
+    """Return the number of the last crawl on the previous page; None for anything else."""
+    if text is None or not text.isascii() or not text.isdecimal() or len(text) > 10:
+        return None
+    return min(int(text), LAST_CRAWL)

@@ -1,0 +1,207 @@
+"""The live stream of a browser tab (SSE): the regions of its page that changed, and new log lines.
+
+A page is rendered at most once a second for all readers who see the same, however many there are. The browser says
+which regions it has (`seen`), so a stream that begins or resumes sends only what is different; log lines continue after
+`Last-Event-ID`.
+"""
+
+import asyncio
+import re
+from collections import deque
+from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any, Final, Protocol
+from urllib.parse import parse_qsl
+
+import orjson
+from starlette.responses import Response, StreamingResponse
+
+from shoal.access.scopes import TokenScope
+from shoal.base.clock import Clock
+from shoal.base.errors import NotFound, RateLimited, ShoalError
+from shoal.base.request_form import Form
+from shoal.serve.console.shell import Shell, region_hash
+from shoal.serve.console.view import View
+from shoal.serve.crawl_feed import Viewing
+from shoal.serve.endpoint import EndpointRequest, Nothing, endpoint
+
+EVERY_SECONDS: Final = 1.0
+HEARTBEAT_SECONDS: Final = 15.0
+RETRY_MILLISECONDS: Final = 2000
+KEPT_LINES: Final = 500
+MOST_VIEWERS: Final = 500
+UNCACHED: Final = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
+LINE_NUMBER: Final = re.compile(r"[0-9]{1,15}")
+PART: Final = re.compile(r"{(\w+)}")
+
+
+class AnyQuery(Form, frozen=True, kw_only=True, forbid_unknown_fields=False):
+    """The query of a page; the page reads what it knows and ignores the rest."""
+
+
+class LivePage(Protocol):
+    """A page with regions that change while somebody looks at it."""
+
+    @property
+    def paths(self) -> tuple[str, ...]:
+        """The paths of the page, such as `/crawls/{crawl_id}`."""
+        ...
+
+    @property
+    def regions(self) -> tuple[str, ...]:
+        """The templates in `regions/`."""
+        ...
+
+    async def context(self, view: View, params: Mapping[str, str]) -> dict[str, Any]:
+        """Return what the templates of the page need. `params`: the path and query parameters."""
+        ...
+
+    async def lines(self, view: View, params: Mapping[str, str], after: int | None) -> list[tuple[int, str]]:
+        """Return log lines after a number as HTML; without a number, the last ones. Pages without a log return none."""
+        ...
+
+
+@dataclass(slots=True)
+class Topic:
+    """The current regions and last log lines of one page, for readers who see the same."""
+
+    page: LivePage
+    view: View
+    params: Mapping[str, str]
+    regions: dict[str, tuple[str, str]] = field(default_factory=dict)  # name: hash and HTML
+    lines: deque[tuple[int, str]] = field(default_factory=lambda: deque(maxlen=KEPT_LINES))
+    viewers: int = 0
+    changed: asyncio.Event = field(default_factory=asyncio.Event)
+    task: "asyncio.Task[None] | None" = None
+
+    def wake(self) -> None:
+        before, self.changed = self.changed, asyncio.Event()
+        before.set()
+
+
+class FeedApi:
+    """`/console/feed`, and the topics that are being watched."""
+
+    def __init__(self, shell: Shell, pages: Sequence[LivePage], clock: Clock, every: float = EVERY_SECONDS) -> None:
+        self._shell = shell
+        self._pages = [(_pattern(path), page) for page in pages for path in page.paths]
+        self._clock = clock
+        self._every = every
+        self._topics: dict[tuple[Any, ...], Topic] = {}
+        self._viewers = 0
+        self._closed = False
+
+    @endpoint(
+        "GET", "/console/feed", scope=TokenScope.READ, summary="Stream changes of a page.", query=AnyQuery, public=False
+    )
+    async def watch(self, request: EndpointRequest[Nothing, AnyQuery]) -> Response:
+        """Stream the changes of the page in `topic`, given as its path and query."""
+        query = request.http.query_params
+        path, _, asked = query.get("topic", "").partition("?")
+        page, params = self._find(path)
+        if self._viewers >= MOST_VIEWERS:
+            raise RateLimited(f"{MOST_VIEWERS} browsers are already watching", HEARTBEAT_SECONDS)
+        params = {**dict(parse_qsl(asked)), **params}
+        view = self._shell.view(request.http)
+        after = request.http.headers.get("last-event-id") or query.get("line", "")
+        seen = dict(part.split("-", 1) for part in query.get("seen", "").split(",") if "-" in part)
+        number = int(after) if LINE_NUMBER.fullmatch(after) else None
+        self._viewers += 1
+        stream = Viewing(self._stream((path, asked, view.key), page, view, params, seen, number), self._left)
+        return StreamingResponse(stream, headers=UNCACHED, media_type="text/event-stream")
+
+    def close(self) -> None:
+        """End every stream, because this process stops."""
+        self._closed = True
+        for topic in self._topics.values():
+            topic.wake()
+
+    def _left(self) -> None:
+        self._viewers -= 1
+
+    def _find(self, path: str) -> tuple[LivePage, dict[str, str]]:
+        for pattern, page in self._pages:
+            match = pattern.fullmatch(path)
+            if match:
+                return page, match.groupdict()
+        raise NotFound("live page", path[:100])
+
+    async def _stream(
+        self,
+        key: tuple[Any, ...],
+        page: LivePage,
+        view: View,
+        params: Mapping[str, str],
+        seen: dict[str, str],
+        line: int | None,
+    ) -> AsyncGenerator[bytes, None]:
+        yield b"retry: %d\n\n" % RETRY_MILLISECONDS
+        topic = self._topics.setdefault(key, Topic(page, view, params))
+        with self._viewer(key, topic):
+            while not self._closed:
+                changed = topic.changed
+                for name, (version, html) in topic.regions.items():
+                    if seen.get(name) != version:
+                        seen[name] = version
+                        yield _event("region", {"name": name, "hash": version, "html": html})
+                for number, html in list(topic.lines):
+                    if line is None or number > line:
+                        line = number
+                        yield _event("line", {"html": html}, number)
+                if not await self._wait(changed):
+                    yield b": alive\n\n"
+
+    async def _wait(self, changed: asyncio.Event) -> bool:
+        try:
+            await asyncio.wait_for(changed.wait(), HEARTBEAT_SECONDS)
+        except TimeoutError:
+            return False
+        return True
+
+    @contextmanager
+    def _viewer(self, key: tuple[Any, ...], topic: Topic) -> Iterator[None]:
+        """Count a viewer, and refresh the topic while there is one."""
+        topic.viewers += 1
+        if topic.task is None:
+            topic.task = asyncio.create_task(self._refresh(topic))
+        try:
+            yield
+        finally:
+            topic.viewers -= 1
+            if not topic.viewers:
+                self._topics.pop(key, None)
+                topic.task.cancel()
+
+    async def _refresh(self, topic: Topic) -> None:
+        while True:
+            try:
+                changes = await self._look(topic)
+            except ShoalError:  # it is gone, or the store is unavailable: viewers keep what they have
+                changes = False
+            if changes:
+                topic.wake()
+            await self._clock.sleep(self._every)
+
+    async def _look(self, topic: Topic) -> bool:
+        """Read the page again; return whether a region or the log changed."""
+        context = await topic.page.context(topic.view, topic.params)
+        changes = False
+        for name in topic.page.regions:
+            html = self._shell.region(topic.view, name, context)
+            version = region_hash(html)
+            if topic.regions.get(name, ("", ""))[0] != version:
+                topic.regions[name] = (version, html)
+                changes = True
+        lines = await topic.page.lines(topic.view, topic.params, topic.lines[-1][0] if topic.lines else None)
+        topic.lines.extend(lines)
+        return changes or bool(lines)
+
+
+def _pattern(path: str) -> re.Pattern[str]:
+    return re.compile(PART.sub(r"(?P<\1>[^/]+)", path))
+
+
+def _event(name: str, value: dict[str, Any], number: int | None = None) -> bytes:
+    place = b"" if number is None else b"id: %d\n" % number
+    return place + b"event: %s\ndata: %s\n\n" % (name.encode(), orjson.dumps(value))

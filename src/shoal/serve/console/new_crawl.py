@@ -1,0 +1,185 @@
+"""The form for a new crawl: it checks each field while it is filled in, and previews what the scope will take."""
+
+from collections.abc import Callable, Mapping
+from typing import Any, Final, get_args
+
+from starlette.responses import Response
+
+from shoal.access.scopes import TokenScope
+from shoal.base.errors import InvalidInput, ShoalError
+from shoal.base.request_form import fields_of
+from shoal.crawl.crawl import CrawlConfig, Scope, shown_config
+from shoal.crawl.frontier.fates import Fate
+from shoal.crawl.lifecycle.crawls import Crawls
+from shoal.crawl.scope.preview import ScopePreview, ScopePreviewer
+from shoal.crawl.scope.seeds import seeds_of
+from shoal.serve.console.feed import AnyQuery
+from shoal.serve.console.forms import FORM_TYPE, ConsoleForm, read_form
+from shoal.serve.console.messages import message
+from shoal.serve.console.shell import Notice, Shell, sentence
+from shoal.serve.crawls import labels_of
+from shoal.serve.endpoint import EndpointRequest, Nothing, endpoint
+from shoal.serve.problems import Json
+from shoal.settings import Speed
+
+LISTS: Final = ("seeds", "include", "exclude")  # one value per line
+NUMBERS: Final = ("depth", "max_pages", "max_seconds", "max_pages_per_host", "concurrency", "workers", "priority")
+FLOATS: Final = ("delay_seconds",)
+TEXTS: Final = ("scope", "speed", "robots", "sitemap", "user_agent", "project", "recrawl_of")
+SWITCHES: Final = ("keep_bodies", "analyze")
+SAMPLE: Final = "https://example.com/"
+STARTED: Final = message("The crawl was created.")
+REASONS: Final = {
+    Fate.OPEN: message("would be fetched"),
+    Fate.SKIPPED_SCOPE: message("outside the scope"),
+    Fate.SKIPPED_EXCLUDED: message("excluded by a pattern"),
+    Fate.SKIPPED_NOT_INCLUDED: message("not included by a pattern"),
+    Fate.SKIPPED_ROBOTS: message("disallowed by robots.txt"),
+    Fate.SKIPPED_DEPTH: message("too deep"),
+    Fate.SKIPPED_REPEATING_PATH: message("a path that repeats itself"),
+    Fate.SKIPPED_TOO_MANY_SEGMENTS: message("a path with too many segments"),
+}
+
+
+class NewCrawlPage:
+    """`/crawls/new`."""
+
+    def __init__(self, shell: Shell, crawls: Crawls, previewer: Callable[[], ScopePreviewer]) -> None:
+        self._shell = shell
+        self._crawls = crawls
+        self._previewer = previewer
+
+    @endpoint(
+        "GET", "/crawls/new", scope=TokenScope.WRITE, summary="Show the form for a crawl.", query=AnyQuery, public=False
+    )
+    async def show_new_crawl(self, request: EndpointRequest[Nothing, AnyQuery]) -> Response:
+        """Show the form, empty or with the options of another crawl."""
+        query = request.http.query_params
+        values: dict[str, Any] = {"seeds": query.get("seeds", "")}
+        if copied := query.get("from"):
+            config = (await self._crawls.get(copied)).crawl.config
+            values = shown_config(config) | {"seeds": config.seeds, "project": config.project, "labels": config.labels}
+            values["priority"] = config.priority
+        return self._shown(request, _as_text(values), {})
+
+    @endpoint(
+        "POST",
+        "/crawls/new",
+        scope=TokenScope.WRITE,
+        summary="Start a crawl from the form.",
+        file=(FORM_TYPE,),
+        public=False,
+    )
+    async def create_from_form(self, request: EndpointRequest[Nothing, Nothing]) -> Response:
+        form = await read_form(request.http)
+        action = form.get("action")
+        config, problems = self._read(form)
+        if config is None or action == "preview":
+            shown = await self._preview(config) if config is not None else None
+            return self._shown(request, dict(form), problems, shown)
+        crawl = await self._crawls.submit(config)
+        language = self._shell.view(request.http).language
+        return self._shell.redirect(f"/crawls/{crawl.id}", Notice(language(STARTED)))
+
+    @endpoint(
+        "POST",
+        "/crawls/new/check",
+        scope=TokenScope.WRITE,
+        summary="Check the form while it is filled in.",
+        file=(FORM_TYPE,),
+        public=False,
+    )
+    async def check_form(self, request: EndpointRequest[Nothing, Nothing]) -> Json:
+        """Return the problem of each field, and with `preview` what the scope would take, as HTML."""
+        form = await read_form(request.http)
+        config, problems = self._read(form)
+        html = ""
+        if form.get("action") == "preview" and config is not None:
+            context = {"preview": await self._preview(config), "reasons": REASONS}
+            html = self._shell.region(self._shell.view(request.http), "scope_preview", context)
+        return Json({"problems": problems, "preview": html})
+
+    async def _preview(self, config: CrawlConfig) -> ScopePreview:
+        return await self._previewer().preview(config)
+
+    def _read(self, form: ConsoleForm) -> tuple[CrawlConfig | None, dict[str, str]]:
+        """Return the options in a form, or the problem of each field that has one."""
+        problems: dict[str, str] = {}
+        values = _values(form, problems)
+        for name, value in values.items():
+            try:
+                CrawlConfig.read({"seeds": [SAMPLE], name: value}, called=_nameless)
+            except InvalidInput as error:
+                problems[name] = sentence(error.message.strip())
+        if problems:
+            return None, problems
+        try:
+            config = CrawlConfig.read(values)
+            seeds_of(config)
+            self._crawls.check(config)
+        except InvalidInput as error:
+            field = str(error.facts.get("field", "seeds")).partition("[")[0].partition(" ")[0]
+            return None, {field: sentence(error.message)}
+        return config, {}
+
+    def _shown(
+        self,
+        request: EndpointRequest[Any, Any],
+        values: Mapping[str, str],
+        problems: dict[str, str],
+        preview: ScopePreview | None = None,
+    ) -> Response:
+        defaults = {name: "" if one.default is None else one.default for name, one in fields_of(CrawlConfig).items()}
+        context = {
+            "values": values,
+            "defaults": defaults,
+            "is_new": not values.get("scope"),
+            "problems": problems,
+            "preview": preview,
+            "reasons": REASONS,
+            "scopes": get_args(Scope),
+            "speeds": get_args(Speed),
+        }
+        status = 422 if problems else 200
+        return self._shell.page(request.http, "new_crawl.html", context, status, section="crawls")
+
+
+def _values(form: ConsoleForm, problems: dict[str, str]) -> dict[str, Any]:
+    """Return the filled-in fields as a JSON body would have them."""
+    values: dict[str, Any] = {name: form.get(name).splitlines() for name in LISTS}
+    values = {name: [line.strip() for line in lines if line.strip()] for name, lines in values.items()}
+    for name in (*NUMBERS, *FLOATS):
+        if text := form.get(name):
+            values[name] = _number(text, name in FLOATS)
+    values |= {name: form.get(name) for name in TEXTS if form.get(name)}
+    values |= {name: form.get(name) == "yes" for name in SWITCHES}
+    try:
+        values["labels"] = labels_of([line.strip() for line in form.get("labels").splitlines() if line.strip()])
+    except ShoalError as error:
+        problems["labels"] = sentence(error.message)
+    return values
+
+
+def _nameless(name: str) -> str:
+    """Return no name for a field: its problem is shown below it."""
+    return name.removeprefix(name.partition("[")[0])
+
+
+def _number(text: str, is_float: bool) -> int | float | str:
+    """Return the number in a text; text that is none is refused by the form with the name of its field."""
+    try:
+        return float(text) if is_float else int(text)
+    except ValueError:
+        return text
+
+
+def _as_text(values: Mapping[str, Any]) -> dict[str, str]:
+    """Return options as the fields of the form show them."""
+    found = {}
+    for name, value in values.items():
+        if isinstance(value, dict):
+            value = [f"{key}={one}" for key, one in value.items()]
+        if isinstance(value, list):
+            value = "\n".join(map(str, value))
+        found[name] = "" if value is None else "yes" if value is True else "" if value is False else str(value)
+    return found

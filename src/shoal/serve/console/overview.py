@@ -1,0 +1,134 @@
+"""The overview: what runs, how fast, what is late or failing; each number links to its list."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any, Final
+
+from starlette.responses import Response
+
+from shoal.access.scopes import TokenScope
+from shoal.base.clock import from_micros
+from shoal.crawl.lifecycle.crawls import Crawls, CrawlStatus
+from shoal.crawl.states import CrawlState
+from shoal.crawl.store import CrawlFilter
+from shoal.events.webhooks import Webhooks
+from shoal.observe.hourly_stats import HOUR, PAGES, HourlyStatsReader
+from shoal.pages.response_counts import CLASSES
+from shoal.plan.policies import Policies
+from shoal.plan.store import PolicyCounts
+from shoal.queue.job_admin import JobAdmin
+from shoal.serve.console.charts import Column, Part
+from shoal.serve.console.crawl_rows import KINDS, class_name, row_of
+from shoal.serve.console.feed import AnyQuery
+from shoal.serve.console.format import Formats
+from shoal.serve.console.rates import RateSampler
+from shoal.serve.console.shell import Shell
+from shoal.serve.console.view import View
+from shoal.serve.endpoint import EndpointRequest, Nothing, endpoint
+
+HOURS: Final = 24
+LATE: Final = timedelta(minutes=1)
+SHOWN: Final = 8
+FRESH_SECONDS: Final = 2.0
+
+
+@dataclass(frozen=True, slots=True)
+class Figures:
+    """What the overview counts."""
+
+    crawls: Mapping[str, int]
+    jobs: Mapping[str, Mapping[str, int]]
+    policies: PolicyCounts
+    outbox_lag: float
+    hours: dict[int, Mapping[str, float]]
+    latest: list[CrawlStatus]
+
+    def jobs_in(self, *states: str) -> int:
+        """Count page jobs and runs in these states."""
+        return sum(count for kinds in self.jobs.values() for state, count in kinds.items() if state in states)
+
+
+class Overview:
+    """Reads the figures of the overview from the packages."""
+
+    def __init__(
+        self, crawls: Crawls, jobs: JobAdmin, policies: Policies, webhooks: Webhooks, hourly: HourlyStatsReader
+    ) -> None:
+        self._crawls = crawls
+        self._jobs = jobs
+        self._policies = policies
+        self._webhooks = webhooks
+        self._hourly = hourly
+
+    async def read(self) -> Figures:
+        hours, _ = await self._hourly.read(HOURS, PAGES, 0)
+        running = await self._crawls.matching(CrawlFilter(state=CrawlState.RUNNING), limit=SHOWN)
+        latest = running or await self._crawls.matching(CrawlFilter(), limit=SHOWN)
+        return Figures(
+            crawls=await self._crawls.count(),
+            jobs=await self._jobs.count(),
+            policies=await self._policies.counts(LATE),
+            outbox_lag=await self._webhooks.lag_seconds(),
+            hours={row.hour: row.amounts for row in hours},
+            latest=latest,
+        )
+
+
+class OverviewPage:
+    """`/`."""
+
+    paths = ("/",)
+    regions = ("overview",)
+
+    def __init__(self, shell: Shell, overview: Overview, rates: RateSampler) -> None:
+        self._shell = shell
+        self._overview = overview
+        self._rates = rates
+
+    @endpoint("GET", "/", scope=TokenScope.READ, summary="Show the overview.", query=AnyQuery, public=False)
+    async def show_overview(self, request: EndpointRequest[Nothing, AnyQuery]) -> Response:
+        context = await self.context(self._shell.view(request.http), {})
+        context |= {"topic": "/", "is_live": True, "address": f"{request.http.url.scheme}://{request.http.url.netloc}"}
+        return self._shell.page(request.http, "overview.html", context, section="overview")
+
+    async def context(self, view: View, params: Mapping[str, str]) -> dict[str, Any]:
+        figures = await self._overview.read()
+        formats = self._shell.formats(view)
+        hours = day_columns(figures.hours, formats)
+        now = self._rates.now
+        return {
+            "figures": figures,
+            "rows": [row_of(status, formats) for status in figures.latest],
+            "rate_now": now,
+            "history": self._rates.history,
+            "hours": hours,
+            "most_per_hour": max((column.total for column in hours), default=0),
+            "total_day": sum(column.total for column in hours),
+            "classes": [
+                (KINDS[kind], class_name(kind, view.language), _of_day(figures.hours, kind)) for kind in CLASSES
+            ],
+        }
+
+    async def lines(self, view: View, params: Mapping[str, str], after: int | None) -> list[tuple[int, str]]:
+        return []
+
+
+def day_columns(hours: Mapping[int, Mapping[str, float]], formats: Formats) -> list[Column]:
+    """Return the pages of the last 24 hours, a column per hour, divided by the class of their status."""
+    this_hour = formats.now // HOUR * HOUR
+    found = []
+    for hour in range(this_hour - (HOURS - 1) * HOUR, this_hour + 1, HOUR):
+        amounts = hours.get(hour, {})
+        label = f"{from_micros(hour):%H}"
+        parts = []
+        for kind in CLASSES:
+            count = round(amounts.get("error" if kind == "none" else kind, 0))
+            title = f"{label}:00 UTC, {class_name(kind, formats.language)}: {formats.number(count)}"
+            parts.append(Part(KINDS[kind], count, title))
+        found.append(Column(label, tuple(parts)))
+    return found
+
+
+def _of_day(hours: Mapping[int, Mapping[str, float]], kind: str) -> int:
+    return round(sum(amounts.get("error" if kind == "none" else kind, 0) for amounts in hours.values()))

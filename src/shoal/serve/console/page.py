@@ -1,0 +1,173 @@
+"""One page of a crawl: facts, redirects, headers, links, findings, extracted data, stored body, and its history."""
+
+from dataclasses import dataclass
+from typing import Final
+
+import orjson
+from starlette.responses import Response
+
+from shoal.access.scopes import TokenScope
+from shoal.base.errors import NotFound, ShoalError
+from shoal.base.text import HIDDEN, names_a_secret
+from shoal.base.url import Url, hostname
+from shoal.crawl.crawl import Crawl
+from shoal.crawl.frontier.admin import FrontierAdmin
+from shoal.crawl.frontier.values import key_of
+from shoal.crawl.lifecycle.crawls import Crawls
+from shoal.crawl.store import CrawlFilter
+from shoal.egress import Failure
+from shoal.egress import Response as Stored
+from shoal.pages.bodies import BodyStore, answer_of
+from shoal.pages.links import LinkFlag, unpack
+from shoal.pages.page import Page
+from shoal.pages.pages import Pages
+from shoal.pages.response_counts import response_class
+from shoal.serve.console.crawl_rows import row_of
+from shoal.serve.console.feed import AnyQuery
+from shoal.serve.console.page_findings import PageFindings
+from shoal.serve.console.shell import Shell
+from shoal.serve.endpoint import EndpointRequest, Nothing, endpoint
+
+LONGEST_URL: Final = 10_000
+MOST_LINKS: Final = 200
+MOST_SOURCES: Final = 50
+SOURCE_SECONDS: Final = 0.5
+MOST_CRAWLS: Final = 20
+LONGEST_BODY: Final = 500_000  # characters that are shown
+SANDBOX: Final = "default-src 'none'; sandbox; frame-ancestors 'self'; base-uri 'none'; form-action 'none'"
+
+
+@dataclass(frozen=True, slots=True)
+class LinkOut:
+    """A link of the page. The URL of a target that was not fetched is unknown: only its hash is stored."""
+
+    url: str | None
+    is_internal: bool
+    is_nofollow: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Earlier:
+    """The same page in another crawl."""
+
+    crawl: Crawl
+    page: Page
+    kind: str
+
+
+class PagePage:
+    """`/pages/{page_id}`; the id is that of the crawl and the number of the page, as `crl_…~12`."""
+
+    def __init__(
+        self,
+        shell: Shell,
+        crawls: Crawls,
+        frontier: FrontierAdmin,
+        pages: Pages,
+        bodies: BodyStore,
+        findings: PageFindings,
+    ) -> None:
+        self._shell = shell
+        self._crawls = crawls
+        self._frontier = frontier
+        self._pages = pages
+        self._bodies = bodies
+        self._findings = findings
+
+    @endpoint("GET", "/pages/{page_id}", scope=TokenScope.READ, summary="Show a page.", query=AnyQuery, public=False)
+    async def show_page(self, request: EndpointRequest[Nothing, AnyQuery]) -> Response:
+        crawl, page = await self._page(request.path_param("page_id"))
+        response = await self._stored(page)
+        view = self._shell.view(request.http)
+        key = key_of(Url(page.url), crawl.key_seed)[0]
+        referrers = await self._pages.referrers(crawl.number, [key], MOST_SOURCES, SOURCE_SECONDS)
+        data = None if page.data is None else orjson.dumps(page.data, option=orjson.OPT_INDENT_2).decode()
+        status = await self._crawls.get(crawl.id)
+        context = {
+            "crawl": crawl,
+            "row": row_of(status, self._shell.formats(view)),
+            "page": page,
+            "page_id": request.path_param("page_id"),
+            "kind": response_class(page.status),
+            "headers": [] if response is None else _shown_headers(response),
+            "has_body": response is not None,
+            "links": await self._links(crawl, page),
+            "sources": list(dict.fromkeys([*([page.parent] if page.parent else []), *referrers.sources[key]])),
+            "referrers": referrers,
+            "data": data,
+            "history": await self._history(crawl, page),
+            "explained": await self._frontier.explain(crawl.id, page.url, LONGEST_URL),
+            "findings": await self._findings.of(crawl.id, page.url),
+        }
+        return self._shell.page(request.http, "page.html", context, section="crawls")
+
+    @endpoint(
+        "GET",
+        "/pages/{page_id}/body",
+        scope=TokenScope.READ,
+        summary="Show the stored body of a page as text.",
+        query=AnyQuery,
+        public=False,
+    )
+    async def show_body(self, request: EndpointRequest[Nothing, AnyQuery]) -> Response:
+        """The body is plain text, whatever its type says, and nothing in it is executed."""
+        _, page = await self._page(request.path_param("page_id"))
+        response = await self._stored(page)
+        if response is None:
+            raise NotFound("stored body", request.path_param("page_id"), "the crawl did not keep bodies")
+        body = response.body()
+        text = body.message if isinstance(body, Failure) else body.decode(_encoding(page), "replace")
+        headers = {"Content-Security-Policy": SANDBOX, "Cache-Control": "no-store", "X-Frame-Options": "SAMEORIGIN"}
+        return Response(text[:LONGEST_BODY], headers=headers, media_type="text/plain; charset=utf-8")
+
+    async def _page(self, page_id: str) -> tuple[Crawl, Page]:
+        crawl_id, _, number = page_id.rpartition("~")
+        crawl = (await self._crawls.get(crawl_id)).crawl
+        is_number = number.isascii() and number.isdecimal() and len(number) < 18
+        page = await self._pages.get(crawl.number, int(number)) if is_number else None
+        if page is None:
+            raise NotFound("page", page_id, "it may have been fetched again; look in the pages of the crawl")
+        return crawl, page
+
+    async def _stored(self, page: Page) -> Stored | None:
+        """Return the stored response; None if there is none, or if it is gone."""
+        try:
+            return await answer_of(self._bodies, page)
+        except ShoalError:
+            return None
+
+    async def _links(self, crawl: Crawl, page: Page) -> list[LinkOut]:
+        if page.links is None:
+            return []
+        links = unpack(page.links)
+        keys = list(links.keys[:MOST_LINKS])
+        urls = await self._pages.urls_of(crawl.number, keys)
+        return [
+            LinkOut(urls.get(key), bool(flags & LinkFlag.INTERNAL), bool(flags & LinkFlag.NOFOLLOW))
+            for key, flags in zip(keys, links.flags, strict=False)
+        ]
+
+    async def _history(self, crawl: Crawl, page: Page) -> list[Earlier]:
+        """Return the same URL in other crawls of its host, newest first."""
+        others = await self._crawls.matching(CrawlFilter(host=hostname(Url(page.url))), limit=MOST_CRAWLS)
+        found = []
+        for other in others:
+            key = key_of(Url(page.url), other.crawl.key_seed)[0]
+            for same in await self._pages.of_keys(other.crawl.number, [key]):
+                if same.url == page.url:
+                    found.append(Earlier(other.crawl, same, response_class(same.status)))
+        return found
+
+
+def _shown_headers(response: Stored) -> list[tuple[str, str]]:
+    """Return the header fields; cookies and other secrets are hidden."""
+    return [(name, HIDDEN if names_a_secret(name) else value) for name, value in response.headers.pairs()]
+
+
+def _encoding(page: Page) -> str:
+    """Return the encoding of the body, or UTF-8 if Python does not know it."""
+    try:
+        "".encode(page.encoding or "utf-8")
+    except LookupError:
+        return "utf-8"
+    return page.encoding or "utf-8"

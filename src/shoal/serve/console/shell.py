@@ -1,0 +1,235 @@
+"""The frame of every page: templates, navigation, language and theme, notices, confirmation and error pages."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+from urllib.parse import quote, unquote, urlencode, urlsplit
+from zlib import crc32
+
+import orjson
+from jinja2 import Environment, FileSystemLoader, StrictUndefined, pass_context
+from jinja2.runtime import Context
+from markupsafe import Markup
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, RedirectResponse, Response
+
+from shoal import __version__
+from shoal.base.clock import Clock, SystemClock
+from shoal.base.errors import ShoalError
+from shoal.serve.authentication import is_secure
+from shoal.serve.console import charts
+from shoal.serve.console.assets import Assets, accepts_gzip, compress
+from shoal.serve.console.format import Formats
+from shoal.serve.console.forms import CONFIRMED, FIELD, ConsoleForm, csrf_cookie, csrf_token
+from shoal.serve.console.messages import languages, message
+from shoal.serve.console.view import COOKIE as VIEW_COOKIE
+from shoal.serve.console.view import THEMES, View, view_of
+
+TEMPLATES: Final = Path(__file__).parents[1] / "templates"
+FRESH: Final = {"Cache-Control": "no-store", "Vary": "Accept-Encoding, Cookie"}
+WORTH_COMPRESSING: Final = 1000  # bytes
+NOTICE: Final = "shoal_notice"
+NOTICE_SECONDS: Final = 30
+YEAR: Final = 31_536_000
+EMPTY_TOKEN: Final = 'value="" data-csrf'
+POLICY: Final = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; frame-src 'self';"
+    " form-action 'self'; frame-ancestors 'none'; base-uri 'none'"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Section:
+    """An entry of the navigation; `key` opens it."""
+
+    name: str
+    path: str
+    title: str
+    key: str
+
+
+SECTIONS: Final = (
+    Section("overview", "/", message("Overview"), "o"),
+    Section("crawls", "/crawls", message("Crawls"), "c"),
+    Section("jobs", "/jobs", message("Jobs"), "j"),
+    Section("fleet", "/fleet", message("Fleet"), "f"),
+    Section("policies", "/policies", message("Policies"), "p"),
+    Section("analyses", "/analyses", message("Analyses"), "a"),
+    Section("events", "/events", message("Events"), "e"),
+    Section("settings", "/settings", message("Settings"), "s"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Notice:
+    """A sentence that is shown once, on the page after an action."""
+
+    text: str
+    is_problem: bool = False
+
+
+class Shell:
+    """Renders the pages of the console. `present` names the sections that this server has; `public_url` may have a
+    path, the prefix of every URL behind a proxy."""
+
+    def __init__(self, present: Iterable[str], clock: Clock | None = None, public_url: str = "") -> None:
+        self.prefix = prefix_of(public_url)
+        self.assets = Assets()
+        self._clock = clock or SystemClock()
+        names = set(present)
+        self._sections = [section for section in SECTIONS if section.name in names]
+        self._environment = self._templates()
+
+    def view(self, request: Request) -> View:
+        return view_of(request)
+
+    def formats(self, view: View) -> Formats:
+        return Formats(view.language, self._clock.micros())
+
+    def url(self, path: str, **query: object) -> str:
+        """Return the URL of a path of this server, with the query parameters that have a value."""
+        given = {name: value for name, value in query.items() if value not in (None, "")}
+        return f"{self.prefix}{path}" + (f"?{urlencode(given)}" if given else "")
+
+    def page(
+        self, request: Request, template: str, context: Mapping[str, Any], status: int = 200, section: str = ""
+    ) -> Response:
+        """Render a page."""
+        view, token = self.view(request), csrf_token(request)
+        notice, shown = _notice_in(request), self._common(view)
+        path = request.scope["path"] + (f"?{query}" if (query := request.url.query) else "")
+        shown |= {"csrf": token, "notice": notice, "here": path, "section": section, "topic": None, "is_live": False}
+        html = self._environment.get_template(f"console/{template}").render({**shown, **context})
+        response = self._html(request, html, status)
+        if getattr(request.state, "caller", None) is not None and request.cookies.get(csrf_cookie(request)) != token:
+            secure = is_secure(request)
+            response.set_cookie(csrf_cookie(request), token, httponly=True, samesite="strict", secure=secure)
+        if notice is not None:
+            response.delete_cookie(NOTICE, httponly=True, samesite="strict")
+        return response
+
+    def region(self, view: View, name: str, context: Mapping[str, Any]) -> str:
+        """Render one live region of a page."""
+        template = self._environment.get_template(f"console/regions/{name}.html")
+        return template.render({**self._common(view), **context})
+
+    def redirect(self, path: str, notice: Notice | None = None) -> Response:
+        """Answer a posted form: the browser requests a page, which shows the notice."""
+        response = RedirectResponse(self.url(path), 303, headers={"Cache-Control": "no-store"})
+        if notice is not None:
+            value = quote(orjson.dumps([notice.text[:1500], notice.is_problem]), safe="")
+            response.set_cookie(NOTICE, value, max_age=NOTICE_SECONDS, httponly=True, samesite="strict")
+        return response
+
+    def confirm(self, request: Request, form: ConsoleForm, question: str, explanation: str, button: str) -> Response:
+        """Ask before something that cannot be undone, for browsers whose script did not."""
+        context = {"question": question, "explanation": explanation, "button": button, "fields": list(form)}
+        context |= {"action": request.scope["path"], "back": back_path(request, self.prefix)}
+        return self.page(request, "confirm.html", context)
+
+    def error(self, request: Request, error: ShoalError) -> Response:
+        """Show an error as a page: what is wrong, and what to do."""
+        status = error.response.http_status
+        context = {"status": status, "problem": sentence(error.message), "back": back_path(request, self.prefix)}
+        return self.page(request, "error.html", context, status)
+
+    def missing(self, request: Request, status: int) -> Response:
+        """Show that there is no such page."""
+        problem = self.view(request).language("There is no page at this address.")
+        return self.page(request, "error.html", {"status": status, "problem": problem, "back": "/"}, status)
+
+    def remember(self, response: Response, theme: str, code: str) -> None:
+        """Store the preferences of a browser. Its script reads them, too."""
+        chosen = theme if theme in THEMES else "system"
+        value = f"{chosen}.{code if code in languages() else ''}"
+        response.set_cookie(VIEW_COOKIE, value, max_age=YEAR, samesite="lax")
+
+    def _common(self, view: View) -> dict[str, Any]:
+        return {
+            "view": view,
+            "t": view.language,
+            "plural": view.language.plural,
+            "f": self.formats(view),
+            "sections": self._sections,
+        }
+
+    def _html(self, request: Request, html: str, status: int) -> Response:
+        headers = FRESH | {"Content-Security-Policy": POLICY}
+        body = html.encode("utf-8", "replace")
+        if len(body) < WORTH_COMPRESSING or not accepts_gzip(request):
+            return HTMLResponse(body, status, headers)
+        return HTMLResponse(compress(body), status, headers | {"Content-Encoding": "gzip"})
+
+    def _templates(self) -> Environment:
+        environment = Environment(
+            loader=FileSystemLoader(TEMPLATES),
+            autoescape=True,
+            undefined=StrictUndefined,
+            trim_blocks=True,
+            lstrip_blocks=True,
+        )
+        environment.globals |= {
+            "asset": lambda name: self.prefix + self.assets.address(name),
+            "url": self.url,
+            "version": __version__,
+            "languages": languages(),
+            "themes": THEMES,
+            "csrf_field": FIELD,
+            "confirmed_field": CONFIRMED,
+            "region": self._region,
+            "chart": charts,
+        }
+        return environment
+
+    @staticmethod
+    @pass_context
+    def _region(context: Context, name: str) -> Markup:
+        """Render a live region inside its page; the hash tells the feed what the browser has."""
+        html = context.environment.get_template(f"console/regions/{name}.html").render(context.get_all())
+        version = region_hash(html)
+        # A region is the same for all readers, so the feed sends it without a token; the script adds it.
+        html = html.replace(EMPTY_TOKEN, f'value="{context["csrf"]}" data-csrf')
+        return Markup('<div data-region="{}" data-hash="{}">{}</div>').format(name, version, Markup(html))
+
+
+def region_hash(html: str) -> str:
+    return f"{crc32(html.encode('utf-8', 'replace')):08x}"
+
+
+def prefix_of(public_url: str) -> str:
+    """Return the path of the public URL, without a slash at its end."""
+    return urlsplit(public_url).path.rstrip("/")
+
+
+def local_path(text: str) -> str:
+    """Return a path of this server; `/` for anything that could lead to another one."""
+    if not text.startswith("/") or text.startswith(("//", "/\\")) or not text.isprintable() or len(text) > 2000:
+        return "/"
+    return text
+
+
+def back_path(request: Request, prefix: str) -> str:
+    """Return the path of the page that the reader comes from."""
+    came_from = urlsplit(request.headers.get("referer", ""))
+    if came_from.netloc != request.headers.get("host") or came_from.path == prefix + request.scope["path"]:
+        return "/"
+    path = local_path(came_from.path.removeprefix(prefix) or "/")
+    return path + (f"?{came_from.query}" if came_from.query else "")
+
+
+def sentence(text: str) -> str:
+    """Return an error message as a sentence."""
+    text = text[:1].upper() + text[1:]
+    return text if text.endswith((".", "!", "?", "…")) else f"{text}."
+
+
+def _notice_in(request: Request) -> Notice | None:
+    value = request.cookies.get(NOTICE)
+    if value is None:
+        return None
+    try:
+        text, is_problem = orjson.loads(unquote(value))
+    except ValueError:
+        return None
+    return Notice(str(text), bool(is_problem))

@@ -1,0 +1,421 @@
+"""The frontier on Redis. Its changes are not part of the database's transactions: a caller commits the pages first.
+
+Every change is one script that is done entirely or not at all, and may be repeated: adding again adds nothing, and a
+URL that the walker no longer holds is ignored. Traps are kept in the database.
+"""
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from shoal.base.clock import span
+from shoal.base.database import Tx
+from shoal.base.url import Url, origin
+from shoal.crawl.crawl import FrontierDriver
+from shoal.crawl.frontier.fates import WAITING, Fate
+from shoal.crawl.frontier.traps import Trap, pattern_of
+from shoal.crawl.frontier.values import (
+    SUSPECT_FROM,
+    Added,
+    FrontierChange,
+    NewUrl,
+    Settled,
+    Settlement,
+    SkippedUrl,
+    Taken,
+    WalkerBatch,
+)
+from shoal.crawl.store import AdmissionChecks, HostRate
+from shoal.hosts.rate import HeldHost
+from shoal.hosts.store import HostStore
+from shoal.queue.job import Fence
+from shoal.store.redis.connection import RedisClient, Value
+from shoal.store.redis.crawl_keys import CrawlKeys, CrawlPlace, live_walkers, walker_name
+from shoal.store.redis.frontier_records import (
+    WaitingUrl,
+    depth_at,
+    depth_word,
+    entry_of,
+    pack_key,
+    pack_keys,
+    read_record,
+    record_of,
+    seq_word,
+    waiting_of,
+)
+from shoal.store.redis.frontier_take import RedisTake, WalkerTurns
+from shoal.store.redis.scripts import BATCH
+from shoal.store.sql.counters import count_traps
+from shoal.store.sql.frontier import SqlFrontier
+
+UNATTACHED_SECONDS = 86_400  # a frontier that no walker ever uses is forgotten after a day: its crawl was not committed
+ENTRIES = BATCH // 4  # URLs per settle: each takes nine arguments
+
+
+class RedisFrontier:
+    """Implements `crawl.store.FrontierStore` and `crawl.frontier.rebuild.LosableFrontier`, except that `begin` takes a
+    number. `traps`: the frontier on SQL, whose trap patterns it uses."""
+
+    drivers: frozenset[FrontierDriver] = frozenset({"redis"})
+
+    def __init__(self, client: RedisClient, hosts: HostStore, traps: SqlFrontier) -> None:
+        self._client = client
+        self._keys = CrawlKeys(client)
+        self._hosts = hosts
+        self._traps = traps
+        self._turns = WalkerTurns()
+
+    async def begin(self, tx: Tx, crawl: int) -> None:
+        """Begin the frontier of a new crawl."""
+        await self._keys.run(await self._keys.place(tx, crawl), "begin", UNATTACHED_SECONDS, "")
+
+    async def add(self, tx: Tx, crawl: int, urls: list[NewUrl]) -> Added:
+        return await self._add(tx, await self._keys.place(tx, crawl), urls, ())
+
+    async def take(
+        self,
+        tx: Tx,
+        crawl: int,
+        fence: Fence,
+        want: int,
+        in_flight: int,
+        rate: HostRate,
+        admission: AdmissionChecks | None = None,
+    ) -> Taken:
+        if want <= 0:
+            return Taken(is_counted=True)
+        place = await self._keys.place(tx, crawl)
+        taking = RedisTake(tx, self._keys, place, fence, rate, self._hosts, self._turns, admission)
+        alone = await taking.take_suspect(in_flight)
+        return await taking.take(want) if alone is None else alone
+
+    async def settle(self, tx: Tx, crawl: int, fence: Fence, batch: WalkerBatch, *, leaves: bool = False) -> Settlement:
+        place = await self._keys.place(tx, crawl)
+        claims = FrontierChange()
+        if not batch.redirects_decided:
+            claims = await self._redirect(tx, place, batch, await self._held_by(place, fence))
+        added = await self._add(tx, place, batch.found, batch.skipped)
+        closed, skipped = await self._close(tx, place, fence, batch.settled)
+        skips = added.skips
+        skips.update(skipped)
+        skips.update(done.fate for done in closed if done.fate.skipped)
+        skips.subtract(claims.skips)
+        return Settlement(
+            closed=closed,
+            opened=added.opened + claims.opened,
+            settled=len(closed) + added.settled + claims.opened,
+            skips=skips,
+            is_counted=True,
+        )
+
+    async def prepare(self, tx: Tx, crawl: int, fence: Fence, batch: WalkerBatch) -> list[Settled]:
+        place = await self._keys.place(tx, crawl)
+        held = await self._held_by(place, fence)
+        await self._redirect(tx, place, batch, held)
+        batch.redirects_decided = True
+        return [done for done in batch.settled if done.task.seq in held]
+
+    async def quarantine(self, tx: Tx, crawl: int, traps: dict[str, Url]) -> None:
+        await self._traps.quarantine(tx, crawl, traps)
+
+    async def traps(self, tx: Tx, crawl: int) -> list[Trap]:
+        return await self._traps.traps(tx, crawl)
+
+    async def released(self, tx: Tx, crawl: int, patterns: Iterable[str]) -> set[str]:
+        return await self._traps.released(tx, crawl, patterns)
+
+    async def free(self, tx: Tx, crawl: int, pattern: str) -> FrontierChange | None:
+        if await self._traps.free(tx, crawl, pattern) is None:
+            return None
+        place = await self._keys.place(tx, crawl)
+        host_origin = origin(Url(pattern))
+        host = (await self._hosts.numbers(tx, [host_origin]))[host_origin]
+        words = await self._client.command("ZRANGEBYSCORE", place.key("quarantine"), host, host)
+        records = await self._client.command("HMGET", place.key("touched_urls"), *words) if words else []
+        ours = [
+            word
+            for word, record in zip(words, records, strict=True)
+            if record is not None and pattern_of(Url(host_origin + read_record(record).path)) == pattern
+        ]
+        freed = 0
+        for some in _batches(ours):
+            [count] = await self._keys.change(tx, place, "free", host, *some)
+            freed += count
+        return FrontierChange(opened=freed, is_counted=True)
+
+    async def reopen(self, tx: Tx, crawl: int, urls: list[NewUrl], answered: list[Url]) -> FrontierChange:
+        place = await self._keys.place(tx, crawl, rebuilding=True)
+        origins = [origin(url) for url in answered]
+        numbers = await self._hosts.numbers(tx, sorted({*origins, *(origin(url.url) for url in urls)}))
+        given = Counter(numbers[host_origin] for host_origin in origins)
+        pages = [value for host, count in given.items() for value in (host, count)]
+        opened = 0
+        for some in _batches(urls) or [[]]:
+            rows: list[Value] = []
+            for url in some:
+                host_origin = origin(url.url)
+                entry = entry_of(url.url[len(host_origin) :], url.kind, url.parent_key)
+                rows += [numbers[host_origin], depth_word(url.depth), pack_key(url.key, url.chk) + entry]
+            [count] = await self._keys.change(tx, place, "reopen", len(pages) // 2, *pages, *rows)
+            opened, pages = opened + count, []
+        return FrontierChange(opened=opened, is_counted=True)
+
+    async def release(self, tx: Tx, crawl: int, fence: Fence) -> int:
+        place = await self._keys.place(tx, crawl)
+        [count] = await self._keys.run(place, "release", walker_name(fence), 1)
+        self._turns.begin(fence)
+        return int(count)
+
+    async def holds(self, tx: Tx, crawl: int, fence: Fence) -> bool:
+        place = await self._keys.place(tx, crawl)
+        [[[_, rows]]] = await self._keys.run(place, "held", walker_name(fence))
+        return bool(rows)
+
+    async def taken(self, tx: Tx, crawl: int) -> int:
+        _, held, *_ = await self._keys.run(await self._keys.place(tx, crawl), "look", "")
+        return int(held)
+
+    async def recover(self, tx: Tx, crawl: int) -> int:
+        """Also raise an error if URLs are missing: none waits and none is held, but not all are settled."""
+        place = await self._keys.place(tx, crawl)
+        [found] = await self._keys.run(place, "held")
+        live = await live_walkers(tx, [name.decode() for name, _ in found])
+        back = 0
+        for name, rows in found:
+            if name.decode() not in live:
+                back += await self._put_back_lost(place, name, rows)
+        if not back:
+            await self._keys.change(tx, place, "audit")
+        return back
+
+    async def held_hosts(self, tx: Tx, crawl: int, most: int) -> list[HeldHost]:
+        place = await self._keys.place(tx, crawl)
+        hosts = await self._client.command("ZRANGE", place.key("url_queue"), 0, -1)
+        rows = await tx.all("held_among_hosts", hosts=[int(host) for host in hosts], most=most)
+        return [HeldHost(row["origin"], row["held_until"], row["held_status"]) for row in rows]
+
+    async def shallowest(self, tx: Tx, crawl: int) -> int | None:
+        place = await self._keys.place(tx, crawl)
+        lists = await self._client.command("ZRANGE", place.key("url_depths"), 0, -1)
+        touched = set(await self._client.command("HKEYS", place.key("touched_urls")))
+        touched -= set(await self._client.command("ZRANGE", place.key("quarantine"), 0, -1))
+        waiting = [int(member[13:], 16) for member in lists] + [depth_at(int(seq, 16)) for seq in touched]
+        return min(waiting, default=None)
+
+    async def next_in(self, tx: Tx, crawl: int, job_id: str = "") -> float | None:
+        place = await self._keys.place(tx, crawl)
+        ready, *_ = await self._keys.run(place, "look", job_id)
+        return None if not ready else max(0.0, (float(ready) - place.now) / 1e6)
+
+    async def restart(self, tx: Tx, crawl: int, fence: Fence, generation: str) -> None:
+        """Begin a lost frontier again, empty, and let nobody but this walker use it."""
+        before = (await self._keys.place(tx, crawl, rebuilding=True)).generation
+        await tx.execute("rebuild_frontier", crawl=crawl, generation=generation, walker=walker_name(fence))
+        await self._keys.run(await self._keys.place(tx, crawl, rebuilding=True), "begin", 0, before)
+
+    async def keep_known(self, tx: Tx, crawl: int, fate: Fate, keys: list[tuple[int, int]]) -> None:
+        """Record URLs that were settled before the frontier was lost."""
+        place = await self._keys.place(tx, crawl, rebuilding=True)
+        for some in _batches(keys):
+            await self._keys.change(tx, place, "known", int(fate), *(pack_key(*key) for key in some))
+
+    async def finish_rebuild(self, tx: Tx, crawl: int) -> None:
+        await tx.execute("end_frontier_rebuild", crawl=crawl)
+
+    async def _add(self, tx: Tx, place: CrawlPlace, urls: list[NewUrl], skipped: Sequence[SkippedUrl]) -> Added:
+        """Add in batches. What waits is filtered by one read first, because most links are known."""
+        opened, new = 0, 0
+        skips: Counter[Fate] = Counter()
+        waiting = [url for url in urls if url.fate is Fate.OPEN]
+        others = [] if len(waiting) == len(urls) else [url for url in urls if url.fate is not Fate.OPEN]
+        for some in _batches(waiting):
+            count, reopened = await self._open(tx, place, some)
+            opened, new = opened + count, new + count
+            skips.subtract(reopened)
+        trapped = {(url.key, url.chk): url for url in reversed(others) if url.fate is Fate.QUARANTINED}
+        if trapped:
+            count, reopened = await self._quarantine(tx, place, list(reversed(trapped.values())))
+            new += count
+            skips.subtract(reopened)
+        by_fate: dict[Fate, list[bytes]] = defaultdict(list)
+        for key, chk, fate in skipped:
+            by_fate[fate].append(pack_key(key, chk))
+        for url in others:
+            if url.fate not in WAITING:
+                by_fate[url.fate].append(pack_key(url.key, url.chk))
+        denied = 0
+        for fate, keys in sorted(by_fate.items()):
+            # A URL that robots.txt forbids belongs to the crawl but is never requested: opened and settled at once.
+            is_denied = fate is Fate.SKIPPED_ROBOTS
+            for batch in _batches(keys):
+                [count] = await self._keys.change(tx, place, "skip", int(is_denied), int(fate), *batch)
+                skips[fate] += count
+                new += count
+                denied += count if is_denied else 0
+        return Added(new=new, opened=opened + denied, settled=denied, skips=skips, is_counted=True)
+
+    async def _open(self, tx: Tx, place: CrawlPlace, urls: list[NewUrl]) -> tuple[int, Counter[Fate]]:
+        keys = pack_keys(urls)
+        seen = place.key("seen_urls")
+        known = await self._client.command("SMISMEMBER", seen, *keys)
+        groups: dict[tuple[str, int], dict[bytes, bytes]] = defaultdict(dict)
+        for key, url in {
+            key: url for key, url, is_known in zip(keys, urls, known, strict=True) if not is_known
+        }.items():
+            host_origin = origin(url.url)
+            entry = entry_of(url.url[len(host_origin) :], url.kind, url.parent_key)
+            groups[host_origin, url.depth][key] = entry
+        if not groups:
+            return 0, Counter()
+        numbers = await self._hosts.numbers(tx, sorted({host_origin for host_origin, _ in groups}))
+        values: list[Value] = []
+        for (host_origin, depth), entries in groups.items():
+            values += [numbers[host_origin], depth_word(depth), len(entries), *entries, *entries.values()]
+        count, reopened = await self._keys.change(tx, place, "add", *values)
+        return count, Counter(Fate(int(fate)) for fate in reopened)
+
+    async def _quarantine(self, tx: Tx, place: CrawlPlace, urls: list[NewUrl]) -> tuple[int, Counter[Fate]]:
+        numbers = await self._hosts.numbers(tx, sorted({origin(url.url) for url in urls}))
+        new: list[NewUrl] = []
+        before: Counter[Fate] = Counter()
+        for some in _batches(urls):
+            values: list[Value] = []
+            for url in some:
+                host = numbers[origin(url.url)]
+                values += [host, depth_word(url.depth), _new_record(url, host)]
+            made, reopened = await self._keys.change(tx, place, "hold_new", *values)
+            new += [url for url, is_new in zip(some, made, strict=True) if is_new]
+            before.update(Fate(int(fate)) for fate in reopened)
+        await count_traps(tx, place.number, [url.url for url in new])
+        return len(new), before
+
+    async def _held_by(self, place: CrawlPlace, fence: Fence) -> set[int]:
+        [[[_, rows]]] = await self._keys.run(place, "held", walker_name(fence))
+        return {int(word, 16) for word in rows[::3]}
+
+    async def _redirect(self, tx: Tx, place: CrawlPlace, batch: WalkerBatch, held: set[int]) -> FrontierChange:
+        """Decide which redirects go on, by claiming their targets. A redirect whose target another URL has, or which
+        this walker no longer holds, ends here. It may be repeated: a claim of the same URL stands."""
+        redirects = [done for done in batch.settled if done.onward is not None]
+        if not redirects:
+            return FrontierChange()
+        for done in redirects:  # a repeated batch is decided again
+            done.fate, done.page = Fate.OPEN, None
+        wanted: dict[tuple[int, int], Settled] = {}
+        for done in redirects:
+            assert done.onward is not None
+            if done.task.seq in held and done.onward.is_new:
+                wanted.setdefault((done.onward.chain.key, done.onward.chain.chk), done)
+        values: list[Value] = []
+        for key, done in wanted.items():
+            assert done.onward is not None
+            via = done.task.url.encode()
+            values += [pack_key(*key), _target(Fate.FETCHED_VIA, via, done.onward.target), len(via)]
+        free: set[int] = set()
+        opened, reopened = 0, list[bytes]()
+        if values:
+            claimed, reopened, opened = await self._keys.change(tx, place, "claim", *values)
+            free = {done.task.seq for done, ours in zip(wanted.values(), claimed, strict=True) if ours}
+        for done in redirects:
+            assert done.onward is not None
+            if done.task.seq in held and done.onward.is_new and done.task.seq not in free:
+                done.fate, done.page = Fate.FETCHED, done.onward.page
+        return FrontierChange(opened=int(opened), skips=Counter(Fate(int(fate)) for fate in reopened))
+
+    async def _close(
+        self, tx: Tx, place: CrawlPlace, fence: Fence, settled: list[Settled]
+    ) -> tuple[list[Settled], Counter[Fate]]:
+        """Settle the URLs that this walker still holds; return those that are closed, and why targets of redirects are
+        skipped after all."""
+        if not settled:
+            return [], Counter()
+        parents = await self._parents(place, settled)
+        ahead = [done.onward.url for done in settled if done.onward is not None and done.fate is Fate.OPEN]
+        numbers = await self._hosts.numbers(tx, sorted(set(map(origin, ahead)))) if ahead else {}
+        closed: list[Settled] = []
+        skipped: Counter[Fate] = Counter()
+        for some in _batches(settled, ENTRIES):
+            values: list[Value] = []
+            for done in some:
+                values += self._entry(place, done, parents.get(done.task.seq), numbers)
+            turn = self._turns.last(fence)
+            words, ended = await self._keys.change(tx, place, "settle", walker_name(fence), turn, *values)
+            self._turns.made(fence)
+            ours = {int(word, 16) for word in words}
+            closed += [done for done in some if done.task.seq in ours]
+            skipped.update(Fate(int(fate)) for fate in ended)
+        await count_traps(tx, place.number, [done.task.url for done in closed if done.fate is Fate.QUARANTINED])
+        # The database answers which seeds failed.
+        seeds = [done for done in closed if done.task.depth == 0]
+        rows = [(done.task.key, done.task.chk, place.number, int(done.fate)) for done in seeds]
+        await tx.many("keep_fates", sorted(rows))
+        return closed, skipped
+
+    def _entry(self, place: CrawlPlace, done: Settled, parent: int | None, numbers: dict[str, int]) -> list[Value]:
+        """Return what becomes of one URL, as the script reads it."""
+        task, key = done.task, pack_key(done.task.key, done.task.chk)
+        attempts = task.attempts if done.untried or done.onward is not None else task.attempts + 1
+        target = done.onward.url if done.onward is not None and done.fate is Fate.OPEN else None
+        waiting = waiting_of(task, parent, attempts=attempts, target=target)
+        due, what = 0, "C"
+        if target is not None:
+            waiting.host, waiting.chain = numbers[origin(target)], done.onward.chain if done.onward else None
+        if done.fate is Fate.OPEN:
+            what = "R"
+            due = place.now + span(done.retry_in) if not done.untried and target is None else 0
+        elif done.fate is Fate.QUARANTINED:
+            what = "Q"
+        gave = done.page is not None and done.page.status is not None and done.fate is not Fate.OPEN
+        ended, ended_fate = _ended_target(done)
+        page_host: Value = task.host if gave else ""
+        record = record_of(key, waiting)
+        return [seq_word(task.seq), what, waiting.host, record, due, int(done.fate), page_host, ended, ended_fate]
+
+    async def _parents(self, place: CrawlPlace, settled: list[Settled]) -> dict[int, int | None]:
+        """Return the keys of the pages that led to URLs which wait again; a task has only the URL of its parent."""
+        again = [done.task.seq for done in settled if done.fate in WAITING]
+        if not again:
+            return {}
+        touched = place.key("touched_urls")
+        records = await self._client.command("HMGET", touched, *map(seq_word, again))
+        return {seq: read_record(record).parent for seq, record in zip(again, records, strict=True) if record}
+
+    async def _put_back_lost(self, place: CrawlPlace, name: bytes, rows: list[Any]) -> int:
+        values: list[Value] = []
+        for word, record in zip(rows[::3], rows[2::3], strict=True):
+            waiting = read_record(record)
+            waiting.crashes = _crashes(waiting.crashes, alone=len(rows) == 3)
+            values += [word, record_of(record[:12], waiting)]
+        back = 0
+        for some in _batches(values, 2 * ENTRIES) or [[]]:
+            [count] = await self._keys.run(place, "recover", name, *some)
+            back += count
+        return back
+
+
+def _new_record(url: NewUrl, host: int) -> bytes:
+    path = url.url[len(origin(url.url)) :]
+    return record_of(pack_key(url.key, url.chk), WaitingUrl(host, path, int(url.kind), url.parent_key))
+
+
+def _target(fate: Fate, via: bytes, target: Url) -> bytes:
+    """Return what is stored about the target of a redirect."""
+    return b"%02d%08x" % (int(fate), len(via)) + via + target.encode()
+
+
+def _ended_target(done: Settled) -> tuple[bytes, str]:
+    """Return the key and the fate of a redirect target that ends with this URL without having been fetched."""
+    fate = Fate.FAILED if done.fate is Fate.FAILED else done.target_fate
+    if done.task.chain is None or fate is None or done.fate is Fate.OPEN:
+        return b"", ""
+    key = done.task.chain.key, done.task.chain.chk
+    return (b"", "") if key == (done.task.key, done.task.chk) else (pack_key(*key), f"{int(fate):02d}")
+
+
+def _crashes(before: int, *, alone: bool) -> int:
+    """Count a crash: with others in flight a URL can only become a suspect; alone, each further crash counts."""
+    return before + 1 if alone else min(before + 1, max(before, SUSPECT_FROM))
+
+
+def _batches(items: list[Any], size: int = BATCH) -> list[list[Any]]:
+    return [items[at : at + size] for at in range(0, len(items), size)]

@@ -1,0 +1,281 @@
+"""Frontier administration on Redis. What only the database has (pages, sitemaps, traps, counters) is left to it."""
+
+from bisect import bisect_right
+from typing import Any
+
+from shoal.base.database import Tx
+from shoal.base.ids import JobId
+from shoal.base.url import Url, origin
+from shoal.crawl.crawl import Crawl
+from shoal.crawl.frontier.admin_store import (
+    CrawlHost,
+    FrontierStats,
+    KeptUrl,
+    Key,
+    KnownKey,
+    Place,
+    UrlFacts,
+    Waiting,
+)
+from shoal.crawl.frontier.fates import Fate
+from shoal.crawl.frontier.values import RedirectTarget, UrlKind, key_of
+from shoal.hosts.rate import HeldHost
+from shoal.queue.job import Fence
+from shoal.store.redis.connection import RedisClient
+from shoal.store.redis.crawl_keys import CrawlKeys, CrawlPlace, walker_name
+from shoal.store.redis.frontier_records import (
+    KINDS,
+    WaitingUrl,
+    depth_at,
+    pack_key,
+    read_entry,
+    read_record,
+    unpack_key,
+)
+from shoal.store.sql.frontier_admin import SqlFrontierAdmin
+
+TOUCHED, UNTRIED = 0, 1  # the two kinds of kept URLs, in the order in which they are read
+NOT_LISTED = frozenset({Fate.OPEN, Fate.QUARANTINED})
+
+
+class RedisFrontierAdmin:
+    """The part of `crawl.frontier.admin_store.FrontierAdminStore` that differs for a frontier in Redis."""
+
+    def __init__(self, client: RedisClient, sql: SqlFrontierAdmin) -> None:
+        self._client = client
+        self._keys = CrawlKeys(client)
+        self._sql = sql
+        self._listed: dict[str, list[tuple[Key, Fate]]] = {}  # known keys of crawls that are being dumped
+
+    async def hosts(self, tx: Tx, crawl: int, limit: int) -> list[CrawlHost]:
+        place = await self._keys.place(tx, crawl)
+        given = {int(host): int(pages) for host, pages in _pairs(await self._call("HGETALL", place, "host_pages"))}
+        queue = await self._call("ZRANGE", place, "url_queue", 0, -1, "WITHSCORES")
+        ready = {int(host): int(float(score)) for host, score in zip(queue[::2], queue[1::2], strict=True)}
+        most = sorted(
+            given | dict.fromkeys(ready.keys() - given.keys(), 0), key=lambda host: (-given.get(host, 0), host)
+        )
+        rows = [
+            {"host": host, "pages": given.get(host, 0), "ready_at": ready.get(host, place.now)} for host in most[:limit]
+        ]
+        return await self._sql.hosts_in_full(tx, rows)
+
+    async def stats(self, tx: Tx, crawl: int) -> FrontierStats:
+        place = await self._keys.place(tx, crawl)
+        lists = await self._lists(place)
+        new = sum([await self._call("LLEN", place, f"url_queue:{host}:{depth}") for host, depth in lists])
+        touched = set(await self._call("HKEYS", place, "touched_urls"))
+        touched -= set(await self._call("ZRANGE", place, "quarantine", 0, -1))
+        _, held, *_ = await self._keys.run(place, "look", "")
+        hosts = await self._call("ZRANGE", place, "url_queue", 0, -1)
+        later = sum(
+            [await self._call("ZCOUNT", place, f"retries:{int(host)}", f"({place.now}", "+inf") for host in hosts]
+        )
+        later += await self._call("ZCOUNT", place, "suspects", f"({place.now}", "+inf")
+        settled: dict[str, int] = {}
+        for fate in (await self._fates(place)).values():
+            if fate is not Fate.OPEN:
+                settled[fate.word] = settled.get(fate.word, 0) + 1
+        waiting = new + len(touched) - later - held
+        return FrontierStats(waiting, later, held, len(hosts), settled)
+
+    async def taken(self, tx: Tx, crawl: int) -> int:
+        _, held, *_ = await self._keys.run(await self._keys.place(tx, crawl), "look", "")
+        return int(held)
+
+    async def fate_of(self, tx: Tx, crawl: int, url: Url, kind: UrlKind, key: Key) -> UrlFacts | None:
+        place = await self._keys.place(tx, crawl)
+        facts = await self._facts(tx, place, url, kind, key)
+        stored = await self._call("HGET", place, "redirect_targets", pack_key(*key))
+        if facts is None or facts.page is not None or stored is None:
+            return facts
+        target = _target(stored)
+        via = Url(target.via)
+        source = await self._facts(tx, place, via, UrlKind.PAGE, key_of(via, place.key_seed))
+        return UrlFacts(facts.fate, facts.waiting, facts.page, facts.sitemap, target, source)
+
+    async def urls_after(self, tx: Tx, crawl: int, after: Place | None, limit: int) -> list[tuple[Place, KeptUrl]]:
+        place = await self._keys.place(tx, crawl)
+        found = await self._kept_after(place, after, limit)
+        rows = await tx.all("host_origins", hosts=sorted({waiting.host for _, waiting, *_ in found}))
+        origins = {row["number"]: row["origin"] for row in rows}
+        return [(at, _kept(waiting, origins[waiting.host], depth, due)) for at, waiting, depth, due in found]
+
+    async def keys_after(self, tx: Tx, crawl: int, after: Key | None, limit: int) -> list[KnownKey]:
+        place = await self._keys.place(tx, crawl)
+        if after is None or place.generation not in self._listed:
+            fates = await self._fates(place)
+            self._listed[place.generation] = sorted(
+                (unpack_key(key), fate) for key, fate in fates.items() if fate not in NOT_LISTED
+            )
+        listed = self._listed[place.generation]
+        start = 0 if after is None else bisect_right(listed, after, key=lambda one: one[0])
+        if start == len(listed):
+            del self._listed[place.generation]
+        return [KnownKey(*key, fate) for key, fate in listed[start : start + limit]]
+
+    async def targets_after(
+        self, tx: Tx, crawl: int, after: Key | None, limit: int
+    ) -> list[tuple[Key, RedirectTarget]]:
+        place = await self._keys.place(tx, crawl)
+        rows = _pairs(await self._call("HGETALL", place, "redirect_targets"))
+        found = sorted((unpack_key(key), stored) for key, stored in rows)
+        start = 0 if after is None else bisect_right(found, after, key=lambda one: one[0])
+        return [(key, _target(stored)) for key, stored in found[start : start + limit]]
+
+    async def forget(self, tx: Tx, crawl: int, limit: int) -> int:
+        """Forget all URLs at once, whatever the limit: Redis frees the memory in the background."""
+        place = await self._keys.place(tx, crawl, rebuilding=True)
+        known = await self._fates(place)
+        if known:
+            await self._keys.change(tx, place, "drop", 0)
+            return len(known)
+        while await self._sql.forget(tx, crawl, limit):  # fates of seeds
+            pass
+        return 0
+
+    async def remove(self, tx: Tx, crawl: Crawl, limit: int) -> int:
+        removed = await self._sql.remove(tx, crawl, limit)
+        if not removed:
+            await self._client.command("UNLINK", *_all_keys(crawl.id))
+        return removed
+
+    async def unclaim(self, tx: Tx, crawl: int, fence: Fence) -> None:
+        await self._keys.run(await self._keys.place(tx, crawl), "unclaim", walker_name(fence))
+
+    async def _call(self, command: str, place: CrawlPlace, name: str, *words: Any) -> Any:
+        return await self._client.command(command, place.key(name), *words)
+
+    async def _lists(self, place: CrawlPlace) -> list[tuple[int, str]]:
+        """Return the host and the depth of every queue."""
+        return [
+            (int(member[:12]), member[13:].decode())
+            for member in await self._call("ZRANGE", place, "url_depths", 0, -1)
+        ]
+
+    async def _fates(self, place: CrawlPlace) -> dict[bytes, Fate]:
+        fates = dict.fromkeys(await self._call("SMEMBERS", place, "seen_urls"), Fate.OPEN)
+        fates.update(dict.fromkeys(await self._call("SMEMBERS", place, "processed_urls"), Fate.FETCHED))
+        fates.update({key: Fate(int(fate)) for key, fate in _pairs(await self._call("HGETALL", place, "url_fates"))})
+        return fates
+
+    async def _facts(self, tx: Tx, place: CrawlPlace, url: Url, kind: UrlKind, key: Key) -> UrlFacts | None:
+        packed = pack_key(*key)
+        fate = await self._call("HGET", place, "url_fates", packed)
+        if fate is None and await self._call("SISMEMBER", place, "processed_urls", packed):
+            fate = int(Fate.FETCHED)
+        if fate is None and await self._call("SISMEMBER", place, "seen_urls", packed):
+            fate = int(Fate.OPEN)
+        if fate is None:
+            return None
+        known = Fate(int(fate))
+        waiting = await self._waiting(tx, place, url, kind, packed) if known.waits else None
+        page = await self._sql.page(tx, place.number, key)
+        return UrlFacts(known, waiting, page, await self._sql.sitemap(tx, place.number, key))
+
+    async def _waiting(self, tx: Tx, place: CrawlPlace, url: Url, kind: UrlKind, key: bytes) -> Waiting | None:
+        """Find a URL among those that wait. It reads the queue of its host, which may be long."""
+        host_origin = origin(url)
+        rows = await tx.all("hosts_at_origins", origins=[host_origin])
+        if not rows:
+            return None
+        host = rows[0]["number"]
+        [walkers] = await self._keys.run(place, "held")
+        holders = {word: name.decode() for name, held in walkers for word in held[::3]}
+        for word, record in _pairs(await self._call("HGETALL", place, "touched_urls")):
+            if record[:12] == key:
+                waiting, seq = read_record(record), int(word, 16)
+                due = await self._due(place, word, waiting.host)
+                fence = None if word not in holders else _fence(holders[word])
+                kept = _kept(waiting, host_origin, depth_at(seq), due)
+                return await self._with_context(tx, place, kept, fence, waiting)
+        for at, depth in await self._lists(place):
+            for entry in await self._call("LRANGE", place, f"url_queue:{at}:{depth}", 0, -1) if at == host else ():
+                waiting = read_entry(host, entry)
+                if host_origin + waiting.path == url and KINDS[waiting.kind] is kind:
+                    kept = _kept(waiting, host_origin, int(depth, 16), 0)
+                    return await self._with_context(tx, place, kept, None, waiting)
+        return None
+
+    async def _with_context(
+        self, tx: Tx, place: CrawlPlace, kept: KeptUrl, fence: Fence | None, waiting: WaitingUrl
+    ) -> Waiting:
+        parents = (
+            [] if waiting.parent is None else await tx.all("parent_urls", crawl=place.number, keys=[waiting.parent])
+        )
+        ready_at = await self._call("ZSCORE", place, "url_queue", waiting.host)
+        held = await tx.all("held_among_hosts", hosts=[waiting.host], most=1)
+        return Waiting(
+            kept,
+            fence,
+            parents[0]["url"] if parents else None,
+            None if ready_at is None else int(float(ready_at)),
+            HeldHost(held[0]["origin"], held[0]["held_until"], held[0]["held_status"]) if held else None,
+        )
+
+    async def _due(self, place: CrawlPlace, word: bytes, host: int) -> int | None:
+        """Return when a URL that was tried may be fetched again; None if it is in quarantine."""
+        if await self._call("ZSCORE", place, "quarantine", word) is not None:
+            return None
+        due = await self._call("ZSCORE", place, f"retries:{host}", word)
+        return int(float(due or await self._call("ZSCORE", place, "suspects", word) or 0))
+
+    async def _kept_after(
+        self, place: CrawlPlace, after: Place | None, limit: int
+    ) -> list[tuple[Place, WaitingUrl, int, int | None]]:
+        """Return kept URLs with their depth and due time, tried ones first."""
+        kind, *at = after or (TOUCHED, -1)
+        found: list[tuple[Place, WaitingUrl, int, int | None]] = []
+        if kind == TOUCHED:
+            words = sorted(await self._call("HKEYS", place, "touched_urls"))
+            for word in [word for word in words if int(word, 16) > at[0]][:limit]:
+                waiting, seq = read_record(await self._call("HGET", place, "touched_urls", word)), int(word, 16)
+                found.append(((TOUCHED, seq), waiting, depth_at(seq), await self._due(place, word, waiting.host)))
+            if found:
+                return found
+            at = [0, 0, -1]
+        for host, depth in await self._lists(place):
+            level = int(depth, 16)
+            if (host, level) < (at[0], at[1]):
+                continue
+            start = at[2] + 1 if (host, level) == (at[0], at[1]) else 0
+            name = f"url_queue:{host}:{depth}"
+            for index, entry in enumerate(await self._call("LRANGE", place, name, start, start + limit - 1), start):
+                found.append(((UNTRIED, host, level, index), read_entry(host, entry), level, 0))
+            if found:
+                return found
+        return found
+
+
+def _kept(waiting: WaitingUrl, host_origin: str, depth: int, due: int | None) -> KeptUrl:
+    at = Url(host_origin + waiting.path)
+    return KeptUrl(
+        url=Url(waiting.start or at),
+        depth=depth,
+        fate=Fate.QUARANTINED if due is None else Fate.OPEN,
+        due=due or 0,
+        parent=waiting.parent,
+        attempts=waiting.attempts,
+        crashes=waiting.crashes,
+        kind=KINDS[waiting.kind],
+        target=None if waiting.start is None else at,
+        chain=waiting.chain,
+    )
+
+
+def _target(stored: bytes) -> RedirectTarget:
+    end = 10 + int(stored[2:10], 16)
+    return RedirectTarget(stored[end:].decode(), stored[10:end].decode(), Fate(int(stored[:2])))
+
+
+def _fence(name: str) -> Fence:
+    job_id, _, epoch = name.rpartition(":")
+    return Fence(JobId(job_id), int(epoch))
+
+
+def _pairs(answer: Any) -> list[tuple[bytes, bytes]]:
+    return list(answer.items()) if isinstance(answer, dict) else list(zip(answer[::2], answer[1::2], strict=True))
+
+
+def _all_keys(crawl_id: str) -> list[str]:
+    return [f"scan:{{{crawl_id}}}:{name}" for name in ("generation", "counts")]

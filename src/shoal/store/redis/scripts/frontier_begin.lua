@@ -1,0 +1,20 @@
+-- Begin the frontier of a crawl: its generation, and counters of zero.
+-- ARGV[3]: seconds after which it is forgotten unless a walker attaches, or 0. ARGV[4]: a generation that it replaces, or ''.
+-- Returns: OK, or FOREIGN if another database has a crawl with this id here.
+local state = state_of_generation()
+-- Nobody uses a frontier that still expires: its crawl was not committed, or is about to be begun again.
+if state ~= 'LOST' and redis.call('TTL', KEYS[1]) < 0 and redis.call('GET', KEYS[1]) ~= ARGV[4] then return { state } end
+for _, member in ipairs(redis.call('ZRANGE', depths, 0, -1)) do
+  redis.call('UNLINK', list_of(string.format('%d', tonumber(string.sub(member, 1, 12))), string.sub(member, 14)))
+end
+for _, host in ipairs(redis.call('ZRANGE', queue, 0, -1)) do redis.call('UNLINK', retries_of(host)) end
+for _, walker in ipairs(redis.call('HKEYS', walkers)) do redis.call('UNLINK', held_by(walker), claimed_by(walker)) end
+redis.call('UNLINK', counts, seen, processed, fates, targets, touched, queue, depths, claims, suspects, quarantine,
+  busy, walkers, pages)
+if ARGV[3] == '0' then
+  redis.call('SET', KEYS[1], ARGV[1])
+else
+  redis.call('SET', KEYS[1], ARGV[1], 'EX', ARGV[3])
+end
+redis.call('HSET', counts, 'opened', 0, 'settled', 0)
+return { 'OK' }

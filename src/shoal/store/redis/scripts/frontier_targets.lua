@@ -1,0 +1,8 @@
+-- Read what is stored about URLs that others redirect to.
+-- ARGV[3..]: keys.
+-- Returns: OK, a list of what is stored, or '' for a URL that is no target.
+local state = state_of_generation()
+if state ~= 'OK' then return { state } end
+local found = {}
+for at = 3, #ARGV do found[#found + 1] = redis.call('HGET', targets, ARGV[at]) or '' end
+return { 'OK', found }

@@ -1,0 +1,219 @@
+"""What the console asks of the stores: crawls by host and text, pages by filter, counts for charts, hosts of a crawl,
+and the politeness receipt."""
+
+from collections.abc import Iterable
+from datetime import timedelta
+
+import pytest
+
+from shoal.base.clock import SystemClock
+from shoal.base.database import Tx
+from shoal.base.url import Url
+from shoal.crawl.crawl import Crawl
+from shoal.crawl.frontier.fates import Fate
+from shoal.crawl.frontier.values import Settled, key_of
+from shoal.crawl.journal import messages
+from shoal.crawl.store import CrawlFilter
+from shoal.events.event import Event
+from shoal.hosts.robots import RobotsRecord, RobotsState
+from shoal.hosts.throttle import HostUpdate
+from shoal.pages import pages as pages_module
+from shoal.pages import summary as summary_module
+from shoal.pages.links import LinkFlag, pack, pack_key
+from shoal.pages.page import Page
+from shoal.pages.pages import Pages
+from shoal.pages.store import ANY_ERROR, PageFilter
+from shoal.pages.summary import PageSummaries
+from shoal.plan.policy import PolicyForm
+from tests.contract.conftest import SITE, Bench, page_of
+
+
+async def store_pages(bench: Bench, crawl: Crawl, pages: Iterable[Page]) -> None:
+    rows = [(*key_of(Url(page.url), crawl.key_seed), page) for page in pages]
+    await bench.database.run(lambda tx: bench.pages.insert(tx, crawl.number, rows))
+
+
+def a_page(path: str, **facts: object) -> Page:
+    return Page(**{"url": f"{SITE}{path}", "depth": 0, "attempt": 1, "fetched_at": 1, "status": 200, **facts})  # type: ignore[arg-type]
+
+
+async def ids(bench: Bench, **wanted: object) -> list[str]:
+    found = await bench.crawls.matching(CrawlFilter(**wanted))  # type: ignore[arg-type]
+    return [status.crawl.id for status in found]
+
+
+async def test_crawls_are_found_by_the_host_of_a_seed_and_by_text(bench: Bench) -> None:
+    first = await bench.submit("https://shop.example.com/a", "http://other.example:8080/")
+    second = await bench.submit("https://EXAMPLE.com", project="shop")
+    assert await ids(bench, host="shop.example.com") == [first.id]
+    assert await ids(bench, host="Other.example") == [first.id]
+    assert await ids(bench, host="example.com") == [second.id]
+    assert await ids(bench, host="ample.com") == []
+    assert await ids(bench, host="%") == []
+    assert await ids(bench, text="SHOP") == [second.id, first.id]
+    assert await ids(bench, text=first.id) == [first.id]
+    assert await ids(bench, text="nowhere") == []
+
+
+async def test_live_counts_are_those_of_crawls_that_have_started_and_not_ended(bench: Bench) -> None:
+    running, _ = await bench.submit(f"{SITE}/1", f"{SITE}/2"), await bench.submit(f"{SITE}/3", start=False)
+    walker = await bench.walker(running)
+    first, second = await walker.take()
+    broken = Settled(second, Fate.FAILED, page_of(second, error_code="timeout", error_message="late"))
+    await walker.turn(Settled(first, Fate.FETCHED, page_of(first, status=200)), found=[walker.link("/4")])
+    assert await bench.crawls.live_counts() == {running.number: (1, 0)}
+    await walker.turn(broken)
+    assert await bench.crawls.live_counts() == {running.number: (1, 1)}
+
+
+async def test_pages_are_found_by_every_filter(bench: Bench) -> None:
+    crawl = await bench.submit()
+    await store_pages(
+        bench,
+        crawl,
+        [
+            a_page("/", title="Home of 100% cotton", content_type="Text/HTML; charset=utf-8"),
+            a_page("/a_b", status=404, depth=1, content_type="text/plain"),
+            a_page("/c", status=None, error_code="timeout", depth=2),
+            a_page("/img", content_type="image/png", depth=1),
+        ],
+    )
+    pages = Pages(bench.database, bench.pages, SystemClock())
+
+    async def found(**wanted: object) -> list[str]:
+        result = await pages.search(crawl.number, 0, 10, PageFilter(**wanted))  # type: ignore[arg-type]
+        assert result.next is None
+        return [page.url.removeprefix(SITE) for _, page in result.pages]
+
+    assert await found() == ["/", "/a_b", "/c", "/img"]
+    assert await found(statuses=range(400, 500)) == ["/a_b"]
+    assert await found(error=ANY_ERROR) == await found(error="timeout") == ["/c"]
+    assert await found(depth=1) == ["/a_b", "/img"]
+    assert await found(content_type="text/") == ["/", "/a_b"]
+    assert await found(text="100%") == await found(text="HOME") == ["/"]
+    assert await found(text="a_b") == ["/a_b"]
+    assert await found(text="_") == ["/a_b"]
+    assert await found(text="\\") == []
+    assert await found(failed=True) == ["/a_b", "/c"]
+    assert await found(failed=True, depth=2, text="c") == ["/c"]
+
+
+async def test_a_search_that_finds_little_says_where_to_continue(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pages_module, "SCAN", 3)
+    crawl, other = await bench.submit(), await bench.submit()
+    await store_pages(bench, crawl, [a_page(f"/{number}", depth=number % 5) for number in range(10)])
+    await store_pages(bench, other, [a_page(f"/{number}") for number in range(3)])
+    pages = Pages(bench.database, bench.pages, SystemClock())
+    place, seen, steps = 0, list[str](), 0
+    while True:
+        found = await pages.search(crawl.number, place, 2, PageFilter(depth=4), seconds=-1)
+        seen += [page.url for _, page in found.pages]
+        steps += 1
+        if found.next is None:
+            break
+        place = found.next
+    assert seen == [f"{SITE}/4", f"{SITE}/9"]
+    assert steps > 2
+    exported = [page.url async for batch in pages.all(crawl.number, PageFilter()) for page in batch]
+    assert exported == [f"{SITE}/{number}" for number in range(10)]
+
+
+async def test_a_page_is_found_by_its_number_in_its_crawl_only(bench: Bench) -> None:
+    crawl, other = await bench.submit(), await bench.submit()
+    await store_pages(bench, crawl, [a_page("/", detail=b"packed")])
+    pages = Pages(bench.database, bench.pages)
+    [(number, _)] = (await pages.search(crawl.number, 0, 10, PageFilter())).pages
+    page = await pages.get(crawl.number, number)
+    assert page is not None
+    assert (page.url, page.detail) == (f"{SITE}/", b"packed")
+    assert await pages.get(other.number, number) is None
+    assert await pages.get(crawl.number, number + 1) is None
+
+
+async def test_referrers_are_the_pages_that_link_to_a_page(bench: Bench) -> None:
+    crawl = await bench.submit()
+    target = key_of(Url(f"{SITE}/missing"), crawl.key_seed)[0]
+    other = key_of(Url(f"{SITE}/other"), crawl.key_seed)[0]
+    links = pack([pack_key(other), pack_key(target)], bytes([LinkFlag.INTERNAL] * 2))
+    await store_pages(
+        bench,
+        crawl,
+        [
+            a_page("/a", links=links),
+            a_page("/b", links=pack([pack_key(other)], bytes([LinkFlag.INTERNAL]))),
+            a_page("/c", links=links),
+        ],
+    )
+    found = await Pages(bench.database, bench.pages, SystemClock()).referrers(crawl.number, [target], 10, 60)
+    assert found.sources == {target: [f"{SITE}/a", f"{SITE}/c"]}
+    assert (found.is_complete, found.searched) == (True, 3)
+    few = await Pages(bench.database, bench.pages, SystemClock()).referrers(crawl.number, [target], 1, 60)
+    assert few.sources == {target: [f"{SITE}/a"]}
+
+
+async def test_a_summary_continues_with_new_pages_and_starts_over_when_some_were_removed(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(summary_module, "BATCH", 2)
+    crawl = await bench.submit()
+    pages = [a_page(f"/shop/{number}", depth=1, duration_ms=30.0, bytes=10) for number in range(3)]
+    await store_pages(bench, crawl, [a_page("/"), *pages])
+    summaries = PageSummaries(bench.database, bench.pages, SystemClock())
+    counted = await summaries.of(crawl.number, {"2xx": 4}, seconds=60)
+    assert (counted.pages, counted.is_complete, counted.depths[1]["2xx"]) == (4, True, 3)
+    await store_pages(bench, crawl, [a_page("/shop/x", status=404, content_type="text/html; charset=x")])
+    counted = await summaries.of(crawl.number, {"2xx": 4, "4xx": 1}, seconds=60)
+    folder = counted.folders["example.org", "/shop/"]
+    assert (counted.pages, dict(folder)) == (5, {"pages": 4, "bytes": 30, "bad": 1})
+    assert counted.types == {"text/html": 1}
+    assert counted.median_ms() == 50
+    await bench.sql(f"DELETE FROM page WHERE status = 404 AND crawl = {crawl.number}")
+    counted = await summaries.of(crawl.number, {"2xx": 4, "4xx": 0}, seconds=60)
+    assert (counted.pages, counted.responses["4xx"]) == (4, 0)
+
+
+async def test_policies_are_counted_by_whether_they_are_due(bench: Bench) -> None:
+    policies = bench.app.plan.policies
+    for path in ("a", "b"):
+        await policies.make(PolicyForm.read({"url": f"{SITE}/{path}", "frequency": "1h"}))
+    await policies.make(PolicyForm.read({"url": f"{SITE}/c", "frequency": "1h", "enabled": False}))
+    counts = await policies.counts(timedelta(minutes=1))
+    assert (counts.total, counts.due, counts.late) == (3, 2, 0)
+    await bench.jump(120)
+    assert (await policies.counts(timedelta(minutes=1))).late == 2
+
+
+async def test_the_outbox_lag_is_the_age_of_the_oldest_event_without_a_number(bench: Bench) -> None:
+    webhooks = bench.app.events.webhooks
+    assert await webhooks.lag_seconds() == 0
+    await bench.database.run(lambda tx: bench.app.stores.outbox.append(tx, Event("crawl.started", "crl_1", {})))
+    await bench.jump(7)
+    assert round(await webhooks.lag_seconds()) == 7
+    await bench.database.run(lambda tx: bench.app.stores.events.number(tx, 10))
+    assert await webhooks.lag_seconds() == 0
+
+
+async def test_the_receipt_says_how_each_host_was_treated(bench: Bench) -> None:
+    crawl = await bench.submit(f"{SITE}/1", f"{SITE}/2", "http://slow.example/", speed="slow")
+    walker = await bench.walker(crawl)
+    tasks = await walker.take()
+    await walker.turn(*[Settled(task, Fate.FETCHED, page_of(task, status=200)) for task in tasks[:2]])
+    robots = RobotsRecord(RobotsState.FOUND, "User-agent: *\nCrawl-delay: 100\n")
+    update = HostUpdate("http://slow.example", 429)
+
+    async def note(tx: Tx) -> None:
+        await bench.hosts.keep_robots(tx, "http://slow.example", robots, timedelta(seconds=30))
+        await bench.journal.write(tx, crawl.number, [messages.held(update, 12.5), messages.held(update, 2.5)])
+
+    await bench.database.run(note)
+    receipt = await bench.app.politeness.receipt(crawl.id)
+    hosts = {one.host.origin: one for one in receipt.hosts}
+    assert (receipt.own_delay, receipt.connections, receipt.obeys_robots) == (2.0, 1, True)
+    slow = hosts["http://slow.example"]
+    assert (slow.asked_delay, slow.honoured_delay, slow.delay_was_clamped) == (100.0, 30.0, True)
+    assert (slow.effective_delay, slow.holds.statuses, slow.holds.seconds) == (30.0, {429: 2}, 15.0)
+    assert slow.host.robots_hash == robots.hash
+    assert hosts[SITE].holds.count == 0
+    assert hosts[SITE].host.robots is None
+    assert sum(one.host.pages for one in receipt.hosts) == 2
+    assert (await bench.app.politeness.receipt(crawl.id, most=1)).is_cut

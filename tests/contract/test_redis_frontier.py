@@ -1,0 +1,452 @@
+"""What only a frontier in Redis has: it can be lost, it can forget its last second, and its commits are two."""
+
+import random
+import shutil
+from collections.abc import AsyncIterator, Callable
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from shoal.base.errors import (
+    BackendUnavailable,
+    BadConfig,
+    FrontierLost,
+    InvalidInput,
+    RedisMisconfigured,
+    StateConflict,
+)
+from shoal.crawl.crawl import Crawl
+from shoal.crawl.frontier.fates import Fate
+from shoal.crawl.frontier.values import NewUrl, Settled, WalkerBatch
+from shoal.crawl.states import CrawlState
+from shoal.local.crawl_request import read_id
+from shoal.pages.links import LinkFlag, pack, pack_key
+from shoal.settings import RedisSettings
+from shoal.store.redis.connection import LoopRedis, ThreadRedis
+from shoal.store.redis.scripts import FOLDER, load
+from shoal.store.redis.server_check import check_server
+from tests.contract.conftest import SITE, Bench, Walker, fetched, new_url, open_bench, page_of
+from tests.contract.frontier_driver import RedisFrontierDriver, check_counters
+from tests.contract.test_frontier_admin import dump_of
+from tests.support import ledger
+from tests.support.servers import RedisServer, Servers
+
+PATHS = [f"/{number}" for number in range(30)]
+LINKS = {path: [PATHS[(place * 2 + step) % 30] for step in (1, 2, 15)] for place, path in enumerate(PATHS)}
+"""A site on which every page can be reached from the first one."""
+
+
+@pytest.fixture
+async def driver(sqlite_url: str, redis_url: str) -> AsyncIterator[RedisFrontierDriver]:
+    bench = await open_bench(sqlite_url, redis_url=redis_url)
+    yield RedisFrontierDriver(bench)
+    await bench.close()
+
+
+def read_page(walker: Walker, task: Any, links: dict[str, list[str]]) -> tuple[Settled, list[NewUrl]]:
+    """A fetched page as the engine brings it: with the hashes of its links, and the links."""
+    found = [walker.link(path, task.depth + 1) for path in links.get(task.url.removeprefix(SITE), [])]
+    for url in found:
+        url.parent_key = task.key
+    blob = pack([pack_key(url.key) for url in found], bytes([LinkFlag.INTERNAL] * len(found)))
+    return Settled(task, Fate.FETCHED, page_of(task, status=200, bytes=10, links=blob)), found
+
+
+async def advance(walker: Walker, want: int = 4) -> bool:
+    """One turn as the engine makes it; return whether the crawl is drained."""
+    read = [read_page(walker, task, LINKS) for task in walker.held]
+    turn = await walker.turn(*[done for done, _ in read], found=[url for _, found in read for url in found], want=want)
+    return turn.drained
+
+
+async def crawl_to_the_end(bench: Bench, crawl: Crawl, attempts: int = 500) -> None:
+    """Crawl as an engine does: after an outage, attach again and take what is there."""
+    walker = await bench.walker(crawl)
+    for _ in range(attempts):
+        try:
+            if await advance(walker):
+                return
+        except BackendUnavailable:
+            await attach_again(walker)
+        await bench.jump(0.01)
+        await bench.queue.extend([walker.fence])
+    raise AssertionError("never drained")
+
+
+async def attach_again(walker: Walker) -> None:
+    for _ in range(5):  # the first call on each cut connection fails
+        try:
+            return await walker.attach()
+        except BackendUnavailable:
+            continue
+    raise AssertionError("Redis never came back")
+
+
+def ledger_of(bench: Bench, crawl: Crawl) -> list[str]:
+    expected = ledger.Expected(urls=[SITE + path for path in PATHS])
+    return ledger.check(bench.url, crawl.id, expected, bench.redis_url)
+
+
+async def test_the_keys_of_a_crawl_have_literal_braces_and_one_slot(driver: RedisFrontierDriver) -> None:
+    crawl = await driver.bench.submit(f"{SITE}/0", depth=100)
+    walker = await driver.bench.walker(crawl)
+    await advance(walker)
+    await advance(walker, want=1)
+    await advance(walker, want=1)
+    keys = {key.decode() for key in await driver.call("KEYS", "*")}
+    assert {key.partition("}:")[0] for key in keys} == {f"scan:{{{crawl.id}"}
+    named = {f"scan:{{{crawl.id}}}:{name}" for name in ("url_queue", "seen_urls", "processed_urls", "url_depths")}
+    assert named <= keys
+
+
+async def test_a_page_committed_before_its_url_was_settled_is_counted_once(driver: RedisFrontierDriver) -> None:
+    """The process dies between the two commits: the URL is fetched again, the page is kept, its links are found."""
+    bench = driver.bench
+    crawl = await bench.submit(f"{SITE}/0", depth=100)
+    walker = await bench.walker(crawl)
+    await walker.take()
+    done, found = read_page(walker, walker.held[0], LINKS)
+    await walker.walk._commit_pages(WalkerBatch([done], found))
+    assert (await bench.counts(crawl)).pages == 1
+    assert await driver.taken_urls() == 1
+    await bench.lose()
+    await crawl_to_the_end(bench, crawl)
+    assert (await bench.counts(crawl)).pages == len(PATHS)
+    assert ledger_of(bench, crawl) == []
+
+
+async def test_a_lost_frontier_is_rebuilt_and_the_crawl_is_whole(driver: RedisFrontierDriver) -> None:
+    bench = driver.bench
+    crawl = await bench.submit(f"{SITE}/0", depth=100)
+    walker = await bench.walker(crawl)
+    for _ in range(4):
+        await advance(walker)
+    stored = (await bench.counts(crawl)).pages
+    assert 0 < stored < len(PATHS)
+    await driver.call("FLUSHALL")
+    with pytest.raises(BackendUnavailable):
+        await advance(walker)
+    await walker.attach()
+    counts = await bench.counts(crawl)
+    assert counts.queued > 0
+    assert counts.queued < counts.opened, "pages without unknown links are not fetched again"
+    await crawl_to_the_end_with(walker)
+    assert await bench.state(crawl) is CrawlState.COMPLETED
+    assert ledger_of(bench, crawl) == []
+
+
+async def crawl_to_the_end_with(walker: Walker) -> None:
+    for _ in range(200):
+        if await advance(walker):
+            return
+        await walker.bench.jump(0.01)
+    raise AssertionError("never drained")
+
+
+async def test_a_frontier_lost_before_the_first_walker_starts_from_its_seeds(driver: RedisFrontierDriver) -> None:
+    crawl = await driver.bench.submit(f"{SITE}/0", depth=100)
+    await driver.call("FLUSHALL")
+    await crawl_to_the_end(driver.bench, crawl)
+    assert ledger_of(driver.bench, crawl) == []
+
+
+async def test_a_lost_frontier_is_never_called_completed(driver: RedisFrontierDriver) -> None:
+    """The queues are gone but the generation is there, as after an eviction: nobody waits for ever, nobody is done."""
+    bench = driver.bench
+    crawl = await bench.submit(f"{SITE}/0", depth=100)
+    walker = await bench.walker(crawl)
+    await advance(walker)
+    await advance(walker, want=1)
+    prefix = f"scan:{{{crawl.id}}}:"
+    await driver.call("DEL", f"{prefix}url_queue", f"{prefix}url_depths")
+    with pytest.raises(BackendUnavailable, match="lost"):
+        await walker.fetch_all()
+    assert await bench.state(crawl) is CrawlState.RUNNING
+
+
+async def test_a_rebuild_that_was_cut_off_is_begun_again_by_the_next_walker(driver: RedisFrontierDriver) -> None:
+    bench = driver.bench
+    crawl = await bench.submit(f"{SITE}/0", depth=100, workers=2)
+    first, second = await bench.walker(crawl, "w1"), await bench.walker(crawl, "w2")
+    await advance(first)
+    await driver.call("FLUSHALL")
+    await bench.database.run(lambda tx: bench.frontier.restart(tx, crawl.number, first.fence, "half"))  # type: ignore[attr-defined]
+    with pytest.raises(BackendUnavailable, match="being rebuilt"):
+        await second.attach()
+    await bench.queue.lose(first.lease, "killed")
+    await second.attach()
+    await crawl_to_the_end_with(second)
+    assert (await bench.counts(crawl)).pages == len(PATHS)
+
+
+async def test_a_walker_notices_that_the_server_forgot_its_last_call(driver: RedisFrontierDriver) -> None:
+    """F34, F35: Redis comes back without its last second. Links of that second would never be sent again."""
+    bench = driver.bench
+    crawl = await bench.submit(f"{SITE}/0", depth=100)
+    walker = await bench.walker(crawl)
+    await advance(walker)
+    name = f"{walker.fence.job_id}:{walker.fence.epoch}"
+    await driver.call("HINCRBY", f"scan:{{{crawl.id}}}:walkers", name, -1)
+    with pytest.raises(BackendUnavailable, match="forgot"):
+        await advance(walker)
+    await walker.attach()
+    await crawl_to_the_end_with(walker)
+    assert ledger_of(bench, crawl) == []
+
+
+async def test_the_frontier_of_another_store_is_not_touched(
+    driver: RedisFrontierDriver, tmp_path_factory: pytest.TempPathFactory, new_file: Path
+) -> None:
+    folder = tmp_path_factory.mktemp("other")
+    shutil.copy(new_file, folder)
+    other = await open_bench(f"sqlite:///{folder}/shoal.db", redis_url=driver.bench.redis_url)
+    ours = await driver.bench.crawls.submit((await driver.bench.submit()).config, crawl_id="same")  # type: ignore[arg-type]
+    await advance(Walker(driver.bench, ours, await lease_of(driver.bench, ours)))
+    with pytest.raises(StateConflict, match="another store"):
+        await other.crawls.submit(ours.config, crawl_id="same")  # type: ignore[arg-type]
+    await other.close()
+
+
+async def test_a_frontier_that_cannot_be_rebuilt_fails_the_crawl(driver: RedisFrontierDriver) -> None:
+    crawl = await driver.bench.submit(f"{SITE}/0", depth=100)
+    walker = await driver.bench.walker(crawl)
+    await advance(walker)
+    await driver.call("SET", f"scan:{{{crawl.id}}}:generation", "of another store")
+    with pytest.raises(FrontierLost):
+        await walker.attach()
+    assert await driver.bench.state(crawl) is CrawlState.FAILED
+    assert await driver.bench.reason(crawl) == "frontier_lost"
+    await driver.call("FLUSHALL")
+    await driver.bench.crawls.retry(crawl.id)
+    await crawl_to_the_end(driver.bench, crawl)
+    assert (await driver.bench.counts(crawl)).pages == len(PATHS)
+
+
+async def test_leases_expire_while_redis_is_away(own_redis: RedisServer, sqlite_url: str) -> None:
+    """The sweep asks the frontier whether a lost walker held anything; it goes on without an answer."""
+    bench = await open_bench(sqlite_url, redis_url=own_redis.url)
+    crawl = await bench.submit(f"{SITE}/0", depth=100)
+    walker = await bench.walker(crawl)
+    await advance(walker)
+    own_redis.kill()
+    await bench.lose()
+    assert await bench.live(crawl) == (1, 0)
+    assert [type(signal).__name__ for signal in bench.signals_seen].count("FrontierOutOfReach") == 1
+    own_redis.start()
+    await crawl_to_the_end(bench, crawl)
+    assert (await bench.counts(crawl)).pages == len(PATHS)
+    await bench.close()
+
+
+async def lease_of(bench: Bench, crawl: Crawl) -> Any:
+    leases = await bench.queue.lease("w", ["crawl"], ["shared"], 10)
+    return next(lease for lease in leases if lease.run_id == crawl.id)
+
+
+async def test_a_crawl_keeps_the_driver_it_was_started_with(sqlite_url: str, redis_url: str) -> None:
+    before = await open_bench(sqlite_url)
+    on_sql = await before.submit(f"{SITE}/0", depth=100)
+    await before.close()
+    bench = await open_bench(sqlite_url, redis_url=redis_url)
+    on_redis = await bench.submit(f"{SITE}/0", depth=100)
+    await crawl_to_the_end(bench, on_sql)
+    await crawl_to_the_end(bench, on_redis)
+    assert [(await bench.counts(crawl)).pages for crawl in (on_sql, on_redis)] == [30, 30]
+    assert await bench.number(f"SELECT count(*) FROM fate WHERE crawl = {on_sql.number}") == 30
+    third = await bench.submit(f"{SITE}/0", depth=100)
+    await bench.close()
+    without = await open_bench(sqlite_url)
+    with pytest.raises(BadConfig, match="REDIS_URL"):
+        await without.walker(third)
+    await without.close()
+
+
+async def test_a_dump_from_redis_is_loaded_into_a_database(driver: RedisFrontierDriver, postgres_url: str) -> None:
+    crawl = await driver.bench.submit(f"{SITE}/0", depth=100)
+    walker = await driver.bench.walker(crawl)
+    for _ in range(3):
+        await advance(walker)
+    await driver.bench.crawls.pause(crawl.id)
+    await walker.walk.close(WalkerBatch(), "pause")
+    other = await open_bench(postgres_url)
+    loaded = await dump_of(other).load(dump_of(driver.bench).dump(crawl.id))
+    there = (await other.crawls.get(loaded)).crawl
+    assert there.frontier == "sql"
+    assert await other.fates(there) == await driver.fates(crawl)
+    await other.crawls.resume(loaded)
+    await crawl_to_the_end(other, there)
+    assert (await other.counts(there)).pages == len(PATHS)
+    await other.close()
+
+
+@pytest.mark.parametrize("seed", range(3))
+async def test_a_storm_over_redis_loses_nothing(servers: Servers, sqlite_url: str, seed: int) -> None:
+    """Flushes, forgotten scripts, kills with and without persistence, cut connections, dead walkers, in random order
+    while a crawl runs. Every page is stored once, and nothing is called completed before all are."""
+    dice = random.Random(seed)
+    server = servers.new_redis(durable=seed % 2 == 0)
+    bench = await open_bench(sqlite_url, redis_url=server.url)
+    driver = RedisFrontierDriver(bench)
+    crawl = await bench.submit(f"{SITE}/0", depth=100)
+    faults = _faults(bench, driver, server)
+    walker = await bench.walker(crawl)
+    left, drained = 20, False
+    for _ in range(2000):
+        if left and dice.random() < 0.4:
+            left -= 1
+            if await dice.choice(faults)(walker):
+                walker = await bench.walker(crawl)
+                continue
+        try:
+            drained = await advance(walker, want=dice.randint(1, 4))
+        except BackendUnavailable:
+            await attach_again(walker)
+        await bench.jump(0.05)
+        await bench.queue.extend([walker.fence])
+        if drained:
+            break
+        assert await bench.state(crawl) is CrawlState.RUNNING
+    assert drained
+    assert await bench.state(crawl) is CrawlState.COMPLETED
+    assert ledger_of(bench, crawl) == []
+    await bench.close()
+    server.kill()
+
+
+def _faults(bench: Bench, driver: RedisFrontierDriver, server: RedisServer) -> list[Callable[[Walker], Any]]:
+    """What may happen; each returns whether the walker is dead."""
+
+    async def flush(_: Walker) -> bool:
+        await driver.call("FLUSHALL")
+        return False
+
+    async def forget_scripts(_: Walker) -> bool:
+        await driver.call("SCRIPT", "FLUSH")
+        return False
+
+    async def cut(_: Walker) -> bool:
+        await driver.call("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")
+        return False
+
+    async def restart(_: Walker) -> bool:
+        server.kill()
+        server.start()
+        return False
+
+    async def kill_worker(walker: Walker) -> bool:
+        await bench.settle_something(walker.fence)
+        await bench.queue.lose(walker.lease, "signal 9")
+        return True
+
+    async def die_between_commits(walker: Walker) -> bool:
+        read = [read_page(walker, task, LINKS) for task in walker.held]
+        try:
+            await walker.walk._commit_pages(WalkerBatch([done for done, _ in read]))
+        except BackendUnavailable:
+            return False
+        return await kill_worker(walker)
+
+    return [flush, forget_scripts, cut, restart, kill_worker, die_between_commits]
+
+
+# The server
+
+
+@pytest.mark.parametrize("client", [LoopRedis, ThreadRedis])
+async def test_a_server_that_may_evict_is_refused_with_the_command_that_fixes_it(
+    own_redis: RedisServer, client: type[LoopRedis] | type[ThreadRedis]
+) -> None:
+    """F36."""
+    redis = client(RedisSettings(url=own_redis.url))
+    assert (await check_server(redis)).warning is not None  # it keeps nothing over a restart
+    await redis.command("CONFIG", "SET", "maxmemory-policy", "allkeys-lru")
+    with pytest.raises(RedisMisconfigured, match="CONFIG SET maxmemory-policy noeviction"):
+        await check_server(redis)
+    await redis.close()
+
+
+async def test_answers_that_an_operator_can_act_on_name_the_fix(own_redis: RedisServer) -> None:
+    redis = LoopRedis(RedisSettings(url=own_redis.url))
+    await redis.command("CONFIG", "SET", "maxmemory", "1")
+    with pytest.raises(BackendUnavailable, match="maxmemory"):
+        await redis.command("SET", "a", "b")
+    await redis.command("CONFIG", "SET", "maxmemory", "0")
+    await redis.command("REPLICAOF", "127.0.0.1", 1)
+    with pytest.raises(BackendUnavailable, match="primary"):
+        await redis.command("SET", "a", "b")
+    await redis.command("REPLICAOF", "NO", "ONE")
+    await redis.command("CONFIG", "SET", "requirepass", "secret")
+    stranger = LoopRedis(RedisSettings(url=own_redis.url))
+    with pytest.raises(RedisMisconfigured, match="password"):
+        await stranger.command("SET", "a", "b")
+    await stranger.close()
+    await redis.close()
+
+
+async def test_a_server_that_does_not_answer_is_not_waited_for(own_redis: RedisServer) -> None:
+    redis = LoopRedis(RedisSettings(url=own_redis.url, timeout=timedelta(milliseconds=100)))
+    other = ThreadRedis(RedisSettings(url=own_redis.url))
+    await other.command("CLIENT", "PAUSE", 300)
+    with pytest.raises(BackendUnavailable, match="in time"):
+        await redis.command("SET", "a", "b")
+    own_redis.kill()
+    with pytest.raises(BackendUnavailable):
+        await redis.command("SET", "a", "b")
+    own_redis.start()
+    assert await redis.command("SET", "a", "b")
+    await redis.close()
+    await other.close()
+
+
+async def test_a_script_that_the_server_forgot_is_sent_again(driver: RedisFrontierDriver) -> None:
+    """F37."""
+    crawl = await driver.bench.submit(f"{SITE}/0", depth=100)
+    await driver.call("SCRIPT", "FLUSH")
+    walker = await driver.bench.walker(crawl)
+    await driver.call("SCRIPT", "FLUSH")
+    assert len(await walker.take()) == 1
+
+
+def test_every_script_says_what_it_takes_and_returns() -> None:
+    for file in sorted(FOLDER.glob("*_*.lua")):
+        header = [line for line in load(file.stem).text.split("\n\n")[-1].splitlines() if line.startswith("--")]
+        assert any("Returns:" in line for line in header), f"{file.name} does not say what it returns"
+
+
+@pytest.mark.parametrize("name", ["a:b", "{a}", "*", "[a]", "a b", "ä", "x" * 512, ""])
+def test_a_name_that_could_be_taken_for_a_pattern_is_refused(name: str) -> None:
+    """F40, B77: such a name never becomes part of a key."""
+    with pytest.raises(InvalidInput):
+        read_id(name, "id")
+
+
+async def test_a_thousand_urls_and_more_go_in_batches(driver: RedisFrontierDriver) -> None:
+    """F42: no script gets more than a thousand entries."""
+    crawl = await driver.bench.submit(f"{SITE}/seed")
+    urls = [new_url(crawl, f"/{number}") for number in range(2_500)]
+    added = await driver.bench.database.run(lambda tx: driver.frontier.add(tx, crawl.number, urls))
+    assert added.new == 2_500
+    walker = await driver.bench.walker(crawl)
+    await walker.take(1_500)
+    assert len(walker.held) == 1_500
+    await walker.turn(*[fetched(task) for task in walker.held], want=0)
+    assert await driver.taken_urls() == 0
+    await check_counters(driver, crawl)
+
+
+async def test_numbers_beyond_53_bits_pass_unchanged(driver: RedisFrontierDriver) -> None:
+    """F41: Lua has no integers of 64 bits, so payloads and keys are bytes."""
+    crawl = await driver.bench.submit(f"{SITE}/seed")
+    child = new_url(crawl, "/child")
+    child.parent_key = -(2**63) + 1
+    await driver.bench.database.run(lambda tx: driver.frontier.add(tx, crawl.number, [child]))
+    walker = await driver.bench.walker(crawl)
+    tasks = await walker.take()
+    assert (child.key, child.chk) in [(task.key, task.chk) for task in tasks]
+    await walker.attach()
+    rows = await driver.bench.database.read(
+        lambda tx: driver.bench.app.stores.frontier_admin.urls_after(tx, crawl.number, None, 10)
+    )
+    assert -(2**63) + 1 in [kept.parent for _, kept in rows]

@@ -1,0 +1,226 @@
+"""The console in a real browser, with a controller, a worker and a site: what a person does and sees."""
+
+import os
+import re
+from collections.abc import Iterator
+
+import pytest
+from playwright.sync_api import Browser, BrowserContext, Page, expect, sync_playwright
+
+from tests.support.axe import axe_script
+from tests.support.fleet import Fleet
+from tests.support.site import Site
+
+RULES = ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa"]
+PATIENCE = 30_000  # milliseconds
+
+
+@pytest.fixture(scope="module")
+def browser(chromium: str) -> Iterator[Browser]:
+    sandbox = ["--no-sandbox"] if os.geteuid() == 0 else []
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=chromium, args=["--disable-quic", *sandbox])
+        yield browser
+        browser.close()
+
+
+@pytest.fixture(scope="module")
+def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
+    folder = tmp_path_factory.mktemp("console")
+    with Fleet(folder, f"sqlite:///{folder}/shoal.db") as fleet:
+        fleet.controller()
+        fleet.worker()
+        yield fleet
+
+
+@pytest.fixture(scope="module")
+def site() -> Iterator[Site]:
+    with Site(pages=60) as site:
+        yield site
+
+
+@pytest.fixture
+def visit(browser: Browser, fleet: Fleet) -> Iterator["Visit"]:
+    visit = Visit(browser, f"http://127.0.0.1:{fleet.port}")
+    yield visit
+    visit.close()
+
+
+class Visit:
+    """A person at a browser. Every message of the browser's console is a fault."""
+
+    def __init__(self, browser: Browser, address: str) -> None:
+        self._browser = browser
+        self.address = address
+        self.contexts: list[BrowserContext] = []
+        self.messages: list[str] = []
+
+    def open(
+        self, path: str, *, width: int = 1400, theme: str = "light", language: str = "en", script: bool = True
+    ) -> Page:
+        context = self._browser.new_context(
+            viewport={"width": width, "height": 800},
+            color_scheme=theme,  # type: ignore[arg-type]
+            locale=language,
+            java_script_enabled=script,
+            reduced_motion="reduce",
+        )
+        context.set_default_timeout(PATIENCE)
+        self.contexts.append(context)
+        page = context.new_page()
+        page.on("console", lambda message: self.messages.append(message.text))
+        page.on("pageerror", lambda error: self.messages.append(str(error)))
+        page.goto(self.address + path)
+        return page
+
+    def close(self) -> None:
+        for context in self.contexts:
+            context.close()
+        expected = "the server responded with a status of 4"  # of a page that shows an error on purpose
+        assert [one for one in self.messages if expected not in one] == []
+
+
+def badge(page: Page, word: str) -> None:
+    expect(page.locator("[data-region=crawl_head] .badge")).to_have_text(word, timeout=PATIENCE)
+
+
+def test_a_crawl_from_the_form_is_followed_to_its_end_without_a_reload(visit: Visit, fleet: Fleet, site: Site) -> None:
+    fleet.limit("project:held", 0)  # no worker gets its crawls until the limit is raised
+    page = visit.open("/crawls/new")
+    page.fill("#project", "held")
+    page.fill("#seeds", "ftp://example.com/")
+    expect(page.locator("#seeds-problem")).to_contain_text("write it as http://")
+    page.fill("#seeds", site.address)
+    expect(page.locator("#seeds-problem")).to_be_empty()
+    page.select_option("#speed", "max")
+    page.fill("#depth", "50")
+    page.get_by_role("button", name="Preview the scope").click()
+    expect(page.locator("#preview")).to_contain_text("There is none, so every URL is allowed.")
+    site.allowed = 5
+    page.get_by_role("button", name="Start crawl").click()
+    badge(page, "In queue")
+    expect(page.locator("h1")).to_have_text(site.address)
+    expect(page.locator("[data-region=crawl_head]")).to_contain_text("Waiting for a worker…")
+    page.evaluate("window.isTheSamePage = true")
+    fleet.limit("project:held", 1)
+    badge(page, "Running")
+    expect(page.locator("[data-region=crawl_numbers]")).to_contain_text("an estimate")
+    assert page.evaluate("window.isTheSamePage")
+    page.get_by_role("button", name="Pause", exact=True).click()
+    site.allowed = 20
+    badge(page, "Paused")
+    page.get_by_role("button", name="Resume").click()
+    badge(page, "Running")
+    page.evaluate("window.isTheSamePage = true")
+    site.allowed = None
+    badge(page, "Completed")
+    assert page.evaluate("window.isTheSamePage")
+    log = page.locator("[data-log]")
+    expect(log.locator("li").last).to_contain_text("Completed: 60 pages")
+    at_end = "log => log.scrollTop + log.clientHeight >= log.scrollHeight - 2"
+    assert log.evaluate(at_end)
+    expect(page.locator(".number-card").first).to_contain_text("60")
+
+
+def test_a_running_crawl_is_stopped_after_a_question(visit: Visit, fleet: Fleet, site: Site) -> None:
+    site.allowed = len(site.urls)
+    crawl_id = fleet.submit(site, start=False)
+    page = visit.open(f"/crawls/{crawl_id}")
+    page.get_by_role("button", name="Stop").click()
+    dialog = page.get_by_role("dialog")
+    expect(dialog).to_contain_text("Stop this crawl for good?")
+    dialog.get_by_role("button", name="Cancel").click()
+    badge(page, "Not started")
+    page.get_by_role("button", name="Stop").click()
+    dialog.get_by_role("button", name="Stop").click()
+    badge(page, "Stopped")
+    expect(page.locator(".notice")).to_contain_text("being stopped")
+
+
+def test_the_keyboard_leads_everywhere_and_a_search_selects_for_an_action(
+    visit: Visit, fleet: Fleet, site: Site
+) -> None:
+    kept = fleet.submit(site, start=False, project="kept")
+    ids = [fleet.submit(site, start=False, project="shop") for _ in range(2)]
+    page = visit.open("/")
+    page.keyboard.press("c")
+    page.wait_for_url("**/crawls")
+    page.keyboard.press("?")
+    expect(page.get_by_role("dialog")).to_contain_text("Keyboard shortcuts")
+    page.keyboard.press("Escape")
+    page.keyboard.press("t")
+    expect(page.locator("html")).to_have_attribute("data-theme", "light")
+    page.keyboard.press("/")
+    page.keyboard.type("state:pending project:shop")
+    page.keyboard.press("Enter")
+    page.wait_for_url("**/crawls?q=state*")
+    expect(page.locator("tbody tr")).to_have_count(2)
+    expect(page.locator("html")).to_have_attribute("data-theme", "light")
+    page.locator("[data-select-all]").check()
+    expect(page.locator("[data-selected-text]")).to_have_text("2 selected")
+    page.get_by_role("button", name="Stop").click()
+    page.get_by_role("dialog").get_by_role("button", name="Stop").click()
+    expect(page.locator(".notice")).to_have_text("2 crawls are being stopped.")
+    assert {fleet.crawl(one)["state"] for one in ids} == {"stopped"}
+    assert fleet.crawl(kept)["state"] == "pending"
+
+
+def test_without_a_script_a_crawl_is_started_and_stopped_too(visit: Visit, fleet: Fleet, site: Site) -> None:
+    page = visit.open("/crawls/new", script=False)
+    page.fill("#seeds", "nonsense")
+    page.get_by_role("button", name="Start crawl").click()
+    expect(page.locator("#seeds-problem")).not_to_be_empty()
+    page.fill("#seeds", site.address)
+    page.get_by_role("button", name="Preview the scope").click()
+    expect(page.locator("#preview")).to_contain_text("robots.txt")
+    page.get_by_role("button", name="Start crawl").click()
+    expect(page.locator("h1")).to_have_text(site.address)
+    page.goto(f"{visit.address}/crawls/{fleet.submit(site, start=False)}")
+    page.get_by_role("button", name="Stop").click()
+    expect(page.locator("h1")).to_have_text("Stop this crawl for good?")
+    page.get_by_role("button", name="Stop").click()
+    expect(page.locator(".badge")).to_have_text("Stopped")
+
+
+def test_every_page_is_accessible_in_both_themes_and_fits_a_phone(visit: Visit, fleet: Fleet, site: Site) -> None:
+    site.allowed = None
+    crawl_id = fleet.submit(site, keep_bodies=True, max_pages=20)
+    fleet.wait_for_state(crawl_id, "completed")
+    number = re.search(rf"{crawl_id}~(\d+)", visit.open(f"/crawls/{crawl_id}/pages").content())
+    assert number
+    tabs = ["", "/pages", "/broken", "/site", "/hosts", "/frontier", "/log", "/attempts", "/options"]
+    paths = ["/", "/crawls", "/crawls/new", "/login", *(f"/crawls/{crawl_id}{tab}" for tab in tabs)]
+    paths += [f"/pages/{crawl_id}~{number[1]}", "/nowhere"]
+    found: dict[str, list[str]] = {}
+    for theme, width in (("light", 1400), ("dark", 360)):
+        page = visit.open("/", theme=theme, width=width)
+        for path in paths:
+            page.goto(visit.address + path)
+            if page.evaluate("document.documentElement.scrollWidth > innerWidth"):
+                found.setdefault(path, []).append(f"{theme}: wider than the screen")
+            page.evaluate(axe_script())
+            violations = page.evaluate("rules => axe.run(document, {runOnly: rules, iframes: false})", RULES)[
+                "violations"
+            ]
+            for one in violations:
+                nodes = "; ".join(node["html"][:150] for node in one["nodes"][:3])
+                found.setdefault(path, []).append(f"{theme}: {one['id']}: {nodes}")
+    assert found == {}
+
+
+def test_a_stored_body_is_shown_as_text(visit: Visit, fleet: Fleet, site: Site) -> None:
+    crawl_id = fleet.submit(site, keep_bodies=True, max_pages=5)
+    fleet.wait_for_state(crawl_id, "completed")
+    page = visit.open(f"/crawls/{crawl_id}/pages")
+    page.locator("tbody tr").first.click()
+    page.locator("iframe").scroll_into_view_if_needed()
+    expect(page.frame_locator("iframe").locator("body")).to_contain_text("<!doctype html>")
+
+
+def test_the_console_speaks_french(visit: Visit, fleet: Fleet, site: Site) -> None:
+    fleet.submit(site, start=False)
+    page = visit.open("/crawls", language="fr-FR")
+    expect(page.locator("h1")).to_have_text("Crawls")
+    expect(page.locator("tbody .badge").first).to_have_text("Non démarré")
+    page.select_option("#language", "en")
+    expect(page.locator("tbody .badge").first).to_have_text("Not started")
