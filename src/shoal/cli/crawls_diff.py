@@ -50,8 +50,8 @@ TITLES = {
 @reaching
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def diff(before: str, after: str, output: Sequence[str], limit: int, reach: ApiTarget, as_json: bool) -> None:
-    """Compare two crawls of a site. Shows pages added, removed and changed by field, and findings that are new, fixed or
-    still open."""
+    """Compare two crawls of a site. Shows pages added, removed and changed by field, and findings that are new, fixed
+    or still open."""
     files = {name: (_format_of(name), PartFile(name)) for name in output}
     for _, file in files.values():
         file.check()
