@@ -41,7 +41,7 @@ FROM crawl_counter WHERE crawl = :crawl;
 
 -- name: last_crawl
 -- Return the number of the newest crawl.
-SELECT max(number) AS number FROM crawl;
+SELECT number FROM crawl ORDER BY number DESC LIMIT 1;
 
 -- name: live_counts
 -- The pages and errors of crawls that walkers have.
