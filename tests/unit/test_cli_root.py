@@ -90,6 +90,8 @@ def test_help_names_every_command_and_imports_none(
 
 
 HARMLESS = {
+    "diff",
+    "report",
     "dump",
     "load",
     "politeness",
@@ -97,10 +99,12 @@ HARMLESS = {
         "crawl",
         "serve",
         "worker",
+        "renderer",
         "bot",
         "crawls",
         "jobs",
         "analyses",
+        "audit",
         "explain",
         "robots",
         "rules",
@@ -108,6 +112,9 @@ HARMLESS = {
         "webhooks",
         "nodes",
         "node",
+        "audit",
+        "renderer",
+        "politeness",
     ),
     *(
         "tokens",

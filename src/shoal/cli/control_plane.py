@@ -11,6 +11,7 @@ from shoal.base.parsing import Address, is_loopback
 from shoal.cli.output import note
 from shoal.fleet.control_client import ControlClient
 from shoal.queue.job import HTTP, JS, node_lane
+from shoal.render.chromium import has_browser
 from shoal.work.node_agent import NodeAgent
 from shoal.work.worker import Worker
 
@@ -51,8 +52,6 @@ class WorkerControl:
     """The control plane of one worker. `worker` returns the current one, since a worker that failed is replaced."""
 
     def __init__(self, app: App, worker: Callable[[], Worker]) -> None:
-        from shoal.app.render import has_browser  # only workers with a control plane need to know
-
         settings, node_id = app.settings, NodeId(worker().node_id)
         agent = NodeAgent(
             worker,
@@ -60,7 +59,7 @@ class WorkerControl:
             settings.work,
             app.clock,
             is_proxy_mode=bool(settings.egress.proxies),
-            capabilities=(HTTP, JS) if has_browser(settings) else (HTTP,),
+            capabilities=(HTTP, JS) if has_browser(settings.render) else (HTTP,),
         )
         self._worker = worker
         self._client = ControlClient(node_id, agent, settings.grpc, app.clock, app.signals)
