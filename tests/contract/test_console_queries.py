@@ -238,7 +238,7 @@ async def test_a_search_of_crawls_stops_in_time_and_continues(bench: Bench, monk
             break
     assert seen == [ids[6], ids[3], ids[0]]
     assert steps > 3
-    assert (await search.find(CrawlFilter(), limit=7)).next is None
+    assert (await search.find(CrawlFilter(), limit=7, seconds=60)).next is None
 
 
 async def test_two_crawls_are_compared_by_their_pages(bench: Bench) -> None:

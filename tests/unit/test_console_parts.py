@@ -2,7 +2,9 @@
 
 import pytest
 
+from shoal.base.clock import FakeClock
 from shoal.base.errors import InvalidInput
+from shoal.serve.console.cached import SHARE, Cached
 from shoal.serve.console.charts import Cell, Column, Part, columns, shares, squarify, treemap
 from shoal.serve.console.format import NOTHING, Formats
 from shoal.serve.console.messages import ENGLISH, languages
@@ -91,6 +93,22 @@ def test_a_search_line_has_words_and_qualifiers() -> None:
 def test_only_a_path_of_this_server_is_returned_to(path: str) -> None:
     assert local_path(path) == "/"
     assert local_path("/crawls?q=a b") == "/crawls?q=a b"
+
+
+async def test_a_figure_is_kept_for_longer_if_reading_it_takes_long() -> None:
+    clock, reads = FakeClock(), []
+
+    async def read() -> int:
+        reads.append(clock.monotonic())
+        clock.jump(0.1)
+        return len(reads)
+
+    figure = Cached(read, clock)
+    assert [await figure.get(), await figure.get()] == [1, 1]
+    clock.jump(0.1 / SHARE - 1)
+    assert await figure.get() == 1
+    clock.jump(2)
+    assert await figure.get() == 2
 
 
 def test_a_treemap_fills_its_space_in_proportion() -> None:

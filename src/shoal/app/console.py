@@ -11,6 +11,7 @@ from shoal.observe.hourly_stats import HourlyStatsReader
 from shoal.pages.comparison import PageComparer
 from shoal.pages.pages import Pages
 from shoal.pages.summary import PageSummaries
+from shoal.serve.console.cached import Cached
 from shoal.serve.console.crawl import CrawlFigures, CrawlPage
 from shoal.serve.console.crawl_actions import CrawlActions
 from shoal.serve.console.crawl_diff import CrawlDiffPage
@@ -47,13 +48,16 @@ class Console:
     def rates(self) -> RateSampler:
         return RateSampler(self._app.crawls, self._app.clock)
 
+    async def _count(self) -> tuple[dict[str, int], dict[str, dict[str, int]]]:
+        return await self._app.crawls.count(), await self._app.job_admin.count()
+
     @cached_property
     def overview(self) -> OverviewPage:
         app = self._app
         hourly = HourlyStatsReader(app.database, app.stores.hourly_stats)
         figures = Overview(
             app.crawls,
-            app.job_admin,
+            Cached(self._count, app.clock),
             app.plan.policies,
             app.fleet.nodes,
             app.events.webhooks,
@@ -64,7 +68,8 @@ class Console:
     @cached_property
     def crawls(self) -> CrawlsPage:
         app = self._app
-        return CrawlsPage(self.shell, app.crawls, CrawlSearch(app.crawls, app.clock), app.frontier_admin)
+        counts = Cached(app.crawls.count, app.clock)
+        return CrawlsPage(self.shell, app.crawls, CrawlSearch(app.crawls, app.clock), app.frontier_admin, counts)
 
     @cached_property
     def new_crawl(self) -> NewCrawlPage:

@@ -7,7 +7,7 @@ from shoal.base.clock import Clock
 from shoal.crawl.lifecycle.crawls import Crawls, CrawlStatus
 from shoal.crawl.store import CrawlFilter
 
-SCAN: Final = 10_000  # crawls that one query looks at
+SCAN: Final = 2_000  # crawls that one query looks at
 QUICK: Final = 0.05  # seconds after which a search says how far it got
 
 

@@ -16,6 +16,7 @@ from shoal.crawl.lifecycle.search import CrawlSearch, FoundCrawls
 from shoal.crawl.states import TERMINAL, CrawlState
 from shoal.crawl.store import CrawlFilter
 from shoal.serve.authentication import caller_of
+from shoal.serve.console.cached import Cached
 from shoal.serve.console.crawl_rows import BADGES, PAUSABLE, STOPPABLE, row_of
 from shoal.serve.console.feed import AnyQuery
 from shoal.serve.console.forms import FORM_TYPE, ConsoleForm, read_form
@@ -86,7 +87,15 @@ class CrawlsPage:
     paths = ("/crawls",)
     regions = ("crawl_states", "crawl_rows")
 
-    def __init__(self, shell: Shell, crawls: Crawls, search: CrawlSearch, frontier: FrontierAdmin) -> None:
+    def __init__(
+        self,
+        shell: Shell,
+        crawls: Crawls,
+        search: CrawlSearch,
+        frontier: FrontierAdmin,
+        counts: Cached[dict[str, int]],
+    ) -> None:
+        self._counts = counts
         self._shell = shell
         self._search = search
         self._crawls = crawls
@@ -111,7 +120,7 @@ class CrawlsPage:
             problem = sentence(error.message)
         formats = self._shell.formats(view)
         rows = [row_of(status, formats) for status in found.crawls]
-        counts = await self._crawls.count()
+        counts = await self._counts.get()
         return {
             "search": search,
             "problem": problem,

@@ -22,7 +22,7 @@ from shoal.observe.hourly_stats import HOUR, PAGES, HourlyStatsReader
 from shoal.pages.response_counts import CLASSES
 from shoal.plan.policies import Policies
 from shoal.plan.store import PolicyCounts
-from shoal.queue.job_admin import JobAdmin
+from shoal.serve.console.cached import Cached
 from shoal.serve.console.charts import Column, Part
 from shoal.serve.console.crawl_rows import KINDS, class_name, row_of
 from shoal.serve.console.feed import AnyQuery
@@ -57,12 +57,12 @@ class Figures:
 
 
 class Overview:
-    """Reads the figures of the overview from the packages."""
+    """Reads the figures of the overview from the packages. `counts`: crawls by state, and jobs by kind and state."""
 
     def __init__(
         self,
         crawls: Crawls,
-        jobs: JobAdmin,
+        counts: Cached[tuple[dict[str, int], dict[str, dict[str, int]]]],
         policies: Policies,
         nodes: Nodes,
         webhooks: Webhooks,
@@ -70,7 +70,7 @@ class Overview:
     ) -> None:
         self._nodes = nodes
         self._crawls = crawls
-        self._jobs = jobs
+        self._counts = counts
         self._policies = policies
         self._webhooks = webhooks
         self._analyses = analyses
@@ -78,9 +78,10 @@ class Overview:
     async def read(self) -> Figures:
         running = await self._crawls.matching(CrawlFilter(state=CrawlState.RUNNING), limit=SHOWN)
         latest = running or await self._crawls.matching(CrawlFilter(), limit=SHOWN)
+        crawls, jobs = await self._counts.get()
         return Figures(
-            crawls=await self._crawls.count(),
-            jobs=await self._jobs.count(),
+            crawls=crawls,
+            jobs=jobs,
             policies=await self._policies.counts(LATE),
             nodes=Counter(node.state for node in await self._nodes.list_all()),
             outbox_lag=await self._webhooks.lag_seconds(),
