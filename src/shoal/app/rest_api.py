@@ -53,7 +53,7 @@ class RestApi:
             StatsApi(app.crawls, app.job_admin, hourly_stats, app.clock, app.fleet.pressures),
             AnalysisApi(app.audit.analyses, app.audit.gates),
             GateApi(app.audit.gates),
-            NodeApi(app.fleet.nodes, private=app.fleet.dispatches),
+            NodeApi(app.fleet.nodes, private=app.fleet.dispatches, is_flapping=app.fleet.view.is_flapping),
             PolicyApi(plan.policies, plan.importer, access.idempotency, settings.serve.max_import_bytes),
             ResultApi(plan.policies, page_jobs.history),
             WebhookApi(app.events.webhooks, access.idempotency),
