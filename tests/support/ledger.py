@@ -7,6 +7,7 @@ are the counted tries (L4), no lease outlives its time (L5), live keys are uniqu
 
 import asyncio
 import itertools
+import json
 import sqlite3
 import time
 from collections import Counter, defaultdict
@@ -181,6 +182,20 @@ def open_jobs(store_url: str) -> int:
     """Return how many jobs have not ended."""
     [row] = _read(store_url, {"open": "SELECT count(*) AS number FROM job WHERE finished_at IS NULL"})["open"]
     return int(row["number"])
+
+
+def holders(store_url: str, kind: str) -> dict[str, str]:
+    """Return who holds the locked jobs of a kind."""
+    query = "SELECT id, kind, lease_holder FROM job WHERE state = 'locked'"
+    rows = _read(store_url, {"locked": query})["locked"]
+    return {row["id"]: row["lease_holder"] for row in rows if row["kind"] == kind}
+
+
+def dispatched(store_url: str, run_id: str) -> Counter[str]:
+    """Return how many jobs of a run were dispatched to each node; the empty name is the shared lane."""
+    query = "SELECT run_id, dispatch FROM job WHERE dispatch IS NOT NULL"
+    rows = _read(store_url, {"jobs": query})["jobs"]
+    return Counter(json.loads(row["dispatch"])["node_id"] or "" for row in rows if row["run_id"] == run_id)
 
 
 def check_jobs(store_url: str) -> list[str]:
