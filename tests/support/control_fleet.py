@@ -142,8 +142,7 @@ class TwoControllers(Fleet):
             )
         for place in (1, 0):
             self.ask(place)
-            for worker in self.workers:
-                wait_for_node(self, worker.name, state="connected")
+            wait_for(lambda: "shoal_grpc_connected_nodes 2.0" in self.metrics(), "two nodes to dispatch to")
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None

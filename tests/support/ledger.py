@@ -223,6 +223,8 @@ def _results_of(job: Row, grants: list[Row], results: list[Row], events: list[st
     """One result for every grant that brought one, and one event for the last."""
     ends = {"done": "done", "retried": "pending", "failed": "failed"}
     wanted = [(grant["epoch"], ends[grant["ended"]]) for grant in grants if grant["ended"] in ends]
+    if job["state"] == "expired":  # a dead letter has a result that says so
+        wanted.append((job["lease_epoch"], "expired"))
     stored = [(result["epoch"], result["state"]) for result in results]
     if stored != wanted:
         yield f"job {job['id']} has the results {stored}, its grants ended {wanted}"
