@@ -215,7 +215,7 @@ def test_regression_crawls_page_jobs_analyses_and_a_kill_in_every_mode(
         assert ledger.check(postgres_url, crawl_id, Expected(urls=site.urls)) == []
         assert ledger.check_jobs(postgres_url) == []
         if nodes:
-            wait_for_node(fleet, "worker-1", state="connected", session_epoch=2)
+            wait_for_node(fleet, "worker-1", state="connected")
 
 
 # Earlier bugs

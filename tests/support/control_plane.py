@@ -189,13 +189,12 @@ class Cable:
 
     async def _forward(self, source: asyncio.StreamReader, sink: asyncio.StreamWriter) -> None:
         with suppress(ConnectionError):
-            while (data := await source.read(65536)) or not self._is_cut:
-                if not data:
-                    sink.close()
-                    return
+            while data := await source.read(65536):
                 if not self._is_cut:
                     sink.write(data)
                     await sink.drain()
+        if not self._is_cut:
+            sink.close()
 
 
 TLS = Path(__file__).parent / "tls"

@@ -87,7 +87,7 @@ def test_programs_start_while_their_parent_has_a_session(tmp_path: Path) -> None
     async def run():
         async with control_plane("sqlite:///{tmp_path}/shoal.db") as plane:
             async with connected(plane.address, GRPC_HEARTBEAT_INTERVAL="100ms"):
-                for _ in range(75):
+                for _ in range(50):
                     started = [asyncio.create_subprocess_exec("true", start_new_session=True) for _ in range(4)]
                     for process in await asyncio.gather(*started):
                         assert await process.wait() == 0, process.returncode
