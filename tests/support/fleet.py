@@ -166,6 +166,10 @@ class Fleet:
         assert answer is not None, f"the controller did not take {path}"
         return answer
 
+    def try_post(self, path: str, **values: Any) -> dict[str, Any] | None:
+        """Send it; None if the controller did not take it."""
+        return self._ask(path, json.dumps(values).encode())
+
     def limit(self, scope: str, most: int) -> None:
         """Set the quota of a quota key."""
         answer = self._ask(f"/api/v1/quotas/{scope}", json.dumps({"most": most}).encode(), method="PUT")

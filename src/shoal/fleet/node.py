@@ -108,8 +108,9 @@ class Node:
 
     @property
     def takes_jobs(self) -> bool:
-        """Return whether jobs may be dispatched to it: it is connected and has a session."""
-        return self.state is NodeState.CONNECTED and self.controller is not None
+        """Return whether jobs may be dispatched to it: it is connected, has a session, and no operator has paused or
+        drained it, which it may not have heard yet."""
+        return self.state is NodeState.CONNECTED and self.controller is not None and self.wish.state == "connected"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
