@@ -29,6 +29,7 @@ from shoal.pages.page_signals import PagesSettled
 from shoal.queue.job import Fence, Lease
 from shoal.queue.queue import JobMoved, Queue
 from shoal.queue.states import GrantEnd, JobState
+from shoal.render.local_browsers import LocalBrowsers
 from shoal.runners import storage_of
 from shoal.settings import LogSettings
 from shoal.settings_loader import load
@@ -162,7 +163,7 @@ async def test_a_child_that_finds_no_space_says_so_and_does_not_fail_its_job(
         raise error
 
     lease = Lease(Fence(JobId("job_1"), 1), "crawl", "crl_1", "{}", 0, 2, 0, 0.0)
-    await Child(load(env={}).settings, runner, SystemClock(), Signals())._work(lease)
+    await Child(load(env={}).settings, runner, SystemClock(), Signals(), LocalBrowsers())._work(lease)
     [done] = said
     assert isinstance(done, Done)
     assert (done.ending, done.storage, done.error is not None) == ("storage_full", storage, True)
@@ -203,7 +204,7 @@ async def test_what_happens_in_a_child_is_counted_by_its_worker(
     said: list[bytes] = []
     monkeypatch.setattr(work_child, "_send", lambda message: said.append(encode(message)))
     relay = Signals()
-    Child(load(env={}).settings, cast(Any, None), SystemClock(), relay)
+    Child(load(env={}).settings, cast(Any, None), SystemClock(), relay, LocalBrowsers())
     job = {"job_id": "job_1", "run_id": "crl_1", "to": JobState.DONE, "reason": None, "error": None}
     relay.emit(JobMoved(kind="crawl", how=GrantEnd.DONE, **job))
     relay.emit(CrawlMoved(crawl_id="crl_1", state=CrawlState.RUNNING, reason=None))
