@@ -114,25 +114,13 @@ class NodeAgent:
 
     async def apply(self, command: NodeCommand) -> CommandAck:
         """Apply a command to the worker."""
-        if command.command == "restart_browser":
-            return await self._restart_browsers(command)
         try:
-            self._apply(command)
+            state, detail = await self._apply(command)
         except ShoalError as error:
-            return CommandAck(command.id, CommandState.FAILED, error.message)
-        return CommandAck(command.id, CommandState.APPLIED)
+            state, detail = CommandState.FAILED, error.message
+        return CommandAck(command.id, state, detail)
 
-    async def _restart_browsers(self, command: NodeCommand) -> CommandAck:
-        worker, source = self._worker(), self._rendering.source
-        if source is not BrowserSource.LOCAL:
-            return CommandAck(command.id, CommandState.UNSUPPORTED, source.value)
-        count = worker.status.browsers
-        if problems := await worker.restart_browsers():
-            return CommandAck(command.id, CommandState.FAILED, "; ".join(problems))
-        detail = "" if count else "no browser was running: the next page that needs one starts it"
-        return CommandAck(command.id, CommandState.APPLIED, detail)
-
-    def _apply(self, command: NodeCommand) -> None:
+    async def _apply(self, command: NodeCommand) -> tuple[CommandState, str]:
         worker = self._worker()
         match command.command:
             case "pause":
@@ -146,6 +134,17 @@ class NodeAgent:
                 worker.resize(runs=command.max_concurrency, pages=command.page_slots)
                 if command.rate_limit is not None:
                     worker.set_rate(command.rate_limit or None)
+            case "restart_browser":
+                return await self._restart_browsers(worker)
+        return CommandState.APPLIED, ""
+
+    async def _restart_browsers(self, worker: Worker) -> tuple[CommandState, str]:
+        source, count = self._rendering.source, worker.status.browsers
+        if source is not BrowserSource.LOCAL:
+            return CommandState.UNSUPPORTED, source.value
+        if problems := await worker.restart_browsers():
+            return CommandState.FAILED, "; ".join(problems)
+        return CommandState.APPLIED, "" if count else "no browser was running: the next page that needs one starts it"
 
     async def _drain(self, worker: Worker) -> None:
         """Drain within the grace period of a shutdown; what does not end by then goes on draining."""
