@@ -51,7 +51,12 @@ async def crawler_with(chromium: str, folder: Path, **env: str) -> AsyncIterator
 async def renderer(chromium: str, tmp_path: Path) -> AsyncIterator[RenderingCrawler]:
     shots = str(tmp_path / "pictures")
     async for crawler in crawler_with(
-        chromium, tmp_path, SHOAL_RENDER_TIMEOUT="2s", MAX_CONCURRENT_CHROME="3", SHOAL_SCREENSHOTS=shots
+        chromium,
+        tmp_path,
+        SHOAL_RENDER_TIMEOUT="6s",
+        MAX_CONCURRENT_CHROME="3",
+        SHOAL_SCREENSHOTS=shots,
+        SHOAL_PAGE_ATTEMPTS="1",
     ):
         yield crawler
 

@@ -90,8 +90,11 @@ def test_help_names_every_command_and_imports_none(
 
 
 HARMLESS = {
+    "diff",
+    "report",
     "dump",
     "load",
+    "politeness",
     *(
         "crawl",
         "serve",
@@ -101,6 +104,7 @@ HARMLESS = {
         "crawls",
         "jobs",
         "analyses",
+        "audit",
         "explain",
         "robots",
         "rules",
@@ -108,6 +112,9 @@ HARMLESS = {
         "webhooks",
         "nodes",
         "node",
+        "audit",
+        "renderer",
+        "politeness",
     ),
     *(
         "tokens",

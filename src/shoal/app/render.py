@@ -6,7 +6,6 @@ from msgspec.structs import replace
 
 from shoal.app.address_rule import address_rule_of
 from shoal.base.clock import Clock
-from shoal.base.errors import BadConfig
 from shoal.base.signals import Signals
 from shoal.crawl.crawl import Crawl
 from shoal.crawl.engine.render_stage import pages_at_once
@@ -29,15 +28,6 @@ def check_browser(settings: Settings) -> None:
     """Raise `BadConfig`, with the fix, if this machine has no browser and no render service is named."""
     if not settings.render.url:
         find_chromium(settings.render)
-
-
-def has_browser(settings: Settings) -> bool:
-    """Return whether this process can render: a render service is named, or the machine has a browser."""
-    try:
-        check_browser(settings)
-    except BadConfig:
-        return False
-    return True
 
 
 def crawl_renderer(app: "App", crawl: Crawl, rule: AddressRule, egress: Egress, proxy: Proxy | None) -> Renderer:

@@ -11,6 +11,7 @@ from shoal.base.parsing import Address, is_loopback
 from shoal.cli.output import note
 from shoal.fleet.control_client import ControlClient
 from shoal.queue.job import node_lane
+from shoal.render.chromium import has_browser
 from shoal.settings import Settings
 from shoal.work.node_agent import BrowserSource, NodeAgent, NodeRendering
 from shoal.work.worker import Worker
@@ -50,9 +51,7 @@ async def _listen_address(app: App) -> Address:
 
 def rendering_of(settings: Settings) -> NodeRendering:
     """Return where a worker with these settings renders pages."""
-    from shoal.app.render import has_browser  # only workers with a control plane need to know
-
-    if not has_browser(settings):
+    if not has_browser(settings.render):
         return NodeRendering()
     source = BrowserSource.SERVICE if settings.render.url else BrowserSource.LOCAL
     return NodeRendering(source, settings.crawl.max_concurrent_chrome)

@@ -197,6 +197,7 @@ ANALYSIS: dict[str, Any] = {
     "site": "https://example.com/",
     "gate": "release",
     "baseline": None,
+    "commit": None,
     "verdict": {
         "outcome": "failed",
         "reasons": ["broken_links is 3; the gate demands <= 0."],
@@ -231,6 +232,7 @@ ANALYSIS_DETAIL: dict[str, Any] = ANALYSIS | {
     ],
     "analyzers": [{"analyzer": "links", "error": None, "findings": 3, "duration_ms": 1.4}],
     "summary": {"depth": [{"depth": 0, "2xx": 1}]},
+    "commit_status": None,
 }
 FINDING: dict[str, Any] = {
     "analyzer": "links",

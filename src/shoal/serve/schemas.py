@@ -9,9 +9,11 @@ from typing import Annotated, Any, ClassVar
 from msgspec import UNSET, Meta, Struct, UnsetType, field
 
 from shoal.access.scopes import TokenScope
+from shoal.audit.commit_status.status import CommitState
 from shoal.audit.finding import Severity
 from shoal.audit.states import AnalysisState
 from shoal.audit.verdict import Outcome
+from shoal.base.commit import Commit
 from shoal.base.request_form import describe
 from shoal.crawl.frontier.explain import UrlState
 from shoal.crawl.frontier.traps import TrapState
@@ -432,6 +434,7 @@ class Analysis(Struct, kw_only=True):
     findings: Annotated[int | None, describe("Number of findings; null before the analysis has finished.")]
     gate: Annotated[str | None, describe("Name of the gate; null if there is none, or its rules came without a name.")]
     baseline: Annotated[str | None, describe("The analysis that the gate compares with.")]
+    commit: Annotated[Commit | None, describe("The commit whose status shows the verdict.")]
     verdict: Annotated["Verdict | None", describe("Verdict of the gate; null without a gate, or before the end.")]
     created_at: Moment
     started_at: Annotated[Moment | None, describe("Start of the first attempt.")]
@@ -450,6 +453,16 @@ class AnalysisDetail(Analysis, kw_only=True):
     codes: Annotated[list["FindingCount"], describe("The finding codes with a finding, most serious first.")]
     analyzers: Annotated[list["AnalyzerOutcome"], describe("How each analyzer ended.")]
     summary: Annotated[dict[str, Any] | None, describe("Distributions over all pages, such as status by depth.")]
+    commit_status: Annotated["CommitStatus | None", describe("What its commit should show; null without a commit.")]
+
+
+class CommitStatus(Struct, kw_only=True):
+    """The status of a commit on its forge."""
+
+    state: Annotated[CommitState, describe("The state that the commit should show.")]
+    description: str
+    shown: Annotated[CommitState | None, describe("The state that it shows; null if nothing was published yet.")]
+    error: Annotated[str | None, describe("Why the last attempt to publish it failed; it is tried again for a day.")]
 
 
 class Verdict(Struct, kw_only=True):

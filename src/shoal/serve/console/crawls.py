@@ -11,7 +11,8 @@ from shoal.access.audit_hook import AuditHook
 from shoal.access.scopes import TokenScope
 from shoal.base.errors import InvalidInput, NotFound, StateConflict
 from shoal.crawl.frontier.admin import FrontierAdmin
-from shoal.crawl.lifecycle.crawls import Crawls, CrawlStatus
+from shoal.crawl.lifecycle.crawls import Crawls
+from shoal.crawl.lifecycle.search import CrawlSearch, FoundCrawls
 from shoal.crawl.states import TERMINAL, CrawlState
 from shoal.crawl.store import CrawlFilter
 from shoal.serve.authentication import caller_of
@@ -85,8 +86,9 @@ class CrawlsPage:
     paths = ("/crawls",)
     regions = ("crawl_states", "crawl_rows")
 
-    def __init__(self, shell: Shell, crawls: Crawls, frontier: FrontierAdmin) -> None:
+    def __init__(self, shell: Shell, crawls: Crawls, search: CrawlSearch, frontier: FrontierAdmin) -> None:
         self._shell = shell
+        self._search = search
         self._crawls = crawls
         self._frontier = frontier
 
@@ -100,15 +102,15 @@ class CrawlsPage:
         return self._shell.page(request.http, "crawls.html", context, section="crawls")
 
     async def context(self, view: View, params: Mapping[str, str]) -> dict[str, Any]:
-        search, problem, found = Search(params.get("q", "")), "", list[CrawlStatus]()
+        search, problem, found = Search(params.get("q", "")), "", FoundCrawls([], None)
         after = _number(params.get("after"))
         try:
             search = parse(params.get("q", ""), QUALIFIERS)
-            found = await self._crawls.matching(filter_of(search), after=after, limit=ROWS + 1)
+            found = await self._search.find(filter_of(search), after=after, limit=ROWS)
         except InvalidInput as error:
             problem = sentence(error.message)
         formats = self._shell.formats(view)
-        rows = [row_of(status, formats) for status in found[:ROWS]]
+        rows = [row_of(status, formats) for status in found.crawls]
         counts = await self._crawls.count()
         return {
             "search": search,
@@ -118,7 +120,8 @@ class CrawlsPage:
             "total": sum(counts.values()),
             "badges": [(state.value, view.language(word)) for state, word in BADGES.items() if counts.get(state.value)],
             "is_first": after is None,
-            "older": found[ROWS - 1].crawl.number if len(found) > ROWS else None,
+            "older": found.next,
+            "is_short": found.next is not None and len(rows) < ROWS,
             "is_live": any(row.is_live for row in rows),
             "actions": {
                 name: action
