@@ -23,7 +23,7 @@ ROOT = Path(__file__).resolve().parent.parent
 PEER = Path(__file__).with_name("peers") / "render.py"
 HOME = Path(os.environ.get("BENCH_HOME", Path(tempfile.gettempdir()) / "shoal-bench")) / "render"
 PACKAGES = {"playwright": ["playwright"], "crawlee": ["crawlee[playwright]"]}
-PAGES, SHORT_PAGES, AT_ONCE, REPS = 60, 20, 5, 3
+PAGES, SHORT_PAGES, AT_ONCE, REPS = 60, 40, 5, 3
 STATIC_PAGES, STATIC_REPS = 2000, 5
 ABOUT = (
     "Each page loads a script, which makes three requests one after the other, counts to two million and builds 200 "

@@ -21,6 +21,7 @@ from msgspec import UNSET, to_builtins
 
 from shoal.audit.codes import BY_ANALYZER
 from shoal.audit.metrics import NAMED
+from shoal.audit.reports import json_report
 from shoal.base import errors, query_params
 from shoal.base.parsing import show
 from shoal.base.request_form import Form, fields_of
@@ -442,6 +443,11 @@ def _row(*cells: object) -> str:
     return f"| {' | '.join(escaped)} |"
 
 
+def report_schema() -> str:
+    """The JSON schema of `shoal audit --json-report`."""
+    return json.dumps(json_report.schema(), indent=2, ensure_ascii=False) + "\n"
+
+
 FILES: Mapping[str, Callable[[], str]] = {
     ".env.example": env_example,
     "docs/reference/settings.md": settings_page,
@@ -453,6 +459,7 @@ FILES: Mapping[str, Callable[[], str]] = {
     "docs/reference/metrics.md": metrics_page,
     "docs/reference/cli.md": cli_page,
     "docs/reference/http.md": http_page,
+    "docs/reference/audit-report.schema.json": report_schema,
     "docs/internals/states.md": states_page,
 }
 

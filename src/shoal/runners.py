@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from shoal.audit.prober import Prober
     from shoal.audit.run import AnalysisRun
     from shoal.page_jobs.batch import PageJobBatch
+    from shoal.render.renderer import Renderer
     from shoal.work.child import RunningJob
     from shoal.work.storage_watch import StorageWatch
     from shoal.work.worker import Worker
@@ -113,12 +114,12 @@ def make_prober(app: App, crawl: Crawl) -> "Prober":
 
 def page_job_runner(app: App, lanes: Sequence[str] = (SHARED_LANE,)) -> "PageJobBatch":
     """Build what a page child executes. All its jobs share one egress per proxy, under the operator's address rule."""
-    from shoal.app.render import has_browser, page_renderer
     from shoal.hosts.rate_limiter import HostConnections, RateLimiter
     from shoal.hosts.robots_cache import RobotsCache
     from shoal.hosts.throttle import ThrottleTracker
     from shoal.page_jobs.batch import PageJobBatch
     from shoal.page_jobs.runner import EgressRoute, EgressRoutes, PageJobRunner, RobotsMemo
+    from shoal.render.chromium import has_browser
 
     settings, clock, signals = app.settings, app.clock, app.signals
     pace, agent, limits = settings.pages.pace, settings.egress.user_agent, Limits.of(settings.egress)
@@ -134,10 +135,11 @@ def page_job_runner(app: App, lanes: Sequence[str] = (SHARED_LANE,)) -> "PageJob
         return EgressRoute(egress, RobotsMemo(robots, clock))
 
     renderer = None
-    if has_browser(settings):
+    if has_browser(settings.render):
         from shoal.page_jobs.rendering import PageRenderer
 
-        renderer = PageRenderer(lambda: page_renderer(app), settings.crawl.max_concurrent_chrome)
+        renderer = PageRenderer(lambda: _page_renderer(app), settings.crawl.max_concurrent_chrome)
+        app.browsers.add(renderer)
     return PageJobBatch(
         app.database,
         app.queue,
@@ -161,6 +163,12 @@ def page_job_runner(app: App, lanes: Sequence[str] = (SHARED_LANE,)) -> "PageJob
         lanes,
         (HTTP,) if renderer is None else (HTTP, JS),
     )
+
+
+def _page_renderer(app: App) -> "Renderer":
+    from shoal.app.render import page_renderer  # only for the first page that needs a browser
+
+    return page_renderer(app)
 
 
 def _proxy_of(app: App, crawl: Crawl) -> Proxy | None:

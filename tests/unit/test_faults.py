@@ -16,10 +16,9 @@ RANGES = (
     ("F", 56, 61),
     ("F", 63, 65),
     ("W", 1, 6),
-    ("B", 1, 62),
-    ("B", 68, 80),
+    ("B", 1, 80),
     ("B", 82, 85),
-    ("B", 87, 87),
+    ("B", 87, 90),
 )  # a new number: a range here, a row in the table
 NUMBERS = [f"{letter}{number}" for letter, first, last in RANGES for number in range(first, last + 1)]
 

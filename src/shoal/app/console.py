@@ -6,15 +6,19 @@ from datetime import timedelta
 from functools import cached_property
 from typing import TYPE_CHECKING, Final
 
+from shoal.crawl.lifecycle.search import CrawlSearch
 from shoal.crawl.scope.preview import ScopePreviewer
 from shoal.egress import Egress, Limits
 from shoal.observe.hourly_stats import HourlyStatsReader
+from shoal.pages.comparison import PageComparer
 from shoal.pages.pages import Pages
 from shoal.pages.summary import PageSummaries
 from shoal.serve.console.analyses import AnalysesPage, AnalysisPage
 from shoal.serve.console.bots import BotsPage
+from shoal.serve.console.cached import Cached
 from shoal.serve.console.crawl import CrawlFigures, CrawlPage
 from shoal.serve.console.crawl_actions import CrawlActions
+from shoal.serve.console.crawl_diff import CrawlDiffPage
 from shoal.serve.console.crawl_pages import CrawlPagesPage
 from shoal.serve.console.crawls import CrawlsPage
 from shoal.serve.console.events import EventsPage, WebhookPage
@@ -25,6 +29,7 @@ from shoal.serve.console.new_crawl import NewCrawlPage
 from shoal.serve.console.node_rates import NodeRateSampler
 from shoal.serve.console.overview import Overview, OverviewPage
 from shoal.serve.console.page import PagePage
+from shoal.serve.console.page_copies import PageCopies
 from shoal.serve.console.page_findings import PageFindings
 from shoal.serve.console.policies import PoliciesPage, PolicyPage
 from shoal.serve.console.policy_form import PolicyFormPage, PolicyImportPage
@@ -65,16 +70,28 @@ class Console:
     def rates(self) -> RateSampler:
         return RateSampler(self._app.crawls, self._app.clock)
 
+    async def _count(self) -> tuple[dict[str, int], dict[str, dict[str, int]]]:
+        return await self._app.crawls.count(), await self._app.job_admin.count()
+
     @cached_property
     def overview(self) -> OverviewPage:
         app = self._app
         hourly = HourlyStatsReader(app.database, app.stores.hourly_stats)
-        figures = Overview(app.crawls, app.job_admin, app.plan.policies, app.events.webhooks, hourly)
-        return OverviewPage(self.shell, figures, self.rates)
+        figures = Overview(
+            app.crawls,
+            Cached(self._count, app.clock),
+            app.plan.policies,
+            app.fleet.nodes,
+            app.events.webhooks,
+            app.audit.analyses,
+        )
+        return OverviewPage(self.shell, figures, hourly, self.rates)
 
     @cached_property
     def crawls(self) -> CrawlsPage:
-        return CrawlsPage(self.shell, self._app.crawls, self._app.frontier_admin)
+        app = self._app
+        counts = Cached(app.crawls.count, app.clock)
+        return CrawlsPage(self.shell, app.crawls, CrawlSearch(app.crawls, app.clock), app.frontier_admin, counts)
 
     @cached_property
     def new_crawl(self) -> NewCrawlPage:
@@ -170,14 +187,16 @@ class Console:
         app = self._app
         pages = Pages(app.database, app.stores.pages, app.clock)
         findings = PageFindings(app.audit.analyses)
+        copies = PageCopies(app.bodies, app.settings.render.screenshots)
         return [
             self.overview,
             self.crawls,
             self.new_crawl,
             CrawlPagesPage(self.shell, app.crawls, pages, self.crawl),
+            CrawlDiffPage(self.shell, app.crawls, PageComparer(app.database, app.stores.pages), self.crawl),
             self.crawl,
             CrawlActions(self.shell, app.crawls, app.frontier_admin),
-            PagePage(self.shell, app.crawls, app.frontier_admin, pages, app.bodies, findings),
+            PagePage(self.shell, app.crawls, app.frontier_admin, pages, copies, findings),
             self.jobs,
             self.job,
             self.fleet,

@@ -10,7 +10,7 @@ from shoal.audit.analyzer import Found, Needs
 from shoal.audit.codes import BY_ANALYZER
 from shoal.audit.site import Site
 
-# RE2: with Python's own engine these alternatives take ten times as long.
+# RE2 searches for all alternatives in one pass, in linear time.
 _SAYS_SO: Final = re2.compile(
     r"(?i)\b404\b|\bnot found\b|\b(page|seite|product) (does not|doesn't) exist\b|\bnicht gefunden\b|\bintrouvable\b"
     r"|\bno encontrad[oa]\b|\bnon trovata\b|\bn[ãa]o encontrada\b|\bniet gevonden\b|ページが見つかりません|页面不存在"

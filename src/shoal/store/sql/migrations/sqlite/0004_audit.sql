@@ -54,3 +54,17 @@ CREATE TABLE gate (
     created_at INTEGER NOT NULL,
     changed_at INTEGER NOT NULL
 );
+
+-- What the commit of an analysis should show on its forge, and what it shows. `next_at`: when to publish it; NULL: it is
+-- published, or was given up. `taken_until`: a publisher is sending it.
+CREATE TABLE commit_status (
+    analysis    INTEGER PRIMARY KEY REFERENCES analysis ON DELETE CASCADE,
+    state       TEXT NOT NULL CHECK (state IN ('pending', 'success', 'failure', 'error')),
+    description TEXT NOT NULL,
+    shown       TEXT CHECK (shown IN ('pending', 'success', 'failure', 'error')),
+    attempts    INTEGER NOT NULL DEFAULT 0,
+    next_at     INTEGER,
+    taken_until INTEGER NOT NULL DEFAULT 0,
+    error       TEXT
+);
+CREATE INDEX commit_status_due ON commit_status (next_at) WHERE next_at IS NOT NULL;
