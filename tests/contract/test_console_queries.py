@@ -186,6 +186,27 @@ async def test_policies_are_counted_by_whether_they_are_due(bench: Bench) -> Non
     assert (await policies.counts(timedelta(minutes=1))).late == 2
 
 
+async def test_due_policies_of_all_queues_are_listed_longest_due_first(bench: Bench) -> None:
+    policies, made = bench.app.plan.policies, []
+    for more in ({"url": f"{SITE}/a"}, {"seeds": [f"{SITE}/"]}, {"url": f"{SITE}/b", "queue": "js"}):
+        made.append((await policies.make(PolicyForm.read({"frequency": "1h", **more}))).id)
+        await bench.jump(1)
+    await policies.make(PolicyForm.read({"url": f"{SITE}/c", "frequency": "1h", "enabled": False}))
+    now, found = await policies.list_due()
+    assert [policy.id for policy in found] == made
+    assert all((policy.next_run_at or now) <= now for policy in found)
+    assert [policy.id for policy in (await policies.list_due(2))[1]] == made[:2]
+
+
+async def test_the_newest_events_are_listed(bench: Bench) -> None:
+    for number in range(5):
+        event = Event("crawl.started", f"crl_{number}", {})
+        await bench.database.run(lambda tx, event=event: bench.app.stores.outbox.append(tx, event))
+    await bench.database.run(lambda tx: bench.app.stores.events.number(tx, 10))
+    assert [one.subject for one in await bench.app.events.webhooks.latest(3)] == ["crl_4", "crl_3", "crl_2"]
+    assert len(await bench.app.events.webhooks.latest(50)) == 5
+
+
 async def test_the_outbox_lag_is_the_age_of_the_oldest_event_without_a_number(bench: Bench) -> None:
     webhooks = bench.app.events.webhooks
     assert await webhooks.lag_seconds() == 0

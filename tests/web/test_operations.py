@@ -11,11 +11,12 @@ from shoal.audit.store import NewAnalysis
 from shoal.audit.verdict import Measured, judge
 from shoal.base.database import Tx
 from shoal.base.ids import AnalysisId, NodeId
+from shoal.events.event import Event
 from shoal.fleet.node import CommandAck
 from shoal.fleet.states import CommandState
 from shoal.queue import states
 from shoal.queue.job import LeaseRequest
-from tests.support.controller import Served
+from tests.support.controller import Served, served
 from tests.support.nodes import register
 from tests.support.visitor import Visitor
 
@@ -81,7 +82,7 @@ async def test_a_wrong_qualifier_is_a_sentence_and_not_an_error_page(visitor: Vi
 async def test_a_viewer_gets_no_buttons_and_is_refused(shop: Served, visitor: Visitor) -> None:
     await register(shop.app.fleet.nodes, "crawler-1")
     await visitor.sign_in(await shop.token("viewer"))
-    for path in ("/jobs?q=state:dead", "/fleet", "/fleet/crawler-1", "/policies", "/analyses"):
+    for path in ("/jobs?q=state:dead", "/fleet", "/fleet/crawler-1", "/policies", "/analyses", "/events"):
         seen = await visitor.get(path)
         assert seen.status == 200
         assert len(re.findall(r'<form[^>]*method="post"', seen.html)) == 2, path  # preferences, and signing out
@@ -91,6 +92,7 @@ async def test_a_viewer_gets_no_buttons_and_is_refused(shop: Served, visitor: Vi
         ("/fleet/crawler-1/commands", {"action": "pause"}),
         ("/policies/new", {"url": "https://example.com/"}),
         ("/analyses", {"crawl_id": "x"}),
+        ("/events", {"url": "https://example.com/"}),
     ):
         assert (await visitor.post(path, fields)).status == 403, path
 
@@ -183,6 +185,65 @@ async def test_bots_are_shown_with_their_tokens_and_activity(shop: Served, visit
     body = json.dumps({"bot_id": "scraper-9", "capabilities": ["http"], "max": 1}).encode()
     assert (await shop.ask("/bot/v1/jobs/pull", bot, method="POST", body=body)).status in (200, 204)
     assert "price bot" in (await visitor.get("/policies/bots")).text
+
+
+async def test_a_webhook_is_created_with_a_secret_and_its_deliveries_are_replayed(
+    shop: Served, visitor: Visitor
+) -> None:
+    assert "No webhooks yet" in (await visitor.get("/events")).text
+    refused = await visitor.post("/events", {"url": "https://example.com/hook", "events": "crawl.gone"})
+    assert "which is not an event type" in refused.text
+    made = await visitor.post("/events", {"url": "https://example.com/hook", "events": "crawl.*"})
+    [hook] = await shop.app.events.webhooks.all()
+    assert hook.secret in made.html
+    assert hook.secret not in (await visitor.get("/events")).html
+    off = await visitor.post(f"/events/{hook.id}/actions", {"action": "disable"})
+    assert "The webhook is disabled" in off.text
+    event = Event("crawl.started", "crl_1", {})
+    await shop.app.database.run(lambda tx: shop.app.stores.outbox.append(tx, event))
+    await shop.app.database.run(lambda tx: shop.app.stores.events.number(tx, 10))
+    assert "crawl.started" in (await visitor.get("/events")).text
+    again = await visitor.post(f"/events/{hook.id}/replay", {"event_id": event.id})
+    assert "The event will be sent again." in again.text
+    assert "crawl.started" in again.text
+    missing = await visitor.post(f"/events/{hook.id}/replay", {"event_id": "evt_none"})
+    assert "evt_none" in missing.text
+    assert "Remove this webhook and its queue?" in (await visitor.post(f"/events/{hook.id}/remove", {})).text
+    gone = await visitor.post(f"/events/{hook.id}/remove", {"confirmed": "yes"})
+    assert "The webhook was removed." in gone.text
+    entries = await shop.app.access.audit_log.newest(before=None, limit=10, subject=hook.id)
+    actions = [entry.act.name for entry in entries]
+    assert actions == ["webhook.removed", "webhook.replayed", "webhook.changed", "webhook.created"]
+
+
+async def test_a_token_is_created_shown_once_and_revoked(shop: Served, visitor: Visitor) -> None:
+    await visitor.sign_in(await shop.token("admin"))
+    await visitor.get("/settings")
+    refused = await visitor.post("/settings/tokens", {"name": "x", "role": "node"})
+    assert "name the node" in refused.text
+    made = await visitor.post("/settings/tokens", {"name": "<b>nightly</b>", "role": "operator", "expires_in": "90d"})
+    shown = re.search(r"shl_\w+", made.text)
+    assert shown
+    token = await shop.app.access.tokens.verify(shown[0])
+    assert token is not None
+    seen = await visitor.get("/settings")
+    assert (shown[0] in seen.html, "<b>nightly</b>" in seen.html, "token.created" in seen.text) == (False, False, True)
+    assert "Revoke this token?" in (await visitor.post(f"/settings/tokens/{token.id}/revoke", {})).text
+    done = await visitor.post(f"/settings/tokens/{token.id}/revoke", {"confirmed": "yes"})
+    assert "The token was revoked." in done.text
+    assert await shop.app.access.tokens.verify(shown[0]) is None
+
+
+async def test_settings_are_for_administrators_and_hide_secrets(sqlite_url: str) -> None:
+    async with served(sqlite_url, SHOAL_PROXIES="secret=http://user:hunter2@proxy.example:3128") as shop:
+        visitor = Visitor(shop.port)
+        page = await visitor.get("/settings")
+        assert "DATABASE_URL" in page.text
+        assert "hunter2" not in page.html
+        await visitor.sign_in(await shop.token("viewer"))
+        seen = await visitor.get("/settings")
+        assert ("Only administrators" in seen.text, "DATABASE_URL" in seen.text) == (True, False)
+        assert (await visitor.post("/settings/tokens", {"name": "x", "role": "admin"})).status == 403
 
 
 async def test_an_analysis_shows_its_verdict_findings_and_baseline(shop: Served, visitor: Visitor) -> None:

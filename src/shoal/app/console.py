@@ -1,5 +1,7 @@
 """The pages of the console."""
 
+from collections import defaultdict
+from collections.abc import Mapping
 from datetime import timedelta
 from functools import cached_property
 from typing import TYPE_CHECKING, Final
@@ -19,6 +21,7 @@ from shoal.serve.console.crawl_actions import CrawlActions
 from shoal.serve.console.crawl_diff import CrawlDiffPage
 from shoal.serve.console.crawl_pages import CrawlPagesPage
 from shoal.serve.console.crawls import CrawlsPage
+from shoal.serve.console.events import EventsPage, WebhookPage
 from shoal.serve.console.feed import FeedApi, LivePage
 from shoal.serve.console.fleet import FleetPage, NodePage
 from shoal.serve.console.jobs import JobCounts, JobPage, JobsPage
@@ -32,13 +35,24 @@ from shoal.serve.console.policies import PoliciesPage, PolicyPage
 from shoal.serve.console.policy_form import PolicyFormPage, PolicyImportPage
 from shoal.serve.console.preferences import PreferencesApi
 from shoal.serve.console.rates import RateSampler
+from shoal.serve.console.settings import SettingsPage
 from shoal.serve.console.shell import Shell
+from shoal.settings_loader import Loaded
 
 if TYPE_CHECKING:
     from shoal.app.app import App
 
 SAMPLE_EVERY: Final = timedelta(seconds=5)
-SECTIONS: Final = ("overview", "crawls", "jobs", "fleet", "policies", "analyses")  # that have a page
+SECTIONS: Final = (
+    "overview",
+    "crawls",
+    "jobs",
+    "fleet",
+    "policies",
+    "analyses",
+    "events",
+    "settings",
+)  # that have a page
 
 
 class Console:
@@ -46,6 +60,7 @@ class Console:
 
     def __init__(self, app: "App") -> None:
         self._app = app
+        self.sources: Mapping[str, str] = defaultdict(lambda: "default")  # of the settings; `shoal serve` knows them
 
     @cached_property
     def shell(self) -> Shell:
@@ -141,6 +156,18 @@ class Console:
         return AnalysisPage(self.shell, self._app.audit.analyses)
 
     @cached_property
+    def events(self) -> EventsPage:
+        return EventsPage(self.shell, self._app.events.webhooks)
+
+    @cached_property
+    def webhook(self) -> WebhookPage:
+        return WebhookPage(self.shell, self._app.events.webhooks)
+
+    def settings(self) -> list[tuple[str, str, str]]:
+        """Return the name, the value without secrets and the source of each setting."""
+        return [(one.env, one.value, one.source) for one in Loaded(self._app.settings, self.sources).shown()]
+
+    @cached_property
     def feed(self) -> FeedApi:
         pages: list[LivePage] = [
             self.overview,
@@ -152,6 +179,7 @@ class Console:
             self.node,
         ]
         pages += [self.policies, self.bots, self.policy, self.analyses, self.analysis]
+        pages += [self.events, self.webhook]
         return FeedApi(self.shell, pages, self._app.clock)
 
     @cached_property
@@ -180,6 +208,9 @@ class Console:
             self.policy,
             self.analyses,
             self.analysis,
+            self.events,
+            self.webhook,
+            SettingsPage(self.shell, app.access.tokens, app.access.audit_log, self.settings),
             self.feed,
             PreferencesApi(self.shell),
         ]

@@ -72,6 +72,7 @@ async def _serve(flags: Mapping[str, str | None], workers: int, first_token_file
     signals, metrics = watched(settings)
     async with AsyncExitStack() as stack:
         app = await stack.enter_async_context(opened(settings, signals))
+        app.console.sources = loaded.sources
         if first_token_file is not None:
             await write_first_token(app, first_token_file)
         await check_exposure(app, settings.serve)

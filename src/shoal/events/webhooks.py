@@ -159,6 +159,14 @@ class Webhooks:
         missed none before it."""
         return await self._database.read(lambda tx: self._events.after(tx, after, limit))
 
+    async def latest(self, limit: int) -> list[EventReceipt]:
+        """Return the newest events, newest first; fewer than `limit` if some of these numbers were removed."""
+
+        async def look(tx: Tx) -> list[EventReceipt]:
+            return await self._events.after(tx, max(0, await self._events.last(tx) - limit), limit)
+
+        return (await self._database.read(look))[::-1]
+
     async def lag_seconds(self) -> float:
         """Return how long the oldest event that the forwarder has not taken up has waited."""
         return await self._database.read(self._events.lag) / 1e6
