@@ -33,7 +33,7 @@ def control_plane(**more: str) -> dict[str, str]:
 
 def node(fleet: Fleet, node_id: str) -> dict[str, Any]:
     """Return a node as the API shows it; empty if it is not there."""
-    found = {one["id"]: one for one in fleet.get("/api/v1/nodes")["items"]}
+    found: dict[str, dict[str, Any]] = {one["id"]: one for one in fleet.get("/api/v1/nodes")["items"]}
     return found.get(node_id, {})
 
 

@@ -5,6 +5,7 @@ import signal
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 
 from tests.support import ledger
 from tests.support.control_fleet import TwoControllers
@@ -45,17 +46,23 @@ class Scene:
 
     def wait_until_both_work(self) -> None:
         for worker in self.fleet.workers:
-            wait_for(lambda name=worker.name: self.held_by(name) >= 1, f"page jobs of {worker.name}")
+            wait_for(partial(self._holds_some, worker.name), f"page jobs of {worker.name}")
 
     def finish(self) -> None:
         """Let everything end: each page job is done once, and no attempt was counted."""
         self.site.allowed = None
         for group in self.groups:
-            wait_for(lambda group=group: self.fleet.group(group)["state"] == "completed", "the end of the page jobs")
+            wait_for(partial(self._is_over, group), "the end of the page jobs")
             shown = self.fleet.group(group)
             assert shown["jobs"] == {"done": shown["total"]}
         wait_for(lambda: not ledger.open_jobs(self.fleet.store_url), "the end of all jobs")
         self.check()
+
+    def _holds_some(self, name: str) -> bool:
+        return self.held_by(name) >= 1
+
+    def _is_over(self, group: str) -> bool:
+        return bool(self.fleet.group(group)["state"] == "completed")
 
     def check(self) -> None:
         found = ledger.check_jobs(self.fleet.store_url)
@@ -125,7 +132,7 @@ class FleetStorm:
         """Drain a node through whichever controller answers, and let it work again."""
         path, controllers = f"/api/v1/nodes/worker-{place + 1}/commands", self._dice.sample((0, 1), 2)
         for name in ("drain", "resume"):
-            wait_for(lambda name=name: self._is_given(path, name, controllers), f"a controller that takes {name}")
+            wait_for(partial(self._is_given, path, name, controllers), f"a controller that takes {name}")
 
     def _is_given(self, path: str, name: str, controllers: list[int]) -> bool:
         for number in controllers:
