@@ -15,6 +15,8 @@ NAMES = {
     "frontier": "add, take and settle at 100 k, 1 M and 5 M URLs, and bytes per URL",
     "queue": "no-op jobs through a worker, batches, pick-up, 1 M waiting jobs, killed work, and other queues",
     "hosts": "policies on a hundred hosts, with equal priorities and with priorities that differ by host",
+    "console": "weight and time of pages, lists over 100 k crawls and 1 M pages, fifty live viewers",
+    "render": "pages rendered per second beside Playwright and Crawlee, memory, and auto on a static site",
     "fleet": "sessions and dispatch decisions with up to 10 k nodes, the queue with dispatch on and off",
     "audit": "all analyzers over 100 k and 1 M pages with 60 links each",
     "plan": "a scheduler's pass over 1 M policies, events to a receiver, bots that pull and push",

@@ -19,6 +19,9 @@ from types import ModuleType
 import click
 from msgspec import UNSET, to_builtins
 
+from shoal.audit.codes import BY_ANALYZER
+from shoal.audit.metrics import NAMED
+from shoal.audit.reports import json_report
 from shoal.base import errors, query_params
 from shoal.base.parsing import show
 from shoal.base.request_form import Form, fields_of
@@ -209,6 +212,28 @@ def page_errors_page() -> str:
     ]
     for code, meaning in PAGE_ERRORS.items():
         lines.append(_row(f"`{code}`", meaning.description, "yes" if meaning.tried_again else ""))
+    return "\n".join(lines) + "\n"
+
+
+def findings_page() -> str:
+    lines = [
+        "# Findings and metrics",
+        "",
+        NOTICE.format("src/shoal/audit/codes.py` and `src/shoal/audit/metrics.py"),
+        "",
+        "What the built-in analyzers report ([guide](../guides/audit-a-site.md)). Codes are permanent. Each code is",
+        "also a metric for gates: the number of findings with that code. Those of plug-ins are named `analyzer.code`.",
+        "",
+        "## Metrics",
+        "",
+        "| metric | what it measures |",
+        "|---|---|",
+        *(_row(f"`{name}`", meaning) for name, meaning in NAMED.items()),
+        "| every code below | the number of its findings |",
+    ]
+    for analyzer, codes in BY_ANALYZER.items():
+        lines += ["", f"## {analyzer}", "", "| code | severity | what is wrong | how to fix it |", "|---|---|---|---|"]
+        lines += [_row(f"`{one.code}`", one.severity, one.title, one.fix) for one in codes]
     return "\n".join(lines) + "\n"
 
 
@@ -418,6 +443,11 @@ def _row(*cells: object) -> str:
     return f"| {' | '.join(escaped)} |"
 
 
+def report_schema() -> str:
+    """The JSON schema of `shoal audit --json-report`."""
+    return json.dumps(json_report.schema(), indent=2, ensure_ascii=False) + "\n"
+
+
 FILES: Mapping[str, Callable[[], str]] = {
     ".env.example": env_example,
     "docs/reference/settings.md": settings_page,
@@ -425,9 +455,11 @@ FILES: Mapping[str, Callable[[], str]] = {
     "docs/reference/errors.md": errors_page,
     "docs/reference/page-errors.md": page_errors_page,
     "docs/reference/events.md": events_page,
+    "docs/reference/findings.md": findings_page,
     "docs/reference/metrics.md": metrics_page,
     "docs/reference/cli.md": cli_page,
     "docs/reference/http.md": http_page,
+    "docs/reference/audit-report.schema.json": report_schema,
     "docs/internals/states.md": states_page,
 }
 

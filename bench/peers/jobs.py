@@ -56,6 +56,9 @@ class NoPages:
         moves = [states.finish(lease.fence.job_id, lease.fence.epoch) for lease in results]
         return (await self._queue.finish_and_lease(moves, LeaseRequest(holder, [KIND], self._lanes), want)).leases
 
+    def restart_browser(self) -> None:
+        """It has none."""
+
     def close(self) -> None:
         os.close(self._log)
 

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from shoal.audit.prober import Prober
     from shoal.audit.run import AnalysisRun
     from shoal.page_jobs.batch import PageJobBatch
+    from shoal.render.renderer import Renderer
     from shoal.work.child import RunningJob
     from shoal.work.storage_watch import StorageWatch
     from shoal.work.worker import Worker
@@ -39,6 +40,8 @@ def extra_walkers(app: App, crawl: Crawl, size: int, storage: "StorageWatch") ->
 
     settings = app.settings.work.but(concurrency=size)
     environment = {**os.environ, "DATABASE_URL": app.settings.database.url, "SHOAL_LOG_LEVEL": "warning"}
+    if app.settings.render.screenshots is not None:
+        environment["SHOAL_SCREENSHOTS"] = str(app.settings.render.screenshots)
     context = WorkerContext(
         node_id="here",
         holder=holder_name(),
@@ -111,12 +114,12 @@ def make_prober(app: App, crawl: Crawl) -> "Prober":
 
 def page_job_runner(app: App, lanes: Sequence[str] = (SHARED_LANE,)) -> "PageJobBatch":
     """Build what a page child executes. All its jobs share one egress per proxy, under the operator's address rule."""
-    from shoal.app.render import has_browser, page_renderer
     from shoal.hosts.rate_limiter import HostConnections, RateLimiter
     from shoal.hosts.robots_cache import RobotsCache
     from shoal.hosts.throttle import ThrottleTracker
     from shoal.page_jobs.batch import PageJobBatch
     from shoal.page_jobs.runner import EgressRoute, EgressRoutes, PageJobRunner, RobotsMemo
+    from shoal.render.chromium import has_browser
 
     settings, clock, signals = app.settings, app.clock, app.signals
     pace, agent, limits = settings.pages.pace, settings.egress.user_agent, Limits.of(settings.egress)
@@ -132,10 +135,11 @@ def page_job_runner(app: App, lanes: Sequence[str] = (SHARED_LANE,)) -> "PageJob
         return EgressRoute(egress, RobotsMemo(robots, clock))
 
     renderer = None
-    if has_browser(settings):
+    if has_browser(settings.render):
         from shoal.page_jobs.rendering import PageRenderer
 
-        renderer = PageRenderer(lambda: page_renderer(app), settings.crawl.max_concurrent_chrome)
+        renderer = PageRenderer(lambda: _page_renderer(app), settings.crawl.max_concurrent_chrome)
+        app.browsers.add(renderer)
     return PageJobBatch(
         app.database,
         app.queue,
@@ -159,6 +163,12 @@ def page_job_runner(app: App, lanes: Sequence[str] = (SHARED_LANE,)) -> "PageJob
         lanes,
         (HTTP,) if renderer is None else (HTTP, JS),
     )
+
+
+def _page_renderer(app: App) -> "Renderer":
+    from shoal.app.render import page_renderer  # only for the first page that needs a browser
+
+    return page_renderer(app)
 
 
 def _proxy_of(app: App, crawl: Crawl) -> Proxy | None:

@@ -461,6 +461,23 @@ class AuditSettings(SettingsSection):
     )
 
 
+class ForgeSettings(SettingsSection):
+    """Forges that show the verdict of an analysis at a commit."""
+
+    github_api: HttpUrl = setting("SHOAL_GITHUB_API", "https://api.github.com", "Base URL of the API of GitHub.")
+    github_token: Text = setting("SHOAL_GITHUB_TOKEN", "", "GitHub token that may write commit statuses.", secret=True)
+    gitlab_api: HttpUrl = setting("SHOAL_GITLAB_API", "https://gitlab.com/api/v4", "Base URL of the API of GitLab.")
+    gitlab_token: Text = setting(
+        "SHOAL_GITLAB_TOKEN", "", "GitLab token with the scope api that may write commit statuses.", secret=True
+    )
+    gitea_api: HttpUrl = setting(
+        "SHOAL_GITEA_API", "", "Base URL of the API of Gitea or Forgejo, such as https://codeberg.org/api/v1."
+    )
+    gitea_token: Text = setting(
+        "SHOAL_GITEA_TOKEN", "", "Token of Gitea or Forgejo that may write commit statuses.", secret=True
+    )
+
+
 class PlanSettings(SettingsSection):
     """Policies and their scheduler."""
 
@@ -751,6 +768,7 @@ class Settings:
     egress: EgressSettings = field(default_factory=EgressSettings)
     bodies: BodySettings = field(default_factory=BodySettings)
     audit: AuditSettings = field(default_factory=AuditSettings)
+    forges: ForgeSettings = field(default_factory=ForgeSettings)
     plan: PlanSettings = field(default_factory=PlanSettings)
     events: EventSettings = field(default_factory=EventSettings)
     render: RenderSettings = field(default_factory=RenderSettings)
@@ -807,9 +825,10 @@ class Settings:
             "is a bucket, but its access key is not set",
             "set SHOAL_S3_ACCESS_KEY and SHOAL_S3_SECRET_KEY",
         )
-        for name, backend in (("SHOAL_LANES", queue.lanes), ("SHOAL_FRONTIER", self.crawl.frontier)):
-            has_server = backend != "redis" or bool(self.redis.url)
-            yield has_server, name, "is redis, but REDIS_URL is not set", "set it to sql, or set REDIS_URL"
+        has_server = self.crawl.frontier != "redis" or bool(self.redis.url)
+        no_server = "is redis, but REDIS_URL is not set"
+        yield has_server, "SHOAL_FRONTIER", no_server, "set it to sql, or set REDIS_URL"
+        yield queue.lanes == "sql", "SHOAL_LANES", "is redis, which this version does not support yet", "set it to sql"
 
 
 def _at_most(low: str, lower: timedelta, high: str, upper: timedelta) -> tuple[bool, str, str, str]:

@@ -20,7 +20,7 @@ from tests.support.fleet import LONG_LEASE, clean_environment
 from tests.support.full_disk import stuff
 from tests.support.ledger import Expected
 from tests.support.processes import start_shoal
-from tests.support.servers import free_port
+from tests.support.servers import ask_redis, free_port
 from tests.support.site import PAGES, Site
 
 DEADLINE_SECONDS = 120
@@ -124,6 +124,35 @@ def test_a_crawl_that_was_killed_is_resumed_with_each_page_once(
     summary = json.loads(out.splitlines()[-1])
     assert (summary["crawl_id"], summary["state"], summary["pages"]) == (ID, "completed", PAGES)
     assert ledger.check(store_url, ID, Expected(urls=site.urls)) == []
+
+
+@pytest.mark.parametrize("store_url", ["sqlite", "postgres"], indirect=True)
+def test_a_crawl_on_redis_that_was_flushed_and_killed_has_each_page_once(
+    start: Start, site: Site, whole: list[str], store_url: str, redis_url: str, tmp_path: Path
+) -> None:
+    on_redis = {"REDIS_URL": redis_url, "SHOAL_FRONTIER": "redis"}
+    first = start(*whole, "--output", "out.jsonl", **on_redis)
+    site.wait_for_pages(PAGES // 3)
+    ask_redis(redis_url, "FLUSHDB")
+    site.wait_for_pages(PAGES // 2)
+    first.kill()
+    resumed = start("--resume", ID, "--store", store_url, "--output", "out.jsonl", "--json", **on_redis)
+    code, out, err = resumed.finish()
+    assert code == 0, err
+    assert records(tmp_path / "out.jsonl") == once_each(site)
+    assert json.loads(out.splitlines()[-1])["pages"] == PAGES
+    assert ledger.check(store_url, ID, Expected(urls=site.urls), redis_url) == []
+
+
+def test_an_output_has_each_page_once_although_redis_lost_the_frontier(
+    start: Start, site: Site, whole: list[str], redis_url: str, tmp_path: Path
+) -> None:
+    crawl = start(*whole, "--output", "out.jsonl", REDIS_URL=redis_url, SHOAL_FRONTIER="redis")
+    site.wait_for_pages(PAGES // 3)
+    ask_redis(redis_url, "FLUSHDB")
+    code, _, err = crawl.finish()
+    assert code == 0, err
+    assert records(tmp_path / "out.jsonl") == once_each(site)
 
 
 @pytest.mark.parametrize("store_url", ["sqlite", "postgres"], indirect=True)

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from shoal.audit.gate import parse_gate
 from shoal.base.clock import SystemClock
 from shoal.events.signature import new_secret, sign
 from shoal.extract.rules import read_rules
@@ -178,3 +179,9 @@ def test_the_commands_of_the_guide_on_the_rest_api_work(site: Site, sqlite_url: 
         said = run(["sh", "-eu", "-c", script], tmp_path)
     assert "event: end" in said
     assert len(json.loads((tmp_path / "pages.json").read_text())["items"]) >= 2
+
+
+def test_the_gate_and_the_commands_of_the_guide_on_audits_work(site: Site, tmp_path: Path) -> None:
+    [gate] = blocks("audit-a-site.md", "toml")
+    assert len(parse_gate(gate, "gate.toml").rules) == 3
+    assert run_commands("audit-a-site.md", site, tmp_path) == 2

@@ -17,7 +17,10 @@ def twin(fleet: Fleet, name: str, folder: Path) -> Shoal:
 
 
 def test_workers_report_obey_and_come_back(store_url: str, tmp_path: Path) -> None:
-    with Fleet(tmp_path, store_url, **control_plane()) as fleet, Site(pages=60, delay=0.02) as site:
+    with (
+        Fleet(tmp_path, store_url, **control_plane(SHOAL_CHROMIUM="missing")) as fleet,
+        Site(pages=60, delay=0.02) as site,
+    ):
         controller = fleet.controller()
         first, second = fleet.worker("worker-1"), fleet.worker("worker-2")
         for name in ("worker-1", "worker-2"):

@@ -11,7 +11,7 @@ from shoal.audit.analyses import KIND, AnalysisMoved
 from shoal.audit.analysis import Analysis, AnalysisOptions
 from shoal.audit.analyzer import Analyzer, Found, Needs
 from shoal.audit.analyzers.responses import Responses
-from shoal.audit.finding import AnalyzerOutcome, Finding, FindingCount, Severity
+from shoal.audit.finding import AnalyzerOutcome, Finding, FindingCode, FindingCount, Severity
 from shoal.audit.gate import Gate, GateRule, read_gate
 from shoal.audit.loader import SiteLoader
 from shoal.audit.run import AnalysisAttempted, AnalysisContext, AnalysisRun, AnalyzerFailed
@@ -290,6 +290,24 @@ async def test_a_later_attempt_replaces_the_findings_of_an_analyzer(bench: Bench
     assert await bench.analyses.outcomes(analysis.id) == []
 
 
+async def test_the_findings_of_one_page_are_read_alone(bench: Bench) -> None:
+    await completed(bench)
+    analysis = await only(bench)
+    page, other = "https://example.com/a\ud800", "https://example.com/b"
+    findings = [
+        Finding("x", code, Severity.ERROR, about, place, {"place": place})
+        for code in ("a", "b")
+        for place, about in enumerate((other, page, None, page, page))
+    ]
+    counts = [FindingCount("x", code, Severity.ERROR, "", "", 5, 5) for code in ("a", "b")]
+    outcome = AnalyzerOutcome("x", None, 10, 0.0)
+    await bench.database.run(lambda tx: bench.analyses.store.keep(tx, analysis, outcome, counts, findings))
+    found = await bench.analyses.findings_of_page(analysis.id, page, limit=2)
+    assert [(one.code, one.evidence["place"]) for one in found] == [("a", 1), ("a", 3), ("b", 1), ("b", 3)]
+    assert len(await bench.analyses.findings_of_page(analysis.id, other)) == 2
+    assert await bench.analyses.findings_of_page(analysis.id, "https://example.com/") == []
+
+
 async def test_findings_are_read_on_from_a_place_and_by_code_and_severity(bench: Bench) -> None:
     await completed(bench)
     analysis = await only(bench)
@@ -373,6 +391,28 @@ async def test_an_analysis_is_compared_with_its_baseline(bench: Bench) -> None:
         assert (verdict.outcome, verdict.rules[0].baseline) == (Outcome.PASSED, 1)
     with pytest.raises(InvalidInput, match="has no successful analysis"):
         await bench.analyses.submit(first.id, AnalysisOptions(gate), "nothing")
+
+
+class Comparing:
+    """An analyzer that reads the pages of the baseline."""
+
+    name = "comparing"
+    codes = (FindingCode("comparing.same", Severity.NOTICE, "Still there.", "Nothing."),)
+    needs = Needs(previous=True)
+
+    def analyze(self, site: Site) -> Iterator[Found]:
+        before = set() if site.previous is None else set(site.previous.text("url"))
+        yield Found("comparing.same", urls=[url for url in site.pages.text("url") if url in before])
+
+
+async def test_an_analyzer_may_read_the_pages_of_the_baseline(bench: Bench) -> None:
+    crawl = await completed(bench)
+    await attempt(bench, await bench.lease(kind=KIND), [Comparing()]).run()
+    first = await only(bench)
+    assert first.findings == 0
+    again = await bench.analyses.submit(crawl.id, AnalysisOptions(), "previous")
+    await attempt(bench, await bench.lease(kind=KIND), [Comparing()]).run()
+    assert (await bench.analyses.get(again.id)).findings == 2
 
 
 async def test_a_running_or_empty_crawl_is_not_analyzed(bench: Bench) -> None:

@@ -13,12 +13,15 @@ from shoal.crawl.crawl import Crawl
 from shoal.crawl.frontier.fates import Fate
 from shoal.crawl.frontier.values import Settled, key_of
 from shoal.crawl.journal import messages
+from shoal.crawl.lifecycle import search as search_module
+from shoal.crawl.lifecycle.search import CrawlSearch
 from shoal.crawl.store import CrawlFilter
 from shoal.events.event import Event
 from shoal.hosts.robots import RobotsRecord, RobotsState
 from shoal.hosts.throttle import HostUpdate
 from shoal.pages import pages as pages_module
 from shoal.pages import summary as summary_module
+from shoal.pages.comparison import PageComparer
 from shoal.pages.links import LinkFlag, pack, pack_key
 from shoal.pages.page import Page
 from shoal.pages.pages import Pages
@@ -55,7 +58,7 @@ async def test_crawls_are_found_by_the_host_of_a_seed_and_by_text(bench: Bench) 
     assert await ids(bench, text="nowhere") == []
 
 
-async def test_live_counts_are_those_of_crawls_that_have_started_and_not_ended(bench: Bench) -> None:
+async def test_live_counts_are_those_of_crawls_that_run(bench: Bench) -> None:
     running, _ = await bench.submit(f"{SITE}/1", f"{SITE}/2"), await bench.submit(f"{SITE}/3", start=False)
     walker = await bench.walker(running)
     first, second = await walker.take()
@@ -217,3 +220,61 @@ async def test_the_receipt_says_how_each_host_was_treated(bench: Bench) -> None:
     assert hosts[SITE].host.robots is None
     assert sum(one.host.pages for one in receipt.hosts) == 2
     assert (await bench.app.politeness.receipt(crawl.id, most=1)).is_cut
+
+
+async def test_a_search_of_crawls_stops_in_time_and_continues(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(search_module, "SCAN", 2)
+    ids = [(await bench.submit(project="odd" if number % 3 else "even")).id for number in range(7)]
+    search = CrawlSearch(bench.crawls, SystemClock())
+    wanted = CrawlFilter(project="even")
+    whole = await search.find(wanted, limit=10, seconds=60)
+    assert ([one.crawl.id for one in whole.crawls], whole.next) == ([ids[6], ids[3], ids[0]], None)
+    seen, after, steps = list[str](), None, 0
+    while True:
+        found = await search.find(wanted, after=after, limit=1, seconds=-1)
+        seen += [one.crawl.id for one in found.crawls]
+        after, steps = found.next, steps + 1
+        if after is None:
+            break
+    assert seen == [ids[6], ids[3], ids[0]]
+    assert steps > 3
+    assert (await search.find(CrawlFilter(), limit=7, seconds=60)).next is None
+
+
+async def test_two_crawls_are_compared_by_their_pages(bench: Bench) -> None:
+    first, second = await bench.submit(), await bench.submit()
+    kept = {"title": "T", "content_hash": "1"}
+    await store_pages(
+        bench,
+        first,
+        [
+            a_page("/", **kept),
+            a_page("/gone"),
+            a_page("/broke", **kept),
+            a_page("/named", **kept),
+            a_page("/text", **kept),
+        ],
+    )
+    await store_pages(
+        bench,
+        second,
+        [
+            a_page("/", **kept),
+            a_page("/new"),
+            a_page("/broke", status=500, title="Oops"),
+            a_page("/named", title="New", content_hash="2"),
+            a_page("/text", title="T", content_hash="2"),
+        ],
+    )
+    comparer = PageComparer(bench.database, bench.pages)
+    found = await comparer.compare(first.number, second.number)
+    lists = (found.new, found.missing, found.status, found.title, found.content)
+    assert [[one.url.removeprefix(SITE) for one in some.first] for some in lists] == [
+        ["/new"],
+        ["/gone"],
+        ["/broke"],
+        ["/named"],
+        ["/text"],
+    ]
+    assert (found.same, found.is_complete) == (1, True)
+    assert not (await comparer.compare(first.number, second.number, most=2)).is_complete

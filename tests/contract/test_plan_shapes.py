@@ -46,7 +46,13 @@ OTHERS = (
     "page_detail (key, crawl, chk, detail) SELECT i * 7919, 1, i, '' FROM n",
     "analysis (id, crawl, crawl_id, project, state, created_at)"
     " SELECT 'anl_' || i, 1 + i % 100, 'crl_' || (1 + i % 100), 'p', 'pending', i FROM n",
-    "finding (analysis, analyzer, key, severity, message, facts) SELECT 1 + i % 10, 'a', i, 'info', '', '' FROM n",
+    "analyzer_outcome (analysis, analyzer, findings, duration_ms) SELECT 1 + i % 10, 'a' || i, 1, 1 FROM n",
+    "finding_count (analysis, code, analyzer, severity, title, fix, count, stored)"
+    " SELECT 1 + i % 10, 'c' || (i / 10), 'a', 'error', '', '', 1, 1 FROM n",
+    "finding (analysis, code, number, key, evidence) SELECT 1 + i % 10, 'c' || (i / 10), 1, i, '{}' FROM n",
+    "commit_status (analysis, state, description, next_at)"
+    " SELECT i, 'pending', '', CASE WHEN i % 2 = 0 THEN i END FROM n",
+    "gate (name, rules, created_at, changed_at) SELECT 'g' || i, '{}', 1, 1 FROM n",
     "job_hour (hour, kind, name, amount) SELECT i, 'page', 'x', 1 FROM n",
     "bot_hour (hour, token, bot_id, pulled, seen_at) SELECT i, 't', 'b', 1, 1 FROM n",
     "business_signal (subject, boost, until) SELECT i, 1, i FROM n",
@@ -94,14 +100,15 @@ WHOLE = {
     **dict.fromkeys(("prune_listeners", "all_listeners"), "there are few controllers"),
     **dict.fromkeys(("least_taken", "forget_cursors", "webhooks", "due_webhooks"), "there are few webhooks and sinks"),
     **dict.fromkeys(("newest_jobs", "end_of_scan", "newest_of_run", "newest_dead", "newest_locked"), "its last row"),
-    **dict.fromkeys(("any_token", "turn_jobs"), "its first row"),
-    **dict.fromkeys(("count_crawls", "count_jobs"), "they count everything, and are asked by people"),
+    **dict.fromkeys(("any_token", "turn_jobs", "last_crawl"), "its first row"),
+    **dict.fromkeys(("count_crawls", "count_jobs", "count_policies"), "they count everything, and are asked by people"),
     "unfiled_journals": "an index of those alone",
     **dict.fromkeys(("all_nodes", "overdue_nodes", "count_nodes"), "they look at the whole fleet"),
     **dict.fromkeys(("waiting_commands", "expire_commands"), "an index of commands that are not answered yet"),
     "delete_stale_job_seats": "the sweep looks at every seat",
     "purge_dead": "an index of dead letters alone",
     "lock_admin_tokens": "there are few tokens",
+    "all_gates": "there are few gates",
 }
 
 

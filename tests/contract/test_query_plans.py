@@ -503,6 +503,7 @@ async def ask_hosts(bench: Bench, crawl: Crawl) -> None:
     hosts, run = bench.hosts, bench.database.run
     numbers = await run(lambda tx: hosts.numbers(tx, [f"http://new{number}.example.org" for number in range(60)]))
     await run(lambda tx: hosts.states(tx, numbers.values()))
+    await run(lambda tx: tx.all("hosts_in_full", numbers=sorted(numbers.values())))
     await run(lambda tx: hosts.at_origins(tx, ["http://new1.example.org", "http://new99.example.org"]))
     await run(lambda tx: hosts.reserve(tx, [SlotRequest(host, 2, 1.0) for host in numbers.values()]))
     news = {host: HostUpdate(SITE, 429, first=SHORT, most=SHORT, refused=[host]) for host in numbers.values()}

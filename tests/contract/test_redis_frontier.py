@@ -9,7 +9,14 @@ from typing import Any
 
 import pytest
 
-from shoal.base.errors import BackendUnavailable, BadConfig, InvalidInput, RedisMisconfigured, StateConflict
+from shoal.base.errors import (
+    BackendUnavailable,
+    BadConfig,
+    FrontierLost,
+    InvalidInput,
+    RedisMisconfigured,
+    StateConflict,
+)
 from shoal.crawl.crawl import Crawl
 from shoal.crawl.frontier.fates import Fate
 from shoal.crawl.frontier.values import NewUrl, Settled, WalkerBatch
@@ -200,6 +207,37 @@ async def test_the_frontier_of_another_store_is_not_touched(
     with pytest.raises(StateConflict, match="another store"):
         await other.crawls.submit(ours.config, crawl_id="same")  # type: ignore[arg-type]
     await other.close()
+
+
+async def test_a_frontier_that_cannot_be_rebuilt_fails_the_crawl(driver: RedisFrontierDriver) -> None:
+    crawl = await driver.bench.submit(f"{SITE}/0", depth=100)
+    walker = await driver.bench.walker(crawl)
+    await advance(walker)
+    await driver.call("SET", f"scan:{{{crawl.id}}}:generation", "of another store")
+    with pytest.raises(FrontierLost):
+        await walker.attach()
+    assert await driver.bench.state(crawl) is CrawlState.FAILED
+    assert await driver.bench.reason(crawl) == "frontier_lost"
+    await driver.call("FLUSHALL")
+    await driver.bench.crawls.retry(crawl.id)
+    await crawl_to_the_end(driver.bench, crawl)
+    assert (await driver.bench.counts(crawl)).pages == len(PATHS)
+
+
+async def test_leases_expire_while_redis_is_away(own_redis: RedisServer, sqlite_url: str) -> None:
+    """The sweep asks the frontier whether a lost walker held anything; it goes on without an answer."""
+    bench = await open_bench(sqlite_url, redis_url=own_redis.url)
+    crawl = await bench.submit(f"{SITE}/0", depth=100)
+    walker = await bench.walker(crawl)
+    await advance(walker)
+    own_redis.kill()
+    await bench.lose()
+    assert await bench.live(crawl) == (1, 0)
+    assert [type(signal).__name__ for signal in bench.signals_seen].count("FrontierOutOfReach") == 1
+    own_redis.start()
+    await crawl_to_the_end(bench, crawl)
+    assert (await bench.counts(crawl)).pages == len(PATHS)
+    await bench.close()
 
 
 async def lease_of(bench: Bench, crawl: Crawl) -> Any:

@@ -18,6 +18,7 @@ from shoal.egress import AddressRule, Failure
 from shoal.egress.pinning_proxy import PinningProxy
 from shoal.render import browser as browser_module
 from shoal.render.browser import reap
+from shoal.render.chromium import binary_behind
 from shoal.render.memory import memory_of
 from shoal.render.network import PinnedNetwork
 from shoal.render.pool import BrowserPool
@@ -194,7 +195,10 @@ async def test_no_browser_outlives_its_process(chromium: str, tmp_path: Path, st
     next process that renders."""
     env = {**os.environ, "TMPDIR": str(tmp_path)}
     owner = subprocess.Popen(  # noqa: ASYNC220 - it starts in no time
-        [sys.executable, "-c", ORPHAN, chromium], stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=env
+        [sys.executable, "-c", ORPHAN, str(binary_behind(Path(chromium)))],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        env=env,
     )
     try:
         assert owner.stdout is not None

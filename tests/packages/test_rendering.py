@@ -1,5 +1,6 @@
 """Crawls that render: real Chromium, the whole engine, a scripted site on loopback."""
 
+import asyncio
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,8 @@ from shoal.base.signals import Signal, Signals
 from shoal.crawl.engine.walker_signals import RenderingImpossible
 from shoal.crawl.states import CrawlState
 from shoal.extract.flags import PageFlag
-from shoal.render.signals import PageRendered
+from shoal.render.signals import BrowserEnded, PageRendered
+from shoal.runners import make_walker
 from shoal.settings_loader import load
 from tests.packages.conftest import Answer, Crawler, ScriptedSite, html, serving
 from tests.support.script_site import EMPTY, script_site
@@ -49,7 +51,12 @@ async def crawler_with(chromium: str, folder: Path, **env: str) -> AsyncIterator
 async def renderer(chromium: str, tmp_path: Path) -> AsyncIterator[RenderingCrawler]:
     shots = str(tmp_path / "pictures")
     async for crawler in crawler_with(
-        chromium, tmp_path, SHOAL_RENDER_TIMEOUT="2s", MAX_CONCURRENT_CHROME="3", SHOAL_SCREENSHOTS=shots
+        chromium,
+        tmp_path,
+        SHOAL_RENDER_TIMEOUT="6s",
+        MAX_CONCURRENT_CHROME="3",
+        SHOAL_SCREENSHOTS=shots,
+        SHOAL_PAGE_ATTEMPTS="1",
     ):
         yield crawler
 
@@ -198,3 +205,18 @@ async def test_a_crawl_that_renders_has_at_most_as_many_walkers_as_pages_at_once
         with pytest.raises(InvalidInput, match="MAX_CONCURRENT_CHROME"):
             await renderer.submit(site, render="auto", workers=4)
         await renderer.submit(site, render="auto", workers=3)
+
+
+async def test_a_restart_of_the_browser_loses_no_page_and_counts_no_attempt(renderer: RenderingCrawler) -> None:
+    async with serving(ScriptedSite(script_site)) as site:
+        crawl = await renderer.submit(site, render="always")
+        [lease] = await renderer.app.queue.lease("test", ["crawl"], ["shared"], 1)
+        walker = make_walker(renderer.app, crawl, lease.fence, lambda: True)
+        walking = asyncio.create_task(walker.run())
+        await site.until(lambda: "/data/page/1" in site.asked)
+        await renderer.app.browsers.restart()
+        await walking
+        pages = await renderer.pages(await renderer.app.crawls.get(crawl.id))
+    assert {page.title for page in pages.values()} == {f"Page {number}" for number in range(15)}
+    assert {page.attempt for page in pages.values()} == {1}
+    assert [signal.how for signal in renderer.heard if isinstance(signal, BrowserEnded)] == ["restarted", "closed"]

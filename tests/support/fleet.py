@@ -135,8 +135,8 @@ class Fleet:
         self.wait_ready()
         return member
 
-    def worker(self, name: str = "worker-1") -> Shoal:
-        return self._add(name, ["worker"], GRPC_NODE_ID=name)
+    def worker(self, name: str = "worker-1", **env: str) -> Shoal:
+        return self._add(name, ["worker"], GRPC_NODE_ID=name, **env)
 
     def page_worker(self, name: str = "worker-1", **env: str) -> Shoal:
         """A worker whose page jobs do what their payload says: see `page_child`."""

@@ -46,22 +46,22 @@ class Scene:
 
     def wait_until_both_work(self) -> None:
         for worker in self.fleet.workers:
-            wait_for(partial(self._holds_some, worker.name), f"page jobs of {worker.name}")
+            wait_for(partial(self._has_work, worker.name), f"page jobs of {worker.name}")
+
+    def _has_work(self, name: str) -> bool:
+        return self.held_by(name) >= 1
 
     def finish(self) -> None:
         """Let everything end: each page job is done once, and no attempt was counted."""
         self.site.allowed = None
         for group in self.groups:
-            wait_for(partial(self._is_over, group), "the end of the page jobs")
+            wait_for(partial(self._has_ended, group), "the end of the page jobs")
             shown = self.fleet.group(group)
             assert shown["jobs"] == {"done": shown["total"]}
         wait_for(lambda: not ledger.open_jobs(self.fleet.store_url), "the end of all jobs")
         self.check()
 
-    def _holds_some(self, name: str) -> bool:
-        return self.held_by(name) >= 1
-
-    def _is_over(self, group: str) -> bool:
+    def _has_ended(self, group: str) -> bool:
         return bool(self.fleet.group(group)["state"] == "completed")
 
     def check(self) -> None:

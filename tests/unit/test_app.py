@@ -13,6 +13,8 @@ from shoal.settings_loader import load
 GROUPS = ("stores", "access", "audit", "events", "page_jobs", "plan", "chores", "rest_api")
 NOT_FOR_CRAWLS = (
     "asyncpg",
+    "redis",
+    "hiredis",
     "starlette",
     "shoal.access.tokens",
     "shoal.app.chores",

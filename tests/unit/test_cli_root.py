@@ -90,16 +90,21 @@ def test_help_names_every_command_and_imports_none(
 
 
 HARMLESS = {
+    "diff",
+    "report",
     "dump",
     "load",
+    "politeness",
     *(
         "crawl",
         "serve",
         "worker",
+        "renderer",
         "bot",
         "crawls",
         "jobs",
         "analyses",
+        "audit",
         "explain",
         "robots",
         "rules",
@@ -107,6 +112,9 @@ HARMLESS = {
         "webhooks",
         "nodes",
         "node",
+        "audit",
+        "renderer",
+        "politeness",
     ),
     *(
         "tokens",

@@ -27,7 +27,9 @@ TTL = timedelta(seconds=10)
 DRAWS = 20_000
 
 
-def node(name: str, *, runs: int = 0, pages: int = 0, controller: str | None = "c1", **status: Any) -> Node:
+def node(
+    name: str, *, runs: int = 0, pages: int = 0, in_browser: int = 0, controller: str | None = "c1", **status: Any
+) -> Node:
     values = {"max_concurrency": 2, "page_slots": 15, "instance": "i"} | status
     return Node(
         id=NodeId(name),
@@ -44,6 +46,7 @@ def node(name: str, *, runs: int = 0, pages: int = 0, controller: str | None = "
         seen_at=0,
         run_depth=runs,
         page_depth=pages,
+        browser_depth=in_browser,
     )
 
 
@@ -166,6 +169,17 @@ def test_a_dispatched_job_has_an_offer_and_the_reason() -> None:
         "nodes": 3,
         "candidates": [["a", 1.0, ""], ["c", 1.0, "lacks http"], ["b", 0.9, "full"]],
     }
+
+
+def test_pages_that_need_a_browser_have_fewer_slots_than_others() -> None:
+    browser = node("a", capabilities=("http", "js"), browser_slots=2, pages=3, in_browser=3)
+    dispatcher = dispatcher_of(browser, node("b"))
+    assert lanes_of(dispatcher.choose_lanes(jobs(3, capability=JS))) == {node_lane("a"): 1, "shared": 2}
+    assert node_lane("a") in lanes_of(dispatcher.choose_lanes(jobs(20)))
+    full = node("a", capabilities=("http", "js"), browser_slots=20, pages=30)
+    assert lanes_of(dispatcher_of(full).choose_lanes(jobs(1, capability=JS))) == {"shared": 1}
+    unlimited = node("a", capabilities=("js",), page_slots=4)  # it did not say how many
+    assert lanes_of(dispatcher_of(unlimited).choose_lanes(jobs(9, capability=JS))) == {node_lane("a"): 8, "shared": 1}
 
 
 def test_a_job_that_no_node_has_room_for_says_so() -> None:

@@ -1,5 +1,8 @@
 """Which pages need a browser: evidence in the page as fetched, and what is learned per kind of page."""
 
+import subprocess
+import sys
+
 import pytest
 
 from shoal.base.url import Url
@@ -104,3 +107,9 @@ def test_noscript_is_left_out_of_rendered_pages() -> None:
     assert without_noscript(b"a<noscript>open") == b"a<noscript>open"
     many = b"<noscript>" * 200_000  # read once, not once per start
     assert without_noscript(many) == many
+
+
+def test_a_crawl_that_does_not_render_imports_nothing_for_it() -> None:
+    source = "import sys, shoal.cli.crawl, shoal.local.local_crawl; print(*sys.modules)"
+    said = subprocess.run([sys.executable, "-c", source], capture_output=True, text=True, check=True)
+    assert [name for name in said.stdout.split() if name.startswith("shoal.") and "render" in name] == []

@@ -188,9 +188,13 @@ def test_every_page_is_accessible_in_both_themes_and_fits_a_phone(visit: Visit, 
     fleet.wait_for_state(crawl_id, "completed")
     number = re.search(rf"{crawl_id}~(\d+)", visit.open(f"/crawls/{crawl_id}/pages").content())
     assert number
-    tabs = ["", "/pages", "/broken", "/site", "/hosts", "/frontier", "/log", "/attempts", "/options"]
+    tabs = ["", "/pages", "/broken", "/site", "/hosts", "/frontier", "/log", "/attempts", "/diff", "/options"]
     paths = ["/", "/crawls", "/crawls/new", "/login", *(f"/crawls/{crawl_id}{tab}" for tab in tabs)]
     paths += [f"/pages/{crawl_id}~{number[1]}", "/nowhere"]
+    job = re.search(r"/jobs/(job_\w+)", visit.open("/jobs").content())
+    assert job
+    paths += ["/jobs", f"/jobs/{job[1]}", "/fleet", "/policies", "/policies/new", "/policies/import", "/policies/bots"]
+    paths += ["/analyses"]
     found: dict[str, list[str]] = {}
     for theme, width in (("light", 1400), ("dark", 360)):
         page = visit.open("/", theme=theme, width=width)
@@ -213,6 +217,11 @@ def test_a_stored_body_is_shown_as_text(visit: Visit, fleet: Fleet, site: Site) 
     fleet.wait_for_state(crawl_id, "completed")
     page = visit.open(f"/crawls/{crawl_id}/pages")
     page.locator("tbody tr").first.click()
+    page.wait_for_url("**/pages/**")
+    body = page.request.get(f"{page.url}/body")
+    assert body.headers["content-type"] == "text/plain; charset=utf-8"
+    assert body.headers["x-content-type-options"] == "nosniff"
+    assert "sandbox" in body.headers["content-security-policy"]
     page.locator("iframe").scroll_into_view_if_needed()
     expect(page.frame_locator("iframe").locator("body")).to_contain_text("<!doctype html>")
 

@@ -125,7 +125,7 @@ async def test_secrets_of_headers_are_not_shown(api: Served) -> None:
 async def test_an_analysis_is_listed_and_shown_with_its_findings(api: Served) -> None:
     _, made = await api.ask("/api/v1/crawls", {"seeds": [URL], "start": False})
     crawl = (await api.app.crawls.get(made["id"])).crawl
-    await api.app.database.run(lambda tx: api.app.audit.analyses.begin(tx, crawl.number, crawl.id, "default", 50))
+    await api.app.database.run(lambda tx: api.app.audit.analyses.begin(tx, crawl.id))
     _, listed = await api.ask(f"/api/v1/analyses?crawl_id={crawl.id}&state=pending")
     [item] = listed["items"]
     _, seen = await api.ask(f"/api/v1/analyses/{item['id']}")

@@ -11,7 +11,7 @@ from shoal.audit.crawl_facts import CrawlFacts
 from shoal.audit.gates import Gates
 from shoal.audit.store import AuditStores
 from shoal.base.database import Tx
-from shoal.base.url import Canonicalizer, Url, UrlRefusal
+from shoal.base.url import Canonicalizer, Url, UrlRefusal, canonical
 from shoal.crawl.crawl import Crawl
 from shoal.crawl.frontier.traps import TrapState
 from shoal.crawl.frontier.values import key_of
@@ -20,6 +20,8 @@ from shoal.crawl.store import CrawlStore, FrontierStore
 
 if TYPE_CHECKING:
     from shoal.app.app import App
+    from shoal.audit.commit_status.publisher import CommitStatusPublisher
+    from shoal.audit.diff.diff import CrawlDiffs
 
 
 class Audit:
@@ -31,7 +33,7 @@ class Audit:
     @cached_property
     def analyses(self) -> Analyses:
         app = self._app
-        stores = AuditStores(app.stores.analyses, app.stores.gates)
+        stores = AuditStores(app.stores.analyses, app.stores.gates, app.stores.commit_statuses)
         return Analyses(app.database, stores, self.crawls, app.queue, app.stores.outbox, app.signals)
 
     @cached_property
@@ -47,6 +49,40 @@ class Audit:
         """Close what was opened: connections to an object store."""
         if "artifacts" in vars(self):
             self.artifacts.close()
+
+    @cached_property
+    def status_publisher(self) -> "CommitStatusPublisher":
+        """The chore that publishes commit statuses. The settings name the forges, so their addresses may be private."""
+        from shoal.app.address_rule import address_rule_of
+        from shoal.audit.commit_status.forges import Forge
+        from shoal.audit.commit_status.publisher import CommitStatusPublisher
+        from shoal.egress import Egress, endpoint
+
+        app, settings = self._app, self._app.settings.forges
+        gitea = Forge("gitea", settings.gitea_api, settings.gitea_token, "SHOAL_GITEA")
+        forges = {
+            "github": Forge("github", settings.github_api, settings.github_token, "SHOAL_GITHUB"),
+            "gitlab": Forge("gitlab", settings.gitlab_api, settings.gitlab_token, "SHOAL_GITLAB"),
+            "gitea": gitea,
+            "forgejo": gitea,
+        }
+        named = frozenset(endpoint(url) for forge in forges.values() if (url := _url_of(forge.api)) is not None)
+        return CommitStatusPublisher(
+            app.database,
+            app.stores.commit_statuses,
+            forges,
+            lambda: Egress(address_rule_of(app.settings, named), clock=app.clock),
+            app.clock,
+            app.signals,
+            app.settings.serve.public_url,
+        )
+
+    @cached_property
+    def diffs(self) -> "CrawlDiffs":
+        from shoal.audit.diff.diff import CrawlDiffs
+
+        app = self._app
+        return CrawlDiffs(app.database, app.stores.sites, app.stores.analyses, self.crawls)
 
     @cached_property
     def crawls(self) -> "AnalyzedCrawls":
@@ -86,7 +122,7 @@ class AnalyzedCrawls:
             has_ended=crawl.state in TERMINAL or crawl.state is CrawlState.PAUSED,
             pages=counts.pages + counts.errors,
             has_details=config.analyze,
-            options={"gate": config.gate, "baseline": config.baseline},
+            options={"gate": config.gate, "baseline": config.baseline, "commit": config.commit},
         )
 
 
@@ -105,3 +141,8 @@ class UrlsOfCrawl:
 
     def key(self, url: str) -> int:
         return key_of(Url(url), self._key_seed)[0]
+
+
+def _url_of(api: str) -> Url | None:
+    url = canonical(f"{api}/") if api else None
+    return None if isinstance(url, UrlRefusal) else url

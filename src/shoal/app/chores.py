@@ -37,7 +37,7 @@ class Chores:
     def controller_services(self) -> list[Service]:
         """Return the services of a controller, except for the address announcer, which the controller starts itself."""
         settings = self._app.settings
-        deliveries: list[Chore] = [self.forwarder, self.courier]
+        deliveries: list[Chore] = [self.forwarder, self.courier, self._app.audit.status_publisher]
         if self.event_file is not None:
             deliveries.append(self.event_file)
         schedulers: list[Chore] = [self.scheduler, self.site_scheduler, self.run_recorder]

@@ -6,7 +6,6 @@ from msgspec.structs import replace
 
 from shoal.app.address_rule import address_rule_of
 from shoal.base.clock import Clock
-from shoal.base.errors import BadConfig
 from shoal.base.signals import Signals
 from shoal.crawl.crawl import Crawl
 from shoal.crawl.engine.render_stage import pages_at_once
@@ -31,15 +30,6 @@ def check_browser(settings: Settings) -> None:
         find_chromium(settings.render)
 
 
-def has_browser(settings: Settings) -> bool:
-    """Return whether this process can render: a render service is named, or the machine has a browser."""
-    try:
-        check_browser(settings)
-    except BadConfig:
-        return False
-    return True
-
-
 def crawl_renderer(app: "App", crawl: Crawl, rule: AddressRule, egress: Egress, proxy: Proxy | None) -> Renderer:
     """Return the renderer of one walker, which reaches the network by the same rule and proxy as its fetches."""
     settings, config = app.settings, crawl.config
@@ -49,7 +39,7 @@ def crawl_renderer(app: "App", crawl: Crawl, rule: AddressRule, egress: Egress, 
         check_browser(settings)
     agent = config.user_agent or settings.egress.user_agent
     cache = RobotsCache(app.database, app.stores.hosts, egress, agent, settings.hosts, app.clock, app.signals)
-    return BrowserPool(
+    pool = BrowserPool(
         settings.render,
         PinnedNetwork(PinningProxy(ProxyLimits.of(settings.egress), clock=app.clock), rule, upstream=proxy),
         RobotsRules(cache, app.clock),
@@ -59,6 +49,8 @@ def crawl_renderer(app: "App", crawl: Crawl, rule: AddressRule, egress: Egress, 
         app.signals,
         pages_at_once(settings.crawl, config.workers),
     )
+    app.browsers.add(pool)
+    return pool
 
 
 def service_pool(settings: Settings, clock: Clock, signals: Signals, pages: int | None = None) -> BrowserPool:

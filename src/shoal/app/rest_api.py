@@ -10,6 +10,7 @@ from shoal.serve.api import GROUPS
 from shoal.serve.bots import BotApi
 from shoal.serve.crawl_feed import CrawlFeeds
 from shoal.serve.crawls import CrawlApi
+from shoal.serve.diffs import DiffApi
 from shoal.serve.docs import DocsApi
 from shoal.serve.gates import GateApi
 from shoal.serve.groups import GroupApi
@@ -53,6 +54,7 @@ class RestApi:
             StatsApi(app.crawls, app.job_admin, hourly_stats, app.clock, app.fleet.pressures),
             AnalysisApi(app.audit.analyses, app.audit.gates),
             GateApi(app.audit.gates),
+            DiffApi(lambda: app.audit.diffs),
             NodeApi(app.fleet.nodes, private=app.fleet.dispatches, is_flapping=app.fleet.view.is_flapping),
             PolicyApi(plan.policies, plan.importer, access.idempotency, settings.serve.max_import_bytes),
             ResultApi(plan.policies, page_jobs.history),

@@ -25,7 +25,7 @@ from shoal.store.sql.pages import SqlPageStore
 if TYPE_CHECKING:
     from shoal.access.idempotency import IdempotencyStore
     from shoal.access.store import AuditLogStore, TokenStore
-    from shoal.audit.store import AnalysisStore, GateStore, SiteStore
+    from shoal.audit.store import AnalysisStore, CommitStatusStore, GateStore, SiteStore
     from shoal.base.leader import LeaderStore
     from shoal.crawl.frontier.admin_store import FrontierAdminStore
     from shoal.events.store import EventStore, WebhookStore
@@ -147,6 +147,12 @@ class Stores:
         from shoal.store.sql.gates import SqlGateStore
 
         return SqlGateStore()
+
+    @cached_property
+    def commit_statuses(self) -> "CommitStatusStore":
+        from shoal.store.sql.commit_statuses import SqlCommitStatusStore
+
+        return SqlCommitStatusStore()
 
     @cached_property
     def sites(self) -> "SiteStore":

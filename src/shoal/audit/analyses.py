@@ -3,6 +3,7 @@ with the job."""
 
 from shoal.audit import states
 from shoal.audit.analysis import PREVIOUS, Analysis, AnalysisOptions
+from shoal.audit.commit_status.status import CommitStatus, status_of
 from shoal.audit.crawl_facts import CrawlFacts, CrawlSource
 from shoal.audit.finding import AnalyzerOutcome, Finding, FindingCount
 from shoal.audit.states import AnalysisState
@@ -33,6 +34,12 @@ class AnalysisMoved(Signal, frozen=True, kw_only=True):
     total_attempts: int
 
 
+class CommitStatusWanted(Signal, frozen=True, kw_only=True):
+    """The commit of an analysis should show another status."""
+
+    run_id: str
+
+
 class Analyses:
     """Manages analyses; implements `queue.job.RunListener` for them."""
 
@@ -48,6 +55,7 @@ class Analyses:
         self._database = database
         self.store = stores.analyses
         self._gates = stores.gates
+        self._statuses = stores.statuses
         self._crawls = crawls
         self._queue = queue
         self._outbox = outbox
@@ -164,10 +172,19 @@ class Analyses:
         analysis = await self.get(analysis_id)
         return await self._database.read(lambda tx: self.store.findings(tx, analysis, after, limit, code, severity))
 
+    async def findings_of_page(self, analysis_id: str, page: str, limit: int = 20) -> list[Finding]:
+        """Return stored findings about one page, at most `limit` of each code."""
+        analysis = await self.get(analysis_id)
+        return await self._database.read(lambda tx: self.store.findings_of_page(tx, analysis, page, limit))
+
     async def counts(self, analysis_id: str) -> list[FindingCount]:
         """Return the codes that were found, with the exact number of findings."""
         analysis = await self.get(analysis_id)
         return await self._database.read(lambda tx: self.store.counts(tx, analysis))
+
+    async def commit_status(self, analysis_id: str) -> CommitStatus | None:
+        """Return what the commit of an analysis shows; None if it has none, or has not started."""
+        return await self._database.read(lambda tx: self._statuses.get(tx, analysis_id))
 
     async def outcomes(self, analysis_id: str) -> list[AnalyzerOutcome]:
         """Return how each analyzer ended."""
@@ -179,7 +196,17 @@ class Analyses:
         analysis = await self.store.lock(tx, analysis_id)
         if analysis is None:
             raise NotFound("analysis", analysis_id)
-        await self.store.move(tx, analysis_id, states.run())
+        if await self.store.move(tx, analysis_id, states.run()):
+            await self._want_status(tx, analysis_id)
+        return analysis
+
+    async def _want_status(self, tx: Tx, analysis_id: str) -> Analysis:
+        """Store the status that the commit of an analysis should show now, if it has one."""
+        analysis = await self.store.get(tx, analysis_id)
+        assert analysis is not None, "its state changed at the same time"
+        if analysis.options.commit is not None:
+            await self._statuses.want(tx, analysis, *status_of(analysis))
+            tx.on_commit(lambda: self._signals.emit(CommitStatusWanted(run_id=analysis_id)))
         return analysis
 
     async def lock(self, tx: Tx, run_id: str) -> None:
@@ -197,8 +224,7 @@ class Analyses:
         end = states.succeed() if done else states.fail(move.reason, move.error)
         if not await self.store.move(tx, run_id, end):
             return
-        analysis = await self.store.get(tx, run_id)
-        assert analysis is not None, "its state changed at the same time"
+        analysis = await self._want_status(tx, run_id)
         jobs = await self._queue.jobs_of_run(tx, run_id)
         moved = AnalysisMoved(
             run_id=run_id,

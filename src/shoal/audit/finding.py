@@ -45,6 +45,11 @@ class Finding:
     key: int
     evidence: dict[str, Any] = field(default_factory=dict)
 
+    @property
+    def identifier(self) -> str:
+        """The key as 16 hexadecimal digits."""
+        return f"{self.key & (1 << 64) - 1:016x}"
+
 
 @dataclass(frozen=True, slots=True)
 class FindingCount:

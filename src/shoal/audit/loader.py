@@ -49,7 +49,10 @@ class SiteLoader:
         self._crawls = crawls
         self.prober = prober
 
-    async def load(self, analysis: Analysis, analyzers: Sequence[Analyzer], progress: Progress) -> Site:
+    async def load(
+        self, analysis: Analysis, analyzers: Sequence[Analyzer], progress: Progress, previous: int | None = None
+    ) -> Site:
+        """Load what the analyzers need. `previous`: the number of the baseline's crawl, if there is one."""
         needs = [analyzer.needs for analyzer in analyzers]
         crawl = analysis.crawl
         urls = await self._database.read(lambda tx: self._crawls.urls(tx, analysis.crawl_id))
@@ -69,6 +72,8 @@ class SiteLoader:
         origins = site.origins[:MOST_ORIGINS]
         if any(need.robots for need in needs):
             site.robots = await self._database.read(lambda tx: self._store.robots(tx, origins))
+        if previous is not None and any(need.previous for need in needs):
+            site.previous = await self._pages(previous, set(TEXTS), progress)
         paths = {path for need in needs for path in need.probes}
         wanted = [origin + path for origin in origins for path in sorted(paths)]
         if wanted and self.prober is not None:
@@ -79,10 +84,6 @@ class SiteLoader:
         """Close the connections that probes opened."""
         if self.prober is not None:
             self.prober.close()
-
-    async def pages(self, crawl: int, progress: Progress) -> PageColumns:
-        """Load all page columns of a crawl."""
-        return await self._pages(crawl, set(TEXTS), progress)
 
     async def _pages(self, crawl: int, wanted: set[str], progress: Progress) -> PageColumns:
         chunks: dict[str, list[NDArray[Any]]] = {name: [] for name in NUMBERS}

@@ -74,7 +74,7 @@ class AnalysisRun:
         self, context: AnalysisContext, analyzers: Sequence[Analyzer], lease: Lease, alive: Callable[[], bool]
     ) -> None:
         self._context = context
-        self._analyzers = analyzers
+        self.analyzers = analyzers
         self._lease = lease
         self._alive = alive
         self._leaving: str | None = None
@@ -107,9 +107,10 @@ class AnalysisRun:
     async def _analyze(self) -> str:
         context = self._context
         analysis = await context.database.run(self._attach)
-        site = await context.loader.load(analysis, self._analyzers, self._progress)
+        previous = await self._previous_crawl(analysis)
+        site = await context.loader.load(analysis, self.analyzers, self._progress, previous)
         results: Sequence[AnalyzerResult] = []
-        for analyzer in self._analyzers:
+        for analyzer in self.analyzers:
             result = await self._with_artifacts(analysis, analyzer, await self._run_one(analyzer, site))
             await context.database.run(lambda tx, result=result: self._keep(tx, analysis, result))  # type: ignore[misc]
             results = [*results, result]
@@ -124,6 +125,14 @@ class AnalysisRun:
         summary = await asyncio.to_thread(summarize, site)
         await context.database.run(lambda tx: self._finish(tx, analysis, measured, summary, verdict, move))
         return move.to.value
+
+    async def _previous_crawl(self, analysis: Analysis) -> int | None:
+        """Return the number of the baseline's crawl; None if there is no baseline, or it was removed."""
+        baseline = analysis.options.baseline
+        if baseline is None:
+            return None
+        found = await self._context.database.read(lambda tx: self._context.analyses.store.get(tx, baseline))
+        return None if found is None else found.crawl
 
     async def _attach(self, tx: Tx) -> Analysis:
         analysis = await self._context.analyses.started(tx, self._lease.run_id or "")
@@ -167,7 +176,7 @@ class AnalysisRun:
         prober = self._context.loader.prober
         if prober is None or not await measure_again(site, prober, self._context.most_remeasured):
             return results
-        for analyzer in self._analyzers:
+        for analyzer in self.analyzers:
             if any(code.timing for code in analyzer.codes):
                 result = await self._run_one(analyzer, site)
                 await self._context.database.run(
@@ -235,8 +244,8 @@ class AnalysisRun:
 
 @contextmanager
 def _no_collections() -> Iterator[None]:
-    """Switch the cyclic garbage collector off: millions of strings are kept here and no cycles are made, so that its
-    passes would take half of the time."""
+    """Switch the cyclic garbage collector off: millions of objects are kept here and no cycles are made, so that its
+    passes over all of them would find nothing."""
     was_on = gc.isenabled()
     gc.disable()
     try:

@@ -2,9 +2,11 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import Any, Final, Protocol
 
 from shoal.audit.analysis import Analysis, AnalysisOptions, Summary
+from shoal.audit.commit_status.status import CommitState, CommitStatus
 from shoal.audit.finding import AnalyzerOutcome, Finding, FindingCount
 from shoal.audit.gate import Gate
 from shoal.audit.metrics import Metrics
@@ -134,13 +136,48 @@ class AnalysisStore(Protocol):
         given. Fewer may be stored than `counts` says."""
         ...
 
+    async def findings_of_page(self, tx: Tx, analysis: Analysis, page: str, limit: int) -> list[Finding]:
+        """Return stored findings about one page, ordered by code and number, at most `limit` of each code. An empty
+        list does not mean that nothing was found: fewer may be stored than `counts` says."""
+        ...
+
+
+class CommitStatusStore(Protocol):
+    """The commit status of each analysis that has one: what a forge should show, and what it shows."""
+
+    async def want(self, tx: Tx, analysis: Analysis, state: CommitState, description: str) -> None:
+        """Store the status that the commit of an analysis should show, due at once, in place of an earlier one."""
+        ...
+
+    async def take(self, tx: Tx, limit: int, taken_for: timedelta) -> list[CommitStatus]:
+        """Return statuses that are due, and keep others from taking them for a while."""
+        ...
+
+    async def take_one(self, tx: Tx, analysis_id: str, taken_for: timedelta) -> CommitStatus | None:
+        """Take the status of one analysis, though its time may not have come; None if it is published, or taken."""
+        ...
+
+    async def published(self, tx: Tx, status: CommitStatus) -> None:
+        """Record that the forge shows a status that was taken. If another one is wanted by now, that is due at once."""
+        ...
+
+    async def failed(self, tx: Tx, status: CommitStatus, error: str, again: timedelta | None) -> None:
+        """Record that a status that was taken could not be published, and when to try again (None: never). If another
+        one is wanted by now, that is due at once."""
+        ...
+
+    async def get(self, tx: Tx, analysis_id: str) -> CommitStatus | None:
+        """Return the status of an analysis; None if it has none, or has not started."""
+        ...
+
 
 @dataclass(frozen=True, slots=True)
 class AuditStores:
-    """The stores of analyses and gates."""
+    """The stores of analyses, gates and commit statuses."""
 
     analyses: AnalysisStore
     gates: GateStore
+    statuses: CommitStatusStore
 
 
 PAGE_COLUMNS: Final = (
@@ -156,6 +193,10 @@ class SiteStore(Protocol):
 
     async def pages_after(self, tx: Tx, crawl: int, number: int, limit: int) -> list[Sequence[Any]]:
         """Return rows of `PAGE_COLUMNS`, after the page with that number. `redirects` is JSON, or None."""
+        ...
+
+    async def pages_numbered(self, tx: Tx, crawl: int, numbers: Sequence[int]) -> list[Sequence[Any]]:
+        """Return rows of `PAGE_COLUMNS` of these pages, ordered by number; fewer if the crawl is gone."""
         ...
 
     async def links_after(self, tx: Tx, crawl: int, number: int, limit: int) -> list[tuple[int, bytes]]:

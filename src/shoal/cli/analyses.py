@@ -2,10 +2,14 @@
 
 import click
 
-from shoal.cli.api_client import ApiTarget, at, reaching, run_on
+from shoal.audit.reports.formats import FORMATS, FormatName
+from shoal.base.errors import UsageError
+from shoal.cli.api_client import ApiClient, ApiTarget, at, reaching, run_on
 from shoal.cli.output import facts_of, note, print_json, print_table, to_the_second
+from shoal.cli.report_files import ReportFiles, note_written, report_flags
 from shoal.cli.root import CommandGroup
 from shoal.cli.summary import print_rows
+from shoal.export.part_file import Stdout
 
 ANALYSES = "/api/v1/analyses"
 
@@ -52,7 +56,7 @@ def show(analysis_id: str, reach: ApiTarget, as_json: bool) -> None:
         print_json(analysis)
         return
     codes, verdict, error = analysis["codes"], analysis["verdict"], analysis["error"]
-    hidden = ("codes", "analyzers", "metrics", "summary", "verdict", "error")
+    hidden = ("codes", "analyzers", "metrics", "summary", "verdict", "error", "commit", "commit_status")
     facts = {name: value for name, value in analysis.items() if name not in hidden}
     facts |= {"verdict": verdict["outcome"]} if verdict else {}
     print_rows(facts_of(facts | ({"error": error["message"]} if error else {})), to_stdout=True)
@@ -65,3 +69,27 @@ def show(analysis_id: str, reach: ApiTarget, as_json: bool) -> None:
         note(f"Analyzer {failed['analyzer']} failed: {failed['error']}")
     for reason in verdict["reasons"] if verdict else ():
         note(reason)
+
+
+@analyses.command(epilog="Example: shoal analyses report ID --html report.html --sarif report.sarif")
+@click.argument("analysis_id", metavar="ID")
+@report_flags
+@click.option("--print", "printed", type=click.Choice(list(FORMATS)), help="Print the report to stdout in this format.")
+@reaching
+def report(analysis_id: str, reports: ReportFiles, printed: FormatName | None, reach: ApiTarget) -> None:
+    """Write the report of an analysis that has ended."""
+    if not reports and printed is None:
+        raise UsageError("No report is requested", "pass --html FILE, another flag of `--help`, or --print FORMAT")
+    reports.check()
+
+    async def write(api: ApiClient) -> tuple[list[str], bytes]:
+        async def download(format_name: FormatName) -> bytes:
+            return await api.download(at(f"{ANALYSES}/{{}}/report", analysis_id), format=format_name)
+
+        text = b"" if printed is None else await download(printed)
+        return await reports.write(download), text
+
+    names, text = run_on(reach, write)
+    if text:
+        Stdout().write([text])
+    note_written(names)

@@ -1,6 +1,10 @@
 """`shoal audit`: crawl a site in this process, analyze it, and judge it by a gate."""
 
-from collections.abc import Sequence
+import asyncio
+import os
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -9,16 +13,24 @@ import uvloop
 from msgspec import to_builtins
 
 from shoal.app import App, opened
+from shoal.audit.analyses import CommitStatusWanted
 from shoal.audit.analysis import Analysis, AnalysisOptions
-from shoal.audit.finding import FindingCount, most_serious_first
 from shoal.audit.gate import Gate, parse_gate
-from shoal.audit.verdict import Outcome, Verdict
+from shoal.audit.reports.annotations import to_annotations
+from shoal.audit.reports.formats import FORMATS, FormatName
+from shoal.audit.reports.report import load_report
+from shoal.audit.verdict import Outcome
 from shoal.base.errors import UsageError
+from shoal.base.service import PassResult
+from shoal.base.signals import Signal
+from shoal.cli.audit_summary import print_summary
+from shoal.cli.ci_commit import CiCommit, read_commit
 from shoal.cli.crawl import CrawlCommand
 from shoal.cli.garbage_collection import reduce_collections
 from shoal.cli.long_running import quiet
 from shoal.cli.options import crawl_flags, flag_of, given_values, read_file
-from shoal.cli.output import note, print_json, print_table
+from shoal.cli.output import note, print_json
+from shoal.cli.report_files import ReportFiles, note_written, report_flags
 from shoal.export.output import Outputs
 from shoal.local.crawl_request import CrawlRequest, read_config
 from shoal.local.local_analysis import analyze_here
@@ -35,62 +47,111 @@ EXIT_CODES = {Outcome.PASSED: 0, Outcome.FAILED: 10, Outcome.INCONCLUSIVE: 12}
 @click.option(
     "--baseline", metavar="ID", help="Analysis or crawl to compare with; `previous`: the last analysis of the site."
 )
+@report_flags
+@click.option("--annotations", is_flag=True, help="Print findings as annotations of GitHub Actions.")
+@click.option(
+    "--commit",
+    metavar="COMMIT",
+    help="Publish the verdict as a commit status: github:OWNER/NAME@SHA, gitlab:…, gitea:…, forgejo:…, or `ci` for "
+    "the commit of the running CI job.",
+)
+@click.option("--commit-context", metavar="NAME", help="Name of the commit status.  [default: shoal/audit]")
 @click.option("--store", metavar="URL", help="Store: sqlite:////path or postgresql://…; overrides DATABASE_URL.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def audit(
-    urls: Sequence[str], gate: str | None, baseline: str | None, store: str | None, as_json: bool, **options: Any
+    urls: Sequence[str],
+    gate: str | None,
+    baseline: str | None,
+    reports: ReportFiles,
+    annotations: bool,
+    commit: str | None,
+    commit_context: str | None,
+    store: str | None,
+    as_json: bool,
+    **options: Any,
 ) -> int:
     """Crawl a site, report what is wrong with it, and judge it by a gate. Exits with 10 if the gate failed, and with 12
     if the crawl says too little about the site to judge it."""
     if not urls:
         raise UsageError("Nothing to audit: give URLs", 'see "shoal audit --help"')
     rules = None if gate is None else parse_gate(_text_of(gate), Path(gate).name)
+    found = None if commit is None else read_commit(commit, commit_context, os.environ)
     config = read_config({"seeds": list(urls), **given_values(options), "analyze": True}, flag_of)
+    reports.check()
     reduce_collections()
-    return uvloop.run(_audit(CrawlRequest(config), rules, baseline, store, as_json))
+    results = AuditOutput(reports, annotations, as_json, store)
+    return uvloop.run(_audit(CrawlRequest(config), rules, baseline, found, results))
 
 
 def _text_of(path: str) -> str:
     return read_file(path, "the rules of a gate").decode("utf-8", "replace")
 
 
+@dataclass(frozen=True, slots=True)
+class AuditOutput:
+    """What the command writes and prints."""
+
+    reports: ReportFiles
+    annotations: bool
+    as_json: bool
+    store: str | None
+
+
 async def _audit(
-    request: CrawlRequest, gate: Gate | None, baseline: str | None, store: str | None, as_json: bool
+    request: CrawlRequest, gate: Gate | None, baseline: str | None, commit: CiCommit | None, output: AuditOutput
 ) -> int:
-    settings = load({"DATABASE_URL": store}).settings
+    settings = load({"DATABASE_URL": output.store} | (dict(commit.settings) if commit else {})).settings
     async with opened(settings, quiet(settings)) as app:
         if baseline is not None:
             await app.audit.analyses.check_baseline(baseline, called="--baseline")
         crawl = await request.find(app)
         how_to_go_on = f"shoal crawl --resume {crawl.id}"
         code = await CrawlCommand(app, crawl, Outputs(()), how_to_go_on, as_json=False, to_stdout=False).run()
-        analysis = await analyze_here(app, crawl.id, AnalysisOptions(gate), baseline)
-        await _print(app, analysis, as_json)
+        options = AnalysisOptions(gate, commit=None if commit is None else commit.commit)
+        async with _publishing(app):
+            analysis = await analyze_here(app, crawl.id, options, baseline)
+        await _print(app, analysis, output)
         return code if analysis.verdict is None else EXIT_CODES[analysis.verdict.outcome] or code
 
 
-async def _print(app: App, analysis: Analysis, as_json: bool) -> None:
+@asynccontextmanager
+async def _publishing(app: App) -> AsyncIterator[None]:
+    """Publish commit statuses as soon as they change. At the end the last one is tried a few times; if that fails, a
+    controller on the same store tries again."""
+    publisher = app.audit.status_publisher
+    wanted: set[str] = set()
+    sending: list[asyncio.Task[PassResult]] = []
+
+    def send(signal: Signal) -> None:
+        if isinstance(signal, CommitStatusWanted):
+            wanted.add(signal.run_id)
+            sending.append(asyncio.get_running_loop().create_task(publisher.run_once()))
+
+    app.signals.subscribe(send)
+    try:
+        yield
+    finally:
+        await asyncio.gather(*sending, return_exceptions=True)
+        for analysis_id in wanted:
+            error = await publisher.finish(analysis_id)
+            if error is not None:
+                note(f"The commit status could not be published: {error}")
+        await publisher.close()
+
+
+async def _print(app: App, analysis: Analysis, output: AuditOutput) -> None:
     analyses = app.audit.analyses
-    counts, outcomes = await analyses.counts(analysis.id), await analyses.outcomes(analysis.id)
-    if as_json:
-        print_json(to_builtins(to_api.analysis_detail(analysis, counts, outcomes)))
-        return
-    rows = [await _row(app, analysis, count) for count in most_serious_first(counts)]
-    print_table(["severity", "code", "count", "example", "fix"], rows)
-    if not rows:
-        note("Nothing was found.")
-    for failed in [one for one in outcomes if one.error is not None]:
-        note(f"Analyzer {failed.analyzer} failed: {failed.error}")
-    if analysis.verdict is not None:
-        _print_verdict(analysis.verdict)
 
+    async def download(format_name: FormatName) -> bytes:
+        made = FORMATS[format_name]
+        return made.write(await load_report(analyses, analysis.id, made.most_per_code)).encode()
 
-async def _row(app: App, analysis: Analysis, count: FindingCount) -> list[Any]:
-    [(_, first)] = await app.audit.analyses.findings(analysis.id, code=count.code, limit=1)
-    return [count.severity.value, count.code, count.count, first.page or "", count.fix]
-
-
-def _print_verdict(verdict: Verdict) -> None:
-    note(f"Gate: {verdict.outcome.value}")
-    for reason in verdict.reasons:
-        note(f"  {reason}")
+    written = await output.reports.write(download)
+    report = await load_report(analyses, analysis.id, 1)
+    if output.as_json:
+        print_json(to_builtins(to_api.analysis_detail(analysis, list(report.codes), list(report.outcomes))))
+    else:
+        print_summary(report, output.store)
+    if output.annotations:
+        print(to_annotations(report), end="", flush=True)
+    note_written(written)

@@ -5,6 +5,7 @@ import os
 import shlex
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import click
@@ -43,6 +44,7 @@ AT_ONCE = 130  # 128 + SIGINT: the second Ctrl-C
 @click.argument("urls", nargs=-1, metavar="URL...")
 @crawl_flags
 @click.option("--output", multiple=True, metavar="FILE", help=OUTPUT_HELP)
+@click.option("--screenshots", metavar="DIR", help="Keep a picture of each rendered page in this folder.")
 @click.option(
     "--id",
     "crawl_id",
@@ -61,6 +63,7 @@ AT_ONCE = 130  # 128 + SIGINT: the second Ctrl-C
 def crawl(
     urls: Sequence[str],
     output: Sequence[str],
+    screenshots: str | None,
     crawl_id: str | None,
     resume: str | None,
     store: str | None,
@@ -74,7 +77,8 @@ def crawl(
         given["keep_bodies"] = True
     request = _request(urls, crawl_id, resume, given)
     reduce_collections()
-    return uvloop.run(_crawl(request, store, outputs, output, as_json))
+    flags = {"DATABASE_URL": store, "SHOAL_SCREENSHOTS": screenshots and str(Path(screenshots).absolute())}
+    return uvloop.run(_crawl(request, flags, outputs, output, as_json))
 
 
 def _request(urls: Sequence[str], crawl_id: str | None, resume: str | None, given: dict[str, Any]) -> CrawlRequest:
@@ -91,14 +95,15 @@ def _request(urls: Sequence[str], crawl_id: str | None, resume: str | None, give
 
 
 async def _crawl(
-    request: CrawlRequest, store: str | None, outputs: Outputs, names: Sequence[str], as_json: bool
+    request: CrawlRequest, flags: dict[str, str | None], outputs: Outputs, names: Sequence[str], as_json: bool
 ) -> int:
-    settings = load({"DATABASE_URL": store}).settings
+    settings = load(flags).settings
     outputs.check()
     async with opened(settings, quiet(settings)) as app:
         crawl = await request.find(app)
         outputs.check_bodies(crawl.id, crawl.config.keep_bodies)
-        return await CrawlCommand(app, crawl, outputs, _how_to_go_on(crawl.id, store, names), as_json=as_json).run()
+        how = _how_to_go_on(crawl.id, flags["DATABASE_URL"], names)
+        return await CrawlCommand(app, crawl, outputs, how, as_json=as_json).run()
 
 
 def _how_to_go_on(crawl_id: str, store: str | None, outputs: Sequence[str]) -> str:
@@ -205,6 +210,9 @@ class CrawlCommand:
             # The store could not be updated: the crawl has no walker any more, and can be resumed at once.
             seen = replace(seen, crawl=replace(seen.crawl, state=CrawlState.PAUSED, state_reason=left_for))
         totals = summary(seen, self._app.clock.monotonic() - self._began)
+        if self._here is not None and (count := self._here.tally.not_rendered):
+            totals["not_rendered"] = count
+            note(f"Pages that need a browser, but were read without one: {count}")
         to_stdout = self._to_stdout
         if self._as_json:
             print_line(totals, to_stdout=to_stdout)

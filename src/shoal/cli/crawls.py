@@ -8,6 +8,7 @@ import click
 from shoal.base.text import plural, visible
 from shoal.cli.api_client import ApiClient, ApiTarget, at, reaching, run_on
 from shoal.cli.crawls_add import add
+from shoal.cli.crawls_diff import diff
 from shoal.cli.crawls_dump import dump, load
 from shoal.cli.crawls_export import export
 from shoal.cli.crawls_follow import logs, wait, watch
@@ -196,7 +197,7 @@ def rm(crawl_id: str, reach: ApiTarget, as_json: bool) -> None:
 @reaching
 @_json
 def politeness(crawl_id: str, reach: ApiTarget, as_json: bool) -> None:
-    """Show how a crawl treated its hosts: request rate, robots.txt, delays and pauses."""
+    """Show the rate, delays and pauses of each host."""
     receipt = run_on(reach, lambda api: api.get(at(f"{CRAWL}/politeness", crawl_id)))
     if as_json:
         print_json(receipt)
@@ -209,7 +210,7 @@ def politeness(crawl_id: str, reach: ApiTarget, as_json: bool) -> None:
         note("The crawl has more hosts.")
 
 
-for _command in (add, logs, watch, wait, export, dump, load):
+for _command in (add, logs, watch, wait, export, diff, dump, load):
     crawls.add_command(_command)
 
 

@@ -23,6 +23,8 @@ INTERRUPTED = 130
 FLAG_OF = {  # settings that have a flag
     "DATABASE_URL": "--store",
     "SHOAL_LISTEN": "--listen",
+    "SHOAL_RENDERER_LISTEN": "--listen",
+    "SHOAL_SCREENSHOTS": "--screenshots",
     "SHOAL_SERVER": "--server",
     "SHOAL_TOKEN": "--token",
     "SHOAL_TOKEN_FILE": "--token-file",
@@ -55,9 +57,7 @@ class LazyCommands:
 
 COMMANDS: dict[str, LazyCommands] = {
     "crawl": LazyCommands("shoal.cli.crawl:crawl", "Crawl a site in this process."),
-    "audit": LazyCommands(
-        "shoal.cli.audit:audit", "Crawl a site, report what is wrong with it, and judge it by a gate."
-    ),
+    "audit": LazyCommands("shoal.cli.audit:audit", "Crawl a site and report what is wrong with it."),
     "serve": LazyCommands("shoal.cli.serve:serve", "Run the controller: REST API, console and background chores."),
     "worker": LazyCommands("shoal.cli.worker:worker", "Run a worker that executes jobs from the store."),
     "bot": LazyCommands("shoal.cli.bot:bot", "Run a bot that pulls page jobs from a server."),

@@ -63,8 +63,17 @@ class CrawlStore(Protocol):
         """Return the crawl, locked until this transaction ends. Take this lock before any other."""
         ...
 
-    async def page_of(self, tx: Tx, after: int | None, limit: int, wanted: CrawlFilter) -> list[Crawl]:
-        """Return crawls, newest first; `after` is the number of the last one on the previous page."""
+    async def page_of(self, tx: Tx, after: int | None, limit: int, wanted: CrawlFilter, floor: int = 0) -> list[Crawl]:
+        """Return crawls, newest first; `after` is the number of the last one on the previous page. Crawls with a lower
+        number than `floor` are not looked at."""
+        ...
+
+    async def last_number(self, tx: Tx) -> int:
+        """Return the number of the newest crawl; 0 if there is none."""
+        ...
+
+    async def counts_of(self, tx: Tx, numbers: list[int]) -> dict[int, Counts]:
+        """Return the counts of several crawls."""
         ...
 
     async def count(self, tx: Tx) -> dict[str, int]:
@@ -72,7 +81,7 @@ class CrawlStore(Protocol):
         ...
 
     async def live_counts(self, tx: Tx) -> dict[int, tuple[int, int]]:
-        """Return the pages and errors of every crawl that has started and not ended, by its number."""
+        """Return the pages and errors of every crawl that runs, by its number."""
         ...
 
     async def move(self, tx: Tx, crawl_id: str, move: CrawlMove) -> bool:

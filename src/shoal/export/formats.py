@@ -50,16 +50,17 @@ class Csv:
     """RFC 4180 with text quoted and numbers unquoted. Text that looks like a formula is escaped (CSV injection)."""
 
     def head(self) -> bytes:
-        return _rows([list(RECORD_FIELDS)])
+        return csv_rows([list(RECORD_FIELDS)])
 
     def pages(self, crawl_id: str, pages: Iterable[Page]) -> Iterator[bytes]:
-        yield _rows([cell(value) for value in page.record(crawl_id).values()] for page in pages)
+        yield csv_rows([cell(value) for value in page.record(crawl_id).values()] for page in pages)
 
     def tail(self) -> Iterable[bytes]:
         return ()
 
 
-def _rows(rows: Iterable[Sequence[Cell]]) -> bytes:
+def csv_rows(rows: Iterable[Sequence[Cell]]) -> bytes:
+    """Serialize rows as CSV with text quoted."""
     buffer = StringIO(newline="")
     csv.writer(buffer, quoting=csv.QUOTE_NONNUMERIC, lineterminator="\r\n").writerows(rows)
     return buffer.getvalue().encode("utf-8", "replace")

@@ -40,14 +40,14 @@ class Parquet:
     """The Parquet format: row groups, then a footer that describes them."""
 
     def __init__(self) -> None:
-        self._written = _Pieces()
+        self._written = WrittenPieces()
         self._writer: Any = None
         self._waiting: list[Any] = []
         self._rows = 0
         self._bytes = 0
 
     def head(self) -> bytes:
-        self._written, self._waiting, self._rows, self._bytes = _Pieces(), [], 0, 0
+        self._written, self._waiting, self._rows, self._bytes = WrittenPieces(), [], 0, 0
         self._writer = pq.ParquetWriter(pa.PythonFile(self._written, mode="w"), SCHEMA, compression="zstd")
         return b"".join(self._written.taken())
 
@@ -72,7 +72,7 @@ class Parquet:
         self._waiting, self._rows, self._bytes = [], 0, 0
 
 
-class _Pieces:
+class WrittenPieces:
     """A write-only file object that buffers what is written until it is taken."""
 
     closed = False

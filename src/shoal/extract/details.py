@@ -229,7 +229,7 @@ def _tree(source: Source, details: Details) -> Document:
 def packed(details: Details) -> bytes:
     """Serialize details for storage: two pieces of compressed JSON, the links and everything else.
 
-    Links are most of the data, and most readers do not need them. The size of the first piece comes first.
+    Links are a large part of the data, and most readers do not need them. The size of the first piece comes first.
     """
     links, details.links = details.links, []
     rest = zlib.compress(_json(details), _LEVEL)

@@ -41,6 +41,7 @@ class NodeStatus(Struct, frozen=True, kw_only=True, omit_defaults=True):
     memory_bytes: int = 0
     browsers: int = 0
     browser_pages: int = 0
+    browser_slots: int = 0  # pages in browsers at once
     held_leases: tuple[tuple[str, int], ...] = ()  # job id and epoch
     recent_tasks: int = 0
     rate_limit: float = 0.0
@@ -97,6 +98,7 @@ class Node:
     seen_at: int
     run_depth: int = 0  # due runs in its lane
     page_depth: int = 0  # due page jobs in its lane
+    browser_depth: int = 0  # those of them that need a browser
 
     @property
     def depth(self) -> int:

@@ -8,7 +8,7 @@ from shoal.base.ids import NodeId
 from shoal.base.signals import Signal
 from shoal.fleet.node import Node
 from shoal.fleet.nodes import NodeDisconnected, NodeLeft, NodeLost
-from shoal.queue.job import RUN_KINDS
+from shoal.queue.job import HTTP, JS, RUN_KINDS
 
 JobClass = Literal["runs", "pages"]
 CLASSES: tuple[JobClass, ...] = ("runs", "pages")
@@ -24,7 +24,18 @@ def class_of(kind: str) -> JobClass:
 class NodeSlots:
     """A node that jobs may be dispatched to: its score, and for each class the jobs in its lane and its slots."""
 
-    __slots__ = ("active", "capabilities", "depth", "most", "node_id", "of_both", "score", "session")
+    __slots__ = (
+        "active",
+        "browser_depth",
+        "browser_most",
+        "capabilities",
+        "depth",
+        "most",
+        "node_id",
+        "of_both",
+        "score",
+        "session",
+    )
 
     def __init__(self, node: Node) -> None:
         status = node.status
@@ -42,12 +53,19 @@ class NodeSlots:
             self.most = {"runs": status.max_concurrency, "pages": status.page_slots}
             self.active = {"runs": status.active_tasks, "pages": status.active_pages}
             self.depth = {"runs": node.run_depth, "pages": node.page_depth}
+        self.browser_most = status.browser_slots or self.most["pages"]
+        self.browser_depth = node.browser_depth
 
-    def is_full(self, job_class: JobClass) -> bool:
+    def is_full(self, job_class: JobClass, capability: str = HTTP) -> bool:
+        """Return whether its lane holds twice as many jobs as it has slots for. A page that needs a browser takes two
+        slots: one of the page jobs, and one of the browsers."""
+        if capability == JS and job_class == "pages" and self.browser_depth >= 2 * self.browser_most:
+            return True
         return self.depth[job_class] >= 2 * self.most[job_class]
 
-    def add(self, job_class: JobClass) -> None:
+    def add(self, job_class: JobClass, capability: str = HTTP) -> None:
         """Count a job that was dispatched here since the lane was read."""
+        self.browser_depth += capability == JS
         for one in CLASSES if self.of_both else (job_class,):
             self.depth[one] += 1
 

@@ -20,6 +20,7 @@ from shoal.crawl.frontier.fates import Fate
 from shoal.crawl.frontier.values import Settled
 from shoal.crawl.lifecycle.crawls import CrawlStatus
 from shoal.crawl.states import CrawlState
+from shoal.extract.flags import PageFlag
 from shoal.hosts.rate import HeldHost
 from shoal.local.page_stream import PageStream
 from shoal.pages.page import Page
@@ -41,6 +42,7 @@ class CrawlTally:
     depth: int = 0
     hosts: set[int] = field(default_factory=set)  # hosts this process sent requests to
     again: int = 0  # pages that failed here and wait for a retry
+    not_rendered: int = 0  # pages that need a browser, and were read without one
 
     @classmethod
     def of(cls, counts: Counts) -> Self:
@@ -48,6 +50,7 @@ class CrawlTally:
 
     def count(self, page: Page) -> None:
         self.bytes += page.received
+        self.not_rendered += bool(page.flags & PageFlag.NOT_RENDERED)
         if page.error_code is not None:
             self.errors += 1
         if page.status is not None:

@@ -248,6 +248,11 @@ WORDS: Mapping[str, LogMessage] = {
             )
         },
     ),
+    "CommitStatusWanted": LogMessage(LogLevel.DEBUG, "commit status of analysis {run_id} changed"),
+    "CommitStatusPublished": LogMessage(LogLevel.INFO, "commit status {state} published for {repo} at {sha}"),
+    "CommitStatusFailed": LogMessage(
+        LogLevel.WARNING, "commit status {state} could not be published for {repo} at {sha}: {error}"
+    ),
     "CourierFailed": LogMessage(LogLevel.WARNING, "delivery to webhook {webhook_id} failed: {error}"),
     "EventsNumbered": LogMessage(LogLevel.DEBUG, "{count} events numbered, the oldest after {waited_seconds:.1f} s"),
     "DeliveriesSent": LogMessage(LogLevel.DEBUG, "webhook {webhook_id}: {delivered} delivered, {failed} failed"),

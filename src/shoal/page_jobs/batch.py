@@ -135,7 +135,7 @@ class PageJobBatch:
             return PutOff(lease.fence, busy.seconds)
         except NotRendered as why:
             self._signals.emit(RenderingPutOff(job_id=lease.fence.job_id, error=why.message, seconds=why.seconds))
-            return PutOff(lease.fence, why.seconds)
+            return PutOff(lease.fence, why.seconds, why.reason)
 
     async def _denied(self, lease: Lease, work: PageWork) -> ResultDelivery | PutOff:
         """Fail a job that robots.txt forbids, which has no slot. If its rules have expired meanwhile, put it off to get

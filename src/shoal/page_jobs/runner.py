@@ -51,12 +51,14 @@ class HostBusy(Exception):
 
 
 class NotRendered(Exception):
-    """The renderer is busy or not available, which is not the page's fault; try again after so many seconds."""
+    """The renderer is busy, not available or being restarted, which is not the page's fault; try again after so many
+    seconds."""
 
-    def __init__(self, message: str, seconds: float) -> None:
+    def __init__(self, message: str, seconds: float, reason: str = "renderer_unavailable") -> None:
         super().__init__(message)
         self.message = message
         self.seconds = seconds
+        self.reason = reason
 
 
 class RedirectSlots(Protocol):

@@ -56,6 +56,16 @@ class PageFacts(NamedTuple):
     content_type: str | None
 
 
+class PageOutline(NamedTuple):
+    """What a comparison of two crawls needs of a page."""
+
+    number: int
+    url: str
+    status: int | None
+    content_hash: str | None
+    title: str | None
+
+
 class PageStore(Protocol):
     async def insert(self, tx: Tx, crawl: int, pages: Sequence[tuple[int, int, Page]]) -> int:
         """Insert pages, each under its URL's key; return how many were new. An existing page is left unchanged."""
@@ -84,6 +94,10 @@ class PageStore(Protocol):
 
     async def facts_after(self, tx: Tx, crawl: int, number: int, limit: int) -> list[PageFacts]:
         """Return the facts of pages that charts count, in the order of `after`."""
+        ...
+
+    async def outlines_after(self, tx: Tx, crawl: int, number: int, limit: int) -> list[PageOutline]:
+        """Return the outlines of pages, in the order of `after`."""
         ...
 
     async def numbered(self, tx: Tx, crawl: int, number: int) -> Page | None:

@@ -88,6 +88,11 @@ def fail(job_id: JobId, epoch: int, error: str) -> Move:
     return Move(job_id, epoch, JobState.FAILED, GrantEnd.FAILED, "attempts_exhausted", error, counts_attempt=True)
 
 
+def give_up(job_id: JobId, epoch: int, reason: str, error: str) -> Move:
+    """Fail the job whatever attempts are left, because another one would end in the same way."""
+    return Move(job_id, epoch, JobState.FAILED, GrantEnd.FAILED, reason, error, counts_attempt=True)
+
+
 def release(job_id: JobId, epoch: int, reason: str) -> Move:
     return Move(job_id, epoch, JobState.PENDING, GrantEnd.RELEASED, reason)
 

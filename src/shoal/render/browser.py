@@ -8,8 +8,8 @@ import asyncio
 import os
 import shutil
 import signal
+import subprocess
 import tempfile
-from asyncio.subprocess import Process
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -34,7 +34,9 @@ PIPED = 'exec "$@" 3<&0 4>&1 </dev/null >/dev/null'
 class Browser:
     """A browser that was started. `pages` counts the pages that it has opened."""
 
-    def __init__(self, process: Process, connection: CdpConnection, folder: Path, *, sandbox: bool) -> None:
+    def __init__(
+        self, process: "subprocess.Popen[bytes]", connection: CdpConnection, folder: Path, *, sandbox: bool
+    ) -> None:
         self._process = process
         self._connection = connection
         self._folder = folder
@@ -51,7 +53,7 @@ class Browser:
 
     @property
     def is_lost(self) -> bool:
-        return self._connection.is_lost or self._process.returncode is not None
+        return self._connection.is_lost or self._process.poll() is not None
 
     async def call(self, method: str, **params: object) -> Params:
         """Send a command to the browser itself. If it does not answer in time, it hangs: it is killed, and
@@ -96,13 +98,18 @@ class Browser:
         kill_group(self.pid)
         self._connection.lose()
 
-    async def close(self) -> None:
-        """Kill the browser and remove its files. A polite request would only take longer: nothing has to be saved."""
+    def end(self) -> None:
+        """Kill the browser, wait for its end and remove its files. A polite request would only take longer: nothing has
+        to be saved."""
         self.kill()
-        with suppress(TimeoutError):
-            async with asyncio.timeout(EXIT_SECONDS):
-                await self._process.wait()
+        with suppress(subprocess.TimeoutExpired):
+            self._process.wait(EXIT_SECONDS)
         remove_folder(self._folder)
+
+    async def close(self) -> None:
+        """Do the same without blocking the event loop."""
+        self.kill()
+        await asyncio.to_thread(self.end)
 
     def _on_lost(self) -> None:
         for listener in list(self._crash_listeners.values()):
@@ -139,12 +146,12 @@ async def _start(binary: Path, agent: str, network: Sequence[str], folder: Path,
     theirs_in, ours_out = os.pipe()
     ours_in, theirs_out = os.pipe()
     connection = CdpConnection()
-    process: Process | None = None
+    process: subprocess.Popen[bytes] | None = None
     try:
         try:
             with (folder / LOG).open("wb") as log:
-                process = await asyncio.create_subprocess_exec(
-                    *("/bin/sh", "-c", PIPED, "sh", *command),
+                process = subprocess.Popen(  # noqa: ASYNC220 - a fork takes a millisecond
+                    ("/bin/sh", "-c", PIPED, "sh", *command),
                     stdin=theirs_in,
                     stdout=theirs_out,
                     stderr=log,
@@ -166,7 +173,7 @@ async def _start(binary: Path, agent: str, network: Sequence[str], folder: Path,
         connection.lose()
         if process is not None:
             kill_group(process.pid)
-            await process.wait()
+            process.wait()
         raise
 
 

@@ -51,6 +51,7 @@ FLAGS = (
 )
 NO_SANDBOX = "--no-sandbox"
 SANDBOX_MISSING = ("No usable sandbox", "setuid_sandbox_host", "namespace_sandbox", "Running as root without")
+LONGEST_TEMP = 60
 PASSED_ON = ("PATH", "HOME", "LANG", "LC_ALL", "TZ", "TMPDIR", "FONTCONFIG_PATH", "FONTCONFIG_FILE", "LD_LIBRARY_PATH")
 
 
@@ -67,6 +68,17 @@ def find_chromium(settings: RenderSettings) -> Path:
     if found is None:
         raise BadConfig("Chromium", "was not found on this machine", INSTALL)
     return binary_behind(found)
+
+
+def has_browser(settings: RenderSettings) -> bool:
+    """Return whether this process can render: a render service is named, or the machine has a browser."""
+    if settings.url:
+        return True
+    try:
+        find_chromium(settings)
+    except BadConfig:
+        return False
+    return True
 
 
 @cache
@@ -90,4 +102,6 @@ def command_line(binary: Path, profile: Path, agent: str, network: Sequence[str]
 def environment(profile: Path) -> dict[str, str]:
     """Return the environment of the browser: without the secrets of ours, since it runs the code of strangers."""
     ours = {name: os.environ[name] for name in PASSED_ON if name in os.environ}
+    if len(ours.get("TMPDIR", "")) > LONGEST_TEMP:
+        del ours["TMPDIR"]  # the path of a socket in it would be too long for the kernel
     return {**ours, "XDG_CONFIG_HOME": str(profile), "XDG_CACHE_HOME": str(profile)}

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 
+from shoal.base.url import Url
 from shoal.egress import AddressRule, Failure, Proxy
 from shoal.egress.pinning_proxy import PinningProxy, ProxySession, chromium_network_flags
 
@@ -25,12 +26,12 @@ class PinnedSession:
     def refused(self) -> int:
         return self._session.counts.refused
 
-    def refusal(self) -> Failure | None:
-        """Return why the last request of the page failed, as egress would for a request of ours."""
-        if not self._session.refusals:
+    def refusal_of(self, url: Url) -> Failure | None:
+        """Return why a URL got no response, as egress would for a request of ours."""
+        found = self._session.refusal_of(url)
+        if found is None:
             return None
-        last = self._session.refusals[-1]
-        return Failure(last.code, last.message, retryable=False, operator_detail=last.operator_detail, url=last.target)
+        return Failure(found.code, found.message, found.retryable, found.operator_detail, url)
 
     def close(self) -> None:
         self._session.close()

@@ -8,6 +8,7 @@ from typing import Any, Final, Protocol
 
 from shoal.base.clock import Clock
 from shoal.base.signals import Signals
+from shoal.base.url import Url
 from shoal.egress import Failure
 from shoal.render.browser import Browser, reap, start_browser
 from shoal.render.cdp import BrowserLost, CommandFailed
@@ -37,8 +38,8 @@ class BrowserSession(ProxySession, Protocol):
         """The number of requests that a rule or a limit refused."""
         ...
 
-    def refusal(self) -> Failure | None:
-        """Return why the last request of the page failed, if one did."""
+    def refusal_of(self, url: Url) -> Failure | None:
+        """Return why the request for a URL failed, if it did."""
         ...
 
     def close(self) -> None: ...
@@ -141,22 +142,28 @@ class BrowserPool:
         return outcome
 
     async def restart(self) -> None:
-        """Replace the browsers; the pages in them start again in the next one."""
-        for slot in list(self._slots):
+        """Replace the browsers that run; the pages in them start again in the next one."""
+        running = list(self._slots)
+        for slot in running:
             slot.is_restarted = True
             self._retire(slot, "restarted")
             slot.browser.kill()
+        if running:
+            await self._ready()
 
     def abort(self) -> None:
         if self._watching is not None:
             self._watching.cancel()
         for slot in self._slots:
-            slot.browser.kill()
+            slot.browser.end()
+        self._slots.clear()
         self._network.abort()
 
     async def close(self) -> None:
-        self.abort()
+        if self._watching is not None:
+            self._watching.cancel()
         for slot in list(self._slots):
+            slot.browser.kill()
             self._retire(slot, "closed")
             self._end(slot)
         await asyncio.gather(*self._ending, return_exceptions=True)
@@ -198,7 +205,8 @@ class BrowserPool:
             finally:
                 self._background(self._dispose(slot, context_id))
             if isinstance(outcome, Failure):
-                return (way.refusal() if outcome.code == "render_failed" else None) or outcome
+                # Without a document the page's own request went through the proxy, which knows best why it failed.
+                return (way.refusal_of(Url(outcome.url)) if request.document is None else None) or outcome
             outcome.counts.bytes = way.bytes_received
             outcome.counts.refused += way.refused
             return outcome

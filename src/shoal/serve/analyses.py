@@ -1,5 +1,6 @@
 """REST endpoints for analyses and their findings."""
 
+import asyncio
 from typing import Annotated
 
 from starlette.responses import Response
@@ -10,8 +11,12 @@ from shoal.audit.analysis import AnalysisOptions
 from shoal.audit.finding import Severity
 from shoal.audit.gate import Gate, Word
 from shoal.audit.gates import Gates
+from shoal.audit.reports.formats import FORMATS, FormatName
+from shoal.audit.reports.html import CONTENT_POLICY
+from shoal.audit.reports.report import load_report
 from shoal.audit.states import AnalysisState
 from shoal.audit.store import FindingPlace
+from shoal.base.commit import Commit
 from shoal.base.errors import InvalidInput, NotFound, StateConflict
 from shoal.base.request_form import Form, describe
 from shoal.crawl.crawl import Name
@@ -31,6 +36,10 @@ class FindingQuery(Paging, frozen=True, kw_only=True, forbid_unknown_fields=True
     severity: Annotated[Severity | None, describe("Only findings of this severity.")] = None
 
 
+class ReportQuery(Form, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    format: Annotated[FormatName, describe("Format of the report.")] = "html"
+
+
 class NewAnalysisForm(Form, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The crawl to analyze, and what to do with the findings."""
 
@@ -41,6 +50,7 @@ class NewAnalysisForm(Form, frozen=True, kw_only=True, forbid_unknown_fields=Tru
         Name | None,
         describe("Analysis or crawl that the gate compares with; `previous`: the newest analysis of the same site."),
     ] = None
+    commit: Annotated[Commit | None, describe("Commit whose status shows the verdict.")] = None
 
 
 class AnalysisApi:
@@ -71,7 +81,7 @@ class AnalysisApi:
         gate = None if form.rules is None else form.rules.checked()
         if form.gate is not None:
             gate = (await self._gates.get(form.gate)).gate
-        options = AnalysisOptions(gate, form.gate)
+        options = AnalysisOptions(gate, form.gate, commit=form.commit)
         analysis = await self._analyses.submit(form.crawl_id, options, form.baseline)
         return Json(to_api.analysis(analysis), 202, {"Location": f"/api/v1/analyses/{analysis.id}"})
 
@@ -106,7 +116,7 @@ class AnalysisApi:
         """What it found, by code, how each analyzer ended, and the verdict of its gate."""
         analysis = await self._analyses.get(request.path_param("analysis_id"))
         counts, outcomes = await self._analyses.counts(analysis.id), await self._analyses.outcomes(analysis.id)
-        return to_api.analysis_detail(analysis, counts, outcomes)
+        return to_api.analysis_detail(analysis, counts, outcomes, await self._analyses.commit_status(analysis.id))
 
     @endpoint(
         "GET",
@@ -131,6 +141,24 @@ class AnalysisApi:
         )
         shown, more = page_of(found, query.limit, lambda one: f"{one[0].code} {one[0].number}")
         return schemas.FindingList(items=[to_api.finding(finding) for _, finding in shown], next=more)
+
+    @endpoint(
+        "GET",
+        "/api/v1/analyses/{analysis_id}/report",
+        scope=TokenScope.READ,
+        summary="Download the report of an analysis that has ended.",
+        query=ReportQuery,
+        response=str,
+        media_type=" or ".join(sorted({one.media_type.partition(";")[0] for one in FORMATS.values()})),
+        problems=[NotFound, StateConflict],
+    )
+    async def show_report(self, request: EndpointRequest[Nothing, ReportQuery]) -> Response:
+        """The HTML report is one file that needs neither a network nor scripts."""
+        made = FORMATS[request.query.format]
+        report = await load_report(self._analyses, request.path_param("analysis_id"), made.most_per_code)
+        text = await asyncio.to_thread(made.write, report)
+        policy = {"Content-Security-Policy": f"{CONTENT_POLICY}; sandbox allow-popups"}
+        return Response(text, headers=policy, media_type=made.media_type)
 
 
 def _place_of(cursor: str | None) -> FindingPlace | None:

@@ -3,6 +3,7 @@
 from shoal.serve.analyses import AnalysisApi
 from shoal.serve.bots import BotApi
 from shoal.serve.crawls import CrawlApi
+from shoal.serve.diffs import DiffApi
 from shoal.serve.docs import DocsApi
 from shoal.serve.gates import GateApi
 from shoal.serve.groups import GroupApi
@@ -28,6 +29,7 @@ GROUPS: tuple[type, ...] = (
     QuotaApi,
     BotApi,
     AnalysisApi,
+    DiffApi,
     NodeApi,
     GateApi,
     PolicyApi,

@@ -197,6 +197,7 @@ ANALYSIS: dict[str, Any] = {
     "site": "https://example.com/",
     "gate": "release",
     "baseline": None,
+    "commit": None,
     "verdict": {
         "outcome": "failed",
         "reasons": ["broken_links is 3; the gate demands <= 0."],
@@ -231,6 +232,7 @@ ANALYSIS_DETAIL: dict[str, Any] = ANALYSIS | {
     ],
     "analyzers": [{"analyzer": "links", "error": None, "findings": 3, "duration_ms": 1.4}],
     "summary": {"depth": [{"depth": 0, "2xx": 1}]},
+    "commit_status": None,
 }
 FINDING: dict[str, Any] = {
     "analyzer": "links",
@@ -404,6 +406,7 @@ NODE: dict[str, Any] = {
     "memory_bytes": 210_000_000,
     "browsers": 0,
     "browser_pages": 0,
+    "browser_slots": 0,
     "uptime_seconds": 86_400,
     "total_processed": 120_000,
     "version": "0.1.0",
@@ -442,4 +445,5 @@ NODE_EXPLANATION: dict[str, Any] = {
     "healthy_nodes": 2,
     "waiting_runs": 0,
     "waiting_pages": 0,
+    "waiting_browser_pages": 0,
 }

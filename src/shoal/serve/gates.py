@@ -2,6 +2,7 @@
 
 from typing import Annotated
 
+from msgspec.structs import asdict
 from starlette.responses import Response
 
 from shoal.access.scopes import TokenScope
@@ -44,8 +45,8 @@ class GateApi:
     async def create_gate(self, request: EndpointRequest[NewGate, Nothing]) -> Response:
         """Crawls, policies and analyses refer to it by its name. A rule holds while `metric op threshold` is true; with
         `max_increase`, while the metric has not risen by more than that since the baseline."""
-        form = request.body
-        stored = await self._gates.create(form.name, form.checked())
+        fields = asdict(request.body)
+        stored = await self._gates.create(fields.pop("name"), Gate(**fields).checked())
         return Json(to_api.gate(stored), 201, {"Location": f"/api/v1/gates/{stored.name}"})
 
     @endpoint(

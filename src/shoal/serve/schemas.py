@@ -9,9 +9,11 @@ from typing import Annotated, Any, ClassVar
 from msgspec import UNSET, Meta, Struct, UnsetType, field
 
 from shoal.access.scopes import TokenScope
+from shoal.audit.commit_status.status import CommitState
 from shoal.audit.finding import Severity
 from shoal.audit.states import AnalysisState
 from shoal.audit.verdict import Outcome
+from shoal.base.commit import Commit
 from shoal.base.request_form import describe
 from shoal.crawl.frontier.explain import UrlState
 from shoal.crawl.frontier.traps import TrapState
@@ -432,6 +434,7 @@ class Analysis(Struct, kw_only=True):
     findings: Annotated[int | None, describe("Number of findings; null before the analysis has finished.")]
     gate: Annotated[str | None, describe("Name of the gate; null if there is none, or its rules came without a name.")]
     baseline: Annotated[str | None, describe("The analysis that the gate compares with.")]
+    commit: Annotated[Commit | None, describe("The commit whose status shows the verdict.")]
     verdict: Annotated["Verdict | None", describe("Verdict of the gate; null without a gate, or before the end.")]
     created_at: Moment
     started_at: Annotated[Moment | None, describe("Start of the first attempt.")]
@@ -450,6 +453,16 @@ class AnalysisDetail(Analysis, kw_only=True):
     codes: Annotated[list["FindingCount"], describe("The finding codes with a finding, most serious first.")]
     analyzers: Annotated[list["AnalyzerOutcome"], describe("How each analyzer ended.")]
     summary: Annotated[dict[str, Any] | None, describe("Distributions over all pages, such as status by depth.")]
+    commit_status: Annotated["CommitStatus | None", describe("What its commit should show; null without a commit.")]
+
+
+class CommitStatus(Struct, kw_only=True):
+    """The status of a commit on its forge."""
+
+    state: Annotated[CommitState, describe("The state that the commit should show.")]
+    description: str
+    shown: Annotated[CommitState | None, describe("The state that it shows; null if nothing was published yet.")]
+    error: Annotated[str | None, describe("Why the last attempt to publish it failed; it is tried again for a day.")]
 
 
 class Verdict(Struct, kw_only=True):
@@ -866,11 +879,12 @@ class Node(Struct, kw_only=True):
     avg_latency_seconds: float
     rate_limit: Annotated[float | None, describe("Pages per second; null: unlimited.")]
     is_proxy_mode: bool
-    capabilities: list[str]
+    capabilities: Annotated[list[str], describe("What its jobs may need; `js` if it can render pages.")]
     cpu_percent: Annotated[float, describe("CPU use with its children, in percent of one core.")]
     memory_bytes: Annotated[int, describe("Memory with its children.")]
-    browsers: int
-    browser_pages: int
+    browsers: Annotated[int, describe("Browsers that run on it.")]
+    browser_pages: Annotated[int, describe("Pages in these browsers.")]
+    browser_slots: Annotated[int, describe("Pages that it renders at once; 0 if it cannot.")]
     uptime_seconds: int
     total_processed: int
     version: str
@@ -938,3 +952,4 @@ class NodeExplained(Struct, kw_only=True):
     healthy_nodes: int
     waiting_runs: Annotated[int, describe("Crawls and analyses in its lane.")]
     waiting_pages: Annotated[int, describe("Page jobs in its lane.")]
+    waiting_browser_pages: Annotated[int, describe("Page jobs in its lane that need a browser.")]

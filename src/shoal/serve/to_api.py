@@ -11,6 +11,7 @@ from shoal.access.audit_log import StoredAuditEntry
 from shoal.access.scopes import in_order
 from shoal.access.token import Token
 from shoal.audit.analysis import Analysis
+from shoal.audit.commit_status.status import CommitStatus
 from shoal.audit.finding import AnalyzerOutcome, Finding, FindingCount, most_serious_first
 from shoal.audit.states import AnalysisState
 from shoal.audit.store import StoredGate
@@ -283,14 +284,23 @@ def analysis(analysis: Analysis) -> schemas.Analysis:
 
 
 def analysis_detail(
-    analysis: Analysis, counts: list[FindingCount], outcomes: list[AnalyzerOutcome]
+    analysis: Analysis,
+    counts: list[FindingCount],
+    outcomes: list[AnalyzerOutcome],
+    status: CommitStatus | None = None,
 ) -> schemas.AnalysisDetail:
+    shown = None
+    if status is not None:
+        shown = schemas.CommitStatus(
+            state=status.state, description=status.description, shown=status.shown, error=status.error
+        )
     return schemas.AnalysisDetail(
         **_analysis_fields(analysis),
         metrics=analysis.metrics,
         codes=[schemas.FindingCount(**dataclasses.asdict(count)) for count in most_serious_first(counts)],
         analyzers=[schemas.AnalyzerOutcome(**dataclasses.asdict(outcome)) for outcome in outcomes],
         summary=analysis.summary,
+        commit_status=shown,
     )
 
 
@@ -311,6 +321,7 @@ def _analysis_fields(analysis: Analysis) -> dict[str, Any]:
         "findings": analysis.findings,
         "gate": analysis.options.gate_name,
         "baseline": analysis.options.baseline,
+        "commit": analysis.options.commit,
         "verdict": shown,
         "created_at": from_micros(analysis.created_at),
         "started_at": moment(analysis.started_at),
@@ -324,7 +335,7 @@ def finding(finding: Finding) -> schemas.Finding:
         code=finding.code,
         severity=finding.severity,
         page=finding.page,
-        key=f"{finding.key & (1 << 64) - 1:016x}",
+        key=finding.identifier,
         evidence=finding.evidence,
     )
 
@@ -485,6 +496,7 @@ def node(node: Node) -> schemas.Node:
         memory_bytes=status.memory_bytes,
         browsers=status.browsers,
         browser_pages=status.browser_pages,
+        browser_slots=status.browser_slots,
         uptime_seconds=status.uptime_seconds,
         total_processed=status.total_processed,
         version=status.version,
@@ -544,6 +556,7 @@ def node_explanation(found: NodeExplanation) -> schemas.NodeExplained:
         healthy_nodes=found.healthy_nodes,
         waiting_runs=node.run_depth,
         waiting_pages=node.page_depth,
+        waiting_browser_pages=node.browser_depth,
     )
 
 

@@ -21,6 +21,7 @@ from shoal.hosts.throttle import HoldsBegun
 from shoal.pages.page_signals import PagesSettled, ResultsTaken
 from shoal.queue.job import Fence, Lease, node_of
 from shoal.queue.queue import JobMoved, JobsLeased, JobsMoved, Queue
+from shoal.render.local_browsers import LocalBrowsers
 from shoal.render.signals import PageRendered
 from shoal.settings import Settings
 from shoal.work.ipc import (
@@ -28,6 +29,8 @@ from shoal.work.ipc import (
     STORAGE_FULL,
     STORE_AWAY,
     Alone,
+    Browsers,
+    BrowsersRestarted,
     Configure,
     Done,
     Drop,
@@ -44,6 +47,7 @@ from shoal.work.ipc import (
     Nudge,
     Rendered,
     Renewed,
+    RestartBrowsers,
     ResultsStored,
     StoredMessage,
     Tick,
@@ -104,8 +108,11 @@ def die_with_parent(parent: int) -> None:
 class Child:
     """A child for runs: works on one job at a time, as the parent sends them, and exits at the end of stdin."""
 
-    def __init__(self, settings: Settings, runner: Runner, clock: Clock, signals: Signals) -> None:
+    def __init__(
+        self, settings: Settings, runner: Runner, clock: Clock, signals: Signals, browsers: LocalBrowsers
+    ) -> None:
         signals.subscribe(_relay)
+        self._browsers = _ChildBrowsers(browsers)
         self._runner = runner
         self._clock = clock
         self._run: RunningJob | None = None
@@ -141,6 +148,8 @@ class Child:
                 self._rate = per_second
                 if self._run is not None:
                     self._run.limit_rate(per_second)
+            case RestartBrowsers():
+                self._browsers.restart()
             case _:
                 raise AssertionError(message)
 
@@ -170,6 +179,7 @@ class Child:
     async def _tick(self) -> None:
         while True:
             _send(Tick(0.0 if self._run is None else round(self._run.stalled_for(), 1)))
+            self._browsers.report()
             await self._clock.sleep(TICK_SECONDS)
 
 
@@ -177,9 +187,17 @@ class PageChild(Generic[R]):
     """A child for page jobs: leases and settles them itself, and tells its parent which leases to extend."""
 
     def __init__(
-        self, settings: Settings, handler: PageJobHandler[R], queue: Queue, holder: str, clock: Clock, signals: Signals
+        self,
+        settings: Settings,
+        handler: PageJobHandler[R],
+        queue: Queue,
+        holder: str,
+        clock: Clock,
+        signals: Signals,
+        browsers: LocalBrowsers,
     ) -> None:
         signals.subscribe(_relay)
+        self._browsers = _ChildBrowsers(browsers)
         self._clock = clock
         self._signals = signals
         self._holder = holder
@@ -221,6 +239,8 @@ class PageChild(Generic[R]):
                     self._working = asyncio.create_task(self._work())
             case LimitRate(per_second):
                 self._loop.limit_rate(per_second)
+            case RestartBrowsers():
+                self._browsers.restart()
             case HandBack(reason):
                 self._loop.hand_back(reason)
             case Leave(_, finish_first):
@@ -239,6 +259,7 @@ class PageChild(Generic[R]):
     async def _tick(self) -> None:
         while True:
             self._send_holding()
+            self._browsers.report()
             await self._clock.sleep(self._tick_seconds)
 
     def _send_holding(self) -> None:
@@ -251,6 +272,36 @@ class PageChild(Generic[R]):
             return
         node = node_of(self._holder)
         self._signals.emit(StoreOutOfReach(node_id=node, doing=doing, error=str(error)))
+
+
+class _ChildBrowsers:
+    """Reports the browsers of this child to its worker, and restarts them when the worker asks for it."""
+
+    def __init__(self, browsers: LocalBrowsers) -> None:
+        self._browsers = browsers
+        self._reported = 0, 0
+        self._restarting: asyncio.Task[None] | None = None
+
+    def report(self) -> None:
+        now = self._browsers.browsers, self._browsers.pages
+        if now != self._reported:
+            self._reported = now
+            _send(Browsers(*now))
+
+    def restart(self) -> None:
+        if self._restarting is None or self._restarting.done():  # otherwise its answer is also ours
+            self._restarting = asyncio.create_task(self._restart())
+
+    async def _restart(self) -> None:
+        error = ""
+        try:
+            await self._browsers.restart()
+        except ShoalError as failed:
+            error = failed.message
+        except Exception as failed:  # the worker waits for an answer
+            error = f"{type(failed).__name__}: {failed}"
+        self.report()
+        _send(BrowsersRestarted(error))
 
 
 def _send_alone(fence: Fence | None) -> None:

@@ -4,6 +4,8 @@ import asyncio
 import os
 import secrets
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from enum import StrEnum
 
 from shoal import __version__
 from shoal.base.clock import Clock
@@ -11,7 +13,7 @@ from shoal.base.errors import ShoalError
 from shoal.base.process import ProcessUsage, usage
 from shoal.fleet.node import CommandAck, NodeCommand, NodeStatus
 from shoal.fleet.states import CommandState, NodeState
-from shoal.queue.job import HTTP
+from shoal.queue.job import HTTP, JS
 from shoal.settings import WorkSettings
 from shoal.work.worker import Worker, WorkerState
 
@@ -22,6 +24,29 @@ _STATES = {
     WorkerState.DRAINED: NodeState.DRAINED,
     WorkerState.STOPPING: NodeState.DRAINING,
 }
+
+
+class BrowserSource(StrEnum):
+    """Where the pages of a node are rendered; the value says why its browsers cannot be restarted."""
+
+    LOCAL = ""  # in browsers that its children start
+    SERVICE = "this node has no browsers of its own: the service at RENDERER_URL renders its pages"
+    NONE = "this node has no browser: neither Chromium nor RENDERER_URL"
+
+
+@dataclass(frozen=True, slots=True)
+class NodeRendering:
+    """Where a node renders pages, and how many at once."""
+
+    source: BrowserSource = BrowserSource.NONE
+    slots: int = 0
+
+    @property
+    def capabilities(self) -> tuple[str, ...]:
+        return (HTTP,) if self.source is BrowserSource.NONE else (HTTP, JS)
+
+
+NO_RENDERING = NodeRendering()
 
 
 class NodeAgent:
@@ -36,6 +61,7 @@ class NodeAgent:
         clock: Clock,
         *,
         is_proxy_mode: bool = False,
+        rendering: NodeRendering = NO_RENDERING,
         on_change: Callable[[], None] = lambda: None,
     ) -> None:
         self._worker = worker
@@ -43,6 +69,7 @@ class NodeAgent:
         self._settings = settings
         self._clock = clock
         self._is_proxy_mode = is_proxy_mode
+        self._rendering = rendering
         self.on_change = on_change
         self._instance = f"{os.getpid()}-{secrets.token_hex(8)}"
         self._started_at = clock.monotonic()
@@ -72,11 +99,14 @@ class NodeAgent:
             instance=self._instance,
             state=_STATES[status.state],
             version=__version__,
-            capabilities=(HTTP,),
+            capabilities=self._rendering.capabilities,
             page_slots=status.page_capacity,
             active_pages=status.active_pages,
             cpu_percent=cpu_percent,
             memory_bytes=memory,
+            browsers=status.browsers,
+            browser_pages=status.browser_pages,
+            browser_slots=self._rendering.slots,
             held_leases=tuple((fence.job_id, fence.epoch) for fence in worker.held()),
             recent_tasks=recent,
             rate_limit=worker.rate or 0.0,
@@ -85,13 +115,12 @@ class NodeAgent:
     async def apply(self, command: NodeCommand) -> CommandAck:
         """Apply a command to the worker."""
         try:
-            state = self._apply(command)
+            state, detail = await self._apply(command)
         except ShoalError as error:
-            return CommandAck(command.id, CommandState.FAILED, error.message)
-        detail = "this worker has no browser" if state is CommandState.UNSUPPORTED else ""
+            state, detail = CommandState.FAILED, error.message
         return CommandAck(command.id, state, detail)
 
-    def _apply(self, command: NodeCommand) -> CommandState:
+    async def _apply(self, command: NodeCommand) -> tuple[CommandState, str]:
         worker = self._worker()
         match command.command:
             case "pause":
@@ -106,8 +135,16 @@ class NodeAgent:
                 if command.rate_limit is not None:
                     worker.set_rate(command.rate_limit or None)
             case "restart_browser":
-                return CommandState.UNSUPPORTED
-        return CommandState.APPLIED
+                return await self._restart_browsers(worker)
+        return CommandState.APPLIED, ""
+
+    async def _restart_browsers(self, worker: Worker) -> tuple[CommandState, str]:
+        source, count = self._rendering.source, worker.status.browsers
+        if source is not BrowserSource.LOCAL:
+            return CommandState.UNSUPPORTED, source.value
+        if problems := await worker.restart_browsers():
+            return CommandState.FAILED, "; ".join(problems)
+        return CommandState.APPLIED, "" if count else "no browser was running: the next page that needs one starts it"
 
     async def _drain(self, worker: Worker) -> None:
         """Drain within the grace period of a shutdown; what does not end by then goes on draining."""

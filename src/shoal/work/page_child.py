@@ -128,6 +128,10 @@ class PageChildProcess:
         if self._child is not None:
             self._child.send(LimitRate(per_second))
 
+    def children(self) -> list[ChildProcess]:
+        """Return the children that run: one, or none."""
+        return [] if self._child is None else [self._child]
+
     def drain(self) -> None:
         """Lease nothing more, hand back the jobs that have not started, and let the others finish."""
         self.pause()

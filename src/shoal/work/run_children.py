@@ -11,7 +11,17 @@ from shoal.base.parsing import show_duration
 from shoal.queue.job import Extended, Fence, Lease
 from shoal.queue.states import STALLED
 from shoal.work.child_process import ChildProcess
-from shoal.work.ipc import HANDED_BACK, LEASE_LOST, STORAGE_FULL, STORE_AWAY, Done, Leave, LimitRate, Renewed, Work
+from shoal.work.ipc import (
+    HANDED_BACK,
+    LEASE_LOST,
+    STORAGE_FULL,
+    STORE_AWAY,
+    Done,
+    Leave,
+    LimitRate,
+    Renewed,
+    Work,
+)
 from shoal.work.task_window import TaskWindow
 from shoal.work.worker_context import WorkerContext
 
@@ -171,6 +181,10 @@ class RunChildren:
         for run in self._active.values():
             if run.lease.kind == FETCHING:
                 run.child.send(LimitRate(per_second))
+
+    def children(self) -> list[ChildProcess]:
+        """Return the children that have a job."""
+        return [run.child for run in self._active.values()]
 
     def drain(self) -> None:
         """Lease nothing more, and hand back every job."""

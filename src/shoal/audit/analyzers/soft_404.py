@@ -10,7 +10,7 @@ from shoal.audit.analyzer import Found, Needs
 from shoal.audit.codes import BY_ANALYZER
 from shoal.audit.site import Site
 
-# RE2: with Python's own engine these alternatives take ten times as long.
+# RE2 searches for all alternatives in one pass, in linear time.
 _SAYS_SO: Final = re2.compile(
     r"(?i)\b404\b|\bnot found\b|\b(page|seite|product) (does not|doesn't) exist\b|\bnicht gefunden\b|\bintrouvable\b"
     r"|\bno encontrad[oa]\b|\bnon trovata\b|\bn[ãa]o encontrada\b|\bniet gevonden\b|ページが見つかりません|页面不存在"
@@ -42,6 +42,11 @@ class Soft404:
 
     @staticmethod
     def _saying(site: Site, column: str) -> "np.ndarray[tuple[int], np.dtype[np.bool_]]":
-        texts = site.pages.text(column)
-        search = _SAYS_SO.search
-        return np.fromiter((text is not None and search(text) is not None for text in texts), np.bool_, len(texts))
+        """Return where a text says so. All texts are searched as one, line by line: a call for each takes longer than
+        its search."""
+        texts = [text or "" for text in site.pages.text(column)]
+        ends = np.cumsum(np.fromiter((len(text) + 1 for text in texts), np.int64, len(texts)))
+        found = np.zeros(len(texts), np.bool_)
+        starts = [match.start() for match in _SAYS_SO.finditer("\n".join(texts))]
+        found[np.searchsorted(ends, starts, side="right")] = True
+        return found

@@ -10,7 +10,7 @@ from shoal.audit.analyzer import Found, Needs
 from shoal.audit.codes import BY_ANALYZER
 from shoal.audit.site import Site
 
-_SPLIT: Final = re.compile(r"[a-z]+://[^/]*([^?#]*)(\?[^#]*)?")
+_SPLIT: Final = re.compile(r"[a-z]+://[^/?#]*(/[^?#]*)?(\?[^#]*)?")
 LONGEST: Final = 200
 MOST_PARAMETERS: Final = 3
 
@@ -20,7 +20,7 @@ def problems(url: str) -> Iterator[str]:
     if len(url) > LONGEST:
         yield "url_too_long"
     match = _SPLIT.match(url)
-    path, query = (match[1], match[2] or "") if match else ("", "")
+    path, query = (match[1] or "", match[2] or "") if match else ("", "")
     bare = re.sub(r"%[0-9A-Fa-f]{2}", "", path) if "%" in path else path
     if bare != bare.lower():
         yield "url_uppercase"

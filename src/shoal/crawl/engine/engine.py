@@ -103,6 +103,7 @@ class Engine:
                 try:
                     return await self._crawl()
                 except BackendUnavailable:
+                    self._hooks.settled(self._commits.stored())
                     if not self._hooks.alive():
                         raise
                     self._window.drop()
@@ -168,7 +169,7 @@ class Engine:
         nothing_due = self._batch.held == window.waiting_for_slots or window.waits_for_rate or window.waits_for_renderer
         if batch.has_tries or (not batch.settled and nothing_due):
             self._progressed = self._clock.monotonic()
-        self._hooks.settled(batch.settled)
+        self._hooks.settled(self._commits.stored(batch))
         if batch.hosts:
             self._throttle.learn(turn.holds)
             for host in turn.holds:  # what other walkers heard may have led to the hold
@@ -183,7 +184,7 @@ class Engine:
         batch = self._cut()
         await self._batch.complete(batch, sys.maxsize)  # no later batch can take the rest
         await commit(batch, *reason)
-        self._hooks.settled(batch.settled)
+        self._hooks.settled(self._commits.stored(batch))
 
     def _cut(self) -> WalkerBatch:
         batch, now = self._batch.cut(), self._clock.monotonic()

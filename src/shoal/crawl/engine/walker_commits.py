@@ -80,6 +80,7 @@ class WalkerCommits:
         self.has_company = crawl.config.workers > 1
         self._drained = job_states.finish(fence.job_id, fence.epoch, "drained")
         self._hand_over = job_states.release(fence.job_id, fence.epoch, "changed")
+        self._stored: list[Settled] = []  # committed before the frontier settled it, and not reported yet
         self._found = 0  # the number of URLs in our last journal entry about it
         self._uncounted = timedelta(0)  # time of work in batches that were not worth a write
 
@@ -110,8 +111,30 @@ class WalkerCommits:
             await self._database.run(commit)
         except FrontierLost:
             rebuild = FrontierRebuild(self._database, self._crawls, self._frontier, self._pages, self._queue)
-            await rebuild.run(self._crawl, self.fence)
+            try:
+                await rebuild.run(self._crawl, self.fence)
+            except FrontierLost as error:
+                await self._give_up(error)
+                raise
             await self._database.run(commit)
+
+    async def _give_up(self, error: FrontierLost) -> None:
+        """Fail the crawl: its frontier is lost and cannot be rebuilt."""
+        move = job_states.give_up(self.fence.job_id, self.fence.epoch, error.code, error.message)
+
+        async def commit(tx: Tx) -> None:
+            await self._crawls.lock(tx, self._crawl.id)
+            await self._queue.move_in(tx, move, KIND, self._crawl.id)
+
+        await self._database.run(commit)
+
+    def stored(self, batch: WalkerBatch | None = None) -> list[Settled]:
+        """Return the results that commits made durable since the last call: those of the batch that was committed, or,
+        if its frontier settles apart, those whose pages were stored, each page once."""
+        if not self._crawl.settles_apart:
+            return [] if batch is None else batch.settled
+        stored, self._stored = self._stored, []
+        return stored
 
     async def turn(self, report: WalkerBatch, ask: TurnRequest) -> Turn:
         """Settle the batch and take more URLs, in one commit. If the walker is left without work and the whole frontier
@@ -217,6 +240,8 @@ class WalkerCommits:
             keys = [(done.task.key, done.task.chk) for done in ended if done.page is not None]
             known = await self._pages.known(tx, number, keys) if keys else set()
             new = [done for done in ended if (done.task.key, done.task.chk) not in known]
+            fresh = [done for done in held if done.page is None or (done.task.key, done.task.chk) not in known]
+            tx.on_commit(lambda: self._stored.extend(fresh))
             settlement = Settlement(closed=new, is_counted=True)
             if await self._pages.insert(tx, number, settlement.pages) != len(settlement.pages):
                 raise Conflict  # somebody else has just stored one of them

@@ -215,12 +215,15 @@ class Crawls:
     ) -> list[CrawlStatus]:
         return await self.matching(CrawlFilter(state, project, labels or {}), after=after, limit=limit)
 
-    async def matching(self, wanted: CrawlFilter, *, after: int | None = None, limit: int = 50) -> list[CrawlStatus]:
-        """Return crawls that match a filter, newest first."""
+    async def matching(
+        self, wanted: CrawlFilter, *, after: int | None = None, limit: int = 50, floor: int = 0
+    ) -> list[CrawlStatus]:
+        """Return crawls that match a filter, newest first, down to the crawl with the number `floor`."""
 
         async def look(tx: Tx) -> list[CrawlStatus]:
-            crawls = await self.store.page_of(tx, after, limit, wanted)
-            return [await self._look_at(tx, crawl) for crawl in crawls]
+            crawls = await self.store.page_of(tx, after, limit, wanted, floor)
+            counts = await self.store.counts_of(tx, [crawl.number for crawl in crawls])
+            return [await self._look_at(tx, crawl, counts[crawl.number]) for crawl in crawls]
 
         return await self._database.read(look)
 
@@ -228,12 +231,16 @@ class Crawls:
         """Count the crawls by state."""
         return await self._database.read(self.store.count)
 
+    async def last_number(self) -> int:
+        """Return the number of the newest crawl; 0 if there is none."""
+        return await self._database.read(self.store.last_number)
+
     async def live_counts(self) -> dict[int, tuple[int, int]]:
-        """Return the pages and errors of every crawl that has started and not ended, by its number."""
+        """Return the pages and errors of every crawl that runs, by its number."""
         return await self._database.read(self.store.live_counts)
 
-    async def _look_at(self, tx: Tx, crawl: Crawl) -> CrawlStatus:
-        counts = await self.store.counts(tx, crawl.number)
+    async def _look_at(self, tx: Tx, crawl: Crawl, counts: Counts | None = None) -> CrawlStatus:
+        counts = counts or await self.store.counts(tx, crawl.number)
         if crawl.state not in LIVE and crawl.state is not CrawlState.FAILED:
             return CrawlStatus(crawl, counts)
         jobs = await self._queue.jobs_of_run(tx, crawl.id)

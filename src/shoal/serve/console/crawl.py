@@ -42,6 +42,7 @@ TABS: Final = (
     ("frontier", message("Frontier")),
     ("log", message("Log")),
     ("attempts", message("Attempts")),
+    ("diff", message("Compare")),
     ("options", message("Options")),
 )
 SKIPS: Final = {

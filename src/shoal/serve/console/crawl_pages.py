@@ -26,7 +26,7 @@ from shoal.serve.pages import statuses_of
 ROWS: Final = 50
 BROKEN_ROWS: Final = 30
 REFERRERS: Final = 5  # shown for each broken link
-REFERRER_SECONDS: Final = 1.0
+REFERRER_SECONDS: Final = 0.5
 FILTERS: Final = ("status", "type", "depth", "error", "text")
 STATUSES: Final = ("2xx", "3xx", "4xx", "5xx", "none")
 FORMATS: Final[Mapping[str, tuple[type[Csv] | type[JsonLines], str]]] = {

@@ -79,7 +79,7 @@ class CrawlRow:
 
 def row_of(status: CrawlStatus, formats: Formats) -> CrawlRow:
     crawl, counts = status.crawl, status.counts
-    seconds = counts.walked.total_seconds() if counts.walked else None
+    seconds = counts.walked.total_seconds() or None
     return CrawlRow(
         status=status,
         badge=formats.language(BADGES[crawl.state]),

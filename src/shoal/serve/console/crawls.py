@@ -11,10 +11,12 @@ from shoal.access.audit_hook import AuditHook
 from shoal.access.scopes import TokenScope
 from shoal.base.errors import InvalidInput, NotFound, StateConflict
 from shoal.crawl.frontier.admin import FrontierAdmin
-from shoal.crawl.lifecycle.crawls import Crawls, CrawlStatus
+from shoal.crawl.lifecycle.crawls import Crawls
+from shoal.crawl.lifecycle.search import CrawlSearch, FoundCrawls
 from shoal.crawl.states import TERMINAL, CrawlState
 from shoal.crawl.store import CrawlFilter
 from shoal.serve.authentication import caller_of
+from shoal.serve.console.cached import Cached
 from shoal.serve.console.crawl_rows import BADGES, PAUSABLE, STOPPABLE, row_of
 from shoal.serve.console.feed import AnyQuery
 from shoal.serve.console.forms import FORM_TYPE, ConsoleForm, read_form
@@ -85,8 +87,17 @@ class CrawlsPage:
     paths = ("/crawls",)
     regions = ("crawl_states", "crawl_rows")
 
-    def __init__(self, shell: Shell, crawls: Crawls, frontier: FrontierAdmin) -> None:
+    def __init__(
+        self,
+        shell: Shell,
+        crawls: Crawls,
+        search: CrawlSearch,
+        frontier: FrontierAdmin,
+        counts: Cached[dict[str, int]],
+    ) -> None:
+        self._counts = counts
         self._shell = shell
+        self._search = search
         self._crawls = crawls
         self._frontier = frontier
 
@@ -100,16 +111,16 @@ class CrawlsPage:
         return self._shell.page(request.http, "crawls.html", context, section="crawls")
 
     async def context(self, view: View, params: Mapping[str, str]) -> dict[str, Any]:
-        search, problem, found = Search(params.get("q", "")), "", list[CrawlStatus]()
+        search, problem, found = Search(params.get("q", "")), "", FoundCrawls([], None)
         after = _number(params.get("after"))
         try:
             search = parse(params.get("q", ""), QUALIFIERS)
-            found = await self._crawls.matching(filter_of(search), after=after, limit=ROWS + 1)
+            found = await self._search.find(filter_of(search), after=after, limit=ROWS)
         except InvalidInput as error:
             problem = sentence(error.message)
         formats = self._shell.formats(view)
-        rows = [row_of(status, formats) for status in found[:ROWS]]
-        counts = await self._crawls.count()
+        rows = [row_of(status, formats) for status in found.crawls]
+        counts = await self._counts.get()
         return {
             "search": search,
             "problem": problem,
@@ -118,7 +129,8 @@ class CrawlsPage:
             "total": sum(counts.values()),
             "badges": [(state.value, view.language(word)) for state, word in BADGES.items() if counts.get(state.value)],
             "is_first": after is None,
-            "older": found[ROWS - 1].crawl.number if len(found) > ROWS else None,
+            "older": found.next,
+            "is_short": found.next is not None and len(rows) < ROWS,
             "is_live": any(row.is_live for row in rows),
             "actions": {
                 name: action

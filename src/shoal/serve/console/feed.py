@@ -32,6 +32,7 @@ RETRY_MILLISECONDS: Final = 2000
 KEPT_LINES: Final = 500
 MOST_VIEWERS: Final = 500
 UNCACHED: Final = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
+ROW: Final = re.compile(r'<tr data-id="([^"]+)".*?</tr>', re.DOTALL)
 LINE_NUMBER: Final = re.compile(r"[0-9]{1,15}")
 PART: Final = re.compile(r"{(\w+)}")
 
@@ -62,6 +63,33 @@ class LivePage(Protocol):
         ...
 
 
+@dataclass(frozen=True, slots=True)
+class Region:
+    """A region as it is now, and what changed since the version before: only the rows that differ, if possible."""
+
+    version: str
+    html: str
+    event: bytes  # all of it
+    before: str = ""  # the previous version
+    delta: bytes | None = None  # the rows that changed since then; None if something else did
+
+    @classmethod
+    def of(cls, name: str, html: str, before: "Region | None") -> "Region":
+        version = region_hash(html)
+        event = _event("region", {"name": name, "hash": version, "html": html})
+        if before is None or ROW.sub("", before.html) != ROW.sub("", html):
+            return cls(version, html, event)
+        old, new = dict(_rows(before.html)), dict(_rows(html))
+        if list(old) != list(new):
+            return cls(version, html, event)
+        rows = {key: row for key, row in new.items() if old[key] != row}
+        return cls(version, html, event, before.version, _event("rows", {"name": name, "hash": version, "rows": rows}))
+
+    def since(self, seen: str | None) -> bytes:
+        """Return the event for a browser that has seen this version."""
+        return self.delta if self.delta is not None and seen == self.before else self.event
+
+
 @dataclass(slots=True)
 class Topic:
     """The current regions and last log lines of one page, for readers who see the same."""
@@ -69,7 +97,7 @@ class Topic:
     page: LivePage
     view: View
     params: Mapping[str, str]
-    regions: dict[str, tuple[str, str]] = field(default_factory=dict)  # name: hash and HTML
+    regions: dict[str, Region] = field(default_factory=dict)
     lines: deque[tuple[int, str]] = field(default_factory=lambda: deque(maxlen=KEPT_LINES))
     viewers: int = 0
     changed: asyncio.Event = field(default_factory=asyncio.Event)
@@ -141,10 +169,10 @@ class FeedApi:
         with self._viewer(key, topic):
             while not self._closed:
                 changed = topic.changed
-                for name, (version, html) in topic.regions.items():
-                    if seen.get(name) != version:
-                        seen[name] = version
-                        yield _event("region", {"name": name, "hash": version, "html": html})
+                for name, region in topic.regions.items():
+                    if seen.get(name) != region.version:
+                        event, seen[name] = region.since(seen.get(name)), region.version
+                        yield event
                 for number, html in list(topic.lines):
                     if line is None or number > line:
                         line = number
@@ -189,9 +217,9 @@ class FeedApi:
         changes = False
         for name in topic.page.regions:
             html = self._shell.region(topic.view, name, context)
-            version = region_hash(html)
-            if topic.regions.get(name, ("", ""))[0] != version:
-                topic.regions[name] = (version, html)
+            before = topic.regions.get(name)
+            if before is None or before.html != html:
+                topic.regions[name] = Region.of(name, html, before)
                 changes = True
         lines = await topic.page.lines(topic.view, topic.params, topic.lines[-1][0] if topic.lines else None)
         topic.lines.extend(lines)
@@ -200,6 +228,10 @@ class FeedApi:
 
 def _pattern(path: str) -> re.Pattern[str]:
     return re.compile(PART.sub(r"(?P<\1>[^/]+)", path))
+
+
+def _rows(html: str) -> Iterator[tuple[str, str]]:
+    return ((match[1], match[0]) for match in ROW.finditer(html))
 
 
 def _event(name: str, value: dict[str, Any], number: int | None = None) -> bytes:

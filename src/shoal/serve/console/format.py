@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from shoal.base.clock import from_micros
-from shoal.base.text import visible
+from shoal.base.text import clean, redact, visible
 from shoal.serve.console.messages import Language, message
 
 NOTHING: Final = "\N{EN DASH}"
@@ -99,11 +99,10 @@ class Formats:
     def block(self, value: str, longest: int = LONGEST_BLOCK) -> str:
         """Return untrusted text of several lines: line ends and tabs stay, the rest is as in `text`."""
         lines = value[:longest].splitlines()
-        shown = "\n".join("\t".join(visible(part) for part in line.split("\t")) for line in lines)
+        shown = "\n".join("\t".join(visible(part) for part in redact(line).split("\t")) for line in lines)
         return shown if len(value) <= longest else f"{shown}…"
 
     def text(self, value: object, longest: int = LONGEST) -> str:
-        """Return untrusted text on one line: characters that deceive a reader are made visible, long text is cut."""
-        text = "" if value is None else str(value)
-        shown = visible(text[:longest])
-        return shown if len(text) <= longest else f"{shown}…"
+        """Return untrusted text on one line: secrets are redacted, characters that deceive a reader are made visible,
+        long text is cut."""
+        return "" if value is None else clean(str(value), longest)

@@ -1,5 +1,6 @@
 """The overview: what runs, how fast, what is late or failing; each number links to its list."""
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import timedelta
@@ -8,16 +9,20 @@ from typing import Any, Final
 from starlette.responses import Response
 
 from shoal.access.scopes import TokenScope
+from shoal.audit.analyses import Analyses
+from shoal.audit.verdict import Outcome
 from shoal.base.clock import from_micros
 from shoal.crawl.lifecycle.crawls import Crawls, CrawlStatus
 from shoal.crawl.states import CrawlState
 from shoal.crawl.store import CrawlFilter
 from shoal.events.webhooks import Webhooks
+from shoal.fleet.nodes import Nodes
+from shoal.fleet.states import NodeState
 from shoal.observe.hourly_stats import HOUR, PAGES, HourlyStatsReader
 from shoal.pages.response_counts import CLASSES
 from shoal.plan.policies import Policies
 from shoal.plan.store import PolicyCounts
-from shoal.queue.job_admin import JobAdmin
+from shoal.serve.console.cached import Cached
 from shoal.serve.console.charts import Column, Part
 from shoal.serve.console.crawl_rows import KINDS, class_name, row_of
 from shoal.serve.console.feed import AnyQuery
@@ -30,6 +35,7 @@ from shoal.serve.endpoint import EndpointRequest, Nothing, endpoint
 HOURS: Final = 24
 LATE: Final = timedelta(minutes=1)
 SHOWN: Final = 8
+LATEST_ANALYSES: Final = 100
 FRESH_SECONDS: Final = 2.0
 
 
@@ -40,8 +46,9 @@ class Figures:
     crawls: Mapping[str, int]
     jobs: Mapping[str, Mapping[str, int]]
     policies: PolicyCounts
+    nodes: Counter[NodeState]
     outbox_lag: float
-    hours: dict[int, Mapping[str, float]]
+    failing_gates: int  # sites whose last gate failed
     latest: list[CrawlStatus]
 
     def jobs_in(self, *states: str) -> int:
@@ -50,29 +57,45 @@ class Figures:
 
 
 class Overview:
-    """Reads the figures of the overview from the packages."""
+    """Reads the figures of the overview from the packages. `counts`: crawls by state, and jobs by kind and state."""
 
     def __init__(
-        self, crawls: Crawls, jobs: JobAdmin, policies: Policies, webhooks: Webhooks, hourly: HourlyStatsReader
+        self,
+        crawls: Crawls,
+        counts: Cached[tuple[dict[str, int], dict[str, dict[str, int]]]],
+        policies: Policies,
+        nodes: Nodes,
+        webhooks: Webhooks,
+        analyses: Analyses,
     ) -> None:
+        self._nodes = nodes
         self._crawls = crawls
-        self._jobs = jobs
+        self._counts = counts
         self._policies = policies
         self._webhooks = webhooks
-        self._hourly = hourly
+        self._analyses = analyses
 
     async def read(self) -> Figures:
-        hours, _ = await self._hourly.read(HOURS, PAGES, 0)
         running = await self._crawls.matching(CrawlFilter(state=CrawlState.RUNNING), limit=SHOWN)
         latest = running or await self._crawls.matching(CrawlFilter(), limit=SHOWN)
+        crawls, jobs = await self._counts.get()
         return Figures(
-            crawls=await self._crawls.count(),
-            jobs=await self._jobs.count(),
+            crawls=crawls,
+            jobs=jobs,
             policies=await self._policies.counts(LATE),
+            nodes=Counter(node.state for node in await self._nodes.list_all()),
             outbox_lag=await self._webhooks.lag_seconds(),
-            hours={row.hour: row.amounts for row in hours},
+            failing_gates=await self._failing_gates(),
             latest=latest,
         )
+
+    async def _failing_gates(self) -> int:
+        """Count the sites whose last analysis with a gate failed it, among the latest analyses."""
+        last: dict[tuple[str, str], Outcome] = {}
+        for analysis in await self._analyses.newest(limit=LATEST_ANALYSES):
+            if analysis.verdict is not None:
+                last.setdefault((analysis.project, analysis.site), analysis.verdict.outcome)
+        return sum(outcome is Outcome.FAILED for outcome in last.values())
 
 
 class OverviewPage:
@@ -81,7 +104,8 @@ class OverviewPage:
     paths = ("/",)
     regions = ("overview",)
 
-    def __init__(self, shell: Shell, overview: Overview, rates: RateSampler) -> None:
+    def __init__(self, shell: Shell, overview: Overview, hourly: HourlyStatsReader, rates: RateSampler) -> None:
+        self._hourly = hourly
         self._shell = shell
         self._overview = overview
         self._rates = rates
@@ -95,7 +119,8 @@ class OverviewPage:
     async def context(self, view: View, params: Mapping[str, str]) -> dict[str, Any]:
         figures = await self._overview.read()
         formats = self._shell.formats(view)
-        hours = day_columns(figures.hours, formats)
+        day = {row.hour: row.amounts for row in (await self._hourly.read(HOURS, PAGES, 0))[0]}
+        hours = day_columns(day, formats)
         now = self._rates.now
         return {
             "figures": figures,
@@ -105,9 +130,7 @@ class OverviewPage:
             "hours": hours,
             "most_per_hour": max((column.total for column in hours), default=0),
             "total_day": sum(column.total for column in hours),
-            "classes": [
-                (KINDS[kind], class_name(kind, view.language), _of_day(figures.hours, kind)) for kind in CLASSES
-            ],
+            "classes": [(KINDS[kind], class_name(kind, view.language), _of_day(day, kind)) for kind in CLASSES],
         }
 
     async def lines(self, view: View, params: Mapping[str, str], after: int | None) -> list[tuple[int, str]]:

@@ -7,7 +7,7 @@ import orjson
 from starlette.responses import Response
 
 from shoal.access.scopes import TokenScope
-from shoal.base.errors import NotFound, ShoalError
+from shoal.base.errors import NotFound
 from shoal.base.text import HIDDEN, names_a_secret
 from shoal.base.url import Url, hostname
 from shoal.crawl.crawl import Crawl
@@ -17,13 +17,13 @@ from shoal.crawl.lifecycle.crawls import Crawls
 from shoal.crawl.store import CrawlFilter
 from shoal.egress import Failure
 from shoal.egress import Response as Stored
-from shoal.pages.bodies import BodyStore, answer_of
 from shoal.pages.links import LinkFlag, unpack
 from shoal.pages.page import Page
 from shoal.pages.pages import Pages
 from shoal.pages.response_counts import response_class
 from shoal.serve.console.crawl_rows import row_of
 from shoal.serve.console.feed import AnyQuery
+from shoal.serve.console.page_copies import PageCopies
 from shoal.serve.console.page_findings import PageFindings
 from shoal.serve.console.shell import Shell
 from shoal.serve.endpoint import EndpointRequest, Nothing, endpoint
@@ -64,20 +64,20 @@ class PagePage:
         crawls: Crawls,
         frontier: FrontierAdmin,
         pages: Pages,
-        bodies: BodyStore,
+        copies: PageCopies,
         findings: PageFindings,
     ) -> None:
         self._shell = shell
         self._crawls = crawls
         self._frontier = frontier
         self._pages = pages
-        self._bodies = bodies
+        self._copies = copies
         self._findings = findings
 
     @endpoint("GET", "/pages/{page_id}", scope=TokenScope.READ, summary="Show a page.", query=AnyQuery, public=False)
     async def show_page(self, request: EndpointRequest[Nothing, AnyQuery]) -> Response:
         crawl, page = await self._page(request.path_param("page_id"))
-        response = await self._stored(page)
+        response = await self._copies.response(page)
         view = self._shell.view(request.http)
         key = key_of(Url(page.url), crawl.key_seed)[0]
         referrers = await self._pages.referrers(crawl.number, [key], MOST_SOURCES, SOURCE_SECONDS)
@@ -91,6 +91,7 @@ class PagePage:
             "kind": response_class(page.status),
             "headers": [] if response is None else _shown_headers(response),
             "has_body": response is not None,
+            "has_screenshot": await self._copies.screenshot(page) is not None,
             "links": await self._links(crawl, page),
             "sources": list(dict.fromkeys([*([page.parent] if page.parent else []), *referrers.sources[key]])),
             "referrers": referrers,
@@ -112,13 +113,28 @@ class PagePage:
     async def show_body(self, request: EndpointRequest[Nothing, AnyQuery]) -> Response:
         """The body is plain text, whatever its type says, and nothing in it is executed."""
         _, page = await self._page(request.path_param("page_id"))
-        response = await self._stored(page)
+        response = await self._copies.response(page)
         if response is None:
             raise NotFound("stored body", request.path_param("page_id"), "the crawl did not keep bodies")
         body = response.body()
         text = body.message if isinstance(body, Failure) else body.decode(_encoding(page), "replace")
         headers = {"Content-Security-Policy": SANDBOX, "Cache-Control": "no-store", "X-Frame-Options": "SAMEORIGIN"}
         return Response(text[:LONGEST_BODY], headers=headers, media_type="text/plain; charset=utf-8")
+
+    @endpoint(
+        "GET",
+        "/pages/{page_id}/screenshot",
+        scope=TokenScope.READ,
+        summary="Show the picture of a rendered page.",
+        query=AnyQuery,
+        public=False,
+    )
+    async def show_screenshot(self, request: EndpointRequest[Nothing, AnyQuery]) -> Response:
+        _, page = await self._page(request.path_param("page_id"))
+        picture = await self._copies.screenshot(page)
+        if picture is None:
+            raise NotFound("screenshot", request.path_param("page_id"), "the page was not rendered, or it was not kept")
+        return Response(picture, headers={"Content-Security-Policy": SANDBOX}, media_type="image/png")
 
     async def _page(self, page_id: str) -> tuple[Crawl, Page]:
         crawl_id, _, number = page_id.rpartition("~")
@@ -128,13 +144,6 @@ class PagePage:
         if page is None:
             raise NotFound("page", page_id, "it may have been fetched again; look in the pages of the crawl")
         return crawl, page
-
-    async def _stored(self, page: Page) -> Stored | None:
-        """Return the stored response; None if there is none, or if it is gone."""
-        try:
-            return await answer_of(self._bodies, page)
-        except ShoalError:
-            return None
 
     async def _links(self, crawl: Crawl, page: Page) -> list[LinkOut]:
         if page.links is None:

@@ -15,4 +15,4 @@ class PageFindings:
         newest = await self._analyses.newest(limit=1, state=AnalysisState.SUCCESS, crawl_id=crawl_id)
         if not newest:
             return []
-        return [finding for _, finding in await self._analyses.findings(newest[0].id) if finding.page == url]
+        return await self._analyses.findings_of_page(newest[0].id, url)

@@ -13,6 +13,7 @@ from shoal.audit.metrics import Metrics
 from shoal.audit.states import AnalysisMove, AnalysisState
 from shoal.audit.store import FindingPlace, NewAnalysis
 from shoal.audit.verdict import Verdict
+from shoal.base.commit import Commit
 from shoal.base.database import Tx
 from shoal.base.ids import AnalysisId
 from shoal.base.text import json_of
@@ -39,7 +40,7 @@ class SqlAnalysisStore:
             gate=None if options.gate is None else written_gate(options.gate),
             gate_name=options.gate_name,
             baseline=options.baseline,
-            commit_ref=None if options.commit is None else _json(options.commit),
+            commit_ref=None if options.commit is None else options.commit.text(),
         )
 
     async def get(self, tx: Tx, analysis_id: str) -> Analysis | None:
@@ -131,6 +132,14 @@ class SqlAnalysisStore:
                 break
         return found
 
+    async def findings_of_page(self, tx: Tx, analysis: Analysis, page: str, limit: int) -> list[Finding]:
+        found: list[Finding] = []
+        for count in await self.counts(tx, analysis):
+            values = {"code": count.code, "page": _text(page), "limit": limit}
+            rows = await tx.all("findings_of_page", analysis=analysis.number, **values)
+            found += [_finding(row, count) for row in rows]
+        return found
+
 
 def written_gate(gate: Gate) -> str:
     """Return a gate as it is stored."""
@@ -142,7 +151,7 @@ def _analysis(row: Any) -> Analysis:
         None if row["gate"] is None else read_gate(orjson.loads(row["gate"])),
         row["gate_name"],
         None if row["baseline"] is None else AnalysisId(row["baseline"]),
-        _loaded(row["commit_ref"]),
+        None if row["commit_ref"] is None else Commit.stored(row["commit_ref"]),
     )
     verdict = _loaded(row["verdict"])
     return Analysis(

@@ -61,12 +61,13 @@ class SqlCrawlStore:
         row = await tx.one("lock_crawl", id=crawl_id)
         return None if row is None else _crawl(row)
 
-    async def page_of(self, tx: Tx, after: int | None, limit: int, wanted: CrawlFilter) -> list[Crawl]:
+    async def page_of(self, tx: Tx, after: int | None, limit: int, wanted: CrawlFilter, floor: int = 0) -> list[Crawl]:
         labels = orjson.dumps(wanted.labels).decode() if wanted.labels else None
         values = {"before": after, "limit": limit, "state": wanted.state, "project": wanted.project, "labels": labels}
         values |= {
             "host": None if wanted.host is None else wanted.host.lower(),
             "text": None if wanted.text is None else wanted.text.lower(),
+            "floor": floor,
         }
         return [_crawl(row) for row in await tx.all("newest_crawls", **values)]
 
@@ -85,12 +86,18 @@ class SqlCrawlStore:
         row = await tx.one("crawl_counts", crawl=number)
         skips = await tx.all("crawl_skips", crawl=number)
         assert row is not None
-        return Counts(
-            **{name: int(row[name]) for name in SUMS},
-            walked=timedelta(microseconds=int(row["walked"])),
-            responses={kind: int(row[column]) for kind, column in RESPONSES.items()},
-            skipped={skip["reason"]: int(skip["count"]) for skip in skips if skip["count"]},
-        )
+        return _counts(row, {skip["reason"]: int(skip["count"]) for skip in skips if skip["count"]})
+
+    async def last_number(self, tx: Tx) -> int:
+        return int(await tx.value("last_crawl") or 0)
+
+    async def counts_of(self, tx: Tx, numbers: list[int]) -> dict[int, Counts]:
+        rows = {row["crawl"]: row for row in await tx.all("counts_of_crawls", crawls=numbers)}
+        skips: dict[int, dict[str, int]] = {number: {} for number in numbers}
+        for row in await tx.all("skips_of_crawls", crawls=numbers):
+            if row["count"]:
+                skips[row["crawl"]][row["reason"]] = int(row["count"])
+        return {number: _counts(rows[number], skips[number]) if number in rows else Counts() for number in numbers}
 
     async def first_failure(self, tx: Tx, number: int) -> tuple[str, str] | None:
         row = await tx.one("first_failure", crawl=number)
@@ -148,3 +155,12 @@ def _crawl(row: Any) -> Crawl:
     values["config"] = CrawlConfig.stored(values["config"])
     values["named"] = frozenset(orjson.loads(values["named"]))
     return Crawl(**values)
+
+
+def _counts(row: Any, skipped: dict[str, int]) -> Counts:
+    return Counts(
+        **{name: int(row[name]) for name in SUMS},
+        walked=timedelta(microseconds=int(row["walked"])),
+        responses={kind: int(row[column]) for kind, column in RESPONSES.items()},
+        skipped=skipped,
+    )

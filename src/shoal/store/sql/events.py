@@ -27,7 +27,8 @@ class SqlEvents:
         return len(rows), timedelta(microseconds=max((row["waited"] for row in rows), default=0))
 
     async def lag(self, tx: Tx) -> int:
-        return int(await tx.value("outbox_lag") or 0)
+        rows = await tx.all("new_events", limit=1)
+        return max((int(row["waited"]) for row in rows), default=0)
 
     async def after(self, tx: Tx, sequence: int, limit: int) -> list[EventReceipt]:
         heads = readable(await tx.all("sizes_of_events", sequence=sequence, limit=limit))

@@ -9,7 +9,7 @@ import orjson
 from shoal.base.database import Tx
 from shoal.base.url import Url
 from shoal.pages.page import Page
-from shoal.pages.store import ANY_ERROR, PageFacts, PageFilter, Validators
+from shoal.pages.store import ANY_ERROR, PageFacts, PageFilter, PageOutline, Validators
 
 _PLAIN = tuple(name for name in Page.__slots__ if name not in ("redirects", "data", "rendered", "detail"))
 _plain = attrgetter(*_PLAIN)
@@ -70,8 +70,12 @@ class SqlPageStore:
         rows = await tx.all("page_facts_after", crawl=crawl, number=number, limit=limit)
         return [PageFacts(*row) for row in rows]
 
+    async def outlines_after(self, tx: Tx, crawl: int, number: int, limit: int) -> list[PageOutline]:
+        rows = await tx.all("page_outlines_after", crawl=crawl, number=number, limit=limit)
+        return [PageOutline(*row) for row in rows]
+
     async def numbered(self, tx: Tx, crawl: int, number: int) -> Page | None:
-        row = await tx.one("page_numbered", crawl=crawl, number=number)
+        row = await tx.one("page_numbered", crawl=crawl, number=number, limit=1)
         if row is None:
             return None
         page = _page(row)

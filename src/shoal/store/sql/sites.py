@@ -13,6 +13,9 @@ class SqlSiteStore:
     async def pages_after(self, tx: Tx, crawl: int, number: int, limit: int) -> list[Sequence[Any]]:
         return await tx.all("page_columns_after", crawl=crawl, number=number, limit=limit)
 
+    async def pages_numbered(self, tx: Tx, crawl: int, numbers: Sequence[int]) -> list[Sequence[Any]]:
+        return await tx.all("page_columns_numbered", crawl=crawl, numbers=list(numbers))
+
     async def links_after(self, tx: Tx, crawl: int, number: int, limit: int) -> list[tuple[int, bytes]]:
         rows = await tx.all("links_after", crawl=crawl, number=number, limit=limit)
         return [(row["number"], row["links"]) for row in rows]

@@ -77,6 +77,18 @@ function onRegion(event) {
   document.dispatchEvent(new CustomEvent("shoal:patched"));
 }
 
+function onRows(event) {
+  const { name, hash, rows } = JSON.parse(event.data);
+  const region = document.querySelector(`[data-region="${name}"]`);
+  if (!region) return;
+  for (const [id, html] of Object.entries(rows)) {
+    const row = region.querySelector(`tr[data-id="${CSS.escape(id)}"]`);
+    if (row) patch(parsed(html).firstElementChild, row);
+  }
+  region.dataset.hash = hash;
+  document.dispatchEvent(new CustomEvent("shoal:patched"));
+}
+
 function onLine(event) {
   lastLine = event.lastEventId;
   const log = document.querySelector("[data-log]");
@@ -99,6 +111,7 @@ function open() {
   stream = new EventSource(address);
   stream.addEventListener("open", () => setState("on"));
   stream.addEventListener("region", onRegion);
+  stream.addEventListener("rows", onRows);
   stream.addEventListener("line", onLine);
   stream.addEventListener("error", () => {
     setState("off");

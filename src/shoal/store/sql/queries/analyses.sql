@@ -77,6 +77,11 @@ SELECT analyzer, code, severity, title, fix, count, stored FROM finding_count WH
 SELECT code, number, key, page, evidence FROM finding
 WHERE analysis = :analysis AND code = :code AND number > :number ORDER BY number LIMIT :limit;
 
+-- name: findings_of_page
+-- The findings of one code about one page, in their order.
+SELECT code, number, key, page, evidence FROM finding
+WHERE analysis = :analysis AND code = :code AND page = :page ORDER BY number LIMIT :limit;
+
 -- name: put_gate
 -- Store a gate under a name, in place of an earlier one.
 INSERT INTO gate (name, rules, created_at, changed_at) VALUES (:name, :rules, shoal_now(), shoal_now())
@@ -111,3 +116,32 @@ SELECT key FROM fate WHERE crawl = :crawl AND key > :key AND fate = :fate ORDER 
 -- name: sitemaps_of_crawl
 -- The sitemaps that were read, and what they list.
 SELECT url, status, problem, entries FROM sitemap WHERE crawl = :crawl ORDER BY url;
+
+-- name: want_commit_status
+-- Store what the commit of an analysis should show, in place of an earlier status.
+INSERT INTO commit_status (analysis, state, description, next_at) VALUES (:analysis, :state, :description, shoal_now())
+ON CONFLICT (analysis) DO UPDATE
+SET state = :state, description = :description, attempts = 0, next_at = shoal_now(), error = NULL;
+
+-- name: take_commit_status
+-- Keep other publishers from a commit status for a while.
+UPDATE commit_status SET taken_until = shoal_now() + :taken_for WHERE analysis = :analysis;
+
+-- name: publish_commit_status
+-- Record what the forge shows. Another status that is wanted by now stays due.
+UPDATE commit_status SET shown = :state, taken_until = 0, error = NULL,
+                         next_at = CASE WHEN state = :state AND description = :description THEN NULL ELSE next_at END
+WHERE analysis = :analysis;
+
+-- name: fail_commit_status
+-- Record that a status could not be published. Another status that is wanted by now stays due.
+UPDATE commit_status SET taken_until = 0, error = :error,
+    attempts = CASE WHEN state = :state AND description = :description THEN attempts + 1 ELSE attempts END,
+    next_at = CASE WHEN state = :state AND description = :description THEN shoal_now() + :again ELSE next_at END
+WHERE analysis = :analysis;
+
+-- name: commit_status_of
+-- The commit status of an analysis.
+SELECT s.*, (SELECT id FROM analysis WHERE id = :id) AS id,
+       (SELECT commit_ref FROM analysis WHERE id = :id) AS commit_ref
+FROM commit_status AS s WHERE s.analysis = (SELECT number FROM analysis WHERE id = :id);

@@ -39,12 +39,16 @@ SELECT coalesce(sum(opened), 0) AS opened, coalesce(sum(settled), 0) AS settled,
        coalesce(sum(responses_none), 0) AS responses_none
 FROM crawl_counter WHERE crawl = :crawl;
 
+-- name: last_crawl
+-- Return the number of the newest crawl.
+SELECT number FROM crawl ORDER BY number DESC LIMIT 1;
+
 -- name: live_counts
--- The pages and errors of crawls that have started and not ended.
+-- The pages and errors of crawls that walkers have.
 SELECT c.number,
        (SELECT coalesce(sum(k.pages), 0) FROM crawl_counter AS k WHERE k.crawl = c.number) AS pages,
        (SELECT coalesce(sum(k.errors), 0) FROM crawl_counter AS k WHERE k.crawl = c.number) AS errors
-FROM crawl AS c WHERE c.finished_at IS NULL AND c.started_at IS NOT NULL;
+FROM crawl AS c WHERE c.finished_at IS NULL AND c.state IN ('running', 'pausing', 'stopping');
 
 -- name: crawl_skips
 -- Skipped URLs of a crawl by reason.

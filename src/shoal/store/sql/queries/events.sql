@@ -10,10 +10,6 @@ UPDATE event_number SET last = :last;
 -- Committed events that have no number yet, the oldest first.
 SELECT id, shoal_now() - created_at AS waited FROM outbox WHERE sequence IS NULL ORDER BY created_at, id LIMIT :limit;
 
--- name: outbox_lag
--- Return how long the oldest event without a number has waited.
-SELECT shoal_now() - created_at AS waited FROM outbox WHERE sequence IS NULL ORDER BY created_at, id LIMIT 1;
-
 -- name: sizes_of_events
 -- Return the sizes of numbered events after a number, in order.
 SELECT sequence, length(body) AS size FROM outbox WHERE sequence > :sequence ORDER BY sequence LIMIT :limit;

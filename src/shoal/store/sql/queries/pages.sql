@@ -37,9 +37,14 @@ SELECT number FROM page WHERE crawl = :crawl AND number > :number ORDER BY numbe
 SELECT number, url, depth, status, duration_ms, bytes, content_type FROM page
 WHERE crawl = :crawl AND number > :number ORDER BY number LIMIT :limit;
 
+-- name: page_outlines_after
+-- What a comparison of two crawls needs of pages, in the order in which they were stored.
+SELECT number, url, status, content_hash, title FROM page
+WHERE crawl = :crawl AND number > :number ORDER BY number LIMIT :limit;
+
 -- name: page_numbered
--- One page of a crawl.
-SELECT * FROM page WHERE crawl = :crawl AND number = :number ORDER BY number LIMIT 1;
+-- One page of a crawl. The range leaves the planner only the index by number.
+SELECT * FROM page WHERE crawl = :crawl AND number >= :number AND number <= :number ORDER BY number LIMIT :limit;
 
 -- name: links_after
 -- The links of pages of a crawl, in the order in which the pages were stored.

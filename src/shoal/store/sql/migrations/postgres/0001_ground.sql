@@ -421,7 +421,6 @@ CREATE TABLE sitemap (
     status     SMALLINT,
     url        TEXT NOT NULL,
     problem    TEXT,
-    entries    BYTEA,  -- the keys of the pages it lists, eight bytes each; only if the crawl is analyzed
     PRIMARY KEY (crawl, key, chk)
 );
 
@@ -441,18 +440,10 @@ CREATE TABLE analysis (
     crawl        INTEGER NOT NULL REFERENCES crawl ON DELETE CASCADE,
     crawl_id     TEXT NOT NULL,
     project      TEXT NOT NULL,
-    site         TEXT NOT NULL,  -- the first seed of the crawl
-    gate         TEXT,  -- its rules
-    gate_name    TEXT,
-    baseline     TEXT,  -- the id of the analysis to compare with
-    commit_ref   TEXT,  -- where the verdict is published
     state        TEXT NOT NULL CHECK (state IN ('pending', 'running', 'success', 'failed')),
     state_reason TEXT,
     error        TEXT,
-    findings     BIGINT,
-    metrics      TEXT,
-    summary      TEXT,
-    verdict      TEXT,
+    findings     INTEGER,
     created_at   BIGINT NOT NULL,
     started_at   BIGINT,
     finished_at  BIGINT,
@@ -461,46 +452,14 @@ CREATE TABLE analysis (
 );
 CREATE INDEX analysis_of_crawl ON analysis (crawl_id, number);
 CREATE INDEX analysis_goes_with ON analysis (crawl);
-CREATE INDEX analysis_of_site ON analysis (project, site, number) WHERE state = 'success';
--- How each analyzer of an analysis ended.
-CREATE TABLE analyzer_outcome (
-    analysis    BIGINT NOT NULL REFERENCES analysis ON DELETE CASCADE,
-    analyzer    TEXT NOT NULL,
-    error       TEXT,
-    findings    BIGINT NOT NULL,
-    duration_ms DOUBLE PRECISION NOT NULL,
-    PRIMARY KEY (analysis, analyzer)
-);
--- What was found, by code. `count` is exact; `stored` of them are rows of `finding`.
-CREATE TABLE finding_count (
-    analysis BIGINT NOT NULL REFERENCES analysis ON DELETE CASCADE,
-    code     TEXT NOT NULL,
-    analyzer TEXT NOT NULL,
-    severity TEXT NOT NULL CHECK (severity IN ('error', 'warning', 'notice')),
-    title    TEXT NOT NULL,
-    fix      TEXT NOT NULL,
-    count    BIGINT NOT NULL CHECK (count > 0),
-    stored   BIGINT NOT NULL CHECK (stored <= count),
-    PRIMARY KEY (analysis, code)
-);
--- `key` is the same for the same problem in every analysis of a site. `page`: a URL; NULL: it concerns the whole site.
 CREATE TABLE finding (
-    analysis BIGINT NOT NULL,
-    code     TEXT NOT NULL,
-    number   BIGINT NOT NULL,
-    key      BIGINT NOT NULL,
-    page     TEXT,
-    evidence TEXT NOT NULL,
-    PRIMARY KEY (analysis, code, number),
-    FOREIGN KEY (analysis, code) REFERENCES finding_count ON DELETE CASCADE
-);
-
--- Gates that crawls and analyses use by their name.
-CREATE TABLE gate (
-    name       TEXT PRIMARY KEY,
-    rules      TEXT NOT NULL,
-    created_at BIGINT NOT NULL,
-    changed_at BIGINT NOT NULL
+    analysis BIGINT NOT NULL REFERENCES analysis ON DELETE CASCADE,
+    analyzer TEXT NOT NULL,
+    key      TEXT NOT NULL,
+    severity TEXT NOT NULL CHECK (severity IN ('info', 'warning', 'error')),
+    message  TEXT NOT NULL,
+    facts    TEXT NOT NULL,
+    PRIMARY KEY (analysis, analyzer, key)
 );
 
 -- What happened in each hour, by kind of job; and which bots asked in it, and how many jobs they got.

@@ -1,0 +1,143 @@
+"""The publisher: sends wanted commit statuses to their forges and schedules the retries of failed ones.
+
+A status is a row that is written in the commit that starts or ends its analysis, so it survives a crash, and a forge
+that is down never fails an analysis.
+"""
+
+import asyncio
+import random
+from collections.abc import Callable, Mapping
+from datetime import timedelta
+from typing import Final
+
+from shoal.audit.commit_status.forges import Forge, is_published, status_request
+from shoal.audit.commit_status.status import CommitStatus
+from shoal.audit.store import CommitStatusStore
+from shoal.base.clock import Clock
+from shoal.base.database import Database
+from shoal.base.retry_after import asked_wait, parse_retry_after
+from shoal.base.service import PassResult
+from shoal.base.signals import Signal, Signals
+from shoal.base.text import redact, shorten
+from shoal.egress import Egress, Limits, Response
+from shoal.events.webhook import JITTER, WAITS
+
+AT_ONCE: Final = 16
+RESPONSE_TIMEOUT: Final = timedelta(seconds=20)
+TAKEN_FOR: Final = 3 * RESPONSE_TIMEOUT
+LONGEST_HOLD: Final = timedelta(hours=24)
+LIMITS: Final = Limits(
+    connect_timeout=timedelta(seconds=10), total_timeout=RESPONSE_TIMEOUT, max_body_bytes=64_000, cut_body=True
+)
+QUICK_ATTEMPTS: Final = 3  # of a process that ends when its analysis has
+
+
+class CommitStatusPublished(Signal, frozen=True, kw_only=True):
+    """A forge shows a commit status."""
+
+    run_id: str
+    forge: str
+    repo: str
+    sha: str
+    state: str
+
+
+class CommitStatusFailed(Signal, frozen=True, kw_only=True):
+    """A commit status could not be published. `again_in_seconds`: None if it was the last attempt."""
+
+    run_id: str
+    forge: str
+    repo: str
+    sha: str
+    state: str
+    error: str
+    again_in_seconds: float | None
+
+
+class CommitStatusPublisher:
+    """Several publishers may run at once: a status that one has taken is left alone by the others."""
+
+    name = "commit-status-publisher"
+
+    def __init__(
+        self,
+        database: Database,
+        store: CommitStatusStore,
+        forges: Mapping[str, Forge],
+        egress: Callable[[], Egress],
+        clock: Clock,
+        signals: Signals,
+        public_url: str = "",
+    ) -> None:
+        self._database = database
+        self._store = store
+        self._forges = forges
+        self._new_egress = egress
+        self._egress: Egress | None = None
+        self._clock = clock
+        self._signals = signals
+        self._public_url = public_url.rstrip("/")
+
+    async def run_once(self) -> PassResult:
+        """Publish the statuses that are due."""
+        taken = await self._database.run(lambda tx: self._store.take(tx, AT_ONCE, TAKEN_FOR))
+        await asyncio.gather(*(self._publish(status) for status in taken))
+        return PassResult(f"{len(taken)} commit statuses sent" if taken else "")
+
+    async def finish(self, analysis_id: str) -> str | None:
+        """Publish the status of one analysis now, in a few attempts; return why that failed, if it did. The status
+        stays due for the publisher of a controller."""
+        error = None
+        for attempt in range(QUICK_ATTEMPTS):
+            if attempt:
+                await self._clock.sleep(attempt)
+            status = await self._database.run(lambda tx: self._store.take_one(tx, analysis_id, TAKEN_FOR))
+            if status is None:
+                return error
+            error = await self._publish(status)
+        return error
+
+    async def close(self) -> None:
+        egress, self._egress = self._egress, None
+        if egress is not None:
+            egress.close()
+
+    async def _publish(self, status: CommitStatus) -> str | None:
+        error, hold = await self._send(status)
+        commit = status.commit
+        about = {"forge": commit.forge, "repo": commit.repo, "sha": commit.sha, "state": status.state.value}
+        if error is None:
+            await self._database.run(lambda tx: self._store.published(tx, status))
+            self._signals.emit(CommitStatusPublished(run_id=status.analysis_id, **about))
+            return None
+        again = None
+        if status.attempts < len(WAITS):
+            again = max(WAITS[status.attempts] * (1 + JITTER * random.random()), hold or timedelta(0))
+        await self._database.run(lambda tx: self._store.failed(tx, status, error, again))
+        seconds = None if again is None else round(again.total_seconds(), 1)
+        self._signals.emit(
+            CommitStatusFailed(run_id=status.analysis_id, error=error, again_in_seconds=seconds, **about)
+        )
+        return error
+
+    async def _send(self, status: CommitStatus) -> tuple[str | None, timedelta | None]:
+        """Return why a status was not published, and how long the forge asks to wait."""
+        forge = self._forges[status.commit.forge]
+        if forge.missing is not None:
+            return f"{forge.missing} is not set", None
+        link = status.commit.url
+        if link is None and self._public_url:
+            link = f"{self._public_url}/api/v1/analyses/{status.analysis_id}/report"
+        outcome = await self._open_egress().fetch(status_request(forge, status, link, LIMITS))
+        if not isinstance(outcome, Response):
+            return f"{outcome.code}: {outcome.message}", None
+        if is_published(forge, outcome.status, outcome.raw):
+            return None, None
+        wait = parse_retry_after(asked_wait(outcome.headers.get), self._clock.now(), LONGEST_HOLD)
+        said = redact(shorten(outcome.raw.decode("utf-8", "replace"), 300).replace(forge.token, "***"))
+        return f"the forge answered {outcome.status}: {said}", wait
+
+    def _open_egress(self) -> Egress:
+        if self._egress is None:
+            self._egress = self._new_egress()
+        return self._egress

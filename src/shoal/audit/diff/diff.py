@@ -1,0 +1,224 @@
+"""Compares two crawls: their pages by URL and field, and the findings of their newest analyses by key.
+
+Pages are read once in batches and joined on columns of hashes; only pages that differ are read again.
+"""
+
+import asyncio
+import secrets
+from collections import Counter
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from shoal.audit.analysis import Analysis
+from shoal.audit.crawl_facts import CrawlFacts, CrawlSource
+from shoal.audit.diff.page_columns import (
+    FIELDS,
+    NAMES,
+    PageColumns,
+    PagePairs,
+    compare,
+    digest,
+    number_of,
+    url_of,
+    values_of,
+)
+from shoal.audit.diff.rows import Change, CodeDiff, DiffRow, DiffSummary, FindingDiff
+from shoal.audit.finding import RANKS, Finding, FindingCount
+from shoal.audit.states import AnalysisState
+from shoal.audit.store import AnalysisStore, FindingPlace, SiteStore
+from shoal.base.database import Database, Tx
+from shoal.base.errors import InvalidInput, NotFound, StateConflict
+
+BATCH: Final = 5_000
+LARGEST_KEY: Final = (1 << 63) - 1
+
+
+class CrawlDiff:
+    """The differences between two crawls that have ended; made by `CrawlDiffs.open`."""
+
+    def __init__(
+        self,
+        database: Database,
+        sites: SiteStore,
+        analyses: AnalysisStore,
+        crawls: tuple[CrawlFacts, CrawlFacts],
+        pairs: PagePairs,
+        summary: DiffSummary,
+    ) -> None:
+        self._database = database
+        self._sites = sites
+        self._analyses = analyses
+        self._before, self._after = crawls
+        self._pairs = pairs
+        self.summary = summary
+        """Complete once all rows have been read; the numbers of pages are known at once."""
+
+    async def rows(self) -> AsyncIterator[list[DiffRow]]:
+        """Yield all differences in batches: pages added, removed, changed, then findings by code."""
+        fields: Counter[str] = Counter()
+        async for rows in self._listed(self._after, self._pairs.added.tolist(), Change.ADDED):
+            yield rows
+        async for rows in self._listed(self._before, self._pairs.removed.tolist(), Change.REMOVED):
+            yield rows
+        async for rows in self._changed():
+            fields.update(row.field for row in rows if row.field is not None)
+            yield rows
+        self.summary.fields = {name: fields[name] for name in (NAMES.get(one, one) for one in FIELDS) if fields[name]}
+        async for rows in self._findings():
+            yield rows
+
+    async def _listed(self, crawl: CrawlFacts, numbers: list[int], change: Change) -> AsyncIterator[list[DiffRow]]:
+        for start in range(0, len(numbers), BATCH):
+            rows = await self._read(crawl, numbers[start : start + BATCH])
+            yield [DiffRow(change, url_of(row)) for row in rows.values()]
+
+    async def _changed(self) -> AsyncIterator[list[DiffRow]]:
+        numbers_before, numbers_after = (numbers.tolist() for numbers in self._pairs.changed)
+        for start in range(0, len(numbers_after), BATCH):
+            some = numbers_before[start : start + BATCH], numbers_after[start : start + BATCH]
+            earlier, later = await self._read(self._before, some[0]), await self._read(self._after, some[1])
+            rows = []
+            for old, new in zip(*some, strict=True):
+                if old in earlier and new in later:  # else the crawl was removed meanwhile
+                    rows += _field_changes(earlier[old], later[new])
+            yield rows
+
+    async def _read(self, crawl: CrawlFacts, numbers: Sequence[int]) -> dict[int, Sequence[Any]]:
+        rows = await self._database.read(lambda tx: self._sites.pages_numbered(tx, crawl.number, numbers))
+        return {number_of(row): row for row in rows}
+
+    async def _findings(self) -> AsyncIterator[list[DiffRow]]:
+        async def read(tx: Tx) -> list[tuple[Analysis, list[FindingCount]]]:
+            found = []
+            for crawl in (self._before, self._after):
+                newest = await self._analyses.page_of(tx, None, 1, AnalysisState.SUCCESS, crawl.id)
+                found += [(one, await self._analyses.counts(tx, one)) for one in newest]
+            return found
+
+        analyzed = await self._database.read(read)
+        if len(analyzed) < 2:
+            return
+        (before, counts_before), (after, counts_after) = analyzed
+        known = {count.code: count for count in [*counts_before, *counts_after]}
+        result = self.summary.findings = FindingDiff(before.id, after.id, [])
+        for code in sorted(known, key=lambda code: (RANKS[known[code].severity], code)):
+            compared = CodeDiff(code, known[code].severity)
+            result.codes.append(compared)
+            earlier = await self._keys(before, code, counts_before)
+            later = await self._keys(after, code, counts_after)
+            limit = min(earlier.limit, later.limit)
+            compared.complete = limit == LARGEST_KEY
+            async for batch in self._of_code(after, code):
+                yield _finding_rows(batch, earlier.keys, (Change.OPEN, Change.NEW), limit, compared)
+            async for batch in self._of_code(before, code):
+                yield _finding_rows(batch, later.keys, (None, Change.FIXED), limit, compared)
+
+    async def _keys(self, analysis: Analysis, code: str, counts: list[FindingCount]) -> "_Keys":
+        keys = {one.key for batch in [part async for part in self._of_code(analysis, code)] for one in batch}
+        whole = all(count.stored == count.count for count in counts if count.code == code)
+        return _Keys(keys, LARGEST_KEY if whole else max(keys, default=-LARGEST_KEY))
+
+    async def _of_code(self, analysis: Analysis, code: str) -> AsyncIterator[list[Finding]]:
+        after: FindingPlace | None = None
+        while True:
+            place = after
+            found = await self._database.read(
+                lambda tx, place=place: self._analyses.findings(tx, analysis, place, BATCH, code)  # type: ignore[misc]
+            )
+            if not found:
+                return
+            yield [finding for _, finding in found]
+            after = found[-1][0]
+
+
+@dataclass(frozen=True, slots=True)
+class _Keys:
+    """The stored keys of a code. `limit`: all keys up to this one are stored."""
+
+    keys: set[int]
+    limit: int
+
+
+def _finding_rows(
+    batch: list[Finding], other: set[int], meaning: tuple[Change | None, Change], limit: int, counts: CodeDiff
+) -> list[DiffRow]:
+    """Return the rows of the findings of one analysis; `meaning`: what it means that the other one has them, or not."""
+    rows = []
+    for finding in batch:
+        change = meaning[0] if finding.key in other else meaning[1]
+        if change is None or finding.key > limit:
+            continue
+        name = change.removeprefix("finding_")
+        setattr(counts, name, getattr(counts, name) + 1)
+        rows.append(DiffRow(change, finding.page, code=finding.code, severity=finding.severity.value))
+    return rows
+
+
+def _field_changes(before: Sequence[Any], after: Sequence[Any]) -> list[DiffRow]:
+    pairs = zip(FIELDS, values_of(before), values_of(after), strict=True)
+    url = url_of(after)
+    return [DiffRow(Change.CHANGED, url, NAMES.get(name, name), old, new) for name, old, new in pairs if old != new]
+
+
+class CrawlDiffs:
+    """Makes diffs. One at a time reads the pages of its crawls, because two of them would only be slower."""
+
+    def __init__(self, database: Database, sites: SiteStore, analyses: AnalysisStore, crawls: CrawlSource) -> None:
+        self._database = database
+        self._sites = sites
+        self._analyses = analyses
+        self._crawls = crawls
+        self._reading = asyncio.Semaphore(1)
+
+    async def open(self, before: str, after: str) -> CrawlDiff:
+        """Compare the pages of two crawls that have ended; raise if one is missing or still running."""
+        if before == after:
+            raise InvalidInput("against", f'is "{before}", the same crawl', "name two crawls")
+        crawls = (await self._find(before), await self._find(after))
+        seed = secrets.randbits(63)
+        async with self._reading:
+            earlier, later = [await self._columns(crawl, seed) for crawl in crawls]
+            pairs = await asyncio.to_thread(compare, earlier, later)
+        summary = DiffSummary(
+            before=before,
+            after=after,
+            pages_before=len(earlier.numbers),
+            pages_after=len(later.numbers),
+            added=len(pairs.added),
+            removed=len(pairs.removed),
+            changed=len(pairs.changed[0]),
+            unchanged=pairs.unchanged,
+        )
+        return CrawlDiff(self._database, self._sites, self._analyses, crawls, pairs, summary)
+
+    async def _find(self, crawl_id: str) -> CrawlFacts:
+        found = await self._database.read(lambda tx: self._crawls.facts(tx, crawl_id))
+        if found is None:
+            raise NotFound("crawl", crawl_id)
+        if not found.has_ended:
+            raise StateConflict("crawl", crawl_id, found.state, "be compared", "wait until it has ended")
+        return found
+
+    async def _columns(self, crawl: CrawlFacts, seed: int) -> PageColumns:
+        parts: list[PageColumns] = []
+        number = 0
+        while True:
+            after = number
+            rows = await self._database.read(
+                lambda tx, after=after: self._sites.pages_after(tx, crawl.number, after, BATCH)  # type: ignore[misc]
+            )
+            if not rows:
+                return PageColumns.joined(parts)
+            parts.append(await asyncio.to_thread(digest, rows, seed))
+            number = number_of(rows[-1])
+
+
+async def first_rows(diff: CrawlDiff, limit: int) -> list[DiffRow]:
+    """Read all rows, which completes the summary; return the first ones of each kind."""
+    kept: dict[Change, list[DiffRow]] = {change: [] for change in Change}
+    async for rows in diff.rows():
+        for row in rows:
+            if len(kept[row.change]) < limit:
+                kept[row.change].append(row)
+    return [row for rows in kept.values() for row in rows]

@@ -1,0 +1,92 @@
+"""What a report is made of: an analysis, how its analyzers ended, and findings of each code as examples."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from shoal.audit.analyses import Analyses
+from shoal.audit.analysis import Analysis
+from shoal.audit.finding import AnalyzerOutcome, Finding, FindingCount, Severity, most_serious_first
+from shoal.audit.states import TERMINAL
+from shoal.audit.verdict import Outcome
+from shoal.base.errors import StateConflict
+from shoal.base.text import plural, visible
+
+LONGEST_VALUE: Final = 300  # characters of a value of the evidence
+MOST_PARTS: Final = 3  # of a list in the evidence
+VERDICTS: Final[Mapping[Outcome | None, str]] = {
+    Outcome.PASSED: "Gate passed",
+    Outcome.FAILED: "Gate failed",
+    Outcome.INCONCLUSIVE: "Gate inconclusive",
+    None: "No gate",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """An analysis that has ended. `codes`: most serious first. `examples`: the first stored findings of each code."""
+
+    analysis: Analysis
+    codes: Sequence[FindingCount]
+    outcomes: Sequence[AnalyzerOutcome]
+    examples: Mapping[str, Sequence[Finding]]
+
+    @property
+    def outcome(self) -> Outcome | None:
+        """The outcome of the gate; None without one."""
+        return None if self.analysis.verdict is None else self.analysis.verdict.outcome
+
+    @property
+    def failed_analyzers(self) -> list[AnalyzerOutcome]:
+        return [outcome for outcome in self.outcomes if outcome.error is not None]
+
+    @property
+    def pages(self) -> int:
+        return round((self.analysis.metrics or {}).get("pages", 0))
+
+    def by_severity(self) -> dict[Severity, int]:
+        """Return the number of findings of each severity, the most serious first."""
+        return {
+            severity: sum(count.count for count in self.codes if count.severity is severity) for severity in Severity
+        }
+
+
+async def load_report(analyses: Analyses, analysis_id: str, most_per_code: int) -> Report:
+    """Read an analysis that has ended, with up to `most_per_code` findings of each code."""
+    analysis = await analyses.get(analysis_id)
+    if analysis.state not in TERMINAL:
+        raise StateConflict("analysis", analysis_id, analysis.state, "be reported", "wait until it has ended")
+    codes = most_serious_first(await analyses.counts(analysis_id))
+    examples = {}
+    for count in codes:
+        found = await analyses.findings(analysis_id, limit=most_per_code, code=count.code)
+        examples[count.code] = [finding for _, finding in found]
+    return Report(analysis, codes, await analyses.outcomes(analysis_id), examples)
+
+
+def evidence_in_words(evidence: Mapping[str, Any]) -> str:
+    """Return evidence as one line of text: `status 404, links 3, linked from https://example.com/`."""
+    return ", ".join(f"{name.replace('_', ' ')} {_in_words(value)}" for name, value in evidence.items())
+
+
+def _in_words(value: Any) -> str:
+    if isinstance(value, Mapping):
+        return " ".join(_in_words(part) for part in value.values())
+    if isinstance(value, list):
+        more = f" and {len(value) - MOST_PARTS} more" if len(value) > MOST_PARTS else ""
+        return " ".join(_in_words(part) for part in value[:MOST_PARTS]) + more
+    text = visible(str(value))
+    return text if len(text) <= LONGEST_VALUE else text[:LONGEST_VALUE] + "…"
+
+
+def counted(report: Report) -> str:
+    """Return the number of findings of each severity: `1 error, 4 warnings, 0 notices on 12 pages`."""
+    found = [plural(number, severity) for severity, number in report.by_severity().items()]
+    return f"{', '.join(found)} on {plural(report.pages, 'page')}"
+
+
+def in_short(report: Report) -> str:
+    """Return the result in a few words: the verdict, and the number of findings of each severity."""
+    if report.analysis.error is not None:
+        return f"Analysis failed: {visible(report.analysis.error)}"
+    return counted(report) if report.outcome is None else f"{VERDICTS[report.outcome]}: {counted(report)}"

@@ -1,0 +1,51 @@
+"""What `shoal audit` prints: the findings as a table, the verdict, and what to do next."""
+
+import shlex
+
+from shoal.audit.finding import Severity
+from shoal.audit.reports.report import Report, counted
+from shoal.audit.verdict import Outcome
+from shoal.base.text import visible
+from shoal.cli.output import note, print_table
+
+COLUMNS = ["severity", "code", "count", "example", "fix"]
+
+
+def print_summary(report: Report, store: str | None) -> None:
+    """Print the findings to stdout, most serious first, and the rest to stderr."""
+    rows = []
+    for count in report.codes:
+        first = next(iter(report.examples.get(count.code, ())), None)
+        example = "" if first is None else first.page or "(the whole site)"
+        rows.append([count.severity.value, count.code, f"{count.count:,}", example, count.fix])
+    if rows:
+        print_table(COLUMNS, rows)
+    note(f"{counted(report)}." if rows else f"Nothing is wrong on {report.pages:,} pages.")
+    for failed in report.failed_analyzers:
+        note(f"Analyzer {failed.analyzer} failed: {failed.error}")
+    verdict = report.analysis.verdict
+    if verdict is not None:
+        note(f"Gate: {verdict.outcome}")
+        for reason in verdict.reasons:
+            note(f"  {visible(reason)}")
+    for line in next_steps(report, store):
+        note(line)
+
+
+def next_steps(report: Report, store: str | None) -> list[str]:
+    """Return what to do next: look at the pages, then keep them from coming back."""
+    analysis = report.analysis
+    where = ["--store", store] if store else []
+    steps = []
+    if report.codes:
+        command = shlex.join(["shoal", "analyses", "report", analysis.id, "--html", "report.html", *where])
+        steps.append(f"Every page with its evidence: `{command}`")
+    if analysis.verdict is None:
+        errors = [count.code for count in report.codes if count.severity is Severity.ERROR][:3]
+        codes = ", ".join(f'"{code}"' for code in errors or ["broken_link", "server_error"])
+        again = shlex.join(["shoal", "audit", analysis.site, "--gate", "gate.toml", *where])
+        steps.append(f"To fail a build on errors, write `fail = [{codes}]` to gate.toml and run `{again}`")
+    elif analysis.verdict.outcome is not Outcome.PASSED:
+        command = shlex.join(["shoal", "crawls", "diff", "EARLIER", analysis.crawl_id, *where])
+        steps.append(f"What changed since an earlier crawl: `{command}`")
+    return steps

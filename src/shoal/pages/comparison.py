@@ -1,0 +1,102 @@
+"""The comparison of two crawls by their pages: new and missing URLs, changed statuses, titles and contents."""
+
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field
+from typing import Final
+
+from shoal.base.database import Database
+from shoal.pages.store import PageOutline, PageStore
+
+BATCH: Final = 2_000
+MOST_PAGES: Final = 200_000  # of each crawl, since those of one are held in memory
+SHOWN: Final = 100  # of each kind
+
+
+@dataclass(frozen=True, slots=True)
+class PageChange:
+    """A page in both crawls, or in one of them."""
+
+    url: str
+    before: PageOutline | None
+    after: PageOutline | None
+
+
+@dataclass(slots=True)
+class ChangeList:
+    """How many pages changed in one way, and the first of them."""
+
+    count: int = 0
+    first: list[PageChange] = field(default_factory=list)
+
+    def add(self, before: PageOutline | None, after: PageOutline | None) -> None:
+        self.count += 1
+        known = after or before
+        if len(self.first) < SHOWN and known is not None:
+            self.first.append(PageChange(known.url, before, after))
+
+
+@dataclass(slots=True)
+class Comparison:
+    """What is different between two crawls. A page whose status changed is in no other list."""
+
+    new: ChangeList = field(default_factory=ChangeList)
+    missing: ChangeList = field(default_factory=ChangeList)
+    status: ChangeList = field(default_factory=ChangeList)
+    title: ChangeList = field(default_factory=ChangeList)
+    content: ChangeList = field(default_factory=ChangeList)
+    same: int = 0
+    is_complete: bool = True
+
+    def add(self, before: PageOutline, after: PageOutline) -> None:
+        if before.status != after.status:
+            self.status.add(before, after)
+        elif before.title != after.title:
+            self.title.add(before, after)
+        elif before.content_hash != after.content_hash:
+            self.content.add(before, after)
+        else:
+            self.same += 1
+
+
+class PageComparer:
+    """Compares crawls."""
+
+    def __init__(self, database: Database, store: PageStore) -> None:
+        self._database = database
+        self._store = store
+
+    async def compare(self, before: int, after: int, most: int = MOST_PAGES) -> Comparison:
+        """Compare two crawls, at most so many pages of each."""
+        found, old = Comparison(), dict[str, PageOutline]()
+        async for page in self._outlines(before):
+            if len(old) >= most:
+                found.is_complete = False
+                break
+            old[page.url] = page
+        count = 0
+        async for page in self._outlines(after):
+            count += 1
+            if count > most:
+                found.is_complete = False
+                break
+            earlier = old.pop(page.url, None)
+            if earlier is not None:
+                found.add(earlier, page)
+            elif found.is_complete:  # else it may be among those that were not read
+                found.new.add(None, page)
+        for page in old.values() if found.is_complete else ():
+            found.missing.add(page, None)
+        return found
+
+    async def _outlines(self, crawl: int) -> AsyncIterator[PageOutline]:
+        number = 0
+        while True:
+            start = number
+            batch = await self._database.read(
+                lambda tx: self._store.outlines_after(tx, crawl, start, BATCH)  # noqa: B023 - awaited at once
+            )
+            for page in batch:
+                yield page
+            if len(batch) < BATCH:
+                return
+            number = batch[-1].number

@@ -1,0 +1,180 @@
+"""Contract of diffs: every difference between two crawls is found once, by page and field, and by finding."""
+
+import csv
+import io
+from collections.abc import Mapping
+from typing import Any
+
+import orjson
+import pyarrow.parquet as pq
+import pytest
+
+from shoal.audit.analysis import AnalysisOptions
+from shoal.audit.diff import diff as diffing
+from shoal.audit.diff.diff import CrawlDiff, CrawlDiffs, first_rows
+from shoal.audit.diff.formats import COLUMNS, pieces
+from shoal.audit.diff.rows import Change, DiffRow
+from shoal.audit.finding import AnalyzerOutcome, Finding, FindingCount, Severity
+from shoal.base.errors import InvalidInput, NotFound, StateConflict
+from shoal.crawl.crawl import Crawl
+from shoal.crawl.frontier.fates import Fate
+from shoal.crawl.frontier.values import Settled
+from shoal.crawl.states import CrawlState
+from tests.contract.conftest import Bench, page_of
+
+Facts = Mapping[str, Any]
+SITE = "http://example.org/"
+
+
+async def crawled(bench: Bench, pages: Mapping[str, Facts]) -> Crawl:
+    """A completed crawl of these pages; the first one is the seed."""
+    crawl = await bench.submit()
+    walker = await bench.walker(crawl)
+    [seed] = await walker.take()
+    paths = list(pages)
+    found = [walker.link(path) for path in paths[1:]]
+    facts = dict(zip([SITE, *(one.url for one in found)], pages.values(), strict=True))
+    await walker.turn(
+        Settled(seed, Fate.FETCHED, page_of(seed, **{"status": 200, **facts[seed.url]})), found=found, want=len(found)
+    )
+    if tasks := list(walker.held):
+        await walker.turn(
+            *[Settled(task, Fate.FETCHED, page_of(task, **{"status": 200, **facts[task.url]})) for task in tasks]
+        )
+    assert await bench.state(crawl) is CrawlState.COMPLETED
+    return crawl
+
+
+def diffs_of(bench: Bench) -> CrawlDiffs:
+    return bench.app.audit.diffs
+
+
+async def all_rows(diff: CrawlDiff) -> list[DiffRow]:
+    return [row async for rows in diff.rows() for row in rows]
+
+
+BEFORE: Mapping[str, Facts] = {
+    "/": {"title": "Home", "word_count": 10, "duration_ms": 1.0},
+    "/same": {"title": "=1+1", "content_hash": "a"},
+    "/gone": {},
+    "/title": {"title": "Old", "h1": "x", "content_hash": "a"},
+    "/broken": {},
+}
+AFTER: Mapping[str, Facts] = {
+    "/": {"title": "Home", "word_count": 10, "duration_ms": 99.0, "bytes": 5},
+    "/new": {},
+    "/title": {"title": "=New", "h1": None, "content_hash": "a"},
+    "/broken": {"status": 500},
+    "/same": {"title": "=1+1", "content_hash": "a"},
+}
+
+
+async def test_pages_are_added_removed_and_changed_by_field(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(diffing, "BATCH", 2)
+    before, after = await crawled(bench, BEFORE), await crawled(bench, AFTER)
+    diff = await diffs_of(bench).open(before.id, after.id)
+    counts = diff.summary
+    assert (counts.added, counts.removed, counts.changed, counts.unchanged) == (1, 1, 2, 2)
+    rows = await all_rows(diff)
+    changed = sorted((row.url, row.field, row.before, row.after) for row in rows if row.change is Change.CHANGED)
+    assert changed == [
+        (f"{SITE}broken", "status", 200, 500),
+        (f"{SITE}title", "h1", "x", None),
+        (f"{SITE}title", "title", "Old", "=New"),
+    ]
+    assert [row.url for row in rows if row.change is Change.ADDED] == [f"{SITE}new"]
+    assert [row.url for row in rows if row.change is Change.REMOVED] == [f"{SITE}gone"]
+    assert counts.fields == {"status": 1, "title": 1, "h1": 1}
+    assert counts.findings is None
+    assert len(await first_rows(await diffs_of(bench).open(before.id, after.id), 1)) == 3
+
+
+async def test_the_same_pages_have_no_differences(bench: Bench) -> None:
+    before, after = await crawled(bench, BEFORE), await crawled(bench, dict(BEFORE))
+    diff = await diffs_of(bench).open(before.id, after.id)
+    assert (await all_rows(diff), diff.summary.unchanged) == ([], 5)
+
+
+def finding(code: str, key: int) -> Finding:
+    return Finding("links", code, Severity.ERROR, f"{SITE}{key}", key)
+
+
+async def analyzed(bench: Bench, crawl: Crawl, found: Mapping[str, list[int]], *, more: int = 0) -> None:
+    """Store a successful analysis with findings of these keys; `more` were found than stored."""
+    analysis = await bench.analyses.submit(crawl.id, AnalysisOptions())
+    lease = await bench.lease(kind="analysis")
+    counts = [
+        FindingCount("links", code, Severity.ERROR, "Title.", "Fix.", len(keys) + more, len(keys))
+        for code, keys in found.items()
+    ]
+    findings = [finding(code, key) for code, keys in found.items() for key in keys]
+
+    async def keep(tx: Any) -> None:
+        await bench.analyses.started(tx, analysis.id)
+        await bench.analyses.store.keep(tx, analysis, AnalyzerOutcome("links", None, 1, 1.0), counts, findings)
+        await bench.analyses.store.conclude(tx, analysis, {}, {}, None)
+
+    await bench.database.run(keep)
+    await bench.queue.finish(lease)
+
+
+async def test_findings_are_new_fixed_or_still_open(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(diffing, "BATCH", 2)
+    before, after = await crawled(bench, {"/": {}}), await crawled(bench, {"/": {}})
+    await analyzed(bench, before, {"broken_link": [1, 2, 3, 4], "soft_404": [7]})
+    await analyzed(bench, after, {"broken_link": [2, 4, 5], "title_missing": [-9]})
+    diff = await diffs_of(bench).open(before.id, after.id)
+    rows = await all_rows(diff)
+    found = sorted((row.change, row.code, row.url) for row in rows)
+    assert found == [
+        (Change.FIXED, "broken_link", f"{SITE}1"),
+        (Change.FIXED, "broken_link", f"{SITE}3"),
+        (Change.FIXED, "soft_404", f"{SITE}7"),
+        (Change.NEW, "broken_link", f"{SITE}5"),
+        (Change.NEW, "title_missing", f"{SITE}-9"),
+        (Change.OPEN, "broken_link", f"{SITE}2"),
+        (Change.OPEN, "broken_link", f"{SITE}4"),
+    ]
+    assert diff.summary.findings is not None
+    assert [diff.summary.findings.total(name) for name in ("new", "fixed", "open")] == [2, 3, 2]
+    assert all(code.complete for code in diff.summary.findings.codes)
+
+
+async def test_findings_that_were_not_stored_are_not_called_fixed(bench: Bench) -> None:
+    before, after = await crawled(bench, {"/": {}}), await crawled(bench, {"/": {}})
+    await analyzed(bench, before, {"broken_link": [1, 2, 3]})
+    await analyzed(bench, after, {"broken_link": [0, 1]}, more=5)  # those with the smallest keys are stored
+    diff = await diffs_of(bench).open(before.id, after.id)
+    rows = await all_rows(diff)
+    assert [(row.change, row.url) for row in rows] == [(Change.NEW, f"{SITE}0"), (Change.OPEN, f"{SITE}1")]
+    assert diff.summary.findings is not None
+    assert [code.complete for code in diff.summary.findings.codes] == [False]
+
+
+async def test_every_format_has_every_row(bench: Bench) -> None:
+    before, after = await crawled(bench, BEFORE), await crawled(bench, AFTER)
+    rows = await all_rows(await diffs_of(bench).open(before.id, after.id))
+    written = {}
+    for name in ("jsonl", "csv", "parquet"):
+        diff = await diffs_of(bench).open(before.id, after.id)
+        written[name] = b"".join([piece async for piece in pieces(diff, name)])  # type: ignore[arg-type]
+    lines = [orjson.loads(line) for line in written["jsonl"].splitlines()]
+    assert [line["url"] for line in lines] == [row.url for row in rows]
+    table = list(csv.DictReader(io.StringIO(written["csv"].decode())))
+    assert [tuple(line) for line in table] == [COLUMNS] * len(rows)
+    assert "'=New" in [line["after"] for line in table]  # no spreadsheet takes it for a formula
+    stored = pq.read_table(io.BytesIO(written["parquet"])).to_pylist()
+    assert [(row["change"], row["url"], row["after"]) for row in stored] == [
+        (row.change, row.url, None if row.after is None else str(row.after)) for row in rows
+    ]
+
+
+async def test_what_cannot_be_compared_is_refused(bench: Bench) -> None:
+    ended, running = await crawled(bench, {"/": {}}), await bench.submit()
+    diffs = diffs_of(bench)
+    with pytest.raises(NotFound):
+        await diffs.open(ended.id, "nobody")
+    with pytest.raises(StateConflict, match="wait until it has ended"):
+        await diffs.open(running.id, ended.id)
+    with pytest.raises(InvalidInput, match="the same crawl"):
+        await diffs.open(ended.id, ended.id)

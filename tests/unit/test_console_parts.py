@@ -1,0 +1,127 @@
+"""The parts of the console: formats, search lines, charts."""
+
+import pytest
+
+from shoal.base.clock import FakeClock
+from shoal.base.errors import InvalidInput
+from shoal.serve.console.cached import SHARE, Cached
+from shoal.serve.console.charts import Cell, Column, Part, columns, shares, squarify, treemap
+from shoal.serve.console.format import NOTHING, Formats
+from shoal.serve.console.messages import ENGLISH, languages
+from shoal.serve.console.search import parse
+from shoal.serve.console.shell import local_path
+
+NOW = 1_800_000_000_000_000
+SECOND = 1_000_000
+FORMATS = Formats(ENGLISH, NOW)
+FRENCH = Formats(languages()["fr"], NOW)
+
+
+def plain(text: str) -> str:
+    return text.replace("\N{NO-BREAK SPACE}", " ").replace("\u202f", " ")
+
+
+@pytest.mark.parametrize(
+    ("seconds", "words"),
+    [
+        (-3, "0.0 s"),
+        (0.25, "0.2 s"),
+        (9.99, "10.0 s"),
+        (59.9, "59 s"),
+        (61, "1 min 01 s"),
+        (7260, "2 h 01 min"),
+        (200_000, "2 days"),
+        (None, NOTHING),
+    ],
+)
+def test_durations_are_worded_for_people(seconds: float | None, words: str) -> None:
+    assert plain(FORMATS.duration(seconds)) == words
+
+
+@pytest.mark.parametrize(
+    ("seconds", "words"),
+    [
+        (-2, "just now"),
+        (9.9, "just now"),
+        (25, "20 s ago"),
+        (119, "1 min ago"),
+        (7200, "2 h ago"),
+        (86400, "1 d ago"),
+        (-30, "in 30 s"),
+        (-90, "in 1 min"),
+    ],
+)
+def test_times_are_worded_coarsely(seconds: float, words: str) -> None:
+    assert plain(FORMATS.ago(NOW - round(seconds * SECOND))) == words
+
+
+@pytest.mark.parametrize(
+    ("count", "words"),
+    [(0, "0 B"), (999, "999 B"), (1500, "1.5 kB"), (2_340_000, "2.3 MB"), (10**12, "1.0 TB"), (10**16, "10,000.0 TB")],
+)
+def test_sizes_are_worded_for_people(count: int, words: str) -> None:
+    assert plain(FORMATS.size(count)) == words
+
+
+def test_french_numbers_and_times() -> None:
+    assert plain(FRENCH.size(1_234_567)) == "1,2 MB"
+    assert plain(FRENCH.number(1_234_567)) == "1 234 567"
+    assert plain(FRENCH.ago(NOW - 7200 * SECOND)) == "il y a 2 h"
+
+
+def test_untrusted_text_is_one_short_visible_line() -> None:
+    assert FORMATS.text("a\nb\u202e", 100) == "a␊b<U+202E>"
+    assert FORMATS.text("x" * 1000, 10) == "xxxxxxxxxx…"
+    assert FORMATS.text(None) == ""
+    assert FORMATS.block("a\n\tb\u202e") == "a\n\tb<U+202E>"
+
+
+def test_a_search_line_has_words_and_qualifiers() -> None:
+    search = parse('state:running label:"team=a b" shoe https://example.com/', ("state", "label"))
+    assert (search.one("state"), search.all("label")) == ("running", ["team=a b"])
+    assert search.text == "shoe https://example.com/"
+    assert search.with_value("state", None) == 'label:"team=a b" shoe https://example.com/'
+    assert parse('it"s', ()).text == 'it"s'
+    assert parse("state:", ("state",)).one("state") is None
+    with pytest.raises(InvalidInput, match="the nearest one is state:"):
+        parse("stat:x", ("state", "label"))
+    with pytest.raises(InvalidInput, match="twice"):
+        parse("state:a state:b", ("state",)).one("state")
+
+
+@pytest.mark.parametrize("path", ["", "x", "//evil", "/\\evil", "https://evil", "/a\nb", "/" + "x" * 3000])
+def test_only_a_path_of_this_server_is_returned_to(path: str) -> None:
+    assert local_path(path) == "/"
+    assert local_path("/crawls?q=a b") == "/crawls?q=a b"
+
+
+async def test_a_figure_is_kept_for_longer_if_reading_it_takes_long() -> None:
+    clock, reads = FakeClock(), []
+
+    async def read() -> int:
+        reads.append(clock.monotonic())
+        clock.jump(0.1)
+        return len(reads)
+
+    figure = Cached(read, clock)
+    assert [await figure.get(), await figure.get()] == [1, 1]
+    clock.jump(0.1 / SHARE - 1)
+    assert await figure.get() == 1
+    clock.jump(2)
+    assert await figure.get() == 2
+
+
+def test_a_treemap_fills_its_space_in_proportion() -> None:
+    values = [50.0, 25.0, 15.0, 9.0, 1.0]
+    cells = squarify(values, 400, 200)
+    assert [round(width * height) for _, _, width, height in cells] == [value * 800 for value in values]
+    assert all(x >= -1e-6 and y >= -1e-6 and x + w <= 400.001 and y + h <= 200.001 for x, y, w, h in cells)
+    assert squarify([], 10, 10) == []
+
+
+def test_charts_escape_their_texts_and_survive_nothing() -> None:
+    bad = '"><script>'
+    drawn = columns([Column(bad, (Part("s2", 3, bad),))], bad, bad) + shares([Part("s2", 1, bad)], bad)
+    drawn += treemap([Cell(bad, 1, "", bad, "/x")], bad)
+    assert "<script>" not in drawn
+    assert "<svg" in columns([], "nothing") + shares([], "nothing") + treemap([], "nothing")

@@ -1,0 +1,269 @@
+"""The pages of the console over HTTP: what they show of crawls and pages, and what their forms change."""
+
+import re
+from html import unescape
+
+import pytest
+
+from shoal.base.ids import CrawlId
+from shoal.base.url import Url
+from shoal.crawl import states
+from shoal.crawl.crawl import Counts, Crawl, CrawlConfig
+from shoal.crawl.frontier.fates import Fate
+from shoal.crawl.frontier.values import key_of
+from shoal.crawl.journal.entry import JournalEntry
+from shoal.crawl.states import CrawlMove, CrawlState
+from shoal.crawl.store import OUTSIDE
+from shoal.pages.page import Page
+from shoal.serve.console import crawls as crawls_module
+from shoal.serve.console.crawl import SKIPS
+from shoal.serve.console.crawl_rows import BADGES
+from tests.support.controller import Served
+from tests.support.visitor import Visitor
+
+SITE = "https://example.com"
+SCRIPT = "<script>alert('x')</script>\"'><img src=x onerror=alert(1)>{{7*7}}${7*7}"
+FOOLING = "\u202egnp.exe\u2066\x00\x1b[31m\u200b\r\n"
+HUGE = "x" * 1_000_000
+
+
+async def submit(shop: Served, *seeds: str, crawl_id: str | None = None, **options: object) -> Crawl:
+    config = CrawlConfig(seeds=list(seeds or (f"{SITE}/",)), **options)  # type: ignore[arg-type]
+    return await shop.app.crawls.submit(config, crawl_id=CrawlId(crawl_id) if crawl_id else None)
+
+
+async def move(shop: Served, crawl: Crawl, *moves: CrawlMove) -> None:
+    for one in moves:
+        assert await shop.app.database.run(lambda tx: shop.app.crawls.store.move(tx, crawl.id, one))  # noqa: B023
+
+
+async def store(shop: Served, crawl: Crawl, *pages: Page) -> None:
+    rows = [(*key_of(Url(page.url), crawl.key_seed), page) for page in pages]
+    await shop.app.database.run(lambda tx: shop.app.stores.pages.insert(tx, crawl.number, rows))
+
+
+def a_page(path: str = "/", **facts: object) -> Page:
+    return Page(**{"url": f"{SITE}{path}", "depth": 0, "attempt": 1, "fetched_at": 1, "status": 200, **facts})  # type: ignore[arg-type]
+
+
+def test_every_state_has_a_badge_and_every_fate_a_reason() -> None:
+    assert set(BADGES) == set(CrawlState)
+    assert set(SKIPS) == {fate.word for fate in Fate if fate.skipped}
+
+
+# The list
+
+
+async def test_an_empty_list_says_what_to_do_next(visitor: Visitor) -> None:
+    seen = await visitor.get("/crawls")
+    assert "No crawls yet" in seen.text
+    assert "./shoal crawls add https://example.com/" in seen.text
+    assert f"curl http://127.0.0.1:{visitor.port}/api/v1/crawls" in seen.text
+
+
+async def test_a_crawl_with_a_404_never_shows_only_zero_errors(shop: Served, visitor: Visitor) -> None:
+    crawl = await submit(shop)
+    responses = {"2xx": 7, "3xx": 0, "4xx": 3, "5xx": 0, "none": 0}
+    counts = Counts(opened=10, settled=10, pages=10, responses=responses)  # type: ignore[arg-type]
+    await shop.app.database.run(lambda tx: shop.app.crawls.store.add_counts(tx, crawl.number, OUTSIDE, counts))
+    seen = await visitor.get("/crawls")
+    cells = dict(re.findall(r'data-label="([^"]+)">([^<]*)<', seen.html))
+    assert (cells["2xx"], cells["4xx"], cells["No answer"]) == ("7", "3", "0")
+
+
+async def test_each_state_has_its_badge_and_its_reason(shop: Served, visitor: Visitor) -> None:
+    queued = await submit(shop)
+    failed, paused = await submit(shop), await submit(shop)
+    await move(shop, failed, states.run(), states.fail("no_seed_gave_a_page"))
+    await move(shop, paused, states.run(), states.ask_to_pause(), states.pause("storage_full"))
+    html = (await visitor.get("/crawls")).html
+    rows = {one: html[html.index(f'data-id="{one}"') :][:3000] for one in (queued.id, failed.id, paused.id)}
+    assert 'data-state="queued">In queue<' in rows[queued.id]
+    assert "Waiting for a worker…" in rows[queued.id]
+    assert 'data-state="failed">Failed<' in rows[failed.id]
+    assert "no seed was requested" in rows[failed.id]
+    assert "the storage is full" in rows[paused.id]
+
+
+async def test_a_search_keeps_its_line_and_filters(shop: Served, visitor: Visitor) -> None:
+    await submit(shop, "https://one.example/", crawl_id="one", project="shop", labels={"team": "a b"})
+    await submit(shop, "https://two.example/", crawl_id="two", start=False)
+
+    async def found(line: str) -> set[str]:
+        seen = await visitor.get(f"/crawls?q={line.replace(' ', '+').replace('=', '%3D')}")
+        assert f'value="{line}"' in unescape(seen.html).replace("&#34;", '"') or '"' in line
+        return set(re.findall(r'<tr data-id="(\w+)"', seen.html))
+
+    assert await found("state:queued") == {"one"}
+    assert await found("host:two.example") == {"two"}
+    assert await found("project:shop one") == {"one"}
+    assert await found('label:"team=a b"') == {"one"}
+    assert await found("state:queued host:two.example") == set()
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ("status:running", "Status: is not a qualifier of this list; the nearest one is state:."),
+        ("state:runing", "State: cannot be 'runing'"),
+        ("state:running+state:failed", "State: is given twice"),
+        ("label:x", "'x' is not a label"),
+    ],
+)
+async def test_a_search_that_cannot_be_is_a_sentence(visitor: Visitor, line: str, words: str) -> None:
+    seen = await visitor.get(f"/crawls?q={line}")
+    assert seen.status == 200
+    assert words in seen.text
+
+
+async def test_older_crawls_are_on_further_pages(
+    shop: Served, visitor: Visitor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(crawls_module, "ROWS", 2)
+    ids = [(await submit(shop)).id for _ in range(3)]
+    first = await visitor.get("/crawls")
+    further = re.search(r'rel="next" href="([^"]+)"', first.html)
+    assert further
+    assert ids[0] not in first.html
+    assert ids[0] in (await visitor.get(unescape(further[1]))).html
+    for after in ("", "x", "-1", "9" * 5000, "%D9%A1"):
+        assert (await visitor.get(f"/crawls?after={after}")).status == 200
+
+
+async def test_a_bulk_action_changes_everything_that_matches_after_a_question(shop: Served, visitor: Visitor) -> None:
+    chosen = [await submit(shop, project="shop") for _ in range(3)]
+    other = await submit(shop)
+    await visitor.get("/crawls")
+    fields = {"action": "stop", "which": "matching", "q": "project:shop", "back": "/crawls?q=project:shop"}
+    asked = await visitor.post("/crawls/actions", fields)
+    assert "Stop 3 crawls for good?" in asked.text
+    assert (await shop.app.crawls.get(chosen[0].id)).crawl.state == "queued"
+    done = await visitor.post("/crawls/actions", fields | {"confirmed": "yes"})
+    assert "3 crawls are being stopped." in done.text
+    assert {(await shop.app.crawls.get(one.id)).crawl.state for one in chosen} == {"stopped"}
+    assert (await shop.app.crawls.get(other.id)).crawl.state == "queued"
+    again = await visitor.post("/crawls/actions", [("action", "pause"), ("id", chosen[0].id), ("id", other.id)])
+    assert "1 crawl is being paused. 1 is in another state." in again.text
+
+
+async def test_only_an_admin_removes_crawls(shop: Served, visitor: Visitor) -> None:
+    crawl = await submit(shop)
+    await move(shop, crawl, states.stop())
+    fields = {"action": "remove", "id": crawl.id, "confirmed": "yes"}
+    await visitor.sign_in(await shop.token("operator"))
+    assert "Remove" not in (await visitor.get("/crawls")).text
+    assert (await visitor.post("/crawls/actions", fields)).status == 403
+    await visitor.sign_in(await shop.token("admin"))
+    assert "1 crawl was removed." in (await visitor.post("/crawls/actions", fields)).text
+    assert (await visitor.get(f"/crawls/{crawl.id}")).status == 404
+
+
+# A crawl
+
+
+async def test_limits_and_exclusions_are_changed_while_it_runs(shop: Served, visitor: Visitor) -> None:
+    crawl = await submit(shop, max_pages=10)
+    await visitor.get(f"/crawls/{crawl.id}/options")
+    fields = {"max_pages": "", "exclude": "/calendar/\n\n/old/", "depth": "7", "speed": "slow"}
+    assert "The options were changed" in (await visitor.post(f"/crawls/{crawl.id}/options", fields)).text
+    config = (await shop.app.crawls.get(crawl.id)).crawl.config
+    assert (config.max_pages, config.exclude, config.depth, config.speed) == (None, ["/calendar/", "/old/"], 7, "slow")
+    refused = await visitor.post(f"/crawls/{crawl.id}/options", {"max_pages": "many"})
+    assert "Max_pages cannot be 'many'" in refused.text
+
+
+async def test_an_action_that_the_state_forbids_says_so(shop: Served, visitor: Visitor) -> None:
+    crawl = await submit(shop)
+    await visitor.get(f"/crawls/{crawl.id}")
+    seen = await visitor.post(f"/crawls/{crawl.id}/actions", {"action": "resume"})
+    assert "queued" in seen.text
+    assert 'role="alert"' in seen.html
+
+
+async def test_failed_urls_are_retried_from_the_table(shop: Served, visitor: Visitor) -> None:
+    crawl = await submit(shop)
+    await store(shop, crawl, a_page(status=503), a_page("/b", status=404))
+    await move(shop, crawl, states.run(), states.complete("drained"))
+    seen = await visitor.get(f"/crawls/{crawl.id}/pages?status=5xx")
+    assert "Retry these" in seen.text
+    assert "Retry these" not in (await visitor.get(f"/crawls/{crawl.id}/pages?status=2xx")).text
+    done = await visitor.post(f"/crawls/{crawl.id}/retry", {"status": "5xx"})
+    assert "1 failed URL will be retried." in done.text
+
+
+async def test_an_export_has_exactly_the_pages_that_are_shown(shop: Served, visitor: Visitor) -> None:
+    crawl = await submit(shop)
+    await store(shop, crawl, *[a_page(f"/{number}", status=200 + 204 * (number % 2)) for number in range(7)])
+    shown = (await visitor.get(f"/crawls/{crawl.id}/pages?status=404")).html
+    exported = (await visitor.get(f"/crawls/{crawl.id}/export/csv?status=404")).html.splitlines()
+    urls = re.findall(rf"<small>({SITE}/\d)</small>", shown)
+    assert urls == [f"{SITE}/{number}" for number in (1, 3, 5)]
+    assert [line.split(",")[1].strip('"') for line in exported[1:]] == urls
+    lines = (await visitor.get(f"/crawls/{crawl.id}/export/jsonl?text=/2")).html.splitlines()
+    assert len(lines) == 1
+
+
+async def test_a_url_is_explained(shop: Served, visitor: Visitor) -> None:
+    crawl = await submit(shop)
+    seen = await visitor.get(f"/crawls/{crawl.id}/frontier?url=https://elsewhere.example/")
+    assert "What happened to a URL?" in seen.text
+    assert "never" in seen.text
+
+
+# Untrusted text
+
+
+@pytest.mark.parametrize("text", [SCRIPT, FOOLING, HUGE], ids=["script", "fooling", "huge"])
+async def test_foreign_text_stays_harmless_everywhere(shop: Served, visitor: Visitor, text: str) -> None:
+    agent = "Bot " + "".join(filter(str.isprintable, text))[:400]
+    crawl = await submit(shop, f"{SITE}/?q={SCRIPT}", user_agent=agent)
+    facts = {"title": text, "description": text, "h1": text, "canonical": text, "content_type": text, "robots": text}
+    page = a_page(status=None, error_code="other", error_message=text, data={text[:50]: text}, parent=text, **facts)
+    await store(shop, crawl, page)
+    entry = JournalEntry("urls_found", text)
+    await shop.app.database.run(lambda tx: shop.app.crawls.journal.write(tx, crawl.number, [entry]))
+    pages = await visitor.get(f"/crawls/{crawl.id}/pages")
+    number = re.search(rf"{crawl.id}~(\d+)", pages.html)
+    assert number
+    paths = ["/", "/crawls", f"/pages/{crawl.id}~{number[1]}", "/crawls?q=%3Cscript%3E"]
+    paths += [
+        f"/crawls/{crawl.id}{tab}" for tab in ("", "/pages", "/broken", "/site", "/hosts", "/frontier", "/options")
+    ]
+    for path in paths:
+        seen = await visitor.get(path)
+        assert seen.status == 200, path
+        assert len(seen.html) < 200_000, path
+        assert "<script>alert" not in seen.html
+        assert "<img src=x" not in seen.html
+        assert "49" not in seen.text or text is not SCRIPT, path
+        assert not re.search("[\u202e\u2066\x00\x1b\u200b]", seen.html), path
+
+
+async def test_an_address_of_a_page_is_never_followed_from_the_console(shop: Served, visitor: Visitor) -> None:
+    crawl = await submit(shop)
+    bad = "javascript:alert(1)"
+    await store(shop, crawl, a_page(canonical=bad, parent=bad, redirects=[{"url": bad, "status": 301}], final_url=bad))
+    pages = await visitor.get(f"/crawls/{crawl.id}/pages")
+    number = re.search(rf"{crawl.id}~(\d+)", pages.html)
+    assert number
+    for path in (f"/pages/{crawl.id}~{number[1]}", f"/crawls/{crawl.id}", f"/crawls/{crawl.id}/broken"):
+        links = re.findall(r'(?:href|src|action)="([^"]*)"', (await visitor.get(path)).html)
+        assert links
+        assert [link for link in links if not link.startswith(("/", "#"))] == []
+
+
+async def test_secrets_in_addresses_are_not_shown(shop: Served, visitor: Visitor) -> None:
+    secret = "tellnobody123"
+    crawl = await submit(shop, f"{SITE}/?api_key={secret}", headers={"Authorization": f"Bearer {secret}"})
+    await store(shop, crawl, a_page(f"/?token={secret}", title=f"password={secret}", error_message=f"token={secret}"))
+    for path in ("/", "/crawls", f"/crawls/{crawl.id}", f"/crawls/{crawl.id}/pages", f"/crawls/{crawl.id}/options"):
+        seen = await visitor.get(path)
+        assert secret not in seen.text, path
+    assert "***" in (await visitor.get("/crawls")).text
+
+
+@pytest.mark.parametrize("path", ["/crawls/none", "/crawls/none/pages", "/pages/none~1", "/pages/x", "/crawls/%00"])
+async def test_what_does_not_exist_is_said_in_a_sentence(visitor: Visitor, path: str) -> None:
+    seen = await visitor.get(path)
+    assert seen.status == 404
+    assert seen.headers["content-type"].startswith("text/html")

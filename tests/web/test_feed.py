@@ -1,0 +1,124 @@
+"""The live stream of the console: what is sent when something changed, and nothing else."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import quote
+
+import pytest
+
+from shoal.crawl.crawl import Crawl, CrawlConfig
+from shoal.crawl.journal.entry import JournalEntry
+from shoal.serve.console.feed import MOST_VIEWERS, Region
+from shoal.serve.console.shell import region_hash
+from tests.support.controller import Served
+
+PATIENCE = 30.0
+
+
+@dataclass
+class Stream:
+    """An open stream of events."""
+
+    reader: asyncio.StreamReader
+    head: str
+
+    async def next(self, *names: str) -> tuple[str, dict[str, Any], str]:
+        """Return the name, the data and the id of the next event with one of these names."""
+        async with asyncio.timeout(PATIENCE):
+            while True:
+                fields: dict[str, str] = {}
+                while line := (await self.reader.readline()).decode().strip():
+                    if ":" in line:
+                        name, _, value = line.partition(":")
+                        fields[name] = value.strip()
+                if fields.get("event") in names:
+                    return fields["event"], json.loads(fields["data"]), fields.get("id", "")
+
+
+@asynccontextmanager
+async def watching(shop: Served, topic: str, headers: str = "", **query: str) -> AsyncIterator[Stream]:
+    asked = "".join(f"&{name}={quote(value)}" for name, value in query.items())
+    reader, writer = await asyncio.open_connection("127.0.0.1", shop.port, limit=10_000_000)
+    head = f"GET /console/feed?topic={quote(topic)}{asked} HTTP/1.1\r\nHost: 127.0.0.1:{shop.port}\r\n{headers}\r\n"
+    writer.write(head.encode())
+    answered = (await reader.readuntil(b"\r\n\r\n")).decode()
+    try:
+        yield Stream(reader, answered)
+    finally:
+        writer.close()
+
+
+async def submit(shop: Served, **options: Any) -> Crawl:
+    return await shop.app.crawls.submit(CrawlConfig(seeds=["https://example.com/"], **options))
+
+
+async def test_a_viewer_gets_the_regions_and_then_the_rows_that_changed(shop: Served) -> None:
+    crawl, other = await submit(shop), await submit(shop)
+    async with watching(shop, "/crawls") as stream:
+        assert "X-Accel-Buffering: no".lower() in stream.head.lower()
+        _, region, _ = await stream.next("region")
+        while region["name"] != "crawl_rows":
+            _, region, _ = await stream.next("region")
+        assert region["hash"] == region_hash(region["html"])
+        await shop.app.crawls.stop(crawl.id)
+        _, rows, _ = await stream.next("rows")
+        assert list(rows["rows"]) == [crawl.id]
+        assert 'data-state="stopped"' in rows["rows"][crawl.id]
+        assert other.id not in json.dumps(rows)
+
+
+async def test_a_browser_that_has_a_region_is_not_sent_it_again(shop: Served) -> None:
+    crawl = await submit(shop)
+    async with watching(shop, f"/crawls/{crawl.id}/frontier") as stream:
+        seen = {}
+        for _ in range(2):
+            _, region, _ = await stream.next("region")
+            seen[region["name"]] = region["hash"]
+    known = ",".join(f"{name}-{version}" for name, version in seen.items())
+    async with watching(shop, f"/crawls/{crawl.id}/frontier", seen=known) as stream:
+        await shop.app.crawls.stop(crawl.id)
+        _, region, _ = await stream.next("region")
+        assert region["name"] == "crawl_head"
+        assert "Stopped" in region["html"]
+
+
+@pytest.mark.parametrize("way", ["header", "query"])
+async def test_log_lines_continue_after_the_last_one_that_was_received(shop: Served, way: str) -> None:
+    crawl = await submit(shop)
+    entries = [JournalEntry("urls_found", f"Found {number} URLs") for number in range(3)]
+    await shop.app.database.run(lambda tx: shop.app.crawls.journal.write(tx, crawl.number, entries))
+    given: dict[str, Any] = {"headers": "Last-Event-ID: 2\r\n"} if way == "header" else {"line": "2"}
+    async with watching(shop, f"/crawls/{crawl.id}/log", **given) as stream:
+        _, line, number = await stream.next("line")
+        assert (number, "Found 1 URLs" in line["html"]) == ("3", True)
+        await shop.app.database.run(lambda tx: shop.app.crawls.journal.write(tx, crawl.number, entries[:1]))
+        await stream.next("line")
+        _, line, number = await stream.next("line")
+        assert (number, "Found 0 URLs" in line["html"]) == ("5", True)
+
+
+async def test_what_is_not_a_live_page_and_a_viewer_too_many_are_refused(shop: Served) -> None:
+    assert (await shop.ask("/console/feed?topic=/nowhere")).status == 404
+    shop.app.console.feed._viewers = MOST_VIEWERS
+    answer = await shop.ask("/console/feed?topic=/crawls")
+    assert (answer.status, answer.said["code"]) == (429, "rate_limited")
+
+
+def test_rows_are_sent_alone_only_if_nothing_else_changed() -> None:
+    def rows(**cells: str) -> str:
+        return "<table>" + "".join(f'<tr data-id="{name}"><td>{text}</td></tr>' for name, text in cells.items())
+
+    first = Region.of("list", rows(a="1", b="2"), None)
+    assert first.since(None) == first.since("older") == first.event
+    second = Region.of("list", rows(a="1", b="3"), first)
+    assert second.delta is not None
+    assert b'"b"' in second.since(first.version)
+    assert b'"a"' not in second.since(first.version)
+    assert second.since("older") == second.event
+    assert Region.of("list", rows(b="3", a="1"), second).delta is None
+    assert Region.of("list", rows(a="1"), second).delta is None
+    assert Region.of("list", "<p>" + rows(a="1", b="4"), second).delta is None
