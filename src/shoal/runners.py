@@ -139,6 +139,7 @@ def page_job_runner(app: App, lanes: Sequence[str] = (SHARED_LANE,)) -> "PageJob
         from shoal.page_jobs.rendering import PageRenderer
 
         renderer = PageRenderer(lambda: _page_renderer(app), settings.crawl.max_concurrent_chrome)
+        app.browsers.add(renderer)
     return PageJobBatch(
         app.database,
         app.queue,

@@ -4,52 +4,10 @@ one name."""
 import signal
 from datetime import datetime
 from pathlib import Path
-from typing import Any
 
-from tests.support.fleet import LONG_LEASE, QUICK, Fleet, Shoal, wait_for
-from tests.support.servers import free_port
+from tests.support.control_fleet import command, control_plane, node, wait_for_node
+from tests.support.fleet import LONG_LEASE, Fleet, Shoal, wait_for
 from tests.support.site import Site
-
-
-def control_plane(**more: str) -> dict[str, str]:
-    """Return the settings of a fleet whose workers report to its controller."""
-    address = f"127.0.0.1:{free_port()}"
-    return {
-        **QUICK,
-        "GRPC_ENABLED": "true",
-        "GRPC_LISTEN_ADDR": address,
-        "GRPC_ANALYZER_ADDR": address,
-        "GRPC_HEARTBEAT_INTERVAL": "300ms",
-        "GRPC_RECONNECT_BACKOFF": "100ms",
-        "GRPC_MAX_RECONNECT_BACKOFF": "500ms",
-        "SHOAL_LOG_FORMAT": "json",
-        **more,
-    }
-
-
-def node(fleet: Fleet, node_id: str) -> dict[str, Any]:
-    """Return a node as the API shows it; empty if it is not there."""
-    found = {one["id"]: one for one in fleet.get("/api/v1/nodes")["items"]}
-    return found.get(node_id, {})
-
-
-def wait_for_node(fleet: Fleet, node_id: str, **facts: Any) -> dict[str, Any]:
-    seen: dict[str, Any] = {}
-
-    def is_so() -> bool:
-        seen.clear()
-        seen.update(node(fleet, node_id))
-        return all(seen.get(name) == value for name, value in facts.items()) and bool(seen)
-
-    wait_for(is_so, f"{node_id} with {facts}", seen=lambda: f"it is {seen}")
-    return seen
-
-
-def command(fleet: Fleet, node_id: str, name: str, result: str = "applied", **values: Any) -> None:
-    """Give a command and wait until the node has acknowledged it."""
-    path = f"/api/v1/nodes/{node_id}/commands"
-    given = fleet.post(path, command=name, **values)
-    wait_for(lambda: fleet.get(f"{path}/{given['id']}")["state"] == result, f"{name} that is {result}")
 
 
 def twin(fleet: Fleet, name: str, folder: Path) -> Shoal:
@@ -59,7 +17,10 @@ def twin(fleet: Fleet, name: str, folder: Path) -> Shoal:
 
 
 def test_workers_report_obey_and_come_back(store_url: str, tmp_path: Path) -> None:
-    with Fleet(tmp_path, store_url, **control_plane()) as fleet, Site(pages=60, delay=0.02) as site:
+    with (
+        Fleet(tmp_path, store_url, **control_plane(SHOAL_CHROMIUM="missing")) as fleet,
+        Site(pages=60, delay=0.02) as site,
+    ):
         controller = fleet.controller()
         first, second = fleet.worker("worker-1"), fleet.worker("worker-2")
         for name in ("worker-1", "worker-2"):

@@ -290,6 +290,24 @@ async def test_a_later_attempt_replaces_the_findings_of_an_analyzer(bench: Bench
     assert await bench.analyses.outcomes(analysis.id) == []
 
 
+async def test_the_findings_of_one_page_are_read_alone(bench: Bench) -> None:
+    await completed(bench)
+    analysis = await only(bench)
+    page, other = "https://example.com/a\ud800", "https://example.com/b"
+    findings = [
+        Finding("x", code, Severity.ERROR, about, place, {"place": place})
+        for code in ("a", "b")
+        for place, about in enumerate((other, page, None, page, page))
+    ]
+    counts = [FindingCount("x", code, Severity.ERROR, "", "", 5, 5) for code in ("a", "b")]
+    outcome = AnalyzerOutcome("x", None, 10, 0.0)
+    await bench.database.run(lambda tx: bench.analyses.store.keep(tx, analysis, outcome, counts, findings))
+    found = await bench.analyses.findings_of_page(analysis.id, page, limit=2)
+    assert [(one.code, one.evidence["place"]) for one in found] == [("a", 1), ("a", 3), ("b", 1), ("b", 3)]
+    assert len(await bench.analyses.findings_of_page(analysis.id, other)) == 2
+    assert await bench.analyses.findings_of_page(analysis.id, "https://example.com/") == []
+
+
 async def test_findings_are_read_on_from_a_place_and_by_code_and_severity(bench: Bench) -> None:
     await completed(bench)
     analysis = await only(bench)

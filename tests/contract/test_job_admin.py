@@ -9,7 +9,7 @@ import pytest
 from msgspec import to_builtins
 
 from shoal.base.errors import InvalidInput, LeaseLost, NotFound, StateConflict
-from shoal.base.ids import JobId
+from shoal.base.ids import JobId, NodeId
 from shoal.crawl.lifecycle.crawls import KIND
 from shoal.queue.job import NewJob
 from shoal.queue.job_admin_store import JobFilter
@@ -17,6 +17,7 @@ from shoal.queue.states import JobState
 from shoal.serve import to_api
 from shoal.store.sql import job_admin
 from tests.contract.conftest import Bench, until_blocked
+from tests.support.nodes import register
 
 J = JobState
 DEAD = JobFilter(dead=True)
@@ -317,6 +318,21 @@ async def test_explain_reports_a_job_that_no_worker_can_take(bench: Bench) -> No
     said = await bench.job_admin.explain(await bench.enqueue(capability="special"))
     assert said.reason == "no_worker"
     assert "special" in said.sentence
+
+
+async def test_a_job_that_needs_a_browser_is_explained_by_the_nodes_that_have_one(bench: Bench) -> None:
+    job_id = await bench.enqueue(capability="js")
+    nodes = bench.app.fleet.nodes
+    await register(nodes, "plain")
+    said = await bench.job_admin.explain(job_id)
+    assert (said.reason, said.facts["renderers"]) == ("no_renderer", 0)
+    assert "no connected node has one" in said.sentence
+    begun = await register(nodes, "browser", capabilities=("http", "js"))
+    said = await bench.job_admin.explain(job_id)
+    assert (said.reason, said.facts["renderers"]) == ("in_line", 1)
+    assert "1 connected node can render" in said.sentence
+    await nodes.disconnect(NodeId("browser"), begun.epoch)
+    assert (await bench.job_admin.explain(job_id)).reason == "no_renderer"
 
 
 async def test_a_job_that_failed_says_when_it_is_tried_again(bench: Bench) -> None:

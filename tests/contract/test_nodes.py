@@ -199,6 +199,11 @@ async def test_the_depth_of_a_lane_is_counted_by_class_and_only_for_due_jobs(ben
     node = await nodes.get(A)
     assert (node.run_depth, node.page_depth, node.depth) == (3, 2, 5)
     assert node.health.depth == 1 - 5 / 20
+    for capability in ("js", "js", "special"):
+        await offer(bench, A, "page", capability=capability)
+    [listed, _] = await nodes.list_all()
+    assert (listed.page_depth, listed.browser_depth) == (5, 2)
+    assert (await nodes.get(A)).browser_depth == 2
 
 
 # Lost nodes and their lanes
@@ -628,6 +633,7 @@ async def test_everything_about_a_node_is_stored_and_read_back(bench: Bench) -> 
         memory_bytes=1 << 33,
         browsers=1,
         browser_pages=2,
+        browser_slots=5,
         held_leases=(("job_1", 7),),
         recent_tasks=20,
         rate_limit=3.5,

@@ -13,12 +13,16 @@ import pytest
 
 from shoal.app import App, opened
 from shoal.base.errors import InvalidInput
-from shoal.base.ids import JobId, new_id
+from shoal.base.ids import JobId, NodeId, new_id
+from shoal.cli.control_plane import rendering_of
+from shoal.fleet.node import NodeCommand
+from shoal.fleet.states import CommandState
 from shoal.queue.job import Job, NewJob
 from shoal.queue.states import JobState
 from shoal.runners import storage_of
 from shoal.settings_loader import load
 from shoal.work.child_process import ChildSpawner
+from shoal.work.node_agent import NodeAgent
 from shoal.work.worker import Worker, WorkerState
 from shoal.work.worker_context import WorkerContext
 from tests.support.fleet import FIFTH
@@ -204,3 +208,26 @@ async def test_a_worker_cannot_be_resized_below_one(worker: tuple[App, Worker], 
     with pytest.raises(InvalidInput, match=r"(runs is 0|pages is -1); use at least 1, or pause the worker"):
         worker[1].resize(**size)  # type: ignore[arg-type]
     assert worker[1].status.capacity == 2
+
+
+@pytest.mark.parametrize(
+    ("env", "capabilities", "state", "detail"),
+    [
+        ({"SHOAL_CHROMIUM": sys.executable}, ("http", "js"), CommandState.APPLIED, "no browser was running"),
+        ({"RENDERER_URL": "http://127.0.0.1:3000"}, ("http", "js"), CommandState.UNSUPPORTED, "RENDERER_URL"),
+        ({"SHOAL_CHROMIUM": "missing"}, ("http",), CommandState.UNSUPPORTED, "this node has no browser"),
+    ],
+)
+async def test_a_node_renders_if_it_can_and_restarts_only_browsers_of_its_own(
+    worker: tuple[App, Worker], env: dict[str, str], capabilities: tuple[str, ...], state: CommandState, detail: str
+) -> None:
+    app, idle = worker
+    rendering = rendering_of(load({**env, "MAX_CONCURRENT_CHROME": "3"}).settings)
+    agent = NodeAgent(
+        lambda: idle, lambda: app.queue.depth_up_to("shared", 1), app.settings.work, app.clock, rendering=rendering
+    )
+    status = await agent.measure()
+    assert (status.capabilities, status.browsers, status.browser_pages) == (capabilities, 0, 0)
+    assert status.browser_slots == (3 if "js" in capabilities else 0)
+    ack = await agent.apply(NodeCommand(id="cmd_1", node_id=NodeId("n"), command="restart_browser"))
+    assert (ack.command_id, ack.state, detail in ack.detail) == ("cmd_1", state, True)

@@ -214,7 +214,7 @@ async def test_a_restart_of_the_browser_loses_no_page_and_counts_no_attempt(rend
         walker = make_walker(renderer.app, crawl, lease.fence, lambda: True)
         walking = asyncio.create_task(walker.run())
         await site.until(lambda: "/data/page/1" in site.asked)
-        walker.restart_browser()
+        await renderer.app.browsers.restart()
         await walking
         pages = await renderer.pages(await renderer.app.crawls.get(crawl.id))
     assert {page.title for page in pages.values()} == {f"Page {number}" for number in range(15)}

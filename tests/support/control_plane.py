@@ -160,22 +160,41 @@ class Cable:
     def cut(self) -> None:
         self._is_cut = True
 
+    def mend(self) -> None:
+        """Forward again. The connections of before are reset."""
+        self._is_cut = False
+        self.reset()
+
+    def reset(self) -> None:
+        """Reset all connections; new ones are forwarded."""
+        for writer in self._writers:
+            writer.transport.abort()
+        self._writers.clear()
+
+    def lead_to(self, target: Address) -> None:
+        """Lead new connections to another place."""
+        self._target = target
+
     async def _connect(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        there, back = await asyncio.open_connection(*self._target)
-        self._writers += [writer, back]
+        self._writers.append(writer)
+        try:
+            there, back = await asyncio.open_connection(*self._target)
+        except OSError:  # nobody listens there
+            writer.close()
+            return
+        self._writers.append(back)
         for source, sink in ((reader, back), (there, writer)):
             task = asyncio.create_task(self._forward(source, sink))
             self._tasks.add(task)
 
     async def _forward(self, source: asyncio.StreamReader, sink: asyncio.StreamWriter) -> None:
         with suppress(ConnectionError):
-            while (data := await source.read(65536)) or not self._is_cut:
-                if not data:
-                    sink.close()
-                    return
+            while data := await source.read(65536):
                 if not self._is_cut:
                     sink.write(data)
                     await sink.drain()
+        if not self._is_cut:
+            sink.close()
 
 
 TLS = Path(__file__).parent / "tls"

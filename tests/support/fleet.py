@@ -135,8 +135,8 @@ class Fleet:
         self.wait_ready()
         return member
 
-    def worker(self, name: str = "worker-1") -> Shoal:
-        return self._add(name, ["worker"], GRPC_NODE_ID=name)
+    def worker(self, name: str = "worker-1", **env: str) -> Shoal:
+        return self._add(name, ["worker"], GRPC_NODE_ID=name, **env)
 
     def page_worker(self, name: str = "worker-1", **env: str) -> Shoal:
         """A worker whose page jobs do what their payload says: see `page_child`."""
@@ -165,6 +165,10 @@ class Fleet:
         answer = self._ask(path, json.dumps(values).encode())
         assert answer is not None, f"the controller did not take {path}"
         return answer
+
+    def try_post(self, path: str, **values: Any) -> dict[str, Any] | None:
+        """Send it; None if the controller did not take it."""
+        return self._ask(path, json.dumps(values).encode())
 
     def limit(self, scope: str, most: int) -> None:
         """Set the quota of a quota key."""

@@ -7,6 +7,7 @@ are the counted tries (L4), no lease outlives its time (L5), live keys are uniqu
 
 import asyncio
 import itertools
+import json
 import sqlite3
 import time
 from collections import Counter, defaultdict
@@ -183,6 +184,20 @@ def open_jobs(store_url: str) -> int:
     return int(row["number"])
 
 
+def holders(store_url: str, kind: str) -> dict[str, str]:
+    """Return who holds the locked jobs of a kind."""
+    query = "SELECT id, kind, lease_holder FROM job WHERE state = 'locked'"
+    rows = _read(store_url, {"locked": query})["locked"]
+    return {row["id"]: row["lease_holder"] for row in rows if row["kind"] == kind}
+
+
+def dispatched(store_url: str, run_id: str) -> Counter[str]:
+    """Return how many jobs of a run were dispatched to each node; the empty name is the shared lane."""
+    query = "SELECT run_id, dispatch FROM job WHERE dispatch IS NOT NULL"
+    rows = _read(store_url, {"jobs": query})["jobs"]
+    return Counter(json.loads(row["dispatch"])["node_id"] or "" for row in rows if row["run_id"] == run_id)
+
+
 def check_jobs(store_url: str) -> list[str]:
     """Every job of the store, whatever it is for: its history, and for a page job its results and its event."""
     tables = _read(store_url, STORE_QUERIES)
@@ -208,6 +223,8 @@ def _results_of(job: Row, grants: list[Row], results: list[Row], events: list[st
     """One result for every grant that brought one, and one event for the last."""
     ends = {"done": "done", "retried": "pending", "failed": "failed"}
     wanted = [(grant["epoch"], ends[grant["ended"]]) for grant in grants if grant["ended"] in ends]
+    if job["state"] == "expired":  # a dead letter has a result that says so
+        wanted.append((job["lease_epoch"], "expired"))
     stored = [(result["epoch"], result["state"]) for result in results]
     if stored != wanted:
         yield f"job {job['id']} has the results {stored}, its grants ended {wanted}"

@@ -34,9 +34,6 @@ class PlainPages:
         await obey(orjson.loads(lease.payload))
         return lease
 
-    def restart_browser(self) -> None:
-        """It has none."""
-
     async def settle(self, results: Sequence[Lease], holder: str, want: int) -> list[Lease]:
         moves = [states.finish(lease.fence.job_id, lease.fence.epoch) for lease in results]
         turned = await self._queue.finish_and_lease(moves, LeaseRequest(holder, ["page"], self._lanes), want)
@@ -104,9 +101,6 @@ class PlainRun:
 
     def limit_rate(self, per_second: float | None) -> None:
         """It fetches nothing."""
-
-    def restart_browser(self) -> None:
-        """It has none."""
 
     def stalled_for(self) -> float:
         return 0.0

@@ -34,6 +34,7 @@ FULL = NodeStatus(
     memory_bytes=1 << 33,
     browsers=1,
     browser_pages=2,
+    browser_slots=5,
     held_leases=(("job_1", 3), ("job_2", 1)),
     recent_tasks=8,
     rate_limit=0.5,

@@ -3,6 +3,7 @@
 import random
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
@@ -14,6 +15,7 @@ from shoal.base.ids import JobId, NodeId
 from shoal.base.signals import Signal, Signals
 from shoal.fleet.commands import CommandRequest, wish_after, wish_commands
 from shoal.fleet.dispatcher import SHARED_QUEUE, DispatchCounter, Dispatcher, JobsDispatched
+from shoal.fleet.explain import explain_node
 from shoal.fleet.node import CommandName, Node, NodeStatus, NodeWish
 from shoal.fleet.nodes import NodeDisconnected, NodeLeft, NodeLost
 from shoal.fleet.pressure import BackPressureChanged, FleetPressure
@@ -25,7 +27,9 @@ TTL = timedelta(seconds=10)
 DRAWS = 20_000
 
 
-def node(name: str, *, runs: int = 0, pages: int = 0, controller: str | None = "c1", **status: Any) -> Node:
+def node(
+    name: str, *, runs: int = 0, pages: int = 0, in_browser: int = 0, controller: str | None = "c1", **status: Any
+) -> Node:
     values = {"max_concurrency": 2, "page_slots": 15, "instance": "i"} | status
     return Node(
         id=NodeId(name),
@@ -42,6 +46,7 @@ def node(name: str, *, runs: int = 0, pages: int = 0, controller: str | None = "
         seen_at=0,
         run_depth=runs,
         page_depth=pages,
+        browser_depth=in_browser,
     )
 
 
@@ -164,6 +169,17 @@ def test_a_dispatched_job_has_an_offer_and_the_reason() -> None:
         "nodes": 3,
         "candidates": [["a", 1.0, ""], ["c", 1.0, "lacks http"], ["b", 0.9, "full"]],
     }
+
+
+def test_pages_that_need_a_browser_have_fewer_slots_than_others() -> None:
+    browser = node("a", capabilities=("http", "js"), browser_slots=2, pages=3, in_browser=3)
+    dispatcher = dispatcher_of(browser, node("b"))
+    assert lanes_of(dispatcher.choose_lanes(jobs(3, capability=JS))) == {node_lane("a"): 1, "shared": 2}
+    assert node_lane("a") in lanes_of(dispatcher.choose_lanes(jobs(20)))
+    full = node("a", capabilities=("http", "js"), browser_slots=20, pages=30)
+    assert lanes_of(dispatcher_of(full).choose_lanes(jobs(1, capability=JS))) == {"shared": 1}
+    unlimited = node("a", capabilities=("js",), page_slots=4)  # it did not say how many
+    assert lanes_of(dispatcher_of(unlimited).choose_lanes(jobs(9, capability=JS))) == {node_lane("a"): 8, "shared": 1}
 
 
 def test_a_job_that_no_node_has_room_for_says_so() -> None:
@@ -347,3 +363,50 @@ def test_a_wish_is_what_the_last_command_left(command: CommandName, names: list[
     assert [(one.id, one.command) for one in found] == [("", "config_update"), *(("", name) for name in names)]
     assert found[0].max_concurrency == 4
     assert wish_commands(NodeId("a"), NodeWish()) == []
+
+
+# Nodes that connect again and again
+
+
+def seen(name: str, epoch: int, at_seconds: float, **more: Any) -> Node:
+    return replace(node(name, **more), session_epoch=epoch, seen_at=int(at_seconds * 1e6))
+
+
+def test_a_node_that_flaps_gets_nothing_until_it_has_stayed_connected_for_a_minute() -> None:
+    view = FleetView()
+    dispatcher = Dispatcher(view, TTL)
+    found = {}
+    for at, epoch in [(0, 1), (5, 2), (10, 3), (15, 4), (20, 5), (30, 5), (64, 5), (65, 5), (80, 5)]:
+        view.install([seen("steady", 1, at), seen("flapping", epoch, at)], 0)
+        found[at] = node_lane("flapping") in lanes_of(dispatcher.choose_lanes(jobs(20)))
+    assert found == {0: True, 5: True, 10: True, 15: True, 20: False, 30: False, 64: False, 65: True, 80: True}
+
+
+def test_a_node_that_leaves_and_comes_back_all_the_time_flaps_too() -> None:
+    view = FleetView()
+    for at in range(0, 50, 10):
+        view.install([seen("steady", 1, at), seen("restarting", 1 + at // 10, at)], 0)
+        view.install([seen("steady", 1, at + 5)], 0)
+    view.install([seen("steady", 1, 50), seen("restarting", 6, 50)], 0)
+    assert [one.node_id for one in view.nodes] == ["steady"]
+    assert view.is_flapping(NodeId("restarting"))
+    view.install([seen("steady", 1, 200)], 0)
+    view.install([seen("steady", 1, 201), seen("restarting", 9, 201)], 0)  # forgotten meanwhile
+    assert not view.is_flapping(NodeId("restarting"))
+
+
+def test_a_flapping_node_is_explained_and_is_no_capacity() -> None:
+    view = FleetView()
+    for at in range(5):
+        view.install([seen("a", 1 + at, at)], 100)
+    assert view.load("pages") is None
+    told = explain_node(seen("a", 5, 4), [seen("a", 5, 4)], private=True, is_flapping=view.is_flapping)
+    assert (told.reason, told.dispatch_share, told.rank) == ("flapping", 0.0, None)
+    assert "more than 3 times within a minute" in told.sentence
+
+
+@pytest.mark.parametrize("wished", ["paused", "drained"])
+def test_a_node_that_was_told_to_take_nothing_gets_nothing_though_it_has_not_heard_it_yet(wished: Any) -> None:
+    told = replace(node("a"), wish=NodeWish(state=wished))
+    assert lanes_of(dispatcher_of(told).choose_lanes(jobs(5))) == {"shared": 5}
+    assert explain_node(told, [told], private=True).reason == wished

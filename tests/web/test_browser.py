@@ -191,6 +191,10 @@ def test_every_page_is_accessible_in_both_themes_and_fits_a_phone(visit: Visit, 
     tabs = ["", "/pages", "/broken", "/site", "/hosts", "/frontier", "/log", "/attempts", "/diff", "/options"]
     paths = ["/", "/crawls", "/crawls/new", "/login", *(f"/crawls/{crawl_id}{tab}" for tab in tabs)]
     paths += [f"/pages/{crawl_id}~{number[1]}", "/nowhere"]
+    job = re.search(r"/jobs/(job_\w+)", visit.open("/jobs").content())
+    assert job
+    paths += ["/jobs", f"/jobs/{job[1]}", "/fleet", "/policies", "/policies/new", "/policies/import", "/policies/bots"]
+    paths += ["/analyses"]
     found: dict[str, list[str]] = {}
     for theme, width in (("light", 1400), ("dark", 360)):
         page = visit.open("/", theme=theme, width=width)

@@ -247,6 +247,21 @@ async def test_a_node_connects_again_and_its_controller_may_have_restarted(sqlit
             assert node.controller is not None
 
 
+@pytest.mark.parametrize(("interval", "stored"), [("100ms", 1.0), ("900ms", 1.0), ("5s", 5.0)])
+async def test_a_node_that_reports_more_often_than_is_stored_is_not_lost_between_two_writes(
+    plane: ControlPlane, interval: str, stored: float
+) -> None:
+    async with connected(plane.address, GRPC_HEARTBEAT_INTERVAL=interval) as there:
+        await plane.until(lambda: len(plane.of(NodeRegistered)) == 1)
+        for _ in range(2):
+            node = await plane.node("node-1")
+            assert node is not None
+            assert node.heartbeat_every == timedelta(seconds=stored)
+            there.client.nudge()
+            await plane.until(lambda: len(plane.of(HeartbeatReceived)) >= 2)
+            await plane.save()
+
+
 async def test_a_half_open_stream_is_noticed(sqlite_url: str) -> None:
     """With the usual settings a ping is sent after 15 s and must be answered within 10 s; here both are shorter."""
     usual = KeepAlive()

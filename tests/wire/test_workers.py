@@ -29,13 +29,14 @@ from shoal.pages.page_signals import PagesSettled
 from shoal.queue.job import Fence, Lease
 from shoal.queue.queue import JobMoved, Queue
 from shoal.queue.states import GrantEnd, JobState
+from shoal.render.local_browsers import LocalBrowsers
 from shoal.runners import storage_of
 from shoal.settings import LogSettings
 from shoal.settings_loader import load
 from shoal.work import child as work_child
 from shoal.work.child import Child, RunningJob
 from shoal.work.child_process import ChildSpawner
-from shoal.work.ipc import Done, Message, encode
+from shoal.work.ipc import Browsers, BrowsersRestarted, Done, Message, RestartBrowsers, Tick, decode, encode
 from shoal.work.storage_watch import StorageFilled, StorageFreed
 from shoal.work.worker import Worker, WorkerFailed, WorkerStarted
 from shoal.work.worker_context import WorkerContext
@@ -162,7 +163,7 @@ async def test_a_child_that_finds_no_space_says_so_and_does_not_fail_its_job(
         raise error
 
     lease = Lease(Fence(JobId("job_1"), 1), "crawl", "crl_1", "{}", 0, 2, 0, 0.0)
-    await Child(load(env={}).settings, runner, SystemClock(), Signals())._work(lease)
+    await Child(load(env={}).settings, runner, SystemClock(), Signals(), LocalBrowsers())._work(lease)
     [done] = said
     assert isinstance(done, Done)
     assert (done.ending, done.storage, done.error is not None) == ("storage_full", storage, True)
@@ -203,7 +204,7 @@ async def test_what_happens_in_a_child_is_counted_by_its_worker(
     said: list[bytes] = []
     monkeypatch.setattr(work_child, "_send", lambda message: said.append(encode(message)))
     relay = Signals()
-    Child(load(env={}).settings, cast(Any, None), SystemClock(), relay)
+    Child(load(env={}).settings, cast(Any, None), SystemClock(), relay, LocalBrowsers())
     job = {"job_id": "job_1", "run_id": "crl_1", "to": JobState.DONE, "reason": None, "error": None}
     relay.emit(JobMoved(kind="crawl", how=GrantEnd.DONE, **job))
     relay.emit(CrawlMoved(crawl_id="crl_1", state=CrawlState.RUNNING, reason=None))
@@ -220,3 +221,21 @@ async def test_what_happens_in_a_child_is_counted_by_its_worker(
     assert 'shoal_jobs_done_total{kind="crawl"} 1.0' in shown
     assert 'shoal_crawls_total{state="completed"} 1.0' in shown
     assert 'shoal_crawl_seconds_sum{state="completed"} 42.0' in shown
+
+
+async def test_a_worker_knows_the_browsers_of_a_child_and_why_they_could_not_be_restarted(tmp_path: Path) -> None:
+    said = encode(Browsers(1, 3)) + encode(Tick())
+    (tmp_path / "said").write_bytes(said)
+    (tmp_path / "answer").write_bytes(encode(BrowsersRestarted("no memory")))
+    answers = f"cat {tmp_path}/said; read request; echo $request > {tmp_path}/asked; cat {tmp_path}/answer; read more"
+    spawner = ChildSpawner(SystemClock(), Signals(), {}, command=["/bin/sh", "-c", answers])
+    process = await spawner.spawn()
+    assert await process.restart_browsers() == "no memory"
+    assert decode((tmp_path / "asked").read_bytes()) == RestartBrowsers()
+    assert (process.browsers, process.browser_pages) == (1, 3)
+    restarting = asyncio.create_task(process.restart_browsers())
+    process.kill()
+    assert await restarting == ""  # they went with the child
+    await process.wait()
+    assert (process.browsers, process.browser_pages) == (0, 0)
+    assert await process.restart_browsers() == ""

@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from shoal.crawl.frontier.admin import FrontierAdmin
     from shoal.crawl.politeness import Politeness
     from shoal.queue.job_admin import JobAdmin
+    from shoal.render.local_browsers import LocalBrowsers
 
 
 class App:
@@ -130,6 +131,13 @@ class App:
         return CrawlDump(
             self.database, self.crawls, stores.frontier, stores.frontier_admin, stores.pages, self.frontier_admin
         )
+
+    @cached_property
+    def browsers(self) -> "LocalBrowsers":
+        """The browsers that this process has started."""
+        from shoal.render.local_browsers import LocalBrowsers
+
+        return LocalBrowsers()
 
     @cached_property
     def access(self) -> "Access":

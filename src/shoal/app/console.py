@@ -11,18 +11,25 @@ from shoal.observe.hourly_stats import HourlyStatsReader
 from shoal.pages.comparison import PageComparer
 from shoal.pages.pages import Pages
 from shoal.pages.summary import PageSummaries
+from shoal.serve.console.analyses import AnalysesPage, AnalysisPage
+from shoal.serve.console.bots import BotsPage
 from shoal.serve.console.cached import Cached
 from shoal.serve.console.crawl import CrawlFigures, CrawlPage
 from shoal.serve.console.crawl_actions import CrawlActions
 from shoal.serve.console.crawl_diff import CrawlDiffPage
 from shoal.serve.console.crawl_pages import CrawlPagesPage
 from shoal.serve.console.crawls import CrawlsPage
-from shoal.serve.console.feed import FeedApi
+from shoal.serve.console.feed import FeedApi, LivePage
+from shoal.serve.console.fleet import FleetPage, NodePage
+from shoal.serve.console.jobs import JobCounts, JobPage, JobsPage
 from shoal.serve.console.new_crawl import NewCrawlPage
+from shoal.serve.console.node_rates import NodeRateSampler
 from shoal.serve.console.overview import Overview, OverviewPage
 from shoal.serve.console.page import PagePage
 from shoal.serve.console.page_copies import PageCopies
 from shoal.serve.console.page_findings import PageFindings
+from shoal.serve.console.policies import PoliciesPage, PolicyPage
+from shoal.serve.console.policy_form import PolicyFormPage, PolicyImportPage
 from shoal.serve.console.preferences import PreferencesApi
 from shoal.serve.console.rates import RateSampler
 from shoal.serve.console.shell import Shell
@@ -31,7 +38,7 @@ if TYPE_CHECKING:
     from shoal.app.app import App
 
 SAMPLE_EVERY: Final = timedelta(seconds=5)
-SECTIONS: Final = ("overview", "crawls")  # that have a page
+SECTIONS: Final = ("overview", "crawls", "jobs", "fleet", "policies", "analyses")  # that have a page
 
 
 class Console:
@@ -92,8 +99,60 @@ class Console:
         )
 
     @cached_property
+    def jobs(self) -> JobsPage:
+        return JobsPage(self.shell, self._app.job_admin, JobCounts(self._app.job_admin, self._app.clock))
+
+    @cached_property
+    def job(self) -> JobPage:
+        return JobPage(self.shell, self._app.job_admin)
+
+    @cached_property
+    def node_rates(self) -> NodeRateSampler:
+        return NodeRateSampler(self._app.fleet.nodes, self._app.clock)
+
+    @cached_property
+    def fleet(self) -> FleetPage:
+        return FleetPage(self.shell, self._app.fleet.nodes, self.node_rates, self._app.fleet.pressures)
+
+    @cached_property
+    def node(self) -> NodePage:
+        fleet = self._app.fleet
+        return NodePage(self.shell, fleet.nodes, self.node_rates, private=fleet.dispatches)
+
+    @cached_property
+    def policies(self) -> PoliciesPage:
+        return PoliciesPage(self.shell, self._app.plan.policies)
+
+    @cached_property
+    def policy(self) -> PolicyPage:
+        return PolicyPage(self.shell, self._app.plan.policies, self._app.page_jobs.history)
+
+    @cached_property
+    def bots(self) -> BotsPage:
+        hourly = HourlyStatsReader(self._app.database, self._app.stores.hourly_stats)
+        return BotsPage(self.shell, self._app.access.tokens, hourly)
+
+    @cached_property
+    def analyses(self) -> AnalysesPage:
+        return AnalysesPage(self.shell, self._app.audit.analyses, self._app.audit.gates)
+
+    @cached_property
+    def analysis(self) -> AnalysisPage:
+        return AnalysisPage(self.shell, self._app.audit.analyses)
+
+    @cached_property
     def feed(self) -> FeedApi:
-        return FeedApi(self.shell, [self.overview, self.crawls, *self.crawl.tabs], self._app.clock)
+        pages: list[LivePage] = [
+            self.overview,
+            self.crawls,
+            *self.crawl.tabs,
+            self.jobs,
+            self.job,
+            self.fleet,
+            self.node,
+        ]
+        pages += [self.policies, self.bots, self.policy, self.analyses, self.analysis]
+        return FeedApi(self.shell, pages, self._app.clock)
 
     @cached_property
     def endpoint_groups(self) -> list[object]:
@@ -110,6 +169,17 @@ class Console:
             self.crawl,
             CrawlActions(self.shell, app.crawls, app.frontier_admin),
             PagePage(self.shell, app.crawls, app.frontier_admin, pages, copies, findings),
+            self.jobs,
+            self.job,
+            self.fleet,
+            self.node,
+            self.policies,
+            PolicyFormPage(self.shell, app.plan.policies),
+            PolicyImportPage(self.shell, app.plan.importer),
+            self.bots,
+            self.policy,
+            self.analyses,
+            self.analysis,
             self.feed,
             PreferencesApi(self.shell),
         ]

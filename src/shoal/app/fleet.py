@@ -10,7 +10,7 @@ from shoal.fleet.janitor import CommandSender, FleetJanitor
 from shoal.fleet.nodes import Nodes
 from shoal.fleet.pressure import FleetPressure, PressureStatus
 from shoal.fleet.refresh import FleetRefresh
-from shoal.fleet.sessions import Sessions, SessionSaver
+from shoal.fleet.sessions import Sessions, SessionSaver, stored_interval
 from shoal.fleet.view import CLASSES, FleetView
 
 if TYPE_CHECKING:
@@ -114,6 +114,6 @@ class Fleet:
             self.nodes,
             app.queue.clock_watch(app.clock),
             app.clock,
-            heartbeat_every=app.settings.grpc.heartbeat_interval,
+            heartbeat_every=stored_interval(app.settings.grpc.heartbeat_interval),
             keep_lost=app.settings.fleet.keep_lost,
         )

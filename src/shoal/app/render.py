@@ -39,7 +39,7 @@ def crawl_renderer(app: "App", crawl: Crawl, rule: AddressRule, egress: Egress, 
         check_browser(settings)
     agent = config.user_agent or settings.egress.user_agent
     cache = RobotsCache(app.database, app.stores.hosts, egress, agent, settings.hosts, app.clock, app.signals)
-    return BrowserPool(
+    pool = BrowserPool(
         settings.render,
         PinnedNetwork(PinningProxy(ProxyLimits.of(settings.egress), clock=app.clock), rule, upstream=proxy),
         RobotsRules(cache, app.clock),
@@ -49,6 +49,8 @@ def crawl_renderer(app: "App", crawl: Crawl, rule: AddressRule, egress: Egress, 
         app.signals,
         pages_at_once(settings.crawl, config.workers),
     )
+    app.browsers.add(pool)
+    return pool
 
 
 def service_pool(settings: Settings, clock: Clock, signals: Signals, pages: int | None = None) -> BrowserPool:

@@ -55,7 +55,7 @@ class RestApi:
             AnalysisApi(app.audit.analyses, app.audit.gates),
             GateApi(app.audit.gates),
             DiffApi(lambda: app.audit.diffs),
-            NodeApi(app.fleet.nodes, private=app.fleet.dispatches),
+            NodeApi(app.fleet.nodes, private=app.fleet.dispatches, is_flapping=app.fleet.view.is_flapping),
             PolicyApi(plan.policies, plan.importer, access.idempotency, settings.serve.max_import_bytes),
             ResultApi(plan.policies, page_jobs.history),
             WebhookApi(app.events.webhooks, access.idempotency),

@@ -172,6 +172,11 @@ class Analyses:
         analysis = await self.get(analysis_id)
         return await self._database.read(lambda tx: self.store.findings(tx, analysis, after, limit, code, severity))
 
+    async def findings_of_page(self, analysis_id: str, page: str, limit: int = 20) -> list[Finding]:
+        """Return stored findings about one page, at most `limit` of each code."""
+        analysis = await self.get(analysis_id)
+        return await self._database.read(lambda tx: self.store.findings_of_page(tx, analysis, page, limit))
+
     async def counts(self, analysis_id: str) -> list[FindingCount]:
         """Return the codes that were found, with the exact number of findings."""
         analysis = await self.get(analysis_id)

@@ -98,9 +98,6 @@ class AnalysisRun:
     def limit_rate(self, per_second: float | None) -> None:
         """Ignored: an analysis fetches nothing."""
 
-    def restart_browser(self) -> None:
-        """Ignored: an analysis has no browser."""
-
     def stalled_for(self) -> float:
         return self._context.clock.monotonic() - self._moved_at
 

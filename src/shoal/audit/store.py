@@ -136,6 +136,11 @@ class AnalysisStore(Protocol):
         given. Fewer may be stored than `counts` says."""
         ...
 
+    async def findings_of_page(self, tx: Tx, analysis: Analysis, page: str, limit: int) -> list[Finding]:
+        """Return stored findings about one page, ordered by code and number, at most `limit` of each code. An empty
+        list does not mean that nothing was found: fewer may be stored than `counts` says."""
+        ...
+
 
 class CommitStatusStore(Protocol):
     """The commit status of each analysis that has one: what a forge should show, and what it shows."""

@@ -53,7 +53,9 @@ async def _begun() -> AsyncIterator[App]:
 async def _serve_runs(runs: Runs) -> None:
     async with _begun() as app:
         settings, signals = app.settings, app.signals
-        await Child(settings, lambda lease, alive: runs[lease.kind](app, lease, alive), app.clock, signals).serve()
+        await Child(
+            settings, lambda lease, alive: runs[lease.kind](app, lease, alive), app.clock, signals, app.browsers
+        ).serve()
 
 
 async def _serve_pages(pages: Pages, worker: str, *lanes: str) -> None:
@@ -61,7 +63,7 @@ async def _serve_pages(pages: Pages, worker: str, *lanes: str) -> None:
         settings, signals = app.settings, app.signals
         holder = holder_of(worker, os.getpid())
         with closing(pages(app, lanes)) as work:
-            child = PageChild(settings, work, app.queue, holder, app.clock, signals)
+            child = PageChild(settings, work, app.queue, holder, app.clock, signals, app.browsers)
             app.wake.subscribe(child.nudge, lambda: True)
             await child.serve()
 

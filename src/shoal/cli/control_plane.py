@@ -10,9 +10,10 @@ from shoal.base.ids import NodeId
 from shoal.base.parsing import Address, is_loopback
 from shoal.cli.output import note
 from shoal.fleet.control_client import ControlClient
-from shoal.queue.job import HTTP, JS, node_lane
+from shoal.queue.job import node_lane
 from shoal.render.chromium import has_browser
-from shoal.work.node_agent import NodeAgent
+from shoal.settings import Settings
+from shoal.work.node_agent import BrowserSource, NodeAgent, NodeRendering
 from shoal.work.worker import Worker
 
 EVERY_INTERFACE = ("", "0.0.0.0", "::")
@@ -48,6 +49,14 @@ async def _listen_address(app: App) -> Address:
     )
 
 
+def rendering_of(settings: Settings) -> NodeRendering:
+    """Return where a worker with these settings renders pages."""
+    if not has_browser(settings.render):
+        return NodeRendering()
+    source = BrowserSource.SERVICE if settings.render.url else BrowserSource.LOCAL
+    return NodeRendering(source, settings.crawl.max_concurrent_chrome)
+
+
 class WorkerControl:
     """The control plane of one worker. `worker` returns the current one, since a worker that failed is replaced."""
 
@@ -59,7 +68,7 @@ class WorkerControl:
             settings.work,
             app.clock,
             is_proxy_mode=bool(settings.egress.proxies),
-            capabilities=(HTTP, JS) if has_browser(settings.render) else (HTTP,),
+            rendering=rendering_of(settings),
         )
         self._worker = worker
         self._client = ControlClient(node_id, agent, settings.grpc, app.clock, app.signals)

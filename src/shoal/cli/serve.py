@@ -96,8 +96,9 @@ class Controller:
         self._listener = listener
         self._workers = list(workers)
         self._announcing = Service(app.chores.address_announcer, ANNOUNCE_EVERY, app.clock, app.signals)
-        sampling = Service(app.console.rates, SAMPLE_EVERY, app.clock, app.signals)
-        self._chores = [*app.chores.controller_services(), self._announcing, sampling]
+        samplers = (app.console.rates, app.console.node_rates)
+        sampling = [Service(one, SAMPLE_EVERY, app.clock, app.signals) for one in samplers]
+        self._chores = [*app.chores.controller_services(), self._announcing, *sampling]
         self._server = self._serving(metrics)
         self._ending = asyncio.Event()
         self._controls: list[WorkerControl] = []  # of the workers in this process, if they report to a controller

@@ -65,7 +65,8 @@ class ControlledNode(Protocol):
     def is_stopping(self) -> bool: ...
 
     async def apply(self, command: NodeCommand) -> CommandAck:
-        """Apply a command and say how that went. Never raises, and returns soon: a drain only begins."""
+        """Apply a command and say how that went. Never raises, and returns soon: a drain only begins, and
+        browsers are restarted within a minute or not at all."""
         ...
 
 

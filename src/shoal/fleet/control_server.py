@@ -27,7 +27,7 @@ from shoal.fleet.node import NewSession, NodeCommand, SessionBegun
 from shoal.fleet.node_authentication import NodeAuthenticator
 from shoal.fleet.nodes import Nodes
 from shoal.fleet.sessions import Session as NodeSession
-from shoal.fleet.sessions import Sessions, displacement
+from shoal.fleet.sessions import Sessions, displacement, stored_interval
 from shoal.fleet.states import NodeState
 from shoal.fleet.wire.control_pb2 import DESCRIPTOR, ControlCommand, CrawlerStatus
 from shoal.fleet.wire.control_pb2_grpc import CrawlerControlServicer, add_CrawlerControlServicer_to_server
@@ -216,7 +216,7 @@ class ControlService(CrawlerControlServicer):
                 node_id=report.node_id,
                 controller=self._nodes.controller,
                 address=address,
-                heartbeat_every=every,
+                heartbeat_every=stored_interval(every),
                 status=status,
             )
         )

@@ -66,7 +66,7 @@ class Dispatcher:
             self._tables[job_class, job.capability] = table
         node = table.draw(self._chance)
         if node is not None:
-            node.add(job_class)
+            node.add(job_class, job.capability)
             self._counts[node.node_id] += 1
             lane, offer, why = table.placement(node)
             return structs.replace(job, lane=lane, offer=offer, dispatch=why)
@@ -96,7 +96,7 @@ class _Table:
         while self._nodes:
             for _ in range(TRIES):
                 place = bisect(self._weights, chance() * self._weights[-1], hi=len(self._nodes) - 1)
-                if not self._nodes[place].is_full(self._class):
+                if not self._nodes[place].is_full(self._class, self._capability):
                     return self._nodes[place]
             self._leave_out_full()
         return None
@@ -128,7 +128,7 @@ class _Table:
             return f"lacks {self._capability}"
         if not node.most[self._class]:
             return f"takes no {self._class}"
-        if node.is_full(self._class):
+        if node.is_full(self._class, self._capability):
             return "full"
         return "" if node.score > 0 else "score 0"
 

@@ -1,11 +1,17 @@
 """Explain in words why a node gets jobs, or why it gets none. Pure."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from shoal.base.ids import NodeId
 from shoal.fleet.node import Node
 from shoal.fleet.states import NodeState
-from shoal.fleet.view import CLASSES, NodeSlots
+from shoal.fleet.view import CLASSES, MOST_RECONNECTS, NodeSlots
+
+FLAPPING = (
+    f"It connected more than {MOST_RECONNECTS} times within a minute. It takes jobs from the shared lane, and gets its "
+    "own again once it stays connected."
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,13 +27,19 @@ class NodeExplanation:
     healthy_nodes: int
 
 
-def explain_node(node: Node, fleet: Sequence[Node], *, private: bool) -> NodeExplanation:
+def explain_node(
+    node: Node, fleet: Sequence[Node], *, private: bool, is_flapping: Callable[[NodeId], bool] = lambda node_id: False
+) -> NodeExplanation:
     """Explain a node among all nodes. `private`: jobs are dispatched to private lanes at all."""
-    healthy = sorted((one for one in fleet if one.takes_jobs), key=lambda one: (-one.health.value, one.id))
+    healthy = [one for one in fleet if one.takes_jobs and not is_flapping(one.id)]
+    healthy.sort(key=lambda one: (-one.health.value, one.id))
     total = sum(one.health.value for one in healthy)
-    share = node.health.value / total if node.takes_jobs and total and private else 0.0
     rank = next((place for place, one in enumerate(healthy, 1) if one.id == node.id), None)
-    reason, sentence = _why(node, share, private=private)
+    share = node.health.value / total if rank is not None and total and private else 0.0
+    if private and node.takes_jobs and is_flapping(node.id):
+        reason, sentence = "flapping", FLAPPING
+    else:
+        reason, sentence = _why(node, share, private=private)
     return NodeExplanation(node, reason, sentence, share, rank, len(healthy))
 
 
@@ -37,6 +49,8 @@ def _why(node: Node, share: float, *, private: bool) -> tuple[str, str]:
         return "lost", f"It has sent no heartbeat for {silent:.0f} s. The jobs of its lane are in the shared one."
     if node.controller is None:
         return "disconnected", "Its session broke off. It gets jobs again as soon as it reconnects."
+    if node.state is NodeState.CONNECTED and node.wish.state != "connected":
+        return node.wish.state, f"It has been told to be {node.wish.state} and will report that soon."
     if node.state is not NodeState.CONNECTED:
         because = f" ({node.wish.reason})" if node.wish.reason else ""
         return node.state.value, f"It is {node.state}{because} and leases nothing until `shoal nodes resume {node.id}`."

@@ -41,6 +41,7 @@ _COUNTS = (
     "memory_bytes",
     "browsers",
     "browser_pages",
+    "browser_slots",
     "recent_tasks",
 )
 _MEASURES = ("success_rate", "avg_latency_sec", "cpu_percent", "rate_limit", "heartbeat_seconds")
@@ -123,6 +124,7 @@ def _status(message: CrawlerStatus) -> NodeStatus:
         memory_bytes=message.memory_bytes,
         browsers=message.browsers,
         browser_pages=message.browser_pages,
+        browser_slots=message.browser_slots,
         held_leases=tuple([(lease.job_id, lease.epoch) for lease in message.held_leases[:LISTED]]),
         recent_tasks=message.recent_tasks,
         rate_limit=message.rate_limit,
@@ -161,6 +163,7 @@ def report_message(report: NodeReport, *, stopping: bool = False) -> CrawlerStat
         memory_bytes=status.memory_bytes,
         browsers=status.browsers,
         browser_pages=status.browser_pages,
+        browser_slots=status.browser_slots,
         held_leases=[HeldLease(job_id=job_id, epoch=epoch) for job_id, epoch in status.held_leases[:LISTED]],
         acknowledged=[
             Acknowledgement(command_id=ack.command_id, result=ack.state.value, detail=ack.detail[:LONGEST_DETAIL])

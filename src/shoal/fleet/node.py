@@ -41,6 +41,7 @@ class NodeStatus(Struct, frozen=True, kw_only=True, omit_defaults=True):
     memory_bytes: int = 0
     browsers: int = 0
     browser_pages: int = 0
+    browser_slots: int = 0  # pages in browsers at once
     held_leases: tuple[tuple[str, int], ...] = ()  # job id and epoch
     recent_tasks: int = 0
     rate_limit: float = 0.0
@@ -97,6 +98,7 @@ class Node:
     seen_at: int
     run_depth: int = 0  # due runs in its lane
     page_depth: int = 0  # due page jobs in its lane
+    browser_depth: int = 0  # those of them that need a browser
 
     @property
     def depth(self) -> int:
@@ -108,8 +110,9 @@ class Node:
 
     @property
     def takes_jobs(self) -> bool:
-        """Return whether jobs may be dispatched to it: it is connected and has a session."""
-        return self.state is NodeState.CONNECTED and self.controller is not None
+        """Return whether jobs may be dispatched to it: it is connected, has a session, and no operator has paused or
+        drained it, which it may not have heard yet."""
+        return self.state is NodeState.CONNECTED and self.controller is not None and self.wish.state == "connected"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -64,7 +64,13 @@ class Session:
 
     @property
     def heartbeat(self) -> Heartbeat:
-        return Heartbeat(self.node_id, self.epoch, self.status, self.heartbeat_every)
+        return Heartbeat(self.node_id, self.epoch, self.status, stored_interval(self.heartbeat_every))
+
+
+def stored_interval(every: timedelta) -> timedelta:
+    """Return the interval by which the store judges a node: not shorter than that at which heartbeats are stored,
+    or live nodes would be lost between two of them."""
+    return max(every, SAVE_EVERY)
 
 
 _STATE_AFTER = {"pause": NodeState.PAUSED, "resume": NodeState.CONNECTED, "drain": NodeState.DRAINING}

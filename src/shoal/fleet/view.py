@@ -1,17 +1,19 @@
 """What a controller knows about the fleet without asking the store: refreshed every second, and corrected by what it
 has dispatched since."""
 
-from collections.abc import Iterable
+from collections.abc import Collection
 from typing import Literal
 
 from shoal.base.ids import NodeId
 from shoal.base.signals import Signal
 from shoal.fleet.node import Node
 from shoal.fleet.nodes import NodeDisconnected, NodeLeft, NodeLost
-from shoal.queue.job import RUN_KINDS
+from shoal.queue.job import HTTP, JS, RUN_KINDS
 
 JobClass = Literal["runs", "pages"]
 CLASSES: tuple[JobClass, ...] = ("runs", "pages")
+MOST_RECONNECTS = 3  # of a node within `FLAP_MICROS`
+FLAP_MICROS = 60_000_000
 
 
 def class_of(kind: str) -> JobClass:
@@ -22,7 +24,18 @@ def class_of(kind: str) -> JobClass:
 class NodeSlots:
     """A node that jobs may be dispatched to: its score, and for each class the jobs in its lane and its slots."""
 
-    __slots__ = ("active", "capabilities", "depth", "most", "node_id", "of_both", "score", "session")
+    __slots__ = (
+        "active",
+        "browser_depth",
+        "browser_most",
+        "capabilities",
+        "depth",
+        "most",
+        "node_id",
+        "of_both",
+        "score",
+        "session",
+    )
 
     def __init__(self, node: Node) -> None:
         status = node.status
@@ -40,29 +53,68 @@ class NodeSlots:
             self.most = {"runs": status.max_concurrency, "pages": status.page_slots}
             self.active = {"runs": status.active_tasks, "pages": status.active_pages}
             self.depth = {"runs": node.run_depth, "pages": node.page_depth}
+        self.browser_most = status.browser_slots or self.most["pages"]
+        self.browser_depth = node.browser_depth
 
-    def is_full(self, job_class: JobClass) -> bool:
+    def is_full(self, job_class: JobClass, capability: str = HTTP) -> bool:
+        """Return whether its lane holds twice as many jobs as it has slots for. A page that needs a browser takes two
+        slots: one of the page jobs, and one of the browsers."""
+        if capability == JS and job_class == "pages" and self.browser_depth >= 2 * self.browser_most:
+            return True
         return self.depth[job_class] >= 2 * self.most[job_class]
 
-    def add(self, job_class: JobClass) -> None:
+    def add(self, job_class: JobClass, capability: str = HTTP) -> None:
         """Count a job that was dispatched here since the lane was read."""
+        self.browser_depth += capability == JS
         for one in CLASSES if self.of_both else (job_class,):
             self.depth[one] += 1
 
 
+class FlapWatch:
+    """Notices nodes that connect again and again. Each session of a node has a higher epoch, so it is enough to look
+    at the epochs now and then, whichever controllers have the sessions."""
+
+    def __init__(self) -> None:
+        self._seen: dict[NodeId, list[tuple[int, int]]] = {}  # when an epoch was first seen, and the epoch
+
+    def find(self, nodes: Collection[Node]) -> frozenset[NodeId]:
+        """Return the nodes that began more than three sessions within the last minute."""
+        flapping = frozenset(node.id for node in nodes if self._reconnects(node) > MOST_RECONNECTS)
+        since = max((node.seen_at for node in nodes), default=0) - FLAP_MICROS
+        present = {node.id for node in nodes}
+        # A node that has just said goodbye may be back in a moment.
+        self._seen = {name: seen for name, seen in self._seen.items() if name in present or seen[-1][0] > since}
+        return flapping
+
+    def _reconnects(self, node: Node) -> int:
+        seen = self._seen.setdefault(node.id, [])
+        if not seen or seen[-1][1] != node.session_epoch:
+            seen.append((node.seen_at, node.session_epoch))
+        while len(seen) > 1 and seen[1][0] <= node.seen_at - FLAP_MICROS:
+            del seen[0]
+        return node.session_epoch - seen[0][1]
+
+
 class FleetView:
-    """The nodes that take jobs, and the depth of the shared lane. `version` changes with each refresh."""
+    """The nodes that take jobs, and the depth of the shared lane. `version` changes with each refresh. Nothing is
+    dispatched to a node that is flapping: its jobs would only wait for its return."""
 
     def __init__(self) -> None:
         self.nodes: list[NodeSlots] = []
         self.shared_depth = 0
         self.version = 0
+        self._flap_watch = FlapWatch()
+        self._flapping: frozenset[NodeId] = frozenset()
 
-    def install(self, nodes: Iterable[Node], shared_depth: int) -> None:
+    def install(self, nodes: Collection[Node], shared_depth: int) -> None:
         """Replace what is known by what was just read."""
-        self.nodes = [NodeSlots(node) for node in nodes if node.takes_jobs]
+        self._flapping = self._flap_watch.find(nodes)
+        self.nodes = [NodeSlots(node) for node in nodes if node.takes_jobs and node.id not in self._flapping]
         self.shared_depth = shared_depth
         self.version += 1
+
+    def is_flapping(self, node_id: NodeId) -> bool:
+        return node_id in self._flapping
 
     def remove(self, node_id: str) -> None:
         """Dispatch nothing more to a node, without waiting for the next refresh."""

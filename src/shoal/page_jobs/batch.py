@@ -135,7 +135,7 @@ class PageJobBatch:
             return PutOff(lease.fence, busy.seconds)
         except NotRendered as why:
             self._signals.emit(RenderingPutOff(job_id=lease.fence.job_id, error=why.message, seconds=why.seconds))
-            return PutOff(lease.fence, why.seconds)
+            return PutOff(lease.fence, why.seconds, why.reason)
 
     async def _denied(self, lease: Lease, work: PageWork) -> ResultDelivery | PutOff:
         """Fail a job that robots.txt forbids, which has no slot. If its rules have expired meanwhile, put it off to get
@@ -169,10 +169,6 @@ class PageJobBatch:
             self._signals.emit(PagesSettled(pages=dict(self._pages), bytes=dict(self._bytes)))
             self._pages.clear()
             self._bytes.clear()
-
-    def restart_browser(self) -> None:
-        """Replace the browser; pages in progress start again."""
-        self._runner.restart_browser()
 
     def close(self) -> None:
         """Abort running fetches and close all connections."""

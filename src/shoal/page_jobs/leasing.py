@@ -19,15 +19,16 @@ from shoal.queue.states import Move
 
 @dataclass(frozen=True, slots=True)
 class PutOff:
-    """A job returned without being worked on, because its host must not be requested for so many seconds."""
+    """A job returned without an attempt, for so many seconds: usually its host must not be requested for so long."""
 
     fence: Fence
     seconds: float
+    reason: str = "host_busy"
 
     @property
     def move(self) -> Move:
         wait = timedelta(seconds=self.seconds)
-        return states.put_off(self.fence.job_id, self.fence.epoch, wait, "host_busy")
+        return states.put_off(self.fence.job_id, self.fence.epoch, wait, self.reason)
 
 
 class PageTask(Struct, frozen=True):

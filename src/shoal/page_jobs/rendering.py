@@ -12,6 +12,8 @@ from shoal.fetch.page_fetcher import Fetched, PageFetcher
 from shoal.fetch.rendering import RenderOptions, request_of, take_rendered
 from shoal.page_jobs.runner import NotRendered
 from shoal.page_jobs.spec import PageConfig
+from shoal.render.render_request import RenderRequest
+from shoal.render.rendered_page import RenderedPage
 from shoal.render.renderer import Renderer
 
 PAUSE_SECONDS: Final = 5.0  # before a page that the renderer could not take is tried again
@@ -25,7 +27,7 @@ class PageRenderer:
         self._renderer: Renderer | None = None
         self._free = asyncio.Semaphore(pages)
         self._pages = pages
-        self._restarting: asyncio.Task[None] | None = None
+        self._rendering: set[asyncio.Task[RenderedPage | Failure]] = set()
 
     async def render(
         self, fetcher: PageFetcher, headers: CrawlHeaders, url: Url, fetched: Fetched, config: PageConfig
@@ -43,7 +45,7 @@ class PageRenderer:
             try:
                 if self._renderer is None:
                     self._renderer = self._build()
-                outcome = await self._renderer.render(request_of(url, response, body, headers, options))
+                outcome = await self._ask(self._renderer, request_of(url, response, body, headers, options))
             except (TimeError, BadConfig) as error:
                 wait = max(PAUSE_SECONDS, float(error.facts.get("retry_after_seconds") or 0))
                 raise NotRendered(error.message, wait) from None
@@ -53,10 +55,35 @@ class PageRenderer:
             take_rendered(fetcher, fetched, response, outcome)
             fetched.rendered_html = outcome.html.encode("utf-8", "replace")
 
-    def restart(self) -> None:
-        """Replace the browsers; pages in progress start again."""
+    @property
+    def browsers(self) -> int:
+        return 0 if self._renderer is None else self._renderer.browsers
+
+    @property
+    def active(self) -> int:
+        return 0 if self._renderer is None else self._renderer.active
+
+    async def restart(self) -> None:
+        """Hand back the pages in the browsers, for any worker to render them, and replace the browsers."""
+        if self._rendering:
+            for page in self._rendering:
+                page.cancel()
+            await asyncio.wait(self._rendering)
         if self._renderer is not None:
-            self._restarting = asyncio.create_task(self._renderer.restart())
+            await self._renderer.restart()
+
+    async def _ask(self, renderer: Renderer, request: RenderRequest) -> RenderedPage | Failure:
+        """Render a page, in a task of its own: a restart of the browsers cancels it, and the job is handed back."""
+        page = asyncio.create_task(renderer.render(request))
+        self._rendering.add(page)
+        try:
+            await asyncio.wait({page})
+        finally:
+            page.cancel()
+            self._rendering.discard(page)
+        if page.cancelled():
+            raise NotRendered("the browsers are being restarted", 0.0, "browser_restarted")
+        return page.result()
 
     def close(self) -> None:
         if self._renderer is not None:

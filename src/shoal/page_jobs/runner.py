@@ -51,12 +51,14 @@ class HostBusy(Exception):
 
 
 class NotRendered(Exception):
-    """The renderer is busy or not available, which is not the page's fault; try again after so many seconds."""
+    """The renderer is busy, not available or being restarted, which is not the page's fault; try again after so many
+    seconds."""
 
-    def __init__(self, message: str, seconds: float) -> None:
+    def __init__(self, message: str, seconds: float, reason: str = "renderer_unavailable") -> None:
         super().__init__(message)
         self.message = message
         self.seconds = seconds
+        self.reason = reason
 
 
 class RedirectSlots(Protocol):
@@ -228,11 +230,6 @@ class PageJobRunner:
                     await renderer.render(fetcher, self.headers_of(work, at), at, fetched, work.crawl_config)
                 return fetched
             at, chain = Url(fetched.final_url), fetched.chain
-
-    def restart_browser(self) -> None:
-        """Replace the browser, if one is in use; pages in progress start again."""
-        if self._renderer is not None:
-            self._renderer.restart()
 
     def close(self) -> None:
         if self._renderer is not None:

@@ -114,6 +114,14 @@ class Policies:
 
         return await self._database.read(look)
 
+    async def list_due(self, limit: int = 50) -> tuple[int, list[Policy]]:
+        """Return the store's time, and the policies that are due, the longest due first."""
+
+        async def look(tx: Tx) -> tuple[int, list[Policy]]:
+            return await self._store.now(tx), await self._store.list_due(tx, limit)
+
+        return await self._database.read(look)
+
     async def counts(self, late: timedelta) -> PolicyCounts:
         """Count the policies, those that are due, and those that have been due for longer than `late`."""
         return await self._database.read(lambda tx: self._store.counts(tx, span(late)))

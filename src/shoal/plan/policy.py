@@ -34,6 +34,8 @@ Labels = Annotated[dict[Name, Text], Meta(max_length=64)]
 Moment = Annotated[datetime, Meta(tz=True)]
 Capability = Literal["http", "js", "special"]
 CAPABILITIES: tuple[str, ...] = get_args(Capability)
+LINES = (*CAPABILITIES, SITES)
+"""The queues of policies, see `PolicyForm.line`."""
 
 
 def check_lock(text: str) -> str:

@@ -88,6 +88,11 @@ class PolicyStore(Protocol):
         """Return policies in order of creation, after a number."""
         ...
 
+    async def list_due(self, tx: Tx, limit: int) -> list[Policy]:
+        """Return due policies of all queues, the longest due first, without locking them. Reads by index, so policies
+        that are not due cost nothing."""
+        ...
+
     async def is_ready(self, tx: Tx, line: str) -> bool:
         """Return whether a queue has a policy that is due or has a queued run; another scheduler may run it first."""
         ...

@@ -94,10 +94,15 @@ def _in_line(job: Job, position: QueuePosition) -> JobExplanation:
         says = f"{position.host} may be requested again in {position.host_busy_for:.0f} s, and {before}."
         return JobExplanation(job, "host_busy", says, facts)
     like = f"{job.kind} jobs that need {job.capability}"
+    if job.capability == JS:
+        facts["renderers"] = position.renderers
     if job.capability == JS and not position.locked:
+        if position.renderers:
+            says = f"It needs a browser; {plural(position.renderers, 'connected node')} can render, and may take it."
+            return JobExplanation(job, "in_line", says, facts)
         says = (
-            "It needs a browser, and nobody runs such jobs: start a worker on a machine with Chromium, set "
-            "RENDERER_URL, or use a bot with `js`."
+            "It needs a browser, no connected node has one, and nobody runs such jobs: start a worker on a machine "
+            "with Chromium or with RENDERER_URL, or a bot with `js`."
         )
         return JobExplanation(job, "no_renderer", says, facts)
     if not position.locked:

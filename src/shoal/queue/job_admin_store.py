@@ -50,7 +50,8 @@ class Quota:
 class QueuePosition:
     """The position of a pending job: how many jobs are ahead of it, and how many of its kind and capability are locked.
     For a job that is leased by host, `ahead` counts only jobs of that host, and `host_busy_for` is the number of
-    seconds until that host may be requested."""
+    seconds until that host may be requested. For a job that needs a browser, `renderers` is the number of connected
+    nodes that have one."""
 
     now: int
     ahead: int
@@ -58,6 +59,7 @@ class QueuePosition:
     last_granted_at: int | None
     host: str | None = None
     host_busy_for: float = 0.0
+    renderers: int = 0
 
 
 @dataclass(frozen=True, slots=True)

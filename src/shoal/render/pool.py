@@ -142,11 +142,14 @@ class BrowserPool:
         return outcome
 
     async def restart(self) -> None:
-        """Replace the browsers; the pages in them start again in the next one."""
-        for slot in list(self._slots):
+        """Replace the browsers that run; the pages in them start again in the next one."""
+        running = list(self._slots)
+        for slot in running:
             slot.is_restarted = True
             self._retire(slot, "restarted")
             slot.browser.kill()
+        if running:
+            await self._ready()
 
     def abort(self) -> None:
         if self._watching is not None:

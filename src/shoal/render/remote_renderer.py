@@ -23,6 +23,8 @@ FIX: Final = "check that it is running and that RENDERER_URL is correct"
 class RemoteRenderer:
     """Renders pages on a service that the operator named."""
 
+    browsers = active = 0  # in this process
+
     def __init__(self, settings: RenderSettings, clock: Clock) -> None:
         url = canonical(settings.url)
         if isinstance(url, UrlRefusal):

@@ -8,7 +8,17 @@ from shoal.render.rendered_page import RenderedPage
 
 
 class Renderer(Protocol):
-    """Renders pages."""
+    """Renders pages. A service has browsers, too, but they are not ours to count."""
+
+    @property
+    def browsers(self) -> int:
+        """The number of browsers that run in this process."""
+        ...
+
+    @property
+    def active(self) -> int:
+        """The number of pages in them."""
+        ...
 
     async def render(self, request: RenderRequest) -> RenderedPage | Failure:
         """Render one page; a page that cannot be rendered is a failure, not an exception.
@@ -19,7 +29,8 @@ class Renderer(Protocol):
         ...
 
     async def restart(self) -> None:
-        """Replace the browsers. Pages in progress start again in the new ones; no attempt is counted."""
+        """Replace the browsers that run. Pages in progress start again in the new ones; no attempt is counted. Raises
+        `BadConfig` if no new one can be started."""
         ...
 
     def abort(self) -> None:

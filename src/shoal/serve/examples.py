@@ -406,6 +406,7 @@ NODE: dict[str, Any] = {
     "memory_bytes": 210_000_000,
     "browsers": 0,
     "browser_pages": 0,
+    "browser_slots": 0,
     "uptime_seconds": 86_400,
     "total_processed": 120_000,
     "version": "0.1.0",
@@ -444,4 +445,5 @@ NODE_EXPLANATION: dict[str, Any] = {
     "healthy_nodes": 2,
     "waiting_runs": 0,
     "waiting_pages": 0,
+    "waiting_browser_pages": 0,
 }

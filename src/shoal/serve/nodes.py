@@ -1,9 +1,11 @@
 """REST endpoints for nodes: list, show, explain, and give commands."""
 
+from collections.abc import Callable
 from typing import Annotated
 
 from shoal.access.scopes import TokenScope
 from shoal.base.errors import NotFound
+from shoal.base.ids import NodeId
 from shoal.base.request_form import Form, describe
 from shoal.fleet.commands import LONGEST_REASON, CommandRequest
 from shoal.fleet.explain import explain_node
@@ -42,11 +44,13 @@ class CommandForm(Form, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 
 class NodeApi:
-    """`/api/v1/nodes`. `private`: jobs are dispatched to private lanes."""
+    """`/api/v1/nodes`. `private`: jobs are dispatched to private lanes. `is_flapping`: whether a node connects again
+    and again, as far as this controller has seen."""
 
-    def __init__(self, nodes: Nodes, *, private: bool) -> None:
+    def __init__(self, nodes: Nodes, *, private: bool, is_flapping: Callable[[NodeId], bool]) -> None:
         self._nodes = nodes
         self._private = private
+        self._is_flapping = is_flapping
 
     @endpoint(
         "GET",
@@ -112,7 +116,8 @@ class NodeApi:
     )
     async def explain_node(self, request: EndpointRequest[Nothing, Nothing]) -> schemas.NodeExplained:
         node = await self._nodes.get(request.path_param("node_id"))
-        return to_api.node_explanation(explain_node(node, await self._nodes.list_all(), private=self._private))
+        fleet = await self._nodes.list_all()
+        return to_api.node_explanation(explain_node(node, fleet, private=self._private, is_flapping=self._is_flapping))
 
     @endpoint(
         "POST",

@@ -879,11 +879,12 @@ class Node(Struct, kw_only=True):
     avg_latency_seconds: float
     rate_limit: Annotated[float | None, describe("Pages per second; null: unlimited.")]
     is_proxy_mode: bool
-    capabilities: list[str]
+    capabilities: Annotated[list[str], describe("What its jobs may need; `js` if it can render pages.")]
     cpu_percent: Annotated[float, describe("CPU use with its children, in percent of one core.")]
     memory_bytes: Annotated[int, describe("Memory with its children.")]
-    browsers: int
-    browser_pages: int
+    browsers: Annotated[int, describe("Browsers that run on it.")]
+    browser_pages: Annotated[int, describe("Pages in these browsers.")]
+    browser_slots: Annotated[int, describe("Pages that it renders at once; 0 if it cannot.")]
     uptime_seconds: int
     total_processed: int
     version: str
@@ -951,3 +952,4 @@ class NodeExplained(Struct, kw_only=True):
     healthy_nodes: int
     waiting_runs: Annotated[int, describe("Crawls and analyses in its lane.")]
     waiting_pages: Annotated[int, describe("Page jobs in its lane.")]
+    waiting_browser_pages: Annotated[int, describe("Page jobs in its lane that need a browser.")]

@@ -496,6 +496,7 @@ def node(node: Node) -> schemas.Node:
         memory_bytes=status.memory_bytes,
         browsers=status.browsers,
         browser_pages=status.browser_pages,
+        browser_slots=status.browser_slots,
         uptime_seconds=status.uptime_seconds,
         total_processed=status.total_processed,
         version=status.version,
@@ -555,6 +556,7 @@ def node_explanation(found: NodeExplanation) -> schemas.NodeExplained:
         healthy_nodes=found.healthy_nodes,
         waiting_runs=node.run_depth,
         waiting_pages=node.page_depth,
+        waiting_browser_pages=node.browser_depth,
     )
 
 

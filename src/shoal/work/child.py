@@ -21,6 +21,7 @@ from shoal.hosts.throttle import HoldsBegun
 from shoal.pages.page_signals import PagesSettled, ResultsTaken
 from shoal.queue.job import Fence, Lease, node_of
 from shoal.queue.queue import JobMoved, JobsLeased, JobsMoved, Queue
+from shoal.render.local_browsers import LocalBrowsers
 from shoal.render.signals import PageRendered
 from shoal.settings import Settings
 from shoal.work.ipc import (
@@ -28,6 +29,8 @@ from shoal.work.ipc import (
     STORAGE_FULL,
     STORE_AWAY,
     Alone,
+    Browsers,
+    BrowsersRestarted,
     Configure,
     Done,
     Drop,
@@ -44,7 +47,7 @@ from shoal.work.ipc import (
     Nudge,
     Rendered,
     Renewed,
-    RestartBrowser,
+    RestartBrowsers,
     ResultsStored,
     StoredMessage,
     Tick,
@@ -86,10 +89,6 @@ class RunningJob(Protocol):
         """Start at most so many fetches per second; None: unlimited."""
         ...
 
-    def restart_browser(self) -> None:
-        """Replace the browser, if the job uses one; pages in progress start again."""
-        ...
-
     def stalled_for(self) -> float:
         """Return for how many seconds nothing was settled although work was due."""
         ...
@@ -109,8 +108,11 @@ def die_with_parent(parent: int) -> None:
 class Child:
     """A child for runs: works on one job at a time, as the parent sends them, and exits at the end of stdin."""
 
-    def __init__(self, settings: Settings, runner: Runner, clock: Clock, signals: Signals) -> None:
+    def __init__(
+        self, settings: Settings, runner: Runner, clock: Clock, signals: Signals, browsers: LocalBrowsers
+    ) -> None:
         signals.subscribe(_relay)
+        self._browsers = _ChildBrowsers(browsers)
         self._runner = runner
         self._clock = clock
         self._run: RunningJob | None = None
@@ -146,9 +148,8 @@ class Child:
                 self._rate = per_second
                 if self._run is not None:
                     self._run.limit_rate(per_second)
-            case RestartBrowser():
-                if self._run is not None:
-                    self._run.restart_browser()
+            case RestartBrowsers():
+                self._browsers.restart()
             case _:
                 raise AssertionError(message)
 
@@ -178,6 +179,7 @@ class Child:
     async def _tick(self) -> None:
         while True:
             _send(Tick(0.0 if self._run is None else round(self._run.stalled_for(), 1)))
+            self._browsers.report()
             await self._clock.sleep(TICK_SECONDS)
 
 
@@ -185,10 +187,17 @@ class PageChild(Generic[R]):
     """A child for page jobs: leases and settles them itself, and tells its parent which leases to extend."""
 
     def __init__(
-        self, settings: Settings, handler: PageJobHandler[R], queue: Queue, holder: str, clock: Clock, signals: Signals
+        self,
+        settings: Settings,
+        handler: PageJobHandler[R],
+        queue: Queue,
+        holder: str,
+        clock: Clock,
+        signals: Signals,
+        browsers: LocalBrowsers,
     ) -> None:
         signals.subscribe(_relay)
-        self._handler = handler
+        self._browsers = _ChildBrowsers(browsers)
         self._clock = clock
         self._signals = signals
         self._holder = holder
@@ -230,8 +239,8 @@ class PageChild(Generic[R]):
                     self._working = asyncio.create_task(self._work())
             case LimitRate(per_second):
                 self._loop.limit_rate(per_second)
-            case RestartBrowser():
-                self._handler.restart_browser()
+            case RestartBrowsers():
+                self._browsers.restart()
             case HandBack(reason):
                 self._loop.hand_back(reason)
             case Leave(_, finish_first):
@@ -250,6 +259,7 @@ class PageChild(Generic[R]):
     async def _tick(self) -> None:
         while True:
             self._send_holding()
+            self._browsers.report()
             await self._clock.sleep(self._tick_seconds)
 
     def _send_holding(self) -> None:
@@ -262,6 +272,36 @@ class PageChild(Generic[R]):
             return
         node = node_of(self._holder)
         self._signals.emit(StoreOutOfReach(node_id=node, doing=doing, error=str(error)))
+
+
+class _ChildBrowsers:
+    """Reports the browsers of this child to its worker, and restarts them when the worker asks for it."""
+
+    def __init__(self, browsers: LocalBrowsers) -> None:
+        self._browsers = browsers
+        self._reported = 0, 0
+        self._restarting: asyncio.Task[None] | None = None
+
+    def report(self) -> None:
+        now = self._browsers.browsers, self._browsers.pages
+        if now != self._reported:
+            self._reported = now
+            _send(Browsers(*now))
+
+    def restart(self) -> None:
+        if self._restarting is None or self._restarting.done():  # otherwise its answer is also ours
+            self._restarting = asyncio.create_task(self._restart())
+
+    async def _restart(self) -> None:
+        error = ""
+        try:
+            await self._browsers.restart()
+        except ShoalError as failed:
+            error = failed.message
+        except Exception as failed:  # the worker waits for an answer
+            error = f"{type(failed).__name__}: {failed}"
+        self.report()
+        _send(BrowsersRestarted(error))
 
 
 def _send_alone(fence: Fence | None) -> None:

@@ -19,6 +19,8 @@ from shoal.queue.states import GrantEnd
 from shoal.render.signals import PageRendered
 from shoal.work.ipc import (
     Alone,
+    Browsers,
+    BrowsersRestarted,
     Done,
     Ended,
     Full,
@@ -29,6 +31,7 @@ from shoal.work.ipc import (
     Moved,
     Pair,
     Rendered,
+    RestartBrowsers,
     ResultsStored,
     StoredMessage,
     Tick,
@@ -102,6 +105,9 @@ class ChildProcess:
         self.stalled_seconds = 0.0  # how long its job has settled nothing although work was due
         self.runs = 0
         self.memory = 0
+        self.browsers = 0
+        self.browser_pages = 0  # in those browsers
+        self._restarted: asyncio.Future[str] | None = None  # while its browsers are being restarted
         self._holding: list[Pair] = []
         self.version = 0  # of a page child: the configuration in effect
         self.alone: Fence | None = None  # of a page child: the suspect that runs by itself
@@ -132,6 +138,16 @@ class ChildProcess:
         """Wait for the end of the job; None if the child died."""
         return await self._results.get()
 
+    async def restart_browsers(self) -> str:
+        """Let the child restart its browsers, wait until it has, and return why that failed; empty: it did not. A child
+        that ends takes its browsers along."""
+        if self._listening.done():
+            return ""
+        if self._restarted is None:
+            self._restarted = asyncio.get_running_loop().create_future()
+            self.send(RestartBrowsers())
+        return await asyncio.shield(self._restarted)
+
     async def _listen(self) -> None:
         stream = self._process.stdout
         try:
@@ -142,6 +158,8 @@ class ChildProcess:
         except (ValueError, KeyError, TypeError):
             self.kill()  # its output is not a message, so nothing else that it does can be relied on
         finally:
+            self._receive(Browsers(0, 0))
+            self._receive(BrowsersRestarted())
             self._results.put_nowait(None)
 
     def _receive(self, message: Message) -> None:
@@ -158,6 +176,12 @@ class ChildProcess:
                 self._notify(message)
             case Full():
                 self._notify(message)
+            case Browsers(count, pages):
+                self.browsers, self.browser_pages = count, pages
+            case BrowsersRestarted(error):
+                if self._restarted is not None:
+                    self._restarted.set_result(error)
+                    self._restarted = None
             case Alone(lease):
                 self.alone = None if lease is None else fences_of([lease])[0]
             case _:

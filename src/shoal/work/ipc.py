@@ -57,8 +57,9 @@ class Configure:
 
 
 @dataclass(frozen=True, slots=True)
-class RestartBrowser:
-    """Replace the browsers; pages in progress start again in the new ones."""
+class RestartBrowsers:
+    """Replace the browsers, and answer with `BrowsersRestarted`. A page child first hands back the jobs whose pages are
+    in them; the pages of a crawl start again in the new ones."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,6 +179,21 @@ class Rendered:
 
 
 @dataclass(frozen=True, slots=True)
+class Browsers:
+    """The number of browsers that a child runs now, and of the pages in them; sent when they have changed."""
+
+    count: int
+    pages: int
+
+
+@dataclass(frozen=True, slots=True)
+class BrowsersRestarted:
+    """The browsers were replaced, or why they could not be; then they are gone, and the next page starts one."""
+
+    error: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class Holding:
     """The leases a page child holds now, for the worker to extend. `version` is that of the `Configure` in effect; it
     is 0 while leases are being granted or handed back."""
@@ -208,7 +224,7 @@ Message = (
     | Leave
     | Configure
     | LimitRate
-    | RestartBrowser
+    | RestartBrowsers
     | HandBack
     | Nudge
     | Drop
@@ -221,6 +237,8 @@ Message = (
     | ResultsStored
     | Leased
     | Rendered
+    | Browsers
+    | BrowsersRestarted
     | Holding
     | Full
     | Alone

@@ -4,6 +4,8 @@ import asyncio
 import os
 import secrets
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from enum import StrEnum
 
 from shoal import __version__
 from shoal.base.clock import Clock
@@ -24,6 +26,29 @@ _STATES = {
 }
 
 
+class BrowserSource(StrEnum):
+    """Where the pages of a node are rendered; the value says why its browsers cannot be restarted."""
+
+    LOCAL = ""  # in browsers that its children start
+    SERVICE = "this node has no browsers of its own: the service at RENDERER_URL renders its pages"
+    NONE = "this node has no browser: neither Chromium nor RENDERER_URL"
+
+
+@dataclass(frozen=True, slots=True)
+class NodeRendering:
+    """Where a node renders pages, and how many at once."""
+
+    source: BrowserSource = BrowserSource.NONE
+    slots: int = 0
+
+    @property
+    def capabilities(self) -> tuple[str, ...]:
+        return (HTTP,) if self.source is BrowserSource.NONE else (HTTP, JS)
+
+
+NO_RENDERING = NodeRendering()
+
+
 class NodeAgent:
     """The node of one worker. `worker` returns the current one, since a worker that failed is replaced; `lane_depth`
     asks the store for the jobs in its private lane; `on_change` is called when its state has changed by itself."""
@@ -36,7 +61,7 @@ class NodeAgent:
         clock: Clock,
         *,
         is_proxy_mode: bool = False,
-        capabilities: tuple[str, ...] = (HTTP,),
+        rendering: NodeRendering = NO_RENDERING,
         on_change: Callable[[], None] = lambda: None,
     ) -> None:
         self._worker = worker
@@ -44,7 +69,7 @@ class NodeAgent:
         self._settings = settings
         self._clock = clock
         self._is_proxy_mode = is_proxy_mode
-        self._capabilities = capabilities
+        self._rendering = rendering
         self.on_change = on_change
         self._instance = f"{os.getpid()}-{secrets.token_hex(8)}"
         self._started_at = clock.monotonic()
@@ -74,11 +99,14 @@ class NodeAgent:
             instance=self._instance,
             state=_STATES[status.state],
             version=__version__,
-            capabilities=self._capabilities,
+            capabilities=self._rendering.capabilities,
             page_slots=status.page_capacity,
             active_pages=status.active_pages,
             cpu_percent=cpu_percent,
             memory_bytes=memory,
+            browsers=status.browsers,
+            browser_pages=status.browser_pages,
+            browser_slots=self._rendering.slots,
             held_leases=tuple((fence.job_id, fence.epoch) for fence in worker.held()),
             recent_tasks=recent,
             rate_limit=worker.rate or 0.0,
@@ -87,13 +115,12 @@ class NodeAgent:
     async def apply(self, command: NodeCommand) -> CommandAck:
         """Apply a command to the worker."""
         try:
-            state = self._apply(command)
+            state, detail = await self._apply(command)
         except ShoalError as error:
-            return CommandAck(command.id, CommandState.FAILED, error.message)
-        detail = "this worker has no browser" if state is CommandState.UNSUPPORTED else ""
+            state, detail = CommandState.FAILED, error.message
         return CommandAck(command.id, state, detail)
 
-    def _apply(self, command: NodeCommand) -> CommandState:
+    async def _apply(self, command: NodeCommand) -> tuple[CommandState, str]:
         worker = self._worker()
         match command.command:
             case "pause":
@@ -108,10 +135,16 @@ class NodeAgent:
                 if command.rate_limit is not None:
                     worker.set_rate(command.rate_limit or None)
             case "restart_browser":
-                if JS not in self._capabilities:
-                    return CommandState.UNSUPPORTED
-                worker.restart_browsers()
-        return CommandState.APPLIED
+                return await self._restart_browsers(worker)
+        return CommandState.APPLIED, ""
+
+    async def _restart_browsers(self, worker: Worker) -> tuple[CommandState, str]:
+        source, count = self._rendering.source, worker.status.browsers
+        if source is not BrowserSource.LOCAL:
+            return CommandState.UNSUPPORTED, source.value
+        if problems := await worker.restart_browsers():
+            return CommandState.FAILED, "; ".join(problems)
+        return CommandState.APPLIED, "" if count else "no browser was running: the next page that needs one starts it"
 
     async def _drain(self, worker: Worker) -> None:
         """Drain within the grace period of a shutdown; what does not end by then goes on draining."""

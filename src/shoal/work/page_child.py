@@ -20,7 +20,6 @@ from shoal.work.ipc import (
     Moved,
     Nudge,
     Renewed,
-    RestartBrowser,
     ResultsStored,
     pairs_of,
 )
@@ -129,10 +128,9 @@ class PageChildProcess:
         if self._child is not None:
             self._child.send(LimitRate(per_second))
 
-    def restart_browsers(self) -> None:
-        """Let the child replace its browser."""
-        if self._child is not None:
-            self._child.send(RestartBrowser())
+    def children(self) -> list[ChildProcess]:
+        """Return the children that run: one, or none."""
+        return [] if self._child is None else [self._child]
 
     def drain(self) -> None:
         """Lease nothing more, hand back the jobs that have not started, and let the others finish."""

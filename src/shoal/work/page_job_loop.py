@@ -49,10 +49,6 @@ class PageJobHandler(Protocol[R]):
         results are passed again. Without results it only leases; with `want` 0 it only settles."""
         ...
 
-    def restart_browser(self) -> None:
-        """Replace the browser, if there is one; pages in progress start again."""
-        ...
-
     def close(self) -> None:
         """Release all resources."""
         ...

@@ -20,7 +20,6 @@ from shoal.work.ipc import (
     Leave,
     LimitRate,
     Renewed,
-    RestartBrowser,
     Work,
 )
 from shoal.work.task_window import TaskWindow
@@ -183,11 +182,9 @@ class RunChildren:
             if run.lease.kind == FETCHING:
                 run.child.send(LimitRate(per_second))
 
-    def restart_browsers(self) -> None:
-        """Let each child that fetches pages replace its browser."""
-        for run in self._active.values():
-            if run.lease.kind == FETCHING:
-                run.child.send(RestartBrowser())
+    def children(self) -> list[ChildProcess]:
+        """Return the children that have a job."""
+        return [run.child for run in self._active.values()]
 
     def drain(self) -> None:
         """Lease nothing more, and hand back every job."""

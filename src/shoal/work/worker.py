@@ -11,16 +11,19 @@ from pathlib import Path
 from traceback import extract_tb
 
 from shoal.base.errors import InvalidInput
+from shoal.base.parsing import show_duration
 from shoal.base.signals import Signal
 from shoal.queue.job import Fence
 from shoal.queue.queue import Queue
 from shoal.queue.wake import Wake
+from shoal.work.child_process import ChildProcess
 from shoal.work.heartbeat import LeaseHeartbeat
 from shoal.work.page_child import PageChildProcess
 from shoal.work.run_children import RunChildren
 from shoal.work.task_window import TaskWindow
 from shoal.work.worker_context import WorkerContext
 
+RESTART_TIMEOUT = timedelta(minutes=1)  # for the browsers of all children
 KILL_TIMEOUT = timedelta(seconds=5)  # for handing back the jobs of children that were killed at the end
 
 
@@ -62,13 +65,15 @@ class WorkerState(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerStatus:
-    """The status of a worker: its running jobs, and how many it may run at once."""
+    """The status of a worker: its running jobs, how many it may run at once, and its browsers and their pages."""
 
     state: WorkerState
     active_runs: int
     active_pages: int
     run_capacity: int
     page_capacity: int
+    browsers: int
+    browser_pages: int
 
     @property
     def active(self) -> int:
@@ -128,6 +133,8 @@ class Worker:
             active_pages=0 if self._pages is None else self._pages.active,
             run_capacity=self._runs.capacity,
             page_capacity=0 if self._pages is None else self._pages.capacity,
+            browsers=sum(child.browsers for child in self._children()),
+            browser_pages=sum(child.browser_pages for child in self._children()),
         )
 
     def successor(self) -> "Worker":
@@ -234,10 +241,20 @@ class Worker:
             pool.limit_rate(None)
         self._share_rate()
 
-    def restart_browsers(self) -> None:
-        """Replace the browsers of all children; pages in progress start again in the new ones."""
-        for pool in self._pools:
-            pool.restart_browsers()
+    async def restart_browsers(self) -> list[str]:
+        """Replace the browsers of all children, wait until that is done, and return why it failed where it did. Page
+        jobs whose pages are in a browser are handed back first; the pages of crawls start again in the new one. No
+        attempt is counted."""
+        children = [child for child in self._children() if child.browsers]
+        try:
+            async with asyncio.timeout(RESTART_TIMEOUT.total_seconds()):
+                problems = await asyncio.gather(*(child.restart_browsers() for child in children))
+        except TimeoutError:
+            return [f"a browser did not restart within {show_duration(RESTART_TIMEOUT)}"]
+        return [problem for problem in problems if problem]
+
+    def _children(self) -> list[ChildProcess]:
+        return [child for pool in self._pools for child in pool.children()]
 
     def held(self) -> list[Fence]:
         """Return the jobs in hand."""

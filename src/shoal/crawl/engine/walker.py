@@ -1,6 +1,5 @@
 """One walker: the run of a crawl job in this process."""
 
-import asyncio
 from typing import TYPE_CHECKING
 
 from shoal.base.database import Tx
@@ -33,7 +32,6 @@ class Walker:
         self._control = WalkerRequests()
         self._signals = WalkerSignals(runtime.signals, crawl.id)
         self._engine: Engine | None = None
-        self._restarting: asyncio.Task[None] | None = None
         self._rate: FetchRate | None = None
 
     async def run(self) -> str:
@@ -76,11 +74,6 @@ class Walker:
         self._rate = None if per_second is None else FetchRate(per_second, self._runtime.clock)
         if self._engine is not None:
             self._engine.limit_rate(self._rate)
-
-    def restart_browser(self) -> None:
-        """Replace the browser, if the crawl renders; pages in progress start again."""
-        if self._runtime.renderer is not None:
-            self._restarting = asyncio.create_task(self._runtime.renderer.restart())
 
     def nudge(self) -> None:
         """Make a commit soon, because something about the crawl changed."""

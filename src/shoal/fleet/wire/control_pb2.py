@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1eshoal/fleet/wire/control.proto\x12\x07\x63ontrol\"\xe3\x04\n\rCrawlerStatus\x12\x0f\n\x07node_id\x18\x01 \x01(\t\x12\x17\n\x0fmax_concurrency\x18\x02 \x01(\x05\x12\x14\n\x0c\x61\x63tive_tasks\x18\x03 \x01(\x05\x12\x13\n\x0bqueue_depth\x18\x04 \x01(\x05\x12\x14\n\x0csuccess_rate\x18\x05 \x01(\x02\x12\x17\n\x0f\x61vg_latency_sec\x18\x06 \x01(\x02\x12\x15\n\ris_proxy_mode\x18\x07 \x01(\x08\x12\x13\n\x0bis_draining\x18\x08 \x01(\x08\x12\x12\n\nuptime_sec\x18\t \x01(\x03\x12\x17\n\x0ftotal_processed\x18\n \x01(\x03\x12\x11\n\ttimestamp\x18\x0b \x01(\x03\x12\x10\n\x08instance\x18\x10 \x01(\t\x12\r\n\x05state\x18\x11 \x01(\t\x12\x0f\n\x07version\x18\x12 \x01(\t\x12\x14\n\x0c\x63\x61pabilities\x18\x13 \x03(\t\x12\x12\n\npage_slots\x18\x14 \x01(\x05\x12\x14\n\x0c\x61\x63tive_pages\x18\x15 \x01(\x05\x12\x13\n\x0b\x63pu_percent\x18\x16 \x01(\x02\x12\x14\n\x0cmemory_bytes\x18\x17 \x01(\x03\x12\x10\n\x08\x62rowsers\x18\x18 \x01(\x05\x12\x15\n\rbrowser_pages\x18\x19 \x01(\x05\x12\'\n\x0bheld_leases\x18\x1a \x03(\x0b\x32\x12.control.HeldLease\x12.\n\x0c\x61\x63knowledged\x18\x1b \x03(\x0b\x32\x18.control.Acknowledgement\x12\x14\n\x0crecent_tasks\x18\x1c \x01(\x05\x12\x12\n\nrate_limit\x18\x1d \x01(\x02\x12\x19\n\x11heartbeat_seconds\x18\x1e \x01(\x02\"*\n\tHeldLease\x12\x0e\n\x06job_id\x18\x01 \x01(\t\x12\r\n\x05\x65poch\x18\x02 \x01(\x03\"E\n\x0f\x41\x63knowledgement\x12\x12\n\ncommand_id\x18\x01 \x01(\t\x12\x0e\n\x06result\x18\x02 \x01(\t\x12\x0e\n\x06\x64\x65tail\x18\x03 \x01(\t\"\xcb\x02\n\x0e\x43ontrolCommand\x12.\n\rconfig_update\x18\x01 \x01(\x0b\x32\x15.control.ConfigUpdateH\x00\x12&\n\x05pause\x18\x02 \x01(\x0b\x32\x15.control.PauseCommandH\x00\x12(\n\x06resume\x18\x03 \x01(\x0b\x32\x16.control.ResumeCommandH\x00\x12&\n\x05\x64rain\x18\x04 \x01(\x0b\x32\x15.control.DrainCommandH\x00\x12\x39\n\x0frestart_browser\x18\x05 \x01(\x0b\x32\x1e.control.RestartBrowserCommandH\x00\x12\x12\n\ncommand_id\x18\x10 \x01(\t\x12\x15\n\rsession_epoch\x18\x11 \x01(\x03\x12\x1e\n\x16next_heartbeat_seconds\x18\x12 \x01(\x02\x42\t\n\x07\x63ommand\"g\n\x0c\x43onfigUpdate\x12\x17\n\x0fmax_concurrency\x18\x01 \x01(\x05\x12\x12\n\nrate_limit\x18\x02 \x01(\x02\x12\x12\n\npage_slots\x18\x03 \x01(\x05\x12\x16\n\x0eunlimited_rate\x18\x04 \x01(\x08\"\x1e\n\x0cPauseCommand\x12\x0e\n\x06reason\x18\x01 \x01(\t\"\x0f\n\rResumeCommand\"\x1e\n\x0c\x44rainCommand\x12\x0e\n\x06reason\x18\x01 \x01(\t\"\'\n\x15RestartBrowserCommand\x12\x0e\n\x06reason\x18\x01 \x01(\t2P\n\x0e\x43rawlerControl\x12>\n\x07Session\x12\x16.control.CrawlerStatus\x1a\x17.control.ControlCommand(\x01\x30\x01\x42\x13Z\x11\x61nimetop/proto/pbb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1eshoal/fleet/wire/control.proto\x12\x07\x63ontrol\"\xfa\x04\n\rCrawlerStatus\x12\x0f\n\x07node_id\x18\x01 \x01(\t\x12\x17\n\x0fmax_concurrency\x18\x02 \x01(\x05\x12\x14\n\x0c\x61\x63tive_tasks\x18\x03 \x01(\x05\x12\x13\n\x0bqueue_depth\x18\x04 \x01(\x05\x12\x14\n\x0csuccess_rate\x18\x05 \x01(\x02\x12\x17\n\x0f\x61vg_latency_sec\x18\x06 \x01(\x02\x12\x15\n\ris_proxy_mode\x18\x07 \x01(\x08\x12\x13\n\x0bis_draining\x18\x08 \x01(\x08\x12\x12\n\nuptime_sec\x18\t \x01(\x03\x12\x17\n\x0ftotal_processed\x18\n \x01(\x03\x12\x11\n\ttimestamp\x18\x0b \x01(\x03\x12\x10\n\x08instance\x18\x10 \x01(\t\x12\r\n\x05state\x18\x11 \x01(\t\x12\x0f\n\x07version\x18\x12 \x01(\t\x12\x14\n\x0c\x63\x61pabilities\x18\x13 \x03(\t\x12\x12\n\npage_slots\x18\x14 \x01(\x05\x12\x14\n\x0c\x61\x63tive_pages\x18\x15 \x01(\x05\x12\x13\n\x0b\x63pu_percent\x18\x16 \x01(\x02\x12\x14\n\x0cmemory_bytes\x18\x17 \x01(\x03\x12\x10\n\x08\x62rowsers\x18\x18 \x01(\x05\x12\x15\n\rbrowser_pages\x18\x19 \x01(\x05\x12\'\n\x0bheld_leases\x18\x1a \x03(\x0b\x32\x12.control.HeldLease\x12.\n\x0c\x61\x63knowledged\x18\x1b \x03(\x0b\x32\x18.control.Acknowledgement\x12\x14\n\x0crecent_tasks\x18\x1c \x01(\x05\x12\x12\n\nrate_limit\x18\x1d \x01(\x02\x12\x19\n\x11heartbeat_seconds\x18\x1e \x01(\x02\x12\x15\n\rbrowser_slots\x18\x1f \x01(\x05\"*\n\tHeldLease\x12\x0e\n\x06job_id\x18\x01 \x01(\t\x12\r\n\x05\x65poch\x18\x02 \x01(\x03\"E\n\x0f\x41\x63knowledgement\x12\x12\n\ncommand_id\x18\x01 \x01(\t\x12\x0e\n\x06result\x18\x02 \x01(\t\x12\x0e\n\x06\x64\x65tail\x18\x03 \x01(\t\"\xcb\x02\n\x0e\x43ontrolCommand\x12.\n\rconfig_update\x18\x01 \x01(\x0b\x32\x15.control.ConfigUpdateH\x00\x12&\n\x05pause\x18\x02 \x01(\x0b\x32\x15.control.PauseCommandH\x00\x12(\n\x06resume\x18\x03 \x01(\x0b\x32\x16.control.ResumeCommandH\x00\x12&\n\x05\x64rain\x18\x04 \x01(\x0b\x32\x15.control.DrainCommandH\x00\x12\x39\n\x0frestart_browser\x18\x05 \x01(\x0b\x32\x1e.control.RestartBrowserCommandH\x00\x12\x12\n\ncommand_id\x18\x10 \x01(\t\x12\x15\n\rsession_epoch\x18\x11 \x01(\x03\x12\x1e\n\x16next_heartbeat_seconds\x18\x12 \x01(\x02\x42\t\n\x07\x63ommand\"g\n\x0c\x43onfigUpdate\x12\x17\n\x0fmax_concurrency\x18\x01 \x01(\x05\x12\x12\n\nrate_limit\x18\x02 \x01(\x02\x12\x12\n\npage_slots\x18\x03 \x01(\x05\x12\x16\n\x0eunlimited_rate\x18\x04 \x01(\x08\"\x1e\n\x0cPauseCommand\x12\x0e\n\x06reason\x18\x01 \x01(\t\"\x0f\n\rResumeCommand\"\x1e\n\x0c\x44rainCommand\x12\x0e\n\x06reason\x18\x01 \x01(\t\"\'\n\x15RestartBrowserCommand\x12\x0e\n\x06reason\x18\x01 \x01(\t2P\n\x0e\x43rawlerControl\x12>\n\x07Session\x12\x16.control.CrawlerStatus\x1a\x17.control.ControlCommand(\x01\x30\x01\x42\x13Z\x11\x61nimetop/proto/pbb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -33,23 +33,23 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['DESCRIPTOR']._loaded_options = None
   _globals['DESCRIPTOR']._serialized_options = b'Z\021animetop/proto/pb'
   _globals['_CRAWLERSTATUS']._serialized_start=44
-  _globals['_CRAWLERSTATUS']._serialized_end=655
-  _globals['_HELDLEASE']._serialized_start=657
-  _globals['_HELDLEASE']._serialized_end=699
-  _globals['_ACKNOWLEDGEMENT']._serialized_start=701
-  _globals['_ACKNOWLEDGEMENT']._serialized_end=770
-  _globals['_CONTROLCOMMAND']._serialized_start=773
-  _globals['_CONTROLCOMMAND']._serialized_end=1104
-  _globals['_CONFIGUPDATE']._serialized_start=1106
-  _globals['_CONFIGUPDATE']._serialized_end=1209
-  _globals['_PAUSECOMMAND']._serialized_start=1211
-  _globals['_PAUSECOMMAND']._serialized_end=1241
-  _globals['_RESUMECOMMAND']._serialized_start=1243
-  _globals['_RESUMECOMMAND']._serialized_end=1258
-  _globals['_DRAINCOMMAND']._serialized_start=1260
-  _globals['_DRAINCOMMAND']._serialized_end=1290
-  _globals['_RESTARTBROWSERCOMMAND']._serialized_start=1292
-  _globals['_RESTARTBROWSERCOMMAND']._serialized_end=1331
-  _globals['_CRAWLERCONTROL']._serialized_start=1333
-  _globals['_CRAWLERCONTROL']._serialized_end=1413
+  _globals['_CRAWLERSTATUS']._serialized_end=678
+  _globals['_HELDLEASE']._serialized_start=680
+  _globals['_HELDLEASE']._serialized_end=722
+  _globals['_ACKNOWLEDGEMENT']._serialized_start=724
+  _globals['_ACKNOWLEDGEMENT']._serialized_end=793
+  _globals['_CONTROLCOMMAND']._serialized_start=796
+  _globals['_CONTROLCOMMAND']._serialized_end=1127
+  _globals['_CONFIGUPDATE']._serialized_start=1129
+  _globals['_CONFIGUPDATE']._serialized_end=1232
+  _globals['_PAUSECOMMAND']._serialized_start=1234
+  _globals['_PAUSECOMMAND']._serialized_end=1264
+  _globals['_RESUMECOMMAND']._serialized_start=1266
+  _globals['_RESUMECOMMAND']._serialized_end=1281
+  _globals['_DRAINCOMMAND']._serialized_start=1283
+  _globals['_DRAINCOMMAND']._serialized_end=1313
+  _globals['_RESTARTBROWSERCOMMAND']._serialized_start=1315
+  _globals['_RESTARTBROWSERCOMMAND']._serialized_end=1354
+  _globals['_CRAWLERCONTROL']._serialized_start=1356
+  _globals['_CRAWLERCONTROL']._serialized_end=1436
 # @@protoc_insertion_point(module_scope)

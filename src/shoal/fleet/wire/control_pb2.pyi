@@ -52,6 +52,7 @@ class CrawlerStatus(_message.Message):
     RECENT_TASKS_FIELD_NUMBER: _builtins.int
     RATE_LIMIT_FIELD_NUMBER: _builtins.int
     HEARTBEAT_SECONDS_FIELD_NUMBER: _builtins.int
+    BROWSER_SLOTS_FIELD_NUMBER: _builtins.int
     node_id: _builtins.str
     max_concurrency: _builtins.int
     """runs (crawls, analyses) at once"""
@@ -83,13 +84,17 @@ class CrawlerStatus(_message.Message):
     memory_bytes: _builtins.int
     """with all children"""
     browsers: _builtins.int
+    """that its children run"""
     browser_pages: _builtins.int
+    """pages in those browsers"""
     recent_tasks: _builtins.int
     """how many tasks success_rate and avg_latency_sec are about"""
     rate_limit: _builtins.float
     """pages per second; 0: unlimited"""
     heartbeat_seconds: _builtins.float
     """the node's own interval; 0: unknown"""
+    browser_slots: _builtins.int
+    """pages in browsers at once; 0: as many as page_slots"""
     @_builtins.property
     def capabilities(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
     @_builtins.property
@@ -125,10 +130,11 @@ class CrawlerStatus(_message.Message):
         recent_tasks: _builtins.int = ...,
         rate_limit: _builtins.float = ...,
         heartbeat_seconds: _builtins.float = ...,
+        browser_slots: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["acknowledged", b"acknowledged", "active_pages", b"active_pages", "active_tasks", b"active_tasks", "avg_latency_sec", b"avg_latency_sec", "browser_pages", b"browser_pages", "browsers", b"browsers", "capabilities", b"capabilities", "cpu_percent", b"cpu_percent", "heartbeat_seconds", b"heartbeat_seconds", "held_leases", b"held_leases", "instance", b"instance", "is_draining", b"is_draining", "is_proxy_mode", b"is_proxy_mode", "max_concurrency", b"max_concurrency", "memory_bytes", b"memory_bytes", "node_id", b"node_id", "page_slots", b"page_slots", "queue_depth", b"queue_depth", "rate_limit", b"rate_limit", "recent_tasks", b"recent_tasks", "state", b"state", "success_rate", b"success_rate", "timestamp", b"timestamp", "total_processed", b"total_processed", "uptime_sec", b"uptime_sec", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["acknowledged", b"acknowledged", "active_pages", b"active_pages", "active_tasks", b"active_tasks", "avg_latency_sec", b"avg_latency_sec", "browser_pages", b"browser_pages", "browser_slots", b"browser_slots", "browsers", b"browsers", "capabilities", b"capabilities", "cpu_percent", b"cpu_percent", "heartbeat_seconds", b"heartbeat_seconds", "held_leases", b"held_leases", "instance", b"instance", "is_draining", b"is_draining", "is_proxy_mode", b"is_proxy_mode", "max_concurrency", b"max_concurrency", "memory_bytes", b"memory_bytes", "node_id", b"node_id", "page_slots", b"page_slots", "queue_depth", b"queue_depth", "rate_limit", b"rate_limit", "recent_tasks", b"recent_tasks", "state", b"state", "success_rate", b"success_rate", "timestamp", b"timestamp", "total_processed", b"total_processed", "uptime_sec", b"uptime_sec", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

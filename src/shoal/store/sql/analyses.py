@@ -132,6 +132,14 @@ class SqlAnalysisStore:
                 break
         return found
 
+    async def findings_of_page(self, tx: Tx, analysis: Analysis, page: str, limit: int) -> list[Finding]:
+        found: list[Finding] = []
+        for count in await self.counts(tx, analysis):
+            values = {"code": count.code, "page": _text(page), "limit": limit}
+            rows = await tx.all("findings_of_page", analysis=analysis.number, **values)
+            found += [_finding(row, count) for row in rows]
+        return found
+
 
 def written_gate(gate: Gate) -> str:
     """Return a gate as it is stored."""

@@ -6,7 +6,7 @@ from datetime import timedelta
 from shoal.base.clock import span
 from shoal.base.database import Tx
 from shoal.base.ids import JobId
-from shoal.queue.job import Job, JobDispatch, quota_limit
+from shoal.queue.job import JS, Job, JobDispatch, quota_limit
 from shoal.queue.job_admin_store import JobFilter, Purged, QueuePosition, Quota
 from shoal.queue.states import JobState
 from shoal.store.sql.job_hosts import note_hosts
@@ -93,12 +93,14 @@ class SqlJobAdmin:
         row = await tx.one("locked_like", kind=job.kind, capability=job.capability)
         now = await tx.value("now")
         locked, last = (row["locked"], row["last"]) if row else (0, None)
+        renderers = int(await tx.value("count_renderers")) if job.capability == JS else 0
         at = await tx.one("host_of_job", id=job.id)
         if at is None:
-            return QueuePosition(now, await tx.value("queue_position", id=job.id, most=WORTH_COUNTING), locked, last)
+            ahead = await tx.value("queue_position", id=job.id, most=WORTH_COUNTING)
+            return QueuePosition(now, ahead, locked, last, renderers=renderers)
         line = {name: at[name] for name in ("lane", "kind", "capability", "host", "rank")}
         ahead = await tx.value("queue_position_at_host", **line, most=WORTH_COUNTING)
-        return QueuePosition(now, ahead, locked, last, at["host"], max(0, at["busy"]) / 1e6)
+        return QueuePosition(now, ahead, locked, last, at["host"], max(0, at["busy"]) / 1e6, renderers)
 
     async def dispatch_of(self, tx: Tx, job_id: JobId) -> JobDispatch:
         [row] = await tx.all("job_dispatch", id=job_id)

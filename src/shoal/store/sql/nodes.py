@@ -21,7 +21,7 @@ from shoal.fleet.node import (
     SessionBegun,
 )
 from shoal.fleet.states import CommandState, NodeState
-from shoal.queue.job import RUN_KINDS, node_lane
+from shoal.queue.job import JS, RUN_KINDS, node_lane
 
 KEEP_WISHES = timedelta(days=90)  # of nodes that are gone
 _encode = msgspec.json.Encoder().encode
@@ -89,16 +89,16 @@ class SqlNodeStore:
     async def all(self, tx: Tx) -> list[Node]:
         depths: dict[str, list[int]] = {}
         for row in await tx.all("private_lane_depths"):
-            depths.setdefault(row["lane"], [0, 0])[row["kind"] not in RUN_KINDS] += row["jobs"]
+            _count(depths.setdefault(row["lane"], [0, 0, 0]), row)
         return [_node(row, *depths.get(node_lane(row["id"]), ())) for row in await tx.all("all_nodes")]
 
     async def get(self, tx: Tx, node_id: NodeId) -> Node | None:
         row = await tx.one("node", id=node_id)
         if row is None:
             return None
-        depths = [0, 0]
+        depths = [0, 0, 0]
         for found in await tx.all("lane_depth_by_kind", lane=node_lane(node_id)):
-            depths[found["kind"] not in RUN_KINDS] += found["jobs"]
+            _count(depths, found)
         return _node(row, *depths)
 
     async def count(self, tx: Tx) -> int:
@@ -161,7 +161,14 @@ def _text(value: msgspec.Struct) -> str:
     return _encode(value).decode()
 
 
-def _node(row: Any, run_depth: int = 0, page_depth: int = 0) -> Node:
+def _count(depths: list[int], row: Any) -> None:
+    """Add jobs of a lane to its runs, page jobs, and page jobs that need a browser."""
+    is_page = row["kind"] not in RUN_KINDS
+    depths[is_page] += row["jobs"]
+    depths[2] += row["jobs"] * (is_page and row["capability"] == JS)
+
+
+def _node(row: Any, run_depth: int = 0, page_depth: int = 0, browser_depth: int = 0) -> Node:
     return Node(
         id=NodeId(row["id"]),
         state=NodeState(row["state"]),
@@ -177,6 +184,7 @@ def _node(row: Any, run_depth: int = 0, page_depth: int = 0) -> Node:
         seen_at=row["seen_at"],
         run_depth=run_depth,
         page_depth=page_depth,
+        browser_depth=browser_depth,
     )
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from shoal.base.clock import span
 from shoal.base.database import Tx
-from shoal.plan.policy import Policy
+from shoal.plan.policy import LINES, Policy
 from shoal.plan.store import NewPolicy, PolicyCounts, PriorityBoost, RunNote, ScheduleStep
 
 _FIELDS = tuple(field.name for field in fields(Policy))
@@ -49,6 +49,10 @@ class SqlPolicies:
         else:
             rows = await tx.all("policies_of_project", after=after, limit=limit, project=project, enabled=wanted)
         return [_policy(row) for row in rows]
+
+    async def list_due(self, tx: Tx, limit: int) -> list[Policy]:
+        rows = [row for line in LINES for row in await tx.all("due_of_line", line=line, limit=limit)]
+        return sorted(map(_policy, rows), key=lambda policy: (policy.next_run_at, policy.number))[:limit]
 
     async def is_ready(self, tx: Tx, line: str) -> bool:
         return await tx.one("ready_line", line=line) is not None

@@ -77,6 +77,11 @@ SELECT analyzer, code, severity, title, fix, count, stored FROM finding_count WH
 SELECT code, number, key, page, evidence FROM finding
 WHERE analysis = :analysis AND code = :code AND number > :number ORDER BY number LIMIT :limit;
 
+-- name: findings_of_page
+-- The findings of one code about one page, in their order.
+SELECT code, number, key, page, evidence FROM finding
+WHERE analysis = :analysis AND code = :code AND page = :page ORDER BY number LIMIT :limit;
+
 -- name: put_gate
 -- Store a gate under a name, in place of an earlier one.
 INSERT INTO gate (name, rules, created_at, changed_at) VALUES (:name, :rules, shoal_now(), shoal_now())

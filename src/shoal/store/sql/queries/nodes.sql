@@ -22,15 +22,21 @@ ORDER BY heartbeat_at LIMIT :limit;
 SELECT count(*) FROM node WHERE lost_at IS NULL;
 
 -- name: private_lane_depths
--- Return how many due jobs wait in each private lane, by kind. Only jobs in such a lane are offered, so that index has
--- them all.
-SELECT lane, kind, count(*) AS jobs FROM job
+-- Return how many due jobs wait in each private lane, by kind and capability. Only jobs in such a lane are offered, so that
+-- index has them all.
+SELECT lane, kind, capability, count(*) AS jobs FROM job
 WHERE offered_until > 0 AND CASE WHEN state = 'pending' THEN due = 1 ELSE FALSE END
-GROUP BY lane, kind;
+GROUP BY lane, kind, capability;
 
 -- name: lane_depth_by_kind
--- Return how many due jobs wait in a lane, by kind.
-SELECT kind, count(*) AS jobs FROM job WHERE state = 'pending' AND due = 1 AND lane = :lane GROUP BY kind;
+-- Return how many due jobs wait in a lane, by kind and capability.
+SELECT kind, capability, count(*) AS jobs FROM job WHERE state = 'pending' AND due = 1 AND lane = :lane
+GROUP BY kind, capability;
+
+-- name: count_renderers
+-- Return how many nodes take jobs and can render. The status is JSON, written by us without spaces.
+SELECT count(*) FROM node
+WHERE state = 'connected' AND controller IS NOT NULL AND status LIKE '%"capabilities":[%"js"%';
 
 -- name: abandoned_lanes
 -- Return the private lanes among the oldest offers whose node is gone or leases nothing. A lane is named after its node.

@@ -25,6 +25,12 @@ ORDER BY p.project, p.number LIMIT :limit;
 SELECT 1 AS ready WHERE EXISTS (SELECT 1 FROM policy WHERE line = :line AND next_run_at <= shoal_now())
                         OR EXISTS (SELECT 1 FROM policy WHERE line = :line AND queued = 1);
 
+-- name: due_of_line
+-- Return policies of a queue that are due, the longest due first, with their live jobs and without locking them.
+SELECT p.*, (SELECT j.id FROM job AS j WHERE j.dedupe_key = 'policy:' || p.id AND j.finished_at IS NULL) AS live_job_id
+FROM policy AS p WHERE p.line = :line AND p.next_run_at <= shoal_now()
+ORDER BY p.next_run_at, p.number LIMIT :limit;
+
 -- name: due_sites
 -- Return site policies that are due, the longest due first.
 SELECT p.*, NULL AS live_job_id FROM policy AS p WHERE p.line = 'site' AND p.next_run_at <= shoal_now()

@@ -1,0 +1,210 @@
+"""Analyses: the list, and one analysis with its verdict, its findings by severity and code, and its baseline."""
+
+from collections.abc import AsyncIterator, Mapping
+from typing import Any, Final
+
+import orjson
+from starlette.responses import Response, StreamingResponse
+
+from shoal.access.scopes import TokenScope
+from shoal.audit.analyses import Analyses
+from shoal.audit.analysis import AnalysisOptions
+from shoal.audit.finding import FindingCount, most_serious_first
+from shoal.audit.gates import Gates
+from shoal.audit.states import TERMINAL, AnalysisState
+from shoal.audit.store import FindingPlace
+from shoal.audit.verdict import Outcome
+from shoal.base.errors import InvalidInput, NotFound, ShoalError
+from shoal.base.text import redact_url
+from shoal.serve.console.feed import AnyQuery
+from shoal.serve.console.forms import FORM_TYPE, read_form
+from shoal.serve.console.messages import message
+from shoal.serve.console.search import Search, parse
+from shoal.serve.console.shell import Notice, Shell, sentence
+from shoal.serve.console.view import View
+from shoal.serve.endpoint import EndpointRequest, Nothing, endpoint
+
+ROWS: Final = 50
+BATCH: Final = 500
+LAST: Final = 2**31 - 1
+QUALIFIERS: Final = ("state", "crawl")
+BADGES: Final = {
+    AnalysisState.PENDING: ("queued", message("Waiting")),
+    AnalysisState.RUNNING: ("running", message("Running")),
+    AnalysisState.SUCCESS: ("completed", message("Completed")),
+    AnalysisState.FAILED: ("failed", message("Failed")),
+}
+VERDICTS: Final = {
+    Outcome.PASSED: ("good", message("Gate passed")),
+    Outcome.FAILED: ("failed", message("Gate failed")),
+    Outcome.INCONCLUSIVE: ("warning", message("Inconclusive")),
+}
+SEVERITIES: Final = {
+    "error": ("error", message("Error")),
+    "warning": ("warning", message("Warning")),
+    "notice": ("info", message("Notice")),
+}
+STARTED: Final = message("The analysis was created; it appears here as soon as a worker has run it.")
+
+
+class AnalysesPage:
+    """`/analyses`."""
+
+    paths = ("/analyses",)
+    regions = ("analysis_rows",)
+
+    def __init__(self, shell: Shell, analyses: Analyses, gates: Gates) -> None:
+        self._shell = shell
+        self._analyses = analyses
+        self._gates = gates
+
+    @endpoint("GET", "/analyses", scope=TokenScope.READ, summary="Show the analyses.", query=AnyQuery, public=False)
+    async def show_analyses(self, request: EndpointRequest[Nothing, AnyQuery]) -> Response:
+        query = request.http.query_params
+        params = {name: query[name] for name in ("q", "after") if query.get(name)}
+        context = await self.context(self._shell.view(request.http), params)
+        context |= {"topic": self._shell.url("/analyses", **params).removeprefix(self._shell.prefix)}
+        context |= {"gates": [stored.name for stored in await self._gates.all()]}
+        return self._shell.page(request.http, "analyses.html", context, section="analyses")
+
+    async def context(self, view: View, params: Mapping[str, str]) -> dict[str, Any]:
+        search, problem, after = Search(params.get("q", "")), "", params.get("after", "")
+        number = min(int(after), LAST) if after.isascii() and after.isdecimal() and len(after) < 11 else None
+        found = []
+        try:
+            search = parse(params.get("q", ""), QUALIFIERS)
+            state = search.one("state")
+            if search.text or (state is not None and state not in set(AnalysisState)):
+                known = ", ".join(AnalysisState)
+                raise InvalidInput("the search", "is not understood", f"use crawl: or state: with one of {known}")
+            found = await self._analyses.newest(after=number, limit=ROWS + 1, state=state, crawl_id=search.one("crawl"))
+        except InvalidInput as error:
+            problem = sentence(error.message)
+        return {
+            "search": search,
+            "problem": problem,
+            "rows": [(one, redact_url(one.site)) for one in found[:ROWS]],
+            "badges": BADGES,
+            "verdicts": VERDICTS,
+            "is_first": number is None,
+            "older": found[ROWS - 1].number if len(found) > ROWS else None,
+            "is_live": any(one.state not in TERMINAL for one in found),
+        }
+
+    async def lines(self, view: View, params: Mapping[str, str], after: int | None) -> list[tuple[int, str]]:
+        return []
+
+    @endpoint(
+        "POST",
+        "/analyses",
+        scope=TokenScope.WRITE,
+        summary="Analyze a crawl from the form.",
+        file=(FORM_TYPE,),
+        public=False,
+    )
+    async def analyze_from_form(self, request: EndpointRequest[Nothing, Nothing]) -> Response:
+        form = await read_form(request.http)
+        language, name = self._shell.view(request.http).language, form.get("gate")
+        try:
+            gate = (await self._gates.get(name)).gate if name else None
+            options = AnalysisOptions(gate, name or None)
+            analysis = await self._analyses.submit(form.get("crawl_id"), options, form.get("baseline") or None)
+        except ShoalError as error:
+            if error.response.http_status >= 500:
+                raise
+            return self._shell.redirect("/analyses", Notice(sentence(error.message), is_problem=True))
+        return self._shell.redirect(f"/analyses/{analysis.id}", Notice(language(STARTED)))
+
+
+class AnalysisPage:
+    """`/analyses/{analysis_id}`."""
+
+    paths = ("/analyses/{analysis_id}",)
+    regions = ("analysis",)
+
+    def __init__(self, shell: Shell, analyses: Analyses) -> None:
+        self._shell = shell
+        self._analyses = analyses
+
+    @endpoint(
+        "GET",
+        "/analyses/{analysis_id}",
+        scope=TokenScope.READ,
+        summary="Show an analysis.",
+        query=AnyQuery,
+        public=False,
+    )
+    async def show_analysis(self, request: EndpointRequest[Nothing, AnyQuery]) -> Response:
+        analysis_id, query = request.path_param("analysis_id"), request.http.query_params
+        context = await self.context(self._shell.view(request.http), {"analysis_id": analysis_id})
+        code, after = query.get("code", "")[:100], query.get("after", "")
+        place = FindingPlace(code, int(after)) if after.isascii() and after.isdecimal() and len(after) < 16 else None
+        found = []
+        if code:
+            found = await self._analyses.findings(analysis_id, after=place, limit=ROWS + 1, code=code)
+        context |= {
+            "code": next((one for one, _ in context["codes"] if one.code == code), None),
+            "findings": [one for _, one in found[:ROWS]],
+            "next": found[ROWS - 1][0].number if len(found) > ROWS else None,
+            "is_first": place is None,
+            "topic": f"/analyses/{analysis_id}",
+        }
+        return self._shell.page(request.http, "analysis.html", context, section="analyses")
+
+    async def context(self, view: View, params: Mapping[str, str]) -> dict[str, Any]:
+        analysis = await self._analyses.get(params["analysis_id"])
+        counts = most_serious_first(await self._analyses.counts(analysis.id))
+        before = await self._baseline(analysis.options.baseline)
+        known = {one.code for one in counts}
+        return {
+            "analysis": analysis,
+            "site": redact_url(analysis.site),
+            "badges": BADGES,
+            "verdicts": VERDICTS,
+            "severities": SEVERITIES,
+            "codes": [
+                (one, None if before is None else before[one.code].count if one.code in before else 0) for one in counts
+            ],
+            "resolved": [] if before is None else [one for code, one in before.items() if code not in known],
+            "totals": [
+                (name, word, sum(one.count for one in counts if one.severity == name))
+                for name, (_, word) in SEVERITIES.items()
+            ],
+            "outcomes": await self._analyses.outcomes(analysis.id),
+            "is_live": analysis.state not in TERMINAL,
+        }
+
+    async def _baseline(self, analysis_id: str | None) -> dict[str, FindingCount] | None:
+        """Return the findings of the baseline by code; None without one, or if it was removed since."""
+        if analysis_id is None:
+            return None
+        try:
+            return {one.code: one for one in await self._analyses.counts(analysis_id)}
+        except NotFound:
+            return None
+
+    async def lines(self, view: View, params: Mapping[str, str], after: int | None) -> list[tuple[int, str]]:
+        return []
+
+    @endpoint(
+        "GET",
+        "/analyses/{analysis_id}/findings.jsonl",
+        scope=TokenScope.READ,
+        summary="Download the findings.",
+        query=AnyQuery,
+        public=False,
+    )
+    async def download_findings(self, request: EndpointRequest[Nothing, AnyQuery]) -> Response:
+        """All stored findings, one JSON object per line."""
+        analysis = await self._analyses.get(request.path_param("analysis_id"))
+
+        async def lines() -> AsyncIterator[bytes]:
+            after = None
+            while found := await self._analyses.findings(analysis.id, after=after, limit=BATCH):
+                for place, one in found:
+                    values = {"code": one.code, "severity": one.severity, "page": one.page, "evidence": one.evidence}
+                    yield orjson.dumps(values) + b"\n"
+                    after = place
+
+        headers = {"Content-Disposition": f'attachment; filename="{analysis.id}.jsonl"', "Cache-Control": "no-store"}
+        return StreamingResponse(lines(), media_type="application/jsonl", headers=headers)

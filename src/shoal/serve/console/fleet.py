@@ -1,0 +1,247 @@
+"""The fleet: nodes with their health, slots and lanes, commands with their acknowledgement, why a node gets jobs."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final, get_args
+
+from starlette.responses import Response
+
+from shoal.access.scopes import TokenScope
+from shoal.base.errors import InvalidInput
+from shoal.fleet import health
+from shoal.fleet.commands import CommandRequest
+from shoal.fleet.explain import NodeExplanation, explain_node
+from shoal.fleet.node import CommandName, Node
+from shoal.fleet.nodes import Nodes
+from shoal.fleet.pressure import PressureStatus
+from shoal.fleet.states import CommandState, NodeState
+from shoal.serve.authentication import caller_of
+from shoal.serve.console.actions import carry_out
+from shoal.serve.console.charts import Part
+from shoal.serve.console.feed import AnyQuery
+from shoal.serve.console.format import Formats
+from shoal.serve.console.forms import FORM_TYPE, ConsoleForm, read_form
+from shoal.serve.console.messages import message
+from shoal.serve.console.node_rates import NodeRateSampler
+from shoal.serve.console.shell import Shell
+from shoal.serve.console.view import View
+from shoal.serve.endpoint import EndpointRequest, Nothing, endpoint
+
+BADGES: Final = {
+    NodeState.CONNECTED: message("Connected"),
+    NodeState.PAUSED: message("Paused"),
+    NodeState.DRAINING: message("Draining"),
+    NodeState.DRAINED: message("Drained"),
+    NodeState.LOST: message("Lost"),
+}
+COLOURS: Final = {
+    NodeState.CONNECTED: "good",
+    NodeState.PAUSED: "paused",
+    NodeState.DRAINING: "warning",
+    NodeState.LOST: "failed",
+}
+PARTS: Final = {
+    "success": (message("Success"), health.SUCCESS, "s2"),
+    "load": (message("Free slots"), health.LOAD, "s3"),
+    "latency": (message("Speed"), health.LATENCY, "s4"),
+    "depth": (message("Short lane"), health.DEPTH, "s0"),
+}
+COMMANDS: Final = {
+    "pause": message("Pause"),
+    "resume": message("Resume"),
+    "drain": message("Drain"),
+    "restart_browser": message("Restart the browser"),
+    "config_update": message("Change its limits"),
+}
+COMMAND_STATES: Final = {
+    CommandState.WAITING: ("queued", message("Waiting for the node")),
+    CommandState.SENT: ("info", message("Sent, not acknowledged yet")),
+    CommandState.APPLIED: ("good", message("Applied")),
+    CommandState.UNSUPPORTED: ("warning", message("Not supported by the node")),
+    CommandState.FAILED: ("failed", message("Failed")),
+    CommandState.UNCONFIRMED: ("", message("Sent; this node acknowledges nothing")),
+    CommandState.EXPIRED: ("failed", message("Expired before the node came back")),
+}
+WHY: Final = {
+    "lost": message("It sent no heartbeat in time. The jobs of its lane are in the shared one."),
+    "disconnected": message("Its session broke off. It gets jobs again as soon as it reconnects."),
+    "paused": message("It is paused and leases nothing until somebody resumes it."),
+    "draining": message("It is draining and leases nothing until somebody resumes it."),
+    "drained": message("It is drained and leases nothing until somebody resumes it."),
+    "shared": message("Jobs are not dispatched to nodes: like every worker, it takes them from the shared lane."),
+    "full": message("Its lane holds twice as many jobs as it has slots for, so others get the new ones."),
+    "dispatched": message("It gets about {share} of new jobs, in proportion to its health score."),
+}
+CLASS_NAMES: Final = {"runs": message("Crawls and analyses"), "pages": message("Page jobs")}
+GIVEN: Final = message("The command was given; the node acknowledges it below.")
+GIVEN_ALL: Final = (message("{count} node was given the command."), message("{count} nodes were given the command."))
+ALL_QUESTION: Final = message("Give every node this command?")
+DRAIN_QUESTION: Final = message("Drain this node?")
+DRAIN_EXPLANATION: Final = message("It hands its crawls back and takes nothing until somebody resumes it.")
+NUMBERS: Final = ("max_concurrency", "page_slots")
+
+
+class FleetPage:
+    """`/fleet`. `pressures` returns the back-pressure on each class of jobs, as far as this process knows it."""
+
+    paths = ("/fleet",)
+    regions = ("fleet",)
+
+    def __init__(
+        self, shell: Shell, nodes: Nodes, rates: NodeRateSampler, pressures: Callable[[], Sequence[PressureStatus]]
+    ) -> None:
+        self._shell = shell
+        self._nodes = nodes
+        self._rates = rates
+        self._pressures = pressures
+
+    @endpoint("GET", "/fleet", scope=TokenScope.READ, summary="Show the fleet.", query=AnyQuery, public=False)
+    async def show_fleet(self, request: EndpointRequest[Nothing, AnyQuery]) -> Response:
+        context = await self.context(self._shell.view(request.http), {})
+        return self._shell.page(request.http, "fleet.html", context | {"topic": "/fleet"}, section="fleet")
+
+    async def context(self, view: View, params: Mapping[str, str]) -> dict[str, Any]:
+        nodes, formats = await self._nodes.list_all(), self._shell.formats(view)
+        healthy = [node for node in nodes if node.takes_jobs]
+        return {
+            "nodes": [(node, score_parts(node, formats), self._rates.of(node.id)) for node in nodes],
+            "badges": {state: (COLOURS.get(state, ""), view.language(word)) for state, word in BADGES.items()},
+            "healthy": len(healthy),
+            "lost": sum(node.state is NodeState.LOST for node in nodes),
+            "runs": (
+                sum(one.status.active_tasks for one in healthy),
+                sum(one.status.max_concurrency for one in healthy),
+            ),
+            "pages": (sum(one.status.active_pages for one in healthy), sum(one.status.page_slots for one in healthy)),
+            "waiting": sum(node.depth for node in nodes),
+            "pressures": [(view.language(CLASS_NAMES[one.job_class]), one) for one in self._pressures()],
+            "commands": {name: view.language(COMMANDS[name]) for name in ("pause", "resume", "drain")},
+            "is_live": True,
+        }
+
+    async def lines(self, view: View, params: Mapping[str, str], after: int | None) -> list[tuple[int, str]]:
+        return []
+
+    @endpoint(
+        "POST",
+        "/fleet/commands",
+        scope=TokenScope.WRITE,
+        summary="Give every node the same command.",
+        file=(FORM_TYPE,),
+        audit="node.commands",
+        public=False,
+    )
+    async def command_fleet(self, request: EndpointRequest[Nothing, Nothing]) -> Response:
+        form, language = await read_form(request.http), self._shell.view(request.http).language
+        wanted = command_of(form)
+        if not form.is_confirmed:
+            label = language(COMMANDS[wanted.command])
+            return self._shell.confirm(request.http, form, language(ALL_QUESTION), label, label)
+
+        async def give() -> str:
+            by = caller_of(request.http).who
+            return language.plural(*GIVEN_ALL, len(await self._nodes.broadcast(wanted, by, audit=request.audit)))
+
+        return await carry_out(self._shell, "/fleet", give)
+
+
+class NodePage:
+    """`/fleet/{node_id}`. `private`: jobs are dispatched to private lanes."""
+
+    paths = ("/fleet/{node_id}",)
+    regions = ("node",)
+
+    def __init__(self, shell: Shell, nodes: Nodes, rates: NodeRateSampler, *, private: bool) -> None:
+        self._shell = shell
+        self._nodes = nodes
+        self._rates = rates
+        self._private = private
+
+    @endpoint("GET", "/fleet/{node_id}", scope=TokenScope.READ, summary="Show a node.", query=AnyQuery, public=False)
+    async def show_node(self, request: EndpointRequest[Nothing, AnyQuery]) -> Response:
+        node_id = request.path_param("node_id")
+        context = await self.context(self._shell.view(request.http), {"node_id": node_id})
+        return self._shell.page(request.http, "node.html", context | {"topic": f"/fleet/{node_id}"}, section="fleet")
+
+    async def context(self, view: View, params: Mapping[str, str]) -> dict[str, Any]:
+        node = await self._nodes.get(params["node_id"])
+        found = explain_node(node, await self._nodes.list_all(), private=self._private)
+        formats, weighted = self._shell.formats(view), node.health.weighted
+        return {
+            "node": node,
+            "badge_of": (COLOURS.get(node.state, ""), view.language(BADGES[node.state])),
+            "found": found,
+            "sentence": why(found, formats),
+            "score": score_parts(node, formats),
+            "parts": [
+                (view.language(title), getattr(node.health, name), weight, weighted[name])
+                for name, (title, weight, _) in PARTS.items()
+            ],
+            "rates": self._rates.of(node.id),
+            "commands": [
+                (one, view.language(COMMANDS[one.command]), COMMAND_STATES[one.state][0], view.language(word))
+                for one in await self._nodes.commands_of(node.id)
+                for word in (COMMAND_STATES[one.state][1],)
+            ],
+            "drain_question": view.language(DRAIN_QUESTION),
+            "drain_explanation": view.language(DRAIN_EXPLANATION),
+            "names": {name: view.language(title) for name, title in COMMANDS.items()},
+            "is_live": True,
+        }
+
+    async def lines(self, view: View, params: Mapping[str, str], after: int | None) -> list[tuple[int, str]]:
+        return []
+
+    @endpoint(
+        "POST",
+        "/fleet/{node_id}/commands",
+        scope=TokenScope.WRITE,
+        summary="Give a node a command.",
+        file=(FORM_TYPE,),
+        audit="node.command",
+        public=False,
+    )
+    async def command_one(self, request: EndpointRequest[Nothing, Nothing]) -> Response:
+        form, node_id = await read_form(request.http), request.path_param("node_id")
+        language, wanted = self._shell.view(request.http).language, command_of(form)
+        if wanted.command == "drain" and not form.is_confirmed:
+            words = language(DRAIN_QUESTION), language(DRAIN_EXPLANATION), language(COMMANDS["drain"])
+            return self._shell.confirm(request.http, form, *words)
+
+        async def give() -> None:
+            await self._nodes.send(node_id, wanted, caller_of(request.http).who, audit=request.audit)
+
+        return await carry_out(self._shell, f"/fleet/{node_id}", give, language(GIVEN))
+
+
+def command_of(form: ConsoleForm) -> CommandRequest:
+    """Return the command in a form; raise if it is none."""
+    name = form.get("action")
+    known: dict[str, CommandName] = {one: one for one in get_args(CommandName)}
+    if name not in known:
+        raise InvalidInput("action", "is not known", f"use one of {', '.join(known)}")
+    values: dict[str, Any] = {}
+    for field in (*NUMBERS, "rate_limit") if name == "config_update" else ():
+        if text := form.get(field):
+            try:
+                values[field] = int(text) if field in NUMBERS else float(text)
+            except ValueError:
+                raise InvalidInput(field, f"cannot be {text[:60]!r}", "give a number") from None
+    if name == "config_update" and form.get("unlimited_rate") == "yes":
+        values["unlimited_rate"] = True
+    return CommandRequest(command=known[name], reason=form.get("reason"), **values)
+
+
+def score_parts(node: Node, formats: Formats) -> list[Part]:
+    """Return the parts of a node's score, and what is missing to 1, for a bar."""
+    weighted = node.health.weighted
+    shown = [
+        Part(kind, weighted[name], f"{formats.language(title)}: {formats.number(weighted[name], 2)}")
+        for name, (title, _, kind) in PARTS.items()
+    ]
+    return [*shown, Part("missing", max(0.0, 1 - node.health.value))]
+
+
+def why(found: NodeExplanation, formats: Formats) -> str:
+    """Return why a node gets jobs, or none, in the reader's language."""
+    text = formats.language(WHY[found.reason]) if found.reason in WHY else formats.text(found.sentence, 500)
+    return text.replace("{share}", formats.percent(found.dispatch_share))

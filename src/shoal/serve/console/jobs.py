@@ -1,0 +1,247 @@
+"""Jobs: counts by kind and state, a list with qualifiers, dead letters with replay, and the page of one job with its
+leases and why it is in its state."""
+
+from collections.abc import Awaitable, Callable, Mapping
+from datetime import timedelta
+from typing import Any, Final
+
+from starlette.responses import Response
+
+from shoal.access.scopes import TokenScope
+from shoal.base.clock import Clock
+from shoal.base.errors import InvalidInput
+from shoal.queue.job_admin import JobAdmin
+from shoal.queue.job_admin_store import JobFilter
+from shoal.queue.states import JobState
+from shoal.serve.authentication import caller_of
+from shoal.serve.console.actions import carry_out
+from shoal.serve.console.charts import Span, timeline
+from shoal.serve.console.feed import AnyQuery
+from shoal.serve.console.forms import FORM_TYPE, read_form
+from shoal.serve.console.job_rows import BADGES, explained, row_of
+from shoal.serve.console.messages import message
+from shoal.serve.console.search import Search, parse
+from shoal.serve.console.shell import Shell, local_path, sentence
+from shoal.serve.console.view import View
+from shoal.serve.endpoint import EndpointRequest, Nothing, endpoint
+
+ROWS: Final = 50
+QUALIFIERS: Final = ("state", "kind", "run", "lane")
+DEAD_LETTERS: Final = "dead"  # a value of `state:` for failed and expired jobs
+LONGEST_CURSOR: Final = 60
+KEEP_COUNTS: Final = 20  # times as long as counting took
+KEEP_AT_LEAST: Final = 2.0  # seconds
+REPLAYED: Final = (message("{count} dead letter was replayed."), message("{count} dead letters were replayed."))
+PURGED: Final = (message("{count} job was removed."), message("{count} jobs were removed."))
+RETRIED: Final = message("The job waits for a worker again, with all its attempts.")
+CANCELLED: Final = message("The job was cancelled; a result that arrives later is refused.")
+REPLAY_QUESTION: Final = message("Replay all dead letters that match?")
+PURGE_QUESTION: Final = message("Remove all dead letters that match?")
+PURGE_EXPLANATION: Final = message(
+    "Their history and results are removed too. Jobs of crawls and analyses are kept. This cannot be undone."
+)
+CANCEL_QUESTION: Final = message("Cancel this job?")
+CANCEL_EXPLANATION: Final = message("It takes effect at once. If a worker is running it, its result is refused.")
+REPLAY: Final = message("Replay")
+REMOVE: Final = message("Remove")
+CANCEL: Final = message("Cancel the job")
+
+
+class JobCounts:
+    """The number of jobs by kind and state. Counting reads every job, so a count is kept for a while, the longer the
+    longer it took."""
+
+    def __init__(self, jobs: JobAdmin, clock: Clock) -> None:
+        self._jobs = jobs
+        self._clock = clock
+        self._counts: dict[str, dict[str, int]] = {}
+        self._fresh_until = 0.0
+
+    async def read(self) -> Mapping[str, Mapping[str, int]]:
+        began = self._clock.monotonic()
+        if began >= self._fresh_until:
+            self._fresh_until = began + KEEP_AT_LEAST  # others who ask meanwhile get the previous count
+            self._counts = await self._jobs.count()
+            now = self._clock.monotonic()
+            self._fresh_until = now + max(KEEP_AT_LEAST, KEEP_COUNTS * (now - began))
+        return self._counts
+
+    def forget(self) -> None:
+        """Count again when somebody asks: an action changed the jobs."""
+        self._fresh_until = 0.0
+
+
+class JobsPage:
+    """`/jobs`."""
+
+    paths = ("/jobs",)
+    regions = ("job_counts", "job_rows")
+
+    def __init__(self, shell: Shell, jobs: JobAdmin, counts: JobCounts) -> None:
+        self._shell = shell
+        self._jobs = jobs
+        self._counts = counts
+
+    @endpoint("GET", "/jobs", scope=TokenScope.READ, summary="Show the jobs.", query=AnyQuery, public=False)
+    async def show_jobs(self, request: EndpointRequest[Nothing, AnyQuery]) -> Response:
+        query = request.http.query_params
+        params = {name: query[name] for name in ("q", "before") if query.get(name)}
+        context = await self.context(self._shell.view(request.http), params)
+        topic = self._shell.url("/jobs", **params).removeprefix(self._shell.prefix)
+        return self._shell.page(request.http, "jobs.html", context | {"topic": topic}, section="jobs")
+
+    async def context(self, view: View, params: Mapping[str, str]) -> dict[str, Any]:
+        search, problem, which = Search(params.get("q", "")), "", JobFilter()
+        try:
+            search = parse(params.get("q", ""), QUALIFIERS)
+            which = filter_of(search)
+        except InvalidInput as error:
+            problem = sentence(error.message)
+        before = params.get("before", "")
+        found = await self._jobs.newest(
+            which, before=before if 0 < len(before) <= LONGEST_CURSOR and before.isprintable() else None, limit=ROWS
+        )
+        counts, formats = await self._counts.read(), self._shell.formats(view)
+        by_state = {state: sum(kinds.get(state, 0) for kinds in counts.values()) for state in JobState}
+        return {
+            "search": search,
+            "problem": problem,
+            "rows": [] if problem else [row_of(job, formats) for job in found.items],
+            "more": None if problem else found.next,
+            "is_first": not before,
+            "is_dead": which.is_dead,
+            "counts": counts,
+            "by_state": by_state,
+            "dead": by_state[JobState.FAILED] + by_state[JobState.EXPIRED],
+            "total": sum(by_state.values()),
+            "badges": [(state, view.language(word)) for state, word in BADGES.items()],
+            "is_live": True,
+        }
+
+    async def lines(self, view: View, params: Mapping[str, str], after: int | None) -> list[tuple[int, str]]:
+        return []
+
+    @endpoint(
+        "POST",
+        "/jobs/actions",
+        scope=TokenScope.WRITE,
+        summary="Replay or remove dead letters.",
+        file=(FORM_TYPE,),
+        audit="jobs.purged",
+        public=False,
+    )
+    async def act_on_jobs(self, request: EndpointRequest[Nothing, Nothing]) -> Response:
+        """Act on all dead letters that match a search."""
+        form = await read_form(request.http)
+        view, back = self._shell.view(request.http), local_path(form.get("back", "/jobs"))
+        found = filter_of(parse(form.get("q"), QUALIFIERS))
+        which = JobFilter(found.state, found.kind, found.run_id, found.lane, dead=True)
+        action, language = form.get("action"), view.language
+        if action == "purge":
+            caller_of(request.http).demand(TokenScope.ADMIN)
+        elif action != "replay":
+            raise InvalidInput("action", "is not known", "use replay or purge")
+        if not form.is_confirmed:
+            question = REPLAY_QUESTION if action == "replay" else PURGE_QUESTION
+            explanation = "" if action == "replay" else language(PURGE_EXPLANATION)
+            button = language(REPLAY if action == "replay" else REMOVE)
+            return self._shell.confirm(request.http, form, language(question), explanation, button)
+
+        async def act() -> str:
+            if action == "replay":
+                return language.plural(*REPLAYED, await self._jobs.retry_dead(which))
+            return language.plural(*PURGED, await self._jobs.purge(which, timedelta(0), audit=request.audit))
+
+        self._counts.forget()
+        return await carry_out(self._shell, back, act)
+
+
+class JobPage:
+    """`/jobs/{job_id}`."""
+
+    paths = ("/jobs/{job_id}",)
+    regions = ("job",)
+
+    def __init__(self, shell: Shell, jobs: JobAdmin) -> None:
+        self._shell = shell
+        self._jobs = jobs
+
+    @endpoint("GET", "/jobs/{job_id}", scope=TokenScope.READ, summary="Show a job.", query=AnyQuery, public=False)
+    async def show_job(self, request: EndpointRequest[Nothing, AnyQuery]) -> Response:
+        job_id = request.path_param("job_id")
+        context = await self.context(self._shell.view(request.http), {"job_id": job_id})
+        return self._shell.page(request.http, "job.html", context | {"topic": f"/jobs/{job_id}"}, section="jobs")
+
+    async def context(self, view: View, params: Mapping[str, str]) -> dict[str, Any]:
+        found = await self._jobs.explain(params["job_id"])
+        job, formats = found.job, self._shell.formats(view)
+        history = await self._jobs.history(job.id)
+        row = row_of(job, formats)
+        nodes = list(dict.fromkeys(grant.node or grant.holder for grant in history))
+        spans = [
+            Span(
+                grant.granted_at,
+                grant.ended_at or formats.now,
+                nodes.index(grant.node or grant.holder),
+                "s3" if grant.ended is None else {"done": "s2", "released": "s0"}.get(grant.ended.value, "s5"),
+                f"{formats.text(grant.node or grant.holder, 80)}, {formats.exact(grant.granted_at)}",
+            )
+            for grant in history
+        ]
+        end = max((int(span.end) for span in spans), default=formats.now)
+        return {
+            "row": row,
+            "job": job,
+            "sentence": explained(found, formats),
+            "facts": {name: value for name, value in found.facts.items() if name not in ("dispatch", "error")},
+            "dispatch": found.facts.get("dispatch"),
+            "history": history,
+            "timeline": timeline(spans, history[0].granted_at, end, view.language("Leases over time"), len(nodes))
+            if len(history) > 1
+            else "",
+            "is_live": row.is_live,
+        }
+
+    async def lines(self, view: View, params: Mapping[str, str], after: int | None) -> list[tuple[int, str]]:
+        return []
+
+    @endpoint(
+        "POST",
+        "/jobs/{job_id}/actions",
+        scope=TokenScope.WRITE,
+        summary="Replay or cancel a job.",
+        file=(FORM_TYPE,),
+        public=False,
+    )
+    async def act_on_job(self, request: EndpointRequest[Nothing, Nothing]) -> Response:
+        form, job_id = await read_form(request.http), request.path_param("job_id")
+        language = self._shell.view(request.http).language
+        action = form.get("action")
+        verbs: dict[str, tuple[Callable[[str], Awaitable[object]], str]] = {
+            "retry": (self._jobs.retry, RETRIED),
+            "cancel": (self._jobs.cancel, CANCELLED),
+        }
+        if action not in verbs:
+            raise InvalidInput("action", "is not known", f"use one of {', '.join(verbs)}")
+        if action == "cancel" and not form.is_confirmed:
+            words = language(CANCEL_QUESTION), language(CANCEL_EXPLANATION), language(CANCEL)
+            return self._shell.confirm(request.http, form, *words)
+        verb, done = verbs[action]
+        return await carry_out(self._shell, f"/jobs/{job_id}", lambda: verb(job_id), language(done))
+
+
+def filter_of(search: Search) -> JobFilter:
+    """Return the filter of a search; raise if a value cannot be one."""
+    if search.text:
+        raise InvalidInput(repr(search.text[:60]), "has no qualifier", "use state:, kind:, run: or lane:")
+    state = search.one("state")
+    known = [*JobState, DEAD_LETTERS]
+    if state is not None and state not in known:
+        raise InvalidInput("state:", f"cannot be {state[:60]!r}", f"use one of {', '.join(known)}")
+    return JobFilter(
+        state=None if state in (None, DEAD_LETTERS) else JobState(state),
+        kind=search.one("kind"),
+        run_id=search.one("run"),
+        lane=search.one("lane"),
+        dead=True if state == DEAD_LETTERS else None,
+    )

@@ -1,0 +1,179 @@
+"""Policies: the list, what is due, how fresh each is, its runs, and its actions."""
+
+from collections.abc import Awaitable, Callable, Mapping
+from datetime import timedelta
+from typing import Any, Final
+
+import orjson
+from starlette.responses import Response
+
+from shoal.access.scopes import TokenScope
+from shoal.base.clock import span
+from shoal.base.errors import InvalidInput
+from shoal.page_jobs.history import History
+from shoal.plan.policies import Policies
+from shoal.plan.policy import Policy, shown_options
+from shoal.serve.console.actions import carry_out
+from shoal.serve.console.feed import AnyQuery
+from shoal.serve.console.forms import FORM_TYPE, read_form
+from shoal.serve.console.messages import message
+from shoal.serve.console.policy_rows import row_of
+from shoal.serve.console.search import Search, parse
+from shoal.serve.console.shell import Notice, Shell, local_path, sentence
+from shoal.serve.console.view import View
+from shoal.serve.endpoint import EndpointRequest, Nothing, endpoint
+
+ROWS: Final = 50
+MOST_DUE: Final = 200
+RUNS: Final = 20
+LATE: Final = timedelta(minutes=1)
+LAST_POLICY: Final = 2**31 - 1
+QUALIFIERS: Final = ("is", "project")
+KINDS: Final = ("due", "late", "enabled", "disabled")
+RUN: Final = message("The policy is running; its schedule does not change.")
+RUNS_ALREADY: Final = message("The policy is already running.")
+ENABLED: Final = message("The policy is enabled.")
+DISABLED: Final = message("The policy is disabled; a run in progress goes on.")
+REMOVED: Final = message("The policy was removed.")
+REMOVE_QUESTION: Final = message("Remove this policy?")
+REMOVE_EXPLANATION: Final = message("A run in progress goes on. This cannot be undone.")
+REMOVE: Final = message("Remove")
+
+
+class PoliciesPage:
+    """`/policies`."""
+
+    paths = ("/policies",)
+    regions = ("policy_rows",)
+
+    def __init__(self, shell: Shell, policies: Policies) -> None:
+        self._shell = shell
+        self._policies = policies
+
+    @endpoint("GET", "/policies", scope=TokenScope.READ, summary="Show the policies.", query=AnyQuery, public=False)
+    async def show_policies(self, request: EndpointRequest[Nothing, AnyQuery]) -> Response:
+        query = request.http.query_params
+        params = {name: query[name] for name in ("q", "after") if query.get(name)}
+        context = await self.context(self._shell.view(request.http), params)
+        topic = self._shell.url("/policies", **params).removeprefix(self._shell.prefix)
+        return self._shell.page(request.http, "policies.html", context | {"topic": topic}, section="policies")
+
+    async def context(self, view: View, params: Mapping[str, str]) -> dict[str, Any]:
+        search, problem, after = Search(params.get("q", "")), "", _number(params.get("after"))
+        now, found = 0, list[Policy]()
+        try:
+            search = parse(params.get("q", ""), QUALIFIERS)
+            now, found = await self._found(search, after)
+        except InvalidInput as error:
+            problem = sentence(error.message)
+        formats = self._shell.formats(view)
+        more = search.one("is") not in ("due", "late") and len(found) > ROWS if not problem else False
+        shown = found[:ROWS] if more else found
+        return {
+            "search": search,
+            "problem": problem,
+            "rows": [row_of(policy, now, span(LATE), formats) for policy in shown],
+            "counts": await self._policies.counts(LATE),
+            "is_first": not after,
+            "next": shown[-1].number if more else None,
+            "is_cut": search.values.get("is") in (["due"], ["late"]) and len(found) >= MOST_DUE,
+            "is_live": True,
+        }
+
+    async def _found(self, search: Search, after: int) -> tuple[int, list[Policy]]:
+        kind, project = search.one("is"), search.one("project")
+        if search.text:
+            raise InvalidInput(repr(search.text[:60]), "has no qualifier", "use is: or project:")
+        if kind is not None and kind not in KINDS:
+            raise InvalidInput("is:", f"cannot be {kind[:60]!r}", f"use one of {', '.join(KINDS)}")
+        if kind in ("due", "late"):
+            now, due = await self._policies.list_due(MOST_DUE)
+            due = [one for one in due if project is None or one.form.project == project]
+            return now, [one for one in due if kind == "due" or (one.next_run_at or now) <= now - span(LATE)]
+        enabled = None if kind is None else kind == "enabled"
+        return await self._policies.page_of(after=after, limit=ROWS + 1, project=project, enabled=enabled)
+
+    async def lines(self, view: View, params: Mapping[str, str], after: int | None) -> list[tuple[int, str]]:
+        return []
+
+
+class PolicyPage:
+    """`/policies/{policy_id}`."""
+
+    paths = ("/policies/{policy_id}",)
+    regions = ("policy",)
+
+    def __init__(self, shell: Shell, policies: Policies, history: History) -> None:
+        self._shell = shell
+        self._policies = policies
+        self._history = history
+
+    @endpoint(
+        "GET", "/policies/{policy_id}", scope=TokenScope.READ, summary="Show a policy.", query=AnyQuery, public=False
+    )
+    async def show_policy(self, request: EndpointRequest[Nothing, AnyQuery]) -> Response:
+        policy_id = request.path_param("policy_id")
+        context = await self.context(self._shell.view(request.http), {"policy_id": policy_id})
+        context |= {"topic": f"/policies/{policy_id}"}
+        return self._shell.page(request.http, "policy.html", context, section="policies")
+
+    async def context(self, view: View, params: Mapping[str, str]) -> dict[str, Any]:
+        policy = await self._policies.get(params["policy_id"])
+        now, _ = await self._policies.page_of(limit=1)
+        form = policy.form
+        options = form.plain() | {"crawl_config": shown_options(form.crawl_config), "seeds": form.seeds}
+        options = {
+            name: value if isinstance(value, str) else orjson.dumps(value).decode()
+            for name, value in options.items()
+            if value not in (None, [], {}, "") and name != "url"
+        }
+        return {
+            "row": row_of(policy, now, span(LATE), self._shell.formats(view)),
+            "policy": policy,
+            "age": None if policy.last_success_at is None else (now - policy.last_success_at) / 1e6,
+            "options": options,
+            "results": await self._history.of_policy(policy.id, limit=RUNS),
+            "is_live": policy.live_job_id is not None,
+        }
+
+    async def lines(self, view: View, params: Mapping[str, str], after: int | None) -> list[tuple[int, str]]:
+        return []
+
+    @endpoint(
+        "POST",
+        "/policies/{policy_id}/actions",
+        scope=TokenScope.WRITE,
+        summary="Run, enable, disable or remove a policy.",
+        file=(FORM_TYPE,),
+        public=False,
+    )
+    async def act_on_policy(self, request: EndpointRequest[Nothing, Nothing]) -> Response:
+        form, policy_id = await read_form(request.http), request.path_param("policy_id")
+        language, action = self._shell.view(request.http).language, form.get("action")
+        back = local_path(form.get("back") or f"/policies/{policy_id}")
+
+        async def run() -> str:
+            begun = await self._policies.run_now(policy_id)
+            return language(RUNS_ALREADY if begun.duplicate else RUN)
+
+        async def enable() -> str:
+            await self._policies.enable(policy_id, action == "enable")
+            return language(ENABLED if action == "enable" else DISABLED)
+
+        verbs: dict[str, Callable[[], Awaitable[str]]] = {"run": run, "enable": enable, "disable": enable}
+        if action in verbs:
+            return await carry_out(self._shell, back, verbs[action])
+        if action != "remove":
+            raise InvalidInput("action", "is not known", f"use one of {', '.join(verbs)}, remove")
+        if not form.is_confirmed:
+            words = language(REMOVE_QUESTION), language(REMOVE_EXPLANATION), language(REMOVE)
+            return self._shell.confirm(request.http, form, *words)
+        await self._policies.remove(policy_id)
+        return self._shell.redirect("/policies", Notice(language(REMOVED)))
+
+
+def _number(text: str | None) -> int:
+    """Return the number of the last policy on the previous page; 0 for anything else."""
+    if text is None or not text.isascii() or not text.isdecimal() or len(text) > 10:
+        return 0
+    return min(int(text), LAST_POLICY)

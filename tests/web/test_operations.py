@@ -1,0 +1,229 @@
+"""Jobs, the fleet, policies, bots and analyses in the console, as a browser without a script sees them."""
+
+import json
+import re
+
+from shoal.audit import states as audit_states
+from shoal.audit.analysis import Analysis, AnalysisOptions
+from shoal.audit.finding import AnalyzerOutcome, Finding, FindingCount, Severity
+from shoal.audit.gate import Gate, GateRule
+from shoal.audit.store import NewAnalysis
+from shoal.audit.verdict import Measured, judge
+from shoal.base.database import Tx
+from shoal.base.ids import AnalysisId, NodeId
+from shoal.fleet.node import CommandAck
+from shoal.fleet.states import CommandState
+from shoal.queue import states
+from shoal.queue.job import LeaseRequest
+from tests.support.controller import Served
+from tests.support.nodes import register
+from tests.support.visitor import Visitor
+
+EVIL = "https://example.com/<script>alert(1)</script>\u202e"
+
+
+async def add_pages(shop: Served, *urls: str) -> None:
+    body = json.dumps({"urls": urls}).encode()
+    assert (await shop.ask("/api/v1/jobs", method="POST", body=body)).status in (200, 201, 202)
+
+
+async def bury_one(shop: Served) -> str:
+    """Lease a page job as a worker does, and fail it for good; return its id."""
+    [lease] = (await shop.app.queue.finish_and_lease([], LeaseRequest("crawler-1/7", ["page"]), 1)).leases
+    await shop.app.queue.began(lease.fence, "crawler-1", 4711)
+    move = states.fail(lease.fence.job_id, lease.fence.epoch, "no route <b>to</b> host")
+    await shop.app.queue.finish_and_lease([move], LeaseRequest("crawler-1/7", ["crawl"]), 1)
+    return str(lease.fence.job_id)
+
+
+async def test_a_dead_letter_is_found_explained_and_replayed(shop: Served, visitor: Visitor) -> None:
+    await add_pages(shop, "https://example.com/a")
+    job_id = await bury_one(shop)
+    listed = await visitor.get("/jobs?q=state:dead+kind:page")
+    assert (job_id in listed.html, "Failed" in listed.text) == (True, True)
+    page = await visitor.get(f"/jobs/{job_id}")
+    assert "Its last attempt failed. It is a dead letter" in page.text
+    assert "no route <b>to</b> host" in page.text
+    assert "<b>to</b>" not in page.html
+    assert re.search(r"crawler-1/7.*4711", page.text)
+    replayed = await visitor.post(f"/jobs/{job_id}/actions", {"action": "retry"})
+    assert "The job waits for a worker again" in replayed.text
+    assert "Cancel the job" in replayed.text
+    asked = await visitor.post(f"/jobs/{job_id}/actions", {"action": "cancel"})
+    assert "Cancel this job?" in asked.text
+    assert (await shop.app.job_admin.get(job_id)).state == "pending"
+    done = await visitor.post(f"/jobs/{job_id}/actions", {"action": "cancel", "confirmed": "yes"})
+    assert "It was cancelled." in done.text
+
+
+async def test_all_dead_letters_that_match_are_replayed_after_a_question(shop: Served, visitor: Visitor) -> None:
+    await add_pages(shop, "https://example.com/a", "https://example.org/b")
+    ids = [await bury_one(shop), await bury_one(shop)]
+    await visitor.get("/jobs")
+    fields = {"action": "replay", "q": "state:dead", "back": "/jobs?q=state:dead"}
+    assert "Replay all dead letters that match?" in (await visitor.post("/jobs/actions", fields)).text
+    seen = await visitor.post("/jobs/actions", fields | {"confirmed": "yes"})
+    assert "2 dead letters were replayed." in seen.text
+    assert {(await shop.app.job_admin.get(one)).state for one in ids} == {"pending"}
+
+
+async def test_a_wrong_qualifier_is_a_sentence_and_not_an_error_page(visitor: Visitor) -> None:
+    for path, problem in (
+        ("/jobs?q=stat:dead", "is not a qualifier of this list; the nearest one is state:"),
+        ("/jobs?q=state:gone", "use one of pending, locked"),
+        ("/policies?q=is:new", "use one of due, late, enabled, disabled"),
+        ("/analyses?q=state:gone", "use crawl: or state:"),
+    ):
+        seen = await visitor.get(path)
+        assert (seen.status, problem in seen.text) == (200, True), path
+
+
+async def test_a_viewer_gets_no_buttons_and_is_refused(shop: Served, visitor: Visitor) -> None:
+    await register(shop.app.fleet.nodes, "crawler-1")
+    await visitor.sign_in(await shop.token("viewer"))
+    for path in ("/jobs?q=state:dead", "/fleet", "/fleet/crawler-1", "/policies", "/analyses"):
+        seen = await visitor.get(path)
+        assert seen.status == 200
+        assert len(re.findall(r'<form[^>]*method="post"', seen.html)) == 2, path  # preferences, and signing out
+    for path, fields in (
+        ("/jobs/actions", {"action": "replay"}),
+        ("/fleet/commands", {"action": "pause"}),
+        ("/fleet/crawler-1/commands", {"action": "pause"}),
+        ("/policies/new", {"url": "https://example.com/"}),
+        ("/analyses", {"crawl_id": "x"}),
+    ):
+        assert (await visitor.post(path, fields)).status == 403, path
+
+
+async def test_a_node_is_paused_and_its_acknowledgement_is_shown(shop: Served, visitor: Visitor) -> None:
+    assert "No nodes yet" in (await visitor.get("/fleet")).text
+    nodes = shop.app.fleet.nodes
+    await register(nodes, "crawler-1", version="1.2.3", active_tasks=1, success_rate=0.5, total_processed=7)
+    listed = await visitor.get("/fleet")
+    assert all(word in listed.text for word in ("crawler-1", "Connected", "1 / 2", "0 / 15", "50 %", "1.2.3"))
+    page = await visitor.get("/fleet/crawler-1")
+    assert "Part of the score" in page.text
+    assert "0.4 0.20" in page.text  # half of the points for success
+    seen = await visitor.post("/fleet/crawler-1/commands", {"action": "pause", "reason": "new <i>kernel</i>"})
+    assert "Waiting for the node" in seen.text
+    assert "new <i>kernel</i>" in seen.text
+    [command] = await nodes.commands_of("crawler-1")
+    await nodes.acknowledge(NodeId("crawler-1"), [CommandAck(command.id, CommandState.APPLIED, "ok")])
+    assert "Applied" in (await visitor.get("/fleet/crawler-1")).text
+    wrong = await visitor.post("/fleet/crawler-1/commands", {"action": "config_update", "page_slots": "many"})
+    assert (wrong.status, "give a number" in wrong.text) == (422, True)
+
+
+async def test_all_nodes_get_a_command_only_after_a_question(shop: Served, visitor: Visitor) -> None:
+    for name in ("crawler-1", "crawler-2"):
+        await register(shop.app.fleet.nodes, name)
+    await visitor.get("/fleet")
+    asked = await visitor.post("/fleet/commands", {"action": "drain"})
+    assert "Give every node this command?" in asked.text
+    assert await shop.app.fleet.nodes.commands_of("crawler-1") == []
+    seen = await visitor.post("/fleet/commands", {"action": "drain", "confirmed": "yes"})
+    assert "2 nodes were given the command." in seen.text
+
+
+async def test_a_policy_is_created_changed_run_and_removed(shop: Served, visitor: Visitor) -> None:
+    form = {"url": "https://example.com/prices", "frequency": "6h", "labels": "team=prices"}
+    await visitor.get("/policies/new")
+    refused = await visitor.post("/policies/new", form | {"frequency": "sometimes"})
+    assert (refused.status, 'id="frequency-problem"' in refused.html) == (422, True)
+    assert 'value="sometimes"' in refused.html
+    seen = await visitor.post("/policies/new", form)
+    assert "The policy was created." in seen.text
+    policy_id = seen.path.rpartition("/")[2]
+    assert "Disabled" in seen.text
+    edited = await visitor.get(f"/policies/{policy_id}/edit")
+    assert 'value="6h"' in edited.html
+    changed = await visitor.post(f"/policies/{policy_id}/edit", form | {"frequency": "", "cron": "0 4 * * *"})
+    assert "0 4 * * * UTC" in changed.text
+    for word in ("The policy is running", "The policy is already running."):
+        assert word in (await visitor.post(f"/policies/{policy_id}/actions", {"action": "run"})).text
+    for action in ("enable", "disable"):
+        seen = await visitor.post(f"/policies/{policy_id}/actions", {"action": action})
+        assert f"The policy is {action}d" in seen.text
+    assert "Remove this policy?" in (await visitor.post(f"/policies/{policy_id}/actions", {"action": "remove"})).text
+    gone = await visitor.post(f"/policies/{policy_id}/actions", {"action": "remove", "confirmed": "yes"})
+    assert "The policy was removed." in gone.text
+
+
+async def test_a_secret_of_a_policy_is_not_shown_and_survives_an_edit(shop: Served, visitor: Visitor) -> None:
+    config = '{"headers": {"Authorization": "Bearer hunter2"}}'
+    form = {"url": "https://example.com/", "frequency": "6h", "crawl_config": config, "enabled": "yes"}
+    await visitor.get("/policies/new")
+    seen = await visitor.post("/policies/new", form)
+    policy_id = seen.path.rpartition("/")[2]
+    edited = await visitor.get(f"/policies/{policy_id}/edit")
+    assert "hunter2" not in seen.html + edited.html
+    shown = re.search(r'<textarea id="crawl_config"[^>]*>([^<]*)<', edited.html)
+    assert shown
+    hidden = shown[1].replace("&#34;", '"')
+    await visitor.post(f"/policies/{policy_id}/edit", form | {"crawl_config": hidden, "frequency": "12h"})
+    stored = (await shop.app.plan.policies.get(policy_id)).form
+    assert (stored.frequency, stored.crawl_config["headers"]["Authorization"]) == ("12h", "Bearer hunter2")
+
+
+async def test_an_import_reports_each_invalid_line(visitor: Visitor) -> None:
+    lines = "url,frequency\nhttps://example.com/a,6h\nftp://example.com/b,6h\nhttps://example.com/c,often"
+    await visitor.get("/policies/import")
+    refused = await visitor.post("/policies/import", {"lines": lines, "bad": "refuse"})
+    assert (refused.status, "2 lines are invalid." in refused.text) == (422, True)
+    assert "Nothing was stored" in refused.text
+    seen = await visitor.post("/policies/import", {"lines": lines, "bad": "skip"})
+    assert "1 policy was created. 2 lines are invalid." in seen.text
+    again = await visitor.post("/policies/import", {"lines": '{"url": "https://example.com/d", "frequency": "1h"}'})
+    assert "1 policy was created." in again.text
+
+
+async def test_bots_are_shown_with_their_tokens_and_activity(shop: Served, visitor: Visitor) -> None:
+    await visitor.sign_in(await shop.token("admin"))
+    bot = await shop.token("bot", name="price bot")
+    body = json.dumps({"bot_id": "scraper-9", "capabilities": ["http"], "max": 1}).encode()
+    assert (await shop.ask("/bot/v1/jobs/pull", bot, method="POST", body=body)).status in (200, 204)
+    assert "price bot" in (await visitor.get("/policies/bots")).text
+
+
+async def test_an_analysis_shows_its_verdict_findings_and_baseline(shop: Served, visitor: Visitor) -> None:
+    assert "No analyses yet" in (await visitor.get("/analyses")).text
+    gate = Gate(rules=[GateRule(metric="broken_link", op="<=", threshold=0)])
+    counts = [FindingCount("links", "broken_link", Severity.ERROR, "Pages link nowhere.", "Mend them.", 2, 2)]
+    metrics = {"pages": 10.0, "findings": 2.0, "errors": 2.0, "warnings": 0.0, "notices": 0.0, "broken_link": 2.0}
+    metrics |= {"blocked_pages": 0.0, "quarantined_urls": 0.0, "broken_links": 2.0}
+    verdict = judge(gate, Measured(metrics, counts, {"links": None}))
+    findings = [Finding("links", "broken_link", Severity.ERROR, EVIL, key, {"target": EVIL}) for key in (1, 2)]
+    analysis = await completed_analysis(shop)
+    store, outcome = shop.app.audit.analyses.store, AnalyzerOutcome("links", None, 2, 12.0)
+
+    async def keep(tx: Tx) -> None:
+        await store.keep(tx, analysis, outcome, counts, findings)
+        await store.conclude(tx, analysis, metrics, {}, verdict)
+
+    await shop.app.database.run(keep)
+    assert "Gate failed" in (await visitor.get("/analyses")).text
+    page = await visitor.get(f"/analyses/{analysis.id}?code=broken_link")
+    assert "broken_link is 2; the gate demands <= 0." in page.text
+    assert "alert(1)" in page.text
+    assert "<script>alert" not in page.html
+    assert "\u202e" not in page.html
+    lines = (await visitor.get(f"/analyses/{analysis.id}/findings.jsonl")).html.splitlines()
+    assert [json.loads(line)["code"] for line in lines] == ["broken_link"] * 2
+    wrong = await visitor.post("/analyses", {"crawl_id": "crl_none"})
+    assert "crl_none" in wrong.text
+
+
+async def completed_analysis(shop: Served) -> Analysis:
+    """Store an analysis that succeeded, without findings yet."""
+    asked = await shop.ask(method="POST", body=b'{"seeds": ["https://example.com/"], "start": false}')
+    await shop.app.crawls.stop(asked.said["id"])
+    crawl, store = (await shop.app.crawls.get(asked.said["id"])).crawl, shop.app.audit.analyses.store
+    new = NewAnalysis(AnalysisId("anl_1"), crawl.number, crawl.id, "default", "https://example.com/", AnalysisOptions())
+
+    async def write(tx: Tx) -> None:
+        await store.insert(tx, new)
+        for move in (audit_states.run(), audit_states.succeed()):
+            assert await store.move(tx, new.id, move)
+
+    await shop.app.database.run(write)
+    return await shop.app.audit.analyses.get("anl_1")
