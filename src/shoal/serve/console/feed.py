@@ -1,8 +1,8 @@
 """The live stream of a browser tab (SSE): the regions of its page that changed, and new log lines.
 
-A page is rendered at most once a second for all readers who see the same, however many there are. The browser says
-which regions it has (`seen`), so a stream that begins or resumes sends only what is different; log lines continue after
-`Last-Event-ID`.
+A page is rendered at most once a second, less often if that is expensive, for all readers who see the same, however
+many there are. The browser says which regions it has (`seen`), so a stream that begins or resumes sends only what is
+different; log lines continue after `Last-Event-ID`.
 """
 
 import asyncio
@@ -27,6 +27,8 @@ from shoal.serve.crawl_feed import Viewing
 from shoal.serve.endpoint import EndpointRequest, Nothing, endpoint
 
 EVERY_SECONDS: Final = 1.0
+SHARE: Final = 0.008  # of the time may be spent on reading one page again
+SLOWEST_SECONDS: Final = 5.0
 HEARTBEAT_SECONDS: Final = 15.0
 RETRY_MILLISECONDS: Final = 2000
 KEPT_LINES: Final = 500
@@ -203,13 +205,15 @@ class FeedApi:
 
     async def _refresh(self, topic: Topic) -> None:
         while True:
+            began = self._clock.monotonic()
             try:
                 changes = await self._look(topic)
             except ShoalError:  # it is gone, or the store is unavailable: viewers keep what they have
                 changes = False
             if changes:
                 topic.wake()
-            await self._clock.sleep(self._every)
+            spent = self._clock.monotonic() - began
+            await self._clock.sleep(max(self._every, min(spent / SHARE, SLOWEST_SECONDS)))
 
     async def _look(self, topic: Topic) -> bool:
         """Read the page again; return whether a region or the log changed."""

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import quote, unquote, urlencode, urlsplit
@@ -75,11 +76,15 @@ class Shell:
 
     def __init__(self, present: Iterable[str], clock: Clock | None = None, public_url: str = "") -> None:
         self.prefix = prefix_of(public_url)
-        self.assets = Assets()
         self._clock = clock or SystemClock()
         names = set(present)
         self._sections = [section for section in SECTIONS if section.name in names]
-        self._environment = self._templates()
+
+    @cached_property
+    def assets(self) -> Assets:
+        """The static files. They, the templates and the languages are read on first use: commands that call the API in
+        their own process show no page."""
+        return Assets()
 
     def view(self, request: Request) -> View:
         return view_of(request)
@@ -161,7 +166,8 @@ class Shell:
             return HTMLResponse(body, status, headers)
         return HTMLResponse(compress(body), status, headers | {"Content-Encoding": "gzip"})
 
-    def _templates(self) -> Environment:
+    @cached_property
+    def _environment(self) -> Environment:
         environment = Environment(
             loader=FileSystemLoader(TEMPLATES),
             autoescape=True,
