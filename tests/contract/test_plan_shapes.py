@@ -101,7 +101,10 @@ WHOLE = {
     **dict.fromkeys(("least_taken", "forget_cursors", "webhooks", "due_webhooks"), "there are few webhooks and sinks"),
     **dict.fromkeys(("newest_jobs", "end_of_scan", "newest_of_run", "newest_dead", "newest_locked"), "its last row"),
     **dict.fromkeys(("any_token", "turn_jobs", "last_crawl"), "its first row"),
-    **dict.fromkeys(("count_crawls", "count_jobs", "count_policies"), "they count everything, and are asked by people"),
+    **dict.fromkeys(
+        ("count_crawls", "count_jobs", "count_policies", "count_renderers"),
+        "they count everything, and are asked by people",
+    ),
     "unfiled_journals": "an index of those alone",
     **dict.fromkeys(("all_nodes", "overdue_nodes", "count_nodes"), "they look at the whole fleet"),
     **dict.fromkeys(("waiting_commands", "expire_commands"), "an index of commands that are not answered yet"),
