@@ -195,7 +195,8 @@ class JobAdmin:
 
     def _check_own(self, job: Job, action: str) -> None:
         if job.kind in RUN_KINDS:
-            fix = f"use the commands of its {job.kind}: `shoal {job.kind}s --help`"
+            group = {"analysis": "analyses"}.get(job.kind, f"{job.kind}s")
+            fix = f"use the commands of its {job.kind}: `shoal {group} --help`"
             raise StateConflict("job", job.id, f"part of {job.kind} {job.run_id}", action, fix)
 
 
