@@ -1,4 +1,4 @@
-"""An object store on loopback that speaks enough of S3: put, get a range, list, delete. It checks every signature."""
+"""An object store on loopback that speaks enough of S3: put, get a whole object or a range, list, delete. It checks every signature."""
 
 import hashlib
 import hmac
@@ -88,6 +88,8 @@ class ObjectStore:
             return 200, "".join(f"<Contents><Key>{name}</Key></Contents>" for name in found).encode()
         if key not in self.objects:
             return 404, b"<Code>NoSuchKey</Code>"
+        if "range" not in fields:
+            return 200, self.objects[key]
         first, _, last = fields["range"].removeprefix("bytes=").partition("-")
         piece = self.objects[key][int(first) : int(last) + 1]
         return (206, piece) if piece else (416, b"")
