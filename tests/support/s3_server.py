@@ -1,4 +1,5 @@
-"""An object store on loopback that speaks enough of S3: put, get a whole object or a range, list, delete. It checks every signature."""
+"""An object store on loopback that speaks enough of S3: put, get (whole or a range), list, delete. It checks every
+signature."""
 
 import hashlib
 import hmac
