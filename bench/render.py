@@ -152,6 +152,8 @@ def static(report: Report, base: str, reps: int) -> None:
                 store = ["--store", f"sqlite:///{folder}/shoal.db"]
                 command = [str(ROOT / "shoal"), "crawl", f"{base}/static/0", "--speed", "max", *words, *store]
                 cost = measure(command, on=cores()[:1])
+                if cost.code:
+                    sys.exit(f"the crawl with --render {mode} ended with exit code {cost.code}")
                 found.append((cost.wall, cost.cpu))
     never = median(wall for wall, _ in costs["never"])
     for mode, found in costs.items():
