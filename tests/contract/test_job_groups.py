@@ -208,8 +208,8 @@ async def test_pages_that_need_a_browser_wait_for_a_worker_with_one(bench: Bench
     said = await jobs.explain(job_id)
     assert (said.reason, said.sentence) == (
         "no_renderer",
-        "It needs a browser, and nobody runs such jobs: start a worker on a machine with Chromium, set RENDERER_URL, "
-        "or use a bot with `js`.",
+        "It needs a browser, no connected node has one, and nobody runs such jobs: start a worker on a machine with "
+        "Chromium or with RENDERER_URL, or a bot with `js`.",
     )
     assert len(await bench.queue.lease("w1", ["page"], ["shared"], 5, ["js"])) == 2
 

@@ -1,6 +1,5 @@
-"""Page flags: defects of a page that was read nevertheless are stored, shown and counted."""
+"""Page flags: defects of a page that was read nevertheless are stored and shown."""
 
-from shoal.audit.overview import Overview
 from shoal.extract.flags import PageFlag
 from tests.packages.conftest import Answer, Crawler, ScriptedSite, html, serving
 
@@ -27,13 +26,8 @@ async def test_flags_are_kept_with_the_page_and_reported_by_explain(crawler: Cra
         assert "flags" not in plain.facts
 
 
-async def test_flags_are_counted_by_the_overview_and_are_not_part_of_the_record(crawler: Crawler) -> None:
+async def test_flags_are_not_part_of_the_record(crawler: Crawler) -> None:
     async with serving(ScriptedSite(script)) as site:
         seen = await crawler.crawl(site, depth=1, scope="host")
         pages = await crawler.pages(seen)
-    overview = Overview()
-    for page in pages.values():
-        overview.see(page)
-        assert "flags" not in page.record(seen.crawl.id)
-    found = {finding.key: finding.facts["count"] for finding in overview.findings()}
-    assert found["flag:encoding_guessed"] == 1
+    assert not any("flags" in page.record(seen.crawl.id) for page in pages.values())
