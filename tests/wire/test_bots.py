@@ -361,12 +361,9 @@ async def test_a_bot_that_leaves_while_it_waits_gets_nothing(api: Served) -> Non
     await until_waiting(api)
     writer.close()
     await writer.wait_closed()
-    async with asyncio.timeout(60):
-        while True:
-            [job_id] = await add(api)
-            jobs = await pull(api, wait_seconds=2)
-            if [job["job_id"] for job in jobs] == [job_id]:
-                break
+    await until_nobody_waits(api)
+    [job_id] = await add(api)
+    assert [job["job_id"] for job in await pull(api, wait_seconds=2)] == [job_id]
     held = await api.app.database.read(lambda tx: api.app.queue.held_by_owner(tx, "bot/local/gone"))
     assert held == 0
 
@@ -412,6 +409,12 @@ async def idle(api: Served) -> bytes:
 async def until_waiting(api: Served, count: int = 1) -> None:
     async with asyncio.timeout(60):
         while api.app.page_jobs.long_poll.waiting < count:
+            await api.app.clock.sleep(0.01)
+
+
+async def until_nobody_waits(api: Served) -> None:
+    async with asyncio.timeout(60):
+        while api.app.page_jobs.long_poll.waiting:
             await api.app.clock.sleep(0.01)
 
 
