@@ -19,7 +19,7 @@ PREVIOUS = "previous"
 
 @dataclass(frozen=True, slots=True)
 class AnalysisOptions:
-    """What to do with the findings. `gate_name` is the name under which the gate is stored, if it is.
+    """Options for the findings. `gate_name` is the name under which the gate is stored, if it is.
 
     `baseline`: the analysis to compare with. `commit`: where to publish the verdict.
     """

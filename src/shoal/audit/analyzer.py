@@ -23,7 +23,7 @@ DetailColumn = Callable[["PageDetails"], Any]
 
 @dataclass(frozen=True, slots=True)
 class Needs:
-    """What an analyzer reads. Nothing else is loaded for it.
+    """The data an analyzer reads. Nothing else is loaded for it.
 
     `pages`: columns of the page record. `details`: detail columns, each with the function that computes it.
     `links`: the link graph. `sitemap`: which pages sitemaps list. `blocked`: URLs that robots.txt forbids.

@@ -23,7 +23,7 @@ class AnalyzerError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class AnalyzerResult:
-    """What one analyzer gave: how it ended, how many findings of each code, and those to store."""
+    """The result of one analyzer: how it ended, how many findings of each code, and those to store."""
 
     outcome: AnalyzerOutcome
     counts: Sequence[FindingCount] = ()

@@ -54,7 +54,7 @@ class ReportedFinding(msgspec.Struct, forbid_unknown_fields=True):
 
 @dataclass(frozen=True, slots=True)
 class ProcessLimits:
-    """What an external analyzer may use."""
+    """The limits of an external analyzer."""
 
     time: timedelta
     memory: int  # bytes

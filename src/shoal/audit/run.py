@@ -54,7 +54,7 @@ class AnalyzerFailed(Signal, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, slots=True)
 class AnalysisContext:
-    """What every analysis of a process shares."""
+    """The objects that all analyses of a process share."""
 
     database: Database
     analyses: Analyses

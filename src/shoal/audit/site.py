@@ -82,30 +82,30 @@ class PageColumns:
 
     @cached_property
     def is_redirected(self) -> Mask:
-        """Where a page was reached through redirects, or ends with one."""
+        """Mark where a page was reached through redirects, or ends with one."""
         status = self["status"]
         is_redirect: Mask = (status >= 300) & (status < 400) & (status != 304)
         return self.has("redirects") | is_redirect
 
     @cached_property
     def is_good(self) -> Mask:
-        """Where a page answered with content: 200, or 304 to a conditional request."""
+        """Mark where a page answered with content: 200, or 304 to a conditional request."""
         good: Mask = np.isin(self["status"], (200, 304))
         return good
 
     @cached_property
     def is_html(self) -> Mask:
-        """Where a page answered with HTML that was read. Only these have titles, headings and so on."""
+        """Mark where a page answered with HTML that was read. Only these have titles, headings and so on."""
         return self.is_good & (self["word_count"] >= 0)
 
     @cached_property
     def is_noindex(self) -> Mask:
-        """Where search engines are asked not to index a page."""
+        """Mark where search engines are asked not to index a page."""
         return np.fromiter((_forbids_indexing(robots) for robots in self._texts["robots"]), np.bool_, len(self))
 
     @cached_property
     def is_https(self) -> Mask:
-        """Where the content was sent over https."""
+        """Mark where the content was sent over https."""
         addresses = zip(self._texts["final_url"], self._texts["url"], strict=True)
         return np.fromiter(((final or url or "").startswith("https:") for final, url in addresses), np.bool_, len(self))
 
@@ -247,7 +247,7 @@ class ProbeAnswer:
 
 @dataclass
 class Site:
-    """What an analysis loaded of a crawl. Parts that no analyzer needs are empty."""
+    """The parts of a crawl that an analysis loaded. Parts that no analyzer needs are empty."""
 
     pages: PageColumns
     urls: CrawlUrls
@@ -283,12 +283,12 @@ class Site:
 
     @property
     def is_listed_itself(self) -> Mask:
-        """Where a sitemap lists the URL under which a page was found."""
+        """Mark where a sitemap lists the URL under which a page was found."""
         return self.listed_nodes[: len(self.pages)]
 
     @cached_property
     def in_sitemap(self) -> Mask:
-        """Where a sitemap lists a page, under its own URL or that of its content."""
+        """Mark where a sitemap lists a page, under its own URL or that of its content."""
         assert self.nodes is not None
         listed = self.is_listed_itself.copy()
         others = self.nodes.page_of[len(self.pages) :][self.listed_nodes[len(self.pages) :]]
@@ -334,7 +334,7 @@ class Site:
 
     @cached_property
     def canonical_moves(self) -> Mask:
-        """Where the canonical URL itself redirects."""
+        """Mark where the canonical URL itself redirects."""
         nodes = self.canonical_nodes
         is_page = (nodes >= 0) & (nodes < len(self.pages)) & (nodes != np.arange(len(nodes)))
         moves: Mask = is_page & self.pages.is_redirected[np.where(is_page, nodes, 0)] if len(nodes) else is_page
@@ -342,14 +342,14 @@ class Site:
 
     @cached_property
     def points_away(self) -> Mask:
-        """Where a page declares another one as canonical."""
+        """Mark where a page declares another one as canonical."""
         target = self.canonical_pages
         away: Mask = (target != -1) & (target != np.arange(len(target)))
         return away
 
     @cached_property
     def is_indexable(self) -> Mask:
-        """Where a page is HTML that search engines may index under its own URL."""
+        """Mark where a page is HTML that search engines may index under its own URL."""
         return self.pages.is_html & ~self.pages.is_noindex & ~self.points_away
 
     def numbers_of(self, analyzer: str, column: str) -> NDArray[np.int32]:

@@ -65,7 +65,7 @@ class Verdict:
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """What a gate judges: the metrics of an analysis, the counts of its findings, and how its analyzers ended."""
+    """The input of a gate: the metrics of an analysis, the counts of its findings, and how its analyzers ended."""
 
     metrics: Metrics
     counts: Sequence[FindingCount]

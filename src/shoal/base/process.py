@@ -25,7 +25,7 @@ def started(pid: int) -> str:
 
 
 class ProcessUsage(NamedTuple):
-    """What this process and its children use."""
+    """The resources of this process and its children."""
 
     cpu_seconds: float  # since the start, including children that have ended
     memory_bytes: int

@@ -89,7 +89,7 @@ def _text_of(path: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class AuditOutput:
-    """What the command writes and prints."""
+    """The files and the output of the command."""
 
     reports: ReportFiles
     annotations: bool

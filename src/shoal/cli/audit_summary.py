@@ -1,4 +1,4 @@
-"""What `shoal audit` prints: the findings as a table, the verdict, and what to do next."""
+"""The output of `shoal audit`: the findings as a table, the verdict, and what to do next."""
 
 import shlex
 

@@ -16,7 +16,7 @@ READ_PER_SECOND = 2_000  # nodes
 
 
 class FleetSeen(Signal, frozen=True, kw_only=True):
-    """What the fleet looked like: the nodes that are not lost, how many of them have a session, and for each class of
+    """A snapshot of the fleet: the nodes that are not lost, how many of them have a session, and for each class of
     jobs the load and whether new jobs are held back."""
 
     connected: int

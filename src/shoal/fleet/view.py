@@ -1,4 +1,4 @@
-"""What a controller knows about the fleet without asking the store: refreshed every second, and corrected by what it
+"""A view of the fleet that a controller has without asking the store: refreshed every second, and corrected by what it
 has dispatched since."""
 
 from collections.abc import Collection

@@ -37,7 +37,7 @@ class ChangeList:
 
 @dataclass(slots=True)
 class Comparison:
-    """What is different between two crawls. A page whose status changed is in no other list."""
+    """The differences between two crawls. A page whose status changed is in no other list."""
 
     new: ChangeList = field(default_factory=ChangeList)
     missing: ChangeList = field(default_factory=ChangeList)

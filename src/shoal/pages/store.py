@@ -45,7 +45,7 @@ ANY_ERROR = "any"
 
 
 class PageFacts(NamedTuple):
-    """What charts count of a page."""
+    """The facts of a page that charts count."""
 
     number: int
     url: str
@@ -57,7 +57,7 @@ class PageFacts(NamedTuple):
 
 
 class PageOutline(NamedTuple):
-    """What a comparison of two crawls needs of a page."""
+    """The facts of a page that a comparison of two crawls needs."""
 
     number: int
     url: str

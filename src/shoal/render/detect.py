@@ -76,7 +76,7 @@ def kind_of(url: Url) -> str:
 
 
 class Choice(Enum):
-    """What to do with a page."""
+    """The decision about a page."""
 
     SKIP = "skip"
     RENDER = "render"
@@ -85,7 +85,7 @@ class Choice(Enum):
 
 
 class PageKinds:
-    """What is known about the kinds of pages of one crawl, within one walker."""
+    """Knowledge about the kinds of pages of one crawl, within one walker."""
 
     def __init__(self) -> None:
         self._needs: dict[str, bool] = {}

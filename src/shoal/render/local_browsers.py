@@ -5,7 +5,7 @@ from weakref import WeakSet
 
 
 class BrowserOwner(Protocol):
-    """What has browsers in this process."""
+    """A part of this process that has browsers."""
 
     @property
     def browsers(self) -> int:

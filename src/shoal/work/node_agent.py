@@ -27,7 +27,7 @@ _STATES = {
 
 
 class BrowserSource(StrEnum):
-    """Where the pages of a node are rendered; the value says why its browsers cannot be restarted."""
+    """The place where a node renders pages; the value says why its browsers cannot be restarted."""
 
     LOCAL = ""  # in browsers that its children start
     SERVICE = "this node has no browsers of its own: the service at RENDERER_URL renders its pages"
@@ -36,7 +36,7 @@ class BrowserSource(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class NodeRendering:
-    """Where a node renders pages, and how many at once."""
+    """The place where a node renders pages, and how many at once."""
 
     source: BrowserSource = BrowserSource.NONE
     slots: int = 0

@@ -7,7 +7,7 @@ from shoal.audit.finding import Severity
 
 
 class Change(StrEnum):
-    """What a row of a diff says."""
+    """The kind of change in a row of a diff."""
 
     ADDED = "added"  # the page is only in the later crawl
     REMOVED = "removed"  # the page is only in the earlier crawl

@@ -1,4 +1,4 @@
-"""What a report is made of: an analysis, how its analyzers ended, and findings of each code as examples."""
+"""The contents of a report: an analysis, how its analyzers ended, and findings of each code as examples."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

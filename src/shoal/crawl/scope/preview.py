@@ -49,7 +49,7 @@ class SitemapPreview:
 
 @dataclass(slots=True)
 class ScopePreview:
-    """What a crawl would meet."""
+    """A preview of the URLs a crawl would meet."""
 
     hosts: list[HostPreview] = field(default_factory=list)
     sitemaps: list[SitemapPreview] = field(default_factory=list)

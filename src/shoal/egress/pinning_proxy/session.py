@@ -38,7 +38,7 @@ class ProxyRefusal(Struct, frozen=True):
 
 @dataclass(slots=True)
 class ProxyCounts:
-    """What a session has done so far."""
+    """The counts of a session so far."""
 
     requests: int = 0  # plain HTTP requests, refused ones too
     tunnels: int = 0  # TLS connections and WebSockets, refused ones too
@@ -55,7 +55,7 @@ class Abortable(Protocol):
 
 
 class ProxySession:
-    """What one browser context may do, and what it did. Closing it ends its connections and voids its credential."""
+    """The rights and counts of one browser context. Closing it ends its connections and voids its credential."""
 
     def __init__(
         self,

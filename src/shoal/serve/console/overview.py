@@ -41,7 +41,7 @@ FRESH_SECONDS: Final = 2.0
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """What the overview counts."""
+    """The figures of the overview."""
 
     crawls: Mapping[str, int]
     jobs: Mapping[str, Mapping[str, int]]

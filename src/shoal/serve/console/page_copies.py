@@ -1,4 +1,4 @@
-"""What is kept of a page beside its record: the response as the server sent it, and a picture."""
+"""The copies kept of a page beside its record: the response as the server sent it, and a picture."""
 
 import asyncio
 from pathlib import Path

@@ -20,7 +20,7 @@ class RedisWarned(Signal, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, slots=True)
 class ServerFacts:
-    """What a server says about itself."""
+    """The facts a server reports about itself."""
 
     version: tuple[int, ...]
     policy: str
@@ -29,7 +29,7 @@ class ServerFacts:
 
     @property
     def warning(self) -> str | None:
-        """What the operator should know although Shoal works with it."""
+        """Return what the operator should know although Shoal works with it."""
         if self.is_persistent:
             return None
         return (

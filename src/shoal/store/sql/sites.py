@@ -1,4 +1,4 @@
-"""What analyzers get of a crawl, on SQL."""
+"""The data of a crawl for analyzers, on SQL."""
 
 from collections.abc import Sequence
 from typing import Any
