@@ -92,6 +92,12 @@ class RedisSettings(SettingsSection):
 
     url: RedisUrl = setting("REDIS_URL", "", "URL of the Redis server.", secret=True)
     timeout: Duration = setting("SHOAL_REDIS_TIMEOUT", "5s", "Timeout for connecting to Redis, and for one call.")
+    lanes: Backend = setting(
+        "SHOAL_LANES",
+        lambda earlier: "redis" if earlier["url"] else "sql",
+        "Backend of the lanes that workers lease jobs from.",
+        shown="redis if REDIS_URL is set, else sql",
+    )
 
 
 class QueueSettings(SettingsSection):
@@ -160,7 +166,6 @@ class QueueSettings(SettingsSection):
     )
     keep_hours: DurationOrInf = setting("SHOAL_STATS_RETENTION", "90d", "Retention of hourly statistics.")
     prune_every: Duration = setting("SHOAL_PRUNE", "10m", "Interval at which rows past their retention are removed.")
-    lanes: Backend = setting("SHOAL_LANES", "sql", "Backend of the lanes that workers lease jobs from.")
 
 
 class WorkSettings(SettingsSection):
@@ -828,7 +833,8 @@ class Settings:
         has_server = self.crawl.frontier != "redis" or bool(self.redis.url)
         no_server = "is redis, but REDIS_URL is not set"
         yield has_server, "SHOAL_FRONTIER", no_server, "set it to sql, or set REDIS_URL"
-        yield queue.lanes == "sql", "SHOAL_LANES", "is redis, which this version does not support yet", "set it to sql"
+        has_lanes = self.redis.lanes != "redis" or bool(self.redis.url)
+        yield has_lanes, "SHOAL_LANES", no_server, "set it to sql, or set REDIS_URL"
 
 
 def _at_most(low: str, lower: timedelta, high: str, upper: timedelta) -> tuple[bool, str, str, str]:

@@ -7,6 +7,7 @@ import sqlite3
 from collections.abc import AsyncIterator, Iterable, Iterator
 from dataclasses import asdict, dataclass, field, replace
 from datetime import timedelta
+from math import inf
 from typing import Any, TypeVar, cast
 from urllib.parse import urlsplit
 
@@ -16,7 +17,7 @@ import pytest
 from shoal.app import App, database_of
 from shoal.app.stores import Stores
 from shoal.base.clock import FakeClock, SystemClock
-from shoal.base.database import Callback, Database, Rows, Tx, Work
+from shoal.base.database import Call, Callback, Database, Rows, Tx, Work
 from shoal.base.errors import BackendUnavailable
 from shoal.base.ids import JobId, new_id
 from shoal.base.signals import Signal, Signals
@@ -33,6 +34,7 @@ from shoal.pages.page import Page
 from shoal.queue.janitor import Janitor
 from shoal.queue.job import Fence, Job, Lease, NewJob
 from shoal.settings import DatabaseSettings, QueueSettings, RedisSettings, Settings
+from shoal.store.redis.lanes import RedisLanes
 from shoal.work.storage_watch import Check, StorageWatch
 from tests.support.servers import Service, ask_postgres
 
@@ -42,6 +44,20 @@ SITE = "http://example.org"
 PATIENCE = 60.0  # seconds: for what happens at once, unless it never happens
 FREE = HostRate(timedelta(0))
 DEFAULTS = Settings()
+ON_BOTH_LANES = {
+    "test_bot_leases",
+    "test_dispatch",
+    "test_fleet_races",
+    "test_host_leases",
+    "test_job_admin",
+    "test_job_groups",
+    "test_nodes",
+    "test_page_job_loop",
+    "test_queue",
+    "test_queue_batches",
+    "test_queue_quotas",
+    "test_run_status",
+}
 
 
 def database_at(url: str, clock: FakeClock) -> Database:
@@ -59,7 +75,9 @@ class Bench:
     settings: QueueSettings = field(default_factory=QueueSettings)
     signals_seen: list[Signal] = field(default_factory=list)
     connections: list[Any] = field(default_factory=list)  # at most one; shared by the benches on one store
+    opened_stores: list[Stores] = field(default_factory=list)  # shared, too; the first bench closes all of them
     redis_url: str = ""  # if given, new crawls have their frontiers there
+    lanes_url: str = ""  # if given, Redis carries the lanes
 
     def __post_init__(self) -> None:
         self.signals = Signals()
@@ -67,14 +85,24 @@ class Bench:
         settings = replace(DEFAULTS, queue=self.settings)
         if self.redis_url:
             crawl = DEFAULTS.crawl.but(frontier="redis")
-            settings = replace(settings, redis=RedisSettings(url=self.redis_url), crawl=crawl)
-        stores = Stores(self.dialect, settings)
+            settings = replace(settings, redis=RedisSettings(url=self.redis_url, lanes="sql"), crawl=crawl)
+        if self.lanes_url:
+            settings = replace(settings, redis=RedisSettings(url=self.lanes_url, lanes="redis"))
+        stores = self.open_stores(settings)
         self.app = App(settings, self.clock, self.signals, cast(Any, self.database), stores=stores)
         self.queue, self.crawls, self.journal = self.app.queue, self.app.crawls, self.app.crawls.journal
         self.job_admin, self.analyses = self.app.job_admin, self.app.audit.analyses
         self.groups, self.ingest = self.app.page_jobs.groups, self.app.page_jobs.ingest
         self.jobs, self.job_admin_store, self.results = stores.jobs, stores.job_admin, stores.results
         self.frontier, self.hosts, self.pages = stores.frontier, stores.hosts, stores.pages
+
+    def open_stores(self, settings: Settings) -> Stores:
+        """Return stores that are closed with this bench."""
+        stores = Stores(self.dialect, settings, self.clock, self.signals)
+        self.opened_stores.append(stores)
+        if isinstance(stores.lanes, RedisLanes):
+            stores.lanes._look_at = inf  # what Redis does not have is not found: no other way hides that
+        return stores
 
     def over(self, database: Database) -> "Bench":
         """Return a bench on the same store that uses another database object."""
@@ -127,7 +155,8 @@ class Bench:
             closing = self.connection.close()
             if self.dialect == "postgres":
                 await closing
-        await self.app.stores.close()
+        for stores in self.opened_stores:
+            await stores.close()
         await self.database.close()
 
     async def number(self, text: str) -> int:
@@ -350,6 +379,9 @@ class GatedTx:
     def on_commit(self, callback: Callback) -> None:
         self._tx.on_commit(callback)
 
+    def after_commit(self, call: Call) -> None:
+        self._tx.after_commit(call)
+
     def afterwards(self, work: Work[Any]) -> None:
         self._tx.afterwards(lambda tx: work(GatedTx(tx, self._gate)))
 
@@ -431,25 +463,43 @@ def clock_for(url: str) -> FakeClock:
     return FakeClock() if url.startswith("sqlite") else ServerClock()
 
 
-async def open_bench(url: str, clock: FakeClock | None = None, redis_url: str = "") -> Bench:
+async def open_bench(url: str, clock: FakeClock | None = None, redis_url: str = "", lanes_url: str = "") -> Bench:
     clock = clock or clock_for(url)
     database = database_at(url, clock)
     await database.open(upgrade=True)
-    return Bench(url, database, clock, database.dialect, redis_url=redis_url)
+    bench = Bench(url, database, clock, database.dialect, redis_url=redis_url, lanes_url=lanes_url)
+    if lanes_url:
+        await bench.queue.repair_lanes()  # begins them
+    return bench
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Run the suites of queue and fleet on both drivers of lanes."""
+    if "lanes_url" in metafunc.fixturenames and metafunc.module.__name__.rpartition(".")[2] in ON_BOTH_LANES:
+        metafunc.parametrize("lanes_url", ["sql", "redis"], indirect=True)
 
 
 @pytest.fixture
-async def bench(store_url: str) -> AsyncIterator[Bench]:
+def lanes_url(request: pytest.FixtureRequest) -> str:
+    """The Redis server that carries the lanes; empty: they are in the database."""
+    if getattr(request, "param", "sql") == "sql":
+        return ""
+    url: str = request.getfixturevalue("redis_url")
+    return url
+
+
+@pytest.fixture
+async def bench(store_url: str, lanes_url: str) -> AsyncIterator[Bench]:
     """A bench on each store in turn."""
-    bench = await open_bench(store_url)
+    bench = await open_bench(store_url, lanes_url=lanes_url)
     yield bench
     await bench.close()
 
 
 @pytest.fixture
-async def postgres_bench(postgres_url: str) -> AsyncIterator[Bench]:
+async def postgres_bench(postgres_url: str, lanes_url: str) -> AsyncIterator[Bench]:
     """A bench on PostgreSQL, for races between commits; SQLite runs one commit at a time."""
-    bench = await open_bench(postgres_url)
+    bench = await open_bench(postgres_url, lanes_url=lanes_url)
     yield bench
     await bench.close()
 

@@ -13,6 +13,7 @@ from shoal.hosts.rate import SlotRequest
 from shoal.hosts.throttle import HostUpdate
 from shoal.queue.janitor import Janitor
 from shoal.queue.states import JobState as J
+from shoal.store.sql.availability import Availability
 from shoal.store.sql.clock import MARK_EVERY, ClockAnchor, WallClock, after_boot, after_check
 from shoal.store.sql.jobs import SqlJobStore
 from shoal.store.sql.sqlite import SqliteDatabase
@@ -79,7 +80,7 @@ async def test_killed_work_is_given_back_in_time_when_nobody_saw_the_clock_step(
     job_id = await bench.enqueue()
     await bench.lease()
     await bench.step(hours * HOUR)
-    bench.jobs.clock = SqlJobStore(bench.dialect, timedelta(0)).clock
+    bench.jobs.clock = SqlJobStore(bench.dialect, timedelta(0), Availability()).clock
     janitor = Janitor(bench.queue, bench.clock, cautious=True)
     await janitor.run_once()
     assert (await bench.job(job_id)).state is J.LOCKED

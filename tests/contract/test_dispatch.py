@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 
 from shoal.app import App
-from shoal.app.stores import Stores
 from shoal.base.errors import HeldBack
 from shoal.base.ids import NodeId
 from shoal.base.signals import Signal
@@ -20,7 +19,7 @@ from shoal.plan.policy import PolicyForm
 from shoal.queue.back_pressure import JobsHeldBack
 from shoal.queue.job import node_lane
 from shoal.queue.states import JobState
-from shoal.settings import FleetSettings, GrpcSettings, Settings
+from shoal.settings import FleetSettings, GrpcSettings
 from tests.contract.conftest import SITE, Bench
 
 A = NodeId("node-a")
@@ -30,11 +29,9 @@ class Controller:
     """A controller's app on the store of a bench, whose chores a test runs."""
 
     def __init__(self, bench: Bench, **fleet: Any) -> None:
-        settings = replace(
-            Settings(), queue=bench.settings, grpc=GrpcSettings(enabled=True), fleet=FleetSettings(**fleet)
-        )
+        settings = replace(bench.app.settings, grpc=GrpcSettings(enabled=True), fleet=FleetSettings(**fleet))
         database: Any = bench.database
-        self.app = App(settings, bench.clock, bench.signals, database, stores=Stores(bench.dialect, settings))
+        self.app = App(settings, bench.clock, bench.signals, database, stores=bench.open_stores(settings))
         self.chores = {chore.name: chore for chore in self.app.fleet.start()}
 
     async def register(self, node_id: NodeId = A, **status: Any) -> None:

@@ -5,14 +5,13 @@ from dataclasses import replace
 from typing import Any
 
 from shoal.app import App
-from shoal.app.stores import Stores
 from shoal.base.ids import NodeId
 from shoal.fleet.node import Heartbeat, NodeStatus
 from shoal.fleet.nodes import NodeLost
 from shoal.fleet.states import NodeState
 from shoal.page_jobs.group import GroupConfig
 from shoal.queue.job import node_lane
-from shoal.settings import FleetSettings, GrpcSettings, Settings
+from shoal.settings import FleetSettings, GrpcSettings
 from tests.contract.conftest import SITE, Bench
 from tests.support.nodes import EVERY, register
 
@@ -22,9 +21,9 @@ LOST_AFTER = 31
 
 def controller(bench: Bench, name: str) -> App:
     """Return another controller on the store of a bench."""
-    settings = replace(Settings(), queue=bench.settings, grpc=GrpcSettings(enabled=True), fleet=FleetSettings())
+    settings = replace(bench.app.settings, grpc=GrpcSettings(enabled=True), fleet=FleetSettings())
     database: Any = bench.database
-    app = App(settings, bench.clock, bench.signals, database, stores=Stores(bench.dialect, settings))
+    app = App(settings, bench.clock, bench.signals, database, stores=bench.open_stores(settings))
     app.fleet.controller = name
     app.fleet.start()
     return app

@@ -90,7 +90,7 @@ async def test_lists_begin_with_the_newest_whatever_the_collation(postgres_bench
     """Collations may sort in another order: glibc's English one puts characters that it does not know first."""
     bench = postgres_bench
     try:
-        await bench.sql("CREATE COLLATION odd (provider = icu, locale = 'und-u-kr-zzzz-latn')")
+        await bench.sql("CREATE COLLATION IF NOT EXISTS odd (provider = icu, locale = 'und-u-kr-zzzz-latn')")
     except asyncpg.FeatureNotSupportedError:
         pytest.skip("this PostgreSQL knows only the collations of its machine")
     await bench.sql("ALTER TABLE job ALTER COLUMN id TYPE TEXT COLLATE odd")

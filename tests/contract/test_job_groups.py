@@ -21,7 +21,6 @@ from shoal.queue.pruner import Pruner, job_retention
 from shoal.queue.states import JobState
 from shoal.settings import QueueSettings
 from shoal.store.sql.groups import SqlGroupStore
-from shoal.store.sql.job_admin import SqlJobAdmin
 from tests.contract.conftest import SITE, Bench, database_at
 
 J = JobState
@@ -204,7 +203,7 @@ async def test_pages_that_need_a_browser_wait_for_a_worker_with_one(bench: Bench
     await bench.groups.make(config(2, crawl_config={"js_required": True}))
     assert await take(bench) == []
     [job_id] = [row["id"] for row in await bench.sql("SELECT id FROM job LIMIT 1")]
-    jobs = JobAdmin(bench.database, bench.queue, SqlJobAdmin(bench.settings.ageing))
+    jobs = JobAdmin(bench.database, bench.queue, bench.job_admin_store)
     said = await jobs.explain(job_id)
     assert (said.reason, said.sentence) == (
         "no_renderer",

@@ -31,7 +31,6 @@ from shoal.queue.states import GrantEnd, JobState
 from shoal.serve import to_api
 from shoal.serve.schemas import Freshness
 from shoal.store.sql.events import SqlEvents, SqlWebhooks
-from shoal.store.sql.job_admin import SqlJobAdmin
 from shoal.store.sql.outbox import SqlOutbox
 from shoal.store.sql.policies import SqlPolicies
 from tests.contract.conftest import Bench
@@ -47,7 +46,7 @@ class Office:
         self.bench = bench
         self.store, self.events = SqlPolicies(), SqlEvents()
         self.sites = PolicyCrawls(bench.crawls)
-        jobs = JobAdmin(bench.database, bench.queue, SqlJobAdmin(bench.settings.ageing))
+        jobs = JobAdmin(bench.database, bench.queue, bench.job_admin_store)
         self.policies = Policies(bench.database, self.store, bench.queue, self.sites, LOOPBACK)
         self.site_scheduler = SiteScheduler(bench.database, self.store, self.sites, bench.signals)
         self.scheduler = Scheduler(bench.database, self.store, bench.queue, jobs, bench.signals, backlog)

@@ -23,7 +23,7 @@ import pytest
 from msgspec.structs import replace
 
 from shoal.app import database_of
-from shoal.base.database import Callback, Database, Rows, Tx, Work
+from shoal.base.database import Call, Callback, Database, Rows, Tx, Work
 from shoal.base.ids import JobId, new_id
 from shoal.crawl.crawl import Crawl
 from shoal.crawl.frontier.fates import Fate
@@ -214,6 +214,9 @@ class WatchedTx:
 
     def on_commit(self, callback: Callback) -> None:
         self._tx.on_commit(callback)
+
+    def after_commit(self, call: Call) -> None:
+        self._tx.after_commit(call)
 
     def afterwards(self, work: Work[Any]) -> None:
         self._tx.afterwards(lambda tx: work(WatchedTx(tx, self._watched)))
@@ -431,6 +434,11 @@ async def work_on(bench: Bench) -> None:
     await bench.queue.held_by("w1")
     await bench.queue.recover("w0")
     await bench.queue.depth_up_to("shared", LINKS)
+    await bench.database.run(lambda tx: tx.value("begin_lanes", id="1"))
+    await bench.database.read(lambda tx: tx.value("lane_generation"))
+    await bench.database.read(lambda tx: tx.all("lane_entries", ids=[lease.fence.job_id for lease in leases]))
+    place = {"lane": "shared", "kind": "page", "capability": "", "rank": 0, "id": ""}
+    await bench.database.read(lambda tx: tx.all("waiting_jobs_after", **place, limit=10))
     await bench.database.read(lambda tx: bench.jobs.lanes.depth(tx, "n1"))
     await bench.database.run(lambda tx: bench.jobs.lanes.return_lane(tx, "n1"))
     await bench.grants(leases[0].fence.job_id)

@@ -14,7 +14,7 @@ from typing import Any, Protocol, TypeVar, cast
 
 import asyncpg
 
-from shoal.base.database import Callback, Rows, Tx, Work
+from shoal.base.database import Call, Callback, Rows, Tx, Work
 from shoal.store.sql.postgres import PostgresDatabase
 from shoal.store.sql.sqlite import SqliteDatabase, SqliteTx
 
@@ -172,6 +172,9 @@ class SteppedTx:
 
     def on_commit(self, callback: Callback) -> None:
         self._tx.on_commit(callback)
+
+    def after_commit(self, call: Call) -> None:
+        self._tx.after_commit(call)
 
     def afterwards(self, work: Work[Any]) -> None:
         self._tx.afterwards(lambda tx: work(cast(Tx, SteppedTx(tx, self._schedule))))

@@ -66,7 +66,7 @@ class App:
         self.database = database
         self.wake = wake or InProcessWake(signals)
         signals.subscribe(announcing(self.wake))
-        stores = self.stores = stores or Stores(database.dialect, settings)
+        stores = self.stores = stores or Stores(database.dialect, settings, clock, signals)
         self.bodies = bodies_of(settings, clock, signals)
         self.address_rule = address_rule_of(settings)
         self.proxies = Proxies(settings.egress.proxies)

@@ -35,7 +35,7 @@ async def opened(
         _check_path(database.path, settings.database.data_dir, existing)
     await database.open(upgrade=upgrade or isinstance(database, SqliteDatabase))
     try:
-        app = App(settings, clock, signals, database, wake_of(database, clock, signals))
+        app = App(settings, clock, signals, database, wake_of(database, settings.redis, clock, signals))
         try:
             await app.stores.check_redis(signals)
             yield app

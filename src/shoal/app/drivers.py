@@ -9,7 +9,7 @@ from shoal.base.errors import BadConfig
 from shoal.base.signals import Signals
 from shoal.pages.bodies import BodyStore
 from shoal.queue.wake import Wake
-from shoal.settings import DatabaseSettings, Settings
+from shoal.settings import DatabaseSettings, RedisSettings, Settings
 from shoal.store.bodies.folder import FolderBodies
 from shoal.store.sql.sqlite import SqliteDatabase
 
@@ -41,8 +41,14 @@ def single_connection_of(database: "SqlDatabase", settings: DatabaseSettings, cl
     return PostgresDatabase(settings.but(pool_size=1), single_statements=True)
 
 
-def wake_of(database: "SqlDatabase", clock: Clock, signals: Signals) -> Wake:
-    """Return the driver that carries wake-up hints between the processes on this store."""
+def wake_of(database: "SqlDatabase", redis: RedisSettings, clock: Clock, signals: Signals) -> Wake:
+    """Return the driver that carries wake-up hints between the processes on this store: the one that carries the
+    lanes."""
+    if redis.lanes == "redis":
+        from shoal.store.redis.connection import LoopRedis
+        from shoal.store.redis.wake import RedisWake
+
+        return RedisWake(LoopRedis(redis), redis.timeout.total_seconds() / 2, clock, signals)
     if isinstance(database, SqliteDatabase):
         from shoal.store.sql.sqlite_wake import SqliteWake
 

@@ -3,6 +3,7 @@
 from functools import cached_property
 from typing import TYPE_CHECKING
 
+from shoal.base.clock import Clock
 from shoal.base.errors import BackendUnavailable
 from shoal.base.signals import Signals
 from shoal.crawl.journal.journal import JournalStore
@@ -12,7 +13,8 @@ from shoal.hosts.controller_addresses import ControllerAddressStore
 from shoal.hosts.store import HostStore
 from shoal.pages.store import PageStore
 from shoal.queue.lanes import Lanes
-from shoal.settings import Settings
+from shoal.settings import RedisSettings, Settings
+from shoal.store.sql.availability import Availability
 from shoal.store.sql.controller_addresses import SqlListeners
 from shoal.store.sql.crawls import SqlCrawlStore
 from shoal.store.sql.frontier import SqlFrontier
@@ -35,6 +37,7 @@ if TYPE_CHECKING:
     from shoal.plan.store import PolicyStore
     from shoal.queue.job_admin_store import JobAdminStore
     from shoal.store.redis.connection import RedisClient
+    from shoal.store.redis.lane_server import LaneServer
 
 
 class Stores:
@@ -43,17 +46,42 @@ class Stores:
     `dialect` is that of the database. The settings choose the drivers and their options.
     """
 
-    def __init__(self, dialect: str, settings: Settings) -> None:
+    def __init__(self, dialect: str, settings: Settings, clock: Clock, signals: Signals) -> None:
         self._dialect = dialect
         self._settings = settings
+        self._clock = clock
+        self._signals = signals
 
     @cached_property
     def jobs(self) -> SqlJobStore:
-        return SqlJobStore(self._dialect, self._settings.queue.ageing)
+        return SqlJobStore(self._dialect, self._settings.queue.ageing, self._available)
 
     @cached_property
     def lanes(self) -> Lanes:
-        return self.jobs.lanes
+        if self._lane_server is None:
+            return self.jobs.lanes
+        from shoal.store.redis.lanes import RedisLanes
+
+        return RedisLanes(self.jobs.lanes, self._lane_server, self._clock, self._settings.queue.sweep_every)
+
+    @cached_property
+    def _available(self) -> Availability:
+        if self._lane_server is None:
+            return Availability()
+        from shoal.store.redis.lanes import LaneChanges
+
+        return Availability(LaneChanges(self._lane_server))
+
+    @cached_property
+    def _lane_server(self) -> "LaneServer | None":
+        redis = self._settings.redis
+        if redis.lanes == "sql":
+            return None
+        from shoal.store.redis.lane_server import TIMEOUT, LaneServer
+
+        # Jobs can be leased without Redis, so nobody waits long for it.
+        client = self._redis_client(redis.but(timeout=min(redis.timeout, TIMEOUT)))
+        return LaneServer(client, self._clock, self._signals)
 
     @cached_property
     def crawls(self) -> CrawlStore:
@@ -72,11 +100,12 @@ class Stores:
     @cached_property
     def redis(self) -> "RedisClient | None":
         """The Redis server, if the settings name one. Units of work on SQLite run on a thread without an event loop."""
-        if not self._settings.redis.url:
-            return None
+        return self._redis_client(self._settings.redis) if self._settings.redis.url else None
+
+    def _redis_client(self, settings: RedisSettings) -> "RedisClient":
         from shoal.store.redis.connection import LoopRedis, ThreadRedis
 
-        return (ThreadRedis if self._dialect == "sqlite" else LoopRedis)(self._settings.redis)
+        return (ThreadRedis if self._dialect == "sqlite" else LoopRedis)(settings)
 
     async def check_redis(self, signals: Signals) -> None:
         """Refuse a server on which URLs or jobs could be evicted. A server that cannot be reached now may come back:
@@ -97,6 +126,8 @@ class Stores:
         """Close connections to Redis, if there are any."""
         if "redis" in self.__dict__ and self.redis is not None:
             await self.redis.close()
+        if "_lane_server" in self.__dict__ and self._lane_server is not None:
+            await self._lane_server.close()
 
     @cached_property
     def journal(self) -> JournalStore:
@@ -122,7 +153,7 @@ class Stores:
     def job_admin(self) -> "JobAdminStore":
         from shoal.store.sql.job_admin import SqlJobAdmin
 
-        return SqlJobAdmin(self._settings.queue.ageing)
+        return SqlJobAdmin(self._settings.queue.ageing, self._available)
 
     @cached_property
     def frontier_admin(self) -> "FrontierAdminStore":

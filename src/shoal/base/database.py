@@ -9,6 +9,7 @@ Rows = Sequence[dict[str, Any]] | Sequence[tuple[Any, ...]]
 """The rows of a batch: tuples in the parameter order of the query, or dictionaries where speed does not matter."""
 
 Callback = Callable[[], None]
+Call = Callable[[], Awaitable[None]]
 
 
 class Conflict(Exception):
@@ -51,6 +52,16 @@ class Tx(Protocol):
         """
         ...
 
+    def after_commit(self, call: "Call") -> None:
+        """Await a call to another system, such as Redis, once this transaction has committed, before `Database.run`
+        returns.
+
+        It is dropped if the transaction is rolled back, and lost if the process dies in between, so a periodic sweep
+        must be able to make up for it. It must not raise: the transaction is committed, and its caller must learn so.
+        The driver may await it where there is no event loop.
+        """
+        ...
+
     def afterwards(self, work: "Work[Any]") -> None:
         """Run a further unit of work after this one; on stores with several writers, in a separate transaction, so that
         others need not wait for its locks.
@@ -83,6 +94,9 @@ class Database(Protocol):
     async def close(self) -> None: ...
 
 
+CALL_FAILED = "a call failed after its transaction was committed"
+
+
 def call_all(callbacks: Iterable[Callback]) -> None:
     """Call the `on_commit` callbacks of a committed transaction, in order. Its caller must learn of the commit in any
     case, so an error goes to the exception handler of the event loop, and the others are still called."""
@@ -90,5 +104,13 @@ def call_all(callbacks: Iterable[Callback]) -> None:
         try:
             callback()
         except Exception as error:
-            message = "a callback failed after its transaction was committed"
-            asyncio.get_running_loop().call_exception_handler({"message": message, "exception": error})
+            asyncio.get_running_loop().call_exception_handler({"message": CALL_FAILED, "exception": error})
+
+
+async def await_all(calls: Iterable[Call]) -> None:
+    """Await the `after_commit` calls of a committed transaction, in order, in the same way."""
+    for call in calls:
+        try:
+            await call()
+        except Exception as error:
+            asyncio.get_running_loop().call_exception_handler({"message": CALL_FAILED, "exception": error})

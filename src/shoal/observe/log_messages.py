@@ -54,6 +54,10 @@ WORDS: Mapping[str, LogMessage] = {
         LogLevel.WARNING, "frontier of crawl {crawl_id} not available while its job moved: {error}"
     ),
     "RedisWarned": LogMessage(LogLevel.WARNING, "{server}: {warning}"),
+    "LanesDegraded": LogMessage(
+        LogLevel.WARNING, "jobs do not go through {server} for now, workers lease them from the database: {why}"
+    ),
+    "LanesRestored": LogMessage(LogLevel.INFO, "jobs go through {server} again"),
     "AnalysisAttempted": LogMessage(
         LogLevel.INFO,
         "Processing analysis job",

@@ -95,7 +95,7 @@ class Scheduler:
         """Return how many more jobs each capability with due policies may queue; a backlog of one capability must not
         block the others. Usually nothing is due, and this read takes no locks."""
         ready = [line for line in CAPABILITIES if await self._store.is_ready(tx, line)]
-        waiting = {line: await self._store.waiting(tx, line, self._backlog) for line in ready}
+        waiting = {line: await self._queue.page_backlog(tx, line, self._backlog) for line in ready}
         return {line: self._backlog - count for line, count in waiting.items() if count < self._backlog}
 
     async def _make(self, tx: Tx, capacity: Mapping[str, int]) -> int:

@@ -132,10 +132,6 @@ class PolicyStore(Protocol):
         """Remove boosts that had expired by that time; return how many."""
         ...
 
-    async def waiting(self, tx: Tx, capability: str, most: int) -> int:
-        """Count the waiting page jobs of a capability in the shared lane, up to `most`."""
-        ...
-
     async def counts(self, tx: Tx, late: int) -> PolicyCounts:
         """Count the policies, those that are due, and those that were due before `late` microseconds ago."""
         ...

@@ -46,6 +46,7 @@ class Janitor:
         self._bot_grace = bot_grace.total_seconds()
         self._bots_until = self._now() + self._bot_grace
         self._store_clock = queue.clock_watch(clock)
+        self._lanes_incomplete = False
         self._own_clock: tuple[int, float] | None = None  # at the last pass: its time, and the monotonic time
 
     async def run_once(self) -> PassResult:
@@ -58,13 +59,13 @@ class Janitor:
                 self._cautious = False
             maintenance = await self._maintain()
             if self._in_grace(began):
-                return PassResult(did=maintenance)
+                return PassResult(did=maintenance, again_in=timedelta(0) if self._lanes_incomplete else None)
             moved = await self._expire_all(lost)
         except (TimeError, StorageFull):  # no worker could renew its lease either
             self._last_pass = None
             self._outage = True
             raise
-        again = timedelta(0) if len(lost) == BATCH and moved else None
+        again = timedelta(0) if self._lanes_incomplete or (len(lost) == BATCH and moved) else None
         swept = f"returned {moved} of {len(lost)} jobs with expired leases" if lost else ""
         return PassResult(did=", ".join(filter(None, (swept, maintenance))), again_in=again)
 
@@ -78,11 +79,17 @@ class Janitor:
         return now < self._hold_until
 
     async def _maintain(self) -> str:
-        """Catch what others normally do at once: release jobs that became due, return offers that no node took, and
-        unpark jobs whose quota is free again."""
+        """Catch what others normally do at once: release jobs that became due, return offers that no node took, unpark
+        jobs whose quota is free again, and put jobs back into their lanes."""
         offers = await self._queue.tidy(BATCH)
         freed = await self._queue.unpark(BATCH)
-        done = [(offers, "withdrew {} offers"), (freed, "unparked {} jobs")]
+        repair = await self._queue.repair_lanes()
+        self._lanes_incomplete = repair.more
+        done = [
+            (offers, "withdrew {} offers"),
+            (freed, "unparked {} jobs"),
+            (repair.restored, "put {} jobs back into their lanes"),
+        ]
         return ", ".join(words.format(count) for count, words in done if count)
 
     async def _expire_all(self, lost: list[LostJob]) -> int:

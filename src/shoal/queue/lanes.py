@@ -6,6 +6,7 @@ pops ids first and then locks their records by compare-and-set, so an entry whos
 """
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from datetime import timedelta
 from typing import Protocol
 
@@ -29,8 +30,21 @@ def lane_of_run(run_id: str, *, local: bool) -> str:
     return local_lane(run_id) if local else SHARED_LANE
 
 
+@dataclass(frozen=True, slots=True)
+class LaneRepair:
+    """The outcome of a repair: how many jobs were put back into their lanes, and whether to repeat it at once."""
+
+    restored: int = 0
+    more: bool = False
+
+
 class Lanes(Protocol):
     """One shared lane, a private lane per node, and a local lane per process that crawls by itself."""
+
+    @property
+    def is_stored(self) -> bool:
+        """Whether the lanes are part of the database: then there is nothing to repair."""
+        ...
 
     async def push(self, tx: Tx, jobs: Sequence[NewJob]) -> None:
         """Make stored jobs available in the lanes they name. Nobody can pop them before `tx` has committed, and a
@@ -86,7 +100,17 @@ class Lanes(Protocol):
         first."""
         ...
 
+    async def page_backlog(self, tx: Tx, capability: str, most: int) -> int:
+        """Return how many page jobs of a capability wait in the shared lane, up to `most`. Jobs that wait for the rate
+        limits of their hosts do not count, because a slow host must not hold up the others."""
+        ...
+
     async def make_due(self, tx: Tx) -> int:
         """Make jobs available whose time has come, a batch at a time; returns how many. A pop does it too, but
         nobody pops while all workers are busy, and `waits` and `depth` count only jobs that are due."""
+        ...
+
+    async def repair(self, tx: Tx) -> LaneRepair:
+        """Put back what lanes outside the database have lost, and remove what no longer waits, a bounded step at a
+        time. May be repeated, and run by several processes. Lanes in the database lose nothing."""
         ...

@@ -33,7 +33,7 @@ from shoal.queue.job import (
     TurnResult,
     is_bot,
 )
-from shoal.queue.lanes import LaneChoice, Lanes, lanes_as_given
+from shoal.queue.lanes import LaneChoice, LaneRepair, Lanes, lanes_as_given
 from shoal.queue.states import GrantEnd, JobState, Move
 from shoal.queue.store import JobStore
 from shoal.settings import QueueSettings
@@ -272,6 +272,11 @@ class Queue:
         """Return whether a job of that kind waits in one of these lanes; another process may lease it first."""
         return await self._database.read(lambda tx: self._lanes.waits(tx, kind, lanes))
 
+    async def page_backlog(self, tx: Tx, capability: str, most: int) -> int:
+        """Return how many page jobs of a capability wait in the shared lane, up to `most`, without those that wait for
+        the rate limits of their hosts."""
+        return await self._lanes.page_backlog(tx, capability, most)
+
     async def held_by(self, holder: str) -> list[Lease]:
         """Return the leases of that holder."""
         return await self._database.read(lambda tx: self._store.held_by(tx, holder))
@@ -384,6 +389,10 @@ class Queue:
             return offers
 
         return await self._database.run(commit)
+
+    async def repair_lanes(self) -> LaneRepair:
+        """Put back what lanes outside the database have lost."""
+        return LaneRepair() if self._lanes.is_stored else await self._database.run(self._lanes.repair)
 
     async def hand_back(self, lane: str) -> int:
         """Return the waiting jobs of a node's private lane to the shared one; no attempt is counted."""

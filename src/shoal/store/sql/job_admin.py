@@ -9,7 +9,7 @@ from shoal.base.ids import JobId
 from shoal.queue.job import JS, Job, JobDispatch, quota_limit
 from shoal.queue.job_admin_store import JobFilter, Purged, QueuePosition, Quota
 from shoal.queue.states import JobState
-from shoal.store.sql.job_hosts import note_hosts
+from shoal.store.sql.availability import Availability
 from shoal.store.sql.jobs import job_of
 from shoal.store.sql.quotas import QuotaCounts
 
@@ -20,9 +20,10 @@ WORTH_COUNTING = 1_000
 class SqlJobAdmin:
     """Implements `queue.job_admin_store.JobAdminStore`."""
 
-    def __init__(self, ageing: timedelta) -> None:
+    def __init__(self, ageing: timedelta, available: Availability) -> None:
         self._ageing = span(ageing)
-        self._quotas = QuotaCounts()
+        self._available = available
+        self._quotas = QuotaCounts(available)
 
     async def page_of(self, tx: Tx, which: JobFilter, before: str | None, limit: int) -> tuple[list[Job], str | None]:
         asked = {"state": which.state, "kind": which.kind, "lane": which.lane, "before": before}
@@ -47,11 +48,13 @@ class SqlJobAdmin:
 
     async def retry(self, tx: Tx, job_ids: Sequence[JobId]) -> list[JobId]:
         retried = [JobId(row["id"]) for row in await tx.all("retry_jobs", ids=list(job_ids), ageing=self._ageing)]
-        await note_hosts(tx, retried)
+        await self._available.note(tx, retried, retried)
         return retried
 
     async def cancel(self, tx: Tx, job_id: JobId, reason: str) -> bool:
-        return await tx.execute("cancel_job", id=job_id, reason=reason) == 1
+        cancelled = await tx.execute("cancel_job", id=job_id, reason=reason) == 1
+        await self._available.forget(tx, [job_id] if cancelled else [])
+        return cancelled
 
     async def purge(
         self, tx: Tx, which: JobFilter, after: int, before: int, limit: int, spared: Collection[str] = ()

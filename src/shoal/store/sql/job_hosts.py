@@ -1,15 +1,16 @@
-"""Jobs that are leased by host, on SQL: which hosts have waiting jobs, and which of them may be requested now.
+"""Jobs that are leased by host: which hosts have waiting jobs, and which of them may be requested now.
 
-A commit that makes jobs available ensures a row for each of their hosts (`note_hosts`). A lease takes the rows of the
-hosts whose best jobs rank best, asks the rate limit of each how many jobs it may have, and leaves a row for each host
-that still has waiting jobs, due at once or when the host may be requested again. So hosts that are not due cost nothing
-until they are. Hosts that are free now come first; if the lease request is not filled, those that will be free soon
-follow.
+A lease takes the hosts whose best jobs rank best out of a `HostQueue`, asks the rate limit of each how many jobs it may
+have, and puts each host that still has waiting jobs back, ready at once or when it may be requested again. So hosts
+that are not due cost nothing until they are. Hosts that are free now come first; if the lease request is not filled,
+those that will be free soon follow.
+
+On SQL, a commit that makes jobs available ensures a row for each of their hosts (`note_hosts`).
 """
 
 from collections.abc import Sequence
 from datetime import timedelta
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 from msgspec import Struct
 
@@ -29,15 +30,15 @@ Key = tuple[str, str, str, str]  # lane, kind, capability, host
 
 
 class DueHosts(Struct):
-    """A host that a lease has examined, and how many of its slots the lease used."""
+    """A host that a lease has examined, and the jobs to which the lease gave its slots."""
 
     turn: HostSlots
-    used: int = 0
+    jobs: list[str] = []
 
-    def row(self, key: Key) -> tuple[Any, ...]:
-        """Return the row that says when to examine this host again."""
-        wait = round(self.turn.again_in(self.used) * 1e6)
-        return (*key, int(wait == 0), wait)
+    @property
+    def again_in(self) -> int:
+        """The microseconds after which to examine this host again."""
+        return round(self.turn.again_in(len(self.jobs)) * 1e6)
 
 
 class _Candidate(Struct):
@@ -63,11 +64,35 @@ async def note_hosts(tx: Tx, job_ids: Sequence[str]) -> None:
         await tx.execute("add_job_hosts", ids=list(job_ids))
 
 
+class HostQueue(Protocol):
+    """The hosts with waiting jobs, of each lane, kind and capability. A host that was taken is put back by the same
+    commit, whether or not it got a job; if that commit fails, the host is ready again."""
+
+    async def make_ready(self, tx: Tx, request: LeaseRequest, ahead: float, limit: int) -> None:
+        """Make hosts ready whose time has come or comes within `ahead` seconds."""
+        ...
+
+    async def take(self, tx: Tx, request: LeaseRequest, most: int) -> list[tuple[Key, HostState]]:
+        """Take the ready hosts whose best jobs rank best, up to `most` of each lane, kind and capability of the
+        request."""
+        ...
+
+    async def waiting(self, tx: Tx, asked: Sequence[tuple[Key, int]]) -> list[tuple[str, int, Key]]:
+        """Return the best waiting jobs of these hosts, up to a number per host: id, rank and host of each. They are
+        candidates: some may have moved on."""
+        ...
+
+    async def put_back(self, tx: Tx, waits: Sequence[tuple[Key, int]], leased: Sequence[str]) -> None:
+        """Let those of these hosts that still have waiting jobs be ready after so many microseconds; 0: at once.
+        `leased`: jobs that do not wait there any more."""
+        ...
+
+
 class JobHosts:
     """The hosts that have waiting jobs."""
 
-    def __init__(self, dialect: str) -> None:
-        self._in_one_statement = dialect == "postgres"
+    def __init__(self, hosts: HostQueue) -> None:
+        self._hosts = hosts
 
     async def lease(
         self, tx: Tx, request: LeaseRequest, want: int, ttl: timedelta
@@ -80,7 +105,7 @@ class JobHosts:
             found += await self._find(tx, request, want, request.pace.ahead, looked)
         chosen = sorted(found, key=lambda one: one.order)[:want]
         for one in chosen:
-            looked[one.key].used += 1
+            looked[one.key].jobs.append(one.job_id)
         return await self._grant(tx, request, [one.job_id for one in chosen], ttl), looked
 
     async def _find(
@@ -88,12 +113,13 @@ class JobHosts:
     ) -> list[_Candidate]:
         """Return jobs of hosts that may be requested within `ahead` seconds, the best ranks first, until there are
         enough."""
+        assert request.pace is not None, "leasing by host needs a rate limit"
         found: list[_Candidate] = []
-        at_once = want if ahead else READY_AT_ONCE  # later hosts are made ready only for this search
-        longest = 2 * round(LONGEST_LOOK * 1e6)
-        await tx.execute("make_hosts_ready", ahead=round(ahead * 1e6), limit=at_once, longest=longest)
+        # Later hosts are made ready only for this search.
+        await self._hosts.make_ready(tx, request, ahead, want if ahead else READY_AT_ONCE)
         for _ in range(ROUNDS):
-            hosts = await self._take(tx, request, want - len(found))
+            taken = await self._hosts.take(tx, request, want - len(found))
+            hosts = {key: DueHosts(request.pace.turn(state)) for key, state in taken}
             found += await self._waiting(tx, request, hosts, want)
             looked |= hosts
             if not hosts or len(found) >= want:
@@ -101,26 +127,9 @@ class JobHosts:
         return found
 
     async def put_back(self, tx: Tx, looked: dict[Key, DueHosts]) -> None:
-        """Leave a row for each of these hosts that still has waiting jobs."""
-        await tx.many("put_back_hosts", [one.row(key) for key, one in sorted(looked.items())])
-
-    async def _take(self, tx: Tx, request: LeaseRequest, most: int) -> dict[Key, DueHosts]:
-        """Take the rows of the hosts whose best jobs rank best, up to `most` per lane, kind and capability."""
-        assert request.pace is not None, "leasing by host needs a rate limit"
-        hosts: dict[Key, DueHosts] = {}
-        for line in (
-            (lane, kind, can) for lane in request.lanes for kind in request.kinds for can in request.capabilities
-        ):
-            asked = dict(zip(("lane", "kind", "capability"), line, strict=True))
-            if self._in_one_statement:
-                rows = await tx.all("take_ready_hosts", **asked, limit=most, most=ROWS_OF_HOST)
-            else:
-                rows = await tx.all("take_ready_hosts", **asked, limit=most)
-                await tx.many("drop_job_hosts", [(*line, row["host"], ROWS_OF_HOST) for row in rows])
-            for row in rows:
-                state = HostState() if row["next_at"] is None else host_state(row)
-                hosts[*line, row["host"]] = DueHosts(request.pace.turn(state))
-        return hosts
+        """Put back those of these hosts that still have waiting jobs."""
+        leased = [job_id for one in looked.values() for job_id in one.jobs]
+        await self._hosts.put_back(tx, [(key, looked[key].again_in) for key in sorted(looked)], leased)
 
     async def _waiting(self, tx: Tx, request: LeaseRequest, hosts: dict[Key, DueHosts], want: int) -> list[_Candidate]:
         """Return the best jobs of these hosts. The hosts are in the order of their best jobs: once the first ones
@@ -130,14 +139,13 @@ class JobHosts:
             count = min(host.turn.slots, want, max(left, 1))
             left -= count
             if count > 0:
-                asked.append((*key, count))
+                asked.append((key, count))
         lanes = {lane: place for place, lane in enumerate(request.lanes)}
         seen: dict[Key, int] = {}
         found = []
-        for job_id, rank, *line in sorted(await tx.batch("waiting_at_hosts", asked), key=lambda row: (row[1], row[0])):
-            at: Key = (line[0], line[1], line[2], line[3])
-            place = seen[at] = seen.get(at, -1) + 1
-            found.append(_Candidate(hosts[at].turn.starts_in(place), lanes[at[0]], rank, job_id, at))
+        for job_id, rank, key in sorted(await self._hosts.waiting(tx, asked), key=lambda row: (row[1], row[0])):
+            place = seen[key] = seen.get(key, -1) + 1
+            found.append(_Candidate(hosts[key].turn.starts_in(place), lanes[key[0]], rank, job_id, key))
         return found
 
     async def _grant(self, tx: Tx, request: LeaseRequest, job_ids: list[str], ttl: timedelta) -> list[Any]:
@@ -148,3 +156,40 @@ class JobHosts:
             "lease_these_jobs", ids=sorted(job_ids), holder=request.holder, ttl=span(ttl), by_job=by_job
         )
         return granted
+
+
+class SqlHostQueue:
+    """Implements `HostQueue` as a table."""
+
+    def __init__(self, dialect: str) -> None:
+        self._in_one_statement = dialect == "postgres"
+
+    async def make_ready(self, tx: Tx, request: LeaseRequest, ahead: float, limit: int) -> None:
+        longest = 2 * round(LONGEST_LOOK * 1e6)
+        await tx.execute("make_hosts_ready", ahead=round(ahead * 1e6), limit=limit, longest=longest)
+
+    async def take(self, tx: Tx, request: LeaseRequest, most: int) -> list[tuple[Key, HostState]]:
+        taken: list[tuple[Key, HostState]] = []
+        for line in lines_of(request):
+            asked = dict(zip(("lane", "kind", "capability"), line, strict=True))
+            if self._in_one_statement:
+                rows = await tx.all("take_ready_hosts", **asked, limit=most, most=ROWS_OF_HOST)
+            else:
+                rows = await tx.all("take_ready_hosts", **asked, limit=most)
+                await tx.many("drop_job_hosts", [(*line, row["host"], ROWS_OF_HOST) for row in rows])
+            for row in rows:
+                state = HostState() if row["next_at"] is None else host_state(row)
+                taken.append(((*line, row["host"]), state))
+        return taken
+
+    async def waiting(self, tx: Tx, asked: Sequence[tuple[Key, int]]) -> list[tuple[str, int, Key]]:
+        rows = await tx.batch("waiting_at_hosts", [(*key, count) for key, count in asked])
+        return [(row[0], row[1], (row[2], row[3], row[4], row[5])) for row in rows]
+
+    async def put_back(self, tx: Tx, waits: Sequence[tuple[Key, int]], leased: Sequence[str]) -> None:
+        await tx.many("put_back_hosts", [(*key, int(wait == 0), wait) for key, wait in waits])
+
+
+def lines_of(request: LeaseRequest) -> list[tuple[str, str, str]]:
+    """Return the lane, kind and capability of every queue that a request may lease from, in the order of its lanes."""
+    return [(lane, kind, can) for lane in request.lanes for kind in request.kinds for can in request.capabilities]

@@ -21,6 +21,7 @@ from shoal.queue.job import (
     NewJob,
 )
 from shoal.queue.states import GrantEnd, JobState, Move
+from shoal.store.sql.availability import Availability
 from shoal.store.sql.clock import store_clock
 from shoal.store.sql.lanes import NOBODY, SqlLanes, lease_of
 from shoal.store.sql.quotas import QuotaCounts
@@ -30,11 +31,12 @@ class SqlJobStore:
     """Implements `queue.store.JobStore`; its `lanes` are the same table. `ageing`: the waiting time that equals a
     point of priority."""
 
-    def __init__(self, dialect: str, ageing: timedelta) -> None:
+    def __init__(self, dialect: str, ageing: timedelta, available: Availability) -> None:
         self.clock = store_clock(dialect)
-        self.lanes = SqlLanes(dialect, ageing)
+        self.lanes = SqlLanes(dialect, ageing, available)
         self._ageing = span(ageing)
-        self._quotas = QuotaCounts()
+        self._available = available
+        self._quotas = QuotaCounts(available)
         self._unparked = ""  # the quota key checked last, so that each gets its turn, however many are full
 
     async def insert(self, tx: Tx, jobs: Sequence[NewJob]) -> list[Enqueued]:
@@ -110,13 +112,16 @@ class SqlJobStore:
         return await tx.one("other_run_waits", **asked) is not None
 
     async def cancel_waiting(self, tx: Tx, run_id: str, reason: str) -> int:
-        return await tx.execute("cancel_waiting_jobs", run_id=run_id, reason=reason)
+        rows = await tx.all("cancel_waiting_jobs", run_id=run_id, reason=reason)
+        await self._available.forget(tx, [row["id"] for row in rows])
+        return len(rows)
 
     async def kill_run(self, tx: Tx, run_id: str, grace: timedelta) -> int:
         return await tx.execute("kill_jobs_of_run", run_id=run_id, grace=span(grace))
 
     async def set_priority(self, tx: Tx, run_id: str, priority: int) -> None:
-        await tx.execute("set_priority_of_run", run_id=run_id, priority=priority, ageing=self._ageing)
+        rows = await tx.all("set_priority_of_run", run_id=run_id, priority=priority, ageing=self._ageing)
+        await self._available.note(tx, [row["id"] for row in rows], ())
 
     async def expired(self, tx: Tx, limit: int, *, bots: bool = True) -> list[LostJob]:
         rows = await tx.all("expired_jobs", limit=limit, bots=int(bots))

@@ -11,8 +11,10 @@ from shoal.base.clock import span
 from shoal.base.database import Tx
 from shoal.base.ids import JobId
 from shoal.queue.job import SHARED_LANE, Fence, Lease, LeaseRequest, NewJob, TurnResult
+from shoal.queue.lanes import LaneRepair
 from shoal.queue.states import JobState, Move
-from shoal.store.sql.job_hosts import DueHosts, JobHosts, Key, note_hosts
+from shoal.store.sql.availability import Availability
+from shoal.store.sql.job_hosts import DueHosts, JobHosts, Key, SqlHostQueue
 from shoal.store.sql.lease_start import LOWEST, LeaseStart
 from shoal.store.sql.quotas import SCOPES, QuotaCounts
 
@@ -40,54 +42,99 @@ class _TurnOutcome:
 class SqlLanes:
     """Implements `queue.lanes.Lanes`. `ageing`: the waiting time that equals a point of priority."""
 
-    def __init__(self, dialect: str, ageing: timedelta) -> None:
+    is_stored = True
+
+    def __init__(self, dialect: str, ageing: timedelta, available: Availability) -> None:
         self._in_one_statement = dialect == "postgres"
         self._ageing = span(ageing)
-        self._hosts = JobHosts(dialect)
-        self._quotas = QuotaCounts()
+        self._available = available
+        self._hosts = JobHosts(SqlHostQueue(dialect))
+        self._quotas = QuotaCounts(available)
         self._lease_start = LeaseStart()
 
     async def push(self, tx: Tx, jobs: Sequence[NewJob]) -> None:
         # Their rows are in the lanes already; only the hosts at which they wait have to be recorded.
-        await note_hosts(tx, _best_of_hosts(jobs))
+        await self._available.note(tx, [job.id for job in jobs], _best_of_hosts(jobs))
 
     async def pop(
         self, tx: Tx, request: LeaseRequest, limit: int, ttl: timedelta, moves: Sequence[Move] = ()
     ) -> TurnResult:
+        return await self.pop_from(tx, request, limit, ttl, moves)
+
+    async def pop_from(
+        self,
+        tx: Tx,
+        request: LeaseRequest,
+        limit: int,
+        ttl: timedelta,
+        moves: Sequence[Move] = (),
+        *,
+        popped: Sequence[str] | None = None,
+        hosts: JobHosts | None = None,
+    ) -> TurnResult:
+        """Do the same with lanes that are kept elsewhere: grant those of the `popped` jobs that still wait, or lease by
+        host from other `hosts`."""
         if request.lock_ttl is not None:
             ttl = request.lock_ttl
         turn = self._turn_at_once if self._in_one_statement else self._turn_by_steps
         by_host = request.pace is not None
-        outcome = await turn(tx, moves, replace(request, lanes=()) if by_host else request, limit, ttl)
-        await note_hosts(tx, [move.job_id for move in moves if _waits_again(move) and move.job_id in outcome.moved])
+        outcome = await turn(tx, moves, replace(request, lanes=()) if by_host else request, limit, ttl, popped)
+        again = [move.job_id for move in moves if _waits_again(move) and move.job_id in outcome.moved]
+        await self._available.note(tx, again, again)
         refused = [] if len(outcome.moved) == len(moves) else _refused(moves, outcome.moved)
+        made_due = 0
         if outcome.any_due and request is not NOBODY:
-            await self.make_due(tx)
+            made_due = await self.make_due(tx)
             if len(outcome.rows) < limit and not by_host:
-                more = await turn(tx, (), request, limit - len(outcome.rows), ttl)
+                more = await turn(tx, (), request, limit - len(outcome.rows), ttl, None)
                 outcome.rows += more.rows
                 outcome.limited |= more.limited
-        looked: dict[Key, DueHosts] = {}
-        if by_host and limit:
-            outcome.rows, looked = await self._hosts.lease(tx, request, limit, ttl)
+        sources = [] if not by_host else [self._hosts] if hosts is None else [hosts]
+        if hosts is not None and made_due:
+            sources.append(self._hosts)  # other lanes do not have them before the commit
+        looked: list[dict[Key, DueHosts]] = []
+        for source in sources if limit else ():
+            rows, found = await source.lease(tx, request, limit - len(outcome.rows), ttl)
+            outcome.rows += rows
+            looked.append(found)
+        if looked:
             outcome.limited = outcome.limited or await self._limited(tx, outcome.rows)
         rows, parked = _in_order(outcome.rows, request), 0
         if outcome.counted or any(row[SCOPES] is not None for row in rows):
             rows, parked = await self._quotas.settle(
                 tx, outcome.counted, rows, quotas=outcome.limited, waits=request.waits
             )
-        await self._hosts.put_back(tx, looked)
+        for source, found in zip(sources, looked, strict=False):
+            await source.put_back(tx, found)
         return TurnResult(refused, [_granted(row) for row in rows], parked)
 
     async def pop_once(
         self, tx: Tx, request: LeaseRequest, limit: int, ttl: timedelta, moves: Sequence[Move] = ()
     ) -> TurnResult | None:
+        return await self.pop_once_from(tx, request, limit, ttl, moves, None)
+
+    def fits_one_statement(self, request: LeaseRequest, moves: Sequence[Move]) -> bool:
+        """Return whether `pop_once` can do this at all."""
         if not self._in_one_statement:
-            return await self.pop(tx, request, limit, ttl, moves)
-        if request.pace is not None or any(_waits_again(move) for move in moves):
+            return True
+        return request.pace is None and not any(_waits_again(move) for move in moves)
+
+    async def pop_once_from(
+        self,
+        tx: Tx,
+        request: LeaseRequest,
+        limit: int,
+        ttl: timedelta,
+        moves: Sequence[Move],
+        popped: Sequence[str] | None,
+    ) -> TurnResult | None:
+        """Do the same with lanes that are kept elsewhere: grant those of the `popped` jobs that still wait."""
+        if not self._in_one_statement:
+            return await self.pop_from(tx, request, limit, ttl, moves, popped=popped)
+        if not self.fits_one_statement(request, moves):
             return None
         floors = [LOWEST] * len(request.lanes)
-        outcome = await self._turn_from(tx, floors, moves, request, limit, request.lock_ttl or ttl, alone=True)
+        outcome = await self._turn_from(tx, floors, moves, request, limit, request.lock_ttl or ttl, popped, alone=True)
         if not outcome.done:
             return None
         refused = [] if len(outcome.moved) == len(moves) else _refused(moves, outcome.moved)
@@ -105,17 +152,31 @@ class SqlLanes:
     async def waits(self, tx: Tx, kind: str, lanes: Sequence[str]) -> bool:
         return any([await tx.one("kind_waits", kind=kind, lane=lane) is not None for lane in lanes])
 
+    async def page_backlog(self, tx: Tx, capability: str, most: int) -> int:
+        return int(await tx.value("waiting_page_jobs", capability=capability, most=most))
+
+    async def repair(self, tx: Tx) -> LaneRepair:
+        return LaneRepair()
+
     async def make_due(self, tx: Tx) -> int:
         return await self._let_wait(tx, await tx.all("make_due", limit=DUE_AT_ONCE))
 
     async def _turn_at_once(
-        self, tx: Tx, moves: Sequence[Move], request: LeaseRequest, limit: int, ttl: timedelta
+        self,
+        tx: Tx,
+        moves: Sequence[Move],
+        request: LeaseRequest,
+        limit: int,
+        ttl: timedelta,
+        popped: Sequence[str] | None,
     ) -> _TurnOutcome:
+        if popped is not None:
+            return await self._turn_from(tx, [], moves, request, limit, ttl, popped)
         floors = self._lease_start.of(request, limit)
-        outcome = await self._turn_from(tx, floors, moves, request, limit, ttl)
+        outcome = await self._turn_from(tx, floors, moves, request, limit, ttl, None)
         if len(outcome.rows) < limit and max(floors, default=LOWEST) > LOWEST:
             whole = [LOWEST] * len(floors)
-            outcome.rows += (await self._turn_from(tx, whole, (), request, limit - len(outcome.rows), ttl)).rows
+            outcome.rows += (await self._turn_from(tx, whole, (), request, limit - len(outcome.rows), ttl, None)).rows
         self._lease_start.learn(request, limit, outcome.rows)
         return outcome
 
@@ -127,6 +188,7 @@ class SqlLanes:
         request: LeaseRequest,
         limit: int,
         ttl: timedelta,
+        popped: Sequence[str] | None,
         *,
         alone: bool = False,
     ) -> _TurnOutcome:
@@ -134,8 +196,9 @@ class SqlLanes:
             "turn_jobs",
             **_by_outcome(sorted(moves, key=_job_id)),
             holder=request.holder,
-            lanes=list(request.lanes),
-            floors=floors,
+            lanes=list(request.lanes) if popped is None else [],
+            floors=floors if popped is None else [],
+            popped=list(popped or ()),
             kinds=list(request.kinds),
             capabilities=list(request.capabilities),
             limit=limit,
@@ -148,21 +211,29 @@ class SqlLanes:
         return _TurnOutcome(moved, counted, rows, outcome["any_due"], outcome["limited"], outcome["done"])
 
     async def _turn_by_steps(
-        self, tx: Tx, moves: Sequence[Move], request: LeaseRequest, limit: int, ttl: timedelta
+        self,
+        tx: Tx,
+        moves: Sequence[Move],
+        request: LeaseRequest,
+        limit: int,
+        ttl: timedelta,
+        popped: Sequence[str] | None,
     ) -> _TurnOutcome:
         moved, counted = await self._move(tx, moves) if moves else (set(), set())
         if not limit:
             return _TurnOutcome(moved, counted, [], False, False)
-        leased = await tx.all(
-            "lease_jobs",
-            holder=request.holder,
-            lanes=list(request.lanes),
-            kinds=list(request.kinds),
-            capabilities=list(request.capabilities),
-            limit=limit,
-            ttl=span(ttl),
-            by_job=int(request.lock_ttl is not None),
-        )
+        terms = {"holder": request.holder, "ttl": span(ttl), "by_job": int(request.lock_ttl is not None)}
+        if popped is None:
+            leased = await tx.all(
+                "lease_jobs",
+                lanes=list(request.lanes),
+                kinds=list(request.kinds),
+                capabilities=list(request.capabilities),
+                limit=limit,
+                **terms,
+            )
+        else:
+            leased = await tx.all("lease_these_jobs", ids=list(popped), **terms) if popped else []
         return _TurnOutcome(
             moved, counted, leased, await tx.one("any_due") is not None, await self._limited(tx, leased)
         )
@@ -174,8 +245,9 @@ class SqlLanes:
         return self._in_one_statement or await tx.one("any_quota") is not None
 
     async def _let_wait(self, tx: Tx, rows: Sequence[Any]) -> int:
-        """Record the hosts of jobs that have just become available; returns how many jobs did."""
-        await note_hosts(tx, [row["id"] for row in rows if row["host"] is not None])
+        """Follow up on jobs that have just become available; returns how many did."""
+        at_hosts = [row["id"] for row in rows if row["host"] is not None]
+        await self._available.note(tx, [row["id"] for row in rows], at_hosts)
         return len(rows)
 
     async def _move(self, tx: Tx, moves: Sequence[Move]) -> tuple[set[str], set[str]]:

@@ -92,10 +92,6 @@ class SqlPolicies:
     async def forget_signals(self, tx: Tx, before: int, limit: int) -> int:
         return await tx.execute("forget_signals", before=before, limit=limit)
 
-    async def waiting(self, tx: Tx, capability: str, most: int) -> int:
-        count: int = await tx.value("waiting_page_jobs", capability=capability, most=most)
-        return count
-
     async def counts(self, tx: Tx, late: int) -> PolicyCounts:
         row = await tx.one("count_policies", late=late)
         assert row is not None

@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 import asyncpg
 
 from shoal.base.clock import Clock, SystemClock
-from shoal.base.database import Callback, Conflict, Rows, Tx, Work, call_all
+from shoal.base.database import Call, Callback, Conflict, Rows, Tx, Work, await_all, call_all
 from shoal.base.errors import BackendUnavailable, BadConfig, SchemaMismatch, StorageFull
 from shoal.settings import DatabaseSettings
 from shoal.store.sql import migrations, queries
@@ -53,12 +53,13 @@ GONE = (
 class PostgresTx:
     """An open transaction on one connection of the pool."""
 
-    __slots__ = ("_connection", "_queries", "callbacks", "later", "rows")
+    __slots__ = ("_connection", "_queries", "callbacks", "calls", "later", "rows")
 
     def __init__(self, connection: Any) -> None:
         self._connection = connection
         self.rows = 0  # written in batches
         self.callbacks: list[Callback] = []
+        self.calls: list[Call] = []
         self.later: list[Work[Any]] = []
         self._queries = queries.load("postgres")
 
@@ -95,6 +96,9 @@ class PostgresTx:
 
     def on_commit(self, callback: Callback) -> None:
         self.callbacks.append(callback)
+
+    def after_commit(self, call: Call) -> None:
+        self.calls.append(call)
 
     def afterwards(self, work: Work[Any]) -> None:
         self.later.append(work)
@@ -231,8 +235,7 @@ class PostgresDatabase:
             await self._growth.keep_up(connection)
             tx = PostgresTx(connection)
             done = await work(cast(Tx, tx))
-        self._growth.wrote(tx.rows)
-        call_all(tx.callbacks)
+        await self._committed(tx)
         return done
 
     async def _transaction(self, work: Work[T]) -> T:
@@ -241,13 +244,17 @@ class PostgresDatabase:
             async with connection.transaction():
                 tx = PostgresTx(connection)
                 done = await work(cast(Tx, tx))
-        self._growth.wrote(tx.rows)
-        call_all(tx.callbacks)
+        await self._committed(tx)
         for later in tx.later:
             # The unit is committed, and its caller must be told so even if the follow-up work fails.
             with suppress(*RACES, *GONE):
                 await self._retried(self._transaction, later)
         return done
+
+    async def _committed(self, tx: PostgresTx) -> None:
+        self._growth.wrote(tx.rows)
+        call_all(tx.callbacks)
+        await await_all(tx.calls)
 
     async def _migrate(self, connection: Any, *, upgrade: bool) -> None:
         wanted = migrations.newest("postgres")

@@ -9,7 +9,7 @@ import orjson
 
 from shoal.base.database import Tx
 from shoal.queue.job import quota_limit
-from shoal.store.sql.job_hosts import note_hosts
+from shoal.store.sql.availability import Availability
 
 ID, KIND, SCOPES, LANE, CAPABILITY = 0, 2, 9, 10, 12  # indexes in a granted row
 AHEAD = 1000  # jobs at the head of a lane that are searched for others with a full quota key
@@ -19,6 +19,9 @@ UNPARK_AT_ONCE = 1000
 
 class QuotaCounts:
     """Counts locked jobs per quota key. While it is locked, a job has a seat in each of its limited quota keys."""
+
+    def __init__(self, available: Availability) -> None:
+        self._available = available
 
     async def settle(
         self,
@@ -64,7 +67,8 @@ class QuotaCounts:
         capacity = (await self._capacity(tx, [scope]))[scope]
         limit = UNPARK_AT_ONCE if capacity is None else min(capacity, UNPARK_AT_ONCE)
         rows = await tx.all("unpark_jobs", scope=scope, limit=limit) if limit > 0 else []
-        await note_hosts(tx, [row["id"] for row in rows if row["host"] is not None])
+        at_hosts = [row["id"] for row in rows if row["host"] is not None]
+        await self._available.note(tx, [row["id"] for row in rows], at_hosts)
         return len(rows)
 
     async def with_capacity(self, tx: Tx, scopes: list[str]) -> list[str]:
@@ -92,7 +96,9 @@ class QuotaCounts:
         end = await tx.value("rank_ahead", **line, ahead=AHEAD)
         needle = orjson.dumps(scope).decode()
         rank = LAST if end is None else end
-        return await tx.execute("park_ahead", **line, scope=scope, rank=rank, needle=needle, limit=AHEAD)
+        rows = await tx.all("park_ahead", **line, scope=scope, rank=rank, needle=needle, limit=AHEAD)
+        await self._available.forget(tx, [row["id"] for row in rows])
+        return len(rows)
 
     async def _capacity(self, tx: Tx, scopes: list[str]) -> dict[str, int | None]:
         """Return how many more jobs each quota key may have; None: unlimited."""

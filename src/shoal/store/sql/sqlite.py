@@ -11,7 +11,7 @@ import queue
 import shutil
 import sqlite3
 import threading
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeVar, cast
@@ -21,7 +21,7 @@ from msgspec.structs import asdict
 
 from shoal.base import disk
 from shoal.base.clock import Clock
-from shoal.base.database import Callback, Rows, Tx, Work, call_all
+from shoal.base.database import CALL_FAILED, Call, Callback, Rows, Tx, Work, call_all
 from shoal.base.disk import make_private, open_private
 from shoal.base.errors import BackendUnavailable, BadConfig, SchemaMismatch, StorageFull
 from shoal.store.sql import migrations, queries
@@ -43,11 +43,12 @@ MAX_UNITS = 64  # per transaction: bounds how long a unit waits for the others
 class SqliteTx:
     """An open transaction on this thread's connection."""
 
-    __slots__ = ("_connection", "_queries", "callbacks", "later")
+    __slots__ = ("_connection", "_queries", "callbacks", "calls", "later")
 
     def __init__(self, connection: sqlite3.Connection) -> None:
         self._connection = connection
         self.callbacks: list[Callback] = []
+        self.calls: list[Call] = []
         self.later: list[Work[Any]] = []
         self._queries = queries.load("sqlite")
 
@@ -79,6 +80,9 @@ class SqliteTx:
     def on_commit(self, callback: Callback) -> None:
         self.callbacks.append(callback)
 
+    def after_commit(self, call: Call) -> None:
+        self.calls.append(call)
+
     def afterwards(self, work: Work[Any]) -> None:
         """Run it in the same commit: there is only one writer, so nobody waits for its locks."""
         self.later.append(work)
@@ -104,7 +108,7 @@ class _Connection(sqlite3.Connection):
 class _Unit:
     """A unit of work in the writer: the work, its outcome, and the event loop that waits for it."""
 
-    __slots__ = ("callbacks", "error", "future", "loop", "result", "work")
+    __slots__ = ("callbacks", "calls", "error", "future", "loop", "result", "work")
 
     def __init__(self, work: Work[Any], loop: asyncio.AbstractEventLoop) -> None:
         self.work = work
@@ -113,16 +117,27 @@ class _Unit:
         self.result: Any = None
         self.error: BaseException | None = None
         self.callbacks: list[Callback] = []
+        self.calls: list[Call] = []
 
     def run(self, connection: "_Connection") -> None:
         """Run the work to its end, and then the work it deferred."""
         tx = SqliteTx(connection)
-        self.result = _run_to_its_end(self.work, tx)
-        self.callbacks = tx.callbacks
+        self.result = _run_to_its_end(self.work(cast(Tx, tx)))
+        self.callbacks, self.calls = tx.callbacks, tx.calls
         for later in tx.later:
             following = SqliteTx(connection)
-            _run_to_its_end(later, following)
+            _run_to_its_end(later(cast(Tx, following)))
             self.callbacks += following.callbacks
+            self.calls += following.calls
+
+    def call(self) -> None:
+        """Make the calls to other systems that follow the commit."""
+        for call in self.calls if self.error is None else ():
+            try:
+                _run_to_its_end(call())
+            except Exception as error:  # the unit is committed, and the other calls are still made
+                context = {"message": CALL_FAILED, "exception": error}
+                self.loop.call_soon_threadsafe(self.loop.call_exception_handler, context)
 
     def deliver(self) -> None:
         """Deliver the outcome, on the event loop."""
@@ -340,6 +355,8 @@ class SqliteDatabase:
                     connection.execute("ROLLBACK")
             for unit in units:
                 unit.error = unit.error or self._translate(error)
+        for unit in units:
+            unit.call()
 
     def _run_unit(self, connection: _Connection, unit: _Unit, *, alone: bool) -> None:
         if alone:
@@ -371,7 +388,7 @@ class SqliteDatabase:
             connection.execute(f"PRAGMA cache_size = -{READER_CACHE_KB}")
             connection.execute("BEGIN")
             connection.read_clock()
-            unit.result = _run_to_its_end(unit.work, SqliteTx(connection))
+            unit.result = _run_to_its_end(unit.work(cast(Tx, SqliteTx(connection))))
         except BaseException as error:
             unit.error = self._translate(error)
         finally:
@@ -415,8 +432,8 @@ _UNRELEASED_FIX = "it was created by an unreleased version of Shoal: move the fi
 _PATH_FIX = "use a file in a folder that exists and is writable, as sqlite:////absolute/path.db"
 
 
-def _run_to_its_end(work: Work[Any], tx: SqliteTx) -> Any:
-    unit = cast(Coroutine[Any, Any, Any], work(cast(Tx, tx)))
+def _run_to_its_end(work: Awaitable[Any]) -> Any:
+    unit = cast(Coroutine[Any, Any, Any], work)
     try:
         unit.send(None)
     except StopIteration as stop:

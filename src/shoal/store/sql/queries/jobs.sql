@@ -8,6 +8,23 @@ WHERE id = :id AND state = 'pending'
 RETURNING id, lease_epoch, kind, run_id, payload, attempts, max_attempts, crash_count, shoal_now() - created_at AS waited,
           scopes;
 
+-- name: lane_generation
+-- Return the generation of the lanes that another server carries, if there are any.
+SELECT id FROM lane_generation WHERE one = 1;
+
+-- name: begin_lanes
+-- Return the generation of the lanes that another server carries; the first call sets it.
+INSERT INTO lane_generation (one, id) VALUES (1, :id) ON CONFLICT (one) DO UPDATE SET one = 1 RETURNING id;
+
+-- name: waiting_jobs_after
+-- Return waiting jobs that are due, in the order of their lanes and ranks, after one.
+SELECT id, lane, kind, capability, rank, host FROM job
+WHERE state = 'pending' AND due = 1
+      AND (lane, kind, capability, rank, id)
+          > (CAST(:lane AS TEXT), CAST(:kind AS TEXT), CAST(:capability AS TEXT), CAST(:rank AS BIGINT), CAST(:id AS TEXT))
+ORDER BY lane, kind, capability, rank, id
+LIMIT :limit;
+
 -- name: lane_depth
 -- Return how many due jobs wait in a lane.
 SELECT count(*) FROM job WHERE state = 'pending' AND due = 1 AND lane = :lane;
@@ -109,7 +126,8 @@ LIMIT 1;
 -- name: cancel_waiting_jobs
 -- Cancel the pending jobs of a run.
 UPDATE job SET state = 'cancelled', state_reason = :reason, finished_at = shoal_now(), offered_session = NULL, offered_until = NULL
-WHERE run_id = :run_id AND state = 'pending';
+WHERE run_id = :run_id AND state = 'pending'
+RETURNING id;
 
 -- name: kill_jobs_of_run
 -- Ask workers to kill the leased jobs of a run, after a grace period.
@@ -120,7 +138,8 @@ WHERE run_id = :run_id AND finished_at IS NULL AND CASE WHEN state = 'locked' TH
 -- name: set_priority_of_run
 -- Change the priority of the jobs of a run that have not ended.
 UPDATE job SET priority = CAST(:priority AS SMALLINT), rank = line_at - CAST(:priority AS SMALLINT) * CAST(:ageing AS BIGINT)
-WHERE run_id = :run_id AND finished_at IS NULL;
+WHERE run_id = :run_id AND finished_at IS NULL
+RETURNING id;
 
 -- name: expired_jobs
 -- Locked jobs whose lease ran out, oldest first.

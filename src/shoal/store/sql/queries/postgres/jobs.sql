@@ -43,7 +43,8 @@ SELECT dedupe_key, id FROM job WHERE dedupe_key = ANY(:keys::text[]) AND finishe
 -- history row unless no worker has seen the grant; equal moves are grouped and refer to their outcome by its number. A
 -- returned job of a private lane goes to the shared one: its offer is over.
 -- Then jobs are granted: lane by lane, of the requested kinds and capabilities the one whose first job ranks best,
--- then the next, up to :limit. The first row says which moves were made, which of those jobs may have seats, and
+-- then the next, up to :limit; or, of lanes that are kept elsewhere, those of the :popped jobs that still wait. The first
+-- row says which moves were made, which of those jobs may have seats, and
 -- whether jobs have become due. With :alone, nothing is done, and the row says so, if more would have to follow in the
 -- same commit: seats to settle, or jobs to make due. Moved and leased jobs are looked up by a list of ids, whatever
 -- the planner estimates, and the check whether they are locked is written so that the planner cannot estimate it;
@@ -71,6 +72,12 @@ picked AS MATERIALIZED (
     WHERE w.head IS NOT NULL
     LIMIT :limit
 ),
+named AS MATERIALIZED (
+    SELECT j.id, j.scopes FROM job AS j
+    WHERE j.id = ANY(:popped::text[]) AND CASE WHEN j.state = 'pending' THEN j.due = 1 ELSE FALSE END
+    FOR UPDATE SKIP LOCKED
+),
+chosen AS MATERIALIZED (SELECT picked.id, picked.scopes FROM picked UNION ALL SELECT named.id, named.scopes FROM named),
 seen AS MATERIALIZED (
     SELECT :limit > 0 AND EXISTS (SELECT 1 FROM job AS j WHERE j.state = 'pending' AND j.due = 0
                                   AND j.not_before <= (SELECT t.now FROM t)) AS any_due,
@@ -79,7 +86,7 @@ seen AS MATERIALIZED (
 clear AS MATERIALIZED (
     SELECT CASE WHEN :alone = 0 THEN TRUE
            ELSE NOT (seen.any_due OR seen.limited OR EXISTS (SELECT 1 FROM job_seat)
-                     OR EXISTS (SELECT 1 FROM picked WHERE strpos(picked.scopes, '"key:') > 0)) END AS yes
+                     OR EXISTS (SELECT 1 FROM chosen WHERE strpos(chosen.scopes, '"key:') > 0)) END AS yes
     FROM seen
 ),
 m AS MATERIALIZED (
@@ -122,7 +129,7 @@ leased AS (
     SET state = 'locked', state_reason = NULL, lease_epoch = lease_epoch + 1, lease_holder = :holder,
         lease_until = t.now + CASE WHEN :by_job = 1 THEN coalesce(job.lock_ttl, :ttl::bigint) ELSE :ttl::bigint END,
         granted_at = t.now, offered_session = NULL, offered_until = NULL
-    FROM t WHERE job.id = ANY(ARRAY(SELECT picked.id FROM picked)) AND (SELECT clear.yes FROM clear)
+    FROM t WHERE job.id = ANY(ARRAY(SELECT chosen.id FROM chosen)) AND (SELECT clear.yes FROM clear)
     RETURNING job.id, job.lease_epoch, job.kind, job.run_id, job.payload, job.attempts, job.max_attempts, job.crash_count,
               t.now - job.created_at AS waited, job.scopes, job.lane, job.rank, job.capability, job.priority,
               job.lease_until - job.granted_at AS ttl
@@ -136,6 +143,11 @@ SELECT NULL AS id, NULL::bigint AS lease_epoch, NULL AS kind, NULL AS run_id, NU
 FROM seen, clear
 UNION ALL
 SELECT leased.*, NULL, NULL, NULL, NULL, NULL FROM leased;
+
+-- name: lane_entries
+-- Return where those of these jobs that wait and are due wait.
+SELECT id, lane, kind, capability, rank, host FROM job
+WHERE id = ANY(:ids::text[]) AND CASE WHEN state = 'pending' THEN due = 1 ELSE FALSE END;
 
 -- name: extend_leases
 -- Extend leases that are still held, and return which jobs are to be killed. Touches no column that a fence guards.
@@ -233,7 +245,8 @@ UPDATE job SET state_reason = 'quota', due = 2, parked = :scope
 WHERE id = ANY(ARRAY(SELECT id FROM job
                      WHERE state = 'pending' AND due = 1 AND lane = :lane AND kind = :kind AND capability = :capability
                            AND rank <= :rank AND strpos(scopes, :needle) > 0
-                     ORDER BY rank, id LIMIT :limit FOR UPDATE SKIP LOCKED));
+                     ORDER BY rank, id LIMIT :limit FOR UPDATE SKIP LOCKED))
+RETURNING id;
 
 -- name: unpark_jobs
 -- Unpark the best parked jobs of a quota key.

@@ -86,6 +86,11 @@ WHERE id = :id;
 -- Return whether jobs have become due.
 SELECT 1 FROM job WHERE state = 'pending' AND due = 0 AND not_before <= (SELECT shoal_now()) LIMIT 1;
 
+-- name: lane_entries
+-- Return where those of these jobs that wait and are due wait.
+SELECT j.id, j.lane, j.kind, j.capability, j.rank, j.host
+FROM json_each(:ids) AS i CROSS JOIN job AS j ON j.id = i.value WHERE j.state = 'pending' AND +j.due = 1;
+
 -- name: extend_leases
 -- Extend leases that are still held, and return which jobs are to be killed.
 -- rows: id epoch ttl
@@ -166,7 +171,8 @@ UPDATE job SET state_reason = 'quota', due = 2, parked = :scope
 WHERE rowid IN (SELECT rowid FROM job INDEXED BY job_waiting
                 WHERE state = 'pending' AND due = 1 AND lane = :lane AND kind = :kind AND capability = :capability
                       AND rank <= :rank AND instr(scopes, :needle) > 0
-                ORDER BY rank, id LIMIT :limit);
+                ORDER BY rank, id LIMIT :limit)
+RETURNING id;
 
 -- name: unpark_jobs
 -- Unpark the best parked jobs of a quota key.

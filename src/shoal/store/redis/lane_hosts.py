@@ -1,0 +1,67 @@
+"""The hosts with waiting jobs, in lanes on Redis."""
+
+from collections.abc import Sequence
+
+from shoal.base.database import Tx
+from shoal.hosts.rate import LONGEST_LOOK, HostState
+from shoal.queue.job import LeaseRequest
+from shoal.store.redis.connection import Value
+from shoal.store.redis.lane_entries import line_name, read_place
+from shoal.store.redis.lane_server import LaneServer
+from shoal.store.sql.hosts import host_state
+from shoal.store.sql.job_hosts import Key, lines_of
+
+TAKEN_FOR = 5_000_000  # microseconds: a host whose taker died is ready again after that
+
+
+class RedisHostQueue:
+    """Implements `HostQueue` for one lease. `now` is the database's clock. A call that fails finds nothing."""
+
+    def __init__(self, server: LaneServer, now: int) -> None:
+        self._server = server
+        self._now = now
+        self._ahead = 0
+        self._ready_at_once = 0
+        self.leased: Sequence[str] = ()
+
+    async def make_ready(self, tx: Tx, request: LeaseRequest, ahead: float, limit: int) -> None:
+        # The script that takes hosts does it.
+        self._ahead, self._ready_at_once = round(ahead * 1e6), limit
+
+    async def take(self, tx: Tx, request: LeaseRequest, most: int) -> list[tuple[Key, HostState]]:
+        lines = lines_of(request)
+        times = (self._now + self._ahead, self._now + 2 * round(LONGEST_LOOK * 1e6))
+        asked = (*times, self._ready_at_once, self._now + TAKEN_FOR, most)
+        result = await self._server.call("hosts", *asked, *[_name(*line) for line in lines])
+        if not result or not result[0]:
+            return []
+        found = result[0]
+        taken: list[Key] = [(*lines[found[at]], found[at + 1].decode()) for at in range(0, len(found), 2)]
+        rows = await tx.all("hosts_at_origins", origins=sorted({key[3] for key in taken}))
+        states = {row["origin"]: host_state(row) for row in rows}
+        return [(key, states.get(key[3], HostState())) for key in taken]
+
+    async def waiting(self, tx: Tx, asked: Sequence[tuple[Key, int]]) -> list[tuple[str, int, Key]]:
+        if not asked:
+            return []
+        words = [word for key, count in asked for word in (_name(*key[:3]), key[3], count)]
+        result = await self._server.call("at_hosts", *words)
+        if result is None:
+            return []
+        return [
+            (*read_place(place), key) for (key, _), places in zip(asked, result[0], strict=True) for place in places
+        ]
+
+    async def put_back(self, tx: Tx, waits: Sequence[tuple[Key, int]], leased: Sequence[str]) -> None:
+        self.leased = leased
+        words: list[Value] = []
+        for key, wait in waits:
+            words += (_name(*key[:3]), key[3], self._now + wait if wait else "")
+        if words or leased:
+            tx.after_commit(lambda: self._server.settle(leased, words))
+
+
+def _name(lane: str, kind: str, capability: str) -> str:
+    name = line_name(lane, kind, capability)
+    assert name is not None, "requests with other names do not get here"
+    return name

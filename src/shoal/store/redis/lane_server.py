@@ -1,0 +1,163 @@
+"""The Redis server that carries lanes: calls its scripts, and leaves it alone for a while after it failed.
+
+Lanes on Redis are a faster way to jobs that the database has anyway. So no call here raises an error of the server: a
+call that fails has no result, and its caller takes the way through the database.
+"""
+
+from collections.abc import Sequence
+from datetime import timedelta
+from secrets import token_hex
+from threading import Lock
+from typing import Any
+
+from shoal.base.clock import Clock
+from shoal.base.database import Tx
+from shoal.base.errors import ShoalError
+from shoal.base.signals import Signal, Signals
+from shoal.store.redis.connection import RedisClient, Value
+from shoal.store.redis.lane_entries import GENERATION, LaneEntry
+from shoal.store.redis.scripts import BATCH
+
+TIMEOUT = timedelta(seconds=1)  # of one call, at most
+FIRST_PAUSE = 1.0  # seconds without calls after a failed one
+LONGEST_PAUSE = 15.0
+NOT_BEGUN = "it has no lanes yet, or has lost them: a controller puts the jobs back"
+FOREIGN = "its lanes belong to another store: give each store a database of its own, as in redis://host:6379/1"
+
+
+class LanesDegraded(Signal, frozen=True, kw_only=True):
+    """Jobs do not go through Redis for now: workers lease them from the database."""
+
+    server: str
+    why: str
+
+
+class LanesRestored(Signal, frozen=True, kw_only=True):
+    """Jobs go through Redis again."""
+
+    server: str
+
+
+class LaneServer:
+    """Calls to the lanes of one store. Units of work on SQLite run on a thread of their own, so it may be called from
+    several threads."""
+
+    def __init__(self, client: RedisClient, clock: Clock, signals: Signals) -> None:
+        self._client = client
+        self._clock = clock
+        self._signals = signals
+        self._lock = Lock()
+        self._generation = ""  # empty: not read yet, or the database has none
+        self._decided: list[str] = []
+        self._pause = 0.0
+        self._resume_at = 0.0
+        self._problem: str | None = None
+        self._unsaid: list[Signal] = []
+
+    async def begin(self, tx: Tx, *, create: bool = False) -> bool:
+        """Prepare calls in a transaction; False: do without the server for now."""
+        if self._unsaid:
+            tx.on_commit(self._say)
+        if not self._generation:
+            self._generation = await tx.value("lane_generation") or ""
+        if not self._generation and create:
+            self._generation = await tx.value("begin_lanes", id=token_hex(8))
+        return bool(self._generation) and self.is_available
+
+    @property
+    def is_available(self) -> bool:
+        """Return whether the last call succeeded, or the next one may."""
+        return self._clock.monotonic() >= self._resume_at
+
+    async def call(self, script: str, *arguments: Value) -> list[Any] | None:
+        """Run a script; return its result without the state, or None if it failed."""
+        if not self.is_available:
+            return None
+        try:
+            state, *result = await self._client.script(f"lane_{script}", [GENERATION], (self._generation, *arguments))
+        except ShoalError as error:
+            self._fail(error.message)
+            return None
+        if state == b"OK":
+            self._succeed()
+            return list(result)
+        if state == b"LOST":
+            # The database may have another generation now: its lanes began anew.
+            self._generation = ""
+            self._fail(f"{self._client.name}: {NOT_BEGUN}", pause=FIRST_PAUSE)
+        else:
+            self._fail(f"{self._client.name}: {FOREIGN}", pause=LONGEST_PAUSE)
+        return None
+
+    async def push(self, entries: Sequence[LaneEntry]) -> None:
+        """Put jobs into their lanes. What fails is put right by a repair."""
+        await self.put(entries, repairs=False)
+
+    async def put(self, entries: Sequence[LaneEntry], *, repairs: bool) -> int:
+        """Put jobs into their lanes; returns how many were not there. With `repairs`, what the server believes is
+        checked."""
+        added = 0
+        for start in range(0, len(entries), BATCH):
+            words = [word for one in entries[start : start + BATCH] for word in (one.job_id, one.text)]
+            result = await self.call("push", int(repairs), *words)
+            if result is None:
+                break
+            added += result[0]
+        return added
+
+    async def pop(self, limit: int, lines: list[list[str]]) -> list[str] | None:
+        """Take the best jobs of these lines out of their lanes; None: the server cannot tell."""
+        lanes = [str(word) for names in lines for word in (len(names), *names)]
+        popped: list[str] = []
+        while len(popped) < limit:
+            decided, most = self._take_decided(), min(limit - len(popped), BATCH)
+            result = await self.call("pop", most, len(decided), *decided, *lanes)
+            if result is None:
+                return popped or None
+            popped += [job_id.decode() for job_id in result[0]]
+            if len(result[0]) < most:
+                break
+        return popped
+
+    def decide(self, job_ids: Sequence[str]) -> None:
+        """Note that the database has decided about popped jobs. The next pop says so to the server; if there is none,
+        a repair finds out."""
+        with self._lock:
+            self._decided += job_ids
+
+    async def give_back(self, job_ids: Sequence[str]) -> None:
+        """Put popped jobs back that nobody leased."""
+        if job_ids:
+            await self.call("return", *job_ids)
+
+    async def settle(self, job_ids: Sequence[str], hosts: Sequence[Value] = ()) -> None:
+        """Forget jobs that do not wait any more, and put hosts back."""
+        for start in range(0, len(job_ids) or 1, BATCH):
+            ids = job_ids[start : start + BATCH]
+            await self.call("settle", len(ids), *ids, *(hosts if start == 0 else ()))
+
+    async def close(self) -> None:
+        await self._client.close()
+
+    def _take_decided(self) -> list[str]:
+        with self._lock:
+            decided, self._decided = self._decided[:BATCH], self._decided[BATCH:]
+        return decided
+
+    def _fail(self, why: str, pause: float | None = None) -> None:
+        self._pause = pause or min(max(FIRST_PAUSE, 2 * self._pause), LONGEST_PAUSE)
+        self._resume_at = self._clock.monotonic() + self._pause
+        if self._problem is None:
+            self._unsaid.append(LanesDegraded(server=self._client.name, why=why))
+        self._problem = why
+
+    def _succeed(self) -> None:
+        if self._problem is not None:
+            self._problem, self._pause = None, 0.0
+            self._unsaid.append(LanesRestored(server=self._client.name))
+
+    def _say(self) -> None:
+        """Emit what happened, on the event loop."""
+        unsaid, self._unsaid = self._unsaid, []
+        for signal in unsaid:
+            self._signals.emit(signal)

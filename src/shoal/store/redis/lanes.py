@@ -1,0 +1,197 @@
+"""Lanes on Redis: a pop takes ids out of their lanes, and the database grants those whose jobs still wait.
+
+The jobs table stays complete, so everything that Redis does not know, or cannot tell, goes through `SqlLanes`: local
+lanes, an outage, a server that lost its data. An idle worker looks into the table now and then, and a controller puts
+back what Redis has lost (`repair`). An entry in Redis is never more than a hint; a job is granted once.
+"""
+
+from collections.abc import Sequence
+from datetime import timedelta
+from functools import partial
+
+from shoal.base.clock import Clock
+from shoal.base.database import Tx
+from shoal.queue.job import SHARED_LANE, Lease, LeaseRequest, NewJob, TurnResult
+from shoal.queue.lanes import LaneRepair
+from shoal.queue.states import Move
+from shoal.store.redis.lane_entries import entries_of, line_name, lines_by_lane
+from shoal.store.redis.lane_hosts import RedisHostQueue
+from shoal.store.redis.lane_repair import LaneRepairs
+from shoal.store.redis.lane_server import LaneServer
+from shoal.store.sql.job_hosts import JobHosts
+from shoal.store.sql.lanes import SqlLanes
+
+PAGE = "page"  # the kind of job that is leased by host
+ROUNDS = 5  # pops in one commit, if entries turn out to be stale
+
+
+class LaneChanges:
+    """Implements `OtherLanes`: tells the server what commits of the SQL stores changed."""
+
+    def __init__(self, server: LaneServer) -> None:
+        self._server = server
+
+    async def push(self, tx: Tx, job_ids: Sequence[str]) -> None:
+        if await self._server.begin(tx):
+            entries = entries_of(await tx.all("lane_entries", ids=list(job_ids)))
+            tx.after_commit(partial(self._server.push, entries))
+
+    async def forget(self, tx: Tx, job_ids: Sequence[str]) -> None:
+        if await self._server.begin(tx):
+            tx.after_commit(partial(self._server.settle, list(job_ids)))
+
+
+class RedisLanes:
+    """Implements `queue.lanes.Lanes`. What `sql` changes reaches the server through `LaneChanges`.
+    `look_every`: how often a process that finds less than it wants looks into the jobs table as well."""
+
+    is_stored = False
+
+    def __init__(self, sql: SqlLanes, server: LaneServer, clock: Clock, look_every: timedelta) -> None:
+        self._sql = sql
+        self._server = server
+        self._clock = clock
+        self._look_every = look_every.total_seconds()
+        self._look_at = 0.0
+        self._repairs = LaneRepairs(server)
+
+    async def push(self, tx: Tx, jobs: Sequence[NewJob]) -> None:
+        await self._sql.push(tx, jobs)
+
+    async def pop(
+        self, tx: Tx, request: LeaseRequest, limit: int, ttl: timedelta, moves: Sequence[Move] = ()
+    ) -> TurnResult:
+        lines = lines_by_lane(request)
+        if limit < 1 or not all(lines) or not await self._server.begin(tx):
+            return await self._sql.pop(tx, request, limit, ttl, moves)
+        if request.pace is not None:
+            hosts = RedisHostQueue(self._server, await tx.value("now"))
+            turned = await self._sql.pop_from(tx, request, limit, ttl, moves, hosts=JobHosts(hosts))
+            self._forget(tx, [lease for lease in turned.leases if lease.fence.job_id not in hosts.leased])
+        else:
+            turned = await self._pop_by_rank(tx, request, limit, ttl, moves, lines)
+        if len(turned.leases) < limit and (self._looks() or not self._server.is_available):
+            more = await self._sql.pop(tx, request, limit - len(turned.leases), ttl)
+            self._forget(tx, more.leases)
+            turned = _both(turned, more)
+        return turned
+
+    async def pop_once(
+        self, tx: Tx, request: LeaseRequest, limit: int, ttl: timedelta, moves: Sequence[Move] = ()
+    ) -> TurnResult | None:
+        lines = lines_by_lane(request)
+        if limit < 1 or not all(lines) or not await self._server.begin(tx):
+            return await self._sql.pop_once(tx, request, limit, ttl, moves)
+        if not self._sql.fits_one_statement(request, moves):
+            return None
+        for _ in range(ROUNDS):
+            popped = await self._server.pop(limit, lines)
+            if popped is None or (not popped and self._looks()):
+                break
+            turned = await self._grant_once(tx, request, limit, ttl, moves, popped)
+            if turned is None or turned.leases or moves or not popped:
+                return turned
+        return await self._sql.pop_once(tx, request, limit, ttl, moves)
+
+    async def return_lane(self, tx: Tx, lane: str) -> int:
+        return await self._sql.return_lane(tx, lane)
+
+    async def return_offers(self, tx: Tx, limit: int) -> int:
+        return await self._sql.return_offers(tx, limit)
+
+    async def depth(self, tx: Tx, lane: str) -> int:
+        return await self._sql.depth(tx, lane)
+
+    async def waits(self, tx: Tx, kind: str, lanes: Sequence[str]) -> bool:
+        return await self._sql.waits(tx, kind, lanes)
+
+    async def page_backlog(self, tx: Tx, capability: str, most: int) -> int:
+        line = line_name(SHARED_LANE, PAGE, capability)
+        if line is not None and await self._server.begin(tx):
+            found = await self._server.call("backlog", most, line)
+            if found is not None:
+                return int(found[0])
+        return await self._sql.page_backlog(tx, capability, most)
+
+    async def make_due(self, tx: Tx) -> int:
+        return await self._sql.make_due(tx)
+
+    async def repair(self, tx: Tx) -> LaneRepair:
+        return await self._repairs.run_once(tx)
+
+    async def _pop_by_rank(
+        self,
+        tx: Tx,
+        request: LeaseRequest,
+        limit: int,
+        ttl: timedelta,
+        moves: Sequence[Move],
+        lines: list[list[str]],
+    ) -> TurnResult:
+        """Pop until there are enough jobs that still wait, or no more."""
+        turned = TurnResult([], [])
+        for _ in range(ROUNDS):
+            want = limit - len(turned.leases)
+            popped = await self._server.pop(want, lines)
+            if popped is None:
+                return _both(turned, await self._sql.pop(tx, request, want, ttl, moves))
+            turned = _both(turned, await self._grant(tx, request, want, ttl, moves, popped))
+            moves = ()
+            if len(popped) < want or turned.parked or len(turned.leases) >= limit:
+                break
+        return turned
+
+    async def _grant(
+        self,
+        tx: Tx,
+        request: LeaseRequest,
+        limit: int,
+        ttl: timedelta,
+        moves: Sequence[Move],
+        popped: Sequence[str],
+    ) -> TurnResult:
+        try:
+            turned = await self._sql.pop_from(tx, request, limit, ttl, moves, popped=popped)
+        except BaseException:
+            await self._server.give_back(popped)
+            raise
+        tx.on_commit(lambda: self._server.decide(popped))
+        self._forget(tx, [lease for lease in turned.leases if lease.fence.job_id not in popped])
+        return turned
+
+    async def _grant_once(
+        self,
+        tx: Tx,
+        request: LeaseRequest,
+        limit: int,
+        ttl: timedelta,
+        moves: Sequence[Move],
+        popped: Sequence[str],
+    ) -> TurnResult | None:
+        try:
+            turned = await self._sql.pop_once_from(tx, request, limit, ttl, moves, popped)
+        except BaseException:
+            await self._server.give_back(popped)
+            raise
+        if turned is None:
+            await self._server.give_back(popped)
+        else:
+            tx.on_commit(lambda: self._server.decide(popped))
+        return turned
+
+    def _forget(self, tx: Tx, leases: Sequence[Lease]) -> None:
+        """Remove jobs from the lanes that were leased past them."""
+        if leases:
+            tx.after_commit(partial(self._server.settle, [lease.fence.job_id for lease in leases]))
+
+    def _looks(self) -> bool:
+        """Return whether it is time to look into the jobs table as well."""
+        now = self._clock.monotonic()
+        if now < self._look_at:
+            return False
+        self._look_at = now + self._look_every
+        return True
+
+
+def _both(first: TurnResult, second: TurnResult) -> TurnResult:
+    return TurnResult([*first.refused, *second.refused], first.leases + second.leases, first.parked + second.parked)

@@ -1,0 +1,70 @@
+-- What all scripts of the lanes share.
+--
+-- KEYS[1]: {shoal}:queue:tasks:generation. Every other key begins with the same `{shoal}:queue:tasks:`, so all of them
+-- live in one slot of a cluster. ARGV[1]: the generation of the lanes in the database. The first element of every result
+-- is OK, LOST (the server has no lanes, or has lost them) or FOREIGN (the lanes of another database).
+--
+-- A line is the queue of one lane, kind and capability: `<kind>:<capability>`, or `<kind>:<capability>:node:<node>`. A job
+-- is named by its id. Its entry is its rank, its line and its place at its host, each on a line of its own; the place is
+-- empty, or the host, the rank in a form that sorts as text, and the id, separated by tabs.
+
+local base = string.sub(KEYS[1], 1, -11)
+local pending, processing, lines, wake_up = base .. 'pending', base .. 'processing', base .. 'lines', base .. 'wake'
+
+local function state_of_generation()
+  local found = redis.call('GET', KEYS[1])
+  if found == ARGV[1] then return 'OK' end
+  return found and 'FOREIGN' or 'LOST'
+end
+
+local function line_of(name) return base .. name end
+local function places_of(line) return line .. ':at_hosts' end
+local function ready_of(line) return line .. ':hosts' end
+local function later_of(line) return line .. ':hosts:later' end
+
+-- Return the rank, the line and the place of an entry.
+local function read(entry)
+  local first = string.find(entry, '\n', 1, true)
+  local second = string.find(entry, '\n', first + 1, true)
+  return string.sub(entry, 1, first - 1), string.sub(entry, first + 1, second - 1), string.sub(entry, second + 1)
+end
+
+local function now()
+  local time = redis.call('TIME')
+  return time[1] + time[2] / 1000000
+end
+
+-- Put a job into its line, and its host among those that are ready, unless that host is waiting for its time.
+local function add(id, entry)
+  local rank, name, place = read(entry)
+  local line = line_of(name)
+  if redis.call('ZADD', line, rank, id) == 1 and redis.call('ZCARD', line) == 1 then redis.call('SADD', lines, name) end
+  redis.call('HSET', pending, id, entry)
+  if place ~= '' then
+    redis.call('ZADD', places_of(line), 0, place)
+    local host = string.sub(place, 1, string.find(place, '\t', 1, true) - 1)
+    if not redis.call('ZSCORE', later_of(line), host) then redis.call('ZADD', ready_of(line), 'LT', rank, host) end
+  end
+end
+
+-- Take a job out of its line.
+local function remove(id, entry)
+  local _, name, place = read(entry)
+  local line = line_of(name)
+  redis.call('ZREM', line, id)
+  if place ~= '' then redis.call('ZREM', places_of(line), place) end
+end
+
+-- Return the rank of the best job at a host; nil if none waits there.
+local function best_at(line, host)
+  local first = redis.call('ZRANGEBYLEX', places_of(line), '[' .. host .. '\t', '(' .. host .. '\n', 'LIMIT', 0, 1)[1]
+  if not first then return nil end
+  local id = string.sub(first, #host + 19)
+  local entry = redis.call('HGET', pending, id)
+  return entry and read(entry) or '0'
+end
+
+-- Wake everybody who waits for jobs: they read this stream, and only its last entry matters.
+local function wake()
+  redis.call('XADD', wake_up, 'MAXLEN', 1, '*', 'jobs', '')
+end

@@ -1,0 +1,18 @@
+-- Begin the lanes if the server has none, and read what a repair has to look at.
+-- ARGV[2]: seconds after which a popped job counts as forgotten. ARGV[3]: how many of those to read. ARGV[4]: how many lines
+-- to look at. ARGV[5]: how many jobs of each.
+-- Returns: OK or FOREIGN; 1 if the lanes have just begun, else 0; forgotten jobs; jobs at the heads of some lines.
+local state, began = state_of_generation(), 0
+if state == 'FOREIGN' then return { state } end
+if state == 'LOST' then
+  redis.call('SET', KEYS[1], ARGV[1])
+  began = 1
+end
+local forgotten = redis.call('ZRANGEBYSCORE', processing, '-inf', now() - ARGV[2], 'LIMIT', 0, ARGV[3])
+local heads = {}
+for _, name in ipairs(redis.call('SRANDMEMBER', lines, ARGV[4])) do
+  local found = redis.call('ZRANGE', line_of(name), 0, ARGV[5] - 1)
+  if #found == 0 then redis.call('SREM', lines, name) end
+  for _, id in ipairs(found) do heads[#heads + 1] = id end
+end
+return { 'OK', began, forgotten, heads }

@@ -1,0 +1,25 @@
+-- Forget jobs that do not wait any more, and put hosts back that were taken.
+-- ARGV[2]: how many jobs (n). ARGV[3..2+n]: their ids. Then for each host: line, host, and when to look at it again: a
+-- time by the database's clock, or '' for at once.
+-- Returns: OK.
+local state = state_of_generation()
+if state ~= 'OK' then return { state } end
+local jobs = tonumber(ARGV[2])
+for at = 3, 2 + jobs do
+  local entry = redis.call('HGET', pending, ARGV[at])
+  if entry then remove(ARGV[at], entry) end
+  redis.call('ZREM', processing, ARGV[at])
+  redis.call('HDEL', pending, ARGV[at])
+end
+for at = 3 + jobs, #ARGV, 3 do
+  local line, host, again = line_of(ARGV[at]), ARGV[at + 1], ARGV[at + 2]
+  local best = best_at(line, host)
+  if best and again ~= '' then
+    redis.call('ZADD', later_of(line), again, host)
+    redis.call('ZREM', ready_of(line), host)
+  else
+    redis.call('ZREM', later_of(line), host)
+    if best then redis.call('ZADD', ready_of(line), best, host) else redis.call('ZREM', ready_of(line), host) end
+  end
+end
+return { 'OK' }

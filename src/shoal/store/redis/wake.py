@@ -1,0 +1,95 @@
+"""Wake-up hints through Redis: every script that makes jobs available appends to one stream, and processes with idle
+workers wait on it. A reader that was disconnected goes on where it was, so no hint is lost."""
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+from contextlib import suppress
+
+from shoal.base.clock import Clock
+from shoal.base.errors import ShoalError
+from shoal.base.signals import Signals
+from shoal.queue.wake import WakeDegraded, WakeListeners, WakeRestored
+from shoal.store.redis.connection import RedisClient
+from shoal.store.redis.lane_entries import WAKE
+
+BURST = 50  # hints within a second that are passed on at once
+BURST_PAUSE_SECONDS = 0.1  # between two hints above that rate
+PAUSE_SECONDS = 1.0  # after a failed call
+
+
+class RedisWake:
+    """Implements `queue.wake.Wake`. `client` is its own, because a call waits for hints, for up to `block_seconds`."""
+
+    is_shared = True
+
+    def __init__(self, client: RedisClient, block_seconds: float, clock: Clock, signals: Signals) -> None:
+        self._client = client
+        self._block = round(block_seconds * 1000)
+        self._clock = clock
+        self._signals = signals
+        self._listeners = WakeListeners(signals)
+        self._task: asyncio.Task[None] | None = None
+        self._recent: deque[float] = deque(maxlen=BURST)
+        self.problem: str | None = None
+
+    def announce(self) -> None:
+        # Other processes get their hint from the script that puts the job into its lane.
+        self._listeners.notify()
+
+    def subscribe(self, on_hint: Callable[[], None], is_idle: Callable[[], bool]) -> Callable[[], None]:
+        if self._task is None:
+            self._task = asyncio.create_task(self._run(), name="wake")
+        return self._listeners.add(on_hint, is_idle)
+
+    async def close(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+            with suppress(asyncio.CancelledError):
+                await self._task
+        await self._client.close()
+
+    async def _run(self) -> None:
+        last: bytes | str | None = None
+        while True:
+            try:
+                last = await self._newest() if last is None else await self._read(last)
+            except ShoalError as error:
+                self._degrade(error.message)
+                await self._clock.sleep(PAUSE_SECONDS)
+
+    async def _newest(self) -> bytes | str:
+        """Return the id of the last hint, and pass it on: its job may still wait."""
+        found = await self._client.command("XREVRANGE", WAKE, "+", "-", "COUNT", 1)
+        self._restore()
+        self._listeners.notify()
+        return found[0][0] if found else "0-0"
+
+    async def _read(self, last: bytes | str) -> bytes | str:
+        """Wait for the next hint, pass it on, and return its id."""
+        found = await self._client.command("XREAD", "BLOCK", self._block, "STREAMS", WAKE, last)
+        self._restore()
+        if not found:
+            return last
+        entries = next(iter(found.values()))[0] if isinstance(found, dict) else found[0][1]
+        self._listeners.notify()
+        await self._limit_rate()
+        newest: bytes = entries[-1][0]
+        return newest
+
+    async def _limit_rate(self) -> None:
+        now = self._clock.monotonic()
+        self._recent.append(now)
+        if len(self._recent) == BURST and now - self._recent[0] < 1.0:
+            await self._clock.sleep(BURST_PAUSE_SECONDS)
+
+    def _degrade(self, why: str) -> None:
+        if self.problem is None:
+            self._signals.emit(WakeDegraded(why=why))
+        self.problem = why
+
+    def _restore(self) -> None:
+        if self.problem is not None:
+            self.problem = None
+            self._signals.emit(WakeRestored())
+            self._listeners.notify()  # for hints that were sent meanwhile

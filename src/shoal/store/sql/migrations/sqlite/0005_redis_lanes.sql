@@ -1,0 +1,5 @@
+-- Lanes on Redis. The generation, which the server has too, tells lanes that were lost, and those of another store.
+CREATE TABLE lane_generation (
+    one INTEGER PRIMARY KEY CHECK (one = 1),
+    id  TEXT NOT NULL
+);
