@@ -14,13 +14,13 @@ import sys
 import tempfile
 import time
 from argparse import Namespace
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from contextlib import ExitStack, asynccontextmanager, contextmanager
 from pathlib import Path
 
 import uvloop
 
-from bench.frontier import Spent, Store, opened_store
+from bench.frontier import RedisStore, Spent, opened_store
 from bench.peers import jobs
 from bench.process import ServerCpu
 from bench.report import Report, Table
@@ -50,6 +50,43 @@ ABOUT = (
 )
 
 
+class Store:
+    """A store of jobs, and the Redis server that carries its lanes, if there is one."""
+
+    def __init__(self, name: str, url: str, version: str, server: ServerCpu | None, redis: RedisStore | None) -> None:
+        self.name = name if redis is None else f"{name}, lanes on Redis"
+        self.version = version if redis is None else f"{version}, {redis.version}"
+        self.redis = redis
+        self.flags = {"DATABASE_URL": url, "REDIS_URL": "" if redis is None else redis.redis_url}
+        self._servers = [one for one in (server, None if redis is None else redis.server) if one is not None]
+        self.is_embedded = server is None
+
+    @property
+    def has_servers(self) -> bool:
+        return bool(self._servers)
+
+    def seconds(self) -> float:
+        """The CPU time of its servers."""
+        return sum(server.seconds() for server in self._servers)
+
+
+@contextmanager
+def opened_queue(driver: str) -> Iterator[Store]:
+    """Open `sqlite` or `postgres`; with `+redis` a Redis server carries the lanes."""
+    name, _, lanes = driver.partition("+")
+    with ExitStack() as opened_here:
+        store = opened_here.enter_context(opened_store(name))
+        redis = opened_here.enter_context(opened_store(lanes)) if lanes else None
+        assert redis is None or isinstance(redis, RedisStore), "only Redis carries lanes"
+        yield Store(store.name, store.url, store.version, store.server, redis)
+
+
+def drivers(names: Sequence[str]) -> list[str]:
+    """Return the stores to measure, each beside itself with lanes on Redis if that is wanted."""
+    stores = [name for name in names if name != "redis"]
+    return [driver for name in stores for driver in ([name, f"{name}+redis"] if "redis" in names else [name])]
+
+
 class Log:
     """A log in which no-op jobs record their start."""
 
@@ -74,7 +111,7 @@ class Log:
 
 def environment(store: Store, log: Log, **more: str) -> dict[str, str]:
     home = {"XDG_DATA_HOME": str(log.file.parent)}
-    return {**os.environ, **home, "DATABASE_URL": store.url, "BQ_LOG": str(log.file), **more}
+    return {**os.environ, **home, **store.flags, "BQ_LOG": str(log.file), **more}
 
 
 @contextmanager
@@ -94,16 +131,16 @@ def run(options: Namespace) -> Report:
     through = Table("Through a worker", ["store", "jobs", "jobs per second", "worker CPU µs", "server CPU µs"])
     picked = Table("Pick-up of an idle worker, ms", ["store", "worker", "p50", "p99", "longest"])
     killed = Table("Killed work", ["store", "jobs under way", "runs again after, s"])
-    for driver in options.drivers:
+    for driver in drivers(options.drivers):
         try:
-            with opened_store(driver) as store, tempfile.TemporaryDirectory(prefix="shoal-bench-") as folder:
+            with opened_queue(driver) as store, tempfile.TemporaryDirectory(prefix="shoal-bench-") as folder:
                 report.versions.append(store.version)
                 log = Log(Path(folder))
                 through.rows.append(through_worker(store, log, FEW_NO_OPS if options.short else NO_OPS))
                 picked.rows += pick_ups(store, log, FEW_PICKED if options.short else PICKED)
                 if not options.short:
                     killed.rows.append(killed_work(store, log))
-            with opened_store(driver) as store:
+            with opened_queue(driver) as store:
                 uvloop.run(calls(store, BACKLOGS[:1] if options.short else BACKLOGS, report))
         except ServerUnavailable as error:
             print(f"{driver} is not measured: {error}")
@@ -119,14 +156,14 @@ def through_worker(store: Store, log: Log, count: int) -> list[str | int | float
         ask(store, lambda app: jobs.in_batches(app.queue, 100))
         log.wait_for(100)
         log.clear()
-        own, server = ServerCpu(process.pid), store.server
-        before = own.seconds(), server.seconds() if server else 0.0
+        own = ServerCpu(process.pid)
+        before = own.seconds(), store.seconds()
         ask(store, lambda app: jobs.in_batches(app.queue, count))
         log.wait_for(count)
         time.sleep(0.5)
-        spent, served = own.seconds() - before[0], (server.seconds() - before[1]) if server else 0.0
+        spent, served = own.seconds() - before[0], store.seconds() - before[1]
     times = sorted(at for _, at in log.began())
-    served_each = served / count * 1e6 if server else None
+    served_each = served / count * 1e6 if store.has_servers else None
     return [store.name, count, (count - 1) / (times[-1] - times[0]), spent / count * 1e6, served_each]
 
 
@@ -135,7 +172,7 @@ def pick_ups(store: Store, log: Log, count: int) -> list[list[str | int | float 
     with worker(store, log):
         apart = uvloop.run(timed(store, log, count))
     rows: list[list[str | int | float | None]] = [[store.name, "another process", *apart]]
-    if store.server is None:
+    if store.is_embedded:
         log.clear()
         rows.append([store.name, "the same process", *uvloop.run(timed_within(store, log, count))])
     return rows
@@ -155,9 +192,8 @@ async def timed_within(store: Store, log: Log, count: int) -> tuple[float, float
 @asynccontextmanager
 async def within(store: Store) -> AsyncIterator[App]:
     """A worker in this process, as `shoal serve --workers 1` has one."""
-    flags = {"DATABASE_URL": store.url}
-    loaded, signals = load(flags), Signals()
-    async with opened(loaded.settings, signals) as app, workers_of(app, loaded, flags, 1, jobs.CHILD) as [node]:
+    loaded, signals = load(store.flags), Signals()
+    async with opened(loaded.settings, signals) as app, workers_of(app, loaded, store.flags, 1, jobs.CHILD) as [node]:
         working = asyncio.create_task(node.run())
         yield app
         node.stop()
@@ -199,12 +235,13 @@ async def calls(store: Store, backlogs: tuple[int, ...], report: Report) -> None
     columns = ("waiting", "batch", "jobs per second", "µs", "client CPU µs", "server CPU µs")
     table = report.table(f"Finish and lease on {store.name}", *columns)
     async with opened(settings_of(store), upgrade=True) as app:
+        await app.queue.repair_lanes()  # begins them, as a controller does
         waiting = 0
         for backlog in backlogs:
             await jobs.in_batches(app.queue, backlog - waiting)
             for batch in BATCHES:
                 spent = await turns(app, store, batch)
-                server = spent.each(spent.server) if store.server else None
+                server = spent.each(spent.server) if store.has_servers else None
                 each = spent.each(spent.wall)
                 table.rows.append([backlog, batch, 1e6 / each, each, spent.each(spent.client), server])
             waiting = backlog - sum(batch * (ROUNDS[batch] + 1) for batch in BATCHES)
@@ -213,19 +250,15 @@ async def calls(store: Store, backlogs: tuple[int, ...], report: Report) -> None
 async def turns(app: App, store: Store, batch: int) -> Spent:
     spent = Spent()
     held: list[Lease] = (await app.queue.finish_and_lease([], TAKER, batch)).leases
-    server, client, wall = served(store), time.process_time(), time.perf_counter()
+    server, client, wall = store.seconds(), time.process_time(), time.perf_counter()
     for _ in range(ROUNDS[batch]):
         moves = [states.finish(lease.fence.job_id, lease.fence.epoch) for lease in held]
         spent.urls += len(moves)
         held = (await app.queue.finish_and_lease(moves, TAKER, batch)).leases
     spent.wall = time.perf_counter() - wall
     spent.client = time.process_time() - client
-    spent.server = served(store) - server
+    spent.server = store.seconds() - server
     return spent
-
-
-def served(store: Store) -> float:
-    return store.server.seconds() if store.server else 0.0
 
 
 def ask(store: Store, call: Callable[[App], Awaitable[None]]) -> None:
@@ -237,7 +270,7 @@ def ask(store: Store, call: Callable[[App], Awaitable[None]]) -> None:
 
 
 def settings_of(store: Store) -> Settings:
-    return load({"DATABASE_URL": store.url}).settings
+    return load(store.flags).settings
 
 
 def beside(folder: Path, short: bool) -> Table:

@@ -69,7 +69,13 @@ def no_pages(app: App, lanes: Sequence[str]) -> NoPages:
 
 def environment() -> dict[str, str]:
     store = os.environ.get("DATABASE_URL") or os.environ["BQ_PG"].format(db=os.environ["BQ_DB"])
-    return {"DATABASE_URL": store, "MAX_CONCURRENT_CURL": os.environ.get("BQ_CONC", "16"), "SHOAL_LOG_LEVEL": "error"}
+    redis = os.environ.get("REDIS_URL", "")  # carries the lanes, if given
+    return {
+        "DATABASE_URL": store,
+        "REDIS_URL": redis,
+        "MAX_CONCURRENT_CURL": os.environ.get("BQ_CONC", "16"),
+        "SHOAL_LOG_LEVEL": "error",
+    }
 
 
 async def work() -> None:
