@@ -94,7 +94,7 @@ class Bench:
         self.job_admin, self.analyses = self.app.job_admin, self.app.audit.analyses
         self.groups, self.ingest = self.app.page_jobs.groups, self.app.page_jobs.ingest
         self.jobs, self.job_admin_store, self.results = stores.jobs, stores.job_admin, stores.results
-        self.frontier, self.hosts, self.pages = stores.frontier, stores.hosts, stores.pages
+        self.lanes, self.frontier, self.hosts, self.pages = stores.lanes, stores.frontier, stores.hosts, stores.pages
 
     def open_stores(self, settings: Settings) -> Stores:
         """Return stores that are closed with this bench."""
@@ -381,6 +381,9 @@ class GatedTx:
 
     def after_commit(self, call: Call) -> None:
         self._tx.after_commit(call)
+
+    def after_rollback(self, call: Call) -> None:
+        self._tx.after_rollback(call)
 
     def afterwards(self, work: Work[Any]) -> None:
         self._tx.afterwards(lambda tx: work(GatedTx(tx, self._gate)))

@@ -218,6 +218,9 @@ class WatchedTx:
     def after_commit(self, call: Call) -> None:
         self._tx.after_commit(call)
 
+    def after_rollback(self, call: Call) -> None:
+        self._tx.after_rollback(call)
+
     def afterwards(self, work: Work[Any]) -> None:
         self._tx.afterwards(lambda tx: work(WatchedTx(tx, self._watched)))
 
@@ -439,8 +442,8 @@ async def work_on(bench: Bench) -> None:
     await bench.database.read(lambda tx: tx.all("lane_entries", ids=[lease.fence.job_id for lease in leases]))
     place = {"lane": "shared", "kind": "page", "capability": "", "rank": 0, "id": ""}
     await bench.database.read(lambda tx: tx.all("waiting_jobs_after", **place, limit=10))
-    await bench.database.read(lambda tx: bench.jobs.lanes.depth(tx, "n1"))
-    await bench.database.run(lambda tx: bench.jobs.lanes.return_lane(tx, "n1"))
+    await bench.database.read(lambda tx: bench.lanes.depth(tx, "n1"))
+    await bench.database.run(lambda tx: bench.lanes.return_lane(tx, "n1"))
     await bench.grants(leases[0].fence.job_id)
     await bench.queue.finish(leases[0])
     await bench.queue.fail(leases[1], "no")

@@ -699,7 +699,7 @@ async def test_the_backoff_doubles_up_to_its_cap_and_jitter_only_adds(sqlite_ben
     queue = Queue(
         sqlite_bench.database,
         sqlite_bench.jobs,
-        sqlite_bench.jobs.lanes,
+        sqlite_bench.lanes,
         settings,
         sqlite_bench.signals,
         lambda: dice,

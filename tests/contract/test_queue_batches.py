@@ -237,8 +237,8 @@ async def test_never_more_than_the_limit_is_granted_however_it_is_planned(postgr
     """F25: statistics that say "one row" while there are thousands must not lead to more grants."""
     bench = postgres_bench
     await bench.sql("ANALYZE job")
-    await bench.queue.enqueue([new() for _ in range(500)] + [new(lane="n1") for _ in range(500)])
-    leases = await bench.queue.lease("w1", ["page"], ["n1", "shared"], 600)
+    await bench.queue.enqueue([new() for _ in range(500)] + [new(lane="node/n1") for _ in range(500)])
+    leases = await bench.queue.lease("w1", ["page"], ["node/n1", "shared"], 600)
     assert len(leases) == 600
     assert await bench.number("SELECT count(*) FROM job WHERE state = 'locked'") == 600
 
@@ -363,11 +363,11 @@ async def test_a_batch_of_leases_is_extended_at_once(bench: Bench) -> None:
 async def test_the_history_of_a_grant_names_its_worker(bench: Bench) -> None:
     job_id = await bench.enqueue()
     lease = await bench.lease("n1/40")
-    assert await bench.queue.began(lease.fence, "n1", 4711, '{"depth": 2}')
+    assert await bench.queue.began(lease.fence, "node/n1", 4711, '{"depth": 2}')
     await bench.settle_something(lease.fence)
     await bench.queue.finish(lease)
     [grant] = await bench.grants(job_id)
-    assert (grant["node"], grant["pid"], grant["config"], grant["holder"]) == ("n1", 4711, '{"depth": 2}', "n1/40")
+    assert (grant["node"], grant["pid"], grant["config"], grant["holder"]) == ("node/n1", 4711, '{"depth": 2}', "n1/40")
     assert (grant["ended"], grant["settled"]) == ("done", True)
 
 
@@ -376,7 +376,7 @@ async def test_nothing_is_noted_of_a_grant_that_is_over(bench: Bench) -> None:
     late = await bench.lease("w1")
     await bench.queue.release(late, "slice")
     await bench.lease("w2")
-    assert not await bench.queue.began(late.fence, "n1", 1)
+    assert not await bench.queue.began(late.fence, "node/n1", 1)
     assert [grant["pid"] for grant in await bench.grants(job_id)] == [None, None]
 
 
@@ -395,7 +395,7 @@ async def test_a_death_while_thousands_are_released_loses_none_and_grants_none_t
     granted: list[Fence] = []
 
     async def die(tx: object) -> None:
-        await bench.jobs.lanes.pop(tx, W1, 700, bench.settings.lease)  # type: ignore[arg-type]
+        await bench.lanes.pop(tx, W1, 700, bench.settings.lease)  # type: ignore[arg-type]
         raise RuntimeError("killed")
 
     while leases := await bench.queue.lease("w1", ["page"], ["shared"], 700):
@@ -446,19 +446,19 @@ async def test_a_small_turn_that_takes_more_than_a_statement_is_still_one_commit
 
 
 async def test_a_nodes_private_lane_is_leased_from_before_the_shared_one(bench: Bench) -> None:
-    shared, private = new(priority=90), new(lane="n1", priority=10)
+    shared, private = new(priority=90), new(lane="node/n1", priority=10)
     await bench.queue.enqueue([shared, private])
-    leases = await bench.queue.lease("w1", ["page"], ["n1", "shared"], 2)
+    leases = await bench.queue.lease("w1", ["page"], ["node/n1", "shared"], 2)
     assert [lease.fence.job_id for lease in leases] == [private.id, shared.id]
 
 
 async def test_the_waiting_jobs_of_a_lane_return_to_the_shared_lane_at_once(bench: Bench) -> None:
-    lanes, jobs = bench.jobs.lanes, [new(lane="n1"), new(lane="n1"), new(lane="n2")]
+    lanes, jobs = bench.lanes, [new(lane="node/n1"), new(lane="node/n1"), new(lane="node/n2")]
     await bench.queue.enqueue(jobs)
-    assert await bench.database.read(lambda tx: lanes.depth(tx, "n1")) == 2
-    assert await bench.database.run(lambda tx: lanes.return_lane(tx, "n1")) == 2
-    assert await bench.database.run(lambda tx: lanes.return_lane(tx, "n1")) == 0
-    assert await bench.database.read(lambda tx: lanes.depth(tx, "n2")) == 1
+    assert await bench.database.read(lambda tx: lanes.depth(tx, "node/n1")) == 2
+    assert await bench.database.run(lambda tx: lanes.return_lane(tx, "node/n1")) == 2
+    assert await bench.database.run(lambda tx: lanes.return_lane(tx, "node/n1")) == 0
+    assert await bench.database.read(lambda tx: lanes.depth(tx, "node/n2")) == 1
     assert await bench.database.read(lambda tx: lanes.depth(tx, "shared")) == 2
     leases = await bench.queue.lease("w1", ["page"], ["shared"], 5)
     assert {lease.fence.job_id for lease in leases} == {job.id for job in jobs[:2]}
@@ -466,9 +466,9 @@ async def test_the_waiting_jobs_of_a_lane_return_to_the_shared_lane_at_once(benc
 
 
 async def test_a_locked_job_stays_with_its_node_when_the_lane_returns(bench: Bench) -> None:
-    await bench.queue.enqueue([new(lane="n1")])
-    [lease] = await bench.queue.lease("w1", ["page"], ["n1"], 1)
-    assert await bench.database.run(lambda tx: bench.jobs.lanes.return_lane(tx, "n1")) == 0
+    await bench.queue.enqueue([new(lane="node/n1")])
+    [lease] = await bench.queue.lease("w1", ["page"], ["node/n1"], 1)
+    assert await bench.database.run(lambda tx: bench.lanes.return_lane(tx, "node/n1")) == 0
     await bench.queue.finish(lease)
 
 
@@ -476,11 +476,11 @@ async def test_new_jobs_wait_in_the_lanes_that_were_chosen_for_them(bench: Bench
     queue = Queue(
         bench.database,
         bench.jobs,
-        bench.jobs.lanes,
+        bench.lanes,
         bench.settings,
         bench.signals,
-        choose_lanes=lambda jobs: [replace(job, lane="n7") for job in jobs],
+        choose_lanes=lambda jobs: [replace(job, lane="node/n7") for job in jobs],
     )
     await queue.enqueue([new(), new()])
-    assert await bench.database.read(lambda tx: bench.jobs.lanes.depth(tx, "n7")) == 2
-    assert [signal.lane for signal in bench.signals_seen if isinstance(signal, JobEnqueued)] == ["n7"]
+    assert await bench.database.read(lambda tx: bench.lanes.depth(tx, "node/n7")) == 2
+    assert [signal.lane for signal in bench.signals_seen if isinstance(signal, JobEnqueued)] == ["node/n7"]

@@ -65,7 +65,7 @@ class Ground:
         self.queue = Queue(
             self.bench.database,
             self.bench.jobs,
-            self.bench.jobs.lanes,
+            self.bench.lanes,
             self.bench.settings,
             self.bench.signals,
             lambda: DICE,

@@ -176,6 +176,9 @@ class SteppedTx:
     def after_commit(self, call: Call) -> None:
         self._tx.after_commit(call)
 
+    def after_rollback(self, call: Call) -> None:
+        self._tx.after_rollback(call)
+
     def afterwards(self, work: Work[Any]) -> None:
         self._tx.afterwards(lambda tx: work(cast(Tx, SteppedTx(tx, self._schedule))))
 

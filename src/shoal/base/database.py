@@ -62,6 +62,11 @@ class Tx(Protocol):
         """
         ...
 
+    def after_rollback(self, call: "Call") -> None:
+        """Await a call to another system if this transaction is rolled back, to undo there what was done for it. Like
+        `after_commit`, it must not raise, and it is lost if the process dies."""
+        ...
+
     def afterwards(self, work: "Work[Any]") -> None:
         """Run a further unit of work after this one; on stores with several writers, in a separate transaction, so that
         others need not wait for its locks.

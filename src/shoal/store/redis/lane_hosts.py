@@ -1,6 +1,7 @@
 """The hosts with waiting jobs, in lanes on Redis."""
 
 from collections.abc import Sequence
+from functools import partial
 
 from shoal.base.database import Tx
 from shoal.hosts.rate import LONGEST_LOOK, HostState
@@ -37,6 +38,8 @@ class RedisHostQueue:
             return []
         found = result[0]
         taken: list[Key] = [(*lines[found[at]], found[at + 1].decode()) for at in range(0, len(found), 2)]
+        words: list[Value] = [word for key in taken for word in (_name(*key[:3]), key[3], "")]
+        tx.after_rollback(partial(self._server.settle, (), words))
         rows = await tx.all("hosts_at_origins", origins=sorted({key[3] for key in taken}))
         states = {row["origin"]: host_state(row) for row in rows}
         return [(key, states.get(key[3], HostState())) for key in taken]
@@ -58,7 +61,7 @@ class RedisHostQueue:
         for key, wait in waits:
             words += (_name(*key[:3]), key[3], self._now + wait if wait else "")
         if words or leased:
-            tx.after_commit(lambda: self._server.settle(leased, words))
+            tx.after_commit(partial(self._server.settle, leased, words))
 
 
 def _name(lane: str, kind: str, capability: str) -> str:

@@ -150,11 +150,8 @@ class RedisLanes:
         moves: Sequence[Move],
         popped: Sequence[str],
     ) -> TurnResult:
-        try:
-            turned = await self._sql.pop_from(tx, request, limit, ttl, moves, popped=popped)
-        except BaseException:
-            await self._server.give_back(popped)
-            raise
+        tx.after_rollback(partial(self._server.give_back, popped))
+        turned = await self._sql.pop_from(tx, request, limit, ttl, moves, popped=popped)
         tx.on_commit(lambda: self._server.decide(popped))
         self._forget(tx, [lease for lease in turned.leases if lease.fence.job_id not in popped])
         return turned
@@ -168,11 +165,8 @@ class RedisLanes:
         moves: Sequence[Move],
         popped: Sequence[str],
     ) -> TurnResult | None:
-        try:
-            turned = await self._sql.pop_once_from(tx, request, limit, ttl, moves, popped)
-        except BaseException:
-            await self._server.give_back(popped)
-            raise
+        tx.after_rollback(partial(self._server.give_back, popped))
+        turned = await self._sql.pop_once_from(tx, request, limit, ttl, moves, popped)
         if turned is None:
             await self._server.give_back(popped)
         else:

@@ -4,7 +4,6 @@ workers wait on it. A reader that was disconnected goes on where it was, so no h
 import asyncio
 from collections import deque
 from collections.abc import Callable
-from contextlib import suppress
 
 from shoal.base.clock import Clock
 from shoal.base.errors import ShoalError
@@ -16,6 +15,7 @@ from shoal.store.redis.lane_entries import WAKE
 BURST = 50  # hints within a second that are passed on at once
 BURST_PAUSE_SECONDS = 0.1  # between two hints above that rate
 PAUSE_SECONDS = 1.0  # after a failed call
+CANCEL_SECONDS = 0.1
 
 
 class RedisWake:
@@ -43,10 +43,9 @@ class RedisWake:
         return self._listeners.add(on_hint, is_idle)
 
     async def close(self) -> None:
-        if self._task is not None:
-            self._task.cancel()
-            with suppress(asyncio.CancelledError):
-                await self._task
+        while self._task is not None and not self._task.done():
+            self._task.cancel()  # the client may swallow it while it connects
+            await asyncio.wait({self._task}, timeout=CANCEL_SECONDS)
         await self._client.close()
 
     async def _run(self) -> None:

@@ -2,8 +2,8 @@
 
 import asyncio
 import os
-from collections.abc import Awaitable, Callable, Iterable, Mapping
-from contextlib import suppress
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
+from contextlib import asynccontextmanager, suppress
 from typing import Any, TypeVar, cast
 from urllib.parse import urlsplit
 
@@ -53,13 +53,14 @@ GONE = (
 class PostgresTx:
     """An open transaction on one connection of the pool."""
 
-    __slots__ = ("_connection", "_queries", "callbacks", "calls", "later", "rows")
+    __slots__ = ("_connection", "_queries", "callbacks", "calls", "later", "rows", "undo_calls")
 
     def __init__(self, connection: Any) -> None:
         self._connection = connection
         self.rows = 0  # written in batches
         self.callbacks: list[Callback] = []
         self.calls: list[Call] = []
+        self.undo_calls: list[Call] = []
         self.later: list[Work[Any]] = []
         self._queries = queries.load("postgres")
 
@@ -99,6 +100,9 @@ class PostgresTx:
 
     def after_commit(self, call: Call) -> None:
         self.calls.append(call)
+
+    def after_rollback(self, call: Call) -> None:
+        self.undo_calls.append(call)
 
     def afterwards(self, work: Work[Any]) -> None:
         self.later.append(work)
@@ -234,15 +238,16 @@ class PostgresDatabase:
         async with self._open_pool.acquire(timeout=self._timeout) as connection:
             await self._growth.keep_up(connection)
             tx = PostgresTx(connection)
-            done = await work(cast(Tx, tx))
+            async with _undone(tx):
+                done = await work(cast(Tx, tx))
         await self._committed(tx)
         return done
 
     async def _transaction(self, work: Work[T]) -> T:
         async with self._open_pool.acquire(timeout=self._timeout) as connection:
             await self._growth.keep_up(connection)
-            async with connection.transaction():
-                tx = PostgresTx(connection)
+            tx = PostgresTx(connection)
+            async with _undone(tx), connection.transaction():
                 done = await work(cast(Tx, tx))
         await self._committed(tx)
         for later in tx.later:
@@ -290,6 +295,16 @@ class PostgresDatabase:
             raise BackendUnavailable(
                 self.name, _reason_of(error), "check that the server is running and that DATABASE_URL is correct"
             ) from error
+
+
+@asynccontextmanager
+async def _undone(tx: PostgresTx) -> AsyncIterator[None]:
+    """Undo elsewhere what was done for a transaction that fails."""
+    try:
+        yield
+    except BaseException:
+        await await_all(tx.undo_calls)
+        raise
 
 
 _UNRELEASED_FIX = "it was created by an unreleased version of Shoal: use an empty database, or an empty schema"

@@ -43,12 +43,13 @@ MAX_UNITS = 64  # per transaction: bounds how long a unit waits for the others
 class SqliteTx:
     """An open transaction on this thread's connection."""
 
-    __slots__ = ("_connection", "_queries", "callbacks", "calls", "later")
+    __slots__ = ("_connection", "_queries", "callbacks", "calls", "later", "undo_calls")
 
     def __init__(self, connection: sqlite3.Connection) -> None:
         self._connection = connection
         self.callbacks: list[Callback] = []
         self.calls: list[Call] = []
+        self.undo_calls: list[Call] = []
         self.later: list[Work[Any]] = []
         self._queries = queries.load("sqlite")
 
@@ -83,6 +84,9 @@ class SqliteTx:
     def after_commit(self, call: Call) -> None:
         self.calls.append(call)
 
+    def after_rollback(self, call: Call) -> None:
+        self.undo_calls.append(call)
+
     def afterwards(self, work: Work[Any]) -> None:
         """Run it in the same commit: there is only one writer, so nobody waits for its locks."""
         self.later.append(work)
@@ -108,7 +112,7 @@ class _Connection(sqlite3.Connection):
 class _Unit:
     """A unit of work in the writer: the work, its outcome, and the event loop that waits for it."""
 
-    __slots__ = ("callbacks", "calls", "error", "future", "loop", "result", "work")
+    __slots__ = ("callbacks", "calls", "error", "future", "loop", "result", "undo_calls", "work")
 
     def __init__(self, work: Work[Any], loop: asyncio.AbstractEventLoop) -> None:
         self.work = work
@@ -118,12 +122,13 @@ class _Unit:
         self.error: BaseException | None = None
         self.callbacks: list[Callback] = []
         self.calls: list[Call] = []
+        self.undo_calls: list[Call] = []
 
     def run(self, connection: "_Connection") -> None:
         """Run the work to its end, and then the work it deferred."""
         tx = SqliteTx(connection)
+        self.callbacks, self.calls, self.undo_calls = tx.callbacks, tx.calls, tx.undo_calls
         self.result = _run_to_its_end(self.work(cast(Tx, tx)))
-        self.callbacks, self.calls = tx.callbacks, tx.calls
         for later in tx.later:
             following = SqliteTx(connection)
             _run_to_its_end(later(cast(Tx, following)))
@@ -131,11 +136,11 @@ class _Unit:
             self.calls += following.calls
 
     def call(self) -> None:
-        """Make the calls to other systems that follow the commit."""
-        for call in self.calls if self.error is None else ():
+        """Make the calls to other systems that follow the commit, or the rollback."""
+        for call in self.calls if self.error is None else self.undo_calls:
             try:
                 _run_to_its_end(call())
-            except Exception as error:  # the unit is committed, and the other calls are still made
+            except Exception as error:  # the unit is over, and the other calls are still made
                 context = {"message": CALL_FAILED, "exception": error}
                 self.loop.call_soon_threadsafe(self.loop.call_exception_handler, context)
 

@@ -1,0 +1,410 @@
+"""What only lanes in Redis have: they can lose entries, have stale ones, and be away; the database decides all the
+same. What all lanes must do is in the suites of the queue and the fleet, which run on both drivers."""
+
+import asyncio
+import shutil
+from collections.abc import AsyncIterator
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from shoal.base.clock import SystemClock
+from shoal.base.database import Tx
+from shoal.base.errors import BackendUnavailable
+from shoal.base.ids import JobId, new_id
+from shoal.base.signals import Signals
+from shoal.queue.job import Lease, LeaseRequest, NewJob, local_lane, node_lane
+from shoal.settings import RedisSettings
+from shoal.store.redis import lane_repair
+from shoal.store.redis.connection import LoopRedis, ThreadRedis
+from shoal.store.redis.lane_entries import line_name
+from shoal.store.redis.lane_server import LanesDegraded, LanesRestored
+from shoal.store.redis.lanes import RedisLanes
+from shoal.store.redis.scripts import FOLDER, load
+from shoal.store.redis.wake import RedisWake
+from tests.contract.conftest import Bench, open_bench
+from tests.contract.test_host_leases import places
+from tests.contract.test_wake import Subscriber
+from tests.support.servers import RedisServer, ask_redis
+
+LINE = "{shoal}:queue:tasks:page:http"
+SECOND = timedelta(seconds=1)
+
+
+@pytest.fixture
+async def bench(store_url: str, redis_url: str) -> AsyncIterator[Bench]:
+    bench = await open_bench(store_url, lanes_url=redis_url)
+    yield bench
+    await bench.close()
+
+
+@pytest.fixture
+async def mortal(store_url: str, own_redis: RedisServer) -> AsyncIterator[Bench]:
+    """A bench whose Redis server may be killed."""
+    bench = await open_bench(store_url, lanes_url=own_redis.url)
+    yield bench
+    await bench.close()
+
+
+def call(bench: Bench, *words: str) -> str:
+    return ask_redis(bench.lanes_url, *words)
+
+
+def depth(bench: Bench, line: str = LINE) -> int:
+    return int(call(bench, "ZCARD", line))
+
+
+async def take(bench: Bench, limit: int = 100, *lanes: str) -> list[str]:
+    leases = await bench.queue.lease("w1", ["page"], list(lanes) or ["shared"], limit)
+    return [lease.fence.job_id for lease in leases]
+
+
+async def sweep(bench: Bench) -> str:
+    """Run the janitor until it is done, and return what it did."""
+    did, again = [], True
+    while again:
+        result = await bench.janitor().run_once()
+        did.append(result.did)
+        again = result.again_in is not None
+    return ", ".join(filter(None, did))
+
+
+def server_of(bench: Bench) -> Any:
+    assert isinstance(bench.lanes, RedisLanes)
+    return bench.lanes._server
+
+
+# What an operator sees
+
+
+async def test_the_keys_show_how_many_jobs_wait_where(bench: Bench) -> None:
+    await bench.enqueue()
+    await bench.enqueue(kind="crawl")
+    await bench.enqueue(lane=node_lane("n-1"))
+    await bench.enqueue(lane=node_lane("n-1"), capability="js")
+    await bench.enqueue(lane=local_lane("crawl_1"))
+    later = await bench.number("SELECT shoal_now()") + 60_000_000
+    await bench.enqueue(not_before=later)
+    assert depth(bench) == depth(bench, "{shoal}:queue:tasks:crawl:http") == 1
+    assert depth(bench, f"{LINE}:node:n-1") == depth(bench, "{shoal}:queue:tasks:page:js:node:n-1") == 1
+    assert int(call(bench, "HLEN", "{shoal}:queue:tasks:pending")) == 4, "local and later jobs are only in the database"
+    assert await take(bench, 1) != []
+    assert (depth(bench), int(call(bench, "ZCARD", "{shoal}:queue:tasks:processing"))) == (0, 1)
+    assert await take(bench, 1) == []
+    assert int(call(bench, "ZCARD", "{shoal}:queue:tasks:processing")) == 0, "the next call says what was decided"
+    assert int(call(bench, "HLEN", "{shoal}:queue:tasks:pending")) == 3
+
+
+async def test_every_key_is_in_one_slot_and_holds_no_payload(bench: Bench) -> None:
+    await bench.enqueue(payload='{"secret": 9007199254740993}', host="https://a.example")
+    client = LoopRedis(RedisSettings(url=bench.lanes_url))
+    keys = [key.decode() for key in await client.command("KEYS", "*")]
+    assert len(keys) > 5
+    assert all(key.startswith("{shoal}:queue:tasks:") for key in keys)
+    for key in keys:
+        assert b"secret" not in await client.command("DUMP", key)
+    await client.close()
+    [lease] = await bench.queue.lease("w1", ["page"], ["shared"], 1)
+    assert lease.payload == '{"secret": 9007199254740993}'
+
+
+async def test_ranks_are_exact_to_the_microsecond(bench: Bench) -> None:
+    jobs = [await bench.enqueue(priority=priority) for priority in (0, 100, 50, 100, 0)]
+    assert await take(bench) == [jobs[1], jobs[3], jobs[2], jobs[0], jobs[4]]
+
+
+async def test_a_changed_priority_moves_the_job(bench: Bench) -> None:
+    first, second = await bench.enqueue(run_id="run_1"), await bench.enqueue(run_id="run_2")
+    await bench.database.run(lambda tx: bench.queue.set_priority(tx, "run_2", 90))
+    assert await take(bench) == [second, first]
+
+
+async def test_cancelled_jobs_leave_their_lane(bench: Bench) -> None:
+    await bench.enqueue(run_id="run_1")
+    other = await bench.enqueue()
+    await bench.database.run(lambda tx: bench.queue.cancel_waiting(tx, "run_1", "stopped"))
+    await bench.job_admin.cancel(other)
+    assert depth(bench) == 0
+
+
+# What the server loses
+
+
+async def test_flushed_lanes_are_filled_again_and_jobs_go_on_meanwhile(bench: Bench) -> None:
+    jobs = [await bench.enqueue() for _ in range(5)]
+    private = await bench.enqueue(lane=node_lane("n1"))
+    call(bench, "FLUSHDB")
+    assert await take(bench, 2) == jobs[:2], "the database has them"
+    assert depth(bench) == 0
+    await bench.jump(2)
+    assert "put 4 jobs back into their lanes" in await sweep(bench)
+    assert (depth(bench), depth(bench, f"{LINE}:node:n1")) == (3, 1)
+    assert await take(bench, 9, node_lane("n1"), "shared") == [private, *jobs[2:]]
+
+
+async def test_a_backlog_of_thousands_is_put_back_in_bounded_steps(bench: Bench) -> None:
+    jobs = [NewJob(JobId(new_id("job")), "page", None) for _ in range(7_500)]
+    await bench.queue.enqueue(jobs)
+    assert depth(bench) == 7_500
+    call(bench, "FLUSHDB")
+    await take(bench, 1)  # notices it
+    await bench.jump(2)
+    assert (await bench.queue.repair_lanes()).more
+    assert depth(bench) == lane_repair.BATCHES * 1_000
+    await sweep(bench)
+    assert depth(bench) == 7_499
+    assert await take(bench, 8_000) == [job.id for job in jobs[1:]], "in their order"
+
+
+async def test_forgotten_scripts_are_sent_again(bench: Bench) -> None:
+    job = await bench.enqueue()
+    call(bench, "SCRIPT", "FLUSH")
+    assert await take(bench) == [job]
+
+
+@pytest.mark.parametrize("lost", ["entry", "queue", "all but the generation"])
+async def test_what_was_lost_at_the_head_of_a_lane_is_put_back(bench: Bench, lost: str) -> None:
+    jobs = [await bench.enqueue() for _ in range(3)]
+    if lost == "entry":
+        call(bench, "ZREM", LINE, jobs[0])
+    elif lost == "queue":
+        call(bench, "DEL", LINE)
+    else:
+        call(bench, "DEL", LINE, "{shoal}:queue:tasks:pending", "{shoal}:queue:tasks:lines")
+    assert jobs[0] not in await bench_peek(bench)
+    assert f"put {1 if lost == 'entry' else 3} jobs back" in await sweep(bench)
+    assert await take(bench) == jobs
+
+
+async def bench_peek(bench: Bench) -> list[str]:
+    client = LoopRedis(RedisSettings(url=bench.lanes_url))
+    found = [job_id.decode() for job_id in await client.command("ZRANGE", LINE, 0, -1)]
+    await client.close()
+    return found
+
+
+async def test_a_process_that_died_between_pop_and_commit_loses_nothing(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """F38: the commit that leases the job never came."""
+    jobs = [await bench.enqueue() for _ in range(3)]
+    server = server_of(bench)
+    assert await on_its_thread(bench, lambda: server.pop(2, [["page:http"]])) == jobs[:2]
+    assert await take(bench) == jobs[2:]
+    assert await sweep(bench) == "", "it may still come"
+    monkeypatch.setattr(lane_repair, "FORGOTTEN_AFTER", -1.0)
+    assert "put 2 jobs back" in await sweep(bench)
+    assert await take(bench) == jobs[:2]
+    assert [(await bench.job(job)).attempts for job in jobs] == [0, 0, 0]
+
+
+async def test_a_process_that_died_after_its_commit_leaves_no_entry(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await bench.enqueue()
+    await take(bench)
+    monkeypatch.setattr(lane_repair, "FORGOTTEN_AFTER", -1.0)
+    assert await sweep(bench) == ""
+    assert int(call(bench, "HLEN", "{shoal}:queue:tasks:pending")) == 0
+    assert int(call(bench, "ZCARD", "{shoal}:queue:tasks:processing")) == 0
+
+
+async def on_its_thread(bench: Bench, work: Any) -> Any:
+    """Call the server where the commits of this store do."""
+
+    async def unit(tx: Tx) -> Any:
+        await server_of(bench).begin(tx)
+        return await work()
+
+    return await bench.database.run(unit)
+
+
+async def test_a_commit_that_fails_gives_back_what_it_popped(bench: Bench) -> None:
+    job = await bench.enqueue()
+
+    async def failing(tx: Tx) -> None:
+        turned = await bench.lanes.pop(tx, LeaseRequest("w1", ["page"]), 1, SECOND)
+        assert [lease.fence.job_id for lease in turned.leases] == [job]
+        raise BackendUnavailable("the store", "it failed", "try again")
+
+    with pytest.raises(BackendUnavailable):
+        await bench.database.run(failing)
+    assert (await bench.job(job)).state == "pending"
+    assert depth(bench) == 1
+    assert await take(bench) == [job]
+
+
+async def test_an_idle_worker_finds_jobs_that_redis_does_not_have(bench: Bench) -> None:
+    job = await bench.enqueue()
+    call(bench, "DEL", LINE)
+    assert await take(bench) == []
+    bench.lanes._look_at = 0.0  # type: ignore[attr-defined]
+    assert await take(bench) == [job]
+
+
+async def test_entries_of_jobs_that_do_not_wait_are_removed(bench: Bench) -> None:
+    jobs = [await bench.enqueue() for _ in range(3)]
+    await bench.sql(f"UPDATE job SET state = 'cancelled', finished_at = 1 WHERE id = '{jobs[0]}'")
+    await sweep(bench)
+    assert depth(bench) == 2
+    await bench.sql(f"UPDATE job SET state = 'cancelled', finished_at = 1 WHERE id = '{jobs[1]}'")
+    assert await take(bench, 1) == [jobs[2]], "a stale entry hides no job"
+
+
+async def test_a_lane_of_a_node_that_never_returns_is_emptied(bench: Bench) -> None:
+    """F39: its hundred jobs go to the shared lane, in Redis too, and in their order."""
+    jobs = [NewJob(JobId(new_id("job")), "page", None, lane=node_lane("gone")) for _ in range(100)]
+    await bench.queue.enqueue(jobs)
+    assert depth(bench, f"{LINE}:node:gone") == 100
+    assert await bench.queue.hand_back(node_lane("gone")) == 100
+    assert (depth(bench, f"{LINE}:node:gone"), depth(bench)) == (0, 100)
+    leases = await bench.queue.lease("w1", ["page"], ["shared"], 100)
+    assert [lease.fence.job_id for lease in leases] == [job.id for job in jobs]
+    assert {lease.attempts for lease in leases} == {0}
+    await sweep(bench)
+    assert int(call(bench, "SISMEMBER", "{shoal}:queue:tasks:lines", "page:http:node:gone")) == 0
+
+
+async def test_two_janitors_put_a_job_back_once(bench: Bench) -> None:
+    other = bench.over(bench.database)
+    jobs = [await bench.enqueue() for _ in range(50)]
+    call(bench, "DEL", LINE, "{shoal}:queue:tasks:pending")
+    done = await asyncio.gather(bench.queue.repair_lanes(), other.queue.repair_lanes())
+    assert sum(repair.restored for repair in done) == 50
+    assert await take(bench) == jobs
+
+
+# When the server is away
+
+
+async def test_an_outage_of_redis_stops_nothing(mortal: Bench, own_redis: RedisServer) -> None:
+    before = await mortal.enqueue()
+    own_redis.kill()
+    during = await mortal.enqueue()
+    assert await take(mortal) == [before, during]
+    [degraded] = [signal for signal in mortal.signals_seen if isinstance(signal, LanesDegraded)]
+    assert str(own_redis.port) in degraded.why
+    own_redis.start()
+    waiting = await mortal.enqueue()
+    await mortal.jump(2)
+    assert "put 1 jobs back" in await sweep(mortal)
+    assert depth(mortal) == 1
+    assert await take(mortal) == [waiting]
+    await mortal.enqueue()
+    assert any(isinstance(signal, LanesRestored) for signal in mortal.signals_seen)
+
+
+async def test_a_server_that_is_away_is_not_asked_for_every_job(mortal: Bench, own_redis: RedisServer) -> None:
+    own_redis.kill()
+    calls = 0
+    client = server_of(mortal)._client
+    script = client.script
+
+    async def counted(*arguments: Any) -> Any:
+        nonlocal calls
+        calls += 1
+        return await script(*arguments)
+
+    client.script = counted
+    for _ in range(20):
+        await mortal.enqueue()
+    assert len(await take(mortal)) == 20
+    assert calls == 1
+
+
+async def test_leases_by_host_go_on_without_redis(mortal: Bench, own_redis: RedisServer) -> None:
+    job = await mortal.enqueue(host="https://a.example", payload='{"url": "https://a.example/"}')
+    own_redis.kill()
+    request = LeaseRequest("w1", ["page"], pace=places(mortal))
+    turned = await mortal.queue.finish_and_lease([], request, 5)
+    assert [lease.fence.job_id for lease in turned.leases] == [job]
+
+
+async def test_the_lanes_of_another_store_are_left_alone(bench: Bench, tmp_path: Path, new_file: Path) -> None:
+    mine = await bench.enqueue()
+    shutil.copy(new_file, tmp_path / "other.db")
+    other = await open_bench(f"sqlite:///{tmp_path}/other.db", lanes_url=bench.lanes_url)
+    theirs = await other.enqueue()
+    assert await take(other) == [theirs], "from its own table"
+    assert depth(bench) == 1
+    assert await take(bench) == [mine]
+    await other.enqueue()
+    [degraded] = [signal for signal in other.signals_seen if isinstance(signal, LanesDegraded)]
+    assert "another store" in degraded.why
+    await other.close()
+
+
+# Names
+
+
+@pytest.mark.parametrize("name", ["a:b", "{x}", "*", "[a-z]", "a b", "å", "x" * 65, "x" * 512, "", "a\nb", "a\tb"])
+async def test_names_that_could_mean_something_never_become_part_of_a_key(bench: Bench, name: str) -> None:
+    """F40, B77: such a job waits in the database, and is found there."""
+    for lane, kind, capability in (
+        ("shared", name, "http"),
+        ("shared", "page", name),
+        (f"node/{name}", "page", "http"),
+    ):
+        assert line_name(lane, kind, capability) is None
+    if name:
+        job = await bench.enqueue(capability=name)
+        assert int(call(bench, "HLEN", "{shoal}:queue:tasks:pending")) == 0
+        leases = await bench.queue.lease("w1", ["page"], ["shared"], 5, [name])
+        assert [lease.fence.job_id for lease in leases] == [job]
+
+
+async def test_hosts_are_text_whatever_they_contain(bench: Bench) -> None:
+    hosts = [
+        "https://a.example",
+        "https://a.example:8443",
+        "https://*.example",
+        "https://[::1]:80",
+        "https://å.example",
+    ]
+    for host in hosts:
+        await bench.enqueue(host=host, payload=f'{{"url": "{host}/"}}')
+    request = LeaseRequest("w1", ["page"], pace=places(bench))
+    turned = await bench.queue.finish_and_lease([], request, 9)
+    assert len(turned.leases) == len(hosts)
+
+
+def test_every_script_says_what_it_takes_and_returns() -> None:
+    scripts = [path.stem for path in FOLDER.glob("lane_*.lua")]
+    assert len(scripts) > 5
+    for name in scripts:
+        text = load(name).text
+        own = (FOLDER / f"{name}.lua").read_text()
+        assert "ARGV[" in own.split("\nlocal ")[0], name
+        assert "-- Returns: OK" in own, name
+        assert "cjson" not in text, name
+
+
+# Wake-ups
+
+
+async def test_a_hint_that_came_while_the_connection_was_cut_is_not_lost(bench: Bench, redis_url: str) -> None:
+    other = bench.over(bench.database)
+    wake = RedisWake(LoopRedis(RedisSettings(url=redis_url)), 1.0, SystemClock(), Signals())
+    subscriber = Subscriber()
+    wake.subscribe(subscriber, lambda: True)
+    await subscriber.hint()  # it is connected
+    call(bench, "CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")
+    await other.enqueue()
+    await subscriber.hint()
+    await wake.close()
+
+
+async def test_a_lease_says_its_wait_and_term(bench: Bench) -> None:
+    await bench.enqueue()
+    await bench.jump(3)
+    [lease] = await bench.queue.lease("w1", ["page"], ["shared"], 1)
+    assert isinstance(lease, Lease)
+    assert (round(lease.waited_seconds), lease.ttl_seconds) == (3, bench.settings.lease.total_seconds())
+
+
+def test_both_clients_have_one_interface() -> None:
+    assert {name for name in vars(LoopRedis) if not name.startswith("_")} == {
+        name for name in vars(ThreadRedis) if not name.startswith("_")
+    }
