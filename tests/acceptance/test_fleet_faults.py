@@ -19,6 +19,8 @@ from tests.support.control_fleet import TwoControllers, command, node, wait_for_
 from tests.support.fleet import LONG_LEASE, SEED, TENTH, seed_of_run, send_all, wait_for
 from tests.support.fleet_storm import FleetStorm, Scene
 from tests.support.ledger import Expected
+from tests.support.redis_faults import RedisFaults, redis_behind_a_line
+from tests.support.servers import Servers
 from tests.support.site import Site, path_of
 from tests.support.storm import Work
 
@@ -226,12 +228,28 @@ def test_a_job_that_kills_every_worker_ends_as_poison_and_the_crawl_beside_it_go
 def test_random_faults_of_a_fleet_lose_nothing_and_the_ledger_holds_after_each(
     request: pytest.FixtureRequest, tmp_path: Path, driver: str, faults: int
 ) -> None:
-    store_url, seed = request.getfixturevalue(f"{driver}_url"), seed_of_run()
+    rage(tmp_path, request.getfixturevalue(f"{driver}_url"), faults)
+
+
+@pytest.mark.parametrize(("driver", "faults", "durable"), [("postgres", 20, True), ("sqlite", 13, False)])
+def test_random_faults_of_a_fleet_whose_lanes_are_on_redis_lose_nothing(
+    request: pytest.FixtureRequest, servers: Servers, tmp_path: Path, driver: str, faults: int, durable: bool
+) -> None:
+    """Redis is flushed, killed (with and without an append-only file), cut off and slow, and evicts; its scripts are
+    forgotten; all of it besides the faults of controllers and workers."""
+    with redis_behind_a_line(servers, durable=durable) as redis:
+        rage(tmp_path, request.getfixturevalue(f"{driver}_url"), faults, redis)
+
+
+def rage(folder: Path, store_url: str, faults: int, redis: RedisFaults | None = None) -> None:
+    """Let faults strike a fleet under load, and count what is left."""
+    seed = seed_of_run()
+    env = {"SHOAL_OFFER_TTL": "1s"} | ({} if redis is None else {"REDIS_URL": redis.url})
     try:
-        with two_controllers(tmp_path, store_url, SHOAL_OFFER_TTL="1s") as scene, Site(pages=100) as crawled:
+        with two_controllers(folder, store_url, **env) as scene, Site(pages=100) as crawled:
             fleet, scene.site.allowed, scene.site.delay = scene.fleet, None, 0.2
             crawl_id = fleet.submit(crawled, concurrency=2)
-            storm = FleetStorm(scene, Work(crawled, crawl_id), seed)
+            storm = FleetStorm(scene, Work(crawled, crawl_id), seed, None if redis is None else redis.all())
             storm.rage(faults)
             scene.finish()
             fleet.wait_for_state(crawl_id, "completed", "failed")

@@ -57,6 +57,7 @@ ON_BOTH_LANES = {
     "test_queue_batches",
     "test_queue_quotas",
     "test_run_status",
+    "test_wake",
 }
 
 

@@ -15,6 +15,7 @@ import tempfile
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import partial
 from itertools import product
 from pathlib import Path
 from typing import Any, get_args
@@ -196,6 +197,52 @@ async def test_a_callback_that_raises_is_reported_and_hides_neither_the_commit_n
     assert await bench.database.run(work) == "done"
     assert called == ["second"]
     assert [type(one["exception"]) for one in reported] == [KeyError]
+
+
+@pytest.mark.parametrize("method", ["run", "once"])
+async def test_calls_to_other_systems_follow_the_commit_or_the_rollback(bench: Bench, method: str) -> None:
+    made: list[str] = []
+
+    async def call(name: str) -> None:
+        made.append(name)
+
+    async def unit(tx: Tx, fails: bool) -> str:
+        tx.after_commit(partial(call, "committed"))
+        tx.after_rollback(partial(call, "rolled back"))
+        await tx.value("now")
+        made.append("worked")
+        if fails:
+            raise ValueError("no")
+        return "done"
+
+    commit = getattr(bench.database, method)
+    assert await commit(partial(unit, fails=False)) == "done"
+    assert made == ["worked", "committed"], "before the caller goes on"
+    with pytest.raises(ValueError, match="no"):
+        await commit(partial(unit, fails=True))
+    assert made[2:] == ["worked", "rolled back"]
+
+
+async def test_a_call_that_raises_is_reported_and_hides_neither_the_commit_nor_the_others(bench: Bench) -> None:
+    reported: list[Any] = []
+    made: list[str] = []
+    asyncio.get_running_loop().set_exception_handler(lambda loop, context: reported.append(context["exception"]))
+
+    async def fail() -> None:
+        raise KeyError("nothing")
+
+    async def call() -> None:
+        made.append("second")
+
+    async def unit(tx: Tx) -> str:
+        tx.after_commit(fail)
+        tx.after_commit(call)
+        return "done"
+
+    assert await bench.database.run(unit) == "done"
+    assert made == ["second"]
+    await asyncio.to_thread(lambda: None)  # the report of a thread is on its way to the loop
+    assert [type(error) for error in reported] == [KeyError]
 
 
 async def test_callbacks_run_for_a_caller_that_is_gone_if_its_unit_is_committed(sqlite_bench: Bench) -> None:

@@ -1,4 +1,4 @@
-"""Contract of the wake-up on both drivers: a hint reaches idle workers in this process and in others, and lost hints
+"""Contract of the wake-up on all drivers: a hint reaches idle workers in this process and in others, and lost hints
 are noticed."""
 
 import asyncio
@@ -16,6 +16,7 @@ from shoal.base.signals import Signal, Signals
 from shoal.queue.job import NewJob, local_lane
 from shoal.queue.wake import WakeDegraded, WakeListenerFailed, WakeRestored
 from shoal.settings_loader import load
+from shoal.store.redis.wake import RedisWake
 from shoal.store.sql import postgres_wake
 from shoal.store.sql.postgres import PostgresDatabase
 from shoal.store.sql.postgres_wake import PostgresWake
@@ -74,9 +75,10 @@ class Forgetful:
 
 
 @asynccontextmanager
-async def process(url: str, signals: Signals | None = None) -> AsyncIterator[App]:
-    """The app of one process; two of these share nothing but the store."""
-    async with opened(load({"DATABASE_URL": url}).settings, signals) as app:
+async def process(url: str, signals: Signals | None = None, redis: str = "") -> AsyncIterator[App]:
+    """The app of one process; two of these share nothing but the store, and Redis if that carries the lanes."""
+    async with opened(load({"DATABASE_URL": url, "REDIS_URL": redis}).settings, signals) as app:
+        await app.queue.repair_lanes()  # a controller begins them
         yield app
 
 
@@ -89,35 +91,35 @@ async def listening(app: App, is_idle: Callable[[], bool] = lambda: True) -> Sub
     """Return a subscriber whose driver is connected: it has received its first hint."""
     subscriber = Subscriber()
     app.wake.subscribe(subscriber, is_idle)
-    if isinstance(app.wake, PostgresWake):
+    if isinstance(app.wake, PostgresWake | RedisWake):
         await subscriber.hint()
     return subscriber
 
 
-async def test_a_job_wakes_its_own_process(store_url: str) -> None:
-    async with process(store_url) as app:
+async def test_a_job_wakes_its_own_process(store_url: str, lanes_url: str) -> None:
+    async with process(store_url, redis=lanes_url) as app:
         subscriber = await listening(app)
         await enqueue(app)
         await subscriber.hint()
 
 
-async def test_a_job_wakes_another_process(store_url: str) -> None:
-    async with process(store_url) as one, process(store_url) as other:
+async def test_a_job_wakes_another_process(store_url: str, lanes_url: str) -> None:
+    async with process(store_url, redis=lanes_url) as one, process(store_url, redis=lanes_url) as other:
         subscriber = await listening(one)
         await enqueue(other)
         await subscriber.hint()
 
 
-async def test_a_command_that_ends_at_once_has_announced_its_job(store_url: str) -> None:
-    async with process(store_url) as one:
+async def test_a_command_that_ends_at_once_has_announced_its_job(store_url: str, lanes_url: str) -> None:
+    async with process(store_url, redis=lanes_url) as one:
         subscriber = await listening(one)
-        async with process(store_url) as other:
+        async with process(store_url, redis=lanes_url) as other:
             await enqueue(other)
         await subscriber.hint()
 
 
-async def test_a_job_of_a_process_by_itself_wakes_nobody(store_url: str) -> None:
-    async with process(store_url) as one, process(store_url) as other:
+async def test_a_job_of_a_process_by_itself_wakes_nobody(store_url: str, lanes_url: str) -> None:
+    async with process(store_url, redis=lanes_url) as one, process(store_url, redis=lanes_url) as other:
         subscriber = await listening(one)
         await enqueue(other, local_lane("crawl"))
         await enqueue(other)

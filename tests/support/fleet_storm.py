@@ -3,7 +3,7 @@
 import random
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -73,7 +73,10 @@ class FleetStorm:
     """Random but repeatable faults for two controllers and two workers under load. After each of them the ledger must
     hold, and the work must move on."""
 
-    def __init__(self, scene: Scene, crawl: Work, seed: int) -> None:
+    def __init__(
+        self, scene: Scene, crawl: Work, seed: int, more: Mapping[str, Callable[[int], None]] | None = None
+    ) -> None:
+        """`more`: further faults, by name."""
         self._scene = scene
         self._fleet = scene.fleet
         self._crawl = crawl
@@ -87,6 +90,7 @@ class FleetStorm:
             "cut off": self._cut,
             "flapping": self._flap,
             "drained": self._drain,
+            **(more or {}),
         }
 
     def rage(self, faults: int) -> None:
