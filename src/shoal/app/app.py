@@ -115,7 +115,15 @@ class App:
     def frontier_admin(self) -> "FrontierAdmin":
         from shoal.crawl.frontier.admin import FrontierAdmin
 
-        return FrontierAdmin(self.database, self.crawls, self.queue, self.stores.frontier_admin, self.bodies)
+        admin = self.stores.frontier_admin
+        return FrontierAdmin(
+            self.database,
+            self.crawls,
+            self.queue,
+            admin,
+            self.bodies,
+            lambda crawl: self.audit.files.forget_crawl(crawl),
+        )
 
     @cached_property
     def politeness(self) -> "Politeness":

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from xxhash import xxh3_64_intdigest
 
 from shoal.audit.analyzer import Analyzer, Found
+from shoal.audit.artifacts import Artifact
 from shoal.audit.finding import AnalyzerOutcome, Finding, FindingCode, FindingCount
 from shoal.audit.site import Site
 
@@ -31,6 +32,9 @@ class AnalyzerResult:
 
     def timed(self, duration_ms: float) -> "AnalyzerResult":
         return replace(self, outcome=replace(self.outcome, duration_ms=round(duration_ms, 3)))
+
+    def with_artifacts(self, artifacts: tuple[Artifact, ...]) -> "AnalyzerResult":
+        return replace(self, outcome=replace(self.outcome, artifacts=artifacts))
 
 
 def failed(analyzer: str, error: str) -> AnalyzerResult:

@@ -15,7 +15,7 @@ from shoal.audit.analyses import KIND, Analyses
 from shoal.audit.analysis import Analysis, Summary
 from shoal.audit.analyzer import Analyzer
 from shoal.audit.analyzer_run import AnalyzerError, AnalyzerResult, failed, run_analyzer
-from shoal.audit.artifacts import ArtifactStore
+from shoal.audit.artifacts import Artifact, ArtifactStore
 from shoal.audit.external import ExternalAnalyzer
 from shoal.audit.loader import SiteLoader
 from shoal.audit.overview import measure, summarize
@@ -171,12 +171,14 @@ class AnalysisRun:
         store = self._context.artifacts
         if store is None:
             return result
+        stored = []
         try:
             for name, data in getattr(analyzer, "artifacts", ()):
                 await store.put(analysis.id, name, data)
+                stored.append(Artifact(name, len(data)))
         except ShoalError as error:
             return failed(analyzer.name, f"Its files could not be stored: {error.message}")
-        return result
+        return result.with_artifacts(tuple(stored))
 
     async def _look_again(
         self, analysis: Analysis, site: Site, results: Sequence[AnalyzerResult]
