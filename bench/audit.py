@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+from bench.audit_diff import add_table
 from bench.process import measure
 from bench.report import Report
 from shoal.app import App, opened
@@ -48,7 +49,8 @@ def run(options: Namespace) -> Report:
         "An analysis", "pages", "links", "seconds", "µs per page", "CPU s", "peak memory GB", "findings"
     )
     slowest: list[tuple[float, str]] = []
-    for size in options.sizes or (SHORT_SIZES if options.short else SIZES):
+    sizes = options.sizes or (SHORT_SIZES if options.short else SIZES)
+    for size in sizes:
         with tempfile.TemporaryDirectory(prefix="bench-audit-") as folder:
             store = f"sqlite:///{folder}/shoal.db"
             asyncio.run(fill(store, size))
@@ -64,6 +66,7 @@ def run(options: Namespace) -> Report:
         slowest = sorted(((ms / 1e3, name) for name, ms in told["analyzers"].items()), reverse=True)[:6]
     parts = report.table("The slowest analyzers of the largest crawl", "analyzer", "seconds")
     parts.rows += [[name, seconds] for seconds, name in slowest]
+    add_table(report, sizes)
     return report
 
 
