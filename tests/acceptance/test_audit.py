@@ -1,5 +1,8 @@
 """The command `shoal audit`, in real processes."""
 
+import re
+import signal
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -7,7 +10,7 @@ import orjson
 import pytest
 
 from tests.support.fleet import clean_environment
-from tests.support.processes import run_shoal
+from tests.support.processes import run_shoal, start_shoal
 from tests.support.site import Site
 
 
@@ -15,7 +18,7 @@ from tests.support.site import Site
     ("rules", "code", "says"),
     [
         ({"rules": [{"metric": "pages", "op": ">=", "threshold": 5}]}, 0, "Gate: passed"),
-        ({"rules": [{"metric": "titles_missing", "op": "<", "threshold": 1}]}, 2, "did you mean"),
+        ({"rules": [{"metric": "titles_missing", "op": "<", "threshold": 1}]}, 2, "which is not a metric; use"),
         ({"rules": [{"metric": "description_missing", "op": "<", "threshold": 1}]}, 10, "description_missing is 6"),
         ({"fail": ["broken_link"], "min_pages": 100}, 12, "The crawl has 6 pages; the gate needs 100."),
     ],
@@ -56,3 +59,26 @@ def test_a_missing_baseline_is_refused_before_the_crawl(tmp_path: Path) -> None:
         assert site.visits == []
     assert done.returncode == 2
     assert '--baseline is "nothing", which has no successful analysis' in done.stderr
+
+
+def test_an_interrupted_audit_is_resumed_as_it_says(tmp_path: Path) -> None:
+    gate = tmp_path / "gate.json"
+    gate.write_bytes(orjson.dumps({"fail": ["description_missing"]}))
+    env = clean_environment(tmp_path)
+    with Site(pages=20) as site:
+        site.allowed = 5
+        words = ["audit", site.address, "--speed", "max", "--gate", str(gate)]
+        process = start_shoal(*words, cwd=tmp_path, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        site.wait_for_pages(5)
+        process.send_signal(signal.SIGINT)
+        _, err = process.communicate(timeout=60)
+        assert process.returncode == 11, err
+        site.allowed = None
+        [how] = re.findall(r"resume with `shoal (audit --resume \S+ --gate \S+)`", err)
+        done = run_shoal(*how.split(), "--json", cwd=tmp_path, env=env, timeout=60)
+        assert done.returncode == 10, done.stderr
+        shown = orjson.loads(done.stdout)
+        assert (shown["state"], shown["metrics"]["pages"], shown["crawl_id"]) == ("success", 20, how.split()[2])
+        again = run_shoal("audit", "--resume", shown["crawl_id"], "--json", cwd=tmp_path, env=env, timeout=60)
+    assert again.returncode == 0, "a crawl that has ended is only analyzed"
+    assert orjson.loads(again.stdout)["metrics"] == shown["metrics"]

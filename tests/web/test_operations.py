@@ -256,7 +256,10 @@ async def test_an_analysis_shows_its_verdict_findings_and_baseline(shop: Served,
     verdict = judge(gate, Measured(metrics, counts, {"links": None}))
     findings = [Finding("links", "broken_link", Severity.ERROR, EVIL, key, {"target": EVIL}) for key in (1, 2)]
     analysis = await completed_analysis(shop)
-    store, outcome = shop.app.audit.analyses.store, AnalyzerOutcome("links", None, 2, 12.0, (Artifact("links-raw.txt", 2048),))
+    store, outcome = (
+        shop.app.audit.analyses.store,
+        AnalyzerOutcome("links", None, 2, 12.0, (Artifact("links-raw.txt", 2048),)),
+    )
 
     async def keep(tx: Tx) -> None:
         await store.keep(tx, analysis, outcome, counts, findings)

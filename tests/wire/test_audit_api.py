@@ -68,6 +68,35 @@ async def test_a_crawl_that_has_ended_is_analyzed_on_request(api: Served) -> Non
     assert (await api.ask(f"/api/v1/analyses/{made['id']}/findings?cursor=MTI"))[0] == 422
 
 
+BAD = {
+    "garbage": ("print('what?')", "Line 1 of its output is not a finding: "),
+    "endless": ("while True: pass", "It was stopped after 2s."),
+    "greedy": ("held = []\nwhile True: held.append(bytearray(50_000_000))", "It ended with exit code 1: MemoryError."),
+    "killed": ("import sys; sys.exit(137)", "It was killed, probably because it used too much memory."),
+}
+
+
+async def test_bad_analyzers_are_named_with_the_reason_and_the_findings_of_the_others_are_kept(
+    store_url: str, tmp_path: Path
+) -> None:
+    programs = {name: program for name, (program, _) in BAD.items()} | {"good": """print('{"code": "seen"}')"""}
+    for name, program in programs.items():
+        (tmp_path / f"{name}.py").write_text(program)
+    commands = ", ".join(f"{name}={sys.executable} -S {tmp_path}/{name}.py" for name in programs)
+    limits = {"SHOAL_ANALYZER_TIMEOUT": "2s", "SHOAL_ANALYZER_MEMORY": "500MB"}
+    async with served(store_url, SHOAL_ANALYZERS=commands, **limits) as api:
+        analysis_id, _ = await analyzed(api)
+        _, shown = await api.ask(f"/api/v1/analyses/{analysis_id}")
+        report = await api.send("GET", f"/api/v1/analyses/{analysis_id}/report?format=markdown")
+    assert shown["state"] == "success"
+    errors = {one["analyzer"]: one["error"] or "" for one in shown["analyzers"]}
+    for name, (_, says) in BAD.items():
+        assert errors[name].startswith(says), errors[name]
+        assert f"Analyzer `{name}` failed: " in report.body.decode()
+    assert errors["good"] == errors["responses"] == ""
+    assert {"good.seen", "page_unreachable"} <= {code["code"] for code in shown["codes"]}
+
+
 LEAVING = """
 import os
 for name in ("raw.html", "..html", "bad name.txt"):

@@ -122,8 +122,11 @@ class App:
             self.queue,
             admin,
             self.bodies,
-            lambda crawl: self.audit.files.forget_crawl(crawl),
+            self._forget_artifacts,
         )
+
+    async def _forget_artifacts(self, crawl_id: str) -> None:
+        await self.audit.files.forget_crawl(crawl_id)
 
     @cached_property
     def politeness(self) -> "Politeness":
