@@ -131,7 +131,10 @@ def test_a_verdict_is_restored_from_what_is_stored() -> None:
         ({}, "rules are missing"),
         ([], "gate is not an object"),
         ({"rules": 3}, "rules is not a list of objects"),
-        ({"rules": [rule("broken_linkz", "<=", 0)]}, 'rules[0].metric is "broken_linkz", which is not a metric; use "broken_link"'),
+        (
+            {"rules": [rule("broken_linkz", "<=", 0)]},
+            'rules[0].metric is "broken_linkz", which is not a metric; use "broken_link"',
+        ),
         ({"rules": [rule("pages", "=<", 0)]}, "rules[0].op cannot be '=<'"),
         ({"rules": [rule("pages", "<=", "many")]}, "rules[0].threshold cannot be 'many'; give a number"),  # type: ignore[arg-type]
         ({"rules": [{"metric": "pages", "op": "<="}]}, "rules[0].threshold is missing"),

@@ -115,15 +115,8 @@ class App:
     def frontier_admin(self) -> "FrontierAdmin":
         from shoal.crawl.frontier.admin import FrontierAdmin
 
-        admin = self.stores.frontier_admin
-        return FrontierAdmin(
-            self.database,
-            self.crawls,
-            self.queue,
-            admin,
-            self.bodies,
-            self._forget_artifacts,
-        )
+        store, forget = self.stores.frontier_admin, self._forget_artifacts
+        return FrontierAdmin(self.database, self.crawls, self.queue, store, self.bodies, forget)
 
     async def _forget_artifacts(self, crawl_id: str) -> None:
         await self.audit.files.forget_crawl(crawl_id)
