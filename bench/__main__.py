@@ -18,7 +18,7 @@ NAMES = {
     "console": "weight and time of pages, lists over 100 k crawls and 1 M pages, fifty live viewers",
     "render": "pages rendered per second beside Playwright and Crawlee, memory, and auto on a static site",
     "fleet": "sessions and dispatch decisions with up to 10 k nodes, the queue with dispatch on and off",
-    "audit": "all analyzers over 100 k and 1 M pages with 60 links each",
+    "audit": "all analyzers over 100 k and 1 M pages with 60 links each, and the diff of two crawls",
     "plan": "a scheduler's pass over 1 M policies, events to a receiver, bots that pull and push",
 }
 

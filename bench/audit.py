@@ -16,7 +16,8 @@ from typing import Any
 
 import numpy as np
 
-from bench.process import measure
+from bench.audit_diff import add_table
+from bench.process import measure, own_peak_memory
 from bench.report import Report
 from shoal.app import App, opened
 from shoal.audit.analyses import KIND
@@ -48,7 +49,8 @@ def run(options: Namespace) -> Report:
         "An analysis", "pages", "links", "seconds", "µs per page", "CPU s", "peak memory GB", "findings"
     )
     slowest: list[tuple[float, str]] = []
-    for size in options.sizes or (SHORT_SIZES if options.short else SIZES):
+    sizes = options.sizes or (SHORT_SIZES if options.short else SIZES)
+    for size in sizes:
         with tempfile.TemporaryDirectory(prefix="bench-audit-") as folder:
             store = f"sqlite:///{folder}/shoal.db"
             asyncio.run(fill(store, size))
@@ -59,11 +61,12 @@ def run(options: Namespace) -> Report:
             told = json.loads(result.read_text())
         seconds = told["seconds"]
         table.rows.append(
-            [size, size * LINKS, seconds, seconds / size * 1e6, cost.cpu, cost.memory / 1e9, told["findings"]]
+            [size, size * LINKS, seconds, seconds / size * 1e6, cost.cpu, told["memory"] / 1e9, told["findings"]]
         )
         slowest = sorted(((ms / 1e3, name) for name, ms in told["analyzers"].items()), reverse=True)[:6]
     parts = report.table("The slowest analyzers of the largest crawl", "analyzer", "seconds")
     parts.rows += [[name, seconds] for seconds, name in slowest]
+    add_table(report, sizes)
     return report
 
 
@@ -153,6 +156,7 @@ async def analyze(store: str) -> dict[str, Any]:
         return {
             "seconds": seconds,
             "findings": done.findings,
+            "memory": own_peak_memory(),
             "analyzers": {one.analyzer: one.duration_ms for one in outcomes},
         }
 

@@ -1,12 +1,14 @@
 """Measured processes: what a command and all its children cost, and what a running server has cost so far."""
 
 import os
+import resource
 import shutil
 import signal
 import subprocess
 import threading
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -66,6 +68,16 @@ def measure(
         wall = time.perf_counter() - began
     process.returncode = os.waitstatus_to_exitcode(status)
     return Cost(wall, usage.ru_utime + usage.ru_stime, usage.ru_maxrss * _MAXRSS_UNIT, process.returncode, out)
+
+
+def own_peak_memory() -> int:
+    """Return the peak memory of this process in bytes. `Cost.memory` also counts what the process that started it had
+    by then, because a new process begins as a copy of it."""
+    with suppress(OSError):
+        for line in Path("/proc/self/status").read_text().splitlines():
+            if line.startswith("VmHWM:"):
+                return int(line.split()[1]) * 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * _MAXRSS_UNIT
 
 
 class ServerCpu:

@@ -11,6 +11,7 @@ from shoal.audit.analyses import KIND, AnalysisMoved
 from shoal.audit.analysis import Analysis, AnalysisOptions
 from shoal.audit.analyzer import Analyzer, Found, Needs
 from shoal.audit.analyzers.responses import Responses
+from shoal.audit.artifacts import Artifact
 from shoal.audit.finding import AnalyzerOutcome, Finding, FindingCode, FindingCount, Severity
 from shoal.audit.gate import Gate, GateRule, read_gate
 from shoal.audit.loader import SiteLoader
@@ -264,7 +265,8 @@ def some_findings(code: str, number: int) -> tuple[AnalyzerOutcome, list[Finding
         for place in range(number)
     ]
     count = FindingCount("responses", code, Severity.ERROR, "What.", "How.", number + 5, number)
-    return AnalyzerOutcome("responses", None, number + 5, 1.5), [count], findings
+    left = (Artifact("responses-raw.txt", 7),)
+    return AnalyzerOutcome("responses", None, number + 5, 1.5, left), [count], findings
 
 
 async def test_findings_kept_twice_are_there_once(bench: Bench) -> None:

@@ -26,7 +26,7 @@ def s3(objects: ObjectStore) -> S3Artifacts:
     settings = BodySettings(
         place="s3://pages/audit", endpoint=objects.url, region=REGION, access_key=ACCESS_KEY, secret_key=SECRET_KEY
     )
-    return S3Artifacts(S3Bodies(settings, SystemClock(), Signals()))
+    return S3Artifacts(S3Bodies(settings, SystemClock(), Signals(), "SHOAL_ARTIFACTS"))
 
 
 @pytest.fixture(params=["folder", "s3"])
@@ -62,9 +62,21 @@ async def test_a_file_that_is_not_there_is_named(artifacts: ArtifactStore) -> No
         await artifacts.read("anl_1", "raw.json")
 
 
+async def test_the_files_of_an_analysis_are_removed_together(artifacts: ArtifactStore) -> None:
+    for name in ("a.json", "b.json", "c.json"):
+        await artifacts.put("anl_1", name, b"one")
+    await artifacts.put("anl_12", "a.json", b"another analysis")
+    await artifacts.forget("anl_1")
+    await artifacts.forget("anl_1")
+    for name in ("a.json", "b.json", "c.json"):
+        with pytest.raises(NotFound):
+            await artifacts.read("anl_1", name)
+    assert await artifacts.read("anl_12", "a.json") == b"another analysis"
+
+
 async def test_an_object_store_that_rejects_the_key_says_what_to_check(objects: ObjectStore) -> None:
     store = s3(objects)
     objects.refusing["PUT"] = 403
-    with pytest.raises(BadConfig, match="rejects the access key"):
+    with pytest.raises(BadConfig, match=r"SHOAL_ARTIFACTS names the bucket pages, which rejects the access key"):
         await store.put("anl_1", "raw.json", b"data")
     store.close()

@@ -119,6 +119,19 @@ class Misnamed(Plug):
     codes = (FindingCode("broken_link", Severity.ERROR, "Bad.", "Mend it."),)
 
 
+class Codeless:
+    name = "acme"
+    needs = Needs()
+
+    def analyze(self, site: Site) -> list[Any]:
+        return []
+
+
+class Exiting(Plug):
+    def analyze(self, site: Site) -> list[Any]:
+        sys.exit(3)
+
+
 def broken() -> None:
     raise RuntimeError("it lacks a library")
 
@@ -132,6 +145,8 @@ def broken() -> None:
         ("broken", "acme", "It does not load (RuntimeError: it lacks a library)."),
         ("nothing", "acme", "It does not load"),
         ("Path", "acme", "Its attribute name is "),
+        ("Codeless", "acme", "It does not load (AttributeError: 'Codeless' object has no attribute 'codes')."),
+        ("Exiting", "acme", "It ended its process with exit code 3."),
     ],
 )
 def test_plug_ins_are_loaded_from_entry_points_and_bad_ones_are_reported(

@@ -5,6 +5,7 @@ from typing import Any
 from xml.etree import ElementTree
 
 from shoal.audit.analysis import Analysis, AnalysisOptions
+from shoal.audit.artifacts import Artifact
 from shoal.audit.finding import AnalyzerOutcome, Finding, FindingCount, Severity, most_serious_first
 from shoal.audit.gate import read_gate
 from shoal.audit.reports.report import Report
@@ -71,7 +72,7 @@ def report_with(verdict: Verdict | None = None, error: str | None = None, **chan
     }
     outcomes = [
         AnalyzerOutcome("canonicals", None, 10, 4.5),
-        AnalyzerOutcome("house", None, 1, 1.0),
+        AnalyzerOutcome("house", None, 1, 1.0, (Artifact("house-raw.txt", 12),)),
         AnalyzerOutcome("links", None, 3, 12.0),
         AnalyzerOutcome("speed", f"RuntimeError: {HOSTILE}", 0, 0.1),
         AnalyzerOutcome("titles", None, 50, 2.0),

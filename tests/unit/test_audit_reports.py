@@ -45,7 +45,7 @@ def test_sarif_has_a_rule_per_code_and_a_fingerprint_per_finding() -> None:
     assert rules["canonical_missing"]["defaultConfiguration"] == {"level": "note"}
     first = run["results"][0]
     assert (first["ruleId"], first["partialFingerprints"]) == ("broken_link", {"shoalFinding/v1": "0000000000000001"})
-    assert first["message"]["text"] == f"Title of broken_link. status 404, linked from {SITE}"
+    assert first["message"]["text"] == f"Title of broken_link. status: 404; linked from: {SITE}"
     whole_site = next(one for one in run["results"] if one["ruleId"] == "house.unknown")
     assert whole_site["locations"][0]["physicalLocation"]["artifactLocation"]["uri"] == SITE
     assert not run["invocations"][0]["executionSuccessful"]  # an analyzer failed

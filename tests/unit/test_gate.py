@@ -131,7 +131,10 @@ def test_a_verdict_is_restored_from_what_is_stored() -> None:
         ({}, "rules are missing"),
         ([], "gate is not an object"),
         ({"rules": 3}, "rules is not a list of objects"),
-        ({"rules": [rule("broken_linkz", "<=", 0)]}, 'rules[0].metric is "broken_linkz", which is not a metric; did'),
+        (
+            {"rules": [rule("broken_linkz", "<=", 0)]},
+            'rules[0].metric is "broken_linkz", which is not a metric; use "broken_link"',
+        ),
         ({"rules": [rule("pages", "=<", 0)]}, "rules[0].op cannot be '=<'"),
         ({"rules": [rule("pages", "<=", "many")]}, "rules[0].threshold cannot be 'many'; give a number"),  # type: ignore[arg-type]
         ({"rules": [{"metric": "pages", "op": "<="}]}, "rules[0].threshold is missing"),
@@ -146,7 +149,7 @@ def test_a_verdict_is_restored_from_what_is_stored() -> None:
         ({"rules": [rule("pages", "<", 0)]}, "rules contradict"),
         ({"fail": ["broken_link"], "ignore": ["broken_link"]}, "fail[0] is broken_link, which the gate ignores"),
         ({"rules": [rule("server_errors", "<", 1)], "ignore": ["server_error"]}, "rules[0].metric is server_errors"),
-        ({"fail": ["broken"]}, 'fail[0] is "broken", which is not a finding code; did you mean "broken_link"'),
+        ({"fail": ["broken"]}, 'fail[0] is "broken", which is not a finding code; use "broken_link", for example'),
     ],
 )  # fmt: skip
 def test_a_bad_gate_is_refused_with_the_field_and_the_fix(values: Any, says: str) -> None:

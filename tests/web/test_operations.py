@@ -5,6 +5,7 @@ import re
 
 from shoal.audit import states as audit_states
 from shoal.audit.analysis import Analysis, AnalysisOptions
+from shoal.audit.artifacts import Artifact
 from shoal.audit.finding import AnalyzerOutcome, Finding, FindingCount, Severity
 from shoal.audit.gate import Gate, GateRule
 from shoal.audit.store import NewAnalysis
@@ -255,7 +256,10 @@ async def test_an_analysis_shows_its_verdict_findings_and_baseline(shop: Served,
     verdict = judge(gate, Measured(metrics, counts, {"links": None}))
     findings = [Finding("links", "broken_link", Severity.ERROR, EVIL, key, {"target": EVIL}) for key in (1, 2)]
     analysis = await completed_analysis(shop)
-    store, outcome = shop.app.audit.analyses.store, AnalyzerOutcome("links", None, 2, 12.0)
+    store, outcome = (
+        shop.app.audit.analyses.store,
+        AnalyzerOutcome("links", None, 2, 12.0, (Artifact("links-raw.txt", 2048),)),
+    )
 
     async def keep(tx: Tx) -> None:
         await store.keep(tx, analysis, outcome, counts, findings)
@@ -268,6 +272,7 @@ async def test_an_analysis_shows_its_verdict_findings_and_baseline(shop: Served,
     assert "alert(1)" in page.text
     assert "<script>alert" not in page.html
     assert "\u202e" not in page.html
+    assert f'href="/api/v1/analyses/{analysis.id}/artifacts/links-raw.txt">links-raw.txt</a>' in page.html
     lines = (await visitor.get(f"/analyses/{analysis.id}/findings.jsonl")).html.splitlines()
     assert [json.loads(line)["code"] for line in lines] == ["broken_link"] * 2
     wrong = await visitor.post("/analyses", {"crawl_id": "crl_none"})

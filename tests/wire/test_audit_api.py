@@ -1,11 +1,13 @@
 """Gates and analyses over HTTP."""
 
+import sys
+from pathlib import Path
 from typing import Any
 
 from shoal.audit.analyses import KIND
 from shoal.crawl.crawl import CrawlConfig
 from shoal.runners import analysis_runner, make_walker
-from tests.support.api import Served
+from tests.support.api import Served, served
 
 RULES: dict[str, Any] = {"rules": [{"metric": "failed_pages", "op": "<=", "threshold": 0}], "ignore": ["thin_content"]}
 
@@ -64,3 +66,76 @@ async def test_a_crawl_that_has_ended_is_analyzed_on_request(api: Served) -> Non
     assert (finding["code"], finding["page"], listed["next"]) == ("page_unreachable", "https://a.invalid/", None)
     assert (await api.ask(f"/api/v1/analyses/{made['id']}/findings?code=thin_content"))[1]["items"] == []
     assert (await api.ask(f"/api/v1/analyses/{made['id']}/findings?cursor=MTI"))[0] == 422
+
+
+BAD = {
+    "garbage": ("print('what?')", "Line 1 of its output is not a finding: "),
+    "endless": ("while True: pass", "It was stopped after 2s."),
+    "greedy": ("held = []\nwhile True: held.append(bytearray(50_000_000))", "It ended with exit code 1: MemoryError."),
+    "killed": ("import sys; sys.exit(137)", "It was killed, probably because it used too much memory."),
+}
+
+
+async def test_bad_analyzers_are_named_with_the_reason_and_the_findings_of_the_others_are_kept(
+    store_url: str, tmp_path: Path
+) -> None:
+    programs = {name: program for name, (program, _) in BAD.items()} | {"good": """print('{"code": "seen"}')"""}
+    for name, program in programs.items():
+        (tmp_path / f"{name}.py").write_text(program)
+    commands = ", ".join(f"{name}={sys.executable} -S {tmp_path}/{name}.py" for name in programs)
+    limits = {"SHOAL_ANALYZER_TIMEOUT": "2s", "SHOAL_ANALYZER_MEMORY": "500MB"}
+    async with served(store_url, SHOAL_ANALYZERS=commands, **limits) as api:
+        analysis_id, _ = await analyzed(api)
+        _, shown = await api.ask(f"/api/v1/analyses/{analysis_id}")
+        report = await api.send("GET", f"/api/v1/analyses/{analysis_id}/report?format=markdown")
+    assert shown["state"] == "success"
+    errors = {one["analyzer"]: one["error"] or "" for one in shown["analyzers"]}
+    for name, (_, says) in BAD.items():
+        assert errors[name].startswith(says), errors[name]
+        assert f"Analyzer `{name}` failed: " in report.body.decode()
+    assert errors["good"] == errors["responses"] == ""
+    assert {"good.seen", "page_unreachable"} <= {code["code"] for code in shown["codes"]}
+
+
+LEAVING = """
+import os
+for name in ("raw.html", "..html", "bad name.txt"):
+    with open(os.path.join(os.environ["SHOAL_ARTIFACTS_DIR"], name), "w") as file:
+        file.write("<script>alert(1)</script>")
+"""
+
+
+async def test_files_of_an_analyzer_are_downloaded_and_go_with_their_crawl(store_url: str, tmp_path: Path) -> None:
+    program, folder = tmp_path / "leaving.py", tmp_path / "artifacts"
+    program.write_text(LEAVING)
+    settings = {"SHOAL_ANALYZERS": f"mine={sys.executable} {program}", "SHOAL_ARTIFACTS": str(folder)}
+    async with served(store_url, **settings) as api:
+        analysis_id, crawl_id = await analyzed(api)
+        _, shown = await api.ask(f"/api/v1/analyses/{analysis_id}")
+        [mine] = [one for one in shown["analyzers"] if one["analyzer"] == "mine"]
+        assert (mine["error"], mine["artifacts"]) == (None, [{"name": "mine-raw.html", "bytes": 25}])
+        assert {tuple(one["artifacts"]) for one in shown["analyzers"] if one["analyzer"] != "mine"} == {()}
+        here = f"/api/v1/analyses/{analysis_id}/artifacts"
+        found = await api.send("GET", f"{here}/mine-raw.html")
+        assert (found.status, found.body) == (200, b"<script>alert(1)</script>")
+        assert found.headers["content-type"] == "application/octet-stream"
+        assert found.headers["content-disposition"] == 'attachment; filename="mine-raw.html"'
+        assert found.headers["content-security-policy"] == "sandbox"
+        assert found.headers["x-content-type-options"] == "nosniff"
+        (folder / analysis_id / "unlisted").write_text("of an earlier attempt")
+        for path in (f"{here}/unlisted", f"{here}/..%2F..%2Fshoal.db", "/api/v1/analyses/none/artifacts/mine-raw.html"):
+            assert (await api.send("GET", path)).status == 404
+        assert (await api.ask(f"/api/v1/crawls/{crawl_id}", method="DELETE"))[0] == 204
+        assert list(folder.iterdir()) == []
+
+
+async def analyzed(api: Served) -> tuple[str, str]:
+    """Crawl and analyze a host that does not exist; return the ids of the analysis and the crawl."""
+    app = api.app
+    crawl = await app.crawls.submit(CrawlConfig(seeds=["https://a.invalid/"]))
+    [lease] = await app.queue.lease("test", ["crawl"], ["shared"], 1)
+    await make_walker(app, crawl, lease.fence, lambda: True).run()
+    _, made = await api.ask("/api/v1/analyses", {"crawl_id": crawl.id})
+    [lease] = await app.queue.lease("test", [KIND], ["shared"], 1)
+    await (await analysis_runner(app, lease, lambda: True)).run()
+    return made["id"], crawl.id

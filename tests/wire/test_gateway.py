@@ -198,6 +198,7 @@ async def test_a_token_in_an_address_is_refused_and_said_to_be_spoilt(lite: Serv
         ("operator", "POST", "/api/v1/tokens", "admin"),
         ("operator", "GET", "/api/v1/audit-log", "admin"),
         ("bot", "GET", CRAWLS, "read"),
+        ("bot", "GET", "/api/v1/analyses/anl_1/artifacts/raw.txt", "read"),
         ("node", "GET", "/metrics", "read"),
         ("viewer", "DELETE", "/nowhere", "write"),
     ],

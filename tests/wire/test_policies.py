@@ -179,6 +179,22 @@ async def test_a_policy_that_is_asked_for_again_with_its_key_is_made_once(api: S
     assert len((await api.ask(HERE))[1]["items"]) == 1
 
 
+async def test_the_gate_of_a_policy_must_exist(api: Served) -> None:
+    body = {"seeds": ["http://example.org/"], "frequency": "6h", "crawl_config": {"analyze": True, "gate": "none"}}
+    status, problem = await api.ask(HERE, body)
+    assert (status, problem["field"]) == (422, "crawl_config.gate")
+    assert "which does not exist; create it with POST /api/v1/gates first" in problem["detail"]
+    assert (await api.ask(HERE))[1]["items"] == []
+    await api.ask("/api/v1/gates", {"name": "none", "fail": ["broken_link"]})
+    status, made = await api.ask(HERE, body)
+    assert (status, made["crawl_config"]["gate"]) == (201, "none")
+    await api.ask("/api/v1/gates/none", method="DELETE")
+    for method, change in (("PUT", body), ("PATCH", {"crawl_config": body["crawl_config"]})):
+        status, problem = await api.ask(f"{HERE}/{made['id']}", change, method=method)
+        assert (status, problem["field"]) == (422, "crawl_config.gate")
+    assert (await api.ask(f"{HERE}/{made['id']}", {"priority_base": 9}, method="PATCH"))[0] == 200
+
+
 async def test_a_site_is_run_now_by_a_crawl(api: Served) -> None:
     _, made = await api.ask(HERE, {"seeds": ["http://example.org/"], "frequency": "6h"})
     _, run = await api.ask(f"{HERE}/{made['id']}/run", method="POST")

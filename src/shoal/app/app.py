@@ -115,7 +115,11 @@ class App:
     def frontier_admin(self) -> "FrontierAdmin":
         from shoal.crawl.frontier.admin import FrontierAdmin
 
-        return FrontierAdmin(self.database, self.crawls, self.queue, self.stores.frontier_admin, self.bodies)
+        store, forget = self.stores.frontier_admin, self._forget_artifacts
+        return FrontierAdmin(self.database, self.crawls, self.queue, store, self.bodies, forget)
+
+    async def _forget_artifacts(self, crawl_id: str) -> None:
+        await self.audit.files.forget_crawl(crawl_id)
 
     @cached_property
     def politeness(self) -> "Politeness":

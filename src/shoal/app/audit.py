@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from shoal.app.drivers import artifacts_of
 from shoal.audit.analyses import Analyses
-from shoal.audit.artifacts import ArtifactStore
+from shoal.audit.artifacts import Artifacts, ArtifactStore
 from shoal.audit.crawl_facts import CrawlFacts
 from shoal.audit.gates import Gates
 from shoal.audit.store import AuditStores
@@ -39,6 +39,10 @@ class Audit:
     @cached_property
     def gates(self) -> Gates:
         return Gates(self._app.database, self._app.stores.gates)
+
+    @cached_property
+    def files(self) -> Artifacts:
+        return Artifacts(self.analyses, self.artifacts)
 
     @cached_property
     def artifacts(self) -> ArtifactStore:

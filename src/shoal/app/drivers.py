@@ -68,7 +68,8 @@ def artifacts_of(settings: Settings, clock: Clock, signals: Signals) -> "Artifac
     from shoal.store.artifacts.s3 import S3Artifacts
     from shoal.store.bodies.s3 import S3Bodies
 
-    return S3Artifacts(S3Bodies(settings.bodies.but(place=settings.audit.artifacts), clock, signals))
+    place = settings.bodies.but(place=settings.audit.artifacts)
+    return S3Artifacts(S3Bodies(place, clock, signals, "SHOAL_ARTIFACTS"))
 
 
 def bodies_of(settings: Settings, clock: Clock, signals: Signals) -> BodyStore:

@@ -52,11 +52,13 @@ class RestApi:
             JobApi(app.job_admin),
             QuotaApi(app.job_admin),
             StatsApi(app.crawls, app.job_admin, hourly_stats, app.clock, app.fleet.pressures),
-            AnalysisApi(app.audit.analyses, app.audit.gates),
+            AnalysisApi(app.audit.analyses, app.audit.gates, app.audit.files),
             GateApi(app.audit.gates),
             DiffApi(lambda: app.audit.diffs),
             NodeApi(app.fleet.nodes, private=app.fleet.dispatches, is_flapping=app.fleet.view.is_flapping),
-            PolicyApi(plan.policies, plan.importer, access.idempotency, settings.serve.max_import_bytes),
+            PolicyApi(
+                plan.policies, plan.importer, access.idempotency, app.audit.gates, settings.serve.max_import_bytes
+            ),
             ResultApi(plan.policies, page_jobs.history),
             WebhookApi(app.events.webhooks, access.idempotency),
             TokenApi(access.tokens),

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from xxhash import xxh3_64_intdigest
 
 from shoal.audit.analyzer import Analyzer, Found
+from shoal.audit.artifacts import Artifact
 from shoal.audit.finding import AnalyzerOutcome, Finding, FindingCode, FindingCount
 from shoal.audit.site import Site
 
@@ -32,6 +33,9 @@ class AnalyzerResult:
     def timed(self, duration_ms: float) -> "AnalyzerResult":
         return replace(self, outcome=replace(self.outcome, duration_ms=round(duration_ms, 3)))
 
+    def with_artifacts(self, artifacts: tuple[Artifact, ...]) -> "AnalyzerResult":
+        return replace(self, outcome=replace(self.outcome, artifacts=artifacts))
+
 
 def failed(analyzer: str, error: str) -> AnalyzerResult:
     """Return the result of an analyzer that failed."""
@@ -49,7 +53,7 @@ def run_analyzer(analyzer: Analyzer, site: Site, most_stored: int) -> AnalyzerRe
     codes: dict[str, FindingCode] = {}
     counts: dict[str, int] = {}
     chosen: dict[str, list[Candidate]] = {}
-    for found in analyzer.analyze(site):
+    for found in _analyze(analyzer, site):
         if found.code not in codes:
             codes = {code.code: code for code in analyzer.codes}
         if found.code not in codes:
@@ -64,6 +68,14 @@ def run_analyzer(analyzer: Analyzer, site: Site, most_stored: int) -> AnalyzerRe
             findings += stored
             totals.append(FindingCount(analyzer.name, name, code.severity, code.title, code.fix, count, len(stored)))
     return AnalyzerResult(AnalyzerOutcome(analyzer.name, None, sum(counts.values()), 0.0), totals, findings)
+
+
+def _analyze(analyzer: Analyzer, site: Site) -> Iterator[Found]:
+    """Yield the findings of an analyzer. One that exits must not end the process of the others."""
+    try:
+        yield from analyzer.analyze(site)
+    except SystemExit as error:
+        raise AnalyzerError(f"It ended its process with exit code {error.code}.") from None
 
 
 def key_of(code: str, page: str | None, identity: str) -> int:

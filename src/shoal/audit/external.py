@@ -72,6 +72,14 @@ class ExternalAnalyzer:
         self.artifacts: list[tuple[str, bytes]] = []
         self._command = command
         self._limits = limits
+        self._process: subprocess.Popen[bytes] | None = None
+        self._stopped = False
+
+    def stop(self) -> None:
+        """End the command now, or as soon as it has started; `analyze`, which runs in another thread, then raises."""
+        self._stopped = True
+        if self._process is not None:
+            _kill(self._process)
 
     def analyze(self, site: Site) -> Iterator[Found]:
         with tempfile.TemporaryDirectory(prefix="shoal-") as folder:
@@ -104,6 +112,9 @@ class ExternalAnalyzer:
                 env=environment,
                 start_new_session=True,
             )
+            self._process = process
+            if self._stopped:
+                _kill(process)
             timer = threading.Timer(self._limits.time.total_seconds(), _kill, [process])
             timer.start()
             feeder = threading.Thread(target=_feed, args=(process.stdin, site), daemon=True)
@@ -119,6 +130,7 @@ class ExternalAnalyzer:
             finally:
                 timer.cancel()
                 _kill(process)
+                self._process = None
                 process.wait(_SECONDS_TO_DIE)
                 feeder.join(_SECONDS_TO_DIE)
                 process.stdout.close()  # type: ignore[union-attr]

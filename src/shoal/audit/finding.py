@@ -4,6 +4,8 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Final
 
+from shoal.audit.artifacts import Artifact
+
 
 class Severity(StrEnum):
     """How serious a finding is, from most to least."""
@@ -72,6 +74,7 @@ class AnalyzerOutcome:
     error: str | None
     findings: int
     duration_ms: float
+    artifacts: tuple[Artifact, ...] = ()
 
 
 def most_serious_first(counts: list[FindingCount]) -> list[FindingCount]:

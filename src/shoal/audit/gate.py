@@ -180,4 +180,4 @@ def _check_code(code: str, place: str) -> None:
 
 def _suggestion(name: str, known: list[str]) -> str:
     meant = nearest(name, known)
-    return f'did you mean "{meant}"?'.rstrip("?") if meant else "see the reference of findings and metrics"
+    return f'use "{meant}", for example' if meant else "see the reference of findings and metrics"

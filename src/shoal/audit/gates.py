@@ -44,10 +44,10 @@ class Gates:
             raise NotFound("gate", name)
         return found
 
-    async def check(self, name: str) -> None:
-        """Refuse the name of a gate that does not exist, in the options of a crawl."""
+    async def check(self, name: str, called: str = "gate") -> None:
+        """Refuse the name of a gate that does not exist, in the options of a crawl or a policy."""
         if await self._database.read(lambda tx: self.store.get(tx, name)) is None:
-            raise InvalidInput("gate", f'is "{name}", which does not exist', "create it with POST /api/v1/gates first")
+            raise InvalidInput(called, f'is "{name}", which does not exist', "create it with POST /api/v1/gates first")
 
     async def all(self) -> list[StoredGate]:
         return await self._database.read(self.store.all)

@@ -15,7 +15,8 @@ from shoal.audit.analyses import KIND, Analyses
 from shoal.audit.analysis import Analysis, Summary
 from shoal.audit.analyzer import Analyzer
 from shoal.audit.analyzer_run import AnalyzerError, AnalyzerResult, failed, run_analyzer
-from shoal.audit.artifacts import ArtifactStore
+from shoal.audit.artifacts import Artifact, ArtifactStore
+from shoal.audit.external import ExternalAnalyzer
 from shoal.audit.loader import SiteLoader
 from shoal.audit.overview import measure, summarize
 from shoal.audit.remeasure import measure_again, needs_second_look, with_result
@@ -78,6 +79,7 @@ class AnalysisRun:
         self._lease = lease
         self._alive = alive
         self._leaving: str | None = None
+        self._running: Analyzer | None = None
         self._moved_at = context.clock.monotonic()
 
     async def run(self) -> str:
@@ -92,8 +94,10 @@ class AnalysisRun:
             self._context.loader.close()
 
     def leave(self, reason: str) -> None:
-        """Return the job soon; the next worker begins again."""
+        """Return the job soon; the next worker begins again. A command is ended; a built-in analyzer ends by itself."""
         self._leaving = reason
+        if isinstance(self._running, ExternalAnalyzer):
+            self._running.stop()
 
     def limit_rate(self, per_second: float | None) -> None:
         """Ignored: an analysis fetches nothing."""
@@ -147,14 +151,19 @@ class AnalysisRun:
         """Run one analyzer in a thread, so that this process keeps sending heartbeats. Its failure is a result."""
         clock = self._context.clock
         began = clock.monotonic()
+        self._running = analyzer
         try:
             result = await asyncio.to_thread(run_analyzer, analyzer, site, self._context.most_stored)
         except Exception as error:
+            if self._leaving is not None:
+                raise _Left from None  # it may have been stopped
             text = str(error) if isinstance(error, AnalyzerError) else f"{type(error).__name__}: {error}"
             result = failed(analyzer.name, text)
             self._context.signals.emit(
                 AnalyzerFailed(run_id=self._lease.run_id or "", analyzer=analyzer.name, error=text)
             )
+        finally:
+            self._running = None
         return result.timed(1000 * (clock.monotonic() - began))
 
     async def _with_artifacts(self, analysis: Analysis, analyzer: Analyzer, result: AnalyzerResult) -> AnalyzerResult:
@@ -162,12 +171,14 @@ class AnalysisRun:
         store = self._context.artifacts
         if store is None:
             return result
+        stored = []
         try:
             for name, data in getattr(analyzer, "artifacts", ()):
                 await store.put(analysis.id, name, data)
+                stored.append(Artifact(name, len(data)))
         except ShoalError as error:
             return failed(analyzer.name, f"Its files could not be stored: {error.message}")
-        return result
+        return result.with_artifacts(tuple(stored))
 
     async def _look_again(
         self, analysis: Analysis, site: Site, results: Sequence[AnalyzerResult]

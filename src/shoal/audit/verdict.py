@@ -53,6 +53,11 @@ class Verdict:
     reasons: list[str] = field(default_factory=list)
     rules: list[RuleResult] = field(default_factory=list)
 
+    @property
+    def warnings(self) -> list[str]:
+        """Why rules that cannot fail the gate did not pass."""
+        return [rule.reason for rule in self.rules if rule.severity == "warning" and rule.reason is not None]
+
     def to_dict(self) -> dict[str, Any]:
         return asdict(self)
 

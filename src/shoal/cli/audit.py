@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import shlex
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -25,14 +26,14 @@ from shoal.base.service import PassResult
 from shoal.base.signals import Signal
 from shoal.cli.audit_summary import print_summary
 from shoal.cli.ci_commit import CiCommit, read_commit
-from shoal.cli.crawl import CrawlCommand
+from shoal.cli.crawl import CrawlCommand, crawl_request
 from shoal.cli.garbage_collection import reduce_collections
 from shoal.cli.long_running import quiet
-from shoal.cli.options import crawl_flags, flag_of, given_values, read_file
+from shoal.cli.options import crawl_flags, given_values, read_file
 from shoal.cli.output import note, print_json
 from shoal.cli.report_files import ReportFiles, note_written, report_flags
 from shoal.export.output import Outputs
-from shoal.local.crawl_request import CrawlRequest, read_config
+from shoal.local.crawl_request import CrawlRequest
 from shoal.local.local_analysis import analyze_here
 from shoal.serve import to_api
 from shoal.settings_loader import load
@@ -56,6 +57,11 @@ EXIT_CODES = {Outcome.PASSED: 0, Outcome.FAILED: 10, Outcome.INCONCLUSIVE: 12}
     "the commit of the running CI job.",
 )
 @click.option("--commit-context", metavar="NAME", help="Name of the commit status.  [default: shoal/audit]")
+@click.option(
+    "--resume",
+    metavar="ID",
+    help="Resume the crawl of an audit that was interrupted, or analyze a crawl that has ended.",
+)
 @click.option("--store", metavar="URL", help="Store: sqlite:////path or postgresql://…; overrides DATABASE_URL.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def audit(
@@ -66,21 +72,24 @@ def audit(
     annotations: bool,
     commit: str | None,
     commit_context: str | None,
+    resume: str | None,
     store: str | None,
     as_json: bool,
     **options: Any,
 ) -> int:
     """Crawl a site, report what is wrong with it, and judge it by a gate. Exits with 10 if the gate failed, and with 12
     if the crawl says too little about the site to judge it."""
-    if not urls:
-        raise UsageError("Nothing to audit: give URLs", 'see "shoal audit --help"')
+    if bool(urls) == (resume is not None):
+        raise UsageError("Nothing to audit: give URLs, or --resume ID", 'see "shoal audit --help"')
     rules = None if gate is None else parse_gate(_text_of(gate), Path(gate).name)
     found = None if commit is None else read_commit(commit, commit_context, os.environ)
-    config = read_config({"seeds": list(urls), **given_values(options), "analyze": True}, flag_of)
+    request = crawl_request(urls, None, resume, given_values(options) | ({"analyze": True} if urls else {}))
     reports.check()
     reduce_collections()
-    results = AuditOutput(reports, annotations, as_json, store)
-    return uvloop.run(_audit(CrawlRequest(config), rules, baseline, found, results))
+    flags = {"--gate": gate, "--baseline": baseline, "--commit": commit, "--store": store}
+    again = [word for flag, value in flags.items() if value is not None for word in (flag, value)]
+    results = AuditOutput(reports, annotations, as_json, store, again)
+    return uvloop.run(_audit(request, rules, baseline, found, results))
 
 
 def _text_of(path: str) -> str:
@@ -89,12 +98,13 @@ def _text_of(path: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class AuditOutput:
-    """The files and the output of the command."""
+    """The files and the output of the command. `again`: the flags to resume it with."""
 
     reports: ReportFiles
     annotations: bool
     as_json: bool
     store: str | None
+    again: Sequence[str]
 
 
 async def _audit(
@@ -105,7 +115,7 @@ async def _audit(
         if baseline is not None:
             await app.audit.analyses.check_baseline(baseline, called="--baseline")
         crawl = await request.find(app)
-        how_to_go_on = f"shoal crawl --resume {crawl.id}"
+        how_to_go_on = shlex.join(["shoal", "audit", "--resume", crawl.id, *output.again])
         code = await CrawlCommand(app, crawl, Outputs(()), how_to_go_on, as_json=False, to_stdout=False).run()
         options = AnalysisOptions(gate, commit=None if commit is None else commit.commit)
         async with _publishing(app):
@@ -151,7 +161,9 @@ async def _print(app: App, analysis: Analysis, output: AuditOutput) -> None:
     if output.as_json:
         print_json(to_builtins(to_api.analysis_detail(analysis, list(report.codes), list(report.outcomes))))
     else:
-        print_summary(report, output.store)
+        baseline = analysis.options.baseline
+        earlier = None if baseline is None else (await analyses.get(baseline)).crawl_id
+        print_summary(report, output.store, earlier)
     if output.annotations:
         print(to_annotations(report), end="", flush=True)
     note_written(written)

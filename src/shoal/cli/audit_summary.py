@@ -5,18 +5,20 @@ import shlex
 from shoal.audit.finding import Severity
 from shoal.audit.reports.report import Report, counted
 from shoal.audit.verdict import Outcome
-from shoal.base.text import visible
+from shoal.base.text import shorten, visible
 from shoal.cli.output import note, print_table
 
 COLUMNS = ["severity", "code", "count", "example", "fix"]
+LONGEST_EXAMPLE = 80  # characters, so that one long URL does not push the fixes away
 
 
-def print_summary(report: Report, store: str | None) -> None:
-    """Print the findings to stdout, most serious first, and the rest to stderr."""
+def print_summary(report: Report, store: str | None, earlier: str | None = None) -> None:
+    """Print the findings to stdout, most serious first, and the rest to stderr. `earlier`: the crawl to compare
+    with."""
     rows = []
     for count in report.codes:
         first = next(iter(report.examples.get(count.code, ())), None)
-        example = "" if first is None else first.page or "(the whole site)"
+        example = "" if first is None else shorten(first.page or "(the whole site)", LONGEST_EXAMPLE)
         rows.append([count.severity.value, count.code, f"{count.count:,}", example, count.fix])
     if rows:
         print_table(COLUMNS, rows)
@@ -28,11 +30,13 @@ def print_summary(report: Report, store: str | None) -> None:
         note(f"Gate: {verdict.outcome}")
         for reason in verdict.reasons:
             note(f"  {visible(reason)}")
-    for line in next_steps(report, store):
+        for reason in verdict.warnings:
+            note(f"  Warning: {visible(reason)}")
+    for line in next_steps(report, store, earlier):
         note(line)
 
 
-def next_steps(report: Report, store: str | None) -> list[str]:
+def next_steps(report: Report, store: str | None, earlier: str | None) -> list[str]:
     """Return what to do next: look at the pages, then keep them from coming back."""
     analysis = report.analysis
     where = ["--store", store] if store else []
@@ -46,6 +50,7 @@ def next_steps(report: Report, store: str | None) -> list[str]:
         again = shlex.join(["shoal", "audit", analysis.site, "--gate", "gate.toml", *where])
         steps.append(f"To fail a build on errors, write `fail = [{codes}]` to gate.toml and run `{again}`")
     elif analysis.verdict.outcome is not Outcome.PASSED:
-        command = shlex.join(["shoal", "crawls", "diff", "EARLIER", analysis.crawl_id, *where])
-        steps.append(f"What changed since an earlier crawl: `{command}`")
+        command = shlex.join(["shoal", "crawls", "diff", earlier or "EARLIER", analysis.crawl_id, *where])
+        since = "an earlier crawl" if earlier is None else "the baseline"
+        steps.append(f"What changed since {since}: `{command}`")
     return steps

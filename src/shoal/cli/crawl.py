@@ -75,13 +75,14 @@ def crawl(
     given = given_values(options)
     if outputs.from_bodies and resume is None:
         given["keep_bodies"] = True
-    request = _request(urls, crawl_id, resume, given)
+    request = crawl_request(urls, crawl_id, resume, given)
     reduce_collections()
     flags = {"DATABASE_URL": store, "SHOAL_SCREENSHOTS": screenshots and str(Path(screenshots).absolute())}
     return uvloop.run(_crawl(request, flags, outputs, output, as_json))
 
 
-def _request(urls: Sequence[str], crawl_id: str | None, resume: str | None, given: dict[str, Any]) -> CrawlRequest:
+def crawl_request(urls: Sequence[str], crawl_id: str | None, resume: str | None, given: dict[str, Any]) -> CrawlRequest:
+    """Read what to crawl, or which crawl to resume."""
     if bool(urls) == (resume is not None):
         raise UsageError("Nothing to crawl: give URLs, or --resume ID", 'see "shoal crawl --help"')
     if resume is None:

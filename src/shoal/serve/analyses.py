@@ -1,13 +1,15 @@
 """REST endpoints for analyses and their findings."""
 
 import asyncio
-from typing import Annotated
+from typing import Annotated, Final
 
+from msgspec import Meta
 from starlette.responses import Response
 
 from shoal.access.scopes import TokenScope
 from shoal.audit.analyses import Analyses
 from shoal.audit.analysis import AnalysisOptions
+from shoal.audit.artifacts import Artifacts
 from shoal.audit.finding import Severity
 from shoal.audit.gate import Gate, Word
 from shoal.audit.gates import Gates
@@ -24,6 +26,9 @@ from shoal.serve import examples, schemas, to_api
 from shoal.serve.endpoint import EndpointRequest, Nothing, endpoint
 from shoal.serve.pagination import Paging, number_of, page_of, text_of
 from shoal.serve.problems import Json
+
+ARTIFACT_TYPE: Final = "application/octet-stream"
+File = Annotated[str, Meta(extra_json_schema={"format": "binary"})]
 
 
 class AnalysisQuery(Paging, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -56,9 +61,10 @@ class NewAnalysisForm(Form, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 class AnalysisApi:
     """`/api/v1/analyses`."""
 
-    def __init__(self, analyses: Analyses, gates: Gates) -> None:
+    def __init__(self, analyses: Analyses, gates: Gates, artifacts: Artifacts) -> None:
         self._analyses = analyses
         self._gates = gates
+        self._artifacts = artifacts
 
     @endpoint(
         "POST",
@@ -159,6 +165,26 @@ class AnalysisApi:
         text = await asyncio.to_thread(made.write, report)
         policy = {"Content-Security-Policy": f"{CONTENT_POLICY}; sandbox allow-popups"}
         return Response(text, headers=policy, media_type=made.media_type)
+
+    @endpoint(
+        "GET",
+        "/api/v1/analyses/{analysis_id}/artifacts/{name}",
+        scope=TokenScope.READ,
+        summary="Download a file that an analyzer left.",
+        response=File,
+        media_type=ARTIFACT_TYPE,
+        problems=[NotFound],
+    )
+    async def download_artifact(self, request: EndpointRequest[Nothing, Nothing]) -> Response:
+        """`analyzers` of the analysis has the names. Whatever the file contains, it is sent as bytes to be saved."""
+        name = request.path_param("name")
+        data = await self._artifacts.read(request.path_param("analysis_id"), name)
+        headers = {
+            "Content-Disposition": f'attachment; filename="{name}"',  # a name that is found is safe to quote
+            "Content-Security-Policy": "sandbox",
+            "Cache-Control": "no-store",
+        }
+        return Response(data, headers=headers, media_type=ARTIFACT_TYPE)
 
 
 def _place_of(cursor: str | None) -> FindingPlace | None:

@@ -230,7 +230,7 @@ ANALYSIS_DETAIL: dict[str, Any] = ANALYSIS | {
             "stored": 3,
         }
     ],
-    "analyzers": [{"analyzer": "links", "error": None, "findings": 3, "duration_ms": 1.4}],
+    "analyzers": [{"analyzer": "links", "error": None, "findings": 3, "duration_ms": 1.4, "artifacts": []}],
     "summary": {"depth": [{"depth": 0, "2xx": 1}]},
     "commit_status": None,
 }

@@ -3,15 +3,16 @@
 import tempfile
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from io import TextIOWrapper
-from typing import IO, Annotated, Literal
+from typing import IO, Annotated, Any, Literal
 
 import xxhash
-from msgspec import to_builtins
+from msgspec import UNSET, to_builtins
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 
 from shoal.access.idempotency import Idempotency
 from shoal.access.scopes import TokenScope
+from shoal.audit.gates import Gates
 from shoal.base.clock import from_micros
 from shoal.base.errors import InvalidInput, NotFound, TooLarge, WrongMediaType
 from shoal.base.request_form import Form, describe
@@ -53,8 +54,11 @@ READERS: dict[str, Callable[[Iterable[str]], Iterator[PolicyRow]]] = {
 class PolicyApi:
     """`/api/v1/policies`, `/api/v1/signals` and `/api/v1/priority-rules`."""
 
-    def __init__(self, policies: Policies, importer: PolicyImporter, idempotency: Idempotency, largest: int) -> None:
+    def __init__(
+        self, policies: Policies, importer: PolicyImporter, idempotency: Idempotency, gates: Gates, largest: int
+    ) -> None:
         self._policies = policies
+        self._gates = gates
         self._importer = importer
         self._idempotency = idempotency
         self._largest = largest
@@ -182,6 +186,7 @@ class PolicyApi:
     )
     async def replace_policy(self, request: EndpointRequest[PolicyForm, Nothing]) -> schemas.Policy:
         """Its status is kept. A new schedule starts now."""
+        await self._check_gate(request.body.crawl_config)
         return await self._shown(await self._policies.rewrite(request.path_param("policy_id"), request.body))
 
     @endpoint(
@@ -199,6 +204,8 @@ class PolicyApi:
     async def change_policy(self, request: EndpointRequest[PolicyChange, Nothing]) -> schemas.Policy:
         """Fields that are absent do not change, including secrets. `frequency` replaces `cron` and vice versa. A new
         schedule starts now."""
+        if request.body.crawl_config is not UNSET:
+            await self._check_gate(request.body.crawl_config)
         return await self._shown(await self._policies.change(request.path_param("policy_id"), request.body))
 
     @endpoint(
@@ -285,7 +292,13 @@ class PolicyApi:
             items=[schemas.PriorityRule(fact=rule.fact, per=rule.per, most=rule.most) for rule in rules]
         )
 
+    async def _check_gate(self, options: dict[str, Any]) -> None:
+        """Refuse a gate that does not exist. One that is no text is refused with the other options."""
+        if isinstance(options.get("gate"), str):
+            await self._gates.check(options["gate"], "crawl_config.gate")
+
     async def _create(self, form: PolicyForm, policy_id: str) -> Json:
+        await self._check_gate(form.crawl_config)
         policy = await self._policies.make(form, policy_id)
         headers = {"Location": f"/api/v1/policies/{policy.id}"}
         return Json(to_api.policy(policy, policy.created_at), 201, headers)

@@ -497,6 +497,13 @@ class FindingCount(Struct, kw_only=True):
     stored: Annotated[int, describe("How many of them are stored and listed.")]
 
 
+class Artifact(Struct, kw_only=True):
+    """A file that an analyzer left, to download under its name."""
+
+    name: str
+    bytes: int
+
+
 class AnalyzerOutcome(Struct, kw_only=True):
     """How one analyzer ended."""
 
@@ -504,6 +511,7 @@ class AnalyzerOutcome(Struct, kw_only=True):
     error: Annotated[str | None, describe("Why it failed; the findings of the others are kept.")]
     findings: int
     duration_ms: float
+    artifacts: Annotated[list[Artifact], describe("Files that it left.")]
 
 
 class Finding(Struct, kw_only=True):

@@ -43,9 +43,9 @@ def external(settings: AuditSettings) -> list[Analyzer]:
 def _load(point: EntryPoint) -> Analyzer:
     try:
         analyzer: Any = point.load()()
+        problem = _problem(point.name, analyzer)
     except (Exception, SystemExit) as error:
         return Unusable(point.name, f"It does not load ({type(error).__name__}: {clean(str(error), 200)}).")
-    problem = _problem(point.name, analyzer)
     if problem is not None:
         return Unusable(point.name, problem)
     found: Analyzer = analyzer

@@ -7,6 +7,7 @@ from typing import Annotated, Any, Final
 from msgspec import Struct, json
 
 from shoal import __version__
+from shoal.audit.artifacts import Artifact
 from shoal.audit.finding import Severity
 from shoal.audit.reports.report import Report
 from shoal.audit.states import AnalysisState
@@ -66,6 +67,7 @@ class ReportAnalyzer(Struct, kw_only=True):
     error: Annotated[str | None, describe("Why it failed; null unless it did.")]
     findings: int
     duration_ms: float
+    artifacts: Annotated[list[Artifact], describe("Files that it left, to download by name.")] = []
 
 
 class AuditReport(Struct, kw_only=True):

@@ -25,7 +25,8 @@ def to_markdown(report: Report) -> str:
         for rule in analysis.verdict.rules:
             value = "" if rule.value is None else f"{rule.value:g}"
             earlier = "" if rule.baseline is None else f"{rule.baseline:g}"
-            lines.append(f"| {_code(rule.condition)} | {value} | {earlier} | {rule.outcome} |")
+            only = " (warning only)" if rule.severity == "warning" and rule.outcome is not Outcome.PASSED else ""
+            lines.append(f"| {_code(rule.condition)} | {value} | {earlier} | {rule.outcome}{only} |")
         lines.append("")
     if report.codes:
         lines += ["| severity | code | count | example | fix |", "|---|---|--:|---|---|"]

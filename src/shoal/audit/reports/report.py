@@ -65,8 +65,8 @@ async def load_report(analyses: Analyses, analysis_id: str, most_per_code: int) 
 
 
 def evidence_in_words(evidence: Mapping[str, Any]) -> str:
-    """Return evidence as one line of text: `status 404, links 3, linked from https://example.com/`."""
-    return ", ".join(f"{name.replace('_', ' ')} {_in_words(value)}" for name, value in evidence.items())
+    """Return evidence as one line of text: `status: 404; links: 3; linked from: https://example.com/`."""
+    return "; ".join(f"{name.replace('_', ' ')}: {_in_words(value)}" for name, value in evidence.items())
 
 
 def _in_words(value: Any) -> str:
@@ -74,7 +74,7 @@ def _in_words(value: Any) -> str:
         return " ".join(_in_words(part) for part in value.values())
     if isinstance(value, list):
         more = f" and {len(value) - MOST_PARTS} more" if len(value) > MOST_PARTS else ""
-        return " ".join(_in_words(part) for part in value[:MOST_PARTS]) + more
+        return ", ".join(_in_words(part) for part in value[:MOST_PARTS]) + more
     text = visible(str(value))
     return text if len(text) <= LONGEST_VALUE else text[:LONGEST_VALUE] + "…"
 

@@ -1,6 +1,7 @@
 """Frontier administration: recount a crawl's frontier, explain one of its URLs, clear or remove it. Changes are refused
 while a walker has the crawl or may get it."""
 
+from collections.abc import Awaitable, Callable
 from collections.abc import Set as AbstractSet
 
 from shoal.access.audit_hook import AuditHook, no_audit
@@ -26,17 +27,29 @@ AT_REST = TERMINAL | {CrawlState.PENDING, CrawlState.PAUSED}
 BATCH = 1000  # URLs or pages per commit
 
 
+async def no_files(crawl_id: str) -> None:
+    """Remove nothing: the crawl has no other files."""
+
+
 class FrontierAdmin:
     """Administrative operations on the frontier of a crawl."""
 
     def __init__(
-        self, database: Database, crawls: Crawls, queue: Queue, archive: FrontierAdminStore, bodies: BodyStore
+        self,
+        database: Database,
+        crawls: Crawls,
+        queue: Queue,
+        archive: FrontierAdminStore,
+        bodies: BodyStore,
+        forget_files: Callable[[str], Awaitable[None]] = no_files,
     ) -> None:
+        """`forget_files` removes the other files of a crawl that is removed."""
         self._database = database
         self._crawls = crawls
         self._queue = queue
         self._archive = archive
         self._bodies = bodies
+        self._forget_files = forget_files
 
     async def stats(self, crawl_id: str) -> FrontierStats:
         """Recount the whole frontier, for people and tests. `Crawls.get` has the counters."""
@@ -68,8 +81,8 @@ class FrontierAdmin:
         return await self._repeat(step)
 
     async def erase(self, crawl_id: str, *, audit: AuditHook = no_audit) -> None:
-        """Remove a crawl that has ended: kept bodies, frontier, pages, jobs and itself, in batches. An interrupted call
-        leaves a consistent state except for the bodies, and another call continues."""
+        """Remove a crawl that has ended: kept bodies, files of its analyses, frontier, pages, jobs and itself, in
+        batches. An interrupted call leaves a consistent state except for the files, and another call continues."""
 
         async def note(tx: Tx) -> Crawl:
             ended = await self._locked(tx, crawl_id, TERMINAL, "be removed")
@@ -82,6 +95,7 @@ class FrontierAdmin:
 
         ended = await self._database.run(note)
         await self._bodies.forget(ended.bodies)
+        await self._forget_files(crawl_id)
         await self._repeat(step)
 
     async def at_rest(self, crawl_id: str, action: str) -> CrawlStatus:

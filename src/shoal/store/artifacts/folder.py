@@ -3,6 +3,7 @@
 import asyncio
 import os
 import secrets
+import shutil
 from pathlib import Path
 
 from shoal.audit.artifacts import SAFE_NAME
@@ -30,7 +31,12 @@ class FolderArtifacts:
         try:
             return await asyncio.to_thread(self._path(analysis_id, name).read_bytes)
         except FileNotFoundError:
-            raise NotFound("artifact", f"{analysis_id}/{name}") from None
+            fix = "it is not in the folder of this machine; share SHOAL_ARTIFACTS with the workers"
+            raise NotFound("artifact", f"{analysis_id}/{name}", fix) from None
+
+    async def forget(self, analysis_id: str) -> None:
+        if SAFE_NAME.fullmatch(analysis_id):
+            await asyncio.to_thread(shutil.rmtree, self._root / analysis_id, ignore_errors=True)
 
     def close(self) -> None: ...
 

@@ -20,6 +20,10 @@ class S3Artifacts:
             raise NotFound("artifact", f"{analysis_id}/{name}")
         return data
 
+    async def forget(self, analysis_id: str) -> None:
+        if SAFE_NAME.fullmatch(analysis_id):
+            await self._objects.remove_folder(analysis_id)
+
     def close(self) -> None:
         self._objects.close()
 

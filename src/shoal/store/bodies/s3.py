@@ -30,9 +30,10 @@ _REMOVED = (200, 204, 404)
 
 
 class S3Bodies:
-    """Implements `pages.bodies.BodyStore`."""
+    """Implements `pages.bodies.BodyStore`. `called`: the setting that names the bucket."""
 
-    def __init__(self, settings: BodySettings, clock: Clock, signals: Signals) -> None:
+    def __init__(self, settings: BodySettings, clock: Clock, signals: Signals, called: str = "SHOAL_BODIES") -> None:
+        self._called = called
         self._bucket, _, self._prefix = settings.place.removeprefix("s3://").partition("/")
         self._base = settings.endpoint.rstrip("/") or f"https://s3.{settings.region}.amazonaws.com"
         self._signer = Signer(settings.region, settings.access_key, settings.secret_key)
@@ -51,10 +52,14 @@ class S3Bodies:
             if answer.status in (200, 206) and len(kept) == place.length:
                 return kept
             self._expect(answer, 200, 206, *_NOT_THERE)
-        raise NotFound("stored body", place.file, f"it is not in bucket {self._bucket}; check SHOAL_BODIES")
+        raise NotFound("stored body", place.file, f"it is not in bucket {self._bucket}; check {self._called}")
 
     async def forget(self, crawl_id: str) -> None:
-        prefix = quote(self._key(folder_of(crawl_id)) + "/", safe="")
+        await self.remove_folder(folder_of(crawl_id))
+
+    async def remove_folder(self, name: str) -> None:
+        """Remove all objects whose names begin with this one and a slash."""
+        prefix = quote(self._key(name) + "/", safe="")
         while keys := await self._list(prefix):
             for key in keys:
                 self._expect(await self._ask("DELETE", key), *_REMOVED)
@@ -72,7 +77,7 @@ class S3Bodies:
         """Store an object under this name; it is stored completely when this returns."""
         answer = await self._ask("PUT", self._key(file), headers=WARC, body=data)
         if answer.status == 404:
-            raise BadConfig("SHOAL_BODIES", f"names the bucket {self._bucket}, which does not exist", "create it first")
+            raise BadConfig(self._called, f"names the bucket {self._bucket}, which does not exist", "create it first")
         self._expect(answer, 200, 201, 204)
 
     async def get(self, file: str) -> bytes | None:
@@ -117,7 +122,7 @@ class S3Bodies:
     def _admitted(self, answer: Response) -> Response:
         if answer.status in _REFUSED:
             fix = "check SHOAL_S3_ACCESS_KEY, SHOAL_S3_SECRET_KEY, SHOAL_S3_REGION and the permissions of the key"
-            raise BadConfig("SHOAL_BODIES", f"names the bucket {self._bucket}, which rejects the access key", fix)
+            raise BadConfig(self._called, f"names the bucket {self._bucket}, which rejects the access key", fix)
         return answer
 
     def _way_out(self) -> Egress:

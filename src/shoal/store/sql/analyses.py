@@ -7,6 +7,7 @@ import orjson
 from msgspec import to_builtins
 
 from shoal.audit.analysis import Analysis, AnalysisOptions, Summary
+from shoal.audit.artifacts import Artifact
 from shoal.audit.finding import AnalyzerOutcome, Finding, FindingCount, Severity
 from shoal.audit.gate import Gate, read_gate
 from shoal.audit.metrics import Metrics
@@ -84,7 +85,8 @@ class SqlAnalysisStore:
         await tx.execute("drop_outcome", analysis=number, analyzer=analyzer)
         await tx.execute("drop_findings", analysis=number, analyzer=analyzer)
         values = {name: getattr(outcome, name) for name in AnalyzerOutcome.__slots__}
-        await tx.execute("insert_outcome", analysis=number, **values | {"error": _text_or_none(outcome.error)})
+        values |= {"error": _text_or_none(outcome.error), "artifacts": _json(to_builtins(list(outcome.artifacts)))}
+        await tx.execute("insert_outcome", analysis=number, **values)
         for count in counts:
             values = {name: getattr(count, name) for name in FindingCount.__slots__}
             values |= {"severity": count.severity.value, "title": _text(count.title), "fix": _text(count.fix)}
@@ -104,7 +106,7 @@ class SqlAnalysisStore:
 
     async def outcomes(self, tx: Tx, analysis: Analysis) -> list[AnalyzerOutcome]:
         rows = await tx.all("outcomes_of_analysis", analysis=analysis.number)
-        return [AnalyzerOutcome(*(row[name] for name in AnalyzerOutcome.__slots__)) for row in rows]
+        return [_outcome(row) for row in rows]
 
     async def counts(self, tx: Tx, analysis: Analysis) -> list[FindingCount]:
         rows = await tx.all("counts_of_analysis", analysis=analysis.number)
@@ -144,6 +146,11 @@ class SqlAnalysisStore:
 def written_gate(gate: Gate) -> str:
     """Return a gate as it is stored."""
     return _json(to_builtins(gate))
+
+
+def _outcome(row: Any) -> AnalyzerOutcome:
+    values = {name: row[name] for name in AnalyzerOutcome.__slots__}
+    return AnalyzerOutcome(**values | {"artifacts": tuple(Artifact(**one) for one in orjson.loads(row["artifacts"]))})
 
 
 def _analysis(row: Any) -> Analysis:

@@ -56,8 +56,8 @@ DELETE FROM finding_count WHERE analysis = :analysis;
 
 -- name: insert_outcome
 -- Store how an analyzer ended.
-INSERT INTO analyzer_outcome (analysis, analyzer, error, findings, duration_ms)
-VALUES (:analysis, :analyzer, :error, :findings, :duration_ms);
+INSERT INTO analyzer_outcome (analysis, analyzer, error, findings, duration_ms, artifacts)
+VALUES (:analysis, :analyzer, :error, :findings, :duration_ms, :artifacts);
 
 -- name: insert_finding_count
 -- Store the number of findings of a code.
@@ -66,7 +66,7 @@ VALUES (:analysis, :code, :analyzer, :severity, :title, :fix, :count, :stored);
 
 -- name: outcomes_of_analysis
 -- How each analyzer ended.
-SELECT analyzer, error, findings, duration_ms FROM analyzer_outcome WHERE analysis = :analysis ORDER BY analyzer;
+SELECT analyzer, error, findings, duration_ms, artifacts FROM analyzer_outcome WHERE analysis = :analysis ORDER BY analyzer;
 
 -- name: counts_of_analysis
 -- The number of findings of each code.
