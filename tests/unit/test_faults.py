@@ -11,8 +11,7 @@ import pytest
 TESTS = Path(__file__).parents[1]
 FAULTS: dict[str, dict[str, Any]] = tomllib.loads((TESTS / "faults.toml").read_text())
 RANGES = (
-    ("F", 1, 38),
-    ("F", 40, 65),
+    ("F", 1, 65),
     ("W", 1, 6),
     ("B", 1, 80),
     ("B", 82, 90),

@@ -79,7 +79,7 @@ BAD_VALUES = [
     ("SHOAL_USER_AGENT", "x" * 501, "too long"),
     ("SHOAL_LOG_LEVEL", "loud", "not an allowed value"),
     ("SHOAL_LANES", "rabbit", "not an allowed value"),
-    ("SHOAL_LANES", "redis", "does not support yet"),
+    ("SHOAL_LANES", "redis", "REDIS_URL is not set"),
     ("SHOAL_FRONTIER", "redis", "REDIS_URL is not set"),
     ("GRPC_ENABLED", "maybe", "neither true nor false"),
     ("GRPC_NODE_ID", "node 1", "letters, digits and hyphens"),

@@ -41,14 +41,14 @@ def single_connection_of(database: "SqlDatabase", settings: DatabaseSettings, cl
     return PostgresDatabase(settings.but(pool_size=1), single_statements=True)
 
 
-def wake_of(database: "SqlDatabase", redis: RedisSettings, clock: Clock, signals: Signals) -> Wake:
+def wake_of(database: "SqlDatabase", settings: RedisSettings, clock: Clock, signals: Signals) -> Wake:
     """Return the driver that carries wake-up hints between the processes on this store: the one that carries the
     lanes."""
-    if redis.lanes == "redis":
+    if settings.lanes == "redis":
         from shoal.store.redis.connection import LoopRedis
         from shoal.store.redis.wake import RedisWake
 
-        return RedisWake(LoopRedis(redis), redis.timeout.total_seconds() / 2, clock, signals)
+        return RedisWake(LoopRedis(settings), settings.timeout.total_seconds() / 2, clock, signals)
     if isinstance(database, SqliteDatabase):
         from shoal.store.sql.sqlite_wake import SqliteWake
 

@@ -74,13 +74,13 @@ class Stores:
 
     @cached_property
     def _lane_server(self) -> "LaneServer | None":
-        redis = self._settings.redis
-        if redis.lanes == "sql":
+        settings = self._settings.redis
+        if settings.lanes == "sql":
             return None
         from shoal.store.redis.lane_server import TIMEOUT, LaneServer
 
         # Jobs can be leased without Redis, so nobody waits long for it.
-        client = self._redis_client(redis.but(timeout=min(redis.timeout, TIMEOUT)))
+        client = self._redis_client(settings.but(timeout=min(settings.timeout, TIMEOUT)))
         return LaneServer(client, self._clock, self._signals)
 
     @cached_property
