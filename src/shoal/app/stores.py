@@ -62,7 +62,7 @@ class Stores:
             return self.jobs.lanes
         from shoal.store.redis.lanes import RedisLanes
 
-        return RedisLanes(self.jobs.lanes, self._lane_server, self._clock, self._settings.queue.sweep_every)
+        return RedisLanes(self.jobs.lanes, self._lane_server, self._clock, self._settings.queue.poll_every)
 
     @cached_property
     def _available(self) -> Availability:

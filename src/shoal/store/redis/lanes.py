@@ -52,7 +52,7 @@ class RedisLanes:
         self._server = server
         self._clock = clock
         self._look_every = look_every.total_seconds()
-        self._look_at = 0.0
+        self._look_at = clock.monotonic() + self._look_every
         self._repairs = LaneRepairs(server)
 
     async def push(self, tx: Tx, jobs: Sequence[NewJob]) -> None:
@@ -73,6 +73,7 @@ class RedisLanes:
         if len(turned.leases) < limit and (self._looks() or not self._server.is_available):
             more = await self._sql.pop(tx, request, limit - len(turned.leases), ttl)
             self._forget(tx, more.leases)
+            self._looked(more)
             turned = _both(turned, more)
         return turned
 
@@ -88,10 +89,16 @@ class RedisLanes:
             popped = await self._server.pop(limit, lines)
             if popped is None or (not popped and self._looks()):
                 break
+            if not popped and not moves:
+                return TurnResult([], [])
             turned = await self._grant_once(tx, request, limit, ttl, moves, popped)
-            if turned is None or turned.leases or moves or not popped:
+            if turned is None or turned.leases or moves:
                 return turned
-        return await self._sql.pop_once(tx, request, limit, ttl, moves)
+        found = await self._sql.pop_once(tx, request, limit, ttl, moves)
+        self._looked(found)
+        if found is not None:
+            self._forget(tx, found.leases)
+        return found
 
     async def return_lane(self, tx: Tx, lane: str) -> int:
         return await self._sql.return_lane(tx, lane)
@@ -135,6 +142,8 @@ class RedisLanes:
             popped = await self._server.pop(want, lines)
             if popped is None:
                 return _both(turned, await self._sql.pop(tx, request, want, ttl, moves))
+            if not popped and not moves:
+                break
             turned = _both(turned, await self._grant(tx, request, want, ttl, moves, popped))
             moves = ()
             if len(popped) < want or turned.parked or len(turned.leases) >= limit:
@@ -185,6 +194,11 @@ class RedisLanes:
             return False
         self._look_at = now + self._look_every
         return True
+
+    def _looked(self, found: TurnResult | None) -> None:
+        """Look again at once if there was something, or if it takes more than a statement to find out."""
+        if found is None or found.leases:
+            self._look_at = 0.0
 
 
 def _both(first: TurnResult, second: TurnResult) -> TurnResult:
