@@ -98,8 +98,9 @@ class LaneServer:
         checked."""
         added = 0
         for start in range(0, len(entries), BATCH):
-            words = [word for one in entries[start : start + BATCH] for word in (one.job_id, one.text)]
-            result = await self.call("push", int(repairs), *words)
+            batch = entries[start : start + BATCH]
+            words = [*(one.job_id for one in batch), *(one.text for one in batch)]
+            result = await self.call("push", int(repairs), len(batch), *words)
             if result is None:
                 break
             added += result[0]

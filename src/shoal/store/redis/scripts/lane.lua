@@ -34,16 +34,33 @@ local function now()
   return time[1] + time[2] / 1000000
 end
 
--- Put a job into its line, and its host among those that are ready, unless that host is waiting for its time.
-local function add(id, entry)
-  local rank, name, place = read(entry)
-  local line = line_of(name)
-  if redis.call('ZADD', line, rank, id) == 1 and redis.call('ZCARD', line) == 1 then redis.call('SADD', lines, name) end
-  redis.call('HSET', pending, id, entry)
-  if place ~= '' then
-    redis.call('ZADD', places_of(line), 0, place)
-    local host = string.sub(place, 1, string.find(place, '\t', 1, true) - 1)
-    if not redis.call('ZSCORE', later_of(line), host) then redis.call('ZADD', ready_of(line), 'LT', rank, host) end
+-- Put jobs into their lines, and their hosts among those that are ready, unless a host is waiting for its time.
+local function add(ids, entries)
+  local ranks, places, hosts, rows = {}, {}, {}, {}
+  for index, id in ipairs(ids) do
+    local rank, name, place = read(entries[index])
+    rows[#rows + 1] = id
+    rows[#rows + 1] = entries[index]
+    if not ranks[name] then ranks[name], places[name], hosts[name] = {}, {}, {} end
+    table.insert(ranks[name], rank)
+    table.insert(ranks[name], id)
+    if place ~= '' then
+      table.insert(places[name], 0)
+      table.insert(places[name], place)
+      local host = string.sub(place, 1, string.find(place, '\t', 1, true) - 1)
+      local best = hosts[name][host]
+      if not best or tonumber(rank) < tonumber(best) then hosts[name][host] = rank end
+    end
+  end
+  redis.call('HSET', pending, unpack(rows))
+  for name, members in pairs(ranks) do
+    local line = line_of(name)
+    redis.call('ZADD', line, unpack(members))
+    if redis.call('ZCARD', line) == #members / 2 then redis.call('SADD', lines, name) end
+    if #places[name] > 0 then redis.call('ZADD', places_of(line), unpack(places[name])) end
+    for host, rank in pairs(hosts[name]) do
+      if not redis.call('ZSCORE', later_of(line), host) then redis.call('ZADD', ready_of(line), 'LT', rank, host) end
+    end
   end
 end
 

@@ -5,10 +5,17 @@
 local state = state_of_generation()
 if state ~= 'OK' then return { state } end
 local left, decided, at, popped = tonumber(ARGV[2]), tonumber(ARGV[3]), 4 + tonumber(ARGV[3]), {}
-for index = 4, 3 + decided do
-  if redis.call('ZREM', processing, ARGV[index]) == 1 then redis.call('HDEL', pending, ARGV[index]) end
+if decided > 0 then
+  -- One that was pushed again meanwhile is not among them any more.
+  local ids, over = { unpack(ARGV, 4, 3 + decided) }, {}
+  for index, time in ipairs(redis.call('ZMSCORE', processing, unpack(ids))) do
+    if time then over[#over + 1] = ids[index] end
+  end
+  if #over > 0 then
+    redis.call('ZREM', processing, unpack(over))
+    redis.call('HDEL', pending, unpack(over))
+  end
 end
-local time = nil
 while at <= #ARGV and left > 0 do
   local heads = {}
   for index = at + 1, at + tonumber(ARGV[at]) do
@@ -19,18 +26,22 @@ while at <= #ARGV and left > 0 do
   at = at + 1 + tonumber(ARGV[at])
   table.sort(heads, function(one, other) return one[2] < other[2] end)
   for _, head in ipairs(heads) do
-    if left > 0 then
-      local found = redis.call('ZPOPMIN', head[1], left)
+    local found = left > 0 and redis.call('ZPOPMIN', head[1], left) or {}
+    if #found > 0 then
+      local ids, times, places, time = {}, {}, {}, now()
       for index = 1, #found, 2 do
-        local id = found[index]
-        local entry = redis.call('HGET', pending, id)
-        local place = entry and select(3, read(entry)) or ''
-        if place ~= '' then redis.call('ZREM', places_of(head[1]), place) end
-        time = time or now()
-        redis.call('ZADD', processing, time, id)
-        popped[#popped + 1] = id
-        left = left - 1
+        ids[#ids + 1] = found[index]
+        times[#times + 1] = time
+        times[#times + 1] = found[index]
+        popped[#popped + 1] = found[index]
       end
+      for _, entry in ipairs(redis.call('HMGET', pending, unpack(ids))) do
+        local place = entry and select(3, read(entry)) or ''
+        if place ~= '' then places[#places + 1] = place end
+      end
+      if #places > 0 then redis.call('ZREM', places_of(head[1]), unpack(places)) end
+      redis.call('ZADD', processing, unpack(times))
+      left = left - #ids
     end
   end
 end

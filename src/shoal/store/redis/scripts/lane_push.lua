@@ -1,25 +1,33 @@
 -- Put jobs into their lines, or move them there. A job that is there already is left alone.
 -- ARGV[2]: 1 if this repairs the lanes: then `pending` is not believed, and jobs that are being leased are left alone.
--- ARGV[3..]: id and entry of each job.
+-- ARGV[3]: how many jobs (n). ARGV[4..3+n]: their ids. ARGV[4+n..]: their entries.
 -- Returns: OK, how many were put into a line.
 local state = state_of_generation()
 if state ~= 'OK' then return { state } end
-local repairs, added = ARGV[2] == '1', 0
-for at = 3, #ARGV, 2 do
-  local id, entry = ARGV[at], ARGV[at + 1]
-  local known = redis.call('HGET', pending, id)
-  local leasing = known and redis.call('ZSCORE', processing, id)
-  local _, name = read(entry)
-  local there = known == entry and (not repairs or redis.call('ZSCORE', line_of(name), id))
-  if leasing and not repairs then
-    redis.call('ZREM', processing, id)
-    there = false
+local repairs, jobs, ids, entries = ARGV[2] == '1', tonumber(ARGV[3]), {}, {}
+local known = redis.call('HMGET', pending, unpack(ARGV, 4, 3 + jobs))
+for index = 1, jobs do
+  local id, entry, before = ARGV[3 + index], ARGV[3 + jobs + index], known[index]
+  local wanted = true
+  if before then
+    local leasing = redis.call('ZSCORE', processing, id)
+    if leasing and repairs then
+      wanted = false
+    elseif leasing then
+      redis.call('ZREM', processing, id)
+    elseif before == entry then
+      local _, name = read(entry)
+      wanted = repairs and not redis.call('ZSCORE', line_of(name), id)
+    end
+    if wanted then remove(id, before) end
   end
-  if not there and not (leasing and repairs) then
-    if known then remove(id, known) end
-    add(id, entry)
-    added = added + 1
+  if wanted then
+    ids[#ids + 1] = id
+    entries[#entries + 1] = entry
   end
 end
-if added > 0 then wake() end
-return { 'OK', added }
+if #ids > 0 then
+  add(ids, entries)
+  wake()
+end
+return { 'OK', #ids }

@@ -3,15 +3,18 @@
 -- Returns: OK, how many were put back.
 local state = state_of_generation()
 if state ~= 'OK' then return { state } end
-local returned = 0
+local ids, entries = {}, {}
 for at = 2, #ARGV do
   if redis.call('ZREM', processing, ARGV[at]) == 1 then
     local entry = redis.call('HGET', pending, ARGV[at])
     if entry then
-      add(ARGV[at], entry)
-      returned = returned + 1
+      ids[#ids + 1] = ARGV[at]
+      entries[#entries + 1] = entry
     end
   end
 end
-if returned > 0 then wake() end
-return { 'OK', returned }
+if #ids > 0 then
+  add(ids, entries)
+  wake()
+end
+return { 'OK', #ids }
