@@ -3,6 +3,8 @@
 import json
 import re
 
+from standardwebhooks.webhooks import Webhook as Receiver
+
 from shoal.audit import states as audit_states
 from shoal.audit.analysis import Analysis, AnalysisOptions
 from shoal.audit.finding import AnalyzerOutcome, Finding, FindingCount, Severity
@@ -12,10 +14,12 @@ from shoal.audit.verdict import Measured, judge
 from shoal.base.database import Tx
 from shoal.base.ids import AnalysisId, NodeId
 from shoal.events.event import Event
+from shoal.events.webhook import NewWebhook
 from shoal.fleet.node import CommandAck
 from shoal.fleet.states import CommandState
 from shoal.queue import states
 from shoal.queue.job import LeaseRequest
+from tests.support.bad_http_server import bad_server, reply
 from tests.support.controller import Served, served
 from tests.support.nodes import register
 from tests.support.visitor import Visitor
@@ -214,6 +218,53 @@ async def test_a_webhook_is_created_with_a_secret_and_its_deliveries_are_replaye
     entries = await shop.app.access.audit_log.newest(before=None, limit=10, subject=hook.id)
     actions = [entry.act.name for entry in entries]
     assert actions == ["webhook.removed", "webhook.replayed", "webhook.changed", "webhook.created"]
+
+
+async def test_a_test_event_is_sent_from_the_page_of_a_webhook_and_its_outcome_is_shown(sqlite_url: str) -> None:
+    async with served(sqlite_url, SHOAL_ALLOW_NETWORKS="127.0.0.0/8") as shop:
+        visitor = Visitor(shop.port)
+        async with bad_server() as server:
+            server.answer("/hook", reply(202, b""))
+            hook = await shop.app.events.webhooks.make(NewWebhook(url=f"http://127.0.0.1:{server.port}/hook"))
+            await visitor.get(f"/events/{hook.id}")
+            seen = await visitor.post(f"/events/{hook.id}/test", {})
+            assert re.search(r"The receiver accepted the test event with 202 after \d+.ms\.", seen.text)
+            [asked] = server.asked
+            assert Receiver(hook.secret).verify(asked.body, asked.headers)["type"] == "webhook.test"
+        refused = await visitor.post(f"/events/{hook.id}/test", {})
+        assert re.search(
+            r"The test event was not accepted, after \d+.ms\. The server refused the connection\.", refused.text
+        )
+        assert (await visitor.post("/events/whk_none/test", {})).status == 404
+        entries = await shop.app.access.audit_log.newest(before=None, limit=10, subject=hook.id)
+        assert [entry.act.name for entry in entries] == ["webhook.tested", "webhook.tested"]
+
+
+async def test_a_secret_is_replaced_after_a_question_and_shown_once(shop: Served, visitor: Visitor) -> None:
+    hook = await shop.app.events.webhooks.make(NewWebhook(url="https://example.com/hook"))
+    await visitor.get(f"/events/{hook.id}")
+    asked = await visitor.post(f"/events/{hook.id}/rotate", {})
+    assert "Replace the secret of this webhook?" in asked.text
+    assert (await shop.app.events.webhooks.get(hook.id))[0].secret == hook.secret
+    made = await visitor.post(f"/events/{hook.id}/rotate", {"confirmed": "yes"})
+    rotated, _ = await shop.app.events.webhooks.get(hook.id)
+    assert (rotated.secret != hook.secret, rotated.secret in made.html) == (True, True)
+    assert rotated.secret not in (await visitor.get(f"/events/{hook.id}")).html
+
+
+async def test_the_events_of_a_time_range_are_sent_again(shop: Served, visitor: Visitor) -> None:
+    hook = await shop.app.events.webhooks.make(NewWebhook(url="https://example.com/hook", events=["crawl.*"]))
+    for kind in ("crawl.started", "crawl.completed", "node.lost"):
+        await shop.app.database.run(lambda tx, kind=kind: shop.app.stores.outbox.append(tx, Event(kind, "subject", {})))
+    await shop.app.chores.forwarder.run_once()
+    page = await visitor.get(f"/events/{hook.id}")
+    fields = dict(re.findall(r'name="(since|until)" type="datetime-local" required value="([^"]+)"', page.html))
+    seen = await visitor.post(f"/events/{hook.id}/replay", fields)
+    assert "2 events will be sent again." in seen.text
+    swapped = await visitor.post(f"/events/{hook.id}/replay", {"since": fields["until"], "until": fields["since"]})
+    assert "Since is not before until; swap them." in swapped.text
+    wrong = await visitor.post(f"/events/{hook.id}/replay", fields | {"since": "yesterday"})
+    assert "Since is not a time; write it as" in wrong.text
 
 
 async def test_a_token_is_created_shown_once_and_revoked(shop: Served, visitor: Visitor) -> None:

@@ -21,7 +21,7 @@ from shoal.serve.console.crawl_actions import CrawlActions
 from shoal.serve.console.crawl_diff import CrawlDiffPage
 from shoal.serve.console.crawl_pages import CrawlPagesPage
 from shoal.serve.console.crawls import CrawlsPage
-from shoal.serve.console.events import EventsPage, WebhookPage
+from shoal.serve.console.events import EventsPage
 from shoal.serve.console.feed import FeedApi, LivePage
 from shoal.serve.console.fleet import FleetPage, NodePage
 from shoal.serve.console.jobs import JobCounts, JobPage, JobsPage
@@ -37,6 +37,7 @@ from shoal.serve.console.preferences import PreferencesApi
 from shoal.serve.console.rates import RateSampler
 from shoal.serve.console.settings import SettingsPage
 from shoal.serve.console.shell import Shell
+from shoal.serve.console.webhook import WebhookPage
 from shoal.settings_loader import Loaded
 
 if TYPE_CHECKING:
@@ -161,7 +162,7 @@ class Console:
 
     @cached_property
     def webhook(self) -> WebhookPage:
-        return WebhookPage(self.shell, self._app.events.webhooks)
+        return WebhookPage(self.shell, self._app.events.webhooks, self._app.events.tester)
 
     def settings(self) -> list[tuple[str, str, str]]:
         """Return the name, the value without secrets and the source of each setting."""

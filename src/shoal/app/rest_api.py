@@ -58,7 +58,7 @@ class RestApi:
             NodeApi(app.fleet.nodes, private=app.fleet.dispatches, is_flapping=app.fleet.view.is_flapping),
             PolicyApi(plan.policies, plan.importer, access.idempotency, settings.serve.max_import_bytes),
             ResultApi(plan.policies, page_jobs.history),
-            WebhookApi(app.events.webhooks, access.idempotency),
+            WebhookApi(app.events.webhooks, app.events.tester, access.idempotency),
             TokenApi(access.tokens),
             AuditApi(access.audit_log),
             DocsApi(GROUPS, app.console.shell),

@@ -365,6 +365,13 @@ WEBHOOK: dict[str, Any] = {
     "created_at": "2026-03-01T09:00:00Z",
 }
 WEBHOOK_SECRET = {"secret": "whsec_C2FVsBQIhrscChlQIMV+b5sSYspob7oD"}
+WEBHOOK_TEST: dict[str, Any] = {
+    "event_id": "evt_01hr2v8k3m4n5p6q",
+    "delivered": False,
+    "status": 404,
+    "duration_seconds": 0.042,
+    "error": "the endpoint returned an error (404)",
+}
 EVENT: dict[str, Any] = {
     "specversion": "1.0",
     "id": "evt_01hr2v8k3m4n5p6q",

@@ -840,6 +840,16 @@ class EventList(Struct, kw_only=True):
     next: Annotated[int, describe("Value of `after` for the next request; always present.")]
 
 
+class WebhookTest(Struct, kw_only=True):
+    """The outcome of a test event."""
+
+    event_id: str
+    delivered: Annotated[bool, describe("Whether the receiver accepted the event (2xx).")]
+    status: Annotated[int | None, describe("Status of the response; null if there was none.")]
+    duration_seconds: float
+    error: Annotated[str | None, describe("Why the event was not accepted.")]
+
+
 class EventsReplayed(Struct, kw_only=True):
     replayed: Annotated[int, describe("Number of events that will be sent again.")]
 

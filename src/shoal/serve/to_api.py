@@ -25,6 +25,7 @@ from shoal.crawl.lifecycle.crawls import CrawlStatus
 from shoal.crawl.lifecycle.failed_urls import FailedSeed
 from shoal.crawl.states import CrawlState
 from shoal.events.event import EventReceipt
+from shoal.events.tester import TestDelivery
 from shoal.events.webhook import Delivery, DeliveryState, Webhook
 from shoal.fleet.explain import NodeExplanation
 from shoal.fleet.node import Node, NodeCommand
@@ -401,6 +402,16 @@ def webhook_secret(found: Webhook) -> schemas.WebhookSecret:
 
 def webhook_detail(found: Webhook, counts: dict[str, int]) -> schemas.WebhookDetail:
     return schemas.WebhookDetail(**asdict(webhook(found)), waiting=counts["waiting"], dead=counts["dead"])
+
+
+def webhook_test(test: TestDelivery) -> schemas.WebhookTest:
+    return schemas.WebhookTest(
+        event_id=test.event_id,
+        delivered=test.is_delivered,
+        status=test.answer.status,
+        duration_seconds=round(test.took.total_seconds(), 3),
+        error=test.answer.error,
+    )
 
 
 def delivery(delivery: Delivery) -> schemas.Delivery:
