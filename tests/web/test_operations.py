@@ -19,6 +19,7 @@ from shoal.fleet.node import CommandAck
 from shoal.fleet.states import CommandState
 from shoal.queue import states
 from shoal.queue.job import LeaseRequest
+from shoal.queue.job_admin_store import JobFilter
 from tests.support.bad_http_server import bad_server, reply
 from tests.support.controller import Served, served
 from tests.support.nodes import register
@@ -183,12 +184,29 @@ async def test_an_import_reports_each_invalid_line(visitor: Visitor) -> None:
     assert "1 policy was created." in again.text
 
 
-async def test_bots_are_shown_with_their_tokens_and_activity(shop: Served, visitor: Visitor) -> None:
+async def test_bots_are_shown_with_their_tokens_activity_and_conformance(shop: Served, visitor: Visitor) -> None:
+    await add_pages(shop, "https://example.com/a")
     await visitor.sign_in(await shop.token("admin"))
-    bot = await shop.token("bot", name="price bot")
-    body = json.dumps({"bot_id": "scraper-9", "capabilities": ["http"], "max": 1}).encode()
-    assert (await shop.ask("/bot/v1/jobs/pull", bot, method="POST", body=body)).status in (200, 204)
-    assert "price bot" in (await visitor.get("/policies/bots")).text
+    bot, keeper = await shop.token("bot", name="price bot"), shop.app.chores.hourly_stats
+    assert "No bot has asked for jobs" in (await visitor.get("/policies/bots")).text
+
+    async def ask(path: str, body: dict[str, object]) -> int:
+        return (await shop.ask(path, bot, method="POST", body=json.dumps(body).encode())).status
+
+    assert await ask("/bot/v1/jobs/pull", {"bot_id": "scraper-9"}) == 200
+    await keeper.run_once()
+    seen = await visitor.get("/policies/bots")
+    assert all(word in seen.text for word in ("price bot", "scraper-9", "No results yet"))
+    [job] = (await shop.app.job_admin.newest(JobFilter())).items
+    result = {"epoch": 1, "status": "success", "data": {}}
+    assert await ask(f"/bot/v1/jobs/{job.id}/result", result) == 200
+    await keeper.run_once()
+    assert "Follows the rules" in (await visitor.get("/policies/bots")).text
+    assert await ask(f"/bot/v1/jobs/{job.id}/result", result | {"data": {"other": 1}}) == 409
+    await keeper.run_once()
+    seen = await visitor.get("/policies/bots")
+    assert "Breaks rules" in seen.text
+    assert "1 result came without a valid lease, and was rejected." in seen.text
 
 
 async def test_a_webhook_is_created_with_a_secret_and_its_deliveries_are_replayed(

@@ -319,7 +319,21 @@ STATS: dict[str, Any] = {
             "bots": 3,
         }
     ],
-    "bots": [{"token": "tok_7h3k9m2pxw", "bot_id": "spider-1", "pulled": 120, "seen_at": "2026-03-01T09:00:05Z"}],
+    "bots": [
+        {
+            "token": "tok_7h3k9m2pxw",
+            "bot_id": "spider-1",
+            "pulled": 120,
+            "results": 118,
+            "failures": 3,
+            "invalid_data": 1,
+            "late_results": 0,
+            "heartbeats": 14,
+            "late_heartbeats": 0,
+            "lost_leases": 1,
+            "seen_at": "2026-03-01T09:00:05Z",
+        }
+    ],
     "back_pressure": [{"slots": "pages", "load": 0.35, "held": False, "reason": None}],
 }
 POLICY_FORM: dict[str, Any] = {

@@ -31,7 +31,7 @@ from shoal.fleet.explain import NodeExplanation
 from shoal.fleet.node import Node, NodeCommand
 from shoal.fleet.pressure import PressureStatus
 from shoal.hosts.rate import HeldHost
-from shoal.observe.hourly_stats import BotActivity, HourRow
+from shoal.observe.hourly_stats import BOT_COUNTS, BotActivity, HourRow
 from shoal.page_jobs.group import Group
 from shoal.page_jobs.history import MOST_CHANGES, Diff
 from shoal.page_jobs.leasing import PageTask
@@ -478,7 +478,8 @@ def hour(row: HourRow) -> schemas.Hour:
 
 
 def bot_seen(bot: BotActivity) -> schemas.BotSeen:
-    return schemas.BotSeen(token=bot.token, bot_id=bot.bot_id, pulled=bot.pulled, seen_at=from_micros(bot.seen_at))
+    counts = {name: getattr(bot, name) for name in BOT_COUNTS}
+    return schemas.BotSeen(token=bot.token, bot_id=bot.bot_id, seen_at=from_micros(bot.seen_at), **counts)
 
 
 def node(node: Node) -> schemas.Node:
