@@ -10,8 +10,8 @@ from shoal.base.errors import BackendUnavailable
 from shoal.observe.hourly_stats import HOUR, HourlyStatsRetention, HourlyStatsWriter
 from shoal.observe.metrics import Metrics
 from shoal.page_jobs.bots import BotAsked, BotPulled, BotReported
-from shoal.queue.queue import BotLeasesLost
 from shoal.page_jobs.result import Result, ResultDelivery, Status
+from shoal.queue.queue import BotLeasesLost
 from shoal.queue.states import JobState
 from shoal.serve import to_api
 from shoal.store.sql.hourly_stats import SqlHourlyStats

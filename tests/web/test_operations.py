@@ -309,6 +309,9 @@ async def test_settings_are_for_administrators_and_hide_secrets(sqlite_url: str)
         page = await visitor.get("/settings")
         assert "DATABASE_URL" in page.text
         assert "hunter2" not in page.html
+        assert re.search(r"The store has [\d.]+.[kM]B\.", page.text)
+        assert "Dead letters 30 days SHOAL_DEAD_RETENTION" in page.text
+        assert re.search(r"Pages until their crawl is removed 0 ", page.text)
         await visitor.sign_in(await shop.token("viewer"))
         seen = await visitor.get("/settings")
         assert ("Only administrators" in seen.text, "DATABASE_URL" in seen.text) == (True, False)
