@@ -3,11 +3,13 @@
 import os
 import re
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from playwright.sync_api import Browser, BrowserContext, Page, expect, sync_playwright
 
 from tests.support.axe import axe_script
+from tests.support.control_fleet import control_plane, wait_for_node
 from tests.support.fleet import Fleet
 from tests.support.site import Site
 
@@ -163,6 +165,58 @@ def test_the_keyboard_leads_everywhere_and_a_search_selects_for_an_action(
     expect(page.locator(".notice")).to_have_text("2 crawls are being stopped.")
     assert {fleet.crawl(one)["state"] for one in ids} == {"stopped"}
     assert fleet.crawl(kept)["state"] == "pending"
+
+
+def test_a_search_line_is_completed_by_keyboard(visit: Visit, fleet: Fleet, site: Site) -> None:
+    fleet.submit(site, start=False, project="catalogue")
+    page = visit.open("/crawls")
+    page.keyboard.press("/")
+    field = page.get_by_role("combobox", name="Search crawls")
+    options = page.get_by_role("listbox", name="Search crawls").get_by_role("option")
+    expect(field).to_be_focused()
+    expect(options).to_have_count(4)
+    page.keyboard.type("st")
+    expect(options).to_have_text(["state:where it is"])
+    page.keyboard.press("ArrowDown")
+    expect(options.first).to_have_attribute("aria-selected", "true")
+    page.keyboard.press("Enter")
+    expect(field).to_have_value("state:")
+    page.keyboard.type("pen")
+    page.keyboard.press("ArrowDown")
+    page.keyboard.press("Enter")
+    expect(field).to_have_value("state:pending ")
+    page.keyboard.type("project:cat")
+    expect(options).to_have_text(["project:catalogue"])
+    page.keyboard.press("Escape")
+    expect(options).to_have_count(0)
+    expect(field).to_be_focused()
+    page.keyboard.press("ArrowUp")
+    page.evaluate(axe_script())
+    assert page.evaluate("rules => axe.run(document, {runOnly: rules})", RULES)["violations"] == []
+    page.keyboard.press("Enter")
+    page.keyboard.press("Enter")
+    page.wait_for_url("**/crawls?q=state%3Apending+project%3Acatalogue*")
+    expect(page.locator("tbody tr")).to_have_count(1)
+    assert visit.open("/crawls", script=False).get_by_role("searchbox", name="Search crawls").is_visible()
+
+
+def test_a_killed_node_is_shown_as_lost_without_a_reload(browser: Browser, tmp_path: Path) -> None:
+    settings = control_plane(GRPC_HEARTBEAT_INTERVAL="300ms")
+    with Fleet(tmp_path, f"sqlite:///{tmp_path}/shoal.db", **settings) as fleet:
+        fleet.controller()
+        node = fleet.worker("crawler-1")
+        wait_for_node(fleet, "crawler-1", state="connected")
+        visit = Visit(browser, f"http://127.0.0.1:{fleet.port}")
+        page, own = visit.open("/fleet"), visit.open("/fleet/crawler-1")
+        for one in (page, own):
+            expect(one.locator(".badge").first).to_have_text("Connected")
+            one.evaluate("window.isTheSamePage = true")
+        node.kill()
+        for one in (page, own):
+            expect(one.locator(".badge").first).to_have_text("Lost", timeout=PATIENCE)
+            assert one.evaluate("window.isTheSamePage")
+        expect(own.locator("main")).to_contain_text("It sent no heartbeat in time.")
+        visit.close()
 
 
 def test_without_a_script_a_crawl_is_started_and_stopped_too(visit: Visit, fleet: Fleet, site: Site) -> None:

@@ -10,6 +10,7 @@ from starlette.responses import Response
 from shoal.access.scopes import TokenScope
 from shoal.base.clock import Clock
 from shoal.base.errors import InvalidInput
+from shoal.queue.job import SHARED_LANE
 from shoal.queue.job_admin import JobAdmin
 from shoal.queue.job_admin_store import JobFilter
 from shoal.queue.states import JobState
@@ -19,8 +20,8 @@ from shoal.serve.console.charts import Span, timeline
 from shoal.serve.console.feed import AnyQuery
 from shoal.serve.console.forms import FORM_TYPE, read_form
 from shoal.serve.console.job_rows import BADGES, explained, row_of
-from shoal.serve.console.messages import message
-from shoal.serve.console.search import Search, parse
+from shoal.serve.console.messages import Language, message
+from shoal.serve.console.search import Search, parse, suggestion
 from shoal.serve.console.shell import Shell, local_path, sentence
 from shoal.serve.console.view import View
 from shoal.serve.endpoint import EndpointRequest, Nothing, endpoint
@@ -88,7 +89,8 @@ class JobsPage:
         params = {name: query[name] for name in ("q", "before") if query.get(name)}
         context = await self.context(self._shell.view(request.http), params)
         topic = self._shell.url("/jobs", **params).removeprefix(self._shell.prefix)
-        return self._shell.page(request.http, "jobs.html", context | {"topic": topic}, section="jobs")
+        context |= {"topic": topic, "suggestions": suggestions(self._shell.view(request.http).language)}
+        return self._shell.page(request.http, "jobs.html", context, section="jobs")
 
     async def context(self, view: View, params: Mapping[str, str]) -> dict[str, Any]:
         search, problem, which = Search(params.get("q", "")), "", JobFilter()
@@ -228,6 +230,17 @@ class JobPage:
             return self._shell.confirm(request.http, form, *words)
         verb, done = verbs[action]
         return await carry_out(self._shell, f"/jobs/{job_id}", lambda: verb(job_id), language(done))
+
+
+def suggestions(language: Language) -> dict[str, object]:
+    """Return the qualifiers, with the states and the kinds."""
+    states = [(state.value, language(word)) for state, word in BADGES.items()]
+    return {
+        "state": suggestion(language("where it is"), [("dead", language("Dead letters")), *states]),
+        "kind": suggestion(language("what it does"), ("crawl", "page", "analysis")),
+        "run": suggestion(language("the id of a crawl, an analysis or a group")),
+        "lane": suggestion(language("whose workers may take it"), (SHARED_LANE,)),
+    }
 
 
 def filter_of(search: Search) -> JobFilter:
