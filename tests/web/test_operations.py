@@ -13,10 +13,14 @@ from shoal.audit.store import NewAnalysis
 from shoal.audit.verdict import Measured, judge
 from shoal.base.database import Tx
 from shoal.base.ids import AnalysisId, NodeId
+from shoal.base.url import Url
+from shoal.crawl.frontier.values import key_of
 from shoal.events.event import Event
 from shoal.events.webhook import NewWebhook
 from shoal.fleet.node import CommandAck
 from shoal.fleet.states import CommandState
+from shoal.pages.page import Page
+from shoal.pages.store import PageFilter
 from shoal.queue import states
 from shoal.queue.job import LeaseRequest
 from shoal.queue.job_admin_store import JobFilter
@@ -334,6 +338,10 @@ async def test_an_analysis_shows_its_verdict_findings_and_baseline(shop: Served,
         await store.conclude(tx, analysis, metrics, {}, verdict)
 
     await shop.app.database.run(keep)
+    page_id = await store_page(shop, analysis, EVIL)
+    seen = await visitor.get(f"/pages/{page_id}")
+    assert "broken_link Pages link to a URL that answers with a 4xx status." in seen.text
+    assert "<script>alert" not in seen.html
     assert "Gate failed" in (await visitor.get("/analyses")).text
     page = await visitor.get(f"/analyses/{analysis.id}?code=broken_link")
     assert "broken_link is 2; the gate demands <= 0." in page.text
@@ -344,6 +352,18 @@ async def test_an_analysis_shows_its_verdict_findings_and_baseline(shop: Served,
     assert [json.loads(line)["code"] for line in lines] == ["broken_link"] * 2
     wrong = await visitor.post("/analyses", {"crawl_id": "crl_none"})
     assert "crl_none" in wrong.text
+
+
+async def store_page(shop: Served, analysis: Analysis, url: str) -> str:
+    """Store a page of the analyzed crawl; return its id."""
+    crawl = (await shop.app.crawls.get(analysis.crawl_id)).crawl
+    page = Page(url=url, depth=0, attempt=1, fetched_at=1, status=200)  # type: ignore[arg-type]
+    rows = [(*key_of(Url(url), crawl.key_seed), page)]
+    await shop.app.database.run(lambda tx: shop.app.stores.pages.insert(tx, crawl.number, rows))
+    [(number, _)] = await shop.app.database.read(
+        lambda tx: shop.app.stores.pages.some_after(tx, crawl.number, 0, 1, PageFilter())
+    )
+    return f"{crawl.id}~{number}"
 
 
 async def completed_analysis(shop: Served) -> Analysis:

@@ -17,6 +17,13 @@ from shoal.serve.console.view import View
 from shoal.serve.endpoint import EndpointRequest, Nothing, endpoint
 
 SHOWN: Final = 50
+PLACES: Final = {
+    **dict.fromkeys(("crawl.started", "crawl.completed", "crawl.failed", "crawl.stopped"), "/crawls/"),
+    **dict.fromkeys(("crawl.job.completed", "crawl.job.failed"), "/jobs/"),
+    "analysis.completed": "/analyses/",
+    "node.lost": "/fleet/",
+}
+"""The pages of what events are about."""
 
 
 class EventsPage:
@@ -41,6 +48,7 @@ class EventsPage:
             "hooks": [(hook, redact_url(hook.url), counts) for hook, counts in hooks],
             "latest": await self._webhooks.latest(SHOWN),
             "lag": await self._webhooks.lag_seconds(),
+            "places": PLACES,
             "is_live": True,
         }
 

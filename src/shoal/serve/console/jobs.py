@@ -19,7 +19,7 @@ from shoal.serve.console.actions import carry_out
 from shoal.serve.console.charts import Span, timeline
 from shoal.serve.console.feed import AnyQuery
 from shoal.serve.console.forms import FORM_TYPE, read_form
-from shoal.serve.console.job_rows import BADGES, explained, row_of
+from shoal.serve.console.job_rows import BADGES, PRIORITY_PARTS, explained, held_by, row_of
 from shoal.serve.console.messages import Language, message
 from shoal.serve.console.search import Search, parse, suggestion
 from shoal.serve.console.shell import Shell, local_path, sentence
@@ -179,16 +179,17 @@ class JobPage:
         job, formats = found.job, self._shell.formats(view)
         history = await self._jobs.history(job.id)
         row = row_of(job, formats)
-        nodes = list(dict.fromkeys(grant.node or grant.holder for grant in history))
+        holders = [held_by(grant) for grant in history]
+        nodes = list(dict.fromkeys(node for node, _ in holders))
         spans = [
             Span(
                 grant.granted_at,
                 grant.ended_at or formats.now,
-                nodes.index(grant.node or grant.holder),
+                nodes.index(node),
                 "s3" if grant.ended is None else {"done": "s2", "released": "s0"}.get(grant.ended.value, "s5"),
-                f"{formats.text(grant.node or grant.holder, 80)}, {formats.exact(grant.granted_at)}",
+                f"{formats.text(node, 80)}, {formats.exact(grant.granted_at)}",
             )
-            for grant in history
+            for grant, (node, _) in zip(history, holders, strict=True)
         ]
         end = max((int(span.end) for span in spans), default=formats.now)
         return {
@@ -197,7 +198,11 @@ class JobPage:
             "sentence": explained(found, formats),
             "facts": {name: value for name, value in found.facts.items() if name not in ("dispatch", "error")},
             "dispatch": found.facts.get("dispatch"),
-            "history": history,
+            "history": [(grant, *holder) for grant, holder in zip(history, holders, strict=True)],
+            "parts": [
+                (view.language(PRIORITY_PARTS.get(name, name)), formats.number(round(points, 1) + 0.0, 1))
+                for name, points in job.priority_parts.items()
+            ],
             "timeline": timeline(spans, history[0].granted_at, end, view.language("Leases over time"), len(nodes))
             if len(history) > 1
             else "",

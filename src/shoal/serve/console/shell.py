@@ -144,6 +144,12 @@ class Shell:
         problem = self.view(request).language("There is no page at this address.")
         return self.page(request, "error.html", {"status": status, "problem": problem, "back": "/"}, status)
 
+    def failed(self, request: Request) -> Response:
+        """Show that something went wrong that nobody foresaw."""
+        problem = self.view(request).language("The server could not show this page; its log says why.")
+        context = {"status": 500, "problem": problem, "back": back_path(request, self.prefix)}
+        return self.page(request, "error.html", context, 500)
+
     def remember(self, response: Response, theme: str, code: str) -> None:
         """Store the preferences of a browser. Its script reads them, too."""
         chosen = theme if theme in THEMES else "system"
