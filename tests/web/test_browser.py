@@ -15,6 +15,7 @@ from tests.support.site import Site
 
 RULES = ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa"]
 PATIENCE = 30_000  # milliseconds
+SPILLS = "[...document.querySelectorAll('td, th')].some((cell) => cell.scrollWidth > cell.clientWidth + 2)"
 
 
 @pytest.fixture(scope="module")
@@ -256,6 +257,8 @@ def test_every_page_is_accessible_in_both_themes_and_fits_a_phone(visit: Visit, 
             page.goto(visit.address + path)
             if page.evaluate("document.documentElement.scrollWidth > innerWidth"):
                 found.setdefault(path, []).append(f"{theme}: wider than the screen")
+            if page.evaluate(SPILLS):
+                found.setdefault(path, []).append(f"{theme}: a cell spills over the next one")
             page.evaluate(axe_script())
             violations = page.evaluate("rules => axe.run(document, {runOnly: rules, iframes: false})", RULES)[
                 "violations"

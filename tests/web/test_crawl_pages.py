@@ -11,6 +11,7 @@ from shoal.crawl import states
 from shoal.crawl.crawl import Counts, Crawl, CrawlConfig
 from shoal.crawl.frontier.fates import Fate
 from shoal.crawl.frontier.values import key_of
+from shoal.crawl.journal import messages
 from shoal.crawl.journal.entry import JournalEntry
 from shoal.crawl.states import CrawlMove, CrawlState
 from shoal.crawl.store import OUTSIDE
@@ -211,6 +212,22 @@ async def test_a_url_is_explained(shop: Served, visitor: Visitor) -> None:
     visitor.headers["Accept-Language"] = "fr"
     seen = await visitor.get(f"/crawls/{crawl.id}/frontier?url=https://elsewhere.example/")
     assert "Pas encore trouvée Le crawl ne l'a pas trouvée" in seen.text
+
+
+async def test_the_log_is_shown_in_the_language_of_the_reader(shop: Served, visitor: Visitor) -> None:
+    crawl = await submit(shop)
+    counts = Counts(opened=3, settled=3, pages=2, errors=1)
+    end = states.complete("max_pages")
+    lines = [messages.found(1200), *messages.depths_finished(-1, 0), messages.moved(crawl, states.run(), None)]
+    lines += [messages.moved(crawl, end, counts), messages.changed({"depth": 4})]
+    await shop.app.database.run(lambda tx: shop.app.crawls.journal.write(tx, crawl.number, lines))
+    seen = await visitor.get(f"/crawls/{crawl.id}/log")
+    assert all(line.message in seen.text for line in lines)
+    visitor.headers["Accept-Language"] = "fr"
+    seen = await visitor.get(f"/crawls/{crawl.id}/log")
+    for text in ("En attente d'un worker", "URL trouvées", "Profondeur 0 terminée", "Démarré", "Changed: depth 4"):
+        assert text in seen.text
+    assert "Terminé: 2 pages, 1 erreur (la limite de pages est atteinte)" in seen.text
 
 
 # Untrusted text

@@ -276,8 +276,8 @@ async def test_a_secret_is_replaced_after_a_question_and_shown_once(shop: Served
 
 async def test_the_events_of_a_time_range_are_sent_again(shop: Served, visitor: Visitor) -> None:
     hook = await shop.app.events.webhooks.make(NewWebhook(url="https://example.com/hook", events=["crawl.*"]))
-    for kind in ("crawl.started", "crawl.completed", "node.lost"):
-        await shop.app.database.run(lambda tx, kind=kind: shop.app.stores.outbox.append(tx, Event(kind, "subject", {})))
+    events = [Event(kind, "subject", {}) for kind in ("crawl.started", "crawl.completed", "node.lost")]
+    await shop.app.database.run(lambda tx: shop.app.stores.outbox.append(tx, *events))
     await shop.app.chores.forwarder.run_once()
     page = await visitor.get(f"/events/{hook.id}")
     fields = dict(re.findall(r'name="(since|until)" type="datetime-local" required value="([^"]+)"', page.html))
@@ -357,7 +357,7 @@ async def test_an_analysis_shows_its_verdict_findings_and_baseline(shop: Served,
 async def store_page(shop: Served, analysis: Analysis, url: str) -> str:
     """Store a page of the analyzed crawl; return its id."""
     crawl = (await shop.app.crawls.get(analysis.crawl_id)).crawl
-    page = Page(url=url, depth=0, attempt=1, fetched_at=1, status=200)  # type: ignore[arg-type]
+    page = Page(url=url, depth=0, attempt=1, fetched_at=1, status=200)
     rows = [(*key_of(Url(url), crawl.key_seed), page)]
     await shop.app.database.run(lambda tx: shop.app.stores.pages.insert(tx, crawl.number, rows))
     [(number, _)] = await shop.app.database.read(
