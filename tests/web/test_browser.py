@@ -220,6 +220,37 @@ def test_a_killed_node_is_shown_as_lost_without_a_reload(browser: Browser, tmp_p
         visit.close()
 
 
+def test_a_person_signs_in_and_a_session_that_ends_leads_back_to_the_login(browser: Browser, tmp_path: Path) -> None:
+    with Fleet(tmp_path, f"sqlite:///{tmp_path}/shoal.db") as fleet:
+        fleet.controller()
+        boss = fleet.post("/api/v1/tokens", name="boss", role="admin")["token"]
+        visit = Visit(browser, f"http://127.0.0.1:{fleet.port}")
+        page = visit.open("/docs")
+        page.wait_for_url("**/login?next=*")
+        for token, words in (("shl_wrong", "That is not a valid token."), (boss, "HTTP API")):
+            page.fill("#token", token)
+            page.get_by_role("button", name="Sign in").click()
+            expect(page.locator("body")).to_contain_text(words)
+        assert page.url.endswith("/docs")
+        page.goto(f"{visit.address}/settings")
+        page.fill("#name", "guest")
+        page.get_by_role("button", name="Create token").click()
+        guest = page.locator("pre code").inner_text()
+        other = visit.open("/crawls")
+        other.fill("#token", guest)
+        other.get_by_role("button", name="Sign in").click()
+        expect(other.locator(".live")).to_have_attribute("data-state", "on")
+        page.get_by_role("row", name="guest").get_by_role("button", name="Revoke").click()
+        page.get_by_role("dialog").get_by_role("button", name="Revoke").click()
+        expect(page.locator(".notice")).to_have_text("The token was revoked.")
+        other.wait_for_url("**/login?next=%2Fcrawls", timeout=PATIENCE)
+        page.context.clear_cookies(name="shoal_csrf")
+        page.fill("#name", "forged")
+        page.get_by_role("button", name="Create token").click()
+        expect(page.locator("h1")).to_contain_text("This form is out of date")
+        visit.close()
+
+
 def test_without_a_script_a_crawl_is_started_and_stopped_too(visit: Visit, fleet: Fleet, site: Site) -> None:
     page = visit.open("/crawls/new", script=False)
     page.fill("#seeds", "nonsense")
