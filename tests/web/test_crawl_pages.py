@@ -214,6 +214,20 @@ async def test_a_url_is_explained(shop: Served, visitor: Visitor) -> None:
     assert "Pas encore trouvée Le crawl ne l'a pas trouvée" in seen.text
 
 
+async def test_a_page_shows_how_the_crawl_came_to_it_and_its_history(shop: Served, visitor: Visitor) -> None:
+    earlier, crawl = await submit(shop), await submit(shop)
+    await store(shop, earlier, a_page("/a", content_hash="one"))
+    await store(shop, crawl, a_page("/a", content_hash="two", depth=2, parent=f"{SITE}/b"), a_page("/"))
+    pages = await visitor.get(f"/crawls/{crawl.id}/pages")
+    [first, second] = sorted({int(number) for number in re.findall(rf"{crawl.id}~(\d+)", pages.html)})
+    seen = await visitor.get(f"/pages/{crawl.id}~{first}")
+    assert f"A link on {SITE}/b led to it, 2 links from a seed." in seen.text
+    assert re.search(r"History .* this one 200 0.B the same .* ago 200 0.B different", seen.text)
+    assert "It is a seed." in (await visitor.get(f"/pages/{crawl.id}~{second}")).text
+    visitor.headers["Accept-Language"] = "fr"
+    assert "à 2 liens d'une URL de départ" in (await visitor.get(f"/pages/{crawl.id}~{first}")).text
+
+
 async def test_the_log_is_shown_in_the_language_of_the_reader(shop: Served, visitor: Visitor) -> None:
     crawl = await submit(shop)
     counts = Counts(opened=3, settled=3, pages=2, errors=1)
