@@ -19,6 +19,8 @@ from typing import TYPE_CHECKING
 
 from bench.process import ServerCpu
 from bench.report import Report
+from shoal.render.chromium import find_chromium
+from shoal.settings import RenderSettings
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Request
@@ -30,7 +32,6 @@ RUNNING = 20  # crawls that change every second
 VIEWERS = 50
 WATCH_SECONDS = 15.0
 REPS, SHORT_REPS = 11, 3
-CHROMIUM = os.environ.get("SHOAL_TEST_CHROMIUM", "/usr/bin/chromium")
 ABOUT = (
     "One controller on a SQLite file, without workers. Server time is that of a request on a kept connection, as a"
     " client sees it."
@@ -94,7 +95,8 @@ def weights(report: Report, port: int, stack: ExitStack) -> None:
         table.notes.append("Playwright is not installed.")
         return
     playwright = stack.enter_context(sync_playwright())
-    browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox", "--disable-quic"])
+    chromium = os.environ.get("SHOAL_TEST_CHROMIUM") or find_chromium(RenderSettings())
+    browser = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox", "--disable-quic"])
     for name, path in (("crawls", "/crawls"), ("crawl", "/crawls/large"), ("overview", "/")):
         loads = [first_load(browser, f"http://127.0.0.1:{port}{path}") for _ in range(3)]
         requests, size, _ = loads[-1]

@@ -19,6 +19,7 @@ from shoal.crawl.store import CrawlFilter
 from shoal.events.event import Event
 from shoal.hosts.robots import RobotsRecord, RobotsState
 from shoal.hosts.throttle import HostUpdate
+from shoal.observe.store_sizes import StoreSizeReader
 from shoal.pages import pages as pages_module
 from shoal.pages import summary as summary_module
 from shoal.pages.comparison import PageComparer
@@ -28,6 +29,7 @@ from shoal.pages.pages import Pages
 from shoal.pages.store import ANY_ERROR, PageFilter
 from shoal.pages.summary import PageSummaries
 from shoal.plan.policy import PolicyForm
+from shoal.store.sql.sizes import SqlStoreSizes
 from tests.contract.conftest import SITE, Bench, page_of
 
 
@@ -299,3 +301,20 @@ async def test_two_crawls_are_compared_by_their_pages(bench: Bench) -> None:
     ]
     assert (found.same, found.is_complete) == (1, True)
     assert not (await comparer.compare(first.number, second.number, most=2)).is_complete
+
+
+async def test_the_store_tells_its_size_and_about_how_many_rows_it_has(bench: Bench) -> None:
+    crawl = await bench.submit()
+    await bench.submit()
+    await store_pages(bench, crawl, [a_page(f"/{number}") for number in range(50)])
+    if bench.dialect == "postgres":
+        await bench.sql("ANALYZE")
+    size = await StoreSizeReader(bench.database, SqlStoreSizes()).read()
+    tables = {table.name: table for table in size.tables}
+    assert size.bytes > 50_000
+    assert (tables["crawl"].rows, tables["fate"].rows) == (2, 2)  # one seed each
+    if bench.dialect == "postgres":
+        assert (tables["page"].bytes or 0) > 8_000
+        assert sum(table.bytes or 0 for table in size.tables) == size.bytes
+    else:
+        assert (tables["page"].bytes, size.free is not None) == (None, True)

@@ -9,8 +9,9 @@ from msgspec.structs import asdict
 from shoal.base.errors import BackendUnavailable
 from shoal.observe.hourly_stats import HOUR, HourlyStatsRetention, HourlyStatsWriter
 from shoal.observe.metrics import Metrics
-from shoal.page_jobs.bots import BotAsked, BotPulled
+from shoal.page_jobs.bots import BotAsked, BotPulled, BotReported
 from shoal.page_jobs.result import Result, ResultDelivery, Status
+from shoal.queue.queue import BotLeasesLost
 from shoal.queue.states import JobState
 from shoal.serve import to_api
 from shoal.store.sql.hourly_stats import SqlHourlyStats
@@ -90,6 +91,21 @@ async def test_bots_are_seen_by_their_names_and_what_they_got(bench: Bench) -> N
     assert hour["bots"] == 2
     seen = await bench.database.read(lambda tx: SqlHourlyStats().bots(tx, 24, 10))
     assert {one.bot_id: one.pulled for one in seen} == {"b1": 3, "b2": 0}
+
+
+async def test_what_a_bot_did_is_added_up_and_a_lost_lease_is_no_sign_of_life(bench: Bench) -> None:
+    chore = keeper(bench)
+    bench.signals.emit(BotAsked(token="tok_a", bot_id="b1"))
+    for _ in range(2):
+        counts = {"results": 3, "failures": 1, "late_results": 2}
+        bench.signals.emit(BotReported(token="tok_a", bot_id="b1", counts=counts))
+        bench.signals.emit(BotLeasesLost(token="tok_a", bot_id="b1", count=4))
+        bench.signals.emit(BotLeasesLost(token="tok_a", bot_id="gone", count=1))
+        await chore.run_once()
+    [seen] = await bench.database.read(lambda tx: SqlHourlyStats().bots(tx, 24, 10))
+    assert (seen.bot_id, seen.pulled, seen.results, seen.failures) == ("b1", 0, 6, 2)
+    assert (seen.late_results, seen.lost_leases, seen.invalid_data) == (4, 8, 0)
+    assert [hour["bots"] for hour in await hours(bench)] == [1]
 
 
 async def test_counts_that_could_not_be_stored_are_stored_later(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -102,7 +102,7 @@ WHOLE = {
     **dict.fromkeys(("newest_jobs", "end_of_scan", "newest_of_run", "newest_dead", "newest_locked"), "its last row"),
     **dict.fromkeys(("any_token", "turn_jobs", "last_crawl"), "its first row"),
     **dict.fromkeys(
-        ("count_crawls", "count_jobs", "count_policies", "count_renderers"),
+        ("count_crawls", "count_jobs", "count_policies", "count_renderers", "rows_of_crawls"),
         "they count everything, and are asked by people",
     ),
     "unfiled_journals": "an index of those alone",

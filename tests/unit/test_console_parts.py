@@ -1,12 +1,19 @@
 """The parts of the console: formats, search lines, charts."""
 
+from datetime import timedelta
+
 import pytest
 
 from shoal.base.clock import FakeClock
 from shoal.base.errors import InvalidInput
+from shoal.pages.store import PageFacts
+from shoal.pages.summary import PageSummary
+from shoal.queue.job import Grant
 from shoal.serve.console.cached import SHARE, Cached
 from shoal.serve.console.charts import Cell, Column, Part, columns, shares, squarify, treemap
+from shoal.serve.console.crawl_charts import folder_cells
 from shoal.serve.console.format import NOTHING, Formats
+from shoal.serve.console.job_rows import held_by
 from shoal.serve.console.messages import ENGLISH, languages
 from shoal.serve.console.search import parse
 from shoal.serve.console.shell import local_path
@@ -19,6 +26,20 @@ FRENCH = Formats(languages()["fr"], NOW)
 
 def plain(text: str) -> str:
     return text.replace("\N{NO-BREAK SPACE}", " ").replace("\u202f", " ")
+
+
+@pytest.mark.parametrize(
+    ("length", "words"),
+    [
+        (timedelta(days=1), "1 day"),
+        (timedelta(days=90), "90 days"),
+        (timedelta(hours=36), "36 h"),
+        (timedelta(minutes=90), "1 h 30 min"),
+        (timedelta(0), "0.0 s"),
+    ],
+)
+def test_a_chosen_length_is_in_its_largest_unit(length: timedelta, words: str) -> None:
+    assert plain(FORMATS.span(length)) == words
 
 
 @pytest.mark.parametrize(
@@ -125,3 +146,26 @@ def test_charts_escape_their_texts_and_survive_nothing() -> None:
     drawn += treemap([Cell(bad, 1, "", bad, "/x")], bad)
     assert "<script>" not in drawn
     assert "<svg" in columns([], "nothing") + shares([], "nothing") + treemap([], "nothing")
+
+
+def test_a_folder_with_many_pages_is_divided_in_the_map() -> None:
+    summary = PageSummary()
+    paths = [f"shop/hats/{n}" for n in range(6)] + [f"shop/shoes/{n}" for n in range(5)] + ["blog/a", "docs/x/y", ""]
+    for number, path in enumerate(paths):
+        summary.add(PageFacts(number + 1, f"https://example.com/{path}", 1, 200, None, 10, None))
+    cells, rows = folder_cells(summary, FORMATS, lambda text: text)
+    assert [(folder, pages) for _, folder, pages, _, _ in rows] == [
+        *(("/shop/hats/", 6), ("/shop/shoes/", 5), ("/blog/", 1), ("/docs/", 1), ("/", 1)),
+    ]
+    assert cells[0].label == "/shop/hats/ 6"
+
+
+def test_the_node_and_the_process_of_a_lease_are_known_from_its_holder() -> None:
+    def grant(holder: str, node: str | None = None, pid: int | None = None) -> Grant:
+        return Grant(
+            1, holder, 0, settled=False, ended_at=None, ended=None, error=None, node=node, pid=pid, config=None
+        )
+
+    assert held_by(grant("crawler-2/248/pages/25544")) == ("crawler-2", 25544)
+    assert held_by(grant("crawler-2/248", "crawler-2", 300)) == ("crawler-2", 300)
+    assert held_by(grant("bot/tok_1/scraper-9")) == ("scraper-9", None)

@@ -3,16 +3,19 @@
 import os
 import re
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from playwright.sync_api import Browser, BrowserContext, Page, expect, sync_playwright
 
 from tests.support.axe import axe_script
+from tests.support.control_fleet import control_plane, wait_for_node
 from tests.support.fleet import Fleet
 from tests.support.site import Site
 
 RULES = ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa"]
 PATIENCE = 30_000  # milliseconds
+SPILLS = "[...document.querySelectorAll('td, th')].some((cell) => cell.scrollWidth > cell.clientWidth + 2)"
 
 
 @pytest.fixture(scope="module")
@@ -165,6 +168,89 @@ def test_the_keyboard_leads_everywhere_and_a_search_selects_for_an_action(
     assert fleet.crawl(kept)["state"] == "pending"
 
 
+def test_a_search_line_is_completed_by_keyboard(visit: Visit, fleet: Fleet, site: Site) -> None:
+    fleet.submit(site, start=False, project="catalogue")
+    page = visit.open("/crawls")
+    page.keyboard.press("/")
+    field = page.get_by_role("combobox", name="Search crawls")
+    options = page.get_by_role("listbox", name="Search crawls").get_by_role("option")
+    expect(field).to_be_focused()
+    expect(options).to_have_count(4)
+    page.keyboard.type("st")
+    expect(options).to_have_text(["state:where it is"])
+    page.keyboard.press("ArrowDown")
+    expect(options.first).to_have_attribute("aria-selected", "true")
+    page.keyboard.press("Enter")
+    expect(field).to_have_value("state:")
+    page.keyboard.type("pen")
+    page.keyboard.press("ArrowDown")
+    page.keyboard.press("Enter")
+    expect(field).to_have_value("state:pending ")
+    page.keyboard.type("project:cat")
+    expect(options).to_have_text(["project:catalogue"])
+    page.keyboard.press("Escape")
+    expect(options).to_have_count(0)
+    expect(field).to_be_focused()
+    page.keyboard.press("ArrowUp")
+    page.evaluate(axe_script())
+    assert page.evaluate("rules => axe.run(document, {runOnly: rules})", RULES)["violations"] == []
+    page.keyboard.press("Enter")
+    page.keyboard.press("Enter")
+    page.wait_for_url("**/crawls?q=state%3Apending+project%3Acatalogue*")
+    expect(page.locator("tbody tr")).to_have_count(1)
+    assert visit.open("/crawls", script=False).get_by_role("searchbox", name="Search crawls").is_visible()
+
+
+def test_a_killed_node_is_shown_as_lost_without_a_reload(browser: Browser, tmp_path: Path) -> None:
+    settings = control_plane(GRPC_HEARTBEAT_INTERVAL="300ms")
+    with Fleet(tmp_path, f"sqlite:///{tmp_path}/shoal.db", **settings) as fleet:
+        fleet.controller()
+        node = fleet.worker("crawler-1")
+        wait_for_node(fleet, "crawler-1", state="connected")
+        visit = Visit(browser, f"http://127.0.0.1:{fleet.port}")
+        page, own = visit.open("/fleet"), visit.open("/fleet/crawler-1")
+        for one in (page, own):
+            expect(one.locator(".badge").first).to_have_text("Connected")
+            one.evaluate("window.isTheSamePage = true")
+        node.kill()
+        for one in (page, own):
+            expect(one.locator(".badge").first).to_have_text("Lost", timeout=PATIENCE)
+            assert one.evaluate("window.isTheSamePage")
+        expect(own.locator("main")).to_contain_text("It sent no heartbeat in time.")
+        visit.close()
+
+
+def test_a_person_signs_in_and_a_session_that_ends_leads_back_to_the_login(browser: Browser, tmp_path: Path) -> None:
+    with Fleet(tmp_path, f"sqlite:///{tmp_path}/shoal.db") as fleet:
+        fleet.controller()
+        boss = fleet.post("/api/v1/tokens", name="boss", role="admin")["token"]
+        visit = Visit(browser, f"http://127.0.0.1:{fleet.port}")
+        page = visit.open("/docs")
+        page.wait_for_url("**/login?next=*")
+        for token, words in (("shl_wrong", "That is not a valid token."), (boss, "HTTP API")):
+            page.fill("#token", token)
+            page.get_by_role("button", name="Sign in").click()
+            expect(page.locator("body")).to_contain_text(words)
+        assert page.url.endswith("/docs")
+        page.goto(f"{visit.address}/settings")
+        page.fill("#name", "guest")
+        page.get_by_role("button", name="Create token").click()
+        guest = page.locator("pre code").inner_text()
+        other = visit.open("/crawls")
+        other.fill("#token", guest)
+        other.get_by_role("button", name="Sign in").click()
+        expect(other.locator(".live")).to_have_attribute("data-state", "on")
+        page.get_by_role("row", name="guest").get_by_role("button", name="Revoke").click()
+        page.get_by_role("dialog").get_by_role("button", name="Revoke").click()
+        expect(page.locator(".notice")).to_have_text("The token was revoked.")
+        other.wait_for_url("**/login?next=%2Fcrawls", timeout=PATIENCE)
+        page.context.clear_cookies(name="shoal_csrf")
+        page.fill("#name", "forged")
+        page.get_by_role("button", name="Create token").click()
+        expect(page.locator("h1")).to_contain_text("This form is out of date")
+        visit.close()
+
+
 def test_without_a_script_a_crawl_is_started_and_stopped_too(visit: Visit, fleet: Fleet, site: Site) -> None:
     page = visit.open("/crawls/new", script=False)
     page.fill("#seeds", "nonsense")
@@ -202,6 +288,8 @@ def test_every_page_is_accessible_in_both_themes_and_fits_a_phone(visit: Visit, 
             page.goto(visit.address + path)
             if page.evaluate("document.documentElement.scrollWidth > innerWidth"):
                 found.setdefault(path, []).append(f"{theme}: wider than the screen")
+            if page.evaluate(SPILLS):
+                found.setdefault(path, []).append(f"{theme}: a cell spills over the next one")
             page.evaluate(axe_script())
             violations = page.evaluate("rules => axe.run(document, {runOnly: rules, iframes: false})", RULES)[
                 "violations"

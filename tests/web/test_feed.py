@@ -101,6 +101,21 @@ async def test_log_lines_continue_after_the_last_one_that_was_received(shop: Ser
         assert (number, "Found 0 URLs" in line["html"]) == ("5", True)
 
 
+async def test_foreign_text_in_the_stream_is_text(shop: Served) -> None:
+    bad = "<script>alert(1)</script>\u202e"
+    crawl = await submit(shop, user_agent="Bot <img src=x onerror=alert(1)>")
+    entry = JournalEntry("urls_found", bad)
+    await shop.app.database.run(lambda tx: shop.app.crawls.journal.write(tx, crawl.number, [entry]))
+    async with watching(shop, f"/crawls/{crawl.id}") as stream:
+        while True:
+            _, data, _ = await stream.next("region", "line")
+            assert "<script>" not in data["html"]
+            assert "<img" not in data["html"]
+            assert "\u202e" not in data["html"]
+            if "&lt;script&gt;alert(1)" in data["html"]:
+                return
+
+
 async def test_what_is_not_a_live_page_and_a_viewer_too_many_are_refused(shop: Served) -> None:
     assert (await shop.ask("/console/feed?topic=/nowhere")).status == 404
     shop.app.console.feed._viewers = MOST_VIEWERS

@@ -131,3 +131,13 @@ async def test_a_prefix_behind_a_proxy_is_part_of_every_address(sqlite_url: str)
             assert [address for address in addresses if not address.startswith("/shoal/")] == []
         await shop.token("viewer")
         assert (await visitor.get("/shoal/crawls", follow=False)).headers["location"] == "/shoal/login?next=%2Fcrawls"
+
+
+async def test_an_error_that_nobody_foresaw_is_a_page_for_people_and_a_problem_for_programs(
+    shop: Served, visitor: Visitor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(shop.app.fleet.nodes, "list_all", None)  # what the page calls is not there
+    seen = await visitor.get("/fleet")
+    assert (seen.status, "The server could not show this page; its log says why." in seen.text) == (500, True)
+    answer = await shop.ask("/api/v1/nodes")
+    assert (answer.status, answer.said["code"]) == (500, "unexpected")

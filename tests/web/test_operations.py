@@ -3,6 +3,8 @@
 import json
 import re
 
+from standardwebhooks.webhooks import Webhook as Receiver
+
 from shoal.audit import states as audit_states
 from shoal.audit.analysis import Analysis, AnalysisOptions
 from shoal.audit.artifacts import Artifact
@@ -12,11 +14,18 @@ from shoal.audit.store import NewAnalysis
 from shoal.audit.verdict import Measured, judge
 from shoal.base.database import Tx
 from shoal.base.ids import AnalysisId, NodeId
+from shoal.base.url import Url
+from shoal.crawl.frontier.values import key_of
 from shoal.events.event import Event
+from shoal.events.webhook import NewWebhook
 from shoal.fleet.node import CommandAck
 from shoal.fleet.states import CommandState
+from shoal.pages.page import Page
+from shoal.pages.store import PageFilter
 from shoal.queue import states
 from shoal.queue.job import LeaseRequest
+from shoal.queue.job_admin_store import JobFilter
+from tests.support.bad_http_server import bad_server, reply
 from tests.support.controller import Served, served
 from tests.support.nodes import register
 from tests.support.visitor import Visitor
@@ -180,12 +189,29 @@ async def test_an_import_reports_each_invalid_line(visitor: Visitor) -> None:
     assert "1 policy was created." in again.text
 
 
-async def test_bots_are_shown_with_their_tokens_and_activity(shop: Served, visitor: Visitor) -> None:
+async def test_bots_are_shown_with_their_tokens_activity_and_conformance(shop: Served, visitor: Visitor) -> None:
+    await add_pages(shop, "https://example.com/a")
     await visitor.sign_in(await shop.token("admin"))
-    bot = await shop.token("bot", name="price bot")
-    body = json.dumps({"bot_id": "scraper-9", "capabilities": ["http"], "max": 1}).encode()
-    assert (await shop.ask("/bot/v1/jobs/pull", bot, method="POST", body=body)).status in (200, 204)
-    assert "price bot" in (await visitor.get("/policies/bots")).text
+    bot, keeper = await shop.token("bot", name="price bot"), shop.app.chores.hourly_stats
+    assert "No bot has asked for jobs" in (await visitor.get("/policies/bots")).text
+
+    async def ask(path: str, body: dict[str, object]) -> int:
+        return (await shop.ask(path, bot, method="POST", body=json.dumps(body).encode())).status
+
+    assert await ask("/bot/v1/jobs/pull", {"bot_id": "scraper-9"}) == 200
+    await keeper.run_once()
+    seen = await visitor.get("/policies/bots")
+    assert all(word in seen.text for word in ("price bot", "scraper-9", "No results yet"))
+    [job] = (await shop.app.job_admin.newest(JobFilter())).items
+    result = {"epoch": 1, "status": "success", "data": {}}
+    assert await ask(f"/bot/v1/jobs/{job.id}/result", result) == 200
+    await keeper.run_once()
+    assert "Follows the rules" in (await visitor.get("/policies/bots")).text
+    assert await ask(f"/bot/v1/jobs/{job.id}/result", result | {"data": {"other": 1}}) == 409
+    await keeper.run_once()
+    seen = await visitor.get("/policies/bots")
+    assert "Breaks rules" in seen.text
+    assert "1 result came without a valid lease, and was rejected." in seen.text
 
 
 async def test_a_webhook_is_created_with_a_secret_and_its_deliveries_are_replayed(
@@ -217,6 +243,53 @@ async def test_a_webhook_is_created_with_a_secret_and_its_deliveries_are_replaye
     assert actions == ["webhook.removed", "webhook.replayed", "webhook.changed", "webhook.created"]
 
 
+async def test_a_test_event_is_sent_from_the_page_of_a_webhook_and_its_outcome_is_shown(sqlite_url: str) -> None:
+    async with served(sqlite_url, SHOAL_ALLOW_NETWORKS="127.0.0.0/8") as shop:
+        visitor = Visitor(shop.port)
+        async with bad_server() as server:
+            server.answer("/hook", reply(202, b""))
+            hook = await shop.app.events.webhooks.make(NewWebhook(url=f"http://127.0.0.1:{server.port}/hook"))
+            await visitor.get(f"/events/{hook.id}")
+            seen = await visitor.post(f"/events/{hook.id}/test", {})
+            assert re.search(r"The receiver accepted the test event with 202 after \d+.ms\.", seen.text)
+            [asked] = server.asked
+            assert Receiver(hook.secret).verify(asked.body, asked.headers)["type"] == "webhook.test"
+        refused = await visitor.post(f"/events/{hook.id}/test", {})
+        assert re.search(
+            r"The test event was not accepted, after \d+.ms\. The server refused the connection\.", refused.text
+        )
+        assert (await visitor.post("/events/whk_none/test", {})).status == 404
+        entries = await shop.app.access.audit_log.newest(before=None, limit=10, subject=hook.id)
+        assert [entry.act.name for entry in entries] == ["webhook.tested", "webhook.tested"]
+
+
+async def test_a_secret_is_replaced_after_a_question_and_shown_once(shop: Served, visitor: Visitor) -> None:
+    hook = await shop.app.events.webhooks.make(NewWebhook(url="https://example.com/hook"))
+    await visitor.get(f"/events/{hook.id}")
+    asked = await visitor.post(f"/events/{hook.id}/rotate", {})
+    assert "Replace the secret of this webhook?" in asked.text
+    assert (await shop.app.events.webhooks.get(hook.id))[0].secret == hook.secret
+    made = await visitor.post(f"/events/{hook.id}/rotate", {"confirmed": "yes"})
+    rotated, _ = await shop.app.events.webhooks.get(hook.id)
+    assert (rotated.secret != hook.secret, rotated.secret in made.html) == (True, True)
+    assert rotated.secret not in (await visitor.get(f"/events/{hook.id}")).html
+
+
+async def test_the_events_of_a_time_range_are_sent_again(shop: Served, visitor: Visitor) -> None:
+    hook = await shop.app.events.webhooks.make(NewWebhook(url="https://example.com/hook", events=["crawl.*"]))
+    events = [Event(kind, "subject", {}) for kind in ("crawl.started", "crawl.completed", "node.lost")]
+    await shop.app.database.run(lambda tx: shop.app.stores.outbox.append(tx, *events))
+    await shop.app.chores.forwarder.run_once()
+    page = await visitor.get(f"/events/{hook.id}")
+    fields = dict(re.findall(r'name="(since|until)" type="datetime-local" required value="([^"]+)"', page.html))
+    seen = await visitor.post(f"/events/{hook.id}/replay", fields)
+    assert "2 events will be sent again." in seen.text
+    swapped = await visitor.post(f"/events/{hook.id}/replay", {"since": fields["until"], "until": fields["since"]})
+    assert "Since is not before until; swap them." in swapped.text
+    wrong = await visitor.post(f"/events/{hook.id}/replay", fields | {"since": "yesterday"})
+    assert "Since is not a time; write it as" in wrong.text
+
+
 async def test_a_token_is_created_shown_once_and_revoked(shop: Served, visitor: Visitor) -> None:
     await visitor.sign_in(await shop.token("admin"))
     await visitor.get("/settings")
@@ -241,6 +314,9 @@ async def test_settings_are_for_administrators_and_hide_secrets(sqlite_url: str)
         page = await visitor.get("/settings")
         assert "DATABASE_URL" in page.text
         assert "hunter2" not in page.html
+        assert re.search(r"The store has [\d.]+.[kM]B\.", page.text)
+        assert "Dead letters 30 days SHOAL_DEAD_RETENTION" in page.text
+        assert re.search(r"Pages until their crawl is removed 0 ", page.text)
         await visitor.sign_in(await shop.token("viewer"))
         seen = await visitor.get("/settings")
         assert ("Only administrators" in seen.text, "DATABASE_URL" in seen.text) == (True, False)
@@ -266,6 +342,10 @@ async def test_an_analysis_shows_its_verdict_findings_and_baseline(shop: Served,
         await store.conclude(tx, analysis, metrics, {}, verdict)
 
     await shop.app.database.run(keep)
+    page_id = await store_page(shop, analysis, EVIL)
+    seen = await visitor.get(f"/pages/{page_id}")
+    assert "broken_link Pages link to a URL that answers with a 4xx status." in seen.text
+    assert "<script>alert" not in seen.html
     assert "Gate failed" in (await visitor.get("/analyses")).text
     page = await visitor.get(f"/analyses/{analysis.id}?code=broken_link")
     assert "broken_link is 2; the gate demands <= 0." in page.text
@@ -277,6 +357,18 @@ async def test_an_analysis_shows_its_verdict_findings_and_baseline(shop: Served,
     assert [json.loads(line)["code"] for line in lines] == ["broken_link"] * 2
     wrong = await visitor.post("/analyses", {"crawl_id": "crl_none"})
     assert "crl_none" in wrong.text
+
+
+async def store_page(shop: Served, analysis: Analysis, url: str) -> str:
+    """Store a page of the analyzed crawl; return its id."""
+    crawl = (await shop.app.crawls.get(analysis.crawl_id)).crawl
+    page = Page(url=url, depth=0, attempt=1, fetched_at=1, status=200)
+    rows = [(*key_of(Url(url), crawl.key_seed), page)]
+    await shop.app.database.run(lambda tx: shop.app.stores.pages.insert(tx, crawl.number, rows))
+    [(number, _)] = await shop.app.database.read(
+        lambda tx: shop.app.stores.pages.some_after(tx, crawl.number, 0, 1, PageFilter())
+    )
+    return f"{crawl.id}~{number}"
 
 
 async def completed_analysis(shop: Served) -> Analysis:

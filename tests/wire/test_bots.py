@@ -2,7 +2,9 @@
 
 import asyncio
 import json
+import sqlite3
 from collections.abc import AsyncIterator
+from contextlib import closing
 from typing import Any
 
 import orjson
@@ -458,6 +460,38 @@ async def test_a_lock_outside_of_five_seconds_to_a_day_is_refused(lite: Served, 
     body = {"url": "https://a.example/", "frequency": "1h", "lock_ttl": lock}
     status, problem = await lite.ask("/api/v1/policies", body)
     assert (status, problem["field"]) == (422, "lock_ttl")
+
+
+async def test_what_a_bot_does_wrong_is_counted_by_its_name(api: Served) -> None:
+    keeper = api.app.chores.hourly_stats
+    await add(api, "https://a.example/1", "https://b.example/2", max_attempts=1, payload={"rule_set": RULES})
+    first, second = await pull(api, max=2)
+    beat = {"epoch": first["lease"]["epoch"]}
+    assert (await api.ask(f"/bot/v1/jobs/{first['job_id']}/heartbeat", beat))[0] == 200
+    assert (await push(api, first, success(first, data={"price": 3})))[0] == 200
+    for _ in range(2):  # the second time, it is the same result: that is allowed
+        assert (await push(api, second, success(second)))[0] == 200
+    assert (await push(api, second, success(second, data={"name": "Other"})))[0] == 409
+    assert (await api.ask(f"/bot/v1/jobs/{first['job_id']}/heartbeat", beat))[0] == 409
+    assert (await push(api, {"job_id": "job_nobody"}, success(second)))[0] == 409
+    await keeper.run_once()
+    seen = {bot["bot_id"]: bot for bot in (await api.ask("/api/v1/stats"))[1]["bots"]}
+    names = ("pulled", "results", "failures", "invalid_data", "late_results", "heartbeats", "late_heartbeats")
+    assert [seen["b1"][name] for name in names] == [2, 2, 0, 1, 1, 1, 1]
+    assert [seen[""][name] for name in names] == [0, 0, 0, 0, 1, 0, 0]  # nobody had this job
+
+
+async def test_a_lease_that_a_bot_lets_expire_is_counted_by_its_name(lite: Served, sqlite_url: str) -> None:
+    keeper = lite.app.chores.hourly_stats
+    await add(lite)
+    await pull(lite)
+    with closing(sqlite3.connect(sqlite_url.removeprefix("sqlite:///"))) as file, file:
+        file.execute("UPDATE job SET lease_until = 1")
+    lost = await lite.app.queue.expired(10, bots=True)
+    assert await lite.app.queue.expire_all("page", None, lost) == 1
+    await keeper.run_once()
+    [bot] = (await lite.ask("/api/v1/stats"))[1]["bots"]
+    assert (bot["bot_id"], bot["pulled"], bot["lost_leases"]) == ("b1", 1, 1)
 
 
 async def outbox(api: Served) -> list[dict[str, Any]]:

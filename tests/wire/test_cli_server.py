@@ -18,6 +18,7 @@ from shoal.cli.main import main
 from shoal.crawl.crawl import CrawlConfig
 from shoal.local.export import stored
 from shoal.pages.page import Page
+from tests.support.bad_http_server import bad_server, reply
 from tests.support.controller import Served, served
 from tests.support.servers import free_port
 
@@ -149,6 +150,23 @@ async def test_a_policy_is_made_and_changed_in_part(shop: Served, sqlite_url: st
     assert (code, "Nothing to change" in err) == (2, True)
     code, _, err = await person.types("policies", "set", made["id"], "--set", "not_after=soon", *at(shop, boss))
     assert (code, "give a time such as 2026-03-01T09:00:00Z" in err) == (2, True)
+
+
+async def test_a_webhook_is_tested_at_a_server_and_straight_on_the_store(sqlite_url: str, person: Person) -> None:
+    networks = {"SHOAL_ALLOW_NETWORKS": "127.0.0.0/8"}
+    async with bad_server() as server, served(sqlite_url, **networks) as shop:
+        server.answer("/hook", reply(200, b""))
+        url = f"http://127.0.0.1:{server.port}/hook"
+        made = await person.told("webhooks", "add", url, *at(shop))
+        code, out, _ = await person.types("webhooks", "test", made["id"], *at(shop))
+        assert (code, out.startswith("Accepted with 200 after 0.")) == (0, True)
+        server.answer("/hook", reply(500, b""))
+        code, out, _ = await person.types("webhooks", "test", made["id"], *at(shop))
+        assert (code, out.endswith("s: the endpoint returned an error (500).\n")) == (1, True)
+        code, out, _ = await person.types("webhooks", "test", made["id"], "--json", "--store", sqlite_url)
+        assert (code, json.loads(out)["delivered"]) == (1, False)  # the store's own settings do not allow loopback
+        assert len(server.asked) == 2
+        assert (await person.types("webhooks", "test", "whk_none", *at(shop)))[0] == 5
 
 
 async def test_what_only_a_store_can_do_is_not_tried_on_another_one_when_a_server_is_set(

@@ -388,7 +388,8 @@ async def test_every_act_that_is_to_be_logged_is(lite: Served) -> None:
     crawl = await do("POST", "crawls", {"seeds": ["https://example.com/"]})
     await do("POST", f"crawls/{crawl['id']}/stop", {"force": True})
     await do("DELETE", f"crawls/{crawl['id']}")
-    hook = await do("POST", "webhooks", {"url": "https://example.com/hook"})
+    hook = await do("POST", "webhooks", {"url": "https://receiver.invalid/hook"})
+    assert (await do("POST", f"webhooks/{hook['id']}/test"))["delivered"] is False
     await do("PATCH", f"webhooks/{hook['id']}", {"enabled": False})
     await do("POST", f"webhooks/{hook['id']}/rotate")
     span = {"since": "2026-03-01T09:00:00Z", "until": "2026-03-01T12:00:00Z"}
@@ -406,7 +407,9 @@ async def test_every_act_that_is_to_be_logged_is(lite: Served) -> None:
     of_the_table = {line.audit for group in GROUPS for line in table_of(group)} - {None}
     assert set(subjects) == of_the_table | {"token.created"}
     assert subjects["crawl.removed"] == subjects["crawl.stopped_by_force"] == crawl["id"]
-    assert {subjects[f"webhook.{deed}"] for deed in ("created", "rotated", "replayed", "removed")} == {hook["id"]}
+    assert {subjects[f"webhook.{deed}"] for deed in ("created", "tested", "rotated", "replayed", "removed")} == {
+        hook["id"]
+    }
     assert subjects["quota.set"] == subjects["quota.removed"] == "project:a"
 
 

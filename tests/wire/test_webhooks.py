@@ -4,6 +4,7 @@ import asyncio
 from typing import Any
 
 import pytest
+from standardwebhooks.webhooks import Webhook as Receiver
 
 from shoal.events.event import Event
 from shoal.store.sql.outbox import SqlOutbox
@@ -56,6 +57,42 @@ async def test_a_webhook_is_made_told_of_events_looked_at_changed_and_removed(ap
         assert (await ask(api, "PATCH", here, {"enabled": False}))[1]["reason"] == "asked"
         assert (await ask(api, "DELETE", here))[0] == 204
         assert (await ask(api, "GET", here))[0] == 404
+
+
+async def test_a_test_event_is_signed_sent_once_and_leaves_no_trace_but_the_audit_log(api: Served) -> None:
+    async with bad_server() as server:
+        server.answer("/hook", reply(204, b""))
+        url = f"http://127.0.0.1:{server.port}/hook"
+        _, made = await ask(api, "POST", "/api/v1/webhooks", {"url": url, "events": ["node.lost"]})
+        here = f"/api/v1/webhooks/{made['id']}"
+        await ask(api, "PATCH", here, {"enabled": False})
+        status, tested = await ask(api, "POST", f"{here}/test")
+        assert (status, tested["delivered"], tested["status"], tested["error"]) == (200, True, 204, None)
+        [asked] = server.asked
+        sent = Receiver(made["secret"]).verify(asked.body, asked.headers)
+        assert (sent["type"], sent["subject"], sent["id"]) == ("webhook.test", made["id"], tested["event_id"])
+        await carry(api)
+        assert len(server.asked) == 1
+        assert (await ask(api, "GET", f"{here}/deliveries"))[1]["items"] == []
+        assert (await ask(api, "GET", "/api/v1/events"))[1]["items"] == []
+        entries = await api.app.access.audit_log.newest(before=None, limit=1, subject=made["id"])
+        assert [entry.act.name for entry in entries] == ["webhook.tested"]
+
+
+async def test_a_test_event_that_is_not_accepted_says_why(api: Served) -> None:
+    async with bad_server() as server:
+        server.answer("/hook", reply(410, b""))
+        url = f"http://127.0.0.1:{server.port}/hook"
+        _, made = await ask(api, "POST", "/api/v1/webhooks", {"url": url})
+        here = f"/api/v1/webhooks/{made['id']}"
+        status, tested = await ask(api, "POST", f"{here}/test")
+        assert (status, tested["delivered"], tested["status"]) == (200, False, 410)
+        assert tested["error"] == "the endpoint returned an error (410)"
+    _, tested = await ask(api, "POST", f"{here}/test")
+    assert (tested["status"], tested["error"]) == (None, "The server refused the connection.")
+    seen = (await ask(api, "GET", here))[1]
+    assert (seen["enabled"], seen["failing_since"]) == (True, None)
+    assert (await ask(api, "POST", "/api/v1/webhooks/whk_none/test"))[0] == 404
 
 
 async def test_a_webhook_that_is_asked_for_again_with_its_key_is_made_once(api: Served) -> None:

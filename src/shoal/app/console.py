@@ -10,6 +10,7 @@ from shoal.crawl.lifecycle.search import CrawlSearch
 from shoal.crawl.scope.preview import ScopePreviewer
 from shoal.egress import Egress, Limits
 from shoal.observe.hourly_stats import HourlyStatsReader
+from shoal.observe.store_sizes import StoreSizeReader
 from shoal.pages.comparison import PageComparer
 from shoal.pages.pages import Pages
 from shoal.pages.summary import PageSummaries
@@ -21,7 +22,7 @@ from shoal.serve.console.crawl_actions import CrawlActions
 from shoal.serve.console.crawl_diff import CrawlDiffPage
 from shoal.serve.console.crawl_pages import CrawlPagesPage
 from shoal.serve.console.crawls import CrawlsPage
-from shoal.serve.console.events import EventsPage, WebhookPage
+from shoal.serve.console.events import EventsPage
 from shoal.serve.console.feed import FeedApi, LivePage
 from shoal.serve.console.fleet import FleetPage, NodePage
 from shoal.serve.console.jobs import JobCounts, JobPage, JobsPage
@@ -37,6 +38,8 @@ from shoal.serve.console.preferences import PreferencesApi
 from shoal.serve.console.rates import RateSampler
 from shoal.serve.console.settings import SettingsPage
 from shoal.serve.console.shell import Shell
+from shoal.serve.console.storage import Storage
+from shoal.serve.console.webhook import WebhookPage
 from shoal.settings_loader import Loaded
 
 if TYPE_CHECKING:
@@ -161,11 +164,16 @@ class Console:
 
     @cached_property
     def webhook(self) -> WebhookPage:
-        return WebhookPage(self.shell, self._app.events.webhooks)
+        return WebhookPage(self.shell, self._app.events.webhooks, self._app.events.tester)
 
     def settings(self) -> list[tuple[str, str, str]]:
         """Return the name, the value without secrets and the source of each setting."""
         return [(one.env, one.value, one.source) for one in Loaded(self._app.settings, self.sources).shown()]
+
+    @property
+    def _storage(self) -> Storage:
+        sizes = StoreSizeReader(self._app.database, self._app.stores.sizes)
+        return Storage(Cached(sizes.read, self._app.clock), self._app.settings)
 
     @cached_property
     def feed(self) -> FeedApi:
@@ -210,7 +218,7 @@ class Console:
             self.analysis,
             self.events,
             self.webhook,
-            SettingsPage(self.shell, app.access.tokens, app.access.audit_log, self.settings),
+            SettingsPage(self.shell, app.access.tokens, app.access.audit_log, self.settings, self._storage),
             self.feed,
             PreferencesApi(self.shell),
         ]

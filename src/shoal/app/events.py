@@ -1,8 +1,10 @@
 """The objects of `shoal.events`, without the chores that deliver events (see `shoal.app.chores`)."""
 
-from functools import cached_property
+from functools import cached_property, partial
 from typing import TYPE_CHECKING
 
+from shoal.egress import Egress
+from shoal.events.tester import WebhookTester
 from shoal.events.webhooks import Webhooks
 
 if TYPE_CHECKING:
@@ -19,3 +21,10 @@ class Events:
     def webhooks(self) -> Webhooks:
         app = self._app
         return Webhooks(app.database, app.stores.webhooks, app.stores.events, app.address_rule)
+
+    @cached_property
+    def tester(self) -> WebhookTester:
+        app = self._app
+        return WebhookTester(
+            app.database, app.stores.webhooks, partial(Egress, app.address_rule, clock=app.clock), app.clock
+        )

@@ -60,7 +60,7 @@ class RestApi:
                 plan.policies, plan.importer, access.idempotency, app.audit.gates, settings.serve.max_import_bytes
             ),
             ResultApi(plan.policies, page_jobs.history),
-            WebhookApi(app.events.webhooks, access.idempotency),
+            WebhookApi(app.events.webhooks, app.events.tester, access.idempotency),
             TokenApi(access.tokens),
             AuditApi(access.audit_log),
             DocsApi(GROUPS, app.console.shell),

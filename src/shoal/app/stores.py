@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from shoal.events.store import EventStore, WebhookStore
     from shoal.fleet.store import NodeStore
     from shoal.observe.hourly_stats import HourlyStatsStore
+    from shoal.observe.store_sizes import StoreSizes
     from shoal.page_jobs.store import GroupStore, ResultStore
     from shoal.plan.store import PolicyStore
     from shoal.queue.job_admin_store import JobAdminStore
@@ -244,6 +245,12 @@ class Stores:
         from shoal.store.sql.hourly_stats import SqlHourlyStats
 
         return SqlHourlyStats()
+
+    @cached_property
+    def sizes(self) -> "StoreSizes":
+        from shoal.store.sql.sizes import SqlStoreSizes
+
+        return SqlStoreSizes()
 
     @cached_property
     def nodes(self) -> "NodeStore":

@@ -14,6 +14,7 @@ from shoal.cli.summary import print_rows
 WEBHOOKS = "/api/v1/webhooks"
 WEBHOOK = f"{WEBHOOKS}/{{}}"
 MOST = 1000
+NOT_ACCEPTED = 1  # exit code
 
 _json = click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 _id = click.argument("webhook_id", metavar="ID")
@@ -96,6 +97,20 @@ def rotate(webhook_id: str, reach: ApiTarget, as_json: bool) -> None:
 
 @webhooks.command()
 @_id
+@reaching
+@_json
+def test(webhook_id: str, reach: ApiTarget, as_json: bool) -> int:
+    """Send a signed test event to a webhook. The exit code is 1 if the webhook does not accept it."""
+    outcome = run_on(reach, lambda api: api.post(at(f"{WEBHOOK}/test", webhook_id)))
+    if as_json:
+        print_json(outcome)
+    else:
+        print(_outcome(outcome))
+    return 0 if outcome["delivered"] else NOT_ACCEPTED
+
+
+@webhooks.command()
+@_id
 @click.option(
     "--state", type=click.Choice(["waiting", "delivered", "dead"]), help="Show only deliveries in this state."
 )
@@ -162,6 +177,13 @@ def _print_secret(webhook: dict[str, Any], as_json: bool) -> None:
         return
     print(webhook["secret"], flush=True)
     note(f"Signing secret of {webhook['id']}. It is not shown again.")
+
+
+def _outcome(test: dict[str, Any]) -> str:
+    took = f"after {test['duration_seconds']:.2f} s"
+    if test["delivered"]:
+        return f"Accepted with {test['status']} {took}."
+    return f"Not accepted {took}: {test['error'].rstrip('.')}."
 
 
 def _row(webhook: dict[str, Any]) -> list[object]:

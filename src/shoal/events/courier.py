@@ -10,28 +10,21 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 
-from shoal import __version__
 from shoal.base.clock import Clock, span
 from shoal.base.database import Database, Tx
-from shoal.base.retry_after import asked_wait, parse_retry_after
 from shoal.base.service import PassResult
 from shoal.base.signals import Signal, Signals
 from shoal.base.text import redact_url
-from shoal.egress import Egress, Limits, Outcome, Request, Response
+from shoal.egress import Egress
 from shoal.events.event import EventReceipt
-from shoal.events.signature import sign
+from shoal.events.sender import RESPONSE_TIMEOUT, Answer, Sender
 from shoal.events.store import WebhookStore
 from shoal.events.webhook import JITTER, WAITS, Delivery, Webhook
 
 AT_ONCE = 8  # concurrent deliveries to one webhook
 BATCH = 64  # deliveries that one commit takes and the next one settles
 BEGIN_WITHIN = 2.0  # seconds; deliveries not started by then are returned, because nobody else can send taken ones
-RESPONSE_TIMEOUT = timedelta(seconds=20)  # for a response
-LIMITS = Limits(
-    connect_timeout=timedelta(seconds=10), total_timeout=RESPONSE_TIMEOUT, max_body_bytes=64_000, cut_body=True
-)
 TAKEN_FOR = 3 * RESPONSE_TIMEOUT
-LONGEST_HOLD = timedelta(hours=24)
 GIVE_UP = timedelta(days=5)  # of failures without a success: the endpoint is considered gone
 
 
@@ -63,9 +56,20 @@ class _Sent:
     """A delivery with its result."""
 
     delivery: Delivery
-    status: int | None
-    error: str | None
-    hold: timedelta | None = None
+    answer: Answer
+
+    @property
+    def status(self) -> int | None:
+        return self.answer.status
+
+    @property
+    def error(self) -> str | None:
+        answer = self.answer
+        return f"{answer.code}: {answer.error}" if answer.code else answer.error
+
+    @property
+    def hold(self) -> timedelta | None:
+        return self.answer.hold
 
     @property
     def ok(self) -> bool:
@@ -103,8 +107,7 @@ class Courier:
     ) -> None:
         self._database = database
         self._webhooks = webhooks
-        self._new_egress = egress
-        self._egress: Egress | None = None
+        self._sender = Sender(egress, clock)
         self._clock = clock
         self._signals = signals
         self._jitter = jitter
@@ -126,9 +129,7 @@ class Courier:
         for task in self._serving.values():
             task.cancel()
         await self.rest()
-        egress, self._egress = self._egress, None
-        if egress is not None:
-            egress.close()
+        self._sender.close()
 
     async def _serve(self, webhook_id: str) -> None:
         """Send due deliveries batch by batch; failed ones are retried in a later pass."""
@@ -165,33 +166,7 @@ class Courier:
                 return
 
     async def _send(self, batch: _Batch, delivery: Delivery, event: EventReceipt) -> _Sent:
-        body = event.line()
-        now = self._clock.micros() // 1_000_000
-        headers = (
-            ("Content-Type", "application/cloudevents+json; charset=utf-8"),
-            ("User-Agent", f"Shoal/{__version__}"),
-            ("webhook-id", event.id),
-            ("webhook-timestamp", str(now)),
-            ("webhook-signature", sign(batch.secrets, event.id, now, body)),
-        )
-        outcome = await self._open_egress().fetch(Request(batch.webhook.url, "POST", headers, body, LIMITS))
-        return self._judge(delivery, outcome)
-
-    def _judge(self, delivery: Delivery, outcome: Outcome) -> _Sent:
-        if not isinstance(outcome, Response):
-            return _Sent(delivery, None, f"{outcome.code}: {outcome.message}")
-        if 200 <= outcome.status < 300:
-            return _Sent(delivery, outcome.status, None)
-        hold = None
-        if outcome.status in (429, 502, 503, 504):
-            hold = parse_retry_after(asked_wait(outcome.headers.get), self._clock.now(), LONGEST_HOLD)
-        redirect = 300 <= outcome.status < 400
-        why = (
-            "redirects are not followed; set the webhook to the final URL"
-            if redirect
-            else "the endpoint returned an error"
-        )
-        return _Sent(delivery, outcome.status, f"{why} ({outcome.status})", hold)
+        return _Sent(delivery, await self._sender.send(batch.webhook.url, batch.secrets, event))
 
     async def _settle(self, tx: Tx, batch: _Batch) -> tuple[Webhook | None, _Batch | None]:
         """Record the results of a batch and the new state of the webhook; if all succeeded, take the next batch."""
@@ -235,11 +210,6 @@ class Courier:
             self._signals.emit(
                 WebhookDisabled(webhook_id=webhook.id, url=redact_url(webhook.url), reason=after.reason or "")
             )
-
-    def _open_egress(self) -> Egress:
-        if self._egress is None:
-            self._egress = self._new_egress()
-        return self._egress
 
 
 def _standing(webhook: Webhook, sent: list[_Sent], now: int) -> Webhook:

@@ -51,6 +51,9 @@ TYPES: Mapping[str, EventType] = {
 }
 """All types of events."""
 
+TEST_TYPE = "webhook.test"
+"""The type of test events, which are sent to one webhook and stored nowhere; nobody subscribes to it."""
+
 
 class Event(Struct, frozen=True):
     """Something that happened, in the form that receivers get. The forwarder assigns its sequence number later."""

@@ -113,7 +113,7 @@ class Webhooks:
 
         async def commit(tx: Tx) -> None:
             if not await self._store.remove(tx, webhook_id):
-                raise _unknown(webhook_id)
+                raise unknown_webhook(webhook_id)
             await audit(tx, webhook_id)
 
         while await self._database.run(empty) == EMPTIED_AT_ONCE:
@@ -194,13 +194,13 @@ class Webhooks:
         """Return the webhook, locked. The lock order is webhook, then deliveries."""
         webhook = await self._store.lock(tx, webhook_id)
         if webhook is None:
-            raise _unknown(webhook_id)
+            raise unknown_webhook(webhook_id)
         return webhook
 
     async def _known(self, tx: Tx, webhook_id: str) -> Webhook:
         webhook = await self._store.get(tx, webhook_id)
         if webhook is None:
-            raise _unknown(webhook_id)
+            raise unknown_webhook(webhook_id)
         return webhook
 
     def _check_address(self, url: str) -> None:
@@ -212,5 +212,5 @@ class Webhooks:
             raise InvalidInput("url", "has an address or port that is not allowed (SSRF protection)", ADDRESS_FIX)
 
 
-def _unknown(webhook_id: str) -> NotFound:
+def unknown_webhook(webhook_id: str) -> NotFound:
     return NotFound("webhook", webhook_id, "list them with `shoal webhooks ls`")

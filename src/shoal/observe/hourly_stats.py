@@ -18,6 +18,10 @@ ENDS: Final = {"done": "done", "failed": "failed", "retried": "retried", "expire
 PAGES: Final = "pages"  # in place of a job kind: pages by the class of their status
 Counted = tuple[str, str]  # job kind, what happened
 Bot = tuple[str, str]  # token, and the bot's own name
+BOT_COUNTS: Final = (
+    *("pulled", "results", "failures", "invalid_data", "late_results", "heartbeats", "late_heartbeats"),
+    "lost_leases",
+)
 
 
 @dataclass(slots=True)
@@ -25,7 +29,7 @@ class Batch:
     """The counts since the last batch."""
 
     amounts: Counter[Counted] = field(default_factory=Counter)
-    bots: Counter[Bot] = field(default_factory=Counter)  # with the number of jobs they got
+    bots: dict[Bot, Counter[str]] = field(default_factory=dict)  # requests, and what BOT_COUNTS names
 
     def __bool__(self) -> bool:
         return bool(self.amounts or self.bots)
@@ -58,12 +62,19 @@ class HourRow:
 
 @dataclass(frozen=True, slots=True)
 class BotActivity:
-    """A bot that requested jobs."""
+    """A bot that sent requests, and what it did."""
 
     token: str
     bot_id: str
-    pulled: int
     seen_at: int
+    pulled: int = 0  # jobs
+    results: int = 0  # that were accepted
+    failures: int = 0  # results that report a failure
+    invalid_data: int = 0  # results that lack a required field
+    late_results: int = 0  # without a valid lease
+    heartbeats: int = 0
+    late_heartbeats: int = 0  # without a valid lease
+    lost_leases: int = 0  # that expired: no result and no heartbeat in time
 
 
 class HourlyStatsStore(Protocol):
@@ -76,7 +87,7 @@ class HourlyStatsStore(Protocol):
         ...
 
     async def bots(self, tx: Tx, hours: int, limit: int) -> list[BotActivity]:
-        """Return the bots that requested jobs in these hours, most recent first."""
+        """Return the bots that sent requests in these hours, most recent first."""
         ...
 
     async def forget(self, tx: Tx, before: int) -> int: ...
@@ -109,8 +120,10 @@ class HourlyStats:
             "JobsMoved": lambda signal: self._ended(signal.kind, str(signal.how), signal.count),
             "ResultsTaken": self._results_taken,
             "PagesSettled": self._pages_settled,
-            "BotAsked": lambda signal: self._bot(signal.token, signal.bot_id, 0),
-            "BotPulled": lambda signal: self._bot(signal.token, signal.bot_id, signal.jobs),
+            "BotAsked": lambda signal: self._bot(signal, {"requests": 1}),
+            "BotPulled": lambda signal: self._bot(signal, {"requests": 1, "pulled": signal.jobs}),
+            "BotReported": lambda signal: self._bot(signal, {"requests": 1, **signal.counts}),
+            "BotLeasesLost": lambda signal: self._bot(signal, {"lost_leases": signal.count}),
         }
 
     def listen(self, signal: Signal) -> None:
@@ -126,8 +139,8 @@ class HourlyStats:
     def put_back(self, batch: Batch) -> None:
         """Add a batch that could not be stored to the next one."""
         self._batch.amounts += batch.amounts
-        for bot, pulled in batch.bots.items():
-            self._bot(*bot, pulled)
+        for bot, done in batch.bots.items():
+            self._add(bot, done)
 
     def _count(self, kind: str, name: str, amount: float) -> None:
         self._batch.amounts[kind, name] += amount  # type: ignore[assignment]
@@ -149,9 +162,12 @@ class HourlyStats:
         for name, count in signal.pages.items():
             self._count(PAGES, name, count)
 
-    def _bot(self, token: str, bot_id: str, pulled: int) -> None:
-        if len(self._batch.bots) < MOST_BOTS or (token, bot_id) in self._batch.bots:
-            self._batch.bots[token, bot_id] += pulled
+    def _bot(self, signal: Any, done: Mapping[str, int]) -> None:
+        self._add((signal.token, signal.bot_id), done)
+
+    def _add(self, bot: Bot, done: Mapping[str, int]) -> None:
+        if len(self._batch.bots) < MOST_BOTS or bot in self._batch.bots:
+            self._batch.bots.setdefault(bot, Counter()).update(done)
 
 
 class HourlyStatsWriter:

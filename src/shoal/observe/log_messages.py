@@ -79,7 +79,9 @@ WORDS: Mapping[str, LogMessage] = {
     ),
     "BodyStoreFailed": LogMessage(LogLevel.WARNING, "body store failed, retrying in {retry_in_seconds:g} s: {error}"),
     "BotAsked": LogMessage(LogLevel.DEBUG, "bot {bot_id} requested jobs"),
+    "BotLeasesLost": LogMessage(LogLevel.INFO, "bot {bot_id} lost {count} leases: no result and no heartbeat in time"),
     "BotPulled": LogMessage(LogLevel.DEBUG, "bot {bot_id} pulled {jobs} jobs"),
+    "BotReported": LogMessage(LogLevel.DEBUG, "bot {bot_id} reported: {counts}"),
     "BrowserStarted": LogMessage(
         LogLevel.INFO,
         "browser started in {seconds:.1f} s",

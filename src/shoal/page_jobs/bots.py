@@ -1,22 +1,23 @@
 """Operations of bots on page jobs, independent of the transport: pull, heartbeat, results. A bot is identified by its
 token and the name it gives itself; it learns what to fetch and its lease term, but not who owns the job."""
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Final
 
 from shoal.base.clock import Clock
 from shoal.base.database import Database, Tx
-from shoal.base.errors import RateLimited
+from shoal.base.errors import LeaseLost, RateLimited
 from shoal.base.signals import Signal, Signals
-from shoal.page_jobs.ingest import Ingest
+from shoal.page_jobs.ingest import Ingest, IngestResult
 from shoal.page_jobs.leasing import PageLeases, PageTask
 from shoal.page_jobs.long_poll import LongPoll
-from shoal.page_jobs.result import Receipt, ResultDelivery
+from shoal.page_jobs.result import INVALID_DATA, Receipt, ResultDelivery, Status
 from shoal.page_jobs.spec import KIND
 from shoal.queue import states
-from shoal.queue.job import SHARED_LANE, Fence, HeartbeatAnswer, LeaseRequest, TurnResult, bot_holder, owner_of
+from shoal.queue.job import SHARED_LANE, Fence, HeartbeatAnswer, LeaseRequest, TurnResult, bot_holder, bot_of, owner_of
 from shoal.queue.queue import Queue
 from shoal.settings import BotSettings
 
@@ -38,6 +39,14 @@ class BotPulled(Signal, frozen=True, kw_only=True):
     token: str
     bot_id: str
     jobs: int
+
+
+class BotReported(Signal, frozen=True, kw_only=True):
+    """A bot sent heartbeats or results; `counts` names those that were accepted, and those that were not."""
+
+    token: str
+    bot_id: str
+    counts: dict[str, int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,13 +123,48 @@ class Bots:
 
     async def beat(self, token: str, fence: Fence) -> HeartbeatAnswer:
         """Renew the lease of a job; raises `LeaseLost` if it does not belong to this token."""
-        return await self._queue.beat(owner_of(bot_holder(token, "")), fence, self._settings.lock_ttl)
+        try:
+            beat = await self._queue.beat(owner_of(bot_holder(token, "")), fence, self._settings.lock_ttl)
+        except LeaseLost:
+            await self._report_late(token, [fence], "late_heartbeats")
+            raise
+        self._report(token, beat.holder, {"heartbeats": 1})
+        return beat
 
     async def settle(self, token: str, deliveries: Sequence[ResultDelivery]) -> list[Receipt]:
         """Ingest results, each independently; return a receipt for each, in order."""
         settlement = await self._ingest.settle(bot_holder(token, ""), deliveries)
         self._meter(token).held -= len(settlement.accepted)
+        await self._report_results(token, settlement)
         return settlement.receipts
+
+    async def _report_results(self, token: str, settlement: IngestResult) -> None:
+        """Tell what each bot of this token sent: tokens may be shared."""
+        done: dict[str, Counter[str]] = {}
+        for one in settlement.accepted:
+            counts = done.setdefault(one.job.owner, Counter())
+            counts["results"] += 1
+            if one.result.error_code == INVALID_DATA:
+                counts["invalid_data"] += 1
+            elif one.result.status is not Status.SUCCESS:
+                counts["failures"] += 1
+        for holder, counts in done.items():
+            self._report(token, holder, counts)
+        if late := [receipt.fence for receipt in settlement.receipts if receipt.state is None]:
+            await self._report_late(token, late, "late_results")
+
+    async def _report_late(self, token: str, fences: Sequence[Fence], name: str) -> None:
+        """Tell which bots of this token sent something without a valid lease. A grant that it never had, or that was
+        removed, counts for the token alone."""
+        holders = await self._ingest.holders(fences)
+        owner = owner_of(bot_holder(token, ""))
+        ours = [holder if owner_of(holder) == owner else owner for holder in (holders.get(one, "") for one in fences)]
+        for holder, count in Counter(ours).items():
+            self._report(token, holder, {name: count})
+
+    def _report(self, token: str, holder: str, counts: Mapping[str, int]) -> None:
+        bot = bot_of(holder)
+        self._signals.emit(BotReported(token=token, bot_id=bot[1] if bot else "", counts=dict(counts)))
 
     async def _lease(self, pull: Pull) -> list[PageTask]:
         want = min(pull.most, await self._capacity_of(pull.token))

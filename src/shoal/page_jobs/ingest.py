@@ -69,6 +69,10 @@ class Ingest:
         request = LeaseRequest(owner, [KIND])
         return await self._database.run(lambda tx: self.settle_in(tx, request, deliveries, want))
 
+    async def holders(self, fences: Sequence[Fence]) -> dict[Fence, str]:
+        """Return who held each of these grants, as far as they are known."""
+        return await self._database.read(lambda tx: self._store.holders(tx, fences))
+
     async def settle_one(self, owner: str, delivery: ResultDelivery) -> JobState:
         """Ingest a single result; raises `LeaseLost` if it is not accepted."""
         [receipt] = (await self.settle(owner, [delivery])).receipts

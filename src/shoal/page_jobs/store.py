@@ -65,6 +65,10 @@ class ResultStore(Protocol):
         led to."""
         ...
 
+    async def holders(self, tx: Tx, fences: Sequence[Fence]) -> dict[Fence, str]:
+        """Return who held each of these grants, as far as they are known."""
+        ...
+
     async def insert(self, tx: Tx, results: Sequence[NewResult]) -> None:
         """Insert results, at most one for each grant."""
         ...

@@ -63,10 +63,14 @@ class PageSummary:
         return None
 
     def _folder(self, url: str) -> tuple[str, str]:
+        """Return the host and the folder of a URL, two levels deep; if there are too many, one level, then none."""
         host, _, path = url.partition("://")[2].partition("/")
-        first, slash, _ = path.partition("?")[0].partition("/")
-        place = (host, f"/{first}/" if slash else "/")
-        return place if place in self.folders or len(self.folders) < MOST_FOLDERS else (host, OTHER)
+        parts = path.partition("?")[0].split("/", 2)
+        for depth in (len(parts) - 1, min(len(parts) - 1, 1)):
+            place = (host, "/" + "".join(f"{part}/" for part in parts[:depth]))
+            if place in self.folders or len(self.folders) < MOST_FOLDERS:
+                return place
+        return host, OTHER
 
 
 def _bucket(milliseconds: float) -> int:

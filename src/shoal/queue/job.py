@@ -42,6 +42,14 @@ def is_bot(holder: str) -> bool:
     return holder.startswith(BOT)
 
 
+def bot_of(holder: str) -> tuple[str, str] | None:
+    """Return the token and the label of a bot that holds a lease; None for other holders."""
+    if not is_bot(holder):
+        return None
+    token, _, label = holder.removeprefix(BOT).partition("/")
+    return token, label
+
+
 def owner_of(holder: str) -> str:
     """Return the owner of a holder's leases: for a bot its token, whatever its label."""
     return "/".join(holder.split("/", 2)[:2]) + "/" if is_bot(holder) else holder
@@ -185,6 +193,7 @@ class HeartbeatAnswer:
 
     ttl_seconds: float
     cancelled: bool
+    holder: str
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,6 +4,7 @@ A method with `_in` is part of a larger commit. Signals are emitted when the tra
 """
 
 import random
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
 from functools import partial
@@ -31,6 +32,7 @@ from shoal.queue.job import (
     NewJob,
     RunListener,
     TurnResult,
+    bot_of,
     is_bot,
 )
 from shoal.queue.lanes import LaneChoice, LaneRepair, Lanes, lanes_as_given
@@ -76,6 +78,14 @@ class JobsMoved(Signal, frozen=True, kw_only=True):
 
     kind: str
     how: GrantEnd
+    count: int
+
+
+class BotLeasesLost(Signal, frozen=True, kw_only=True):
+    """Leases of a bot expired."""
+
+    token: str
+    bot_id: str
     count: int
 
 
@@ -349,6 +359,7 @@ class Queue:
             if lost is None:
                 raise LeaseLost(fence.job_id, fence.epoch)
             await self.move_in(tx, await self._expiry(tx, lost), lost.kind, lost.run_id)
+            self._emit_lost(tx, [lost])
 
         try:
             await self._database.run(commit)
@@ -366,9 +377,16 @@ class Queue:
             await self.finish_and_lease_in(tx, moves, None)
             for move in moves:
                 await self.job_moved_in(tx, move, kind, run_id)
+            self._emit_lost(tx, lost)
             return len(moves)
 
         return await self._database.run(commit)
+
+    def _emit_lost(self, tx: Tx, lost: Sequence[LostJob]) -> None:
+        """Tell which bots lost leases, once this is committed."""
+        for bot, count in Counter(bot for job in lost if (bot := bot_of(job.lease_holder))).items():
+            signal = BotLeasesLost(token=bot[0], bot_id=bot[1], count=count)
+            tx.on_commit(partial(self._signals.emit, signal))
 
     async def _expiry(self, tx: Tx, lost: LostJob) -> Move:
         return await self.verdict_in(tx, lost, GrantEnd.EXPIRED, f"the lease of {lost.lease_holder} expired")

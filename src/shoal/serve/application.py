@@ -1,6 +1,7 @@
 """The HTTP application: the gateway that authenticates every request, the routes behind it, and error handlers."""
 
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 from typing import Protocol
 from urllib.parse import quote
 
@@ -46,6 +47,8 @@ class ErrorPages(Protocol):
 
     def missing(self, request: Request, status: int) -> Response: ...
 
+    def failed(self, request: Request) -> Response: ...
+
 
 class RequestServed(Signal, frozen=True, kw_only=True):
     method: str
@@ -69,7 +72,11 @@ def application(
     errors = Errors(pages)
     app = Starlette(
         routes=list(routes),
-        exception_handlers={ShoalError: errors.shoal_error, HTTPException: errors.http_error, Exception: unexpected},
+        exception_handlers={
+            ShoalError: errors.shoal_error,
+            HTTPException: errors.http_error,
+            Exception: errors.unexpected,
+        },
     )
     app.state.audit_log = audit_log
     return Gateway(app, Finder(routes), authenticator or LoopbackAuthenticator(), open_probes, clock, signals, errors)
@@ -95,6 +102,12 @@ class Errors:
         if self._pages is None or not wants_page(request):
             return await http_error(request, error)
         return self._pages.missing(request, error.status_code)
+
+    async def unexpected(self, request: Request, error: Exception) -> Response:
+        if self._pages is not None and wants_page(request):
+            with suppress(Exception):  # the frame of all pages may be what failed
+                return self._pages.failed(request)
+        return await unexpected(request, error)
 
     def _to_login(self, request: Request) -> Response:
         """Send a browser without a session to the login page, which leads back to the page it wanted."""
@@ -193,7 +206,7 @@ class Gateway:
         except ClientDisconnect:
             raise
         except Exception as error:
-            await (await unexpected(request, error))(request.scope, request.receive, sender.send)
+            await (await self._errors.unexpected(request, error))(request.scope, request.receive, sender.send)
             raise  # the HTTP server logs it
         return response
 

@@ -319,7 +319,21 @@ STATS: dict[str, Any] = {
             "bots": 3,
         }
     ],
-    "bots": [{"token": "tok_7h3k9m2pxw", "bot_id": "spider-1", "pulled": 120, "seen_at": "2026-03-01T09:00:05Z"}],
+    "bots": [
+        {
+            "token": "tok_7h3k9m2pxw",
+            "bot_id": "spider-1",
+            "pulled": 120,
+            "results": 118,
+            "failures": 3,
+            "invalid_data": 1,
+            "late_results": 0,
+            "heartbeats": 14,
+            "late_heartbeats": 0,
+            "lost_leases": 1,
+            "seen_at": "2026-03-01T09:00:05Z",
+        }
+    ],
     "back_pressure": [{"slots": "pages", "load": 0.35, "held": False, "reason": None}],
 }
 POLICY_FORM: dict[str, Any] = {
@@ -365,6 +379,13 @@ WEBHOOK: dict[str, Any] = {
     "created_at": "2026-03-01T09:00:00Z",
 }
 WEBHOOK_SECRET = {"secret": "whsec_C2FVsBQIhrscChlQIMV+b5sSYspob7oD"}
+WEBHOOK_TEST: dict[str, Any] = {
+    "event_id": "evt_01hr2v8k3m4n5p6q",
+    "delivered": False,
+    "status": 404,
+    "duration_seconds": 0.042,
+    "error": "the endpoint returned an error (404)",
+}
 EVENT: dict[str, Any] = {
     "specversion": "1.0",
     "id": "evt_01hr2v8k3m4n5p6q",

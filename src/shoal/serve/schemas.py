@@ -668,12 +668,19 @@ class Hour(Struct, kw_only=True):
 
 
 class BotSeen(Struct, kw_only=True):
-    """A bot that asked for jobs."""
+    """A bot that sent requests, and what the server observed."""
 
     token: str
     bot_id: str
     pulled: Annotated[int, describe("Number of jobs it received.")]
-    seen_at: Annotated[Moment, describe("Time of its last request for jobs.")]
+    results: Annotated[int, describe("Number of its results that were accepted.")]
+    failures: Annotated[int, describe("Accepted results that report a failure.")]
+    invalid_data: Annotated[int, describe("Accepted results that lack a required field of their rule set.")]
+    late_results: Annotated[int, describe("Results that were rejected because their lease was not valid.")]
+    heartbeats: Annotated[int, describe("Heartbeats that renewed a lease.")]
+    late_heartbeats: Annotated[int, describe("Heartbeats that were rejected because their lease was not valid.")]
+    lost_leases: Annotated[int, describe("Leases that expired without a result or a heartbeat.")]
+    seen_at: Annotated[Moment, describe("Time of its last request.")]
 
 
 class BackPressure(Struct, kw_only=True):
@@ -846,6 +853,16 @@ class Event(Struct, kw_only=True):
 class EventList(Struct, kw_only=True):
     items: list[Event]
     next: Annotated[int, describe("Value of `after` for the next request; always present.")]
+
+
+class WebhookTest(Struct, kw_only=True):
+    """The outcome of a test event."""
+
+    event_id: str
+    delivered: Annotated[bool, describe("Whether the receiver accepted the event (2xx).")]
+    status: Annotated[int | None, describe("Status of the response; null if there was none.")]
+    duration_seconds: float
+    error: Annotated[str | None, describe("Why the event was not accepted.")]
 
 
 class EventsReplayed(Struct, kw_only=True):

@@ -25,12 +25,13 @@ from shoal.crawl.lifecycle.crawls import CrawlStatus
 from shoal.crawl.lifecycle.failed_urls import FailedSeed
 from shoal.crawl.states import CrawlState
 from shoal.events.event import EventReceipt
+from shoal.events.tester import TestDelivery
 from shoal.events.webhook import Delivery, DeliveryState, Webhook
 from shoal.fleet.explain import NodeExplanation
 from shoal.fleet.node import Node, NodeCommand
 from shoal.fleet.pressure import PressureStatus
 from shoal.hosts.rate import HeldHost
-from shoal.observe.hourly_stats import BotActivity, HourRow
+from shoal.observe.hourly_stats import BOT_COUNTS, BotActivity, HourRow
 from shoal.page_jobs.group import Group
 from shoal.page_jobs.history import MOST_CHANGES, Diff
 from shoal.page_jobs.leasing import PageTask
@@ -403,6 +404,16 @@ def webhook_detail(found: Webhook, counts: dict[str, int]) -> schemas.WebhookDet
     return schemas.WebhookDetail(**asdict(webhook(found)), waiting=counts["waiting"], dead=counts["dead"])
 
 
+def webhook_test(test: TestDelivery) -> schemas.WebhookTest:
+    return schemas.WebhookTest(
+        event_id=test.event_id,
+        delivered=test.is_delivered,
+        status=test.answer.status,
+        duration_seconds=round(test.took.total_seconds(), 3),
+        error=test.answer.error,
+    )
+
+
 def delivery(delivery: Delivery) -> schemas.Delivery:
     return schemas.Delivery(
         event_id=delivery.event_id,
@@ -467,7 +478,8 @@ def hour(row: HourRow) -> schemas.Hour:
 
 
 def bot_seen(bot: BotActivity) -> schemas.BotSeen:
-    return schemas.BotSeen(token=bot.token, bot_id=bot.bot_id, pulled=bot.pulled, seen_at=from_micros(bot.seen_at))
+    counts = {name: getattr(bot, name) for name in BOT_COUNTS}
+    return schemas.BotSeen(token=bot.token, bot_id=bot.bot_id, seen_at=from_micros(bot.seen_at), **counts)
 
 
 def node(node: Node) -> schemas.Node:

@@ -9,6 +9,7 @@ from shoal.access.scopes import TokenScope
 from shoal.base.clock import to_micros
 from shoal.base.errors import InvalidInput, NotFound
 from shoal.base.request_form import Form, describe
+from shoal.events.tester import WebhookTester
 from shoal.events.webhook import DeliveryState, NewWebhook, WebhookChange
 from shoal.events.webhooks import Webhooks
 from shoal.serve import examples, schemas, to_api
@@ -39,8 +40,9 @@ class ReplayForm(Form, frozen=True, kw_only=True, forbid_unknown_fields=True):
 class WebhookApi:
     """`/api/v1/webhooks` and `/api/v1/events`."""
 
-    def __init__(self, webhooks: Webhooks, idempotency: Idempotency) -> None:
+    def __init__(self, webhooks: Webhooks, tester: WebhookTester, idempotency: Idempotency) -> None:
         self._webhooks = webhooks
+        self._tester = tester
         self._idempotency = idempotency
 
     @endpoint(
@@ -130,6 +132,22 @@ class WebhookApi:
         """For one day, deliveries are also signed with the previous secrets."""
         webhook = await self._webhooks.rotate(request.path_param("webhook_id"), audit=request.audit)
         return to_api.webhook_secret(webhook)
+
+    @endpoint(
+        "POST",
+        "/api/v1/webhooks/{webhook_id}/test",
+        scope=TokenScope.ADMIN,
+        summary="Send a test event to a webhook.",
+        response=schemas.WebhookTest,
+        response_example=examples.WEBHOOK_TEST,
+        problems=[NotFound],
+        audit="webhook.tested",
+    )
+    async def test_webhook(self, request: EndpointRequest[Nothing, Nothing]) -> schemas.WebhookTest:
+        """Sends a signed event of the type `webhook.test` at once and waits for the answer, for 20 seconds at most. It
+        is sent even if the webhook is disabled, it is not retried, and it is not listed with the deliveries."""
+        webhook_id = request.path_param("webhook_id")
+        return to_api.webhook_test(await self._tester.test(webhook_id, audit=request.audit))
 
     @endpoint(
         "GET",

@@ -19,7 +19,7 @@ from shoal.base.text import redact_url
 from shoal.serve.console.feed import AnyQuery
 from shoal.serve.console.forms import FORM_TYPE, read_form
 from shoal.serve.console.messages import message
-from shoal.serve.console.search import Search, parse
+from shoal.serve.console.search import Search, parse, suggestion
 from shoal.serve.console.shell import Notice, Shell, sentence
 from shoal.serve.console.view import View
 from shoal.serve.endpoint import EndpointRequest, Nothing, endpoint
@@ -65,6 +65,12 @@ class AnalysesPage:
         context = await self.context(self._shell.view(request.http), params)
         context |= {"topic": self._shell.url("/analyses", **params).removeprefix(self._shell.prefix)}
         context |= {"gates": [stored.name for stored in await self._gates.all()]}
+        language = self._shell.view(request.http).language
+        states = [(state.value, language(word)) for state, (_, word) in BADGES.items()]
+        context["suggestions"] = {
+            "state": suggestion(language("where it is"), states),
+            "crawl": suggestion(language("the id of a crawl"), [one.crawl_id for one, _ in context["rows"]]),
+        }
         return self._shell.page(request.http, "analyses.html", context, section="analyses")
 
     async def context(self, view: View, params: Mapping[str, str]) -> dict[str, Any]:

@@ -1,14 +1,16 @@
-"""Bots: the tokens they use, what they asked for lately, and how to check that they follow the rules."""
+"""Bots: the tokens they use, what they did lately, and whether they follow the rules."""
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any, Final
 
 from starlette.responses import Response
 
 from shoal.access.scopes import TokenScope
 from shoal.access.tokens import Tokens
-from shoal.observe.hourly_stats import PAGES, HourlyStatsReader
+from shoal.observe.hourly_stats import PAGES, BotActivity, HourlyStatsReader
 from shoal.serve.console.feed import AnyQuery
+from shoal.serve.console.messages import Language, message
 from shoal.serve.console.shell import Shell
 from shoal.serve.console.view import View
 from shoal.serve.endpoint import EndpointRequest, Nothing, endpoint
@@ -16,6 +18,41 @@ from shoal.serve.endpoint import EndpointRequest, Nothing, endpoint
 MOST_BOTS: Final = 200
 HOURS: Final = 24
 MOST_TOKENS: Final = 1000
+PROBLEMS: Final = (
+    (
+        message("{count} result came without a valid lease, and was rejected."),
+        message("{count} results came without a valid lease, and were rejected."),
+    ),
+    (
+        message("{count} lease expired: there was no result and no heartbeat in time."),
+        message("{count} leases expired: there was no result and no heartbeat in time."),
+    ),
+    (
+        message("{count} result lacks a required field of its rule set."),
+        message("{count} results lack a required field of their rule set."),
+    ),
+    (
+        message("{count} heartbeat was for a job that the bot does not hold."),
+        message("{count} heartbeats were for jobs that the bot does not hold."),
+    ),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class BotRow:
+    """A bot, and what is wrong with what it did; nothing if it follows the rules."""
+
+    bot: BotActivity
+    problems: tuple[str, ...]
+
+    @property
+    def is_proven(self) -> bool:
+        return bool(self.bot.results or self.problems)
+
+
+def row_of(bot: BotActivity, language: Language) -> BotRow:
+    counts = (bot.late_results, bot.lost_leases, bot.invalid_data, bot.late_heartbeats)
+    return BotRow(bot, tuple(language.plural(*PROBLEMS[place], count) for place, count in enumerate(counts) if count))
 
 
 class BotsPage:
@@ -40,7 +77,7 @@ class BotsPage:
         _, bots = await self._hourly.read(HOURS, PAGES, MOST_BOTS)
         return {
             "tokens": [token for token in tokens if TokenScope.BOT in token.scopes],
-            "bots": bots,
+            "rows": [row_of(bot, view.language) for bot in bots],
             "is_live": True,
         }
 

@@ -6,6 +6,7 @@ come from the style sheet, by class; each mark has a title that a pointer shows 
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Final
 
 from markupsafe import Markup
@@ -142,7 +143,11 @@ def shares(parts: Sequence[Part], label: str, height: int = 8) -> Markup:
 
 def progress(share: float | None, label: str, height: int = 6) -> Markup:
     """Draw how much is done; an unknown share leaves the bar empty."""
-    done = 0.0 if share is None else min(1.0, max(0.0, share)) * WIDTH
+    return _progress(round(1000 * min(1.0, max(0.0, share or 0.0)), 1), label, height)
+
+
+@lru_cache(maxsize=1000)  # every row of a list has one, and few of them change from one look to the next
+def _progress(done: float, label: str, height: int) -> Markup:
     mark = Markup('<rect class="done" x="0" y="0" width="{:.1f}" height="{}"/>').format(done, height)
     return Markup('<span class="shares">{}</span>').format(_svg(mark, height, label))
 

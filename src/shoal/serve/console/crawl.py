@@ -5,6 +5,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+import orjson
 from starlette.responses import Response
 
 from shoal.access.scopes import TokenScope
@@ -18,7 +19,7 @@ from shoal.crawl.states import CrawlState
 from shoal.pages.summary import PageSummaries
 from shoal.queue.job_admin import JobAdmin
 from shoal.queue.job_admin_store import JobFilter
-from shoal.serve.console import crawl_charts
+from shoal.serve.console import crawl_charts, url_words
 from shoal.serve.console.crawl_rows import class_name, class_parts, row_of
 from shoal.serve.console.feed import AnyQuery, LivePage
 from shoal.serve.console.messages import Language, message
@@ -45,24 +46,6 @@ TABS: Final = (
     ("diff", message("Compare")),
     ("options", message("Options")),
 )
-SKIPS: Final = {
-    "depth": message("deeper than the limit"),
-    "scope": message("outside the scope"),
-    "excluded": message("excluded by a pattern"),
-    "not_included": message("not included by a pattern"),
-    "robots": message("disallowed by robots.txt"),
-    "nofollow": message("marked nofollow"),
-    "url_too_long": message("URL too long"),
-    "scheme": message("not http or https"),
-    "credentials": message("URL with a password"),
-    "control_characters": message("URL with control characters"),
-    "backslash": message("URL with a backslash"),
-    "invalid_url": message("not a valid URL"),
-    "repeating_path": message("a path that repeats itself"),
-    "too_many_segments": message("a path with too many segments"),
-    "host_budget": message("page limit of the host"),
-    "not_in_sitemap": message("not in a sitemap"),
-}
 CHANGEABLE: Final = tuple(CrawlChange.__struct_fields__)
 
 
@@ -262,7 +245,12 @@ class CrawlPage:
             "traps": await crawls.traps(crawl_id),
             "skips": skip_words(status, view.language),
             "asked": asked,
-            "explained": explained,
+            "explained": explained
+            and (
+                *url_words.STATES[explained.state],
+                url_words.why(explained, self.shell.formats(view)),
+                url_words.facts_of(explained, self.shell.formats(view)),
+            ),
         }
 
     async def _log(self, view: View, status: CrawlStatus, params: Mapping[str, str]) -> dict[str, Any]:
@@ -278,13 +266,27 @@ class CrawlPage:
     async def _options(self, view: View, status: CrawlStatus, params: Mapping[str, str]) -> dict[str, Any]:
         config = status.crawl.config
         return {
-            "options": shown_config(config) | {"seeds": config.seeds, "labels": config.labels},
+            "options": [
+                (name, option_text(value, view.language))
+                for name, value in ({"seeds": config.seeds} | shown_config(config) | {"labels": config.labels}).items()
+            ],
             "changeable": CHANGEABLE,
             "config": config,
         }
 
 
+def option_text(value: Any, language: Language) -> str:
+    """Return the value of an option as people write it; empty if it is not set."""
+    if isinstance(value, bool):
+        return language("yes") if value else language("no")
+    if isinstance(value, list):
+        return ", ".join(one if isinstance(one, str) else orjson.dumps(one).decode() for one in value)
+    if isinstance(value, dict):
+        return orjson.dumps(value).decode() if value else ""
+    return "" if value is None else str(value)
+
+
 def skip_words(status: CrawlStatus, language: Language) -> list[tuple[str, str, int]]:
     """Return the reasons for which URLs were skipped, in words, those of most URLs first."""
     counts = sorted(status.counts.skipped.items(), key=lambda one: -one[1])
-    return [(reason, language(SKIPS.get(reason, reason)), count) for reason, count in counts]
+    return [(reason, language(url_words.SKIPS.get(reason, reason)), count) for reason, count in counts]

@@ -1,6 +1,7 @@
 """The charts of a crawl, from its page summary."""
 
-from collections.abc import Callable, Mapping
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping
 from typing import Final
 
 from markupsafe import Markup
@@ -16,6 +17,7 @@ from shoal.serve.console.format import NOTHING, SPACE, Formats
 MOST_DEPTHS: Final = 20
 MOST_CELLS: Final = 40
 MOST_ROWS: Final = 200
+MOST_SHARE: Final = 0.3  # of the pages in one folder of a map
 ENDS: Final = {"done": "s2", "released": "s3", "retried": "s4", "failed": "s5", "expired": "s5", "crashed": "s5"}
 
 
@@ -57,14 +59,14 @@ def time_columns(summary: PageSummary, formats: Formats) -> list[Column]:
     return found
 
 
+FolderRow = tuple[str, str, int, int, int]  # host, folder, pages, bad pages, bytes
+
+
 def folder_cells(
     summary: PageSummary, formats: Formats, address: Callable[[str], str]
-) -> tuple[list[Cell], list[tuple[str, str, int, int, int]]]:
-    """Return the folders of the site as a treemap, and as a table of host, folder, pages, bad pages and bytes."""
-    rows = sorted(
-        ((host, folder, one["pages"], one["bad"], one["bytes"]) for (host, folder), one in summary.folders.items()),
-        key=lambda row: -row[2],
-    )
+) -> tuple[list[Cell], list[FolderRow]]:
+    """Return the folders of the site as a treemap, and as a table."""
+    rows = sorted(_folders(summary), key=lambda row: -row[2])
     hosts = {host for host, *_ in rows}
     cells = []
     for host, folder, pages, bad, size in rows[:MOST_CELLS]:
@@ -79,8 +81,23 @@ def folder_cells(
             size=formats.size(size),
         )
         kind = "s5" if share > 0.5 else "s4" if share > 0.05 else ""
-        cells.append(Cell(formats.text(label, 60), pages, kind, title, address(f"{host}{folder}")))
+        text = f"{formats.text(label, 60)} {formats.short(pages)}"
+        cells.append(Cell(text, pages, kind, title, address(f"{host}{folder}")))
     return cells, rows[:MOST_ROWS]
+
+
+def _folders(summary: PageSummary) -> Iterator[FolderRow]:
+    """Yield the folders of the first level. One with many of the pages is divided, so that it does not fill the map."""
+    groups: defaultdict[tuple[str, str], list[tuple[str, Mapping[str, int]]]] = defaultdict(list)
+    for (host, folder), counts in summary.folders.items():
+        top = "/".join(folder.split("/", 2)[:2]) + "/" if folder not in ("/", OTHER) else folder
+        groups[host, top].append((folder, counts))
+    for (host, top), parts in groups.items():
+        total = [sum(counts[name] for _, counts in parts) for name in ("pages", "bad", "bytes")]
+        if total[0] > MOST_SHARE * summary.pages:
+            yield from ((host, folder, one["pages"], one["bad"], one["bytes"]) for folder, one in parts)
+        else:
+            yield host, top, total[0], total[1], total[2]
 
 
 def attempt_timeline(attempts: list[tuple[Job, Grant]], formats: Formats) -> Markup | None:

@@ -1,9 +1,10 @@
 """The list of crawls: search with qualifiers, counts by state, and actions on a selection or on everything that
 matches."""
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
+from urllib.parse import urlsplit
 
 from starlette.responses import Response
 
@@ -17,11 +18,11 @@ from shoal.crawl.states import TERMINAL, CrawlState
 from shoal.crawl.store import CrawlFilter
 from shoal.serve.authentication import caller_of
 from shoal.serve.console.cached import Cached
-from shoal.serve.console.crawl_rows import BADGES, PAUSABLE, STOPPABLE, row_of
+from shoal.serve.console.crawl_rows import BADGES, PAUSABLE, STOPPABLE, CrawlRow, row_of
 from shoal.serve.console.feed import AnyQuery
 from shoal.serve.console.forms import FORM_TYPE, ConsoleForm, read_form
 from shoal.serve.console.messages import Language, message
-from shoal.serve.console.search import Search, parse
+from shoal.serve.console.search import Search, parse, suggestion
 from shoal.serve.console.shell import Notice, Shell, local_path, sentence
 from shoal.serve.console.view import View
 from shoal.serve.crawls import LAST_CRAWL, labels_of
@@ -108,6 +109,7 @@ class CrawlsPage:
         context = await self.context(self._shell.view(request.http), params)
         context |= {"topic": self._shell.url("/crawls", **params).removeprefix(self._shell.prefix)}
         context |= {"address": f"{request.http.url.scheme}://{request.http.url.netloc}"}
+        context |= {"suggestions": suggestions(context["rows"], self._shell.view(request.http).language)}
         return self._shell.page(request.http, "crawls.html", context, section="crawls")
 
     async def context(self, view: View, params: Mapping[str, str]) -> dict[str, Any]:
@@ -211,6 +213,18 @@ class CrawlsPage:
 
 
 NOTHING_TO_DO = message("Nothing was changed: no selected crawl is in a state that allows it.")
+
+
+def suggestions(rows: Sequence[CrawlRow], language: Language) -> dict[str, object]:
+    """Return the qualifiers, with the states, and with values of the crawls that are shown."""
+    crawls = [row.status.crawl for row in rows]
+    labels = [f"{name}={value}" for crawl in crawls for name, value in crawl.config.labels.items()]
+    return {
+        "state": suggestion(language("where it is"), [(state.value, language(word)) for state, word in BADGES.items()]),
+        "host": suggestion(language("of a seed"), [urlsplit(row.site).netloc for row in rows]),
+        "project": suggestion(language("that it belongs to"), [crawl.project for crawl in crawls]),
+        "label": suggestion(language("as name=value"), labels),
+    }
 
 
 def filter_of(search: Search) -> CrawlFilter:

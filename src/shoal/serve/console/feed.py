@@ -100,7 +100,7 @@ class Topic:
     view: View
     params: Mapping[str, str]
     regions: dict[str, Region] = field(default_factory=dict)
-    lines: deque[tuple[int, str]] = field(default_factory=lambda: deque(maxlen=KEPT_LINES))
+    lines: deque[tuple[int, bytes]] = field(default_factory=lambda: deque(maxlen=KEPT_LINES))  # with their events
     viewers: int = 0
     changed: asyncio.Event = field(default_factory=asyncio.Event)
     task: "asyncio.Task[None] | None" = None
@@ -170,24 +170,21 @@ class FeedApi:
         topic = self._topics.setdefault(key, Topic(page, view, params))
         with self._viewer(key, topic):
             while not self._closed:
-                changed = topic.changed
+                changed, news = topic.changed, []
                 for name, region in topic.regions.items():
                     if seen.get(name) != region.version:
-                        event, seen[name] = region.since(seen.get(name)), region.version
-                        yield event
-                for number, html in list(topic.lines):
-                    if line is None or number > line:
-                        line = number
-                        yield _event("line", {"html": html}, number)
-                if not await self._wait(changed):
+                        news.append(region.since(seen.get(name)))
+                        seen[name] = region.version
+                if topic.lines and (line is None or topic.lines[-1][0] > line):
+                    news += [event for number, event in topic.lines if line is None or number > line]
+                    line = topic.lines[-1][0]
+                if news:
+                    yield b"".join(news)
+                try:
+                    async with asyncio.timeout(HEARTBEAT_SECONDS):
+                        await changed.wait()
+                except TimeoutError:
                     yield b": alive\n\n"
-
-    async def _wait(self, changed: asyncio.Event) -> bool:
-        try:
-            await asyncio.wait_for(changed.wait(), HEARTBEAT_SECONDS)
-        except TimeoutError:
-            return False
-        return True
 
     @contextmanager
     def _viewer(self, key: tuple[Any, ...], topic: Topic) -> Iterator[None]:
@@ -226,7 +223,7 @@ class FeedApi:
                 topic.regions[name] = Region.of(name, html, before)
                 changes = True
         lines = await topic.page.lines(topic.view, topic.params, topic.lines[-1][0] if topic.lines else None)
-        topic.lines.extend(lines)
+        topic.lines.extend((number, _event("line", {"html": html}, number)) for number, html in lines)
         return changes or bool(lines)
 
 

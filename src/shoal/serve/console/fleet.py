@@ -40,10 +40,10 @@ COLOURS: Final = {
     NodeState.LOST: "failed",
 }
 PARTS: Final = {
-    "success": (message("Success"), health.SUCCESS, "s2"),
-    "load": (message("Free slots"), health.LOAD, "s3"),
-    "latency": (message("Speed"), health.LATENCY, "s4"),
-    "depth": (message("Short lane"), health.DEPTH, "s0"),
+    "success": (message("Success"), health.SUCCESS, "p1"),
+    "load": (message("Free slots"), health.LOAD, "p2"),
+    "latency": (message("Speed"), health.LATENCY, "p3"),
+    "depth": (message("Short lane"), health.DEPTH, "p4"),
 }
 COMMANDS: Final = {
     "pause": message("Pause"),

@@ -1,6 +1,7 @@
 """Numbers, sizes, durations and times as people read them."""
 
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import Final
 
 from shoal.base.clock import from_micros
@@ -66,6 +67,15 @@ class Formats:
         if whole < 48 * 3600:
             return f"{whole // 3600}{SPACE}h {whole % 3600 // 60:02}{SPACE}min"
         return self.language.plural("{count} day", "{count} days", whole // 86400)
+
+    def span(self, length: timedelta) -> str:
+        """Return a length of time that somebody chose, in its largest unit."""
+        seconds = length.total_seconds()
+        if seconds and seconds % 86400 == 0:
+            return self.language.plural("{count} day", "{count} days", int(seconds // 86400))
+        if seconds and seconds % 3600 == 0 and seconds < 48 * 3600:
+            return f"{int(seconds // 3600)}{SPACE}h"
+        return self.duration(seconds)
 
     def milliseconds(self, value: float | None) -> str:
         if value is None:

@@ -5,12 +5,19 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from shoal.queue.explain import JobExplanation
-from shoal.queue.job import RUN_KINDS, Job, node_of
+from shoal.queue.job import RUN_KINDS, Grant, Job, bot_of, node_of
 from shoal.queue.job_admin_store import DEAD
 from shoal.queue.states import TERMINAL, JobState
 from shoal.serve.console.format import Formats
 from shoal.serve.console.messages import Language, message
 
+PRIORITY_PARTS: Final = {
+    "importance": message("importance"),
+    "staleness": message("staleness"),
+    "error_rate": message("errors"),
+    "signal": message("signal"),
+    "overdue": message("overdue"),
+}
 BADGES: Final = {
     JobState.PENDING: message("Waiting"),
     JobState.LOCKED: message("In progress"),
@@ -86,6 +93,17 @@ def row_of(job: Job, formats: Formats) -> JobRow:
         title=formats.text(job.url or job.run_id or job.id),
         node=formats.text(node_of(job.lease_holder), 80) if job.lease_holder else "",
     )
+
+
+def held_by(grant: Grant) -> tuple[str, int | None]:
+    """Return the node and the process that had a job. Page jobs are leased in batches, so only their holder tells."""
+    if grant.node is not None:
+        return grant.node, grant.pid
+    if (bot := bot_of(grant.holder)) is not None:
+        return bot[1] or bot[0], None
+    node, _, rest = grant.holder.partition("/")
+    last = rest.rpartition("/")[2]
+    return node, int(last) if last.isascii() and last.isdecimal() and len(last) < 12 else None
 
 
 def explained(found: JobExplanation, formats: Formats) -> str:

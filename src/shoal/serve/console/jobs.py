@@ -10,6 +10,7 @@ from starlette.responses import Response
 from shoal.access.scopes import TokenScope
 from shoal.base.clock import Clock
 from shoal.base.errors import InvalidInput
+from shoal.queue.job import SHARED_LANE
 from shoal.queue.job_admin import JobAdmin
 from shoal.queue.job_admin_store import JobFilter
 from shoal.queue.states import JobState
@@ -18,9 +19,9 @@ from shoal.serve.console.actions import carry_out
 from shoal.serve.console.charts import Span, timeline
 from shoal.serve.console.feed import AnyQuery
 from shoal.serve.console.forms import FORM_TYPE, read_form
-from shoal.serve.console.job_rows import BADGES, explained, row_of
-from shoal.serve.console.messages import message
-from shoal.serve.console.search import Search, parse
+from shoal.serve.console.job_rows import BADGES, PRIORITY_PARTS, explained, held_by, row_of
+from shoal.serve.console.messages import Language, message
+from shoal.serve.console.search import Search, parse, suggestion
 from shoal.serve.console.shell import Shell, local_path, sentence
 from shoal.serve.console.view import View
 from shoal.serve.endpoint import EndpointRequest, Nothing, endpoint
@@ -88,7 +89,8 @@ class JobsPage:
         params = {name: query[name] for name in ("q", "before") if query.get(name)}
         context = await self.context(self._shell.view(request.http), params)
         topic = self._shell.url("/jobs", **params).removeprefix(self._shell.prefix)
-        return self._shell.page(request.http, "jobs.html", context | {"topic": topic}, section="jobs")
+        context |= {"topic": topic, "suggestions": suggestions(self._shell.view(request.http).language)}
+        return self._shell.page(request.http, "jobs.html", context, section="jobs")
 
     async def context(self, view: View, params: Mapping[str, str]) -> dict[str, Any]:
         search, problem, which = Search(params.get("q", "")), "", JobFilter()
@@ -177,16 +179,17 @@ class JobPage:
         job, formats = found.job, self._shell.formats(view)
         history = await self._jobs.history(job.id)
         row = row_of(job, formats)
-        nodes = list(dict.fromkeys(grant.node or grant.holder for grant in history))
+        holders = [held_by(grant) for grant in history]
+        nodes = list(dict.fromkeys(node for node, _ in holders))
         spans = [
             Span(
                 grant.granted_at,
                 grant.ended_at or formats.now,
-                nodes.index(grant.node or grant.holder),
+                nodes.index(node),
                 "s3" if grant.ended is None else {"done": "s2", "released": "s0"}.get(grant.ended.value, "s5"),
-                f"{formats.text(grant.node or grant.holder, 80)}, {formats.exact(grant.granted_at)}",
+                f"{formats.text(node, 80)}, {formats.exact(grant.granted_at)}",
             )
-            for grant in history
+            for grant, (node, _) in zip(history, holders, strict=True)
         ]
         end = max((int(span.end) for span in spans), default=formats.now)
         return {
@@ -195,7 +198,11 @@ class JobPage:
             "sentence": explained(found, formats),
             "facts": {name: value for name, value in found.facts.items() if name not in ("dispatch", "error")},
             "dispatch": found.facts.get("dispatch"),
-            "history": history,
+            "history": [(grant, *holder) for grant, holder in zip(history, holders, strict=True)],
+            "parts": [
+                (view.language(PRIORITY_PARTS.get(name, name)), formats.number(round(points, 1) + 0.0, 1))
+                for name, points in job.priority_parts.items()
+            ],
             "timeline": timeline(spans, history[0].granted_at, end, view.language("Leases over time"), len(nodes))
             if len(history) > 1
             else "",
@@ -228,6 +235,17 @@ class JobPage:
             return self._shell.confirm(request.http, form, *words)
         verb, done = verbs[action]
         return await carry_out(self._shell, f"/jobs/{job_id}", lambda: verb(job_id), language(done))
+
+
+def suggestions(language: Language) -> dict[str, object]:
+    """Return the qualifiers, with the states and the kinds."""
+    states = [(state.value, language(word)) for state, word in BADGES.items()]
+    return {
+        "state": suggestion(language("where it is"), [("dead", language("Dead letters")), *states]),
+        "kind": suggestion(language("what it does"), ("crawl", "page", "analysis")),
+        "run": suggestion(language("the id of a crawl, an analysis or a group")),
+        "lane": suggestion(language("whose workers may take it"), (SHARED_LANE,)),
+    }
 
 
 def filter_of(search: Search) -> JobFilter:

@@ -7,6 +7,7 @@ import orjson
 from starlette.responses import Response
 
 from shoal.access.scopes import TokenScope
+from shoal.audit.codes import CODES
 from shoal.base.errors import NotFound
 from shoal.base.text import HIDDEN, names_a_secret
 from shoal.base.url import Url, hostname
@@ -21,6 +22,8 @@ from shoal.pages.links import LinkFlag, unpack
 from shoal.pages.page import Page
 from shoal.pages.pages import Pages
 from shoal.pages.response_counts import response_class
+from shoal.serve.console import url_words
+from shoal.serve.console.analyses import SEVERITIES
 from shoal.serve.console.crawl_rows import row_of
 from shoal.serve.console.feed import AnyQuery
 from shoal.serve.console.page_copies import PageCopies
@@ -83,9 +86,11 @@ class PagePage:
         referrers = await self._pages.referrers(crawl.number, [key], MOST_SOURCES, SOURCE_SECONDS)
         data = None if page.data is None else orjson.dumps(page.data, option=orjson.OPT_INDENT_2).decode()
         status = await self._crawls.get(crawl.id)
+        formats = self._shell.formats(view)
+        explained = await self._frontier.explain(crawl.id, page.url, LONGEST_URL)
         context = {
             "crawl": crawl,
-            "row": row_of(status, self._shell.formats(view)),
+            "row": row_of(status, formats),
             "page": page,
             "page_id": request.path_param("page_id"),
             "kind": response_class(page.status),
@@ -97,8 +102,11 @@ class PagePage:
             "referrers": referrers,
             "data": data,
             "history": await self._history(crawl, page),
-            "explained": await self._frontier.explain(crawl.id, page.url, LONGEST_URL),
-            "findings": await self._findings.of(crawl.id, page.url),
+            "why": f"{url_words.origin(page, formats)} {url_words.why(explained, formats)}",
+            "findings": [
+                (one, CODES.get(one.code), SEVERITIES[one.severity.value])
+                for one in await self._findings.of(crawl.id, page.url)
+            ],
         }
         return self._shell.page(request.http, "page.html", context, section="crawls")
 

@@ -18,7 +18,7 @@ from shoal.serve.console.feed import AnyQuery
 from shoal.serve.console.forms import FORM_TYPE, read_form
 from shoal.serve.console.messages import message
 from shoal.serve.console.policy_rows import row_of
-from shoal.serve.console.search import Search, parse
+from shoal.serve.console.search import Search, parse, suggestion
 from shoal.serve.console.shell import Notice, Shell, local_path, sentence
 from shoal.serve.console.view import View
 from shoal.serve.endpoint import EndpointRequest, Nothing, endpoint
@@ -56,7 +56,14 @@ class PoliciesPage:
         params = {name: query[name] for name in ("q", "after") if query.get(name)}
         context = await self.context(self._shell.view(request.http), params)
         topic = self._shell.url("/policies", **params).removeprefix(self._shell.prefix)
-        return self._shell.page(request.http, "policies.html", context | {"topic": topic}, section="policies")
+        language = self._shell.view(request.http).language
+        projects = [row.policy.form.project for row in context["rows"]]
+        suggestions = {
+            "is": suggestion(language("how it stands"), KINDS),
+            "project": suggestion(language("that it belongs to"), projects),
+        }
+        context |= {"topic": topic, "suggestions": suggestions}
+        return self._shell.page(request.http, "policies.html", context, section="policies")
 
     async def context(self, view: View, params: Mapping[str, str]) -> dict[str, Any]:
         search, problem, after = Search(params.get("q", "")), "", _number(params.get("after"))

@@ -1,11 +1,11 @@
 """The search line of lists: words and qualifiers such as `state:running host:example.com`, kept in the URL."""
 
 import shlex
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 
 from shoal.base.errors import InvalidInput
-from shoal.base.text import nearest, shorten
+from shoal.base.text import clean, nearest, shorten
 
 LONGEST = 1000
 
@@ -38,6 +38,15 @@ class Search:
         parts = [f"{key}:{_quoted(one)}" for key, values in self.values.items() if key != name for one in values]
         parts += [] if value is None else [f"{name}:{_quoted(value)}"]
         return " ".join([*parts, *map(_quoted, self.words)])
+
+
+Suggested = Iterable[str | tuple[str, str]]  # values, some with what they mean
+
+
+def suggestion(hint: str, values: Suggested = ()) -> dict[str, object]:
+    """Return what the search line suggests for one qualifier: what it means, and some of its values."""
+    pairs = dict.fromkeys((value, "") if isinstance(value, str) else value for value in values)
+    return {"hint": hint, "values": [(_quoted(clean(value, 100)), word) for value, word in pairs if value]}
 
 
 def parse(line: str, known: Collection[str]) -> Search:

@@ -1,4 +1,5 @@
-"""Settings: effective values with their sources, tokens, and the audit log. Only administrators see them."""
+"""Settings: effective values with their sources, tokens, the audit log, and what is stored for how long. Only
+administrators see them."""
 
 from collections.abc import Callable, Sequence
 from typing import Any, Final
@@ -16,6 +17,7 @@ from shoal.serve.console.feed import AnyQuery
 from shoal.serve.console.forms import FORM_TYPE, read_form
 from shoal.serve.console.messages import message
 from shoal.serve.console.shell import Notice, Shell, sentence
+from shoal.serve.console.storage import Storage
 from shoal.serve.endpoint import EndpointRequest, Nothing, endpoint
 from shoal.serve.tokens import LAST_TOKEN
 
@@ -37,11 +39,13 @@ class SettingsPage:
         tokens: Tokens,
         audit_log: AuditLog,
         settings: Callable[[], Sequence[tuple[str, str, str]]],
+        storage: Storage,
     ) -> None:
         self._shell = shell
         self._tokens = tokens
         self._audit_log = audit_log
         self._settings = settings
+        self._storage = storage
 
     @endpoint("GET", "/settings", scope=TokenScope.READ, summary="Show the settings.", query=AnyQuery, public=False)
     async def show_settings(self, request: EndpointRequest[Nothing, AnyQuery]) -> Response:
@@ -88,7 +92,10 @@ class SettingsPage:
     async def _shown(self, request: EndpointRequest[Any, Any], text: str = "") -> Response:
         context: dict[str, Any] = {"text": text, "roles": ROLES, "tokens": [], "entries": [], "settings": []}
         if self._shell.view(request.http).may_administer:
+            size, kinds = await self._storage.read()
             context |= {
+                "size": size,
+                "kinds": kinds,
                 "tokens": await self._tokens.newest(before=LAST_TOKEN, limit=MOST_TOKENS),
                 "entries": await self._audit_log.newest(before=None, limit=ENTRIES, subject=None),
                 "settings": self._settings(),

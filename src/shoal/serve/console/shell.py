@@ -19,7 +19,7 @@ from shoal import __version__
 from shoal.base.clock import Clock, SystemClock
 from shoal.base.errors import ShoalError
 from shoal.serve.authentication import is_secure
-from shoal.serve.console import charts
+from shoal.serve.console import charts, journal_words
 from shoal.serve.console.assets import Assets, accepts_gzip, compress
 from shoal.serve.console.format import Formats
 from shoal.serve.console.forms import CONFIRMED, FIELD, ConsoleForm, csrf_cookie, csrf_token
@@ -144,6 +144,12 @@ class Shell:
         problem = self.view(request).language("There is no page at this address.")
         return self.page(request, "error.html", {"status": status, "problem": problem, "back": "/"}, status)
 
+    def failed(self, request: Request) -> Response:
+        """Show that something went wrong that nobody foresaw."""
+        problem = self.view(request).language("The server could not show this page; its log says why.")
+        context = {"status": 500, "problem": problem, "back": back_path(request, self.prefix)}
+        return self.page(request, "error.html", context, 500)
+
     def remember(self, response: Response, theme: str, code: str) -> None:
         """Store the preferences of a browser. Its script reads them, too."""
         chosen = theme if theme in THEMES else "system"
@@ -185,6 +191,7 @@ class Shell:
             "confirmed_field": CONFIRMED,
             "region": self._region,
             "chart": charts,
+            "journal_words": journal_words.words,
         }
         return environment
 

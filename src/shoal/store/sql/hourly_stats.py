@@ -3,7 +3,7 @@
 from collections import defaultdict
 
 from shoal.base.database import Tx
-from shoal.observe.hourly_stats import HOUR, Batch, BotActivity, HourRow
+from shoal.observe.hourly_stats import BOT_COUNTS, HOUR, Batch, BotActivity, HourRow
 
 
 class SqlHourlyStats:
@@ -14,7 +14,10 @@ class SqlHourlyStats:
         hour = now - now % HOUR
         # Sorted, so that two processes that add at the same time cannot deadlock.
         amounts = [(hour, kind, name, float(amount)) for (kind, name), amount in sorted(batch.amounts.items())]
-        bots = [(hour, token, bot_id, pulled, now) for (token, bot_id), pulled in sorted(batch.bots.items())]
+        bots = [
+            (hour, *bot, now if done["requests"] else 0, *(done[name] for name in BOT_COUNTS))
+            for bot, done in sorted(batch.bots.items())
+        ]
         if amounts:
             await tx.many("add_to_hours", amounts)
         if bots:
@@ -31,7 +34,10 @@ class SqlHourlyStats:
 
     async def bots(self, tx: Tx, hours: int, limit: int) -> list[BotActivity]:
         rows = await tx.all("bots_seen", since=await self._first(tx, hours), limit=limit)
-        return [BotActivity(row["token"], row["bot_id"], int(row["pulled"]), row["seen_at"]) for row in rows]
+        return [
+            BotActivity(row["token"], row["bot_id"], row["seen_at"], **{name: int(row[name]) for name in BOT_COUNTS})
+            for row in rows
+        ]
 
     async def forget(self, tx: Tx, before: int) -> int:
         return await tx.execute("forget_job_hours", before=before) + await tx.execute("forget_bot_hours", before=before)

@@ -81,8 +81,9 @@ class SqlJobStore:
         grant = {"id": fence.job_id, "epoch": fence.epoch, "owner": owner}
         row = await tx.one("beat_job", **grant, ttl=span(ttl))
         if row is not None:
-            return HeartbeatAnswer(row["ttl"] / 1e6, bool(row["cancelled"]))
-        return HeartbeatAnswer(0.0, True) if await tx.one("was_cancelled", **grant) is not None else None
+            return HeartbeatAnswer(row["ttl"] / 1e6, bool(row["cancelled"]), row["holder"])
+        ended = await tx.one("was_cancelled", **grant)
+        return None if ended is None else HeartbeatAnswer(0.0, True, ended["holder"])
 
     async def held_by_owner(self, tx: Tx, owner: str) -> int:
         held: int = await tx.value("held_by_owner", owner=owner)

@@ -44,6 +44,11 @@ class SqlResultStore:
         ours = [row for row in rows if owner_of(row["holder"]) == owner_of(owner)]
         return {Fence(JobId(row["job_id"]), row["epoch"]): (row["digest"], JobState(row["state"])) for row in ours}
 
+    async def holders(self, tx: Tx, fences: Sequence[Fence]) -> dict[Fence, str]:
+        rows = await tx.all("holders_of_grants", ids=sorted({fence.job_id for fence in fences}))
+        found = {Fence(JobId(row["job_id"]), row["epoch"]): row["holder"] for row in rows}
+        return {fence: found[fence] for fence in fences if fence in found}
+
     async def insert(self, tx: Tx, results: Sequence[NewResult]) -> None:
         await tx.many("insert_results", [_row(one) for one in results])
 

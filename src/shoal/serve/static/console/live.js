@@ -5,6 +5,7 @@ const live = document.querySelector(".live");
 const liveText = document.querySelector("[data-live-text]");
 const token = document.querySelector(".preferences [name=csrf]").value;
 const MOST_LINES = 1000;
+const RETRY = 5000; // milliseconds
 let stream = null;
 let lastLine = "";
 
@@ -117,9 +118,20 @@ function open() {
     setState("off");
     if (stream?.readyState === EventSource.CLOSED) {
       stream = null;
-      setTimeout(open, 5000);
+      setTimeout(again, RETRY);
     }
   });
+}
+
+// The server ended the stream for good. If the session is over, the page leads to the login; else try once more.
+async function again() {
+  try {
+    const answer = await fetch(location.href, { redirect: "manual", headers: { Accept: "text/html" } });
+    if (answer.type === "opaqueredirect") location.reload();
+  } catch {
+    // The server is away; so is its answer.
+  }
+  open();
 }
 
 function close() {

@@ -57,15 +57,17 @@ FROM job WHERE state = 'locked' AND lease_until > 0
 SELECT lane, offered_session, offered_until, dispatch FROM job WHERE id = :id;
 
 -- name: beat_job
--- Extend the lease of a bot, if the owner matches; return how long it lasts now, and whether the job is cancelled.
+-- Extend the lease of a bot, if the owner matches; return how long it lasts now, whether the job is cancelled, and who
+-- holds it.
 UPDATE job SET lease_until = shoal_now() + coalesce(lock_ttl, CAST(:ttl AS BIGINT))
 WHERE id = :id AND lease_epoch = :epoch AND CASE WHEN state = 'locked' THEN TRUE ELSE FALSE END
       AND substr(lease_holder, 1, length(CAST(:owner AS TEXT))) = CAST(:owner AS TEXT)
-RETURNING coalesce(lock_ttl, CAST(:ttl AS BIGINT)) AS ttl, kill_at <= shoal_now() AS cancelled;
+RETURNING coalesce(lock_ttl, CAST(:ttl AS BIGINT)) AS ttl, kill_at <= shoal_now() AS cancelled,
+          lease_holder AS holder;
 
 -- name: was_cancelled
--- Return whether a grant belonged to this owner and ended because its job was cancelled.
-SELECT 1 FROM job_grant
+-- Return the holder of a grant if it belonged to this owner and ended because its job was cancelled.
+SELECT holder FROM job_grant
 WHERE job_id = :id AND epoch = :epoch AND ended = 'cancelled'
       AND substr(holder, 1, length(CAST(:owner AS TEXT))) = CAST(:owner AS TEXT);
 

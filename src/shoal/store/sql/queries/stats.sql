@@ -14,12 +14,15 @@ GROUP BY hour, name ORDER BY hour DESC, name;
 
 -- name: bots_by_hour
 -- Return how many bots sent requests in each hour since a time.
-SELECT hour, count(*) AS bots FROM bot_hour WHERE hour >= :since GROUP BY hour;
+SELECT hour, count(*) AS bots FROM bot_hour WHERE hour >= :since AND seen_at > 0 GROUP BY hour;
 
 -- name: bots_seen
--- Return the bots that sent requests since a time, latest first.
-SELECT token, bot_id, sum(pulled) AS pulled, max(seen_at) AS seen_at FROM bot_hour
-WHERE hour >= :since GROUP BY token, bot_id ORDER BY max(seen_at) DESC, token, bot_id LIMIT :limit;
+-- Return the bots that sent requests since a time, latest first, with what they did.
+SELECT token, bot_id, max(seen_at) AS seen_at, sum(pulled) AS pulled, sum(results) AS results, sum(failures) AS failures,
+       sum(invalid_data) AS invalid_data, sum(late_results) AS late_results, sum(heartbeats) AS heartbeats,
+       sum(late_heartbeats) AS late_heartbeats, sum(lost_leases) AS lost_leases
+FROM bot_hour WHERE hour >= :since
+GROUP BY token, bot_id HAVING max(seen_at) > 0 ORDER BY max(seen_at) DESC, token, bot_id LIMIT :limit;
 
 -- name: forget_job_hours
 -- Delete hourly statistics before an hour.

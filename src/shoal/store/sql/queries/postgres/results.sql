@@ -21,6 +21,10 @@ FROM result AS r
 CROSS JOIN LATERAL (SELECT t.holder FROM job_grant AS t WHERE t.job_id = r.job_id AND t.epoch = r.epoch OFFSET 0) AS g
 WHERE r.job_id = ANY(:ids::text[]);
 
+-- name: holders_of_grants
+-- Return who held each grant of these jobs.
+SELECT job_id, epoch, holder FROM job_grant WHERE job_id = ANY(:ids::text[]);
+
 -- name: insert_results
 -- Store results, in the order in which they come.
 -- rows: job_id epoch group_id policy state status http_status fetched_at duration digest

@@ -6,10 +6,20 @@ SELECT * FROM unnest(:hour::bigint[], :kind::text[], :name::text[], :amount::flo
 ON CONFLICT (hour, kind, name) DO UPDATE SET amount = job_hour.amount + excluded.amount;
 
 -- name: add_bots_to_hour
--- Record which bots sent requests in an hour.
--- rows: hour token bot_id pulled seen_at
-INSERT INTO bot_hour (hour, token, bot_id, pulled, seen_at)
-SELECT * FROM unnest(:hour::bigint[], :token::text[], :bot_id::text[], :pulled::bigint[], :seen_at::bigint[])
-              AS g (hour, token, bot_id, pulled, seen_at)
+-- Add what bots did in an hour.
+-- rows: hour token bot_id seen_at pulled results failures invalid_data late_results heartbeats late_heartbeats lost_leases
+INSERT INTO bot_hour (hour, token, bot_id, seen_at, pulled, results, failures, invalid_data, late_results, heartbeats,
+                      late_heartbeats, lost_leases)
+SELECT * FROM unnest(:hour::bigint[], :token::text[], :bot_id::text[], :seen_at::bigint[], :pulled::bigint[],
+                     :results::bigint[], :failures::bigint[], :invalid_data::bigint[], :late_results::bigint[],
+                     :heartbeats::bigint[], :late_heartbeats::bigint[], :lost_leases::bigint[])
+              AS g (hour, token, bot_id, seen_at, pulled, results, failures, invalid_data, late_results, heartbeats,
+                    late_heartbeats, lost_leases)
 ON CONFLICT (hour, token, bot_id)
-DO UPDATE SET pulled = bot_hour.pulled + excluded.pulled, seen_at = excluded.seen_at;
+DO UPDATE SET seen_at = greatest(bot_hour.seen_at, excluded.seen_at), pulled = bot_hour.pulled + excluded.pulled,
+              results = bot_hour.results + excluded.results, failures = bot_hour.failures + excluded.failures,
+              invalid_data = bot_hour.invalid_data + excluded.invalid_data,
+              late_results = bot_hour.late_results + excluded.late_results,
+              heartbeats = bot_hour.heartbeats + excluded.heartbeats,
+              late_heartbeats = bot_hour.late_heartbeats + excluded.late_heartbeats,
+              lost_leases = bot_hour.lost_leases + excluded.lost_leases;

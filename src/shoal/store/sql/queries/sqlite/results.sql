@@ -18,6 +18,10 @@ SELECT r.job_id, r.epoch, r.digest, r.state, g.holder
 FROM json_each(:ids) AS i CROSS JOIN result AS r ON r.job_id = i.value
      JOIN job_grant AS g ON g.job_id = r.job_id AND g.epoch = r.epoch;
 
+-- name: holders_of_grants
+-- Return who held each grant of these jobs.
+SELECT g.job_id, g.epoch, g.holder FROM json_each(:ids) AS i CROSS JOIN job_grant AS g ON g.job_id = i.value;
+
 -- name: insert_results
 -- Store a result.
 -- rows: job_id epoch group_id policy state status http_status fetched_at duration digest

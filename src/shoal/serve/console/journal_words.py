@@ -1,0 +1,87 @@
+"""Entries of a crawl's journal in the reader's language. They are stored in English, with the facts behind them."""
+
+from typing import Any, Final
+
+from shoal.crawl.journal.entry import JournalEntry
+from shoal.crawl.journal.messages import REASONS
+from shoal.serve.console.format import Formats
+from shoal.serve.console.messages import ENGLISH, message
+
+FIXED: Final = {
+    message("Waiting for a worker"),
+    message("Queued, waiting for a worker"),
+    message("Resumed, waiting for a worker"),
+    message("Crawled by the process that created it"),
+    message("Stored, not started yet"),
+    message("A worker joined"),
+    message("Started"),
+    message("Continuing"),
+    message("Pausing"),
+    message("Paused"),
+    message("Stopping"),
+}
+COUNTED: Final = {
+    "urls_found": ("urls", message("Found {count} URL"), message("Found {count} URLs")),
+    "urls_reopened": (
+        "urls",
+        message("{count} failed URL will be retried"),
+        message("{count} failed URLs will be retried"),
+    ),
+}
+FILLED: Final = {
+    "depth_finished": message("Depth {depth} finished"),
+    "host_held": message("{host} answered {status}: no requests for {seconds} s"),
+    "pattern_quarantined": message("Quarantined {pattern} as a crawler trap: its pages repeat the same text"),
+    "pattern_released": message("{pattern} is released from quarantine; URLs queued again: {urls}"),
+    "worker_lost": message("Worker lost, waiting for another: {error}"),
+    "walker_retried": message("Failed, retrying in {retry_in_seconds} s: {error}"),
+    "walker_handed_back": message("Returned to the queue, waiting for a worker ({reason})"),
+    "walker_given_up": message("Failed for good: {error}"),
+    "limit_reached": message("A limit was reached ({reason}); other workers finish what they are fetching"),
+}
+ENDS: Final = {
+    "crawl_completed": message("Completed"),
+    "crawl_failed": message("Failed"),
+    "crawl_stopped": message("Stopped"),
+}
+
+
+def words(entry: JournalEntry, formats: Formats) -> str:
+    """Return the message of an entry; in English if it has no translation."""
+    language = formats.language
+    if language.code == ENGLISH.code:
+        return entry.message
+    try:
+        return _translated(entry, formats)
+    except (KeyError, TypeError, ValueError):  # an entry of another version, with other facts
+        return entry.message
+
+
+def _translated(entry: JournalEntry, formats: Formats) -> str:
+    language = formats.language
+    plain, _, rest = entry.message.partition(" (")
+    if plain in FIXED:
+        reason = _reason(entry.facts, formats) if rest else ""
+        return f"{language(plain)} ({reason})" if reason else language(plain)
+    if entry.event in COUNTED:
+        name, one, other = COUNTED[entry.event]
+        return language.plural(one, other, int(entry.facts[name]))
+    if entry.event in FILLED:
+        facts = {**entry.facts, "reason": _reason(entry.facts, formats)}
+        return language(FILLED[entry.event], **{"error": facts["reason"], **facts})
+    if entry.event in ENDS and "pages" in entry.facts:
+        return _end(entry, formats)
+    return entry.message
+
+
+def _end(entry: JournalEntry, formats: Formats) -> str:
+    language, facts = formats.language, entry.facts
+    pages = language.plural("{count} page", "{count} pages", int(facts["pages"]))
+    errors = language.plural("{count} error", "{count} errors", int(facts["errors"]))
+    reason = _reason(facts, formats)
+    return f"{language(ENDS[entry.event])}: {pages}, {errors}" + (f" ({reason})" if reason else "")
+
+
+def _reason(facts: dict[str, Any], formats: Formats) -> str:
+    name = facts.get("reason") or ""
+    return formats.language(REASONS.get(name, name))

@@ -1,0 +1,21 @@
+-- name: table_sizes
+-- Return how many rows large tables have at most, by the range of their row numbers; the file does not know the bytes of
+-- a table without reading it.
+SELECT 'crawl' AS name, (SELECT max(rowid) FROM crawl) - (SELECT min(rowid) FROM crawl) + 1 AS rows, NULL AS bytes UNION ALL
+SELECT 'page' AS name, (SELECT max(rowid) FROM page) - (SELECT min(rowid) FROM page) + 1 AS rows, NULL AS bytes UNION ALL
+SELECT 'job' AS name, (SELECT max(rowid) FROM job) - (SELECT min(rowid) FROM job) + 1 AS rows, NULL AS bytes UNION ALL
+SELECT 'job_group' AS name, (SELECT max(rowid) FROM job_group) - (SELECT min(rowid) FROM job_group) + 1 AS rows, NULL AS bytes UNION ALL
+SELECT 'result' AS name, (SELECT max(rowid) FROM result) - (SELECT min(rowid) FROM result) + 1 AS rows, NULL AS bytes UNION ALL
+SELECT 'outbox' AS name, (SELECT max(rowid) FROM outbox) - (SELECT min(rowid) FROM outbox) + 1 AS rows, NULL AS bytes UNION ALL
+SELECT 'delivery' AS name, (SELECT max(rowid) FROM delivery) - (SELECT min(rowid) FROM delivery) + 1 AS rows, NULL AS bytes UNION ALL
+SELECT 'analysis' AS name, (SELECT max(rowid) FROM analysis) - (SELECT min(rowid) FROM analysis) + 1 AS rows, NULL AS bytes UNION ALL
+SELECT 'job_hour' AS name, (SELECT max(rowid) FROM job_hour) - (SELECT min(rowid) FROM job_hour) + 1 AS rows, NULL AS bytes UNION ALL
+SELECT 'bot_hour' AS name, (SELECT max(rowid) FROM bot_hour) - (SELECT min(rowid) FROM bot_hour) + 1 AS rows, NULL AS bytes UNION ALL
+SELECT 'policy' AS name, (SELECT max(rowid) FROM policy) - (SELECT min(rowid) FROM policy) + 1 AS rows, NULL AS bytes UNION ALL
+SELECT 'audit_entry' AS name, (SELECT max(rowid) FROM audit_entry) - (SELECT min(rowid) FROM audit_entry) + 1 AS rows, NULL AS bytes UNION ALL
+SELECT 'fate', NULL, NULL;
+
+-- name: store_size
+-- Return the bytes of the file, and how many of them are free inside of it.
+SELECT p.page_count * s.page_size AS bytes, f.freelist_count * s.page_size AS free
+FROM pragma_page_count() AS p, pragma_page_size() AS s, pragma_freelist_count() AS f;
