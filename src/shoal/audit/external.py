@@ -1,7 +1,7 @@
 """External analyzers: a command that reads pages as JSON lines and prints findings as JSON lines.
 
-It runs in a process group of its own, with limits on time, memory and output. Whatever it does, only its own findings
-are lost.
+It runs in a process group of its own, with limits on time, memory and output. Whatever goes wrong, only the findings of
+this analyzer are lost.
 """
 
 import os

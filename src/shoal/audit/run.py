@@ -256,4 +256,4 @@ def _no_collections() -> Iterator[None]:
 
 
 class _Left(Exception):
-    """The run was asked to leave."""
+    """The run was asked to stop."""

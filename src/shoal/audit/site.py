@@ -1,4 +1,5 @@
-"""A crawl as columns: what analyzers work on. A page is a number, its place in the columns; links are such numbers."""
+"""A crawl as columns: what analyzers work on. A page is identified by its index in the columns, and links refer to
+these indexes."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -32,7 +33,7 @@ NUMBERS: Final[dict[str, tuple[Any, Any]]] = {
     "flags": (np.int16, 0),
     "fingerprint": (np.int64, 0),
 }
-"""Numeric columns with their type and what stands for a missing value."""
+"""Numeric columns with their type and the value that means "missing"."""
 
 TEXTS: Final = (
     *("url", "final_url", "content_type", "title", "description", "canonical", "robots", "lang", "h1"),

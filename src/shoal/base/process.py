@@ -1,5 +1,5 @@
-"""Facts about processes: which one a pid means, since the kernel may give it to another one later, and what a process
-and its children use."""
+"""Facts about processes: the identity of a process, since the kernel may reuse its pid, and the resources that a
+process and its children use."""
 
 import os
 from contextlib import suppress

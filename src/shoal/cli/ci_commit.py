@@ -71,7 +71,7 @@ def _from_ci(env: Mapping[str, str], context: str) -> CiCommit | None:
 
 
 def _given(env: Mapping[str, str], **names: str) -> dict[str, str]:
-    """Return settings from variables of the CI job; those that are set themselves win."""
+    """Return settings from variables of the CI job; settings that are set explicitly take precedence."""
     return {name: env[other] for name, other in names.items() if env.get(other) and not env.get(name)}
 
 

@@ -86,7 +86,8 @@ def show(node_id: str, reach: ApiTarget, as_json: bool) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Sending:
-    """To which node a command goes (None: to all), how long to wait for the acknowledgement, and how to print it."""
+    """The node that a command is for (None: all nodes), how long to wait for the acknowledgement, and how to print
+    it."""
 
     node_id: str | None
     wait_seconds: float
@@ -193,7 +194,7 @@ def _send(to: Sending, body: dict[str, Any]) -> int:
 
 
 async def _ended(api: ApiClient, commands: list[dict[str, Any]], wait_seconds: float) -> list[dict[str, Any]]:
-    """Wait until every command has ended, but not longer than that; returns them as they are then."""
+    """Wait until every command has ended, up to the time limit; return their states."""
     clock = SystemClock()
     deadline = clock.monotonic() + wait_seconds
     while any(one["state"] not in ENDED for one in commands) and clock.monotonic() < deadline:
@@ -205,7 +206,7 @@ async def _ended(api: ApiClient, commands: list[dict[str, Any]], wait_seconds: f
 async def _newer(api: ApiClient, command: dict[str, Any]) -> dict[str, Any]:
     try:
         newer: dict[str, Any] = await api.get(at(f"{NODE}/commands/{{}}", command["node_id"], command["id"]))
-    except NotFound:  # its node has left, and the command with it
+    except NotFound:  # its node was removed, and the command with it
         return command | {"state": "expired"}
     return newer
 

@@ -56,7 +56,7 @@ class NodeStatus(Struct, frozen=True, kw_only=True, omit_defaults=True):
         return bool(self.instance)
 
     def health(self, depth: int) -> HealthScore:
-        """Rate the node, with so many jobs in its lane. Its load is that of the busier kind of its slots."""
+        """Rate the node, given the number of jobs in its lane. Its load is that of the busier kind of its slots."""
         active, most = self.active_tasks, self.max_concurrency
         if self.page_slots and self.active_pages * most > active * self.page_slots:
             active, most = self.active_pages, self.page_slots
@@ -71,7 +71,8 @@ class NodeStatus(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class NodeWish(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """The wishes of operators for a node: stored, and sent again whenever the node connects; None: as it starts."""
+    """The state and limits that operators want a node to have: stored, and sent again whenever the node connects; None:
+    as it was started."""
 
     state: WishedState = "connected"
     reason: str = ""

@@ -30,8 +30,8 @@ class NodeStore(Protocol):
         ...
 
     async def overdue(self, tx: Tx, limit: int) -> list[Node]:
-        """Return nodes that missed three heartbeats and are not lost yet, the longest silent first. Candidates: each
-        must still be moved by `lose`."""
+        """Return nodes that missed three heartbeats and are not lost yet, the longest silent first. They are
+        candidates: `lose` checks each one again."""
         ...
 
     async def lose(self, tx: Tx, node_id: NodeId, epoch: int) -> bool:

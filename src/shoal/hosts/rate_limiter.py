@@ -98,8 +98,8 @@ class RateLimiter:
 
     @property
     def ahead(self) -> float:
-        """Return how many seconds ahead slots are taken. Less than they may be reserved ahead, so that every check
-        finds some."""
+        """Return how many seconds ahead slots are taken. This is less than the maximum, so that every check finds
+        some."""
         return 0.0 if self._at_once else 0.75 * AHEAD
 
     def turn(self, state: HostState) -> HostSlots:

@@ -10,8 +10,8 @@ PARTS = ("success", "load", "latency", "depth")
 
 
 class FleetMetrics:
-    """Counts heartbeats, dispatches and commands, and shows the nodes as the controller saw them last: when the metrics
-    are read, because thousands of nodes may be seen every second."""
+    """Counts heartbeats, dispatches and commands, and exports the nodes as the controller last saw them. Their series
+    are computed when the metrics are read, because thousands of nodes may report every second."""
 
     def __init__(
         self,

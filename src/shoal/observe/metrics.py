@@ -140,7 +140,7 @@ class Metrics:
         return Gauge(name, description, labels, registry=self.registry)
 
     def _family(self, name: str, description: str, *labels: str, counts: bool = False) -> Callable[[], Any]:
-        """Return what makes a metric whose series are computed whenever the metrics are read: a gauge, or a counter if
+        """Return a factory for a metric whose series are computed when the metrics are read: a gauge, or a counter if
         it `counts`."""
         self.tables.append(MetricTable(name, "counter" if counts else "gauge", labels, description))
         return partial(CounterMetricFamily if counts else GaugeMetricFamily, name, description, labels=labels)

@@ -88,7 +88,7 @@ class Pages:
         return await self._database.read(lambda tx: self._store.urls_of(tx, crawl, keys))
 
     async def referrers(self, crawl: int, keys: Collection[int], most: int, seconds: float) -> Referrers:
-        """Return pages that link to the pages with these keys, at most so many for each. Links are stored with their
+        """Return pages that link to the pages with these keys, a limited number for each. Links are stored with their
         source, so this reads the links of the whole crawl, or as many as it can in the given time."""
         until, found, number = self._clock.monotonic() + seconds, Referrers(), 0
         wanted = {key: pack_key(key) for key in keys}

@@ -78,8 +78,8 @@ class Janitor:
         return now < self._hold_until
 
     async def _maintain(self) -> str:
-        """Catch what others normally do at once: release jobs that became due, return offers that no node took, and
-        unpark jobs whose quota is free again."""
+        """Do what is normally done at once, in case it was missed: release jobs that became due, return offers that no
+        node took, and unpark jobs whose quota is free again."""
         offers = await self._queue.tidy(BATCH)
         freed = await self._queue.unpark(BATCH)
         done = [(offers, "withdrew {} offers"), (freed, "unparked {} jobs")]

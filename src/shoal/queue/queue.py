@@ -43,7 +43,7 @@ T = TypeVar("T")
 JITTER = 0.1
 LONGEST_NAME = 1000  # characters of a dedupe key or a quota key
 ROUNDS = 20  # of a lease that finds only jobs over their quota
-SMALL = 40  # jobs per turn: up to here the round trip to the store takes longer than the work there
+SMALL = 40  # jobs per turn: up to this number, the round trip to the store takes longer than the work in it
 APART = 50  # turns to wait, after one that needed more than a statement, before a single statement is tried again
 
 
@@ -314,8 +314,8 @@ class Queue:
         return await self._database.run(commit)
 
     async def lose_all(self, leases: Sequence[Lease], error: str) -> int:
-        """Return the jobs of a child that died, or bury those past the poison limit, in one commit; returns how many
-        were still ours."""
+        """Return the jobs of a child that died to their lanes, or make those past the poison limit dead letters, in one
+        commit; returns how many were still ours."""
 
         async def commit(tx: Tx) -> int:
             for kind, run_id in sorted({(lease.kind, lease.run_id or "") for lease in leases}):
@@ -450,8 +450,8 @@ class Queue:
             await self._run_listeners[kind].job_moved(tx, run_id, move)
 
     async def notify_dead_letters_in(self, tx: Tx, kind: str, moves: Sequence[Move]) -> None:
-        """Notify the dead-letter listener of the moves that bury jobs without a result, because their workers were
-        lost or raised."""
+        """Notify the dead-letter listener of moves that made jobs dead letters without a result, because their workers
+        were lost or raised."""
         dead = [move for move in moves if move.to in (JobState.EXPIRED, JobState.FAILED)]
         if dead and kind in self._dead_letter_listeners:
             await self._dead_letter_listeners[kind].on_dead_letters(tx, dead)

@@ -47,7 +47,7 @@ class CdpSession:
         self.send(method, **params).add_done_callback(_forget)
 
     async def call(self, method: str, seconds: float, **params: Any) -> Params:
-        """Send a command and return its result; raise `TimeoutError` after so many seconds."""
+        """Send a command and return its result; raise `TimeoutError` after this many seconds."""
         async with asyncio.timeout(seconds):
             return await self.send(method, **params)
 

@@ -1,8 +1,8 @@
 """One page in the browser: opens it in a context of its own, lets its scripts run, and reads the result.
 
 Every request of the page is paused once, so that robots.txt, the limits and `block` apply to it. The page's own request
-is answered with the document if the caller has fetched it; then scripts cannot leave the page: where they wanted to go
-is returned, as links are.
+is answered with the document if the caller has fetched it; then scripts cannot navigate away: the URLs that they tried
+to open are returned like links.
 """
 
 import asyncio
@@ -95,7 +95,7 @@ class PageSession:
         )
 
     async def render(self, context_id: str, seconds: float, agent: str, max_bytes: int) -> RenderedPage | Failure:
-        """Render the page in a context; `seconds` limits how long it is waited for. Raises `PageCrashed`, and
+        """Render the page in a context; `seconds` limits how long to wait for it. Raises `PageCrashed`, and
         `BrowserLost`."""
         deadline = self._clock.monotonic() + seconds
         self._target_id, page = await self._browser.open_target(context_id, self._on_page_event)
@@ -314,7 +314,7 @@ class PageSession:
     def _dismiss(self, params: Params) -> None:
         assert self._page is not None
         self._dialogs += 1
-        if self._dialogs <= MOST_DIALOGS:  # a page that asks for ever waits for the end of its time
+        if self._dialogs <= MOST_DIALOGS:  # a page that keeps opening dialogs is left waiting until its time is up
             self._page.post("Page.handleJavaScriptDialog", accept=params["type"] == "beforeunload")
 
     def _console(self, text: str) -> None:

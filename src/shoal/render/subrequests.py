@@ -21,11 +21,11 @@ class RobotsCheck(Protocol):
     """Decides whether robots.txt allows the requests of pages."""
 
     def known(self, origin: str) -> Rules | None:
-        """Return the rules of an origin if they are at hand."""
+        """Return the cached rules of an origin; None if they are not cached."""
         ...
 
     def load(self, origin: str) -> Awaitable[Rules | None]:
-        """Fetch the rules of an origin; None if they cannot be had."""
+        """Fetch the rules of an origin; None if they cannot be fetched."""
         ...
 
 

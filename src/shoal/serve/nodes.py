@@ -23,7 +23,7 @@ class NodeQuery(Paging, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 
 class CommandForm(Form, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A command. Only `config_update` takes values; what is not given stays as it is."""
+    """A command. Only `config_update` takes values; omitted values stay unchanged."""
 
     command: Annotated[CommandName, describe("What the node is to do.")]
     reason: Annotated[str, describe("Why, for logs and `explain`.", max_length=LONGEST_REASON)] = ""
@@ -133,7 +133,7 @@ class NodeApi:
         audit="node.command",
     )
     async def command_node(self, request: EndpointRequest[CommandForm, Nothing]) -> schemas.NodeCommand:
-        """The command is stored, delivered at least once, applied once and acknowledged; its state says how far it is.
+        """The command is stored, delivered at least once, applied once and acknowledged; its state shows its progress.
         `pause`, `resume`, `drain` and the values of `config_update` also apply after the node has restarted."""
         by = caller_of(request.http).who
         node_id = request.path_param("node_id")

@@ -669,7 +669,7 @@ class BotSeen(Struct, kw_only=True):
 
 
 class BackPressure(Struct, kw_only=True):
-    """Whether new jobs are held back because the fleet is busy."""
+    """Back-pressure: new jobs are held back while the fleet is busy."""
 
     slots: Annotated[str, describe("runs or pages: the two kinds of slots that nodes have.")]
     load: Annotated[
@@ -854,7 +854,8 @@ class HealthParts(Struct, kw_only=True):
 
 
 class NodeWish(Struct, kw_only=True):
-    """What operators want of a node. It also applies after a restart; null: as the node was started."""
+    """The state and limits that operators have set for a node. They also apply after a restart; null: as the node was
+    started."""
 
     state: Annotated[str, describe("connected, paused or drained.")]
     reason: str
@@ -903,7 +904,7 @@ class NodeList(Struct, kw_only=True):
 
 
 class NodeCommand(Struct, kw_only=True):
-    """A command for a node, and how far it is."""
+    """A command for a node, and its progress."""
 
     id: str
     node_id: str

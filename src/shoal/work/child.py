@@ -86,7 +86,7 @@ class RunningJob(Protocol):
         ...
 
     def limit_rate(self, per_second: float | None) -> None:
-        """Start at most so many fetches per second; None: unlimited."""
+        """Start at most this many fetches per second; None: unlimited."""
         ...
 
     def stalled_for(self) -> float:

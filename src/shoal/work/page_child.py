@@ -124,7 +124,7 @@ class PageChildProcess:
         return int(self._child is not None)
 
     def limit_rate(self, per_second: float | None) -> None:
-        """Let the child start so many jobs per second; None: unlimited."""
+        """Let the child start at most this many jobs per second; None: unlimited."""
         if self._child is not None:
             self._child.send(LimitRate(per_second))
 

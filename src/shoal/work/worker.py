@@ -138,8 +138,8 @@ class Worker:
         )
 
     def successor(self) -> "Worker":
-        """Make a new worker in the same context, for when this one has failed. It keeps its size, and stays paused if
-        this one leased nothing."""
+        """Create a worker in the same context, to replace this one after it has failed. It keeps its size, and stays
+        paused if this one leased nothing."""
         successor = Worker(
             self._context, self._wake, heartbeat_queue=self._heartbeat_queue, with_pages=self._pages is not None
         )
@@ -232,7 +232,7 @@ class Worker:
         return self._rate
 
     def set_rate(self, per_second: float | None) -> None:
-        """Start at most so many fetches per second in all children together; None: unlimited. robots.txt files do not
+        """Start at most this many fetches per second in all children together; None: unlimited. robots.txt files do not
         count."""
         if per_second is not None and not 0 < per_second < float("inf"):
             raise InvalidInput("rate_limit", f"is {per_second}", "use more than 0 pages per second")

@@ -92,7 +92,7 @@ class Engine:
         self._window.limit_rate(rate)
 
     async def run(self) -> Ending:
-        """Crawl until the job has left our hands; return why.
+        """Crawl until this walker no longer holds the job; return why.
 
         After an outage of the store, start over from what it knows, as long as the job is ours. Whether the commit that
         failed was stored is unknown, so its batch is not sent twice: either the store has it, or the URLs in it are

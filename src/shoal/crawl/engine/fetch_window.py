@@ -129,7 +129,7 @@ class FetchWindow:
     def put_back(self, host: int) -> None:
         """Return the queue of a host that is held to the frontier.
 
-        Waiting here would start all of it at once when the hold ends, and keep it from other walkers.
+        If it waited here, all of it would start at once when the hold ends, and other walkers could not take it.
         """
         for waiting in self._queues.dissolve(host):
             self._batch.add(Settled(waiting, Fate.OPEN, untried=True))

@@ -76,10 +76,10 @@ class FrontierTask(Struct):
     attempts: int
     crashes: int = 0
     kind: UrlKind = UrlKind.PAGE
-    start_in: float = 0.0  # seconds from the take to this URL's slot at its host
+    start_in: float = 0.0  # seconds from when it was taken to its slot at its host
     etag: str | None = None  # of the earlier crawl's page, for a conditional request
     last_modified: str | None = None
-    is_recovering: bool = False  # its host was held, and this answer decides whether it gets more requests
+    is_recovering: bool = False  # its host was on hold, and this response decides whether it gets more requests
     target: Url | None = None  # where its redirects have led so far; `host` is the host of this URL
     chain: RedirectChain | None = None  # the redirects that led there
     skip_fate: Fate | None = None  # set if it is not to be fetched; then it has no slot
@@ -252,7 +252,7 @@ class WalkerBatch(Struct):
     skipped: list[SkippedUrl] = field(default_factory=list)
     hosts: dict[int, HostUpdate] = field(default_factory=dict)  # what was learned about hosts: holds, delays, latency
     redirects_decided: bool = False  # by the frontier, before the pages were committed
-    unchanged: list[Settled] = field(default_factory=list)  # 304s whose facts the earlier crawl still has to give
+    unchanged: list[Settled] = field(default_factory=list)  # 304s whose facts must still be read from the earlier crawl
 
     @property
     def weight(self) -> int:

@@ -24,8 +24,8 @@ class PinningProxy:
     """A proxy for browsers of this process. Every request needs the credential of an open session.
 
     It connects only to addresses that the session's rule allows, as the egress does for our own requests: names are
-    resolved here, every address is checked, and the checked address is dialled. So it holds whatever the browser does:
-    redirects, frames, service workers, WebSockets, preconnects.
+    resolved here, every address is checked, and the checked address is dialled. The rule therefore applies to
+    everything the browser does: redirects, frames, service workers, WebSockets, preconnects.
     """
 
     def __init__(

@@ -214,7 +214,7 @@ class NodePage:
 
 
 def command_of(form: ConsoleForm) -> CommandRequest:
-    """Return the command in a form; raise if it is none."""
+    """Return the command in a form; raise if it is not valid."""
     name = form.get("action")
     known: dict[str, CommandName] = {one: one for one in get_args(CommandName)}
     if name not in known:
