@@ -1,7 +1,7 @@
 """The queue: no-op jobs through a real worker, store calls by the batch, pick-up, backlogs, and work that was killed.
 
-Jobs are page jobs that fetch nothing (`bench.peers.jobs`). With `--queues DIR` a comparison that knows the words of our
-adapter (`DIR/compare.py`) is run beside it, and its table becomes ours.
+Jobs are page jobs that fetch nothing (`bench.peers.jobs`). With `--queues DIR`, a comparison that uses our adapter
+(`DIR/compare.py`) is run as well, and its table is included.
 """
 
 import asyncio

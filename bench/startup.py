@@ -77,7 +77,7 @@ def first_page(report: Report, reps: int) -> None:
 
 
 def one_page(watch: Watch) -> list[float]:
-    """Seconds from the start of a crawl to its moments, and its CPU time."""
+    """Return the seconds from the start of a crawl to its milestones, and its CPU time."""
     watch.asked.clear()
     with tempfile.TemporaryDirectory(prefix="shoal-bench-") as folder:
         command = [SHOAL, "crawl", f"{watch.base}/", "--depth", "0", "--store", f"sqlite:///{folder}/shoal.db"]

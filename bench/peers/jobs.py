@@ -1,9 +1,10 @@
-"""Shoal's queue behind the words that comparisons of job queues use: setup | enqueue N | bulk N | latency N | worker.
+"""Shoal's queue behind the commands that comparisons of job queues use: setup | enqueue N | bulk N | latency N |
+worker.
 
 A no-op job appends its number and the time to a file. It is a page job that fetches nothing: a real worker with its
-page child leases and ends it, and a janitor runs beside the worker, as `shoal serve --workers 1` has it. Where to go
-comes by the environment: BQ_PG (the server's address, with {db}) and BQ_DB, or DATABASE_URL; BQ_LOG, BQ_CONC (jobs at
-once), BQ_SLOW (seconds that a job sleeps).
+page child leases and ends it, and a janitor runs beside the worker, as `shoal serve --workers 1` has it. The
+environment names the server and the options: BQ_PG (the server's address, with {db}) and BQ_DB, or DATABASE_URL;
+BQ_LOG, BQ_CONC (jobs at once), BQ_SLOW (seconds that a job sleeps).
 """
 
 import asyncio

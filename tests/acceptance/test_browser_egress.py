@@ -59,7 +59,7 @@ async def test_a_page_reaches_no_private_address_and_nothing_leaves_but_through_
 
 
 async def test_without_the_flags_webrtc_does_not_ask_the_proxy(chromium: str, tmp_path: Path) -> None:
-    """The attempts of the page are real: this is how the test above fails."""
+    """Without the flags, the page reaches the private endpoint: this proves that the test above can fail."""
     async with Visit(chromium, tmp_path) as visit:
         session = visit.proxy.open_session(AddressRule(named=frozenset({("localhost", visit.page.site)})))
         reading = asyncio.create_task(visit.read(session, [f"--proxy-server=http://{visit.proxy.address}"]))

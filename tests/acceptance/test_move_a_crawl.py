@@ -131,9 +131,9 @@ def test_a_paused_crawl_moves_to_postgres_and_back_and_has_each_page_once(
     urls = Counter(json.loads(line)["url"] for line in (tmp_path / "out.jsonl").read_text().splitlines())
     assert urls == Counter(site.urls)
     wrong = ledger.check(home, ID, Expected(urls=site.urls))
-    assert [problem for problem in wrong if not problem.startswith("the outbox")] == []  # events stay where they were
+    assert [problem for problem in wrong if not problem.startswith("the outbox")] == []  # events are not moved
     asked = [visit.path for visit in site.visits if visit.path != "/robots.txt"]
-    assert len(asked) - len(set(asked)) <= 2 * CONCURRENCY  # only what was in flight at the two pauses was asked again
+    assert len(asked) - len(set(asked)) <= 2 * CONCURRENCY  # only pages in flight at the two pauses
 
 
 def test_a_dump_goes_through_a_pipe(shoal: Shoal, dumped: Path, tmp_path: Path) -> None:

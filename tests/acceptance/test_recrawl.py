@@ -46,7 +46,7 @@ class Place:
         return self.processes[-1]
 
     def crawl(self, *words: str) -> dict[str, Any]:
-        """The summary of a crawl that has to end well."""
+        """The summary of a crawl that must succeed."""
         process = self.start(*words)
         out, err = process.communicate(timeout=DEADLINE_SECONDS)
         assert process.returncode == 0, err

@@ -1,8 +1,8 @@
 """The verification plan of the control plane and its checklist of earlier bugs, line by line, and the flow of crawls,
 page jobs, analyses and a kill in every mode in which a fleet can run.
 
-The modes are a representative set: what the other acceptance tests prove without a control plane holds in the legacy
-modes too, because these run the same code.
+The modes are a representative set: the other acceptance tests run without a control plane and cover the legacy modes,
+which use the same code.
 """
 
 import ast

@@ -213,7 +213,7 @@ def test_a_worker_with_endless_grace_finishes_its_page_jobs(jobs: Jobs, store_ur
 
 @contextmanager
 def held_up(site: Site, at: int) -> Iterator[None]:
-    """Answer nothing any more from some page on."""
+    """Stop answering after some page."""
     answering = threading.Event()
     site.call_at(path_of(at), lambda: answering.wait(PATIENCE_SECONDS) and None)
     try:

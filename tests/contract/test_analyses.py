@@ -34,7 +34,7 @@ J = JobState
 
 
 class Broken:
-    """An analyzer that cannot."""
+    """An analyzer that always fails."""
 
     name = "broken"
     codes = ()

@@ -21,7 +21,7 @@ async def three(bench: Bench, **budget: int) -> tuple[Crawl, list[Walker]]:
 
 
 async def work_for(walker: Walker, seconds: float) -> None:
-    """One turn of a walker that worked this long and has nothing to tell."""
+    """One turn of a walker that worked this long and has no results."""
     await walker.walk.turn(WalkerBatch(walked=timedelta(seconds=seconds)), TurnRequest(0, 1))
 
 

@@ -190,7 +190,7 @@ async def test_one_leads_and_goes_on_leading_while_it_claims(bench: Bench) -> No
 
 
 async def test_another_takes_over_with_a_new_term_when_the_time_is_up(bench: Bench) -> None:
-    """F16: the one that slept through its lead does not hold it any more."""
+    """F16: a leader that was suspended until its lease expired is no longer the leader."""
     first = await claim(bench, "a")
     assert first is not None
     await bench.jump(6)

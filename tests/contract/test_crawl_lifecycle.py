@@ -388,7 +388,7 @@ async def test_only_a_failed_crawl_can_be_tried_again(bench: Bench) -> None:
 
 
 async def test_a_crawl_whose_own_process_is_gone_says_so(bench: Bench) -> None:
-    """Say because the storage is full that it is paused. Only whoever resumes it walks it again."""
+    """Report that it is paused because the storage is full. It continues only when somebody resumes it."""
     config = CrawlConfig(seeds=[f"{SITE}/"], sitemap="off")
     crawl = await bench.crawls.submit(config, crawl_id=CrawlId("here"), named=[], here=True)
     lease = await bench.lease(kind=KIND, lane="local/here")
@@ -534,7 +534,7 @@ async def test_two_resumes_at_once_make_one_set_of_jobs(bench: Bench) -> None:
 
 
 async def test_pause_between_a_lease_and_the_walkers_first_commit_is_obeyed(bench: Bench) -> None:
-    """The run is still `queued`, its job is locked: a child takes a moment to come up."""
+    """The run is still `queued`, its job is locked: a child takes a moment to start."""
     crawl = await bench.submit()
     lease = await bench.lease("w1", KIND)
     assert await bench.crawls.pause(crawl.id) in (S.PAUSING, S.PAUSED)
@@ -690,7 +690,7 @@ async def test_a_walker_that_hands_itself_back_leaves_the_run_running(bench: Ben
 
 
 async def test_a_pause_that_races_a_lease_never_leaves_a_walker_on_a_paused_crawl(postgres_bench: Bench) -> None:
-    """F8: the pause looked when nobody held the job; the lease commits before the pause cancels it."""
+    """F8: when the pause checked, nobody held the job; the lease commits before the pause cancels the job."""
     bench, gate = postgres_bench, Gate("live_jobs_of_run")
     crawl = await bench.submit()
     pausing = asyncio.create_task(bench.over(Gated(bench.database, gate)).crawls.pause(crawl.id))
@@ -744,7 +744,7 @@ async def test_two_walkers_that_end_at_once_end_the_run_once(bench: Bench) -> No
     assert (await events(bench, crawl)).count("crawl.completed") == 1
 
 
-# Any order of things
+# Random order of operations
 
 
 @pytest.mark.parametrize("seed", range(8))
@@ -761,7 +761,8 @@ async def test_whatever_happens_run_and_jobs_agree(bench: Bench, seed: int) -> N
 
 
 class Life:
-    """One random life of a crawl with up to three walkers. Refusals are fine; what is left behind must be right."""
+    """A random sequence of operations on a crawl with up to three walkers. Operations may be refused, but the resulting
+    rows must be consistent."""
 
     def __init__(self, bench: Bench, dice: random.Random) -> None:
         self.bench = bench
@@ -813,7 +814,7 @@ class Life:
         self.found += len(links)
         turn = await walker.turn(*done, found=links, want=self.dice.randint(0, 4) if grow else 10)
         killers = [failed(task) for task in walker.held if task.is_killer]
-        if killers:  # as the engine does: given up without another try
+        if killers:  # as the engine does: failed without another attempt
             turn = await walker.turn(*killers)
         if turn.control is not Control.GO and self.dice.random() < 0.7:
             await walker.walk.close(WalkerBatch(), turn.control.value)
@@ -946,7 +947,7 @@ async def test_two_verbs_at_once_are_one_after_the_other(bench: Bench, first: st
 
 
 class Noted:
-    """A store that notes the names of what it is asked."""
+    """A store that records the names of the queries it runs."""
 
     def __init__(self, database: Database) -> None:
         self._database = database

@@ -111,7 +111,7 @@ async def test_one_bad_unit_does_not_undo_its_neighbours(bench: Bench) -> None:
 
 
 async def test_units_of_one_wake_up_share_a_commit_and_not_their_fate(sqlite_bench: Bench) -> None:
-    """While the lock is held elsewhere, requests gather; then they are one transaction."""
+    """While the lock is held elsewhere, requests queue up; then they run in one transaction."""
     with locked_elsewhere(file_of(sqlite_bench)) as other:
         run = sqlite_bench.database.run
         waiting = [asyncio.create_task(run(adding(f"h{n}", then=KeyError() if n == 5 else None))) for n in range(12)]
@@ -510,7 +510,8 @@ async def refusal(database: SqliteDatabase | PostgresDatabase) -> ShoalError:
 
 
 def settings_for(url: str) -> DatabaseSettings:
-    """Past the check of the settings, which would refuse the worst of them: the driver has its own promises."""
+    """This bypasses the check of the settings, which would reject the worst of them: the driver must handle them by
+    itself."""
     settings = DatabaseSettings()
     vars(settings)["url"] = url
     return settings
@@ -610,7 +611,7 @@ def anybodys_folder() -> Iterator[Path]:
 
 @contextlib.contextmanager
 def not_as_root() -> Iterator[None]:
-    """Root may write everything; so be nobody for a moment."""
+    """Root may write everything, so switch to the user nobody for a moment."""
     if os.geteuid() != 0:
         yield
         return
@@ -655,7 +656,7 @@ async def write_once(database: SqliteDatabase) -> None:
 
 
 async def test_a_server_that_goes_away_is_unavailable_until_it_is_back(own_postgres: Any) -> None:
-    """F18: the same object goes on when the server is there again."""
+    """F18: the same object works again when the server is back."""
     own_postgres.start() if not own_postgres._pid() else None
     database = postgres_at(own_postgres.url)
     await database.open()
@@ -672,7 +673,7 @@ async def test_a_server_that_goes_away_is_unavailable_until_it_is_back(own_postg
 
 
 async def test_a_value_that_does_not_fit_is_not_called_an_outage(bench: Bench) -> None:
-    """An outage is tried again for ever; a fault of our own must be seen."""
+    """An outage is retried for ever, but a bug of our own must be reported."""
     with pytest.raises(Exception) as caught:  # noqa: PT011 - each driver may say it its way
         await bench.database.run(lambda tx: tx.value("crawl_counts", crawl=2**70))
     assert not isinstance(caught.value, BackendUnavailable | BadConfig)
@@ -754,7 +755,7 @@ async def write_for_ever(database: Database) -> None:
 
 
 async def test_a_full_postgres_is_reported(postgres_bench: Bench) -> None:
-    """The server's own error code; filling its disk would fill everybody's."""
+    """The server's own error code; filling its disk would affect all other tests."""
 
     async def full(tx: Tx) -> None:
         raise asyncpg.DiskFullError("could not extend file")

@@ -1,4 +1,4 @@
-"""Dispatch on real stores: jobs reach the lanes of nodes, their reasons can be asked for, and back-pressure holds back
+"""Dispatch on real stores: jobs reach the lanes of nodes, the reasons can be explained, and back-pressure holds back
 those who create jobs in batches."""
 
 from dataclasses import replace

@@ -354,7 +354,7 @@ async def test_a_courier_that_dies_before_it_notes_the_answer_leaves_the_same_id
 
     async def kill(line: Line, _: Asked) -> None:
         for task in list(post.courier._serving.values()):
-            task.cancel()  # it got there, and nobody hears the answer
+            task.cancel()  # it was delivered, but the response is lost
         await line.send(OK)
 
     post.server.scripts["/hook"] = kill

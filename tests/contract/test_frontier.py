@@ -392,7 +392,7 @@ async def test_a_settle_closes_stores_counts_and_takes_in_one_commit(driver: Fro
 
 
 async def test_the_same_batch_committed_twice_counts_once(driver: FrontierDriver) -> None:
-    """F3, F21: the commit went through, its answer did not; the walker brings the report again."""
+    """F3, F21: the commit succeeded but its response was lost; the walker sends the same batch again."""
     crawl = await grown(driver, "/a", "/b")
     walker = await driver.bench.walker(crawl)
     first, second = await walker.take()
@@ -453,7 +453,7 @@ async def test_a_repeated_batch_does_not_end_a_crawl_with_open_urls(driver: Fron
 
 
 async def test_a_url_that_is_not_held_is_not_settled(driver: FrontierDriver) -> None:
-    """A task from before an attach, say: it waits again, perhaps at another walker."""
+    """For example a task that was taken before an attach: it waits again, perhaps at another walker."""
     crawl = await grown(driver, "/a", "/b", workers=2)
     walker = await driver.bench.walker(crawl, "w1")
     first, second = await walker.take()
@@ -535,7 +535,7 @@ async def test_a_released_url_waits_again_at_no_cost(driver: FrontierDriver) -> 
 
 
 async def test_any_text_of_a_page_can_be_kept(driver: FrontierDriver) -> None:
-    """Untrusted text stays text: also NUL, which PostgreSQL refuses, and what is not Unicode."""
+    """Untrusted text stays text, including NUL, which PostgreSQL refuses, and invalid Unicode."""
     crawl = await grown(driver, "/a")
     walker = await driver.bench.walker(crawl)
     [task] = await walker.take()
@@ -696,7 +696,8 @@ async def test_a_url_that_kills_its_worker_fails_and_the_crawl_goes_on(
 
 
 async def self_advance(walker: Walker) -> bool:
-    """One turn as the engine makes it: fetch all that is held, give up on a proven killer; whether all is done."""
+    """Run one turn as the engine does: fetch everything that is held, and fail a URL that is proven to kill workers;
+    return whether the crawl is drained."""
     done = [fetched(task) for task in walker.held if path_of(task) != "/killer"]
     turn = await walker.turn(*done)
     proven = [task for task in walker.held if task.crashes - 2 >= CRASHES_ALONE]
@@ -818,7 +819,7 @@ async def two_crawls(driver: FrontierDriver, first: list[str], second: list[str]
 
 
 async def test_urls_quarantined_after_a_release_stay_in_quarantine(driver: FrontierDriver) -> None:
-    """A walker knows the traps of its last turn; a person may have released one since."""
+    """A walker knows the traps as of its last turn; a user may have released one since then."""
     crawl = await grown(driver, "/cal?m=1")
     pattern = f"{SITE}/cal?m="
     await driver.bench.database.run(

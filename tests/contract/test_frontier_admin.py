@@ -63,7 +63,7 @@ async def bench(request: pytest.FixtureRequest) -> AsyncIterator[Bench]:
 
 @pytest.fixture
 async def sql_bench(store_url: str) -> AsyncIterator[Bench]:
-    """Each frontier on SQL in turn, for what only they do: a frontier in Redis is forgotten all at once."""
+    """Each frontier on SQL in turn, for behaviour that only they have: a frontier in Redis is removed all at once."""
     bench = await open_bench(store_url)
     yield bench
     await bench.close()

@@ -1,9 +1,9 @@
 """F64: lease, extend, finish, expire, cancel, and the life of a crawl, switched at every store call by a seed.
 
-Two workers, a janitor, a person and the clock are at one store; any of them may be between any two statements when the
-others go on, and workers and janitor may be killed there. After every commit runs and jobs must agree; at the end the
-ledger is read (L1-L7). A seed that failed is told: SHOAL_TEST_SEED=N runs that one, SHOAL_TEST_EFFORT=100 a hundred
-times as many.
+Two workers, a janitor, a user and the clock share one store. Each of them may be interrupted between any two statements
+while the others continue, and workers and the janitor may be killed there. After every commit runs and jobs must agree;
+at the end the ledger is read (L1-L7). A failing seed is printed: SHOAL_TEST_SEED=N runs that one, SHOAL_TEST_EFFORT=100
+a hundred times as many.
 """
 
 import asyncio
@@ -120,7 +120,7 @@ class Story:
         await self.leave(walker)
 
     async def advance(self, walker: Walker, *, grow: bool = True) -> bool:
-        """One turn; whether it was the last."""
+        """Run one turn; return whether it was the last."""
         done = [self.outcome(task, grow) for task in walker.held if not grow or self.dice.random() < 0.7]
         pages = any(one.page is not None for one in done)  # only pages bring links
         links = [

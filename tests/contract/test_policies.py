@@ -119,7 +119,7 @@ async def test_next_run_moves_by_whole_frequencies_from_its_planned_time_however
 
 
 class SlowPolicies(SqlPolicies):
-    """While it looks for what is due, time goes by."""
+    """Time passes while it searches for due policies."""
 
     def __init__(self, clock: FakeClock) -> None:
         self.clock = clock
@@ -227,7 +227,7 @@ async def test_a_scheduler_that_comes_after_the_last_moment_begins_nothing(offic
 
 
 async def window_of(office: Office, hours: int) -> str:
-    """A window that is open now, and for so many hours."""
+    """A time window that is open now and closes after this many hours."""
     now = from_micros((await office.policies.page_of())[0])
     return f"{now:%H:%M}-{now + timedelta(hours=hours):%H:%M}"
 
@@ -253,7 +253,7 @@ async def test_a_run_that_is_owed_waits_for_its_window_and_takes_the_place_of_no
     policy = await office.make(windows=[await window_of(office, 2)], frequency="1h", jitter="0s", overlap="queue")
     await office.pass_()
     await office.bench.jump(1.01 * HOUR)
-    await office.pass_()  # now it is owed one
+    await office.pass_()  # it has missed a run, which is made up for later
     assert (await office.policies.get(policy.id)).queued
     await office.bench.jump(2 * HOUR)
     await office.end(await office.take())
@@ -344,7 +344,8 @@ async def test_an_adaptive_policy_runs_less_often_while_nothing_changes_and_more
 
 
 async def test_ends_of_many_policies_that_come_in_one_batch_count_as_if_each_had_come_by_itself(office: Office) -> None:
-    """A bookkeeper that was away finds several ends of each policy, those of one between those of others."""
+    """A run recorder that was down finds several ended runs of each policy, interleaved with those of other
+    policies."""
     rhythm = {"frequency": "4h", "adaptive": {"min": "1h", "max": "12h"}}
     policies = [await office.make(url=f"http://example.org/{place}", **rhythm) for place in range(3)]
     planned = {policy.id: policy.planned_at for policy in policies}

@@ -2,10 +2,8 @@
 
 The real operations run on a large store, and every statement is examined before it runs. PostgreSQL says how many rows
 each step of a plan read, SQLite how many steps its machine took. Statistics are fresh, or there are none yet, as in the
-first minute of every new store; and PostgreSQL plans with the values at hand, or without them, as it does for what it
-runs often.
-
-Which index each statement of the whole program is looked up by is test_plan_shapes.py's.
+first minute of every new store; and PostgreSQL plans with the actual parameter values, or without them, as for prepared
+statements that run often. test_plan_shapes.py checks which index each statement of the whole program uses.
 """
 
 import json
@@ -68,7 +66,7 @@ TABLES = {
     *("outbox", "delivery", "redirect_target"),
 }
 THEN = 1_000_000_000_000_000  # when the first event happened
-MOST_ROWS = 4 * LINKS  # that a step of a plan may read
+MOST_ROWS = 4 * LINKS  # rows that a step of a plan may read
 MOST_BLOCKS = (
     60 * LINKS
 )  # of a statement; a row of a batch needs a few index lookups, and is written to several indexes
@@ -229,7 +227,7 @@ async def look_in_sqlite(connection: sqlite3.Connection, query: Query, rows: Any
     return scans + ([f"takes {steps:,} steps: {'; '.join(plan)}"] if steps > MOST_STEPS else [])
 
 
-# Lists that we brought ourselves, the table of one row, the last of all ids, and what is read by steps of its own.
+# Lists that were passed in, tables of one row, the last of all ids, and tables that are read in batches.
 SMALL = (
     r"SCAN (json_each|[a-z]) VIRTUAL TABLE|SCAN CONSTANT ROW|SCAN frontier_seq|SCAN \(subquery|SCAN w USING INDEX"
     r"|SCAN (t|w|j|p|ahead|found|ready|free_hosts|quota\b.*|job_seat\b.*|job USING INDEX job_dead"
@@ -281,7 +279,8 @@ async def look_in_postgres(connection: Any, query: Query, rows: Any) -> list[str
 
 
 async def _read(connection: Any, when: str, statement: str, mode: str) -> list[str]:
-    """Run a statement and undo it; what of its plan, made at that time and in that mode, reads too much."""
+    """Run a statement and undo it; return the parts of its plan, made at that time and in that mode, that read too
+    much."""
     undo = connection.transaction()
     await undo.start()
     await connection.execute(f"SET LOCAL plan_cache_mode = {mode}")

@@ -289,7 +289,8 @@ async def test_a_cancelled_parked_job_leaves_nothing_behind(bench: Bench) -> Non
 
 
 class Counted:
-    """A PostgreSQL that counts units of work that were run again. A deadlock is cured so, after a second of waiting."""
+    """A PostgreSQL that counts units of work that were run again. That is how a deadlock is resolved, after a second of
+    waiting."""
 
     def __init__(self, database: Database) -> None:
         self._database = database

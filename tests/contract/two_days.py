@@ -79,7 +79,8 @@ CRONS = (
 
 
 class Dying:
-    """A database as a process sees it that is killed now and then: before a commit, or before it hears of it."""
+    """The database of a process that is killed now and then: before a commit, or before it learns that the commit
+    succeeded."""
 
     def __init__(self, database: Database, dice: random.Random, chance: float) -> None:
         self._database = database
@@ -119,7 +120,7 @@ async def _undone(tx: Tx, work: Work[T]) -> T:
 
 @dataclass
 class Days:
-    """The whole plant on one store, and what everybody saw."""
+    """The whole installation on one store, and a record of what each process saw."""
 
     bench: Bench
     server: BadServer
@@ -174,7 +175,7 @@ class Days:
         return self.bench.clock.micros()
 
     async def receive(self, line: Line, asked: Asked) -> None:
-        """Note what came; now and then answer badly, or not at all, although it came."""
+        """Record the delivery; now and then respond with an error, or not at all."""
         self.deliveries += 1
         self.received.setdefault(asked.headers["webhook-id"], set()).add(asked.body)
         luck = self.dice.random()
@@ -402,7 +403,7 @@ class Diary:
 
 @cache
 def cron_points(text: str, begun: int) -> list[int]:
-    """Minute by minute: what the hands of a clock on the wall show. A daily run that they jump over is made up for."""
+    """Compute the matching times minute by minute in local time. A daily run in a skipped hour is made up for."""
     [cron] = [one for one in CRONS if one.text == text]
     zone = ZoneInfo(cron.timezone)
     minute = begun // MINUTE * MINUTE + MINUTE

@@ -84,7 +84,7 @@ async def test_a_site_made_by_scripts_is_crawled_whole_by_auto_and_always_but_no
 
 
 async def test_static_pages_are_not_rendered_and_kinds_are_remembered(renderer: RenderingCrawler) -> None:
-    """One page in two of a kind shows that its scripts add nothing: the others are not rendered."""
+    """Two probes of a kind show that its scripts add nothing, so its other pages are not rendered."""
 
     def script(path: str) -> Answer | None:
         if path == "/":

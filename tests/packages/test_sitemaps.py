@@ -382,7 +382,7 @@ async def test_where_a_seed_redirected_to_is_known_to_all_walkers(crawler: Crawl
 
 
 class Fatal(Weighing):
-    """A frontier that is the last thing its walker sees of the world, once it has had so many commits with URLs."""
+    """A frontier that cancels its walker after a number of commits with URLs."""
 
     def __init__(self, frontier: FrontierStore, commits: int) -> None:
         super().__init__(frontier)

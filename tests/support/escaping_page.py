@@ -90,7 +90,7 @@ class EscapingPage:
     tcp: int = 0
     udp: int = 0
     escaped: list[bytes] = field(default_factory=list)
-    """What reached the private endpoint, by TCP or UDP."""
+    """The connections and datagrams that reached the private endpoint, by TCP or UDP."""
     has_escaped: asyncio.Event = field(default_factory=asyncio.Event)
 
     @property

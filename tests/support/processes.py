@@ -1,8 +1,9 @@
 """Processes of `python -m shoal`, started as `subprocess` does, without the time that imports take.
 
 Importing Shoal takes longer than most commands of a test. One process for each process of the run imports it, and forks
-those that are asked for: see `fork_server`. What cannot be given to a fork is started as usual: arguments of the
-interpreter, and environment variables that the interpreter or the loader reads. SHOAL_TEST_FORK=0 starts all as usual.
+those that are asked for: see `fork_server`. A command with arguments for the interpreter, or with environment variables
+that the interpreter or the loader reads, cannot be forked and is started as usual. SHOAL_TEST_FORK=0 starts all as
+usual.
 """
 
 import json

@@ -194,7 +194,7 @@ class Site:
         return _reply(body, f"ETag: {etag}\r\n")
 
     def change(self, number: int, text: str) -> None:
-        """A page says something else from now on; its links stay."""
+        """Change the text of a page; its links stay the same."""
         self._bodies[path_of(number)] += f"<p>{text}</p>"
 
     def forget(self) -> None:

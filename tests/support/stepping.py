@@ -60,7 +60,7 @@ class Schedule:
         self._playing = False
 
     async def turn(self, what: str, when: Callable[[], bool] = lambda: True) -> None:
-        """Wait until it is this actor's turn; outside of a play it always is."""
+        """Wait until it is this actor's turn; outside of a run it always is."""
         task = asyncio.current_task()
         if not self._playing or task is None:
             return
@@ -74,7 +74,7 @@ class Schedule:
             raise Died(turn.who)
 
     async def play(self, actors: dict[str, Coroutine[Any, Any, None]]) -> None:
-        """Let all actors play to their ends. An actor that dies has played; any other error is raised."""
+        """Let all actors play to their ends. An actor that dies counts as finished; any other error is raised."""
         self._playing = True
         tasks = {asyncio.create_task(self._begin(actor), name=name) for name, actor in actors.items()}
         for task in tasks:
@@ -250,7 +250,7 @@ class SteppedSqlite:
 
     def _connect(self) -> sqlite3.Connection:
         connection = self._database._connect()
-        connection.execute("PRAGMA synchronous = OFF")  # what a power cut leaves is another test's question
+        connection.execute("PRAGMA synchronous = OFF")  # another test covers power cuts
         return connection
 
 

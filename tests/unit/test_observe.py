@@ -181,7 +181,7 @@ def test_a_log_that_cannot_be_written_stops_nothing() -> None:
 
 @pytest.fixture
 def borrowed_logging() -> Iterator[None]:
-    """The loggers of the process, given back as they were."""
+    """The loggers of the process, restored after the test."""
     loggers = [logging.getLogger(name) for name in ("", "uvicorn", "uvicorn.error", *QUIET)]
     before = [(each, each.handlers[:], each.level, each.propagate) for each in loggers]
     yield

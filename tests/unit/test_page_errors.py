@@ -34,7 +34,7 @@ def codes_in(tree: ast.AST) -> Iterator[str]:
 
 
 def named_codes(tree: ast.AST) -> dict[str, str]:
-    """Codes that stand in constants of the module."""
+    """Codes that are defined as constants of the module."""
     given = [node for node in ast.iter_child_nodes(tree) if isinstance(node, ast.Assign | ast.AnnAssign)]
     pairs = [(node.targets[0] if isinstance(node, ast.Assign) else node.target, node.value) for node in given]
     return {

@@ -17,7 +17,7 @@ QUICK = {"SHOAL_REQUEST_HEADER_TIMEOUT": "100ms", "SHOAL_REQUEST_BODY_TIMEOUT": 
 
 
 class Peer:
-    """A client that sends what it likes."""
+    """A client that sends arbitrary bytes."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._reader = reader
