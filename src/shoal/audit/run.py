@@ -40,7 +40,7 @@ class AnalysisAttempted(Signal, frozen=True, kw_only=True):
     attempt: int
     max_attempts: int
     again: bool = False  # set in an extra signal before every attempt but the first
-    delay_ms: int | None = None  # how long the retry waited at least
+    delay_ms: int | None = None  # the minimum wait before the retry
 
 
 class AnalyzerFailed(Signal, frozen=True, kw_only=True):

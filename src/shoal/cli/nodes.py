@@ -26,7 +26,7 @@ MEANINGS = {
     "waiting": "stored; the node gets it when it is connected",
     "sent": "sent, not acknowledged yet",
     "applied": "applied",
-    "unconfirmed": "sent; this node acknowledges nothing",
+    "unconfirmed": "sent; this node does not acknowledge commands",
     "expired": "expired before the node came back",
 }
 
@@ -130,7 +130,7 @@ def pause(to: Sending, reason: str) -> int:
 @nodes.command()
 @sending
 def resume(to: Sending) -> int:
-    """Lease jobs again after pause or drain."""
+    """Resume leasing jobs after a pause or a drain."""
     return _send(to, {"command": "resume"})
 
 

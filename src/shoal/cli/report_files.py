@@ -17,7 +17,7 @@ Download = Callable[[FormatName], Awaitable[bytes]]
 
 FLAGS: Final[Mapping[FormatName, tuple[str, str]]] = {
     "html": ("--html", "Write a report as one HTML file that opens offline."),
-    "json": ("--json-report", "Write a report as JSON, by a published schema."),
+    "json": ("--json-report", "Write a report as JSON that follows a published schema."),
     "junit": ("--junit", "Write a report as JUnit XML, which CI systems show as tests."),
     "sarif": ("--sarif", "Write a report as SARIF 2.1.0, for code scanning."),
     "markdown": ("--markdown", "Write a summary as Markdown, for a comment on a pull request."),

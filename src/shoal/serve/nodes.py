@@ -25,11 +25,11 @@ class NodeQuery(Paging, frozen=True, kw_only=True, forbid_unknown_fields=True):
 class CommandForm(Form, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A command. Only `config_update` takes values; omitted values stay unchanged."""
 
-    command: Annotated[CommandName, describe("What the node is to do.")]
+    command: Annotated[CommandName, describe("Command for the node.")]
     reason: Annotated[str, describe("Why, for logs and `explain`.", max_length=LONGEST_REASON)] = ""
     max_concurrency: Annotated[int | None, describe("Crawls and analyses that it runs at once.")] = None
     page_slots: Annotated[int | None, describe("Page jobs that it runs at once.")] = None
-    rate_limit: Annotated[float | None, describe("Pages per second that it fetches at most.")] = None
+    rate_limit: Annotated[float | None, describe("Maximum number of pages to fetch per second.")] = None
     unlimited_rate: Annotated[bool, describe("Remove the rate limit.")] = False
 
     def to_request(self) -> CommandRequest:
@@ -143,7 +143,7 @@ class NodeApi:
         "GET",
         "/api/v1/nodes/{node_id}/commands/{command_id}",
         scope=TokenScope.READ,
-        summary="Show how far a command is.",
+        summary="Show the state of a command.",
         response=schemas.NodeCommand,
         response_example=examples.NODE_COMMAND,
         problems=[NotFound],

@@ -673,7 +673,8 @@ class BackPressure(Struct, kw_only=True):
 
     slots: Annotated[str, describe("runs or pages: the two kinds of slots that nodes have.")]
     load: Annotated[
-        float | None, describe("Jobs in hand and in private lanes, of twice the slots; null without nodes.")
+        float | None,
+        describe("Running jobs and jobs in private lanes, as a share of twice the slots; null: no nodes."),
     ]
     held: Annotated[bool, describe("No jobs are created for policies, and batches are refused.")]
     reason: str | None
@@ -880,7 +881,7 @@ class Node(Struct, kw_only=True):
     avg_latency_seconds: float
     rate_limit: Annotated[float | None, describe("Pages per second; null: unlimited.")]
     is_proxy_mode: bool
-    capabilities: Annotated[list[str], describe("What its jobs may need; `js` if it can render pages.")]
+    capabilities: Annotated[list[str], describe("Capabilities of the node; `js` if it can render pages.")]
     cpu_percent: Annotated[float, describe("CPU use with its children, in percent of one core.")]
     memory_bytes: Annotated[int, describe("Memory with its children.")]
     browsers: Annotated[int, describe("Browsers that run on it.")]
@@ -890,7 +891,7 @@ class Node(Struct, kw_only=True):
     total_processed: int
     version: str
     address: str
-    controller: Annotated[str | None, describe("Controller that has its session; null: none has.")]
+    controller: Annotated[str | None, describe("Controller that has its session; null without a session.")]
     session_epoch: Annotated[int, describe("Number of its session; rises with each one.")]
     connected_at: Moment
     heartbeat_at: Moment
@@ -913,7 +914,7 @@ class NodeCommand(Struct, kw_only=True):
     max_concurrency: int | None
     page_slots: int | None
     rate_limit: Annotated[float | None, describe("Pages per second; 0: unlimited.")]
-    state: Annotated[CommandState, describe("How far it is; `applied` once the node has acknowledged it.")]
+    state: Annotated[CommandState, describe("State of the command; `applied` once the node has acknowledged it.")]
     detail: Annotated[str, describe("What the node said about it.")]
     created_by: str
     created_at: Moment
@@ -949,7 +950,7 @@ class NodeExplained(Struct, kw_only=True):
     score: float
     parts: Annotated[HealthParts, describe("The parts of the score with their weights: they add up to it.")]
     dispatch_share: Annotated[float, describe("Share of new jobs that it gets, while it is not full.")]
-    rank: Annotated[int | None, describe("Its place among the healthy nodes, by score; null if it is not one.")]
+    rank: Annotated[int | None, describe("Its rank among the healthy nodes, by score; null if it is not one of them.")]
     healthy_nodes: int
     waiting_runs: Annotated[int, describe("Crawls and analyses in its lane.")]
     waiting_pages: Annotated[int, describe("Page jobs in its lane.")]

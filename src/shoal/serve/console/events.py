@@ -30,7 +30,7 @@ DISABLED: Final = message("The webhook is disabled; its events are kept.")
 REPLAYED: Final = message("The event will be sent again.")
 REMOVED: Final = message("The webhook was removed.")
 REMOVE_QUESTION: Final = message("Remove this webhook and its queue?")
-REMOVE_EXPLANATION: Final = message("Deliveries that wait are lost. This cannot be undone.")
+REMOVE_EXPLANATION: Final = message("Pending deliveries are lost. This cannot be undone.")
 REMOVE: Final = message("Remove")
 
 

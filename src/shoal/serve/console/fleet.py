@@ -58,7 +58,7 @@ COMMAND_STATES: Final = {
     CommandState.APPLIED: ("good", message("Applied")),
     CommandState.UNSUPPORTED: ("warning", message("Not supported by the node")),
     CommandState.FAILED: ("failed", message("Failed")),
-    CommandState.UNCONFIRMED: ("", message("Sent; this node acknowledges nothing")),
+    CommandState.UNCONFIRMED: ("", message("Sent; this node does not acknowledge commands")),
     CommandState.EXPIRED: ("failed", message("Expired before the node came back")),
 }
 WHY: Final = {
