@@ -36,7 +36,7 @@ from tests.support.programs import ServerUnavailable
 Post = Callable[[str, object], Awaitable[dict[str, Any]]]
 
 POLICIES, FEW_POLICIES = 1_000_000, 20_000
-DUE = 100  # one in so many
+DUE = 100  # one policy in this many is due
 EVENTS, FEW_EVENTS = 10_000, 500
 PAIRS, FEW_PAIRS = {1: 2_000, 20: 20_000}, {1: 50, 20: 400}
 BOTS = (1, 16)  # that ask at once: commits of several go to disk together

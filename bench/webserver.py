@@ -51,7 +51,7 @@ http {{
 
 @dataclass(frozen=True)
 class Served:
-    """A site that answers, and what it was asked for."""
+    """A running site, and its request log."""
 
     base: str
     log: Path

@@ -124,7 +124,7 @@ class Visit:
 def answer(
     chromium: Browser, session: ProxySession, loaded: asyncio.Event, method: str, params: dict[str, Any], target: str
 ) -> None:
-    """Let every request go on, and give the credential to the proxy that asks for it."""
+    """Let every request continue, and give the credential to the proxy when it requires one."""
     if method == "Fetch.requestPaused":
         chromium.send("Fetch.continueRequest", target, requestId=params["requestId"])
     elif method == "Fetch.authRequired":

@@ -52,7 +52,7 @@ def shoal(tmp_path: Path) -> Shoal:
 
 
 def crawl_until(folder: Path, site: Site, pages: int, *words: str) -> None:
-    """Crawl, and interrupt it once the site was asked for this many pages; the crawl is paused then."""
+    """Crawl, and interrupt the crawl after this many pages were requested, which pauses it."""
     process = start_shoal(
         "crawl",
         *words,

@@ -1,5 +1,5 @@
-"""The verification plan of the control plane and its checklist of earlier bugs, line by line, and the flow of crawls,
-page jobs, analyses and a kill in every mode in which a fleet can run.
+"""The verification plan of the control plane and its checklist of earlier bugs, item by item. Crawls, page jobs,
+analyses and the kill of a worker are tested in every mode in which a fleet can run.
 
 The modes are a representative set: the other acceptance tests run without a control plane and cover the legacy modes,
 which use the same code.

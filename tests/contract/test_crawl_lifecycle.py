@@ -856,7 +856,8 @@ class Life:
 
 
 async def obey(walker: Walker) -> None:
-    """A walker that comes up late: it attaches, asks, and leaves when told to; or learns that it lost its job."""
+    """A walker that starts late: it attaches, makes a turn, and ends if the result says so; or it learns that it lost
+    its job."""
     with contextlib.suppress(LeaseLost):
         await walker.attach()
         turn = await walker.turn()
@@ -982,7 +983,7 @@ class NotedTx:
 
 
 async def test_a_commit_without_journal_entries_runs_no_statement_for_them(bench: Bench) -> None:
-    """Neither for its journal, nor for options that may have been changed: the control read tells that, too."""
+    """It queries neither the journal nor the options: the control query shows whether the options have changed."""
     crawl = await bench.submit(f"{SITE}/a", f"{SITE}/b", f"{SITE}/c")
     noted = Noted(bench.database)
     walker = await bench.over(noted).walker(crawl)

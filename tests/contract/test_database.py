@@ -429,7 +429,7 @@ def test_a_remark_does_not_make_another_schema() -> None:
 
 @pytest.fixture
 def a_step_ahead(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> Iterator[int]:
-    """The program has one migration more than the store."""
+    """The program has one more migration than the store."""
     known = migrations.migrations
 
     def with_one_more(dialect: str) -> tuple[Migration, ...]:
@@ -907,7 +907,7 @@ SMALL = ("VIRTUAL TABLE", "frontier_seq", "CONSTANT", "chosen", "SCAN c.", "fron
 
 
 # Statements that may read everything: a table of one row or of a few, a partial index of just what is wanted, a
-# subquery that a limit or an index bounds, and counts that nobody asks for often.
+# subquery that a limit or an index bounds, and counts that are rarely needed.
 WHOLE = {
     *("last_event", "set_last_event", "lock_event_number", "clock", "anchor_machine_clock"),
     *(

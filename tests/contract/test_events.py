@@ -345,7 +345,7 @@ async def test_a_server_that_hangs_keeps_no_other_webhook_waiting(post: Post) ->
     await post.courier.run_once()
     await post.server.until(lambda: post.received() != [] and post.received("/slow") != [])
     while await post.states(quick) != ["delivered"]:
-        pass  # asking is a round trip: the courier goes on meanwhile
+        pass  # each check is a round trip, during which the courier continues
     assert post.received() == post.received("/slow")
 
 

@@ -740,7 +740,7 @@ async def test_slots_of_a_host_are_a_delay_apart(driver: FrontierDriver) -> None
         await driver.bench.queue.extend([walker.fence])
     assert len(starts) == 8
     gaps = [second - first for first, second in pairwise(starts)]
-    assert min(gaps) > 0.9  # the clock runs while we ask for the time
+    assert min(gaps) > 0.9  # the clock advances while we read it
 
 
 async def test_no_slot_is_more_than_two_seconds_ahead(driver: FrontierDriver) -> None:

@@ -218,8 +218,8 @@ async def test_a_release_never_deadlocks_with_a_walker_that_fills_the_trap(postg
 
 
 async def assert_no_deadlock(bench: Bench, query: str, *works: Any) -> None:
-    """Run two commits that both stop after their first use of a query, the first of them first, then go on together.
-    The driver would hide a deadlock by running one of them again, a second later; so they run on connections of their
+    """Run two commits that both stop after their first use of a query, the first one first, then continue together. The
+    driver would hide a deadlock by running one of them again, a second later; so they run on connections of their
     own."""
     from shoal.store.sql.postgres import PostgresTx
 

@@ -325,8 +325,8 @@ async def blocked_or_done(bench: Bench, task: "asyncio.Task[Any]") -> None:
 
 
 async def cross(bench: Bench, end: Coroutine[Any, Any, T], gate: Gate, counted: Counted, kind: str) -> T:
-    """Stop a commit that ends a job where it leaves its seat, let somebody lease the next job of the scope as far as
-    that goes, then let both go on. There must be no deadlock."""
+    """Stop a commit that ends a job just before it deletes its seat, start a lease of the next job with the same quota
+    key and let it run until it waits, then let both continue. There must be no deadlock."""
     ending = asyncio.create_task(end)
     await gate.wait_until_reached()
     leasing = asyncio.create_task(bench.over(counted).queue.lease("w2", [kind], ["shared"], 1))

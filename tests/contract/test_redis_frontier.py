@@ -225,7 +225,7 @@ async def test_a_frontier_that_cannot_be_rebuilt_fails_the_crawl(driver: RedisFr
 
 
 async def test_leases_expire_while_redis_is_away(own_redis: RedisServer, sqlite_url: str) -> None:
-    """The sweep asks the frontier whether a lost walker held anything; it goes on without an answer."""
+    """The sweep queries the frontier for URLs of a lost walker; if Redis does not respond, it continues anyway."""
     bench = await open_bench(sqlite_url, redis_url=own_redis.url)
     crawl = await bench.submit(f"{SITE}/0", depth=100)
     walker = await bench.walker(crawl)

@@ -215,7 +215,7 @@ class Days:
         await self.bench.jump(minutes * 60 - 30)
 
     async def _plan(self) -> None:
-        """When one of them is killed, the other goes on."""
+        """When one of them is killed, the other continues."""
         for first, second in (self.schedulers, self.site_schedulers):
             done = [await self._survives(first), await self._survives(second)]
             if not all(done):

@@ -83,7 +83,7 @@ class ScriptedSite:
         try:
             while head := await reader.readuntil(b"\r\n\r\n"):
                 first, *fields = head.decode("latin-1").split("\r\n")
-                path = first.split(" ")[1].removeprefix(self.url)  # a proxy is asked for the whole URL
+                path = first.split(" ")[1].removeprefix(self.url)  # a request to a proxy has the whole URL
                 self.asked.append(path)
                 self.moments.append(CLOCK.monotonic())
                 self.heard.append({name.lower(): value for name, _, value in (f.partition(": ") for f in fields if f)})

@@ -266,7 +266,7 @@ async def test_hops_to_another_host_keep_the_delay_that_it_asks_for(crawler: Cra
 
 
 async def test_a_walker_that_dies_between_two_hops_loses_nothing(crawler: Crawler) -> None:
-    """The next one goes on where the redirects had led, with the cookies that were set on the way."""
+    """The next one continues at the last redirect target, with the cookies that were set on the way."""
     pages: dict[str, Answer] = {
         "/": to("/1", **{"Set-Cookie": "way=1"}),
         "/1": to("/2"),

@@ -173,7 +173,7 @@ async def test_an_old_file_is_used_while_a_new_one_cannot_be_fetched(bench: Benc
 
 async def test_a_delay_that_was_cut_is_reported(bench: Bench) -> None:
     async with serving(site((200, {}, "User-agent: *\nCrawl-delay: 100\n"))) as host:
-        for _ in range(2):  # asked for, then kept
+        for _ in range(2):  # fetched once, then cached
             rules = await bench.rules(host)
             assert (rules.asked_delay, rules.delay) == (100, timedelta(seconds=30))
         cuts = [told for told in bench.told if isinstance(told, CrawlDelayCut)]

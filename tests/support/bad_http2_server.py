@@ -71,7 +71,7 @@ class _Connection:
         self._h2.send_headers(stream, fields + ([] if length is None else [("content-length", str(length))]))
 
     def _goaway(self, stream: int) -> None:
-        """The connection ends in the middle of a body; what others asked for on it is lost, too."""
+        """The connection ends in the middle of a body; other requests on it are lost, too."""
         self._begin(stream, 1000)
         self._h2.send_data(stream, b"x" * 100)
         self._writer.write(self._h2.data_to_send())

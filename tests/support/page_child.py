@@ -23,7 +23,7 @@ CLOCK = SystemClock()
 
 
 class PlainPages:
-    """Page work without pages: a job is done when what it asks for is done."""
+    """Page work without pages: a job does what its payload says."""
 
     def __init__(self, queue: Queue, lanes: Sequence[str] = ("shared",)) -> None:
         self._queue = queue

@@ -1,9 +1,9 @@
 """Processes of `python -m shoal`, started as `subprocess` does, without the time that imports take.
 
-Importing Shoal takes longer than most commands of a test. One process for each process of the run imports it, and forks
-those that are asked for: see `fork_server`. A command with arguments for the interpreter, or with environment variables
-that the interpreter or the loader reads, cannot be forked and is started as usual. SHOAL_TEST_FORK=0 starts all as
-usual.
+Importing Shoal takes longer than most commands of a test. Each process of the run has a fork server, which imports it
+once and forks the requested processes: see `fork_server`. A command with arguments for the interpreter, or with
+environment variables that the interpreter or the loader reads, cannot be forked and is started as usual.
+SHOAL_TEST_FORK=0 starts all as usual.
 """
 
 import json

@@ -174,7 +174,7 @@ class QueueModel:
         return len(waiting)
 
     def cancel_any(self, job_id: str, reason: str) -> bool:
-        """Whoever has it, or nobody; False if it has ended."""
+        """Cancel a job, whether or not it is leased; False if it has ended."""
         job = self.jobs[job_id]
         if job.state == "pending":
             job.state, job.reason, job.finished_at = "cancelled", reason, self.now

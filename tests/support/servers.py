@@ -1,8 +1,8 @@
 """Real servers for tests, benchmarks and chaos: started on free ports, shared by a run, never left behind.
 
-One `Servers` per run owns a temporary folder. Whoever asks first for a shared server starts it there, under a
-file lock, and every process of the run uses the same one. A test that stops or kills a server takes one of
-its own with `new_postgres` or `new_redis`. Finding binaries is programs.py, stopping all is guard.py.
+One `Servers` per run owns a temporary folder. The first process that needs a shared server starts it there, under a
+file lock, and every process of the run uses the same one. A test that stops or kills a server takes one of its own with
+`new_postgres` or `new_redis`. Finding binaries is programs.py, stopping all is guard.py.
 """
 
 import asyncio

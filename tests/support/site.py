@@ -80,7 +80,7 @@ class Site:
 
     @property
     def pages_asked(self) -> int:
-        """Return how many different pages were asked for so far."""
+        """Return how many different pages were requested so far."""
         return len(self._distinct)
 
     @property
@@ -89,11 +89,11 @@ class Site:
         return len(self._answered)
 
     def call_at(self, path: str, call: Callable[[], None]) -> None:
-        """Call this, in the site's thread, each time the path is asked for, before it is answered."""
+        """Call a function, in the site's thread, each time the path is requested, before it is answered."""
         self._calls[path] = call
 
     def refuse_once(self, path: str, retry_after: int) -> None:
-        """Answer this path with 429 and a Retry-After, the next time that it is asked for."""
+        """Answer this path with 429 and a Retry-After, the next time that it is requested."""
         self._refusals[path] = retry_after
 
     def times_asked(self, path: str) -> int:

@@ -156,7 +156,7 @@ def test_only_jobs_that_are_due_and_would_be_shared_are_dispatched() -> None:
     assert dispatcher.take_counts() == {}
 
 
-# What a job is told
+# The stored decision
 
 
 def test_a_dispatched_job_has_an_offer_and_the_reason() -> None:

@@ -152,7 +152,7 @@ def test_one_page_that_always_answers_503_holds_nothing_but_itself() -> None:
             0,
             [1],
             120 * SECOND,
-        )  # for the store, which hears others, too
+        )  # for the store, which also gets the reports of others
         walk.clock.jump(1)
 
 

@@ -1,5 +1,5 @@
 """Attacks on the control plane: bytes that are not HTTP/2, broken frames, floods of pings. The connection is closed,
-and the controller goes on. And a process that forks while it has sessions."""
+and the controller continues. And a process that forks while it has sessions."""
 
 import asyncio
 import subprocess

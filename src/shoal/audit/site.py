@@ -260,7 +260,7 @@ class Site:
     sitemaps: list[SitemapRead] = field(default_factory=list)
     robots: dict[str, str | None] = field(default_factory=dict)  # by origin; None: the host has none
     probes: dict[str, ProbeAnswer] = field(default_factory=dict)  # by URL
-    blocked_urls: dict[int, str] = field(default_factory=dict)  # by node, as far as they are known
+    blocked_urls: dict[int, str] = field(default_factory=dict)  # by node; only those that are known
     previous: PageColumns | None = None
     quarantined: int = 0
 

@@ -78,7 +78,7 @@ class Webhooks:
         return await self._database.read(look)
 
     async def change(self, webhook_id: str, change: WebhookChange, *, audit: AuditHook = no_audit) -> Webhook:
-        """Change a webhook. Enabling it again sends the events it missed, as far as they are still stored."""
+        """Change a webhook. Enabling it again sends the events it missed that are still stored."""
         if change.url is not None:
             self._check_address(change.url)
 

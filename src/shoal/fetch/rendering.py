@@ -122,7 +122,7 @@ class RenderStage:
         return rendering
 
     def cancel(self, rendering: "Rendering") -> None:
-        """Forget a page; a browser that renders it stops."""
+        """Forget a page; if a browser is rendering it, stop that."""
         rendering.is_cancelled = True
         if (task := self._active.pop(rendering, None)) is not None:
             task.cancel()

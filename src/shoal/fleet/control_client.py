@@ -37,7 +37,7 @@ class ControlConnected(Signal, frozen=True, kw_only=True):
 
 
 class ControlLost(Signal, frozen=True, kw_only=True):
-    """There is no session with a controller. Jobs go on; the node connects again after a while."""
+    """There is no session with a controller. Jobs continue; the node reconnects after a while."""
 
     node_id: str
     controller: str
@@ -118,7 +118,7 @@ class ControlClient:
                 if failed.code() is grpc.StatusCode.ABORTED and DISPLACED in list(failed.trailing_metadata() or ()):
                     raise NodeDisplaced(self._node_id) from None
                 error = f"{failed.code().name}: {failed.details()}"
-            except Exception as unexpected:  # a worker goes on without a control plane
+            except Exception as unexpected:  # a worker continues without a control plane
                 error = repr(unexpected)
             if self._closing.is_set():
                 return

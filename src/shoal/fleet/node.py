@@ -112,7 +112,7 @@ class Node:
     @property
     def takes_jobs(self) -> bool:
         """Return whether jobs may be dispatched to it: it is connected, has a session, and no operator has paused or
-        drained it, which it may not have heard yet."""
+        drained it, even if the command has not reached it yet."""
         return self.state is NodeState.CONNECTED and self.controller is not None and self.wish.state == "connected"
 
 

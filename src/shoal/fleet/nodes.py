@@ -322,7 +322,7 @@ class Nodes:
 
     async def return_lanes(self) -> int:
         """Return jobs that were offered to nodes which lease nothing: those that were paused or drained since, and
-        those that are gone but of which some controller had not heard yet. Returns how many."""
+        those that are gone, which some controller did not know yet. Returns how many."""
         returned = 0
         for lane in await self._database.read(lambda tx: self._store.abandoned_lanes(tx, BATCH)):
             count = await self._queue.hand_back(lane)

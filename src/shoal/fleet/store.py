@@ -18,7 +18,7 @@ class NodeStore(Protocol):
 
     async def heartbeat(self, tx: Tx, controller: str, heartbeats: Sequence[Heartbeat]) -> set[NodeId]:
         """Store the newest status of many sessions of one controller in one batch; returns the nodes whose session is
-        still that one. The state of a node becomes the one it reports, also if it was declared lost meanwhile."""
+        still that one. The state of a node becomes the one it reports, even if it was declared lost meanwhile."""
         ...
 
     async def disconnect(self, tx: Tx, node_id: NodeId, epoch: int) -> bool:

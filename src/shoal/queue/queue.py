@@ -408,8 +408,8 @@ class Queue:
         return await self._database.read(lambda tx: self._store.depth_up_to(tx, lane, most))
 
     async def unpark(self, limit: int) -> int:
-        """Let parked jobs wait again as far as their quotas allow, for the next `limit` quota keys; returns how many.
-        Each key is unparked in a separate commit, which holds the lock of that key."""
+        """Unpark as many jobs as their quotas allow, for the next `limit` quota keys; returns how many. Each key is
+        unparked in a separate commit, which holds the lock of that key."""
         freed = 0
         for key in await self._database.read(lambda tx: self._store.parked_in(tx, limit)):
             freed += await self._database.run(partial(self._store.unpark, scope=key))

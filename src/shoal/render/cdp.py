@@ -1,7 +1,7 @@
 """A connection to Chromium over the Chrome DevTools Protocol (CDP).
 
 It uses the two pipes of `--remote-debugging-pipe`: there is no port that other users of the machine could connect to,
-and Chromium exits when the pipes are closed, also when this process is killed.
+and Chromium exits when the pipes are closed, even if this process is killed.
 """
 
 import asyncio

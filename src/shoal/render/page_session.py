@@ -75,7 +75,7 @@ class PageSession:
         self._page: CdpSession | None = None
         self._frames: list[str] = []
         self._is_answered = request.document is None
-        self._in_flight: dict[str, str] = {}  # requests and their origins, by id; empty until they may go on
+        self._in_flight: dict[str, str] = {}  # origins by request id; empty until the request may continue
         self._held: set[str] = set()  # those that count against the limit of their origin
         self._tasks: set[asyncio.Task[None]] = set()
         self._is_closed = False
@@ -267,7 +267,7 @@ class PageSession:
             case "Page.loadEventFired":
                 self._loaded()
             case "Page.frameStoppedLoading" if params["frameId"] == self._target_id and self._has_begun:
-                self._loaded()  # also when scripts wanted to leave the page before it had loaded
+                self._loaded()  # also if scripts tried to navigate away before the page had loaded
             case "Page.javascriptDialogOpening":
                 self._dismiss(params)
             case "Runtime.consoleAPICalled" if params["type"] == "error":

@@ -57,7 +57,7 @@ class RobotsRules:
         try:
             rules = await self._source.rules_of(origin)
         except ShoalError:
-            return None  # the store is not available: the request is refused, the page goes on without it
+            return None  # the store is not available: the request is refused, and the page continues without it
         if len(self._known) >= MOST_RULES:
             self._known.clear()
         if rules.reachable:

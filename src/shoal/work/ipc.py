@@ -109,7 +109,7 @@ class Done:
     """The job has ended in this child. With an `error`, the worker records a failed attempt.
 
     Three endings are not failures, and the worker hands the job back: `STORE_AWAY`; `STORAGE_FULL`, with the name of
-    the storage; and `LEASE_LOST`, which may only mean that the child did not hear of a renewal in time.
+    the storage; and `LEASE_LOST`, which may only mean that the child did not learn of a renewal in time.
     """
 
     ending: str

@@ -183,7 +183,7 @@ def redirects(canary: int) -> Bad:
     """Redirects that do not end or lead to forbidden addresses (B11, B15, B17, B34). `canary` is a port inside."""
 
     def at(place: str) -> Callable[[Asked], str]:
-        """Another URL for each page that redirects: what several lead to is asked for once."""
+        """A separate target for each page that redirects, because a shared target would be requested only once."""
         return lambda asked: f"{place}:{canary}/redirected?{asked.target}"
 
     inside, scheme, endless = "address_not_public", "redirect_scheme", "too_many_redirects"

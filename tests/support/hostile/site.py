@@ -48,7 +48,7 @@ ROBOTS = (
 
 
 class HostileSite:
-    """`good`: URL -> title. `bad`: URL -> error code. `statuses`: URL -> status of an answer that is no page."""
+    """`good`: URL -> title. `bad`: URL -> error code. `statuses`: URL -> status of a response that is not a page."""
 
     def __init__(self) -> None:
         self.good: dict[str, str] = {}

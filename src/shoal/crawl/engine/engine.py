@@ -1,7 +1,7 @@
 """The engine: the life of one walker, from attaching to its crawl to its last commit.
 
 It makes one commit after another while `FetchWindow` fetches. Each commit stores what `BatchBuilder` collected and
-takes as many URLs as the window needs until the next one; its answer says whether to go on, pause or stop.
+takes as many URLs as the window needs until the next one; its result says whether to continue, pause or stop.
 """
 
 import sys
@@ -172,7 +172,7 @@ class Engine:
         self._hooks.settled(self._commits.stored(batch))
         if batch.hosts:
             self._throttle.learn(turn.holds)
-            for host in turn.holds:  # what other walkers heard may have led to the hold
+            for host in turn.holds:  # responses to other walkers may have led to the hold
                 self._window.put_back(host)
             self._journal.held(batch.hosts, turn.holds)
             self._hooks.hosts_held(batch.hosts, turn.holds)

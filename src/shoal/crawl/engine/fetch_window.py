@@ -119,7 +119,7 @@ class FetchWindow:
             self._fetchers.resume_sitemaps()
 
     def change(self, size: WindowSize) -> None:
-        """Apply changed options of the crawl, also to the tasks that wait in the queues of their hosts."""
+        """Apply changed options of the crawl, including to tasks that wait in the queues of their hosts."""
         self._total = size.total
         self._queues.per_host = size.per_host
         self._admission.rejudges = True

@@ -1,5 +1,5 @@
 """The commits of one walker: the first one, one per turn, and the last one. Each is fenced, settles the walker's
-results, takes the next URLs, and answers whether to go on."""
+results, takes the next URLs, and returns whether to continue."""
 
 from collections.abc import Awaitable, Callable
 from datetime import timedelta

@@ -66,7 +66,7 @@ class HostBatch(Struct, eq=False):
     tasks: list[FrontierTask] = field(default_factory=list)
     tried: int = 0
     set_aside: list[tuple[FrontierTask, bool]] = field(default_factory=list)  # not to be fetched; whether tried before
-    is_dry: bool = False  # it had fewer URLs than it was asked for
+    is_dry: bool = False  # it had fewer URLs than were requested
     is_awaited: bool = False  # its answer to the URL in flight decides whether it gets another one
 
     @property
@@ -98,7 +98,7 @@ class HostBatch(Struct, eq=False):
         self.tasks = [task for task in self.tasks if task.seq not in skip_fates]
 
     def grant(self, granted: SlotsGranted) -> None:
-        """Keep only the URLs that got a slot, and tell each when its slot begins."""
+        """Keep only the URLs that got a slot, and set the start time of each to that of its slot."""
         del self.tasks[granted.slots :]
         self.tried = min(self.tried, len(self.tasks))
         for place, task in enumerate(self.tasks):

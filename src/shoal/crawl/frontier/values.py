@@ -143,8 +143,8 @@ class RedirectTarget(Struct, frozen=True):
 
 class Settled(Struct):
     """The outcome of a taken URL. One to be retried is OPEN and waits for at least `retry_in`; one that
-    was not fetched (`untried`) keeps its place and counts no attempt. A redirect (`onward`) is FETCHED if it ended and
-    OPEN if it goes on, as the commit decides."""
+    was not fetched (`untried`) keeps its place and counts no attempt. The commit decides whether a redirect (`onward`)
+    ends here (FETCHED) or continues (OPEN)."""
 
     task: FrontierTask
     fate: Fate
@@ -269,7 +269,7 @@ class WalkerBatch(Struct):
 
 
 class Turn(Struct):
-    """The answer of one commit: whether to go on, what was taken, and if nothing, why.
+    """The result of one commit: whether to continue, what was taken, and if nothing, why.
 
     An empty `work` is not the end: `wait_seconds` says when to ask again. Only `drained` means that all is settled.
     """
@@ -279,11 +279,11 @@ class Turn(Struct):
     traps: dict[str, TrapState] = field(default_factory=dict)
     counts: Counts | None = None  # of the whole crawl, if it has a budget
     holds: dict[int, float] = field(default_factory=dict)  # seconds for which hosts of the batch are held
-    wait_seconds: float | None = None  # None if it was not asked for
+    wait_seconds: float | None = None  # None if it was not requested
     drained: bool = False
     is_journaled: bool = False  # whether the journal entries were written
     found: int | None = None  # URLs found, if that was written to the journal
-    finished: int | None = None  # the depth that is finished, if it was asked for
+    finished: int | None = None  # the depth that is finished, if that was requested
     changed: Crawl | None = None  # the crawl with its new options, if they changed; then nothing was taken
     others_wait: bool = False  # another run waits for a worker, and this walker's time slice is over
 
