@@ -74,7 +74,7 @@ async def measured(store: Store, short: bool, rows: tuple[list[list[Cell]], ...]
 
 
 async def schedule(app: App, count: int) -> list[Cell]:
-    """One in a hundred is due; the others are in a year."""
+    """One in a hundred is due now, the others in a year."""
     far = PolicyForm.read({"url": "http://example.org/", "frequency": "366d"})
     store = SqlPolicies()
     now = app.clock.micros()

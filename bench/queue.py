@@ -241,7 +241,7 @@ def settings_of(store: Store) -> Settings:
 
 
 def beside(folder: Path, short: bool) -> Table:
-    """The table of a comparison of queues; its servers and peers are its own."""
+    """The table of a comparison of queues, which has its own servers and peers."""
     home = Path(os.environ.get("BENCH_HOME") or Path(tempfile.gettempdir()) / "shoal-bench")
     command = [str(home / "venv" / "servers" / "bin" / "python"), str(folder / "compare.py")]
     command += ["-n", "500" if short else "5000", "--peer", f"shoal={sys.executable} {ADAPTER}"]

@@ -51,7 +51,7 @@ def run(options: Namespace) -> Report:
 
 
 def add_command(table: Table, name: str, command: Sequence[str], reps: int, bare: float) -> float:
-    """Add a row; the CPU time of the first command, which the others are compared with."""
+    """Add a row; return the CPU time of the first command, with which the others are compared."""
     costs = [measure(command, on=cores()[:1]) for _ in range(reps + 1)][1:]
     failed = [cost.code for cost in costs if cost.code]
     if failed:

@@ -37,7 +37,7 @@ async def test_a_page_reaches_no_private_address_and_nothing_leaves_but_through_
     assert page.escaped == []
     assert ends["own websocket"] == "open"
     assert {name for name, end in ends.items() if end == "error"} >= {"redirect", "tls", "websocket", "events"}
-    assert ends["service worker"] == "fulfilled,rejected"  # an opaque refusal, and a redirect to it
+    assert ends["service worker"] == "fulfilled,rejected"  # a refused URL, and a redirect to it
     assert ends["webrtc"] == "0"  # candidates
     assert ends["webtransport"] == "error"
 
@@ -49,7 +49,7 @@ async def test_a_page_reaches_no_private_address_and_nothing_leaves_but_through_
     assert session.counts.refused == session.counts.codes.total()
     assert set(refused) <= asked
 
-    # The browser's own account of every socket: it connected to the proxy alone, and sent no datagram.
+    # The browser's own log of every socket: it connected only to the proxy, and sent no datagram.
     events = net_log(tmp_path / "net-log.json")
     connected = {params["address"] for name, params in events if name == "TCP_CONNECT_ATTEMPT" and params}
     assert connected == {f"127.0.0.1:{port}"}

@@ -35,7 +35,7 @@ from tests.support.storm import Storm, Work
 KILLS = 20
 QUOTA = 200  # jobs of the project at once: the quota is never full, but each job takes and frees a seat
 DELAY_SECONDS = 0.04
-AGAIN_SECONDS = 15.0  # from a kill to work that runs again, at the default lease times
+AGAIN_SECONDS = 15.0  # from a kill until the work runs again, with the default lease times
 LEASE_SECONDS = 2.0  # of FIFTH
 SILENCE_SECONDS = 1.5
 # A job may lose as many workers as the storm takes: another test covers jobs that kill their workers.
@@ -296,7 +296,7 @@ def test_a_long_crawl_leaves_its_worker_to_a_short_one_after_a_slice(store_url: 
     ):
         fleet.controller()
         fleet.worker()
-        long = fleet.submit(site, concurrency=2)  # of six seconds at least
+        long = fleet.submit(site, concurrency=2)  # it lasts at least six seconds
         site.wait_for_pages(20)
         short = fleet.submit(small)
         fleet.wait_for_state(short, "completed", "failed")
@@ -445,7 +445,7 @@ def put_to_sleep(pids: Callable[[], Iterable[int]], store_url: str, site: Site, 
         send_all(stopped, signal.SIGCONT)
         return False
 
-    # A commit takes about a millisecond: look as often, so that none passes between two looks.
+    # A commit takes about a millisecond: poll that often, so that no commit is missed between two polls.
     wait_for(caught, f"a process asleep {'in' if in_a_commit else 'between'} commits", longest_poll=0.001)
     return site.visits[-1].at
 

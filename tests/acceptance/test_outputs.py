@@ -194,7 +194,7 @@ def test_an_archive_of_a_crawl_that_kept_no_bodies_is_refused_in_words(
 def test_bodies_without_space_pause_the_crawl_and_say_so(
     crawl: Crawl, site: Site, whole: list[str], postgres_url: str, tmp_path: Path
 ) -> None:
-    whole[whole.index("--store") + 1] = postgres_url  # a limit on the size of files stands for a full disk
+    whole[whole.index("--store") + 1] = postgres_url  # a limit on the size of files stands in for a full disk
     code, _, err = ended(crawl(*whole, "--keep-bodies", limit=80_000, SHOAL_BODIES=str(tmp_path / "kept")))
     assert code == 8
     assert f"{tmp_path / 'kept'} has no space left" in err

@@ -79,7 +79,8 @@ def change(site: Site) -> None:
 
 
 def check(site: Site, told: dict[str, Any], records: list[dict[str, Any]], first: dict[str, dict[str, Any]]) -> None:
-    """Every page once, with its facts; what changed was sent, and what did not was counted as saved."""
+    """Check that every page is there once with its facts, that changed pages were downloaded, and that the others were
+    counted as saved."""
     assert sorted(record["url"] for record in records) == sorted(site.urls)
     changed = {site.url(number) for number in CHANGED}
     for record in records:

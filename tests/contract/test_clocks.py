@@ -213,7 +213,7 @@ async def test_a_clock_step_is_reported_once_by_several_watchers(bench: Bench, o
             await janitor.run_once()
         await bench.jump(1)
     assert steps(bench) + steps(other) == [("back", 1)]
-    if bench.dialect == "postgres":  # and of our own machine's, which is another one
+    if bench.dialect == "postgres":  # and the clock of our machine, which is another one
         bench.clock.step(-HOUR)
         for janitor in janitors:
             await janitor.run_once()

@@ -135,7 +135,7 @@ async def test_a_refused_publication_is_tried_again_and_fails_nothing(bench: Ben
     analysis_id = await analyzed(bench, publisher(bench, forge), commit=commit())
     assert (await only(bench)).state is AnalysisState.SUCCESS
     failures = [one for one in told if isinstance(one, CommitStatusFailed)]
-    assert [failure.state for failure in failures] == ["pending", "success"]  # what is wanted now is due at once
+    assert [failure.state for failure in failures] == ["pending", "success"]  # the newest wanted status is due at once
     assert "500" in failures[0].error
     assert TOKEN not in failures[0].error
     assert failures[1].again_in_seconds == 90

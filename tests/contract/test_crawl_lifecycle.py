@@ -346,7 +346,7 @@ async def test_a_poisoned_job_fails_the_run(bench: Bench) -> None:
     for _ in range(4):
         assert await (await bench.walker(crawl)).take()
         await bench.lose()
-        await bench.sql("UPDATE frontier_touched SET crashes = 0")  # as if each death had met another page
+        await bench.sql("UPDATE frontier_touched SET crashes = 0")  # as if each crash had hit another page
     assert (await bench.job(await only_job(bench, crawl))).state is JobState.EXPIRED
     assert await bench.state(crawl) is S.FAILED
     await check_ledger(bench, crawl)

@@ -205,7 +205,7 @@ async def test_callbacks_run_for_a_caller_that_is_gone_if_its_unit_is_committed(
         tx.on_commit(called.set)
 
     task = asyncio.create_task(sqlite_bench.database.run(work))
-    await SystemClock().sleep(0)  # it is on its way to the writer
+    await SystemClock().sleep(0)  # it is queued for the writer thread
     task.cancel()
     await asyncio.wait_for(called.wait(), 10)
 
@@ -787,7 +787,7 @@ async def test_a_copy_made_in_the_middle_of_writing_is_whole_and_has_what_was_co
         sure = committed
         copy = tmp_path / f"copy{number}"
         copy.mkdir()
-        for suffix in ("", "-wal"):  # the log last: what it holds is newer than the file
+        for suffix in ("", "-wal"):  # the WAL last: its content is newer than the file
             shutil.copyfile(f"{source}{suffix}", copy / f"shoal.db{suffix}")
         assert_whole(copy / "shoal.db", sure)
     stop.set()
@@ -902,7 +902,7 @@ async def test_a_statement_is_planned_once_for_all_values(postgres_bench: Bench)
 
 # Plans stay index scans (F24)
 
-# A list that was given, one row, a batch, the clock, and what is read by steps of its own.
+# A list that was passed in, a single row, a batch, the clock, and tables that are read in batches.
 SMALL = ("VIRTUAL TABLE", "frontier_seq", "CONSTANT", "chosen", "SCAN c.", "frontier_open", "(subquery")
 
 
@@ -959,7 +959,7 @@ async def test_no_query_reads_a_growing_table_from_end_to_end(sqlite_bench: Benc
         assert not [scan for scan in scans if not any(word in f"{scan}." for word in SMALL)], query.name
 
 
-# Which part of the key a query over the frontier must use: the crawl alone would be a scan of all that waits.
+# Which part of the key a query over the frontier must use: the crawl alone would scan all waiting URLs.
 FRONTIER_PLANS = {
     "suspect_waiting": "frontier_suspect",
     "lost_urls": "frontier_taken",

@@ -62,7 +62,7 @@ async def test_two_hundred_nodes_of_a_controller_that_restarts_are_not_lost(benc
     names = [f"node-{number}" for number in range(MANY)]
     for name in names:
         await register(old.fleet.nodes, name)
-    await bench.jump(300)  # it was down
+    await bench.jump(300)  # the controller was down
     new = controller(bench, "c2")
     janitor = new.fleet.janitor
     for number, name in enumerate(names):

@@ -78,7 +78,8 @@ async def grown(driver: FrontierDriver, *paths: str, workers: int = 1, depth: in
 
 
 async def drain(walkers: list[Walker], links: dict[str, list[str]] | None = None) -> list[str]:
-    """Let the walkers work in turns until one of them learns that nothing is left; what they fetched, in order."""
+    """Let the walkers work in turns until one of them learns that nothing is left; return what they fetched, in
+    order."""
     order: list[str] = []
     for _ in range(10_000):
         for walker in walkers:
@@ -706,7 +707,7 @@ async def self_advance(walker: Walker) -> bool:
     return turn.drained
 
 
-@pytest.mark.parametrize("seed", [0, 1, 3])  # with 2, the dice really kill one page three times in a row
+@pytest.mark.parametrize("seed", [0, 1, 3])  # with seed 2, one page happens to be killed three times in a row
 async def test_twenty_random_kills_fail_no_innocent_page(driver: FrontierDriver, seed: int) -> None:
     dice = random.Random(seed)
     paths = [f"/{number}" for number in range(100)]
@@ -774,7 +775,7 @@ async def test_two_crawls_share_one_hosts_pace(driver: FrontierDriver) -> None:
         lease = (await driver.bench.queue.lease(f"w{number}", ["crawl"], ["shared"], 1))[0]
         walker = Walker(driver.bench, next(c for c in crawls if c.id == lease.run_id), lease, SLOW)
         await walker.attach()
-        now = await driver.bench.number("SELECT shoal_now()") / 1e6  # a server's clock runs on between the takes
+        now = await driver.bench.number("SELECT shoal_now()") / 1e6  # a server's clock advances between the takes
         tasks = await walker.take()
         assert max(task.start_in for task in tasks) <= 2.01
         starts += [now + task.start_in for task in tasks]

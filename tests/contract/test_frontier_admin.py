@@ -476,7 +476,7 @@ async def test_a_dump_leaves_secrets_out_unless_they_are_asked_for(bench: Bench,
     loaded = await dump_of(other).load(whole)
     assert (await other.crawls.get(loaded)).crawl.config == crawl.config
     await bench.crawls.stop(crawl.id)
-    hidden = await dumped(bench, crawl)  # one that has ended needs none
+    hidden = await dumped(bench, crawl)  # a crawl that has ended needs no secrets
     assert b"hunter2" not in b"".join(hidden)
     await dump_of(other).load(hidden, crawl_id="ended")
     config = orjson.loads(hidden[0])["crawl"]["config"]

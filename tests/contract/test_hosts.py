@@ -278,7 +278,7 @@ async def test_a_take_leaves_a_held_host_alone_whatever_the_speed(bench: Bench) 
     assert [task.url for task in await walker.take()] == ["http://other.example/"]
     await bench.jump(59.2)
     await bench.queue.extend([walker.fence])
-    [task] = await walker.take()  # one, to see whether the host has recovered
+    [task] = await walker.take()  # one URL, to find out whether the host has recovered
     assert (task.host, task.is_recovering, task.start_in) == (host, True, about(0.8))
 
 

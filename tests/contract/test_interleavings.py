@@ -30,7 +30,7 @@ from tests.support.stepping import BLOCKED_SECONDS, Schedule, SteppedPostgres, S
 
 SEEDS = {"sqlite": 80, "postgres": 12}
 FIRST_SEED = 1
-MORTALITY = 0.01  # of a worker, and of a janitor, at each store call
+MORTALITY = 0.01  # the probability that a worker or janitor dies at a store call
 PAGE = "page"
 # Invariants that must hold after every commit.
 DISAGREEMENTS = """
@@ -122,7 +122,7 @@ class Story:
     async def advance(self, walker: Walker, *, grow: bool = True) -> bool:
         """Run one turn; return whether it was the last."""
         done = [self.outcome(task, grow) for task in walker.held if not grow or self.dice.random() < 0.7]
-        pages = any(one.page is not None for one in done)  # only pages bring links
+        pages = any(one.page is not None for one in done)  # only pages have links
         links = [
             walker.link(f"/{self.found + place}") for place in range(self.dice.randint(0, 2) if grow and pages else 0)
         ]

@@ -17,7 +17,7 @@ from shoal.store.sql.outbox import SqlOutbox
 from tests.contract.two_days import Days, days_of
 
 LINES, BAD_LINE = 150_100, 150_000
-MOST_MEMORY = 6_000_000  # of a file of eight
+MOST_MEMORY = 6_000_000  # for a file of eight megabytes
 
 
 @pytest.fixture

@@ -219,7 +219,7 @@ async def test_every_statement_looks_its_rows_up_in_the_same_way_whatever_was_co
     assert not careless, "\n".join(careless)
 
 
-# An example statement; ours have the same plan whenever they are planned.
+# An example statement, because the plans of our own statements never change.
 SPOILED = "UPDATE policy SET runs = 1 FROM unnest($1::text[]) AS g (id) WHERE policy.id = g.id"
 
 
@@ -253,7 +253,7 @@ async def test_a_connection_plans_again_when_the_store_has_grown(
     await vacuum(own_database)
     assert "Index Cond" not in await database.run(spoil)
     await database.run(lambda tx: tx.many("insert_policies", rows(1_000)))
-    assert "Index Cond" not in await database.run(plan_of)  # nobody has looked yet
+    assert "Index Cond" not in await database.run(plan_of)  # the sizes of the tables have not been checked yet
     clock.jump(EVERY_SECONDS)
     assert "Index Cond: (id = g.id)" in await database.run(plan_of)
     for query in (database.once, database.read):
@@ -287,7 +287,7 @@ async def test_a_connection_keeps_its_plans_while_nothing_grows(
     await vacuum(own_database)  # it lets the connection plan again, for an empty table
     assert await database.run(plan_of) != good
     clock.jump(EVERY_SECONDS)
-    await database.run(plan_of)  # somebody looks while it is empty
+    await database.run(plan_of)  # the sizes are checked while it is empty
     await database.run(lambda tx: tx.many("insert_policies", rows(1_000)))
     clock.jump(EVERY_SECONDS)
     assert "Index Cond: (id = g.id)" in await database.run(plan_of)

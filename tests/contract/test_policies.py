@@ -125,7 +125,7 @@ class SlowPolicies(SqlPolicies):
         self.clock = clock
 
     async def is_ready(self, tx: Tx, line: str) -> bool:
-        return True  # for the sake of another one
+        return True  # because another policy is due
 
     async def due(self, tx: Tx, line: str, limit: int) -> list[Policy]:
         self.clock.jump(10)
@@ -335,7 +335,7 @@ async def test_an_adaptive_policy_runs_less_often_while_nothing_changes_and_more
         await office.bench.jump(12.5 * HOUR)
         return (seen.frequency_now or timedelta(0)).total_seconds() / HOUR
 
-    assert await run("a") == 0  # nothing to compare with
+    assert await run("a") == 0  # there is nothing to compare with
     assert await run("a") == 6
     assert await run("a") == 9
     assert await run("a") == 12
@@ -417,7 +417,7 @@ async def test_a_policy_of_a_site_begins_a_crawl_each_time_and_one_at_a_time(off
 async def test_a_scheduler_that_dies_before_it_notes_the_crawl_begins_no_second_one(office: Office) -> None:
     policy = await office.make(url=None, seeds=["http://example.org/"])
     crawl_id = f"{policy.id}-{policy.planned_at}"
-    await office.sites.begin(crawl_id, {"seeds": ["http://example.org/"]})  # and there it died
+    await office.sites.begin(crawl_id, {"seeds": ["http://example.org/"]})  # the scheduler dies here
     await office.site_scheduler.run_once()
     assert [seen.crawl.id for seen in await office.bench.crawls.newest()] == [crawl_id]
     assert (await office.policies.get(policy.id)).live_crawl == crawl_id

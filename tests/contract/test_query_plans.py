@@ -107,7 +107,7 @@ FILL = (
     " SELECT {crawl}, {host}, 1099511627776 + i, 7919 * (50000 - i / 5), 0, '/a/path/of/some/length/' || i FROM n",
     "INSERT INTO frontier (crawl, host, seq, kind, path)"
     " SELECT {crawl}, {host} + 1 + i % 20, 1099511727776 + i, 0, '/' || i FROM n WHERE i <= 200",
-    "INSERT INTO frontier_touched (crawl, host, seq, due, parent, kind, path)"  # in quarantine, or for much later
+    "INSERT INTO frontier_touched (crawl, host, seq, due, parent, kind, path)"  # in quarantine, or due much later
     " SELECT {crawl}, {host}, 1099511827776 + i, 4611686018427387904 - i % 2, 7919 * i, 0, '/trap/' || i FROM n",
     "INSERT INTO redirect_target (crawl, key, chk, fate, url, via)"
     " SELECT {crawl}, i * 7919, i, 4, 'http://example.org/' || i, 'http://example.org/via/' || i FROM n",
@@ -322,7 +322,7 @@ def early(query: Query) -> str:
 
 
 async def plan_early(tx: Any) -> None:
-    """Let PostgreSQL make its plans without values now; it keeps them until it has counted the tables again."""
+    """Make PostgreSQL plan without parameter values now; it keeps these plans until it analyzes the tables again."""
     connection = tx._tx._connection
     await connection.execute("SET plan_cache_mode = force_generic_plan")
     for query in map(load("postgres").__getitem__, names_in("postgres")):
@@ -467,7 +467,7 @@ async def serve_bots(bench: Bench) -> None:
 
 async def ask_desk(bench: Bench) -> None:
     """Run all job administration: lists, replay, cancel, purge, quotas, explain."""
-    scopes = [f"project:{new_id('job')}" for _ in range(2)]  # others count theirs in the same database
+    scopes = [f"project:{new_id('job')}" for _ in range(2)]  # other tests count jobs in the same database
     for scope in scopes:
         await bench.job_admin.set_quota(scope, 1)
         jobs = [NewJob(JobId(new_id("job")), "page", None, lane="n2", scopes=(scope,)) for _ in range(2)]

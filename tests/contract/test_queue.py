@@ -552,7 +552,7 @@ async def test_an_outage_expires_nothing_within_one_lease_of_its_end(bench: Benc
         with pytest.raises(BackendUnavailable):
             await janitor.run_once()
     severed.reads = severed.writes = True
-    for _ in range(3):  # the outage ended after the last failed pass, at the latest now
+    for _ in range(3):  # the outage ended between the last failed pass and now
         await bench.jump(3)
         await janitor.run_once()
         assert (await bench.job(job_id)).state is J.LOCKED

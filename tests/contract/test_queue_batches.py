@@ -39,7 +39,7 @@ async def in_line(bench: Bench, limit: int = 100, **asked: list[str]) -> list[st
 
 async def test_a_batch_is_answered_in_its_order_and_waits_in_its_order(bench: Bench) -> None:
     jobs = [new() for _ in range(50)]
-    jobs.sort(key=lambda job: job.id, reverse=True)  # the order of the ids decides nothing
+    jobs.sort(key=lambda job: job.id, reverse=True)  # the order of the ids does not matter
     assert await bench.queue.enqueue(jobs) == [Enqueued(job.id) for job in jobs]
     assert await in_line(bench) == [job.id for job in jobs]
 

@@ -39,7 +39,7 @@ T = TypeVar("T")
 
 EXAMPLES = {"sqlite": 60, "postgres": 12}
 STEPS = 50
-DICE = 0.5  # of the jitter, which only adds
+DICE = 0.5  # the value of the random jitter, which only adds to the delay
 FAKE_CLOCK = """
     CREATE OR REPLACE FUNCTION server_now(shift BIGINT) RETURNS BIGINT LANGUAGE sql STABLE AS
     $$ SELECT shift $$
@@ -121,7 +121,7 @@ NEW = st.builds(
     wait=st.sampled_from([None, None, None, -1.5, 8.5]),
 )
 Whose = tuple[bool, int]
-WHOSE = st.tuples(st.sampled_from([True, True, True, False]), st.integers(0, 20))  # of a holder or of a zombie; which
+WHOSE = st.tuples(st.sampled_from([True, True, True, False]), st.integers(0, 20))  # holder or zombie, and which one
 somebody = precondition(lambda self: self.granted)
 
 

@@ -386,7 +386,7 @@ async def test_ending_a_job_does_not_wait_for_a_lease_that_counts_its_quota(post
     held: list[asyncio.Task[None]] = []
     await bench.database.run(count)
     await held[0]
-    assert ids(await lease(bench)) == [jobs[1].id]  # let in by the commit that followed
+    assert ids(await lease(bench)) == [jobs[1].id]  # unparked by the commit that followed
 
 
 async def test_a_seat_freed_while_a_job_is_being_parked_is_used_at_once(postgres_bench: Bench) -> None:
@@ -431,7 +431,7 @@ async def test_a_job_that_ends_while_a_sweep_gives_it_a_seat_leaves_no_seat(post
     bench = postgres_bench
     await bench.queue.enqueue([new("project:a")])
     [got] = await lease(bench)
-    gate = Gate("insert_missing_job_seats")  # it had none: the scope is limited only now
+    gate = Gate("insert_missing_job_seats")  # it had no seat, because the quota was set only now
     mending = asyncio.create_task(bench.over(Gated(bench.database, gate)).job_admin.set_quota("project:a", 1))
     await gate.wait_until_reached()
     ending = asyncio.create_task(bench.queue.release(got, "shutdown"))

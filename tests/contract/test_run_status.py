@@ -21,7 +21,7 @@ from tests.contract.test_analyses import completed, only
 
 J = JobState
 ATTEMPTS, BACKOFF = 3, 5.0
-MARGIN = 2.0  # seconds: PostgreSQL's own clock runs on meanwhile
+MARGIN = 2.0  # seconds: PostgreSQL's own clock keeps running meanwhile
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,6 @@
 """A simulation of policies, scheduler, bots and events: two days of many policies with all kinds of faults.
 
-Two schedulers, a forwarder, a bookkeeper and a courier are killed at their commits, or just after them; of four bots,
+Two schedulers, a forwarder, a run recorder and a courier are killed at their commits, or just after them; of four bots,
 one dies with the jobs it holds, one is slower than its lease, and one sends false results; all of them use HTTP. Every
 policy ran according to its schedule, one job at a time; each accepted result is one event, and each event was delivered
 under one id. More: SHOAL_TEST_EFFORT=10.
@@ -45,7 +45,7 @@ async def check(days: Days) -> None:
     policies = await days.bench.sql("SELECT * FROM policy")
     assert not days.believed
     assert not days.lost
-    assert min(days.lies, days.late, days.kills, days.dying.died) > 0  # or nothing was tried
+    assert min(days.lies, days.late, days.kills, days.dying.died) > 0  # otherwise nothing was tested
     check_runs(days, policies, jobs + crawls, events)
     check_events(days, jobs, crawls, events)
     await check_results(days)
@@ -100,7 +100,7 @@ def check_events(
     assert [event["sequence"] for event in events] == list(range(1, len(events) + 1))
     assert set(days.received) == {event["id"] for event in events}
     assert all(len(bodies) == 1 for bodies in days.received.values())
-    assert days.deliveries > len(events)  # some were lost on their way, and came again
+    assert days.deliveries > len(events)  # some deliveries were lost and repeated
 
 
 async def check_results(days: Days) -> None:

@@ -56,7 +56,7 @@ FROZEN_CLOCK = """
 FREQUENCIES = {"25m": 25, "1h": 60, "90m": 90, "2h": 120, "4h": 240, "6h": 360, "8h": 480, "12h": 720, "24h": 1440}
 OFTEN = (1, 1, 1, 3, 5, 10, 15, 30, 34)  # how many policies have each of these
 JITTER = timedelta(minutes=20)
-DAILY = True  # at a fixed time of a day: not left out when the clock jumps over it
+DAILY = True  # at a fixed time of day: still run if the clock jumps over it
 
 
 @dataclass(frozen=True)
@@ -125,15 +125,15 @@ class Days:
     bench: Bench
     server: BadServer
     dice: random.Random
-    passes: list[int] = field(default_factory=list)  # when a scheduler got through
-    noted: list[tuple[int, int]] = field(default_factory=list)  # how far the bookkeeper was, and when
+    passes: list[int] = field(default_factory=list)  # when a pass of a scheduler succeeded
+    noted: list[tuple[int, int]] = field(default_factory=list)  # the cursor of the run recorder, and when it got there
     accepted: list[ResultDelivery] = field(default_factory=list)
     received: dict[str, set[bytes]] = field(default_factory=dict)
     deliveries: int = 0
-    believed: list[str] = field(default_factory=list)  # of false or late results
+    believed: list[str] = field(default_factory=list)  # false or late results that were accepted
     lies: int = 0
     late: int = 0
-    lost: int = 0  # honest answers that came too late
+    lost: int = 0  # correct results that came too late
     kills: int = 0
 
     def __post_init__(self) -> None:
@@ -307,7 +307,7 @@ def _form(place: int, dice: random.Random) -> dict[str, Any]:
         cron = CRONS[place // 10 % len(CRONS)]
         return form | {"cron": cron.text, "timezone": cron.timezone}
     [frequency] = dice.choices(list(FREQUENCIES), OFTEN)
-    if FREQUENCIES[frequency] <= 240:  # a bad bot gets it, and has it when its next time comes
+    if FREQUENCIES[frequency] <= 240:  # a bad bot may still hold it when its next run is due
         form |= {"lock_ttl": "5h", "priority_base": 95}
     if kind == 1:
         return form | {"frequency": "6h", "adaptive": {"min": "2h", "max": "12h"}}

@@ -150,7 +150,7 @@ class Fleet:
         wait_for(lambda: self._ask("/readyz") is not None, "a controller that is ready")
 
     def submit(self, site: Site, **options: Any) -> str:
-        """Crawl the whole site; the id of the crawl."""
+        """Crawl the whole site; return the id of the crawl."""
         config = {"seeds": [site.address], "depth": 50, "speed": "max", "concurrency": 8, **options}
         answer = self._ask("/api/v1/crawls", json.dumps(config).encode())
         assert answer is not None, "the controller did not answer"
@@ -176,7 +176,7 @@ class Fleet:
         assert answer is not None, f"the controller did not limit {scope}"
 
     def fetch(self, urls: Iterable[str], **options: Any) -> str:
-        """Make a page job for each of these; the id of their group."""
+        """Create a page job for each URL; return the id of their group."""
         return str(self.post("/api/v1/jobs", urls=list(urls), **options)["id"])
 
     def group(self, group_id: str) -> dict[str, Any]:

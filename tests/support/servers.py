@@ -371,7 +371,7 @@ def postgres_version(url: str) -> str:
 
 
 def ask_postgres(url: str, *statements: str) -> object:
-    """Run statements on a connection of their own; the value of the last one."""
+    """Run statements on a separate connection; return the value of the last one."""
 
     async def ask() -> object:
         connection = await asyncpg.connect(url, timeout=60)

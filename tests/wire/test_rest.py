@@ -80,7 +80,7 @@ async def test_it_is_not_ready_while_its_disk_is_full(small_disk: Path) -> None:
 
 
 async def until_full(api: Served) -> str:
-    """Probe until the space that the log had reserved is used up; what is said then."""
+    """Probe until the space that the WAL had reserved is used up; return the response."""
     while True:
         status, said = await api.ask_whether_ready()
         if status == 503:

@@ -311,7 +311,8 @@ class ControlServer:
                 ("grpc.so_reuseport", 0),  # a second controller on this port must fail instead of sharing it
                 ("grpc.max_receive_message_length", LARGEST_MESSAGE),
                 ("grpc.max_metadata_size", LARGEST_METADATA),
-                # Per connection, and far above our own limit: streams beyond this one get no proper status.
+                # This limit of gRPC is per connection and far above our own, because streams beyond it are refused
+                # without a proper status.
                 ("grpc.max_concurrent_streams", 10 * settings.peer_streams + 1000),
                 *(keepalive or KeepAlive()).options(),
             ]

@@ -122,7 +122,7 @@ class FleetView:
         self.version += 1
 
     def listen(self, signal: Signal) -> None:
-        """Forget nodes whose sessions end on this controller at once."""
+        """Forget a node as soon as its session ends on this controller."""
         if isinstance(signal, NodeDisconnected | NodeLeft | NodeLost):
             self.remove(signal.node_id)
 

@@ -99,8 +99,8 @@ class Pages:
                 lambda tx: self._store.links_after(tx, crawl, start, BLOBS)  # noqa: B023 - awaited at once
             )
             for _, source, blob in blobs:
-                # Looking for the bytes of a key is several times as fast as reading all keys; they may also occur
-                # across two keys.
+                # Searching for the bytes of a key is several times as fast as reading all keys, but they may also match
+                # across two neighbouring keys.
                 near = [key for key, packed in wanted.items() if packed in blob]
                 for key in near and set(near).intersection(unpack(blob).keys):
                     sources[key].append(source)

@@ -220,7 +220,7 @@ class WalkerCommits:
         try:
             return await self._database.run(lambda tx: commit(tx, holds))
         except FrontierLost as error:
-            raise BackendUnavailable("the frontier", "its store lost it", "it is rebuilt from the pages") from error
+            raise BackendUnavailable("the frontier", "Redis has lost it", "it is rebuilt from the pages") from error
 
     async def _commit_pages(self, report: WalkerBatch, *, worth: timedelta = timedelta.resolution) -> dict[int, float]:
         """Commit the pages before a frontier outside the database settles their URLs, and count those that were not
