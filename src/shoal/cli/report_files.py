@@ -31,7 +31,9 @@ class ReportFiles:
         wanted = {format_name: name for format_name, name in names.items() if name is not None}
         for format_name, name in wanted.items():
             if list(wanted.values()).count(name) > 1:
-                raise InvalidInput(FLAGS[format_name][0], f"names {name!r}, and so does another flag", "use one file for each")
+                raise InvalidInput(
+                    FLAGS[format_name][0], f"names {name!r}, as does another flag", "use one file for each"
+                )
         self._files = {format_name: PartFile(name) for format_name, name in wanted.items()}
 
     def __bool__(self) -> bool:
