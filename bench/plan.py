@@ -89,7 +89,7 @@ async def schedule(app: App, count: int) -> list[Cell]:
 
 
 async def tell(app: App, count: int) -> list[Cell]:
-    """Append events one commit each, then bring all of them to a receiver."""
+    """Append events, one commit each, then deliver all of them to a receiver."""
     async with bad_server() as server:
         server.answer("/hook", reply(204, b""))
         await app.events.webhooks.make(NewWebhook(url=f"http://127.0.0.1:{server.port}/hook"))

@@ -89,7 +89,7 @@ def one_page(watch: Watch) -> list[float]:
 
 @contextmanager
 def watched() -> Iterator[Watch]:
-    """A web server of one page that notes when it is asked."""
+    """A web server with one page that records when it is requested."""
     watch = Watch()
 
     class Handler(BaseHTTPRequestHandler):

@@ -39,7 +39,7 @@ LATE = 1_000_000  # what the numbers of timed jobs begin with
 
 
 class NoPages:
-    """Page work that fetches nothing: it notes when it began."""
+    """Page work that fetches nothing: it records when it began."""
 
     def __init__(self, queue: Queue, lanes: Sequence[str]) -> None:
         self._queue = queue

@@ -11,7 +11,7 @@ from tests.support.fleet import TENTH, Fleet, clean_environment, wait_for
 from tests.support.processes import run_shoal
 from tests.support.site import Site
 
-# Blocks in its first run until it is released, and notes each run; later runs report one finding and end.
+# Blocks in its first run until it is released, and records each run; later runs report one finding and end.
 BLOCKING = """
 import json, os, sys, time
 folder = {folder!r}

@@ -40,7 +40,7 @@ def site() -> Iterator[Site]:
 
 @pytest.fixture
 def shoal(tmp_path: Path) -> Shoal:
-    """Runs a command to its end."""
+    """Runs a command to completion."""
 
     def run(*words: str, stdin: bytes = b"", **env: str) -> "subprocess.CompletedProcess[bytes]":
         env = clean_environment(tmp_path) | env

@@ -68,7 +68,7 @@ def crawl(tmp_path: Path) -> Iterator[Crawl]:
 
 @pytest.fixture
 def shoal(tmp_path: Path) -> Callable[..., tuple[int, str, str]]:
-    """Any other command, to its end."""
+    """Run any other command to completion."""
 
     def run(*words: str, **env: str) -> tuple[int, str, str]:
         done = run_shoal(*words, cwd=tmp_path, env=clean_environment(tmp_path) | env, timeout=DEADLINE_SECONDS)

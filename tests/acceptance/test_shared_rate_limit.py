@@ -17,7 +17,7 @@ AHEAD = 2.0  # seconds: slots that were reserved before the host asked to wait a
 
 @contextmanager
 def three_crawls(folder: Path, store_url: str, site: Site, *flags: str) -> Iterator[None]:
-    """Three processes that crawl the site at once, to their ends."""
+    """Run three processes that crawl the site at the same time, to completion."""
     with Fleet(folder, store_url) as fleet:
         words = ["crawl", site.address, "--max-pages", str(PAGES), *flags]
         crawls = [fleet.command(f"crawl-{number}", *words) for number in range(PROCESSES)]

@@ -781,7 +781,7 @@ class Life:
             await self.dice.choice([*often, *seldom, *rare])()
 
     async def end(self) -> None:
-        """Run it to its end."""
+        """Run it to completion."""
         for _ in range(200):
             if await self.bench.state(self.crawl) in TERMINAL:
                 return

@@ -200,7 +200,7 @@ class Story:
     # The end
 
     async def end(self) -> None:
-        """Without further faults, run the remaining work to its end and check all rows."""
+        """Without further faults, run the remaining work to completion and check all rows."""
         for _ in range(100):
             await self.truth.jump(5)
             await self.truth.janitor().run_once()

@@ -74,7 +74,7 @@ class Office:
         return await self.bench.lease("bot", "page")
 
     async def end(self, lease: Lease, *, success: bool = True, digest: str | None = None) -> None:
-        """The job ends, and the event of its end is numbered and noted."""
+        """End the job, number the event of its end, and record it on the policy."""
         policy = orjson.loads(lease.payload)["policy"]
         kind = "crawl.job.completed" if success else "crawl.job.failed"
         event = Event(kind, lease.fence.job_id, {"policy": policy, "meta": {"html_hash": digest}})

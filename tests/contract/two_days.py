@@ -326,7 +326,7 @@ class Diary:
     form: dict[str, Any]
     begun: int
     lives: list[tuple[int, int]]  # of its jobs, or crawls: made, ended
-    hashes: list[tuple[int, str]]  # that its successes brought, when they were noted
+    hashes: list[tuple[int, str]]  # of its successful runs, with the time at which they were recorded
 
     def __post_init__(self) -> None:
         self.step = FREQUENCIES.get(self.form["frequency"] or "", 0) * MINUTE

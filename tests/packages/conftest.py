@@ -139,7 +139,7 @@ class Crawler:
 
 
 class Weighing:
-    """A frontier that notes how many URLs each commit brings to it."""
+    """A frontier that records how many URLs each commit adds."""
 
     def __init__(self, frontier: FrontierStore) -> None:
         self._frontier = frontier

@@ -34,7 +34,7 @@ EXIT_SECONDS = 10
 
 
 class Pool(BrowserPool):
-    """A pool that notes its signals, and whose browsers may reach the ports of this machine that are given."""
+    """A pool that records its signals, and whose browsers may reach the given ports of this machine."""
 
     def __init__(self, chromium: str, ports: tuple[int, ...] = (), **settings: str) -> None:
         self.heard: list[Signal] = []

@@ -23,7 +23,7 @@ HTML = {"Content-Type": "text/html; charset=utf-8"}
 
 
 class RenderingCrawler(Crawler):
-    """A crawler that has a browser, and notes the signals."""
+    """A crawler that has a browser, and records the signals."""
 
     def __init__(self, app: Any, heard: list[Signal]) -> None:
         super().__init__(app)

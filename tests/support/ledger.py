@@ -220,7 +220,7 @@ def check_jobs(store_url: str) -> list[str]:
 
 
 def _results_of(job: Row, grants: list[Row], results: list[Row], events: list[str]) -> Iterator[str]:
-    """One result for every grant that brought one, and one event for the last."""
+    """Check that every grant with a result has one row, and that the last one has one event."""
     ends = {"done": "done", "retried": "pending", "failed": "failed"}
     wanted = [(grant["epoch"], ends[grant["ended"]]) for grant in grants if grant["ended"] in ends]
     if job["state"] == "expired":  # a dead letter has a result that says so

@@ -28,7 +28,7 @@ class PlainPages:
     def __init__(self, queue: Queue, lanes: Sequence[str] = ("shared",)) -> None:
         self._queue = queue
         self._lanes = lanes
-        self.commits: list[int] = []  # how many results each brought
+        self.commits: list[int] = []  # how many results each commit had
 
     async def run(self, lease: Lease) -> Lease:
         await obey(orjson.loads(lease.payload))

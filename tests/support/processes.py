@@ -77,7 +77,7 @@ def start_module(module: str, *words: str, cwd: Path, env: dict[str, str], **str
 def run_shoal(
     *words: str, cwd: Path, env: dict[str, str], timeout: float, text: bool = True, stdin: Any = None
 ) -> "subprocess.CompletedProcess[Any]":
-    """Run `shoal WORDS` to its end, and return its exit code and its output."""
+    """Run `shoal WORDS` to completion, and return its exit code and its output."""
     pipe, source = subprocess.PIPE, subprocess.DEVNULL if stdin is None else subprocess.PIPE
     with start_shoal(*words, cwd=cwd, env=env, stdin=source, stdout=pipe, stderr=pipe, text=text) as process:
         try:

@@ -74,7 +74,7 @@ class Schedule:
             raise Died(turn.who)
 
     async def play(self, actors: dict[str, Coroutine[Any, Any, None]]) -> None:
-        """Let all actors play to their ends. An actor that dies counts as finished; any other error is raised."""
+        """Run all actors to completion. An actor that dies counts as finished; any other error is raised."""
         self._playing = True
         tasks = {asyncio.create_task(self._begin(actor), name=name) for name, actor in actors.items()}
         for task in tasks:

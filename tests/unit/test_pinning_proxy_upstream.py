@@ -123,7 +123,7 @@ async def test_a_proxy_behind_tls_must_prove_its_name(certificate: str, status: 
 
 @asynccontextmanager
 async def socks5_server(status: int = 0, method: int = 2) -> AsyncIterator[tuple[int, list[bytes]]]:
-    """A SOCKS5 proxy that notes logins and targets, and then echoes."""
+    """A SOCKS5 proxy that records logins and targets, and then echoes."""
     seen: list[bytes] = []
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

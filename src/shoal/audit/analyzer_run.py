@@ -39,7 +39,7 @@ def failed(analyzer: str, error: str) -> AnalyzerResult:
 
 
 def run_analyzer(analyzer: Analyzer, site: Site, most_stored: int) -> AnalyzerResult:
-    """Run an analyzer to its end. If a code has more findings than may be stored, those with the smallest keys are
+    """Run an analyzer to completion. If a code has more findings than may be stored, those with the smallest keys are
     chosen: they are the same in every analysis of an unchanged site, so that two analyses can still be compared."""
     if analyzer.needs.details:
         if not site.has_details:

@@ -91,7 +91,7 @@ class ExternalAnalyzer:
             yield _found(code, found)
 
     def _run(self, site: Site, folder: Path) -> bytes:
-        """Run the command to its end and return what it printed."""
+        """Run the command to completion and return what it printed."""
         guard = [sys.executable, "-I", "-S", process_guard.__file__, str(os.getpid()), str(self._limits.memory)]
         environment = {"PATH": os.environ.get("PATH", os.defpath), "LANG": "C.UTF-8", ARTIFACTS: str(folder)}
         with tempfile.TemporaryFile() as errors:

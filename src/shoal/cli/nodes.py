@@ -186,7 +186,7 @@ def _send(to: Sending, body: dict[str, Any]) -> int:
             note(f"{plural(len(refused), 'node')} did not apply it.")
         if waiting:
             note(
-                f"{plural(len(waiting), 'node')} did not acknowledge it within {to.wait_seconds:g} s; it is still pending."
+                f"{plural(len(waiting), 'node')} did not acknowledge it within {to.wait_seconds:g} s; it stays pending."
             )
     if refused:
         return 1

@@ -287,7 +287,7 @@ class ControlService(CrawlerControlServicer):
 
 
 def commands_for(session: NodeSession, begun: SessionBegun) -> Sequence[NodeCommand]:
-    """Return the commands that bring a node that has just connected to what operators want of it."""
+    """Return the commands that put a node that has just connected into the state that operators want."""
     commands = wish_commands(session.node_id, begun.wish)
     if begun.wish.state == "connected" and session.status.state is not NodeState.CONNECTED:
         commands.append(NodeCommand(id="", node_id=session.node_id, command="resume"))  # it missed that command

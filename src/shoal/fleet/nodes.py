@@ -121,7 +121,7 @@ class SessionLinks(Protocol):
 
 
 class NoSessions:
-    """The links of a process without a gRPC server."""
+    """The sessions of a process without a gRPC server: there are none."""
 
     def send(self, node_id: NodeId, command: NodeCommand) -> bool:
         return False

@@ -153,7 +153,7 @@ class ThrottleTracker:
         return 0.0 if streak is None else max(0.0, streak.until - self._clock.monotonic())
 
     def expect_recovery(self, host: int) -> None:
-        """Note that the store had the host on hold: its next response shows whether it has recovered."""
+        """Record that the store had the host on hold: its next response shows whether it has recovered."""
         self._streak(host)
 
     def updates(self) -> dict[int, HostUpdate]:

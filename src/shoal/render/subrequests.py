@@ -86,7 +86,7 @@ class ConnectionLimits:
             self._waiting.setdefault(origin, deque()).append((limit, go))
 
     def end(self, origin: str) -> None:
-        """Note that a request has ended, and start the next that waits for it."""
+        """Record that a request has ended, and start the next one that waits."""
         left = self._in_flight.get(origin, 0) - 1
         if left > 0:
             self._in_flight[origin] = left

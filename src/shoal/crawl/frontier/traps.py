@@ -61,7 +61,7 @@ class TrapWatch:
         return self._states.get(pattern_of(url)) is TrapState.QUARANTINED
 
     def notice(self, url: Url, text: int) -> str | None:
-        """Note a page that was read; return its pattern if this page makes it a trap."""
+        """Record a page that was read; return its pattern if this page makes it a trap."""
         pattern = pattern_of(url)
         texts = self._texts.get(pattern)
         if texts is None:

@@ -85,7 +85,7 @@ local function dismiss(walker)
   redis.call('HDEL', walkers, walker)
 end
 
--- Check that the server remembers the last call of a walker, and note this one.
+-- Check that the server remembers the last call of a walker, and record this one.
 local function remembers(walker, turn)
   local last = redis.call('HGET', walkers, walker) or '0'
   if last ~= turn then return false end
