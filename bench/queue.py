@@ -165,7 +165,8 @@ async def within(store: Store) -> AsyncIterator[App]:
 
 
 async def wait_between(app: App, log: Log, count: int) -> tuple[float, float, float]:
-    """Milliseconds from enqueue to beginning: median, 99th of a hundred, longest. The first jobs wake the child."""
+    """Return the milliseconds from enqueue to start: median, 99th percentile, maximum. The first jobs wake the
+    child."""
     await jobs.one_by_one(app.queue, 3)
     await asyncio.to_thread(log.wait_for, 3)
     log.clear()

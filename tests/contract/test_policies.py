@@ -124,12 +124,12 @@ class SlowPolicies(SqlPolicies):
     def __init__(self, clock: FakeClock) -> None:
         self.clock = clock
 
-    async def is_ready(self, tx: Tx, line: str) -> bool:
+    async def is_ready(self, tx: Tx, queue: str) -> bool:
         return True  # because another policy is due
 
-    async def due(self, tx: Tx, line: str, limit: int) -> list[Policy]:
+    async def due(self, tx: Tx, queue: str, limit: int) -> list[Policy]:
         self.clock.jump(10)
-        return await super().due(tx, line, limit)
+        return await super().due(tx, queue, limit)
 
 
 async def test_a_policy_that_becomes_due_while_it_is_looked_for_runs_once(office: Office) -> None:

@@ -459,10 +459,10 @@ class Crawls:
         if move.grant_end is GrantEnd.RELEASED:
             await self._put_back(tx, crawl, Fence(move.job_id, move.epoch))
         end = await self._end_of(tx, crawl, move)
-        line = messages.walker_moved(move)
+        entry = messages.walker_moved(move)
         if end is None and await self._is_first_to_finish(tx, crawl, move):
-            line = messages.limit_reached(move)
-        await self.journal.write(tx, crawl.number, [] if line is None else [line])
+            entry = messages.limit_reached(move)
+        await self.journal.write(tx, crawl.number, [] if entry is None else [entry])
         if end is not None:
             await self._move(tx, crawl, end)
             await self._call_completion_hook(tx, crawl, end, move.job_id)
