@@ -321,8 +321,8 @@ class Nodes:
         return command
 
     async def return_lanes(self) -> int:
-        """Return jobs that were offered to nodes which lease nothing: those that were paused or drained since, and
-        those that are gone, which some controller did not know yet. Returns how many."""
+        """Move jobs that were offered to nodes which lease nothing to the shared lane: those that were paused or
+        drained since, and those that are gone, which some controller did not know yet. Returns how many."""
         returned = 0
         for lane in await self._database.read(lambda tx: self._store.abandoned_lanes(tx, BATCH)):
             count = await self._queue.hand_back(lane)

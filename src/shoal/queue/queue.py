@@ -386,12 +386,12 @@ class Queue:
         return await self._database.run(commit)
 
     async def hand_back(self, lane: str) -> int:
-        """Return the waiting jobs of a node's private lane to the shared one; no attempt is counted."""
+        """Move the waiting jobs of a node's private lane to the shared one; no attempt is counted."""
         return await self._database.run(lambda tx: self.hand_back_in(tx, lane))
 
     async def hand_back_in(self, tx: Tx, lane: str) -> int:
-        """Return a private lane in an open transaction; returns how many jobs were moved. Jobs that are being leased
-        at this moment stay, so repeat it while the node is away."""
+        """Move the jobs of a private lane to the shared one in an open transaction; returns how many. Jobs that are
+        being leased at this moment stay, so repeat it while the node is away."""
         returned = await self._lanes.return_lane(tx, lane)
         self._emit_returned(tx, returned)
         return returned

@@ -289,9 +289,7 @@ class _ChildBrowsers:
             _send(Browsers(*now))
 
     def restart(self) -> None:
-        if (
-            self._restarting is None or self._restarting.done()
-        ):  # otherwise the running one answers this request, too
+        if self._restarting is None or self._restarting.done():  # otherwise the running one answers this request, too
             self._restarting = asyncio.create_task(self._restart())
 
     async def _restart(self) -> None:
