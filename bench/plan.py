@@ -39,7 +39,7 @@ POLICIES, FEW_POLICIES = 1_000_000, 20_000
 DUE = 100  # one policy in this many is due
 EVENTS, FEW_EVENTS = 10_000, 500
 PAIRS, FEW_PAIRS = {1: 2_000, 20: 20_000}, {1: 50, 20: 400}
-BOTS = (1, 16)  # that ask at once: commits of several go to disk together
+BOTS = (1, 16)  # concurrent bots: commits of several are flushed to disk together
 AT_ONCE = 1_000
 ABOUT = (
     "A pass of the scheduler makes the jobs of every policy that is due, one in a hundred; an event is appended, "

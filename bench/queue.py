@@ -192,7 +192,7 @@ def killed_work(store: Store, log: Log) -> list[str | int | float | None]:
         log.wait_for(1)
         first = min(began for _, began in log.began()) - at
         process.send_signal(signal.SIGTERM)
-        process.send_signal(signal.SIGTERM)  # they are slow: not worth waiting for
+        process.send_signal(signal.SIGTERM)  # its shutdown is slow and not worth waiting for
     return [store.name, SLOW_JOBS, first]
 
 

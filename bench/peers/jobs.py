@@ -35,7 +35,7 @@ CHILD = (sys.executable, str(Path(__file__).resolve()), "child")
 KIND = "page"
 AT_ONCE = 1000
 PAUSE_SECONDS = 0.025
-LATE = 1_000_000  # what the numbers of timed jobs begin with
+LATE = 1_000_000  # the numbers of timed jobs start here
 
 
 class NoPages:

@@ -22,7 +22,7 @@ from tests.support.recorder import Told
 T = TypeVar("T")
 
 BACKOFF = 0.3
-IN_THE_WIRE = 0.4  # seconds: what was under way when the host asked us to wait may still arrive
+IN_THE_WIRE = 0.4  # seconds: requests that were in flight when the host asked us to wait may still arrive
 TENTH = {
     "SHOAL_HOST_BACKOFF": "300ms",
     "SHOAL_HOST_BACKOFF_MAX": "2s",
@@ -127,7 +127,7 @@ async def test_a_host_that_asks_us_to_wait_is_left_alone_until_then(polite: Craw
     assert silence(site, throttle.refused[0], 1.0)
     pages = await polite.pages(seen)
     assert {page.status for page in pages.values()} == {200}
-    assert [path for path, page in pages.items() if page.attempt > 1] == ["20"]  # no attempt of another was counted
+    assert [path for path, page in pages.items() if page.attempt > 1] == ["20"]  # others count no attempt
     [held] = told.holds()
     assert (held.origin, held.status, held.why, held.seconds) == (
         site.url,

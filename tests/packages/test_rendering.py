@@ -131,7 +131,7 @@ async def test_hostile_pages_are_contained_counted_and_the_others_are_crawled(re
     assert errors == {"loop": "render_timeout", "alerts": "render_timeout"}
     assert {path for path, page in pages.items() if page.title == "after"} == {"alert", "popups", "timers", "crash"}
     assert pages["good"].rendered
-    assert pages["reached"].title == "reached"  # found as a link is
+    assert pages["reached"].title == "reached"  # crawled like a link
     assert "/never" not in site.asked
     assert "/posted" not in site.asked
 

@@ -212,7 +212,7 @@ async def test_the_robots_check_caches_a_limited_number_of_rules(bench: Bench) -
         assert [await learned(gate, url) for url in urls] == [RobotsAnswer.DENIED] * 3
         assert [gate.judge(url) for url in urls] == [RobotsAnswer.UNKNOWN, RobotsAnswer.UNKNOWN, RobotsAnswer.DENIED]
         assert await learned(gate, urls[0]) is RobotsAnswer.DENIED
-        assert [host.times("/robots.txt") for host in hosts] == [1, 1, 1]  # the store knew
+        assert [host.times("/robots.txt") for host in hosts] == [1, 1, 1]  # it was loaded from the store
     gate.close()
 
 

@@ -24,7 +24,7 @@ from tests.support.site import Site
 
 ROOT = Path(__file__).parents[2]
 PATIENCE_SECONDS = 120.0  # seconds to wait for what comes soon even on a busy machine; after that it is stuck
-GONE_SECONDS = 60.0  # for a process that has been killed, and for the children that go with it
+GONE_SECONDS = 60.0  # seconds until a killed process and its children have ended
 ANSWER_SECONDS = 30.0
 POLL_SECONDS = 0.02
 LONGEST_POLL_SECONDS = 0.2
@@ -35,10 +35,10 @@ USUAL_SEED = 5
 OURS = ("DATABASE_URL", "REDIS_URL", "RENDERER_URL", "WORKER_", "MAX_CONCURRENT_", "GRPC_", "SHOAL_", "XDG_")
 # Short polling intervals with normal leases, for tests in which nothing may depend on an expired lease.
 QUICK = {"SHOAL_LEASE_SWEEP": "200ms", "SHOAL_QUEUE_POLL": "200ms", "SHOAL_COMMIT_RESULTS": "10"}
-# Every time of a lease at a tenth, so that twenty deaths fit into a test. On a busy machine a lease may expire without
-# a fault.
+# All lease times at a tenth, so that twenty kills fit into a test. On a busy machine a lease may expire without a
+# fault.
 TENTH = QUICK | {"SHOAL_LEASE": "1s", "SHOAL_LEASE_EXTEND": "300ms"}
-# Whatever a busy machine does, no lease runs out.
+# Leases so long that none expires, even on a busy machine.
 LONG_LEASE = {"SHOAL_LEASE": "10m", "SHOAL_LEASE_EXTEND": "1m"}
 # For a test that counts how leases ended.
 FIFTH = QUICK | {"SHOAL_LEASE": "2s", "SHOAL_LEASE_EXTEND": "300ms"}

@@ -136,7 +136,7 @@ class Books:
 class Expected:
     """The expected outcome of a crawl."""
 
-    urls: Collection[str] | None = None  # exactly these pages; None: whatever they are
+    urls: Collection[str] | None = None  # exactly these pages; None: any pages
     failed: Collection[str] = ()  # pages that may have an error; all others must not
     state: str = "completed"
 

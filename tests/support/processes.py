@@ -19,7 +19,7 @@ from typing import Any, AnyStr
 
 ROOT = Path(__file__).parents[2]
 FORK = "SHOAL_TEST_FORK"
-AT_START = ("PYTHON", "LD_")  # variables that count when a program starts
+AT_START = ("PYTHON", "LD_")  # prefixes of variables that are read only when a program starts
 
 
 class _Forked(subprocess.Popen[AnyStr]):

@@ -46,7 +46,7 @@ REDIS = "SHOAL_TEST_REDIS"
 DEADLINE_SECONDS = 120.0
 POLL_SECONDS = 0.02
 FIRST_PORT, PORTS = 20_000, 12_000
-# Most databases sort texts as a language does, which is not the order of their bytes, nor of SQLite.
+# Most databases sort text by the rules of a language, unlike SQLite, which compares bytes.
 SORTED = "CREATE DATABASE sorted TEMPLATE template0 LOCALE_PROVIDER icu ICU_LOCALE 'en-US'"
 
 

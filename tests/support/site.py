@@ -17,7 +17,7 @@ from typing import Self
 
 PAGES = 300
 CHILDREN = 5  # of a page: 300 pages are four links deep
-ELSEWHERE = 20  # places outside that are linked to
+ELSEWHERE = 20  # external URLs that are linked
 PAGES_OF_A_SITEMAP = 25
 START_SECONDS = 60.0
 HOLD_SECONDS = 0.02
@@ -46,7 +46,7 @@ class Site:
         self._listed = pages if listed else 0
         self.validators = validators
         self.robots: str | None = None  # a text for its robots.txt
-        self.sent = 0  # pages that were sent whole
+        self.sent = 0  # pages that were sent completely
         self.port = 0
         self.visits: list[Visit] = []
         self.allowed: int | None = (

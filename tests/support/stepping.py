@@ -20,7 +20,7 @@ from shoal.store.sql.sqlite import SqliteDatabase, SqliteTx
 
 T = TypeVar("T")
 
-BLOCKED_SECONDS = 0.03  # an actor that has not come back by then waits for a lock of the server
+BLOCKED_SECONDS = 0.03  # an actor that has not returned by then is waiting for a database lock
 STUCK_SECONDS = 60.0
 SCOPES = "lock_scopes"  # the lock of quotas, which a lease takes after its jobs
 BEFORE_SCOPES = frozenset(  # statements that wait for the row of a run or of a job
@@ -51,7 +51,7 @@ class Schedule:
         self.dice = random.Random(seed)
         self.mortal: dict[str, float] = {}  # who may die at a store call, and how likely it is
         self.trace: list[str] = []
-        self.disorder: list[str] = []  # what was locked after a scope, and had to be locked before
+        self.disorder: list[str] = []  # statements that violated the lock order: they must come before the scopes
         self.after_commit: Callable[[], Coroutine[Any, Any, None]] | None = None
         self._patience = patience
         self._waiting: list[_Turn] = []

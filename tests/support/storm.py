@@ -18,9 +18,9 @@ from tests.support.servers import PostgresServer, ask_postgres
 from tests.support.site import Site
 
 STRIKES = frozenset({"child", "worker", "controller", "backends", "restart", "crash", "outage"})
-NO_STORE = 8  # the exit code that says so
+NO_STORE = 8  # the exit code for an unavailable store
 LONGEST_PAUSE = 0.25
-LONGEST_SLEEP = 3  # strikes, for a crawl that a person paused
+LONGEST_SLEEP = 3  # number of faults for which a crawl stays paused
 OUTAGE_SECONDS = 4.0  # forty, at a tenth
 END_ALL_BACKENDS = "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity WHERE application_name = 'shoal'"
 
@@ -31,7 +31,7 @@ class Work:
 
     site: Site
     crawl_id: str | None = None
-    asleep: bool = False  # paused by a person
+    asleep: bool = False  # paused by a user
     seen: int = 0
 
     def let_move(self, pages: int) -> None:

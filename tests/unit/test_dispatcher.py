@@ -277,7 +277,7 @@ def pressure_of(*nodes: Node, shared: int = 0, dispatches: bool = True) -> tuple
         ([node("a", pages=30, active_pages=15), node("b")], False),  # 45 of 60
         ([node("a", pages=30, active_pages=15), node("b", pages=4)], True),
         ([node("a", pages=30, active_pages=15), node("b", state=NodeState.PAUSED)], True),  # takes nothing
-        ([node("a", runs=4, active_tasks=2)], False),  # of the other class
+        ([node("a", runs=4, active_tasks=2)], False),  # these slots are of the other class
     ],
 )
 def test_page_jobs_are_held_back_above_four_fifths_of_the_capacity(nodes: list[Node], held: bool) -> None:

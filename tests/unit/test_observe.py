@@ -104,7 +104,7 @@ def test_a_holder_is_reported_with_its_node(holder: str, node: str) -> None:
 
 
 def test_no_two_signals_share_a_name() -> None:
-    # By where they are defined: a dataclass with slots is made twice, and the first one may still be about.
+    # By where they are defined: a dataclass with slots is created twice, and the first class may still exist.
     places = {(kind.__module__, kind.__name__) for kind in all_signals()}
     assert len(places) == len({name for _, name in places})
 

@@ -16,7 +16,7 @@ SOURCE = Path(shoal.__file__).parent
 PLACES = ("egress", "extract", "fetch", "render", "page_jobs", "crawl")
 MAKERS = {"Failure", "DecodingFault", "RobotsUnavailable", "UrlRefusal", "_bad_answer", "_stopped"}
 CODE = re.compile(r"[a-z]+(?:_[a-z0-9]+)+")
-# A frontier takes no such URL; a redirect there has a code of its own. The others are limits of the browser's proxy:
+# Such a URL never enters a frontier; a redirect to one has its own code. The others are limits of the browser's proxy:
 # they concern the requests that a page makes, not the page.
 NO_PAGES = {"scheme_not_allowed", "not_allowed", "session_too_large", "too_many_connections"}
 

@@ -168,7 +168,7 @@ class Webhooks:
         return (await self._database.read(look))[::-1]
 
     async def lag_seconds(self) -> float:
-        """Return how long the oldest event that the forwarder has not taken up has waited."""
+        """Return the lag of the outbox: the age of the oldest event that the forwarder has not numbered yet."""
         return await self._database.read(self._events.lag) / 1e6
 
     async def _replay_some(

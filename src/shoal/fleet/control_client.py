@@ -202,7 +202,7 @@ class ControlClient:
             sleeping.cancel()
 
     async def _receive(self, call: Any) -> None:
-        """Take in what the controller sends until the stream ends."""
+        """Process the messages of the controller until the stream ends."""
         while isinstance(message := await call.read(), ControlCommand):
             await self._take_in(message)
 

@@ -231,7 +231,7 @@ class ControlService(CrawlerControlServicer):
         return session
 
     async def _receive(self, session: NodeSession, context: StreamContext) -> None:
-        """Take in heartbeats until the node says goodbye."""
+        """Process heartbeats until the node deregisters."""
         end: Callable[..., Awaitable[bool]] = self._nodes.disconnect
         admitted_at = self._clock.monotonic()
         try:

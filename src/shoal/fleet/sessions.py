@@ -118,7 +118,7 @@ class Sessions:
         return True
 
     def received(self, session: Session, status: NodeStatus, acks: Sequence[CommandAck] = ()) -> None:
-        """Take in a status message of a session."""
+        """Process a status message of a session."""
         now = self._clock.monotonic()
         repeated = now - session.logged_at < LOG_EVERY
         if not repeated:
