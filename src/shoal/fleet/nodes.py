@@ -182,8 +182,8 @@ class Nodes:
 
     async def heartbeat(self, heartbeats: Sequence[Heartbeat]) -> set[NodeId]:
         """Store the newest status of many sessions in one commit; returns the nodes whose session is still that one.
-        A node that is missing was registered again, here or on another controller, or was removed: `find` it; if its
-        instance is another one, the session was displaced, else the node must register again."""
+        A node that is missing was registered again, here or on another controller, or was removed: Look it up with
+        `find`: if its instance is another one, the session was displaced; otherwise the node must register again."""
         if not heartbeats:
             return set()
         return await self._database.run(lambda tx: self._store.heartbeat(tx, self.controller, heartbeats))
