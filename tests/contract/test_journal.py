@@ -22,15 +22,15 @@ from tests.contract.conftest import SITE, Bench, Gate, Gated, Walker, failed, fe
 
 
 async def said(bench: Bench, crawl: Crawl) -> list[str]:
-    return [written.entry.message for written in await bench.journal.lines(crawl.id)]
+    return [written.line.message for written in await bench.journal.lines(crawl.id)]
 
 
 async def events(bench: Bench, crawl: Crawl) -> list[str]:
-    return [written.entry.event for written in await bench.journal.lines(crawl.id)]
+    return [written.line.event for written in await bench.journal.lines(crawl.id)]
 
 
 async def facts(bench: Bench, crawl: Crawl, event: str) -> dict[str, Any]:
-    return next(one.entry.facts for one in await bench.journal.lines(crawl.id) if one.entry.event == event)
+    return next(one.line.facts for one in await bench.journal.lines(crawl.id) if one.line.event == event)
 
 
 async def turn_with(walker: Walker, news: JournalUpdate, *settled: Any, found: Any = ()) -> Any:
@@ -101,7 +101,7 @@ async def test_a_failed_attempt_a_handed_back_walker_and_a_dead_letter_are_repor
     assert [event for event in await events(bench, crawl) if event != "walker_began"] == [
         *("crawl_queued", "crawl_running", "walker_handed_back", "walker_retried", "walker_given_up", "crawl_failed")
     ]
-    last = (await bench.journal.lines(crawl.id))[-1].entry
+    last = (await bench.journal.lines(crawl.id))[-1].line
     assert (last.level, last.message) == (
         JournalLevel.ERROR,
         "Failed: 0 pages, 0 errors, 0 skipped (its last attempt failed)",
@@ -220,7 +220,7 @@ async def test_a_long_journal_keeps_its_last_lines_and_their_numbers(bench: Benc
         )
     lines = await journal.lines(crawl.id)
     assert [line.number for line in lines] == list(range(17, 27))
-    assert lines[-1].entry.message == "line 24"
+    assert lines[-1].line.message == "line 24"
 
 
 async def test_lines_are_read_from_a_number_on(bench: Bench) -> None:
@@ -239,7 +239,7 @@ async def test_text_from_sites_is_cleaned(bench: Bench) -> None:
     crawl = await bench.submit()
     line = JournalEntry("x", "two\nlines and \x1b[31mred", facts={"error": "password=hunter2\r\n"})
     await bench.database.run(lambda tx: bench.journal.write(tx, crawl.number, [line]))
-    written = (await bench.journal.lines(crawl.id))[-1].entry
+    written = (await bench.journal.lines(crawl.id))[-1].line
     assert "\n" not in written.message
     assert "\x1b" not in written.message
     assert "hunter2" not in str(written.facts)

@@ -112,8 +112,8 @@ class Politeness:
         while True:
             lines = await self._crawls.journal.lines(crawl_id, after, MOST_AT_ONCE)
             for written in lines:
-                if written.entry.event == HELD:
-                    facts = written.entry.facts
+                if written.line.event == HELD:
+                    facts = written.line.facts
                     statuses.setdefault(facts["host"], Counter())[facts["status"]] += 1
                     seconds[facts["host"]] += facts["seconds"]
             if len(lines) < MOST_AT_ONCE:

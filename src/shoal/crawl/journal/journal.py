@@ -25,19 +25,19 @@ class Written:
 
     number: int
     at: int
-    entry: JournalEntry
+    line: JournalEntry
 
     def record(self, crawl_id: str) -> dict[str, Any]:
         """Return the entry as the API, files and the command line show it; the fields common to every log line come
         first."""
         return {
             "timestamp": moment(self.at),
-            "level": self.entry.level.value,
-            "event": self.entry.event,
-            "msg": self.entry.message,
+            "level": self.line.level.value,
+            "event": self.line.event,
+            "msg": self.line.message,
             "crawl_id": crawl_id,
             "number": self.number,
-            **self.entry.facts,
+            **self.line.facts,
         }
 
 
