@@ -105,7 +105,8 @@ def weights(report: Report, port: int, stack: ExitStack) -> None:
 
 
 def first_load(browser: "Browser", address: str) -> tuple[int, int, float]:
-    """Load a page with an empty cache; the number of requests, their bytes, and the milliseconds to the first paint."""
+    """Load a page with an empty cache; return the number of requests, their bytes, and the milliseconds to the first
+    paint."""
     context = browser.new_context(viewport={"width": 1400, "height": 900})
     page = context.new_page()
     finished: list[Request] = []
@@ -229,7 +230,7 @@ def fill(file: Path, crawls: int, pages: int) -> None:
 
 @contextmanager
 def served(folder: Path, prepare: object) -> Iterator[tuple[int, int]]:
-    """Start a controller on a prepared store; its port and process."""
+    """Start a controller on a prepared store; return its port and process."""
     store, port = f"sqlite:///{folder}/shoal.db", _free_port()
     shoal = [sys.executable, "-P", "-m", "shoal"]
     env = {**os.environ, "SHOAL_DATA_DIR": str(folder), "SHOAL_LOG_LEVEL": "error"}

@@ -29,7 +29,7 @@ PORT = int(os.environ.get("BENCH_PORT", "18090"))
 PAGES = 5_000
 SHORT_PAGES = 1_000
 MANY_PAGES = 100_000
-# The other crawlers, and what has to be there for each.
+# The other crawlers, and what each of them needs to be installed.
 OTHERS = {
     "scrapy-uvloop": HOME / "venv" / "scrapy",
     "crawlee-py-parsel": HOME / "venv" / "crawlee",

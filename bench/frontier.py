@@ -54,7 +54,7 @@ BATCH = 1_000  # links of one add
 KNOWN = 0.8  # of the links of an add
 ROUND = 100  # URLs of one take or settle
 ROUNDS = 100
-BROAD = 1_000  # hosts of the crawl that is not of one site
+BROAD = 1_000  # hosts of the crawl of many sites
 NO_DELAY = HostRate(timedelta(0))
 ABOUT = (
     "The frontier through its real store, every call a commit that waits for the disk. `add`: batches of 1,000 links, "

@@ -1,6 +1,6 @@
 """Policies on many hosts through one worker: how many pages it fetches when all of them are as important, and when that
-differs from host to host. Every host is asked once a second, so that as many pages a second as there are hosts is all
-that may be had."""
+differs from host to host. Every host is requested once per second, so the number of hosts is the maximum number of
+pages per second."""
 
 import asyncio
 import statistics

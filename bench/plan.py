@@ -36,10 +36,10 @@ from tests.support.programs import ServerUnavailable
 Post = Callable[[str, object], Awaitable[dict[str, Any]]]
 
 POLICIES, FEW_POLICIES = 1_000_000, 20_000
-DUE = 100  # one in so many
+DUE = 100  # one policy in this many is due
 EVENTS, FEW_EVENTS = 10_000, 500
 PAIRS, FEW_PAIRS = {1: 2_000, 20: 20_000}, {1: 50, 20: 400}
-BOTS = (1, 16)  # that ask at once: commits of several go to disk together
+BOTS = (1, 16)  # concurrent bots: commits of several are flushed to disk together
 AT_ONCE = 1_000
 ABOUT = (
     "A pass of the scheduler makes the jobs of every policy that is due, one in a hundred; an event is appended, "
@@ -74,7 +74,7 @@ async def measured(store: Store, short: bool, rows: tuple[list[list[Cell]], ...]
 
 
 async def schedule(app: App, count: int) -> list[Cell]:
-    """One in a hundred is due; the others are in a year."""
+    """One in a hundred is due now, the others in a year."""
     far = PolicyForm.read({"url": "http://example.org/", "frequency": "366d"})
     store = SqlPolicies()
     now = app.clock.micros()
@@ -89,7 +89,7 @@ async def schedule(app: App, count: int) -> list[Cell]:
 
 
 async def tell(app: App, count: int) -> list[Cell]:
-    """Append events one commit each, then bring all of them to a receiver."""
+    """Append events, one commit each, then deliver all of them to a receiver."""
     async with bad_server() as server:
         server.answer("/hook", reply(204, b""))
         await app.events.webhooks.make(NewWebhook(url=f"http://127.0.0.1:{server.port}/hook"))

@@ -46,7 +46,8 @@ def measure(
     folder: Path | None = None,
     log: Path | None = None,
 ) -> Cost:
-    """Run a command to its end. It gets a session of its own, so that one that hangs can be ended with its children."""
+    """Run a command to completion. It gets a session of its own, so that one that hangs can be ended with its
+    children."""
     with (log or Path(os.devnull)).open("w") as errors:
         began = time.perf_counter()
         process = subprocess.Popen(

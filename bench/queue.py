@@ -1,7 +1,7 @@
 """The queue: no-op jobs through a real worker, store calls by the batch, pick-up, backlogs, and work that was killed.
 
-Jobs are page jobs that fetch nothing (`bench.peers.jobs`). With `--queues DIR` a comparison that knows the words of our
-adapter (`DIR/compare.py`) is run beside it, and its table becomes ours.
+Jobs are page jobs that fetch nothing (`bench.peers.jobs`). With `--queues DIR`, a comparison that uses our adapter
+(`DIR/compare.py`) is run as well, and its table is included.
 """
 
 import asyncio
@@ -201,7 +201,8 @@ async def within(store: Store) -> AsyncIterator[App]:
 
 
 async def wait_between(app: App, log: Log, count: int) -> tuple[float, float, float]:
-    """Milliseconds from enqueue to beginning: median, 99th of a hundred, longest. The first jobs wake the child."""
+    """Return the milliseconds from enqueue to start: median, 99th percentile, maximum. The first jobs wake the
+    child."""
     await jobs.one_by_one(app.queue, 3)
     await asyncio.to_thread(log.wait_for, 3)
     log.clear()
@@ -227,7 +228,7 @@ def killed_work(store: Store, log: Log) -> list[str | int | float | None]:
         log.wait_for(1)
         first = min(began for _, began in log.began()) - at
         process.send_signal(signal.SIGTERM)
-        process.send_signal(signal.SIGTERM)  # they are slow: not worth waiting for
+        process.send_signal(signal.SIGTERM)  # its shutdown is slow and not worth waiting for
     return [store.name, SLOW_JOBS, first]
 
 
@@ -274,7 +275,7 @@ def settings_of(store: Store) -> Settings:
 
 
 def beside(folder: Path, short: bool) -> Table:
-    """The table of a comparison of queues; its servers and peers are its own."""
+    """The table of a comparison of queues, which has its own servers and peers."""
     home = Path(os.environ.get("BENCH_HOME") or Path(tempfile.gettempdir()) / "shoal-bench")
     command = [str(home / "venv" / "servers" / "bin" / "python"), str(folder / "compare.py")]
     command += ["-n", "500" if short else "5000", "--peer", f"shoal={sys.executable} {ADAPTER}"]

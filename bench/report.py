@@ -21,8 +21,8 @@ Cell = str | int | float | None
 INTRODUCTION = """# Benchmarks
 
 Made by `make bench T="NAME --write"`; changes made here are lost. CPU is user and system time of the whole process
-tree. Times differ from machine to machine and from minute to minute: compare ratios inside one table, and only those
-of two and more.
+tree. Times differ from machine to machine and from minute to minute: compare only ratios inside one
+table, and treat those below two as noise.
 """
 
 
@@ -63,7 +63,7 @@ class Report:
 
 
 def show(cell: Cell) -> str:
-    """A number with as many digits as it deserves."""
+    """Format a number with a sensible number of digits."""
     if cell is None:
         return "-"
     if isinstance(cell, float):

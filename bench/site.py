@@ -10,10 +10,10 @@ from pathlib import Path
 
 CHILDREN = 8
 CROSS = 22  # links to pages anywhere
-AGAIN = 10  # links that stand on the page already
+AGAIN = 10  # links that repeat others on the page
 OUTSIDE = 18  # links to other hosts
 FOLDERS = 40
-FORBIDDEN = 3  # pages that robots.txt keeps crawlers from
+FORBIDDEN = 3  # pages that robots.txt forbids
 SECTIONS = 22  # of about 140 words each
 SYLLABLES = ("ba", "co", "de", "fi", "gu", "la", "mo", "ne", "pi", "ru", "sa", "to", "ve", "wi", "zu")
 

@@ -51,7 +51,7 @@ def run(options: Namespace) -> Report:
 
 
 def add_command(table: Table, name: str, command: Sequence[str], reps: int, bare: float) -> float:
-    """Add a row; the CPU time of the first command, which the others are compared with."""
+    """Add a row; return the CPU time of the first command, with which the others are compared."""
     costs = [measure(command, on=cores()[:1]) for _ in range(reps + 1)][1:]
     failed = [cost.code for cost in costs if cost.code]
     if failed:
@@ -77,7 +77,7 @@ def first_page(report: Report, reps: int) -> None:
 
 
 def one_page(watch: Watch) -> list[float]:
-    """Seconds from the start of a crawl to its moments, and its CPU time."""
+    """Return the seconds from the start of a crawl to its milestones, and its CPU time."""
     watch.asked.clear()
     with tempfile.TemporaryDirectory(prefix="shoal-bench-") as folder:
         command = [SHOAL, "crawl", f"{watch.base}/", "--depth", "0", "--store", f"sqlite:///{folder}/shoal.db"]
@@ -89,7 +89,7 @@ def one_page(watch: Watch) -> list[float]:
 
 @contextmanager
 def watched() -> Iterator[Watch]:
-    """A web server of one page that notes when it is asked."""
+    """A web server with one page that records when it is requested."""
     watch = Watch()
 
     class Handler(BaseHTTPRequestHandler):

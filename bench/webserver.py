@@ -1,6 +1,6 @@
 """The site on the wire: nginx where it is installed, else a small server of our own.
 
-Both keep a log of one `STATUS PATH` a line, so that what a crawler asked for is counted by the server and not by it.
+Both keep a log of one `STATUS PATH` a line, so that requests are counted by the server and not by the crawler.
 
     python -m bench.webserver FOLDER PORT LOG     our own server, as nginx would be started
 """
@@ -27,7 +27,7 @@ ROOT = Path(__file__).resolve().parent.parent
 START_SECONDS = 20.0
 FLUSH_SECONDS = 0.1  # how often our own server writes its log
 TYPES = {".html": "text/html; charset=utf-8", ".txt": "text/plain"}
-# Started by root, its worker would be somebody who may not read our folders.
+# When nginx is started by root, its worker runs as a user that may not read our folders.
 NGINX = """
 user {user};
 worker_processes 1;
@@ -51,7 +51,7 @@ http {{
 
 @dataclass(frozen=True)
 class Served:
-    """A site that answers, and what it was asked for."""
+    """A running site, and its request log."""
 
     base: str
     log: Path

@@ -28,8 +28,8 @@ MEMORY = Path("/dev/shm")
 ROOM_BYTES = 6_000_000_000
 
 
-# A run of everything tries the same cases each time, and shows one that fails as it was found: making it small can take
-# minutes. Whoever looks for new ones, or at one that was found: pytest --hypothesis-profile=explore
+# A complete run tries the same cases each time, and reports a failing case without shrinking it, which can take
+# minutes. To search for new cases, or to shrink one: pytest --hypothesis-profile=explore
 settings.register_profile(
     "steady",
     derandomize=True,
@@ -43,7 +43,7 @@ settings.load_profile("steady")
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    # A run in the background of a script ignores Ctrl-C, and whoever it starts would, too.
+    # A run in the background of a script ignores Ctrl-C, and the processes it starts would inherit that.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     worker = getattr(config, "workerinput", None)
     if not worker and "TMPDIR" not in os.environ and memory_can_hold_files():
@@ -54,7 +54,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def memory_can_hold_files() -> bool:
-    """Every commit to a SQLite file waits for the disk; files in memory are as lasting for a process that is killed."""
+    """Every commit to a SQLite file waits for the disk; files in memory survive a killed process just as well."""
     if not MEMORY.is_dir() or not os.access(MEMORY, os.W_OK):
         return False
     room = os.statvfs(MEMORY)
@@ -108,19 +108,19 @@ def servers(pytestconfig: pytest.Config) -> Servers:
 
 @pytest.fixture(scope="session")
 def postgres(servers: Servers) -> Service:
-    """The PostgreSQL of the whole run: not to be stopped, and nothing of it but a schema is yours."""
+    """The PostgreSQL of the whole run: do not stop it, and use only a schema of your own."""
     return servers.postgres()
 
 
 @pytest.fixture(scope="session")
 def redis(servers: Servers) -> Service:
-    """The Redis of the whole run: not to be stopped nor flushed."""
+    """The Redis of the whole run: do not stop or flush it."""
     return servers.redis()
 
 
 @pytest.fixture(scope="session")
 def chromium(servers: Servers) -> str:
-    """The path of a browser that starts."""
+    """The path of a Chromium binary that works."""
     return servers.chromium().url
 
 
@@ -133,7 +133,7 @@ def schemas(postgres: Service) -> Iterator[Schemas]:
 
 @pytest.fixture
 def postgres_url(schemas: Schemas) -> Iterator[str]:
-    """A new store, in a schema of its own. Whoever is still connected when the test is over is cut off."""
+    """A new store, in a schema of its own. Connections that are still open at the end of the test are closed."""
     schema = schemas.lend()
     yield schema.url
     schemas.take_back(schema)
@@ -203,7 +203,7 @@ def own_redis(servers: Servers) -> Iterator[RedisServer]:
 
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A file system of 6 MB, where we may mount one."""
+    """A file system of 6 MB, if we are allowed to mount one."""
     folder = tmp_path / "small"
     folder.mkdir()
     mount = ["mount", "-t", "tmpfs", "-o", "size=6m", "tmpfs", str(folder)]

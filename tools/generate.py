@@ -323,7 +323,7 @@ def http_page() -> str:
         "a request needs.",
     ]
     told = list(public_endpoints(GROUPS))
-    first: dict[object, Endpoint] = {}  # of those that answer the same
+    first: dict[object, Endpoint] = {}  # the first endpoint with each response schema
     for line in told:
         first.setdefault(line.response, line)
     for tag in dict.fromkeys(map(tag_of, told)):

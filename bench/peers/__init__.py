@@ -1,1 +1,1 @@
-"""Adapters by which Shoal stands in a row with other products, in comparisons that are not ours."""
+"""Adapters that let Shoal take part in benchmarks of other projects."""

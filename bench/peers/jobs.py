@@ -1,9 +1,10 @@
-"""Shoal's queue behind the words that comparisons of job queues use: setup | enqueue N | bulk N | latency N | worker.
+"""Shoal's queue behind the commands that comparisons of job queues use: setup | enqueue N | bulk N | latency N |
+worker.
 
 A no-op job appends its number and the time to a file. It is a page job that fetches nothing: a real worker with its
-page child leases and ends it, and a janitor runs beside the worker, as `shoal serve --workers 1` has it. Where to go
-comes by the environment: BQ_PG (the server's address, with {db}) and BQ_DB, or DATABASE_URL; BQ_LOG, BQ_CONC (jobs at
-once), BQ_SLOW (seconds that a job sleeps).
+page child leases and ends it, and a janitor runs beside the worker, as `shoal serve --workers 1` has it. The
+environment names the server and the options: BQ_PG (the server's address, with {db}) and BQ_DB, or DATABASE_URL;
+BQ_LOG, BQ_CONC (jobs at once), BQ_SLOW (seconds that a job sleeps).
 """
 
 import asyncio
@@ -34,11 +35,11 @@ CHILD = (sys.executable, str(Path(__file__).resolve()), "child")
 KIND = "page"
 AT_ONCE = 1000
 PAUSE_SECONDS = 0.025
-LATE = 1_000_000  # what the numbers of timed jobs begin with
+LATE = 1_000_000  # the numbers of timed jobs start here
 
 
 class NoPages:
-    """Page work that fetches nothing: it notes when it began."""
+    """Page work that fetches nothing: it records when it began."""
 
     def __init__(self, queue: Queue, lanes: Sequence[str]) -> None:
         self._queue = queue

@@ -1,4 +1,5 @@
-"""Shoal, a self-hosted crawl platform. The library's face: importing it costs nothing, each name is loaded when used.
+"""Shoal, a self-hosted crawl platform. The public interface of the library. Importing it is cheap: each name is loaded
+on first use.
 
 async for page in shoal.crawl("https://example.com/"):
     print(page.status, page.url, page.title)
@@ -8,7 +9,7 @@ __version__ = "0.1.0"
 
 __all__ = ["CrawlRun", "Page", "ShoalError", "__version__", "crawl"]
 
-TYPE_CHECKING = False  # a type checker takes this name for true; `typing` itself would cost us a third of `--version`
+TYPE_CHECKING = False  # type checkers treat it as true; importing `typing` would slow down `--version` by a third
 if TYPE_CHECKING:
     from shoal.base.errors import ShoalError as ShoalError
     from shoal.library import CrawlRun as CrawlRun

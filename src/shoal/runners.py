@@ -97,7 +97,7 @@ async def analysis_runner(app: App, lease: Lease, alive: Callable[[], bool]) -> 
 
 
 def make_prober(app: App, crawl: Crawl) -> "Prober":
-    """Build what an analysis requests URLs with: the egress, user agent and address rule of its crawl."""
+    """Build the prober of an analysis, with the egress, user agent and address rule of its crawl."""
     from shoal.audit.prober import Prober
     from shoal.hosts.rate_limiter import RateLimiter
     from shoal.hosts.robots_cache import RobotsCache

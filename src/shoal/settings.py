@@ -437,14 +437,14 @@ class AuditSettings(SettingsSection):
     findings_per_code: Whole = setting(
         "SHOAL_FINDINGS_PER_CODE",
         10_000,
-        "Findings of one code that are stored per analysis; their number is exact in any case.",
+        "Maximum number of findings stored per code and analysis; the counts are always exact.",
         ge=1,
         le=10_000_000,
     )
     remeasured_pages: Whole = setting(
         "SHOAL_REMEASURED_PAGES",
         20,
-        "Slow pages that are requested again before a response time fails a gate.",
+        "Maximum number of slow pages that are requested again before a response time fails a gate.",
         ge=0,
         le=1000,
     )
@@ -454,10 +454,10 @@ class AuditSettings(SettingsSection):
         "External analyzers, as NAME=COMMAND, separated by commas; they run with limits on time, memory and output.",
     )
     command_timeout: Duration = setting(
-        "SHOAL_ANALYZER_TIMEOUT", timedelta(minutes=5), "Time that an external analyzer may take."
+        "SHOAL_ANALYZER_TIMEOUT", timedelta(minutes=5), "Timeout of an external analyzer."
     )
-    command_memory: Size = setting("SHOAL_ANALYZER_MEMORY", 1 << 30, "Memory that an external analyzer may use.")
-    command_output: Size = setting("SHOAL_ANALYZER_OUTPUT", 50 * 10**6, "Output that an external analyzer may print.")
+    command_memory: Size = setting("SHOAL_ANALYZER_MEMORY", 1 << 30, "Memory limit of an external analyzer.")
+    command_output: Size = setting("SHOAL_ANALYZER_OUTPUT", 50 * 10**6, "Maximum output of an external analyzer.")
     artifacts: BodyPlace = setting(
         "SHOAL_ARTIFACTS",
         "",
@@ -489,7 +489,7 @@ class PlanSettings(SettingsSection):
     schedule_every: Duration = setting(
         "SHOAL_SCHEDULE_EVERY",
         "1s",
-        "Interval at which due policies are looked for.",
+        "Interval at which the scheduler looks for due policies.",
         ge=timedelta(milliseconds=10),
         le=timedelta(minutes=1),
     )

@@ -37,7 +37,7 @@ async def test_a_page_reaches_no_private_address_and_nothing_leaves_but_through_
     assert page.escaped == []
     assert ends["own websocket"] == "open"
     assert {name for name, end in ends.items() if end == "error"} >= {"redirect", "tls", "websocket", "events"}
-    assert ends["service worker"] == "fulfilled,rejected"  # an opaque refusal, and a redirect to it
+    assert ends["service worker"] == "fulfilled,rejected"  # a refused URL, and a redirect to it
     assert ends["webrtc"] == "0"  # candidates
     assert ends["webtransport"] == "error"
 
@@ -49,7 +49,7 @@ async def test_a_page_reaches_no_private_address_and_nothing_leaves_but_through_
     assert session.counts.refused == session.counts.codes.total()
     assert set(refused) <= asked
 
-    # The browser's own account of every socket: it connected to the proxy alone, and sent no datagram.
+    # The browser's own log of every socket: it connected only to the proxy, and sent no datagram.
     events = net_log(tmp_path / "net-log.json")
     connected = {params["address"] for name, params in events if name == "TCP_CONNECT_ATTEMPT" and params}
     assert connected == {f"127.0.0.1:{port}"}
@@ -59,7 +59,7 @@ async def test_a_page_reaches_no_private_address_and_nothing_leaves_but_through_
 
 
 async def test_without_the_flags_webrtc_does_not_ask_the_proxy(chromium: str, tmp_path: Path) -> None:
-    """The attempts of the page are real: this is how the test above fails."""
+    """Without the flags, the page reaches the private endpoint: this proves that the test above can fail."""
     async with Visit(chromium, tmp_path) as visit:
         session = visit.proxy.open_session(AddressRule(named=frozenset({("localhost", visit.page.site)})))
         reading = asyncio.create_task(visit.read(session, [f"--proxy-server=http://{visit.proxy.address}"]))
@@ -124,7 +124,7 @@ class Visit:
 def answer(
     chromium: Browser, session: ProxySession, loaded: asyncio.Event, method: str, params: dict[str, Any], target: str
 ) -> None:
-    """Let every request go on, and give the credential to the proxy that asks for it."""
+    """Let every request continue, and give the credential to the proxy when it requires one."""
     if method == "Fetch.requestPaused":
         chromium.send("Fetch.continueRequest", target, requestId=params["requestId"])
     elif method == "Fetch.authRequired":

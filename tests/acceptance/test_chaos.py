@@ -35,10 +35,10 @@ from tests.support.storm import Storm, Work
 KILLS = 20
 QUOTA = 200  # jobs of the project at once: the quota is never full, but each job takes and frees a seat
 DELAY_SECONDS = 0.04
-AGAIN_SECONDS = 15.0  # from a kill to work that runs again, at the default lease times
+AGAIN_SECONDS = 15.0  # from a kill until the work runs again, with the default lease times
 LEASE_SECONDS = 2.0  # of FIFTH
 SILENCE_SECONDS = 1.5
-# A job may lose as many workers as the storm takes: what becomes of one that kills them is another test's question.
+# A job may lose as many workers as the storm takes: another test covers jobs that kill their workers.
 STORMY = TENTH | {"SHOAL_POISON_LIMIT": "100", "SHOAL_PAGE_SPEED": "max"}
 
 
@@ -57,7 +57,7 @@ def ends_of(fleet: Fleet, crawl_id: str) -> list[str | None]:
 def test_twenty_deaths_lose_no_page_and_count_none_twice(
     request: pytest.FixtureRequest, tmp_path: Path, driver: str
 ) -> None:
-    """Three crawls, one of them with two walkers, one put to sleep, and page jobs, all of one project that has a quota;
+    """Three crawls, one of them with two walkers and one suspended, and page jobs, all of one project that has a quota;
     workers, children, the controller and, where there is one, the database server die under them, and the clock is set
     by an hour and back."""
     server: PostgresServer | None = request.getfixturevalue("own_postgres") if driver == "postgres" else None
@@ -101,7 +101,7 @@ def test_twenty_deaths_lose_no_page_and_count_none_twice(
 
 
 def test_an_outage_longer_than_a_lease_costs_no_attempt(own_postgres: PostgresServer, tmp_path: Path) -> None:
-    """F19: the child may not trust its lease any more, and leaves; that is no failure of the job."""
+    """F19: the child can no longer rely on its lease and hands the job back; this does not count as a failure."""
     with Site(pages=40) as site, Fleet(tmp_path, own_postgres.url, **TENTH) as fleet:
         fleet.controller()
         worker = fleet.worker()
@@ -130,7 +130,7 @@ def test_killed_work_runs_again_within_fifteen_seconds_at_the_default_lease_time
         crawl_id = fleet.submit(site)
         site.wait_for_pages(100)
         worker.kill()
-        killed_at = site.visits[-1].at  # its child is gone with it: whoever asks now is another
+        killed_at = site.visits[-1].at  # its child died with it, so later requests come from another worker
         worker.start()
         again = site.wait_for_visit(killed_at, AGAIN_SECONDS)
         assert again.at - killed_at <= AGAIN_SECONDS
@@ -142,8 +142,8 @@ def test_killed_work_runs_again_within_fifteen_seconds_at_the_default_lease_time
 
 @pytest.mark.parametrize("hours", [-1, 1])
 def test_a_clock_that_is_set_stops_no_crawl_and_ends_no_lease(store_url: str, tmp_path: Path, hours: int) -> None:
-    """Paced work goes on, that of a killed worker is given back in time, and one that starts then is not taken for
-    dead."""
+    """Rate-limited work continues, that of a killed worker is returned in time, and a worker that starts then is not
+    declared dead."""
     clock = SettableClock(store_url, tmp_path)
     with (
         Site(pages=16) as site,
@@ -255,7 +255,7 @@ def test_a_child_that_falls_silent_in_a_commit_is_killed_in_time(store_url: str,
         fleet.wait_for_state(crawl_id, "completed", "failed")
         books_in_order(fleet, crawl_id, site)
         # Its worker noticed, or, while the child kept the store locked, the lease ran out first. Other children were
-        # put to sleep with it, and the job may have been given to one of them.
+        # suspended with it, and the job may have been given to one of them.
         *lost, last = ends_of(fleet, crawl_id)
         assert (last, bool(lost), set(lost) <= {"crashed", "expired"}) == ("done", True, True), lost
 
@@ -296,7 +296,7 @@ def test_a_long_crawl_leaves_its_worker_to_a_short_one_after_a_slice(store_url: 
     ):
         fleet.controller()
         fleet.worker()
-        long = fleet.submit(site, concurrency=2)  # of six seconds at least
+        long = fleet.submit(site, concurrency=2)  # it lasts at least six seconds
         site.wait_for_pages(20)
         short = fleet.submit(small)
         fleet.wait_for_state(short, "completed", "failed")
@@ -393,7 +393,7 @@ def test_kept_bodies_on_a_full_disk_cost_no_attempt_and_go_on_when_there_is_spac
 
 
 def test_a_full_store_costs_no_attempt_and_work_goes_on_when_there_is_space(tmp_path: Path, small_disk: Path) -> None:
-    """F33: leases that expire while the store is not writable count as no crash."""
+    """F33: leases that expire while the store is not writable do not count as crashes."""
     listen, stuffing = f"127.0.0.1:{free_port()}", small_disk / "stuffing"
     store_url = f"sqlite:///{small_disk}/shoal.db"
     with Site(pages=60) as site, Fleet(tmp_path, store_url, SHOAL_WORKER_LISTEN=listen, **FIFTH) as fleet:
@@ -445,7 +445,7 @@ def put_to_sleep(pids: Callable[[], Iterable[int]], store_url: str, site: Site, 
         send_all(stopped, signal.SIGCONT)
         return False
 
-    # A commit takes about a millisecond: look as often, so that none passes between two looks.
+    # A commit takes about a millisecond: poll that often, so that no commit is missed between two polls.
     wait_for(caught, f"a process asleep {'in' if in_a_commit else 'between'} commits", longest_poll=0.001)
     return site.visits[-1].at
 

@@ -420,7 +420,7 @@ async def test_what_a_manager_did_not_complete_comes_back_when_it_is_closed(pool
     assert await two.next() is None
     await one.aclose()
     assert await rest_of_async(two) == [left]
-    await one.mark_completed(SEEDS[1])  # too late: not its own any more
+    await one.mark_completed(SEEDS[1])  # too late: it no longer holds this URL
     await two.aclose()
 
 

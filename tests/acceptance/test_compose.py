@@ -150,7 +150,7 @@ def start_in_order(deployment: Deployment) -> list[Shoal]:
 
 @contextmanager
 def scripted_site() -> Iterator[str]:
-    """A site whose titles and links exist only in a browser; its address."""
+    """The address of a site whose titles and links exist only in a browser."""
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:

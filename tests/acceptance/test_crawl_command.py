@@ -91,7 +91,7 @@ def site() -> Iterator[Site]:
 
 @pytest.fixture
 def whole(site: Site, store_url: str) -> list[str]:
-    """The words that crawl the whole site."""
+    """The command line that crawls the whole site."""
     return [site.address, "--id", ID, "--store", store_url, "--depth", "50", "--speed", "max", "--concurrency", "8"]
 
 
@@ -212,7 +212,7 @@ def test_a_crawl_that_was_killed_twice_is_resumed_at_once(
         site.wait_for_pages(pages)
         run.kill()
     last = start("--resume", ID, "--store", store_url, "--output", "out.jsonl", **LONG_LEASE)
-    code, _, err = last.finish()  # the lease of a dead process is not waited for
+    code, _, err = last.finish()  # the lease of a dead process need not expire first
     assert code == 0, err
     assert records(tmp_path / "out.jsonl") == once_each(site)
     assert ledger.check(store_url, ID, Expected(urls=site.urls)) == []
@@ -281,7 +281,7 @@ def test_a_second_ctrl_c_ends_at_once_and_loses_nothing(
 def test_a_crawl_that_is_alive_elsewhere_is_not_taken_over(
     start: Start, site: Site, whole: list[str], store_url: str, tmp_path: Path
 ) -> None:
-    # One page after the other: it must still go on when the second process has started.
+    # One page after the other: the crawl must still be running when the second process has started.
     first = start(*whole, "--concurrency", "1", "--output", "first.jsonl", **QUICK_LEASE)
     site.wait_for_pages(30)
     code, _, err = start("--resume", ID, "--store", store_url, "--output", "second.jsonl", **QUICK_LEASE).finish()

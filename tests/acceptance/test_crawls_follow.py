@@ -18,7 +18,7 @@ from tests.support.servers import free_port
 from tests.support.site import Site
 
 PAGES = 40
-FIRST = 5  # pages that are there before anybody looks
+FIRST = 5  # pages that are stored before the first command runs
 
 
 class Command:

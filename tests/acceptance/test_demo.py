@@ -17,7 +17,7 @@ import pytest
 from shoal.demo import site
 
 DEADLINE_SECONDS = 120
-ALL_PAGES = site.PAGES + 2  # the redirect and the missing page gave an answer too
+ALL_PAGES = site.PAGES + 2  # the redirect and the missing page are pages, too
 
 
 class Demo:

@@ -89,6 +89,6 @@ def test_python_itself_opens_no_connection_while_it_crawls(tmp_path: Path, sqlit
             check=True,
         )
         assert site.pages_asked == 20
-    # libcurl connects by itself, where our own socket callback lets it; names are asked for by the resolver alone.
+    # libcurl connects by itself, where our socket callback allows it; only the resolver looks up names.
     assert {line.partition(" ")[0] for line in seen.read_text().splitlines()} == {"socket.getaddrinfo"}
     assert all("localhost" in line for line in seen.read_text().splitlines())

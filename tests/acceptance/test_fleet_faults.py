@@ -1,8 +1,8 @@
 """Two controllers and two workers as real processes with a control plane, and everything that may happen to them. After
 each fault the rows of all jobs are consistent, and nothing is lost.
 
-Times are a tenth of the usual ones. Offers last for an hour where a test is about the return of lanes, so that nothing
-comes back only because its offer has ended.
+Times are a tenth of the usual ones. Offers last for an hour where a test is about the return of lanes, so that no job
+returns merely because its offer has expired.
 """
 
 import re
@@ -29,7 +29,7 @@ HASTE = TENTH | {
     "SHOAL_PAGE_SPEED": "max",
     "MAX_CONCURRENT_CURL": "5",
     "WORKER_BACKOFF_MS": "100",
-    "SHOAL_POISON_LIMIT": "100",  # leases of a second may expire without a fault, and faults are not the jobs' own
+    "SHOAL_POISON_LIMIT": "100",  # leases of one second may expire without a fault, and no fault is caused by a job
 }
 SLOTS = 5  # page jobs at once
 IN_LANES = 4 * SLOTS  # page jobs that two idle nodes are offered at most
@@ -118,7 +118,8 @@ def test_a_worker_that_slept_for_three_leases_is_a_node_again_and_changes_nothin
 def test_a_node_that_is_cut_off_keeps_its_leases_and_is_back_with_a_new_session(
     postgres_url: str, tmp_path: Path
 ) -> None:
-    """Its line forwards nothing, and nobody is told. Pings notice that too, after 15 to 25 s: see the wire tests."""
+    """The connection forwards nothing, and neither end is notified. Pings notice that too, after 15 to 25 s: see the
+    wire tests."""
     with two_controllers(tmp_path, postgres_url, **LONG_LEASE) as scene:
         fleet, [alone, _] = scene.fleet, scene.fleet.workers
         scene.fetch(0, IN_LANES)

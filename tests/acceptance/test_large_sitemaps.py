@@ -13,7 +13,8 @@ from typing import Self
 
 from tests.support.fleet import LONG_LEASE, clean_environment
 
-# Entries, and the length of each URL: one that has as many as it may, and two whose files are as large as they may be.
+# Number of entries and length of each URL: one sitemap with the maximum number of entries, and two with the maximum
+# file size.
 SITEMAPS = ((50_000, 100), (25_000, 2_000), (25_000, 2_000))
 MOST_MEMORY = 300_000_000
 DEADLINE_SECONDS = 300

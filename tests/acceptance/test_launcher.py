@@ -88,7 +88,7 @@ def clean_environment() -> dict[str, str]:
 
 
 def refusal(outcome: tuple[int, str, str]) -> str:
-    """The one sentence of a launcher that gave up."""
+    """The error message of a launcher that gave up."""
     code, stdout, stderr = outcome
     assert (code, stdout) == (BAD_CONFIG, "")
     sentence = stderr.splitlines()[-1]
@@ -105,7 +105,7 @@ def first_run(tmp_path_factory: pytest.TempPathFactory) -> tuple[Checkout, tuple
 
 @pytest.fixture
 def installed(first_run: tuple[Checkout, tuple[int, str, str]], tmp_path: Path) -> Checkout:
-    """A checkout of the test's own, where the first run is over. It must also work from a copy."""
+    """A checkout for this test alone, after its first run. It must also work from a copy."""
     return first_run[0].copy(tmp_path / "moved here")
 
 
@@ -228,7 +228,7 @@ def test_the_lock_holds_every_dependency_of_the_package() -> None:
 
 @pytest.fixture
 def public_folder() -> Iterator[Path]:
-    """pytest's own folders are closed to other users, and root's writing is stopped by no mode."""
+    """Other users cannot enter pytest's own folders, and file modes do not stop root from writing."""
     with tempfile.TemporaryDirectory() as folder:
         Path(folder).chmod(0o755)
         yield Path(folder)

@@ -19,7 +19,7 @@ from tests.support.site import PAGES, Site
 ID = "mine"
 DEEP = 50
 MANY = 2000
-AHEAD = 1000  # pages that a crawl may be ahead of its reader, the window and what is under way included
+AHEAD = 1000  # pages that a crawl may be ahead of its reader, including those in the window and in flight
 
 
 @pytest.fixture(autouse=True)
@@ -42,7 +42,7 @@ def state_of(store_url: str, crawl_id: str = ID) -> tuple[str, str | None]:
 
 
 async def until(condition: Callable[[], bool]) -> None:
-    """Let the background work until something is so."""
+    """Let background tasks run until a condition holds."""
     async with asyncio.timeout(120):
         while not condition():
             await asyncio.to_thread(lambda: None)
@@ -73,7 +73,7 @@ async def test_pages_are_typed_and_the_run_says_what_it_came_to(site: Site, sqli
     assert run.state == "completed"
     assert run.counts is not None
     assert run.counts.pages == len(pages) == 3
-    assert [page async for page in run] == []  # the end stays the end
+    assert [page async for page in run] == []  # iterating again after the end yields nothing
 
 
 async def test_the_default_store_is_that_of_the_command_line(site: Site, tmp_path: Path) -> None:

@@ -40,7 +40,7 @@ def site() -> Iterator[Site]:
 
 @pytest.fixture
 def shoal(tmp_path: Path) -> Shoal:
-    """Runs a command to its end."""
+    """Runs a command to completion."""
 
     def run(*words: str, stdin: bytes = b"", **env: str) -> "subprocess.CompletedProcess[bytes]":
         env = clean_environment(tmp_path) | env
@@ -52,7 +52,7 @@ def shoal(tmp_path: Path) -> Shoal:
 
 
 def crawl_until(folder: Path, site: Site, pages: int, *words: str) -> None:
-    """Crawl, and interrupt it once the site was asked for this many pages; the crawl is paused then."""
+    """Crawl, and interrupt the crawl after this many pages were requested, which pauses it."""
     process = start_shoal(
         "crawl",
         *words,
@@ -131,9 +131,9 @@ def test_a_paused_crawl_moves_to_postgres_and_back_and_has_each_page_once(
     urls = Counter(json.loads(line)["url"] for line in (tmp_path / "out.jsonl").read_text().splitlines())
     assert urls == Counter(site.urls)
     wrong = ledger.check(home, ID, Expected(urls=site.urls))
-    assert [problem for problem in wrong if not problem.startswith("the outbox")] == []  # events stay where they were
+    assert [problem for problem in wrong if not problem.startswith("the outbox")] == []  # events are not moved
     asked = [visit.path for visit in site.visits if visit.path != "/robots.txt"]
-    assert len(asked) - len(set(asked)) <= 2 * CONCURRENCY  # only what was in flight at the two pauses was asked again
+    assert len(asked) - len(set(asked)) <= 2 * CONCURRENCY  # only pages in flight at the two pauses
 
 
 def test_a_dump_goes_through_a_pipe(shoal: Shoal, dumped: Path, tmp_path: Path) -> None:

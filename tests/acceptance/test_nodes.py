@@ -51,7 +51,7 @@ def test_workers_report_obey_and_come_back(store_url: str, tmp_path: Path) -> No
         controller.kill()
         controller.start()
         fleet.wait_ready()
-        wait_for_node(fleet, "worker-1", state="paused", session_epoch=2)  # as operators want it, also now
+        wait_for_node(fleet, "worker-1", state="paused", session_epoch=2)  # the limits that operators set still apply
         wait_for_node(fleet, "worker-2", state="connected", session_epoch=2)
         command(fleet, "worker-1", "resume")
 

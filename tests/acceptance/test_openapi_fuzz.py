@@ -46,7 +46,7 @@ def test_no_request_that_the_document_allows_is_answered_wrongly(postgres_url: s
                 f"--max-examples={AT_RANDOM}",
                 "--seed=5",
                 f"--checks={','.join(CHECKS)}",
-                "--exclude-operation-id=watch_crawl",  # it answers as long as the crawl lives
+                "--exclude-operation-id=watch_crawl",  # its response lasts as long as the crawl
                 "--warnings=off",
                 "--no-color",
                 "--no-shrink",

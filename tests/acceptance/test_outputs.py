@@ -36,7 +36,7 @@ def site(request: pytest.FixtureRequest) -> Iterator[Site]:
 
 
 def limited(size: int) -> list[str]:
-    """The words that run a program whose files may not grow past a size."""
+    """The command line that runs a program with a limit on the size of its files."""
     set_limit = f"import os, resource as r, sys; r.setrlimit(r.RLIMIT_FSIZE, ({size}, {size}))"
     text = f"{set_limit}; os.execv(sys.argv[1], sys.argv[1:])"
     return [sys.executable, "-c", text]
@@ -68,7 +68,7 @@ def crawl(tmp_path: Path) -> Iterator[Crawl]:
 
 @pytest.fixture
 def shoal(tmp_path: Path) -> Callable[..., tuple[int, str, str]]:
-    """Any other command, to its end."""
+    """Run any other command to completion."""
 
     def run(*words: str, **env: str) -> tuple[int, str, str]:
         done = run_shoal(*words, cwd=tmp_path, env=clean_environment(tmp_path) | env, timeout=DEADLINE_SECONDS)
@@ -115,7 +115,7 @@ def answers_in(archive: Path) -> Counter[str]:
 
 
 def urls_in(folder: Path) -> dict[str, Counter[str]]:
-    """The URLs in each output, read by the tools of those who use it."""
+    """The URLs in each output, read by the tools that users would use."""
     with (folder / "a.csv").open(newline="") as file:
         table = Counter(row["url"] for row in csv.DictReader(file))
     index = [json.loads(line.split(" ", 2)[2]) for line in (folder / "a.cdxj").read_text().splitlines()]
@@ -194,7 +194,7 @@ def test_an_archive_of_a_crawl_that_kept_no_bodies_is_refused_in_words(
 def test_bodies_without_space_pause_the_crawl_and_say_so(
     crawl: Crawl, site: Site, whole: list[str], postgres_url: str, tmp_path: Path
 ) -> None:
-    whole[whole.index("--store") + 1] = postgres_url  # a limit on the size of files stands for a full disk
+    whole[whole.index("--store") + 1] = postgres_url  # a limit on the size of files stands in for a full disk
     code, _, err = ended(crawl(*whole, "--keep-bodies", limit=80_000, SHOAL_BODIES=str(tmp_path / "kept")))
     assert code == 8
     assert f"{tmp_path / 'kept'} has no space left" in err
@@ -276,7 +276,7 @@ def test_with_records_on_stdout_the_summary_is_on_stderr_also_as_json(crawl: Cra
 def test_progress_is_on_stderr_and_the_summary_is_the_last_line_of_stdout(
     crawl: Crawl, site: Site, whole: list[str]
 ) -> None:
-    site.delay = 0.1  # there is a line a second
+    site.delay = 0.1  # one line is written per second
     code, out, err = ended(crawl(*whole, "--json"))
     assert code == 0
     assert len(out.splitlines()) == 1

@@ -22,7 +22,7 @@ FAST = {
     "SHOAL_PAGE_SPEED": "max",
     "MAX_CONCURRENT_CURL": "5",
     "WORKER_BACKOFF_MS": "100",
-    "SHOAL_POISON_LIMIT": "100",  # the worker is killed, and leases of a second may run out by themselves as well
+    "SHOAL_POISON_LIMIT": "100",  # the worker is killed, and leases of one second may also expire on their own
 }
 
 

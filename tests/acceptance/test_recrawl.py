@@ -46,7 +46,7 @@ class Place:
         return self.processes[-1]
 
     def crawl(self, *words: str) -> dict[str, Any]:
-        """The summary of a crawl that has to end well."""
+        """The summary of a crawl that must succeed."""
         process = self.start(*words)
         out, err = process.communicate(timeout=DEADLINE_SECONDS)
         assert process.returncode == 0, err
@@ -79,7 +79,8 @@ def change(site: Site) -> None:
 
 
 def check(site: Site, told: dict[str, Any], records: list[dict[str, Any]], first: dict[str, dict[str, Any]]) -> None:
-    """Every page once, with its facts; what changed was sent, and what did not was counted as saved."""
+    """Check that every page is there once with its facts, that changed pages were downloaded, and that the others were
+    counted as saved."""
     assert sorted(record["url"] for record in records) == sorted(site.urls)
     changed = {site.url(number) for number in CHANGED}
     for record in records:

@@ -21,7 +21,7 @@ class SlowScript:
 
     def __init__(self) -> None:
         self.go = threading.Event()
-        self.asked = 0  # how often for the script
+        self.asked = 0  # the number of requests for the script
         site = self
 
         class Answers(BaseHTTPRequestHandler):

@@ -1,8 +1,8 @@
-"""The verification plan of the control plane and its checklist of earlier bugs, line by line, and the flow of crawls,
-page jobs, analyses and a kill in every mode in which a fleet can run.
+"""The verification plan of the control plane and its checklist of earlier bugs, item by item. Crawls, page jobs,
+analyses and the kill of a worker are tested in every mode in which a fleet can run.
 
-The modes are a representative set: what the other acceptance tests prove without a control plane holds in the legacy
-modes too, because these run the same code.
+The modes are a representative set: the other acceptance tests run without a control plane and cover the legacy modes,
+which use the same code.
 """
 
 import ast
@@ -295,7 +295,7 @@ async def test_bug_5_what_a_node_held_or_was_offered_comes_back_without_an_attem
         ids = [job.id for job in await queue.enqueue([new_job(node_lane("a")) for _ in range(3)])]
         await queue.lease("a/7", ["page"], [node_lane("a")], 1)
         assert await queue.recover("a/7") == 1  # it was restarted
-        await nodes.deregister(node_registry.check_node_id("a"), begun.epoch)  # it said goodbye
+        await nodes.deregister(node_registry.check_node_id("a"), begun.epoch)  # it deregisters
 
         async def read(tx: Tx) -> list[tuple[str, JobState, int]]:
             jobs = [await queue.job(tx, job_id) for job_id in ids]

@@ -10,14 +10,14 @@ from tests.support.site import Site, Visit
 PROCESSES = 3
 PAGES = 5  # of each
 DELAY = 0.4
-LATE = 1.5  # seconds by which a request may come after its slot, on a machine that has other things to do
+LATE = 1.5  # seconds by which a request may be late for its slot on a busy machine
 SOME = 8  # requests in a row
-AHEAD = 2.0  # seconds: what was reserved before somebody was told to wait is still asked for
+AHEAD = 2.0  # seconds: slots that were reserved before the host asked to wait are still used
 
 
 @contextmanager
 def three_crawls(folder: Path, store_url: str, site: Site, *flags: str) -> Iterator[None]:
-    """Three processes that crawl the site at once, to their ends."""
+    """Run three processes that crawl the site at the same time, to completion."""
     with Fleet(folder, store_url) as fleet:
         words = ["crawl", site.address, "--max-pages", str(PAGES), *flags]
         crawls = [fleet.command(f"crawl-{number}", *words) for number in range(PROCESSES)]
@@ -35,7 +35,8 @@ def test_three_processes_keep_one_pace(store_url: str, tmp_path: Path) -> None:
         pass
     moments = [visit.at for visit in paced(site)]
     assert len(moments) >= PROCESSES * PAGES
-    # No request comes before its slot, so that the last of any row is at most early by how late the first one was.
+    # No request is sent before its slot, so the last request of a series can be early only by as much as the first one
+    # was late.
     rows = zip(moments, moments[SOME - 1 :], strict=False)
     assert min(last - first for first, last in rows) >= (SOME - 1) * DELAY - LATE
     assert moments[-1] - moments[0] >= (len(moments) - 1) * DELAY - LATE

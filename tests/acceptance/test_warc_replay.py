@@ -75,7 +75,7 @@ def check(address: str, archive: Path) -> None:
         moved = replay.get(f"{address}/old")
         assert moved.status == 301
         assert moved.fields["location"].endswith("/new")
-        assert replay.get(f"{address}/packed").body == b"<h1>packed</h1>" * 99  # unpacked, as we did not ask for gzip
+        assert replay.get(f"{address}/packed").body == b"<h1>packed</h1>" * 99  # we did not request gzip
         assert replay.get(f"{address}/pieces").body == b"<h1>pieces</h1>"
         assert replay.get(f"{address}/Q?b=2&a=1").body == b"a question"
         assert (replay.get(f"{address}/gone").status, replay.get(f"{address}/gone").body) == (404, b"gone")

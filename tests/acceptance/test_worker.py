@@ -213,7 +213,7 @@ def test_a_worker_with_endless_grace_finishes_its_page_jobs(jobs: Jobs, store_ur
 
 @contextmanager
 def held_up(site: Site, at: int) -> Iterator[None]:
-    """Answer nothing any more from some page on."""
+    """Stop answering after some page."""
     answering = threading.Event()
     site.call_at(path_of(at), lambda: answering.wait(PATIENCE_SECONDS) and None)
     try:
@@ -358,7 +358,7 @@ async def test_a_worker_ends_what_the_last_one_of_its_name_left_behind_and_nothi
         book = await claim_name("host", tmp_path, clock, given=False)
         book.add(left.pid)
         with closing(book):
-            pass  # its worker has ended unexpectedly
+            pass  # its worker ended unexpectedly
         written = tmp_path / "workers" / "host"
         written.write_text(f"{written.read_text()}{other.pid} 1\n999999999 5\nrubbish\n")
         with closing(await claim_name("host", tmp_path, clock, given=False)) as book:

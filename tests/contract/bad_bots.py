@@ -34,7 +34,7 @@ AWAY = 503
 
 
 def bots_of(bench: Bench) -> BotApi:
-    """The bot API on top of these packages. Hosts may be asked as often as one likes."""
+    """The bot API on top of these packages. There is no rate limit for hosts."""
     clock, settings = bench.clock, BotSettings()
     places = RateLimiter(bench.hosts, timedelta(0), 0.0, timedelta(0), at_once=True)
     slots = PageLeases(bench.queue, SqlGroupStore(), places)
@@ -72,7 +72,7 @@ class Kept:
 
 
 class Bot:
-    """Pulls, and answers with its first try as an honest bot does."""
+    """Pulls jobs and pushes a correct result for each, as an honest bot does."""
 
     def __init__(self, days: "Days", token: str, most: int) -> None:
         self.days = days
@@ -114,7 +114,7 @@ class Bot:
         return states
 
     async def beat(self, holder: Fence) -> bool:
-        """Return whether it was believed."""
+        """Return whether the result was accepted."""
         path = f"/bot/v1/jobs/{holder.job_id}/heartbeat"
         status, said = await post(self.sure_door, path, {"epoch": holder.epoch})
         assert status in (200, 409), said
@@ -129,7 +129,7 @@ class Mortal(Bot):
 
 
 class Slow(Bot):
-    """Answers when its time is over: always too late."""
+    """Pushes its results only after its leases have expired."""
 
     async def push(self) -> None:
         late = [one for one in self.kept if one.until < self.days.now]

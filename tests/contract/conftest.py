@@ -39,7 +39,7 @@ from tests.support.servers import Service, ask_postgres
 T = TypeVar("T")
 
 SITE = "http://example.org"
-PATIENCE = 60.0  # seconds: for what happens at once, unless it never happens
+PATIENCE = 60.0  # seconds to wait for something that normally happens at once
 FREE = HostRate(timedelta(0))
 DEFAULTS = Settings()
 ON_BOTH_LANES = {
@@ -157,7 +157,7 @@ class Bench:
         await self.database.close()
 
     async def number(self, text: str) -> int:
-        """The one number that a statement answers."""
+        """The single number that a statement returns."""
         [row] = await self.sql(text)
         [value] = row.values()
         return int(value)
@@ -233,7 +233,7 @@ class Bench:
 
 
 class Walker:
-    """A walker without an engine: it fetches nothing, and settles what a test says."""
+    """A walker without an engine: it fetches nothing, and settles the URLs that a test names."""
 
     def __init__(self, bench: Bench, crawl: Crawl, lease: Lease, pace: HostRate = FREE) -> None:
         self.bench = bench
@@ -318,7 +318,7 @@ def later(task: FrontierTask, seconds: float) -> Settled:
 
 @dataclass
 class Gate:
-    """A place inside a commit: `reached` when it is there, and it goes on after `open`."""
+    """A place inside a commit: `reached` is set when a commit arrives, and the commit continues after `open`."""
 
     query: str
     reached: asyncio.Event = field(default_factory=asyncio.Event)
@@ -387,7 +387,8 @@ class GatedTx:
 
 
 class Gated:
-    """A PostgreSQL whose commits stop at a gate. (On SQLite commits run one after the other: there is no between.)"""
+    """A PostgreSQL whose commits stop at a gate. (On SQLite commits run one after the other and cannot be
+    interrupted.)"""
 
     def __init__(self, database: Database, gate: Gate) -> None:
         self._database = database
@@ -407,7 +408,7 @@ class Gated:
 
 
 class Severed:
-    """A store that can be out of reach, for reads and writes apart."""
+    """A store that can be made unavailable, separately for reads and for writes."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
@@ -441,17 +442,18 @@ BLOCKED = """
 
 
 async def until_blocked(bench: Bench) -> None:
-    """Until a commit in this test's schema waits for a lock."""
+    """Wait until a commit in this test's schema waits for a lock."""
 
     async def look() -> None:
         while not await bench.number(BLOCKED):
-            pass  # asking is a round trip: the others go on meanwhile
+            pass  # each check is a round trip, during which the others continue
 
     await asyncio.wait_for(look(), PATIENCE)
 
 
 class ServerClock(FakeClock):
-    """The clock of a bench on PostgreSQL. That server's runs on, and our uptime with it; the rest stands still."""
+    """The clock of a bench on PostgreSQL. The clock of that server keeps running, and so does our uptime; all other
+    clocks stand still."""
 
     _began = SystemClock().uptime()
 
@@ -506,8 +508,8 @@ async def postgres_bench(postgres_url: str, lanes_url: str) -> AsyncIterator[Ben
 
 @pytest.fixture
 def own_database(postgres: Service) -> Iterator[str]:
-    """A PostgreSQL database for one test alone, without a table. Making or dropping a schema, as other tests do all the
-    time, lets every connection to that database plan its statements again: here nobody does."""
+    """A PostgreSQL database for one test alone, without a table. When a schema is created or dropped, as other tests do
+    all the time, every connection to that database plans its statements again; that does not happen here."""
     name = f"t_{secrets.token_hex(8)}"
     ask_postgres(postgres.url, f"CREATE DATABASE {name} TEMPLATE template0")
     yield urlsplit(postgres.url)._replace(path=f"/{name}").geturl()

@@ -35,7 +35,7 @@ J = JobState
 
 
 class Broken:
-    """An analyzer that cannot."""
+    """An analyzer that always fails."""
 
     name = "broken"
     codes = ()

@@ -48,7 +48,7 @@ def bodies(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[BodyStore
 
 
 async def keep(bodies: BodyStore, crawl_id: str, data: bytes) -> BodyLocation:
-    """Kept by a writer of its own."""
+    """Store a body with a separate writer."""
     writer = bodies.writer(crawl_id)
     try:
         return await writer.append(data)
@@ -153,7 +153,7 @@ async def test_a_folder_that_cannot_be_made_is_the_operators_business(tmp_path: 
 
 
 class Hurried(SystemClock):
-    """Notes how long it was to sleep, and does not."""
+    """Records the requested sleep times without sleeping."""
 
     def __init__(self) -> None:
         self.slept: list[float] = []

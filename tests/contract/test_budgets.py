@@ -12,7 +12,7 @@ from shoal.crawl.states import CrawlState as S
 from shoal.crawl.store import HostRate
 from tests.contract.conftest import SITE, Bench, Gate, Gated, Walker, failed, fetched
 
-SEEDS = [f"http://h{number}.example/" for number in range(30)]  # a host each: walkers do not wait for each other
+SEEDS = [f"http://h{number}.example/" for number in range(30)]  # one host each: no walker waits for another
 
 
 async def three(bench: Bench, **budget: int) -> tuple[Crawl, list[Walker]]:
@@ -21,7 +21,7 @@ async def three(bench: Bench, **budget: int) -> tuple[Crawl, list[Walker]]:
 
 
 async def work_for(walker: Walker, seconds: float) -> None:
-    """One turn of a walker that worked this long and has nothing to tell."""
+    """One turn of a walker that worked this long and has no results."""
     await walker.walk.turn(WalkerBatch(walked=timedelta(seconds=seconds)), TurnRequest(0, 1))
 
 
@@ -45,7 +45,7 @@ async def test_urls_of_a_lost_walker_are_fetched_by_the_others(bench: Bench) -> 
     crawl, (first, second, _) = await three(bench, max_pages=4)
     await first.take(4)
     await bench.queue.lose(first.lease, "killed")
-    assert await second.take() == []  # put back by this turn, which found nothing else
+    assert await second.take() == []  # the URL was put back by this turn, which found no other
     assert len(await second.take()) == 4
     await second.fetch_all()
     assert (await bench.counts(crawl)).pages == 4

@@ -55,7 +55,7 @@ async def test_a_job_whose_time_has_come_is_seen_though_nobody_leases(bench: Ben
 async def test_jobs_without_a_run_go_back_in_one_commit(bench: Bench) -> None:
     for _ in range(20):
         await bench.enqueue()
-    await bench.janitor().run_once()  # notes what the clock shows
+    await bench.janitor().run_once()  # records the current clock reading
     await bench.queue.lease("w1", ["page"], ["shared"], 20)
     await bench.jump(11)
     commits = 0
@@ -68,7 +68,7 @@ async def test_jobs_without_a_run_go_back_in_one_commit(bench: Bench) -> None:
 
     bench.database.run = counted  # type: ignore[method-assign]
     assert "20 of 20" in (await bench.janitor().run_once()).did
-    assert commits == 2  # and one to tidy up
+    assert commits == 2  # and one for the clean-up
     assert await bench.number("SELECT count(*) FROM job WHERE crash_count = 1 AND state = 'pending'") == 20
 
 
@@ -190,7 +190,7 @@ async def test_one_leads_and_goes_on_leading_while_it_claims(bench: Bench) -> No
 
 
 async def test_another_takes_over_with_a_new_term_when_the_time_is_up(bench: Bench) -> None:
-    """F16: the one that slept through its lead does not hold it any more."""
+    """F16: a leader that was suspended until its lease expired is no longer the leader."""
     first = await claim(bench, "a")
     assert first is not None
     await bench.jump(6)

@@ -1,5 +1,5 @@
-"""Clocks that are set back and forward: the store's own always advances, and nothing waits, ends or runs because of it.
-F9 and F10 of the fault list are here and in test_queue.py."""
+"""Clocks that are set back and forward: the store's clock always advances, and no wait, lease or run is affected. F9
+and F10 of the fault list are here and in test_queue.py."""
 
 from collections.abc import AsyncIterator
 from datetime import timedelta
@@ -75,7 +75,7 @@ async def test_killed_work_is_given_back_in_time_whatever_the_clock_does(bench: 
 
 @pytest.mark.parametrize("hours", [-1, 1])
 async def test_killed_work_is_given_back_in_time_when_nobody_saw_the_clock_step(bench: Bench, hours: int) -> None:
-    """Controller and workers died, too; those that start now have seen no clock before."""
+    """Controller and workers died, too; the new processes have no earlier reading of the clock to compare with."""
     await watched(bench)
     job_id = await bench.enqueue()
     await bench.lease()
@@ -121,7 +121,7 @@ async def test_a_janitor_that_did_not_see_the_clock_step_gives_leases_the_same_g
 
 @pytest.mark.parametrize("seconds", [-60, -HOUR, HOUR])
 async def test_a_process_that_starts_after_a_step_is_not_taken_for_dead(bench: Bench, seconds: int) -> None:
-    """The clock is set, a worker is started again and leases a job: its lease holds for others as for itself."""
+    """The clock is set, a worker restarts and leases a job: all processes agree on the end of its lease."""
     janitor = await watched(bench)
     await bench.step(seconds)
     database = database_at(bench.url, bench.clock)
@@ -214,7 +214,7 @@ async def test_a_clock_step_is_reported_once_by_several_watchers(bench: Bench, o
             await janitor.run_once()
         await bench.jump(1)
     assert steps(bench) + steps(other) == [("back", 1)]
-    if bench.dialect == "postgres":  # and of our own machine's, which is another one
+    if bench.dialect == "postgres":  # and the clock of our machine, which is another one
         bench.clock.step(-HOUR)
         for janitor in janitors:
             await janitor.run_once()
@@ -230,7 +230,8 @@ async def test_time_that_passes_is_not_reported_as_a_step(bench: Bench) -> None:
 
 
 async def test_a_process_with_a_wrong_clock_changes_nothing_for_others(sqlite_url: str) -> None:
-    """Only who follows the wall clock, a controller, moves the store's: whoever else opens the file does not."""
+    """Only a controller, which follows the wall clock, adjusts the store's clock; other processes that open the file do
+    not."""
 
     class Wrong(FakeClock):
         def micros(self) -> int:
@@ -262,7 +263,7 @@ async def test_a_machine_that_starts_with_a_clock_of_yesterday_goes_on_from_toda
     job_id = await bench.enqueue()
     await bench.lease()
     await bench.close()
-    started = await open_bench(sqlite_url, FakeClock())  # it shows what the other did when that was new
+    started = await open_bench(sqlite_url, FakeClock())  # it shows the same time as the other one when that was new
     try:
         assert last < await now(started) <= last + MARK_EVERY
         janitor = Janitor(started.queue, started.clock, cautious=True)
@@ -288,7 +289,7 @@ async def test_a_machine_that_starts_with_a_right_clock_takes_it(sqlite_url: str
 
 
 def test_a_slow_reading_of_the_clocks_is_not_reported_as_a_step() -> None:
-    """Between two looks at clocks a process may be stopped for as long as it likes."""
+    """A process may be suspended for any time between its two clock readings."""
     anchor = ClockAnchor("b", base=1_000 * SECOND, at=1_000 * SECOND, since=1_000 * SECOND)
     slow = WallClock("b", 1_010 * SECOND, before=10 * SECOND, after=40 * SECOND)
     assert after_check(anchor, slow) == (anchor, 0)

@@ -135,7 +135,7 @@ async def test_a_refused_publication_is_tried_again_and_fails_nothing(bench: Ben
     analysis_id = await analyzed(bench, publisher(bench, forge), commit=commit())
     assert (await only(bench)).state is AnalysisState.SUCCESS
     failures = [one for one in told if isinstance(one, CommitStatusFailed)]
-    assert [failure.state for failure in failures] == ["pending", "success"]  # what is wanted now is due at once
+    assert [failure.state for failure in failures] == ["pending", "success"]  # the newest wanted status is due at once
     assert "500" in failures[0].error
     assert TOKEN not in failures[0].error
     assert failures[1].again_in_seconds == 90
@@ -157,7 +157,7 @@ async def test_a_publisher_that_died_while_sending_leaves_the_status_to_another(
     await attempt(bench, await bench.lease(kind=KIND)).run()
     store = bench.app.stores.commit_statuses
     [taken] = await bench.database.run(lambda tx: store.take(tx, 10, TAKEN_FOR))
-    await publisher(bench, forge)._send(taken)  # and dies before it could note that
+    await publisher(bench, forge)._send(taken)  # and dies before it can record that
     await publisher(bench, forge).run_once()
     assert forge.requests == 1  # it is still taken
     await bench.jump(TAKEN_FOR.total_seconds() + 1)
@@ -181,7 +181,7 @@ async def test_a_verdict_that_comes_while_pending_is_sent_is_published_after_it(
     await bench.queue.finish(lease)
     send = publisher(bench, forge)
     await send.run_once()
-    assert forge.requests == 0  # or the forge could show pending for good
+    assert forge.requests == 0  # otherwise the forge could show pending for ever
     await send._publish(taken)
     await send.run_once()
     assert forge.states("github", "acme/shop", SHA, CONTEXT) == ["pending", "success"]

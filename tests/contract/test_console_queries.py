@@ -1,5 +1,5 @@
-"""What the console asks of the stores: crawls by host and text, pages by filter, counts for charts, hosts of a crawl,
-and the politeness receipt."""
+"""The queries of the console: crawls by host and text, pages by filter, counts for charts, hosts of a crawl, and the
+politeness receipt."""
 
 from collections.abc import Iterable
 from datetime import timedelta

@@ -346,7 +346,7 @@ async def test_a_poisoned_job_fails_the_run(bench: Bench) -> None:
     for _ in range(4):
         assert await (await bench.walker(crawl)).take()
         await bench.lose()
-        await bench.sql("UPDATE frontier_touched SET crashes = 0")  # as if each death had met another page
+        await bench.sql("UPDATE frontier_touched SET crashes = 0")  # as if each crash had hit another page
     assert (await bench.job(await only_job(bench, crawl))).state is JobState.EXPIRED
     assert await bench.state(crawl) is S.FAILED
     await check_ledger(bench, crawl)
@@ -388,7 +388,7 @@ async def test_only_a_failed_crawl_can_be_tried_again(bench: Bench) -> None:
 
 
 async def test_a_crawl_whose_own_process_is_gone_says_so(bench: Bench) -> None:
-    """Say because the storage is full that it is paused. Only whoever resumes it walks it again."""
+    """Report that it is paused because the storage is full. It continues only when somebody resumes it."""
     config = CrawlConfig(seeds=[f"{SITE}/"], sitemap="off")
     crawl = await bench.crawls.submit(config, crawl_id=CrawlId("here"), named=[], here=True)
     lease = await bench.lease(kind=KIND, lane="local/here")
@@ -534,7 +534,7 @@ async def test_two_resumes_at_once_make_one_set_of_jobs(bench: Bench) -> None:
 
 
 async def test_pause_between_a_lease_and_the_walkers_first_commit_is_obeyed(bench: Bench) -> None:
-    """The run is still `queued`, its job is locked: a child takes a moment to come up."""
+    """The run is still `queued`, its job is locked: a child takes a moment to start."""
     crawl = await bench.submit()
     lease = await bench.lease("w1", KIND)
     assert await bench.crawls.pause(crawl.id) in (S.PAUSING, S.PAUSED)
@@ -690,7 +690,7 @@ async def test_a_walker_that_hands_itself_back_leaves_the_run_running(bench: Ben
 
 
 async def test_a_pause_that_races_a_lease_never_leaves_a_walker_on_a_paused_crawl(postgres_bench: Bench) -> None:
-    """F8: the pause looked when nobody held the job; the lease commits before the pause cancels it."""
+    """F8: when the pause checked, nobody held the job; the lease commits before the pause cancels the job."""
     bench, gate = postgres_bench, Gate("live_jobs_of_run")
     crawl = await bench.submit()
     pausing = asyncio.create_task(bench.over(Gated(bench.database, gate)).crawls.pause(crawl.id))
@@ -744,7 +744,7 @@ async def test_two_walkers_that_end_at_once_end_the_run_once(bench: Bench) -> No
     assert (await events(bench, crawl)).count("crawl.completed") == 1
 
 
-# Any order of things
+# Random order of operations
 
 
 @pytest.mark.parametrize("seed", range(8))
@@ -761,7 +761,8 @@ async def test_whatever_happens_run_and_jobs_agree(bench: Bench, seed: int) -> N
 
 
 class Life:
-    """One random life of a crawl with up to three walkers. Refusals are fine; what is left behind must be right."""
+    """A random sequence of operations on a crawl with up to three walkers. Operations may be refused, but the resulting
+    rows must be consistent."""
 
     def __init__(self, bench: Bench, dice: random.Random) -> None:
         self.bench = bench
@@ -780,7 +781,7 @@ class Life:
             await self.dice.choice([*often, *seldom, *rare])()
 
     async def end(self) -> None:
-        """Run it to its end."""
+        """Run it to completion."""
         for _ in range(200):
             if await self.bench.state(self.crawl) in TERMINAL:
                 return
@@ -813,7 +814,7 @@ class Life:
         self.found += len(links)
         turn = await walker.turn(*done, found=links, want=self.dice.randint(0, 4) if grow else 10)
         killers = [failed(task) for task in walker.held if task.is_killer]
-        if killers:  # as the engine does: given up without another try
+        if killers:  # as the engine does: failed without another attempt
             turn = await walker.turn(*killers)
         if turn.control is not Control.GO and self.dice.random() < 0.7:
             await walker.walk.close(WalkerBatch(), turn.control.value)
@@ -855,7 +856,8 @@ class Life:
 
 
 async def obey(walker: Walker) -> None:
-    """A walker that comes up late: it attaches, asks, and leaves when told to; or learns that it lost its job."""
+    """A walker that starts late: it attaches, makes a turn, and ends if the result says so; or it learns that it lost
+    its job."""
     with contextlib.suppress(LeaseLost):
         await walker.attach()
         turn = await walker.turn()
@@ -946,7 +948,7 @@ async def test_two_verbs_at_once_are_one_after_the_other(bench: Bench, first: st
 
 
 class Noted:
-    """A store that notes the names of what it is asked."""
+    """A store that records the names of the queries it runs."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
@@ -981,7 +983,7 @@ class NotedTx:
 
 
 async def test_a_commit_without_journal_entries_runs_no_statement_for_them(bench: Bench) -> None:
-    """Neither for its journal, nor for options that may have been changed: the control read tells that, too."""
+    """It queries neither the journal nor the options: the control query shows whether the options have changed."""
     crawl = await bench.submit(f"{SITE}/a", f"{SITE}/b", f"{SITE}/c")
     noted = Noted(bench.database)
     walker = await bench.over(noted).walker(crawl)

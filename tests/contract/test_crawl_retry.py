@@ -295,7 +295,7 @@ def test_a_set_that_cannot_be_named_is_refused_by_its_field(values: dict[str, ob
 
 def test_a_pattern_takes_no_longer_than_the_url_is_long() -> None:
     page = FailedPage(1, Url(f"{SITE}/{'a' * 2000}!"), 500, None)
-    assert page not in FailedUrls.read({"like": "/(a+)+$"})  # which Python's own would try in 2**2000 ways
+    assert page not in FailedUrls.read({"like": "/(a+)+$"})  # for which Python's `re` would try 2**2000 combinations
 
 
 def test_an_error_is_named_by_its_code_or_a_word_of_it() -> None:

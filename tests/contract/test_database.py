@@ -112,7 +112,7 @@ async def test_one_bad_unit_does_not_undo_its_neighbours(bench: Bench) -> None:
 
 
 async def test_units_of_one_wake_up_share_a_commit_and_not_their_fate(sqlite_bench: Bench) -> None:
-    """While the lock is held elsewhere, requests gather; then they are one transaction."""
+    """While the lock is held elsewhere, requests queue up; then they run in one transaction."""
     with locked_elsewhere(file_of(sqlite_bench)) as other:
         run = sqlite_bench.database.run
         waiting = [asyncio.create_task(run(adding(f"h{n}", then=KeyError() if n == 5 else None))) for n in range(12)]
@@ -252,7 +252,7 @@ async def test_callbacks_run_for_a_caller_that_is_gone_if_its_unit_is_committed(
         tx.on_commit(called.set)
 
     task = asyncio.create_task(sqlite_bench.database.run(work))
-    await SystemClock().sleep(0)  # it is on its way to the writer
+    await SystemClock().sleep(0)  # it is queued for the writer thread
     task.cancel()
     await asyncio.wait_for(called.wait(), 10)
 
@@ -476,7 +476,7 @@ def test_a_remark_does_not_make_another_schema() -> None:
 
 @pytest.fixture
 def a_step_ahead(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> Iterator[int]:
-    """The program has one migration more than the store."""
+    """The program has one more migration than the store."""
     known = migrations.migrations
 
     def with_one_more(dialect: str) -> tuple[Migration, ...]:
@@ -557,7 +557,8 @@ async def refusal(database: SqliteDatabase | PostgresDatabase) -> ShoalError:
 
 
 def settings_for(url: str) -> DatabaseSettings:
-    """Past the check of the settings, which would refuse the worst of them: the driver has its own promises."""
+    """This bypasses the check of the settings, which would reject the worst of them: the driver must handle them by
+    itself."""
     settings = DatabaseSettings()
     vars(settings)["url"] = url
     return settings
@@ -657,7 +658,7 @@ def anybodys_folder() -> Iterator[Path]:
 
 @contextlib.contextmanager
 def not_as_root() -> Iterator[None]:
-    """Root may write everything; so be nobody for a moment."""
+    """Root may write everything, so switch to the user nobody for a moment."""
     if os.geteuid() != 0:
         yield
         return
@@ -702,7 +703,7 @@ async def write_once(database: SqliteDatabase) -> None:
 
 
 async def test_a_server_that_goes_away_is_unavailable_until_it_is_back(own_postgres: Any) -> None:
-    """F18: the same object goes on when the server is there again."""
+    """F18: the same object works again when the server is back."""
     own_postgres.start() if not own_postgres._pid() else None
     database = postgres_at(own_postgres.url)
     await database.open()
@@ -719,7 +720,7 @@ async def test_a_server_that_goes_away_is_unavailable_until_it_is_back(own_postg
 
 
 async def test_a_value_that_does_not_fit_is_not_called_an_outage(bench: Bench) -> None:
-    """An outage is tried again for ever; a fault of our own must be seen."""
+    """An outage is retried for ever, but a bug of our own must be reported."""
     with pytest.raises(Exception) as caught:  # noqa: PT011 - each driver may say it its way
         await bench.database.run(lambda tx: tx.value("crawl_counts", crawl=2**70))
     assert not isinstance(caught.value, BackendUnavailable | BadConfig)
@@ -801,7 +802,7 @@ async def write_for_ever(database: Database) -> None:
 
 
 async def test_a_full_postgres_is_reported(postgres_bench: Bench) -> None:
-    """The server's own error code; filling its disk would fill everybody's."""
+    """The server's own error code; filling its disk would affect all other tests."""
 
     async def full(tx: Tx) -> None:
         raise asyncpg.DiskFullError("could not extend file")
@@ -833,7 +834,7 @@ async def test_a_copy_made_in_the_middle_of_writing_is_whole_and_has_what_was_co
         sure = committed
         copy = tmp_path / f"copy{number}"
         copy.mkdir()
-        for suffix in ("", "-wal"):  # the log last: what it holds is newer than the file
+        for suffix in ("", "-wal"):  # the WAL last: its content is newer than the file
             shutil.copyfile(f"{source}{suffix}", copy / f"shoal.db{suffix}")
         assert_whole(copy / "shoal.db", sure)
     stop.set()
@@ -948,12 +949,12 @@ async def test_a_statement_is_planned_once_for_all_values(postgres_bench: Bench)
 
 # Plans stay index scans (F24)
 
-# A list that was given, one row, a batch, the clock, and what is read by steps of its own.
+# A list that was passed in, a single row, a batch, the clock, and tables that are read in batches.
 SMALL = ("VIRTUAL TABLE", "frontier_seq", "CONSTANT", "chosen", "SCAN c.", "frontier_open", "(subquery")
 
 
 # Statements that may read everything: a table of one row or of a few, a partial index of just what is wanted, a
-# subquery that a limit or an index bounds, and counts that nobody asks for often.
+# subquery that a limit or an index bounds, and counts that are rarely needed.
 WHOLE = {
     *("last_event", "set_last_event", "lock_event_number", "clock", "anchor_machine_clock"),
     *(
@@ -1005,7 +1006,7 @@ async def test_no_query_reads_a_growing_table_from_end_to_end(sqlite_bench: Benc
         assert not [scan for scan in scans if not any(word in f"{scan}." for word in SMALL)], query.name
 
 
-# Which part of the key a query over the frontier must use: the crawl alone would be a scan of all that waits.
+# Which part of the key a query over the frontier must use: the crawl alone would scan all waiting URLs.
 FRONTIER_PLANS = {
     "suspect_waiting": "frontier_suspect",
     "lost_urls": "frontier_taken",

@@ -162,7 +162,7 @@ async def test_every_format_has_every_row(bench: Bench) -> None:
     assert [line["url"] for line in lines] == [row.url for row in rows]
     table = list(csv.DictReader(io.StringIO(written["csv"].decode())))
     assert [tuple(line) for line in table] == [COLUMNS] * len(rows)
-    assert "'=New" in [line["after"] for line in table]  # no spreadsheet takes it for a formula
+    assert "'=New" in [line["after"] for line in table]  # no spreadsheet reads it as a formula
     stored = pq.read_table(io.BytesIO(written["parquet"])).to_pylist()
     assert [(row["change"], row["url"], row["after"]) for row in stored] == [
         (row.change, row.url, None if row.after is None else str(row.after)) for row in rows

@@ -1,4 +1,4 @@
-"""Dispatch on real stores: jobs reach the lanes of nodes, their reasons can be asked for, and back-pressure holds back
+"""Dispatch on real stores: jobs reach the lanes of nodes, the reasons can be explained, and back-pressure holds back
 those who create jobs in batches."""
 
 from dataclasses import replace
@@ -169,7 +169,7 @@ async def test_a_batch_is_refused_while_the_nodes_are_used_up(bench: Bench) -> N
 async def test_without_nodes_a_batch_is_refused_when_the_shared_lane_is_deep(bench: Bench) -> None:
     controller = Controller(bench, shared_depth_max=4)
     await controller.make(4)
-    assert len(await controller.make(1)) == 1  # nobody has looked since
+    assert len(await controller.make(1)) == 1  # the view has not been refreshed since
     await controller.look()
     with pytest.raises(HeldBack, match="4 or more jobs wait in the shared lane"):
         await controller.make(1)

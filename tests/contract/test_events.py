@@ -171,7 +171,7 @@ async def test_an_event_reads_as_a_cloud_event(post: Post) -> None:
 async def test_a_wanted_event_is_delivered_once_and_signed_as_the_specification_says(post: Post) -> None:
     post.bench.clock.jump(
         (SystemClock().now() - post.bench.clock.now()).total_seconds()
-    )  # the library looks at the time
+    )  # the library checks the timestamp
     webhook = await post.hook("/hook", "crawl.job.*")
     _, wanted = await post.happen("crawl.started", "crawl.job.completed")
     await post.carry()
@@ -284,7 +284,7 @@ async def test_a_response_other_than_2xx_is_a_failed_delivery(post: Post, answer
     [delivery] = await post.webhooks.deliveries(webhook.id, None, 2**62, 10)
     assert delivery.state is DeliveryState.WAITING
     assert words in (delivery.error or "")
-    assert len(post.server.asked) == 1  # and nobody followed it
+    assert len(post.server.asked) == 1  # the redirect was not followed
 
 
 async def test_gone_disables_the_webhook_and_enabling_it_sends_what_it_missed(post: Post) -> None:
@@ -345,7 +345,7 @@ async def test_a_server_that_hangs_keeps_no_other_webhook_waiting(post: Post) ->
     await post.courier.run_once()
     await post.server.until(lambda: post.received() != [] and post.received("/slow") != [])
     while await post.states(quick) != ["delivered"]:
-        pass  # asking is a round trip: the courier goes on meanwhile
+        pass  # each check is a round trip, during which the courier continues
     assert post.received() == post.received("/slow")
 
 
@@ -354,7 +354,7 @@ async def test_a_courier_that_dies_before_it_notes_the_answer_leaves_the_same_id
 
     async def kill(line: Line, _: Asked) -> None:
         for task in list(post.courier._serving.values()):
-            task.cancel()  # it got there, and nobody hears the answer
+            task.cancel()  # it was delivered, but the response is lost
         await line.send(OK)
 
     post.server.scripts["/hook"] = kill
@@ -411,7 +411,7 @@ async def test_a_time_range_can_be_replayed(post: Post) -> None:
     await post.happen("crawl.started")
     await post.carry()
     before = len(post.received())
-    if post.bench.dialect == "postgres":  # its clock is its own
+    if post.bench.dialect == "postgres":  # the server has its own clock
         since, until = 0, 2**62
     count = await post.webhooks.replay_time(webhook.id, since, until)
     await post.carry()
@@ -444,7 +444,7 @@ async def test_a_private_address_is_refused_when_stored(post: Post) -> None:
     assert await post.webhooks.all() == []
 
 
-# The file, and forgetting
+# Event file and retention
 
 
 async def test_the_file_of_events_has_each_event_once_and_goes_on_where_it_was(post: Post, tmp_path: Path) -> None:
@@ -561,7 +561,7 @@ async def test_of_two_controllers_with_one_file_one_writes_and_the_other_takes_o
     late = await told("crawl.failed")
     mortal.writes = False
     with pytest.raises(BackendUnavailable):
-        await first.run_once()  # it dies between the line and the note of it
+        await first.run_once()  # it dies after writing the line and before storing the cursor
     await second.run_once()
     assert written()[2:] == late
     await post.bench.jump(LEAD.total_seconds() + 1)

@@ -1,4 +1,4 @@
-"""Several controllers on one store, and what they do at once or in each other's place."""
+"""Several controllers on one store that act at the same time or take over from each other."""
 
 import asyncio
 from dataclasses import replace
@@ -41,7 +41,7 @@ async def test_two_janitors_declare_a_node_lost_once(bench: Bench) -> None:
 
 
 async def test_a_controller_that_was_suspended_and_wakes_declares_nobody_lost(bench: Bench) -> None:
-    """It believed to be current while another one took over its nodes."""
+    """It still considered itself current while another one took over its nodes."""
     old, new = controller(bench, "c1"), controller(bench, "c2")
     begun = await register(old.fleet.nodes, "a")
     await old.fleet.janitor.run_once()
@@ -61,7 +61,7 @@ async def test_two_hundred_nodes_of_a_controller_that_restarts_are_not_lost(benc
     names = [f"node-{number}" for number in range(MANY)]
     for name in names:
         await register(old.fleet.nodes, name)
-    await bench.jump(300)  # it was down
+    await bench.jump(300)  # the controller was down
     new = controller(bench, "c2")
     janitor = new.fleet.janitor
     for number, name in enumerate(names):
@@ -78,7 +78,8 @@ async def test_two_hundred_nodes_of_a_controller_that_restarts_are_not_lost(benc
 
 
 async def test_an_offer_of_which_its_node_never_hears_is_found_when_it_looks_or_goes_to_all(bench: Bench) -> None:
-    """No message carries an offer: a node that missed the wake-up finds it at its next look, and others in time."""
+    """Offers are not sent in messages: a node that missed the wake-up finds its offer at the next poll, and other nodes
+    once the offer has expired."""
     app = controller(bench, "c1")
     await register(app.fleet.nodes, "a")
     await app.fleet.refresh.run_once()

@@ -78,7 +78,8 @@ async def grown(driver: FrontierDriver, *paths: str, workers: int = 1, depth: in
 
 
 async def drain(walkers: list[Walker], links: dict[str, list[str]] | None = None) -> list[str]:
-    """Let the walkers work in turns until one of them learns that nothing is left; what they fetched, in order."""
+    """Let the walkers work in turns until one of them learns that nothing is left; return what they fetched, in
+    order."""
     order: list[str] = []
     for _ in range(10_000):
         for walker in walkers:
@@ -392,7 +393,7 @@ async def test_a_settle_closes_stores_counts_and_takes_in_one_commit(driver: Fro
 
 
 async def test_the_same_batch_committed_twice_counts_once(driver: FrontierDriver) -> None:
-    """F3, F21: the commit went through, its answer did not; the walker brings the report again."""
+    """F3, F21: the commit succeeded but its response was lost; the walker sends the same batch again."""
     crawl = await grown(driver, "/a", "/b")
     walker = await driver.bench.walker(crawl)
     first, second = await walker.take()
@@ -453,7 +454,7 @@ async def test_a_repeated_batch_does_not_end_a_crawl_with_open_urls(driver: Fron
 
 
 async def test_a_url_that_is_not_held_is_not_settled(driver: FrontierDriver) -> None:
-    """A task from before an attach, say: it waits again, perhaps at another walker."""
+    """For example a task that was taken before an attach: it waits again, perhaps at another walker."""
     crawl = await grown(driver, "/a", "/b", workers=2)
     walker = await driver.bench.walker(crawl, "w1")
     first, second = await walker.take()
@@ -535,7 +536,7 @@ async def test_a_released_url_waits_again_at_no_cost(driver: FrontierDriver) -> 
 
 
 async def test_any_text_of_a_page_can_be_kept(driver: FrontierDriver) -> None:
-    """Untrusted text stays text: also NUL, which PostgreSQL refuses, and what is not Unicode."""
+    """Untrusted text stays text, including NUL, which PostgreSQL refuses, and invalid Unicode."""
     crawl = await grown(driver, "/a")
     walker = await driver.bench.walker(crawl)
     [task] = await walker.take()
@@ -696,7 +697,8 @@ async def test_a_url_that_kills_its_worker_fails_and_the_crawl_goes_on(
 
 
 async def self_advance(walker: Walker) -> bool:
-    """One turn as the engine makes it: fetch all that is held, give up on a proven killer; whether all is done."""
+    """Run one turn as the engine does: fetch everything that is held, and fail a URL that is proven to kill workers;
+    return whether the crawl is drained."""
     done = [fetched(task) for task in walker.held if path_of(task) != "/killer"]
     turn = await walker.turn(*done)
     proven = [task for task in walker.held if task.crashes - 2 >= CRASHES_ALONE]
@@ -705,7 +707,7 @@ async def self_advance(walker: Walker) -> bool:
     return turn.drained
 
 
-@pytest.mark.parametrize("seed", [0, 1, 3])  # with 2, the dice really kill one page three times in a row
+@pytest.mark.parametrize("seed", [0, 1, 3])  # with seed 2, one page happens to be killed three times in a row
 async def test_twenty_random_kills_fail_no_innocent_page(driver: FrontierDriver, seed: int) -> None:
     dice = random.Random(seed)
     paths = [f"/{number}" for number in range(100)]
@@ -739,7 +741,7 @@ async def test_slots_of_a_host_are_a_delay_apart(driver: FrontierDriver) -> None
         await driver.bench.queue.extend([walker.fence])
     assert len(starts) == 8
     gaps = [second - first for first, second in pairwise(starts)]
-    assert min(gaps) > 0.9  # the clock runs while we ask for the time
+    assert min(gaps) > 0.9  # the clock advances while we read it
 
 
 async def test_no_slot_is_more_than_two_seconds_ahead(driver: FrontierDriver) -> None:
@@ -773,7 +775,7 @@ async def test_two_crawls_share_one_hosts_pace(driver: FrontierDriver) -> None:
         lease = (await driver.bench.queue.lease(f"w{number}", ["crawl"], ["shared"], 1))[0]
         walker = Walker(driver.bench, next(c for c in crawls if c.id == lease.run_id), lease, SLOW)
         await walker.attach()
-        now = await driver.bench.number("SELECT shoal_now()") / 1e6  # a server's clock runs on between the takes
+        now = await driver.bench.number("SELECT shoal_now()") / 1e6  # a server's clock advances between the takes
         tasks = await walker.take()
         assert max(task.start_in for task in tasks) <= 2.01
         starts += [now + task.start_in for task in tasks]
@@ -818,7 +820,7 @@ async def two_crawls(driver: FrontierDriver, first: list[str], second: list[str]
 
 
 async def test_urls_quarantined_after_a_release_stay_in_quarantine(driver: FrontierDriver) -> None:
-    """A walker knows the traps of its last turn; a person may have released one since."""
+    """A walker knows the traps as of its last turn; a user may have released one since then."""
     crawl = await grown(driver, "/cal?m=1")
     pattern = f"{SITE}/cal?m="
     await driver.bench.database.run(

@@ -63,7 +63,7 @@ async def bench(request: pytest.FixtureRequest) -> AsyncIterator[Bench]:
 
 @pytest.fixture
 async def sql_bench(store_url: str) -> AsyncIterator[Bench]:
-    """Each frontier on SQL in turn, for what only they do: a frontier in Redis is forgotten all at once."""
+    """Each frontier on SQL in turn, for behaviour that only they have: a frontier in Redis is removed all at once."""
     bench = await open_bench(store_url)
     yield bench
     await bench.close()
@@ -476,7 +476,7 @@ async def test_a_dump_leaves_secrets_out_unless_they_are_asked_for(bench: Bench,
     loaded = await dump_of(other).load(whole)
     assert (await other.crawls.get(loaded)).crawl.config == crawl.config
     await bench.crawls.stop(crawl.id)
-    hidden = await dumped(bench, crawl)  # one that has ended needs none
+    hidden = await dumped(bench, crawl)  # a crawl that has ended needs no secrets
     assert b"hunter2" not in b"".join(hidden)
     await dump_of(other).load(hidden, crawl_id="ended")
     config = orjson.loads(hidden[0])["crawl"]["config"]

@@ -46,7 +46,7 @@ T = TypeVar("T")
 
 
 class Tally(Gate):
-    """Stops nothing: remembers what was asked."""
+    """A gate that stops nothing and records the queries."""
 
     def __init__(self) -> None:
         super().__init__("")
@@ -76,12 +76,12 @@ async def test_a_take_of_many_hosts_asks_no_more_than_a_take_of_one(bench: Bench
     assert len(tasks) == 2
     many = await bench.submit(*[f"http://h{number % 40}.example/{number}" for number in range(100, 200)])
     asked, tasks = await asked_by_a_take(bench, many, 80, pace)
-    assert len(tasks) >= 79  # one host, its slots shared with the first crawl, may have given less
+    assert len(tasks) >= 79  # one host may yield fewer, because it shares its slots with the first crawl
     assert Counter(asked) == Counter(few)
 
 
 async def test_a_recovery_never_takes_from_a_live_walker(postgres_bench: Bench) -> None:
-    """The rescuer looked, then somebody else rescued and took: every move is a compare-and-set."""
+    """A walker finds lost URLs, but another one returns and takes them first: every move is a compare-and-set."""
     bench, gate = postgres_bench, Gate("lost_urls")
     crawl = await grown(SqlFrontierDriver(bench), "/a", workers=2)
     dead = await bench.walker(crawl, "w1")
@@ -112,7 +112,7 @@ async def test_two_walkers_never_share_a_suspect(postgres_bench: Bench) -> None:
 
 
 async def test_two_crawls_at_once_reserve_no_slot_beyond_two_seconds(postgres_bench: Bench) -> None:
-    """The look and the reservation are one statement: nobody reserves in between."""
+    """Reading and reserving a slot are one statement, so nobody can reserve in between."""
     bench, gate = postgres_bench, Gate("ready_hosts")
     first, second, holders = await two_crawls(
         SqlFrontierDriver(bench), [f"{SITE}/a{n}" for n in range(5)], [f"{SITE}/b{n}" for n in range(5)]
@@ -218,8 +218,8 @@ async def test_a_release_never_deadlocks_with_a_walker_that_fills_the_trap(postg
 
 
 async def assert_no_deadlock(bench: Bench, query: str, *works: Any) -> None:
-    """Run two commits that both stop after their first use of a query, the first of them first, then go on together.
-    The driver would hide a deadlock by running one of them again, a second later; so they run on connections of their
+    """Run two commits that both stop after their first use of a query, the first one first, then continue together. The
+    driver would hide a deadlock by running one of them again, a second later; so they run on connections of their
     own."""
     from shoal.store.sql.postgres import PostgresTx
 
@@ -251,7 +251,7 @@ async def assert_no_deadlock(bench: Bench, query: str, *works: Any) -> None:
 
 
 async def test_a_take_reads_as_many_rows_as_it_gives_not_as_many_as_wait(sqlite_bench: Bench) -> None:
-    """F24: measured in steps of SQLite's machine, which do not depend on the machine below it."""
+    """F24: measured in steps of SQLite's virtual machine, which do not depend on the hardware."""
     bench = sqlite_bench
     steps = {size: await steps_of_a_take(bench, size) for size in (300, 6000)}
     assert steps[6000] < 2 * steps[300]
@@ -286,7 +286,7 @@ async def steps_of_a_take(bench: Bench, size: int) -> int:
 
 
 async def test_a_release_while_a_walker_quarantines_loses_nothing(postgres_bench: Bench) -> None:
-    """Whichever is first: the walker sees the release, or the release sees what the walker put there."""
+    """In either order: the walker sees the release, or the release sees the URLs that the walker quarantined."""
     bench, gate = postgres_bench, Gate("lock_traps")
     crawl = await grown(SqlFrontierDriver(bench), "/cal?m=1", "/other")
     pattern = f"{SITE}/cal?m="

@@ -66,7 +66,7 @@ async def test_a_job_that_finds_no_space_is_handed_back_and_what_needs_it_is_not
     watch = bench.storage(**{BODIES: disk.check, STORE: disk.check})
     slots = slots_of(bench, watch, says_full(storage), freed)
     job_id = await bench.enqueue(kind="crawl")
-    for _ in range(2):  # one more than the limit, if it counted
+    for _ in range(2):  # one more than the limit, if these counted as attempts
         await slots.lease_more()
         await asyncio.wait_for(freed.wait(), PATIENCE)
     job = await bench.job(job_id)

@@ -218,7 +218,7 @@ async def test_a_good_answer_and_a_refusal_in_one_commit_restart_the_back_off(be
 
 
 async def test_a_good_answer_that_comes_late_does_not_end_a_hold(bench: Bench) -> None:
-    """It was asked for before the hold began, perhaps by another walker."""
+    """It was requested before the hold began, perhaps by another walker."""
     host = await host_of(bench)
     await record(bench, host, throttled(60))
     await record(bench, host, HostUpdate(SITE, recovered=True))
@@ -278,12 +278,13 @@ async def test_a_take_leaves_a_held_host_alone_whatever_the_speed(bench: Bench) 
     assert [task.url for task in await walker.take()] == ["http://other.example/"]
     await bench.jump(59.2)
     await bench.queue.extend([walker.fence])
-    [task] = await walker.take()  # one, to see whether the host has recovered
+    [task] = await walker.take()  # one URL, to find out whether the host has recovered
     assert (task.host, task.is_recovering, task.start_in) == (host, True, about(0.8))
 
 
 async def test_after_a_hold_one_url_is_under_way_until_it_was_answered(bench: Bench) -> None:
-    """However often walkers look: each URL more would lose an attempt, if the host is not well."""
+    """Only one URL is taken, however often walkers look: if the host has not recovered, each further URL would lose an
+    attempt."""
     crawl = await bench.submit(*[f"{SITE}/{number}" for number in range(8)], workers=2)
     pace = HostRate(timedelta(0), walkers=2)
     first, second = await bench.walker(crawl, "w1", pace=pace), await bench.walker(crawl, "w2", pace=pace)
@@ -366,7 +367,7 @@ async def test_the_archive_says_that_the_host_of_a_url_is_held(bench: Bench) -> 
 
 
 async def test_a_robots_file_that_says_the_same_is_only_dated(bench: Bench) -> None:
-    """The hash tells; half a megabyte is not written again."""
+    """The hash shows that it has not changed, so half a megabyte is not written again."""
 
     async def kept() -> RobotsRecord:
         found = await bench.database.read(lambda tx: bench.hosts.robots(tx, SITE))

@@ -1,9 +1,9 @@
 """F64: lease, extend, finish, expire, cancel, and the life of a crawl, switched at every store call by a seed.
 
-Two workers, a janitor, a person and the clock are at one store; any of them may be between any two statements when the
-others go on, and workers and janitor may be killed there. After every commit runs and jobs must agree; at the end the
-ledger is read (L1-L7). A seed that failed is told: SHOAL_TEST_SEED=N runs that one, SHOAL_TEST_EFFORT=100 a hundred
-times as many.
+Two workers, a janitor, a user and the clock share one store. Each of them may be interrupted between any two statements
+while the others continue, and workers and the janitor may be killed there. After every commit runs and jobs must agree;
+at the end the ledger is read (L1-L7). A failing seed is printed: SHOAL_TEST_SEED=N runs that one, SHOAL_TEST_EFFORT=100
+a hundred times as many.
 """
 
 import asyncio
@@ -30,7 +30,7 @@ from tests.support.stepping import BLOCKED_SECONDS, Schedule, SteppedPostgres, S
 
 SEEDS = {"sqlite": 80, "postgres": 12}
 FIRST_SEED = 1
-MORTALITY = 0.01  # of a worker, and of a janitor, at each store call
+MORTALITY = 0.01  # the probability that a worker or janitor dies at a store call
 PAGE = "page"
 # Invariants that must hold after every commit.
 DISAGREEMENTS = """
@@ -120,9 +120,9 @@ class Story:
         await self.leave(walker)
 
     async def advance(self, walker: Walker, *, grow: bool = True) -> bool:
-        """One turn; whether it was the last."""
+        """Run one turn; return whether it was the last."""
         done = [self.outcome(task, grow) for task in walker.held if not grow or self.dice.random() < 0.7]
-        pages = any(one.page is not None for one in done)  # only pages bring links
+        pages = any(one.page is not None for one in done)  # only pages have links
         links = [
             walker.link(f"/{self.found + place}") for place in range(self.dice.randint(0, 2) if grow and pages else 0)
         ]
@@ -200,7 +200,7 @@ class Story:
     # The end
 
     async def end(self) -> None:
-        """Without further faults, run the remaining work to its end and check all rows."""
+        """Without further faults, run the remaining work to completion and check all rows."""
         for _ in range(100):
             await self.truth.jump(5)
             await self.truth.janitor().run_once()

@@ -125,7 +125,7 @@ async def test_a_dead_letter_is_replayed_with_all_its_attempts(bench: Bench) -> 
 
 
 async def test_a_job_that_took_too_many_workers_with_it_is_replayed(bench: Bench) -> None:
-    """F13: a dead letter with its reason; its replay begins with a clean slate."""
+    """F13: a dead letter keeps its reason; its replay starts with all its attempts."""
     job_id = await bench.enqueue()
     for _ in range(4):
         await bench.lease()
@@ -207,11 +207,11 @@ async def test_a_waiting_job_is_cancelled_at_once(bench: Bench) -> None:
     job = await bench.job_admin.cancel(job_id)
     assert (job.state, job.state_reason) == (J.CANCELLED, "asked")
     assert await bench.queue.lease("w1", ["page"], ["shared"], 1) == []
-    assert (await bench.job_admin.cancel(job_id)).state is J.CANCELLED  # twice is once
+    assert (await bench.job_admin.cancel(job_id)).state is J.CANCELLED  # cancelling it again changes nothing
 
 
 async def test_a_result_of_a_cancelled_grant_is_rejected(bench: Bench) -> None:
-    """F8: the worker hears of it by its heartbeat, or when it finishes."""
+    """F8: the worker learns of it from its heartbeat, or when it finishes."""
     job_id = await bench.enqueue()
     lease = await bench.lease()
     assert (await bench.job_admin.cancel(job_id)).state is J.CANCELLED
@@ -361,7 +361,7 @@ async def test_a_dead_letter_says_why_and_what_to_do(bench: Bench) -> None:
 
 
 async def test_a_payload_that_nobody_can_read_is_listed_swept_and_explained(bench: Bench) -> None:
-    """F61: whoever decodes it fails the job; the queue itself never stumbles over it."""
+    """F61: the worker that decodes it fails the job; the queue itself does not read it."""
     job_id = await bench.enqueue(payload="\\x00 not json {", max_attempts=1)
     await bench.lease()
     await bench.lose()
@@ -374,7 +374,7 @@ async def test_a_payload_that_nobody_can_read_is_listed_swept_and_explained(benc
 
 @pytest.mark.parametrize("payload", ["not json {", "[]", '{"url": 7, "labels": null}'])
 async def test_a_payload_that_nobody_can_read_holds_up_no_sweep(bench: Bench, payload: str) -> None:
-    """F61: it took too many workers with it; what else they held goes back, and its end is told."""
+    """F61: it killed too many workers; the other jobs that they held are returned, and an event reports its end."""
     bad = await bench.enqueue(payload=payload)
     for _ in range(4):
         await bench.lease()

@@ -1,4 +1,4 @@
-"""Contract of job groups: all of their jobs are created or none, and the end is reported once, also if several jobs
+"""Contract of job groups: all of their jobs are created or none, and the end is reported once, even if several jobs
 finish at the same time."""
 
 import asyncio

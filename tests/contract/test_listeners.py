@@ -68,7 +68,7 @@ async def test_a_separate_worker_does_not_fetch_from_a_controller(
 ) -> None:
     flags = {"DATABASE_URL": sqlite_url, "SHOAL_LISTEN": "127.0.0.1:8700", **NETWORKS}
     async with served(sqlite_url) as shop, opened(load(flags, env={}).settings) as app:
-        assert refused(address_rule_of(app.settings), "127.0.0.1", shop.port) is None  # what its settings say
+        assert refused(address_rule_of(app.settings), "127.0.0.1", shop.port) is None  # it knows only the settings
         await asyncio.wait_for(learned(app, shop.port), PATIENCE_SECONDS)
         rule = address_rule_of(app.settings, controllers=app.controller_addresses)
         assert refused(rule, "127.0.0.1", shop.port) == "self_connection"

@@ -131,7 +131,7 @@ async def test_a_session_of_another_instance_is_displaced_and_a_reconnect_is_not
     assert not (await register(second)).displaced  # the same process on another controller
     assert (await register(first, instance="two")).displaced
     await first.disconnect(A, 3)
-    assert not (await register(first, instance="three")).displaced  # nobody had that id any more
+    assert not (await register(first, instance="three")).displaced  # the id was free again
 
 
 async def test_two_clients_that_name_no_instance_displace_each_other(bench: Bench) -> None:
@@ -605,7 +605,7 @@ async def test_commands_expire_and_are_removed_later(bench: Bench) -> None:
     assert [(await nodes.command(one.id)).state for one in made] == [CommandState.EXPIRED] * 2
     ended = [(one.node_id, one.state) for one in bench.signals_seen if isinstance(one, CommandEnded)]
     assert sorted(ended) == [(A, CommandState.EXPIRED), (B, CommandState.EXPIRED)]
-    assert (await nodes.get(A)).wish.state == "paused"  # what was wanted is still wanted
+    assert (await nodes.get(A)).wish.state == "paused"  # the wish is kept
     await bench.jump(KEEP_COMMANDS.total_seconds() + 1)
     await sweep.run_once()
     assert await bench.number("SELECT count(*) FROM node_command") == 0

@@ -17,7 +17,7 @@ from shoal.store.sql.outbox import SqlOutbox
 from tests.contract.two_days import Days, days_of
 
 LINES, BAD_LINE = 150_100, 150_000
-MOST_MEMORY = 6_000_000  # of a file of eight
+MOST_MEMORY = 6_000_000  # for a file of eight megabytes
 
 
 @pytest.fixture
@@ -91,7 +91,7 @@ async def test_a_bad_line_far_down_a_file_is_named_and_nothing_is_kept(days: Day
 
 
 async def test_a_large_file_is_never_in_memory_as_a_whole(days: Days) -> None:
-    """Half a file of bad lines and half of good ones, which together are many times what may be used."""
+    """Half a file of bad lines and half of good ones, which together are many times larger than the limit."""
     wide = "x" * 1900
 
     def rows() -> Iterator[PolicyRow]:

@@ -1,9 +1,10 @@
 """The index conditions with which each statement finds its rows in PostgreSQL: they do not depend on the table
 statistics at planning time. A connection plans again when the store has grown.
 
-A connection keeps its plans, and to the planner all indexes of an empty table cost the same. Which of them it took
-depended on when the tables were last counted. How long the plan stayed depended on whether somebody made a schema in
-the same database, which lets every connection plan again: so bad plans showed when a test ran alone, and not always.
+A connection keeps its plans, and to the planner all indexes of an empty table cost the same. Which index it chose
+depended on when the tables were last analyzed. How long the plan was kept depended on whether somebody created a schema
+in the same database, which makes every connection plan again: so bad plans appeared only when a test ran alone, and not
+always.
 """
 
 import json
@@ -76,7 +77,7 @@ OTHERS = (
 )
 CRAWLS = "crawl (id, state, project, config, named, priority, key_seed, created_at)"
 CRAWLS += " SELECT 'crl_' || i, 'queued', 'p', '{}', 'x', 50, 1, i FROM n"
-# Statements that may look up their rows in one way or in another, and either will do.
+# Statements that may look up their rows in either of two ways, both of which are fine.
 EITHER_WAY = {
     **dict.fromkeys(
         ("delivery_failed", "try_delivery", "give_back_deliveries", "delivered"),
@@ -175,7 +176,7 @@ def _lookups(step: dict[str, Any]) -> list[str]:
 
 
 def _conditions(step: dict[str, Any]) -> list[str]:
-    """The conditions of a scan on its index, on the indexes of its bitmap, or on the places of its rows."""
+    """The conditions of a scan on its index, on the indexes of its bitmap, or on the locations of its rows."""
     own = [step[name] for name in ("Index Cond", "TID Cond") if name in step]
     inner = [one for part in step.get("Plans", []) if part["Node Type"] in BITMAPS for one in _conditions(part)]
     return [_plain(condition) for condition in own] + inner
@@ -218,7 +219,7 @@ async def test_every_statement_looks_its_rows_up_in_the_same_way_whatever_was_co
     assert not careless, "\n".join(careless)
 
 
-# An example statement; ours have the same plan whenever they are planned.
+# An example statement, because the plans of our own statements never change.
 SPOILED = "UPDATE policy SET runs = 1 FROM unnest($1::text[]) AS g (id) WHERE policy.id = g.id"
 
 
@@ -252,7 +253,7 @@ async def test_a_connection_plans_again_when_the_store_has_grown(
     await vacuum(own_database)
     assert "Index Cond" not in await database.run(spoil)
     await database.run(lambda tx: tx.many("insert_policies", rows(1_000)))
-    assert "Index Cond" not in await database.run(plan_of)  # nobody has looked yet
+    assert "Index Cond" not in await database.run(plan_of)  # the sizes of the tables have not been checked yet
     clock.jump(EVERY_SECONDS)
     assert "Index Cond: (id = g.id)" in await database.run(plan_of)
     for query in (database.once, database.read):
@@ -286,7 +287,7 @@ async def test_a_connection_keeps_its_plans_while_nothing_grows(
     await vacuum(own_database)  # it lets the connection plan again, for an empty table
     assert await database.run(plan_of) != good
     clock.jump(EVERY_SECONDS)
-    await database.run(plan_of)  # somebody looks while it is empty
+    await database.run(plan_of)  # the sizes are checked while it is empty
     await database.run(lambda tx: tx.many("insert_policies", rows(1_000)))
     clock.jump(EVERY_SECONDS)
     assert "Index Cond: (id = g.id)" in await database.run(plan_of)

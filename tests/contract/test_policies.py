@@ -73,7 +73,7 @@ class Office:
         return await self.bench.lease("bot", "page")
 
     async def end(self, lease: Lease, *, success: bool = True, digest: str | None = None) -> None:
-        """The job ends, and the event of its end is numbered and noted."""
+        """End the job, number the event of its end, and record it on the policy."""
         policy = orjson.loads(lease.payload)["policy"]
         kind = "crawl.job.completed" if success else "crawl.job.failed"
         event = Event(kind, lease.fence.job_id, {"policy": policy, "meta": {"html_hash": digest}})
@@ -118,17 +118,17 @@ async def test_next_run_moves_by_whole_frequencies_from_its_planned_time_however
 
 
 class SlowPolicies(SqlPolicies):
-    """While it looks for what is due, time goes by."""
+    """Time passes while it searches for due policies."""
 
     def __init__(self, clock: FakeClock) -> None:
         self.clock = clock
 
-    async def is_ready(self, tx: Tx, line: str) -> bool:
-        return True  # for the sake of another one
+    async def is_ready(self, tx: Tx, queue: str) -> bool:
+        return True  # because another policy is due
 
-    async def due(self, tx: Tx, line: str, limit: int) -> list[Policy]:
+    async def due(self, tx: Tx, queue: str, limit: int) -> list[Policy]:
         self.clock.jump(10)
-        return await super().due(tx, line, limit)
+        return await super().due(tx, queue, limit)
 
 
 async def test_a_policy_that_becomes_due_while_it_is_looked_for_runs_once(office: Office) -> None:
@@ -226,7 +226,7 @@ async def test_a_scheduler_that_comes_after_the_last_moment_begins_nothing(offic
 
 
 async def window_of(office: Office, hours: int) -> str:
-    """A window that is open now, and for so many hours."""
+    """A time window that is open now and closes after this many hours."""
     now = from_micros((await office.policies.page_of())[0])
     return f"{now:%H:%M}-{now + timedelta(hours=hours):%H:%M}"
 
@@ -252,7 +252,7 @@ async def test_a_run_that_is_owed_waits_for_its_window_and_takes_the_place_of_no
     policy = await office.make(windows=[await window_of(office, 2)], frequency="1h", jitter="0s", overlap="queue")
     await office.pass_()
     await office.bench.jump(1.01 * HOUR)
-    await office.pass_()  # now it is owed one
+    await office.pass_()  # it has missed a run, which is made up for later
     assert (await office.policies.get(policy.id)).queued
     await office.bench.jump(2 * HOUR)
     await office.end(await office.take())
@@ -334,7 +334,7 @@ async def test_an_adaptive_policy_runs_less_often_while_nothing_changes_and_more
         await office.bench.jump(12.5 * HOUR)
         return (seen.frequency_now or timedelta(0)).total_seconds() / HOUR
 
-    assert await run("a") == 0  # nothing to compare with
+    assert await run("a") == 0  # there is nothing to compare with
     assert await run("a") == 6
     assert await run("a") == 9
     assert await run("a") == 12
@@ -343,7 +343,8 @@ async def test_an_adaptive_policy_runs_less_often_while_nothing_changes_and_more
 
 
 async def test_ends_of_many_policies_that_come_in_one_batch_count_as_if_each_had_come_by_itself(office: Office) -> None:
-    """A bookkeeper that was away finds several ends of each policy, those of one between those of others."""
+    """A run recorder that was down finds several ended runs of each policy, interleaved with those of other
+    policies."""
     rhythm = {"frequency": "4h", "adaptive": {"min": "1h", "max": "12h"}}
     policies = [await office.make(url=f"http://example.org/{place}", **rhythm) for place in range(3)]
     planned = {policy.id: policy.planned_at for policy in policies}
@@ -415,7 +416,7 @@ async def test_a_policy_of_a_site_begins_a_crawl_each_time_and_one_at_a_time(off
 async def test_a_scheduler_that_dies_before_it_notes_the_crawl_begins_no_second_one(office: Office) -> None:
     policy = await office.make(url=None, seeds=["http://example.org/"])
     crawl_id = f"{policy.id}-{policy.planned_at}"
-    await office.sites.begin(crawl_id, {"seeds": ["http://example.org/"]})  # and there it died
+    await office.sites.begin(crawl_id, {"seeds": ["http://example.org/"]})  # the scheduler dies here
     await office.site_scheduler.run_once()
     assert [seen.crawl.id for seen in await office.bench.crawls.newest()] == [crawl_id]
     assert (await office.policies.get(policy.id)).live_crawl == crawl_id

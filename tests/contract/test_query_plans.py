@@ -2,10 +2,8 @@
 
 The real operations run on a large store, and every statement is examined before it runs. PostgreSQL says how many rows
 each step of a plan read, SQLite how many steps its machine took. Statistics are fresh, or there are none yet, as in the
-first minute of every new store; and PostgreSQL plans with the values at hand, or without them, as it does for what it
-runs often.
-
-Which index each statement of the whole program is looked up by is test_plan_shapes.py's.
+first minute of every new store; and PostgreSQL plans with the actual parameter values, or without them, as for prepared
+statements that run often. test_plan_shapes.py checks which index each statement of the whole program uses.
 """
 
 import json
@@ -68,7 +66,7 @@ TABLES = {
     *("outbox", "delivery", "redirect_target"),
 }
 THEN = 1_000_000_000_000_000  # when the first event happened
-MOST_ROWS = 4 * LINKS  # that a step of a plan may read
+MOST_ROWS = 4 * LINKS  # rows that a step of a plan may read
 MOST_BLOCKS = (
     60 * LINKS
 )  # of a statement; a row of a batch needs a few index lookups, and is written to several indexes
@@ -109,7 +107,7 @@ FILL = (
     " SELECT {crawl}, {host}, 1099511627776 + i, 7919 * (50000 - i / 5), 0, '/a/path/of/some/length/' || i FROM n",
     "INSERT INTO frontier (crawl, host, seq, kind, path)"
     " SELECT {crawl}, {host} + 1 + i % 20, 1099511727776 + i, 0, '/' || i FROM n WHERE i <= 200",
-    "INSERT INTO frontier_touched (crawl, host, seq, due, parent, kind, path)"  # in quarantine, or for much later
+    "INSERT INTO frontier_touched (crawl, host, seq, due, parent, kind, path)"  # in quarantine, or due much later
     " SELECT {crawl}, {host}, 1099511827776 + i, 4611686018427387904 - i % 2, 7919 * i, 0, '/trap/' || i FROM n",
     "INSERT INTO redirect_target (crawl, key, chk, fate, url, via)"
     " SELECT {crawl}, i * 7919, i, 4, 'http://example.org/' || i, 'http://example.org/via/' || i FROM n",
@@ -235,7 +233,7 @@ async def look_in_sqlite(connection: sqlite3.Connection, query: Query, rows: Any
     return scans + ([f"takes {steps:,} steps: {'; '.join(plan)}"] if steps > MOST_STEPS else [])
 
 
-# Lists that we brought ourselves, the table of one row, the last of all ids, and what is read by steps of its own.
+# Lists that were passed in, tables of one row, the last of all ids, and tables that are read in batches.
 SMALL = (
     r"SCAN (json_each|[a-z]) VIRTUAL TABLE|SCAN CONSTANT ROW|SCAN frontier_seq|SCAN \(subquery|SCAN w USING INDEX"
     r"|SCAN (t|w|j|p|ahead|found|ready|free_hosts|quota\b.*|job_seat\b.*|job USING INDEX job_dead"
@@ -287,7 +285,8 @@ async def look_in_postgres(connection: Any, query: Query, rows: Any) -> list[str
 
 
 async def _read(connection: Any, when: str, statement: str, mode: str) -> list[str]:
-    """Run a statement and undo it; what of its plan, made at that time and in that mode, reads too much."""
+    """Run a statement and undo it; return the parts of its plan, made at that time and in that mode, that read too
+    much."""
     undo = connection.transaction()
     await undo.start()
     await connection.execute(f"SET LOCAL plan_cache_mode = {mode}")
@@ -329,7 +328,7 @@ def early(query: Query) -> str:
 
 
 async def plan_early(tx: Any) -> None:
-    """Let PostgreSQL make its plans without values now; it keeps them until it has counted the tables again."""
+    """Make PostgreSQL plan without parameter values now; it keeps these plans until it analyzes the tables again."""
     connection = tx._tx._connection
     await connection.execute("SET plan_cache_mode = force_generic_plan")
     for query in map(load("postgres").__getitem__, names_in("postgres")):
@@ -479,7 +478,7 @@ async def serve_bots(bench: Bench) -> None:
 
 async def ask_desk(bench: Bench) -> None:
     """Run all job administration: lists, replay, cancel, purge, quotas, explain."""
-    scopes = [f"project:{new_id('job')}" for _ in range(2)]  # others count theirs in the same database
+    scopes = [f"project:{new_id('job')}" for _ in range(2)]  # other tests count jobs in the same database
     for scope in scopes:
         await bench.job_admin.set_quota(scope, 1)
         jobs = [NewJob(JobId(new_id("job")), "page", None, lane="n2", scopes=(scope,)) for _ in range(2)]

@@ -175,7 +175,7 @@ async def test_a_fenced_commit_holds_back_the_end_of_its_job_but_not_its_heartbe
 
 
 async def test_a_commit_that_settles_does_not_hold_back_the_heartbeat(postgres_bench: Bench) -> None:
-    """Also not the first one of a grant, which notes that the job made progress."""
+    """This includes the first commit of a grant, which records that the job made progress."""
     bench, gate = postgres_bench, Gate("mark_grant_settled")
     await bench.enqueue()
     lease = await bench.lease()
@@ -246,7 +246,7 @@ async def assert_refused(bench: Bench, lease: object) -> None:
 
 
 async def test_a_lease_that_expired_is_not_finished(bench: Bench) -> None:
-    """F4: the worker slept through its lease, and the job waits again."""
+    """F4: the worker was suspended until its lease expired, and the job waits again."""
     await bench.enqueue()
     lease = await bench.lease()
     await bench.lose()
@@ -454,7 +454,8 @@ async def test_progress_resets_the_crash_count(bench: Bench) -> None:
 
 
 async def test_progress_between_the_sweeps_look_and_its_move_counts(bench: Bench) -> None:
-    """F7: the sweep saw a job past its limit; its worker, late but alive, settles before the sweep moves it."""
+    """F7: the sweep finds a job past its limit, but its worker, late but alive, settles it before the sweep moves
+    it."""
     job_id = await bench.enqueue()
     for _ in range(3):
         await bench.lease()
@@ -468,7 +469,7 @@ async def test_progress_between_the_sweeps_look_and_its_move_counts(bench: Bench
 
 
 async def test_a_finish_between_the_sweeps_look_and_its_move_wins(bench: Bench) -> None:
-    """F7: the rescuer is fenced like everybody else."""
+    """F7: the sweep is fenced, too."""
     job_id = await bench.enqueue()
     lease = await bench.lease("w1")
     await bench.jump(10.5)
@@ -523,7 +524,7 @@ async def test_the_janitor_sweeps_more_than_one_batch(bench: Bench) -> None:
 
 
 async def test_a_job_that_cannot_be_swept_does_not_keep_the_others(bench: Bench) -> None:
-    """Its run is gone, say: the janitor must not stumble over it for ever."""
+    """For example because its run is gone: the janitor must not fail on it again and again."""
     await bench.enqueue(kind=KIND, run_id="crl_gone")
     await bench.lease("w1", KIND)
     await bench.jump(1)
@@ -551,7 +552,7 @@ async def test_an_outage_expires_nothing_within_one_lease_of_its_end(bench: Benc
         with pytest.raises(BackendUnavailable):
             await janitor.run_once()
     severed.reads = severed.writes = True
-    for _ in range(3):  # the outage ended after the last failed pass, at the latest now
+    for _ in range(3):  # the outage ended between the last failed pass and now
         await bench.jump(3)
         await janitor.run_once()
         assert (await bench.job(job_id)).state is J.LOCKED

@@ -39,7 +39,7 @@ async def in_line(bench: Bench, limit: int = 100, **asked: list[str]) -> list[st
 
 async def test_a_batch_is_answered_in_its_order_and_waits_in_its_order(bench: Bench) -> None:
     jobs = [new() for _ in range(50)]
-    jobs.sort(key=lambda job: job.id, reverse=True)  # the order of the ids decides nothing
+    jobs.sort(key=lambda job: job.id, reverse=True)  # the order of the ids does not matter
     assert await bench.queue.enqueue(jobs) == [Enqueued(job.id) for job in jobs]
     assert await in_line(bench) == [job.id for job in jobs]
 
@@ -150,7 +150,7 @@ async def test_jobs_of_the_same_moment_are_all_granted_once(bench: Bench) -> Non
 
 
 async def test_a_job_that_waits_for_its_time_holds_no_lease(bench: Bench) -> None:
-    """F44: a time later than any lease is not waited for with one."""
+    """F44: no lease is held while a job waits for a time later than any lease."""
     await bench.enqueue()
     lease = await bench.lease()
     await bench.queue.fail(lease, "boom")
@@ -288,7 +288,7 @@ async def test_only_the_moves_that_are_too_late_are_refused(bench: Bench) -> Non
 
 
 async def test_a_worker_that_has_a_job_again_cannot_end_its_old_grant_in_the_same_batch(bench: Bench) -> None:
-    """F5: the worker slept through its lease, leased the job again, and brings both results."""
+    """F5: the worker was suspended until its lease expired, leased the job again, and delivers both results."""
     await bench.enqueue()
     old = await bench.lease()
     await bench.lose()
@@ -407,7 +407,7 @@ async def test_a_death_while_thousands_are_released_loses_none_and_grants_none_t
 
 
 class Single(Severed):
-    """A store that takes commits of one statement, and no others."""
+    """A store that accepts only commits of a single statement."""
 
     def __init__(self, database: Database) -> None:
         super().__init__(database)

@@ -39,7 +39,7 @@ T = TypeVar("T")
 
 EXAMPLES = {"sqlite": 60, "postgres": 12}
 STEPS = 50
-DICE = 0.5  # of the jitter, which only adds
+DICE = 0.5  # the value of the random jitter, which only adds to the delay
 FAKE_CLOCK = """
     CREATE OR REPLACE FUNCTION server_now(shift BIGINT) RETURNS BIGINT LANGUAGE sql STABLE AS
     $$ SELECT shift $$
@@ -97,7 +97,7 @@ class Ground:
 
 @dataclass(frozen=True)
 class New:
-    """A job to be stored. `wait`: seconds that it has to."""
+    """A job to be stored. `wait`: the seconds until it is due."""
 
     kind: str = "page"
     lane: str = "shared"
@@ -121,7 +121,7 @@ NEW = st.builds(
     wait=st.sampled_from([None, None, None, -1.5, 8.5]),
 )
 Whose = tuple[bool, int]
-WHOSE = st.tuples(st.sampled_from([True, True, True, False]), st.integers(0, 20))  # of a holder or of a zombie; which
+WHOSE = st.tuples(st.sampled_from([True, True, True, False]), st.integers(0, 20))  # holder or zombie, and which one
 somebody = precondition(lambda self: self.granted)
 
 
@@ -181,7 +181,7 @@ class QueueMachine(RuleBasedStateMachine):
         limit=st.integers(0, 3),
     )
     def end_some_and_lease(self, whose: list[Whose], how: str, limit: int) -> None:
-        """A batch of ends, zombies' among them, and the next leases, in one commit."""
+        """End a batch of jobs, including some of zombies, and lease the next ones in one commit."""
         jobs = {self.pick(one).fence.job_id for one in whose}
         ends = sorted({(*of(lease),) for lease in self.granted if lease.fence.job_id in jobs})
         moves = [move_of(how, JobId(job_id), epoch) for job_id, epoch in ends]
@@ -270,7 +270,7 @@ class QueueMachine(RuleBasedStateMachine):
 
     @rule(holder=st.sampled_from(["w1", "w2"]), deaths=st.integers(2, 5))
     def die_again_and_again(self, holder: str, deaths: int) -> None:
-        """A job that takes its workers with it, or one that only looks as if it did."""
+        """A job that kills its workers, or one that merely appears to."""
         for _ in range(deaths):
             self.lease(holder)
             self.time_passes(10.5)
@@ -300,12 +300,12 @@ class QueueMachine(RuleBasedStateMachine):
 
     @rule(place=st.integers(0, 20), dead=st.booleans())
     def replay(self, place: int, dead: bool) -> None:
-        """A person tries a dead letter again, or what is none."""
+        """A user retries a job, which may or may not be a dead letter."""
         job = self.some_page(place, DEAD_LETTERS if dead else None)
         self.agreed(self.model.replay(job.id), self.bench.job_admin.retry(job.id))
 
     def some_page(self, place: int, states: Sequence[str] | None = None) -> ModelJob:
-        """Jobs of runs are not for people to touch by themselves."""
+        """Users cannot change single jobs of runs."""
         pages = [job for job in self.model.jobs.values() if job.kind == "page"]
         found = [job for job in pages if states is None or job.state in states] or pages
         return found[place % len(found)]
@@ -332,7 +332,7 @@ class QueueMachine(RuleBasedStateMachine):
         return self.bench.database.run(lambda tx: self.queue.move_in(tx, move, lease.kind, None))
 
     def accepted(self, wanted: bool, doing: Awaitable[Any]) -> None:
-        """Whoever holds the grant is obeyed; anybody else hears that it is lost."""
+        """The holder of the current grant may change the job; anybody else is told that the lease is lost."""
         try:
             self.do(doing)
         except LeaseLost:

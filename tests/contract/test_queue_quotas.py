@@ -289,7 +289,8 @@ async def test_a_cancelled_parked_job_leaves_nothing_behind(bench: Bench) -> Non
 
 
 class Counted:
-    """A PostgreSQL that counts units of work that were run again. A deadlock is cured so, after a second of waiting."""
+    """A PostgreSQL that counts units of work that were run again. That is how a deadlock is resolved, after a second of
+    waiting."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
@@ -324,8 +325,8 @@ async def blocked_or_done(bench: Bench, task: "asyncio.Task[Any]") -> None:
 
 
 async def cross(bench: Bench, end: Coroutine[Any, Any, T], gate: Gate, counted: Counted, kind: str) -> T:
-    """Stop a commit that ends a job where it leaves its seat, let somebody lease the next job of the scope as far as
-    that goes, then let both go on. There must be no deadlock."""
+    """Stop a commit that ends a job just before it deletes its seat, start a lease of the next job with the same quota
+    key and let it run until it waits, then let both continue. There must be no deadlock."""
     ending = asyncio.create_task(end)
     await gate.wait_until_reached()
     leasing = asyncio.create_task(bench.over(counted).queue.lease("w2", [kind], ["shared"], 1))
@@ -385,7 +386,7 @@ async def test_ending_a_job_does_not_wait_for_a_lease_that_counts_its_quota(post
     held: list[asyncio.Task[None]] = []
     await bench.database.run(count)
     await held[0]
-    assert ids(await lease(bench)) == [jobs[1].id]  # let in by the commit that followed
+    assert ids(await lease(bench)) == [jobs[1].id]  # unparked by the commit that followed
 
 
 async def test_a_seat_freed_while_a_job_is_being_parked_is_used_at_once(postgres_bench: Bench) -> None:
@@ -430,7 +431,7 @@ async def test_a_job_that_ends_while_a_sweep_gives_it_a_seat_leaves_no_seat(post
     bench = postgres_bench
     await bench.queue.enqueue([new("project:a")])
     [got] = await lease(bench)
-    gate = Gate("insert_missing_job_seats")  # it had none: the scope is limited only now
+    gate = Gate("insert_missing_job_seats")  # it had no seat, because the quota was set only now
     mending = asyncio.create_task(bench.over(Gated(bench.database, gate)).job_admin.set_quota("project:a", 1))
     await gate.wait_until_reached()
     ending = asyncio.create_task(bench.queue.release(got, "shutdown"))

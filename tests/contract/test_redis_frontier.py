@@ -1,4 +1,4 @@
-"""What only a frontier in Redis has: it can be lost, it can forget its last second, and its commits are two."""
+"""Behaviour of frontiers in Redis only: they can be lost, can lose their last second, and need two commits per turn."""
 
 import random
 import shutil
@@ -46,7 +46,7 @@ async def driver(sqlite_url: str, redis_url: str) -> AsyncIterator[RedisFrontier
 
 
 def read_page(walker: Walker, task: Any, links: dict[str, list[str]]) -> tuple[Settled, list[NewUrl]]:
-    """A fetched page as the engine brings it: with the hashes of its links, and the links."""
+    """A fetched page as the engine settles it: with the hashes of its links, and the links."""
     found = [walker.link(path, task.depth + 1) for path in links.get(task.url.removeprefix(SITE), [])]
     for url in found:
         url.parent_key = task.key
@@ -225,7 +225,7 @@ async def test_a_frontier_that_cannot_be_rebuilt_fails_the_crawl(driver: RedisFr
 
 
 async def test_leases_expire_while_redis_is_away(own_redis: RedisServer, sqlite_url: str) -> None:
-    """The sweep asks the frontier whether a lost walker held anything; it goes on without an answer."""
+    """The sweep queries the frontier for URLs of a lost walker; if Redis does not respond, it continues anyway."""
     bench = await open_bench(sqlite_url, redis_url=own_redis.url)
     crawl = await bench.submit(f"{SITE}/0", depth=100)
     walker = await bench.walker(crawl)
@@ -316,7 +316,7 @@ async def test_a_storm_over_redis_loses_nothing(servers: Servers, sqlite_url: st
 
 
 def _faults(bench: Bench, driver: RedisFrontierDriver, server: RedisServer) -> list[Callable[[Walker], Any]]:
-    """What may happen; each returns whether the walker is dead."""
+    """The faults that may happen; each returns whether the walker is dead."""
 
     async def flush(_: Walker) -> bool:
         await driver.call("FLUSHALL")

@@ -1,4 +1,4 @@
-"""A run's state shows its first attempt and its end, and nothing of the tries between: scenarios 1 to 3 of the workers'
+"""The state of a run shows its first attempt and its end, but no attempts in between: scenarios 1 to 3 of the workers'
 design, for crawls and for analyses, with the number of attempts and the pauses that were set."""
 
 from dataclasses import dataclass, replace
@@ -21,7 +21,7 @@ from tests.contract.test_analyses import completed, only
 
 J = JobState
 ATTEMPTS, BACKOFF = 3, 5.0
-MARGIN = 2.0  # seconds: PostgreSQL's own clock runs on meanwhile
+MARGIN = 2.0  # seconds: PostgreSQL's own clock keeps running meanwhile
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ class Run(Protocol):
     async def shown(self) -> Shown: ...
 
     async def begin(self, lease: Lease) -> None:
-        """An attempt gets as far as showing that the run has begun."""
+        """Run an attempt until the run is shown as started."""
         ...
 
     async def succeed(self, lease: Lease) -> None: ...

@@ -76,7 +76,7 @@ async def test_an_hourly_policy_goes_on_through_the_night_when_clocks_change(
         for _ in range(48):
             await days.live(60)
         runs = await days.bench.sql("SELECT runs, number FROM policy ORDER BY number")
-        assert [row["runs"] for row in runs] == [47, 48]  # by cron not at once, but at the next full hour
+        assert [row["runs"] for row in runs] == [47, 48]  # with cron, not immediately but at the next full hour
 
 
 async def test_a_clock_that_is_set_back_stops_no_policy_and_runs_none_twice(quiet: Quiet) -> None:
@@ -90,7 +90,7 @@ async def test_a_clock_that_is_set_back_stops_no_policy_and_runs_none_twice(quie
         before = await made(days)
         await days.bench.step(-5400)
         for _ in range(9):
-            for _ in range(60):  # a controller looks every second; every ten do
+            for _ in range(60):  # a controller checks every second; every ten seconds is enough here
                 await days.bench.jump(10)
                 await janitor.run_once()
             await days.live(0.5)

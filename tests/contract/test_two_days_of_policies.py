@@ -1,9 +1,9 @@
 """A simulation of policies, scheduler, bots and events: two days of many policies with all kinds of faults.
 
-Two schedulers, a forwarder, a bookkeeper and a courier are killed at their commits, or just after them; of four bots
-one dies with what it holds, one is slower than its time, one lies; all of them speak HTTP. Every policy ran when its
-rhythm says, one job at a time; each accepted result is one event, and each event came, under one id. More:
-SHOAL_TEST_EFFORT=10.
+Two schedulers, a forwarder, a run recorder and a courier are killed at their commits, or just after them; of four bots,
+one dies with the jobs it holds, one is slower than its lease, and one sends false results; all of them use HTTP. Every
+policy ran according to its schedule, one job at a time; each accepted result is one event, and each event was delivered
+under one id. More: SHOAL_TEST_EFFORT=10.
 """
 
 from bisect import bisect_left
@@ -45,7 +45,7 @@ async def check(days: Days) -> None:
     policies = await days.bench.sql("SELECT * FROM policy")
     assert not days.believed
     assert not days.lost
-    assert min(days.lies, days.late, days.kills, days.dying.died) > 0  # or nothing was tried
+    assert min(days.lies, days.late, days.kills, days.dying.died) > 0  # otherwise nothing was tested
     check_runs(days, policies, jobs + crawls, events)
     check_events(days, jobs, crawls, events)
     await check_results(days)
@@ -91,7 +91,7 @@ def hashes_of(days: Days, events: list[dict[str, Any]]) -> dict[str, list[tuple[
 def check_events(
     days: Days, jobs: list[dict[str, Any]], crawls: list[dict[str, Any]], events: list[dict[str, Any]]
 ) -> None:
-    """Each end of a job, or of a crawl, is one event, which was delivered, and always as the same."""
+    """Each end of a job or crawl is one event, which was delivered, always with the same content."""
     wanted = [(job["id"], ENDS[job["state"]]) for job in jobs if job["state"] != "cancelled"]
     wanted += [(crawl["id"], "crawl.stopped") for crawl in crawls]
     assert {job["state_reason"] for job in jobs if job["state"] == "cancelled"} <= {"replaced"}
@@ -100,7 +100,7 @@ def check_events(
     assert [event["sequence"] for event in events] == list(range(1, len(events) + 1))
     assert set(days.received) == {event["id"] for event in events}
     assert all(len(bodies) == 1 for bodies in days.received.values())
-    assert days.deliveries > len(events)  # some were lost on their way, and came again
+    assert days.deliveries > len(events)  # some deliveries were lost and repeated
 
 
 async def check_results(days: Days) -> None:

@@ -124,7 +124,7 @@ async def test_a_job_of_a_process_by_itself_wakes_nobody(store_url: str, lanes_u
         await enqueue(other, local_lane("crawl"))
         await enqueue(other)
         await subscriber.hint()
-        assert subscriber.hints <= 2  # the beginning, and the job for everybody
+        assert subscriber.hints <= 2  # the hint at the start, and the one for the job that every worker can run
 
 
 async def test_a_subscriber_that_raises_does_not_affect_the_listener_or_other_subscribers(store_url: str) -> None:

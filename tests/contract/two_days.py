@@ -56,7 +56,7 @@ FROZEN_CLOCK = """
 FREQUENCIES = {"25m": 25, "1h": 60, "90m": 90, "2h": 120, "4h": 240, "6h": 360, "8h": 480, "12h": 720, "24h": 1440}
 OFTEN = (1, 1, 1, 3, 5, 10, 15, 30, 34)  # how many policies have each of these
 JITTER = timedelta(minutes=20)
-DAILY = True  # at a fixed time of a day: not left out when the clock jumps over it
+DAILY = True  # at a fixed time of day: still run if the clock jumps over it
 
 
 @dataclass(frozen=True)
@@ -79,7 +79,8 @@ CRONS = (
 
 
 class Dying:
-    """A database as a process sees it that is killed now and then: before a commit, or before it hears of it."""
+    """The database of a process that is killed now and then: before a commit, or before it learns that the commit
+    succeeded."""
 
     def __init__(self, database: Database, dice: random.Random, chance: float) -> None:
         self._database = database
@@ -119,20 +120,20 @@ async def _undone(tx: Tx, work: Work[T]) -> T:
 
 @dataclass
 class Days:
-    """The whole plant on one store, and what everybody saw."""
+    """The whole installation on one store, and a record of what each process saw."""
 
     bench: Bench
     server: BadServer
     dice: random.Random
-    passes: list[int] = field(default_factory=list)  # when a scheduler got through
-    noted: list[tuple[int, int]] = field(default_factory=list)  # how far the bookkeeper was, and when
+    passes: list[int] = field(default_factory=list)  # when a pass of a scheduler succeeded
+    noted: list[tuple[int, int]] = field(default_factory=list)  # the cursor of the run recorder, and when it got there
     accepted: list[ResultDelivery] = field(default_factory=list)
     received: dict[str, set[bytes]] = field(default_factory=dict)
     deliveries: int = 0
-    believed: list[str] = field(default_factory=list)  # of false or late results
+    believed: list[str] = field(default_factory=list)  # false or late results that were accepted
     lies: int = 0
     late: int = 0
-    lost: int = 0  # honest answers that came too late
+    lost: int = 0  # correct results that came too late
     kills: int = 0
 
     def __post_init__(self) -> None:
@@ -174,7 +175,7 @@ class Days:
         return self.bench.clock.micros()
 
     async def receive(self, line: Line, asked: Asked) -> None:
-        """Note what came; now and then answer badly, or not at all, although it came."""
+        """Record the delivery; now and then respond with an error, or not at all."""
         self.deliveries += 1
         self.received.setdefault(asked.headers["webhook-id"], set()).add(asked.body)
         luck = self.dice.random()
@@ -214,7 +215,7 @@ class Days:
         await self.bench.jump(minutes * 60 - 30)
 
     async def _plan(self) -> None:
-        """When one of them is killed, the other goes on."""
+        """When one of them is killed, the other continues."""
         for first, second in (self.schedulers, self.site_schedulers):
             done = [await self._survives(first), await self._survives(second)]
             if not all(done):
@@ -306,7 +307,7 @@ def _form(place: int, dice: random.Random) -> dict[str, Any]:
         cron = CRONS[place // 10 % len(CRONS)]
         return form | {"cron": cron.text, "timezone": cron.timezone}
     [frequency] = dice.choices(list(FREQUENCIES), OFTEN)
-    if FREQUENCIES[frequency] <= 240:  # a bad bot gets it, and has it when its next time comes
+    if FREQUENCIES[frequency] <= 240:  # a bad bot may still hold it when its next run is due
         form |= {"lock_ttl": "5h", "priority_base": 95}
     if kind == 1:
         return form | {"frequency": "6h", "adaptive": {"min": "2h", "max": "12h"}}
@@ -325,7 +326,7 @@ class Diary:
     form: dict[str, Any]
     begun: int
     lives: list[tuple[int, int]]  # of its jobs, or crawls: made, ended
-    hashes: list[tuple[int, str]]  # that its successes brought, when they were noted
+    hashes: list[tuple[int, str]]  # of its successful runs, with the time at which they were recorded
 
     def __post_init__(self) -> None:
         self.step = FREQUENCIES.get(self.form["frequency"] or "", 0) * MINUTE
@@ -402,7 +403,7 @@ class Diary:
 
 @cache
 def cron_points(text: str, begun: int) -> list[int]:
-    """Minute by minute: what the hands of a clock on the wall show. A daily run that they jump over is made up for."""
+    """Compute the matching times minute by minute in local time. A daily run in a skipped hour is made up for."""
     [cron] = [one for one in CRONS if one.text == text]
     zone = ZoneInfo(cron.timezone)
     minute = begun // MINUTE * MINUTE + MINUTE

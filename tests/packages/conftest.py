@@ -46,15 +46,15 @@ def html(title: str, *links: str, text: str = "") -> Answer:
 
 @dataclass
 class ScriptedSite:
-    """Answers each path as a script says; no answer is a 404. Keeps a log of what was asked."""
+    """Answers each path as a script says; no answer is a 404. Keeps a log of the requests."""
 
     script: Script
     robots: Answer = (404, {}, "")
     seconds: float = 0.0  # that each answer takes
-    late: dict[str, str] = field(default_factory=dict)  # paths that are answered only when another was asked for
+    late: dict[str, str] = field(default_factory=dict)  # paths that are answered only after another path was requested
     port: int = 0
     asked: list[str] = field(default_factory=list)
-    moments: list[float] = field(default_factory=list)  # when each of them was asked
+    moments: list[float] = field(default_factory=list)  # the time of each request
     agents: set[str] = field(default_factory=set)
     heard: list[dict[str, str]] = field(default_factory=list)  # the headers of each request, names in lower case
     news: asyncio.Event = field(default_factory=asyncio.Event)
@@ -83,7 +83,7 @@ class ScriptedSite:
         try:
             while head := await reader.readuntil(b"\r\n\r\n"):
                 first, *fields = head.decode("latin-1").split("\r\n")
-                path = first.split(" ")[1].removeprefix(self.url)  # a proxy is asked for the whole URL
+                path = first.split(" ")[1].removeprefix(self.url)  # a request to a proxy has the whole URL
                 self.asked.append(path)
                 self.moments.append(CLOCK.monotonic())
                 self.heard.append({name.lower(): value for name, _, value in (f.partition(": ") for f in fields if f)})
@@ -114,7 +114,7 @@ async def serving(site: ScriptedSite) -> AsyncIterator[ScriptedSite]:
 
 @dataclass
 class Crawler:
-    """Crawls in this process, and answers with what the store says afterwards."""
+    """Crawls in this process, and returns what is stored afterwards."""
 
     app: App
 
@@ -139,7 +139,7 @@ class Crawler:
 
 
 class Weighing:
-    """A frontier that notes how many URLs each commit brings to it."""
+    """A frontier that records how many URLs each commit adds."""
 
     def __init__(self, frontier: FrontierStore) -> None:
         self._frontier = frontier

@@ -34,7 +34,7 @@ EXIT_SECONDS = 10
 
 
 class Pool(BrowserPool):
-    """A pool that notes its signals, and whose browsers may reach the ports of this machine that are given."""
+    """A pool that records its signals, and whose browsers may reach the given ports of this machine."""
 
     def __init__(self, chromium: str, ports: tuple[int, ...] = (), **settings: str) -> None:
         self.heard: list[Signal] = []
@@ -191,8 +191,8 @@ asyncio.run(main())
 
 @pytest.mark.parametrize("stopped", [False, True], ids=["running", "hanging"])
 async def test_no_browser_outlives_its_process(chromium: str, tmp_path: Path, stopped: bool) -> None:
-    """A browser ends with the process that started it, even when that is killed. One that hangs then is ended by the
-    next process that renders."""
+    """A browser ends with the process that started it, even when that is killed. One that hangs at that moment is
+    killed by the next process that renders."""
     env = {**os.environ, "TMPDIR": str(tmp_path)}
     owner = subprocess.Popen(  # noqa: ASYNC220 - it starts in no time
         [sys.executable, "-c", ORPHAN, str(binary_behind(Path(chromium)))],

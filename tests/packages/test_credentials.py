@@ -20,7 +20,7 @@ SECRET = {"Authorization": "Bearer hunter2", "X-Mine": "hunter2"}
 
 
 async def crawl_both(crawler: Crawler, first: ScriptedSite, second: ScriptedSite, **options: Any) -> CrawlStatus:
-    """A crawl of the first site that may go over to the second."""
+    """A crawl of the first site that may follow links to the second."""
     config = CrawlConfig(seeds=[f"{first.url}/"], speed="max", scope="any", **options)
     crawl = await crawler.app.crawls.submit(config, named=[f"{first.url}/", f"{second.url}/"])
     await crawler.walk(crawl)

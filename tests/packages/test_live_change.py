@@ -1,4 +1,4 @@
-"""Options that are changed while a crawl runs apply at once, also to the URLs that wait."""
+"""Options that are changed while a crawl runs apply at once, even to URLs that already wait."""
 
 import asyncio
 from typing import Any

@@ -43,7 +43,7 @@ async def app(store_url: str, tmp_path: Path) -> AsyncIterator[App]:
 
 
 async def work_off(app: App, jobs: PageJobBatch, group: Group, size: int = 10) -> list[ResultDelivery | PutOff]:
-    """Work as a page child does until the group is over; everything that was brought home."""
+    """Work as a page child does until the group has ended; return all results."""
     finished: list[ResultDelivery | PutOff] = []
     everything: list[ResultDelivery | PutOff] = []
     while (await app.page_jobs.groups.get(group.id)).state is GroupState.OPEN:

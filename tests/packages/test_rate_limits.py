@@ -22,7 +22,7 @@ from tests.support.recorder import Told
 T = TypeVar("T")
 
 BACKOFF = 0.3
-IN_THE_WIRE = 0.4  # seconds: what was under way when the host asked us to wait may still arrive
+IN_THE_WIRE = 0.4  # seconds: requests that were in flight when the host asked us to wait may still arrive
 TENTH = {
     "SHOAL_HOST_BACKOFF": "300ms",
     "SHOAL_HOST_BACKOFF_MAX": "2s",
@@ -56,7 +56,7 @@ async def polite(store_url: str, told: Heard) -> AsyncIterator[Crawler]:
 
 
 class Throttle:
-    """A wide site that answers pages as long as it likes, and says when it did not."""
+    """A site with many pages that refuses some requests, and records when."""
 
     def __init__(
         self, refuses: Callable[[str, int], bool], retry_after: str | None = None, pages: int = 40, status: int = 429
@@ -127,7 +127,7 @@ async def test_a_host_that_asks_us_to_wait_is_left_alone_until_then(polite: Craw
     assert silence(site, throttle.refused[0], 1.0)
     pages = await polite.pages(seen)
     assert {page.status for page in pages.values()} == {200}
-    assert [path for path, page in pages.items() if page.attempt > 1] == ["20"]  # no attempt of another was counted
+    assert [path for path, page in pages.items() if page.attempt > 1] == ["20"]  # others count no attempt
     [held] = told.holds()
     assert (held.origin, held.status, held.why, held.seconds) == (
         site.url,
@@ -138,7 +138,7 @@ async def test_a_host_that_asks_us_to_wait_is_left_alone_until_then(polite: Craw
 
 
 async def test_a_host_that_refuses_everything_for_a_while_costs_no_page(polite: Crawler, told: Heard) -> None:
-    """Each refusal makes the wait twice as long; one URL at a time asks whether it is over."""
+    """Each refusal doubles the wait; one URL at a time is requested to check whether the host has recovered."""
     throttle = Throttle(lambda path, refused: 0 < refused < 6 or (path == "/7" and not refused))
     async with serving(ScriptedSite(throttle)) as site:
         seen = await polite.crawl(site, concurrency=3)

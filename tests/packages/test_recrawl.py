@@ -50,7 +50,7 @@ class Shelf(ScriptedSite):
         return (304, said, "") if holds else (status, headers | said, body)
 
     def whole(self) -> list[str]:
-        """The pages that were asked for without a condition."""
+        """The pages that were requested without a condition."""
         pairs = zip(self.asked, self.heard, strict=True)
         return [
             path
@@ -129,7 +129,8 @@ async def test_a_changed_page_is_read_and_its_new_links_are_followed(crawler: Cr
 
 
 async def test_pages_behind_a_limit_that_is_gone_are_found(crawler: Crawler) -> None:
-    """The earlier crawl knows what it did not fetch by keys alone: pages that link there are asked for whole."""
+    """The earlier crawl knows only the keys of URLs that it did not fetch, so pages that link to them are requested
+    without a condition."""
     async with serving(shelf()) as site:
         shallow = await crawler.crawl(site, depth=1)
         deep = await again(crawler, site, shallow, depth=5)

@@ -35,7 +35,7 @@ async def crawler(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterat
         yield Crawler(app)
 
 
-SLACK = 0.05  # seconds by which a loaded machine may bring two requests closer together
+SLACK = 0.05  # tolerance in seconds: a loaded machine may send two requests closer together
 
 
 def to(place: str, status: int = 302, **headers: str) -> Answer:
@@ -247,7 +247,7 @@ def gaps(site: ScriptedSite, *paths: str) -> list[float]:
 async def test_hops_keep_the_pace_of_their_host(crawler: Crawler) -> None:
     pages = {"/": to("/1"), "/1": to("/2"), "/2": to("/3"), "/3": html("there")}
     async with serving(site_of(pages)) as site:
-        # A robots.txt would be fetched within the slot of the first page, and bring it closer to the next one.
+        # A robots.txt would use the slot of the first page, and delay that page until shortly before the next one.
         seen = await crawler.crawl(site, delay_seconds=0.2, robots="ignore")
     assert (await crawler.pages(seen))["/"].title == "there"
     assert min(gaps(site, *pages)) >= 0.2 - SLACK
@@ -266,7 +266,7 @@ async def test_hops_to_another_host_keep_the_delay_that_it_asks_for(crawler: Cra
 
 
 async def test_a_walker_that_dies_between_two_hops_loses_nothing(crawler: Crawler) -> None:
-    """The next one goes on where the redirects had led, with the cookies that were set on the way."""
+    """The next one continues at the last redirect target, with the cookies that were set on the way."""
     pages: dict[str, Answer] = {
         "/": to("/1", **{"Set-Cookie": "way=1"}),
         "/1": to("/2"),

@@ -21,7 +21,7 @@ async def test_a_link_inside_is_blocked_and_only_operators_learn_where_it_led(cr
         async with serving(ScriptedSite(lambda path: html("home", inward))) as site:
             seen = await crawler.crawl(site, scope="any")
     rows = await crawler.app.database.read(lambda tx: crawler.app.stores.pages.after(tx, seen.crawl.number, 1, 10))
-    [record] = [record for _, record in rows]  # behind the first, which is the page that links there
+    [record] = [record for _, record in rows]  # the record after the first, which is that of the linking page
     assert (record.url, record.status, record.error_code) == (inward, None, "address_not_public")
     assert "127.0.0.1" not in (record.error_message or "")
     assert [(signal.url, signal.code, signal.crawl_id) for signal in told] == [

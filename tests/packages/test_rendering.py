@@ -23,7 +23,7 @@ HTML = {"Content-Type": "text/html; charset=utf-8"}
 
 
 class RenderingCrawler(Crawler):
-    """A crawler that has a browser, and notes the signals."""
+    """A crawler that has a browser, and records the signals."""
 
     def __init__(self, app: Any, heard: list[Signal]) -> None:
         super().__init__(app)
@@ -84,7 +84,7 @@ async def test_a_site_made_by_scripts_is_crawled_whole_by_auto_and_always_but_no
 
 
 async def test_static_pages_are_not_rendered_and_kinds_are_remembered(renderer: RenderingCrawler) -> None:
-    """One page in two of a kind shows that its scripts add nothing: the others are not rendered."""
+    """Two probes of a kind show that its scripts add nothing, so its other pages are not rendered."""
 
     def script(path: str) -> Answer | None:
         if path == "/":
@@ -131,7 +131,7 @@ async def test_hostile_pages_are_contained_counted_and_the_others_are_crawled(re
     assert errors == {"loop": "render_timeout", "alerts": "render_timeout"}
     assert {path for path, page in pages.items() if page.title == "after"} == {"alert", "popups", "timers", "crash"}
     assert pages["good"].rendered
-    assert pages["reached"].title == "reached"  # found as a link is
+    assert pages["reached"].title == "reached"  # crawled like a link
     assert "/never" not in site.asked
     assert "/posted" not in site.asked
 

@@ -173,7 +173,7 @@ async def test_an_old_file_is_used_while_a_new_one_cannot_be_fetched(bench: Benc
 
 async def test_a_delay_that_was_cut_is_reported(bench: Bench) -> None:
     async with serving(site((200, {}, "User-agent: *\nCrawl-delay: 100\n"))) as host:
-        for _ in range(2):  # asked for, then kept
+        for _ in range(2):  # fetched once, then cached
             rules = await bench.rules(host)
             assert (rules.asked_delay, rules.delay) == (100, timedelta(seconds=30))
         cuts = [told for told in bench.told if isinstance(told, CrawlDelayCut)]
@@ -212,7 +212,7 @@ async def test_the_robots_check_caches_a_limited_number_of_rules(bench: Bench) -
         assert [await learned(gate, url) for url in urls] == [RobotsAnswer.DENIED] * 3
         assert [gate.judge(url) for url in urls] == [RobotsAnswer.UNKNOWN, RobotsAnswer.UNKNOWN, RobotsAnswer.DENIED]
         assert await learned(gate, urls[0]) is RobotsAnswer.DENIED
-        assert [host.times("/robots.txt") for host in hosts] == [1, 1, 1]  # the store knew
+        assert [host.times("/robots.txt") for host in hosts] == [1, 1, 1]  # it was loaded from the store
     gate.close()
 
 

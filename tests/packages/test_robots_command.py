@@ -112,7 +112,7 @@ async def test_every_reason_is_explained(
 async def test_a_store_answers_as_a_crawl_on_it_would_be(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     store = f"sqlite:///{tmp_path}/shoal.db"
     async with serving(host()) as site:
-        assert await run(f"{site.url}/private", "--store", store) == 5  # whoever looks makes no store
+        assert await run(f"{site.url}/private", "--store", store) == 5  # reading creates no store
         async with opened(load({"DATABASE_URL": store}).settings):
             pass
         assert await run(f"{site.url}/private", "--store", store) == 1

@@ -167,7 +167,7 @@ async def test_the_sitemaps_of_an_index_wait_for_the_pages_that_are_known(crawle
             answers[f"/sitemap-{number}.xml"] = urlset(site, *(f"/{number}/{page}" for page in range(5)))
         seen = await crawler.crawl(site, sitemap="on", max_pages=200)
     assert seen.counts.pages == 200
-    assert len([path for path in site.asked if path.startswith("/sitemap-")]) < 150  # as many as are taken at once
+    assert len([path for path in site.asked if path.startswith("/sitemap-")]) < 150  # about as many as one commit takes
 
 
 @pytest.mark.parametrize("sitemap", ["on", "only"])
@@ -382,7 +382,7 @@ async def test_where_a_seed_redirected_to_is_known_to_all_walkers(crawler: Crawl
 
 
 class Fatal(Weighing):
-    """A frontier that is the last thing its walker sees of the world, once it has had so many commits with URLs."""
+    """A frontier that cancels its walker after a number of commits with URLs."""
 
     def __init__(self, frontier: FrontierStore, commits: int) -> None:
         super().__init__(frontier)

@@ -40,7 +40,7 @@ class Answered:
 class Served:
     app: App
     port: int
-    clock: FakeClock  # of what it says about its health
+    clock: FakeClock  # the clock of the cached health check
     routes: list[BaseRoute] = field(default_factory=list)
 
     async def ask(self, path: str, body: Any = None, *, method: str | None = None) -> tuple[int, Any]:

@@ -23,7 +23,7 @@ WORDS: Final = [f"{first}{last}" for first in ("sal", "mor", "ten", "ruk", "vel"
 
 
 def words(seed: str, count: int = 80) -> str:
-    """Return text that is the same for a seed and shares few word pairs with that of another one."""
+    """Return text that is always the same for a seed and shares few word pairs with that of other seeds."""
     return " ".join(random.Random(seed).choices(WORDS, k=count))
 
 

@@ -10,7 +10,7 @@ import re._parser as parser  # type: ignore[import-not-found]
 from collections.abc import Iterator
 from typing import Any
 
-MANY = 16  # repetitions from which a number counts as unbounded
+MANY = 16  # more repetitions than this count as unbounded
 SAMPLE = [chr(code) for code in (*range(0x180), 0x2019, 0x2028, 0x212A, 0xFEFF, 0xFFFD, 0x1F600)]
 
 Item = tuple[Any, Any]

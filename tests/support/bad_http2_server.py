@@ -20,7 +20,7 @@ FEW_STREAMS = 2
 
 
 class _Connection:
-    """One connection: the rules of HTTP/2 are the library's, and each script breaks them below it."""
+    """One connection: the library follows the rules of HTTP/2, and each script breaks them on a lower level."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._reader = reader
@@ -71,7 +71,7 @@ class _Connection:
         self._h2.send_headers(stream, fields + ([] if length is None else [("content-length", str(length))]))
 
     def _goaway(self, stream: int) -> None:
-        """The connection ends in the middle of a body; what others asked for on it is lost, too."""
+        """The connection ends in the middle of a body; other requests on it are lost, too."""
         self._begin(stream, 1000)
         self._h2.send_data(stream, b"x" * 100)
         self._writer.write(self._h2.data_to_send())
@@ -88,7 +88,7 @@ class _Connection:
         self._h2.reset_stream(stream, ErrorCodes.REFUSED_STREAM)
 
     def _shut(self, stream: int) -> None:
-        """A body that never comes, as if the window for it never opened."""
+        """A body that never arrives, as if its flow-control window stayed closed."""
         self._begin(stream, 1000)
 
     def _headers(self, stream: int) -> None:

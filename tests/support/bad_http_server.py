@@ -23,7 +23,7 @@ class Asked:
 
 
 class Line:
-    """A connection in the hands of a script."""
+    """A connection that a script controls."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.reader = reader
@@ -39,7 +39,7 @@ class Line:
             pass
 
     def reset(self) -> None:
-        """Break the connection without a goodbye."""
+        """Reset the connection."""
         connection = self._writer.get_extra_info("socket")
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         self._writer.transport.abort()

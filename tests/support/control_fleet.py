@@ -80,15 +80,15 @@ class Line:
         self._thread.join(START_SECONDS)
 
     def lead_to(self, target: Address) -> None:
-        """Lead new connections to another place."""
+        """Forward new connections to another address."""
         self._call(lambda: self._cable.lead_to(target))
 
     def cut(self) -> None:
-        """Forward nothing more; nobody is told."""
+        """Forward nothing more, without closing either end."""
         self._call(self._cable.cut)
 
     def mend(self) -> None:
-        """Forward again. The connections of before are reset."""
+        """Forward again. Existing connections are reset."""
         self._call(self._cable.mend)
 
     def reset(self) -> None:

@@ -1,4 +1,4 @@
-"""A control plane that listens in this process, nodes for it, and a connection that can be cut without a word."""
+"""A control plane that listens in this process, nodes for it, and a connection that can be cut silently."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
@@ -105,7 +105,7 @@ class ScriptedNode:
 
 @dataclass
 class Connected:
-    """A client of the control plane in this process, and what it went through."""
+    """A client of the control plane in this process, with a record of its events."""
 
     node: ScriptedNode
     client: ControlClient
@@ -161,7 +161,7 @@ class Cable:
         self._is_cut = True
 
     def mend(self) -> None:
-        """Forward again. The connections of before are reset."""
+        """Forward again. Existing connections are reset."""
         self._is_cut = False
         self.reset()
 
@@ -172,7 +172,7 @@ class Cable:
         self._writers.clear()
 
     def lead_to(self, target: Address) -> None:
-        """Lead new connections to another place."""
+        """Forward new connections to another address."""
         self._target = target
 
     async def _connect(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

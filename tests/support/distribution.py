@@ -10,7 +10,7 @@ WHEEL = "Wheel-Version: 1.0\nGenerator: test\nRoot-Is-Purelib: true\nTag: py3-no
 
 
 def install(folder: Path, code: str, entry_points: str) -> Path:
-    """The folder to put on the path of a process that shall have it."""
+    """The folder to add to the path of a process that needs it."""
     wheel = folder / "tiny-1.0-py3-none-any.whl"
     info = "tiny-1.0.dist-info"
     with zipfile.ZipFile(wheel, "w") as archive:

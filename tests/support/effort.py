@@ -2,7 +2,7 @@
 
 import os
 
-EFFORT = "SHOAL_TEST_EFFORT"  # so many times the usual number of cases
+EFFORT = "SHOAL_TEST_EFFORT"  # a factor for the usual number of cases
 
 
 def times(usual: int) -> int:

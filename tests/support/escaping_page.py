@@ -90,7 +90,7 @@ class EscapingPage:
     tcp: int = 0
     udp: int = 0
     escaped: list[bytes] = field(default_factory=list)
-    """What reached the private endpoint, by TCP or UDP."""
+    """The connections and datagrams that reached the private endpoint, by TCP or UDP."""
     has_escaped: asyncio.Event = field(default_factory=asyncio.Event)
 
     @property
@@ -99,13 +99,13 @@ class EscapingPage:
 
     @property
     def refused_urls(self) -> set[str]:
-        """The plain URLs that a browser asks the proxy for, and is refused."""
+        """The plain URLs that a browser requests from the proxy, which refuses them."""
         paths = [*DIRECT, *(f"to/{name}-redirect" for name in REDIRECTS)]
         return {"http://inside.test/name", *map(self._private, paths)}
 
     @property
     def prefetched_url(self) -> str:
-        """One more, which a browser asks for only if it has nothing else to do."""
+        """One more URL, which a browser requests only when it is idle."""
         return self._private("prefetch")
 
     def _private(self, path: str) -> str:

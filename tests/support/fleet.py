@@ -23,8 +23,8 @@ from tests.support.servers import free_port
 from tests.support.site import Site
 
 ROOT = Path(__file__).parents[2]
-PATIENCE_SECONDS = 120.0  # for what comes soon, on a machine that has other things to do; who waits in vain is stuck
-GONE_SECONDS = 60.0  # for a process that has been killed, and for the children that go with it
+PATIENCE_SECONDS = 120.0  # seconds to wait for what comes soon even on a busy machine; after that it is stuck
+GONE_SECONDS = 60.0  # seconds until a killed process and its children have ended
 ANSWER_SECONDS = 30.0
 POLL_SECONDS = 0.02
 LONGEST_POLL_SECONDS = 0.2
@@ -35,10 +35,10 @@ USUAL_SEED = 5
 OURS = ("DATABASE_URL", "REDIS_URL", "RENDERER_URL", "WORKER_", "MAX_CONCURRENT_", "GRPC_", "SHOAL_", "XDG_")
 # Short polling intervals with normal leases, for tests in which nothing may depend on an expired lease.
 QUICK = {"SHOAL_LEASE_SWEEP": "200ms", "SHOAL_QUEUE_POLL": "200ms", "SHOAL_COMMIT_RESULTS": "10"}
-# Every time of a lease at a tenth, so that twenty deaths fit into a test. On a busy machine a lease may expire without
-# a fault.
+# All lease times at a tenth, so that twenty kills fit into a test. On a busy machine a lease may expire without a
+# fault.
 TENTH = QUICK | {"SHOAL_LEASE": "1s", "SHOAL_LEASE_EXTEND": "300ms"}
-# Whatever a busy machine does, no lease runs out.
+# Leases so long that none expires, even on a busy machine.
 LONG_LEASE = {"SHOAL_LEASE": "10m", "SHOAL_LEASE_EXTEND": "1m"}
 # For a test that counts how leases ended.
 FIFTH = QUICK | {"SHOAL_LEASE": "2s", "SHOAL_LEASE_EXTEND": "300ms"}
@@ -100,7 +100,7 @@ class Shoal:
         wait_for(lambda: not any(map(is_alive, children)), f"the end of the children of {self.name}", GONE_SECONDS)
 
     def kill_child(self) -> None:
-        """SIGKILL to one child; a process that has none yet gets a moment to have one."""
+        """Kill one child with SIGKILL; wait a moment if the process has none yet."""
         wait_for(lambda: bool(self.children()), f"a child of {self.name}")
         send_all(self.children()[:1], signal.SIGKILL)
 
@@ -150,7 +150,7 @@ class Fleet:
         wait_for(lambda: self._ask("/readyz") is not None, "a controller that is ready")
 
     def submit(self, site: Site, **options: Any) -> str:
-        """Crawl the whole site; the id of the crawl."""
+        """Crawl the whole site; return the id of the crawl."""
         config = {"seeds": [site.address], "depth": 50, "speed": "max", "concurrency": 8, **options}
         answer = self._ask("/api/v1/crawls", json.dumps(config).encode())
         assert answer is not None, "the controller did not answer"
@@ -176,7 +176,7 @@ class Fleet:
         assert answer is not None, f"the controller did not limit {scope}"
 
     def fetch(self, urls: Iterable[str], **options: Any) -> str:
-        """Make a page job for each of these; the id of their group."""
+        """Create a page job for each URL; return the id of their group."""
         return str(self.post("/api/v1/jobs", urls=list(urls), **options)["id"])
 
     def group(self, group_id: str) -> dict[str, Any]:
@@ -188,7 +188,7 @@ class Fleet:
         return answer if answer is not None else {"state": "unknown"}
 
     def ask_for(self, crawl_id: str, verb: str) -> int | None:
-        """Say a verb to a crawl; the status of the answer, or None if nobody could take it in."""
+        """Request an action on a crawl; return the status of the response, or None if no controller answered."""
         request = Request(f"http://127.0.0.1:{self._port}/api/v1/crawls/{crawl_id}/{verb}", b"{}", method="POST")
         request.add_header("Content-Type", "application/json")
         try:
@@ -259,7 +259,7 @@ class Fleet:
 
 
 def seed_of_run() -> int:
-    """The same each time, unless somebody wants another one."""
+    """Return the seed of this run: a fixed one, unless the environment sets another."""
     return int(os.environ.get(SEED) or USUAL_SEED)
 
 
@@ -270,7 +270,7 @@ def send_all(pids: Iterable[int], sign: signal.Signals) -> None:
 
 
 def clean_environment(folder: Path) -> dict[str, str]:
-    """The environment without any setting of ours, at home in a folder."""
+    """Return the environment without any setting of Shoal, and with this folder as home."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith(OURS)}
     return kept | {"HOME": str(folder), "PYTHONUNBUFFERED": "1"}
 
@@ -287,7 +287,7 @@ def wait_for(
         waited = time.monotonic() - began
         if waited > seconds:
             raise AssertionError(f"there was not {what} within {seconds:g} s {seen()}")
-        # Looking costs those who are waited for their time: the longer it takes, the less often we look.
+        # Polling takes CPU time from the processes that are waited for, so poll less often the longer a poll takes.
         time.sleep(min(longest_poll, max(POLL_SECONDS, waited / 10)))
 
 
@@ -301,7 +301,7 @@ def children_of(pid: int) -> list[int]:
 
 
 def identity(pid: int) -> tuple[int, str]:
-    """A pid and when that process began: a pid alone may be another's later."""
+    """A pid and the start time of that process, because a pid may be reused."""
     fields = _stat(pid)
     return pid, fields[19] if fields else ""
 

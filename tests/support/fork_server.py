@@ -24,7 +24,7 @@ import shoal.cli
 MOST_BYTES = 200_000
 FILES = 4
 FILE_LIMIT = 4096  # we open fewer
-NOT_PRELOADED = {"child"}  # only workers start it, and by themselves
+NOT_PRELOADED = {"child"}  # only workers start it, without the fork server
 
 
 def serve(channel: socket.socket) -> tuple[str, list[str]]:
@@ -84,7 +84,7 @@ def main(descriptor: str) -> None:
     for found in pkgutil.iter_modules(shoal.cli.__path__, "shoal.cli."):
         if found.name.rpartition(".")[2] not in NOT_PRELOADED:
             importlib.import_module(found.name)
-    gc.freeze()  # what is shared stays shared
+    gc.freeze()  # keep memory pages shared with the forks
     module, words = serve(socket.socket(fileno=int(descriptor)))
     sys.argv = [module, *words]
     runpy.run_module(module, run_name="__main__", alter_sys=True)

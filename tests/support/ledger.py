@@ -64,7 +64,7 @@ GRANTS = """
     WHERE j.state = 'locked'
           AND NOT EXISTS (SELECT 1 FROM job_grant AS g WHERE g.job_id = j.id AND g.epoch = j.lease_epoch)
 """
-LATE_MICROS = 10_000_000  # an expired lease must have been noticed after this time
+LATE_MICROS = 10_000_000  # an expired lease must have been noticed within this time
 
 QUERIES = {
     "now": "SELECT shoal_now() AS now",
@@ -136,7 +136,7 @@ class Books:
 class Expected:
     """The expected outcome of a crawl."""
 
-    urls: Collection[str] | None = None  # exactly these pages; None: whatever they are
+    urls: Collection[str] | None = None  # exactly these pages; None: any pages
     failed: Collection[str] = ()  # pages that may have an error; all others must not
     state: str = "completed"
 
@@ -155,7 +155,7 @@ def read(store_url: str, crawl_id: str, redis_url: str = "") -> Books:
 
 
 def violations(books: Books, expected: Expected | None = None) -> list[str]:
-    """Whatever does not add up, in words; nothing if all is well."""
+    """Return a description of each inconsistency; an empty list if there is none."""
     expected = expected or Expected()
     checks: list[Callable[[Books], Iterator[str]]] = [
         _leases_are_in_time,
@@ -174,7 +174,7 @@ def violations(books: Books, expected: Expected | None = None) -> list[str]:
 
 
 def check(store_url: str, crawl_id: str, expected: Expected | None = None, redis_url: str = "") -> list[str]:
-    """Read the books, and judge them."""
+    """Read all rows and check them."""
     return violations(read(store_url, crawl_id, redis_url), expected)
 
 
@@ -220,7 +220,7 @@ def check_jobs(store_url: str) -> list[str]:
 
 
 def _results_of(job: Row, grants: list[Row], results: list[Row], events: list[str]) -> Iterator[str]:
-    """One result for every grant that brought one, and one event for the last."""
+    """Check that every grant with a result has one row, and that the last one has one event."""
     ends = {"done": "done", "retried": "pending", "failed": "failed"}
     wanted = [(grant["epoch"], ends[grant["ended"]]) for grant in grants if grant["ended"] in ends]
     if job["state"] == "expired":  # a dead letter has a result that says so
@@ -418,7 +418,7 @@ def _pages_are_the_expected(books: Books, expected: Expected) -> Iterator[str]:
 
 
 def key_of(url: str, key_seed: int) -> tuple[int, int]:
-    """The key that a URL has in a crawl, worked out here once more."""
+    """The key of a URL in a crawl, computed independently of Shoal's code."""
     digest = xxhash.xxh3_128_digest(url.encode(), key_seed)
     return int.from_bytes(digest[:8], "little", signed=True), int.from_bytes(digest[8:12], "little", signed=True)
 

@@ -23,12 +23,12 @@ CLOCK = SystemClock()
 
 
 class PlainPages:
-    """Page work without pages: a job is done when what it asks for is done."""
+    """Page work without pages: a job does what its payload says."""
 
     def __init__(self, queue: Queue, lanes: Sequence[str] = ("shared",)) -> None:
         self._queue = queue
         self._lanes = lanes
-        self.commits: list[int] = []  # how many results each brought
+        self.commits: list[int] = []  # how many results each commit had
 
     async def run(self, lease: Lease) -> Lease:
         await obey(orjson.loads(lease.payload))

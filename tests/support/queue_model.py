@@ -66,7 +66,7 @@ class Rules:
     lease: int = 10 * SECOND
     poison_limit: int = 3
     retry_drop: int = 10
-    ageing: int = 60 * SECOND  # of waiting are worth a point of priority
+    ageing: int = 60 * SECOND  # the waiting time that is worth a point of priority
     backoff: Callable[[int], int] = lambda attempts: 5 * SECOND * 2 ** (attempts - 1)
 
 
@@ -126,7 +126,7 @@ class QueueModel:
         return True
 
     def end(self, job_id: str, epoch: int, how: str, reason: str | None) -> bool:
-        """A last end, whatever the attempts say: the caller has decided."""
+        """Fail the job for good, whatever attempts are left."""
         if how == "failed" and self.jobs[job_id].holds(epoch):
             self.jobs[job_id].attempts += 1
         return self._end(job_id, epoch, how, how, reason)
@@ -174,7 +174,7 @@ class QueueModel:
         return len(waiting)
 
     def cancel_any(self, job_id: str, reason: str) -> bool:
-        """Whoever has it, or nobody; False if it has ended."""
+        """Cancel a job, whether or not it is leased; False if it has ended."""
         job = self.jobs[job_id]
         if job.state == "pending":
             job.state, job.reason, job.finished_at = "cancelled", reason, self.now

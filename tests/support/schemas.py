@@ -1,8 +1,8 @@
 """PostgreSQL schemas, used by one test after the other: created once and reset for each test.
 
-A schema has an owner of its own, so that whoever is still connected when its test is over can be found and ended.
-Tables that were written to are emptied, numbers begin again, and the rows that a new store has are put back. One
-whose definition a test has changed, or whose tables were counted for the planner, is dropped, and another one is made.
+Each schema has its own role, so that connections that are still open when its test is over can be found and closed.
+Tables that were written to are emptied, numbers begin again, and the rows that a new store has are put back. One whose
+definition a test has changed, or whose tables were counted for the planner, is dropped, and another one is made.
 
 A table is emptied by DELETE while it is small: TRUNCATE makes new files for the table and all of its indexes, and every
 connection to the database plans again, which costs more than most tests. The planner takes any table of up to ten pages
@@ -53,12 +53,12 @@ DEFINITION = """
 
 @dataclass(frozen=True)
 class Schema:
-    """A schema, its owner of the same name, and what it is when it is new."""
+    """A schema, its owner of the same name, and its content when it is new."""
 
     name: str
     url: str
     definition: Decimal
-    rows: dict[str, str]  # of the tables that are not empty then, as JSON
+    rows: dict[str, str]  # the rows of the tables that are not empty in a new schema, as JSON
 
 
 class Schemas:

@@ -1,8 +1,8 @@
 """Real servers for tests, benchmarks and chaos: started on free ports, shared by a run, never left behind.
 
-One `Servers` per run owns a temporary folder. Whoever asks first for a shared server starts it there, under a
-file lock, and every process of the run uses the same one. A test that stops or kills a server takes one of
-its own with `new_postgres` or `new_redis`. Finding binaries is programs.py, stopping all is guard.py.
+One `Servers` per run owns a temporary folder. The first process that needs a shared server starts it there, under a
+file lock, and every process of the run uses the same one. A test that stops or kills a server takes one of its own with
+`new_postgres` or `new_redis`. Finding binaries is programs.py, stopping all is guard.py.
 """
 
 import asyncio
@@ -46,7 +46,7 @@ REDIS = "SHOAL_TEST_REDIS"
 DEADLINE_SECONDS = 120.0
 POLL_SECONDS = 0.02
 FIRST_PORT, PORTS = 20_000, 12_000
-# Most databases sort texts as a language does, which is not the order of their bytes, nor of SQLite.
+# Most databases sort text by the rules of a language, unlike SQLite, which compares bytes.
 SORTED = "CREATE DATABASE sorted TEMPLATE template0 LOCALE_PROVIDER icu ICU_LOCALE 'en-US'"
 
 
@@ -72,7 +72,8 @@ def wait_until(condition: Callable[[], bool], what: str, seconds: float = DEADLI
 
 
 def free_port() -> int:
-    """Below the ports that the system gives to whoever connects: nobody takes it before it is used, or used again."""
+    """Return a free port below the ephemeral range, so that no outgoing connection takes it before it is used, or used
+    again."""
     while True:
         port = FIRST_PORT + secrets.randbelow(PORTS)
         with socket.socket() as probe, contextlib.suppress(OSError):
@@ -162,7 +163,7 @@ class PostgresServer:
         note_how_to_stop(self.folder, stop, self._identity)
 
     def _settings(self, durable: bool) -> dict[str, object]:
-        """`synchronous_commit` stays on: a commit that a killed server forgot would be a lie to the tests."""
+        """`synchronous_commit` stays on: a killed server that lost a commit would mislead the tests."""
         lasting = "on" if durable else "off"
         return {
             "port": self.port,
@@ -172,7 +173,7 @@ class PostgresServer:
             "shared_buffers": "64MB",
             "fsync": lasting,
             "full_page_writes": lasting,
-            "autovacuum": "off",  # nothing lives long enough, and plans would depend on the moment
+            "autovacuum": "off",  # no test runs long enough for it to matter, and plans would depend on timing
         }
 
     def _pid(self) -> int | None:
@@ -264,7 +265,7 @@ class Servers:
     def open(cls) -> "Servers":
         servers = cls(Path(tempfile.mkdtemp(prefix="shoal-run-")).resolve())
         servers.folder.chmod(0o755)
-        # A session of its own, so that Ctrl-C on the terminal reaches the run and not the one who cleans up.
+        # A session of its own, so that Ctrl-C on the terminal reaches the test run and not the process that cleans up.
         servers._guard = subprocess.Popen(
             [sys.executable, "-I", "-S", server_guard.__file__, str(servers.folder)],
             stdin=subprocess.PIPE,
@@ -370,7 +371,7 @@ def postgres_version(url: str) -> str:
 
 
 def ask_postgres(url: str, *statements: str) -> object:
-    """Run statements on a connection of their own; the value of the last one."""
+    """Run statements on a separate connection; return the value of the last one."""
 
     async def ask() -> object:
         connection = await asyncpg.connect(url, timeout=60)

@@ -17,7 +17,7 @@ from typing import Self
 
 PAGES = 300
 CHILDREN = 5  # of a page: 300 pages are four links deep
-ELSEWHERE = 20  # places outside that are linked to
+ELSEWHERE = 20  # external URLs that are linked
 PAGES_OF_A_SITEMAP = 25
 START_SECONDS = 60.0
 HOLD_SECONDS = 0.02
@@ -46,7 +46,7 @@ class Site:
         self._listed = pages if listed else 0
         self.validators = validators
         self.robots: str | None = None  # a text for its robots.txt
-        self.sent = 0  # pages that were sent whole
+        self.sent = 0  # pages that were sent completely
         self.port = 0
         self.visits: list[Visit] = []
         self.allowed: int | None = (
@@ -80,7 +80,7 @@ class Site:
 
     @property
     def pages_asked(self) -> int:
-        """Return how many different pages were asked for so far."""
+        """Return how many different pages were requested so far."""
         return len(self._distinct)
 
     @property
@@ -89,11 +89,11 @@ class Site:
         return len(self._answered)
 
     def call_at(self, path: str, call: Callable[[], None]) -> None:
-        """Call this, in the site's thread, each time the path is asked for, before it is answered."""
+        """Call a function, in the site's thread, each time the path is requested, before it is answered."""
         self._calls[path] = call
 
     def refuse_once(self, path: str, retry_after: int) -> None:
-        """Answer this path with 429 and a Retry-After, the next time that it is asked for."""
+        """Answer this path with 429 and a Retry-After, the next time that it is requested."""
         self._refusals[path] = retry_after
 
     def times_asked(self, path: str) -> int:
@@ -194,7 +194,7 @@ class Site:
         return _reply(body, f"ETag: {etag}\r\n")
 
     def change(self, number: int, text: str) -> None:
-        """A page says something else from now on; its links stay."""
+        """Change the text of a page; its links stay the same."""
         self._bodies[path_of(number)] += f"<p>{text}</p>"
 
     def forget(self) -> None:

@@ -20,7 +20,7 @@ from shoal.store.sql.sqlite import SqliteDatabase, SqliteTx
 
 T = TypeVar("T")
 
-BLOCKED_SECONDS = 0.03  # an actor that has not come back by then waits for a lock of the server
+BLOCKED_SECONDS = 0.03  # an actor that has not returned by then is waiting for a database lock
 STUCK_SECONDS = 60.0
 SCOPES = "lock_scopes"  # the lock of quotas, which a lease takes after its jobs
 BEFORE_SCOPES = frozenset(  # statements that wait for the row of a run or of a job
@@ -51,7 +51,7 @@ class Schedule:
         self.dice = random.Random(seed)
         self.mortal: dict[str, float] = {}  # who may die at a store call, and how likely it is
         self.trace: list[str] = []
-        self.disorder: list[str] = []  # what was locked after a scope, and had to be locked before
+        self.disorder: list[str] = []  # statements that violated the lock order: they must come before the scopes
         self.after_commit: Callable[[], Coroutine[Any, Any, None]] | None = None
         self._patience = patience
         self._waiting: list[_Turn] = []
@@ -60,7 +60,7 @@ class Schedule:
         self._playing = False
 
     async def turn(self, what: str, when: Callable[[], bool] = lambda: True) -> None:
-        """Wait until it is this actor's turn; outside of a play it always is."""
+        """Wait until it is this actor's turn; outside of a run it always is."""
         task = asyncio.current_task()
         if not self._playing or task is None:
             return
@@ -74,7 +74,7 @@ class Schedule:
             raise Died(turn.who)
 
     async def play(self, actors: dict[str, Coroutine[Any, Any, None]]) -> None:
-        """Let all actors play to their ends. An actor that dies has played; any other error is raised."""
+        """Run all actors to completion. An actor that dies counts as finished; any other error is raised."""
         self._playing = True
         tasks = {asyncio.create_task(self._begin(actor), name=name) for name, actor in actors.items()}
         for task in tasks:
@@ -256,7 +256,7 @@ class SteppedSqlite:
 
     def _connect(self) -> sqlite3.Connection:
         connection = self._database._connect()
-        connection.execute("PRAGMA synchronous = OFF")  # what a power cut leaves is another test's question
+        connection.execute("PRAGMA synchronous = OFF")  # another test covers power cuts
         return connection
 
 

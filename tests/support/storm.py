@@ -1,9 +1,9 @@
 """Chaos for a fleet: processes are killed, the database is stopped and clocks are set at random but repeatable moments,
 while work continues.
 
-The same seed plans the same strikes; what each of them interrupts is the machine's choice. Between two kills every
-running crawl gets a new page, because three deaths in a row with the same page in flight are blamed on that page. Sites
-give only so much between two strikes, so that a storm finds work under way however slow the machine is.
+The same seed plans the same strikes; what each of them interrupts depends on timing. Between two kills every running
+crawl gets a new page, because three deaths in a row with the same page in flight are blamed on that page. Sites answer
+only a limited number of pages between two faults, so that work is still in progress however slow the machine is.
 """
 
 import random
@@ -18,9 +18,9 @@ from tests.support.servers import PostgresServer, ask_postgres
 from tests.support.site import Site
 
 STRIKES = frozenset({"child", "worker", "controller", "backends", "restart", "crash", "outage"})
-NO_STORE = 8  # the exit code that says so
+NO_STORE = 8  # the exit code for an unavailable store
 LONGEST_PAUSE = 0.25
-LONGEST_SLEEP = 3  # strikes, for a crawl that a person paused
+LONGEST_SLEEP = 3  # number of faults for which a crawl stays paused
 OUTAGE_SECONDS = 4.0  # forty, at a tenth
 END_ALL_BACKENDS = "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity WHERE application_name = 'shoal'"
 
@@ -31,7 +31,7 @@ class Work:
 
     site: Site
     crawl_id: str | None = None
-    asleep: bool = False  # paused by a person
+    asleep: bool = False  # paused by a user
     seen: int = 0
 
     def let_move(self, pages: int) -> None:
@@ -153,7 +153,7 @@ class Storm:
         work.asleep = False
 
     def _wish(self, work: Work, verb: str, states: tuple[str, ...]) -> bool:
-        """Say it until a controller has heard it; whether it came true."""
+        """Repeat a request until a controller has accepted it; return whether it succeeded."""
         crawl_id = work.crawl_id or ""
         wait_for(lambda: self.fleet.ask_for(crawl_id, verb) is not None, f"an answer to {verb}")
         return self.fleet.crawl(crawl_id)["state"] in states

@@ -20,10 +20,11 @@ def environment(name: str) -> Path:
     if not home.exists():
         new = home.with_name(f"{home.name}.{os.getpid()}")
         _run(name, sys.executable, "-m", "venv", "--without-pip", str(new))
-        # Our own pip, and no bytecode beforehand: few of the modules are ever imported.
+        # Use our own pip, and compile no bytecode in advance: few of the modules are ever imported.
         pip = [sys.executable, "-m", "pip", "--python", str(new), "install", "--quiet", "--disable-pip-version-check"]
         _run(name, *pip, "--no-compile", "--require-hashes", "--no-deps", "-r", str(lock))
-        # Scripts name their interpreter by its path: it stays where it was made, and the short name leads there.
+        # Scripts contain the path of their interpreter, so the environment stays where it was created, and the short
+        # name is a link to it.
         with suppress(FileExistsError):  # another run was first
             home.symlink_to(new.name)
     return home

@@ -75,7 +75,7 @@ def test_a_setting_wins_over_the_variables_of_the_job() -> None:
 @pytest.mark.parametrize(
     ("text", "env", "problem"),
     [
-        ("ci", {}, "no job of GitHub"),
+        ("ci", {}, "not a job of GitHub"),
         ("main", {}, "does not name a commit"),
         ("bitbucket:a/b@" + SHA, {}, "forge"),
         ("github:a@" + SHA, {}, "repo"),

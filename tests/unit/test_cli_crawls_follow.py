@@ -125,7 +125,7 @@ def test_who_follows_a_journal_is_let_go_when_the_crawl_has_ended(capsys: pytest
 
 
 class Flaky(ApiClient):
-    """Answers, is away for so many questions, and answers again."""
+    """Answers, is unavailable for a number of requests, and answers again."""
 
     def __init__(self, *, away: range) -> None:
         self.asked = 0

@@ -151,7 +151,7 @@ def test_a_crawl_has_so_many_in_all() -> None:
 
 def test_what_sites_set_never_pushes_out_what_was_given() -> None:
     jar = CookieJar(FakeClock(), [Cookie("mine", "1", "shop.example.co.uk")])
-    jar.take(HOST, ["mine=2; Path=/"])  # the site may go on with it
+    jar.take(HOST, ["mine=2; Path=/"])  # the site may change its value
     jar.take(HOST, [f"c{number}=1; Path=/" for number in range(2 * MOST_PER_HOST)])
     for host in range(MOST // MOST_PER_HOST + 2):
         jar.take(Url(f"http://h{host}.example/"), [f"c{number}=1" for number in range(MOST_PER_HOST)])

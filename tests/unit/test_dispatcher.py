@@ -156,7 +156,7 @@ def test_only_jobs_that_are_due_and_would_be_shared_are_dispatched() -> None:
     assert dispatcher.take_counts() == {}
 
 
-# What a job is told
+# The stored decision
 
 
 def test_a_dispatched_job_has_an_offer_and_the_reason() -> None:
@@ -277,7 +277,7 @@ def pressure_of(*nodes: Node, shared: int = 0, dispatches: bool = True) -> tuple
         ([node("a", pages=30, active_pages=15), node("b")], False),  # 45 of 60
         ([node("a", pages=30, active_pages=15), node("b", pages=4)], True),
         ([node("a", pages=30, active_pages=15), node("b", state=NodeState.PAUSED)], True),  # takes nothing
-        ([node("a", runs=4, active_tasks=2)], False),  # of the other class
+        ([node("a", runs=4, active_tasks=2)], False),  # these slots are of the other class
     ],
 )
 def test_page_jobs_are_held_back_above_four_fifths_of_the_capacity(nodes: list[Node], held: bool) -> None:

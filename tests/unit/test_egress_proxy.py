@@ -33,7 +33,7 @@ async def test_a_request_goes_to_the_proxy_with_its_login(proxy: BadServer) -> N
     outcome = await egress.fetch(Request("http://site.test/page"))
     assert isinstance(outcome, Response)
     assert outcome.raw == PAGE
-    assert outcome.address == ""  # the proxy's would pass for the site's
+    assert outcome.address == ""  # the address of the proxy would look like that of the site
     assert proxy.asked[0].target == "http://site.test/page"
     assert proxy.asked[0].headers["host"] == "site.test"
     assert proxy.asked[0].headers["proxy-authorization"] == "Basic bWU6c2VAY3JldA=="

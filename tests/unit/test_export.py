@@ -163,7 +163,7 @@ def test_the_leftover_of_an_earlier_run_is_replaced(tmp_path: Path) -> None:
     (tmp_path / "a.jsonl.part").write_text("half a li")
     (tmp_path / "a.jsonl").write_text("old\n")
     output = output_of(str(tmp_path / "a.jsonl"))
-    assert (tmp_path / "a.jsonl.part").read_text() == "half a li"  # not before it is opened
+    assert (tmp_path / "a.jsonl.part").read_text() == "half a li"  # it is not changed before it is opened
     output.open(CRAWL, FETCHED_AT, Limits())
     output.write([page()], {})
     output.leave()

@@ -217,7 +217,7 @@ FAR_DOWN = b"<!doctype html><title>x</title><!--" + b"x" * 1_100 + b"-->"
     [
         (FAR_DOWN, b"<meta charset=iso-8859-2>\xb3", "iso-8859-2"),
         (FAR_DOWN, b'<META http-equiv="Content-Type" content="text/html; charset=koi8-r">\xc1', "koi8-r"),
-        (FAR_DOWN, b"<meta charset=windows-1252>\xc3\xa9", "windows-1252"),  # it could be UTF-8, and says otherwise
+        (FAR_DOWN, b"<meta charset=windows-1252>\xc3\xa9", "windows-1252"),  # also valid UTF-8
         (FAR_DOWN, b"<meta charset=windows-1251>ascii", "windows-1251"),
         (FAR_DOWN, b"<meta charset=utf-16>\xc3\xa9", "utf-8"),
         (FAR_DOWN, b"<meta charset=x-user-defined>\xe9", "windows-1252"),

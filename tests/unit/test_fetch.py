@@ -138,7 +138,8 @@ async def test_only_what_could_be_sent_back_is_kept_of_a_validator(
 
 
 class LargeSitemaps:
-    """A server of large sitemaps. Each is asked for twice; it knows how many are read to their end at once."""
+    """A server of large sitemaps. Each is requested twice; the server knows how many are read completely at the same
+    time."""
 
     def __init__(self) -> None:
         self.asked: set[bytes] = set()

@@ -15,7 +15,7 @@ P, F, U = Outcome.PASSED, Outcome.FAILED, Outcome.INCONCLUSIVE
 
 
 def measured(analyzers: dict[str, str | None] | None = None, **metrics: float) -> Measured:
-    """What an analysis of a hundred good pages measured, but for some metrics."""
+    """The metrics of an analysis of a hundred good pages, with some of them replaced."""
     values = dict.fromkeys([*NAMED, *CODES], 0.0) | {"pages": 100.0} | metrics
     counts = [
         FindingCount(ANALYZER_OF[code], code, CODES[code].severity, "", "", int(values[code]), 0)

@@ -17,7 +17,7 @@ PATIENCE = replace(LIMITS, idle_timeout=timedelta(seconds=1), total_timeout=time
 
 
 class Pair:
-    """A way out, and a server at its end."""
+    """An egress, and the server that it sends requests to."""
 
     def __init__(self, egress: Egress, port: int) -> None:
         self._egress = egress

@@ -104,7 +104,7 @@ def test_a_holder_is_reported_with_its_node(holder: str, node: str) -> None:
 
 
 def test_no_two_signals_share_a_name() -> None:
-    # By where they are defined: a dataclass with slots is made twice, and the first one may still be about.
+    # By where they are defined: a dataclass with slots is created twice, and the first class may still exist.
     places = {(kind.__module__, kind.__name__) for kind in all_signals()}
     assert len(places) == len({name for _, name in places})
 
@@ -181,7 +181,7 @@ def test_a_log_that_cannot_be_written_stops_nothing() -> None:
 
 @pytest.fixture
 def borrowed_logging() -> Iterator[None]:
-    """The loggers of the process, given back as they were."""
+    """The loggers of the process, restored after the test."""
     loggers = [logging.getLogger(name) for name in ("", "uvicorn", "uvicorn.error", *QUIET)]
     before = [(each, each.handlers[:], each.level, each.propagate) for each in loggers]
     yield

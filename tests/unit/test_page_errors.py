@@ -16,7 +16,7 @@ SOURCE = Path(shoal.__file__).parent
 PLACES = ("egress", "extract", "fetch", "render", "page_jobs", "crawl")
 MAKERS = {"Failure", "DecodingFault", "RobotsUnavailable", "UrlRefusal", "_bad_answer", "_stopped"}
 CODE = re.compile(r"[a-z]+(?:_[a-z0-9]+)+")
-# A frontier takes no such URL; a redirect there has a code of its own. The others are limits of the browser's proxy:
+# Such a URL never enters a frontier; a redirect to one has its own code. The others are limits of the browser's proxy:
 # they concern the requests that a page makes, not the page.
 NO_PAGES = {"scheme_not_allowed", "not_allowed", "session_too_large", "too_many_connections"}
 
@@ -34,7 +34,7 @@ def codes_in(tree: ast.AST) -> Iterator[str]:
 
 
 def named_codes(tree: ast.AST) -> dict[str, str]:
-    """Codes that stand in constants of the module."""
+    """Codes that are defined as constants of the module."""
     given = [node for node in ast.iter_child_nodes(tree) if isinstance(node, ast.Assign | ast.AnnAssign)]
     pairs = [(node.targets[0] if isinstance(node, ast.Assign) else node.target, node.value) for node in given]
     return {

@@ -430,7 +430,7 @@ async def test_a_server_cannot_answer_for_another_site(browser: ProxyClient, sit
     await browser.get(f"http://site.test:{site.port}/poison")
     assert (await browser.get(f"http://other.test:{site.port}/")).body == b"<p>page</p>"
     assert (await browser.get(f"http://site.test:{site.port}/")).body == b"<p>page</p>"
-    assert site.connections == 3  # that of the first response is not used again
+    assert site.connections == 3  # the connection of the first response is not reused
 
 
 @pytest.mark.parametrize(

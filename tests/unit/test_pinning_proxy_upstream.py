@@ -123,7 +123,7 @@ async def test_a_proxy_behind_tls_must_prove_its_name(certificate: str, status: 
 
 @asynccontextmanager
 async def socks5_server(status: int = 0, method: int = 2) -> AsyncIterator[tuple[int, list[bytes]]]:
-    """A SOCKS5 proxy that notes logins and targets, and then echoes."""
+    """A SOCKS5 proxy that records logins and targets, and then echoes."""
     seen: list[bytes] = []
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -167,7 +167,7 @@ async def test_a_socks_proxy_gets_the_checked_address_or_the_name(
 
 async def test_plain_requests_go_through_a_socks_proxy(pinning: PinningProxy) -> None:
     async with socks5_server(method=0) as (port, seen), client(pinning, behind(pinning, "socks5", port, "")) as browser:
-        await browser.get("http://site.test/page")  # the echo of the request is no response
+        await browser.get("http://site.test/page")  # the echoed request is not a valid response
     assert seen == [b"\5\0", b"\1\x08\x08\x08\x08\x00\x50"]
 
 

@@ -59,7 +59,7 @@ async def test_an_owner_is_told_of_a_store_that_others_may_read_and_how_to_close
     assert await warning_of(at(folder)) is None
     store.chmod(0o644)
     assert f"chmod go= {store}" in (await warning_of(at(folder)) or "")
-    assert store.stat().st_mode & 0o777 == 0o644  # whoever opened it may have had a reason
+    assert store.stat().st_mode & 0o777 == 0o644  # the wider mode may be intended
     folder.chmod(0o700)  # noqa: ASYNC240
     assert await warning_of(at(folder)) is None
 

@@ -92,7 +92,7 @@ def test_what_failed_counts_as_to_be_tried_again_until_it_was() -> None:
         (Settled(task(1), Fate.OPEN, retry_in=timedelta(seconds=5)), 1),
         (Settled(task(0), Fate.FETCHED, page), 1),
         (Settled(task(2), Fate.FETCHED, page), 0),
-        (Settled(task(1), Fate.FAILED, page), 0),  # what failed before this process began was never counted
+        (Settled(task(1), Fate.FAILED, page), 0),  # failures from before this process started were never counted
     ]
     for done, expected in steps:
         tally.count_try(done)

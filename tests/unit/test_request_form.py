@@ -1,4 +1,4 @@
-"""Forms: read as a whole or field by field, they are the same; what is wrong is named by its field."""
+"""Forms: reading them as a whole or field by field gives the same result, and errors name the field."""
 
 from typing import Any
 

@@ -82,7 +82,7 @@ def group(*lines: str) -> str:
         ("barbot", "/example/page.html", False),
         ("bazbot", "/example/page.html", False),
         ("bazbot", "/example/else.gif", True),
-        ("quxbot", "/example/", True),  # its group is empty: what is said to everybody else is not for it
+        ("quxbot", "/example/", True),  # its own group is empty, so the rules of `*` do not apply
         ("quxbot", "/x.gif", True),
         ("other", "/x.gif", False),
         ("other", "/x.gif?size=2", True),
@@ -122,11 +122,11 @@ def test_groups_of_one_agent_count_as_one(path: str) -> None:
         ("*.gif$", ["/a.gif", "/a/b.gif"], ["/a.gif?x"]),
         ("/a*b*c", ["/abc", "/a-b-c-d"], ["/acb"]),
         ("/a**b", ["/ab", "/a/b"], ["/a"]),
-        ("/a$b", ["/a$b", "/a%24bc"], ["/a"]),  # only a last $ is a sign
+        ("/a$b", ["/a$b", "/a%24bc"], ["/a"]),  # only a final $ is special
         ("/?", ["/?x", "/?"], ["/", "/a?x"]),
         ("/a?b=http://x.org/?c", ["/a?b=http://x.org/?c&d"], ["/a?b=http:/"]),
         ("/a:b;c,d@e!f(g)", ["/a:b;c,d@e!f(g)"], ["/a"]),
-        ("a", [], ["/a", "/"]),  # no path begins so
+        ("a", [], ["/a", "/"]),  # no path starts without a slash
         ("https://example.org/a", [], ["/a"]),
     ],
 )

@@ -56,7 +56,7 @@ def read(rotation: Rotation, lines: dict[int, list[FrontierTask]]) -> list[Front
 
 
 def read_all(rotation: Rotation, lines: dict[int, list[FrontierTask]]) -> int:
-    """Read rounds until the rotation has enough of them; how many there were."""
+    """Read rounds until the rotation has enough; return the number of rounds."""
     rounds = 0
     while rotation.has_rounds:
         rotation.end_round(has_excluded=rotation.exclude(read(rotation, lines), {}))

@@ -77,8 +77,8 @@ def test_a_window_may_go_past_midnight() -> None:
 
 def test_a_window_in_the_hour_that_comes_twice_is_never_in_the_past() -> None:
     rhythm = Schedule(frequency=DAY, timezone="Europe/Berlin", windows=(read_window("02:30-03:00"),))
-    second = to_micros(datetime(2026, 10, 25, 1, 15, tzinfo=UTC))  # 02:15 on the wall, for the second time
-    assert rhythm.begins("p", second) == second  # the window opened when 02:30 came first
+    second = to_micros(datetime(2026, 10, 25, 1, 15, tzinfo=UTC))  # 02:15 local time, for the second time
+    assert rhythm.begins("p", second) == second  # the window opened at the first 02:30
 
 
 def test_a_window_in_the_hour_that_is_left_out_waits_for_the_next_day() -> None:

@@ -38,7 +38,7 @@ def test_the_last_two_generations_are_known_and_older_ones_are_not() -> None:
     known = SeenCache(SEED, inside=3)
     add(known, urls(1, 2, 3))
     assert add(known, urls(2, 4)) == (keys(2, 4), {url: key_of(url, SEED) for url in urls(4)})
-    add(known, urls(5))  # the third of its generation: now 2, 4 and 5 are the old ones
+    add(known, urls(5))  # the third URL of its generation: now 2, 4 and 5 are the old generation
     assert set(add(known, urls(1, 2))[1]) == set(urls(1))
 
 

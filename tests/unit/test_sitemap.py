@@ -1,4 +1,4 @@
-"""Sitemaps of every form, well made, badly made and made to harm: what is read from them."""
+"""Sitemaps of every format, valid, invalid and hostile: which entries are read from them."""
 
 import gc
 import gzip

@@ -39,7 +39,7 @@ def test_seconds_and_dates_are_read(text: str, seconds: int) -> None:
     ("text", "date", "seconds"),
     [
         ("Sun, 15 Nov 2026 12:00:30 GMT", "Sun, 15 Nov 2026 11:59:30 GMT", 60),
-        ("Sun, 15 Nov 2026 12:00:30 GMT", "Sun, 15 Nov 2026 13:00:00 GMT", None),  # it was over when it was sent
+        ("Sun, 15 Nov 2026 12:00:30 GMT", "Sun, 15 Nov 2026 13:00:00 GMT", None),  # already in the past
         ("Sun, 15 Nov 2026 12:00:30 GMT", "today", 30),
         ("Sun, 15 Nov 2026 12:00:30 GMT", None, 30),
         ("120", "Sun, 15 Nov 2026 11:59:30 GMT", 120),
@@ -110,7 +110,7 @@ def test_what_is_past_too_long_or_unreadable_counts_as_absent(text: str | None) 
 
 
 class Walk:
-    """A watch whose hosts answer as a test says."""
+    """A throttle tracker whose hosts respond as a test says."""
 
     def __init__(self, **settings: Any) -> None:
         self.clock = FakeClock()
@@ -152,7 +152,7 @@ def test_one_page_that_always_answers_503_holds_nothing_but_itself() -> None:
             0,
             [1],
             120 * SECOND,
-        )  # for the store, which hears others, too
+        )  # for the store, which also gets the reports of others
         walk.clock.jump(1)
 
 
@@ -288,7 +288,7 @@ def test_a_recovering_host_has_recovered_after_a_good_response() -> None:
 
 
 def test_a_page_that_failed_before_does_not_lengthen_the_back_off() -> None:
-    """A page that always answers 429 says little about its host, which answers others."""
+    """A page that always answers 429 says little about its host if other pages get normal responses."""
     walk = Walk()
     walk.answer(429, attempts=1)
     news = walk.updates()

@@ -300,7 +300,7 @@ def test_the_caches_stay_bounded() -> None:
     assert max(map(len, kept)) <= 512
 
 
-# Texts out of the pieces that URL parsers disagree about; random text alone would hardly ever reach them.
+# Texts made of parts that URL parsers disagree about; purely random text would hardly ever contain them.
 PIECES = st.sampled_from(
     [
         *"aB1./?#&=;:@%[]{}|^`'\"<>~!$()*+,-_é中ß\u00ad①\\\t\n\x00\x7f\ud800",
@@ -363,7 +363,7 @@ AUTHORITIES = st.lists(
 def test_every_parser_reads_the_same_host_out_of_a_canonical_url(text: str, rules: UrlRules) -> None:
     url = canonical(text, rules)
     if not isinstance(url, UrlRefusal):
-        other = urlsplit(url)  # not the parser that made it: two that disagree are how a filter is passed
+        other = urlsplit(url)  # a different parser: two parsers that disagree can be used to bypass a filter
         assert other.netloc == authority(url)
         assert other.hostname == hostname(url).strip("[]")
         assert (other.username, other.password, other.scheme in ("http", "https")) == (None, None, True)

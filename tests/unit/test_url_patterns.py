@@ -57,7 +57,7 @@ def test_what_cannot_run_in_linear_time_is_refused_with_field_pattern_and_fix(pa
         ["[\u0100-\U0001ffff]" * 198] * 6,
         [r"((a{0,1000}){0,1}){0,1}" * 40],
         ["(?:[ab]?){900}c"] * 6,
-        [r"(?i)" + r"\PL{0}" * 60] * 2,  # compiles to nothing, and takes long to read
+        [r"(?i)" + r"\PL{0}" * 60] * 2,  # compiles to nothing, but takes long to parse
     ],
 )
 def test_what_takes_too_long_to_compile_or_to_run_is_refused(patterns: list[str]) -> None:

@@ -1,4 +1,4 @@
-"""What a worker measures about itself, and the rate limit of its fetches."""
+"""The measurements of a worker about itself, and the rate limit of its fetches."""
 
 from shoal.base.clock import FakeClock
 from shoal.base.process import usage

@@ -79,7 +79,7 @@ class Visit:
     def close(self) -> None:
         for context in self.contexts:
             context.close()
-        expected = "the server responded with a status of 4"  # of a page that shows an error on purpose
+        expected = "the server responded with a status of 4"  # from a page that shows an error on purpose
         assert [one for one in self.messages if expected not in one] == []
 
 

@@ -95,7 +95,7 @@ async def test_a_viewer_gets_no_buttons_and_is_refused(shop: Served, visitor: Vi
     for path in ("/jobs?q=state:dead", "/fleet", "/fleet/crawler-1", "/policies", "/analyses", "/events"):
         seen = await visitor.get(path)
         assert seen.status == 200
-        assert len(re.findall(r'<form[^>]*method="post"', seen.html)) == 2, path  # preferences, and signing out
+        assert len(re.findall(r'<form[^>]*method="post"', seen.html)) == 2, path  # preferences and sign-out
     for path, fields in (
         ("/jobs/actions", {"action": "replay"}),
         ("/fleet/commands", {"action": "pause"}),

@@ -252,10 +252,10 @@ async def test_verify_says_what_is_wrong_with_another_server() -> None:
     gone, asked = asyncio.Event(), []
 
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """A server that takes everything."""
+        """A server that accepts every request."""
         job = {"job_id": "j", "url": "https://a.example/", "lease": {"epoch": 1, "ttl_seconds": 9}}
         body = json.dumps({"jobs": [job], "state": "done", "ttl_seconds": 9, "cancelled": False}).encode()
-        with suppress(asyncio.IncompleteReadError):  # the caller has heard enough
+        with suppress(asyncio.IncompleteReadError):  # the client closed the connection
             while head := await reader.readuntil(b"\r\n\r\n"):
                 length = next(line for line in head.lower().split(b"\r\n") if line.startswith(b"content-length"))
                 asked.append(json.loads(await reader.readexactly(int(length.split(b":")[1]))))

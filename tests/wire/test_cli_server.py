@@ -400,7 +400,7 @@ async def test_a_server_with_a_certificate_that_proves_nothing_gets_no_token(sql
         (
             ["--server", "http://127.0.0.1:1", "--token", "a b"],
             4,
-            "--token contains a character that tokens do not have",
+            "--token contains a character that is not allowed in a token",
         ),
         (["--server", "http://127.0.0.1:1", "--token-file", "/nowhere"], 4, "--token-file names /nowhere"),
         (["--server", "http://127.0.0.1:1", "--token-file", "/"], 4, "--token-file names /, which cannot be read"),

@@ -17,7 +17,7 @@ QUICK = {"SHOAL_REQUEST_HEADER_TIMEOUT": "100ms", "SHOAL_REQUEST_BODY_TIMEOUT": 
 
 
 class Peer:
-    """A client that sends what it likes."""
+    """A client that sends arbitrary bytes."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._reader = reader
@@ -105,7 +105,7 @@ async def test_half_sent_requests_keep_no_caller_out_and_are_told_of_once(
         slow = [await stack.enter_async_context(connected(shop)) for _ in range(40)]
         for peer in slow:
             peer.send(HALF)
-        assert await slow[0].rest() == b""  # the first ones had to go
+        assert await slow[0].rest() == b""  # the oldest connections were closed
         assert (await shop.ask(token=token)).status == 200
         kept.send(asked)
         assert b"HTTP/1.1 200" in await kept.head()

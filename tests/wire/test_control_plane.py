@@ -221,7 +221,7 @@ async def test_the_same_instance_replaces_its_own_stream_silently(plane: Control
     cable = Cable(plane.address)
     async with cable.laid() as address, connected(address) as there:
         await plane.until(lambda: len(plane.of(NodeRegistered)) == 1)
-        async with connected(plane.address) as again:  # the same process, by another way
+        async with connected(plane.address) as again:  # the same process over another connection
             await plane.until(lambda: len(plane.of(NodeRegistered)) == 2)
             await plane.until(lambda: any(type(signal) is ControlLost for signal in there.seen))
             assert not there.running.done()
@@ -272,7 +272,7 @@ async def test_a_half_open_stream_is_noticed(sqlite_url: str) -> None:
         async with cable.laid() as address, connected(address) as there:
             await plane.until(lambda: len(plane.of(NodeRegistered)) == 1)
             cable.cut()
-            there.running.cancel()  # a goodbye would wait for an answer
+            there.running.cancel()  # a clean deregistration would wait for an answer
             await plane.until(lambda: len(plane.of(NodeDisconnected)) == 1)
             [failed] = plane.of(StreamFailed)
             assert (failed.node_id, failed.type) == ("node-1", "broken")

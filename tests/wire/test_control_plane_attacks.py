@@ -1,5 +1,5 @@
-"""What no client of ours sends to the control plane: bytes that are no HTTP/2, frames that are broken, floods of pings.
-The connection is closed, and the controller goes on. And a process that forks while it has sessions."""
+"""Attacks on the control plane: bytes that are not HTTP/2, broken frames, floods of pings. The connection is closed,
+and the controller continues. And a process that forks while it has sessions."""
 
 import asyncio
 import subprocess

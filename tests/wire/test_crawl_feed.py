@@ -229,7 +229,7 @@ async def test_places_of_viewers_are_taken_before_anything_is_waited_for(
     viewing[0] = await live.watch(crawl_id, None)
     with pytest.raises(RateLimited):
         await live.watch(crawl_id, None)
-    viewing[0] = viewing[1]  # nobody has it any more
+    viewing[0] = viewing[1]  # drop the last reference
     viewing[0] = await live.watch(crawl_id, None)
     live.close()
     for one in viewing:

@@ -24,7 +24,7 @@ async def act(api: Served, crawl_id: str, verb: str, body: Any = None) -> tuple[
 
 
 async def walked(api: Served, crawl_id: str) -> None:
-    """Let a worker run the crawl to its end."""
+    """Let a worker run the crawl to completion."""
     [lease] = await api.app.queue.lease("test", ["crawl"], ["shared"], 1)
     crawl = (await api.app.crawls.get(crawl_id)).crawl
     await make_walker(api.app, crawl, lease.fence, lambda: True).run()

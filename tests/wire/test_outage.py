@@ -40,7 +40,7 @@ async def test_what_was_accepted_before_during_and_after_outages_is_there_once(o
     over = asyncio.Event()
 
     async def client(name: str, controllers: list[Served]) -> None:
-        """Asks for one crawl after the other, each until it is accepted, now here and now there."""
+        """Requests one crawl after the other, each until it is accepted, alternating between the controllers."""
         turn = 0
         while not over.is_set():
             key = f"{name}-{turn}"

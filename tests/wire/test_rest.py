@@ -80,7 +80,7 @@ async def test_it_is_not_ready_while_its_disk_is_full(small_disk: Path) -> None:
 
 
 async def until_full(api: Served) -> str:
-    """Probe until the space that the log had reserved is used up; what is said then."""
+    """Probe until the space that the WAL had reserved is used up; return the response."""
     while True:
         status, said = await api.ask_whether_ready()
         if status == 503:
@@ -91,7 +91,7 @@ async def test_it_is_not_ready_while_its_store_is_away(own_postgres: PostgresSer
     async with served(own_postgres.url, SHOAL_DATABASE_CONNECT_TIMEOUT="1s") as api:
         assert (await api.ask_whether_ready())[0] == 200
         own_postgres.stop("immediate")
-        assert (await api.ask("/readyz"))[0] == 200  # as it was a moment ago: the store is not asked each time
+        assert (await api.ask("/readyz"))[0] == 200  # the result is cached for a moment
         status, said = await api.ask_whether_ready()
         assert (status, said["store"]) == (503, "backend_unavailable")
         own_postgres.start()

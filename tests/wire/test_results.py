@@ -24,7 +24,7 @@ async def policy(api: Served) -> str:
 
 
 async def ran(api: Served, policy_id: str, data: Any, html_hash: str | None = None, status: str = "success") -> JobId:
-    """A run of the policy that ended so."""
+    """A run of the policy that ended in this way."""
     host = f"https://{new_id('job')[-8:].lower()}.example"
     payload = json.dumps({"url": f"{host}/", "policy": policy_id})
     job = NewJob(JobId(new_id("job")), "page", None, payload, max_attempts=1, host=host)

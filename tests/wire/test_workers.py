@@ -235,7 +235,7 @@ async def test_a_worker_knows_the_browsers_of_a_child_and_why_they_could_not_be_
     assert (process.browsers, process.browser_pages) == (1, 3)
     restarting = asyncio.create_task(process.restart_browsers())
     process.kill()
-    assert await restarting == ""  # they went with the child
+    assert await restarting == ""  # they ended with the child
     await process.wait()
     assert (process.browsers, process.browser_pages) == (0, 0)
     assert await process.restart_browsers() == ""

@@ -12,8 +12,8 @@ def address_rule_of(
 ) -> AddressRule:
     """Return the rule that refuses private addresses, our own controllers and our own workers.
 
-    The own addresses are those in the settings, and those of the `controllers`. An address in `named`, which a person
-    at this machine named, is allowed even then, since something else may be listening there.
+    The own addresses are those in the settings, and those of the `controllers`. An address in `named`, which a user of
+    this machine named, is always allowed: something else may be listening there.
     """
     listen = [address for address in (settings.serve.listen, settings.work.listen) if address is not None]
     own = listening([address for address in listen if not _is_named(address, named)])

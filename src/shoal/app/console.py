@@ -63,7 +63,7 @@ class Console:
 
     def __init__(self, app: "App") -> None:
         self._app = app
-        self.sources: Mapping[str, str] = defaultdict(lambda: "default")  # of the settings; `shoal serve` knows them
+        self.sources: Mapping[str, str] = defaultdict(lambda: "default")  # by setting; filled by `shoal serve`
 
     @cached_property
     def shell(self) -> Shell:

@@ -1,4 +1,4 @@
-"""Analyses: what is asked for, and what is stored."""
+"""Analyses: their options, and their stored form."""
 
 from dataclasses import dataclass, field
 from typing import Any

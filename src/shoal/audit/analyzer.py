@@ -43,10 +43,11 @@ class Needs:
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """Findings of one code, in columns: `evidence(i)` is that of the i-th page, and is asked only for those stored.
+    """Findings of one code, in columns: `evidence(i)` returns the evidence of the i-th finding; it is called only for
+    findings that are stored.
 
-    `pages` are ids (places in the page columns). For findings that concern no page of the crawl, `urls` has a URL or
-    None for each instead. `identity(i)` tells apart several findings of one code on one page.
+    `pages` are page ids, which are indexes into the page columns. For findings that concern no page of the crawl,
+    `urls` has a URL or None for each instead. `identity(i)` tells apart several findings of one code on one page.
     """
 
     code: str

@@ -15,7 +15,7 @@ _SIGN = 1 << 63
 
 
 Candidate = tuple[int, Found, int, str | None]
-"""A finding that may be stored: key, batch, place in the batch, and URL."""
+"""A finding that may be stored: key, batch, index in the batch, and URL."""
 
 
 class AnalyzerError(Exception):
@@ -43,8 +43,8 @@ def failed(analyzer: str, error: str) -> AnalyzerResult:
 
 
 def run_analyzer(analyzer: Analyzer, site: Site, most_stored: int) -> AnalyzerResult:
-    """Run an analyzer to its end. Of a code with more findings than may be stored, those with the smallest keys are:
-    the same ones in every analysis of an unchanged site, so that two analyses can still be compared."""
+    """Run an analyzer to completion. If a code has more findings than may be stored, those with the smallest keys are
+    chosen: they are the same in every analysis of an unchanged site, so that two analyses can still be compared."""
     if analyzer.needs.details:
         if not site.has_details:
             raise AnalyzerError("The crawl stored no page details; crawl again with the option analyze.")

@@ -1,4 +1,4 @@
-"""What an analysis needs to know about its crawl. `shoal.crawl` and this package do not import each other, so the
+"""The facts about a crawl that its analysis needs. `shoal.crawl` and this package do not import each other, so the
 composition root connects them."""
 
 from collections.abc import Mapping, Sequence

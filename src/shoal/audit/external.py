@@ -1,7 +1,7 @@
 """External analyzers: a command that reads pages as JSON lines and prints findings as JSON lines.
 
-It runs in a process group of its own, with limits on time, memory and output. Whatever it does, only its own findings
-are lost.
+It runs in a process group of its own, with limits on time, memory and output. Whatever goes wrong, only the findings of
+this analyzer are lost.
 """
 
 import os
@@ -99,7 +99,7 @@ class ExternalAnalyzer:
             yield _found(code, found)
 
     def _run(self, site: Site, folder: Path) -> bytes:
-        """Run the command to its end and return what it printed."""
+        """Run the command to completion and return what it printed."""
         guard = [sys.executable, "-I", "-S", process_guard.__file__, str(os.getpid()), str(self._limits.memory)]
         environment = {"PATH": os.environ.get("PATH", os.defpath), "LANG": "C.UTF-8", ARTIFACTS: str(folder)}
         with tempfile.TemporaryFile() as errors:

@@ -153,7 +153,7 @@ def read_gate(values: Any, place: str = "gate") -> Gate:
 
 
 def parse_gate(text: str, name: str) -> Gate:
-    """Parse the text of a gate file: JSON if its name ends so, else TOML."""
+    """Parse the text of a gate file: JSON if its name ends in `.json`, else TOML."""
     if len(text) > LARGEST_FILE:
         raise InvalidInput(name, "is larger than 1 MB", "give a file with rules")
     try:

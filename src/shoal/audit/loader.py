@@ -194,7 +194,8 @@ class SiteLoader:
     async def _batches(
         self, read: Callable[[Tx, int, int, int], Awaitable[list[T]]], crawl: int, after: int
     ) -> AsyncIterator[list[T]]:
-        """Yield batches of rows, each row with its place first. The next one is read while a batch is used."""
+        """Yield batches of rows, each row preceded by its index. The next batch is read while the current one is
+        used."""
         rows = await self._read(read, crawl, after)
         while rows:
             following = asyncio.create_task(self._read(read, crawl, rows[-1][0]))
@@ -221,7 +222,7 @@ def _shared(
 
 
 def _readable(places: Sequence[int], rows: Sequence[tuple[int, bytes]]) -> Iterator[tuple[int, PageDetails]]:
-    """Yield the details that can be read, each with the place of its page."""
+    """Yield the details that can be read, each with the index of its page."""
     for place, (_, blob) in zip(places, rows, strict=True):
         try:
             yield place, read_page_details(blob)

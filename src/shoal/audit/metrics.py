@@ -23,7 +23,7 @@ NAMED: Final[Mapping[str, str]] = {
     "duplicate_titles": "pages that share their title with another page",
     "duplicate_descriptions": "pages that share their meta description with another page",
     "duplicate_pages": "pages that share their text with another page",
-    "orphan_pages": "pages that only a sitemap names",
+    "orphan_pages": "pages that only a sitemap lists",
     "avg_response_ms": "mean response time of all pages, in milliseconds",
     "p95_response_ms": "response time that 95 % of the pages stay below, in milliseconds",
     "max_response_ms": "longest response time, in milliseconds",

@@ -33,6 +33,6 @@ async def measure_again(site: Site, prober: UrlProber, most: int) -> int:
 
 
 def with_result(results: Sequence[AnalyzerResult], new: AnalyzerResult) -> list[AnalyzerResult]:
-    """Return the results with that of one analyzer replaced."""
+    """Return the results after replacing that of one analyzer."""
     kept = [result for result in results if result.outcome.analyzer != new.outcome.analyzer]
     return [*kept, new]

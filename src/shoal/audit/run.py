@@ -41,7 +41,7 @@ class AnalysisAttempted(Signal, frozen=True, kw_only=True):
     attempt: int
     max_attempts: int
     again: bool = False  # set in an extra signal before every attempt but the first
-    delay_ms: int | None = None  # how long the retry waited at least
+    delay_ms: int | None = None  # the minimum wait before the retry
 
 
 class AnalyzerFailed(Signal, frozen=True, kw_only=True):
@@ -267,4 +267,4 @@ def _no_collections() -> Iterator[None]:
 
 
 class _Left(Exception):
-    """The run was asked to leave."""
+    """The run was asked to stop."""

@@ -1,4 +1,5 @@
-"""A crawl as columns: what analyzers work on. A page is a number, its place in the columns; links are such numbers."""
+"""A crawl as columns: what analyzers work on. A page is identified by its index in the columns, and links refer to
+these indexes."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -32,7 +33,7 @@ NUMBERS: Final[dict[str, tuple[Any, Any]]] = {
     "flags": (np.int16, 0),
     "fingerprint": (np.int64, 0),
 }
-"""Numeric columns with their type and what stands for a missing value."""
+"""Numeric columns with their type and the value that means "missing"."""
 
 TEXTS: Final = (
     *("url", "final_url", "content_type", "title", "description", "canonical", "robots", "lang", "h1"),
@@ -259,7 +260,7 @@ class Site:
     sitemaps: list[SitemapRead] = field(default_factory=list)
     robots: dict[str, str | None] = field(default_factory=dict)  # by origin; None: the host has none
     probes: dict[str, ProbeAnswer] = field(default_factory=dict)  # by URL
-    blocked_urls: dict[int, str] = field(default_factory=dict)  # by node, as far as they are known
+    blocked_urls: dict[int, str] = field(default_factory=dict)  # by node; only those that are known
     previous: PageColumns | None = None
     quarantined: int = 0
 

@@ -30,7 +30,7 @@ class NewAnalysis:
 
 @dataclass(frozen=True, slots=True)
 class FindingPlace:
-    """The place of a finding in the list of an analysis, to read on from."""
+    """The position of a finding in the list of an analysis, from which to continue reading."""
 
     code: str
     number: int
@@ -132,7 +132,7 @@ class AnalysisStore(Protocol):
         code: str | None = None,
         severity: str | None = None,
     ) -> list[tuple[FindingPlace, Finding]]:
-        """Return stored findings after a place, ordered by code and number; only those of a code or a severity, if
+        """Return stored findings after a position, ordered by code and number; only those of a code or a severity, if
         given. Fewer may be stored than `counts` says."""
         ...
 
@@ -154,7 +154,7 @@ class CommitStatusStore(Protocol):
         ...
 
     async def take_one(self, tx: Tx, analysis_id: str, taken_for: timedelta) -> CommitStatus | None:
-        """Take the status of one analysis, though its time may not have come; None if it is published, or taken."""
+        """Take the status of one analysis, even if it is not due yet; None if it is already published, or taken."""
         ...
 
     async def published(self, tx: Tx, status: CommitStatus) -> None:

@@ -34,7 +34,8 @@ class Outcome(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class RuleResult:
-    """A rule with what was measured. `value` is None if nothing could be; `reason` says why it is not passed."""
+    """A rule with what was measured. `value` is None if the metric could not be measured; `reason` says why the rule
+    did not pass."""
 
     condition: str
     metric: str

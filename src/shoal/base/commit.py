@@ -44,6 +44,6 @@ class Commit(Form, frozen=True, kw_only=True, forbid_unknown_fields=True):
     checks: ClassVar = {"repo": check_repository, "url": check_link}
 
     def __post_init__(self) -> None:
-        """Check the fields as a part of another form, too, whose `checks` know only its own."""
+        """Check the fields also when this form is nested in another one, whose `checks` cover only its own fields."""
         check_repository(self.repo)
         check_link(self.url)

@@ -118,7 +118,7 @@ def read_duration_or_inf(value: object) -> timedelta:
 
 
 def read_milliseconds(value: object) -> timedelta:
-    """Parse a bare number of milliseconds, as the seed projects write it."""
+    """Parse a bare number of milliseconds, as earlier projects wrote it."""
     return value if isinstance(value, timedelta) else timedelta(milliseconds=read_whole(value))
 
 

@@ -1,5 +1,5 @@
-"""Facts about processes: which one a pid means, since the kernel may give it to another one later, and what a process
-and its children use."""
+"""Facts about processes: the identity of a process, since the kernel may reuse its pid, and the resources that a
+process and its children use."""
 
 import os
 from contextlib import suppress
@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 def started(pid: int) -> str:
     """Return when a process started, in clock ticks since boot; empty if there is none, `?` if the system does not
-    tell."""
+    report it."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
         return "" if fields[0] == "Z" else fields[19]  # a zombie has ended, although its parent has not collected it

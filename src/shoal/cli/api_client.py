@@ -299,7 +299,7 @@ def token_of(settings: ClientSettings) -> str:
     if token and not re.fullmatch(r"[\x21-\x7e]+", token):
         raise BadConfig(
             "SHOAL_TOKEN",
-            "contains a character that tokens do not have",
+            "contains a character that is not allowed in a token",
             "copy the whole token again, starting at shl_",
         )
     return token

@@ -126,8 +126,8 @@ async def _audit(
 
 @asynccontextmanager
 async def _publishing(app: App) -> AsyncIterator[None]:
-    """Publish commit statuses as soon as they change. At the end the last one is tried a few times; if that fails, a
-    controller on the same store tries again."""
+    """Publish commit statuses as soon as they change. At the end the last status is tried a few times; if that fails, a
+    controller on the same store retries it."""
     publisher = app.audit.status_publisher
     wanted: set[str] = set()
     sending: list[asyncio.Task[PassResult]] = []

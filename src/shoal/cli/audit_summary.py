@@ -37,7 +37,7 @@ def print_summary(report: Report, store: str | None, earlier: str | None = None)
 
 
 def next_steps(report: Report, store: str | None, earlier: str | None) -> list[str]:
-    """Return what to do next: look at the pages, then keep them from coming back."""
+    """Return what to do next: look at the findings, then keep them from coming back."""
     analysis = report.analysis
     where = ["--store", store] if store else []
     steps = []

@@ -28,7 +28,7 @@ def read_commit(text: str, context: str | None, env: Mapping[str, str]) -> CiCom
     if text == "ci":
         found = _from_ci(env, context or CONTEXT)
         if found is None:
-            raise InvalidInput(FLAG, "is `ci`, but this is no job of GitHub, GitLab, Gitea or Forgejo", _EXAMPLE)
+            raise InvalidInput(FLAG, "is `ci`, but this is not a job of GitHub, GitLab, Gitea or Forgejo", _EXAMPLE)
         return found
     match = _WRITTEN.fullmatch(text)
     if match is None:
@@ -43,7 +43,7 @@ def _commit(values: Mapping[str, Any]) -> Commit:
 
 
 def _from_ci(env: Mapping[str, str], context: str) -> CiCommit | None:
-    """Read the variables that CI systems document. Jobs of Gitea and Forgejo set those of GitHub, too."""
+    """Read the variables that CI systems document. Jobs of Gitea and Forgejo also set the variables of GitHub."""
     if env.get("GITLAB_CI") == "true":
         values = {
             "forge": "gitlab",
@@ -71,7 +71,7 @@ def _from_ci(env: Mapping[str, str], context: str) -> CiCommit | None:
 
 
 def _given(env: Mapping[str, str], **names: str) -> dict[str, str]:
-    """Return settings from variables of the CI job; those that are set themselves win."""
+    """Return settings from variables of the CI job; settings that are set explicitly take precedence."""
     return {name: env[other] for name, other in names.items() if env.get(other) and not env.get(name)}
 
 

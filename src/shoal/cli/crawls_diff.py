@@ -117,9 +117,9 @@ def _print(found: dict[str, Any]) -> None:
     if listed:
         print_table(["change", "what", "url", "before", "after"], [_row(one) for one in listed])
     if findings is None:
-        note("Findings are not compared, because not both crawls were analyzed.")
+        note("Findings are not compared, because at least one of the crawls was not analyzed.")
     elif any(not code["complete"] for code in findings["codes"]):
-        note("Of codes with very many findings, only the stored ones are compared.")
+        note("For codes with very many findings, only the stored ones are compared.")
 
 
 def _row(one: dict[str, Any]) -> list[object]:

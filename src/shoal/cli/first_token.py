@@ -1,4 +1,4 @@
-"""The first token of a store, for a controller that is started where nobody is at hand to create one."""
+"""The first token of a store, for a controller that is started unattended."""
 
 import os
 from pathlib import Path

@@ -2,7 +2,7 @@
 
 import gc
 
-GENERATION_0 = 20_000  # objects; so the pages of one commit are not scanned four times before they are stored
+GENERATION_0 = 20_000  # objects; a lower number would scan the pages of a commit several times before they are stored
 
 
 def reduce_collections() -> None:

@@ -26,7 +26,7 @@ MEANINGS = {
     "waiting": "stored; the node gets it when it is connected",
     "sent": "sent, not acknowledged yet",
     "applied": "applied",
-    "unconfirmed": "sent; this node acknowledges nothing",
+    "unconfirmed": "sent; this node does not acknowledge commands",
     "expired": "expired before the node came back",
 }
 
@@ -86,7 +86,8 @@ def show(node_id: str, reach: ApiTarget, as_json: bool) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Sending:
-    """To which node a command goes (None: to all), how long to wait for the acknowledgement, and how to print it."""
+    """The node that a command is for (None: all nodes), how long to wait for the acknowledgement, and how to print
+    it."""
 
     node_id: str | None
     wait_seconds: float
@@ -129,7 +130,7 @@ def pause(to: Sending, reason: str) -> int:
 @nodes.command()
 @sending
 def resume(to: Sending) -> int:
-    """Lease jobs again after pause or drain."""
+    """Resume leasing jobs after a pause or a drain."""
     return _send(to, {"command": "resume"})
 
 
@@ -185,7 +186,7 @@ def _send(to: Sending, body: dict[str, Any]) -> int:
             note(f"{plural(len(refused), 'node')} did not apply it.")
         if waiting:
             note(
-                f"{plural(len(waiting), 'node')} did not acknowledge it within {to.wait_seconds:g} s; it stays stored."
+                f"{plural(len(waiting), 'node')} did not acknowledge it within {to.wait_seconds:g} s; it stays pending."
             )
     if refused:
         return 1
@@ -193,7 +194,7 @@ def _send(to: Sending, body: dict[str, Any]) -> int:
 
 
 async def _ended(api: ApiClient, commands: list[dict[str, Any]], wait_seconds: float) -> list[dict[str, Any]]:
-    """Wait until every command has ended, but not longer than that; returns them as they are then."""
+    """Wait until every command has ended, up to the time limit; return their states."""
     clock = SystemClock()
     deadline = clock.monotonic() + wait_seconds
     while any(one["state"] not in ENDED for one in commands) and clock.monotonic() < deadline:
@@ -205,7 +206,7 @@ async def _ended(api: ApiClient, commands: list[dict[str, Any]], wait_seconds: f
 async def _newer(api: ApiClient, command: dict[str, Any]) -> dict[str, Any]:
     try:
         newer: dict[str, Any] = await api.get(at(f"{NODE}/commands/{{}}", command["node_id"], command["id"]))
-    except NotFound:  # its node has left, and the command with it
+    except NotFound:  # its node was removed, and the command with it
         return command | {"state": "expired"}
     return newer
 

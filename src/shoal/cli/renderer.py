@@ -27,8 +27,8 @@ from shoal.settings_loader import load
 @click.command()
 @click.option("--listen", metavar="HOST:PORT", help="Listen on this address; overrides SHOAL_RENDERER_LISTEN.")
 def renderer(listen: str | None) -> None:
-    """Run the render service, which renders pages in Chromium for workers. SIGTERM stops it; clients try their pages
-    again."""
+    """Run the render service, which renders pages in Chromium for workers. SIGTERM stops it; clients retry their
+    pages."""
     settings = load({"SHOAL_RENDERER_LISTEN": listen}).settings
     uvloop.run(_serve(settings))
 

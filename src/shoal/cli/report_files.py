@@ -17,7 +17,7 @@ Download = Callable[[FormatName], Awaitable[bytes]]
 
 FLAGS: Final[Mapping[FormatName, tuple[str, str]]] = {
     "html": ("--html", "Write a report as one HTML file that opens offline."),
-    "json": ("--json-report", "Write a report as JSON, by a published schema."),
+    "json": ("--json-report", "Write a report as JSON that follows a published schema."),
     "junit": ("--junit", "Write a report as JUnit XML, which CI systems show as tests."),
     "sarif": ("--sarif", "Write a report as SARIF 2.1.0, for code scanning."),
     "markdown": ("--markdown", "Write a summary as Markdown, for a comment on a pull request."),
@@ -31,7 +31,9 @@ class ReportFiles:
         wanted = {format_name: name for format_name, name in names.items() if name is not None}
         for format_name, name in wanted.items():
             if list(wanted.values()).count(name) > 1:
-                raise InvalidInput(FLAGS[format_name][0], f"names {name!r}, like another flag", "use one file for each")
+                raise InvalidInput(
+                    FLAGS[format_name][0], f"names {name!r}, as does another flag", "use one file for each"
+                )
         self._files = {format_name: PartFile(name) for format_name, name in wanted.items()}
 
     def __bool__(self) -> bool:

@@ -13,7 +13,7 @@ from shoal.crawl.lifecycle.failed_urls import FailedSeed
 from shoal.pages.response_counts import in_words as in_classes
 
 SHORTEST_BREAK = 5.0  # seconds; less is normal at the start and end of a crawl
-BREAKS_BELOW = 0.9  # share of its time: a crawl that ran for more had no relevant pause
+BREAKS_BELOW = 0.9  # share of its duration: a crawl that worked for more than this had no pause worth showing
 
 
 def summary(seen: CrawlStatus, elapsed: float | None = None) -> dict[str, Any]:

@@ -57,7 +57,8 @@ class DatabaseUrlQueueManager:
             await (await self._opened()).settle(found)
 
     async def aclose(self) -> None:
-        """Return URLs that were handed out and not completed to the queue at once."""
+        """Put URLs that were handed out but not completed back into the queue, without waiting for their lease to
+        expire."""
         if self._scan is not None:
             await self._scan.leave()
 

@@ -145,7 +145,7 @@ class _LoopThread:
 
 
 KeyNames = tuple[str, str, str, str]
-"""Where a scan keeps its queue, the URLs it has seen, those it has processed, and their depths."""
+"""The locations of the data of a scan: its queue, the URLs it has seen, those it has processed, and their depths."""
 
 
 def _wanted_frontier() -> FrontierDriver:

@@ -340,7 +340,7 @@ class Scan:
         return LONGEST_WAIT if taken > ours and any(map(self._is_unknown, other_seeds)) else None
 
     async def _return_lost_urls(self) -> list[Job]:
-        """Return the jobs of dead processes to the queue; return the other leased jobs, whose processes may be
+        """Put the jobs of dead processes back into the queue; return the other leased jobs, whose processes may be
         alive."""
         jobs = await self._app.database.read(lambda tx: self._app.queue.jobs_of_run(tx, self.id))
         ours = None if self._hold is None else self._hold.lease.fence.job_id

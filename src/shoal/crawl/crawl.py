@@ -234,8 +234,8 @@ class Crawl:
 
     @property
     def bodies(self) -> str:
-        """Return the name under which its bodies are stored. Ids are reused, also by other stores, so the id alone is
-        not unique."""
+        """Return the name under which its bodies are stored. Ids may be reused, even by other stores, so the id alone
+        is not unique."""
         return f"{self.id}-{xxhash.xxh3_64_hexdigest(self.key_seed.to_bytes(8))}"
 
     @property

@@ -212,8 +212,8 @@ class FrontierStore(Protocol):
         ...
 
     async def prepare(self, tx: Tx, crawl: int, fence: Fence, batch: WalkerBatch) -> list[Settled]:
-        """Decide which redirects of the batch go on, and return what this walker still holds: only the pages of these
-        URLs may be committed before `settle`. Call it for frontiers outside the database."""
+        """Decide which redirects of the batch continue, and return what this walker still holds: only the pages of
+        these URLs may be committed before `settle`. Call it for frontiers outside the database."""
         ...
 
     async def quarantine(self, tx: Tx, crawl: int, traps: dict[str, Url]) -> None:

@@ -174,7 +174,7 @@ class CurlHandle:
         )
 
     def _with_beginning(self, failure: Failure) -> Failure:
-        """Add the beginning of a response that is not HTTP to the operator detail, as far as libcurl passed it on."""
+        """Add the beginning of a response that is not HTTP, if libcurl passed it on, to the operator detail."""
         began = b"".join([*self._lines[:2], *self._chunks[:1]])[:_SHOWN_BYTES]
         if failure.code != "protocol_error" or not began:
             return failure

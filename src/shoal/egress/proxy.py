@@ -13,7 +13,8 @@ _PORTS: Final = {"http": 80, "https": 443, "socks5": 1080, "socks5h": 1080}
 
 @dataclass(frozen=True, slots=True)
 class Proxy:
-    """A proxy. `rule` decides which addresses it may have: it names an operator's proxy, but not that of a crawl."""
+    """A proxy. `rule` decides which addresses it may have: a private address is allowed for an operator's proxy, but
+    not for that of a crawl."""
 
     url: str
     host: str

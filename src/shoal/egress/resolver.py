@@ -148,7 +148,7 @@ class _Threads:
             threading.Thread(target=partial(_run_jobs, self._work), name="shoal-resolver", daemon=True).start()
 
     def release(self) -> None:
-        """Note that a task of the pool has finished."""
+        """Record that a task of the pool has finished."""
         self._busy -= 1
 
     def stop(self) -> None:

@@ -78,7 +78,7 @@ class Webhooks:
         return await self._database.read(look)
 
     async def change(self, webhook_id: str, change: WebhookChange, *, audit: AuditHook = no_audit) -> Webhook:
-        """Change a webhook. Enabling it again sends the events it missed, as far as they are still stored."""
+        """Change a webhook. Enabling it again sends the events it missed that are still stored."""
         if change.url is not None:
             self._check_address(change.url)
 
@@ -168,7 +168,7 @@ class Webhooks:
         return (await self._database.read(look))[::-1]
 
     async def lag_seconds(self) -> float:
-        """Return how long the oldest event that the forwarder has not taken up has waited."""
+        """Return the lag of the outbox: the age of the oldest event that the forwarder has not numbered yet."""
         return await self._database.read(self._events.lag) / 1e6
 
     async def _replay_some(

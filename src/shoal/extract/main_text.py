@@ -95,7 +95,8 @@ def _linked(element: Element) -> int:
 
 
 def _absolute(base: str) -> Callable[[str], str]:
-    """Return a function that makes links absolute, and empty if their scheme is not http, https or mailto."""
+    """Return a function that makes a link absolute; it returns an empty text for schemes other than http, https and
+    mailto."""
 
     def resolve(url: str) -> str:
         try:

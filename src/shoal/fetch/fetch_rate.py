@@ -2,7 +2,7 @@
 
 from shoal.base.clock import Clock
 
-BURST_SECONDS = 0.1  # starts that were missed for so long are made up for
+BURST_SECONDS = 0.1  # seconds: starts missed within this time are made up for
 
 
 class FetchRate:

@@ -202,7 +202,7 @@ class PageFetcher:
         return fetched
 
     def read_rendered(self, fetched: Fetched, response: Response, html: bytes, content_type: str) -> None:
-        """Replace the facts of a page by those of what its scripts made of it."""
+        """Replace the facts of a page by those of its rendered form."""
         self._read_body(fetched, response, html, content_type)
 
     def _read_html(self, fetched: Fetched, response: Response) -> None:

@@ -22,7 +22,7 @@ from shoal.render.rendered_page import RenderedPage
 from shoal.render.renderer import Renderer
 
 FIRST_PAUSE, LONGEST_PAUSE = 1.0, 30.0  # seconds, while the renderer refuses pages
-BACKLOG: Final = 4  # times the pages at once: as many may wait for the browser before no more are fetched
+BACKLOG: Final = 4  # times the concurrent pages: this many may wait for the browser before fetching stops
 BY_THE_BROWSER: Final = frozenset({"accept", "accept-encoding", "accept-language", "cookie", "user-agent"})
 RENDERED_TYPE: Final = "text/html; charset=utf-8"
 
@@ -48,9 +48,9 @@ class RenderOptions(Struct, frozen=True, kw_only=True):
 
 
 class RenderCallbacks(Struct, frozen=True, kw_only=True):
-    """Callbacks for what a person or an operator should learn."""
+    """Callbacks for events that a user or an operator should know of."""
 
-    unavailable: Callable[[TimeError, float], None]  # the renderer refuses pages for so many seconds
+    unavailable: Callable[[TimeError, float], None]  # called when the renderer refuses pages, with the seconds to wait
     missing: Callable[[BadConfig], None]  # there is no browser; called for the first page that needs one
     failed: Callable[[Exception], None]  # ends the walker
 
@@ -122,7 +122,7 @@ class RenderStage:
         return rendering
 
     def cancel(self, rendering: "Rendering") -> None:
-        """Forget a page; a browser that renders it stops."""
+        """Forget a page; if a browser is rendering it, stop that."""
         rendering.is_cancelled = True
         if (task := self._active.pop(rendering, None)) is not None:
             task.cancel()
@@ -181,7 +181,7 @@ class RenderStage:
             pause = min(LONGEST_PAUSE, pause * 2)
 
     async def _read(self, rendering: "Rendering", page: RenderedPage) -> bool:
-        """Replace the facts of a page by those of its rendered form; return whether it has gained by that."""
+        """Replace the facts of a page by those of its rendered form; return whether rendering added anything."""
         fetched, before = rendering.fetched, rendering.fetched.facts
         after = take_rendered(self._fetcher, fetched, rendering.response, page)
         assert before is not None
@@ -190,7 +190,7 @@ class RenderStage:
         return has_gained(before, after, len(page.navigations))
 
     def _give_up(self, rendering: "Rendering", error: BadConfig) -> None:
-        """Go on without a browser: what needed one is marked, and read as it was fetched."""
+        """Continue without a browser: pages that needed one are flagged and read as fetched."""
         if not self._is_missing:
             self._is_missing = True
             self._callbacks.missing(error)
@@ -205,7 +205,7 @@ class RenderStage:
                 one.done(one.fetched)
 
     def _decide(self, kind: str) -> None:
-        """Go on with the pages that waited for a probe of their kind."""
+        """Continue with the pages that waited for a probe of their kind."""
         for rendering in self._undecided.pop(kind, []):
             if rendering.is_cancelled:
                 continue

@@ -2,9 +2,9 @@
 
 import os
 
-# Before gRPC is imported: it writes lines of its own format to stderr. What it says there is also in the errors that
-# both ends of a stream report.
+# Before gRPC is imported: it writes lines of its own format to stderr. The same information is in the errors that both
+# ends of a stream report.
 os.environ.setdefault("GRPC_VERBOSITY", "NONE")
-# Workers fork only to start other programs. What gRPC does in a fork to use it there would sometimes crash it before
-# that program begins.
+# Workers fork only to start other programs. The fork handlers of gRPC would sometimes crash the child before that
+# program starts.
 os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")

@@ -1,11 +1,11 @@
-"""What both ends of the control plane agree on below its messages: sizes, keepalive pings, and how a stream says why it
-ends."""
+"""The channel options that both ends of the control plane use: message sizes, keepalive pings, and how a stream reports
+why it ends."""
 
 from dataclasses import dataclass
 from datetime import timedelta
 
 LARGEST_MESSAGE = 64 * 1024  # bytes
-DISPLACED = ("shoal-reason", "displaced")  # in the trailing metadata, so that a worker knows that it must not come back
+DISPLACED = ("shoal-reason", "displaced")  # in the trailing metadata, so that a worker knows that it must not reconnect
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,7 +19,8 @@ class KeepAlive:
         return [
             ("grpc.keepalive_time_ms", int(self.every.total_seconds() * 1000)),
             ("grpc.keepalive_timeout_ms", int(self.timeout.total_seconds() * 1000)),
-            # Of every ping, those for keepalive included; it is a minute by default, whatever the line above says.
+            # The minimum interval of all pings, including keepalive; the default is a minute, whatever the option above
+            # says.
             ("grpc.http2.ping_timeout_ms", int(self.timeout.total_seconds() * 1000)),
             ("grpc.keepalive_permit_without_calls", 1),
             ("grpc.http2.max_pings_without_data", 0),

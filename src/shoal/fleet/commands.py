@@ -1,4 +1,4 @@
-"""Commands for nodes: what may be asked of one, and what it changes about what operators want of it. Pure."""
+"""Commands for nodes, and how each changes the state that operators want a node to have. Pure."""
 
 from msgspec import Struct, structs
 
@@ -65,8 +65,8 @@ def _within(field: str, value: int | None, least: int, most: int) -> None:
 
 
 def wish_after(wish: NodeWish, command: NodeCommand) -> NodeWish:
-    """Return what operators want of a node once they have given this command. Restarting the browser is not a state,
-    so it is not wished for again."""
+    """Return what operators want of a node once they have given this command. Restarting the browser is not a state, so
+    it is not sent again."""
     if command.command == "config_update":
         names = ("max_concurrency", "page_slots", "rate_limit")
         values = {name: getattr(command, name) for name in names if getattr(command, name) is not None}

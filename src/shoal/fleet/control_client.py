@@ -24,7 +24,7 @@ from shoal.settings import GrpcSettings
 
 REMEMBERED = 1000  # commands whose answers are kept, in case they are sent again
 GOODBYE_SECONDS = 5.0  # for the controller to take note of the end
-STEADY_SECONDS = 60.0  # a session that lasted so long was a good one, whatever the controller said
+STEADY_SECONDS = 60.0  # a session that lasted this long was a success, however it ended
 JITTER = 0.9  # heartbeats are sent after this part of the interval or later
 
 
@@ -37,7 +37,7 @@ class ControlConnected(Signal, frozen=True, kw_only=True):
 
 
 class ControlLost(Signal, frozen=True, kw_only=True):
-    """There is no session with a controller. Jobs go on; the node connects again after a while."""
+    """There is no session with a controller. Jobs continue; the node reconnects after a while."""
 
     node_id: str
     controller: str
@@ -118,7 +118,7 @@ class ControlClient:
                 if failed.code() is grpc.StatusCode.ABORTED and DISPLACED in list(failed.trailing_metadata() or ()):
                     raise NodeDisplaced(self._node_id) from None
                 error = f"{failed.code().name}: {failed.details()}"
-            except Exception as unexpected:  # a worker goes on without a control plane
+            except Exception as unexpected:  # a worker continues without a control plane
                 error = repr(unexpected)
             if self._closing.is_set():
                 return
@@ -131,7 +131,7 @@ class ControlClient:
             await self._pause(pause)
 
     def _backoff(self, failures: int) -> float:
-        """Return the seconds until the next attempt, after so many that failed in a row. Jitter keeps the nodes of a
+        """Return the seconds until the next attempt, given how many have failed in a row. Jitter keeps the nodes of a
         controller that died from coming back all at once."""
         first, longest = self._settings.reconnect_backoff, self._settings.max_reconnect_backoff
         return min(
@@ -154,7 +154,7 @@ class ControlClient:
             try:
                 await asyncio.wait({reporting, receiving}, return_when=asyncio.FIRST_COMPLETED)
                 if reporting.done():
-                    reporting.result()  # raises what is not about the stream
+                    reporting.result()  # re-raises errors that do not concern the stream
                 with suppress(TimeoutError):
                     async with asyncio.timeout(GOODBYE_SECONDS):
                         await receiving
@@ -202,7 +202,7 @@ class ControlClient:
             sleeping.cancel()
 
     async def _receive(self, call: Any) -> None:
-        """Take in what the controller sends until the stream ends."""
+        """Process the messages of the controller until the stream ends."""
         while isinstance(message := await call.read(), ControlCommand):
             await self._take_in(message)
 

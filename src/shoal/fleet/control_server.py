@@ -231,7 +231,7 @@ class ControlService(CrawlerControlServicer):
         return session
 
     async def _receive(self, session: NodeSession, context: StreamContext) -> None:
-        """Take in heartbeats until the node says goodbye."""
+        """Process heartbeats until the node deregisters."""
         end: Callable[..., Awaitable[bool]] = self._nodes.disconnect
         admitted_at = self._clock.monotonic()
         try:
@@ -287,7 +287,7 @@ class ControlService(CrawlerControlServicer):
 
 
 def commands_for(session: NodeSession, begun: SessionBegun) -> Sequence[NodeCommand]:
-    """Return the commands that bring a node that has just connected to what operators want of it."""
+    """Return the commands that put a node that has just connected into the state that operators want."""
     commands = wish_commands(session.node_id, begun.wish)
     if begun.wish.state == "connected" and session.status.state is not NodeState.CONNECTED:
         commands.append(NodeCommand(id="", node_id=session.node_id, command="resume"))  # it missed that command
@@ -311,7 +311,8 @@ class ControlServer:
                 ("grpc.so_reuseport", 0),  # a second controller on this port must fail instead of sharing it
                 ("grpc.max_receive_message_length", LARGEST_MESSAGE),
                 ("grpc.max_metadata_size", LARGEST_METADATA),
-                # Per connection, and far above our own limit: streams beyond this one get no proper status.
+                # This limit of gRPC is per connection and far above our own, because streams beyond it are refused
+                # without a proper status.
                 ("grpc.max_concurrent_streams", 10 * settings.peer_streams + 1000),
                 *(keepalive or KeepAlive()).options(),
             ]

@@ -27,7 +27,7 @@ TRIES = 8  # draws that hit full nodes before those are left out
 
 class JobsDispatched(Signal, frozen=True, kw_only=True):
     """How many jobs were dispatched to each node, or to `shared_queue`, since the last signal. A job counts when its
-    lane is chosen, also if its commit fails afterwards."""
+    lane is chosen, even if its commit fails afterwards."""
 
     targets: dict[str, int]
 

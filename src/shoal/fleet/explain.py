@@ -16,8 +16,8 @@ FLAPPING = (
 
 @dataclass(frozen=True, slots=True)
 class NodeExplanation:
-    """What a node gets and why: a reason with a stable name, a sentence, its share of new jobs, and its place among the
-    healthy nodes (None: it is not one)."""
+    """The explanation of which jobs a node gets: a reason with a stable name, a sentence, its share of new jobs, and
+    its rank among the healthy nodes (None: it is not one of them)."""
 
     node: Node
     reason: str

@@ -10,7 +10,7 @@ from shoal.base.store_clock import ClockWatch
 from shoal.fleet.node import MISSED, Node
 from shoal.fleet.nodes import BATCH, Nodes
 
-FEW = 3  # so many nodes may be lost at once without any suspicion
+FEW = 3  # this many nodes may be lost at once without suspecting another cause
 FORGET_EVERY = 60.0  # seconds
 
 

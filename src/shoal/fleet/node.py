@@ -56,7 +56,7 @@ class NodeStatus(Struct, frozen=True, kw_only=True, omit_defaults=True):
         return bool(self.instance)
 
     def health(self, depth: int) -> HealthScore:
-        """Rate the node, with so many jobs in its lane. Its load is that of the busier kind of its slots."""
+        """Rate the node, given the number of jobs in its lane. Its load is that of the busier kind of its slots."""
         active, most = self.active_tasks, self.max_concurrency
         if self.page_slots and self.active_pages * most > active * self.page_slots:
             active, most = self.active_pages, self.page_slots
@@ -71,7 +71,8 @@ class NodeStatus(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class NodeWish(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """The wishes of operators for a node: stored, and sent again whenever the node connects; None: as it starts."""
+    """The state and limits that operators want a node to have: stored, and sent again whenever the node connects; None:
+    as it was started."""
 
     state: WishedState = "connected"
     reason: str = ""
@@ -111,7 +112,7 @@ class Node:
     @property
     def takes_jobs(self) -> bool:
         """Return whether jobs may be dispatched to it: it is connected, has a session, and no operator has paused or
-        drained it, which it may not have heard yet."""
+        drained it, even if the command has not reached it yet."""
         return self.state is NodeState.CONNECTED and self.controller is not None and self.wish.state == "connected"
 
 

@@ -121,7 +121,7 @@ class SessionLinks(Protocol):
 
 
 class NoSessions:
-    """The links of a process without a gRPC server."""
+    """The sessions of a process without a gRPC server: there are none."""
 
     def send(self, node_id: NodeId, command: NodeCommand) -> bool:
         return False
@@ -182,8 +182,8 @@ class Nodes:
 
     async def heartbeat(self, heartbeats: Sequence[Heartbeat]) -> set[NodeId]:
         """Store the newest status of many sessions in one commit; returns the nodes whose session is still that one.
-        A node that is missing was registered again, here or on another controller, or was removed: `find` it; if its
-        instance is another one, the session was displaced, else the node must register again."""
+        A node that is missing was registered again, here or on another controller, or was removed: Look it up with
+        `find`: if its instance is another one, the session was displaced; otherwise the node must register again."""
         if not heartbeats:
             return set()
         return await self._database.run(lambda tx: self._store.heartbeat(tx, self.controller, heartbeats))
@@ -321,8 +321,8 @@ class Nodes:
         return command
 
     async def return_lanes(self) -> int:
-        """Return jobs that were offered to nodes which lease nothing: those that were paused or drained since, and
-        those that are gone but of which some controller had not heard yet. Returns how many."""
+        """Move jobs that were offered to nodes which lease nothing to the shared lane: those that were paused or
+        drained since, and those that are gone, which some controller did not know yet. Returns how many."""
         returned = 0
         for lane in await self._database.read(lambda tx: self._store.abandoned_lanes(tx, BATCH)):
             count = await self._queue.hand_back(lane)

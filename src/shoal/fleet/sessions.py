@@ -68,8 +68,8 @@ class Session:
 
 
 def stored_interval(every: timedelta) -> timedelta:
-    """Return the interval by which the store judges a node: not shorter than that at which heartbeats are stored,
-    or live nodes would be lost between two of them."""
+    """Return the heartbeat interval to store for a node: at least the interval at which heartbeats are written, because
+    live nodes would otherwise be declared lost between two writes."""
     return max(every, SAVE_EVERY)
 
 
@@ -118,7 +118,7 @@ class Sessions:
         return True
 
     def received(self, session: Session, status: NodeStatus, acks: Sequence[CommandAck] = ()) -> None:
-        """Take in a status message of a session."""
+        """Process a status message of a session."""
         now = self._clock.monotonic()
         repeated = now - session.logged_at < LOG_EVERY
         if not repeated:
@@ -144,7 +144,7 @@ class Sessions:
 
     @property
     def spread(self) -> timedelta:
-        """The shortest interval at which so many nodes may report."""
+        """The shortest interval at which this many nodes may report."""
         return timedelta(seconds=len(self._sessions) / HEARTBEATS_PER_SECOND)
 
     def name_heartbeats(self) -> None:
@@ -181,8 +181,8 @@ class Sessions:
 
 
 def displacement(session: Session, instance: str) -> ShoalError | None:
-    """Return the error with which a session ends because its node has a newer one; None if the same process opened
-    that: it knows."""
+    """Return the error with which a session ends because its node has a newer one; None if the same process opened the
+    newer one, and therefore knows."""
     is_same = bool(instance) and instance == session.status.instance
     return None if is_same else NodeDisplaced(session.node_id)
 

@@ -18,7 +18,7 @@ class NodeStore(Protocol):
 
     async def heartbeat(self, tx: Tx, controller: str, heartbeats: Sequence[Heartbeat]) -> set[NodeId]:
         """Store the newest status of many sessions of one controller in one batch; returns the nodes whose session is
-        still that one. The state of a node becomes the one it reports, also if it was declared lost meanwhile."""
+        still that one. The state of a node becomes the one it reports, even if it was declared lost meanwhile."""
         ...
 
     async def disconnect(self, tx: Tx, node_id: NodeId, epoch: int) -> bool:
@@ -30,8 +30,8 @@ class NodeStore(Protocol):
         ...
 
     async def overdue(self, tx: Tx, limit: int) -> list[Node]:
-        """Return nodes that missed three heartbeats and are not lost yet, the longest silent first. Candidates: each
-        must still be moved by `lose`."""
+        """Return nodes that missed three heartbeats and are not lost yet, the longest silent first. They are
+        candidates: `lose` checks each one again."""
         ...
 
     async def lose(self, tx: Tx, node_id: NodeId, epoch: int) -> bool:

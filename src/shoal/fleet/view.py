@@ -17,7 +17,7 @@ FLAP_MICROS = 60_000_000
 
 
 def class_of(kind: str) -> JobClass:
-    """Return the class of a job kind: runs and page jobs have slots of their own on a node."""
+    """Return the slot class of a job kind: a node has separate slots for runs and for page jobs."""
     return "runs" if kind in RUN_KINDS else "pages"
 
 
@@ -78,7 +78,7 @@ class FlapWatch:
         self._seen: dict[NodeId, list[tuple[int, int]]] = {}  # when an epoch was first seen, and the epoch
 
     def find(self, nodes: Collection[Node]) -> frozenset[NodeId]:
-        """Return the nodes that began more than three sessions within the last minute."""
+        """Return the nodes that started more than three sessions within the last minute."""
         flapping = frozenset(node.id for node in nodes if self._reconnects(node) > MOST_RECONNECTS)
         since = max((node.seen_at for node in nodes), default=0) - FLAP_MICROS
         present = {node.id for node in nodes}
@@ -122,7 +122,7 @@ class FleetView:
         self.version += 1
 
     def listen(self, signal: Signal) -> None:
-        """Forget nodes whose sessions end on this controller at once."""
+        """Forget a node as soon as its session ends on this controller."""
         if isinstance(signal, NodeDisconnected | NodeLeft | NodeLost):
             self.remove(signal.node_id)
 

@@ -72,11 +72,11 @@ class RateLimiter:
         queues: dict[int, list[int]] = defaultdict(list)
         for request, origin in enumerate(origins):
             queues[known[origin][0]].append(request)
-        grants = await self._reserve(tx, {host: len(line) for host, line in queues.items()}, states)
+        grants = await self._reserve(tx, {host: len(queue) for host, queue in queues.items()}, states)
         found: list[tuple[int, SlotGrant]] = []
-        for host, line in queues.items():
-            places = self._queue_up(host, len(line), states[host], grants.get(host, SlotsGranted()))
-            found += zip(line, places, strict=True)
+        for host, queue in queues.items():
+            places = self._queue_up(host, len(queue), states[host], grants.get(host, SlotsGranted()))
+            found += zip(queue, places, strict=True)
         return [place for _, place in sorted(found, key=lambda one: one[0])]
 
     async def next_at(self, tx: Tx, origin: str, within: float) -> SlotGrant:
@@ -98,8 +98,8 @@ class RateLimiter:
 
     @property
     def ahead(self) -> float:
-        """Return how many seconds ahead slots are taken. Less than they may be reserved ahead, so that every check
-        finds some."""
+        """Return how many seconds ahead slots are taken. This is less than the maximum, so that every check finds
+        some."""
         return 0.0 if self._at_once else 0.75 * AHEAD
 
     def turn(self, state: HostState) -> HostSlots:

@@ -47,7 +47,7 @@ class RobotsRecord(Struct, frozen=True):
     state: RobotsState
     body: str
     age: timedelta = timedelta(0)  # since it was requested, by the store's clock
-    throttled: "Throttled | None" = None  # not stored: it concerns the host
+    throttled: "Throttled | None" = None  # not stored here, because it concerns the host
 
     @property
     def hash(self) -> str:

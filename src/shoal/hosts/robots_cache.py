@@ -18,7 +18,7 @@ ASK_AGAIN = timedelta(seconds=4)  # if robots.txt was unreachable: sooner than a
 KEEP_OLD = timedelta(days=30)  # how long an old file may be used while a new one cannot be fetched
 LIMITS = Limits(
     max_redirects=5,
-    max_body_bytes=MAX_BYTES + 1,  # one byte more shows that the file is longer
+    max_body_bytes=MAX_BYTES + 1,  # one extra byte shows that the file is longer
     cut_body=True,
     total_timeout=timedelta(seconds=30),
 )

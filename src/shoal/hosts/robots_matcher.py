@@ -85,7 +85,7 @@ class _Pattern(NamedTuple):
 
 
 class RuleMatcher(Generic[Meaning]):
-    """Finds the longest rule that matches a path; among equally long ones an allowing one."""
+    """Finds the longest rule that matches a path; of two equally long ones, the one that allows it."""
 
     def __init__(self, rules: Iterable[tuple[str, bool, Meaning]]) -> None:
         """Take rules as (path, whether it allows, the caller's value for it)."""

@@ -23,7 +23,7 @@ TIMEOUTS = frozenset({"total_timeout", "idle_timeout", "connect_timeout"})
 WEIGHT = 0.3  # of the newest response in the smoothed latency
 REPORT_FACTOR = 1.5  # a latency that changed by this factor is reported again
 REPORT_AGAIN = 300.0  # seconds: a host that stays slow is reported again before the store forgets it
-SLACK = 0.1  # seconds by which a slot may seem to precede the end of the hold after which it was reserved
+SLACK = 0.1  # tolerance in seconds: a slot reserved after a hold may appear to begin this much before the hold ends
 MOST_HOSTS = 10_000  # maximum number of hosts remembered
 
 
@@ -37,7 +37,7 @@ class HostUpdate(Struct):
     most: timedelta = timedelta(0)  # the longest
     grows: bool = False  # whether it doubles
     refused: list[int] = field(default_factory=list)  # URLs, by their hashes, that answered 503
-    recovered: bool = False  # it gave a good response, before any that asked us to wait
+    recovered: bool = False  # it responded normally, before any response that asked us to wait
     latency: float | None = None  # seconds
 
     @property
@@ -153,7 +153,7 @@ class ThrottleTracker:
         return 0.0 if streak is None else max(0.0, streak.until - self._clock.monotonic())
 
     def expect_recovery(self, host: int) -> None:
-        """Note that the store had the host on hold: its next response shows whether it has recovered."""
+        """Record that the store had the host on hold: its next response shows whether it has recovered."""
         self._streak(host)
 
     def updates(self) -> dict[int, HostUpdate]:

@@ -10,8 +10,8 @@ PARTS = ("success", "load", "latency", "depth")
 
 
 class FleetMetrics:
-    """Counts heartbeats, dispatches and commands, and shows the nodes as the controller saw them last: when the metrics
-    are read, because thousands of nodes may be seen every second."""
+    """Counts heartbeats, dispatches and commands, and exports the nodes as the controller last saw them. Their series
+    are computed when the metrics are read, because thousands of nodes may report every second."""
 
     def __init__(
         self,
@@ -36,7 +36,7 @@ class FleetMetrics:
             "type",
         )
         self._dispatched = counter(
-            "shoal_grpc_dispatch", "Jobs that were to be dispatched, by the node or `shared_queue`.", "target"
+            "shoal_grpc_dispatch", "Jobs whose lane was chosen, by target node or `shared_queue`.", "target"
         )
         self._fallbacks = counter(
             "shoal_grpc_dispatch_fallback", "Jobs that went to the shared lane because no node could take them."
@@ -45,13 +45,15 @@ class FleetMetrics:
         self._returned = counter(
             "shoal_lane_jobs_returned", "Jobs that went from the lane of an absent node to the shared lane."
         )
-        self._commands = counter("shoal_node_commands", "Commands for nodes that have ended, by how.", "state")
+        self._commands = counter("shoal_node_commands", "Commands for nodes that have ended, by outcome.", "state")
         self._pressure = gauge(
-            "shoal_back_pressure", "Load that back-pressure is decided by; jobs are held back above 0.8.", "slots"
+            "shoal_back_pressure", "Load that back-pressure is based on; jobs are held back above 0.8.", "slots"
         )
         self._held = gauge("shoal_back_pressure_held", "1 while back-pressure holds new jobs back.", "slots")
         self._held_back = counter(
-            "shoal_jobs_held_back", "Times that jobs were not created because of back-pressure, by who asked.", "source"
+            "shoal_jobs_held_back",
+            "Number of times that back-pressure kept jobs from being created, by source.",
+            "source",
         )
         self._seen: Any = None  # the last `FleetSeen`
         self.handlers: Mapping[str, Callable[[Any], None]] = {

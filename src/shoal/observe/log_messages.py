@@ -163,10 +163,10 @@ WORDS: Mapping[str, LogMessage] = {
     "NodeDisconnected": LogMessage(
         LogLevel.WARNING, "session of node {node_id} broke off; it is lost unless it reconnects in time"
     ),
-    "NodeLeft": LogMessage(LogLevel.INFO, "node {node_id} left; {returned} jobs of its lane are shared"),
+    "NodeLeft": LogMessage(LogLevel.INFO, "node {node_id} deregistered; {returned} jobs went to the shared lane"),
     "NodeLost": LogMessage(
         LogLevel.WARNING,
-        "node {node_id} is lost, silent for {silent_seconds:.0f} s; {returned} jobs of its lane are shared",
+        "node {node_id} is lost, silent for {silent_seconds:.0f} s; {returned} jobs went to the shared lane",
     ),
     "NodeRegistered": LogMessage(
         LogLevel.INFO,

@@ -87,7 +87,9 @@ class Metrics:
         self._fleet = FleetMetrics(self._counter, self._gauge, self._family)
         self.registry.register(self._fleet)
         self._rendered = self._counter("shoal_rendered_pages", "Pages that a browser rendered, by outcome.", "outcome")
-        self._render_seconds = self._histogram("shoal_render_seconds", "Time to render a page, without its wait.")
+        self._render_seconds = self._histogram(
+            "shoal_render_seconds", "Time to render a page, not counting its wait for a browser."
+        )
         self._render_requests = self._counter("shoal_render_requests", "Requests that rendered pages made.")
         self._browsers_started = self._counter("shoal_browsers_started", "Browsers started.")
         self._browsers_ended = self._counter("shoal_browsers_ended", "Browsers ended, by reason.", "how")
@@ -140,7 +142,7 @@ class Metrics:
         return Gauge(name, description, labels, registry=self.registry)
 
     def _family(self, name: str, description: str, *labels: str, counts: bool = False) -> Callable[[], Any]:
-        """Return what makes a metric whose series are computed whenever the metrics are read: a gauge, or a counter if
+        """Return a factory for a metric whose series are computed when the metrics are read: a gauge, or a counter if
         it `counts`."""
         self.tables.append(MetricTable(name, "counter" if counts else "gauge", labels, description))
         return partial(CounterMetricFamily if counts else GaugeMetricFamily, name, description, labels=labels)

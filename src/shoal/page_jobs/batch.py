@@ -138,8 +138,8 @@ class PageJobBatch:
             return PutOff(lease.fence, why.seconds, why.reason)
 
     async def _denied(self, lease: Lease, work: PageWork) -> ResultDelivery | PutOff:
-        """Fail a job that robots.txt forbids, which has no slot. If its rules have expired meanwhile, put it off to get
-        one."""
+        """Fail a job that robots.txt forbids; it was leased without a slot. If the rules have expired meanwhile, put
+        the job off, so that it gets a slot."""
         if not self._runner.denies(work):
             return PutOff(lease.fence, 0.0)
         return ResultDelivery(

@@ -1,5 +1,5 @@
 """Operations of bots on page jobs, independent of the transport: pull, heartbeat, results. A bot is identified by its
-token and the name it gives itself; it learns what to fetch and its lease term, but not who owns the job."""
+token and the name it gives itself; it is told what to fetch and its lease term, but not who owns the job."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence

@@ -174,7 +174,7 @@ def _checked(job: HeldJob, result: Result) -> Result:
 
 
 def _receipt(fence: Fence, digest: str, answer: tuple[str, JobState] | None) -> Receipt:
-    """Return the receipt of this result, also if it is a duplicate; reject a different result for the same grant."""
+    """Return the receipt of this result, even if it is a duplicate; reject a different result for the same grant."""
     return Receipt(fence, answer[1] if answer is not None and answer[0] == digest else None)
 
 

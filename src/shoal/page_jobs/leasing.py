@@ -19,7 +19,8 @@ from shoal.queue.states import Move
 
 @dataclass(frozen=True, slots=True)
 class PutOff:
-    """A job returned without an attempt, for so many seconds: usually its host must not be requested for so long."""
+    """A job that is returned without counting an attempt, and the seconds before it may be leased again: usually the
+    time until its host may be requested."""
 
     fence: Fence
     seconds: float

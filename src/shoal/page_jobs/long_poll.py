@@ -29,7 +29,7 @@ class _Waiter(Generic[T]):
 
 
 @dataclass(slots=True)
-class _Line(Generic[T]):
+class _Queue(Generic[T]):
     """The clients that wait for the same key."""
 
     waiters: deque[_Waiter[T]] = field(default_factory=deque)
@@ -44,7 +44,7 @@ class LongPoll(Generic[T]):
         self._wake = wake
         self._clock = clock
         self._poll_every = poll_every.total_seconds()
-        self._lines: dict[Hashable, _Line[T]] = {}
+        self._queues: dict[Hashable, _Queue[T]] = {}
         self._empty_at: dict[Hashable, float] = {}  # when a query last found nothing, if no hint came since
         self._unsubscribe: Callable[[], None] | None = None
         self._closed = False
@@ -52,11 +52,11 @@ class LongPoll(Generic[T]):
     @property
     def waiting(self) -> int:
         """The number of waiting clients."""
-        return sum(len(line.waiters) for line in self._lines.values())
+        return sum(len(queue.waiters) for queue in self._queues.values())
 
     async def look(self, what: Hashable, ask: Ask[T]) -> list[T]:
         """Return what is available now, without waiting; nothing while other clients already wait for the same key."""
-        if what in self._lines or self._clock.monotonic() - self._empty_at.get(what, -1.0) < SHORTEST_LOOK:
+        if what in self._queues or self._clock.monotonic() - self._empty_at.get(what, -1.0) < SHORTEST_LOOK:
             return []
         self._listen()
         found = await ask()
@@ -71,10 +71,10 @@ class LongPoll(Generic[T]):
             return []
         self._listen()
         waiter = _Waiter(ask, give_back)
-        line = self._lines.setdefault(what, _Line())
-        line.waiters.append(waiter)
-        if line.task is None:
-            line.task = asyncio.create_task(self._serve_line(what, line))
+        queue = self._queues.setdefault(what, _Queue())
+        queue.waiters.append(waiter)
+        if queue.task is None:
+            queue.task = asyncio.create_task(self._serve_queue(what, queue))
         try:
             await asyncio.wait({waiter.got}, timeout=seconds)
             waiter.is_late = True
@@ -85,41 +85,41 @@ class LongPoll(Generic[T]):
     def close(self) -> None:
         """Release all waiting clients, because this process stops."""
         self._closed = True
-        for line in self._lines.values():
-            for waiter in line.waiters:
+        for queue in self._queues.values():
+            for waiter in queue.waiters:
                 if not waiter.got.done() and not waiter.is_asking:
                     waiter.got.set_result([])
-            line.hint.set()
+            queue.hint.set()
         if self._unsubscribe is not None:
             self._unsubscribe()
             self._unsubscribe = None
 
     def _listen(self) -> None:
         if self._unsubscribe is None and not self._closed:
-            self._unsubscribe = self._wake.subscribe(self._on_hint, lambda: bool(self._lines))
+            self._unsubscribe = self._wake.subscribe(self._on_hint, lambda: bool(self._queues))
 
     def _on_hint(self) -> None:
         self._empty_at.clear()
-        for line in self._lines.values():
-            line.hint.set()
+        for queue in self._queues.values():
+            queue.hint.set()
 
-    async def _serve_line(self, what: Hashable, line: _Line[T]) -> None:
+    async def _serve_queue(self, what: Hashable, queue: _Queue[T]) -> None:
         try:
-            while line.waiters:
-                await self._serve(line)
-                line.hint.clear()
-                if line.waiters:
-                    await _until(line.hint, self._poll_every)
+            while queue.waiters:
+                await self._serve(queue)
+                queue.hint.clear()
+                if queue.waiters:
+                    await _until(queue.hint, self._poll_every)
         finally:
-            self._lines.pop(what, None)
+            self._queues.pop(what, None)
 
-    async def _serve(self, line: _Line[T]) -> None:
+    async def _serve(self, queue: _Queue[T]) -> None:
         """Serve the waiting clients in order until nothing is left."""
-        while line.waiters:
-            waiter = line.waiters[0]
+        while queue.waiters:
+            waiter = queue.waiters[0]
             if not waiter.got.done() and not await self._give(waiter):
                 return
-            line.waiters.popleft()
+            queue.waiters.popleft()
 
     async def _give(self, waiter: _Waiter[T]) -> bool:
         waiter.is_asking = True

@@ -29,7 +29,7 @@ class ResultRetention:
     keep: timedelta
     store: ResultStore
     name: str = "results of policies"
-    _after: Place = BEGIN  # rows kept before this place are not read again until the end is reached
+    _after: Place = BEGIN  # rows kept before this position are not read again until the end is reached
 
     async def prune(self, database: Database, before: int, limit: int) -> tuple[int, bool]:
         after = self._after

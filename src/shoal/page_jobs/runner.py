@@ -43,7 +43,7 @@ OnResponse = Callable[[Url, Fetched], None]
 
 
 class HostBusy(Exception):
-    """A redirect target's host must not be requested for so many seconds."""
+    """A redirect target's host must not be requested for this many seconds."""
 
     def __init__(self, seconds: float) -> None:
         super().__init__(seconds)
@@ -51,7 +51,7 @@ class HostBusy(Exception):
 
 
 class NotRendered(Exception):
-    """The renderer is busy, not available or being restarted, which is not the page's fault; try again after so many
+    """The renderer is busy, not available or being restarted, which is not the page's fault; try again after this many
     seconds."""
 
     def __init__(self, message: str, seconds: float, reason: str = "renderer_unavailable") -> None:

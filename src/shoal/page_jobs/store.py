@@ -92,8 +92,9 @@ class ResultStore(Protocol):
         ...
 
     async def forget(self, tx: Tx, before: int, after: Place, limit: int) -> tuple[int, Place | None]:
-        """Read the next `limit` results of policies older than `before`, in order of age after a place, and remove all
-        but the last success of each policy. Return how many, and the place of the last one read, or None at the end."""
+        """Read the next `limit` results of policies older than `before`, in order of age after a position, and remove
+        all but the last success of each policy. Return how many, and the position of the last one read, or None at the
+        end."""
         ...
 
     async def of_job(self, tx: Tx, job_id: JobId) -> list[StoredResult]:

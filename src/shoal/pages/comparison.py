@@ -66,7 +66,7 @@ class PageComparer:
         self._store = store
 
     async def compare(self, before: int, after: int, most: int = MOST_PAGES) -> Comparison:
-        """Compare two crawls, at most so many pages of each."""
+        """Compare two crawls, reading at most `most` pages of each."""
         found, old = Comparison(), dict[str, PageOutline]()
         async for page in self._outlines(before):
             if len(old) >= most:

@@ -88,7 +88,7 @@ class Pages:
         return await self._database.read(lambda tx: self._store.urls_of(tx, crawl, keys))
 
     async def referrers(self, crawl: int, keys: Collection[int], most: int, seconds: float) -> Referrers:
-        """Return pages that link to the pages with these keys, at most so many for each. Links are stored with their
+        """Return pages that link to the pages with these keys, a limited number for each. Links are stored with their
         source, so this reads the links of the whole crawl, or as many as it can in the given time."""
         until, found, number = self._clock.monotonic() + seconds, Referrers(), 0
         wanted = {key: pack_key(key) for key in keys}
@@ -99,8 +99,8 @@ class Pages:
                 lambda tx: self._store.links_after(tx, crawl, start, BLOBS)  # noqa: B023 - awaited at once
             )
             for _, source, blob in blobs:
-                # Looking for the bytes of a key is several times as fast as reading all keys; they may also occur
-                # across two keys.
+                # Searching for the bytes of a key is several times as fast as reading all keys, but they may also match
+                # across two neighbouring keys.
                 near = [key for key, packed in wanted.items() if packed in blob]
                 for key in near and set(near).intersection(unpack(blob).keys):
                     sources[key].append(source)

@@ -148,7 +148,7 @@ class Policies:
         return await self._update(policy_id, turned)
 
     async def remove(self, policy_id: str) -> None:
-        """Remove a policy. Its active job, if any, runs to its end."""
+        """Remove a policy. Its active job, if any, is not cancelled."""
         if not await self._database.run(lambda tx: self._store.remove(tx, policy_id)):
             raise _unknown(policy_id)
 

@@ -1,6 +1,6 @@
 """Record on each policy how its runs ended, from job and crawl events, and adapt its frequency.
 
-The event cursor moves in the same commit as the notes, so each event counts exactly once, even after a crash.
+The event cursor moves in the commit that records the runs, so each event counts exactly once, even after a crash.
 """
 
 from contextlib import suppress
@@ -60,8 +60,8 @@ class RunRecorder:
             policy = known.get(_policy_of(one, data))
             if policy is not None:
                 if policy.id in notes:
-                    # The second end of a policy in one batch must see the result of the first. Reload every policy
-                    # noted so far, because the next event may be the second end of any of them.
+                    # If a batch has two ended runs of a policy, the second one must see the result of the first. Reload
+                    # every policy recorded so far, because the next event may be another ended run of any of them.
                     await self._policies.note(tx, list(notes.values()))
                     known |= await self._policies.of_ids(tx, sorted(notes))
                     policy, notes = known[policy.id], {}

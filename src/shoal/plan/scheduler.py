@@ -94,9 +94,9 @@ class Scheduler:
     async def _capacity(self, tx: Tx) -> dict[str, int]:
         """Return how many more jobs each capability with due policies may queue; a backlog of one capability must not
         block the others. Usually nothing is due, and this read takes no locks."""
-        ready = [line for line in CAPABILITIES if await self._store.is_ready(tx, line)]
-        waiting = {line: await self._queue.page_backlog(tx, line, self._backlog) for line in ready}
-        return {line: self._backlog - count for line, count in waiting.items() if count < self._backlog}
+        ready = [capability for capability in CAPABILITIES if await self._store.is_ready(tx, capability)]
+        waiting = {one: await self._queue.page_backlog(tx, one, self._backlog) for one in ready}
+        return {one: self._backlog - count for one, count in waiting.items() if count < self._backlog}
 
     async def _make(self, tx: Tx, capacity: Mapping[str, int]) -> int:
         """Create the jobs of due policies; return how many policies were handled."""
@@ -121,10 +121,10 @@ class Scheduler:
     async def _ready(self, tx: Tx, capacity: Mapping[str, int]) -> dict[str, Policy]:
         """Return the policies to run now, by id. A policy that is due and also has a queued run gets one run."""
         known: dict[str, Policy] = {}
-        for line, free_lines in capacity.items():
-            limit = min(free_lines, BATCH - len(known))
-            due = await self._store.due(tx, line, limit) if limit else []
-            owed = await self._store.owed(tx, line, limit - len(due)) if len(due) < limit else []
+        for capability, free in capacity.items():
+            limit = min(free, BATCH - len(known))
+            due = await self._store.due(tx, capability, limit) if limit else []
+            owed = await self._store.owed(tx, capability, limit - len(due)) if len(due) < limit else []
             known |= {one.id: one for one in owed + due}
         return known
 

@@ -93,16 +93,16 @@ class PolicyStore(Protocol):
         that are not due cost nothing."""
         ...
 
-    async def is_ready(self, tx: Tx, line: str) -> bool:
+    async def is_ready(self, tx: Tx, queue: str) -> bool:
         """Return whether a queue has a policy that is due or has a queued run; another scheduler may run it first."""
         ...
 
-    async def due(self, tx: Tx, line: str, limit: int) -> list[Policy]:
+    async def due(self, tx: Tx, queue: str, limit: int) -> list[Policy]:
         """Return due policies of a queue, longest due first, locked against other schedulers until the transaction
         ends. Reads by index, so policies that are not due cost nothing."""
         ...
 
-    async def owed(self, tx: Tx, line: str, limit: int) -> list[Policy]:
+    async def owed(self, tx: Tx, queue: str, limit: int) -> list[Policy]:
         """Return policies whose queued run can start now that the previous one has ended, locked in the same way."""
         ...
 

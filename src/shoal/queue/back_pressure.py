@@ -1,4 +1,4 @@
-"""Back-pressure: whether to create more jobs now. Those who create jobs in batches ask before they do."""
+"""Back-pressure: whether to create more jobs now. Code that creates jobs in batches checks it first."""
 
 from collections.abc import Callable
 

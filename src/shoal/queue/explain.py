@@ -30,7 +30,7 @@ def explain(
     dispatch: JobDispatch | None = None,
 ) -> JobExplanation:
     """Explain a job. `usage`: for the quota key that a parked job waits for, how many jobs are locked and the limit.
-    `dispatch`: why it is in its lane; None: nobody chose."""
+    `dispatch`: why it is in its lane; None: its lane was not chosen by the dispatcher."""
     if job.state is JobState.PENDING:
         found = _waiting(job, position, usage, dispatch)
     else:
@@ -52,7 +52,7 @@ def _dispatch(job: Job, dispatch: JobDispatch, now: int) -> dict[str, Any]:
     elif is_private(dispatch.lane):
         decision["outcome"] = "taken"
     else:
-        grants = 0 if job.state is JobState.PENDING else 1  # that it has had if it never was in that node's hands
+        grants = 0 if job.state is JobState.PENDING else 1  # if the node never leased it
         decision["outcome"] = "spilled_over" if job.lease_epoch == grants else "returned"
     return dict(decision)
 

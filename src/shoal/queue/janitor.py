@@ -79,8 +79,8 @@ class Janitor:
         return now < self._hold_until
 
     async def _maintain(self) -> str:
-        """Catch what others normally do at once: release jobs that became due, return offers that no node took, unpark
-        jobs whose quota is free again, and put jobs back into their lanes."""
+        """Do what is normally done at once, in case it was missed: release jobs that became due, return offers that no
+        node took, unpark jobs whose quota is free again, and put jobs back into their lanes."""
         offers = await self._queue.tidy(BATCH)
         freed = await self._queue.unpark(BATCH)
         repair = await self._queue.repair_lanes()

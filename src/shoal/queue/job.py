@@ -121,8 +121,8 @@ class NewJob(Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class JobDispatch:
-    """Where a job waits, the session it is offered to and until when (None: to nobody in particular), and why it was
-    dispatched there, as JSON (None: nobody chose its lane)."""
+    """The lane in which a job waits, the session it is offered to and until when (None: no session in particular), and
+    why it was dispatched there, as JSON (None: its lane was not chosen by the dispatcher)."""
 
     lane: str
     offered_session: str | None

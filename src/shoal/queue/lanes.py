@@ -69,8 +69,9 @@ class Lanes(Protocol):
 
         A request with a `pace` gets only jobs that name a host, and per host only as many as it has slots now: first
         those that can start within a second, by rank, then those of the second after that. A host that must not be
-        requested uses up no grant, is not examined again before its time, and does not hide other hosts. Slots are
-        not reserved: the caller does that in the same commit, and takes back the jobs that got none."""
+        requested uses up no grant, is not examined again before it is due, and does not keep jobs of other hosts from
+        being granted. Slots are not reserved: the caller does that in the same commit, and takes back the jobs that got
+        none."""
         ...
 
     async def pop_once(

@@ -45,7 +45,7 @@ T = TypeVar("T")
 JITTER = 0.1
 LONGEST_NAME = 1000  # characters of a dedupe key or a quota key
 ROUNDS = 20  # of a lease that finds only jobs over their quota
-SMALL = 40  # jobs per turn: up to here the round trip to the store takes longer than the work there
+SMALL = 40  # jobs per turn: up to this number, the round trip to the store takes longer than the work in it
 APART = 50  # turns to wait, after one that needed more than a statement, before a single statement is tried again
 
 
@@ -329,8 +329,8 @@ class Queue:
         return await self._database.run(commit)
 
     async def lose_all(self, leases: Sequence[Lease], error: str) -> int:
-        """Return the jobs of a child that died, or bury those past the poison limit, in one commit; returns how many
-        were still ours."""
+        """Return the jobs of a child that died to their lanes, or make those past the poison limit dead letters, in one
+        commit; returns how many were still ours."""
 
         async def commit(tx: Tx) -> int:
             for kind, run_id in sorted({(lease.kind, lease.run_id or "") for lease in leases}):
@@ -413,12 +413,12 @@ class Queue:
         return LaneRepair() if self._lanes.is_stored else await self._database.run(self._lanes.repair)
 
     async def hand_back(self, lane: str) -> int:
-        """Return the waiting jobs of a node's private lane to the shared one; no attempt is counted."""
+        """Move the waiting jobs of a node's private lane to the shared one; no attempt is counted."""
         return await self._database.run(lambda tx: self.hand_back_in(tx, lane))
 
     async def hand_back_in(self, tx: Tx, lane: str) -> int:
-        """Return a private lane in an open transaction; returns how many jobs were moved. Jobs that are being leased
-        at this moment stay, so repeat it while the node is away."""
+        """Move the jobs of a private lane to the shared one in an open transaction; returns how many. Jobs that are
+        being leased at this moment stay, so repeat it while the node is away."""
         returned = await self._lanes.return_lane(tx, lane)
         self._emit_returned(tx, returned)
         return returned
@@ -435,8 +435,8 @@ class Queue:
         return await self._database.read(lambda tx: self._store.depth_up_to(tx, lane, most))
 
     async def unpark(self, limit: int) -> int:
-        """Let parked jobs wait again as far as their quotas allow, for the next `limit` quota keys; returns how many.
-        Each key is unparked in a separate commit, which holds the lock of that key."""
+        """Unpark as many jobs as their quotas allow, for the next `limit` quota keys; returns how many. Each key is
+        unparked in a separate commit, which holds the lock of that key."""
         freed = 0
         for key in await self._database.read(lambda tx: self._store.parked_in(tx, limit)):
             freed += await self._database.run(partial(self._store.unpark, scope=key))
@@ -477,8 +477,8 @@ class Queue:
             await self._run_listeners[kind].job_moved(tx, run_id, move)
 
     async def notify_dead_letters_in(self, tx: Tx, kind: str, moves: Sequence[Move]) -> None:
-        """Notify the dead-letter listener of the moves that bury jobs without a result, because their workers were
-        lost or raised."""
+        """Notify the dead-letter listener of moves that made jobs dead letters without a result, because their workers
+        were lost or raised."""
         dead = [move for move in moves if move.to in (JobState.EXPIRED, JobState.FAILED)]
         if dead and kind in self._dead_letter_listeners:
             await self._dead_letter_listeners[kind].on_dead_letters(tx, dead)

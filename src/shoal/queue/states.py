@@ -137,7 +137,7 @@ def bot_lost(job_id: JobId, epoch: int, error: str, wait: timedelta) -> Move:
 
 
 def bury(job_id: JobId, epoch: int, end: GrantEnd, error: str, reason: str = WORKER_LOST) -> Move:
-    """Bury a job that lost too many workers."""
+    """Make a job that lost too many workers a dead letter."""
     why = STALLED if reason == STALLED else POISON
     return Move(job_id, epoch, JobState.EXPIRED, end, why, error, counts_crash=True)
 

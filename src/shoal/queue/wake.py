@@ -12,7 +12,7 @@ RETURNS = (GrantEnd.RELEASED, GrantEnd.CRASHED, GrantEnd.EXPIRED)
 
 
 class WakeDegraded(Signal, frozen=True, kw_only=True):
-    """Hints get lost; until they arrive again, idle workers find jobs by polling."""
+    """Hints are being lost; until they arrive again, idle workers find jobs by polling."""
 
     why: str
 

@@ -81,7 +81,7 @@ class Browser:
         return self._connection.session(session_id, on_event)
 
     def on_crash(self, target_id: str, listener: Callable[[], None]) -> None:
-        """Call the listener when the target crashes, or the whole browser."""
+        """Call the listener when the target or the whole browser crashes."""
         self._crash_listeners[target_id] = listener
 
     def close_target(self, target_id: str) -> None:

@@ -1,7 +1,7 @@
 """A connection to Chromium over the Chrome DevTools Protocol (CDP).
 
 It uses the two pipes of `--remote-debugging-pipe`: there is no port that other users of the machine could connect to,
-and Chromium exits when the pipes are closed, also when this process is killed.
+and Chromium exits when the pipes are closed, even if this process is killed.
 """
 
 import asyncio
@@ -47,7 +47,7 @@ class CdpSession:
         self.send(method, **params).add_done_callback(_forget)
 
     async def call(self, method: str, seconds: float, **params: Any) -> Params:
-        """Send a command and return its result; raise `TimeoutError` after so many seconds."""
+        """Send a command and return its result; raise `TimeoutError` after this many seconds."""
         async with asyncio.timeout(seconds):
             return await self.send(method, **params)
 

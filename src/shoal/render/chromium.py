@@ -9,7 +9,7 @@ from pathlib import Path
 from shoal.base.errors import BadConfig
 from shoal.settings import RenderSettings
 
-# The headless shell comes first: contexts of its own cost it half of the time and memory of the full browser.
+# The headless shell comes first: browser contexts take half the time and memory that they take in the full browser.
 NAMES = (
     "chromium-headless-shell",
     "chrome-headless-shell",
@@ -100,7 +100,8 @@ def command_line(binary: Path, profile: Path, agent: str, network: Sequence[str]
 
 
 def environment(profile: Path) -> dict[str, str]:
-    """Return the environment of the browser: without the secrets of ours, since it runs the code of strangers."""
+    """Return the environment of the browser: without the secrets of this process, since the browser runs untrusted
+    code."""
     ours = {name: os.environ[name] for name in PASSED_ON if name in os.environ}
     if len(ours.get("TMPDIR", "")) > LONGEST_TEMP:
         del ours["TMPDIR"]  # the path of a socket in it would be too long for the kernel

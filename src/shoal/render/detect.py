@@ -11,10 +11,10 @@ from typing import Final
 from shoal.base.url import Url
 from shoal.extract.page import PageFacts
 
-PROBES: Final = 2  # pages of a kind that gained nothing, after which the others are not rendered
+PROBES: Final = 2  # after this many probes of a kind gained nothing, its other pages are not rendered
 MOST_KINDS: Final = 20_000
 FEW_WORDS: Final = 20
-LONG_NAME, NAME_PARTS = 25, 2  # characters, and hyphens, from which a part of a path is a name
+LONG_NAME, NAME_PARTS = 25, 2  # a path segment with at least this many characters, and hyphens, counts as a name
 ANY_WORDS: Final = 200
 GAIN: Final = 1.5  # times as many words
 
@@ -43,7 +43,7 @@ class Evidence(Enum):
     """How strongly a page as fetched suggests that scripts make its content."""
 
     NONE = "none"
-    SCRIPTS = "scripts"  # it has scripts, and nothing else speaks for a browser
+    SCRIPTS = "scripts"  # it has scripts, but nothing else suggests that it needs a browser
     LIKELY = "likely"  # its scripts may add links or text
     PROOF = "proof"  # without its scripts it is empty
 
@@ -125,7 +125,7 @@ class PageKinds:
 
 
 def without_noscript(html: bytes) -> bytes:
-    """Return a rendered page without what it shows only to those who run no scripts."""
+    """Return a rendered page without the content that is meant for browsers without scripts."""
     lowered, kept, at = html.lower(), [], 0
     while (start := lowered.find(b"<noscript", at)) >= 0 and (end := lowered.find(b"</noscript>", start)) >= 0:
         kept.append(html[at:start])

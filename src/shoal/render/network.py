@@ -1,4 +1,4 @@
-"""The way of the browsers into the network: the pinning proxy of egress, with one session per page."""
+"""Network access of the browsers: the pinning proxy of egress, with one session per page."""
 
 from collections.abc import Callable, Sequence
 
@@ -11,7 +11,7 @@ DISABLED_FEATURES = ("LocalNetworkAccessChecks",)
 
 
 class PinnedSession:
-    """The way of one page."""
+    """The network access of one page."""
 
     def __init__(self, session: ProxySession) -> None:
         self._session = session

@@ -1,8 +1,8 @@
 """One page in the browser: opens it in a context of its own, lets its scripts run, and reads the result.
 
 Every request of the page is paused once, so that robots.txt, the limits and `block` apply to it. The page's own request
-is answered with the document if the caller has fetched it; then scripts cannot leave the page: where they wanted to go
-is returned, as links are.
+is answered with the document if the caller has fetched it; then scripts cannot navigate away: the URLs that they tried
+to open are returned like links.
 """
 
 import asyncio
@@ -75,7 +75,7 @@ class PageSession:
         self._page: CdpSession | None = None
         self._frames: list[str] = []
         self._is_answered = request.document is None
-        self._in_flight: dict[str, str] = {}  # requests and their origins, by id; empty until they may go on
+        self._in_flight: dict[str, str] = {}  # origins by request id; empty until the request may continue
         self._held: set[str] = set()  # those that count against the limit of their origin
         self._tasks: set[asyncio.Task[None]] = set()
         self._is_closed = False
@@ -95,7 +95,7 @@ class PageSession:
         )
 
     async def render(self, context_id: str, seconds: float, agent: str, max_bytes: int) -> RenderedPage | Failure:
-        """Render the page in a context; `seconds` limits how long it is waited for. Raises `PageCrashed`, and
+        """Render the page in a context; `seconds` limits how long to wait for it. Raises `PageCrashed`, and
         `BrowserLost`."""
         deadline = self._clock.monotonic() + seconds
         self._target_id, page = await self._browser.open_target(context_id, self._on_page_event)
@@ -267,7 +267,7 @@ class PageSession:
             case "Page.loadEventFired":
                 self._loaded()
             case "Page.frameStoppedLoading" if params["frameId"] == self._target_id and self._has_begun:
-                self._loaded()  # also when scripts wanted to leave the page before it had loaded
+                self._loaded()  # also if scripts tried to navigate away before the page had loaded
             case "Page.javascriptDialogOpening":
                 self._dismiss(params)
             case "Runtime.consoleAPICalled" if params["type"] == "error":
@@ -314,7 +314,7 @@ class PageSession:
     def _dismiss(self, params: Params) -> None:
         assert self._page is not None
         self._dialogs += 1
-        if self._dialogs <= MOST_DIALOGS:  # a page that asks for ever waits for the end of its time
+        if self._dialogs <= MOST_DIALOGS:  # a page that keeps opening dialogs is left waiting until its time is up
             self._page.post("Page.handleJavaScriptDialog", accept=params["type"] == "beforeunload")
 
     def _console(self, text: str) -> None:

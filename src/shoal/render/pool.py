@@ -1,5 +1,5 @@
-"""A pool of browsers on this machine: one takes the pages, and is replaced after many pages, with age, when it uses
-much memory, when it hangs and when it crashes."""
+"""A pool of browsers on this machine: one of them takes the pages. It is replaced after a number of pages, when it is
+old, when it uses too much memory, when it hangs and when it crashes."""
 
 import asyncio
 from collections.abc import Coroutine, Sequence
@@ -22,13 +22,13 @@ from shoal.render.subrequests import ConnectionLimits, RobotsCheck
 from shoal.settings import RenderSettings
 
 LOOK_SECONDS: Final = 1.0  # between two looks at the memory of the browsers
-PAGE_CRASHES: Final = 2  # of its own process, after which a page fails
-BROWSER_LOSSES: Final = 3  # of the browser, after which each of its pages fails: one of them is to blame
+PAGE_CRASHES: Final = 2  # a page fails after its own process has crashed this often
+BROWSER_LOSSES: Final = 3  # a page fails after this many browsers were lost with it: it may be the cause
 MOST_IDLE_LOOKS: Final = 30  # after which an idle browser is closed
 
 
 class BrowserSession(ProxySession, Protocol):
-    """The way of one page into the network."""
+    """The network access of one page."""
 
     @property
     def bytes_received(self) -> int: ...
@@ -46,14 +46,14 @@ class BrowserSession(ProxySession, Protocol):
 
 
 class BrowserNetwork(Protocol):
-    """The only way of the browsers into the network."""
+    """The only network access of the browsers."""
 
     async def start(self) -> Sequence[str]:
         """Return the flags that make a browser use it."""
         ...
 
     def open(self, proxy: str | None) -> BrowserSession | Failure:
-        """Return the way for one page, through the proxy with that label."""
+        """Return the network access for one page, through the proxy with that label."""
         ...
 
     def abort(self) -> None:

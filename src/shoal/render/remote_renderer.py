@@ -68,7 +68,8 @@ class RemoteRenderer:
             raise BackendUnavailable("the renderer", "its answer is not from a renderer", FIX) from None
 
     def _refusal(self, response: Response) -> Exception:
-        """Return the error of the service. What no page can be blamed for is temporary: it is tried again."""
+        """Return the error of the service. Errors that are not the page's fault are temporary, so the page is
+        retried."""
         try:
             problem = json.decode(response.raw, type=dict[str, object])
         except DecodeError:

@@ -1,4 +1,4 @@
-"""What to render, and how: the request of the render service, and of the pool behind it."""
+"""The request to render a page, for the render service and for the pool behind it."""
 
 from typing import Annotated, Final, Literal
 

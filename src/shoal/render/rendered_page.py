@@ -8,7 +8,7 @@ from shoal.egress import Failure
 class RenderCounts(Struct, kw_only=True):
     """The requests that a page made, without the one for the page itself."""
 
-    requests: int = 0  # that it wanted to make
+    requests: int = 0  # that it tried to make
     refused: int = 0  # by robots.txt, by the address rule, or because the page had made too many
     blocked: int = 0  # of a kind that was not to be loaded
     bytes: int = 0  # received
@@ -22,7 +22,7 @@ class RenderedPage(Struct, kw_only=True):
     headers: list[tuple[str, str]] = field(default_factory=list)
     html: str = ""
     is_complete: bool = True  # False: the timeout ended the wait, and the page is as it was then
-    navigations: list[str] = field(default_factory=list)  # where scripts wanted to go; not followed
+    navigations: list[str] = field(default_factory=list)  # URLs that scripts tried to open; not followed
     console_errors: list[str] = field(default_factory=list)
     seconds: float = 0.0
     counts: RenderCounts = field(default_factory=RenderCounts)

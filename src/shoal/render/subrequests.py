@@ -21,11 +21,11 @@ class RobotsCheck(Protocol):
     """Decides whether robots.txt allows the requests of pages."""
 
     def known(self, origin: str) -> Rules | None:
-        """Return the rules of an origin if they are at hand."""
+        """Return the cached rules of an origin; None if they are not cached."""
         ...
 
     def load(self, origin: str) -> Awaitable[Rules | None]:
-        """Fetch the rules of an origin; None if they cannot be had."""
+        """Fetch the rules of an origin; None if they cannot be fetched."""
         ...
 
 
@@ -57,7 +57,7 @@ class RobotsRules:
         try:
             rules = await self._source.rules_of(origin)
         except ShoalError:
-            return None  # the store is not available: the request is refused, the page goes on without it
+            return None  # the store is not available: the request is refused, and the page continues without it
         if len(self._known) >= MOST_RULES:
             self._known.clear()
         if rules.reachable:
@@ -86,7 +86,7 @@ class ConnectionLimits:
             self._waiting.setdefault(origin, deque()).append((limit, go))
 
     def end(self, origin: str) -> None:
-        """Note that a request has ended, and start the next that waits for it."""
+        """Record that a request has ended, and start the next one that waits."""
         left = self._in_flight.get(origin, 0) - 1
         if left > 0:
             self._in_flight[origin] = left

@@ -119,7 +119,7 @@ class AnalysisApi:
         problems=[NotFound],
     )
     async def show_analysis(self, request: EndpointRequest[Nothing, Nothing]) -> schemas.AnalysisDetail:
-        """What it found, by code, how each analyzer ended, and the verdict of its gate."""
+        """The response has the findings by code, how each analyzer ended, and the verdict of the gate."""
         analysis = await self._analyses.get(request.path_param("analysis_id"))
         counts, outcomes = await self._analyses.counts(analysis.id), await self._analyses.outcomes(analysis.id)
         return to_api.analysis_detail(analysis, counts, outcomes, await self._analyses.commit_status(analysis.id))
@@ -135,8 +135,8 @@ class AnalysisApi:
         problems=[NotFound],
     )
     async def list_findings(self, request: EndpointRequest[Nothing, FindingQuery]) -> schemas.FindingList:
-        """Ordered by code. Of a code with very many findings only a part is stored; `codes` of the analysis has the
-        exact numbers. Findings are available once the analysis has succeeded."""
+        """Ordered by code. If a code has very many findings, only some of them are stored; `codes` of the analysis has
+        the exact numbers. Findings are available once the analysis has succeeded."""
         query = request.query
         found = await self._analyses.findings(
             request.path_param("analysis_id"),

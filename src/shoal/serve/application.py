@@ -211,7 +211,7 @@ class Gateway:
         return response
 
     async def _is_allowed(self, request: Request) -> bool:
-        """Check whether the caller is still allowed. If the store is unavailable, the stream goes on."""
+        """Check whether the caller is still allowed. If the store is unavailable, the stream continues."""
         try:
             await self._authenticator.admit(request, self._needed(request))
         except CallerError:
@@ -245,7 +245,7 @@ class Gateway:
 
 
 def wants_page(request: Request) -> bool:
-    """Tell whether a browser asks for something to show, rather than a program calling the API."""
+    """Return whether the request is a browser navigation and not an API call of a program."""
     path = request.scope["path"]
     return (
         "text/html" in request.headers.get("accept", "")

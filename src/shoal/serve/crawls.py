@@ -232,7 +232,7 @@ class CrawlApi:
         problems=[NotFound, StateConflict],
     )
     async def retry_crawl(self, request: EndpointRequest[RetryCrawlForm, Nothing]) -> schemas.Crawl:
-        """With a field, the failed URLs that match are queued again, also those of a completed crawl. Without one, a
+        """With a field, the failed URLs that match are queued again, even those of a completed crawl. Without one, a
         failed crawl continues with its queue."""
         crawl_id = request.path_param("crawl_id")
         if request.body == RetryCrawlForm():

@@ -57,7 +57,7 @@ class PageDifferences(Struct, kw_only=True):
 
 
 class CodeDifferences(Struct, kw_only=True):
-    """What became of the findings of one code."""
+    """The changes in the findings of one code."""
 
     code: str
     severity: Severity
@@ -68,7 +68,7 @@ class CodeDifferences(Struct, kw_only=True):
 
 
 class FindingDifferences(Struct, kw_only=True):
-    """What became of the findings of the newest analysis of each crawl."""
+    """The changes between the findings of the newest analysis of each crawl."""
 
     before: Annotated[str, describe("Analysis of the earlier crawl.")]
     after: Annotated[str, describe("Analysis of the later crawl.")]

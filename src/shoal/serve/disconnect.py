@@ -4,6 +4,6 @@ from starlette.requests import Request
 
 
 async def disconnect(request: Request) -> None:
-    """Return when the client has closed the connection. The body of the request must have been read."""
+    """Wait until the client has closed the connection. The body of the request must have been read."""
     while (await request.receive())["type"] != "http.disconnect":
         pass

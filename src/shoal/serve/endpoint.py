@@ -220,7 +220,7 @@ class Finder:
 
 
 def check_path_params(params: Mapping[str, Any]) -> None:
-    """Refuse values that cannot be an id, before a store is asked for them."""
+    """Refuse values that cannot be an id, before the store is queried for them."""
     for name, value in params.items():
         if not value.isprintable() or len(value) > LONGEST_NAME:
             raise NotFound(name.removesuffix("_id"), shorten(value))

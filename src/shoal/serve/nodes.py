@@ -23,13 +23,13 @@ class NodeQuery(Paging, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 
 class CommandForm(Form, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A command. Only `config_update` takes values; what is not given stays as it is."""
+    """A command. Only `config_update` takes values; omitted values stay unchanged."""
 
-    command: Annotated[CommandName, describe("What the node is to do.")]
+    command: Annotated[CommandName, describe("Command for the node.")]
     reason: Annotated[str, describe("Why, for logs and `explain`.", max_length=LONGEST_REASON)] = ""
     max_concurrency: Annotated[int | None, describe("Crawls and analyses that it runs at once.")] = None
     page_slots: Annotated[int | None, describe("Page jobs that it runs at once.")] = None
-    rate_limit: Annotated[float | None, describe("Pages per second that it fetches at most.")] = None
+    rate_limit: Annotated[float | None, describe("Maximum number of pages to fetch per second.")] = None
     unlimited_rate: Annotated[bool, describe("Remove the rate limit.")] = False
 
     def to_request(self) -> CommandRequest:
@@ -133,7 +133,7 @@ class NodeApi:
         audit="node.command",
     )
     async def command_node(self, request: EndpointRequest[CommandForm, Nothing]) -> schemas.NodeCommand:
-        """The command is stored, delivered at least once, applied once and acknowledged; its state says how far it is.
+        """The command is stored, delivered at least once, applied once and acknowledged; its state shows its progress.
         `pause`, `resume`, `drain` and the values of `config_update` also apply after the node has restarted."""
         by = caller_of(request.http).who
         node_id = request.path_param("node_id")
@@ -143,7 +143,7 @@ class NodeApi:
         "GET",
         "/api/v1/nodes/{node_id}/commands/{command_id}",
         scope=TokenScope.READ,
-        summary="Show how far a command is.",
+        summary="Show the state of a command.",
         response=schemas.NodeCommand,
         response_example=examples.NODE_COMMAND,
         problems=[NotFound],

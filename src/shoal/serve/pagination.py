@@ -25,7 +25,7 @@ class Paging(Form, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 
 def page_of(found: Sequence[T], limit: int, key: Callable[[T], object]) -> tuple[Sequence[T], str | None]:
-    """Return the items of one page and the cursor of the next. The caller looked for one item more than the limit."""
+    """Return the items of one page and the cursor of the next. The caller has read one more item than the limit."""
     shown = found[:limit]
     return shown, cursor_of(str(key(shown[-1]))) if len(found) > limit else None
 

@@ -60,7 +60,8 @@ async def http_error(request: Request, error: Exception) -> Response:
 
 
 def _allowed(request: Request) -> list[str]:
-    """Return the methods of a path. Several routes may share it, and the router names only the methods of the first."""
+    """Return the methods of a path. Several routes may share a path, and the router reports only the methods of the
+    first."""
     methods: set[str] = set()
     for route in request.app.routes:
         if isinstance(route, Route) and route.matches(request.scope)[0] is not Match.NONE:

@@ -684,11 +684,12 @@ class BotSeen(Struct, kw_only=True):
 
 
 class BackPressure(Struct, kw_only=True):
-    """Whether new jobs are held back because the fleet is busy."""
+    """Back-pressure: new jobs are held back while the fleet is busy."""
 
     slots: Annotated[str, describe("runs or pages: the two kinds of slots that nodes have.")]
     load: Annotated[
-        float | None, describe("Jobs in hand and in private lanes, of twice the slots; null without nodes.")
+        float | None,
+        describe("Running jobs and jobs in private lanes, as a share of twice the slots; null: no nodes."),
     ]
     held: Annotated[bool, describe("No jobs are created for policies, and batches are refused.")]
     reason: str | None
@@ -879,7 +880,8 @@ class HealthParts(Struct, kw_only=True):
 
 
 class NodeWish(Struct, kw_only=True):
-    """What operators want of a node. It also applies after a restart; null: as the node was started."""
+    """The state and limits that operators have set for a node. They also apply after a restart; null: as the node was
+    started."""
 
     state: Annotated[str, describe("connected, paused or drained.")]
     reason: str
@@ -904,7 +906,7 @@ class Node(Struct, kw_only=True):
     avg_latency_seconds: float
     rate_limit: Annotated[float | None, describe("Pages per second; null: unlimited.")]
     is_proxy_mode: bool
-    capabilities: Annotated[list[str], describe("What its jobs may need; `js` if it can render pages.")]
+    capabilities: Annotated[list[str], describe("Capabilities of the node; `js` if it can render pages.")]
     cpu_percent: Annotated[float, describe("CPU use with its children, in percent of one core.")]
     memory_bytes: Annotated[int, describe("Memory with its children.")]
     browsers: Annotated[int, describe("Browsers that run on it.")]
@@ -914,7 +916,7 @@ class Node(Struct, kw_only=True):
     total_processed: int
     version: str
     address: str
-    controller: Annotated[str | None, describe("Controller that has its session; null: none has.")]
+    controller: Annotated[str | None, describe("Controller that has its session; null without a session.")]
     session_epoch: Annotated[int, describe("Number of its session; rises with each one.")]
     connected_at: Moment
     heartbeat_at: Moment
@@ -928,7 +930,7 @@ class NodeList(Struct, kw_only=True):
 
 
 class NodeCommand(Struct, kw_only=True):
-    """A command for a node, and how far it is."""
+    """A command for a node, and its progress."""
 
     id: str
     node_id: str
@@ -937,7 +939,7 @@ class NodeCommand(Struct, kw_only=True):
     max_concurrency: int | None
     page_slots: int | None
     rate_limit: Annotated[float | None, describe("Pages per second; 0: unlimited.")]
-    state: Annotated[CommandState, describe("How far it is; `applied` once the node has acknowledged it.")]
+    state: Annotated[CommandState, describe("State of the command; `applied` once the node has acknowledged it.")]
     detail: Annotated[str, describe("What the node said about it.")]
     created_by: str
     created_at: Moment
@@ -973,7 +975,7 @@ class NodeExplained(Struct, kw_only=True):
     score: float
     parts: Annotated[HealthParts, describe("The parts of the score with their weights: they add up to it.")]
     dispatch_share: Annotated[float, describe("Share of new jobs that it gets, while it is not full.")]
-    rank: Annotated[int | None, describe("Its place among the healthy nodes, by score; null if it is not one.")]
+    rank: Annotated[int | None, describe("Its rank among the healthy nodes, by score; null if it is not one of them.")]
     healthy_nodes: int
     waiting_runs: Annotated[int, describe("Crawls and analyses in its lane.")]
     waiting_pages: Annotated[int, describe("Page jobs in its lane.")]

@@ -101,7 +101,7 @@ class WebhookApi:
         audit="webhook.changed",
     )
     async def change_webhook(self, request: EndpointRequest[WebhookChange, Nothing]) -> schemas.Webhook:
-        """A webhook that is enabled again receives the events it missed, as far as they are still stored."""
+        """A webhook that is enabled again receives the events it missed that are still stored."""
         webhook_id = request.path_param("webhook_id")
         return to_api.webhook(await self._webhooks.change(webhook_id, request.body, audit=request.audit))
 

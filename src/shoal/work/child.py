@@ -86,7 +86,7 @@ class RunningJob(Protocol):
         ...
 
     def limit_rate(self, per_second: float | None) -> None:
-        """Start at most so many fetches per second; None: unlimited."""
+        """Start at most this many fetches per second; None: unlimited."""
         ...
 
     def stalled_for(self) -> float:
@@ -163,9 +163,9 @@ class Child:
             done = Done(await self._run.run())
         except LeaseLost:
             done = Done(LEASE_LOST)
-        except BackendUnavailable as error:  # for longer than the lease is valid, but no fault of the job
+        except BackendUnavailable as error:  # for longer than the lease is valid; not the job's fault
             done = Done(STORE_AWAY, error=error.message)
-        except StorageFull as error:  # for the operator to fix, but no fault of the job
+        except StorageFull as error:  # for the operator to fix; not the job's fault
             done = Done(STORAGE_FULL, error=error.message, storage=error.storage)
         except ShoalError as error:
             done = Done("failed", error=f"{error.code}: {error.message}")
@@ -289,7 +289,7 @@ class _ChildBrowsers:
             _send(Browsers(*now))
 
     def restart(self) -> None:
-        if self._restarting is None or self._restarting.done():  # otherwise its answer is also ours
+        if self._restarting is None or self._restarting.done():  # otherwise the running one answers this request, too
             self._restarting = asyncio.create_task(self._restart())
 
     async def _restart(self) -> None:

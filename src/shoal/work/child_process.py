@@ -139,8 +139,8 @@ class ChildProcess:
         return await self._results.get()
 
     async def restart_browsers(self) -> str:
-        """Let the child restart its browsers, wait until it has, and return why that failed; empty: it did not. A child
-        that ends takes its browsers along."""
+        """Have the child restart its browsers and wait until it has; return the error, or an empty string if there was
+        none. A child that ends takes its browsers along."""
         if self._listening.done():
             return ""
         if self._restarted is None:

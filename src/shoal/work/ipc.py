@@ -64,7 +64,7 @@ class RestartBrowsers:
 
 @dataclass(frozen=True, slots=True)
 class LimitRate:
-    """Start at most so many fetches per second; None: unlimited. A child for runs forgets it with the next job."""
+    """Start at most this many fetches per second; None: unlimited. A child for runs forgets it with the next job."""
 
     per_second: float | None
 
@@ -109,7 +109,7 @@ class Done:
     """The job has ended in this child. With an `error`, the worker records a failed attempt.
 
     Three endings are not failures, and the worker hands the job back: `STORE_AWAY`; `STORAGE_FULL`, with the name of
-    the storage; and `LEASE_LOST`, which may only mean that the child did not hear of a renewal in time.
+    the storage; and `LEASE_LOST`, which may only mean that the child did not learn of a renewal in time.
     """
 
     ending: str
@@ -188,7 +188,8 @@ class Browsers:
 
 @dataclass(frozen=True, slots=True)
 class BrowsersRestarted:
-    """The browsers were replaced, or why they could not be; then they are gone, and the next page starts one."""
+    """The browsers were replaced. With an error, no new one could be started: the old ones are gone, and the next page
+    that needs a browser starts one."""
 
     error: str = ""
 

@@ -20,7 +20,7 @@ POLL_SECONDS = 0.2
 
 
 class LocalLease:
-    """Leases a crawl's job for this process, also from a process that has died."""
+    """Leases a crawl's job for this process, including one that a dead process still holds."""
 
     def __init__(self, database: Database, queue: Queue, crawls: Crawls, clock: Clock) -> None:
         self._database = database

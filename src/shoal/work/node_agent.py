@@ -147,7 +147,7 @@ class NodeAgent:
         return CommandState.APPLIED, "" if count else "no browser was running: the next page that needs one starts it"
 
     async def _drain(self, worker: Worker) -> None:
-        """Drain within the grace period of a shutdown; what does not end by then goes on draining."""
+        """Drain within the grace period of a shutdown; jobs that have not ended by then continue to drain."""
         await worker.drain(self._settings.shutdown_grace)
         self.on_change()
 

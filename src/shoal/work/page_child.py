@@ -74,7 +74,7 @@ class PageChildProcess:
                 self._child.send(Leave("worn", finish_first=True))
 
     def nudge(self, *, pass_on: bool) -> None:
-        """Note that a job may be waiting. The child has its own notifications; `pass_on` if they may be slower."""
+        """Learn that a job may be waiting. The child has its own notifications; `pass_on` if they may be slower."""
         self._nudged.set()
         if pass_on and self._child is not None:
             self._child.send(Nudge())
@@ -124,7 +124,7 @@ class PageChildProcess:
         return int(self._child is not None)
 
     def limit_rate(self, per_second: float | None) -> None:
-        """Let the child start so many jobs per second; None: unlimited."""
+        """Let the child start at most this many jobs per second; None: unlimited."""
         if self._child is not None:
             self._child.send(LimitRate(per_second))
 

@@ -24,7 +24,7 @@ R = TypeVar("R")
 BATCH = 100  # results that are settled at once, however recent the last commit was
 BATCH_SECONDS = 0.05  # the longest that a result waits for others while jobs are running
 AHEAD_LIMIT = 500  # jobs that may be held beyond the slots
-AHEAD_SECONDS = 2.0  # a job that could not start for so long is handed back: another worker may have a free slot
+AHEAD_SECONDS = 2.0  # a job that could not start for this long is handed back: another worker may have a free slot
 STORE_RETRY_SECONDS = 0.5  # after a commit that did not reach the store
 LEAVE_SECONDS = 2.0  # for jobs that are running when it is time to leave
 CHECK_SECONDS = 1.0  # the longest time between two checks for overdue jobs
@@ -138,7 +138,7 @@ class PageJobLoop(Generic[R]):
         self.nudge()
 
     def limit_rate(self, per_second: float | None) -> None:
-        """Start at most so many jobs per second; None: unlimited."""
+        """Start at most this many jobs per second; None: unlimited."""
         self._rate = None if per_second is None else FetchRate(per_second, self._clock)
         self.nudge()
 

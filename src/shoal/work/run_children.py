@@ -177,7 +177,7 @@ class RunChildren:
         return sum(run.lease.kind == FETCHING for run in self._active.values())
 
     def limit_rate(self, per_second: float | None) -> None:
-        """Let each child that fetches pages start so many fetches per second; None: unlimited."""
+        """Let each child that fetches pages start at most this many fetches per second; None: unlimited."""
         for run in self._active.values():
             if run.lease.kind == FETCHING:
                 run.child.send(LimitRate(per_second))

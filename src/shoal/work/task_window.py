@@ -18,7 +18,7 @@ class TaskWindow:
         self.total = 0
 
     def record(self, *, done: int = 0, failed: int = 0, timed: int = 0, seconds: float = 0.0) -> None:
-        """Count tasks that ended now; `timed` of them took so many seconds in total."""
+        """Count tasks that ended now; `timed` of them took `seconds` in total."""
         now = self._clock.monotonic()
         self.total += done + failed
         if not self._entries or now - self._entries[-1][0] >= STEP_SECONDS:

@@ -138,8 +138,8 @@ class Worker:
         )
 
     def successor(self) -> "Worker":
-        """Make a new worker in the same context, for when this one has failed. It keeps its size, and stays paused if
-        this one leased nothing."""
+        """Create a worker in the same context, to replace this one after it has failed. It keeps its size, and stays
+        paused if this one leased nothing."""
         successor = Worker(
             self._context, self._wake, heartbeat_queue=self._heartbeat_queue, with_pages=self._pages is not None
         )
@@ -196,13 +196,14 @@ class Worker:
     def stop(self) -> None:
         """Lease nothing more and shut down; a second call does not wait for the jobs in hand."""
         if self._stopping.is_set():
-            self._interrupted = True  # applies also to a job that is just being leased
+            self._interrupted = True  # also applies to a job that is being leased at this moment
             self._kill()
         self._stopping.set()
         self._woken.set()
 
     def pause(self) -> None:
-        """Lease nothing more until `resume`; the jobs in hand continue. A worker that is draining goes on draining."""
+        """Lease nothing more until `resume`; the jobs in hand continue. A worker that is draining continues to
+        drain."""
         self._paused = True
         for pool in self._pools:
             pool.pause()
@@ -232,7 +233,7 @@ class Worker:
         return self._rate
 
     def set_rate(self, per_second: float | None) -> None:
-        """Start at most so many fetches per second in all children together; None: unlimited. robots.txt files do not
+        """Start at most this many fetches per second in all children together; None: unlimited. robots.txt files do not
         count."""
         if per_second is not None and not 0 < per_second < float("inf"):
             raise InvalidInput("rate_limit", f"is {per_second}", "use more than 0 pages per second")
@@ -264,7 +265,7 @@ class Worker:
         """Lease nothing more, hand back runs, let page jobs finish, and wait for all of it.
 
         Returns whether the worker is drained. It is not if the deadline has passed or `resume` was called meanwhile;
-        after the deadline it goes on draining. The process stays, and `resume` makes it lease jobs again.
+        after the deadline it continues to drain. The process stays, and `resume` makes it lease jobs again.
         """
         self._paused = self._draining = True
         for pool in self._pools:

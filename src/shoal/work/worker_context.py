@@ -58,7 +58,7 @@ class WorkerContext:
     page_slots: int = CrawlSettings().max_concurrent_curl
 
     async def settle(self, change: Awaitable[object]) -> None:
-        """Await a change of a job. If it fails, the lease expires and the janitor puts the job back."""
+        """Await an operation on a job. If it fails, the lease expires and the janitor returns the job."""
         try:
             await change
         except LeaseLost:

@@ -7,8 +7,8 @@
     site.good, site.bad, site.statuses   what each URL must come to
     site.asked, site.touched             what was asked for, and what must never have been reached
 
-`site` has the doors and the map, `answers` what is wrong on the wire, `pages` what is odd in a page, `traps` what has
-no end, `maps` sitemaps, `judge` says what a crawl did wrong.
+`site` has the listeners and the site map, `answers` invalid responses, `pages` unusual pages, `traps` endless URL
+spaces, `maps` sitemaps; `judge` reports what a crawl did wrong.
 """
 
 from tests.support.hostile.judge import complaints

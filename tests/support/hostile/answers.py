@@ -1,4 +1,4 @@
-"""Answers that break the rules of HTTP or their own promises, each with the error code that a crawl must give it."""
+"""Responses that violate HTTP or contradict their own headers, each with the error code that a crawl must record."""
 
 import asyncio
 import gzip
@@ -180,10 +180,10 @@ def encodings() -> Bad:
 
 
 def redirects(canary: int) -> Bad:
-    """Redirects that do not end or lead where nobody may go (B11, B15, B17, B34). `canary` is a port inside."""
+    """Redirects that do not end or lead to forbidden addresses (B11, B15, B17, B34). `canary` is a port inside."""
 
     def at(place: str) -> Callable[[Asked], str]:
-        """Another URL for each page that redirects: what several lead to is asked for once."""
+        """A separate target for each page that redirects, because a shared target would be requested only once."""
         return lambda asked: f"{place}:{canary}/redirected?{asked.target}"
 
     inside, scheme, endless = "address_not_public", "redirect_scheme", "too_many_redirects"

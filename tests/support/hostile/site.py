@@ -48,7 +48,7 @@ ROBOTS = (
 
 
 class HostileSite:
-    """`good`: URL -> title. `bad`: URL -> error code. `statuses`: URL -> status of an answer that is no page."""
+    """`good`: URL -> title. `bad`: URL -> error code. `statuses`: URL -> status of a response that is not a page."""
 
     def __init__(self) -> None:
         self.good: dict[str, str] = {}
@@ -171,7 +171,7 @@ class HostileSite:
             self._seed(url, bad=code) if code else self._seed(url, good=name)
 
     async def _open_busy(self, stack: AsyncExitStack) -> None:
-        """A host that asks to be left alone, in words that nobody can obey (B42). It means it only once."""
+        """A host that refuses requests once, with a Retry-After that cannot be obeyed (B42)."""
         door = await stack.enter_async_context(bad_server())
         url = f"http://127.0.0.1:{door.port}"
         wishes = {"/banana": "banana", "/huge": "999999999", "/past": "Thu, 01 Jan 1970 00:00:00 GMT", "/minus": "-1"}
@@ -187,7 +187,7 @@ class HostileSite:
         self._seed(f"{url}/", good="busy")
 
     def _open_deaf(self) -> socket.socket:
-        """A door that takes connections and never says a word: its TLS greeting is not answered."""
+        """A listener that accepts connections and never sends anything, not even to a TLS handshake."""
         deaf = socket.socket()
         deaf.bind(("127.0.0.1", 0))
         deaf.listen(64)
@@ -274,7 +274,7 @@ class HostileSite:
             self.statuses[f"{self.address}/status/{name}"] = status
 
     def _play_inward(self) -> None:
-        """Links that lead inside (B1-B10), by a link, a base element and a refresh."""
+        """Links to internal addresses (B1-B10), by a link, a base element and a refresh."""
         canary = self._canaries[1].port
         for url in (
             f"http://127.0.0.1:{canary}/",

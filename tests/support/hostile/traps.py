@@ -77,7 +77,7 @@ TRAPS: dict[str, tuple[Trap, int]] = {
     "/trap/queries": (queries, 60),
     "/trap/variants/": (variants, 1),
 }
-"""Where each begins, and how many requests it may cost at most."""
+"""The start path of each trap, and the maximum number of requests that it may cost."""
 
 
 def trap_of(path: str) -> Trap | None:

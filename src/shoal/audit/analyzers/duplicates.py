@@ -49,7 +49,7 @@ def nearest_of(prints: NDArray[np.uint64], among: NDArray[np.intp]) -> dict[int,
     """Return pages that have a near duplicate, each with one of them and the number of different bits.
 
     Each page is compared with its neighbours in four sorted orders, so the time is bounded whatever the site is; in a
-    very dense crowd a pair may be missed, though not all pairs of a page.
+    very dense cluster a pair may be missed, though not all pairs of a page.
     """
     values, first = np.unique(prints[among], return_index=True)
     representatives = among[first]

@@ -1,4 +1,4 @@
-"""Pages that only a sitemap names, and pages that no sitemap names."""
+"""Pages that only a sitemap lists, and pages that no sitemap lists."""
 
 from collections.abc import Iterator
 

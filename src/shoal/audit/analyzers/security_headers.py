@@ -1,4 +1,4 @@
-"""Response headers that protect visitors, and headers that tell too much."""
+"""Response headers that protect visitors, and headers that reveal too much."""
 
 import re
 from collections.abc import Iterator

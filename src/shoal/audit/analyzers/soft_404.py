@@ -42,8 +42,8 @@ class Soft404:
 
     @staticmethod
     def _saying(site: Site, column: str) -> "np.ndarray[tuple[int], np.dtype[np.bool_]]":
-        """Return where a text says so. All texts are searched as one, line by line: a call for each takes longer than
-        its search."""
+        """Return which texts say "not found". All texts are searched at once, one per line: a separate call for each
+        would take longer than its search."""
         texts = [text or "" for text in site.pages.text(column)]
         ends = np.cumsum(np.fromiter((len(text) + 1 for text in texts), np.int64, len(texts)))
         found = np.zeros(len(texts), np.bool_)

@@ -43,7 +43,8 @@ def duplicates(site: Site, code: str, column: str) -> Found:
 
 
 def repeated(values: "np.ndarray[Any, Any]", among: Mask) -> tuple[Ids, Ids, "np.ndarray[Any, np.dtype[np.intp]]"]:
-    """Return the pages whose value another page has, too; for each, one such page, and how many pages have it."""
+    """Return the pages that share their value with another page; for each, one such page and the number of pages with
+    that value."""
     pages = np.flatnonzero(among)
     _, group, count = np.unique(values[pages], return_inverse=True, return_counts=True)
     order = np.argsort(group, kind="stable")

@@ -1,4 +1,4 @@
-"""URLs that are hard to read, to type or to keep the same."""
+"""URLs that are hard to read, to type or to keep stable."""
 
 import re
 from collections.abc import Iterator

@@ -31,7 +31,8 @@ OUTCOMES: Final = {
 
 @dataclass(frozen=True, slots=True)
 class CommitStatus:
-    """A status to publish. `attempts`: how often in a row it could not be published. `error`: why, the last time."""
+    """A status to publish. `attempts`: how often in a row it could not be published. `error`: why the last attempt
+    failed."""
 
     analysis: int
     analysis_id: str

@@ -143,7 +143,8 @@ class _Keys:
 def _finding_rows(
     batch: list[Finding], other: set[int], meaning: tuple[Change | None, Change], limit: int, counts: CodeDiff
 ) -> list[DiffRow]:
-    """Return the rows of the findings of one analysis; `meaning`: what it means that the other one has them, or not."""
+    """Return a row for each finding of one analysis; `meaning`: the kind of change if the other analysis has it, and if
+    not."""
     rows = []
     for finding in batch:
         change = meaning[0] if finding.key in other else meaning[1]
@@ -162,7 +163,7 @@ def _field_changes(before: Sequence[Any], after: Sequence[Any]) -> list[DiffRow]
 
 
 class CrawlDiffs:
-    """Makes diffs. One at a time reads the pages of its crawls, because two of them would only be slower."""
+    """Makes diffs. Only one diff at a time reads the pages of its crawls, because two at once would both be slower."""
 
     def __init__(self, database: Database, sites: SiteStore, analyses: AnalysisStore, crawls: CrawlSource) -> None:
         self._database = database

@@ -32,7 +32,8 @@ class DiffRow:
 
 @dataclass(slots=True)
 class CodeDiff:
-    """The findings of one code. `complete`: all findings were compared; of codes with very many, not all are stored."""
+    """The findings of one code. `complete`: all findings were compared; if a code has very many, not all of them are
+    stored."""
 
     code: str
     severity: Severity

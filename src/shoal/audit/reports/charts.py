@@ -110,7 +110,7 @@ def _columns(title: str, axis: str, rows: list[tuple[str, dict[str, int]]], kind
 
 
 def _round_up(most: int) -> int:
-    """Return the end of an axis: 2, 4 or 10 times a power of ten, so that its half is a round number, too."""
+    """Return the end of an axis: 2, 4 or 10 times a power of ten, so that half of it is a round number, too."""
     step = 1
     while True:
         for factor in (2, 4, 10):

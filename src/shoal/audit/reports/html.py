@@ -33,7 +33,7 @@ SHOWN_METRICS: Final = {
 
 
 def to_html(report: Report) -> str:
-    """Return the document. Everything in it that is not of the template is escaped."""
+    """Return the document. Everything in it that does not come from the template is escaped."""
     analysis, summary = report.analysis, report.analysis.summary or {}
     by_severity = report.by_severity()
     return _template().render(

@@ -81,5 +81,5 @@ def _result(place: int, count: FindingCount, finding: Finding, site: str) -> dic
 
 
 def _uri(url: str) -> str:
-    """Encode what a URI must not contain. Browsers accept more in a URL than that."""
+    """Encode the characters that a URI must not contain, though browsers accept them in a URL."""
     return quote(url, safe="%/:?#[]@!$&'()*+,;=~", errors="replace")

@@ -222,7 +222,7 @@ class CrawlDump:
         await self._database.run(commit)
 
     async def _abandon(self, wanted: CrawlId, number: int) -> None:
-        """Remove a crawl that was not loaded to its end."""
+        """Remove a crawl that was not loaded completely."""
         crawl = await self._database.read(lambda tx: self._crawls.store.get(tx, wanted))
         if crawl is not None and (crawl.number, crawl.state_reason) == (number, LOADING):
             await self._admin.erase(wanted)

@@ -89,7 +89,7 @@ class Admission:
         self._robots.close()
 
     def check(self, task: FrontierTask, batch: WalkerBatch) -> Admitted | Settled:
-        """Return how a task whose slot has come goes on, or what became of it without a fetch.
+        """Return what to do with a task whose slot has come, or its outcome if it needs no fetch.
 
         Sitemaps that a robots.txt names are added to `batch`.
         """

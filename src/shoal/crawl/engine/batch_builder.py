@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from shoal.pages.body_recorder import BodyRecorder
 
 STARVING_SECONDS = 0.02  # a window that runs dry commits sooner, but not all the time
-MOST_URLS = 20_000  # found URLs in one commit: while a store is busy for long, no lease is renewed
+MOST_URLS = 20_000  # found URLs in one commit: no lease can be renewed during a long commit
 
 
 class BatchBuilder:

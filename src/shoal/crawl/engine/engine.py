@@ -1,7 +1,7 @@
 """The engine: the life of one walker, from attaching to its crawl to its last commit.
 
 It makes one commit after another while `FetchWindow` fetches. Each commit stores what `BatchBuilder` collected and
-takes as many URLs as the window needs until the next one; its answer says whether to go on, pause or stop.
+takes as many URLs as the window needs until the next one; its result says whether to continue, pause or stop.
 """
 
 import sys
@@ -92,7 +92,7 @@ class Engine:
         self._window.limit_rate(rate)
 
     async def run(self) -> Ending:
-        """Crawl until the job has left our hands; return why.
+        """Crawl until this walker no longer holds the job; return why.
 
         After an outage of the store, start over from what it knows, as long as the job is ours. Whether the commit that
         failed was stored is unknown, so its batch is not sent twice: either the store has it, or the URLs in it are
@@ -172,7 +172,7 @@ class Engine:
         self._hooks.settled(self._commits.stored(batch))
         if batch.hosts:
             self._throttle.learn(turn.holds)
-            for host in turn.holds:  # what other walkers heard may have led to the hold
+            for host in turn.holds:  # responses to other walkers may have led to the hold
                 self._window.put_back(host)
             self._journal.held(batch.hosts, turn.holds)
             self._hooks.hosts_held(batch.hosts, turn.holds)

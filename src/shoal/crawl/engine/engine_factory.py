@@ -197,7 +197,7 @@ def window_and_rate(crawl: Crawl, settings: Settings) -> tuple[WindowSize, HostR
         probe=config.robots == "obey",
         per_host=config.max_pages_per_host,
         walkers=config.workers,
-        # A host that is too slow for the delay is kept busy by half of the connections that it may have.
+        # Half of the connections are enough to keep a host busy that is too slow for the delay.
         latency_factor=0.0 if config.speed == "max" else 2 / connections,
         longest_latency_delay=settings.hosts.longest_slow_delay,
     )

@@ -119,7 +119,7 @@ class FetchWindow:
             self._fetchers.resume_sitemaps()
 
     def change(self, size: WindowSize) -> None:
-        """Apply changed options of the crawl, also to the tasks that wait in the queues of their hosts."""
+        """Apply changed options of the crawl, including to tasks that wait in the queues of their hosts."""
         self._total = size.total
         self._queues.per_host = size.per_host
         self._admission.rejudges = True
@@ -129,7 +129,7 @@ class FetchWindow:
     def put_back(self, host: int) -> None:
         """Return the queue of a host that is held to the frontier.
 
-        Waiting here would start all of it at once when the hold ends, and keep it from other walkers.
+        If it waited here, all of it would start at once when the hold ends, and other walkers could not take it.
         """
         for waiting in self._queues.dissolve(host):
             self._batch.add(Settled(waiting, Fate.OPEN, untried=True))

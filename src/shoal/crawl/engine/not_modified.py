@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 FEWEST = 10  # pages read at once: how many links they have is unknown before
 MOST = 1_000
-SMALL_PART = 4  # while the links of one read fill at most 1/4 of a commit, the next reads twice as many pages
+SMALL_PART = 4  # if the links of one read fill at most a quarter of a commit, the next read takes twice as many pages
 
 
 class NotModifiedPages:

@@ -209,7 +209,7 @@ class PageReader:
         self._refused.clear()
 
     def killer(self, task: FrontierTask) -> Settled:
-        """Fail a URL that was alone in flight each time the worker died, so that the crawl can go on."""
+        """Fail a URL that was alone in flight each time the worker died, so that the crawl can continue."""
         page = self._bare(task)
         page.error_code = "worker_killed"
         page.error_message = "The worker died each time it fetched this page alone."

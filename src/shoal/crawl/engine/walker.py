@@ -35,7 +35,7 @@ class Walker:
         self._rate: FetchRate | None = None
 
     async def run(self) -> str:
-        """Crawl until the job has left our hands; return how it ended."""
+        """Crawl until this walker no longer holds the job; return how it ended."""
         bodies: BodyRecorder | None = None
         optional_facts: OptionalFactsReader | None = None
         try:
@@ -70,7 +70,7 @@ class Walker:
         self._control.hand_back(reason)
 
     def limit_rate(self, per_second: float | None) -> None:
-        """Start at most so many fetches per second; None: unlimited."""
+        """Start at most this many fetches per second; None: unlimited."""
         self._rate = None if per_second is None else FetchRate(per_second, self._runtime.clock)
         if self._engine is not None:
             self._engine.limit_rate(self._rate)

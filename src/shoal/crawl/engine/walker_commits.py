@@ -1,5 +1,5 @@
 """The commits of one walker: the first one, one per turn, and the last one. Each is fenced, settles the walker's
-results, takes the next URLs, and answers whether to go on."""
+results, takes the next URLs, and returns whether to continue."""
 
 from collections.abc import Awaitable, Callable
 from datetime import timedelta
@@ -82,10 +82,10 @@ class WalkerCommits:
         self._hand_over = job_states.release(fence.job_id, fence.epoch, "changed")
         self._stored: list[Settled] = []  # committed before the frontier settled it, and not reported yet
         self._found = 0  # the number of URLs in our last journal entry about it
-        self._uncounted = timedelta(0)  # time of work in batches that were not worth a write
+        self._uncounted = timedelta(0)  # working time of batches too small to be worth a write
 
     async def seeds_landed(self) -> list[Url]:
-        """Return where seeds redirected to, for those that the crawl has fetched so far."""
+        """Return the URLs that seeds redirected to, for the seeds fetched so far."""
         keys = [key_of(seed, self._crawl.key_seed)[0] for seed in seeds_of(self._crawl.config)]
         found = await self._database.read(lambda tx: self._crawls.store.landed(tx, self._crawl.number, keys))
         urls = [canonical(url, self._crawl.config.url_rules()) for url in found]
@@ -129,8 +129,8 @@ class WalkerCommits:
         await self._database.run(commit)
 
     def stored(self, batch: WalkerBatch | None = None) -> list[Settled]:
-        """Return the results that commits made durable since the last call: those of the batch that was committed, or,
-        if its frontier settles apart, those whose pages were stored, each page once."""
+        """Return the results that commits made durable since the last call, each page once: those of the committed
+        batch, or, if the frontier is kept outside the database, those whose pages were stored."""
         if not self._crawl.settles_apart:
             return [] if batch is None else batch.settled
         stored, self._stored = self._stored, []
@@ -148,7 +148,7 @@ class WalkerCommits:
             holds = await self._settle(tx, report, worth=WORTH_COUNTING) or holds
             if control is not Control.GO:
                 return Turn(control, holds=holds)
-            if is_changed:  # URLs are taken only by the options as they are now
+            if is_changed:  # URLs are taken only under the current options
                 return Turn(control, holds=holds, changed=await self._crawls.store.get(tx, self._crawl.id))
             if not last and await self._others_wait(tx, ask):
                 return Turn(control, holds=holds, others_wait=True)
@@ -220,7 +220,7 @@ class WalkerCommits:
         try:
             return await self._database.run(lambda tx: commit(tx, holds))
         except FrontierLost as error:
-            raise BackendUnavailable("the frontier", "its store lost it", "it is rebuilt from the pages") from error
+            raise BackendUnavailable("the frontier", "Redis has lost it", "it is rebuilt from the pages") from error
 
     async def _commit_pages(self, report: WalkerBatch, *, worth: timedelta = timedelta.resolution) -> dict[int, float]:
         """Commit the pages before a frontier outside the database settles their URLs, and count those that were not
@@ -316,7 +316,7 @@ class WalkerCommits:
         return holds
 
     async def _respect_releases(self, tx: Tx, report: WalkerBatch) -> None:
-        """Let URLs wait that the walker put into quarantine although a person has released their pattern meanwhile."""
+        """Requeue URLs that the walker put into quarantine although a user has released their pattern meanwhile."""
         both: list[NewUrl | Settled] = [*report.found, *report.settled]
         trapped = [one for one in both if one.fate is Fate.QUARANTINED]
         if not trapped:

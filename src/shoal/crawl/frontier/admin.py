@@ -62,7 +62,7 @@ class FrontierAdmin:
         return await self._database.read(lambda tx: self._archive.taken(tx, number))
 
     async def explain(self, crawl_id: str, text: str, longest: int) -> UrlExplanation:
-        """Return what became of a URL, and why: of the page, if the crawl knows it as a page, else of the sitemap.
+        """Return what became of a URL, and why. A URL that is both a page and a sitemap is explained as a page.
         `longest`: the most characters a URL may have."""
         crawl = (await self._crawls.get(crawl_id)).crawl
         url = canonical(text, crawl.config.url_rules(longest))

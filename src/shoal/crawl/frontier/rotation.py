@@ -1,4 +1,4 @@
-"""The rotation over hosts: which hosts a walker asks next, and how many URLs it takes from each.
+"""The rotation over hosts: which hosts a walker takes URLs from next, and how many from each.
 
 Pure code. A frontier driver reads candidates, asks a `Rotation` for decisions and writes what was decided. All times
 are seconds, counted from the moment at which the candidates were read.
@@ -14,7 +14,7 @@ from shoal.crawl.store import AdmissionChecks, HostRate
 from shoal.hosts.rate import HostState, SlotRequest, SlotsGranted, slots_within
 
 HOSTS_PER_TAKE = 64
-ROUNDS = 3  # how often hosts that have more are asked to make up for hosts that ran dry
+ROUNDS = 3  # how often hosts with more URLs are read again, to make up for hosts that ran dry
 MOST_ROUNDS = 50  # the same while URLs are set aside: URLs that are not fetched must not leave a slot unused
 UNCLAIMED_SECONDS = 1.0  # after this, any walker may take a host that its share would leave to another one
 LEAD_SECONDS = 1.0  # how long before its next free slot a host is looked at again
@@ -33,7 +33,7 @@ class HostCandidate(Struct, frozen=True):
 
 
 class HostShare(Struct, frozen=True):
-    """The hosts that one of several walkers may ask, and the hosts that it leaves to the others."""
+    """The hosts that one of several walkers may take from, and the hosts that it leaves to the others."""
 
     chosen: list[HostCandidate]
     let_go: list[int]
@@ -66,7 +66,7 @@ class HostBatch(Struct, eq=False):
     tasks: list[FrontierTask] = field(default_factory=list)
     tried: int = 0
     set_aside: list[tuple[FrontierTask, bool]] = field(default_factory=list)  # not to be fetched; whether tried before
-    is_dry: bool = False  # it had fewer URLs than it was asked for
+    is_dry: bool = False  # it had fewer URLs than were requested
     is_awaited: bool = False  # its answer to the URL in flight decides whether it gets another one
 
     @property
@@ -84,12 +84,12 @@ class HostBatch(Struct, eq=False):
         self.tried = len(self.tasks)
 
     def add_untried(self, tasks: list[FrontierTask], asked_for: int) -> None:
-        """Add the next URLs in line; fewer than were asked for mean that the host has no more."""
+        """Add the next URLs of the queue; fewer than requested means that the host has no more."""
         self.tasks += tasks
         self.is_dry = len(tasks) < asked_for
 
     def exclude(self, skip_fates: Mapping[int, Fate]) -> None:
-        """Set aside the URLs that are not to be fetched (by their place in line): they need no slot."""
+        """Set aside the URLs that are not to be fetched, given by their positions in the queue: they need no slot."""
         for order, task in enumerate(self.tasks):
             if task.seq in skip_fates:
                 task.skip_fate = skip_fates[task.seq]
@@ -98,7 +98,7 @@ class HostBatch(Struct, eq=False):
         self.tasks = [task for task in self.tasks if task.seq not in skip_fates]
 
     def grant(self, granted: SlotsGranted) -> None:
-        """Keep only the URLs that got a slot, and tell each when its slot begins."""
+        """Keep only the URLs that got a slot, and set the start time of each to that of its slot."""
         del self.tasks[granted.slots :]
         self.tried = min(self.tried, len(self.tasks))
         for place, task in enumerate(self.tasks):
@@ -123,7 +123,8 @@ class Rotation:
     """One take: up to `want` URLs, shared out evenly over hosts that may be asked.
 
     A driver calls `limit`; reads what `shares` says, first URLs that were tried before, then, while `has_rounds`, the
-    next in line, with `exclude` after each reading and `end_round` after each round; then `slot_requests` and `grant`.
+    next in the queue, with `exclude` after each reading and `end_round` after each round; then `slot_requests` and
+    `grant`.
     """
 
     def __init__(
@@ -141,7 +142,7 @@ class Rotation:
         if state.is_recovering or (self._rate.probe and not state.robots_known):
             most = 1
         elif delay and self._admission is not None and not self._admission.knows(host.origin):
-            most = 1  # its robots.txt may forbid the others, and their slots would be lost
+            most = 1  # its robots.txt may forbid the others, and their slots would be wasted
         return HostBatch(host.host, host.origin, host.pages, state, delay, most)
 
     @property
@@ -198,11 +199,11 @@ class Rotation:
         return bool(skip_fates)
 
     def slot_requests(self) -> list[SlotRequest]:
-        """The slots to reserve. A host without a delay keeps none."""
+        """The slots to reserve. A host without a delay needs none."""
         return [SlotRequest(one.host, len(one.tasks), one.delay) for one in self.batches if one.delay and one.tasks]
 
     def grant(self, granted: Mapping[int, SlotsGranted]) -> None:
-        """Keep of each host only what got a slot."""
+        """Keep only those URLs of each host that got a slot."""
         for batch in self.batches:
             free = SlotsGranted(len(batch.tasks), batch.free_in)
             batch.grant(granted.get(batch.host, SlotsGranted()) if batch.delay else free)

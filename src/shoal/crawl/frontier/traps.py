@@ -1,7 +1,8 @@
-"""Traps: patterns of URLs whose pages say the same again and again. Distinct pages are never cut by their number alone.
+"""Traps: URL patterns whose pages keep repeating the same content. Pages that differ are never dropped just because
+there are many of them.
 
-A pattern is a URL with its digits and the values of its query replaced. When a hundred pages of a pattern repeated a
-text that the pattern already had, the pattern is quarantined: what belongs to it waits, can be looked at, and released.
+A pattern is a URL with its digits and the values of its query replaced. Once a hundred pages of a pattern have repeated
+a text that the pattern already had, it is quarantined: its URLs wait until a user looks at the pattern and releases it.
 """
 
 import re
@@ -60,7 +61,7 @@ class TrapWatch:
         return self._states.get(pattern_of(url)) is TrapState.QUARANTINED
 
     def notice(self, url: Url, text: int) -> str | None:
-        """Note a page that was read; return its pattern if this page makes it a trap."""
+        """Record a page that was read; return its pattern if this page makes it a trap."""
         pattern = pattern_of(url)
         texts = self._texts.get(pattern)
         if texts is None:
@@ -72,7 +73,7 @@ class TrapWatch:
         return pattern if repeats >= REPEATS and pattern not in self._states else None
 
     def _keep(self, texts: set[int], text: int) -> None:
-        if self._kept >= MOST_TEXTS:  # start over: a trap shows itself again soon
+        if self._kept >= MOST_TEXTS:  # start over: a trap is soon detected again
             self._texts.clear()
             self._repeats.clear()
             self._kept = 0

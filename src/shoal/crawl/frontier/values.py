@@ -76,10 +76,10 @@ class FrontierTask(Struct):
     attempts: int
     crashes: int = 0
     kind: UrlKind = UrlKind.PAGE
-    start_in: float = 0.0  # seconds from the take to this URL's slot at its host
+    start_in: float = 0.0  # seconds from when it was taken to its slot at its host
     etag: str | None = None  # of the earlier crawl's page, for a conditional request
     last_modified: str | None = None
-    is_recovering: bool = False  # its host was held, and this answer decides whether it gets more requests
+    is_recovering: bool = False  # its host was on hold, and this response decides whether it gets more requests
     target: Url | None = None  # where its redirects have led so far; `host` is the host of this URL
     chain: RedirectChain | None = None  # the redirects that led there
     skip_fate: Fate | None = None  # set if it is not to be fetched; then it has no slot
@@ -143,8 +143,8 @@ class RedirectTarget(Struct, frozen=True):
 
 class Settled(Struct):
     """The outcome of a taken URL. One to be retried is OPEN and waits for at least `retry_in`; one that
-    was not fetched (`untried`) keeps its place and counts no attempt. A redirect (`onward`) is FETCHED if it ended and
-    OPEN if it goes on, as the commit decides."""
+    was not fetched (`untried`) keeps its place and counts no attempt. The commit decides whether a redirect (`onward`)
+    ends here (FETCHED) or continues (OPEN)."""
 
     task: FrontierTask
     fate: Fate
@@ -252,7 +252,7 @@ class WalkerBatch(Struct):
     skipped: list[SkippedUrl] = field(default_factory=list)
     hosts: dict[int, HostUpdate] = field(default_factory=dict)  # what was learned about hosts: holds, delays, latency
     redirects_decided: bool = False  # by the frontier, before the pages were committed
-    unchanged: list[Settled] = field(default_factory=list)  # 304s whose facts the earlier crawl still has to give
+    unchanged: list[Settled] = field(default_factory=list)  # 304s whose facts must still be read from the earlier crawl
 
     @property
     def weight(self) -> int:
@@ -269,7 +269,7 @@ class WalkerBatch(Struct):
 
 
 class Turn(Struct):
-    """The answer of one commit: whether to go on, what was taken, and if nothing, why.
+    """The result of one commit: whether to continue, what was taken, and if nothing, why.
 
     An empty `work` is not the end: `wait_seconds` says when to ask again. Only `drained` means that all is settled.
     """
@@ -279,11 +279,11 @@ class Turn(Struct):
     traps: dict[str, TrapState] = field(default_factory=dict)
     counts: Counts | None = None  # of the whole crawl, if it has a budget
     holds: dict[int, float] = field(default_factory=dict)  # seconds for which hosts of the batch are held
-    wait_seconds: float | None = None  # None if it was not asked for
+    wait_seconds: float | None = None  # None if it was not requested
     drained: bool = False
     is_journaled: bool = False  # whether the journal entries were written
     found: int | None = None  # URLs found, if that was written to the journal
-    finished: int | None = None  # the depth that is finished, if it was asked for
+    finished: int | None = None  # the depth that is finished, if that was requested
     changed: Crawl | None = None  # the crawl with its new options, if they changed; then nothing was taken
     others_wait: bool = False  # another run waits for a worker, and this walker's time slice is over
 

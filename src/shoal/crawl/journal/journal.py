@@ -89,10 +89,10 @@ class Journal:
         self._crawls = crawls
         self._most = most
 
-    async def write(self, tx: Tx, crawl: int, lines: Sequence[JournalEntry]) -> None:
+    async def write(self, tx: Tx, crawl: int, entries: Sequence[JournalEntry]) -> None:
         """Append entries to the commit that caused them. Call it last in the commit."""
-        if lines:
-            await self.store.append(tx, crawl, [_cleaned(line) for line in lines], self._most)
+        if entries:
+            await self.store.append(tx, crawl, [_cleaned(entry) for entry in entries], self._most)
 
     async def finish_depth(self, tx: Tx, crawl: int, depth: int) -> list[JournalEntry]:
         """Return the entries for depths that are now settled, without those already reported."""
@@ -113,6 +113,6 @@ class Journal:
         return await self._database.read(look)
 
 
-def _cleaned(line: JournalEntry) -> JournalEntry:
-    facts = {name: clean(value) if isinstance(value, str) else value for name, value in line.facts.items()}
-    return JournalEntry(line.event, clean(line.message), line.level, facts)
+def _cleaned(entry: JournalEntry) -> JournalEntry:
+    facts = {name: clean(value) if isinstance(value, str) else value for name, value in entry.facts.items()}
+    return JournalEntry(entry.event, clean(entry.message), entry.level, facts)

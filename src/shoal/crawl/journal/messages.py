@@ -44,8 +44,8 @@ def in_words(reason: str | None) -> str:
 
 def submitted(crawl: Crawl, *, here: bool) -> JournalEntry:
     waits = crawl.state is CrawlState.QUEUED
-    line = "Crawled by the process that created it" if here else "Waiting for a worker"
-    words = line if waits else "Stored, not started yet"
+    waiting = "Crawled by the process that created it" if here else "Waiting for a worker"
+    words = waiting if waits else "Stored, not started yet"
     return JournalEntry(f"crawl_{crawl.state}", words, facts={"seeds": len(crawl.config.seeds)})
 
 

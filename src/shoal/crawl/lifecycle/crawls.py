@@ -84,7 +84,8 @@ class CrawlChanged(Signal, frozen=True, kw_only=True):
 
 
 class FrontierOutOfReach(Signal, frozen=True, kw_only=True):
-    """A job of a crawl moved on although its frontier, which is kept outside the database, could not be asked."""
+    """A job of a crawl changed its state although its frontier, which is kept outside the database, could not be
+    reached."""
 
     crawl_id: str
     error: str
@@ -458,10 +459,10 @@ class Crawls:
         if move.grant_end is GrantEnd.RELEASED:
             await self._put_back(tx, crawl, Fence(move.job_id, move.epoch))
         end = await self._end_of(tx, crawl, move)
-        line = messages.walker_moved(move)
+        entry = messages.walker_moved(move)
         if end is None and await self._is_first_to_finish(tx, crawl, move):
-            line = messages.limit_reached(move)
-        await self.journal.write(tx, crawl.number, [] if line is None else [line])
+            entry = messages.limit_reached(move)
+        await self.journal.write(tx, crawl.number, [] if entry is None else [entry])
         if end is not None:
             await self._move(tx, crawl, end)
             await self._call_completion_hook(tx, crawl, end, move.job_id)
@@ -487,7 +488,7 @@ class Crawls:
         try:
             if await self._frontier.holds(tx, crawl.number, Fence(lost.id, lost.epoch)):
                 return False
-        except OUT_OF_REACH as error:  # leases expire whether or not the frontier can be asked
+        except OUT_OF_REACH as error:  # leases expire whether or not the frontier can be reached
             self._signals.emit(FrontierOutOfReach(crawl_id=crawl.id, error=error.message))
             return False
         return lost.settled or not crawl.config.hooks
@@ -651,7 +652,7 @@ INSTEAD = {
     CrawlState.COMPLETED: "it has ended; retry its failed URLs with `shoal crawls retry --all`",
     CrawlState.FAILED: "it has ended; continue it with `shoal crawls retry`",
 }
-"""What a user can do with a crawl in this state instead of the rejected action."""
+"""Advice by state: what a user can do with the crawl instead of the rejected action."""
 
 
 EARLIER = "recrawl_of (--since)"

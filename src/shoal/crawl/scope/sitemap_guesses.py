@@ -1,8 +1,8 @@
 """Locations at which to look for the sitemaps of a crawl. `sitemap_reader` reads them.
 
-Each host of a seed, and each host a seed redirects to, is asked for `/sitemap.xml` and for those its robots.txt names.
-Sitemaps are URLs of the frontier, of their own kind, so a crash loses none of them. Those of an index wait behind the
-pages already known, so a large index is read only as far as the crawl gets.
+`/sitemap.xml` and the sitemaps that robots.txt names are requested from each host of a seed, and from each host that a
+seed redirects to. Sitemaps are URLs of the frontier, of their own kind, so a crash loses none of them. Those of an
+index wait behind the pages already known, so a large index is read only as far as the crawl gets.
 """
 
 from collections.abc import Iterable

@@ -1,7 +1,7 @@
 """Copies the body of one message from a connection to another, and not a byte more.
 
-What follows a body must not reach the browser: it would take it for the response to its next request, which may be for
-another site.
+Bytes after the body must not reach the browser, which would read them as the response to its next request, perhaps one
+for another site.
 """
 
 from collections.abc import Callable
@@ -45,7 +45,7 @@ async def _copy_bytes(source: ByteStream, sink: ByteStream, length: int, count: 
 
 
 async def _copy_chunks(source: ByteStream, sink: ByteStream, count: Count) -> bool:
-    """Copy a chunked body with chunks of our own; what follows it is dropped."""
+    """Copy a chunked body with chunks of our own; bytes after it are dropped."""
     body = _ChunkedBody()
     while not body.is_complete:
         data = await source.read()

@@ -105,7 +105,7 @@ class BrowserConnection:
             except RequestFailed as error:
                 if exchange.has_answered:
                     session.refuse(request.target, error.failure)
-                    self._browser.abort()  # the browser must not take the part that it has for the whole
+                    self._browser.abort()  # the browser must not mistake the part that it has for the whole response
                     return False
                 failure = error.failure
             finally:

@@ -1,4 +1,4 @@
-"""How many connections a session may have, in all and to each host."""
+"""Limits on the connections of a session, in total and per host."""
 
 import asyncio
 from collections import Counter, deque
@@ -9,10 +9,10 @@ from shoal.egress.pinning_proxy.limits import ProxyLimits
 
 
 class Yielding(Protocol):
-    """A connection that may be ended in favour of another one while nothing is expected from it."""
+    """A connection that may be closed in favour of another one while it is idle."""
 
     def idle_seconds(self) -> float:
-        """Return for how long nothing has been expected; 0 while something is."""
+        """Return how long it has been idle, in seconds; 0 while it is in use."""
         ...
 
     def abort(self) -> None: ...

@@ -18,7 +18,7 @@ class ProxyLimits:
     idle_timeout: timedelta = timedelta(seconds=20)  # without a byte in either direction
     total_timeout: timedelta = timedelta(seconds=60)  # for one request
     tunnel_timeout: timedelta = timedelta(minutes=5)  # a tunnel carries many requests, or a WebSocket
-    yield_after: timedelta = timedelta(seconds=1)  # a tunnel that is idle so long makes room for one that waits
+    yield_after: timedelta = timedelta(seconds=1)  # an idle tunnel is closed after this time if a request waits
     max_head_bytes: int = 64_000
     max_headers: int = 100
     max_message_bytes: int = 50_000_000  # of one response, or in one direction of a tunnel

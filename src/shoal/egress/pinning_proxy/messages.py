@@ -12,7 +12,7 @@ from shoal.egress.address import Endpoint, endpoint
 
 Fields = tuple[tuple[bytes, bytes], ...]
 
-# Fields that concern one connection only, and those by which a site could pass for the proxy.
+# Fields that concern one connection only, and those with which a site could impersonate the proxy.
 HOP_BY_HOP: Final = frozenset(
     {
         b"connection",

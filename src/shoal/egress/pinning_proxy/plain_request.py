@@ -27,7 +27,7 @@ class PlainRequest:
         self._received = 0
         self._sent = 0
         self.has_answered = False
-        """Whether the browser has got the head of a response."""
+        """True once the browser has received the head of a response."""
 
     async def run(self) -> bool:
         """Return whether the browser can send another request on its connection. Raises RequestFailed."""
@@ -106,7 +106,7 @@ class PlainRequest:
             if response.status == 101:
                 raise BadMessage("The server switched to a protocol that was not requested.")
             if response.status == 407:
-                # The browser would take it for our own challenge, and answer it again and again.
+                # The browser would mistake it for our own challenge, and answer it again and again.
                 who = "proxy" if self._session.dialer.sends_to_proxy else "server"
                 raise RequestFailed(Failure("proxy_error", f"The {who} asked for a proxy credential.", retryable=False))
             if response.status >= 200:

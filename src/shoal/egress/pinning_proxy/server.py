@@ -24,8 +24,8 @@ class PinningProxy:
     """A proxy for browsers of this process. Every request needs the credential of an open session.
 
     It connects only to addresses that the session's rule allows, as the egress does for our own requests: names are
-    resolved here, every address is checked, and the checked address is dialled. So it holds whatever the browser does:
-    redirects, frames, service workers, WebSockets, preconnects.
+    resolved here, every address is checked, and the checked address is dialled. The rule therefore applies to
+    everything the browser does: redirects, frames, service workers, WebSockets, preconnects.
     """
 
     def __init__(
@@ -65,8 +65,8 @@ class PinningProxy:
         allow: Allow | None = None,
         limits: ProxyLimits | None = None,
     ) -> ProxySession:
-        """Return a session for one browser context. `proxy`: another proxy to go through. `allow`: asked for each URL
-        of a plain request, and for `host:port` of each tunnel."""
+        """Return a session for one browser context. `proxy`: another proxy to go through. `allow` is called with the
+        URL of each plain request and with the `host:port` of each tunnel."""
         limits = limits or self._limits
         # A page must not reach the proxy itself, whatever the operator allowed.
         rule = replace(rule, own=rule.own | {(IPv4Address(_HOST), self.port)})
@@ -111,8 +111,8 @@ class PinningProxy:
         self._serving.add(task)
         try:
             connection = BrowserConnection(browser, self.find_session, self._limits, self._clock)
-            # The browser may leave at any moment, and nobody is left to be told. Python 3.11 complains about a
-            # connection whose task is cancelled, which is how `aclose` ends them.
+            # The browser may disconnect at any moment, and then nobody receives the error. Python 3.11 complains about
+            # a connection whose task is cancelled, which is how `aclose` ends them.
             with contextlib.suppress(ConnectionError, TimeoutError, asyncio.CancelledError):
                 await connection.serve()
         finally:

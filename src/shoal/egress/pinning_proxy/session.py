@@ -20,7 +20,7 @@ from shoal.egress.pinning_proxy.idle_connections import IdleConnections
 from shoal.egress.pinning_proxy.limits import ProxyLimits
 
 Allow = Callable[[str], Awaitable[str | None]]
-"""Asked for the URL of each plain request and the `host:port` of each tunnel; returns the reason for a refusal."""
+"""Called with the URL of each plain request and the `host:port` of each tunnel; returns the reason for a refusal."""
 
 _REFUSALS_KEPT: Final = 100
 _LIMITS: Final = frozenset({"too_many_connections", "body_too_large", "session_too_large", "not_allowed"})

@@ -44,7 +44,7 @@ class CrawlRow:
     reason: str
     site: str
     more_seeds: int
-    share: float | None  # done of what is known, an estimate
+    share: float | None  # settled share of the known URLs, an estimate
     rate: float | None  # pages per second of work
     seconds: float | None  # of work
 

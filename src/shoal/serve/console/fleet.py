@@ -58,7 +58,7 @@ COMMAND_STATES: Final = {
     CommandState.APPLIED: ("good", message("Applied")),
     CommandState.UNSUPPORTED: ("warning", message("Not supported by the node")),
     CommandState.FAILED: ("failed", message("Failed")),
-    CommandState.UNCONFIRMED: ("", message("Sent; this node acknowledges nothing")),
+    CommandState.UNCONFIRMED: ("", message("Sent; this node does not acknowledge commands")),
     CommandState.EXPIRED: ("failed", message("Expired before the node came back")),
 }
 WHY: Final = {
@@ -214,7 +214,7 @@ class NodePage:
 
 
 def command_of(form: ConsoleForm) -> CommandRequest:
-    """Return the command in a form; raise if it is none."""
+    """Return the command in a form; raise if it is not valid."""
     name = form.get("action")
     known: dict[str, CommandName] = {one: one for one in get_args(CommandName)}
     if name not in known:

@@ -77,7 +77,7 @@ class JobRow:
 
     @property
     def is_run(self) -> bool:
-        """Whether it belongs to a crawl or an analysis, which has the actions."""
+        """True if it belongs to a crawl or an analysis, which then has the actions."""
         return self.job.kind in RUN_KINDS
 
     @property

@@ -49,8 +49,8 @@ CANCEL: Final = message("Cancel the job")
 
 
 class JobCounts:
-    """The number of jobs by kind and state. Counting reads every job, so a count is kept for a while, the longer the
-    longer it took."""
+    """The number of jobs by kind and state. Counting reads every job, so a count is cached for a time that grows with
+    how long it took."""
 
     def __init__(self, jobs: JobAdmin, clock: Clock) -> None:
         self._jobs = jobs

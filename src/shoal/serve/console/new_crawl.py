@@ -166,7 +166,7 @@ def _nameless(name: str) -> str:
 
 
 def _number(text: str, is_float: bool) -> int | float | str:
-    """Return the number in a text; text that is none is refused by the form with the name of its field."""
+    """Return the number in a text; other text is left to the form, which refuses it and names the field."""
     try:
         return float(text) if is_float else int(text)
     except ValueError:

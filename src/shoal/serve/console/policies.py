@@ -33,10 +33,10 @@ KINDS: Final = ("due", "late", "enabled", "disabled")
 RUN: Final = message("The policy is running; its schedule does not change.")
 RUNS_ALREADY: Final = message("The policy is already running.")
 ENABLED: Final = message("The policy is enabled.")
-DISABLED: Final = message("The policy is disabled; a run in progress goes on.")
+DISABLED: Final = message("The policy is disabled; a run in progress continues.")
 REMOVED: Final = message("The policy was removed.")
 REMOVE_QUESTION: Final = message("Remove this policy?")
-REMOVE_EXPLANATION: Final = message("A run in progress goes on. This cannot be undone.")
+REMOVE_EXPLANATION: Final = message("A run in progress continues. This cannot be undone.")
 REMOVE: Final = message("Remove")
 
 

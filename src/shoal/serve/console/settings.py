@@ -26,7 +26,7 @@ ENTRIES: Final = 100
 ROLES: Final = ("viewer", "operator", "admin", "bot", "node")
 REVOKED: Final = message("The token was revoked.")
 REVOKE_QUESTION: Final = message("Revoke this token?")
-REVOKE_EXPLANATION: Final = message("Whoever uses it is signed out within seconds. This cannot be undone.")
+REVOKE_EXPLANATION: Final = message("Everybody who uses it is signed out within seconds. This cannot be undone.")
 REVOKE: Final = message("Revoke")
 
 

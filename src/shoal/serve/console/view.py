@@ -26,7 +26,7 @@ class View:
 
     @property
     def key(self) -> tuple[str, bool, bool]:
-        """What the live regions of a page depend on."""
+        """The values that the live regions of a page depend on."""
         return self.language.code, self.may_write, self.may_administer
 
 

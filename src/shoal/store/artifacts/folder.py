@@ -47,7 +47,7 @@ class FolderArtifacts:
 
     @staticmethod
     def _write(path: Path, data: bytes) -> None:
-        """Write a file completely before it gets its name, so that nobody reads half of it."""
+        """Write a file under a temporary name and rename it when it is complete, so that nobody reads half of it."""
         make_private(path.parent)
         part = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
         try:

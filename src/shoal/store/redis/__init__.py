@@ -1,1 +1,1 @@
-"""Drivers on Redis or Valkey. SQL decides, Redis carries: whatever is lost here can be made again from the database."""
+"""Drivers on Redis or Valkey. The database is the record: everything that is lost here can be rebuilt from it."""

@@ -76,7 +76,7 @@ class LoopRedis:
 
 
 class ThreadRedis:
-    """Implements `RedisClient` for units of work that run to their end on a thread: its calls never suspend."""
+    """Implements `RedisClient` for units of work that run to completion on a thread: its calls never suspend."""
 
     def __init__(self, settings: RedisSettings) -> None:
         self.name = name_of(settings)

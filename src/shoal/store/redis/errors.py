@@ -18,7 +18,7 @@ MISCONFIGURED = {
     "ASK": ("is a node of a cluster", CLUSTER),
     "CROSSSLOT": ("is a node of a cluster", CLUSTER),
 }
-"""What only the operator can change."""
+"""Errors that only the operator can fix."""
 
 TEMPORARY = {
     "LOADING": ("it is loading its data", "wait until it has started"),
@@ -31,7 +31,7 @@ TEMPORARY = {
     "MISCONF": ("it cannot save its data", "check its disk and its log"),
     "NOREPLICAS": ("it has too few replicas to accept writes", "check its replicas"),
 }
-"""What may pass by itself: the caller tries again later."""
+"""Errors that may be temporary: the caller tries again later."""
 
 
 def code_of(error: Exception) -> str:

@@ -294,7 +294,7 @@ class RedisFrontier:
         return {int(word, 16) for word in rows[::3]}
 
     async def _redirect(self, tx: Tx, place: CrawlPlace, batch: WalkerBatch, held: set[int]) -> FrontierChange:
-        """Decide which redirects go on, by claiming their targets. A redirect whose target another URL has, or which
+        """Decide which redirects continue, by claiming their targets. A redirect whose target another URL has, or which
         this walker no longer holds, ends here. It may be repeated: a claim of the same URL stands."""
         redirects = [done for done in batch.settled if done.onward is not None]
         if not redirects:

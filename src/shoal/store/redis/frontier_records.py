@@ -37,7 +37,7 @@ def depth_word(depth: int) -> str:
 
 
 def seq_word(seq: int) -> str:
-    """Return a place as the scripts write it: places sort as their words do."""
+    """Return a position as the scripts write it: as text that sorts like the number."""
     return f"{seq:014x}"
 
 

@@ -1,4 +1,4 @@
-"""The check of a Redis server before anything is stored in it: its version, that it evicts nothing, that it is no
+"""The check of a Redis server before anything is stored in it: its version, that it evicts nothing, that it is not a
 replica, and whether it keeps its data over a restart."""
 
 from dataclasses import dataclass

@@ -376,7 +376,7 @@ async def _fresh_by_inserting(tx: Tx, crawl: int, waiting: dict[Key, NewUrl]) ->
 
 
 def _waiting(urls: list[NewUrl]) -> dict[Key, NewUrl]:
-    """Return the URLs to queue, the last one first; of duplicates the first one counts."""
+    """Return the URLs to queue, the last one first; if a URL occurs twice, its first occurrence is used."""
     return {(url.key, url.chk): url for url in reversed(urls) if url.fate in WAITING}
 
 

@@ -16,7 +16,7 @@ class SqlJournalStore:
     async def append(self, tx: Tx, crawl: int, lines: Sequence[JournalEntry], most: int) -> None:
         last = await tx.value("reserve_lines", crawl=crawl, count=len(lines))
         first = last - len(lines) + 1
-        await tx.many("insert_lines", [_row(crawl, number, line) for number, line in enumerate(lines, first)])
+        await tx.many("insert_lines", [_row(crawl, number, entry) for number, entry in enumerate(lines, first)])
         if last > most:
             await tx.execute("drop_first_lines", crawl=crawl, number=last - most)
 
@@ -38,10 +38,10 @@ class SqlJournalStore:
         return await tx.execute("claim_lines", crawl=crawl, filed=filed, upto=upto) == 1
 
 
-def _row(crawl: int, number: int, line: JournalEntry) -> tuple[Any, ...]:
-    return crawl, number, line.level.value, line.event, line.message, orjson.dumps(line.facts).decode()
+def _row(crawl: int, number: int, entry: JournalEntry) -> tuple[Any, ...]:
+    return crawl, number, entry.level.value, entry.event, entry.message, orjson.dumps(entry.facts).decode()
 
 
 def _written(row: Any) -> Written:
-    line = JournalEntry(row["event"], row["message"], JournalLevel(row["level"]), orjson.loads(row["facts"]))
-    return Written(row["number"], row["at"], line)
+    entry = JournalEntry(row["event"], row["message"], JournalLevel(row["level"]), orjson.loads(row["facts"]))
+    return Written(row["number"], row["at"], entry)

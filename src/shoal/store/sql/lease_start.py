@@ -25,7 +25,7 @@ class LeaseStart:
             self._looks = 0
         elif self._ranks:
             self._looks += 1
-        return [self._ranks.get(_line(request, lane), LOWEST) for lane in request.lanes]
+        return [self._ranks.get(_queue_key(request, lane), LOWEST) for lane in request.lanes]
 
     def learn(self, request: LeaseRequest, limit: int, granted: list[Any]) -> None:
         """Learn from a batch: a full one leaves no job before its last rank that could be leased."""
@@ -33,9 +33,9 @@ class LeaseStart:
             self._ranks.clear()
             return
         for row in granted:
-            line = _line(request, row[LANE])
-            self._ranks[line] = max(row[RANK], self._ranks.get(line, LOWEST))
+            key = _queue_key(request, row[LANE])
+            self._ranks[key] = max(row[RANK], self._ranks.get(key, LOWEST))
 
 
-def _line(request: LeaseRequest, lane: str) -> tuple[str, ...]:
+def _queue_key(request: LeaseRequest, lane: str) -> tuple[str, ...]:
     return (lane, *request.kinds, *request.capabilities)

@@ -51,17 +51,17 @@ class SqlPolicies:
         return [_policy(row) for row in rows]
 
     async def list_due(self, tx: Tx, limit: int) -> list[Policy]:
-        rows = [row for line in LINES for row in await tx.all("due_of_line", line=line, limit=limit)]
+        rows = [row for queue in LINES for row in await tx.all("due_of_line", line=queue, limit=limit)]
         return sorted(map(_policy, rows), key=lambda policy: (policy.next_run_at, policy.number))[:limit]
 
-    async def is_ready(self, tx: Tx, line: str) -> bool:
-        return await tx.one("ready_line", line=line) is not None
+    async def is_ready(self, tx: Tx, queue: str) -> bool:
+        return await tx.one("ready_line", line=queue) is not None
 
-    async def due(self, tx: Tx, line: str, limit: int) -> list[Policy]:
-        return [_policy(row) for row in await tx.all("due_policies", line=line, limit=limit)]
+    async def due(self, tx: Tx, queue: str, limit: int) -> list[Policy]:
+        return [_policy(row) for row in await tx.all("due_policies", line=queue, limit=limit)]
 
-    async def owed(self, tx: Tx, line: str, limit: int) -> list[Policy]:
-        return [_policy(row) for row in await tx.all("owed_policies", line=line, limit=limit)]
+    async def owed(self, tx: Tx, queue: str, limit: int) -> list[Policy]:
+        return [_policy(row) for row in await tx.all("owed_policies", line=queue, limit=limit)]
 
     async def due_sites(self, tx: Tx, limit: int) -> tuple[int, list[Policy]]:
         rows = await tx.all("due_sites", limit=limit) + await tx.all("owed_sites", limit=limit)

@@ -55,9 +55,9 @@ class QuotaCounts:
         kept, seats, parked = _within_quota(granted, keys_of, capacity)
         await tx.many("insert_job_seats", seats)
         await tx.many("park_jobs", parked)
-        lines = {row[ID]: (row[LANE], row[KIND], row[CAPABILITY]) for row in granted} if parked else {}
-        full = sorted({(scope, *lines[one]) for one, scope in parked if scope in counted})
-        ahead = [await self._park_ahead(tx, *line) for line in full]
+        queues = {row[ID]: (row[LANE], row[KIND], row[CAPABILITY]) for row in granted} if parked else {}
+        full = sorted({(scope, *queues[one]) for one, scope in parked if scope in counted})
+        ahead = [await self._park_ahead(tx, *queue) for queue in full]
         return kept, len(parked) + sum(ahead)
 
     async def unpark(self, tx: Tx, scope: str) -> int:
@@ -92,11 +92,11 @@ class QuotaCounts:
     async def _park_ahead(self, tx: Tx, scope: str, lane: str, kind: str, capability: str) -> int:
         """Park other jobs at the head of a lane that have the same full quota key, so that they do not hide the next
         jobs."""
-        line = {"lane": lane, "kind": kind, "capability": capability}
-        end = await tx.value("rank_ahead", **line, ahead=AHEAD)
+        queue = {"lane": lane, "kind": kind, "capability": capability}
+        end = await tx.value("rank_ahead", **queue, ahead=AHEAD)
         needle = orjson.dumps(scope).decode()
         rank = LAST if end is None else end
-        rows = await tx.all("park_ahead", **line, scope=scope, rank=rank, needle=needle, limit=AHEAD)
+        rows = await tx.all("park_ahead", **queue, scope=scope, rank=rank, needle=needle, limit=AHEAD)
         await self._available.forget(tx, [row["id"] for row in rows])
         return len(rows)
 

@@ -2,7 +2,7 @@
 
 The hop to a thread costs several times the statement itself, so the writer runs all units of work that wait when it
 wakes in one transaction, each in its own savepoint: one failed unit does not undo the others. A unit is a coroutine
-that awaits only its transaction; nothing in it blocks here, so the thread runs it to its end in one step.
+that awaits only its transaction; nothing in it blocks here, so the thread runs it to completion in one step.
 """
 
 import asyncio
@@ -125,7 +125,7 @@ class _Unit:
         self.undo_calls: list[Call] = []
 
     def run(self, connection: "_Connection") -> None:
-        """Run the work to its end, and then the work it deferred."""
+        """Run the work to completion, and then the work it deferred."""
         tx = SqliteTx(connection)
         self.callbacks, self.calls, self.undo_calls = tx.callbacks, tx.calls, tx.undo_calls
         self.result = _run_to_its_end(self.work(cast(Tx, tx)))

@@ -31,7 +31,7 @@ local function count(field, change)
   if change ~= 0 then redis.call('HINCRBY', counts, field, change) end
 end
 
--- Return all counters. Their version rises with every change, also after a restart that forgot some.
+-- Return all counters. Their version increases with every change, even after a restart that lost some changes.
 local function totals()
   local time = redis.call('TIME')
   local version = time[1] * 1000000 + time[2]
@@ -85,7 +85,7 @@ local function dismiss(walker)
   redis.call('HDEL', walkers, walker)
 end
 
--- Check that the server remembers the last call of a walker, and note this one.
+-- Check that the server remembers the last call of a walker, and record this one.
 local function remembers(walker, turn)
   local last = redis.call('HGET', walkers, walker) or '0'
   if last ~= turn then return false end

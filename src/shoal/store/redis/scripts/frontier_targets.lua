@@ -1,6 +1,6 @@
 -- Read what is stored about URLs that others redirect to.
 -- ARGV[3..]: keys.
--- Returns: OK, a list of what is stored, or '' for a URL that is no target.
+-- Returns: OK, a list of what is stored, or '' for a URL that is not a target.
 local state = state_of_generation()
 if state ~= 'OK' then return { state } end
 local found = {}

@@ -8,7 +8,7 @@ FROM crawl AS c LEFT JOIN crawl_frontier AS f ON f.crawl = c.number WHERE c.numb
 SELECT frontier FROM crawl WHERE number = :crawl;
 
 -- name: keep_outside
--- Note that the frontier of a new crawl is kept outside the database.
+-- Record that the frontier of a new crawl is kept outside the database.
 UPDATE crawl SET frontier = :driver WHERE number = :crawl;
 
 -- name: insert_crawl_frontier
@@ -16,15 +16,15 @@ UPDATE crawl SET frontier = :driver WHERE number = :crawl;
 INSERT INTO crawl_frontier (crawl, generation) VALUES (:crawl, :generation);
 
 -- name: rebuild_frontier
--- Give a lost frontier a new generation, and note the walker that rebuilds it.
+-- Give a lost frontier a new generation, and record the walker that rebuilds it.
 UPDATE crawl_frontier SET generation = :generation, rebuilt_by = :walker WHERE crawl = :crawl;
 
 -- name: end_frontier_rebuild
--- Note that a frontier is complete again.
+-- Record that a frontier is complete again.
 UPDATE crawl_frontier SET rebuilt_by = NULL WHERE crawl = :crawl;
 
 -- name: raise_frontier_version
--- Note the version of the counters that are about to be mirrored; older ones change nothing.
+-- Record the version of the counters that are about to be mirrored; older versions change nothing.
 UPDATE crawl_frontier SET version = :version WHERE crawl = :crawl AND version < :version;
 
 -- name: set_frontier_counts

@@ -1,8 +1,8 @@
--- Runs, jobs, frontier, hosts, pages, outbox. Times are UTC microseconds; `shoal_now()`, the only clock of a
--- lease, is given by the driver.
+-- Runs, jobs, frontier, hosts, pages, outbox. Times are UTC microseconds. Leases use only the clock `shoal_now()`,
+-- which the driver defines.
 
--- The store's clock showed `at` when the uptime of the machine (of its run `boot`) plus `base` was `since` (decision
--- 0033).
+-- The anchor of the store's clock: it showed `at` when `base` plus the uptime of the machine since the boot `boot` was
+-- `since` (decision 0033).
 CREATE TABLE store_clock (
     boot      TEXT NOT NULL,
     base      INTEGER NOT NULL,
@@ -27,14 +27,14 @@ CREATE TABLE crawl (
     created_at   INTEGER NOT NULL,
     started_at   INTEGER,
     finished_at  INTEGER,
-    changed_at   INTEGER NOT NULL DEFAULT 0,  -- when its options were: a walker that knows others reads them again
+    changed_at   INTEGER NOT NULL DEFAULT 0,  -- when its options last changed: a walker with older options reads them again
     CHECK ((state IN ('completed', 'failed', 'stopped')) = (finished_at IS NOT NULL)),
     CHECK (started_at IS NOT NULL OR state NOT IN ('running', 'pausing', 'completed'))
 );
 CREATE INDEX crawl_newest ON crawl (created_at DESC, number DESC);
 CREATE INDEX crawl_live ON crawl (state) WHERE finished_at IS NULL;
 
--- One row per walker and one ('') for what came from outside: nobody waits for another's row.
+-- One row per walker, and one ('') for changes from outside, so that nobody waits for a row of somebody else.
 CREATE TABLE crawl_counter (
     crawl         INTEGER NOT NULL REFERENCES crawl,
     holder        TEXT NOT NULL,
@@ -62,8 +62,8 @@ CREATE TABLE crawl_skip (
     PRIMARY KEY (crawl, holder, reason)
 ) WITHOUT ROWID;
 
--- What there is to read of a crawl's way. `lines`: the number of its last line; `filed`: of the last one that is in a file;
--- `depth`: everything up to it is settled, as the journal says, and `was` what it said before.
+-- The journal of a crawl. `lines`: the number of its last entry; `filed`: the number of the last entry that is in a
+-- file; `depth`: the journal says that everything up to this depth is settled; `was`: the previous `depth`.
 CREATE TABLE crawl_journal (
     crawl INTEGER PRIMARY KEY REFERENCES crawl,
     lines INTEGER NOT NULL DEFAULT 0,
@@ -83,14 +83,14 @@ CREATE TABLE crawl_line (
     PRIMARY KEY (crawl, number)
 ) WITHOUT ROWID;
 
--- `rank` is a job's place in the line, lowest first: when it came (`line_at`) less a span for each point of its priority,
--- so that waiting makes up for a low one. `due`: 1 stands in the line; 0 waits for `not_before`; 2 is parked, for there is
--- no room in the scope that `parked` names. A lease reads only what stands in the line.
+-- `rank` orders the jobs of a lane, lowest first: the time of entry (`line_at`) minus a fixed span per point of
+-- priority, so that waiting makes up for a low priority. `due`: 1 waits in its lane; 0 waits for `not_before`; 2 is
+-- parked, because the quota key in `parked` is full. A lease reads only jobs with `due` 1.
 CREATE TABLE job (
     id              TEXT PRIMARY KEY,
     kind            TEXT NOT NULL,
     capability      TEXT NOT NULL DEFAULT 'http',
-    host            TEXT,  -- the origin that it asks; NULL: it goes by no host
+    host            TEXT,  -- the origin that it requests; NULL: it is not leased by host
     state           TEXT NOT NULL CHECK (state IN ('pending', 'locked', 'done', 'failed', 'expired', 'cancelled')),
     state_reason    TEXT,
     run_id          TEXT,
@@ -107,16 +107,16 @@ CREATE TABLE job (
     due             INTEGER NOT NULL DEFAULT 1 CHECK (due IN (0, 1, 2)),
     attempts        INTEGER NOT NULL DEFAULT 0 CHECK (attempts >= 0),
     max_attempts    INTEGER NOT NULL CHECK (max_attempts >= 1),
-    lock_ttl        INTEGER,  -- how long a bot may keep it, by its policy; a node's lease is as long as any
+    lock_ttl        INTEGER,  -- the lease term for bots, set by its policy; all leases of nodes have the same term
     crash_count     INTEGER NOT NULL DEFAULT 0 CHECK (crash_count >= 0),
     lease_epoch     INTEGER NOT NULL DEFAULT 0 CHECK (lease_epoch >= 0),
     lease_holder    TEXT,
     lease_until     INTEGER,
     granted_at      INTEGER,  -- of the last grant
-    kill_at         INTEGER,  -- when its worker is to kill it
+    kill_at         INTEGER,  -- when its worker must kill it
     error           TEXT,
     created_at      INTEGER NOT NULL,
-    line_at         INTEGER NOT NULL DEFAULT 0,  -- when it was made, or stepped back
+    line_at         INTEGER NOT NULL DEFAULT 0,  -- when it was created, or returned to the end of its lane
     finished_at     INTEGER,
     CHECK ((state = 'locked') = (lease_holder IS NOT NULL)),
     CHECK ((state = 'locked') = (lease_until IS NOT NULL)),
@@ -136,9 +136,10 @@ CREATE INDEX job_finished ON job (finished_at) WHERE finished_at IS NOT NULL;
 CREATE INDEX job_dead ON job (id) WHERE state IN ('failed', 'expired');
 CREATE UNIQUE INDEX job_dedupe ON job (dedupe_key) WHERE dedupe_key IS NOT NULL AND finished_at IS NULL;
 
--- Hosts at which jobs wait, so that a lease looks only at hosts that may be asked now. `rank`: of the best of those jobs, or
--- better. `due` 1: to be looked at; 0: the host is not to be asked before `ready_at`. A commit that lets a job wait sees to it
--- that there is a row, and never waits for another commit; whoever looks at a host takes all its rows and leaves one, or none.
+-- Hosts with waiting jobs, so that a lease reads only hosts that may be requested now. `rank`: at most the lowest rank
+-- of these jobs. `due` 1: examine the host; 0: do not request it before `ready_at`. A commit that makes a job wait
+-- ensures that there is a row, without waiting for another commit. A lease that examines a host takes all its rows and
+-- leaves one, or none.
 CREATE TABLE job_host (
     number     INTEGER PRIMARY KEY,
     lane       TEXT NOT NULL,
@@ -153,7 +154,8 @@ CREATE INDEX job_host_ready ON job_host (lane, kind, capability, rank, number) W
 CREATE INDEX job_host_later ON job_host (ready_at) WHERE due = 0;
 CREATE INDEX job_host_rows ON job_host (lane, kind, capability, host);
 
--- One row per grant: who had the job, when, in which process, and how that ended. Goes with its job.
+-- The history of jobs, one row per grant: the holder, the time, the process, and how the grant ended. Deleted with its
+-- job.
 CREATE TABLE job_grant (
     job_id     TEXT NOT NULL,
     epoch      INTEGER NOT NULL,
@@ -170,7 +172,8 @@ CREATE TABLE job_grant (
     CHECK ((ended IS NULL) = (ended_at IS NULL))
 ) WITHOUT ROWID;
 
--- How many jobs of a scope may be locked at once, and which are: a job takes a seat in each of its scopes that is limited.
+-- Quotas: how many jobs of a scope (a quota key) may be locked at once, and one row in `job_seat` for each locked job
+-- that counts towards a limited scope.
 CREATE TABLE quota (
     scope TEXT PRIMARY KEY,
     most  INTEGER NOT NULL CHECK (most >= 0)
@@ -182,7 +185,7 @@ CREATE TABLE job_seat (
 ) WITHOUT ROWID;
 CREATE INDEX job_seat_scope ON job_seat (scope);
 
--- Who does a chore that only one controller does, until when; the term rises with each new one.
+-- Leader election: the controller that runs a chore, until its lease expires. The term increases with each new leader.
 CREATE TABLE leader (
     chore  TEXT PRIMARY KEY,
     holder TEXT NOT NULL,
@@ -190,7 +193,8 @@ CREATE TABLE leader (
     until  INTEGER NOT NULL
 );
 
--- Page jobs that were made together. `spec`: how their pages are fetched. `jobs`: how they ended, once all have.
+-- Page jobs that were created together. `spec`: how their pages are fetched. `jobs`: the number of jobs by final state,
+-- once all have ended.
 CREATE TABLE job_group (
     number       INTEGER PRIMARY KEY,
     id           TEXT NOT NULL UNIQUE,
@@ -210,8 +214,8 @@ CREATE TABLE job_group (
 CREATE INDEX job_group_over ON job_group (finished_at) WHERE finished_at IS NOT NULL;
 CREATE INDEX job_live_of_run ON job (run_id) WHERE run_id IS NOT NULL AND finished_at IS NULL;
 
--- What page jobs gave, one row per grant that brought something. `state`: where it sent the job; `digest`: of what was
--- sent, so that the same thing sent twice gets the same answer. Goes with its job, but for a policy's, which is kept.
+-- The results of page jobs, one row per grant with a result. `state`: the job state that it led to; `digest`: a hash of
+-- the result, so that a repeated delivery gets the same receipt. Deleted with its job, except for results of policies.
 CREATE TABLE result (
     number        INTEGER PRIMARY KEY,
     job_id        TEXT NOT NULL,
@@ -238,9 +242,10 @@ CREATE INDEX result_of_group ON result (group_id, number) WHERE group_id IS NOT 
 CREATE INDEX result_of_policy ON result (policy, number) WHERE policy IS NOT NULL AND state <> 'pending';
 CREATE INDEX result_old ON result (fetched_at, number) WHERE policy IS NOT NULL;
 
--- One row per host for everybody. `next_at`: its next free slot. `delay`: what its robots.txt asks for. `held_until`,
--- `held_status`: a hold, and the answer that began it. `backoff`: how long the last hold without a Retry-After was, 0
--- after a good answer. `granted`: the slots of the last reservation, for RETURNING sees no row as it was.
+-- One row per host, shared by all processes. `next_at`: its next free slot. `delay`: the delay that its robots.txt asks
+-- for. `held_until`, `held_status`: a hold, and the status of the response that caused it. `backoff`: the length of the
+-- last hold without a Retry-After, 0 after a good response. `granted`: the slots of the last reservation, because
+-- RETURNING cannot see the old row.
 CREATE TABLE host (
     number       INTEGER PRIMARY KEY,
     origin       TEXT NOT NULL UNIQUE,
@@ -261,7 +266,7 @@ CREATE TABLE host (
 );
 CREATE INDEX host_held ON host (held_until) WHERE held_until > 0;
 
--- Every distinct URL of a crawl, by 96 bits of its hash, with what became of it.
+-- Every distinct URL of a crawl, by 96 bits of its hash, with its fate.
 CREATE TABLE fate (
     key   INTEGER NOT NULL,
     crawl INTEGER NOT NULL,
@@ -270,8 +275,8 @@ CREATE TABLE fate (
     PRIMARY KEY (crawl, key, chk)
 ) WITHOUT ROWID;
 
--- The URLs that wait to be tried for the first time. `seq` is where one stands in the line of its host: the depth in the
--- upper bits, the order in which they were found in the lower 40. The key is not kept: the URL gives it.
+-- The URLs that wait for their first fetch. `seq` is the position in the queue of the host: the depth in the upper
+-- bits, the order of discovery in the lower 40. The key is not stored, because it can be computed from the URL.
 CREATE TABLE frontier_seq (value INTEGER NOT NULL);
 INSERT INTO frontier_seq VALUES (0);
 CREATE TABLE frontier (
@@ -283,9 +288,9 @@ CREATE TABLE frontier (
     path   TEXT NOT NULL,
     PRIMARY KEY (crawl, host, seq)
 ) WITHOUT ROWID;
--- The open URLs that somebody had in hand: a walker has one now (job_id, epoch), or it waits again (''), at once or not
--- before `due`. What is in quarantine waits without end. One that redirected (`start`) has host and path of the place
--- that it was redirected to, and the redirects that led there (`chain`).
+-- The open URLs that were taken at least once: a walker holds one now (job_id, epoch), or it waits again (''), at once
+-- or until `due`. URLs in quarantine wait until they are released. A URL that redirected (`start`) has the host and
+-- path of its redirect target, and the redirects that led there (`chain`).
 CREATE TABLE frontier_touched (
     crawl    INTEGER NOT NULL,
     seq      INTEGER NOT NULL,
@@ -313,7 +318,7 @@ SELECT crawl, host, due, seq, job_id, epoch, attempts, crashes, parent, kind, pa
 UNION ALL
 SELECT crawl, host, 0, seq, '', 0, 0, 0, parent, kind, path, NULL, NULL FROM frontier;
 
--- The hosts of a crawl that have something waiting, by when they may be asked again; a walker claims a host.
+-- The hosts of a crawl with waiting URLs, by when they may be requested again. A walker claims a host.
 CREATE TABLE frontier_host (
     crawl    INTEGER NOT NULL,
     host     INTEGER NOT NULL,
@@ -323,7 +328,8 @@ CREATE TABLE frontier_host (
     epoch    INTEGER,
     PRIMARY KEY (crawl, host)
 ) WITHOUT ROWID;
--- Patterns of URLs that repeat themselves; what belongs to a quarantined one waits without end (`due` at its largest).
+-- Trap patterns: URL patterns whose pages repeat the same content. URLs of a quarantined pattern wait with the highest
+-- possible `due`.
 CREATE TABLE trap (
     crawl   INTEGER NOT NULL REFERENCES crawl,
     pattern TEXT NOT NULL,
@@ -336,7 +342,7 @@ CREATE TABLE trap (
 CREATE INDEX frontier_ready ON frontier_host (crawl, ready_at) WHERE ready_at IS NOT NULL;
 
 CREATE TABLE page (
-    number         INTEGER PRIMARY KEY AUTOINCREMENT,  -- never given again: whoever reads on from a number misses none
+    number         INTEGER PRIMARY KEY AUTOINCREMENT,  -- never reused, so that a reader that continues after a number misses none
     key            INTEGER NOT NULL,
     fetched_at     INTEGER NOT NULL,
     bytes          INTEGER NOT NULL,
@@ -373,14 +379,14 @@ CREATE TABLE page (
     etag           TEXT,
     last_modified  TEXT,
     fingerprint    INTEGER,
-    links          BLOB,  -- nine bytes a link: see `pages/links.py`
+    links          BLOB,  -- nine bytes per link: see `pages/links.py`
     CHECK ((body_file IS NULL) = (body_offset IS NULL) AND (body_file IS NULL) = (body_length IS NULL))
 );
 CREATE UNIQUE INDEX page_once ON page (crawl, key, chk);
 CREATE INDEX page_order ON page (crawl, number);
 
--- URLs that another one redirects to (`via`), and is fetched at. `fate`: what becomes of them. The fate of one that also
--- waits in the line of its host stays open until it leaves the line.
+-- Redirect targets: URLs that are fetched for another URL (`via`), which redirects to them, and their `fate`. If a
+-- target also waits in the queue of its host, its own fate stays open until it leaves the queue.
 CREATE TABLE redirect_target (
     key   INTEGER NOT NULL,
     crawl INTEGER NOT NULL,
@@ -391,7 +397,7 @@ CREATE TABLE redirect_target (
     PRIMARY KEY (crawl, key, chk)
 ) WITHOUT ROWID;
 
--- The sitemaps of a crawl that were asked for: what they listed, and what was wrong.
+-- The sitemaps of a crawl that were requested: what they listed, and what was wrong with them.
 CREATE TABLE sitemap (
     key        INTEGER NOT NULL,
     fetched_at INTEGER NOT NULL,
@@ -404,7 +410,7 @@ CREATE TABLE sitemap (
     PRIMARY KEY (crawl, key, chk)
 ) WITHOUT ROWID;
 
--- What analyses need of a page beyond its record, compressed; only where it was asked for.
+-- Page details for analyses, compressed; only for crawls with `analyze`.
 CREATE TABLE page_detail (
     key    INTEGER NOT NULL,
     crawl  INTEGER NOT NULL,
@@ -413,7 +419,7 @@ CREATE TABLE page_detail (
     PRIMARY KEY (crawl, key, chk)
 );
 
--- Analyses of crawls, and what their analyzers found.
+-- Analyses of crawls, and their findings.
 CREATE TABLE analysis (
     number       INTEGER PRIMARY KEY,
     id           TEXT NOT NULL UNIQUE,
@@ -442,7 +448,7 @@ CREATE TABLE finding (
     PRIMARY KEY (analysis, analyzer, key)
 );
 
--- What happened in each hour, by kind of job; and which bots asked in it, and how many jobs they got.
+-- Hourly statistics by kind of job; the bots that requested jobs in each hour, and how many they got.
 CREATE TABLE job_hour (
     hour   INTEGER NOT NULL,
     kind   TEXT NOT NULL,
@@ -459,13 +465,14 @@ CREATE TABLE bot_hour (
     PRIMARY KEY (hour, token, bot_id)
 );
 
--- What is to be crawled again and again. `spec`: what its owner said; the rest is how it stands. `planned_at` is its next
--- time, `next_run_at` when that run begins (NULL: disabled, or over); `live_crawl` is the last crawl of a site.
+-- Policies. `spec`: the definition by its owner; the other columns are the current state. `planned_at` is the next
+-- scheduled time, `next_run_at` when that run starts (NULL: disabled, or no further run); `live_crawl` is the last
+-- crawl of a site.
 CREATE TABLE policy (
     number          INTEGER PRIMARY KEY,
     id              TEXT NOT NULL UNIQUE,
     project         TEXT NOT NULL,
-    line            TEXT NOT NULL,  -- where its runs wait: with the jobs of a capability, or 'site'
+    line            TEXT NOT NULL,  -- the queue of its runs: a capability, or 'site'
     spec            TEXT NOT NULL,
     enabled         INTEGER NOT NULL,
     planned_at      INTEGER NOT NULL,
@@ -484,7 +491,7 @@ CREATE TABLE policy (
 CREATE INDEX policy_due ON policy (line, next_run_at, number) WHERE next_run_at IS NOT NULL;
 CREATE INDEX policy_owed ON policy (line, number) WHERE queued = 1;
 CREATE INDEX policy_project ON policy (project, number);
--- What a business says about a URL or a label: points for the priority of jobs, for a while.
+-- Boosts from business systems: points that are added to the priority of jobs for a URL or a label, for a limited time.
 CREATE TABLE business_signal (
     subject TEXT PRIMARY KEY,
     boost   REAL NOT NULL,
@@ -492,8 +499,8 @@ CREATE TABLE business_signal (
 );
 CREATE INDEX business_signal_over ON business_signal (until);
 
--- What happened, written in the commit of the change. The number comes later, from the forwarder: `event_number` holds the
--- last one, and its lock keeps two forwarders from numbering at once.
+-- The outbox: events, each written in the commit of the change. The forwarder numbers them later: `event_number` holds
+-- the last number, and its lock keeps two forwarders from numbering at once.
 CREATE TABLE outbox (
     id         TEXT PRIMARY KEY,
     type       TEXT NOT NULL,
@@ -506,13 +513,13 @@ CREATE INDEX outbox_new ON outbox (created_at, id) WHERE sequence IS NULL;
 CREATE INDEX outbox_old ON outbox (created_at, sequence) WHERE sequence > 0;
 CREATE TABLE event_number (last INTEGER NOT NULL);
 INSERT INTO event_number VALUES (0);
--- How far a sink that keeps no queue of its own has come.
+-- The cursors of sinks that have no queue of their own.
 CREATE TABLE event_cursor (
     sink TEXT PRIMARY KEY,
     seen INTEGER NOT NULL
 );
 
--- Those who are told of events. `seen`: the last event that was put into its queue.
+-- Webhooks. `seen`: the last event that was put into its queue.
 CREATE TABLE webhook (
     id            TEXT PRIMARY KEY,
     url           TEXT NOT NULL,
@@ -542,8 +549,8 @@ CREATE INDEX delivery_due ON delivery (webhook, next_at) WHERE state = 'waiting'
 CREATE INDEX delivery_dead ON delivery (webhook, sequence) WHERE state = 'dead';
 CREATE INDEX delivery_event ON delivery (sequence);
 
--- Who may ask for what. The token itself is nowhere, only its SHA-256; rows stay when their token ends, for once there
--- was a token everybody needs one.
+-- API tokens. Only the SHA-256 of a token is stored. Rows are kept after a token has ended, because every caller needs
+-- a token once the first one has been created.
 CREATE TABLE token (
     number       INTEGER PRIMARY KEY,
     id           TEXT NOT NULL UNIQUE,
@@ -557,7 +564,7 @@ CREATE TABLE token (
     revoked_at   INTEGER
 );
 
--- What administrators did: `who` is a token or this machine, `address` where it was asked from.
+-- The audit log: `who` is a token or the local user, `address` the client's address.
 CREATE TABLE audit_entry (
     number  INTEGER PRIMARY KEY,
     at      INTEGER NOT NULL,
@@ -569,8 +576,8 @@ CREATE TABLE audit_entry (
 );
 CREATE INDEX audit_subject ON audit_entry (subject, number);
 
--- Requests with a key of their caller's, kept for a day: what they were sent with, the id of what they make, and the
--- first answer.
+-- Idempotency keys, kept for a day: the digest of the request, the id of the object that it creates, and the first
+-- response.
 CREATE TABLE request_key (
     caller     TEXT NOT NULL,
     route      TEXT NOT NULL,
@@ -586,7 +593,7 @@ CREATE TABLE request_key (
 );
 CREATE INDEX request_key_old ON request_key (created_at);
 
--- Where controllers listen, so that no worker fetches from there.
+-- The addresses on which controllers listen, so that no worker sends requests there.
 CREATE TABLE listener (
     machine TEXT NOT NULL,
     host    TEXT NOT NULL,
@@ -595,7 +602,7 @@ CREATE TABLE listener (
     PRIMARY KEY (machine, host, port)
 );
 
--- Written to find out whether the store can be.
+-- Written to test whether the store accepts writes.
 CREATE TABLE pulse (
     name TEXT PRIMARY KEY,
     at   INTEGER NOT NULL

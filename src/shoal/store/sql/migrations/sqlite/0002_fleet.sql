@@ -4,10 +4,10 @@ CREATE TABLE node (
     state           TEXT NOT NULL CHECK (state IN ('connected', 'paused', 'draining', 'drained', 'lost')),
     session_epoch   INTEGER NOT NULL CHECK (session_epoch >= 0),
     instance        TEXT NOT NULL,
-    controller      TEXT,  -- that has its session; NULL: none has
+    controller      TEXT,  -- the controller that has its session; NULL: no session
     address         TEXT NOT NULL,
     status          TEXT NOT NULL,  -- JSON: what it reported last
-    wish            TEXT NOT NULL DEFAULT '{}',  -- JSON: what operators want of it
+    wish            TEXT NOT NULL DEFAULT '{}',  -- JSON: the state and limits that operators have set
     heartbeat_every INTEGER NOT NULL CHECK (heartbeat_every > 0),
     connected_at    INTEGER NOT NULL,
     heartbeat_at    INTEGER NOT NULL,
@@ -17,7 +17,8 @@ CREATE TABLE node (
 );
 CREATE INDEX node_lost ON node (lost_at) WHERE lost_at IS NOT NULL;
 
--- Nodes that said goodbye or were forgotten: what operators want of them, and their last epoch, for their return.
+-- Nodes that deregistered or were forgotten: the state that operators want them to have, and their last epoch, for when
+-- they come back.
 CREATE TABLE departed_node (
     id            TEXT PRIMARY KEY,
     wish          TEXT NOT NULL,
@@ -44,5 +45,5 @@ CREATE INDEX node_command_open ON node_command (id) WHERE ended_at IS NULL;
 CREATE INDEX node_command_of ON node_command (node_id, id);
 CREATE INDEX node_command_ended ON node_command (ended_at) WHERE ended_at IS NOT NULL;
 
-ALTER TABLE job ADD COLUMN dispatch TEXT;  -- JSON: why it was offered to that node, or to none; NULL: nobody chose
-ALTER TABLE token ADD COLUMN node_id TEXT;  -- the only node that may use it; NULL: it is no token of a node
+ALTER TABLE job ADD COLUMN dispatch TEXT;  -- JSON: why it was dispatched there; NULL: the dispatcher did not choose its lane
+ALTER TABLE token ADD COLUMN node_id TEXT;  -- the only node that may use it; NULL: not a node token

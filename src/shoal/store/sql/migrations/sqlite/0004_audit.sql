@@ -21,7 +21,7 @@ CREATE TABLE analyzer_outcome (
     duration_ms REAL NOT NULL,
     PRIMARY KEY (analysis, analyzer)
 );
--- What was found, by code. `count` is exact; `stored` of them are rows of `finding`.
+-- The number of findings by code. `count` is exact; `stored` of them are rows of `finding`.
 CREATE TABLE finding_count (
     analysis INTEGER NOT NULL REFERENCES analysis ON DELETE CASCADE,
     code     TEXT NOT NULL,
@@ -55,8 +55,8 @@ CREATE TABLE gate (
     changed_at INTEGER NOT NULL
 );
 
--- What the commit of an analysis should show on its forge, and what it shows. `next_at`: when to publish it; NULL: it is
--- published, or was given up. `taken_until`: a publisher is sending it.
+-- Commit statuses: what the forge should show for the commit of an analysis, and what it shows. `next_at`: when to
+-- publish it; NULL: it is published, or was given up. `taken_until`: a publisher is sending it.
 CREATE TABLE commit_status (
     analysis    INTEGER PRIMARY KEY REFERENCES analysis ON DELETE CASCADE,
     state       TEXT NOT NULL CHECK (state IN ('pending', 'success', 'failure', 'error')),

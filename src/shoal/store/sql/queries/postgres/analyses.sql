@@ -10,7 +10,7 @@ SELECT * FROM unnest(:analysis::bigint[], :code::text[], :number::bigint[], :key
                      :evidence::text[]);
 
 -- name: robots_of_hosts
--- The robots.txt of hosts that answered when they were asked for it.
+-- The robots.txt of hosts that responded to the request for it.
 SELECT h.origin, h.robots_state, h.robots FROM unnest(:origins::text[]) AS o (origin)
 CROSS JOIN LATERAL (SELECT * FROM host WHERE host.origin = o.origin OFFSET 0) AS h
 WHERE h.robots_state IN ('found', 'absent');

@@ -8,7 +8,7 @@ INSERT INTO finding (analysis, code, number, key, page, evidence)
 VALUES (:analysis, :code, :number, :key, :page, :evidence);
 
 -- name: robots_of_hosts
--- The robots.txt of hosts that answered when they were asked for it.
+-- The robots.txt of hosts that responded to the request for it.
 SELECT h.origin, h.robots_state, h.robots FROM json_each(:origins) AS o CROSS JOIN host AS h ON h.origin = o.value
 WHERE h.robots_state IN ('found', 'absent');
 
