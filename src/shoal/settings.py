@@ -427,7 +427,7 @@ class BodySettings(SettingsSection):
 class AuditSettings(SettingsSection):
     """Analyses of crawls."""
 
-    slow_page: Duration = setting("SHOAL_SLOW_PAGE", timedelta(seconds=2), "Response time above which a page is slow.")
+    slow_page: Duration = setting("SHOAL_SLOW_PAGE", "2s", "Response time above which a page is slow.")
     deepest_page: Whole = setting(
         "SHOAL_DEEPEST_PAGE", 4, "Clicks from a seed above which a page is too deep.", ge=1, le=1000
     )
@@ -450,14 +450,12 @@ class AuditSettings(SettingsSection):
     )
     commands: AnalyzerCommands = setting(
         "SHOAL_ANALYZERS",
-        (),
+        "",
         "External analyzers, as NAME=COMMAND, separated by commas; they run with limits on time, memory and output.",
     )
-    command_timeout: Duration = setting(
-        "SHOAL_ANALYZER_TIMEOUT", timedelta(minutes=5), "Timeout of an external analyzer."
-    )
-    command_memory: Size = setting("SHOAL_ANALYZER_MEMORY", 1 << 30, "Memory limit of an external analyzer.")
-    command_output: Size = setting("SHOAL_ANALYZER_OUTPUT", 50 * 10**6, "Maximum output of an external analyzer.")
+    command_timeout: Duration = setting("SHOAL_ANALYZER_TIMEOUT", "5m", "Timeout of an external analyzer.")
+    command_memory: Size = setting("SHOAL_ANALYZER_MEMORY", "1GiB", "Memory limit of an external analyzer.")
+    command_output: Size = setting("SHOAL_ANALYZER_OUTPUT", "50MB", "Maximum output of an external analyzer.")
     artifacts: BodyPlace = setting(
         "SHOAL_ARTIFACTS",
         "",
