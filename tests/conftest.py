@@ -113,12 +113,6 @@ def postgres(servers: Servers) -> Service:
 
 
 @pytest.fixture(scope="session")
-def redis(servers: Servers) -> Service:
-    """The Redis of the whole run: not to be stopped nor flushed."""
-    return servers.redis()
-
-
-@pytest.fixture(scope="session")
 def chromium(servers: Servers) -> str:
     """The path of a browser that starts."""
     return servers.chromium().url
@@ -145,6 +139,23 @@ def bare_postgres_url(schemas: Schemas) -> Iterator[str]:
     schema = schemas.lend(empty=True)
     yield schema.url
     schemas.take_back(schema)
+
+
+@pytest.fixture
+def redis_version() -> str:
+    """The version of the server behind `redis_url` and `own_redis`; empty for the usual one.
+
+    A test with the mark `on_every_redis` (tests/support/redis_versions.py) runs on all versions. A test, or a fixture
+    with parameters, can also choose: it gives `redis_version` as a parameter, or calls `servers.redis(version)` and
+    `servers.new_redis(version=version)`. `SHOAL_TEST_REDIS=6.2 make test T=...` runs everything on one version.
+    """
+    return ""
+
+
+@pytest.fixture
+def redis(servers: Servers, redis_version: str) -> Service:
+    """A Redis that the whole run shares: not to be stopped nor flushed."""
+    return servers.redis(redis_version)
 
 
 @pytest.fixture
@@ -194,9 +205,9 @@ def own_postgres(servers: Servers) -> Iterator[PostgresServer]:
 
 
 @pytest.fixture
-def own_redis(servers: Servers) -> Iterator[RedisServer]:
+def own_redis(servers: Servers, redis_version: str) -> Iterator[RedisServer]:
     """A server of this test alone, to stop, kill and start again."""
-    server = servers.new_redis()
+    server = servers.new_redis(version=redis_version)
     yield server
     server.kill()
 

@@ -39,8 +39,9 @@ from tests.support.programs import (
     reachable,
     unprivileged,
 )
+from tests.support.redis_versions import SOURCES, find_redis_version
 
-# Each names a server by its URL, or binaries by their path, or is `wheel`.
+# Each names a server by its URL, or binaries by their path, or is `wheel`, or for Redis a version (6.2, 7).
 POSTGRES = "SHOAL_TEST_POSTGRES"
 REDIS = "SHOAL_TEST_REDIS"
 DEADLINE_SECONDS = 120.0
@@ -291,7 +292,10 @@ class Servers:
     def postgres(self) -> Service:
         return self._shared("postgres", self._start_postgres)
 
-    def redis(self) -> Service:
+    def redis(self, version: str = "") -> Service:
+        """`version`: one of `redis_versions`, or the usual server."""
+        if version:
+            return self._shared(f"redis-{version}", lambda: self.new_redis(version=version).service)
         return self._shared("redis", self._start_redis)
 
     def chromium(self) -> Service:
@@ -305,9 +309,11 @@ class Servers:
         server.start()
         return server
 
-    def new_redis(self, *, durable: bool = False, options: Sequence[str] = ()) -> RedisServer:
+    def new_redis(
+        self, *, version: str = "", durable: bool = False, options: Sequence[str] = ()
+    ) -> RedisServer:
         """A started server for one test alone, that may be stopped and killed. Stop it when done."""
-        program = self._program(find_redis, REDIS)
+        program = self._redis_program(version)
         server = RedisServer(program, self._new_folder("redis"), durable=durable, options=options)
         server.start()
         return server
@@ -316,6 +322,9 @@ class Servers:
         wish = os.environ.get(variable, "")
         with self._locked("programs"):
             return reachable(find("" if "://" in wish else wish), self.folder)
+
+    def _redis_program(self, version: str) -> Program:
+        return self._program(lambda wish: find_any_redis(version or wish), REDIS)
 
     def _start_postgres(self) -> Service:
         url = os.environ.get(POSTGRES, "")
@@ -350,6 +359,10 @@ class Servers:
 
     def _new_folder(self, kind: str) -> Path:
         return Path(tempfile.mkdtemp(prefix=f"{kind}-", dir=self.folder))
+
+
+def find_any_redis(wish: str) -> Program:
+    return find_redis_version(wish) if wish in SOURCES else find_redis(wish)
 
 
 def describe_chromium() -> Service:
