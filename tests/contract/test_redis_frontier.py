@@ -2,7 +2,7 @@
 
 import random
 import shutil
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -125,7 +125,7 @@ async def test_a_lost_frontier_is_rebuilt_and_the_crawl_is_whole(driver: RedisFr
         await advance(walker)
     stored = (await bench.counts(crawl)).pages
     assert 0 < stored < len(PATHS)
-    await driver.call("FLUSHALL")
+    await driver.call("FLUSHDB")
     with pytest.raises(BackendUnavailable):
         await advance(walker)
     await walker.attach()
@@ -147,7 +147,7 @@ async def crawl_to_the_end_with(walker: Walker) -> None:
 
 async def test_a_frontier_lost_before_the_first_walker_starts_from_its_seeds(driver: RedisFrontierDriver) -> None:
     crawl = await driver.bench.submit(f"{SITE}/0", depth=100)
-    await driver.call("FLUSHALL")
+    await driver.call("FLUSHDB")
     await crawl_to_the_end(driver.bench, crawl)
     assert ledger_of(driver.bench, crawl) == []
 
@@ -171,7 +171,7 @@ async def test_a_rebuild_that_was_cut_off_is_begun_again_by_the_next_walker(driv
     crawl = await bench.submit(f"{SITE}/0", depth=100, workers=2)
     first, second = await bench.walker(crawl, "w1"), await bench.walker(crawl, "w2")
     await advance(first)
-    await driver.call("FLUSHALL")
+    await driver.call("FLUSHDB")
     await bench.database.run(lambda tx: bench.frontier.restart(tx, crawl.number, first.fence, "half"))  # type: ignore[attr-defined]
     with pytest.raises(BackendUnavailable, match="being rebuilt"):
         await second.attach()
@@ -179,6 +179,68 @@ async def test_a_rebuild_that_was_cut_off_is_begun_again_by_the_next_walker(driv
     await second.attach()
     await crawl_to_the_end_with(second)
     assert (await bench.counts(crawl)).pages == len(PATHS)
+
+
+def before_commit(bench: Bench, number: int, act: Callable[[], Awaitable[None]], patch: pytest.MonkeyPatch) -> None:
+    """Do something before the commit of this number, counted from now."""
+    run, left = bench.database.run, number
+
+    async def counted(work: Any) -> Any:
+        nonlocal left
+        left -= 1
+        if left == 0:
+            await act()
+        return await run(work)
+
+    patch.setattr(bench.database, "run", counted)
+
+
+COMMITS_OF_A_REBUILD = 4  # the attempt to attach, the beginning, the pages, the end; the next one attaches
+
+
+@pytest.mark.parametrize("commit", range(2, COMMITS_OF_A_REBUILD + 2))
+async def test_a_frontier_lost_again_while_it_is_rebuilt_is_rebuilt_again(
+    driver: RedisFrontierDriver, monkeypatch: pytest.MonkeyPatch, commit: int
+) -> None:
+    """Redis is flushed between two commits of a rebuild: the crawl does not fail, and nobody waits for ever."""
+    bench = driver.bench
+    crawl = await bench.submit(f"{SITE}/0", depth=100)
+    walker = await bench.walker(crawl)
+    for _ in range(4):
+        await advance(walker)
+    await driver.call("FLUSHDB")
+    before_commit(bench, commit, lambda: driver.call("FLUSHDB"), monkeypatch)
+    await attach_again(walker)
+    await crawl_to_the_end_with(walker)
+    assert ledger_of(bench, crawl) == []
+
+
+@pytest.mark.parametrize("commit", range(2, COMMITS_OF_A_REBUILD + 2))
+async def test_a_walker_whose_rebuild_was_interrupted_begins_it_again(
+    servers: Servers, sqlite_url: str, monkeypatch: pytest.MonkeyPatch, commit: int
+) -> None:
+    """Redis goes away in the middle of a rebuild and keeps what it has. The walker lives, so no other one takes over."""
+    server = servers.new_redis(durable=True, options=["--appendfsync", "always"])
+    bench = await open_bench(sqlite_url, redis_url=server.url)
+    driver = RedisFrontierDriver(bench)
+    crawl = await bench.submit(f"{SITE}/0", depth=100)
+    walker = await bench.walker(crawl)
+    await advance(walker)
+    await advance(walker)
+    await driver.call("FLUSHALL")
+
+    async def kill() -> None:
+        server.kill()
+
+    before_commit(bench, commit, kill, monkeypatch)
+    with pytest.raises(BackendUnavailable):
+        await walker.attach()
+    server.start()
+    await attach_again(walker)
+    await crawl_to_the_end_with(walker)
+    assert ledger_of(bench, crawl) == []
+    await bench.close()
+    server.kill()
 
 
 async def test_a_walker_notices_that_the_server_forgot_its_last_call(driver: RedisFrontierDriver) -> None:
@@ -218,7 +280,7 @@ async def test_a_frontier_that_cannot_be_rebuilt_fails_the_crawl(driver: RedisFr
         await walker.attach()
     assert await driver.bench.state(crawl) is CrawlState.FAILED
     assert await driver.bench.reason(crawl) == "frontier_lost"
-    await driver.call("FLUSHALL")
+    await driver.call("FLUSHDB")
     await driver.bench.crawls.retry(crawl.id)
     await crawl_to_the_end(driver.bench, crawl)
     assert (await driver.bench.counts(crawl)).pages == len(PATHS)

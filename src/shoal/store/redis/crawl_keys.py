@@ -44,14 +44,14 @@ class CrawlKeys:
     def __init__(self, client: RedisClient) -> None:
         self._client = client
 
-    async def place(self, tx: Tx, crawl: int, *, rebuilding: bool = False) -> CrawlPlace:
-        """Return where the frontier of a crawl is. While a walker rebuilds it, others wait; one whose walker died is
-        lost."""
+    async def place(self, tx: Tx, crawl: int, *, rebuilding: bool = False, attaching: str = "") -> CrawlPlace:
+        """Return where the frontier of a crawl is. While a walker rebuilds it, others wait. If that walker died, or is
+        the one that attaches, its rebuilding was interrupted, and the frontier is lost."""
         row = await tx.one("frontier_place", crawl=crawl)
         assert row is not None
         place = CrawlPlace(crawl, row["id"], row["key_seed"], row["generation"], row["rebuilt_by"], row["now"])
         if place.rebuilt_by is not None and not rebuilding:
-            if not await live_walkers(tx, [place.rebuilt_by]):
+            if place.rebuilt_by == attaching or not await live_walkers(tx, [place.rebuilt_by]):
                 raise FrontierLost(place.id, "its rebuilding was interrupted")
             raise BackendUnavailable("the frontier", "it is being rebuilt", "wait until that is done")
         return place

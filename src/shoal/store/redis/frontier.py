@@ -161,7 +161,7 @@ class RedisFrontier:
         return FrontierChange(opened=opened, is_counted=True)
 
     async def release(self, tx: Tx, crawl: int, fence: Fence) -> int:
-        place = await self._keys.place(tx, crawl)
+        place = await self._keys.place(tx, crawl, attaching=walker_name(fence))
         [count] = await self._keys.run(place, "release", walker_name(fence), 1)
         self._turns.begin(fence)
         return int(count)
