@@ -21,7 +21,7 @@ from hypothesis import HealthCheck, Phase, settings
 from shoal.base.clock import FakeClock
 from shoal.store.sql.sqlite import SqliteDatabase
 from tests.support.schemas import Schemas
-from tests.support.servers import PostgresServer, RedisServer, Servers, Service, ask_redis
+from tests.support.servers import PostgresServer, RedisServer, Servers, Service, redis_database
 
 SERVERS = pytest.StashKey[Servers]()
 MEMORY = Path("/dev/shm")
@@ -160,12 +160,9 @@ def redis(servers: Servers, redis_version: str) -> Service:
 
 @pytest.fixture
 def redis_url(redis: Service) -> Iterator[str]:
-    """An empty database: each worker has its own, and runs one test at a time."""
-    worker = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
-    url = f"{redis.url.rsplit('/', 1)[0]}/{worker + 1}"
-    ask_redis(url, "FLUSHDB")
-    yield url
-    ask_redis(url, "FLUSHDB")
+    """An empty database: each worker has its own, and runs one test at a time. Never use FLUSHALL on it."""
+    with redis_database(redis) as url:
+        yield url
 
 
 @pytest.fixture(scope="session")

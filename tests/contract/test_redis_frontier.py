@@ -3,7 +3,6 @@
 import random
 import shutil
 from collections.abc import AsyncIterator, Awaitable, Callable
-from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +13,6 @@ from shoal.base.errors import (
     BadConfig,
     FrontierLost,
     InvalidInput,
-    RedisMisconfigured,
     StateConflict,
 )
 from shoal.crawl.crawl import Crawl
@@ -23,19 +21,24 @@ from shoal.crawl.frontier.values import NewUrl, Settled, WalkerBatch
 from shoal.crawl.states import CrawlState
 from shoal.local.crawl_request import read_id
 from shoal.pages.links import LinkFlag, pack, pack_key
-from shoal.settings import RedisSettings
-from shoal.store.redis.connection import LoopRedis, ThreadRedis
 from shoal.store.redis.scripts import FOLDER, load
-from shoal.store.redis.server_check import check_server
 from tests.contract.conftest import SITE, Bench, Walker, fetched, new_url, open_bench, page_of
 from tests.contract.frontier_driver import RedisFrontierDriver, check_counters
 from tests.contract.test_frontier_admin import dump_of
 from tests.support import ledger
+from tests.support.redis_versions import REDIS_NAMES, REDIS_VERSIONS
 from tests.support.servers import RedisServer, Servers
 
 PATHS = [f"/{number}" for number in range(30)]
 LINKS = {path: [PATHS[(place * 2 + step) % 30] for step in (1, 2, 15)] for place, path in enumerate(PATHS)}
 """A site on which every page can be reached from the first one."""
+
+
+@pytest.fixture(params=REDIS_VERSIONS, ids=REDIS_NAMES)
+def redis_version(request: pytest.FixtureRequest) -> str:
+    """Every supported version in turn."""
+    version: str = request.param
+    return version
 
 
 @pytest.fixture
@@ -217,10 +220,10 @@ async def test_a_frontier_lost_again_while_it_is_rebuilt_is_rebuilt_again(
 
 @pytest.mark.parametrize("commit", range(2, COMMITS_OF_A_REBUILD + 2))
 async def test_a_walker_whose_rebuild_was_interrupted_begins_it_again(
-    servers: Servers, sqlite_url: str, monkeypatch: pytest.MonkeyPatch, commit: int
+    servers: Servers, redis_version: str, sqlite_url: str, monkeypatch: pytest.MonkeyPatch, commit: int
 ) -> None:
-    """Redis goes away in the middle of a rebuild and keeps what it has. The walker lives, so no other one takes over."""
-    server = servers.new_redis(durable=True, options=["--appendfsync", "always"])
+    """Redis goes away in the middle of a rebuild and keeps what it has. The walker lives, so nobody takes over."""
+    server = servers.new_redis(version=redis_version, durable=True, options=["--appendfsync", "always"])
     bench = await open_bench(sqlite_url, redis_url=server.url)
     driver = RedisFrontierDriver(bench)
     crawl = await bench.submit(f"{SITE}/0", depth=100)
@@ -344,11 +347,13 @@ async def test_a_dump_from_redis_is_loaded_into_a_database(driver: RedisFrontier
 
 
 @pytest.mark.parametrize("seed", range(3))
-async def test_a_storm_over_redis_loses_nothing(servers: Servers, sqlite_url: str, seed: int) -> None:
+async def test_a_storm_over_redis_loses_nothing(
+    servers: Servers, redis_version: str, sqlite_url: str, seed: int
+) -> None:
     """Flushes, forgotten scripts, kills with and without persistence, cut connections, dead walkers, in random order
     while a crawl runs. Every page is stored once, and nothing is called completed before all are."""
     dice = random.Random(seed)
-    server = servers.new_redis(durable=seed % 2 == 0)
+    server = servers.new_redis(version=redis_version, durable=seed % 2 == 0)
     bench = await open_bench(sqlite_url, redis_url=server.url)
     driver = RedisFrontierDriver(bench)
     crawl = await bench.submit(f"{SITE}/0", depth=100)
@@ -411,55 +416,6 @@ def _faults(bench: Bench, driver: RedisFrontierDriver, server: RedisServer) -> l
         return await kill_worker(walker)
 
     return [flush, forget_scripts, cut, restart, kill_worker, die_between_commits]
-
-
-# The server
-
-
-@pytest.mark.parametrize("client", [LoopRedis, ThreadRedis])
-async def test_a_server_that_may_evict_is_refused_with_the_command_that_fixes_it(
-    own_redis: RedisServer, client: type[LoopRedis] | type[ThreadRedis]
-) -> None:
-    """F36."""
-    redis = client(RedisSettings(url=own_redis.url))
-    assert (await check_server(redis)).warning is not None  # it keeps nothing over a restart
-    await redis.command("CONFIG", "SET", "maxmemory-policy", "allkeys-lru")
-    with pytest.raises(RedisMisconfigured, match="CONFIG SET maxmemory-policy noeviction"):
-        await check_server(redis)
-    await redis.close()
-
-
-async def test_answers_that_an_operator_can_act_on_name_the_fix(own_redis: RedisServer) -> None:
-    redis = LoopRedis(RedisSettings(url=own_redis.url))
-    await redis.command("CONFIG", "SET", "maxmemory", "1")
-    with pytest.raises(BackendUnavailable, match="maxmemory"):
-        await redis.command("SET", "a", "b")
-    await redis.command("CONFIG", "SET", "maxmemory", "0")
-    await redis.command("REPLICAOF", "127.0.0.1", 1)
-    with pytest.raises(BackendUnavailable, match="primary"):
-        await redis.command("SET", "a", "b")
-    await redis.command("REPLICAOF", "NO", "ONE")
-    await redis.command("CONFIG", "SET", "requirepass", "secret")
-    stranger = LoopRedis(RedisSettings(url=own_redis.url))
-    with pytest.raises(RedisMisconfigured, match="password"):
-        await stranger.command("SET", "a", "b")
-    await stranger.close()
-    await redis.close()
-
-
-async def test_a_server_that_does_not_answer_is_not_waited_for(own_redis: RedisServer) -> None:
-    redis = LoopRedis(RedisSettings(url=own_redis.url, timeout=timedelta(milliseconds=100)))
-    other = ThreadRedis(RedisSettings(url=own_redis.url))
-    await other.command("CLIENT", "PAUSE", 300)
-    with pytest.raises(BackendUnavailable, match="in time"):
-        await redis.command("SET", "a", "b")
-    own_redis.kill()
-    with pytest.raises(BackendUnavailable):
-        await redis.command("SET", "a", "b")
-    own_redis.start()
-    assert await redis.command("SET", "a", "b")
-    await redis.close()
-    await other.close()
 
 
 async def test_a_script_that_the_server_forgot_is_sent_again(driver: RedisFrontierDriver) -> None:

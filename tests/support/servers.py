@@ -214,11 +214,15 @@ class RedisServer:
         return Service(name, version, self.program.origin, self.url)
 
     def start(self) -> None:
-        self._identity.run([str(self.program.path), *self._options()], self.folder)
+        self.launch()
         try:
             wait_until(self._is_ready, "the start of Redis")
         except ServerUnavailable as error:
             raise ServerUnavailable(f"{error}:\n{end_of(self.folder / 'log')}") from error
+
+    def launch(self) -> None:
+        """Start it without waiting until it has loaded its data."""
+        self._identity.run([str(self.program.path), *self._options()], self.folder)
 
     def stop(self) -> None:
         self._signal(signal.SIGTERM)
@@ -309,9 +313,7 @@ class Servers:
         server.start()
         return server
 
-    def new_redis(
-        self, *, version: str = "", durable: bool = False, options: Sequence[str] = ()
-    ) -> RedisServer:
+    def new_redis(self, *, version: str = "", durable: bool = False, options: Sequence[str] = ()) -> RedisServer:
         """A started server for one test alone, that may be stopped and killed. Stop it when done."""
         program = self._redis_program(version)
         server = RedisServer(program, self._new_folder("redis"), durable=durable, options=options)
@@ -420,6 +422,16 @@ def ask_redis(url: str, *words: str) -> str:
         return send_redis(stream, *words)
 
 
+@contextlib.contextmanager
+def redis_database(redis: Service) -> Iterator[str]:
+    """Lend an empty database of a shared server: each xdist worker has its own, and runs one test at a time."""
+    worker = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
+    url = f"{redis.url.rsplit('/', 1)[0]}/{worker + 1}"
+    ask_redis(url, "FLUSHDB")
+    yield url
+    ask_redis(url, "FLUSHDB")
+
+
 def send_redis(stream: BufferedRWPair, *words: str) -> str:
     parts = [word.encode() for word in words]
     stream.write(b"*%d\r\n" % len(parts) + b"".join(b"$%d\r\n%s\r\n" % (len(part), part) for part in parts))
@@ -427,6 +439,6 @@ def send_redis(stream: BufferedRWPair, *words: str) -> str:
     kind, answer = (line := stream.readline())[:1], line[1:].strip().decode()
     if kind == b"-":
         raise ConnectionError(answer)
-    if kind != b"$":
+    if kind != b"$" or answer == "-1":
         return answer
     return stream.read(int(answer) + 2)[:-2].decode()
