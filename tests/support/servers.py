@@ -47,6 +47,7 @@ REDIS = "SHOAL_TEST_REDIS"
 DEADLINE_SECONDS = 120.0
 POLL_SECONDS = 0.02
 FIRST_PORT, PORTS = 20_000, 12_000
+CLUSTER_BUS = 10_000  # the distance of a Redis node's second port
 # Most databases sort texts as a language does, which is not the order of their bytes, nor of SQLite.
 SORTED = "CREATE DATABASE sorted TEMPLATE template0 LOCALE_PROVIDER icu ICU_LOCALE 'en-US'"
 
@@ -72,12 +73,15 @@ def wait_until(condition: Callable[[], bool], what: str, seconds: float = DEADLI
         time.sleep(POLL_SECONDS)
 
 
-def free_port() -> int:
-    """Below the ports that the system gives to whoever connects: nobody takes it before it is used, or used again."""
+def free_port(further: int = 0) -> int:
+    """Below the ports that the system gives to whoever connects: nobody takes it before it is used, or used again.
+    `further`: the distance to a second one that is free as well."""
     while True:
-        port = FIRST_PORT + secrets.randbelow(PORTS)
-        with socket.socket() as probe, contextlib.suppress(OSError):
+        port = FIRST_PORT + secrets.randbelow(PORTS - further)
+        with socket.socket() as probe, socket.socket() as second, contextlib.suppress(OSError):
             probe.bind(("127.0.0.1", port))
+            if further:
+                second.bind(("127.0.0.1", port + further))
             return port
 
 
@@ -196,7 +200,7 @@ class RedisServer:
     def __init__(self, program: Program, folder: Path, *, durable: bool = False, options: Sequence[str] = ()) -> None:
         self.program = program
         self.folder = folder
-        self.port = free_port()
+        self.port = free_port(CLUSTER_BUS if "--cluster-enabled" in options else 0)
         self._identity = unprivileged()
         self._identity.own(folder)
         self._durable = durable

@@ -114,11 +114,10 @@ class ThreadRedis:
 class _QuickPacking:
     """Encodes a command in one call of hiredis. redis-py looks at each argument first, and a call may have thousands."""
 
-    def pack(self, *words: Value) -> list[bytes]:
+    def pack(self, *words: Any) -> list[bytes]:
         return [pack_command(words)]
 
-    def pack_command(self, *words: Value) -> list[bytes]:
-        return [pack_command(words)]
+    pack_command = pack  # as connections of asyncio call it
 
 
 def name_of(settings: RedisSettings) -> str:
