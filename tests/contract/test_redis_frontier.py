@@ -1,6 +1,7 @@
 """What only a frontier in Redis has: it can be lost, it can forget its last second, and its commits are two."""
 
 import random
+import re
 import shutil
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
@@ -22,12 +23,13 @@ from shoal.crawl.states import CrawlState
 from shoal.local.crawl_request import read_id
 from shoal.pages.links import LinkFlag, pack, pack_key
 from shoal.store.redis.scripts import FOLDER, load
-from tests.contract.conftest import SITE, Bench, Walker, fetched, new_url, open_bench, page_of
+from tests.contract.conftest import SITE, Bench, Walker, fetched, later, new_url, open_bench, page_of
 from tests.contract.frontier_driver import RedisFrontierDriver, check_counters
 from tests.contract.test_frontier_admin import dump_of
 from tests.support import ledger
 from tests.support.redis_versions import REDIS_NAMES, REDIS_VERSIONS
-from tests.support.servers import RedisServer, Servers
+from tests.support.servers import RedisServer, Servers, ask_redis
+from tests.support.slow_network import SlowLine, slow_line
 
 PATHS = [f"/{number}" for number in range(30)]
 LINKS = {path: [PATHS[(place * 2 + step) % 30] for step in (1, 2, 15)] for place, path in enumerate(PATHS)}
@@ -167,6 +169,39 @@ async def test_a_lost_frontier_is_never_called_completed(driver: RedisFrontierDr
     with pytest.raises(BackendUnavailable, match="lost"):
         await walker.fetch_all()
     assert await bench.state(crawl) is CrawlState.RUNNING
+
+
+KEYS = ["busy_urls", "counts", "generation", "held", "host_claims", "processed_urls", "retries", "seen_urls"]
+KEYS += ["touched_urls", "url_depths", "url_queue", "url_queue:", "walkers"]
+
+
+@pytest.mark.parametrize("name", KEYS)
+async def test_whichever_key_is_evicted_the_frontier_is_rebuilt(
+    own_redis: RedisServer, sqlite_url: str, name: str
+) -> None:
+    """F36: the server evicts a key, whichever. What it leaves behind is in nobody's way."""
+    bench = await open_bench(sqlite_url, redis_url=own_redis.url)
+    driver = RedisFrontierDriver(bench)
+    crawl = await bench.submit(f"{SITE}/0", depth=100)
+    walker = await bench.walker(crawl)
+    await advance(walker)
+    await advance(walker, want=3)
+    read = [read_page(walker, task, LINKS) for task in walker.held[1:]]
+    found = [url for _, links in read for url in links]
+    await walker.turn(later(walker.held[0], 0.01), *[done for done, _ in read], found=found, want=2)
+    keys = await driver.call("KEYS", f"scan:{{{crawl.id}}}:{name}*")
+    await driver.call("EXPIRE", min(keys), 1_000)
+    await driver.call("CONFIG", "SET", "maxmemory-policy", "volatile-ttl")  # evicts only keys that expire
+    await driver.call("CONFIG", "SET", "maxmemory", 1)
+    await driver.call("CONFIG", "SET", "maxmemory-policy", "noeviction")
+    await driver.call("CONFIG", "SET", "maxmemory", 0)
+    assert not await driver.call("EXISTS", min(keys))
+    with pytest.raises(BackendUnavailable, match="lost"):
+        await advance(walker)
+    await walker.attach()
+    await crawl_to_the_end_with(walker)
+    assert ledger_of(bench, crawl) == []
+    await bench.close()
 
 
 async def test_a_rebuild_that_was_cut_off_is_begun_again_by_the_next_walker(driver: RedisFrontierDriver) -> None:
@@ -350,21 +385,28 @@ async def test_a_dump_from_redis_is_loaded_into_a_database(driver: RedisFrontier
 async def test_a_storm_over_redis_loses_nothing(
     servers: Servers, redis_version: str, sqlite_url: str, seed: int
 ) -> None:
-    """Flushes, forgotten scripts, kills with and without persistence, cut connections, dead walkers, in random order
-    while a crawl runs. Every page is stored once, and nothing is called completed before all are."""
+    """Flushes, forgotten scripts, kills with and without persistence, evictions, latency, cut connections and dead
+    walkers, in random order while a crawl runs. Every page is stored once, and a crawl is completed only if all are."""
     dice = random.Random(seed)
     server = servers.new_redis(version=redis_version, durable=seed % 2 == 0)
-    bench = await open_bench(sqlite_url, redis_url=server.url)
-    driver = RedisFrontierDriver(bench)
+    with slow_line(server.url) as line:
+        bench = await open_bench(sqlite_url, redis_url=line.url)
+        await _weather(bench, _faults(bench, server, line, dice), dice)
+        await bench.close()
+    server.kill()
+
+
+async def _weather(bench: Bench, faults: list[Callable[[Walker], Any]], dice: random.Random) -> None:
+    assert bench.app.stores.redis is not None
+    bench.app.stores.redis.recheck_seconds = 0.0
     crawl = await bench.submit(f"{SITE}/0", depth=100)
-    faults = _faults(bench, driver, server)
     walker = await bench.walker(crawl)
     left, drained = 20, False
     for _ in range(2000):
         if left and dice.random() < 0.4:
             left -= 1
             if await dice.choice(faults)(walker):
-                walker = await bench.walker(crawl)
+                walker = await _walker(bench, crawl)
                 continue
         try:
             drained = await advance(walker, want=dice.randint(1, 4))
@@ -378,23 +420,45 @@ async def test_a_storm_over_redis_loses_nothing(
     assert drained
     assert await bench.state(crawl) is CrawlState.COMPLETED
     assert ledger_of(bench, crawl) == []
-    await bench.close()
-    server.kill()
 
 
-def _faults(bench: Bench, driver: RedisFrontierDriver, server: RedisServer) -> list[Callable[[Walker], Any]]:
+async def _walker(bench: Bench, crawl: Crawl) -> Walker:
+    walker = Walker(bench, crawl, await lease_of(bench, crawl))
+    await attach_again(walker)
+    return walker
+
+
+def _faults(bench: Bench, server: RedisServer, line: SlowLine, dice: random.Random) -> list[Callable[[Walker], Any]]:
     """What may happen; each returns whether the walker is dead."""
 
     async def flush(_: Walker) -> bool:
-        await driver.call("FLUSHALL")
+        ask_redis(server.url, "FLUSHALL")
         return False
 
     async def forget_scripts(_: Walker) -> bool:
-        await driver.call("SCRIPT", "FLUSH")
+        ask_redis(server.url, "SCRIPT", "FLUSH")
         return False
 
     async def cut(_: Walker) -> bool:
-        await driver.call("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")
+        """At some moment of the next calls: before the server has one, or before we have its answer."""
+        line.cut_in(dice.uniform(0, 0.02))
+        return False
+
+    async def slow(_: Walker) -> bool:
+        line.delay_seconds = dice.choice([0, 0.002, 0.005])
+        return False
+
+    async def evict(walker: Walker) -> bool:
+        """The policy is changed, nobody may write any more, some keys go, and the policy is changed back."""
+        ask_redis(server.url, "CONFIG", "SET", "maxmemory-policy", "allkeys-random")
+        with pytest.raises(BackendUnavailable):
+            await advance(walker)
+        used = re.search(r"used_memory:(\d+)", ask_redis(server.url, "INFO", "memory"))
+        assert used is not None
+        ask_redis(server.url, "CONFIG", "SET", "maxmemory", str(int(used[1]) - dice.randint(100, 2_000)))
+        ask_redis(server.url, "CONFIG", "SET", "maxmemory", "0")
+        ask_redis(server.url, "CONFIG", "SET", "maxmemory-policy", "noeviction")
+        await attach_again(walker)
         return False
 
     async def restart(_: Walker) -> bool:
@@ -415,7 +479,7 @@ def _faults(bench: Bench, driver: RedisFrontierDriver, server: RedisServer) -> l
             return False
         return await kill_worker(walker)
 
-    return [flush, forget_scripts, cut, restart, kill_worker, die_between_commits]
+    return [flush, forget_scripts, cut, cut, slow, evict, restart, kill_worker, die_between_commits]
 
 
 async def test_a_script_that_the_server_forgot_is_sent_again(driver: RedisFrontierDriver) -> None:

@@ -9,11 +9,13 @@ from typing import Any
 
 import pytest
 
-from shoal.base.errors import BackendUnavailable, RedisMisconfigured, ShoalError
+from shoal.base.clock import FakeClock
+from shoal.base.errors import BackendUnavailable, FrontierLost, RedisMisconfigured, ShoalError
+from shoal.base.signals import Signal, Signals
 from shoal.settings import RedisSettings
 from shoal.store.redis.connection import LoopRedis, RedisClient, ThreadRedis
 from shoal.store.redis.crawl_keys import CrawlKeys, CrawlPlace
-from shoal.store.redis.server_check import check_server
+from shoal.store.redis.server_check import RECHECK_SECONDS, RedisWarned, WatchedRedis, check_server
 from tests.support.redis_versions import REDIS_NAMES, REDIS_VERSIONS
 from tests.support.servers import RedisServer, Servers, ask_redis, wait_until
 
@@ -103,6 +105,33 @@ async def test_a_server_that_does_not_answer_is_not_waited_for(own_redis: RedisS
     assert await redis.command("SET", "a", "b")
     await redis.close()
     await other.close()
+
+
+async def test_a_server_that_may_evict_from_now_on_is_noticed_and_crawls_wait(own_redis: RedisServer) -> None:
+    """F36: the policy is changed while Shoal uses the server."""
+    clock, signals, seen = FakeClock(), Signals(), list[Signal]()
+    signals.subscribe(seen.append)
+    redis = WatchedRedis(LoopRedis(RedisSettings(url=own_redis.url)), clock)
+    redis.signals = signals
+    await begin(redis)
+    await redis.command("CONFIG", "SET", "maxmemory-policy", "allkeys-lru")
+    clock.jump(RECHECK_SECONDS)
+    for _ in range(2):
+        with pytest.raises(BackendUnavailable, match=r"may evict keys.*CONFIG SET maxmemory-policy noeviction"):
+            await write(redis)
+    assert [type(signal) for signal in seen] == [RedisWarned], "it is said once"
+    await redis.command("CONFIG", "SET", "maxmemory-policy", "noeviction")
+    clock.jump(RECHECK_SECONDS)
+    await write(redis)
+    own_redis.kill()
+    own_redis.start()
+    clock.jump(RECHECK_SECONDS)
+    with pytest.raises(BackendUnavailable):  # the connection was cut
+        await write(redis)
+    with pytest.raises(FrontierLost):
+        await write(redis)
+    assert [type(signal) for signal in seen] == [RedisWarned] * 2, "another start, or another server"
+    await redis.close()
 
 
 # Answers that name their fix
@@ -230,7 +259,7 @@ async def test_a_node_of_a_cluster_names_the_alternatives(new_server: NewServer)
 
 
 def _says_moved(ours: RedisServer, other: RedisServer) -> bool:
-    """Introduce the nodes to each other until they know who serves the slots. A busy server may forget the first one."""
+    """Introduce the nodes until they know who serves the slots: a busy server may forget an introduction."""
     ask_redis(ours.url, "CLUSTER", "MEET", "127.0.0.1", str(other.port))
     try:
         ask_redis(ours.url, "SET", "scan:{crl}:a", "b")

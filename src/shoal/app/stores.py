@@ -3,6 +3,7 @@
 from functools import cached_property
 from typing import TYPE_CHECKING
 
+from shoal.base.clock import SystemClock
 from shoal.base.errors import BackendUnavailable
 from shoal.base.signals import Signals
 from shoal.crawl.journal.journal import JournalStore
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
     from shoal.page_jobs.store import GroupStore, ResultStore
     from shoal.plan.store import PolicyStore
     from shoal.queue.job_admin_store import JobAdminStore
-    from shoal.store.redis.connection import RedisClient
+    from shoal.store.redis.server_check import WatchedRedis
 
 
 class Stores:
@@ -70,13 +71,15 @@ class Stores:
         return FrontierByCrawl(sql, RedisFrontier(self.redis, self.hosts, sql))
 
     @cached_property
-    def redis(self) -> "RedisClient | None":
+    def redis(self) -> "WatchedRedis | None":
         """The Redis server, if the settings name one. Units of work on SQLite run on a thread without an event loop."""
         if not self._settings.redis.url:
             return None
         from shoal.store.redis.connection import LoopRedis, ThreadRedis
+        from shoal.store.redis.server_check import WatchedRedis
 
-        return (ThreadRedis if self._dialect == "sqlite" else LoopRedis)(self._settings.redis)
+        client = ThreadRedis if self._dialect == "sqlite" else LoopRedis
+        return WatchedRedis(client(self._settings.redis), SystemClock())
 
     async def check_redis(self, signals: Signals) -> None:
         """Refuse a server on which URLs or jobs could be evicted. A server that cannot be reached now may come back:
@@ -85,6 +88,7 @@ class Stores:
             return
         from shoal.store.redis.server_check import RedisWarned, check_server
 
+        self.redis.signals = signals
         try:
             facts = await check_server(self.redis)
             warning = facts.warning

@@ -112,7 +112,7 @@ class ThreadRedis:
 
 
 class _QuickPacking:
-    """Encodes a command in one call of hiredis. redis-py looks at each argument first, and a call may have thousands."""
+    """Encodes a command in one call of hiredis. redis-py looks at each argument first, and there may be thousands."""
 
     def pack(self, *words: Any) -> list[bytes]:
         return [pack_command(words)]

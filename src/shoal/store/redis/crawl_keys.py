@@ -78,6 +78,8 @@ class CrawlKeys:
     async def mirror(self, tx: Tx, place: CrawlPlace, totals: Sequence[bytes]) -> None:
         """Copy the counters into the database, unless it has newer ones."""
         values = {totals[at]: int(totals[at + 1]) for at in range(0, len(totals), 2)}
+        if b"opened" not in values or b"settled" not in values:
+            raise FrontierLost(place.id, "Redis does not have its counters any more")
         crawl = place.number
         if not await tx.execute("raise_frontier_version", crawl=crawl, version=values[b"version"]):
             return
