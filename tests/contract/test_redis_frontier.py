@@ -27,8 +27,9 @@ from tests.contract.conftest import SITE, Bench, Walker, fetched, later, new_url
 from tests.contract.frontier_driver import RedisFrontierDriver, check_counters
 from tests.contract.test_frontier_admin import dump_of
 from tests.support import ledger
+from tests.support.effort import times
 from tests.support.redis_versions import REDIS_NAMES, REDIS_VERSIONS
-from tests.support.servers import RedisServer, Servers, ask_redis
+from tests.support.servers import RedisServer, Servers, ask_redis, wait_until
 from tests.support.slow_network import SlowLine, slow_line
 
 PATHS = [f"/{number}" for number in range(30)]
@@ -296,6 +297,41 @@ async def test_a_walker_notices_that_the_server_forgot_its_last_call(driver: Red
     assert ledger_of(bench, crawl) == []
 
 
+async def test_a_crawl_goes_on_after_a_failover_by_sentinel(
+    servers: Servers, redis_version: str, sqlite_url: str
+) -> None:
+    """F35: a sentinel promotes the replica, an address follows the primary, and the crawl lacks nothing."""
+    options = ["--repl-diskless-sync-delay", "0"]
+    primary, replica, sentinel = (servers.new_redis(version=redis_version, options=options) for _ in range(3))
+    ask_redis(replica.url, "REPLICAOF", "127.0.0.1", str(primary.port))
+    wait_until(lambda: "master_link_status:up" in ask_redis(replica.url, "INFO", "replication"), "a replica")
+    sentinel.stop()
+    sentinel.watch_by_sentinel(primary, "shoal")
+    watcher = sentinel.url.removesuffix("/0")
+    wait_until(lambda: "slaves=1" in ask_redis(watcher, "INFO", "sentinel"), "a sentinel that knows the replica")
+    with slow_line(primary.url) as line:
+        bench = await open_bench(sqlite_url, redis_url=line.url)
+        crawl = await bench.submit(f"{SITE}/0", depth=100)
+        walker = await bench.walker(crawl)
+        for _ in range(3):
+            await advance(walker)
+        primary.kill()
+        wait_until(lambda: "role:master" in ask_redis(replica.url, "INFO", "replication"), "a failover")
+        line.lead_to(replica.url)
+        for _ in range(len(PATHS)):  # with one more try for each connection that was cut
+            with suppress(BackendUnavailable):
+                await advance(walker)
+                break
+            await attach_again(walker)
+        await crawl_to_the_end_with(walker)
+        assert (
+            ledger.check(bench.url, crawl.id, ledger.Expected(urls=[SITE + path for path in PATHS]), replica.url) == []
+        )
+        await bench.close()
+    for server in (replica, sentinel):
+        server.kill()
+
+
 async def test_the_frontier_of_another_store_is_not_touched(
     driver: RedisFrontierDriver, tmp_path_factory: pytest.TempPathFactory, new_file: Path
 ) -> None:
@@ -381,7 +417,7 @@ async def test_a_dump_from_redis_is_loaded_into_a_database(driver: RedisFrontier
     await other.close()
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", range(times(3)))
 async def test_a_storm_over_redis_loses_nothing(
     servers: Servers, redis_version: str, sqlite_url: str, seed: int
 ) -> None:

@@ -228,6 +228,17 @@ class RedisServer:
         """Start it without waiting until it has loaded its data."""
         self._identity.run([str(self.program.path), *self._options()], self.folder)
 
+    def watch_by_sentinel(self, primary: "RedisServer", name: str) -> None:
+        """Become a sentinel of a primary. Call it instead of `start`, on a server that was stopped."""
+        config = self.folder / "sentinel.conf"
+        watched = f"monitor {name} 127.0.0.1 {primary.port} 1", f"down-after-milliseconds {name} 500"
+        config.write_text("".join(f"sentinel {line}\n" for line in (*watched, f"failover-timeout {name} 3000")))
+        self._identity.own(config)
+        network = ["--bind", "127.0.0.1", "--port", str(self.port), "--daemonize", "yes"]
+        files = ["--dir", str(self.folder), "--pidfile", str(self._pidfile), "--logfile", "log"]
+        self._identity.run([str(self.program.path), str(config), "--sentinel", *network, *files], self.folder)
+        wait_until(lambda: answers(self.port), "the start of a sentinel")
+
     def stop(self) -> None:
         self._signal(signal.SIGTERM)
 

@@ -47,6 +47,11 @@ class SlowLine:
         port = self._server.sockets[0].getsockname()[1]
         return urlunsplit(self._target._replace(netloc=f"{user}@127.0.0.1:{port}"))
 
+    def lead_to(self, url: str) -> None:
+        """Lead to another server from now on; whoever is connected to the last one is cut off."""
+        self._target = urlsplit(url)
+        self.cut_in(0)
+
     def cut_in(self, seconds: float) -> None:
         self._loop.call_soon_threadsafe(self._loop.call_later, seconds, self._cut)
 

@@ -1,15 +1,18 @@
 """The frontier of one crawl in Redis: where it is, whether it is there, and its counters, mirrored in the database."""
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 from shoal.base.database import Tx
-from shoal.base.errors import BackendUnavailable, FrontierLost, StateConflict
+from shoal.base.errors import BackendUnavailable, FrontierLost, InvalidInput, StateConflict
 from shoal.crawl.frontier.fates import Fate
 from shoal.queue.job import Fence
 from shoal.store.redis.connection import RedisClient, Value
 
+ID = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 COUNTER = "frontier"
 """The counter of a crawl that mirrors those in Redis. Other counters are named after jobs."""
 
@@ -29,8 +32,11 @@ class CrawlPlace:
         return f"{prefix(self.id)}{name}"
 
 
+@lru_cache
 def prefix(crawl_id: str) -> str:
     """Return how all keys of a crawl begin. The braces are part of the keys: a cluster puts them into one slot."""
+    if not ID.fullmatch(crawl_id):
+        raise InvalidInput("id", f"{crawl_id[:80]!r} cannot be part of a key", "use 1 to 64 letters, digits and `_.-`")
     return f"scan:{{{crawl_id}}}:"
 
 
