@@ -4,6 +4,7 @@ import random
 import re
 import shutil
 from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
