@@ -21,7 +21,7 @@ from hypothesis import HealthCheck, Phase, settings
 from shoal.base.clock import FakeClock
 from shoal.store.sql.sqlite import SqliteDatabase
 from tests.support.schemas import Schemas
-from tests.support.servers import PostgresServer, RedisServer, Servers, Service, ask_redis
+from tests.support.servers import PostgresServer, RedisServer, Servers, Service, redis_database
 
 SERVERS = pytest.StashKey[Servers]()
 MEMORY = Path("/dev/shm")
@@ -113,12 +113,6 @@ def postgres(servers: Servers) -> Service:
 
 
 @pytest.fixture(scope="session")
-def redis(servers: Servers) -> Service:
-    """The Redis of the whole run: do not stop or flush it."""
-    return servers.redis()
-
-
-@pytest.fixture(scope="session")
 def chromium(servers: Servers) -> str:
     """The path of a Chromium binary that works."""
     return servers.chromium().url
@@ -148,13 +142,27 @@ def bare_postgres_url(schemas: Schemas) -> Iterator[str]:
 
 
 @pytest.fixture
+def redis_version() -> str:
+    """The version of the server behind `redis_url` and `own_redis`; empty for the usual one.
+
+    A test with the mark `on_every_redis` (tests/support/redis_versions.py) runs on all versions. A test, or a fixture
+    with parameters, can also choose: it gives `redis_version` as a parameter, or calls `servers.redis(version)` and
+    `servers.new_redis(version=version)`. `SHOAL_TEST_REDIS=6.2 make test T=...` runs everything on one version.
+    """
+    return ""
+
+
+@pytest.fixture
+def redis(servers: Servers, redis_version: str) -> Service:
+    """A Redis that the whole run shares: not to be stopped nor flushed."""
+    return servers.redis(redis_version)
+
+
+@pytest.fixture
 def redis_url(redis: Service) -> Iterator[str]:
-    """An empty database: each worker has its own, and runs one test at a time."""
-    worker = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
-    url = f"{redis.url.rsplit('/', 1)[0]}/{worker + 1}"
-    ask_redis(url, "FLUSHDB")
-    yield url
-    ask_redis(url, "FLUSHDB")
+    """An empty database: each worker has its own, and runs one test at a time. Never use FLUSHALL on it."""
+    with redis_database(redis) as url:
+        yield url
 
 
 @pytest.fixture(scope="session")
@@ -194,9 +202,9 @@ def own_postgres(servers: Servers) -> Iterator[PostgresServer]:
 
 
 @pytest.fixture
-def own_redis(servers: Servers) -> Iterator[RedisServer]:
+def own_redis(servers: Servers, redis_version: str) -> Iterator[RedisServer]:
     """A server of this test alone, to stop, kill and start again."""
-    server = servers.new_redis()
+    server = servers.new_redis(version=redis_version)
     yield server
     server.kill()
 

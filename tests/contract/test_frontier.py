@@ -3,8 +3,10 @@ drained, and the rate limits of hosts are kept."""
 
 import asyncio
 import random
+import re
 from collections import Counter
 from collections.abc import AsyncIterator
+from contextlib import nullcontext
 from datetime import timedelta
 from itertools import pairwise
 from typing import Any
@@ -48,20 +50,25 @@ from tests.contract.frontier_driver import (
     fate_of,
 )
 from tests.contract.test_crawl_lifecycle import check_ledger
+from tests.support.servers import Servers, redis_database
 
 SLOW = HostRate(timedelta(seconds=1))
 
 
-@pytest.fixture(params=["sqlite", "postgres", "redis-sqlite", "redis-postgres"])
-async def driver(request: pytest.FixtureRequest) -> AsyncIterator[FrontierDriver]:
+DRIVERS = ["sqlite", "postgres", "redis-sqlite", "redis-postgres"]
+on_every_redis = pytest.mark.parametrize("driver", [*DRIVERS, "redis-sqlite-6.2", "redis-sqlite-7"], indirect=True)
+"""Runs a test also on the other versions of Redis. Tests with it use every script of the frontier."""
+
+
+@pytest.fixture(params=DRIVERS)
+async def driver(request: pytest.FixtureRequest, servers: Servers) -> AsyncIterator[FrontierDriver]:
     """Each frontier in turn: on SQLite, on PostgreSQL, and on Redis beside each of them."""
-    place, _, database = request.param.rpartition("-")
-    bench = await open_bench(
-        request.getfixturevalue(f"{database}_url"),
-        redis_url=request.getfixturevalue("redis_url") if place else "",
-    )
-    yield RedisFrontierDriver(bench) if place else SqlFrontierDriver(bench)
-    await bench.close()
+    place, database, version = re.fullmatch(r"(redis-)?(sqlite|postgres)-?(.*)", request.param).groups()
+    url = request.getfixturevalue(f"{database}_url")
+    with redis_database(servers.redis(version)) if place else nullcontext("") as redis_url:
+        bench = await open_bench(url, redis_url=redis_url)
+        yield RedisFrontierDriver(bench) if place else SqlFrontierDriver(bench)
+        await bench.close()
 
 
 async def add(driver: FrontierDriver, crawl: Crawl, *urls: NewUrl) -> int:
@@ -116,6 +123,7 @@ async def test_a_settled_url_is_not_opened_again(driver: FrontierDriver) -> None
     assert await fate_of(driver, crawl, first.url) is Fate.FETCHED
 
 
+@on_every_redis
 async def test_a_skipped_url_has_its_fate_and_is_counted_once(driver: FrontierDriver) -> None:
     crawl = await grown(driver, "/a")
     skipped = new_url(crawl, "http://elsewhere.example/", fate=Fate.SKIPPED_SCOPE)
@@ -209,6 +217,7 @@ async def test_what_was_skipped_for_the_way_there_opens_when_it_is_found_in_anot
     await check_counters(driver, crawl)
 
 
+@on_every_redis
 async def test_what_was_skipped_for_the_way_there_is_held_in_a_trap_and_opens_with_it(driver: FrontierDriver) -> None:
     crawl = await grown(driver, "/seed")
     pattern = f"{SITE}/cal?m="
@@ -239,6 +248,7 @@ async def test_returned_urls_are_taken_before_untried_ones(driver: FrontierDrive
     assert [path_of(task) for task in await walker.take(3)] == [*map(path_of, first), "/c"]
 
 
+@on_every_redis
 async def test_concurrent_takers_never_share_a_url(driver: FrontierDriver) -> None:
     paths = [f"http://h{number % 7}.example/{number}" for number in range(70)]
     crawl = await grown(driver, *paths, workers=6)
@@ -337,6 +347,7 @@ async def test_a_frontier_with_urls_waiting_for_a_retry_is_not_drained(driver: F
     assert 0 < turn.wait_seconds <= 30
 
 
+@on_every_redis
 @pytest.mark.parametrize("seed", range(3))
 async def test_drained_is_exact_with_several_walkers_that_still_add_links(driver: FrontierDriver, seed: int) -> None:
     dice = random.Random(seed)
@@ -407,6 +418,7 @@ async def test_the_same_batch_committed_twice_counts_once(driver: FrontierDriver
     assert second.key
 
 
+@on_every_redis
 async def test_a_settlement_says_what_was_closed_opened_and_skipped(driver: FrontierDriver) -> None:
     crawl = await grown(driver, "/a", "/b", "/c")
     walker = await driver.bench.walker(crawl)
@@ -488,6 +500,7 @@ async def test_a_settle_by_a_walker_without_its_lease_changes_nothing(driver: Fr
     await check_ledger(driver.bench, crawl)
 
 
+@on_every_redis
 async def test_a_retry_waits_its_time_and_counts_an_attempt(driver: FrontierDriver) -> None:
     crawl = await grown(driver, "/a", "/b")
     walker = await driver.bench.walker(crawl)
@@ -548,6 +561,7 @@ async def test_any_text_of_a_page_can_be_kept(driver: FrontierDriver) -> None:
 # Lost walkers
 
 
+@on_every_redis
 async def test_urls_of_a_lost_walker_return_with_the_next_epoch(driver: FrontierDriver) -> None:
     crawl = await grown(driver, "/a", "/b", "/c")
     lost = await driver.bench.walker(crawl, "w1")
@@ -658,6 +672,7 @@ async def test_a_suspect_whose_host_is_not_due_does_not_block_other_urls(driver:
     assert [task.is_suspect for task in await walker.take()] == [True]
 
 
+@on_every_redis
 async def test_a_suspect_of_a_host_at_its_page_limit_is_closed_with_the_host(driver: FrontierDriver) -> None:
     limited = HostRate(timedelta(0), per_host=1)
     crawl = await grown(driver, "/a", "/b")
@@ -819,6 +834,7 @@ async def two_crawls(driver: FrontierDriver, first: list[str], second: list[str]
     return numbers[0], numbers[1], [lease.fence for lease in leases]
 
 
+@on_every_redis
 async def test_urls_quarantined_after_a_release_stay_in_quarantine(driver: FrontierDriver) -> None:
     """A walker knows the traps as of its last turn; a user may have released one since then."""
     crawl = await grown(driver, "/cal?m=1")

@@ -1,9 +1,8 @@
 """Behaviour of frontiers in Redis only: they can be lost, can lose their last second, and need two commits per turn."""
 
-import random
 import shutil
-from collections.abc import AsyncIterator, Callable
-from datetime import timedelta
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +13,6 @@ from shoal.base.errors import (
     BadConfig,
     FrontierLost,
     InvalidInput,
-    RedisMisconfigured,
     StateConflict,
 )
 from shoal.crawl.crawl import Crawl
@@ -23,19 +21,25 @@ from shoal.crawl.frontier.values import NewUrl, Settled, WalkerBatch
 from shoal.crawl.states import CrawlState
 from shoal.local.crawl_request import read_id
 from shoal.pages.links import LinkFlag, pack, pack_key
-from shoal.settings import RedisSettings
-from shoal.store.redis.connection import LoopRedis, ThreadRedis
 from shoal.store.redis.scripts import FOLDER, load
-from shoal.store.redis.server_check import check_server
-from tests.contract.conftest import SITE, Bench, Walker, fetched, new_url, open_bench, page_of
+from tests.contract.conftest import SITE, Bench, Walker, fetched, later, new_url, open_bench, page_of
 from tests.contract.frontier_driver import RedisFrontierDriver, check_counters
 from tests.contract.test_frontier_admin import dump_of
 from tests.support import ledger
-from tests.support.servers import RedisServer, Servers
+from tests.support.redis_versions import REDIS_NAMES, REDIS_VERSIONS
+from tests.support.servers import RedisServer, Servers, ask_redis, wait_until
+from tests.support.slow_network import slow_line
 
 PATHS = [f"/{number}" for number in range(30)]
 LINKS = {path: [PATHS[(place * 2 + step) % 30] for step in (1, 2, 15)] for place, path in enumerate(PATHS)}
 """A site on which every page can be reached from the first one."""
+
+
+@pytest.fixture(params=REDIS_VERSIONS, ids=REDIS_NAMES)
+def redis_version(request: pytest.FixtureRequest) -> str:
+    """Every supported version in turn."""
+    version: str = request.param
+    return version
 
 
 @pytest.fixture
@@ -125,7 +129,7 @@ async def test_a_lost_frontier_is_rebuilt_and_the_crawl_is_whole(driver: RedisFr
         await advance(walker)
     stored = (await bench.counts(crawl)).pages
     assert 0 < stored < len(PATHS)
-    await driver.call("FLUSHALL")
+    await driver.call("FLUSHDB")
     with pytest.raises(BackendUnavailable):
         await advance(walker)
     await walker.attach()
@@ -147,7 +151,7 @@ async def crawl_to_the_end_with(walker: Walker) -> None:
 
 async def test_a_frontier_lost_before_the_first_walker_starts_from_its_seeds(driver: RedisFrontierDriver) -> None:
     crawl = await driver.bench.submit(f"{SITE}/0", depth=100)
-    await driver.call("FLUSHALL")
+    await driver.call("FLUSHDB")
     await crawl_to_the_end(driver.bench, crawl)
     assert ledger_of(driver.bench, crawl) == []
 
@@ -166,12 +170,45 @@ async def test_a_lost_frontier_is_never_called_completed(driver: RedisFrontierDr
     assert await bench.state(crawl) is CrawlState.RUNNING
 
 
+KEYS = ["busy_urls", "counts", "generation", "held", "host_claims", "processed_urls", "retries", "seen_urls"]
+KEYS += ["touched_urls", "url_depths", "url_queue", "url_queue:", "walkers"]
+
+
+@pytest.mark.parametrize("name", KEYS)
+async def test_whichever_key_is_evicted_the_frontier_is_rebuilt(
+    own_redis: RedisServer, sqlite_url: str, name: str
+) -> None:
+    """F36: the server evicts a key, whichever. What it leaves behind is in nobody's way."""
+    bench = await open_bench(sqlite_url, redis_url=own_redis.url)
+    driver = RedisFrontierDriver(bench)
+    crawl = await bench.submit(f"{SITE}/0", depth=100)
+    walker = await bench.walker(crawl)
+    await advance(walker)
+    await advance(walker, want=3)
+    read = [read_page(walker, task, LINKS) for task in walker.held[1:]]
+    found = [url for _, links in read for url in links]
+    await walker.turn(later(walker.held[0], 0.01), *[done for done, _ in read], found=found, want=2)
+    keys = await driver.call("KEYS", f"scan:{{{crawl.id}}}:{name}*")
+    await driver.call("EXPIRE", min(keys), 1_000)
+    await driver.call("CONFIG", "SET", "maxmemory-policy", "volatile-ttl")  # evicts only keys that expire
+    await driver.call("CONFIG", "SET", "maxmemory", 1)
+    await driver.call("CONFIG", "SET", "maxmemory-policy", "noeviction")
+    await driver.call("CONFIG", "SET", "maxmemory", 0)
+    assert not await driver.call("EXISTS", min(keys))
+    with pytest.raises(BackendUnavailable, match="lost"):
+        await advance(walker)
+    await walker.attach()
+    await crawl_to_the_end_with(walker)
+    assert ledger_of(bench, crawl) == []
+    await bench.close()
+
+
 async def test_a_rebuild_that_was_cut_off_is_begun_again_by_the_next_walker(driver: RedisFrontierDriver) -> None:
     bench = driver.bench
     crawl = await bench.submit(f"{SITE}/0", depth=100, workers=2)
     first, second = await bench.walker(crawl, "w1"), await bench.walker(crawl, "w2")
     await advance(first)
-    await driver.call("FLUSHALL")
+    await driver.call("FLUSHDB")
     await bench.database.run(lambda tx: bench.frontier.restart(tx, crawl.number, first.fence, "half"))  # type: ignore[attr-defined]
     with pytest.raises(BackendUnavailable, match="being rebuilt"):
         await second.attach()
@@ -179,6 +216,68 @@ async def test_a_rebuild_that_was_cut_off_is_begun_again_by_the_next_walker(driv
     await second.attach()
     await crawl_to_the_end_with(second)
     assert (await bench.counts(crawl)).pages == len(PATHS)
+
+
+def before_commit(bench: Bench, number: int, act: Callable[[], Awaitable[None]], patch: pytest.MonkeyPatch) -> None:
+    """Do something before the commit of this number, counted from now."""
+    run, left = bench.database.run, number
+
+    async def counted(work: Any) -> Any:
+        nonlocal left
+        left -= 1
+        if left == 0:
+            await act()
+        return await run(work)
+
+    patch.setattr(bench.database, "run", counted)
+
+
+COMMITS_OF_A_REBUILD = 4  # the attempt to attach, the beginning, the pages, the end; the next one attaches
+
+
+@pytest.mark.parametrize("commit", range(2, COMMITS_OF_A_REBUILD + 2))
+async def test_a_frontier_lost_again_while_it_is_rebuilt_is_rebuilt_again(
+    driver: RedisFrontierDriver, monkeypatch: pytest.MonkeyPatch, commit: int
+) -> None:
+    """Redis is flushed between two commits of a rebuild: the crawl does not fail, and nobody waits for ever."""
+    bench = driver.bench
+    crawl = await bench.submit(f"{SITE}/0", depth=100)
+    walker = await bench.walker(crawl)
+    for _ in range(4):
+        await advance(walker)
+    await driver.call("FLUSHDB")
+    before_commit(bench, commit, lambda: driver.call("FLUSHDB"), monkeypatch)
+    await attach_again(walker)
+    await crawl_to_the_end_with(walker)
+    assert ledger_of(bench, crawl) == []
+
+
+@pytest.mark.parametrize("commit", range(2, COMMITS_OF_A_REBUILD + 2))
+async def test_a_walker_whose_rebuild_was_interrupted_begins_it_again(
+    servers: Servers, redis_version: str, sqlite_url: str, monkeypatch: pytest.MonkeyPatch, commit: int
+) -> None:
+    """Redis goes away in the middle of a rebuild and keeps what it has. The walker lives, so nobody takes over."""
+    server = servers.new_redis(version=redis_version, durable=True, options=["--appendfsync", "always"])
+    bench = await open_bench(sqlite_url, redis_url=server.url)
+    driver = RedisFrontierDriver(bench)
+    crawl = await bench.submit(f"{SITE}/0", depth=100)
+    walker = await bench.walker(crawl)
+    await advance(walker)
+    await advance(walker)
+    await driver.call("FLUSHALL")
+
+    async def kill() -> None:
+        server.kill()
+
+    before_commit(bench, commit, kill, monkeypatch)
+    with pytest.raises(BackendUnavailable):
+        await walker.attach()
+    server.start()
+    await attach_again(walker)
+    await crawl_to_the_end_with(walker)
+    assert ledger_of(bench, crawl) == []
+    await bench.close()
+    server.kill()
 
 
 async def test_a_walker_notices_that_the_server_forgot_its_last_call(driver: RedisFrontierDriver) -> None:
@@ -194,6 +293,41 @@ async def test_a_walker_notices_that_the_server_forgot_its_last_call(driver: Red
     await walker.attach()
     await crawl_to_the_end_with(walker)
     assert ledger_of(bench, crawl) == []
+
+
+async def test_a_crawl_goes_on_after_a_failover_by_sentinel(
+    servers: Servers, redis_version: str, sqlite_url: str
+) -> None:
+    """F35: a sentinel promotes the replica, an address follows the primary, and the crawl lacks nothing."""
+    options = ["--repl-diskless-sync-delay", "0"]
+    primary, replica, sentinel = (servers.new_redis(version=redis_version, options=options) for _ in range(3))
+    ask_redis(replica.url, "REPLICAOF", "127.0.0.1", str(primary.port))
+    wait_until(lambda: "master_link_status:up" in ask_redis(replica.url, "INFO", "replication"), "a replica")
+    sentinel.stop()
+    sentinel.watch_by_sentinel(primary, "shoal")
+    watcher = sentinel.url.removesuffix("/0")
+    wait_until(lambda: "slaves=1" in ask_redis(watcher, "INFO", "sentinel"), "a sentinel that knows the replica")
+    with slow_line(primary.url) as line:
+        bench = await open_bench(sqlite_url, redis_url=line.url)
+        crawl = await bench.submit(f"{SITE}/0", depth=100)
+        walker = await bench.walker(crawl)
+        for _ in range(3):
+            await advance(walker)
+        primary.kill()
+        wait_until(lambda: "role:master" in ask_redis(replica.url, "INFO", "replication"), "a failover")
+        line.lead_to(replica.url)
+        for _ in range(len(PATHS)):  # with one more try for each connection that was cut
+            with suppress(BackendUnavailable):
+                await advance(walker)
+                break
+            await attach_again(walker)
+        await crawl_to_the_end_with(walker)
+        assert (
+            ledger.check(bench.url, crawl.id, ledger.Expected(urls=[SITE + path for path in PATHS]), replica.url) == []
+        )
+        await bench.close()
+    for server in (replica, sentinel):
+        server.kill()
 
 
 async def test_the_frontier_of_another_store_is_not_touched(
@@ -218,7 +352,7 @@ async def test_a_frontier_that_cannot_be_rebuilt_fails_the_crawl(driver: RedisFr
         await walker.attach()
     assert await driver.bench.state(crawl) is CrawlState.FAILED
     assert await driver.bench.reason(crawl) == "frontier_lost"
-    await driver.call("FLUSHALL")
+    await driver.call("FLUSHDB")
     await driver.bench.crawls.retry(crawl.id)
     await crawl_to_the_end(driver.bench, crawl)
     assert (await driver.bench.counts(crawl)).pages == len(PATHS)
@@ -278,125 +412,6 @@ async def test_a_dump_from_redis_is_loaded_into_a_database(driver: RedisFrontier
     await other.crawls.resume(loaded)
     await crawl_to_the_end(other, there)
     assert (await other.counts(there)).pages == len(PATHS)
-    await other.close()
-
-
-@pytest.mark.parametrize("seed", range(3))
-async def test_a_storm_over_redis_loses_nothing(servers: Servers, sqlite_url: str, seed: int) -> None:
-    """Flushes, forgotten scripts, kills with and without persistence, cut connections, dead walkers, in random order
-    while a crawl runs. Every page is stored once, and nothing is called completed before all are."""
-    dice = random.Random(seed)
-    server = servers.new_redis(durable=seed % 2 == 0)
-    bench = await open_bench(sqlite_url, redis_url=server.url)
-    driver = RedisFrontierDriver(bench)
-    crawl = await bench.submit(f"{SITE}/0", depth=100)
-    faults = _faults(bench, driver, server)
-    walker = await bench.walker(crawl)
-    left, drained = 20, False
-    for _ in range(2000):
-        if left and dice.random() < 0.4:
-            left -= 1
-            if await dice.choice(faults)(walker):
-                walker = await bench.walker(crawl)
-                continue
-        try:
-            drained = await advance(walker, want=dice.randint(1, 4))
-        except BackendUnavailable:
-            await attach_again(walker)
-        await bench.jump(0.05)
-        await bench.queue.extend([walker.fence])
-        if drained:
-            break
-        assert await bench.state(crawl) is CrawlState.RUNNING
-    assert drained
-    assert await bench.state(crawl) is CrawlState.COMPLETED
-    assert ledger_of(bench, crawl) == []
-    await bench.close()
-    server.kill()
-
-
-def _faults(bench: Bench, driver: RedisFrontierDriver, server: RedisServer) -> list[Callable[[Walker], Any]]:
-    """The faults that may happen; each returns whether the walker is dead."""
-
-    async def flush(_: Walker) -> bool:
-        await driver.call("FLUSHALL")
-        return False
-
-    async def forget_scripts(_: Walker) -> bool:
-        await driver.call("SCRIPT", "FLUSH")
-        return False
-
-    async def cut(_: Walker) -> bool:
-        await driver.call("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")
-        return False
-
-    async def restart(_: Walker) -> bool:
-        server.kill()
-        server.start()
-        return False
-
-    async def kill_worker(walker: Walker) -> bool:
-        await bench.settle_something(walker.fence)
-        await bench.queue.lose(walker.lease, "signal 9")
-        return True
-
-    async def die_between_commits(walker: Walker) -> bool:
-        read = [read_page(walker, task, LINKS) for task in walker.held]
-        try:
-            await walker.walk._commit_pages(WalkerBatch([done for done, _ in read]))
-        except BackendUnavailable:
-            return False
-        return await kill_worker(walker)
-
-    return [flush, forget_scripts, cut, restart, kill_worker, die_between_commits]
-
-
-# The server
-
-
-@pytest.mark.parametrize("client", [LoopRedis, ThreadRedis])
-async def test_a_server_that_may_evict_is_refused_with_the_command_that_fixes_it(
-    own_redis: RedisServer, client: type[LoopRedis] | type[ThreadRedis]
-) -> None:
-    """F36."""
-    redis = client(RedisSettings(url=own_redis.url))
-    assert (await check_server(redis)).warning is not None  # it keeps nothing over a restart
-    await redis.command("CONFIG", "SET", "maxmemory-policy", "allkeys-lru")
-    with pytest.raises(RedisMisconfigured, match="CONFIG SET maxmemory-policy noeviction"):
-        await check_server(redis)
-    await redis.close()
-
-
-async def test_answers_that_an_operator_can_act_on_name_the_fix(own_redis: RedisServer) -> None:
-    redis = LoopRedis(RedisSettings(url=own_redis.url))
-    await redis.command("CONFIG", "SET", "maxmemory", "1")
-    with pytest.raises(BackendUnavailable, match="maxmemory"):
-        await redis.command("SET", "a", "b")
-    await redis.command("CONFIG", "SET", "maxmemory", "0")
-    await redis.command("REPLICAOF", "127.0.0.1", 1)
-    with pytest.raises(BackendUnavailable, match="primary"):
-        await redis.command("SET", "a", "b")
-    await redis.command("REPLICAOF", "NO", "ONE")
-    await redis.command("CONFIG", "SET", "requirepass", "secret")
-    stranger = LoopRedis(RedisSettings(url=own_redis.url))
-    with pytest.raises(RedisMisconfigured, match="password"):
-        await stranger.command("SET", "a", "b")
-    await stranger.close()
-    await redis.close()
-
-
-async def test_a_server_that_does_not_answer_is_not_waited_for(own_redis: RedisServer) -> None:
-    redis = LoopRedis(RedisSettings(url=own_redis.url, timeout=timedelta(milliseconds=100)))
-    other = ThreadRedis(RedisSettings(url=own_redis.url))
-    await other.command("CLIENT", "PAUSE", 300)
-    with pytest.raises(BackendUnavailable, match="in time"):
-        await redis.command("SET", "a", "b")
-    own_redis.kill()
-    with pytest.raises(BackendUnavailable):
-        await redis.command("SET", "a", "b")
-    own_redis.start()
-    assert await redis.command("SET", "a", "b")
-    await redis.close()
     await other.close()
 
 

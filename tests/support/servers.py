@@ -39,13 +39,15 @@ from tests.support.programs import (
     reachable,
     unprivileged,
 )
+from tests.support.redis_versions import SOURCES, find_redis_version
 
-# Each names a server by its URL, or binaries by their path, or is `wheel`.
+# Each names a server by its URL, or binaries by their path, or is `wheel`, or for Redis a version (6.2, 7).
 POSTGRES = "SHOAL_TEST_POSTGRES"
 REDIS = "SHOAL_TEST_REDIS"
 DEADLINE_SECONDS = 120.0
 POLL_SECONDS = 0.02
 FIRST_PORT, PORTS = 20_000, 12_000
+CLUSTER_BUS = 10_000  # the distance of a Redis node's second port
 # Most databases sort text by the rules of a language, unlike SQLite, which compares bytes.
 SORTED = "CREATE DATABASE sorted TEMPLATE template0 LOCALE_PROVIDER icu ICU_LOCALE 'en-US'"
 
@@ -71,13 +73,15 @@ def wait_until(condition: Callable[[], bool], what: str, seconds: float = DEADLI
         time.sleep(POLL_SECONDS)
 
 
-def free_port() -> int:
+def free_port(further: int = 0) -> int:
     """Return a free port below the ephemeral range, so that no outgoing connection takes it before it is used, or used
-    again."""
+    again. `further`: the distance to a second one that is free as well."""
     while True:
-        port = FIRST_PORT + secrets.randbelow(PORTS)
-        with socket.socket() as probe, contextlib.suppress(OSError):
+        port = FIRST_PORT + secrets.randbelow(PORTS - further)
+        with socket.socket() as probe, socket.socket() as second, contextlib.suppress(OSError):
             probe.bind(("127.0.0.1", port))
+            if further:
+                second.bind(("127.0.0.1", port + further))
             return port
 
 
@@ -196,7 +200,7 @@ class RedisServer:
     def __init__(self, program: Program, folder: Path, *, durable: bool = False, options: Sequence[str] = ()) -> None:
         self.program = program
         self.folder = folder
-        self.port = free_port()
+        self.port = free_port(CLUSTER_BUS if "--cluster-enabled" in options else 0)
         self._identity = unprivileged()
         self._identity.own(folder)
         self._durable = durable
@@ -214,11 +218,26 @@ class RedisServer:
         return Service(name, version, self.program.origin, self.url)
 
     def start(self) -> None:
-        self._identity.run([str(self.program.path), *self._options()], self.folder)
+        self.launch()
         try:
             wait_until(self._is_ready, "the start of Redis")
         except ServerUnavailable as error:
             raise ServerUnavailable(f"{error}:\n{end_of(self.folder / 'log')}") from error
+
+    def launch(self) -> None:
+        """Start it without waiting until it has loaded its data."""
+        self._identity.run([str(self.program.path), *self._options()], self.folder)
+
+    def watch_by_sentinel(self, primary: "RedisServer", name: str) -> None:
+        """Become a sentinel of a primary. Call it instead of `start`, on a server that was stopped."""
+        config = self.folder / "sentinel.conf"
+        watched = f"monitor {name} 127.0.0.1 {primary.port} 1", f"down-after-milliseconds {name} 500"
+        config.write_text("".join(f"sentinel {line}\n" for line in (*watched, f"failover-timeout {name} 3000")))
+        self._identity.own(config)
+        network = ["--bind", "127.0.0.1", "--port", str(self.port), "--daemonize", "yes"]
+        files = ["--dir", str(self.folder), "--pidfile", str(self._pidfile), "--logfile", "log"]
+        self._identity.run([str(self.program.path), str(config), "--sentinel", *network, *files], self.folder)
+        wait_until(lambda: answers(self.port), "the start of a sentinel")
 
     def stop(self) -> None:
         self._signal(signal.SIGTERM)
@@ -292,7 +311,10 @@ class Servers:
     def postgres(self) -> Service:
         return self._shared("postgres", self._start_postgres)
 
-    def redis(self) -> Service:
+    def redis(self, version: str = "") -> Service:
+        """`version`: one of `redis_versions`, or the usual server."""
+        if version:
+            return self._shared(f"redis-{version}", lambda: self.new_redis(version=version).service)
         return self._shared("redis", self._start_redis)
 
     def chromium(self) -> Service:
@@ -306,9 +328,9 @@ class Servers:
         server.start()
         return server
 
-    def new_redis(self, *, durable: bool = False, options: Sequence[str] = ()) -> RedisServer:
+    def new_redis(self, *, version: str = "", durable: bool = False, options: Sequence[str] = ()) -> RedisServer:
         """A started server for one test alone, that may be stopped and killed. Stop it when done."""
-        program = self._program(find_redis, REDIS)
+        program = self._redis_program(version)
         server = RedisServer(program, self._new_folder("redis"), durable=durable, options=options)
         server.start()
         return server
@@ -317,6 +339,9 @@ class Servers:
         wish = os.environ.get(variable, "")
         with self._locked("programs"):
             return reachable(find("" if "://" in wish else wish), self.folder)
+
+    def _redis_program(self, version: str) -> Program:
+        return self._program(lambda wish: find_any_redis(version or wish), REDIS)
 
     def _start_postgres(self) -> Service:
         url = os.environ.get(POSTGRES, "")
@@ -351,6 +376,10 @@ class Servers:
 
     def _new_folder(self, kind: str) -> Path:
         return Path(tempfile.mkdtemp(prefix=f"{kind}-", dir=self.folder))
+
+
+def find_any_redis(wish: str) -> Program:
+    return find_redis_version(wish) if wish in SOURCES else find_redis(wish)
 
 
 def describe_chromium() -> Service:
@@ -408,6 +437,16 @@ def ask_redis(url: str, *words: str) -> str:
         return send_redis(stream, *words)
 
 
+@contextlib.contextmanager
+def redis_database(redis: Service) -> Iterator[str]:
+    """Lend an empty database of a shared server: each xdist worker has its own, and runs one test at a time."""
+    worker = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
+    url = f"{redis.url.rsplit('/', 1)[0]}/{worker + 1}"
+    ask_redis(url, "FLUSHDB")
+    yield url
+    ask_redis(url, "FLUSHDB")
+
+
 def send_redis(stream: BufferedRWPair, *words: str) -> str:
     parts = [word.encode() for word in words]
     stream.write(b"*%d\r\n" % len(parts) + b"".join(b"$%d\r\n%s\r\n" % (len(part), part) for part in parts))
@@ -415,6 +454,6 @@ def send_redis(stream: BufferedRWPair, *words: str) -> str:
     kind, answer = (line := stream.readline())[:1], line[1:].strip().decode()
     if kind == b"-":
         raise ConnectionError(answer)
-    if kind != b"$":
+    if kind != b"$" or answer == "-1":
         return answer
     return stream.read(int(answer) + 2)[:-2].decode()

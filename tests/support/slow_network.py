@@ -31,7 +31,8 @@ def slow_line(url: str) -> Iterator["SlowLine"]:
 
 
 class SlowLine:
-    """A proxy in front of a server. `delay_seconds` is how much longer each round trip takes from now on."""
+    """A proxy in front of a server. `delay_seconds` is how much longer each round trip takes from now on. After
+    `cut_in`, whatever is connected then is cut off."""
 
     def __init__(self, server: SplitResult) -> None:
         self.delay_seconds = 0.0
@@ -46,13 +47,26 @@ class SlowLine:
         port = self._server.sockets[0].getsockname()[1]
         return urlunsplit(self._target._replace(netloc=f"{user}@127.0.0.1:{port}"))
 
+    def lead_to(self, url: str) -> None:
+        """Lead to another server from now on; whoever is connected to the last one is cut off."""
+        self._target = urlsplit(url)
+        self.cut_in(0)
+
+    def cut_in(self, seconds: float) -> None:
+        self._loop.call_soon_threadsafe(self._loop.call_later, seconds, self._cut)
+
+    def _cut(self) -> None:
+        for writer in self._writers:
+            writer.transport.abort()
+        self._writers.clear()
+
     async def open(self) -> None:
+        self._loop = asyncio.get_running_loop()
         self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
 
     async def close(self) -> None:
         self._server.close()
-        for writer in self._writers:
-            writer.transport.abort()
+        self._cut()
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)

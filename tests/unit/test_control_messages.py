@@ -100,6 +100,7 @@ def test_the_state_is_what_the_node_says(fields: dict[str, Any], state: NodeStat
         ({"node_id": "a" * 64}, "node_id"),
         ({"node_id": "ä"}, "node_id"),
         ({"node_id": "a b"}, "node_id"),
+        *(({"node_id": name}, "node_id") for name in ("a:b", "{a}", "*", "[a]", "a_b", "a" * 512)),
         ({"node_id": "node-1\n"}, "node_id"),
         ({"max_concurrency": 0}, "max_concurrency"),
         ({"max_concurrency": -1}, "max_concurrency"),

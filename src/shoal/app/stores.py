@@ -3,7 +3,7 @@
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from shoal.base.clock import Clock
+from shoal.base.clock import Clock, SystemClock
 from shoal.base.errors import BackendUnavailable
 from shoal.base.signals import Signals
 from shoal.crawl.journal.journal import JournalStore
@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from shoal.queue.job_admin_store import JobAdminStore
     from shoal.store.redis.connection import RedisClient
     from shoal.store.redis.lane_server import LaneServer
+    from shoal.store.redis.server_check import WatchedRedis
 
 
 class Stores:
@@ -99,9 +100,13 @@ class Stores:
         return FrontierByCrawl(sql, RedisFrontier(self.redis, self.hosts, sql))
 
     @cached_property
-    def redis(self) -> "RedisClient | None":
+    def redis(self) -> "WatchedRedis | None":
         """The Redis server, if the settings name one. Units of work on SQLite run on a thread without an event loop."""
-        return self._redis_client(self._settings.redis) if self._settings.redis.url else None
+        if not self._settings.redis.url:
+            return None
+        from shoal.store.redis.server_check import WatchedRedis
+
+        return WatchedRedis(self._redis_client(self._settings.redis), SystemClock())
 
     def _redis_client(self, settings: RedisSettings) -> "RedisClient":
         from shoal.store.redis.connection import LoopRedis, ThreadRedis
@@ -115,6 +120,7 @@ class Stores:
             return
         from shoal.store.redis.server_check import RedisWarned, check_server
 
+        self.redis.signals = signals
         try:
             facts = await check_server(self.redis)
             warning = facts.warning

@@ -108,6 +108,7 @@ class Engine:
                         raise
                     self._window.drop()
                     self._pages.forget()
+                    self._pages.traps.forget()
                     self._batch.forget()
                     self._throttle.forget()
                     await self._clock.sleep(OUTAGE_SECONDS)

@@ -8,13 +8,13 @@ from typing import TypeVar
 from msgspec import Struct
 
 from shoal.base.database import Conflict, Database, Tx
-from shoal.base.errors import BackendUnavailable, BadConfig, FrontierLost
+from shoal.base.errors import BadConfig, FrontierLost
 from shoal.base.url import Url, UrlRefusal, canonical
 from shoal.crawl.crawl import Counts, Crawl
 from shoal.crawl.engine.budget import BUDGETS, urls_left
 from shoal.crawl.engine.previous_crawl import PreviousCrawl
 from shoal.crawl.frontier.fates import Fate
-from shoal.crawl.frontier.rebuild import FrontierRebuild
+from shoal.crawl.frontier.rebuild import FrontierRebuild, lost_is_an_outage
 from shoal.crawl.frontier.traps import pattern_of
 from shoal.crawl.frontier.values import Control, NewUrl, Settled, Settlement, Turn, WalkerBatch, key_of
 from shoal.crawl.journal import messages
@@ -116,7 +116,8 @@ class WalkerCommits:
             except FrontierLost as error:
                 await self._give_up(error)
                 raise
-            await self._database.run(commit)
+            with lost_is_an_outage():
+                await self._database.run(commit)
 
     async def _give_up(self, error: FrontierLost) -> None:
         """Fail the crawl: its frontier is lost and cannot be rebuilt."""
@@ -216,11 +217,8 @@ class WalkerCommits:
         await self._run(commit, await self._commit_pages(report))
 
     async def _run(self, commit: Callable[[Tx, dict[int, float]], Awaitable[T]], holds: dict[int, float]) -> T:
-        """Run a commit. A frontier that turns out to be lost is an outage: the walker starts over and rebuilds it."""
-        try:
+        with lost_is_an_outage():
             return await self._database.run(lambda tx: commit(tx, holds))
-        except FrontierLost as error:
-            raise BackendUnavailable("the frontier", "Redis has lost it", "it is rebuilt from the pages") from error
 
     async def _commit_pages(self, report: WalkerBatch, *, worth: timedelta = timedelta.resolution) -> dict[int, float]:
         """Commit the pages before a frontier outside the database settles their URLs, and count those that were not

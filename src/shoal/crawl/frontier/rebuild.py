@@ -6,10 +6,12 @@ added again. A page that is fetched again keeps its record.
 """
 
 import secrets
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Protocol, runtime_checkable
 
 from shoal.base.database import Database, Tx
-from shoal.base.errors import FrontierLost, StateConflict
+from shoal.base.errors import BackendUnavailable, FrontierLost, StateConflict
 from shoal.base.url import Url, UrlRefusal, canonical
 from shoal.crawl.crawl import Crawl
 from shoal.crawl.frontier.fates import Fate
@@ -25,6 +27,15 @@ from shoal.queue.job import Fence
 from shoal.queue.queue import Queue
 
 PAGES_AT_ONCE = 500
+
+
+@contextmanager
+def lost_is_an_outage() -> Iterator[None]:
+    """Report a frontier that turns out to be lost as an outage: the walker attaches again, which rebuilds it."""
+    try:
+        yield
+    except FrontierLost as error:
+        raise BackendUnavailable("the frontier", "its store lost it", "it is rebuilt from the pages") from error
 
 
 @runtime_checkable
@@ -57,8 +68,8 @@ class FrontierRebuild:
         self._known: set[int] = set()  # keys of URLs that need not be found again
 
     async def run(self, crawl: Crawl, fence: Fence) -> int:
-        """Rebuild the frontier, in many commits; return how many pages are fetched again. If the walker dies meanwhile,
-        the next one starts over."""
+        """Rebuild the frontier, in many commits; return how many pages are fetched again. If the walker dies or the
+        store loses the frontier meanwhile, the next attempt starts over."""
         generation = secrets.token_hex(8)
 
         async def begin(tx: Tx) -> None:
@@ -70,6 +81,10 @@ class FrontierRebuild:
                 raise FrontierLost(crawl.id, "Redis has one of another store under its id") from error
 
         await self._database.run(begin)
+        with lost_is_an_outage():
+            return await self._fill(crawl, fence)
+
+    async def _fill(self, crawl: Crawl, fence: Fence) -> int:
         await self._read_keys(crawl)
         again = await self._add_pages(crawl, fence)
 

@@ -72,10 +72,14 @@ class TrapWatch:
         self._repeats[pattern] = repeats = self._repeats.get(pattern, 0) + 1
         return pattern if repeats >= REPEATS and pattern not in self._states else None
 
+    def forget(self) -> None:
+        """Start over: pages may be read again, and a page repeats its own text. A trap shows itself again soon."""
+        self._texts.clear()
+        self._repeats.clear()
+        self._kept = 0
+
     def _keep(self, texts: set[int], text: int) -> None:
-        if self._kept >= MOST_TEXTS:  # start over: a trap is soon detected again
-            self._texts.clear()
-            self._repeats.clear()
-            self._kept = 0
+        if self._kept >= MOST_TEXTS:
+            self.forget()
         texts.add(text)
         self._kept += 1

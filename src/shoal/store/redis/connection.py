@@ -10,6 +10,7 @@ from urllib.parse import urlsplit
 
 import redis
 import redis.asyncio as aioredis
+from hiredis import pack_command
 from redis.asyncio.retry import Retry as AsyncRetry
 from redis.backoff import NoBackoff
 from redis.exceptions import NoScriptError, RedisError
@@ -48,6 +49,8 @@ class LoopRedis:
         self.name = name_of(settings)
         options = _options(settings, AsyncRetry(NoBackoff(), 0))
         self._client: Any = aioredis.Redis.from_url(settings.url, **options)
+        pool = self._client.connection_pool
+        pool.connection_class = type("Connection", (_QuickPacking, pool.connection_class), {})
 
     async def command(self, *words: Value) -> Any:
         return await self._translated(lambda: self._client.execute_command(*words))
@@ -80,7 +83,8 @@ class ThreadRedis:
 
     def __init__(self, settings: RedisSettings) -> None:
         self.name = name_of(settings)
-        self._client: Any = redis.Redis.from_url(settings.url, **_options(settings, Retry(NoBackoff(), 0)))
+        options = _options(settings, Retry(NoBackoff(), 0))
+        self._client: Any = redis.Redis.from_url(settings.url, command_packer=_QuickPacking(), **options)
 
     async def command(self, *words: Value) -> Any:
         return self._translated(lambda: self._client.execute_command(*words))
@@ -105,6 +109,15 @@ class ThreadRedis:
         except FAILURES as error:
             self._client.connection_pool.disconnect(inuse_connections=False)
             raise translated(self.name, error) from error
+
+
+class _QuickPacking:
+    """Encodes a command in one call of hiredis. redis-py looks at each argument first, and there may be thousands."""
+
+    def pack(self, *words: Any) -> list[bytes]:
+        return [pack_command(words)]
+
+    pack_command = pack  # as connections of asyncio call it
 
 
 def name_of(settings: RedisSettings) -> str:

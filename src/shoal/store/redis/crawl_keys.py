@@ -1,15 +1,18 @@
 """The frontier of one crawl in Redis: where it is, whether it is there, and its counters, mirrored in the database."""
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 from shoal.base.database import Tx
-from shoal.base.errors import BackendUnavailable, FrontierLost, StateConflict
+from shoal.base.errors import BackendUnavailable, FrontierLost, InvalidInput, StateConflict
 from shoal.crawl.frontier.fates import Fate
 from shoal.queue.job import Fence
 from shoal.store.redis.connection import RedisClient, Value
 
+ID = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 COUNTER = "frontier"
 """The counter of a crawl that mirrors those in Redis. Other counters are named after jobs."""
 
@@ -29,8 +32,11 @@ class CrawlPlace:
         return f"{prefix(self.id)}{name}"
 
 
+@lru_cache
 def prefix(crawl_id: str) -> str:
     """Return how all keys of a crawl begin. The braces are part of the keys: a cluster puts them into one slot."""
+    if not ID.fullmatch(crawl_id):
+        raise InvalidInput("id", f"{crawl_id[:80]!r} cannot be part of a key", "use 1 to 64 letters, digits and `_.-`")
     return f"scan:{{{crawl_id}}}:"
 
 
@@ -44,14 +50,14 @@ class CrawlKeys:
     def __init__(self, client: RedisClient) -> None:
         self._client = client
 
-    async def place(self, tx: Tx, crawl: int, *, rebuilding: bool = False) -> CrawlPlace:
-        """Return where the frontier of a crawl is. While a walker rebuilds it, others wait; one whose walker died is
-        lost."""
+    async def place(self, tx: Tx, crawl: int, *, rebuilding: bool = False, attaching: str = "") -> CrawlPlace:
+        """Return where the frontier of a crawl is. While a walker rebuilds it, others wait. If that walker died, or is
+        the one that attaches, its rebuilding was interrupted, and the frontier is lost."""
         row = await tx.one("frontier_place", crawl=crawl)
         assert row is not None
         place = CrawlPlace(crawl, row["id"], row["key_seed"], row["generation"], row["rebuilt_by"], row["now"])
         if place.rebuilt_by is not None and not rebuilding:
-            if not await live_walkers(tx, [place.rebuilt_by]):
+            if place.rebuilt_by == attaching or not await live_walkers(tx, [place.rebuilt_by]):
                 raise FrontierLost(place.id, "its rebuilding was interrupted")
             raise BackendUnavailable("the frontier", "it is being rebuilt", "wait until that is done")
         return place
@@ -78,6 +84,8 @@ class CrawlKeys:
     async def mirror(self, tx: Tx, place: CrawlPlace, totals: Sequence[bytes]) -> None:
         """Copy the counters into the database, unless it has newer ones."""
         values = {totals[at]: int(totals[at + 1]) for at in range(0, len(totals), 2)}
+        if b"opened" not in values or b"settled" not in values:
+            raise FrontierLost(place.id, "Redis does not have its counters any more")
         crawl = place.number
         if not await tx.execute("raise_frontier_version", crawl=crawl, version=values[b"version"]):
             return

@@ -1,5 +1,7 @@
 """Translates the errors of Redis into ours. Each answer that an operator can act on names the fix."""
 
+import re
+
 import redis.exceptions as foreign
 
 from shoal.base.errors import BackendUnavailable, RedisMisconfigured, ShoalError
@@ -34,19 +36,40 @@ TEMPORARY = {
 """Errors that may be temporary: the caller tries again later."""
 
 
+CLASSES = {
+    foreign.AuthenticationError: "NOAUTH",
+    foreign.NoPermissionError: "NOPERM",
+    foreign.ReadOnlyError: "READONLY",
+    foreign.OutOfMemoryError: "OOM",
+    foreign.BusyLoadingError: "LOADING",
+    foreign.MasterDownError: "MASTERDOWN",
+    foreign.ClusterDownError: "CLUSTERDOWN",
+    foreign.ClusterCrossSlotError: "CROSSSLOT",
+    foreign.TryAgainError: "TRYAGAIN",
+    foreign.MovedError: "MOVED",
+    foreign.AskError: "ASK",
+}
+"""Answers for which redis-py has a class, which then lack their first word."""
+
+PHRASES = {
+    "invalid username-password pair": "WRONGPASS",
+    "ACL failure in script": "NOPERM",
+    "The user executing the script can't run": "NOPERM",
+}
+IN_SCRIPT = re.compile(r"user_script: ?\d+: -([A-Z]+) ")  # how Redis 6.2 reports what a call of a script answered
+
+
 def code_of(error: Exception) -> str:
-    """Return the first word of the server's answer. For some answers redis-py has a class instead of that word."""
-    classes = {
-        foreign.AuthenticationError: "NOAUTH",
-        foreign.NoPermissionError: "NOPERM",
-        foreign.ReadOnlyError: "READONLY",
-        foreign.OutOfMemoryError: "OOM",
-        foreign.BusyLoadingError: "LOADING",
-        foreign.MovedError: "MOVED",
-        foreign.AskError: "ASK",
-    }
-    found = next((code for kind, code in classes.items() if isinstance(error, kind)), None)
-    return found or str(error).partition(" ")[0].upper()
+    """Return the code of the server's answer: its first word, unless redis-py or a script has hidden it."""
+    words = str(error)
+    for phrase, code in PHRASES.items():
+        if phrase in words:
+            return code
+    for kind, code in CLASSES.items():
+        if isinstance(error, kind):
+            return code
+    inside = IN_SCRIPT.search(words)
+    return inside[1] if inside else words.partition(" ")[0].upper()
 
 
 def translated(name: str, error: Exception) -> ShoalError:

@@ -6,6 +6,8 @@ URL that the walker no longer holds is ignored. Traps are kept in the database.
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
+from itertools import compress
+from operator import not_
 from typing import Any
 
 from shoal.base.clock import span
@@ -161,7 +163,7 @@ class RedisFrontier:
         return FrontierChange(opened=opened, is_counted=True)
 
     async def release(self, tx: Tx, crawl: int, fence: Fence) -> int:
-        place = await self._keys.place(tx, crawl)
+        place = await self._keys.place(tx, crawl, attaching=walker_name(fence))
         [count] = await self._keys.run(place, "release", walker_name(fence), 1)
         self._turns.begin(fence)
         return int(count)
@@ -226,7 +228,8 @@ class RedisFrontier:
         """Add in batches. What waits is filtered by one read first, because most links are known."""
         opened, new = 0, 0
         skips: Counter[Fate] = Counter()
-        waiting = [url for url in urls if url.fate is Fate.OPEN]
+        is_open = Fate.OPEN  # looking it up for each URL takes longer than comparing it
+        waiting = [url for url in urls if url.fate is is_open]
         others = [] if len(waiting) == len(urls) else [url for url in urls if url.fate is not Fate.OPEN]
         for some in _batches(waiting):
             count, reopened = await self._open(tx, place, some)
@@ -259,9 +262,7 @@ class RedisFrontier:
         seen = place.key("seen_urls")
         known = await self._client.command("SMISMEMBER", seen, *keys)
         groups: dict[tuple[str, int], dict[bytes, bytes]] = defaultdict(dict)
-        for key, url in {
-            key: url for key, url, is_known in zip(keys, urls, known, strict=True) if not is_known
-        }.items():
+        for key, url in dict(compress(zip(keys, urls, strict=True), map(not_, known))).items():
             host_origin = origin(url.url)
             entry = entry_of(url.url[len(host_origin) :], url.kind, url.parent_key)
             groups[host_origin, url.depth][key] = entry

@@ -22,7 +22,7 @@ from shoal.crawl.frontier.values import RedirectTarget, UrlKind, key_of
 from shoal.hosts.rate import HeldHost
 from shoal.queue.job import Fence
 from shoal.store.redis.connection import RedisClient
-from shoal.store.redis.crawl_keys import CrawlKeys, CrawlPlace, walker_name
+from shoal.store.redis.crawl_keys import CrawlKeys, CrawlPlace, prefix, walker_name
 from shoal.store.redis.frontier_records import (
     KINDS,
     WaitingUrl,
@@ -278,4 +278,4 @@ def _pairs(answer: Any) -> list[tuple[bytes, bytes]]:
 
 
 def _all_keys(crawl_id: str) -> list[str]:
-    return [f"scan:{{{crawl_id}}}:{name}" for name in ("generation", "counts")]
+    return [f"{prefix(crawl_id)}{name}" for name in ("generation", "counts")]

@@ -1,12 +1,17 @@
-"""The check of a Redis server before anything is stored in it: its version, that it evicts nothing, that it is not a
-replica, and whether it keeps its data over a restart."""
+"""The check of a Redis server before anything is stored in it: its version, that it evicts nothing, that it is not
+a replica, and whether it keeps its data over a restart. What can change meanwhile is checked again while it is used."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
+from shoal.base.clock import Clock
 from shoal.base.errors import BackendUnavailable, RedisMisconfigured
-from shoal.base.signals import Signal
-from shoal.store.redis.connection import RedisClient
+from shoal.base.signals import Signal, Signals
+from shoal.store.redis.connection import RedisClient, Value
 
+RECHECK_SECONDS = 5.0
+KEEP_ALL = "run `redis-cli CONFIG SET maxmemory-policy noeviction` and `redis-cli CONFIG REWRITE`"
 OLDEST = (6, 2)
 """The first version with `SMISMEMBER` and `LPOP` with a count. Valkey reports the Redis version it corresponds to."""
 
@@ -24,6 +29,7 @@ class ServerFacts:
 
     version: tuple[int, ...]
     policy: str
+    run_id: str  # changes with every start
     is_replica: bool
     is_persistent: bool
 
@@ -37,6 +43,11 @@ class ServerFacts:
             "run `redis-cli CONFIG SET appendonly yes` and `redis-cli CONFIG REWRITE`"
         )
 
+    @property
+    def evicts(self) -> str | None:
+        """Return which setting lets the server evict keys."""
+        return None if self.policy == "noeviction" else f"maxmemory-policy is {self.policy}"
+
 
 async def read_facts(client: RedisClient) -> ServerFacts:
     answer = await client.command("INFO")  # redis-py reads it into a dictionary
@@ -46,6 +57,7 @@ async def read_facts(client: RedisClient) -> ServerFacts:
     return ServerFacts(
         version=version,
         policy=facts.get("maxmemory_policy", "noeviction"),
+        run_id=facts.get("run_id", ""),
         is_replica=facts.get("role", "master") != "master",
         is_persistent=facts.get("aof_enabled") == "1" or bool(saves),
     )
@@ -67,12 +79,52 @@ async def check_server(client: RedisClient) -> ServerFacts:
     if facts.version < OLDEST:
         found, wanted = ".".join(map(str, facts.version)), ".".join(map(str, OLDEST))
         raise RedisMisconfigured(client.name, f"has version {found}", f"use Redis {wanted} or newer, or Valkey")
-    if facts.policy != "noeviction":
+    if facts.evicts:
         raise RedisMisconfigured(
-            client.name,
-            f"may evict keys (maxmemory-policy is {facts.policy}), and with them URLs that wait",
-            "run `redis-cli CONFIG SET maxmemory-policy noeviction` and `redis-cli CONFIG REWRITE`",
+            client.name, f"may evict keys ({facts.evicts}), and with them URLs that wait", KEEP_ALL
         )
     if facts.is_replica:
         raise RedisMisconfigured(client.name, "is a replica", "point REDIS_URL at the primary")
     return facts
+
+
+class WatchedRedis:
+    """A Redis server that is checked again every few seconds while it is used. While it may evict keys, scripts are
+    refused, so that crawls wait instead of losing URLs. Implements `RedisClient`."""
+
+    def __init__(self, client: RedisClient, clock: Clock, recheck_seconds: float = RECHECK_SECONDS) -> None:
+        self.name = client.name
+        self.recheck_seconds = recheck_seconds
+        self.signals: Signals | None = None
+        self._client = client
+        self._clock = clock
+        self._checked_at: float | None = None
+        self._run_id = ""
+        self._evicts: str | None = None
+
+    async def command(self, *words: Value) -> Any:
+        return await self._client.command(*words)
+
+    async def script(self, name: str, keys: Sequence[str], arguments: Sequence[Value]) -> Any:
+        now = self._clock.monotonic()
+        if self._checked_at is None or now - self._checked_at >= self.recheck_seconds:
+            await self._check()
+            self._checked_at = now
+        if self._evicts:
+            raise BackendUnavailable(self.name, f"it may evict keys: {self._evicts}", KEEP_ALL)
+        return await self._client.script(name, keys, arguments)
+
+    async def close(self) -> None:
+        await self._client.close()
+
+    async def _check(self) -> None:
+        facts = await read_facts(self._client)
+        if self._run_id and facts.run_id != self._run_id:
+            self._warn("it was restarted, or another server took over; walkers notice what it forgot")
+        if facts.evicts and not self._evicts:
+            self._warn(f"it may evict keys ({facts.evicts}), so crawls wait; {KEEP_ALL}")
+        self._run_id, self._evicts = facts.run_id, facts.evicts
+
+    def _warn(self, warning: str) -> None:
+        if self.signals is not None:
+            self.signals.emit(RedisWarned(server=self.name, warning=warning))

@@ -21,10 +21,18 @@ local FETCHED, QUARANTINED, VIA, SKIPPED = '1', '3', '4', 16
 local reopening = { ['16'] = true, ['21'] = true, ['31'] = true }
 local claimable = { ['16'] = true, ['21'] = true, ['31'] = true, ['17'] = true }
 
+-- Return how many keys the server has evicted since it was started.
+local function evictions()
+  return string.match(redis.call('INFO', 'stats'), 'evicted_keys:(%d+)')
+end
+
 local function state_of_generation()
   local found = redis.call('GET', KEYS[1])
-  if found == ARGV[1] then return 'OK' end
-  return found and 'FOREIGN' or 'LOST'
+  if found ~= ARGV[1] then return found and 'FOREIGN' or 'LOST' end
+  -- Any of the evicted keys may have been one of this crawl.
+  local evicted = evictions()
+  if evicted ~= '0' and evicted ~= redis.call('HGET', counts, 'evictions') then return 'LOST' end
+  return 'OK'
 end
 
 local function count(field, change)
@@ -41,18 +49,28 @@ local function totals()
   return redis.call('HGETALL', counts)
 end
 
+local function list_of(host, depth) return base .. 'url_queue:' .. host .. ':' .. depth end
+local function retries_of(host) return base .. 'retries:' .. host end
+
 -- Let the walkers look at a host, now or at a time, unless they do so earlier.
 local function wake(host, at)
   local score = redis.call('ZSCORE', queue, host)
+  -- A frontier that lost its index may have left something behind.
+  if not score then redis.call('UNLINK', retries_of(host)) end
   if not score or tonumber(score) > tonumber(at) then redis.call('ZADD', queue, at, host) end
 end
 
-local function list_of(host, depth) return base .. 'url_queue:' .. host .. ':' .. depth end
-local function retries_of(host) return base .. 'retries:' .. host end
 local function held_by(walker) return base .. 'held:' .. walker end
 local function claimed_by(walker) return base .. 'claimed:' .. walker end
 -- Members sort by host, then by depth: both have a fixed width.
 local function place(host, depth) return string.format('%012d:', host) .. depth end
+
+-- Append entries to the queue of a host and a depth.
+local function push(host, depth, entries)
+  if redis.call('ZADD', depths, 0, place(host, depth)) == 1 then redis.call('UNLINK', list_of(host, depth)) end
+  redis.call('RPUSH', list_of(host, depth), unpack(entries))
+  wake(host, now)
+end
 
 -- Return the depths, as they are written, at which URLs of a host wait, the lowest first.
 local function depths_of(host)
@@ -66,6 +84,7 @@ end
 
 -- Put a record back, to be fetched not before a time.
 local function put_back(seq, host, record, due)
+  wake(host, now)
   local flags = string.sub(record, 13, 13)
   if flags == '2' or flags == '3' then
     redis.call('ZADD', suspects, due, seq)
@@ -73,7 +92,6 @@ local function put_back(seq, host, record, due)
     redis.call('ZADD', retries_of(host), due, seq)
   end
   if flags == '0' or flags == '2' then redis.call('SREM', busy, string.sub(record, 1, 12)) end
-  wake(host, now)
 end
 
 -- Forget what a walker holds and has claimed; its URLs must have been put back.

@@ -26,9 +26,7 @@ while ARGV[at] do
   end
   if #keys > 0 then
     redis.call('SADD', seen, unpack(keys))
-    redis.call('RPUSH', list_of(host, depth), unpack(entries))
-    redis.call('ZADD', depths, 0, place(host, depth))
-    wake(host, now)
+    push(host, depth, entries)
     new = new + #keys
   end
   at = first + 2 * size

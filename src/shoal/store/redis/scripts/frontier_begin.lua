@@ -16,5 +16,5 @@ if ARGV[3] == '0' then
 else
   redis.call('SET', KEYS[1], ARGV[1], 'EX', ARGV[3])
 end
-redis.call('HSET', counts, 'opened', 0, 'settled', 0)
+redis.call('HSET', counts, 'opened', 0, 'settled', 0, 'evictions', evictions())
 return { 'OK' }

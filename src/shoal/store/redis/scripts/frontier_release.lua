@@ -4,7 +4,9 @@
 local state = state_of_generation()
 if state ~= 'OK' then return { state } end
 local walker = ARGV[3]
-local held = redis.call('ZRANGE', held_by(walker), 0, -1, 'WITHSCORES')
+-- A frontier that lost its walkers may have left something behind.
+local is_known = redis.call('HEXISTS', walkers, walker) == 1
+local held = is_known and redis.call('ZRANGE', held_by(walker), 0, -1, 'WITHSCORES') or {}
 for index = 1, #held, 2 do
   put_back(held[index], held[index + 1], redis.call('HGET', touched, held[index]), 0)
 end

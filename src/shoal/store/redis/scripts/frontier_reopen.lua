@@ -11,9 +11,7 @@ for at = 4 + 2 * hosts, #ARGV, 3 do
   -- A URL that waits, or is taken, stays as it is.
   local is_closed = redis.call('HDEL', fates, key) + redis.call('SREM', processed, key) > 0
   if redis.call('SADD', seen, key) == 1 or is_closed then
-    redis.call('RPUSH', list_of(host, depth), string.sub(ARGV[at + 2], 13))
-    redis.call('ZADD', depths, 0, place(host, depth))
-    wake(host, now)
+    push(host, depth, { string.sub(ARGV[at + 2], 13) })
     opened = opened + 1
   end
 end
