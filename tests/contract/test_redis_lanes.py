@@ -27,6 +27,7 @@ from shoal.store.redis.wake import RedisWake
 from tests.contract.conftest import Bench, open_bench
 from tests.contract.test_host_leases import places
 from tests.contract.test_wake import Subscriber
+from tests.support.redis_versions import on_every_redis
 from tests.support.servers import RedisServer, ask_redis
 
 LINE = "{shoal}:queue:tasks:page:http"
@@ -79,6 +80,7 @@ def server_of(bench: Bench) -> Any:
 # What an operator sees
 
 
+@on_every_redis
 async def test_the_keys_show_how_many_jobs_wait_where(bench: Bench) -> None:
     await bench.enqueue()
     await bench.enqueue(kind="crawl")
@@ -110,11 +112,13 @@ async def test_every_key_is_in_one_slot_and_holds_no_payload(bench: Bench) -> No
     assert lease.payload == '{"secret": 9007199254740993}'
 
 
+@on_every_redis
 async def test_ranks_are_exact_to_the_microsecond(bench: Bench) -> None:
     jobs = [await bench.enqueue(priority=priority) for priority in (0, 100, 50, 100, 0)]
     assert await take(bench) == [jobs[1], jobs[3], jobs[2], jobs[0], jobs[4]]
 
 
+@on_every_redis
 async def test_a_changed_priority_moves_the_job(bench: Bench) -> None:
     first, second = await bench.enqueue(run_id="run_1"), await bench.enqueue(run_id="run_2")
     await bench.database.run(lambda tx: bench.queue.set_priority(tx, "run_2", 90))
@@ -132,6 +136,7 @@ async def test_cancelled_jobs_leave_their_lane(bench: Bench) -> None:
 # What the server loses
 
 
+@on_every_redis
 async def test_flushed_lanes_are_filled_again_and_jobs_go_on_meanwhile(bench: Bench) -> None:
     jobs = [await bench.enqueue() for _ in range(5)]
     private = await bench.enqueue(lane=node_lane("n1"))
@@ -144,6 +149,7 @@ async def test_flushed_lanes_are_filled_again_and_jobs_go_on_meanwhile(bench: Be
     assert await take(bench, 9, node_lane("n1"), "shared") == [private, *jobs[2:]]
 
 
+@on_every_redis
 async def test_a_backlog_of_thousands_is_put_back_in_bounded_steps(bench: Bench) -> None:
     jobs = [NewJob(JobId(new_id("job")), "page", None) for _ in range(7_500)]
     await bench.queue.enqueue(jobs)
@@ -158,6 +164,7 @@ async def test_a_backlog_of_thousands_is_put_back_in_bounded_steps(bench: Bench)
     assert await take(bench, 8_000) == [job.id for job in jobs[1:]], "in their order"
 
 
+@on_every_redis
 async def test_forgotten_scripts_are_sent_again(bench: Bench) -> None:
     job = await bench.enqueue()
     call(bench, "SCRIPT", "FLUSH")
@@ -253,6 +260,7 @@ async def test_entries_of_jobs_that_do_not_wait_are_removed(bench: Bench) -> Non
     assert await take(bench, 1) == [jobs[2]], "a stale entry hides no job"
 
 
+@on_every_redis
 async def test_a_lane_of_a_node_that_never_returns_is_emptied(bench: Bench) -> None:
     """F39: its hundred jobs go to the shared lane, in Redis too, and in their order."""
     jobs = [NewJob(JobId(new_id("job")), "page", None, lane=node_lane("gone")) for _ in range(100)]
@@ -355,6 +363,7 @@ async def test_names_that_could_mean_something_never_become_part_of_a_key(bench:
         assert [lease.fence.job_id for lease in leases] == [job]
 
 
+@on_every_redis
 async def test_hosts_are_text_whatever_they_contain(bench: Bench) -> None:
     hosts = [
         "https://a.example",
@@ -384,6 +393,7 @@ def test_every_script_says_what_it_takes_and_returns() -> None:
 # Wake-ups
 
 
+@on_every_redis
 async def test_a_hint_that_came_while_the_connection_was_cut_is_not_lost(bench: Bench, redis_url: str) -> None:
     other = bench.over(bench.database)
     wake = RedisWake(LoopRedis(RedisSettings(url=redis_url)), 1.0, SystemClock(), Signals())
