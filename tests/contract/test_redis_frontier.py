@@ -125,7 +125,7 @@ async def test_a_lost_frontier_is_rebuilt_and_the_crawl_is_whole(driver: RedisFr
         await advance(walker)
     stored = (await bench.counts(crawl)).pages
     assert 0 < stored < len(PATHS)
-    await driver.call("FLUSHALL")
+    await driver.call("FLUSHDB")
     with pytest.raises(BackendUnavailable):
         await advance(walker)
     await walker.attach()
@@ -147,7 +147,7 @@ async def crawl_to_the_end_with(walker: Walker) -> None:
 
 async def test_a_frontier_lost_before_the_first_walker_starts_from_its_seeds(driver: RedisFrontierDriver) -> None:
     crawl = await driver.bench.submit(f"{SITE}/0", depth=100)
-    await driver.call("FLUSHALL")
+    await driver.call("FLUSHDB")
     await crawl_to_the_end(driver.bench, crawl)
     assert ledger_of(driver.bench, crawl) == []
 
@@ -171,7 +171,7 @@ async def test_a_rebuild_that_was_cut_off_is_begun_again_by_the_next_walker(driv
     crawl = await bench.submit(f"{SITE}/0", depth=100, workers=2)
     first, second = await bench.walker(crawl, "w1"), await bench.walker(crawl, "w2")
     await advance(first)
-    await driver.call("FLUSHALL")
+    await driver.call("FLUSHDB")
     await bench.database.run(lambda tx: bench.frontier.restart(tx, crawl.number, first.fence, "half"))  # type: ignore[attr-defined]
     with pytest.raises(BackendUnavailable, match="being rebuilt"):
         await second.attach()
@@ -218,7 +218,7 @@ async def test_a_frontier_that_cannot_be_rebuilt_fails_the_crawl(driver: RedisFr
         await walker.attach()
     assert await driver.bench.state(crawl) is CrawlState.FAILED
     assert await driver.bench.reason(crawl) == "frontier_lost"
-    await driver.call("FLUSHALL")
+    await driver.call("FLUSHDB")
     await driver.bench.crawls.retry(crawl.id)
     await crawl_to_the_end(driver.bench, crawl)
     assert (await driver.bench.counts(crawl)).pages == len(PATHS)
@@ -319,7 +319,7 @@ def _faults(bench: Bench, driver: RedisFrontierDriver, server: RedisServer) -> l
     """What may happen; each returns whether the walker is dead."""
 
     async def flush(_: Walker) -> bool:
-        await driver.call("FLUSHALL")
+        await driver.call("FLUSHDB")
         return False
 
     async def forget_scripts(_: Walker) -> bool:
