@@ -22,6 +22,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, replace
 from io import BufferedRWPair
+from itertools import count
 from pathlib import Path
 from typing import Literal
 from urllib.parse import urlsplit
@@ -46,6 +47,7 @@ REDIS = "SHOAL_TEST_REDIS"
 DEADLINE_SECONDS = 120.0
 POLL_SECONDS = 0.02
 FIRST_PORT, PORTS = 20_000, 12_000
+_places = count(secrets.randbelow(PORTS))
 # Most databases sort texts as a language does, which is not the order of their bytes, nor of SQLite.
 SORTED = "CREATE DATABASE sorted TEMPLATE template0 LOCALE_PROVIDER icu ICU_LOCALE 'en-US'"
 # Tests connect thousands of times; proving to know a password takes a third of what that costs. Every other database of
@@ -75,9 +77,10 @@ def wait_until(condition: Callable[[], bool], what: str, seconds: float = DEADLI
 
 
 def free_port() -> int:
-    """Below the ports that the system gives to whoever connects: nobody takes it before it is used, or used again."""
+    """Below the ports that the system gives to whoever connects: nobody takes it before it is used, or used again. A
+    process asks for one after the other, so that two of its servers, or of another process, hardly get the same."""
     while True:
-        port = FIRST_PORT + secrets.randbelow(PORTS)
+        port = FIRST_PORT + next(_places) % PORTS
         with socket.socket() as probe, contextlib.suppress(OSError):
             probe.bind(("127.0.0.1", port))
             return port
