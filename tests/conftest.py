@@ -4,6 +4,7 @@ A server starts when the first test asks for it. The process that was called (wi
 the run; workers join it by its folder.
 """
 
+import gc
 import os
 import platform
 import shutil
@@ -12,7 +13,8 @@ import sqlite3
 import subprocess
 import tempfile
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -20,18 +22,26 @@ from hypothesis import HealthCheck, Phase, settings
 
 from shoal.base.clock import FakeClock
 from shoal.store.sql.sqlite import SqliteDatabase
+from tests.support.effort import times
 from tests.support.schemas import Schemas
 from tests.support.servers import PostgresServer, RedisServer, Servers, Service, redis_database
 
 SERVERS = pytest.StashKey[Servers]()
 MEMORY = Path("/dev/shm")
 ROOM_BYTES = 6_000_000_000
+# Files with a test that takes ten seconds or more while others run beside it.
+LONG = {
+    *("test_browser", "test_browser_pool", "test_chaos", "test_compose", "test_fleet_faults", "test_hostile_site"),
+    *("test_interleavings", "test_large_sitemaps", "test_nodes", "test_openapi_fuzz", "test_query_plans"),
+    *("test_queue_model", "test_rendering", "test_two_days_of_policies"),
+}
 
 
 # A complete run tries the same cases each time, and reports a failing case without shrinking it, which can take
 # minutes. To search for new cases, or to shrink one: pytest --hypothesis-profile=explore
 settings.register_profile(
     "steady",
+    max_examples=times(100),
     derandomize=True,
     deadline=None,
     database=None,
@@ -74,9 +84,22 @@ def pytest_configure_node(node: object) -> None:
     node.workerinput["servers"] = str(node.config.stash[SERVERS].folder)  # type: ignore[attr-defined]
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """Collect without looking for garbage: a worker keeps a million objects, and each search would visit all of them
+    again, here and in every test."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Files whose processes mostly wait are mixed evenly with those that compute, so that each xdist worker gets
-    both."""
+    both. It begins with the long ones of its share: one that began last would leave the other workers without work."""
     items.sort(key=lambda item: item.path)  # each worker has collected them in another order
     totals = Counter(_waits(item) for item in items)
     seen: Counter[bool] = Counter()
@@ -85,6 +108,10 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         places.setdefault(item.path, seen[_waits(item)] / totals[_waits(item)])
         seen[_waits(item)] += 1
     items.sort(key=lambda item: places[item.path])
+    workers: int = getattr(config, "workerinput", {}).get("workercount", 1)
+    bounds = [len(items) * number // workers for number in range(workers + 1)]  # about those of xdist
+    for begin, end in pairwise(bounds):
+        items[begin:end] = sorted(items[begin:end], key=lambda item: item.path.stem not in LONG)
 
 
 def _waits(item: pytest.Item) -> bool:

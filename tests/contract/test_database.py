@@ -39,6 +39,7 @@ from shoal.store.sql.postgres import PostgresDatabase
 from shoal.store.sql.sqlite import SqliteDatabase
 from tests.contract.conftest import Bench, database_at
 from tests.support.full_disk import stuff
+from tests.support.servers import Service
 
 # Only one dialect needs these: SQLite tells new URLs from known ones by reading, PostgreSQL by inserting; a hint that
 # a job waits is a change of the file, or a notification.
@@ -573,8 +574,9 @@ def with_password(url: str, password: str) -> str:
     return f"{head.rpartition(':')[0]}:{password}@{tail}"
 
 
-async def test_a_wrong_password_is_unavailable(postgres_url: str) -> None:
-    error = await refusal(postgres_at(with_password(postgres_url, "hunter2")))
+async def test_a_wrong_password_is_unavailable(postgres: Service) -> None:
+    asking = urlsplit(postgres.url)._replace(path="/postgres").geturl()  # the database of the tests asks for none
+    error = await refusal(postgres_at(with_password(asking, "hunter2")))
     assert isinstance(error, BackendUnavailable)
     assert "password" in error.message
 

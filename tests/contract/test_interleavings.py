@@ -28,7 +28,7 @@ from tests.support.fleet import SEED
 from tests.support.ledger import Expected
 from tests.support.stepping import BLOCKED_SECONDS, Schedule, SteppedPostgres, SteppedSqlite
 
-SEEDS = {"sqlite": 80, "postgres": 12}
+SEEDS = {"sqlite": 40, "postgres": 8}
 FIRST_SEED = 1
 MORTALITY = 0.01  # the probability that a worker or janitor dies at a store call
 PAGE = "page"

@@ -37,7 +37,7 @@ from tests.support.queue_model import DEAD_LETTERS, SECOND, ModelJob, QueueModel
 
 T = TypeVar("T")
 
-EXAMPLES = {"sqlite": 60, "postgres": 12}
+EXAMPLES = {"sqlite": 30, "postgres": 8}
 STEPS = 50
 DICE = 0.5  # the value of the random jitter, which only adds to the delay
 FAKE_CLOCK = """

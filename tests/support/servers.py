@@ -22,6 +22,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, replace
 from io import BufferedRWPair
+from itertools import count
 from pathlib import Path
 from typing import Literal
 from urllib.parse import urlsplit
@@ -48,8 +49,12 @@ DEADLINE_SECONDS = 120.0
 POLL_SECONDS = 0.02
 FIRST_PORT, PORTS = 20_000, 12_000
 CLUSTER_BUS = 10_000  # the distance of a Redis node's second port
+_places = count(secrets.randbelow(PORTS))
 # Most databases sort text by the rules of a language, unlike SQLite, which compares bytes.
 SORTED = "CREATE DATABASE sorted TEMPLATE template0 LOCALE_PROVIDER icu ICU_LOCALE 'en-US'"
+# Tests connect thousands of times; proving to know a password takes a third of what that costs. Every other database of
+# the server asks for it.
+NO_PASSWORD = "host sorted all 127.0.0.1/32 trust\n"
 
 
 @dataclass(frozen=True)
@@ -75,9 +80,10 @@ def wait_until(condition: Callable[[], bool], what: str, seconds: float = DEADLI
 
 def free_port(further: int = 0) -> int:
     """Return a free port below the ephemeral range, so that no outgoing connection takes it before it is used, or used
-    again. `further`: the distance to a second one that is free as well."""
+    again. A process asks for one after the other, so that two servers hardly get the same one. `further`: the distance
+    to a second port that is free as well."""
     while True:
-        port = FIRST_PORT + secrets.randbelow(PORTS - further)
+        port = FIRST_PORT + next(_places) % (PORTS - further)
         with socket.socket() as probe, socket.socket() as second, contextlib.suppress(OSError):
             probe.bind(("127.0.0.1", port))
             if further:
@@ -160,6 +166,8 @@ class PostgresServer:
         if done.returncode != 0:
             raise ServerUnavailable(f"{self.program.beside('initdb')} failed:\n{done.stdout}")
         secret.unlink()
+        rules = self._data / "pg_hba.conf"  # the first that fits counts
+        rules.write_text(NO_PASSWORD + rules.read_text())
         self.port = free_port()
         with (self._data / "postgresql.auto.conf").open("a") as settings:
             settings.writelines(f"{key} = '{value}'\n" for key, value in self._settings(durable).items())

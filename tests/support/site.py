@@ -20,7 +20,6 @@ CHILDREN = 5  # of a page: 300 pages are four links deep
 ELSEWHERE = 20  # external URLs that are linked
 PAGES_OF_A_SITEMAP = 25
 START_SECONDS = 60.0
-HOLD_SECONDS = 0.02
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,9 +48,7 @@ class Site:
         self.sent = 0  # pages that were sent completely
         self.port = 0
         self.visits: list[Visit] = []
-        self.allowed: int | None = (
-            None  # the number of different pages that are answered; requests for further ones wait
-        )
+        self._allowed: int | None = None
         self._answered: set[str] = set()
         self._bodies = {path_of(number): _body(number, 0 if listed else pages) for number in range(pages)}
         self._distinct: set[str] = set()
@@ -65,6 +62,7 @@ class Site:
         self._connections: set[asyncio.Task[None]] = set()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._stop = asyncio.Event()
+        self._more_allowed = asyncio.Event()
 
     @property
     def address(self) -> str:
@@ -77,6 +75,17 @@ class Site:
 
     def url(self, number: int) -> str:
         return f"{self.address}{path_of(number)[1:]}"
+
+    @property
+    def allowed(self) -> int | None:
+        """Return the number of different pages that are answered. Requests for further ones wait."""
+        return self._allowed
+
+    @allowed.setter
+    def allowed(self, pages: int | None) -> None:
+        self._allowed = pages
+        if self._loop is not None and not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(self._let_go)
 
     @property
     def pages_asked(self) -> int:
@@ -165,20 +174,26 @@ class Site:
         self.most_at_once = max(self.most_at_once, self._under_way)
         try:
             await asyncio.sleep(self.delay)
-            while not self._may_have(path):  # noqa: ASYNC110 (another thread lets it go)
-                await asyncio.sleep(HOLD_SECONDS)
+            while not self._may_have(path):
+                await self._more_allowed.wait()
         finally:
             self._under_way -= 1
         refusal = self._refusals.pop(path, self.retry_after if path in self._bodies else None)
         writer.write(self._reply(path, head) if refusal is None else _refusal(refusal))
         await writer.drain()
 
+    def _let_go(self) -> None:
+        """Let all requests that wait try again."""
+        self._more_allowed.set()
+        self._more_allowed = asyncio.Event()
+
     def _may_have(self, path: str) -> bool:
         if path not in self._bodies or path in self._answered:
             return True
-        if self.allowed is not None and len(self._answered) >= self.allowed:
+        if self._allowed is not None and len(self._answered) >= self._allowed:
             return False
         self._answered.add(path)
+        self._let_go()  # the same page may have been asked for twice
         return True
 
     def _reply(self, path: str, head: bytes) -> bytes:

@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from shoal.egress.decode import DecodingFault, accept_encoding, decode
+from tests.support.effort import times
 
 TEXT = b"<p>to be read</p>" * 1000
 MEGABYTE = 1 << 20
@@ -155,7 +156,7 @@ def test_servers_are_told_what_can_be_read() -> None:
     assert accept_encoding() == "gzip, deflate, br, zstd"
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=times(100), deadline=None)
 @given(
     st.sampled_from(sorted(ENCODERS)),
     st.binary(max_size=300).map(lambda body: body * 50),

@@ -58,6 +58,7 @@ CLIENTS = {
     "wreq",
     "xmlrpc.client",
 }
+IN_CLIENTS = tuple(f"{client}." for client in CLIENTS)
 METHODS = {
     "connect_ex",
     "create_connection",
@@ -116,7 +117,7 @@ class _Running(ast.NodeTransformer):
     """Leaves out what only a type checker reads."""
 
     def visit_If(self, node: ast.If) -> ast.AST | None:
-        return None if ast.unparse(node.test) == "TYPE_CHECKING" else self.generic_visit(node)
+        return None if text_of(node.test) == "TYPE_CHECKING" else self.generic_visit(node)
 
 
 def names_in(node: ast.AST) -> list[str]:
@@ -127,16 +128,25 @@ def names_in(node: ast.AST) -> list[str]:
         return [node.module or "", *(f"{node.module}.{alias.name}" for alias in node.names)]
     if isinstance(node, ast.Call):
         texts = [each.value for each in node.args if isinstance(each, ast.Constant) and isinstance(each.value, str)]
-        callee = ast.unparse(node.func)
+        callee = text_of(node.func)
         return [callee, *texts] if callee.endswith(("import_module", "__import__", "_library")) else [callee]
     if isinstance(node, ast.ClassDef):
-        return [ast.unparse(base) for base in node.bases]
+        return [text_of(base) for base in node.bases]
     return []
 
 
+def text_of(node: ast.expr) -> str:
+    """Return the source of an expression. Most are names with dots, which `ast.unparse` takes long for."""
+    names: list[str] = []
+    place = node
+    while isinstance(place, ast.Attribute):
+        names.append(place.attr)
+        place = place.value
+    return ".".join([place.id, *reversed(names)]) if isinstance(place, ast.Name) else ast.unparse(node)
+
+
 def is_way_out(name: str) -> bool:
-    is_client = any(name == client or name.startswith(client + ".") for client in CLIENTS)
-    return is_client or name.rpartition(".")[2] in METHODS
+    return name in CLIENTS or name.startswith(IN_CLIENTS) or name.rpartition(".")[2] in METHODS
 
 
 def modules() -> list[Path]:

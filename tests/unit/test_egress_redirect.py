@@ -27,6 +27,7 @@ from shoal.egress import (
     Response,
 )
 from tests.support.bad_http_server import BadServer, bad_server, reply
+from tests.support.effort import times
 from tests.support.recorder import Told
 
 PAGE = b"<p>arrived</p>"
@@ -287,7 +288,7 @@ PIECES = st.sampled_from(
 )
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=times(150), deadline=None)
 @given(st.lists(PIECES, max_size=8).map("".join) | st.text(st.characters(max_codepoint=255), max_size=30))
 @example("http://127.0.0.1\\@site.test/")
 @example("//\t/x")

@@ -21,6 +21,7 @@ from hypothesis import strategies as st
 from shoal.base.clock import SystemClock
 from shoal.egress import AddressRule, Egress, Exchange, Failure, Limits, Outcome, Request, Resolver, Response
 from tests.support.bad_http_server import TLS, Asked, BadServer, Line, bad_server, reply
+from tests.support.effort import times
 from tests.support.recorder import Told
 
 LOOPBACK = AddressRule(allow=(ip_network("127.0.0.0/8"),))
@@ -379,7 +380,7 @@ async def test_a_body_in_crumbs_costs_no_more_than_its_size(egress: Egress, serv
     assert most < 12 * len(response.raw)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=times(60), deadline=None)
 @given(
     st.sampled_from([b"", b"HTTP/1.1 200 OK\r\n", b"HTTP/1.1 301 Moved\r\nLocation: ", b"HTTP/1.1 1"]),
     st.binary(max_size=300),
@@ -445,7 +446,7 @@ FIELDS = st.lists(
 ).map(b"\r\n".join)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=times(150), deadline=None)
 @given(st.sampled_from([b"100", b"103", b"200", b"204", b"206", b"302", b"304", b"404", b"999"]), FIELDS, CHUNKS)
 @example(b"302", b"Location: /", b"")
 @example(b"200", b"Transfer-Encoding: chunked\r\nContent-Length: 5", b"0\r\n")

@@ -8,6 +8,7 @@ from msgspec.structs import astuple
 from shoal.extract.encoding import decode
 from shoal.extract.flags import NO_FLAGS, PageFlag
 from shoal.extract.page import ExtractOptions, PageFacts, count_words, extract
+from tests.support.effort import times
 
 HTML = "text/html; charset=utf-8"
 
@@ -325,7 +326,7 @@ LABELS = st.sampled_from(
 CONTENT_TYPES = st.none() | LABELS.map("text/html; charset={}".format) | st.text(max_size=30)
 
 
-@settings(max_examples=500)
+@settings(max_examples=times(200))
 @given(BODIES, CONTENT_TYPES)
 @example(b"\xff\xfe\x00\xd8", None)
 @example(b"\x1b$B", "text/html; charset=iso-2022-jp")

@@ -17,6 +17,7 @@ from shoal.base.url import (
     origin,
     registrable_domain,
 )
+from tests.support.effort import times
 
 SORTED = UrlRules(sort_query=True)
 AS_IT_IS = UrlRules(tracking=(), session=())
@@ -335,7 +336,7 @@ RULES = st.builds(
 PAGES = st.one_of(STRUCTURED, SOUP.map("http://h/{}".format), SOUP.map("http://{}".format))
 
 
-@settings(max_examples=500)
+@settings(max_examples=times(200))
 @given(PAGES | SOUP | st.text(), RULES)
 @example("http://h/.;sid=1/", UrlRules())
 @example("http://h/a;;sid=1sid=2", UrlRules())
@@ -355,7 +356,7 @@ AUTHORITIES = st.lists(
 ).map("".join)
 
 
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=times(200), deadline=None)
 @given(AUTHORITIES.map("http://{}".format) | PAGES, RULES)
 @example("http://site.test@127.0.0.1/", UrlRules())
 @example("http://127.0.0.1#@site.test/", UrlRules())
@@ -369,7 +370,7 @@ def test_every_parser_reads_the_same_host_out_of_a_canonical_url(text: str, rule
         assert (other.username, other.password, other.scheme in ("http", "https")) == (None, None, True)
 
 
-@settings(max_examples=500)
+@settings(max_examples=times(200))
 @given(PAGES, HREFS, RULES)
 def test_the_fast_way_equals_the_parser(page: str, hrefs: list[str], rules: UrlRules) -> None:
     canonicalizer = Canonicalizer(rules)
@@ -383,7 +384,7 @@ def test_the_fast_way_equals_the_parser(page: str, hrefs: list[str], rules: UrlR
         assert isinstance(url, UrlRefusal) or canonical(url, rules) == url
 
 
-@settings(max_examples=500)
+@settings(max_examples=times(200))
 @given(PAGES, HREFS, HREFS, RULES)
 @example("http://h/a/b", ["//x/y", "http:c", "..//x/y", "./http:c"], ["/.//x/y", "./http:c"], UrlRules())
 def test_the_fast_path_is_used_only_for_links_that_it_reads_correctly(
