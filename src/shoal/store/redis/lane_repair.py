@@ -84,6 +84,8 @@ class LaneRepairs:
             assert self._all_from is not None, "called only while there is more"
             rows = await self._after(tx, self._all_from)
             restored += await self._server.put(entries_of(rows), repairs=True)
+            if not self._server.is_available:
+                return restored, False  # the next pass continues here
             if len(rows) < BATCH:
                 self._all_from = None
                 return restored, False
