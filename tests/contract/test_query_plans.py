@@ -437,6 +437,8 @@ async def work_on(bench: Bench) -> None:
     await bench.queue.recover("w0")
     await bench.queue.depth_up_to("shared", LINKS)
     await bench.database.run(lambda tx: tx.value("begin_lanes", id="1"))
+    await bench.database.read(lambda tx: tx.all("job_hosts_after", number=0, limit=10))
+    await bench.database.run(lambda tx: tx.execute("drop_idle_job_hosts", numbers=[1, 2]))
     await bench.database.read(lambda tx: tx.value("lane_generation"))
     await bench.database.read(lambda tx: tx.all("lane_entries", ids=[lease.fence.job_id for lease in leases]))
     place = {"lane": "shared", "kind": "page", "capability": "", "rank": 0, "id": ""}

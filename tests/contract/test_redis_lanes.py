@@ -24,7 +24,7 @@ from shoal.store.redis.lane_server import LanesDegraded, LanesRestored
 from shoal.store.redis.lanes import RedisLanes
 from shoal.store.redis.scripts import FOLDER, load
 from shoal.store.redis.wake import RedisWake
-from tests.contract.conftest import Bench, open_bench
+from tests.contract.conftest import Bench, begin_lanes, open_bench
 from tests.contract.test_host_leases import places
 from tests.contract.test_wake import Subscriber
 from tests.support.redis_versions import on_every_redis
@@ -284,7 +284,171 @@ async def test_two_janitors_put_a_job_back_once(bench: Bench) -> None:
     assert await take(bench) == jobs
 
 
+@pytest.mark.parametrize("lost", ["page:http", "page:http:at_hosts", "page:http:hosts", "pending", "lines", "wake"])
+async def test_whichever_key_is_lost_jobs_at_hosts_are_put_back(bench: Bench, lost: str) -> None:
+    jobs = [await at_host(bench, name) for name in "abcd"]
+    call(bench, "DEL", f"{{shoal}}:queue:tasks:{lost}")
+    await sweep(bench)
+    assert sorted(await take_by_host(bench)) == sorted(jobs)
+
+
+async def test_a_place_whose_job_is_gone_does_not_block_its_host(bench: Bench) -> None:
+    first, second = await at_host(bench, "a"), await at_host(bench, "a")
+    call(bench, "DEL", "{shoal}:queue:tasks:pending")
+    await bench.sql(f"UPDATE job SET state = 'cancelled', finished_at = 1 WHERE id = '{first}'")
+    await sweep(bench)
+    assert await take_by_host(bench) == [second]
+
+
+async def test_a_stale_entry_does_not_use_up_the_slot_of_its_host(bench: Bench) -> None:
+    first, second = await at_host(bench, "a"), await at_host(bench, "a")
+    await bench.sql(f"UPDATE job SET state = 'cancelled', finished_at = 1 WHERE id = '{first}'")
+    assert await take_by_host(bench, 1, timedelta(seconds=30)) == []
+    assert await take_by_host(bench, 1, timedelta(seconds=30)) == [second]
+
+
+async def test_a_lost_push_behind_many_jobs_of_a_slow_host_is_found(bench: Bench) -> None:
+    slow = [new_at_host("slow") for _ in range(1_100)]
+    await bench.queue.enqueue(slow)
+    lost = await at_host(bench, "free")
+    await on_its_thread(bench, lambda: server_of(bench).settle([lost]))
+    await sweep(bench)
+    await sweep(bench)
+    assert int(call(bench, "HEXISTS", "{shoal}:queue:tasks:pending", lost)) == 1
+
+
+async def test_a_line_that_was_lost_is_filled_to_its_end(bench: Bench) -> None:
+    await bench.queue.enqueue([NewJob(JobId(new_id("job")), "page", None) for _ in range(7_500)])
+    call(bench, "DEL", LINE)
+    await sweep(bench)
+    assert depth(bench) == 7_500
+
+
+async def test_a_repair_whose_call_fails_compares_the_same_rows_again(bench: Bench) -> None:
+    jobs = [NewJob(JobId(new_id("job")), "page", None, lane=node_lane("n1")) for _ in range(3_000)]
+    await bench.queue.enqueue(jobs)
+    call(bench, "FLUSHDB")
+    await take(bench, 1, node_lane("n1"))  # notices it
+    await bench.jump(2)
+    server = server_of(bench)
+    put, failed = server.put, []
+
+    async def fail_once(*arguments: Any, **more: Any) -> int:
+        if not failed:
+            failed.append(server._fail("it was cut off"))
+            return 0
+        return int(await put(*arguments, **more))
+
+    server.put = fail_once
+    await sweep(bench)
+    assert depth(bench, f"{LINE}:node:n1") == 0
+    await bench.jump(2)
+    await sweep(bench)
+    assert depth(bench, f"{LINE}:node:n1") == 2_999
+
+
+async def test_a_generation_that_was_not_committed_is_not_used(store_url: str, redis_url: str) -> None:
+    bench = await open_bench(store_url)
+    lanes = bench.over(bench.database)
+    lanes.lanes_url = redis_url
+    lanes.__post_init__()
+
+    async def cut_off(tx: Tx) -> None:
+        await lanes.lanes.repair(tx)
+        raise BackendUnavailable("the store", "it failed", "try again")
+
+    with pytest.raises(BackendUnavailable):
+        await bench.database.run(cut_off)
+    assert ask_redis(redis_url, "EXISTS", "{shoal}:queue:tasks:generation") == "0"
+    await begin_lanes(lanes.queue)
+    job = await lanes.enqueue()
+    assert depth(lanes) == 1
+    assert await take(lanes) == [job]
+    await bench.close()
+
+
+async def test_thousands_of_popped_jobs_are_given_back(bench: Bench) -> None:
+    await bench.queue.enqueue([NewJob(JobId(new_id("job")), "page", None) for _ in range(4_500)])
+
+    async def failing(tx: Tx) -> None:
+        await bench.lanes.pop(tx, LeaseRequest("w1", ["page"]), 4_500, SECOND)
+        raise BackendUnavailable("the store", "it failed", "try again")
+
+    with pytest.raises(BackendUnavailable):
+        await bench.database.run(failing)
+    assert depth(bench) == 4_500
+
+
+async def test_nothing_stays_of_the_lanes_of_nodes_that_left(bench: Bench) -> None:
+    for name in "abc":
+        await at_host(bench, name, lane=node_lane("n1"))
+    await bench.queue.hand_back(node_lane("n1"))
+    assert len(await take_by_host(bench)) == 3
+    await sweep(bench)
+    client = LoopRedis(RedisSettings(url=bench.lanes_url))
+    assert list(await client.command("KEYS", "*node*")) == []
+    await client.close()
+
+
+async def test_rows_of_hosts_that_were_leased_through_redis_do_not_stay(bench: Bench) -> None:
+    for number in range(20):
+        await at_host(bench, f"h{number}")
+    assert len(await take_by_host(bench, 50)) == 20
+    waiting = await at_host(bench, "waiting")
+    await sweep(bench)
+    assert await bench.number("SELECT count(*) FROM job_host") == 1
+    assert await take_by_host(bench) == [waiting]
+
+
+async def test_requests_of_one_kind_do_not_keep_others_from_looking(bench: Bench) -> None:
+    lost = await bench.enqueue(capability="js")
+    call(bench, "DEL", "{shoal}:queue:tasks:page:js")
+    await bench.jump(1)
+    assert await take(bench) == []
+    leases = await bench.queue.lease("w1", ["page"], ["shared"], 1, ["js"])
+    assert [lease.fence.job_id for lease in leases] == [lost]
+
+
+async def test_a_request_with_a_rate_limit_is_never_popped_by_rank(bench: Bench) -> None:
+    await bench.queue.enqueue([new_at_host("a") for _ in range(20)])
+    request = LeaseRequest("w1", ["page"], pace=places(bench, timedelta(seconds=10)))
+    assert len((await bench.queue.finish_and_lease([], request, 20)).leases) == 1
+
+
+def new_at_host(name: str, **more: Any) -> NewJob:
+    host = f"https://{name}.example"
+    return NewJob(JobId(new_id("job")), "page", None, f'{{"url": "{host}/"}}', host=host, **more)
+
+
+async def at_host(bench: Bench, name: str, **more: Any) -> str:
+    [made] = await bench.queue.enqueue([new_at_host(name, **more)])
+    return made.id
+
+
+async def take_by_host(bench: Bench, limit: int = 10, delay: timedelta = SECOND) -> list[str]:
+    request = LeaseRequest("w1", ["page"], pace=places(bench, delay))
+    turned = await bench.queue.finish_and_lease([], request, limit)
+    return [lease.fence.job_id for lease in turned.leases]
+
+
 # When the server is away
+
+
+async def test_a_server_that_answers_slowly_is_left_alone(mortal: Bench, own_redis: RedisServer) -> None:
+    await mortal.enqueue()
+    server = server_of(mortal)
+    script = server._client.script
+
+    async def slow(*arguments: Any) -> Any:
+        mortal.clock.jump(0.3)
+        return await script(*arguments)
+
+    server._client.script = slow
+    assert len(await take(mortal)) == 1
+    await mortal.enqueue()
+    assert len(await take(mortal)) == 1, "from the database"
+    [degraded] = [signal for signal in mortal.signals_seen if isinstance(signal, LanesDegraded)]
+    assert "slowly" in degraded.why
 
 
 async def test_an_outage_of_redis_stops_nothing(mortal: Bench, own_redis: RedisServer) -> None:

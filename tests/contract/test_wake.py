@@ -20,6 +20,7 @@ from shoal.store.redis.wake import RedisWake
 from shoal.store.sql import postgres_wake
 from shoal.store.sql.postgres import PostgresDatabase
 from shoal.store.sql.postgres_wake import PostgresWake
+from tests.contract.conftest import begin_lanes
 
 PATIENCE = 60.0
 
@@ -78,7 +79,7 @@ class Forgetful:
 async def process(url: str, signals: Signals | None = None, redis: str = "") -> AsyncIterator[App]:
     """The app of one process; two of these share nothing but the store, and Redis if that carries the lanes."""
     async with opened(load({"DATABASE_URL": url, "REDIS_URL": redis}).settings, signals) as app:
-        await app.queue.repair_lanes()  # a controller begins them
+        await begin_lanes(app.queue)
         yield app
 
 

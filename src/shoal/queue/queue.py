@@ -149,8 +149,8 @@ class Queue:
 
     async def enqueue(self, jobs: Sequence[NewJob]) -> list[Enqueued]:
         """Store jobs, all or none; returns the outcome of each, in their order."""
-        # Dedupe keys have to be looked up, and the hosts at which jobs wait have to be recorded.
-        further = any(job.dedupe_key is not None or job.host is not None for job in jobs)
+        # Dedupe keys have to be looked up, the hosts at which jobs wait have to be recorded, and other lanes filled.
+        further = any(job.dedupe_key is not None or job.host is not None for job in jobs) or not self._lanes.is_stored
         commit = self._database.run if further else self._database.once
         return await commit(lambda tx: self.enqueue_in(tx, jobs))
 

@@ -1,9 +1,8 @@
 """Repairs lanes on Redis: puts back what the server has lost, and removes entries of jobs that do not wait any more.
 
-Workers take the best jobs first. So a pass compares the head of each queue of the shared lane with the jobs table: a
-job that is missing in the middle is found at the latest when it becomes the next one. While all of a batch is missing,
-the following ones are put back as well, so a server that was emptied is filled again at once. Jobs that are missing in
-a private lane go to the shared one when their offer expires, unless the server lost everything: then all are put back.
+A pass compares the heads of the shared lane's queues with the jobs table, because workers take the best jobs first, and
+then the next rows of a cursor that goes round through all lanes. While all of a batch is missing, the following ones
+are put back as well, so a server that was emptied is filled again at once. What a pass does is bounded.
 """
 
 from typing import Any
@@ -11,7 +10,7 @@ from typing import Any
 from shoal.base.database import Tx
 from shoal.queue.job import NODE, SHARED_LANE
 from shoal.queue.lanes import LaneRepair
-from shoal.store.redis.lane_entries import LaneEntry, entries_of
+from shoal.store.redis.lane_entries import entries_of
 from shoal.store.redis.lane_server import LaneServer
 from shoal.store.redis.scripts import BATCH
 
@@ -20,6 +19,7 @@ FORGOTTEN_AFTER = 5.0  # seconds from a pop to the commit that leases what was p
 LINES, HEADS = 10, 100  # queues whose first entries are compared with the table, and how many of each
 FIRST, LAST = -(1 << 62), 1 << 62  # ranks
 Cursor = tuple[str, str, str, int, str]  # lane, kind, capability, rank, id
+START: Cursor = (NODE, "", "", FIRST, "")
 
 
 class LaneRepairs:
@@ -27,73 +27,97 @@ class LaneRepairs:
 
     def __init__(self, server: LaneServer) -> None:
         self._server = server
-        self._all_from: Cursor | None = None  # while everything is put back: where to continue
+        self._cursor = START
+        self._fills = False  # all that follows the cursor is put back at once: the server was emptied
+        self._host_cursor = 0
 
     async def run_once(self, tx: Tx) -> LaneRepair:
         if not await self._server.begin(tx, create=True):
-            return LaneRepair()
+            return LaneRepair(
+                more=not self._server.has_generation
+            )  # it has just been made, and can be used from now on
         found = await self._server.call("check", FORGOTTEN_AFTER, BATCH, LINES, HEADS)
         if found is None:
             return LaneRepair()
         began, forgotten, heads = found
         if began:
-            self._all_from = (NODE, "", "", FIRST, "")
+            self._cursor, self._fills = START, True
         restored = await self._restore_forgotten(tx, [job_id.decode() for job_id in forgotten])
-        await self._remove_stale(tx, [job_id.decode() for job_id in heads])
-        added, more = await (self._put_back_all(tx) if self._all_from is not None else self._put_back_heads(tx))
-        return LaneRepair(restored + added, more)
+        stale = await self._remove_stale(tx, [job_id.decode() for job_id in heads])
+        if not self._fills:
+            restored += await self._put_back_heads(tx)
+        restored += await self._put_back_next(tx)
+        await self._drop_idle_hosts(tx)
+        return LaneRepair(restored, more=self._server.is_available and (self._fills or stale >= HEADS))
 
     async def _restore_forgotten(self, tx: Tx, job_ids: list[str]) -> int:
         """Put jobs back whose process died between the pop and the commit."""
-        if not job_ids:
-            return 0
         waiting = await self._waiting(tx, job_ids)
-        await self._server.settle([job_id for job_id in job_ids if job_id not in waiting])
+        await self._forget([job_id for job_id in job_ids if job_id not in waiting])
         await self._server.give_back([job_id for job_id in job_ids if job_id in waiting])
         return len(waiting)
 
-    async def _remove_stale(self, tx: Tx, job_ids: list[str]) -> None:
-        """Remove entries of jobs that were leased past Redis, cancelled or removed."""
+    async def _remove_stale(self, tx: Tx, job_ids: list[str]) -> int:
+        """Remove entries of jobs that were leased past Redis, cancelled or removed; returns how many."""
+        waiting = await self._waiting(tx, job_ids)
+        stale = [job_id for job_id in job_ids if job_id not in waiting]
+        await self._forget(stale)
+        return len(stale)
+
+    async def _waiting(self, tx: Tx, job_ids: list[str]) -> set[str]:
+        """Return those of these jobs that wait and are due."""
+        return {row["id"] for row in await tx.all("lane_entries", ids=job_ids)} if job_ids else set()
+
+    async def _forget(self, job_ids: list[str]) -> None:
         if job_ids:
-            waiting = await self._waiting(tx, job_ids)
-            if stale := [job_id for job_id in job_ids if job_id not in waiting]:
-                await self._server.settle(stale)
+            await self._server.settle(job_ids)
 
-    async def _waiting(self, tx: Tx, job_ids: list[str]) -> dict[str, LaneEntry]:
-        return {one.job_id: one for one in entries_of(await tx.all("lane_entries", ids=job_ids))}
-
-    async def _put_back_heads(self, tx: Tx) -> tuple[int, bool]:
-        """Put back missing jobs at the heads of the shared lane's queues; returns how many, and whether to go on."""
+    async def _put_back_heads(self, tx: Tx) -> int:
+        """Put back missing jobs at the heads of the shared lane's queues; returns how many. If a whole head is missing,
+        the cursor continues behind it."""
         restored, after = 0, (SHARED_LANE, "", "", FIRST, "")
         for _ in range(BATCHES):
             rows = await self._after(tx, after)
-            if not rows or rows[0]["lane"] != SHARED_LANE:
-                return restored, False
-            line = (SHARED_LANE, rows[0]["kind"], rows[0]["capability"])
-            of_line = [row for row in rows if (row["lane"], row["kind"], row["capability"]) == line]
-            added = await self._server.put(entries_of(of_line), repairs=True)
+            if not rows:
+                break
+            line = (rows[0]["lane"], rows[0]["kind"], rows[0]["capability"])
+            head = [row for row in rows if (row["lane"], row["kind"], row["capability"]) == line]
+            added = await self._server.put(entries_of(head), repairs=True)
             restored += added
-            goes_on = added == len(of_line) == BATCH
-            after = (*line, of_line[-1]["rank"], of_line[-1]["id"]) if goes_on else (*line, LAST, "")
-        return restored, restored > 0
+            if added == BATCH:
+                self._cursor, self._fills = _place_of(head[-1]), True
+            after = (*line, LAST, "")
+        return restored
 
-    async def _put_back_all(self, tx: Tx) -> tuple[int, bool]:
-        """Go on putting back every waiting job; returns how many were missing, and whether there are more."""
+    async def _put_back_next(self, tx: Tx) -> int:
+        """Put back missing jobs behind the cursor; returns how many. One batch, unless all of it was missing."""
         restored = 0
         for _ in range(BATCHES):
-            assert self._all_from is not None, "called only while there is more"
-            rows = await self._after(tx, self._all_from)
-            restored += await self._server.put(entries_of(rows), repairs=True)
+            rows = await self._after(tx, self._cursor)
+            added = await self._server.put(entries_of(rows), repairs=True)
             if not self._server.is_available:
-                return restored, False  # the next pass continues here
-            if len(rows) < BATCH:
-                self._all_from = None
-                return restored, False
-            last = rows[-1]
-            self._all_from = (last["lane"], last["kind"], last["capability"], last["rank"], last["id"])
-        return restored, True
+                break  # the next pass compares the same rows again
+            restored += added
+            is_end = len(rows) < BATCH
+            self._cursor = START if is_end else _place_of(rows[-1])
+            self._fills = not is_end and (self._fills or added == BATCH)
+            if not self._fills:
+                break
+        return restored
+
+    async def _drop_idle_hosts(self, tx: Tx) -> None:
+        """Remove rows of hosts at which no job waits any more. Leases through Redis leave them behind, and one through
+        the database would look at all of them first."""
+        rows = await tx.all("job_hosts_after", number=self._host_cursor, limit=BATCH)
+        self._host_cursor = rows[-1]["number"] if len(rows) == BATCH else 0
+        if idle := [row["number"] for row in rows if not row["waits"]]:
+            await tx.execute("drop_idle_job_hosts", numbers=idle)
 
     async def _after(self, tx: Tx, cursor: Cursor) -> list[Any]:
         lane, kind, capability, rank, job_id = cursor
         place = {"lane": lane, "kind": kind, "capability": capability, "rank": rank, "id": job_id}
         return await tx.all("waiting_jobs_after", **place, limit=BATCH)
+
+
+def _place_of(row: Any) -> Cursor:
+    return (row["lane"], row["kind"], row["capability"], row["rank"], row["id"])

@@ -21,8 +21,13 @@ from shoal.store.redis.scripts import BATCH
 TIMEOUT = timedelta(seconds=1)  # of one call, at most
 FIRST_PAUSE = 1.0  # seconds without calls after a failed one
 LONGEST_PAUSE = 15.0
+SLOW_SECONDS = 0.2  # a call that takes longer costs more than the way through the database
 NOT_BEGUN = "it has no lanes yet, or has lost them: a controller puts the jobs back"
-FOREIGN = "its lanes belong to another store: give each store a database of its own, as in redis://host:6379/1"
+SLOW = "it answers slowly"
+FOREIGN = (
+    "its lanes belong to another store: give each store a database of its own, as in redis://host:6379/1; "
+    "if that store is gone, run `redis-cli DEL '{shoal}:queue:tasks:generation'`"
+)
 
 
 class LanesDegraded(Signal, frozen=True, kw_only=True):
@@ -52,17 +57,23 @@ class LaneServer:
         self._pause = 0.0
         self._resume_at = 0.0
         self._problem: str | None = None
-        self._unsaid: list[Signal] = []
+        self._untold: list[Signal] = []
 
     async def begin(self, tx: Tx, *, create: bool = False) -> bool:
         """Prepare calls in a transaction; False: do without the server for now."""
-        if self._unsaid:
-            tx.on_commit(self._say)
+        if self._untold:
+            tx.on_commit(self._emit)
         if not self._generation:
             self._generation = await tx.value("lane_generation") or ""
         if not self._generation and create:
-            self._generation = await tx.value("begin_lanes", id=token_hex(8))
+            # Not used before it is committed: the server must never have one that the database does not.
+            await tx.value("begin_lanes", id=token_hex(8))
         return bool(self._generation) and self.is_available
+
+    @property
+    def has_generation(self) -> bool:
+        """Return whether the generation of the lanes is known: it is stored, and committed."""
+        return bool(self._generation)
 
     @property
     def is_available(self) -> bool:
@@ -71,15 +82,19 @@ class LaneServer:
 
     async def call(self, script: str, *arguments: Value) -> list[Any] | None:
         """Run a script; return its result without the state, or None if it failed."""
-        if not self.is_available:
+        if not self.is_available or not self._generation:
             return None
+        began = self._clock.monotonic()
         try:
             state, *result = await self._client.script(f"lane_{script}", [GENERATION], (self._generation, *arguments))
         except ShoalError as error:
             self._fail(error.message)
             return None
         if state == b"OK":
-            self._succeed()
+            if self._clock.monotonic() - began > SLOW_SECONDS:
+                self._fail(f"{self._client.name}: {SLOW}")
+            else:
+                self._succeed()
             return list(result)
         if state == b"LOST":
             # The database may have another generation now: its lanes began anew.
@@ -128,8 +143,8 @@ class LaneServer:
 
     async def give_back(self, job_ids: Sequence[str]) -> None:
         """Put popped jobs back that nobody leased."""
-        if job_ids:
-            await self.call("return", *job_ids)
+        for start in range(0, len(job_ids), BATCH):
+            await self.call("return", *job_ids[start : start + BATCH])
 
     async def settle(self, job_ids: Sequence[str], hosts: Sequence[Value] = ()) -> None:
         """Forget jobs that do not wait any more, and put hosts back."""
@@ -149,16 +164,21 @@ class LaneServer:
         self._pause = pause or min(max(FIRST_PAUSE, 2 * self._pause), LONGEST_PAUSE)
         self._resume_at = self._clock.monotonic() + self._pause
         if self._problem is None:
-            self._unsaid.append(LanesDegraded(server=self._client.name, why=why))
+            self._tell(LanesDegraded(server=self._client.name, why=why))
         self._problem = why
 
     def _succeed(self) -> None:
         if self._problem is not None:
             self._problem, self._pause = None, 0.0
-            self._unsaid.append(LanesRestored(server=self._client.name))
+            self._tell(LanesRestored(server=self._client.name))
 
-    def _say(self) -> None:
+    def _tell(self, signal: Signal) -> None:
+        with self._lock:
+            self._untold.append(signal)
+
+    def _emit(self) -> None:
         """Emit what happened, on the event loop."""
-        unsaid, self._unsaid = self._unsaid, []
-        for signal in unsaid:
+        with self._lock:
+            untold, self._untold = self._untold, []
+        for signal in untold:
             self._signals.emit(signal)

@@ -23,6 +23,8 @@ from shoal.store.sql.lanes import SqlLanes
 
 PAGE = "page"  # the kind of job that is leased by host
 ROUNDS = 5  # pops in one commit, if entries turn out to be stale
+MOST_LOOKS = 1_000
+LookKey = tuple[tuple[str, ...], ...]  # lanes, kinds and capabilities of a request
 
 
 class LaneChanges:
@@ -52,7 +54,8 @@ class RedisLanes:
         self._server = server
         self._clock = clock
         self._look_every = look_every.total_seconds()
-        self._look_at = clock.monotonic() + self._look_every
+        self._began_at = clock.monotonic()
+        self._look_at: dict[LookKey, float] = {}  # requests of one kind must not keep those of another from looking
         self._repairs = LaneRepairs(server)
 
     async def push(self, tx: Tx, jobs: Sequence[NewJob]) -> None:
@@ -70,10 +73,10 @@ class RedisLanes:
             self._forget(tx, [lease for lease in turned.leases if lease.fence.job_id not in hosts.leased])
         else:
             turned = await self._pop_by_rank(tx, request, limit, ttl, moves, lines)
-        if len(turned.leases) < limit and (self._looks() or not self._server.is_available):
+        if len(turned.leases) < limit and (self._looks(request) or not self._server.is_available):
             more = await self._sql.pop(tx, request, limit - len(turned.leases), ttl)
             self._forget(tx, more.leases)
-            self._looked(more)
+            self._looked(request, more)
             turned = _both(turned, more)
         return turned
 
@@ -83,11 +86,11 @@ class RedisLanes:
         lines = lines_by_lane(request)
         if limit < 1 or not all(lines) or not await self._server.begin(tx):
             return await self._sql.pop_once(tx, request, limit, ttl, moves)
-        if not self._sql.fits_one_statement(request, moves):
+        if request.pace is not None or not self._sql.fits_one_statement(request, moves):
             return None
         for _ in range(ROUNDS):
             popped = await self._server.pop(limit, lines)
-            if popped is None or (not popped and self._looks()):
+            if popped is None or (not popped and self._looks(request)):
                 break
             if not popped and not moves:
                 return TurnResult([], [])
@@ -95,7 +98,7 @@ class RedisLanes:
             if turned is None or turned.leases or moves:
                 return turned
         found = await self._sql.pop_once(tx, request, limit, ttl, moves)
-        self._looked(found)
+        self._looked(request, found)
         if found is not None:
             self._forget(tx, found.leases)
         return found
@@ -187,18 +190,24 @@ class RedisLanes:
         if leases:
             tx.after_commit(partial(self._server.settle, [lease.fence.job_id for lease in leases]))
 
-    def _looks(self) -> bool:
+    def _looks(self, request: LeaseRequest) -> bool:
         """Return whether it is time to look into the jobs table as well."""
-        now = self._clock.monotonic()
-        if now < self._look_at:
+        now, key = self._clock.monotonic(), _look_key(request)
+        if now < self._look_at.get(key, self._began_at + self._look_every):
             return False
-        self._look_at = now + self._look_every
+        if len(self._look_at) >= MOST_LOOKS:  # bots may name any capabilities
+            self._look_at.clear()
+        self._look_at[key] = now + self._look_every
         return True
 
-    def _looked(self, found: TurnResult | None) -> None:
+    def _looked(self, request: LeaseRequest, found: TurnResult | None) -> None:
         """Look again at once if there was something, or if it takes more than a statement to find out."""
         if found is None or found.leases:
-            self._look_at = 0.0
+            self._look_at[_look_key(request)] = 0.0
+
+
+def _look_key(request: LeaseRequest) -> LookKey:
+    return tuple(request.lanes), tuple(request.kinds), tuple(request.capabilities)
 
 
 def _both(first: TurnResult, second: TurnResult) -> TurnResult:

@@ -30,15 +30,16 @@ Key = tuple[str, str, str, str]  # lane, kind, capability, host
 
 
 class DueHosts(Struct):
-    """A host that a lease has examined, and the jobs to which the lease gave its slots."""
+    """A host that a lease has examined, the jobs that were chosen for its slots, and how many of them still waited."""
 
     turn: HostSlots
     jobs: list[str] = []
+    granted: int = 0
 
     @property
     def again_in(self) -> int:
         """The microseconds after which to examine this host again."""
-        return round(self.turn.again_in(len(self.jobs)) * 1e6)
+        return round(self.turn.again_in(self.granted) * 1e6)
 
 
 class _Candidate(Struct):
@@ -106,7 +107,11 @@ class JobHosts:
         chosen = sorted(found, key=lambda one: one.order)[:want]
         for one in chosen:
             looked[one.key].jobs.append(one.job_id)
-        return await self._grant(tx, request, [one.job_id for one in chosen], ttl), looked
+        rows = await self._grant(tx, request, [one.job_id for one in chosen], ttl)
+        granted = {row[0] for row in rows}
+        for one in chosen:
+            looked[one.key].granted += one.job_id in granted
+        return rows, looked
 
     async def _find(
         self, tx: Tx, request: LeaseRequest, want: int, ahead: float, looked: dict[Key, DueHosts]

@@ -259,7 +259,8 @@ class PostgresDatabase:
     async def _committed(self, tx: PostgresTx) -> None:
         self._growth.wrote(tx.rows)
         call_all(tx.callbacks)
-        await await_all(tx.calls)
+        if tx.calls:  # made for a caller that is cancelled, too: the transaction is committed
+            await asyncio.shield(await_all(tx.calls))
 
     async def _migrate(self, connection: Any, *, upgrade: bool) -> None:
         wanted = migrations.newest("postgres")

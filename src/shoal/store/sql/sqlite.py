@@ -134,6 +134,7 @@ class _Unit:
             _run_to_its_end(later(cast(Tx, following)))
             self.callbacks += following.callbacks
             self.calls += following.calls
+            self.undo_calls += following.undo_calls
 
     def call(self) -> None:
         """Make the calls to other systems that follow the commit, or the rollback."""
@@ -318,7 +319,9 @@ class SqliteDatabase:
             connection = connection or self._connect_for(units)
             if connection is not None:
                 self._transact(connection, units)
-            _deliver(units)
+            for unit in units:
+                unit.call()
+                _deliver([unit])  # not behind the calls of the others
             if last:
                 break
         if connection is not None:
@@ -360,8 +363,6 @@ class SqliteDatabase:
                     connection.execute("ROLLBACK")
             for unit in units:
                 unit.error = unit.error or self._translate(error)
-        for unit in units:
-            unit.call()
 
     def _run_unit(self, connection: _Connection, unit: _Unit, *, alone: bool) -> None:
         if alone:

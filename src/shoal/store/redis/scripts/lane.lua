@@ -56,12 +56,23 @@ local function add(ids, entries)
   for name, members in pairs(ranks) do
     local line = line_of(name)
     redis.call('ZADD', line, unpack(members))
-    if redis.call('ZCARD', line) == #members / 2 then redis.call('SADD', lines, name) end
+    redis.call('SADD', lines, name)
     if #places[name] > 0 then redis.call('ZADD', places_of(line), unpack(places[name])) end
     for host, rank in pairs(hosts[name]) do
       if not redis.call('ZSCORE', later_of(line), host) then redis.call('ZADD', ready_of(line), 'LT', rank, host) end
     end
   end
+end
+
+-- Return whether everything that `add` writes for a job is there.
+local function is_complete(id, entry)
+  local _, name, place = read(entry)
+  local line = line_of(name)
+  if not redis.call('ZSCORE', line, id) then return false end
+  if place == '' then return true end
+  local host = string.sub(place, 1, string.find(place, '\t', 1, true) - 1)
+  if not redis.call('ZSCORE', places_of(line), place) then return false end
+  return redis.call('ZSCORE', ready_of(line), host) or redis.call('ZSCORE', later_of(line), host)
 end
 
 -- Take a job out of its line.

@@ -4,7 +4,7 @@
 local state = state_of_generation()
 if state ~= 'OK' then return { state } end
 local most, line, count = tonumber(ARGV[2]), line_of(ARGV[3]), 0
-for _, host in ipairs(redis.call('ZRANGE', ready_of(line), 0, most - 1)) do
+for _, host in ipairs(redis.call('ZRANGE', ready_of(line), 0, math.min(most, 1000) - 1)) do
   if count < most then
     count = count + redis.call('ZLEXCOUNT', places_of(line), '[' .. host .. '\t', '(' .. host .. '\n')
   end

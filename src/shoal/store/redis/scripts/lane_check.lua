@@ -11,8 +11,18 @@ end
 local forgotten = redis.call('ZRANGEBYSCORE', processing, '-inf', now() - ARGV[2], 'LIMIT', 0, ARGV[3])
 local heads = {}
 for _, name in ipairs(redis.call('SRANDMEMBER', lines, ARGV[4])) do
-  local found = redis.call('ZRANGE', line_of(name), 0, ARGV[5] - 1)
-  if #found == 0 then redis.call('SREM', lines, name) end
-  for _, id in ipairs(found) do heads[#heads + 1] = id end
+  local line = line_of(name)
+  local found = redis.call('ZRANGE', line, 0, ARGV[5] - 1)
+  if #found == 0 then
+    redis.call('SREM', lines, name)
+    redis.call('DEL', places_of(line), ready_of(line), later_of(line))
+  end
+  for _, id in ipairs(found) do
+    if redis.call('HEXISTS', pending, id) == 1 then
+      heads[#heads + 1] = id
+    else
+      redis.call('ZREM', line, id)
+    end
+  end
 end
 return { 'OK', began, forgotten, heads }

@@ -16,8 +16,7 @@ for index = 1, jobs do
     elseif leasing then
       redis.call('ZREM', processing, id)
     elseif before == entry then
-      local _, name = read(entry)
-      wanted = repairs and not redis.call('ZSCORE', line_of(name), id)
+      wanted = repairs and not is_complete(id, entry)
     end
     if wanted then remove(id, before) end
   end

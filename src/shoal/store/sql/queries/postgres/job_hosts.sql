@@ -80,6 +80,27 @@ CROSS JOIN LATERAL (SELECT job.rank FROM job
                           AND job.capability = g.capability AND job.host IS NOT NULL AND job.host = g.host
                     ORDER BY job.rank, job.id LIMIT 1) AS j;
 
+-- name: job_hosts_after
+-- Return the next rows of hosts, and whether a job waits at each.
+SELECT h.number,
+       (SELECT 1 FROM job AS j
+        WHERE j.state = 'pending' AND j.due = 1 AND j.lane = h.lane AND j.kind = h.kind AND j.capability = h.capability
+              AND j.host IS NOT NULL AND j.host = h.host
+        LIMIT 1) IS NOT NULL AS waits
+FROM (SELECT number, lane, kind, capability, host FROM job_host WHERE number > :number ORDER BY number LIMIT :limit) AS h
+ORDER BY h.number;
+
+-- name: drop_idle_job_hosts
+-- Delete rows of hosts at which no job waits, except those that another commit has locked.
+DELETE FROM job_host WHERE number = ANY(ARRAY(
+    SELECT h.number FROM job_host AS h
+    WHERE h.number = ANY(:numbers::bigint[])
+          AND (SELECT 1 FROM job AS j
+               WHERE j.state = 'pending' AND j.due = 1 AND j.lane = h.lane AND j.kind = h.kind
+                     AND j.capability = h.capability AND j.host IS NOT NULL AND j.host = h.host
+               LIMIT 1) IS NULL
+    FOR UPDATE SKIP LOCKED));
+
 -- name: host_of_job
 -- Return where a job that is leased by host waits, and for how long its host may not be requested.
 SELECT j.lane, j.kind, j.capability, j.host, j.rank,

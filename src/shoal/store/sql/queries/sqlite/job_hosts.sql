@@ -66,6 +66,19 @@ FROM (SELECT rank FROM job INDEXED BY job_of_host
       WHERE state = 'pending' AND due = 1 AND lane = :lane AND kind = :kind AND capability = :capability AND host = :host
       ORDER BY rank, id LIMIT 1) AS j;
 
+-- name: job_hosts_after
+-- Return the next rows of hosts, and whether a job waits at each.
+SELECT h.number,
+       EXISTS (SELECT 1 FROM job AS j INDEXED BY job_of_host
+               WHERE j.state = 'pending' AND j.due = 1 AND j.lane = h.lane AND j.kind = h.kind
+                     AND j.capability = h.capability AND j.host = h.host) AS waits
+FROM (SELECT number, lane, kind, capability, host FROM job_host WHERE number > :number ORDER BY number LIMIT :limit) AS h
+ORDER BY h.number;
+
+-- name: drop_idle_job_hosts
+-- Delete rows of hosts.
+DELETE FROM job_host WHERE number IN (SELECT value FROM json_each(:numbers));
+
 -- name: host_of_job
 -- Return where a job that is leased by host waits, and for how long its host may not be requested.
 SELECT j.lane, j.kind, j.capability, j.host, j.rank,
