@@ -488,6 +488,19 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         metafunc.parametrize("lanes_url", ["sql", "redis"], indirect=True)
 
 
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Run the suites of lanes on Redis beside PostgreSQL only; `test_redis_lanes` runs beside both databases."""
+    beside_sqlite = [item for item in items if _drivers_of(item) == ("sqlite", "redis")]
+    if beside_sqlite:
+        config.hook.pytest_deselected(items=beside_sqlite)
+        items[:] = [item for item in items if _drivers_of(item) != ("sqlite", "redis")]
+
+
+def _drivers_of(item: pytest.Item) -> tuple[str | None, str | None]:
+    parameters = item.callspec.params if isinstance(item, pytest.Function) and hasattr(item, "callspec") else {}
+    return parameters.get("store_url"), parameters.get("lanes_url")
+
+
 @pytest.fixture
 def lanes_url(request: pytest.FixtureRequest) -> str:
     """The Redis server that carries the lanes; empty: they are in the database."""

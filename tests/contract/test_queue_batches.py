@@ -420,7 +420,7 @@ class Single(Severed):
 async def test_a_small_turn_is_a_commit_of_one_statement(bench: Bench) -> None:
     queue = bench.over(Single(bench.database)).queue
     jobs = [new(scopes=("project:a",)) for _ in range(3)]
-    await queue.enqueue(jobs)
+    await (queue if bench.lanes.is_stored else bench.queue).enqueue(jobs)  # other lanes are filled in the same commit
     [first] = await queue.lease("w1", ["page"], ["shared"], 1)
     late = states.finish(first.fence.job_id, first.fence.epoch - 1)
     done = states.finish(first.fence.job_id, first.fence.epoch)

@@ -87,8 +87,7 @@ SELECT h.number,
         WHERE j.state = 'pending' AND j.due = 1 AND j.lane = h.lane AND j.kind = h.kind AND j.capability = h.capability
               AND j.host IS NOT NULL AND j.host = h.host
         LIMIT 1) IS NOT NULL AS waits
-FROM (SELECT number, lane, kind, capability, host FROM job_host WHERE number > :number ORDER BY number LIMIT :limit) AS h
-ORDER BY h.number;
+FROM job_host AS h WHERE h.number > :number ORDER BY h.number LIMIT :limit;
 
 -- name: drop_idle_job_hosts
 -- Delete rows of hosts at which no job waits, except those that another commit has locked.

@@ -72,8 +72,7 @@ SELECT h.number,
        EXISTS (SELECT 1 FROM job AS j INDEXED BY job_of_host
                WHERE j.state = 'pending' AND j.due = 1 AND j.lane = h.lane AND j.kind = h.kind
                      AND j.capability = h.capability AND j.host = h.host) AS waits
-FROM (SELECT number, lane, kind, capability, host FROM job_host WHERE number > :number ORDER BY number LIMIT :limit) AS h
-ORDER BY h.number;
+FROM job_host AS h WHERE h.number > :number ORDER BY h.number LIMIT :limit;
 
 -- name: drop_idle_job_hosts
 -- Delete rows of hosts.
