@@ -41,7 +41,6 @@ from shoal.settings_loader import load
 from tests.support.programs import ServerUnavailable
 from tests.support.servers import PostgresServer, RedisServer, Servers, ask_postgres, ask_redis
 
-UV = str(Path(sys.executable).with_name("uv"))
 T = TypeVar("T")
 Commit = Callable[[Tx], Awaitable[T]]
 
@@ -314,8 +313,8 @@ def measure_peer(report: Report, bytes_table: Table) -> None:
     """Measure the frontier of scrapy-redis on the same server, if it can be installed."""
     with tempfile.TemporaryDirectory(prefix="shoal-bench-") as folder, Servers.open() as servers:
         python = Path(folder) / "bin" / "python"
-        steps = [["venv", folder], ["pip", "install", "--quiet", "--python", str(python), PEER]]
-        if any(subprocess.run([UV, *step], capture_output=True, check=False).returncode for step in steps):
+        steps = [[sys.executable, "-m", "venv", folder], [str(python), "-m", "pip", "install", "--quiet", PEER]]
+        if any(subprocess.run(step, capture_output=True, check=False).returncode for step in steps):
             print(f"{PEER} is not measured: it cannot be installed here")
             return
         redis = servers.new_redis(durable=True)
