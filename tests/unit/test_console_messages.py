@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from shoal.audit.codes import CODES
 from shoal.crawl.journal.messages import REASONS
 from shoal.serve import console
 from shoal.serve.console.messages import ENGLISH, languages, preferred
@@ -21,8 +22,8 @@ PLACES = re.compile(r"{\w+}")
 
 
 def texts() -> set[str]:
-    """Return the texts that the code and the templates show, and the reasons of states."""
-    found = set(REASONS.values())
+    """Return the texts that the code and the templates show, the reasons of states, and what finding codes say."""
+    found = set(REASONS.values()).union(*((code.title, code.fix) for code in CODES.values()))
     for path in [*PACKAGE.glob("*.py"), PACKAGE.parent / "login.py"]:
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.Call):
@@ -42,6 +43,13 @@ def test_a_catalogue_has_every_text_and_no_other(code: str) -> None:
     known = set(languages()[code].texts)
     assert sorted(texts() - known) == []
     assert sorted(known - texts()) == []
+
+
+@pytest.mark.parametrize("code", sorted(set(languages()) - {"en"}))
+def test_every_finding_code_is_translated(code: str) -> None:
+    language = languages()[code]
+    english = {one.code for one in CODES.values() if language(one.title) == one.title or language(one.fix) == one.fix}
+    assert english == set()
 
 
 @pytest.mark.parametrize("code", sorted(set(languages()) - {"en"}))

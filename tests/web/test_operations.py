@@ -8,6 +8,7 @@ from standardwebhooks.webhooks import Webhook as Receiver
 from shoal.audit import states as audit_states
 from shoal.audit.analysis import Analysis, AnalysisOptions
 from shoal.audit.artifacts import Artifact
+from shoal.audit.codes import CODES
 from shoal.audit.finding import AnalyzerOutcome, Finding, FindingCount, Severity
 from shoal.audit.gate import Gate, GateRule
 from shoal.audit.store import NewAnalysis
@@ -357,6 +358,30 @@ async def test_an_analysis_shows_its_verdict_findings_and_baseline(shop: Served,
     assert [json.loads(line)["code"] for line in lines] == ["broken_link"] * 2
     wrong = await visitor.post("/analyses", {"crawl_id": "crl_none"})
     assert "crl_none" in wrong.text
+
+
+async def test_findings_are_shown_in_the_language_of_the_reader(shop: Served, visitor: Visitor) -> None:
+    about, analysis = CODES["broken_link"], await completed_analysis(shop)
+    known = FindingCount("links", about.code, about.severity, about.title, about.fix, 1, 1)
+    own = FindingCount("own", "own_code", Severity.NOTICE, "The shop has no price.", "Add {one}.", 1, 0)
+    finding = Finding("links", about.code, about.severity, EVIL, 1, {})
+    store = shop.app.audit.analyses.store
+
+    async def keep(tx: Tx) -> None:
+        await store.keep(tx, analysis, AnalyzerOutcome("links", None, 1, 1.0), [known], [finding])
+        await store.keep(tx, analysis, AnalyzerOutcome("own", None, 1, 1.0), [own], [])
+
+    await shop.app.database.run(keep)
+    page_id = await store_page(shop, analysis, EVIL)
+    visitor.headers["Accept-Language"] = "fr"
+    title = "Des pages contiennent un lien vers une URL qui répond par un statut 4xx."
+    fix = "Corrigez ou supprimez les liens, ou rétablissez la page."
+    listed = await visitor.get(f"/analyses/{analysis.id}")
+    assert (title in listed.text, about.title in listed.text) == (True, False)
+    assert "The shop has no price." in listed.text
+    for path in (f"/analyses/{analysis.id}?code=broken_link", f"/pages/{page_id}"):
+        assert f"{title} {fix}" in (await visitor.get(path)).text
+    assert "The shop has no price. Add {one}." in (await visitor.get(f"/analyses/{analysis.id}?code=own_code")).text
 
 
 async def store_page(shop: Served, analysis: Analysis, url: str) -> str:
