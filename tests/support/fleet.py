@@ -30,6 +30,8 @@ POLL_SECONDS = 0.02
 LONGEST_POLL_SECONDS = 0.2
 LOG_LINES = 25
 MARK = "SHOAL_TEST_FLEET"  # in the environment of every process of a fleet
+LANES = "SHOAL_TEST_LANES"  # a Redis server, such as redis://127.0.0.1:6379, started with `--databases 10000`
+DATABASES = 10_000
 SEED = "SHOAL_TEST_SEED"
 USUAL_SEED = 5
 OURS = ("DATABASE_URL", "REDIS_URL", "RENDERER_URL", "WORKER_", "MAX_CONCURRENT_", "GRPC_", "SHOAL_", "XDG_")
@@ -119,6 +121,7 @@ class Fleet:
             "DATABASE_URL": store_url,
             "SHOAL_ALLOW_NETWORKS": "127.0.0.0/8",
             MARK: self._mark,
+            **lanes_of_run(),
             **env,
         }
         self._members: list[Shoal] = []
@@ -267,6 +270,12 @@ def send_all(pids: Iterable[int], sign: signal.Signals) -> None:
     for pid in pids:
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, sign)
+
+
+def lanes_of_run() -> dict[str, str]:
+    """Return the setting that puts lanes on the Redis server of SHOAL_TEST_LANES, in a database of their own."""
+    server = os.environ.get(LANES)
+    return {"REDIS_URL": f"{server}/{secrets.randbelow(DATABASES)}"} if server else {}
 
 
 def clean_environment(folder: Path) -> dict[str, str]:
