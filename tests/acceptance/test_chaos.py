@@ -343,20 +343,24 @@ def test_a_crawl_that_only_waits_survives_any_number_of_deaths(store_url: str, t
         worker = fleet.worker()
         site.call_at(path_of(1), lambda: setattr(site, "retry_after", 900))
         crawl_id = fleet.submit(site)
+        last = -1  # the index of the grant whose walker was killed last
         for death in range(4):
 
-            def waits(death: int = death) -> bool:
+            def waits(after: int = last) -> bool:
+                """Return whether a later walker has begun, and waits."""
                 books = ledger.read(store_url, crawl_id)
                 idle = site.retry_after is not None and not any(row["job_id"] for row in books.frontier)
-                return idle and len(books.ends) > death and books.ends[-1] is None
+                has_begun = bool(books.grants) and books.grants[-1]["pid"] in worker.children()
+                return idle and has_begun and len(books.ends) - 1 > after and books.ends[-1] is None
 
             wait_for(waits, "a walker with nothing in hand")
+            last = len(ends_of(fleet, crawl_id)) - 1
             if death == 0:
                 worker.kill()
                 worker.start()
             else:
                 send_all(worker.children(), signal.SIGKILL)
-            wait_for(lambda death=death: ends_of(fleet, crawl_id)[death] is not None, "the end of the lost grant")
+            wait_for(lambda lost=last: ends_of(fleet, crawl_id)[lost] is not None, "the end of the lost grant")
         books = ledger.read(store_url, crawl_id)
         assert ledger.violations(books, Expected(state="running")) == []
         assert [(job["attempts"], job["crash_count"]) for job in books.jobs] == [(0, 0)]

@@ -58,9 +58,9 @@ LAST_ENDS = {
 }
 # The current grant of a job is described by the job's own row until it has a history row.
 GRANTS = """
-    SELECT job_id, epoch, holder, granted_at, settled, ended_at, ended, error FROM job_grant
+    SELECT job_id, epoch, holder, granted_at, settled, ended_at, ended, error, pid FROM job_grant
     UNION ALL
-    SELECT j.id, j.lease_epoch, j.lease_holder, j.granted_at, 0, NULL, NULL, NULL FROM job AS j
+    SELECT j.id, j.lease_epoch, j.lease_holder, j.granted_at, 0, NULL, NULL, NULL, NULL FROM job AS j
     WHERE j.state = 'locked'
           AND NOT EXISTS (SELECT 1 FROM job_grant AS g WHERE g.job_id = j.id AND g.epoch = j.lease_epoch)
 """
