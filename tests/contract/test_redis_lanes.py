@@ -1,4 +1,4 @@
-"""What only lanes in Redis have: they can lose entries, have stale ones, and be away; the database decides all the
+"""Behaviour of lanes in Redis only: they can lose entries, have stale ones, and be away; the database decides all the
 same. What all lanes must do is in the suites of the queue and the fleet, which run on both drivers."""
 
 import asyncio

@@ -1,4 +1,4 @@
-"""What Shoal demands of a Redis server, and what it says about the answers of one that cannot be used now."""
+"""The demands on a Redis server, and the messages about one that cannot be used now."""
 
 import asyncio
 import secrets

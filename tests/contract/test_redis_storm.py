@@ -68,7 +68,7 @@ async def _walker(bench: Bench, crawl: Crawl) -> Walker:
 
 
 def _faults(bench: Bench, server: RedisServer, line: SlowLine, dice: random.Random) -> list[Callable[[Walker], Any]]:
-    """What may happen; each returns whether the walker is dead."""
+    """Return the faults that may happen; each returns whether the walker is dead."""
 
     async def flush(_: Walker) -> bool:
         ask_redis(server.url, "FLUSHALL")

@@ -1,4 +1,4 @@
-"""What `shoal audit` prints: the table on stdout, the verdict and what to do next on stderr."""
+"""The output of `shoal audit`: the table on stdout, the verdict and what to do next on stderr."""
 
 from dataclasses import replace
 

@@ -20,7 +20,7 @@ LONGEST_HOLD = timedelta(hours=24)
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What a receiver answered. `hold`: it asked to be sent nothing for so long."""
+    """The answer of a receiver. `hold`: how long it asked to be sent nothing."""
 
     status: int | None
     error: str | None  # None: it accepted the event

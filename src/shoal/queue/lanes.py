@@ -43,7 +43,7 @@ class Lanes(Protocol):
 
     @property
     def is_stored(self) -> bool:
-        """Whether the lanes are part of the database: then there is nothing to repair."""
+        """Return whether the lanes are part of the database: then there is nothing to repair."""
         ...
 
     async def push(self, tx: Tx, jobs: Sequence[NewJob]) -> None:

@@ -1,4 +1,4 @@
-"""What the store holds: how long each kind of data is kept, and how large it is."""
+"""The contents of the store: how long each kind of data is kept, and how large it is."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass

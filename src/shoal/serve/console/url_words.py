@@ -1,4 +1,4 @@
-"""What became of a URL, and where it came from, in the reader's language."""
+"""The fate of a URL and where it was found, in the reader's language."""
 
 from collections.abc import Mapping
 from typing import Final
