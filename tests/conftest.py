@@ -12,12 +12,14 @@ import signal
 import sqlite3
 import subprocess
 import tempfile
+from asyncio import AbstractEventLoop
 from collections import Counter
-from collections.abc import Generator, Iterator
+from collections.abc import Callable, Generator, Iterator
 from itertools import pairwise
 from pathlib import Path
 
 import pytest
+import uvloop
 from hypothesis import HealthCheck, Phase, settings
 
 from shoal.base.clock import FakeClock
@@ -82,6 +84,11 @@ def folders_for(root: Path, number: int, count: int) -> list[str]:
 def pytest_configure_node(node: object) -> None:
     """xdist asks what a new worker has to know."""
     node.workerinput["servers"] = str(node.config.stash[SERVERS].folder)  # type: ignore[attr-defined]
+
+
+def pytest_asyncio_loop_factories() -> dict[str, Callable[[], AbstractEventLoop]]:
+    """Run tests on the event loop that our processes use."""
+    return {"uvloop": uvloop.new_event_loop}
 
 
 @pytest.hookimpl(wrapper=True)

@@ -82,7 +82,8 @@ def test_workers_report_obey_and_come_back(store_url: str, tmp_path: Path) -> No
 
 
 def test_a_worker_that_is_started_again_gets_its_own_work_back_at_once(sqlite_url: str, tmp_path: Path) -> None:
-    with Fleet(tmp_path, sqlite_url, **control_plane(**LONG_LEASE)) as fleet, Site(pages=30, delay=0.1) as site:
+    with Fleet(tmp_path, sqlite_url, **control_plane(**LONG_LEASE)) as fleet, Site(pages=30) as site:
+        site.allowed = 10
         fleet.controller()
         worker = fleet.worker("worker-1")
         wait_for_node(fleet, "worker-1", state="connected")
@@ -91,6 +92,7 @@ def test_a_worker_that_is_started_again_gets_its_own_work_back_at_once(sqlite_ur
         worker.kill()
         worker.start()
         wait_for_node(fleet, "worker-1", active_tasks=1, session_epoch=2)  # its old lease would last ten minutes
+        site.allowed = None
         assert fleet.wait_for_state(crawl, "completed")["pages"] == 30
 
 

@@ -12,7 +12,7 @@ from urllib.request import Request, urlopen
 
 import pytest
 
-from tests.support.fleet import TENTH, Fleet, Shoal, clean_environment, send_all, wait_for
+from tests.support.fleet import TENTH, Fleet, Shoal, clean_environment, name_of, send_all, wait_for
 from tests.support.processes import run_shoal
 from tests.support.site import Site
 
@@ -60,7 +60,7 @@ def page_child_of(worker: Shoal) -> list[int]:
     found = []
     for pid in worker.children():
         words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
-        found += [pid] if b"pages" in words else []
+        found += [pid] if b"pages" in words or name_of(pid).endswith("-pages") else []
     return found
 
 

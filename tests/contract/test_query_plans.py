@@ -48,7 +48,7 @@ from tests.contract.conftest import SITE, Bench, Walker, clock_for, failed, fetc
 T = TypeVar("T")
 Look = Callable[[Any, Query, Any], Awaitable[list[str]]]
 
-SIZE = 50_000
+SIZE = 30_000
 LINKS = 1_000
 TABLES = {
     *(
@@ -70,7 +70,7 @@ MOST_ROWS = 4 * LINKS  # rows that a step of a plan may read
 MOST_BLOCKS = (
     60 * LINKS
 )  # of a statement; a row of a batch needs a few index lookups, and is written to several indexes
-MOST_STEPS = 150 * LINKS  # of SQLite's machine; reading the smallest of the large tables once takes twice as many
+MOST_STEPS = 150 * LINKS  # of SQLite's machine; reading the smallest of the large tables once takes more
 SLOW = HostRate(timedelta(seconds=1))
 SHARED = HostRate(timedelta(0), walkers=2)
 SHORT = timedelta.resolution
@@ -104,7 +104,7 @@ FILL = (
     "INSERT INTO host (origin) SELECT 'http://www' || i || '.example.org' FROM n WHERE i <= 20000",
     "INSERT INTO fate (crawl, key, chk, fate) SELECT {crawl}, i * 7919, i, 0 FROM n",
     "INSERT INTO frontier (crawl, host, seq, parent, kind, path)"
-    " SELECT {crawl}, {host}, 1099511627776 + i, 7919 * (50000 - i / 5), 0, '/a/path/of/some/length/' || i FROM n",
+    " SELECT {crawl}, {host}, 1099511627776 + i, 7919 * ({size} - i / 5), 0, '/a/path/of/some/length/' || i FROM n",
     "INSERT INTO frontier (crawl, host, seq, kind, path)"
     " SELECT {crawl}, {host} + 1 + i % 20, 1099511727776 + i, 0, '/' || i FROM n WHERE i <= 200",
     "INSERT INTO frontier_touched (crawl, host, seq, due, parent, kind, path)"  # in quarantine, or due much later
@@ -501,10 +501,10 @@ async def ask_desk(bench: Bench) -> None:
     for which in (*lists, JobFilter(run_id="run_9")):
         await bench.job_admin.newest(which, limit=20)
     parked = await bench.sql("SELECT id FROM job WHERE due = 2 LIMIT 1")
-    for job_id in ("job_49000", "later_49000", *[row["id"] for row in parked]):
+    for job_id in (f"job_{SIZE - 1000}", f"later_{SIZE - 1000}", *[row["id"] for row in parked]):
         await bench.job_admin.explain(job_id)
     await bench.job_admin.retry(leases[0].fence.job_id)
-    await bench.job_admin.cancel("job_49000")
+    await bench.job_admin.cancel(f"job_{SIZE - 1000}")
     await bench.jump(1)
     for which in (JobFilter(dead=True), JobFilter(dead=False)):
         await bench.job_admin.purge(which, limit=50)

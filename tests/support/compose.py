@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tests.support.fleet import MARK, Fleet, Shoal, clean_environment, wait_for
+from tests.support.fleet import Fleet, Shoal, clean_environment, wait_for
+from tests.support.forked_children import MARK
 from tests.support.servers import free_port
 from tests.support.tool_environments import environment
 

@@ -18,6 +18,7 @@ from typing import Any, Self
 from urllib.error import HTTPError, URLError
 from urllib.request import Request, urlopen
 
+from tests.support.forked_children import MARK, TEMPLATE, process_name
 from tests.support.processes import start_module
 from tests.support.servers import free_port
 from tests.support.site import Site
@@ -29,7 +30,6 @@ ANSWER_SECONDS = 30.0
 POLL_SECONDS = 0.02
 LONGEST_POLL_SECONDS = 0.2
 LOG_LINES = 25
-MARK = "SHOAL_TEST_FLEET"  # in the environment of every process of a fleet
 LANES = "SHOAL_TEST_LANES"  # a Redis server, such as redis://127.0.0.1:6379, started with `--databases 10000`
 DATABASES = 10_000
 SEED = "SHOAL_TEST_SEED"
@@ -306,7 +306,7 @@ def children_of(pid: int) -> list[int]:
     for task in Path(f"/proc/{pid}/task").glob("*/children"):
         with contextlib.suppress(OSError):
             found += [int(word) for word in task.read_text().split()]
-    return [child for child in found if is_alive(identity(child))]
+    return [child for child in found if is_alive(identity(child)) and name_of(child) != TEMPLATE]
 
 
 def identity(pid: int) -> tuple[int, str]:
@@ -327,10 +327,18 @@ def _stat(pid: int) -> list[str]:
         return []
 
 
+def name_of(pid: int) -> str:
+    try:
+        return Path(f"/proc/{pid}/comm").read_text().rstrip("\n")
+    except OSError:
+        return ""
+
+
 def marked(mark: str) -> list[int]:
-    """Living processes with this mark in their environment."""
-    wanted = f"{MARK}={mark}".encode()
-    return [pid for pid in _pids() if wanted in _environment(pid) and is_alive(identity(pid))]
+    """Living processes with this mark in their environment, or forked ones with this mark in their name."""
+    wanted, name = f"{MARK}={mark}".encode(), process_name(mark, [])
+    found = [pid for pid in _pids() if wanted in _environment(pid) or name_of(pid).startswith(name)]
+    return [pid for pid in found if is_alive(identity(pid))]
 
 
 def _pids() -> list[int]:

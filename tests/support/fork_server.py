@@ -2,7 +2,9 @@
 
 A request is one message on the socket FD: JSON, and the four file descriptors of the new process: its three standard
 streams and a pipe for its exit status. The answer is its pid. The process is what `python -m MODULE` would be after its
-imports: it has the arguments, environment, folder and streams of the request, no other file, and default signals.
+imports: it has the arguments, environment, folder and streams of the request, no other file, and default signals. Its
+name in the list of processes begins with the mark of its fleet and ends with its command or role: the kernel shows the
+environment only of processes that were not forked.
 """
 
 import gc
@@ -20,11 +22,12 @@ import time
 from typing import Any
 
 import shoal.cli
+from tests.support.forked_children import MARK, fork_children, name_process, process_name
 
 MOST_BYTES = 200_000
 FILES = 4
 FILE_LIMIT = 4096  # we open fewer
-NOT_PRELOADED = {"child"}  # only workers start it, without the fork server
+WITH_CHILDREN = {"serve", "worker", "--processes"}  # words of commands that may have children
 
 
 def serve(channel: socket.socket) -> tuple[str, list[str]]:
@@ -68,6 +71,7 @@ def report_ended(statuses: dict[int, int]) -> None:
 
 def become(request: dict[str, Any], streams: list[int]) -> tuple[str, list[str]]:
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     for number, stream in enumerate(streams):
         os.dup2(stream, number)
     os.closerange(3, FILE_LIMIT)
@@ -77,16 +81,20 @@ def become(request: dict[str, Any], streams: list[int]) -> tuple[str, list[str]]
     time.tzset()
     paths = [os.environ["PYTHONPATH"]] if "PYTHONPATH" in os.environ else []
     sys.path[:1] = [str(request["cwd"]), *paths]
+    name_process(process_name(os.environ.get(MARK, "shoal"), request["words"]))
     return request["module"], request["words"]
 
 
 def main(descriptor: str) -> None:
     for found in pkgutil.iter_modules(shoal.cli.__path__, "shoal.cli."):
-        if found.name.rpartition(".")[2] not in NOT_PRELOADED:
-            importlib.import_module(found.name)
+        importlib.import_module(found.name)
     gc.freeze()  # keep memory pages shared with the forks
     module, words = serve(socket.socket(fileno=int(descriptor)))
+    if module != "shoal" or WITH_CHILDREN.intersection(words):
+        module, words = fork_children(become) or (module, words)
     sys.argv = [module, *words]
+    if module != "shoal":
+        sys.modules.pop(module, None)  # it is executed once more, as the main module
     runpy.run_module(module, run_name="__main__", alter_sys=True)
 
 
