@@ -1,4 +1,4 @@
-"""The page jobs of one process: lease those whose hosts may be requested now, fetch them, and store their results.
+"""Executes page jobs: leases those whose hosts may be requested now, fetches their pages, and stores the results.
 
 The caller decides how many run at once. If a host asks us to wait after its jobs were leased, they are put off:
 returned to their lane until the host may be requested again.
@@ -64,8 +64,8 @@ class _Turn:
     holds: dict[int, float] = field(default_factory=dict)
 
 
-class PageJobBatch:
-    """Implements `work.page_job_loop.PageJobHandler`: jobs are leased for one holder and fetched by one runner."""
+class PageJobExecutor:
+    """Implements `work.page_job_loop.JobExecutor`: jobs are leased for one holder and fetched by one runner."""
 
     def __init__(
         self,
