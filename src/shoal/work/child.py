@@ -1,4 +1,4 @@
-"""The child process of a worker: gets its work over stdin, reports over stdout, and dies with its parent."""
+"""In the child: gets its work over stdin, reports over stdout, and dies with the worker that started it."""
 
 import asyncio
 import ctypes

@@ -1,4 +1,4 @@
-"""One child as its worker sees it: starts it, exchanges messages, and notices its silence and its death."""
+"""In the worker: starts a child, exchanges messages with it, and notices its silence and its death."""
 
 import asyncio
 import os

@@ -1,4 +1,5 @@
-"""Page jobs of a worker: one child leases, runs and settles them; the worker extends its leases and watches it."""
+"""In the worker: the page child, which leases, runs and settles all page jobs. The worker extends its leases and watches
+it."""
 
 import asyncio
 from collections.abc import Callable, Sequence
