@@ -14,7 +14,7 @@ import uvloop
 from shoal.access.auth_throttle import AuthThrottle
 from shoal.app import App, opened
 from shoal.app.console import SAMPLE_EVERY
-from shoal.app.privacy import privacy_warning
+from shoal.app.file_permissions import file_permission_warning
 from shoal.base.errors import NodeDisplaced
 from shoal.base.service import Service
 from shoal.cli.first_token import write_first_token
@@ -83,7 +83,7 @@ async def _serve(flags: Mapping[str, str | None], workers: int, first_token_file
         team = await stack.enter_async_context(workers_of(app, loaded, flags, workers))
         controller = Controller(app, metrics, listener, team)
         note(f"Shoal is listening on {controller.address}")
-        for warning in (app.database.warning, privacy_warning(app)):
+        for warning in (app.database.warning, file_permission_warning(app)):
             if warning:
                 note(warning)
         await controller.run()

@@ -37,7 +37,7 @@ def holder_of(worker: str, pid: int) -> str:
 
 
 class JobExecutor(Protocol[R]):
-    """Leases page jobs, runs single ones and settles many at once. Both methods are called from one event loop."""
+    """Runs single page jobs, settles many at once and leases the next ones. Used from one event loop only."""
 
     async def run(self, lease: Lease) -> R:
         """Run one job; the result carries its lease. A problem with the page is part of the result; an exception counts
