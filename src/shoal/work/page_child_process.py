@@ -1,5 +1,5 @@
-"""In the worker: the page child, which leases, runs and settles all page jobs. The worker extends its leases and watches
-it."""
+"""In the worker: starts and watches the page child, which leases, runs and settles all page jobs, and extends its
+leases."""
 
 import asyncio
 from collections.abc import Callable, Sequence
