@@ -1,4 +1,8 @@
-"""The comparison of two crawls by their pages: new and missing URLs, changed statuses, titles and contents."""
+"""The comparison of two crawls in the console: new and missing URLs, changed statuses, titles and contents.
+
+It answers at once, also while a crawl is running: it reads only outlines of pages, and stops at a limit. `audit.diff`
+compares everything, page fields and findings, without a limit, but only crawls that have ended, and one pair at a time.
+"""
 
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
@@ -59,7 +63,7 @@ class Comparison:
 
 
 class PageComparer:
-    """Compares crawls."""
+    """Compares two crawls for the console."""
 
     def __init__(self, database: Database, store: PageStore) -> None:
         self._database = database
