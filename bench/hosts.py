@@ -31,7 +31,7 @@ from tests.support.programs import ServerUnavailable
 HOSTS, POLICIES = 100, 4_000
 SECONDS, FEW_SECONDS = 24, 8
 MANY_HOSTS, JOBS, FEW_JOBS, COMMITS = 10_000, 1_000_000, 20_000, 100
-FIRST_SECONDS = 4  # that are not counted: robots.txt has the first slot of every host
+FIRST_SECONDS = 4  # not counted, because robots.txt has the first slot of every host
 EXTEND_EVERY = 2.0
 PRIORITIES: dict[str, Callable[[int], int]] = {"equal": lambda host: 50, "by host": lambda host: host % 101}
 ABOUT = (

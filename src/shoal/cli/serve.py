@@ -102,7 +102,7 @@ class Controller:
         self._chores = [*app.chores.controller_services(), self._announcing, *sampling]
         self._server = self._serving(metrics)
         self._ending = asyncio.Event()
-        self._controls: list[WorkerControl] = []  # of the workers in this process, if they report to a controller
+        self._controls: list[WorkerControl] = []  # the workers in this process, if they report to a controller
 
     @property
     def address(self) -> str:
@@ -111,7 +111,7 @@ class Controller:
 
     async def run(self) -> None:
         on_stop(self.stop)
-        self._app.wake.subscribe(lambda: None, lambda: False)  # to notice when its notifications get lost
+        self._app.wake.subscribe(lambda: None, lambda: False)  # only to notice when notifications get lost
         for chore in self._chores:
             chore.start()
         self._announcing.nudge()  # at once: a worker may start with a crawl that leads to this server

@@ -89,7 +89,7 @@ async def workers_of(
             stack.callback(pidfiles[-1].close)
         if settings.grpc.controller is not None:
             for pidfile in pidfiles:
-                if pidfile.previous is not None:  # that process has ended: its work need not wait for its leases
+                if pidfile.previous is not None:  # it has ended, so its jobs need not wait until their leases expire
                     await app.queue.recover(f"{pidfile.node_id}/{pidfile.previous}")
         yield [_worker(app, flags, pidfile, heartbeats, storage, config_of(loaded), command) for pidfile in pidfiles]
 

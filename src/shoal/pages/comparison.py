@@ -12,8 +12,8 @@ from shoal.base.database import Database
 from shoal.pages.store import PageOutline, PageStore
 
 BATCH: Final = 2_000
-MOST_PAGES: Final = 200_000  # of each crawl, since those of one are held in memory
-SHOWN: Final = 100  # of each kind
+MOST_PAGES: Final = 200_000  # pages of each crawl; those of one crawl are held in memory
+SHOWN: Final = 100  # examples of each kind
 
 
 @dataclass(frozen=True, slots=True)

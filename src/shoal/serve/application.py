@@ -41,7 +41,7 @@ HEADERS = [
 class ErrorPages(Protocol):
     """Errors as pages, for requests of a browser that shows them to a person."""
 
-    prefix: str  # of every URL, behind a proxy
+    prefix: str  # path prefix of every URL, behind a proxy
 
     def error(self, request: Request, error: ShoalError) -> Response: ...
 

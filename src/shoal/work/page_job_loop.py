@@ -99,7 +99,7 @@ class PageJobLoop(Generic[R]):
         self._is_leasing = False  # a commit that may lease is under way
         self._leave_at: float | None = None
         self._finish_first = False
-        self._changes: set[asyncio.Task[None]] = set()  # of single jobs, such as a failed attempt
+        self._changes: set[asyncio.Task[None]] = set()  # changes of single jobs, such as a failed attempt
         self._stalled: set[Fence] = set()
         self._rate: FetchRate | None = None
 
