@@ -50,7 +50,7 @@ DRIVERS = ("sqlite", "postgres", "redis")
 PEER = "scrapy-redis==0.9.1"
 PEER_SIZE, PEER_BATCHES = 20_000, 10  # it makes one round trip per link
 BATCH = 1_000  # links of one add
-KNOWN = 0.8  # of the links of an add
+KNOWN = 0.8  # share of the links of an add that are known already
 ROUND = 100  # URLs of one take or settle
 ROUNDS = 100
 BROAD = 1_000  # hosts of the crawl of many sites

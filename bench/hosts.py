@@ -21,7 +21,7 @@ from shoal.base.ids import JobId, new_id
 from shoal.plan.policies import new_policy
 from shoal.plan.policy import PolicyForm
 from shoal.queue.job import Fence, NewJob
-from shoal.runners import page_job_runner
+from shoal.runners import page_job_executor
 from shoal.settings import Settings
 from shoal.settings_loader import load
 from shoal.store.sql.policies import SqlPolicies
@@ -31,7 +31,7 @@ from tests.support.programs import ServerUnavailable
 HOSTS, POLICIES = 100, 4_000
 SECONDS, FEW_SECONDS = 24, 8
 MANY_HOSTS, JOBS, FEW_JOBS, COMMITS = 10_000, 1_000_000, 20_000, 100
-FIRST_SECONDS = 4  # that are not counted: robots.txt has the first slot of every host
+FIRST_SECONDS = 4  # not counted, because robots.txt has the first slot of every host
 EXTEND_EVERY = 2.0
 PRIORITIES: dict[str, Callable[[int], int]] = {"equal": lambda host: 50, "by host": lambda host: host % 101}
 ABOUT = (
@@ -81,7 +81,7 @@ async def leased(store: Store, count: int) -> list[Cell]:
     async with opened(settings_of(store), upgrade=True) as app:
         for first in range(0, count, 10_000):
             await app.queue.enqueue([job_at(place) for place in range(first, first + 10_000)])
-        work = page_job_runner(app)
+        work = page_job_executor(app)
         times, found = [], 0
         for _ in range(COMMITS):
             begun = time.perf_counter()
@@ -124,7 +124,7 @@ async def make_policies(app: App, site: "Site", priorities: str) -> None:
 @asynccontextmanager
 async def working(app: App) -> AsyncIterator[None]:
     """The page slots of a worker, with their leases extended."""
-    work = page_job_runner(app)
+    work = page_job_executor(app)
     slots = app.settings.crawl.max_concurrent_curl
 
     def trouble(doing: str, error: Exception) -> None:

@@ -14,7 +14,7 @@ AGAIN = 10  # links that repeat others on the page
 OUTSIDE = 18  # links to other hosts
 FOLDERS = 40
 FORBIDDEN = 3  # pages that robots.txt forbids
-SECTIONS = 22  # of about 140 words each
+SECTIONS = 22  # sections of about 140 words each
 SYLLABLES = ("ba", "co", "de", "fi", "gu", "la", "mo", "ne", "pi", "ru", "sa", "to", "ve", "wi", "zu")
 
 PAGE = """<!DOCTYPE html>

@@ -24,7 +24,7 @@ from shoal.queue.job import HTTP, JS, SHARED_LANE, Fence, Lease, local_lane
 if TYPE_CHECKING:
     from shoal.audit.prober import Prober
     from shoal.audit.run import AnalysisRun
-    from shoal.page_jobs.batch import PageJobBatch
+    from shoal.page_jobs.executor import PageJobExecutor
     from shoal.render.renderer import Renderer
     from shoal.work.child import RunningJob
     from shoal.work.storage_watch import StorageWatch
@@ -112,12 +112,12 @@ def make_prober(app: App, crawl: Crawl) -> "Prober":
     return Prober(app.database, limiter, robots, egress, agent, app.clock)
 
 
-def page_job_runner(app: App, lanes: Sequence[str] = (SHARED_LANE,)) -> "PageJobBatch":
+def page_job_executor(app: App, lanes: Sequence[str] = (SHARED_LANE,)) -> "PageJobExecutor":
     """Build what a page child executes. All its jobs share one egress per proxy, under the operator's address rule."""
     from shoal.hosts.rate_limiter import HostConnections, RateLimiter
     from shoal.hosts.robots_cache import RobotsCache
     from shoal.hosts.throttle import ThrottleTracker
-    from shoal.page_jobs.batch import PageJobBatch
+    from shoal.page_jobs.executor import PageJobExecutor
     from shoal.page_jobs.runner import EgressRoute, EgressRoutes, PageJobRunner, RobotsMemo
     from shoal.render.chromium import has_browser
 
@@ -140,7 +140,7 @@ def page_job_runner(app: App, lanes: Sequence[str] = (SHARED_LANE,)) -> "PageJob
 
         renderer = PageRenderer(lambda: _page_renderer(app), settings.crawl.max_concurrent_chrome)
         app.browsers.add(renderer)
-    return PageJobBatch(
+    return PageJobExecutor(
         app.database,
         app.queue,
         app.page_jobs.ingest,

@@ -29,7 +29,7 @@ from shoal.pages.pages import Pages
 from shoal.pages.store import ANY_ERROR, PageFilter
 from shoal.pages.summary import PageSummaries
 from shoal.plan.policy import PolicyForm
-from shoal.store.sql.sizes import SqlStoreSizes
+from shoal.store.sql.store_sizes import SqlStoreSizes
 from tests.contract.conftest import SITE, Bench, page_of
 
 

@@ -1,4 +1,4 @@
-"""Administration of jobs: lists, replay of dead letters, cancel, purge, and the explanation why a job waits."""
+"""Administration of jobs: lists, retry of dead letters, cancel, purge, and the explanation why a job waits."""
 
 import asyncio
 from datetime import timedelta
@@ -111,10 +111,10 @@ async def test_a_job_that_does_not_exist_is_not_found(bench: Bench) -> None:
             await verb("job_no")
 
 
-# Replay
+# Retry
 
 
-async def test_a_dead_letter_is_replayed_with_all_its_attempts(bench: Bench) -> None:
+async def test_a_dead_letter_is_retried_with_all_its_attempts(bench: Bench) -> None:
     job_id = await dead_letter(bench)
     await bench.jump(60)
     job = await bench.job_admin.retry(job_id)
@@ -124,8 +124,8 @@ async def test_a_dead_letter_is_replayed_with_all_its_attempts(bench: Bench) -> 
     assert [grant["ended"] for grant in await bench.grants(job_id)] == ["failed", None]
 
 
-async def test_a_job_that_took_too_many_workers_with_it_is_replayed(bench: Bench) -> None:
-    """F13: a dead letter keeps its reason; its replay starts with all its attempts."""
+async def test_a_job_that_took_too_many_workers_with_it_is_retried(bench: Bench) -> None:
+    """F13: a dead letter keeps its reason; its retry starts with all its attempts."""
     job_id = await bench.enqueue()
     for _ in range(4):
         await bench.lease()
@@ -135,7 +135,7 @@ async def test_a_job_that_took_too_many_workers_with_it_is_replayed(bench: Bench
     assert (await bench.job_admin.retry(job_id)).crash_count == 0
 
 
-async def test_only_dead_letters_are_replayed(bench: Bench) -> None:
+async def test_only_dead_letters_are_retried(bench: Bench) -> None:
     job_id = await bench.enqueue()
     with pytest.raises(StateConflict, match="pending"):
         await bench.job_admin.retry(job_id)
@@ -144,7 +144,7 @@ async def test_only_dead_letters_are_replayed(bench: Bench) -> None:
         await bench.job_admin.retry(job_id)
 
 
-async def test_a_dead_letter_whose_key_lives_again_is_not_replayed(bench: Bench) -> None:
+async def test_a_dead_letter_whose_key_lives_again_is_not_retried(bench: Bench) -> None:
     job_id = await dead_letter(bench, key="k")
     await bench.enqueue(key="k")
     with pytest.raises(StateConflict, match="dedupe key"):
@@ -152,29 +152,29 @@ async def test_a_dead_letter_whose_key_lives_again_is_not_replayed(bench: Bench)
     assert (await bench.job(job_id)).state is J.FAILED
 
 
-async def test_a_replay_that_races_a_new_job_of_its_key_is_reported(postgres_bench: Bench) -> None:
+async def test_a_retry_that_races_a_new_job_of_its_key_is_reported(postgres_bench: Bench) -> None:
     bench = postgres_bench
     job_id = await dead_letter(bench, key="k")
     line = await asyncpg.connect(bench.url)
     new = "INSERT INTO job (id, kind, state, payload, lane, dedupe_key, priority, not_before, max_attempts, created_at)"
     async with line.transaction():
         await line.execute(f"{new} VALUES ('job_new', 'page', 'pending', '', 'shared', 'k', 50, 0, 1, 0)")
-        replay = asyncio.create_task(bench.job_admin.retry(job_id))
+        retry = asyncio.create_task(bench.job_admin.retry(job_id))
         await until_blocked(bench)
     await line.close()
     with pytest.raises(StateConflict, match="dedupe key"):
-        await replay
+        await retry
     assert (await bench.job(job_id)).state is J.FAILED
 
 
-async def test_of_two_replays_at_once_one_wins(bench: Bench) -> None:
+async def test_of_two_retries_at_once_one_wins(bench: Bench) -> None:
     job_id = await dead_letter(bench)
     answers = await asyncio.gather(*[bench.job_admin.retry(job_id) for _ in range(4)], return_exceptions=True)
     assert sum(not isinstance(answer, StateConflict) for answer in answers) >= 1
     assert (await bench.job(job_id)).state is J.PENDING
 
 
-async def test_dead_letters_are_replayed_by_filter_in_batches(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_dead_letters_are_retried_by_filter_in_batches(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("shoal.queue.job_admin.BATCH", 2)
     made = [await dead_letter(bench) for _ in range(5)]
     other = await bench.enqueue(kind="audit", max_attempts=1)
@@ -184,7 +184,7 @@ async def test_dead_letters_are_replayed_by_filter_in_batches(bench: Bench, monk
     assert (await bench.job(other)).state is J.FAILED
 
 
-async def test_of_dead_letters_with_one_key_one_is_replayed(bench: Bench) -> None:
+async def test_of_dead_letters_with_one_key_one_is_retried(bench: Bench) -> None:
     first, second = await dead_letter(bench, key="k"), await dead_letter(bench, key="k")
     assert await bench.job_admin.retry_dead(DEAD) == 1
     assert {(await bench.job(job_id)).state for job_id in (first, second)} == {J.FAILED, J.PENDING}
@@ -290,8 +290,8 @@ async def test_a_purge_spares_the_jobs_of_runs(bench: Bench) -> None:
     assert await bench.number(f"SELECT count(*) FROM job WHERE kind = '{KIND}'") == 1
 
 
-async def test_a_purge_that_races_a_replay_never_removes_a_live_job(bench: Bench) -> None:
-    """F59: dead letters are purged while somebody replays them."""
+async def test_a_purge_that_races_a_retry_never_removes_a_live_job(bench: Bench) -> None:
+    """F59: dead letters are purged while somebody retries them."""
     made = [await dead_letter(bench) for _ in range(10)]
     await bench.jump(1)
     purged, *_ = await asyncio.gather(

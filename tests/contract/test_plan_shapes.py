@@ -20,9 +20,9 @@ from shoal.base.clock import FakeClock
 from shoal.base.database import Tx
 from shoal.base.ids import new_id
 from shoal.settings import DatabaseSettings
-from shoal.store.sql.growth import EVERY_ROWS, EVERY_SECONDS
 from shoal.store.sql.postgres import SESSION, PostgresDatabase
 from shoal.store.sql.queries import load
+from shoal.store.sql.replanning import EVERY_ROWS, EVERY_SECONDS
 from tests.contract import test_query_plans
 
 SIZE = 5_000

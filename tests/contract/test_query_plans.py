@@ -479,7 +479,7 @@ async def serve_bots(bench: Bench) -> None:
 
 
 async def ask_desk(bench: Bench) -> None:
-    """Run all job administration: lists, replay, cancel, purge, quotas, explain."""
+    """Run all job administration: lists, retry, cancel, purge, quotas, explain."""
     scopes = [f"project:{new_id('job')}" for _ in range(2)]  # other tests count jobs in the same database
     for scope in scopes:
         await bench.job_admin.set_quota(scope, 1)

@@ -299,10 +299,10 @@ class QueueMachine(RuleBasedStateMachine):
         self.agreed(not ended, self.bench.job_admin.cancel(job.id, "by hand"))
 
     @rule(place=st.integers(0, 20), dead=st.booleans())
-    def replay(self, place: int, dead: bool) -> None:
+    def retry_dead(self, place: int, dead: bool) -> None:
         """A user retries a job, which may or may not be a dead letter."""
         job = self.some_page(place, DEAD_LETTERS if dead else None)
-        self.agreed(self.model.replay(job.id), self.bench.job_admin.retry(job.id))
+        self.agreed(self.model.retry_dead(job.id), self.bench.job_admin.retry(job.id))
 
     def some_page(self, place: int, states: Sequence[str] | None = None) -> ModelJob:
         """Users cannot change single jobs of runs."""

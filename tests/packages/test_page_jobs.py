@@ -15,12 +15,12 @@ from shoal.base.errors import InvalidInput
 from shoal.base.ids import JobId, new_id
 from shoal.base.signals import Signals
 from shoal.hosts.throttle import HostUpdate
-from shoal.page_jobs.batch import UNREADABLE, PageJobBatch, PutOff
+from shoal.page_jobs.executor import UNREADABLE, PageJobExecutor, PutOff
 from shoal.page_jobs.group import Group, GroupConfig, GroupState
 from shoal.page_jobs.result import Result, ResultDelivery
 from shoal.page_jobs.spec import PageSpec
 from shoal.queue.job import NewJob
-from shoal.runners import page_job_runner
+from shoal.runners import page_job_executor
 from shoal.settings_loader import load
 from tests.packages.conftest import Answer, ScriptedSite, html, serving
 
@@ -42,7 +42,7 @@ async def app(store_url: str, tmp_path: Path) -> AsyncIterator[App]:
         yield app
 
 
-async def work_off(app: App, jobs: PageJobBatch, group: Group, size: int = 10) -> list[ResultDelivery | PutOff]:
+async def work_off(app: App, jobs: PageJobExecutor, group: Group, size: int = 10) -> list[ResultDelivery | PutOff]:
     """Work as a page child does until the group has ended; return all results."""
     finished: list[ResultDelivery | PutOff] = []
     everything: list[ResultDelivery | PutOff] = []
@@ -55,7 +55,7 @@ async def work_off(app: App, jobs: PageJobBatch, group: Group, size: int = 10) -
 
 async def fetch(app: App, *urls: str, **more: Any) -> dict[str, Result]:
     """Fetch the URLs as page jobs and return the result of each after its last attempt."""
-    jobs = page_job_runner(app)
+    jobs = page_job_executor(app)
     try:
         group = await app.page_jobs.groups.make(GroupConfig.read({"urls": list(urls), **more}))
         await work_off(app, jobs, group)
@@ -230,7 +230,7 @@ async def test_a_host_that_asks_us_to_wait_is_left_alone_and_the_job_comes_back(
 async def test_a_job_of_a_later_version_fails_with_its_reason(app: App, payload: str) -> None:
     job = NewJob(JobId(new_id("job")), "page", None, payload=payload, max_attempts=1, host="http://a.example")
     await app.queue.enqueue([job])
-    jobs = page_job_runner(app)
+    jobs = page_job_executor(app)
     try:
         [lease] = await jobs.settle([], "w1", 1)
         await jobs.settle([await jobs.run(lease)], "w1", 0)
@@ -255,7 +255,7 @@ async def test_a_group_of_a_later_version_keeps_no_other_job_from_being_done(
             upgraded.setattr("shoal.page_jobs.groups.PageSpec", LaterSpec)
             later = await app.page_jobs.groups.make(GroupConfig.read({"urls": [f"{site.url}/a"], "max_retry": 0}))
         ours = await app.page_jobs.groups.make(GroupConfig.read({"urls": [f"{site.url}/b"]}))
-        jobs = page_job_runner(app)
+        jobs = page_job_executor(app)
         try:
             await work_off(app, jobs, ours)
             await work_off(app, jobs, later)
@@ -268,7 +268,7 @@ async def test_a_group_of_a_later_version_keeps_no_other_job_from_being_done(
 
 async def test_a_result_after_the_group_was_cancelled_is_dropped(app: App) -> None:
     async with serving(ScriptedSite(lambda path: html("x"))) as site:
-        jobs = page_job_runner(app)
+        jobs = page_job_executor(app)
         try:
             group = await app.page_jobs.groups.make(GroupConfig.read({"urls": [f"{site.url}/a"]}))
             [lease] = await jobs.settle([], "w1", 1)
@@ -315,7 +315,7 @@ async def test_a_job_whose_redirect_leads_to_a_host_that_is_held_is_put_off(app:
         serving(ScriptedSite(lambda path: html("there"))) as there,
         serving(ScriptedSite(lambda path: (302, {"Location": f"{there.url}/b"}, ""))) as here,
     ):
-        jobs = page_job_runner(app)
+        jobs = page_job_executor(app)
         try:
             await fetch(app, f"{there.url}/first")
             number = (await app.database.run(lambda tx: app.stores.hosts.numbers(tx, [there.url])))[there.url]
@@ -345,7 +345,7 @@ async def test_what_robots_are_known_to_forbid_takes_no_slot(store_url: str, tmp
         process(store_url, tmp_path, SHOAL_PAGE_SPEED="slow") as app,
         serving(ScriptedSite(lambda path: html("x"), robots=rules)) as site,
     ):
-        jobs = page_job_runner(app)
+        jobs = page_job_executor(app)
         try:
             group = await app.page_jobs.groups.make(GroupConfig.read({"urls": [f"{site.url}/private/first"]}))
             await work_off(app, jobs, group)

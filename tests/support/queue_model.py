@@ -49,7 +49,7 @@ class ModelJob:
     lease_until: int | None = None
     finished_at: int | None = None
     history: list[Grant] = field(default_factory=list)
-    replayed: int = 0  # the number of history rows before the last replay
+    retried_after: int = 0  # the number of history rows before a user last retried the dead letter
 
     @property
     def live(self) -> bool:
@@ -181,14 +181,14 @@ class QueueModel:
             return True
         return self.cancel(job_id, job.epoch, reason)
 
-    def replay(self, job_id: str) -> bool:
+    def retry_dead(self, job_id: str) -> bool:
         """Queue a dead letter again as if it were new, unless a live job has its key."""
         job = self.jobs[job_id]
         taken = any(other.live and other.key == job.key for other in self.jobs.values()) and job.key is not None
         if job.state not in DEAD_LETTERS or taken:
             return False
         job.state, job.reason, job.attempts, job.crashes, job.finished_at = "pending", "retried", 0, 0, None
-        job.line_at, job.not_before, job.due, job.replayed = self.now, self.now, True, len(job.history)
+        job.line_at, job.not_before, job.due, job.retried_after = self.now, self.now, True, len(job.history)
         return True
 
     def sweep(self) -> int:
@@ -206,7 +206,7 @@ class QueueModel:
         if len(keys) != len(set(keys)):
             yield f"a key is live twice: {keys}"
         for job in self.jobs.values():
-            if job.attempts != sum(grant.ended in ("retried", "failed") for grant in job.history[job.replayed :]):
+            if job.attempts != sum(grant.ended in ("retried", "failed") for grant in job.history[job.retried_after :]):
                 yield f"{job.id} has {job.attempts} attempts"
             if [grant.epoch for grant in job.history if grant.ended == "done"] not in ([], [job.epoch]):
                 yield f"{job.id} was finished twice"

@@ -1,4 +1,4 @@
-"""`shoal jobs` and `shoal explain job`: lists, history, replay, cancel, purge and quotas from the command line."""
+"""`shoal jobs` and `shoal explain job`: lists, history, retry, cancel, purge and quotas from the command line."""
 
 import asyncio
 import json
@@ -60,20 +60,20 @@ def test_a_list_goes_on_after_its_last_job(capsys: pytest.CaptureFixture[str]) -
     assert rest["next"] is None
 
 
-def test_dead_letters_are_listed_and_replayed(capsys: pytest.CaptureFixture[str]) -> None:
+def test_dead_letters_are_listed_and_retried(capsys: pytest.CaptureFixture[str]) -> None:
     assert [job["id"] for job in told(capsys, "ls", "--dead")["items"]] == ["job_failed"]
     assert told(capsys, "retry", "--dead", "--kind", "page") == {"retried": 1}
     assert told(capsys, "ls", "--dead")["items"] == []
 
 
-def test_one_job_is_replayed_by_its_id(capsys: pytest.CaptureFixture[str]) -> None:
+def test_one_job_is_retried_by_its_id(capsys: pytest.CaptureFixture[str]) -> None:
     assert told(capsys, "retry", "job_failed")["state"] == "pending"
     assert main(["jobs", "retry", "job_failed"]) == 7
     assert "pending" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("words", [[], ["job_failed", "--dead"]])
-def test_replay_takes_one_job_or_all_dead_letters(capsys: pytest.CaptureFixture[str], words: list[str]) -> None:
+def test_retry_takes_one_job_or_all_dead_letters(capsys: pytest.CaptureFixture[str], words: list[str]) -> None:
     assert main(["jobs", "retry", *words]) == 2
     assert "pass one of them" in capsys.readouterr().err
 
@@ -126,7 +126,7 @@ def test_a_job_that_does_not_exist_is_reported(capsys: pytest.CaptureFixture[str
     assert capsys.readouterr().err == 'shoal: job "job_no" does not exist; list them with `shoal jobs ls`.\n'
 
 
-def test_a_replayed_job_can_be_leased(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_retried_job_can_be_leased(capsys: pytest.CaptureFixture[str]) -> None:
     told(capsys, "retry", "job_failed")
 
     async def lease(app: App) -> list[str]:

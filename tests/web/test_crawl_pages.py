@@ -18,7 +18,7 @@ from shoal.crawl.store import OUTSIDE
 from shoal.pages.page import Page
 from shoal.serve.console import crawls as crawls_module
 from shoal.serve.console.crawl_rows import BADGES
-from shoal.serve.console.url_words import SKIPS
+from shoal.serve.console.url_texts import SKIPS
 from tests.support.controller import Served
 from tests.support.visitor import Visitor
 

@@ -48,7 +48,7 @@ async def bury_one(shop: Served) -> str:
     return str(lease.fence.job_id)
 
 
-async def test_a_dead_letter_is_found_explained_and_replayed(shop: Served, visitor: Visitor) -> None:
+async def test_a_dead_letter_is_found_explained_and_retried(shop: Served, visitor: Visitor) -> None:
     await add_pages(shop, "https://example.com/a")
     job_id = await bury_one(shop)
     listed = await visitor.get("/jobs?q=state:dead+kind:page")
@@ -58,9 +58,9 @@ async def test_a_dead_letter_is_found_explained_and_replayed(shop: Served, visit
     assert "no route <b>to</b> host" in page.text
     assert "<b>to</b>" not in page.html
     assert re.search(r"crawler-1/7.*4711", page.text)
-    replayed = await visitor.post(f"/jobs/{job_id}/actions", {"action": "retry"})
-    assert "The job waits for a worker again" in replayed.text
-    assert "Cancel the job" in replayed.text
+    retried = await visitor.post(f"/jobs/{job_id}/actions", {"action": "retry"})
+    assert "The job waits for a worker again" in retried.text
+    assert "Cancel the job" in retried.text
     asked = await visitor.post(f"/jobs/{job_id}/actions", {"action": "cancel"})
     assert "Cancel this job?" in asked.text
     assert (await shop.app.job_admin.get(job_id)).state == "pending"
@@ -68,14 +68,14 @@ async def test_a_dead_letter_is_found_explained_and_replayed(shop: Served, visit
     assert "It was cancelled." in done.text
 
 
-async def test_all_dead_letters_that_match_are_replayed_after_a_question(shop: Served, visitor: Visitor) -> None:
+async def test_all_dead_letters_that_match_are_retried_after_a_question(shop: Served, visitor: Visitor) -> None:
     await add_pages(shop, "https://example.com/a", "https://example.org/b")
     ids = [await bury_one(shop), await bury_one(shop)]
     await visitor.get("/jobs")
-    fields = {"action": "replay", "q": "state:dead", "back": "/jobs?q=state:dead"}
-    assert "Replay all dead letters that match?" in (await visitor.post("/jobs/actions", fields)).text
+    fields = {"action": "retry", "q": "state:dead", "back": "/jobs?q=state:dead"}
+    assert "Retry all dead letters that match?" in (await visitor.post("/jobs/actions", fields)).text
     seen = await visitor.post("/jobs/actions", fields | {"confirmed": "yes"})
-    assert "2 dead letters were replayed." in seen.text
+    assert "2 dead letters will be retried." in seen.text
     assert {(await shop.app.job_admin.get(one)).state for one in ids} == {"pending"}
 
 
@@ -98,7 +98,7 @@ async def test_a_viewer_gets_no_buttons_and_is_refused(shop: Served, visitor: Vi
         assert seen.status == 200
         assert len(re.findall(r'<form[^>]*method="post"', seen.html)) == 2, path  # preferences and sign-out
     for path, fields in (
-        ("/jobs/actions", {"action": "replay"}),
+        ("/jobs/actions", {"action": "retry"}),
         ("/fleet/commands", {"action": "pause"}),
         ("/fleet/crawler-1/commands", {"action": "pause"}),
         ("/policies/new", {"url": "https://example.com/"}),

@@ -1,4 +1,4 @@
-"""Jobs over HTTP: shown, explained, cancelled, replayed, purged and limited, with the errors of each step."""
+"""Jobs over HTTP: shown, explained, cancelled, retried, purged and limited, with the errors of each step."""
 
 from typing import Any
 
@@ -61,7 +61,7 @@ async def test_a_dead_letter_runs_again_with_all_its_attempts(api: Served) -> No
     assert (await api.ask(f"{JOBS}?dead=true"))[1]["items"] == []
 
 
-async def test_dead_letters_are_replayed_and_purged_by_what_they_are(api: Served) -> None:
+async def test_dead_letters_are_retried_and_purged_by_what_they_are(api: Served) -> None:
     await made(api, 5)
     await killed(api, 5)
     assert await api.ask(f"{JOBS}/retry", {"kind": "page", "limit": 2}) == (200, {"retried": 2})

@@ -55,7 +55,7 @@ SECTIONS: Final = (
     "analyses",
     "events",
     "settings",
-)  # that have a page
+)  # sections with a page of their own
 
 
 class Console:

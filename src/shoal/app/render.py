@@ -8,7 +8,7 @@ from shoal.app.address_rule import address_rule_of
 from shoal.base.clock import Clock
 from shoal.base.signals import Signals
 from shoal.crawl.crawl import Crawl
-from shoal.crawl.engine.render_stage import pages_at_once
+from shoal.crawl.engine.render_stage_factory import pages_at_once
 from shoal.egress import AddressRule, Egress, Limits, Proxies, Proxy, listening
 from shoal.egress.pinning_proxy import PinningProxy, ProxyLimits
 from shoal.hosts.robots_cache import RobotsCache, RobotsReader

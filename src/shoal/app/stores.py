@@ -254,7 +254,7 @@ class Stores:
 
     @cached_property
     def sizes(self) -> "StoreSizes":
-        from shoal.store.sql.sizes import SqlStoreSizes
+        from shoal.store.sql.store_sizes import SqlStoreSizes
 
         return SqlStoreSizes()
 

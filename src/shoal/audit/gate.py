@@ -75,7 +75,7 @@ class Gate(Form, frozen=True, kw_only=True, forbid_unknown_fields=True):
         default_factory=list
     )
     ignore: Annotated[Codes, describe("Finding codes that do not count.")] = field(default_factory=list)
-    fail: Annotated[Codes, describe("Finding codes of which a single finding fails the gate.")] = field(
+    fail: Annotated[Codes, describe("Finding codes that fail the gate as soon as one finding has them.")] = field(
         default_factory=list
     )
     min_pages: Annotated[int, describe("With fewer pages the verdict is inconclusive.", ge=0, le=10**12)] = 1

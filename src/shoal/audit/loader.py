@@ -19,7 +19,7 @@ from shoal.extract.details import unpacked
 T = TypeVar("T", bound=Sequence[Any])
 
 BATCH: Final = 5_000  # pages
-MOST_ORIGINS: Final = 50  # that are probed, and whose robots.txt is read
+MOST_ORIGINS: Final = 50  # maximum number of origins that are probed, and whose robots.txt is read
 MOST_BLOCKED: Final = 1_000  # blocked URLs whose text is looked up
 _FIRST_KEY: Final = -(1 << 63)
 _LINK: Final = 9  # bytes
@@ -155,7 +155,7 @@ class SiteLoader:
                     try:
                         for column, compute in parts:
                             column[place] = compute(details)
-                    except Exception as error:  # of one analyzer, which then fails alone
+                    except Exception as error:  # only this analyzer fails
                         site.detail_errors[analyzer] = f"{type(error).__name__}: {error}"
             for failed in computed.keys() & site.detail_errors.keys():
                 del computed[failed]

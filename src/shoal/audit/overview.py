@@ -17,7 +17,7 @@ from shoal.extract.flags import names_of
 
 BLOCKED: Final = (401, 403, 407, 429, 503)
 RESPONSE_STEPS_MS: Final = (50, 100, 200, 500, 1_000, 2_000, 5_000, 10_000)
-MOST_KEYS: Final = 50  # of one distribution, because servers send arbitrary content types
+MOST_KEYS: Final = 50  # keys of one distribution: servers send arbitrary content types
 MOST_FOLDERS: Final = 200
 STATUS_CLASSES: Final = {2: "2xx", 3: "3xx", 4: "4xx", 5: "5xx"}
 

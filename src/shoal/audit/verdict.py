@@ -11,7 +11,7 @@ from shoal.audit.finding import FindingCount
 from shoal.audit.gate import Gate, GateRule
 from shoal.audit.metrics import BY_SEVERITY, SUMS, Metrics
 
-BLOCKED_SHARE: Final = 0.5  # of all pages
+BLOCKED_SHARE: Final = 0.5  # share of all pages
 TRAPPED_SHARE: Final = 1.0  # quarantined URLs per page
 
 _HOLDS: Final[Mapping[str, Callable[[float, float], bool]]] = {

@@ -1,6 +1,6 @@
-"""The store's clock, which times leases, slots, holds, retries and policies; the clock of a process never does. It
-never goes back: if the underlying clock is set back, this one continues until the other has caught up; if it is set
-forward, this one follows."""
+"""The store's clock. Leases, slots, holds, retries and policies use it, and never the clock of a process. It never goes
+back: if the underlying clock is set back, this one continues until the other has caught up; if it is set forward, this
+one follows."""
 
 from dataclasses import dataclass
 from datetime import timedelta

@@ -15,15 +15,15 @@ from shoal.base.service import Service
 from shoal.cli.garbage_collection import reduce_collections
 from shoal.cli.long_running import watched
 from shoal.hosts.controller_addresses import ANNOUNCE_EVERY
-from shoal.runners import RUNNERS, Runs, page_job_runner
+from shoal.runners import RUNNERS, Runs, page_job_executor
 from shoal.settings_loader import load
 from shoal.work.child import Child, ChildRefused, PageChild, die_with_parent
-from shoal.work.page_job_loop import PageJobHandler, holder_of
+from shoal.work.page_job_loop import JobExecutor, holder_of
 
-Pages = Callable[[App, Sequence[str]], PageJobHandler[Any]]
+Pages = Callable[[App, Sequence[str]], JobExecutor[Any]]
 
 
-def main(runs: Runs = RUNNERS, pages: Pages = page_job_runner) -> None:
+def main(runs: Runs = RUNNERS, pages: Pages = page_job_executor) -> None:
     """Serve the parent's messages on stdin, as a child for runs or for page jobs, depending on the role."""
     parent, role, *words = sys.argv[1:]
     die_with_parent(int(parent))

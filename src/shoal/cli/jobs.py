@@ -1,4 +1,4 @@
-"""`shoal jobs`: list, replay, cancel and purge jobs, and set quotas. Page jobs and their groups are in
+"""`shoal jobs`: list, retry, cancel and purge jobs, and set quotas. Page jobs and their groups are in
 `job_groups.py`."""
 
 from typing import Any

@@ -14,7 +14,7 @@ import uvloop
 from shoal.access.auth_throttle import AuthThrottle
 from shoal.app import App, opened
 from shoal.app.console import SAMPLE_EVERY
-from shoal.app.privacy import privacy_warning
+from shoal.app.file_permissions import file_permission_warning
 from shoal.base.errors import NodeDisplaced
 from shoal.base.service import Service
 from shoal.cli.first_token import write_first_token
@@ -83,7 +83,7 @@ async def _serve(flags: Mapping[str, str | None], workers: int, first_token_file
         team = await stack.enter_async_context(workers_of(app, loaded, flags, workers))
         controller = Controller(app, metrics, listener, team)
         note(f"Shoal is listening on {controller.address}")
-        for warning in (app.database.warning, privacy_warning(app)):
+        for warning in (app.database.warning, file_permission_warning(app)):
             if warning:
                 note(warning)
         await controller.run()
@@ -102,7 +102,7 @@ class Controller:
         self._chores = [*app.chores.controller_services(), self._announcing, *sampling]
         self._server = self._serving(metrics)
         self._ending = asyncio.Event()
-        self._controls: list[WorkerControl] = []  # of the workers in this process, if they report to a controller
+        self._controls: list[WorkerControl] = []  # the workers in this process, if they report to a controller
 
     @property
     def address(self) -> str:
@@ -111,7 +111,7 @@ class Controller:
 
     async def run(self) -> None:
         on_stop(self.stop)
-        self._app.wake.subscribe(lambda: None, lambda: False)  # to notice when its notifications get lost
+        self._app.wake.subscribe(lambda: None, lambda: False)  # only to notice when notifications get lost
         for chore in self._chores:
             chore.start()
         self._announcing.nudge()  # at once: a worker may start with a crawl that leads to this server

@@ -10,7 +10,7 @@ import uvloop
 
 from shoal import __version__
 from shoal.app import App, heartbeat_queue, opened
-from shoal.app.privacy import privacy_warning
+from shoal.app.file_permissions import file_permission_warning
 from shoal.cli.long_running import on_stop, watched
 from shoal.cli.output import note
 from shoal.queue.job import SHARED_LANE, node_lane
@@ -38,7 +38,7 @@ async def _work(flags: Mapping[str, str | None]) -> None:
     signals, metrics = watched(settings)
     async with AsyncExitStack() as stack:
         app = await stack.enter_async_context(opened(settings, signals))
-        if warning := privacy_warning(app):
+        if warning := file_permission_warning(app):
             note(warning)
         [node] = await stack.enter_async_context(workers_of(app, loaded, flags, 1))
         if settings.work.listen is not None:
@@ -89,7 +89,7 @@ async def workers_of(
             stack.callback(pidfiles[-1].close)
         if settings.grpc.controller is not None:
             for pidfile in pidfiles:
-                if pidfile.previous is not None:  # that process has ended: its work need not wait for its leases
+                if pidfile.previous is not None:  # it has ended, so its jobs need not wait until their leases expire
                     await app.queue.recover(f"{pidfile.node_id}/{pidfile.previous}")
         yield [_worker(app, flags, pidfile, heartbeats, storage, config_of(loaded), command) for pidfile in pidfiles]
 

@@ -199,7 +199,7 @@ class Counts:
     responses: dict[ResponseClass, int] = field(default_factory=lambda: count_responses(()))  # always has every class
     bytes: int = 0
     not_modified: int = 0  # answered 304
-    bytes_saved: int = 0  # by those 304 answers
+    bytes_saved: int = 0  # bytes that 304 responses saved
     depth_reached: int = 0
     walked: timedelta = timedelta(0)  # wall-clock time of work: time shared by several walkers counts once
     skipped: dict[str, int] = field(default_factory=dict)

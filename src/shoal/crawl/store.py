@@ -38,7 +38,7 @@ class CrawlFilter(Struct, frozen=True):
     state: str | None = None
     project: str | None = None
     labels: Mapping[str, str] = field(default_factory=dict)
-    host: str | None = None  # of a seed
+    host: str | None = None  # the host of a seed
     text: str | None = None  # in its id or its options
 
 

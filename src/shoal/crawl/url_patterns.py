@@ -18,8 +18,8 @@ MOST_CHARACTERS: Final = 100_000  # total for the patterns of a field
 MOST_WORK: Final = 10_000  # total for its patterns that are not plain text: see `_work`
 MOST_COMPARED: Final = 8  # plain-text patterns; RE2 is faster for more
 
-_CHECK_MEMORY: Final = 1 << 20  # to check one pattern: about 16,000 instructions
-_MEMORY: Final = 1 << 24  # for all of them, with the states cached between URLs
+_CHECK_MEMORY: Final = 1 << 20  # limit for checking one pattern: about 16,000 instructions
+_MEMORY: Final = 1 << 24  # limit for all patterns, with the states cached between URLs
 _CLASS_WORK: Final = 100  # cost of parsing a Unicode class, even if it compiles to nothing
 _PLAIN: Final = re.compile(r"(\^?)((?:[\w /:=&,;~%@#!'\"<>-]|\\[^\w\s])++)(\$?)", re.ASCII)
 _ESCAPE: Final = re.compile(r"\\(.)")

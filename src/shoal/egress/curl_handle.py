@@ -39,7 +39,7 @@ _RESERVED: Final = frozenset(
 )
 _TOKEN: Final = re.compile(r"[!#$%&'*+\-.^_`|~0-9A-Za-z]+")
 _UNSAFE: Final = re.compile(r"[\x00-\x08\x0a-\x1f\x7f]")
-_SHOWN_BYTES: Final = 64  # of a response that is not HTTP
+_SHOWN_BYTES: Final = 64  # bytes that are shown of a response that is not HTTP
 _MOST_CHUNKS: Final = 512  # then they are joined: a body that arrives in tiny chunks would take fifty times its size
 _ACCEPT_ENCODING: Final = f"Accept-Encoding: {accept_encoding()}".encode()
 

@@ -25,7 +25,7 @@ AT_ONCE = 8  # concurrent deliveries to one webhook
 BATCH = 64  # deliveries that one commit takes and the next one settles
 BEGIN_WITHIN = 2.0  # seconds; deliveries not started by then are returned, because nobody else can send taken ones
 TAKEN_FOR = 3 * RESPONSE_TIMEOUT
-GIVE_UP = timedelta(days=5)  # of failures without a success: the endpoint is considered gone
+GIVE_UP = timedelta(days=5)  # after failures for so long, the endpoint is considered gone
 
 
 class DeliveriesSent(Signal, frozen=True, kw_only=True):

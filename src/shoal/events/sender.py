@@ -25,7 +25,7 @@ class Answer:
     status: int | None
     error: str | None  # None: it accepted the event
     hold: timedelta | None = None
-    code: str | None = None  # of a request that got no response
+    code: str | None = None  # error code, if there was no response
 
 
 class Sender:

@@ -74,7 +74,7 @@ class WebhookChange(Form, frozen=True, kw_only=True):
 
 
 class DeliveryState(StrEnum):
-    WAITING = "waiting"  # to be sent at `next_at`, for the first time or again
+    WAITING = "waiting"  # will be sent at `next_at`, for the first time or again
     DELIVERED = "delivered"  # answered with 2xx
     DEAD = "dead"  # the last attempt failed; can be replayed
 

@@ -24,11 +24,11 @@ T = TypeVar("T")
 
 LARGEST: Final = 50_000_000  # bytes of all details, decompressed: more than the limits below allow
 LONGEST_PAGE: Final = 3_000_000  # characters; a longer page is truncated
-MOST: Final = 2_000  # of one kind on one page
+MOST: Final = 2_000  # items of one kind on one page
 LONGEST_URL: Final = 2_048
 LONGEST_TEXT: Final = 300
 LONGEST_JSON_LD: Final = 200_000  # characters per page, in total
-MOST_ITEMS: Final = 200  # of microdata and of RDFa each
+MOST_ITEMS: Final = 200  # items of microdata on one page, and as many of RDFa
 MOST_REFERRING: Final = 4  # elements with `itemref` on one page
 DEEPEST: Final = 12  # nesting of structured data
 

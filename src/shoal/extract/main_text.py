@@ -17,7 +17,7 @@ from shoal.extract.tree import parse
 
 LONGEST_PAGE: Final = 5_000_000  # characters; a longer page is truncated
 LONGEST: Final = 2_000_000  # characters of a text
-LONGEST_LINE: Final = 500  # of a title, an author
+LONGEST_LINE: Final = 500  # characters of a title or an author
 MOST_CANDIDATES: Final = 20
 
 AROUND: Final = (
@@ -26,10 +26,10 @@ AROUND: Final = (
     "[role=banner], [role=contentinfo], [role=complementary], [role=search], [aria-hidden=true], [hidden]"
 )
 _CALLED_MAIN: Final = ("article", "main, [role=main]")
-_MOSTLY_LINKS: Final = 0.5  # of a text's characters
-_FAR_SHORTER: Final = 0.6  # than the element marked as article or main
-_MIN_TEXT: Final = 0.15  # of the page's text without `AROUND`
-_A_PART: Final = 0.25  # of the same
+_MOSTLY_LINKS: Final = 0.5  # share of a text's characters that are in links
+_FAR_SHORTER: Final = 0.6  # share of the length of the element marked as article or main
+_MIN_TEXT: Final = 0.15  # share of the page's text, not counting `AROUND`
+_A_PART: Final = 0.25  # share of the page's text, not counting `AROUND`
 _GOOD_LINKS: Final = ("http://", "https://", "mailto:")
 
 

@@ -33,7 +33,7 @@ class ExtractOptions(Struct, frozen=True):
 class PageFacts(Struct):
     """The facts of one page. None means that the page does not state it."""
 
-    content_hash: str  # of the body's bytes
+    content_hash: str  # hash of the body's bytes
     flags: PageFlag = NO_FLAGS
     encoding: str | None = None
     title: str | None = None
@@ -43,7 +43,7 @@ class PageFacts(Struct):
     lang: str | None = None
     h1: str | None = None
     word_count: int | None = None
-    text_hash: int | None = None  # of the visible text, 64 bits: equal for pages that differ only in markup
+    text_hash: int | None = None  # hash of the visible text, 64 bits: equal for pages that differ only in markup
     base: str | None = None  # `<base href>` as written
     links: list[str] = field(default_factory=list)  # as written, in document order for each kind of element
     nofollow: list[str] = field(default_factory=list)  # the same for links with rel=nofollow

@@ -16,11 +16,11 @@ from xml.parsers import expat
 
 from shoal.base.text import plural
 
-LONGEST_TEXT: Final = 8_192  # of a URL or a date, in characters
+LONGEST_TEXT: Final = 8_192  # characters of a URL or a date
 LONGEST_TOKEN: Final = 1 << 20  # a tag with its attributes: old parsers rescan an unfinished one for each chunk
 DEEPEST: Final = 50
 MOST_WRAPPINGS: Final = 2  # a .gz file that the server compresses again
-MOST_MEMBERS: Final = 1_000  # of one gzip file
+MOST_MEMBERS: Final = 1_000  # members of one gzip file
 MOST_PREAMBLE: Final = 100  # lines of a text before its first URL
 
 _PIECE: Final = 1 << 16
@@ -32,7 +32,7 @@ _MARK: Final = b"\xef\xbb\xbf"
 
 
 class SitemapKind(StrEnum):
-    INDEX = "index"  # of sitemaps
+    INDEX = "index"  # lists other sitemaps
     URLS = "urls"
     FEED = "feed"
     TEXT = "text"
@@ -232,9 +232,9 @@ class _Xml:
         self._elements_left = limits.most_elements
         self._paths = [""]
         self._prefix = ""
-        self._text: list[str] | None = None  # of the current element, if its text is needed
+        self._text: list[str] | None = None  # text of the current element, if it is needed
         self._length = 0
-        self._date: str | None = None  # of the entry, if it precedes the URL
+        self._date: str | None = None  # date of the entry, if it precedes the URL
         self._listed = 0  # URLs of the current entry
         self._refused = 0  # total at the start of the entry
         self._spare = ""  # fallback URL of the entry

@@ -15,7 +15,7 @@ from shoal.base.url import Url, hostname, registrable_domain
 LONGEST: Final = 4096  # characters of one cookie, attributes included
 MOST_PER_HOST: Final = 50
 MOST: Final = 3000
-LONGEST_HEADER: Final = 8192  # of one request's `Cookie` header; servers reject longer ones
+LONGEST_HEADER: Final = 8192  # characters of a `Cookie` header; servers reject longer ones
 
 NEVER: Final = 1 << 62
 _CONTROL: Final = re.compile(r"[\x00-\x08\x0a-\x1f\x7f]")
@@ -42,7 +42,7 @@ class Cookie:
     host_only: bool = True
     expires_at: int = NEVER
     number: int = field(default=0, compare=False)  # creation order
-    is_given: bool = field(default=False, compare=False)  # by the operator: never evicted
+    is_given: bool = field(default=False, compare=False)  # given by the operator, so never evicted
 
     @property
     def text(self) -> str:

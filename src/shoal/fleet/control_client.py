@@ -90,8 +90,8 @@ class ControlClient:
         self._keepalive = keepalive or KeepAlive()
         self._credentials = _credentials(settings.ca)
         self._controller = str(settings.controller)
-        self._answers: OrderedDict[str, CommandAck] = OrderedDict()  # of applied commands, by id
-        self._acks: list[CommandAck] = []  # to be sent
+        self._answers: OrderedDict[str, CommandAck] = OrderedDict()  # acknowledgements of applied commands, by id
+        self._acks: list[CommandAck] = []  # not sent yet
         self._named_seconds = 0.0
         self._registered = False  # in this session
         self._due = asyncio.Event()

@@ -149,7 +149,7 @@ class ControlService(CrawlerControlServicer):
                 self._leave(address)
             return
         except asyncio.CancelledError:
-            if not stream.is_ended:  # by us: then the peer is gone
+            if not stream.is_ended:  # we did not end it, so the peer is gone
                 self._failed(node_id, address, "broken", "it broke off, or sent a message that is too large")
                 raise
             asyncio.current_task().uncancel()  # type: ignore[union-attr]

@@ -88,7 +88,7 @@ class Node:
     id: NodeId
     state: NodeState
     session_epoch: int  # rises with each session
-    controller: str | None  # that has its session; None: no session
+    controller: str | None  # the controller that has the node's session; None without one
     address: str
     status: NodeStatus
     wish: NodeWish

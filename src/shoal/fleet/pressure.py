@@ -18,8 +18,8 @@ class BackPressureChanged(Signal, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, slots=True)
 class PressureStatus:
-    """The back-pressure on one class of jobs. `load`: the share of the capacity of all nodes that is used or waiting;
-    None without nodes. `why`: why jobs are held back; None: they are not."""
+    """The back-pressure on one class of jobs. `load`: running jobs plus jobs in private lanes, divided by twice the
+    slots; None without nodes. `why`: the reason why jobs are held back; None if they are not."""
 
     job_class: JobClass
     load: float | None
@@ -27,8 +27,8 @@ class PressureStatus:
 
 
 class FleetPressure:
-    """Holds jobs back while nodes are used or waiting beyond 80 % of twice their slots. Without nodes, or if nothing is
-    dispatched to them (`dispatches`), the depth of the shared lane decides."""
+    """Holds jobs back while the load of the nodes is above 80 %. Without nodes, or if nothing is dispatched to
+    them (`dispatches`), the depth of the shared lane decides."""
 
     def __init__(self, view: FleetView, signals: Signals, shared_most: int, *, dispatches: bool = True) -> None:
         self._view = view

@@ -19,7 +19,7 @@ from shoal.fleet.node import CommandAck, Heartbeat, NodeCommand, NodeStatus
 from shoal.fleet.nodes import HeartbeatReceived, Nodes
 from shoal.fleet.states import NodeState
 
-HEARTBEATS_PER_SECOND = 200  # of all nodes together; more nodes than that report less often
+HEARTBEATS_PER_SECOND = 200  # from all nodes together; if there are more nodes, each reports less often
 RENAME_FROM = 1.25  # nodes are asked for another interval when it has changed by this factor
 LOG_EVERY = 60.0  # seconds between two logged heartbeats of a node
 CLOCK_TOLERANCE = 60  # seconds by which a node's clock may be ahead before it is reported

@@ -12,7 +12,7 @@ from shoal.queue.job import HTTP, JS, RUN_KINDS
 
 JobClass = Literal["runs", "pages"]
 CLASSES: tuple[JobClass, ...] = ("runs", "pages")
-MOST_RECONNECTS = 3  # of a node within `FLAP_MICROS`
+MOST_RECONNECTS = 3  # reconnects of a node within `FLAP_MICROS`
 FLAP_MICROS = 60_000_000
 
 

@@ -102,7 +102,7 @@ class RateLimiter:
         some."""
         return 0.0 if self._at_once else 0.75 * AHEAD
 
-    def turn(self, state: HostState) -> HostSlots:
+    def slots_now(self, state: HostState) -> HostSlots:
         """Return how many requests a host in this state can take now. `give` makes the final decision."""
         delay = self.delay_at(state)
         free_in = state.free_in(delay)
@@ -151,7 +151,7 @@ class HostConnections:
         self._limits: dict[int, asyncio.Semaphore] = {}
         self._last: dict[int, float] = {}
 
-    async def turn(self, host: int, start_at: float, apart: float) -> None:
+    async def wait_for_slot(self, host: int, start_at: float, apart: float) -> None:
         """Wait for a slot that was granted for `start_at`."""
         now = self._clock.monotonic()
         begin = max(now, start_at, self._last.get(host, 0.0) + apart)

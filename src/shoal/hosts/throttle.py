@@ -20,7 +20,7 @@ from shoal.settings import HostSettings
 REFUSED = 503
 THROTTLED = frozenset({429, REFUSED})
 TIMEOUTS = frozenset({"total_timeout", "idle_timeout", "connect_timeout"})
-WEIGHT = 0.3  # of the newest response in the smoothed latency
+WEIGHT = 0.3  # weight of the newest response in the smoothed latency
 REPORT_FACTOR = 1.5  # a latency that changed by this factor is reported again
 REPORT_AGAIN = 300.0  # seconds: a host that stays slow is reported again before the store forgets it
 SLACK = 0.1  # tolerance in seconds: a slot reserved after a hold may appear to begin this much before the hold ends
@@ -31,7 +31,7 @@ class HostUpdate(Struct):
     """The report of one commit about a host."""
 
     origin: str
-    status: int = 0  # of a response that asks us to wait; 0: there was none
+    status: int = 0  # status of a response that asks us to wait; 0: there was none
     hold: timedelta = timedelta(0)  # the wait it asks for; 0: the back-off decides
     first: timedelta = timedelta(0)  # the shortest back-off
     most: timedelta = timedelta(0)  # the longest
@@ -70,7 +70,7 @@ class _Streak(Struct):
     """Consecutive responses that ask us to wait, without a good one between them."""
 
     until: float = 0.0
-    pages: set[int] = field(default_factory=set)  # that had not failed before it
+    pages: set[int] = field(default_factory=set)  # pages that had not failed before the streak
 
 
 class HostHeld(Signal, frozen=True, kw_only=True):

@@ -15,7 +15,7 @@ from shoal.work.local_lease import holder_name
 async def analyze_here(app: App, crawl_id: str, options: AnalysisOptions, baseline: str | None = None) -> Analysis:
     """Analyze a crawl that has ended and return the analysis as it is stored. It is tried once; an error is raised
     after it was recorded."""
-    lane = local_lane(new_id("anl"))  # of its own: a process that died may have left a job in that of the crawl
+    lane = local_lane(new_id("anl"))  # not the crawl's: a process that died may have left a job there
     analysis = await app.audit.analyses.submit(crawl_id, options, baseline, lane=lane, attempts=1)
     [lease] = await app.queue.lease(holder_name(), [KIND], [lane], 1)
     async with AsyncExitStack() as stack:

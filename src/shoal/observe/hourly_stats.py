@@ -68,13 +68,13 @@ class BotActivity:
     bot_id: str
     seen_at: int
     pulled: int = 0  # jobs
-    results: int = 0  # that were accepted
+    results: int = 0  # accepted results
     failures: int = 0  # results that report a failure
     invalid_data: int = 0  # results that lack a required field
     late_results: int = 0  # without a valid lease
     heartbeats: int = 0
     late_heartbeats: int = 0  # without a valid lease
-    lost_leases: int = 0  # that expired: no result and no heartbeat in time
+    lost_leases: int = 0  # expired leases: neither a result nor a heartbeat came in time
 
 
 class HourlyStatsStore(Protocol):

@@ -51,7 +51,7 @@ class LogLine:
 
 WORDS: Mapping[str, LogMessage] = {
     "FrontierOutOfReach": LogMessage(
-        LogLevel.WARNING, "frontier of crawl {crawl_id} not available while its job moved: {error}"
+        LogLevel.WARNING, "frontier of crawl {crawl_id} was not available during a state change of its job: {error}"
     ),
     "RedisWarned": LogMessage(LogLevel.WARNING, "{server}: {warning}"),
     "LanesDegraded": LogMessage(
@@ -103,7 +103,7 @@ WORDS: Mapping[str, LogMessage] = {
     "BrowsersReaped": LogMessage(LogLevel.WARNING, "ended {count} browsers that a killed process had left behind"),
     "PageRendered": LogMessage(LogLevel.DEBUG, "page rendered in {seconds:.2f} s: {outcome}"),
     "RenderingImpossible": LogMessage(
-        LogLevel.WARNING, "pages that need a browser are read without it and counted: {error}"
+        LogLevel.WARNING, "no browser: pages that need one are stored unrendered and counted: {error}"
     ),
     "RenderingPutOff": LogMessage(LogLevel.WARNING, "page job put off for {seconds:g} s, not rendered: {error}"),
     "RendererRefused": LogMessage(

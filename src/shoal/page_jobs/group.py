@@ -1,4 +1,4 @@
-"""A job group: page jobs created together and waited for as one. Its state, its request form and its API view."""
+"""A job group: page jobs created together and waited for as one. Its state and its request form."""
 
 from dataclasses import dataclass, field
 from enum import StrEnum

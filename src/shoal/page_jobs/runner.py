@@ -189,22 +189,22 @@ class PageJobRunner:
         return rules is not None and rules.reachable and not rules.allows(url)
 
     async def run(
-        self, work: PageWork, on_response: OnResponse, blocked: Blocked, turns: "RedirectSlots | None" = None
+        self, work: PageWork, on_response: OnResponse, blocked: Blocked, slots: "RedirectSlots | None" = None
     ) -> Result:
         """Fetch the page and return its result; see `visit`."""
-        return self._result(work, await self.visit(work, on_response, blocked, turns))
+        return self._result(work, await self.visit(work, on_response, blocked, slots))
 
     async def visit(
         self,
         work: PageWork,
         on_response: OnResponse,
         blocked: Blocked,
-        turns: "RedirectSlots | None" = None,
+        slots: "RedirectSlots | None" = None,
         *,
         capture: bool = False,
     ) -> Fetched:
         """Fetch the page and follow redirects that the target's robots.txt allows, each in its host slot. `on_response`
-        is called with each response, `blocked` with each request blocked by the address rule. Without `turns`, the
+        is called with each response, `blocked` with each request blocked by the address rule. Without `slots`, the
         host's crawl delay is kept before each redirect. A page that needs a browser is rendered; raises `NotRendered`
         if the renderer cannot take it now."""
         at, label = Url(work.url), work.crawl_config.proxy
@@ -215,14 +215,14 @@ class PageJobRunner:
         fetcher = self._fetcher(way.egress, work, at, blocked, capture=capture or renderer is not None)
         chain: RedirectChain | None = None
         while True:
-            if chain is not None and turns is not None and not way.robots.knows(origin(at)):
-                await turns.wait(at)  # robots.txt needs a slot of its own
+            if chain is not None and slots is not None and not way.robots.knows(origin(at)):
+                await slots.wait(at)  # robots.txt needs a slot of its own
             rules = await way.robots.rules_of(origin(at))
             if failure := _objection(rules, at):
                 return Fetched(at, 0.0, redirects=() if chain is None else chain.hops, failure=failure)
             if chain is not None:
-                await (self._clock.sleep(rules.delay.total_seconds()) if turns is None else turns.wait(at))
-            async with nullcontext() if turns is None else turns.connected(at):
+                await (self._clock.sleep(rules.delay.total_seconds()) if slots is None else slots.wait(at))
+            async with nullcontext() if slots is None else slots.connected(at):
                 fetched = await _fetch(fetcher, at, chain)
             on_response(at, fetched)
             if fetched.chain is None:

@@ -19,8 +19,8 @@ class BodyRecorder:
         self._writer = store.writer(name)
         self._most = most
         self._waiting: list[Waiting] = []
-        self._unchanged: dict[str, BodyLocation] = {}  # by URL, where an earlier crawl stored the unchanged body
-        self._bytes = 0  # of responses waiting or being written
+        self._unchanged: dict[str, BodyLocation] = {}  # where an earlier crawl stored the unchanged body, by URL
+        self._bytes = 0  # bytes of responses that wait or are being written
 
     @property
     def is_full(self) -> bool:

@@ -1,4 +1,8 @@
-"""The comparison of two crawls by their pages: new and missing URLs, changed statuses, titles and contents."""
+"""The comparison of two crawls in the console: new and missing URLs, changed statuses, titles and contents.
+
+It answers at once, also while a crawl is running: it reads only outlines of pages, and stops at a limit. `audit.diff`
+compares everything, page fields and findings, without a limit, but only crawls that have ended, and one pair at a time.
+"""
 
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
@@ -8,8 +12,8 @@ from shoal.base.database import Database
 from shoal.pages.store import PageOutline, PageStore
 
 BATCH: Final = 2_000
-MOST_PAGES: Final = 200_000  # of each crawl, since those of one are held in memory
-SHOWN: Final = 100  # of each kind
+MOST_PAGES: Final = 200_000  # pages of each crawl; those of one crawl are held in memory
+SHOWN: Final = 100  # examples of each kind
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +63,7 @@ class Comparison:
 
 
 class PageComparer:
-    """Compares crawls."""
+    """Compares two crawls for the console."""
 
     def __init__(self, database: Database, store: PageStore) -> None:
         self._database = database

@@ -14,7 +14,7 @@ from shoal.pages.response_counts import ResponseClass, response_class
 from shoal.pages.store import PageFacts, PageStore
 
 BATCH: Final = 2_000
-SECONDS: Final = 0.05  # of work per request
+SECONDS: Final = 0.05  # time spent on one request
 MOST_KEPT: Final = 30  # crawls
 MOST_FOLDERS: Final = 5_000
 LIMITS_MS: Final = (25, 50, 100, 200, 400, 800, 1_600, 3_200, 6_400)

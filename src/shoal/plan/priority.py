@@ -19,7 +19,7 @@ class PriorityFacts:
 
     importance: int  # `priority_base` of the policy
     staleness: float  # time since the last success, in schedule intervals; 0 right after a success, 1 when due
-    error_rate: float  # of its last runs, 0 to 1
+    error_rate: float  # error rate of its last runs, 0 to 1
     signal: float  # sum of the boosts of its URL and labels
     overdue_seconds: float
 

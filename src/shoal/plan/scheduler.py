@@ -36,7 +36,7 @@ class JobsScheduled(Signal, frozen=True, kw_only=True):
 
     made: int
     skipped: int  # their last run is still active
-    late_seconds: float  # of the policy that waited longest
+    late_seconds: float  # delay of the policy that waited longest
 
 
 class PolicyStuck(Signal, frozen=True, kw_only=True):

@@ -175,7 +175,7 @@ class Lease(Struct):
     crash_count: int
     waited_seconds: float
     priority: int = 50
-    ttl_seconds: float = 0.0  # of a job that was popped from a lane
+    ttl_seconds: float = 0.0  # only for a job that was popped from a lane
     start_in: float = 0.0  # seconds until the slot that its host has for it
 
 

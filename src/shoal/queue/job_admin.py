@@ -1,4 +1,4 @@
-"""Job administration for people: list, explain, replay dead letters, cancel, purge, set quotas. `queue.py` has the
+"""Job administration for people: list, explain, retry dead letters, cancel, purge, set quotas. `queue.py` has the
 operations of workers."""
 
 from dataclasses import dataclass
@@ -72,7 +72,7 @@ class JobAdmin:
         return await self._database.read(look)
 
     async def retry(self, job_id: str) -> Job:
-        """Replay a dead letter: it becomes pending again, with all its attempts."""
+        """Retry a dead letter: it becomes pending again, with all its attempts."""
         job = await self.get(job_id)
         self._check_own(job, "be retried on its own")
         if job.state not in DEAD:
@@ -86,8 +86,8 @@ class JobAdmin:
         return job
 
     async def retry_dead(self, which: JobFilter, limit: int | None = None) -> int:
-        """Replay matching dead letters in batches, except those of runs; returns how many. May be repeated: a
-        replayed job is no longer a dead letter."""
+        """Retry matching dead letters in batches, except those of runs; returns how many. May be repeated: a
+        retried job is no longer a dead letter."""
         done, before = 0, None
         which = JobFilter(which.state, which.kind, which.run_id, which.lane, dead=True)
         while limit is None or done < limit:

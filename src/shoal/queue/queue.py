@@ -44,7 +44,7 @@ T = TypeVar("T")
 
 JITTER = 0.1
 LONGEST_NAME = 1000  # characters of a dedupe key or a quota key
-ROUNDS = 20  # of a lease that finds only jobs over their quota
+ROUNDS = 20  # attempts of a lease that finds only jobs over their quota
 SMALL = 40  # jobs per turn: up to this number, the round trip to the store takes longer than the work in it
 APART = 50  # turns to wait, after one that needed more than a statement, before a single statement is tried again
 

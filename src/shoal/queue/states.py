@@ -17,7 +17,7 @@ class JobState(StrEnum):
     DONE = "done"  # finished, its result accepted
     FAILED = "failed"  # the last attempt failed
     EXPIRED = "expired"  # its workers were lost too often: a dead letter
-    CANCELLED = "cancelled"  # its run was stopped
+    CANCELLED = "cancelled"  # cancelled by a user, or its run was stopped
 
 
 MOVES: dict[JobState, frozenset[JobState]] = {

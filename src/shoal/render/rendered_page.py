@@ -8,9 +8,9 @@ from shoal.egress import Failure
 class RenderCounts(Struct, kw_only=True):
     """The requests that a page made, without the one for the page itself."""
 
-    requests: int = 0  # that it tried to make
-    refused: int = 0  # by robots.txt, by the address rule, or because the page had made too many
-    blocked: int = 0  # of a kind that was not to be loaded
+    requests: int = 0  # requests that it tried to make
+    refused: int = 0  # refused by robots.txt or the address rule, or because the page had made too many
+    blocked: int = 0  # not loaded because of their kind
     bytes: int = 0  # received
 
 

@@ -41,7 +41,7 @@ HEADERS = [
 class ErrorPages(Protocol):
     """Errors as pages, for requests of a browser that shows them to a person."""
 
-    prefix: str  # of every URL, behind a proxy
+    prefix: str  # path prefix of every URL, behind a proxy
 
     def error(self, request: Request, error: ShoalError) -> Response: ...
 
@@ -110,7 +110,7 @@ class Errors:
         return await unexpected(request, error)
 
     def _to_login(self, request: Request) -> Response:
-        """Send a browser without a session to the login page, which leads back to the page it wanted."""
+        """Send a browser without a console session to the login page, which leads back to the page it wanted."""
         wanted = request.scope["path"] + (f"?{query}" if (query := request.url.query) else "")
         is_home = request.method != "GET" or wanted == "/"
         return RedirectResponse(f"{self.prefix}/login" + ("" if is_home else f"?next={quote(wanted, safe='')}"), 303)

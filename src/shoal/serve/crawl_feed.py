@@ -40,7 +40,7 @@ class CrawlFeed:
         """The number of the last entry."""
         return self.lines[-1].number if self.lines else 0
 
-    def turn(self) -> None:
+    def wake_viewers(self) -> None:
         """Wake all viewers that wait for a change."""
         before, self.changed = self.changed, asyncio.Event()
         before.set()
@@ -102,7 +102,7 @@ class CrawlFeeds:
         """End every stream, because this process stops."""
         self._closed = True
         for feed in self._feeds.values():
-            feed.turn()
+            feed.wake_viewers()
 
     async def _stream(self, crawl_id: str, after: int | None) -> AsyncGenerator[bytes, None]:
         yield b"retry: %d\n\n" % RETRY_MILLISECONDS
@@ -182,7 +182,7 @@ class CrawlFeeds:
                 feed.lines.extend(lines)
                 if not is_new:
                     continue
-            feed.turn()
+            feed.wake_viewers()
 
 
 def _event(name: str, value: dict[str, Any], number: int | None = None) -> bytes:

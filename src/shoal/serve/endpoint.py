@@ -77,7 +77,7 @@ Handler = Callable[[Any, EndpointRequest[Any, Any]], Awaitable[Response | Struct
 class Endpoint:
     """One entry of the table."""
 
-    name: str  # of its handler, and of the operation in the OpenAPI document
+    name: str  # name of its method, and of the operation in the OpenAPI document
     method: str
     path: str
     scope: TokenScope | None  # None: no token needed

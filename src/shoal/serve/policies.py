@@ -293,7 +293,8 @@ class PolicyApi:
         )
 
     async def _check_gate(self, options: dict[str, Any]) -> None:
-        """Refuse a gate that does not exist. One that is no text is refused with the other options."""
+        """Refuse a gate that does not exist. A value that is not text is rejected when the other options are
+        validated."""
         if isinstance(options.get("gate"), str):
             await self._gates.check(options["gate"], "crawl_config.gate")
 

@@ -121,7 +121,9 @@ class HostPoliteness(Struct, kw_only=True):
     origin: str
     pages: int
     requests_per_second: Annotated[float | None, describe("Pages per second of work; null before the first page.")]
-    delay_seconds: Annotated[float, describe("The delay that was kept: the longer of ours and that of robots.txt.")]
+    delay_seconds: Annotated[
+        float, describe("Delay between requests: our own or the Crawl-delay of robots.txt, whichever is longer.")
+    ]
     robots: Annotated[RobotsState | None, describe("The result of the last request for robots.txt; null if unknown.")]
     robots_hash: Annotated[str | None, describe("Content hash of the robots.txt: its version.")]
     robots_fetched_at: Moment | None
@@ -521,7 +523,7 @@ class Finding(Struct, kw_only=True):
     code: Annotated[str, describe("Stable code of the problem.")]
     severity: Severity
     page: Annotated[str | None, describe("URL of the page concerned; null if it concerns the whole site.")]
-    key: Annotated[str, describe("The same for the same problem in every analysis of the site.")]
+    key: Annotated[str, describe("Key of the problem; identical in every analysis of the site.")]
     evidence: dict[str, Any]
 
 
@@ -536,7 +538,7 @@ class Gate(Struct, kw_only=True):
     name: str
     rules: list["GateRule"]
     ignore: Annotated[list[str], describe("Finding codes that do not count.")]
-    fail: Annotated[list[str], describe("Finding codes of which a single finding fails the gate.")]
+    fail: Annotated[list[str], describe("Finding codes that fail the gate as soon as one finding has them.")]
     min_pages: int
     min_pages_percent: float
     created_at: Moment
@@ -689,7 +691,7 @@ class BackPressure(Struct, kw_only=True):
     slots: Annotated[str, describe("runs or pages: the two kinds of slots that nodes have.")]
     load: Annotated[
         float | None,
-        describe("Running jobs and jobs in private lanes, as a share of twice the slots; null: no nodes."),
+        describe("Load: running jobs plus jobs in private lanes, divided by twice the slots; null without nodes."),
     ]
     held: Annotated[bool, describe("No jobs are created for policies, and batches are refused.")]
     reason: str | None
@@ -753,7 +755,7 @@ class PolicyRun(Struct, kw_only=True):
 
     job_id: Annotated[str | None, describe("The job, for a page policy.")]
     crawl_id: Annotated[str | None, describe("The crawl, for a site policy.")]
-    duplicate: Annotated[bool, describe("True: the policy was running already, and this is the id of that run.")]
+    duplicate: Annotated[bool, describe("True if the policy was already running; the id is that of the active run.")]
 
 
 class Signal(Struct, kw_only=True):

@@ -1,4 +1,4 @@
-"""The child process of a worker: gets its work over stdin, reports over stdout, and dies with its parent."""
+"""In the child: gets its work over stdin, reports over stdout, and dies with the worker that started it."""
 
 import asyncio
 import ctypes
@@ -58,7 +58,7 @@ from shoal.work.ipc import (
     pairs_of,
 )
 from shoal.work.lease_validity import LeaseValidity
-from shoal.work.page_job_loop import PageJobHandler, PageJobLoop
+from shoal.work.page_job_loop import JobExecutor, PageJobLoop
 from shoal.work.worker_context import StoreOutOfReach
 
 R = TypeVar("R")
@@ -189,7 +189,7 @@ class PageChild(Generic[R]):
     def __init__(
         self,
         settings: Settings,
-        handler: PageJobHandler[R],
+        executor: JobExecutor[R],
         queue: Queue,
         holder: str,
         clock: Clock,
@@ -206,7 +206,7 @@ class PageChild(Generic[R]):
         self._working: asyncio.Task[None] | None = None
         slots = settings.crawl.max_concurrent_curl
         self._loop = PageJobLoop(
-            handler, queue, slots, holder, clock, self._send_holding, _send_alone, self._report_error
+            executor, queue, slots, holder, clock, self._send_holding, _send_alone, self._report_error
         )
 
     async def serve(self) -> None:

@@ -1,4 +1,4 @@
-"""One child as its worker sees it: starts it, exchanges messages, and notices its silence and its death."""
+"""In the worker: starts a child, exchanges messages with it, and notices its silence and its death."""
 
 import asyncio
 import os
@@ -109,8 +109,8 @@ class ChildProcess:
         self.browser_pages = 0  # in those browsers
         self._restarted: asyncio.Future[str] | None = None  # while its browsers are being restarted
         self._holding: list[Pair] = []
-        self.version = 0  # of a page child: the configuration in effect
-        self.alone: Fence | None = None  # of a page child: the suspect that runs by itself
+        self.version = 0  # version of the configuration that a page child has in effect
+        self.alone: Fence | None = None  # the suspect that a page child runs by itself
 
     @property
     def pid(self) -> int:

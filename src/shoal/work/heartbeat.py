@@ -12,7 +12,7 @@ from shoal.base.clock import Clock
 from shoal.queue.job import Extended, Fence
 from shoal.queue.queue import Queue
 
-DEADLINE_PART = 0.5  # of a lease's term: how long one extension may take
+DEADLINE_PART = 0.5  # one extension may take this share of a lease's term
 
 
 class LeaseHolders(Protocol):

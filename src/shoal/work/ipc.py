@@ -101,7 +101,7 @@ class Tick:
 STORE_AWAY = "store_away"
 STORAGE_FULL = StorageFull.code
 LEASE_LOST = "lease_lost"
-HANDED_BACK = "handed_back"  # by the job itself, because others wait
+HANDED_BACK = "handed_back"  # the job itself hands it back, because others wait
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,7 +4,7 @@ from datetime import timedelta
 
 from shoal.base.clock import Clock
 
-VALID_PART = 0.8  # of a lease's term; after that nothing more is taken until the lease is renewed
+VALID_PART = 0.8  # share of a lease's term; after it, nothing is taken until the lease is renewed
 
 
 class LeaseValidity:

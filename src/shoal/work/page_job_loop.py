@@ -1,6 +1,7 @@
-"""The page jobs of one process: leased in batches, run concurrently, settled together.
+"""In the child: the loop that keeps its page slots full. It leases jobs in batches, runs them concurrently and settles
+them together.
 
-The parent process extends the leases. A `PageJobHandler` runs and stores the jobs.
+The worker extends the leases. A `JobExecutor` runs and stores the jobs.
 """
 
 import asyncio
@@ -35,8 +36,8 @@ def holder_of(worker: str, pid: int) -> str:
     return f"{worker}/pages/{pid}"
 
 
-class PageJobHandler(Protocol[R]):
-    """Runs single page jobs and settles many at once. Both methods are called from one event loop."""
+class JobExecutor(Protocol[R]):
+    """Runs single page jobs, settles many at once and leases the next ones. Used from one event loop only."""
 
     async def run(self, lease: Lease) -> R:
         """Run one job; the result carries its lease. A problem with the page is part of the result; an exception counts
@@ -63,7 +64,7 @@ class PageJobLoop(Generic[R]):
 
     def __init__(
         self,
-        handler: PageJobHandler[R],
+        executor: JobExecutor[R],
         queue: Queue,
         slots: int,
         holder: str,
@@ -72,7 +73,7 @@ class PageJobLoop(Generic[R]):
         on_alone: Callable[[Fence | None], None],
         on_error: Callable[[str, Exception], None],
     ) -> None:
-        self._handler = handler
+        self._executor = executor
         self._queue = queue
         self._slots = slots
         self._holder = holder
@@ -98,7 +99,7 @@ class PageJobLoop(Generic[R]):
         self._is_leasing = False  # a commit that may lease is under way
         self._leave_at: float | None = None
         self._finish_first = False
-        self._changes: set[asyncio.Task[None]] = set()  # of single jobs, such as a failed attempt
+        self._changes: set[asyncio.Task[None]] = set()  # changes of single jobs, such as a failed attempt
         self._stalled: set[Fence] = set()
         self._rate: FetchRate | None = None
 
@@ -183,7 +184,7 @@ class PageJobLoop(Generic[R]):
         self._nudged = False
         self._is_leasing = want > 0
         try:
-            leases = await self._handler.settle([result for _, result in self._settling], self._holder, want)
+            leases = await self._executor.settle([result for _, result in self._settling], self._holder, want)
         except ShoalError as error:
             self._is_leasing = False
             self._results = self._settling + self._results
@@ -269,7 +270,7 @@ class PageJobLoop(Generic[R]):
 
     async def _run_job(self, lease: Lease) -> None:
         try:
-            result = await self._handler.run(lease)
+            result = await self._executor.run(lease)
         except asyncio.CancelledError:
             if lease.fence in self._stalled:
                 self._stalled.discard(lease.fence)

@@ -1,4 +1,4 @@
-"""Crawls and analyses of a worker: each runs in a child of its own, which is reused for the next job."""
+"""In the worker: crawls and analyses, each in a child of its own, which is reused for the next job."""
 
 import asyncio
 from collections.abc import Callable, Sequence

@@ -18,7 +18,7 @@ from shoal.queue.queue import Queue
 from shoal.queue.wake import Wake
 from shoal.work.child_process import ChildProcess
 from shoal.work.heartbeat import LeaseHeartbeat
-from shoal.work.page_child import PageChildProcess
+from shoal.work.page_child_process import PageChildProcess
 from shoal.work.run_children import RunChildren
 from shoal.work.task_window import TaskWindow
 from shoal.work.worker_context import WorkerContext

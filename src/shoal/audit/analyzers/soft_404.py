@@ -15,7 +15,7 @@ _SAYS_SO: Final = re2.compile(
     r"(?i)\b404\b|\bnot found\b|\b(page|seite|product) (does not|doesn't) exist\b|\bnicht gefunden\b|\bintrouvable\b"
     r"|\bno encontrad[oa]\b|\bnon trovata\b|\bn[ãa]o encontrada\b|\bniet gevonden\b|ページが見つかりません|页面不存在"
 )
-FEWEST_WORDS: Final = 5  # of an error page that others are compared with
+FEWEST_WORDS: Final = 5  # an error page with fewer words is not compared with others
 
 
 class Soft404:

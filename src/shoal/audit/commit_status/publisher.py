@@ -29,7 +29,7 @@ LONGEST_HOLD: Final = timedelta(hours=24)
 LIMITS: Final = Limits(
     connect_timeout=timedelta(seconds=10), total_timeout=RESPONSE_TIMEOUT, max_body_bytes=64_000, cut_body=True
 )
-QUICK_ATTEMPTS: Final = 3  # of a process that ends when its analysis has
+QUICK_ATTEMPTS: Final = 3  # attempts in a process that ends with its analysis
 
 
 class CommitStatusPublished(Signal, frozen=True, kw_only=True):

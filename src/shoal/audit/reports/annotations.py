@@ -7,7 +7,7 @@ from shoal.audit.reports.report import Report, in_short
 from shoal.audit.verdict import Outcome
 from shoal.base.text import visible
 
-MOST_SHOWN: Final = 10  # of each kind: GitHub ignores further ones of a step
+MOST_SHOWN: Final = 10  # annotations of each kind; GitHub ignores further ones of a step
 KINDS: Final = {Severity.ERROR: "error", Severity.WARNING: "warning", Severity.NOTICE: "notice"}
 
 

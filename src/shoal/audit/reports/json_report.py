@@ -44,7 +44,7 @@ class ReportFinding(Struct, kw_only=True):
     """One finding."""
 
     page: Annotated[str | None, describe("URL of the page concerned; null if it concerns the whole site.")]
-    key: Annotated[str, describe("The same for the same problem in every analysis of the site.")]
+    key: Annotated[str, describe("Key of the problem; identical in every analysis of the site.")]
     evidence: dict[str, Any]
 
 

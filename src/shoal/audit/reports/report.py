@@ -13,7 +13,7 @@ from shoal.base.errors import StateConflict
 from shoal.base.text import plural, visible
 
 LONGEST_VALUE: Final = 300  # characters of a value of the evidence
-MOST_PARTS: Final = 3  # of a list in the evidence
+MOST_PARTS: Final = 3  # items that are shown of a list in the evidence
 VERDICTS: Final[Mapping[Outcome | None, str]] = {
     Outcome.PASSED: "Gate passed",
     Outcome.FAILED: "Gate failed",

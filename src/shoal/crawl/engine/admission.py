@@ -42,8 +42,8 @@ class Admitted(Enum):
 class Admission:
     """Decides about the URLs of one walker before they are fetched.
 
-    The frontier asks it, too (`shoal.crawl.store.Admission`), so that no slot of a host is reserved for a URL that will
-    not be fetched.
+    The frontier asks it, too (`shoal.crawl.store.AdmissionChecks`), so that no slot of a host is reserved for a URL
+    that will not be fetched.
     """
 
     def __init__(

@@ -131,7 +131,7 @@ def build_engine(
     fetchers = Fetchers(fetcher, SitemapFetcher(runtime.egress, headers, fetcher.limits, signals.fetch_blocked))
     rendering = None
     if runtime.renderer is not None:
-        from shoal.crawl.engine.render_stage import build_render_stage  # few crawls render
+        from shoal.crawl.engine.render_stage_factory import build_render_stage  # few crawls render
 
         rendering = build_render_stage(
             runtime.renderer, fetcher, headers, runtime, crawl, control, signals, connections=size.per_host

@@ -59,7 +59,7 @@ class FetchWindow:
         self._control = control
         self._rendering = rendering  # its pages are not counted in the window: they have one of their own
         self._queues = HostQueues(size.per_host)
-        self._timers: dict[int, tuple[asyncio.TimerHandle, FrontierTask]] = {}  # of tasks that wait for their slot
+        self._timers: dict[int, tuple[asyncio.TimerHandle, FrontierTask]] = {}  # tasks that wait for their slot
         self._parked: dict[str, list[FrontierTask]] = {}  # per origin, tasks that wait for its robots.txt
         self._fetching: dict[int, Cancel] = {}
         self._in_browser: dict[int, Cancel] = {}

@@ -9,7 +9,7 @@ from shoal.crawl.frontier.values import Settled, WalkerBatch
 if TYPE_CHECKING:
     from shoal.pages.body_recorder import BodyRecorder
 
-FEWEST = 10  # pages read at once: how many links they have is unknown before
+FEWEST = 10  # pages read at once; the number of their links is not known in advance
 MOST = 1_000
 SMALL_PART = 4  # if the links of one read fill at most a quarter of a commit, the next read takes twice as many pages
 

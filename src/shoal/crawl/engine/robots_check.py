@@ -10,7 +10,7 @@ from shoal.base.errors import ShoalError
 from shoal.base.url import Url, origin
 from shoal.hosts.robots import RobotsSource, Rules
 
-MOST_RULES = 50_000  # of all hosts together, about 50 MB; a host without rules counts as one
+MOST_RULES = 50_000  # rules of all hosts together, about 50 MB; a host without rules counts as one
 WITHOUT = "The host's robots.txt could not be fetched, so no URL of the host is allowed."
 FAILURES_OF_THE_HOST = (
     "dns_",

@@ -24,7 +24,7 @@ class Generations:
 
     def __init__(self, most: int) -> None:
         self._most = most
-        self.length = 0  # of the young URLs, in characters
+        self.length = 0  # total length of the young URLs, in characters
         self.young: dict[Url, bytes] = {}
         self.old: dict[Url, bytes] = {}
 

@@ -38,7 +38,7 @@ class SitemapReader:
         self._clock = clock
         self._pages = pages
         self._retries = retries
-        self._entries: dict[int, bytearray] | None = {} if keeps_entries else None  # of sitemaps that are being read
+        self._entries: dict[int, bytearray] | None = {} if keeps_entries else None  # only while a sitemap is being read
         self._named: set[Url] = set()  # guessed addresses that a robots.txt names, too
 
     def add_named(self, named: Iterable[str], batch: WalkerBatch) -> None:

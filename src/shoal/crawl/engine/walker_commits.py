@@ -33,7 +33,7 @@ from shoal.queue.states import Move
 
 T = TypeVar("T")
 
-WORTH_COUNTING = timedelta(seconds=0.5)  # of work without a result
+WORTH_COUNTING = timedelta(seconds=0.5)  # work without a result is counted from this time on
 IDLE_SECONDS = 1.0  # how often a walker without work asks whether others found URLs
 
 

@@ -78,7 +78,7 @@ class FrontierRebuild:
             try:
                 await self._frontier.restart(tx, crawl.number, fence, generation)
             except StateConflict as error:
-                raise FrontierLost(crawl.id, "Redis has one of another store under its id") from error
+                raise FrontierLost(crawl.id, "Redis holds a frontier of another store under this crawl id") from error
 
         await self._database.run(begin)
         with lost_is_an_outage():

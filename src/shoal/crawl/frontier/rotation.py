@@ -27,7 +27,7 @@ class HostCandidate(Struct, frozen=True):
     host: int
     origin: str
     state: HostState
-    pages: int = 0  # that it has given to the crawl so far
+    pages: int = 0  # pages that it has given to the crawl so far
     claimed_by: str | None = None  # the job of the walker that claimed it
     overdue: float = 0.0  # seconds since its turn came
 
@@ -59,7 +59,7 @@ class HostBatch(Struct, eq=False):
 
     host: int
     origin: str
-    pages: int  # that the host has given to the crawl so far
+    pages: int  # pages that the host has given to the crawl so far
     state: HostState
     delay: float  # seconds between two requests
     most: int  # URLs that it may give, whatever its slots

@@ -20,7 +20,7 @@ _VALUES = re.compile(r"=[^&]*")
 
 class TrapState(StrEnum):
     QUARANTINED = "quarantined"
-    RELEASED = "released"  # by a person: never quarantined again in this crawl
+    RELEASED = "released"  # a person released it: never quarantined again in this crawl
 
 
 @dataclass(frozen=True, slots=True)

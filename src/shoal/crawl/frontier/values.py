@@ -20,8 +20,8 @@ from shoal.pages.page import NOT_MODIFIED, Page
 from shoal.pages.response_counts import count_responses
 from shoal.queue.job import Fence
 
-SUSPECT_FROM = 2  # crashes in company
-CRASHES_ALONE = 3  # after that many more, alone in flight, the URL fails
+SUSPECT_FROM = 2  # crashes while other URLs were in flight
+CRASHES_ALONE = 3  # after this many more crashes, alone in flight, the URL fails
 
 
 class UrlKind(IntEnum):
@@ -77,7 +77,7 @@ class FrontierTask(Struct):
     crashes: int = 0
     kind: UrlKind = UrlKind.PAGE
     start_in: float = 0.0  # seconds from when it was taken to its slot at its host
-    etag: str | None = None  # of the earlier crawl's page, for a conditional request
+    etag: str | None = None  # ETag of the page in the previous crawl, for a conditional request
     last_modified: str | None = None
     is_recovering: bool = False  # its host was on hold, and this response decides whether it gets more requests
     target: Url | None = None  # where its redirects have led so far; `host` is the host of this URL
@@ -151,7 +151,7 @@ class Settled(Struct):
     page: Page | None = None
     retry_in: timedelta = timedelta(0)
     untried: bool = False
-    sitemap: SitemapRecord | None = None  # of a sitemap, which has no page
+    sitemap: SitemapRecord | None = None  # set instead of `page` if the URL is a sitemap
     onward: Onward | None = None
     target_fate: Fate | None = None  # fate of the URL that its redirects led to, if that was not fetched
 
@@ -251,7 +251,7 @@ class WalkerBatch(Struct):
     walked: timedelta = timedelta(0)  # time of work since the last batch
     skipped: list[SkippedUrl] = field(default_factory=list)
     hosts: dict[int, HostUpdate] = field(default_factory=dict)  # what was learned about hosts: holds, delays, latency
-    redirects_decided: bool = False  # by the frontier, before the pages were committed
+    redirects_decided: bool = False  # the frontier decided, before the pages were committed
     unchanged: list[Settled] = field(default_factory=list)  # 304s whose facts must still be read from the earlier crawl
 
     @property
@@ -277,7 +277,7 @@ class Turn(Struct):
     control: Control
     work: list[FrontierTask] = field(default_factory=list)
     traps: dict[str, TrapState] = field(default_factory=dict)
-    counts: Counts | None = None  # of the whole crawl, if it has a budget
+    counts: Counts | None = None  # counts of the whole crawl, if it has a budget
     holds: dict[int, float] = field(default_factory=dict)  # seconds for which hosts of the batch are held
     wait_seconds: float | None = None  # None if it was not requested
     drained: bool = False

@@ -23,9 +23,9 @@ from shoal.hosts.robots_cache import fetch_robots
 MOST_HOSTS: Final = 3
 MOST_SITEMAPS: Final = 5
 MOST_URLS: Final = 20_000
-MOST_BYTES: Final = 5_000_000  # of one sitemap
+MOST_BYTES: Final = 5_000_000  # size limit of one sitemap
 SAMPLES: Final = 8  # URLs shown for each fate
-TIMEOUT: Final = timedelta(seconds=10)  # of each request
+TIMEOUT: Final = timedelta(seconds=10)  # time limit of each request
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +53,7 @@ class ScopePreview:
 
     hosts: list[HostPreview] = field(default_factory=list)
     sitemaps: list[SitemapPreview] = field(default_factory=list)
-    fates: Counter[Fate] = field(default_factory=Counter)  # of the listed URLs
+    fates: Counter[Fate] = field(default_factory=Counter)  # fates of the listed URLs
     samples: dict[Fate, list[str]] = field(default_factory=dict)
     is_cut: bool = False  # there is more than was looked at
 

@@ -21,11 +21,11 @@ class ProxyLimits:
     yield_after: timedelta = timedelta(seconds=1)  # an idle tunnel is closed after this time if a request waits
     max_head_bytes: int = 64_000
     max_headers: int = 100
-    max_message_bytes: int = 50_000_000  # of one response, or in one direction of a tunnel
+    max_message_bytes: int = 50_000_000  # size of one response, or of one direction of a tunnel
     max_session_bytes: int = 200_000_000  # received in all
     host_connections: int = 6
     session_connections: int = 64
-    client_connections: int = 1024  # of the whole proxy
+    client_connections: int = 1024  # for the whole proxy
 
     @classmethod
     def of(cls, settings: "EgressSettings") -> "ProxyLimits":

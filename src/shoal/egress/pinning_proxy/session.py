@@ -42,8 +42,8 @@ class ProxyCounts:
 
     requests: int = 0  # plain HTTP requests, refused ones too
     tunnels: int = 0  # TLS connections and WebSockets, refused ones too
-    refused: int = 0  # by a rule or a limit
-    failed: int = 0  # by the network or the server
+    refused: int = 0  # refused by a rule or a limit
+    failed: int = 0  # failed because of the network or the server
     bytes_received: int = 0
     bytes_sent: int = 0
     codes: Counter[str] = field(default_factory=Counter)

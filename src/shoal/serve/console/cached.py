@@ -9,7 +9,7 @@ from shoal.base.clock import Clock
 T = TypeVar("T")
 
 SHORTEST: Final = 1.0  # seconds for which a figure is kept at least
-SHARE: Final = 0.005  # of the time may be spent on reading it
+SHARE: Final = 0.005  # share of the time that may be spent on reading it
 
 
 class Cached(Generic[T]):

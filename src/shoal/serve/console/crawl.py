@@ -19,7 +19,7 @@ from shoal.crawl.states import CrawlState
 from shoal.pages.summary import PageSummaries
 from shoal.queue.job_admin import JobAdmin
 from shoal.queue.job_admin_store import JobFilter
-from shoal.serve.console import crawl_charts, url_words
+from shoal.serve.console import crawl_charts, url_texts
 from shoal.serve.console.crawl_rows import class_name, class_parts, row_of
 from shoal.serve.console.feed import AnyQuery, LivePage
 from shoal.serve.console.messages import Language, message
@@ -247,9 +247,9 @@ class CrawlPage:
             "asked": asked,
             "explained": explained
             and (
-                *url_words.STATES[explained.state],
-                url_words.why(explained, self.shell.formats(view)),
-                url_words.facts_of(explained, self.shell.formats(view)),
+                *url_texts.STATES[explained.state],
+                url_texts.why(explained, self.shell.formats(view)),
+                url_texts.facts_of(explained, self.shell.formats(view)),
             ),
         }
 
@@ -289,4 +289,4 @@ def option_text(value: Any, language: Language) -> str:
 def skip_words(status: CrawlStatus, language: Language) -> list[tuple[str, str, int]]:
     """Return the reasons for which URLs were skipped, in words, those of most URLs first."""
     counts = sorted(status.counts.skipped.items(), key=lambda one: -one[1])
-    return [(reason, language(url_words.SKIPS.get(reason, reason)), count) for reason, count in counts]
+    return [(reason, language(url_texts.SKIPS.get(reason, reason)), count) for reason, count in counts]

@@ -17,7 +17,7 @@ from shoal.serve.console.format import NOTHING, SPACE, Formats
 MOST_DEPTHS: Final = 20
 MOST_CELLS: Final = 40
 MOST_ROWS: Final = 200
-MOST_SHARE: Final = 0.3  # of the pages in one folder of a map
+MOST_SHARE: Final = 0.3  # a map divides folders with a larger share of the pages
 ENDS: Final = {"done": "s2", "released": "s3", "retried": "s4", "failed": "s5", "expired": "s5", "crashed": "s5"}
 
 

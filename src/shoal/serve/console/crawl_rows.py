@@ -46,7 +46,7 @@ class CrawlRow:
     more_seeds: int
     share: float | None  # settled share of the known URLs, an estimate
     rate: float | None  # pages per second of work
-    seconds: float | None  # of work
+    seconds: float | None  # seconds of work
 
     @property
     def id(self) -> str:

@@ -27,7 +27,7 @@ from shoal.serve.crawl_feed import Viewing
 from shoal.serve.endpoint import EndpointRequest, Nothing, endpoint
 
 EVERY_SECONDS: Final = 1.0
-SHARE: Final = 0.008  # of the time may be spent on reading one page again
+SHARE: Final = 0.008  # share of the time that may be spent on reading one page again
 SLOWEST_SECONDS: Final = 5.0
 HEARTBEAT_SECONDS: Final = 15.0
 RETRY_MILLISECONDS: Final = 2000

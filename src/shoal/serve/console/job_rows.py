@@ -55,8 +55,8 @@ REASONS: Final = {
 }
 ENDED: Final = {
     JobState.DONE: message("It is done."),
-    JobState.FAILED: message("Its last attempt failed. It is a dead letter until somebody replays it."),
-    JobState.EXPIRED: message("Its workers were lost too often. It is a dead letter until somebody replays it."),
+    JobState.FAILED: message("Its last attempt failed. It is a dead letter until somebody retries it."),
+    JobState.EXPIRED: message("Its workers were lost too often. It is a dead letter until somebody retries it."),
     JobState.CANCELLED: message("It was cancelled."),
 }
 

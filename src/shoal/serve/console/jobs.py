@@ -1,4 +1,4 @@
-"""Jobs: counts by kind and state, a list with qualifiers, dead letters with replay, and the page of one job with its
+"""Jobs: counts by kind and state, a list with qualifiers, dead letters with retry, and the page of one job with its
 leases and why it is in its state."""
 
 from collections.abc import Awaitable, Callable, Mapping
@@ -32,18 +32,21 @@ DEAD_LETTERS: Final = "dead"  # a value of `state:` for failed and expired jobs
 LONGEST_CURSOR: Final = 60
 KEEP_COUNTS: Final = 20  # times as long as counting took
 KEEP_AT_LEAST: Final = 2.0  # seconds
-REPLAYED: Final = (message("{count} dead letter was replayed."), message("{count} dead letters were replayed."))
+DEAD_RETRIED: Final = (
+    message("{count} dead letter will be retried."),
+    message("{count} dead letters will be retried."),
+)
 PURGED: Final = (message("{count} job was removed."), message("{count} jobs were removed."))
 RETRIED: Final = message("The job waits for a worker again, with all its attempts.")
 CANCELLED: Final = message("The job was cancelled; a result that arrives later is refused.")
-REPLAY_QUESTION: Final = message("Replay all dead letters that match?")
+RETRY_QUESTION: Final = message("Retry all dead letters that match?")
 PURGE_QUESTION: Final = message("Remove all dead letters that match?")
 PURGE_EXPLANATION: Final = message(
     "Their history and results are removed too. Jobs of crawls and analyses are kept. This cannot be undone."
 )
 CANCEL_QUESTION: Final = message("Cancel this job?")
 CANCEL_EXPLANATION: Final = message("It takes effect at once. If a worker is running it, its result is refused.")
-REPLAY: Final = message("Replay")
+RETRY: Final = message("Retry")
 REMOVE: Final = message("Remove")
 CANCEL: Final = message("Cancel the job")
 
@@ -127,7 +130,7 @@ class JobsPage:
         "POST",
         "/jobs/actions",
         scope=TokenScope.WRITE,
-        summary="Replay or remove dead letters.",
+        summary="Retry or remove dead letters.",
         file=(FORM_TYPE,),
         audit="jobs.purged",
         public=False,
@@ -141,17 +144,17 @@ class JobsPage:
         action, language = form.get("action"), view.language
         if action == "purge":
             caller_of(request.http).demand(TokenScope.ADMIN)
-        elif action != "replay":
-            raise InvalidInput("action", "is not known", "use replay or purge")
+        elif action != "retry":
+            raise InvalidInput("action", "is not known", "use retry or purge")
         if not form.is_confirmed:
-            question = REPLAY_QUESTION if action == "replay" else PURGE_QUESTION
-            explanation = "" if action == "replay" else language(PURGE_EXPLANATION)
-            button = language(REPLAY if action == "replay" else REMOVE)
+            question = RETRY_QUESTION if action == "retry" else PURGE_QUESTION
+            explanation = "" if action == "retry" else language(PURGE_EXPLANATION)
+            button = language(RETRY if action == "retry" else REMOVE)
             return self._shell.confirm(request.http, form, language(question), explanation, button)
 
         async def act() -> str:
-            if action == "replay":
-                return language.plural(*REPLAYED, await self._jobs.retry_dead(which))
+            if action == "retry":
+                return language.plural(*DEAD_RETRIED, await self._jobs.retry_dead(which))
             return language.plural(*PURGED, await self._jobs.purge(which, timedelta(0), audit=request.audit))
 
         self._counts.forget()
@@ -216,7 +219,7 @@ class JobPage:
         "POST",
         "/jobs/{job_id}/actions",
         scope=TokenScope.WRITE,
-        summary="Replay or cancel a job.",
+        summary="Retry or cancel a job.",
         file=(FORM_TYPE,),
         public=False,
     )

@@ -22,7 +22,7 @@ from shoal.pages.links import LinkFlag, unpack
 from shoal.pages.page import Page
 from shoal.pages.pages import Pages
 from shoal.pages.response_counts import response_class
-from shoal.serve.console import url_words
+from shoal.serve.console import url_texts
 from shoal.serve.console.analyses import SEVERITIES
 from shoal.serve.console.crawl_rows import row_of
 from shoal.serve.console.feed import AnyQuery
@@ -102,7 +102,7 @@ class PagePage:
             "referrers": referrers,
             "data": data,
             "history": await self._history(crawl, page),
-            "why": f"{url_words.origin(page, formats)} {url_words.why(explained, formats)}",
+            "why": f"{url_texts.origin(page, formats)} {url_texts.why(explained, formats)}",
             "findings": [
                 (one, CODES.get(one.code), SEVERITIES[one.severity.value])
                 for one in await self._findings.of(crawl.id, page.url)

@@ -19,7 +19,7 @@ from shoal import __version__
 from shoal.base.clock import Clock, SystemClock
 from shoal.base.errors import ShoalError
 from shoal.serve.authentication import is_secure
-from shoal.serve.console import charts, journal_words
+from shoal.serve.console import charts, journal_texts
 from shoal.serve.console.assets import Assets, accepts_gzip, compress
 from shoal.serve.console.format import Formats
 from shoal.serve.console.forms import CONFIRMED, FIELD, ConsoleForm, csrf_cookie, csrf_token
@@ -191,7 +191,7 @@ class Shell:
             "confirmed_field": CONFIRMED,
             "region": self._region,
             "chart": charts,
-            "journal_words": journal_words.words,
+            "journal_text": journal_texts.text_of,
         }
         return environment
 

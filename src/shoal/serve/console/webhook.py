@@ -40,7 +40,7 @@ ROTATE_EXPLANATION: Final = message(
     "The new one is shown once. For a day, deliveries are also signed with the old one."
 )
 ROTATE: Final = message("Replace")
-TIME_FORM: Final = "%Y-%m-%dT%H:%M"  # of a field for a date and a time
+TIME_FORM: Final = "%Y-%m-%dT%H:%M"  # format of a field for date and time
 
 
 class WebhookPage:

@@ -107,7 +107,7 @@ class FolderWriter:
         self._file = open(path, "xb", buffering=0, opener=open_private)  # noqa: SIM115 - kept open
         self._end = 0
         sync_folder(path.parent)
-        sync_folder(self._root)  # that folder may be new in it
+        sync_folder(self._root)  # the crawl's folder may be new in the root
         self._write(opening(self._name, self._crawl_id, self._now()))
 
     def _write(self, data: bytes) -> None:

@@ -13,7 +13,7 @@ from shoal.base.url import Url, origin
 from shoal.crawl.frontier.values import SUSPECT_FROM, FrontierTask, NewUrl, UrlKind, key_of
 from shoal.fetch.redirect_chain import RedirectChain
 
-DEPTH_BITS = 40  # of a place in the queue, below the depth
+DEPTH_BITS = 40  # bits of a position in the queue that are below the depth
 DEEPEST = 32_767
 KINDS = tuple(UrlKind)
 _KEY = struct.Struct("<qi")

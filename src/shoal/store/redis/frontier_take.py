@@ -71,7 +71,7 @@ class RedisTake:
         self._closed = 0  # URLs of hosts that have reached their page limit
         self._let_go: list[int] = []
         self._waiting: dict[int, WaitingUrl] = {}  # by the place of their task
-        self._entries: dict[int, bytes] = {}  # of new ones
+        self._entries: dict[int, bytes] = {}  # entries of new URLs
         self._new = -1  # new ones get their place when they are taken; until then each has a number of its own
 
     async def take_suspect(self, in_flight: int) -> Taken | None:

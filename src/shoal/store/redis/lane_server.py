@@ -18,7 +18,7 @@ from shoal.store.redis.connection import RedisClient, Value
 from shoal.store.redis.lane_entries import GENERATION, LaneEntry
 from shoal.store.redis.scripts import BATCH
 
-TIMEOUT = timedelta(seconds=1)  # of one call, at most
+TIMEOUT = timedelta(seconds=1)  # longest time of one call
 FIRST_PAUSE = 1.0  # seconds without calls after a failed one
 LONGEST_PAUSE = 15.0
 SLOW_SECONDS = 0.2  # a call that takes longer costs more than the way through the database

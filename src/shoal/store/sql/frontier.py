@@ -31,8 +31,8 @@ from shoal.hosts.rate import HeldHost
 from shoal.hosts.store import HostStore
 from shoal.queue.job import Fence
 from shoal.store.sql.counters import count_traps
+from shoal.store.sql.frontier_take import KINDS, Take
 from shoal.store.sql.queue_position import NEVER, QueuePositions, depth_at
-from shoal.store.sql.take import KINDS, Take
 
 Key = tuple[int, int]
 

@@ -36,9 +36,9 @@ from shoal.pages.page import Page
 from shoal.pages.store import PageStore
 from shoal.queue.job import Fence
 from shoal.store.sql.counters import add_counts
+from shoal.store.sql.frontier_take import CHAIN, KINDS
 from shoal.store.sql.hosts import host_state
 from shoal.store.sql.queue_position import NEVER, QueuePositions, depth_at
-from shoal.store.sql.take import CHAIN, KINDS
 
 BEFORE_ALL: Key = (-(1 << 63), -(1 << 31))
 TOUCHED, UNTRIED = 0, 1  # the two tables of kept URLs, in the order in which they are read

@@ -124,7 +124,7 @@ class JobHosts:
         await self._hosts.make_ready(tx, request, ahead, want if ahead else READY_AT_ONCE)
         for _ in range(ROUNDS):
             taken = await self._hosts.take(tx, request, want - len(found))
-            hosts = {key: DueHosts(request.pace.turn(state)) for key, state in taken}
+            hosts = {key: DueHosts(request.pace.slots_now(state)) for key, state in taken}
             found += await self._waiting(tx, request, hosts, want)
             looked |= hosts
             if not hosts or len(found) >= want:

@@ -23,7 +23,7 @@ from shoal.fleet.node import (
 from shoal.fleet.states import CommandState, NodeState
 from shoal.queue.job import JS, RUN_KINDS, node_lane
 
-KEEP_WISHES = timedelta(days=90)  # of nodes that are gone
+KEEP_WISHES = timedelta(days=90)  # for nodes that are gone
 _encode = msgspec.json.Encoder().encode
 _status = msgspec.json.Decoder(NodeStatus).decode
 _wish = msgspec.json.Decoder(NodeWish).decode

@@ -14,7 +14,7 @@ from shoal.base.database import Call, Callback, Conflict, Rows, Tx, Work, await_
 from shoal.base.errors import BackendUnavailable, BadConfig, SchemaMismatch, StorageFull
 from shoal.settings import DatabaseSettings
 from shoal.store.sql import migrations, queries
-from shoal.store.sql.growth import Growth
+from shoal.store.sql.replanning import ReplanOnGrowth
 
 T = TypeVar("T")
 
@@ -118,7 +118,7 @@ class PostgresDatabase:
         self, settings: DatabaseSettings, clock: Clock | None = None, *, single_statements: bool = False
     ) -> None:
         """With `single_statements` a unit of work is one statement, which is its own transaction: one round trip."""
-        self._growth = Growth(clock or SystemClock())
+        self._replanning = ReplanOnGrowth(clock or SystemClock())
         self._attempt = self._one_statement if single_statements else self._transaction
         self._idle_seconds = 0 if single_statements else 300  # latency matters here, so connections are kept open
         self._url = settings.url
@@ -151,7 +151,7 @@ class PostgresDatabase:
     async def read(self, work: Work[T]) -> T:
         async def on_snapshot() -> T:
             async with self._open_pool.acquire(timeout=self._timeout) as connection:
-                await self._growth.keep_up(connection)
+                await self._replanning.keep_up(connection)
                 async with connection.transaction(isolation="repeatable_read", readonly=True):
                     return await work(cast(Tx, PostgresTx(connection)))
 
@@ -213,7 +213,7 @@ class PostgresDatabase:
 
     async def _begin(self, connection: Any) -> None:
         pid = connection.get_server_pid()  # the pool's proxy cannot report that the connection was closed
-        connection.add_termination_listener(lambda _: self._growth.forget(pid))
+        connection.add_termination_listener(lambda _: self._replanning.forget(pid))
 
     async def _on_own_connection(self, use: Callable[[Any], Awaitable[T]]) -> T:
         async def call() -> T:
@@ -236,7 +236,7 @@ class PostgresDatabase:
 
     async def _one_statement(self, work: Work[T]) -> T:
         async with self._open_pool.acquire(timeout=self._timeout) as connection:
-            await self._growth.keep_up(connection)
+            await self._replanning.keep_up(connection)
             tx = PostgresTx(connection)
             async with _undone(tx):
                 done = await work(cast(Tx, tx))
@@ -245,7 +245,7 @@ class PostgresDatabase:
 
     async def _transaction(self, work: Work[T]) -> T:
         async with self._open_pool.acquire(timeout=self._timeout) as connection:
-            await self._growth.keep_up(connection)
+            await self._replanning.keep_up(connection)
             tx = PostgresTx(connection)
             async with _undone(tx), connection.transaction():
                 done = await work(cast(Tx, tx))
@@ -257,7 +257,7 @@ class PostgresDatabase:
         return done
 
     async def _committed(self, tx: PostgresTx) -> None:
-        self._growth.wrote(tx.rows)
+        self._replanning.wrote(tx.rows)
         call_all(tx.callbacks)
         if tx.calls:  # made for a caller that is cancelled, too: the transaction is committed
             await asyncio.shield(await_all(tx.calls))

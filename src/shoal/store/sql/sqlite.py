@@ -165,7 +165,7 @@ class SqliteDatabase:
     def __init__(self, path: Path, clock: Clock) -> None:
         self.path = path
         self._clock = clock
-        self._anchor = (0, 0, 0)  # of the store's clock, when the file was opened
+        self._anchor = (0, 0, 0)  # anchor of the store's clock when the file was opened
         self._writes: queue.SimpleQueue[_Unit | None] = queue.SimpleQueue()
         self._reads: queue.SimpleQueue[_Unit | None] = queue.SimpleQueue()
         self._threads: list[threading.Thread] = []

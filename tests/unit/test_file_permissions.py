@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from shoal.app import App, opened
-from shoal.app.privacy import privacy_warning
+from shoal.app.file_permissions import file_permission_warning
 from shoal.base.clock import SystemClock
 from shoal.base.disk import make_private
 from shoal.observe.project_logs import ProjectLogs
@@ -37,7 +37,7 @@ def at(folder: Path, **flags: str) -> dict[str, str]:
 async def warning_of(flags: dict[str, str]) -> str | None:
     async with opened(load(flags, env={}).settings) as app:
         assert isinstance(app, App)
-        return privacy_warning(app)
+        return file_permission_warning(app)
 
 
 async def test_a_store_its_bodies_and_its_journals_are_made_for_their_owner_only(folder: Path) -> None:
@@ -49,7 +49,7 @@ async def test_a_store_its_bodies_and_its_journals_are_made_for_their_owner_only
         await writer.close()
         ProjectLogs(place / "logs", 1, 2).append("shop", [b"a line"])
         found = modes_in(folder)
-        assert privacy_warning(app) is None
+        assert file_permission_warning(app) is None
     assert {"some/where/shoal.db", "some/where/shoal.db-wal", "some/where/shoal.db-shm"} <= found.keys()
     assert {path: mode for path, mode in found.items() if mode not in (0o600, 0o700)} == {}
 

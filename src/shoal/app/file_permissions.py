@@ -9,7 +9,7 @@ from shoal.base.disk import readable_by_others
 from shoal.store.sql.sqlite import SqliteDatabase
 
 
-def privacy_warning(app: App) -> str | None:
+def file_permission_warning(app: App) -> str | None:
     """Return a warning for the operator if other users may read the store, stored bodies or journals; else None."""
     files = [journal_folder(app.settings)]
     if (bodies := body_folder(app.settings)) is not None:

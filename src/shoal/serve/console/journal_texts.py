@@ -46,7 +46,7 @@ ENDS: Final = {
 }
 
 
-def words(entry: JournalEntry, formats: Formats) -> str:
+def text_of(entry: JournalEntry, formats: Formats) -> str:
     """Return the message of an entry; in English if it has no translation."""
     language = formats.language
     if language.code == ENGLISH.code:

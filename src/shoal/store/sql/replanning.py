@@ -19,10 +19,10 @@ TABLES = """
 SIZES = "SELECT pg_relation_size(oid) / 8192 FROM unnest($1::oid[]) AS t (oid)"
 
 
-class Growth:
-    """The table sizes for which the connections of one process have made their plans.
+class ReplanOnGrowth:
+    """Knows the table sizes for which the connections of one process have made their plans, and makes them replan.
 
-    All connections share it: they replan when a table is four times as large as the smallest size that any of them may
+    All connections share it. They replan when a table is four times as large as the smallest size that any of them may
     have planned for. A table that has shrunk does not need another plan.
     """
 

@@ -1,4 +1,5 @@
-"""Page jobs of a worker: one child leases, runs and settles them; the worker extends its leases and watches it."""
+"""In the worker: starts and watches the page child, which leases, runs and settles all page jobs, and extends its
+leases."""
 
 import asyncio
 from collections.abc import Callable, Sequence
@@ -48,7 +49,7 @@ class PageChildProcess:
         self._gone = asyncio.Event()
         self._gone.set()
         self._changed = asyncio.Event()  # what the child holds, whether there is one, or whether it may lease
-        self._version = 0  # of the configuration that the child was sent last
+        self._version = 0  # version of the configuration that the child was sent last
         self._paused = False
         self._stopping = False
         self._finish_first = False

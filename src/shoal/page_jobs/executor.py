@@ -1,4 +1,4 @@
-"""The page jobs of one process: lease those whose hosts may be requested now, fetch them, and store their results.
+"""Executes page jobs: leases those whose hosts may be requested now, fetches their pages, and stores the results.
 
 The caller decides how many run at once. If a host asks us to wait after its jobs were leased, they are put off:
 returned to their lane until the host may be requested again.
@@ -64,8 +64,8 @@ class _Turn:
     holds: dict[int, float] = field(default_factory=dict)
 
 
-class PageJobBatch:
-    """Implements `work.page_job_loop.PageJobHandler`: jobs are leased for one holder and fetched by one runner."""
+class PageJobExecutor:
+    """Implements `work.page_job_loop.JobExecutor`: jobs are leased for one holder and fetched by one runner."""
 
     def __init__(
         self,
@@ -107,21 +107,21 @@ class PageJobBatch:
             return ResultDelivery(lease.fence, failed(failure, self._clock.micros()))
         if not task.host:
             return await self._denied(lease, task.work)
-        await self._connections.turn(task.host, start_at, task.apart)
+        await self._connections.wait_for_slot(task.host, start_at, task.apart)
         if self._watch.holds(task.host):
             return PutOff(lease.fence, self._watch.held_for(task.host))
 
         if await self._runner.ask_robots(task.work) and self._places.paced:
             return PutOff(lease.fence, 0.0)  # the robots.txt request used the slot, so the page needs another
 
-        turns = _HostTurns(self._database, self._places, self._connections, self._watch, self._clock)
-        turns.hosts[host_of(task.work.url)] = task.host
+        slots = _HostRedirectSlots(self._database, self._places, self._connections, self._watch, self._clock)
+        slots.hosts[host_of(task.work.url)] = task.host
 
         def on_response(url: Url, fetched: Fetched) -> None:
             if fetched.chain is None:
                 self._pages[status_class(fetched.status)] += 1
                 self._bytes[status_class(fetched.status)] += fetched.bytes
-            self._watch.record(_answer(task, url, turns.hosts[origin(url)], fetched))
+            self._watch.record(_answer(task, url, slots.hosts[origin(url)], fetched))
 
         def blocked(failure: Failure) -> None:
             detail = failure.operator_detail or failure.message
@@ -130,7 +130,7 @@ class PageJobBatch:
             )
 
         try:
-            return ResultDelivery(lease.fence, await self._runner.run(task.work, on_response, blocked, turns))
+            return ResultDelivery(lease.fence, await self._runner.run(task.work, on_response, blocked, slots))
         except HostBusy as busy:
             return PutOff(lease.fence, busy.seconds)
         except NotRendered as why:
@@ -193,7 +193,7 @@ class PageJobBatch:
         return turn
 
 
-class _HostTurns:
+class _HostRedirectSlots:
     """Implements `runner.RedirectSlots` for one job, which already has a slot for its own host."""
 
     def __init__(
@@ -223,7 +223,7 @@ class _HostTurns:
             if asked_at + place.seconds > give_up_at:
                 raise HostBusy(place.seconds)
             await self._clock.sleep(place.seconds)  # another transaction has just locked the host's row
-        await self._connections.turn(place.host, asked_at + place.seconds, place.apart)
+        await self._connections.wait_for_slot(place.host, asked_at + place.seconds, place.apart)
         if self._watch.holds(place.host):
             raise HostBusy(self._watch.held_for(place.host))
 
