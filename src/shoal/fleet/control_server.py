@@ -21,7 +21,7 @@ from shoal.base.ids import NodeId
 from shoal.base.parsing import Address
 from shoal.base.signals import Signal, Signals
 from shoal.fleet.channel_options import DISPLACED, LARGEST_MESSAGE, KeepAlive
-from shoal.fleet.commands import wish_commands
+from shoal.fleet.commands import commands_to_reach
 from shoal.fleet.messages import NodeReport, command_message, read_report
 from shoal.fleet.node import NewSession, NodeCommand, SessionBegun
 from shoal.fleet.node_authentication import NodeAuthenticator
@@ -288,8 +288,8 @@ class ControlService(CrawlerControlServicer):
 
 def commands_for(session: NodeSession, begun: SessionBegun) -> Sequence[NodeCommand]:
     """Return the commands that put a node that has just connected into the state that operators want."""
-    commands = wish_commands(session.node_id, begun.wish)
-    if begun.wish.state == "connected" and session.status.state is not NodeState.CONNECTED:
+    commands = commands_to_reach(session.node_id, begun.desired)
+    if begun.desired.state == "connected" and session.status.state is not NodeState.CONNECTED:
         commands.append(NodeCommand(id="", node_id=session.node_id, command="resume"))  # it missed that command
     return commands
 

@@ -13,7 +13,7 @@ from shoal.audit.commit_status.status import CommitState
 from shoal.audit.finding import Severity
 from shoal.audit.states import AnalysisState
 from shoal.audit.verdict import Outcome
-from shoal.base.commit import Commit
+from shoal.base.forge_commit import ForgeCommit
 from shoal.base.request_form import describe
 from shoal.crawl.frontier.explain import UrlState
 from shoal.crawl.frontier.traps import TrapState
@@ -434,7 +434,7 @@ class Analysis(Struct, kw_only=True):
     findings: Annotated[int | None, describe("Number of findings; null before the analysis has finished.")]
     gate: Annotated[str | None, describe("Name of the gate; null if there is none, or its rules came without a name.")]
     baseline: Annotated[str | None, describe("The analysis that the gate compares with.")]
-    commit: Annotated[Commit | None, describe("The commit whose status shows the verdict.")]
+    commit: Annotated[ForgeCommit | None, describe("The commit whose status shows the verdict.")]
     verdict: Annotated["Verdict | None", describe("Verdict of the gate; null without a gate, or before the end.")]
     created_at: Moment
     started_at: Annotated[Moment | None, describe("Start of the first attempt.")]
@@ -879,7 +879,7 @@ class HealthParts(Struct, kw_only=True):
     depth: Annotated[float, describe("1 with an empty lane, 0 with 20 waiting jobs and more.")]
 
 
-class NodeWish(Struct, kw_only=True):
+class DesiredState(Struct, kw_only=True):
     """The state and limits that operators have set for a node. They also apply after a restart; null: as the node was
     started."""
 
@@ -921,7 +921,7 @@ class Node(Struct, kw_only=True):
     connected_at: Moment
     heartbeat_at: Moment
     lost_at: Moment | None
-    wish: NodeWish
+    wish: DesiredState
 
 
 class NodeList(Struct, kw_only=True):

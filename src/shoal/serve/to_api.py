@@ -483,7 +483,7 @@ def bot_seen(bot: BotActivity) -> schemas.BotSeen:
 
 
 def node(node: Node) -> schemas.Node:
-    status, health, wish = node.status, node.health, node.wish
+    status, health, desired = node.status, node.health, node.desired
     return schemas.Node(
         id=node.id,
         state=node.state,
@@ -518,12 +518,12 @@ def node(node: Node) -> schemas.Node:
         connected_at=from_micros(node.connected_at),
         heartbeat_at=from_micros(node.heartbeat_at),
         lost_at=moment(node.lost_at),
-        wish=schemas.NodeWish(
-            state=wish.state,
-            reason=wish.reason,
-            max_concurrency=wish.max_concurrency,
-            page_slots=wish.page_slots,
-            rate_limit=wish.rate_limit,
+        wish=schemas.DesiredState(
+            state=desired.state,
+            reason=desired.reason,
+            max_concurrency=desired.max_concurrency,
+            page_slots=desired.page_slots,
+            rate_limit=desired.rate_limit,
         ),
     )
 
