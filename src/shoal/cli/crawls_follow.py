@@ -13,7 +13,7 @@ from shoal.base.errors import BackendUnavailable, InvalidInput, WaitTimedOut
 from shoal.base.ids import CrawlId
 from shoal.base.parsing import read_duration
 from shoal.base.text import shorten, visible
-from shoal.cli.api_client import PAGE, ApiClient, ApiTarget, at, reaching, run_on
+from shoal.cli.api_client import PAGE, ApiClient, ApiTarget, at, run_on, with_api_target
 from shoal.cli.exit_code import exit_code_of
 from shoal.cli.output import note, print_json
 from shoal.cli.progress import Progress, screen
@@ -46,9 +46,9 @@ STILL = TERMINAL | {CrawlState.PAUSED}  # nothing happens any more without a use
     show_default=True,
     help="Show the last N entries.",
 )
-@reaching
+@with_api_target
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object per line.")
-def logs(crawl_id: str, follow: bool, lines: int, reach: ApiTarget, as_json: bool) -> int:
+def logs(crawl_id: str, follow: bool, lines: int, target: ApiTarget, as_json: bool) -> int:
     """Show the log of a crawl."""
 
     def show(items: list[dict[str, Any]]) -> None:
@@ -69,36 +69,36 @@ def logs(crawl_id: str, follow: bool, lines: int, reach: ApiTarget, as_json: boo
             show(page["items"])
         return 0
 
-    return _looking(reach, read)
+    return _looking(target, read)
 
 
 @click.command(epilog="Example: shoal crawls watch ID")
 @click.argument("crawl_id", metavar="ID")
-@reaching
+@with_api_target
 @click.option("--json", "as_json", is_flag=True, help="Print the summary as one JSON object.")
-def watch(crawl_id: str, reach: ApiTarget, as_json: bool) -> int:
+def watch(crawl_id: str, target: ApiTarget, as_json: bool) -> int:
     """Show the progress of a crawl until it ends or is paused. Ctrl-C stops watching, not the crawl."""
 
     async def follow(api: ApiClient, clock: Clock) -> int:
-        watched = Watched(api, (await _seen(api, crawl_id)).crawl)
+        watched = RemoteCrawl(api, (await _seen(api, crawl_id)).crawl)
         async with Progress(watched, clock, screen(), before=watched.seconds_before(clock)):
             seen = await _until_still(api, crawl_id, clock)
         return _print_result(seen, as_json)
 
-    return _looking(reach, follow, f"The crawl is still running; follow it with `shoal crawls watch {crawl_id}`.")
+    return _looking(target, follow, f"The crawl is still running; follow it with `shoal crawls watch {crawl_id}`.")
 
 
 @click.command(epilog="Example: shoal crawls wait ID --timeout 2h")
 @click.argument("crawl_id", metavar="ID")
 @click.option("--timeout", metavar="D", help="Stop waiting after this long, such as 30s, 10m or 2h.  [default: never]")
-@reaching
+@with_api_target
 @click.option("--json", "as_json", is_flag=True, help="Print the summary as one JSON object.")
-def wait(crawl_id: str, timeout: str | None, reach: ApiTarget, as_json: bool) -> int:
+def wait(crawl_id: str, timeout: str | None, target: ApiTarget, as_json: bool) -> int:
     """Wait until a crawl ends or is paused. The exit code is that of `shoal crawl`, or 6 after the timeout."""
-    return at_its_end(reach, crawl_id, as_json, None if timeout is None else duration_of(timeout).total_seconds())
+    return at_its_end(target, crawl_id, as_json, None if timeout is None else duration_of(timeout).total_seconds())
 
 
-def at_its_end(reach: ApiTarget, crawl_id: str, as_json: bool, longest: float | None = None) -> int:
+def at_its_end(target: ApiTarget, crawl_id: str, as_json: bool, longest: float | None = None) -> int:
     """Wait for the end of the crawl and print its summary; return the exit code."""
 
     async def follow(api: ApiClient, clock: Clock) -> int:
@@ -109,10 +109,10 @@ def at_its_end(reach: ApiTarget, crawl_id: str, as_json: bool, longest: float | 
             raise WaitTimedOut(f"the end of crawl {crawl_id}", longest or 0.0) from None
         return _print_result(seen, as_json)
 
-    return _looking(reach, follow)
+    return _looking(target, follow)
 
 
-class Steady(ApiClient):
+class RetryingApiClient(ApiClient):
     """Retries for a while if the API responded before, so that a restart of the controller or the database does not end
     a command that waits."""
 
@@ -140,7 +140,7 @@ class Steady(ApiClient):
 
 
 @dataclass(slots=True)
-class Watched:
+class RemoteCrawl:
     """A crawl that runs elsewhere, for the progress line; everything known of it comes from the API."""
 
     api: ApiClient
@@ -213,11 +213,11 @@ def _print_result(seen: CrawlStatus, as_json: bool) -> int:
     return exit_code_of(seen, f"shoal crawls resume {seen.crawl.id}")
 
 
-def _looking(reach: ApiTarget, look: Callable[[ApiClient, Clock], Awaitable[int]], left: str | None = None) -> int:
+def _looking(target: ApiTarget, look: Callable[[ApiClient, Clock], Awaitable[int]], left: str | None = None) -> int:
     """Follow a crawl; Ctrl-C ends only this command."""
     clock = SystemClock()
     try:
-        return run_on(reach, lambda api: look(Steady(api, clock), clock))
+        return run_on(target, lambda api: look(RetryingApiClient(api, clock), clock))
     except KeyboardInterrupt:
         if left is not None:
             note(left)
