@@ -590,10 +590,10 @@ class Crawls:
         ended = await self.store.get(tx, crawl.id) if move.to in states.TERMINAL else None
         self._emit_on_commit(tx, crawl.id, move, None if ended is None else ended.took_seconds)
         counts = await self.store.counts(tx, crawl.number) if move.to in states.TERMINAL else None
-        lines = [messages.moved(crawl, move, counts)]
+        entries = [messages.moved(crawl, move, counts)]
         if counts is not None and counts.drained and counts.pages:
-            lines = [*await self.journal.finish_depth(tx, crawl.number, counts.depth_reached), *lines]
-        await self.journal.write(tx, crawl.number, lines)
+            entries = [*await self.journal.finish_depth(tx, crawl.number, counts.depth_reached), *entries]
+        await self.journal.write(tx, crawl.number, entries)
         return True
 
     async def _set_state(self, tx: Tx, crawl_id: str, move: CrawlMove, *, with_event: bool = True) -> bool:
