@@ -23,7 +23,7 @@ from shoal.base.parsing import (
 from shoal.base.query_params import SESSION
 from shoal.base.text import redact_url, visible
 from shoal.settings import CrawlSettings, Settings
-from shoal.settings_loader import CATALOGUE, Loaded, load
+from shoal.settings_loader import CATALOGUE, LoadedSettings, load
 
 HOME = {"HOME": "/home/somebody"}
 
@@ -112,11 +112,11 @@ def _nowhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
 
 
-def loaded(**env: str) -> Loaded:
+def loaded(**env: str) -> LoadedSettings:
     return load(env=HOME | env)
 
 
-def shown(found: Loaded) -> dict[str, str]:
+def shown(found: LoadedSettings) -> dict[str, str]:
     return {row.env: row.value for row in found.shown()}
 
 

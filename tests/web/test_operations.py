@@ -12,7 +12,7 @@ from shoal.audit.codes import CODES
 from shoal.audit.finding import AnalyzerOutcome, Finding, FindingCount, Severity
 from shoal.audit.gate import Gate, GateRule
 from shoal.audit.store import NewAnalysis
-from shoal.audit.verdict import Measured, judge
+from shoal.audit.verdict import GateInput, judge
 from shoal.base.database import Tx
 from shoal.base.ids import AnalysisId, NodeId
 from shoal.base.url import Url
@@ -330,7 +330,7 @@ async def test_an_analysis_shows_its_verdict_findings_and_baseline(shop: Served,
     counts = [FindingCount("links", "broken_link", Severity.ERROR, "Pages link nowhere.", "Mend them.", 2, 2)]
     metrics = {"pages": 10.0, "findings": 2.0, "errors": 2.0, "warnings": 0.0, "notices": 0.0, "broken_link": 2.0}
     metrics |= {"blocked_pages": 0.0, "quarantined_urls": 0.0, "broken_links": 2.0}
-    verdict = judge(gate, Measured(metrics, counts, {"links": None}))
+    verdict = judge(gate, GateInput(metrics, counts, {"links": None}))
     findings = [Finding("links", "broken_link", Severity.ERROR, EVIL, key, {"target": EVIL}) for key in (1, 2)]
     analysis = await completed_analysis(shop)
     store, outcome = (

@@ -45,17 +45,17 @@ class PolicyImporter:
 
         As much as possible is done before the commit, because it blocks all other writers of a SQLite store.
         """
-        report = ImportSummary()
+        summary = ImportSummary()
         now = await self._database.read(self._store.now)
         with tempfile.SpooledTemporaryFile(IN_MEMORY) as good:
-            count = await self._judge(rows, good, report, now, ids_behind(first or new_id("pol")))
-            if count and (skip_bad or not report.bad):
+            count = await self._judge(rows, good, summary, now, ids_behind(first or new_id("pol")))
+            if count and (skip_bad or not summary.bad):
                 await self._database.run(lambda tx: self._keep(tx, good))
-                report.made = count
-        return report
+                summary.made = count
+        return summary
 
     async def _judge(
-        self, rows: Iterator[PolicyRow], good: IO[bytes], report: ImportSummary, now: int, id_of: Callable[[int], str]
+        self, rows: Iterator[PolicyRow], good: IO[bytes], summary: ImportSummary, now: int, id_of: Callable[[int], str]
     ) -> int:
         def judge_some() -> tuple[int, int]:
             """Validate the next lines; return how many were read and how many of them are valid."""
@@ -64,9 +64,9 @@ class PolicyImporter:
                 read += 1
                 problem = row.problem or self._problem(row.form)
                 if problem:
-                    report.bad += 1
-                    if len(report.problems) < MAX_LISTED:
-                        report.problems.append((row.line, problem))
+                    summary.bad += 1
+                    if len(summary.problems) < MAX_LISTED:
+                        summary.problems.append((row.line, problem))
                 elif row.form is not None:
                     good.write(json.encode(new_policy(row.form, now, id_of(row.line))) + b"\n")
                     kept += 1
