@@ -433,7 +433,7 @@ async def test_a_retried_dead_letter_waits_for_every_worker(bench: Bench) -> Non
 
 async def test_a_job_over_its_quota_waits_for_every_worker(bench: Bench) -> None:
     await bench.job_admin.set_quota("project:p", 0)
-    job = await offer(bench, scopes=("project:p",))
+    job = await offer(bench, quota_keys=("project:p",))
     assert await bench.queue.lease("w1", ["page"], [node_lane(A)], 1) == []
     await bench.job_admin.remove_quota("project:p")
     assert (await bench.lease("w2")).fence.job_id == job

@@ -291,6 +291,6 @@ async def test_a_deed_whose_note_cannot_be_written_is_not_done(bench: Bench) -> 
     for deed in deeds:
         with pytest.raises(BackendUnavailable):
             await deed
-    assert [quota.scope for quota in await bench.job_admin.quotas()] == ["project:old"]
+    assert [quota.key for quota in await bench.job_admin.quotas()] == ["project:old"]
     assert await bench.number("SELECT count(*) FROM job WHERE kind = 'page'") == 1
     assert await bench.state(crawl) is CrawlState.STOPPED

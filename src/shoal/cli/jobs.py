@@ -148,17 +148,17 @@ def quota() -> None:
 
 
 @quota.command("set", epilog="Example: shoal jobs quota set project:acme 5")
-@click.argument("scope", metavar="SCOPE")
+@click.argument("key", metavar="KEY")
 @click.argument("most", metavar="N", type=int)
 @with_api_target
 @_json
-def set_quota(scope: str, most: int, target: ApiTarget, as_json: bool) -> None:
-    """Limit SCOPE to N running jobs. SCOPE is project:NAME, label:NAME=VALUE or key:ANYTHING."""
-    found = run_on(target, lambda api: api.put(at(f"{QUOTAS}/{{}}", scope), {"most": most}), existing=False)
+def set_quota(key: str, most: int, target: ApiTarget, as_json: bool) -> None:
+    """Limit KEY to N running jobs. KEY is a quota key: project:NAME, label:NAME=VALUE or key:ANYTHING."""
+    found = run_on(target, lambda api: api.put(at(f"{QUOTAS}/{{}}", key), {"most": most}), existing=False)
     if as_json:
         print_json(found)
     else:
-        print(f"{scope} is limited to {most} running jobs; {found['locked']} running now.")
+        print(f"{key} is limited to {most} running jobs; {found['locked']} running now.")
 
 
 @quota.command("ls")
@@ -175,16 +175,16 @@ def list_quotas(target: ApiTarget, as_json: bool) -> None:
 
 
 @quota.command("rm")
-@click.argument("scope", metavar="SCOPE")
+@click.argument("key", metavar="KEY")
 @with_api_target
 @_json
-def remove_quota(scope: str, target: ApiTarget, as_json: bool) -> None:
+def remove_quota(key: str, target: ApiTarget, as_json: bool) -> None:
     """Remove a quota."""
-    run_on(target, lambda api: api.delete(at(f"{QUOTAS}/{{}}", scope)))
+    run_on(target, lambda api: api.delete(at(f"{QUOTAS}/{{}}", key)))
     if as_json:
-        print_json({"scope": scope, "removed": True})
+        print_json({"scope": key, "removed": True})
     else:
-        print(f"Removed the quota of {scope}.")
+        print(f"Removed the quota of {key}.")
 
 
 def _check_choice(job_id: str | None, dead: bool) -> None:

@@ -226,16 +226,16 @@ def new_policy(form: PolicyForm, now: int, policy_id: str | None = None) -> NewP
     wanted = policy_id or new_id("pol")
     planned, begins = now, None
     if form.enabled:
-        rhythm = form.rhythm()
-        planned = _first_planned(form, rhythm, now)
-        begins = rhythm.begins(wanted, planned)
+        schedule = form.schedule()
+        planned = _first_planned(form, schedule, now)
+        begins = schedule.begins(wanted, planned)
         begins = None if form.is_over(begins) else begins
-    return NewPolicy(wanted, form.project, form.line, form.text(), form.enabled, planned, begins, now)
+    return NewPolicy(wanted, form.project, form.backlog_queue, form.text(), form.enabled, planned, begins, now)
 
 
-def _first_planned(form: PolicyForm, rhythm: Schedule, now: int) -> int:
+def _first_planned(form: PolicyForm, schedule: Schedule, now: int) -> int:
     """Return the first planned time: now, or the next match of the cron expression."""
-    return now if form.cron is None else rhythm.next_planned(now, now)
+    return now if form.cron is None else schedule.next_planned(now, now)
 
 
 def _restarted(policy: Policy, form: PolicyForm, now: int, *, fresh: bool) -> Policy:
@@ -244,17 +244,17 @@ def _restarted(policy: Policy, form: PolicyForm, now: int, *, fresh: bool) -> Po
         return replace(policy, enabled=False, next_run_at=None, queued=False)
     planned = policy.planned_at
     if fresh or policy.next_run_at is None:
-        planned = _first_planned(form, form.rhythm(), now)
+        planned = _first_planned(form, form.schedule(), now)
     kept = replace(policy, enabled=True, planned_at=planned, frequency_now=None if fresh else policy.frequency_now)
-    begins = kept.rhythm.begins(kept.id, planned)
+    begins = kept.schedule.begins(kept.id, planned)
     return replace(kept, next_run_at=None if form.is_over(begins) else begins)
 
 
 def _rewritten(policy: Policy, form: PolicyForm, now: int) -> Policy:
-    return _restarted(replace(policy, spec=form.text()), form, now, fresh=_rhythm_changes(policy.form, form))
+    return _restarted(replace(policy, spec=form.text()), form, now, fresh=_schedule_changes(policy.form, form))
 
 
-def _rhythm_changes(before: PolicyForm, after: PolicyForm) -> bool:
+def _schedule_changes(before: PolicyForm, after: PolicyForm) -> bool:
     names = ("frequency", "cron", "timezone", "windows", "jitter", "adaptive")
     return any(getattr(before, name) != getattr(after, name) for name in names)
 

@@ -439,7 +439,7 @@ class Queue:
         unparked in a separate commit, which holds the lock of that key."""
         freed = 0
         for key in await self._database.read(lambda tx: self._store.parked_in(tx, limit)):
-            freed += await self._database.run(partial(self._store.unpark, scope=key))
+            freed += await self._database.run(partial(self._store.unpark, key=key))
         return freed
 
     async def verdict_in(
@@ -583,7 +583,6 @@ def _check(job: NewJob, place: int) -> None:
         raise InvalidInput(f"jobs[{place}].priority", f"cannot be {job.priority}", "give a whole number from 0 to 100")
     if job.max_attempts < 1:
         raise InvalidInput(f"jobs[{place}].max_attempts", f"cannot be {job.max_attempts}", "give 1 or more")
-    if len(job.dedupe_key or "") > LONGEST_NAME or any(not 0 < len(scope) <= LONGEST_NAME for scope in job.scopes):
-        raise InvalidInput(
-            f"jobs[{place}]", "has a key or a scope that is empty or too long", f"use 1 to {LONGEST_NAME} characters"
-        )
+    if len(job.dedupe_key or "") > LONGEST_NAME or any(not 0 < len(key) <= LONGEST_NAME for key in job.quota_keys):
+        problem = "has a dedupe key or a quota key that is empty or too long"
+        raise InvalidInput(f"jobs[{place}]", problem, f"use 1 to {LONGEST_NAME} characters")

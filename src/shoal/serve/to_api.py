@@ -129,7 +129,7 @@ def job(job: Job) -> schemas.Job:
         lane=job.lane,
         capability=job.capability,
         priority=job.priority,
-        scopes=list(job.scopes),
+        scopes=list(job.quota_keys),
         dedupe_key=job.dedupe_key,
         attempts=job.attempts,
         max_attempts=job.max_attempts,
@@ -176,7 +176,7 @@ def job_explanation(found: JobExplanation) -> dict[str, Any]:
 
 
 def quota(quota: Quota) -> schemas.Quota:
-    return schemas.Quota(scope=quota.scope, most=quota.most, locked=quota.locked, parked=quota.parked)
+    return schemas.Quota(scope=quota.key, most=quota.most, locked=quota.locked, parked=quota.parked)
 
 
 def group(group: Group) -> schemas.Group:

@@ -625,7 +625,7 @@ class Crawls:
             lane=lane,
             priority=config.priority,
             max_attempts=self._queue.settings.job_attempts,
-            scopes=quota_keys(config.project, config.labels),
+            quota_keys=quota_keys(config.project, config.labels),
         )
 
     def _emit_on_commit(self, tx: Tx, crawl_id: str, move: CrawlMove, seconds: float | None = None) -> None:

@@ -14,7 +14,7 @@ from shoal.base.database import Tx
 from shoal.queue.job import SHARED_LANE, Lease, LeaseRequest, NewJob, TurnResult
 from shoal.queue.lanes import LaneRepair
 from shoal.queue.states import Move
-from shoal.store.redis.lane_entries import entries_of, line_name, lines_by_lane
+from shoal.store.redis.lane_entries import entries_of, queue_name, queues_by_lane
 from shoal.store.redis.lane_hosts import RedisHostQueue
 from shoal.store.redis.lane_repair import LaneRepairs
 from shoal.store.redis.lane_server import LaneServer
@@ -64,15 +64,15 @@ class RedisLanes:
     async def pop(
         self, tx: Tx, request: LeaseRequest, limit: int, ttl: timedelta, moves: Sequence[Move] = ()
     ) -> TurnResult:
-        lines = lines_by_lane(request)
-        if limit < 1 or not all(lines) or not await self._server.begin(tx):
+        queues = queues_by_lane(request)
+        if limit < 1 or not all(queues) or not await self._server.begin(tx):
             return await self._sql.pop(tx, request, limit, ttl, moves)
         if request.pace is not None:
             hosts = RedisHostQueue(self._server, await tx.value("now"))
             turned = await self._sql.pop_from(tx, request, limit, ttl, moves, hosts=JobHosts(hosts))
             self._forget(tx, [lease for lease in turned.leases if lease.fence.job_id not in hosts.leased])
         else:
-            turned = await self._pop_by_rank(tx, request, limit, ttl, moves, lines)
+            turned = await self._pop_by_rank(tx, request, limit, ttl, moves, queues)
         if len(turned.leases) < limit and (self._looks(request) or not self._server.is_available):
             more = await self._sql.pop(tx, request, limit - len(turned.leases), ttl)
             self._forget(tx, more.leases)
@@ -83,13 +83,13 @@ class RedisLanes:
     async def pop_once(
         self, tx: Tx, request: LeaseRequest, limit: int, ttl: timedelta, moves: Sequence[Move] = ()
     ) -> TurnResult | None:
-        lines = lines_by_lane(request)
-        if limit < 1 or not all(lines) or not await self._server.begin(tx):
+        queues = queues_by_lane(request)
+        if limit < 1 or not all(queues) or not await self._server.begin(tx):
             return await self._sql.pop_once(tx, request, limit, ttl, moves)
         if request.pace is not None or not self._sql.fits_one_statement(request, moves):
             return None
         for _ in range(ROUNDS):
-            popped = await self._server.pop(limit, lines)
+            popped = await self._server.pop(limit, queues)
             if popped is None or (not popped and self._looks(request)):
                 break
             if not popped and not moves:
@@ -116,9 +116,9 @@ class RedisLanes:
         return await self._sql.waits(tx, kind, lanes)
 
     async def page_backlog(self, tx: Tx, capability: str, most: int) -> int:
-        line = line_name(SHARED_LANE, PAGE, capability)
-        if line is not None and await self._server.begin(tx):
-            found = await self._server.call("backlog", most, line)
+        queue = queue_name(SHARED_LANE, PAGE, capability)
+        if queue is not None and await self._server.begin(tx):
+            found = await self._server.call("backlog", most, queue)
             if found is not None:
                 return int(found[0])
         return await self._sql.page_backlog(tx, capability, most)
@@ -136,13 +136,13 @@ class RedisLanes:
         limit: int,
         ttl: timedelta,
         moves: Sequence[Move],
-        lines: list[list[str]],
+        queues: list[list[str]],
     ) -> TurnResult:
         """Pop until there are enough jobs that still wait, or no more."""
         turned = TurnResult([], [])
         for _ in range(ROUNDS):
             want = limit - len(turned.leases)
-            popped = await self._server.pop(want, lines)
+            popped = await self._server.pop(want, queues)
             if popped is None:
                 return _both(turned, await self._sql.pop(tx, request, want, ttl, moves))
             if not popped and not moves:

@@ -175,16 +175,16 @@ class SqlHostQueue:
 
     async def take(self, tx: Tx, request: LeaseRequest, most: int) -> list[tuple[Key, HostState]]:
         taken: list[tuple[Key, HostState]] = []
-        for line in lines_of(request):
-            asked = dict(zip(("lane", "kind", "capability"), line, strict=True))
+        for queue in queues_of(request):
+            asked = dict(zip(("lane", "kind", "capability"), queue, strict=True))
             if self._in_one_statement:
                 rows = await tx.all("take_ready_hosts", **asked, limit=most, most=ROWS_OF_HOST)
             else:
                 rows = await tx.all("take_ready_hosts", **asked, limit=most)
-                await tx.many("drop_job_hosts", [(*line, row["host"], ROWS_OF_HOST) for row in rows])
+                await tx.many("drop_job_hosts", [(*queue, row["host"], ROWS_OF_HOST) for row in rows])
             for row in rows:
                 state = HostState() if row["next_at"] is None else host_state(row)
-                taken.append(((*line, row["host"]), state))
+                taken.append(((*queue, row["host"]), state))
         return taken
 
     async def waiting(self, tx: Tx, asked: Sequence[tuple[Key, int]]) -> list[tuple[str, int, Key]]:
@@ -195,6 +195,6 @@ class SqlHostQueue:
         await tx.many("put_back_hosts", [(*key, int(wait == 0), wait) for key, wait in waits])
 
 
-def lines_of(request: LeaseRequest) -> list[tuple[str, str, str]]:
+def queues_of(request: LeaseRequest) -> list[tuple[str, str, str]]:
     """Return the lane, kind and capability of every queue that a request may lease from, in the order of its lanes."""
     return [(lane, kind, can) for lane in request.lanes for kind in request.kinds for can in request.capabilities]
