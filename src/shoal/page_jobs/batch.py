@@ -86,7 +86,7 @@ class PageJobBatch:
         self._database = database
         self._ingest = ingest
         self._hosts = hosts
-        self._slots = PageLeases(queue, groups, places, runner.denies)
+        self._leases = PageLeases(queue, groups, places, runner.denies)
         self._places = places
         self._connections = connections
         self._watch = watch
@@ -184,11 +184,11 @@ class PageJobBatch:
     ) -> _Turn:
         deliveries = [one for one in results if isinstance(one, ResultDelivery)]
         put_off = [one.move for one in results if isinstance(one, PutOff)]
-        request = self._slots.by_host(LeaseRequest(holder, [KIND], list(self._lanes), self._capabilities))
+        request = self._leases.by_host(LeaseRequest(holder, [KIND], list(self._lanes), self._capabilities))
         turn = _Turn(await self._ingest.settle_in(tx, request, deliveries, want, put_off))
         if updates:
             turn.holds = await self._hosts.record(tx, updates)
-        turn.tasks = await self._slots.reserve(tx, turn.settlement.leases)
+        turn.tasks = await self._leases.reserve(tx, turn.settlement.leases)
         turn.settlement.leases = [task.lease for task in turn.tasks]
         return turn
 

@@ -267,14 +267,14 @@ class PolicyApi:
         scope=TokenScope.WRITE,
         summary="Raise or lower the priority of a URL or a label for a while.",
         body=SignalForm,
-        response=schemas.Signal,
+        response=schemas.Boost,
         request_example={"label": "team=prices", "boost": 30, "lasts": "6h"},
         response_example={"subject": "label:team=prices", "boost": 30.0, "until": "2026-03-01T15:00:00Z"},
     )
-    async def push_signal(self, request: EndpointRequest[SignalForm, Nothing]) -> schemas.Signal:
+    async def push_signal(self, request: EndpointRequest[SignalForm, Nothing]) -> schemas.Boost:
         """The signal (boost) applies to jobs that are created from now on."""
         signal = await self._policies.signal(request.body)
-        return schemas.Signal(subject=signal.subject, boost=signal.boost, until=from_micros(signal.until))
+        return schemas.Boost(subject=signal.subject, boost=signal.boost, until=from_micros(signal.until))
 
     @endpoint(
         "GET",

@@ -756,7 +756,7 @@ class PolicyRun(Struct, kw_only=True):
     duplicate: Annotated[bool, describe("True: the policy was running already, and this is the id of that run.")]
 
 
-class Signal(Struct, kw_only=True):
+class Boost(Struct, kw_only=True):
     """A temporary change of priority."""
 
     subject: Annotated[str, describe("`url:URL` or `label:NAME=VALUE`.")]
