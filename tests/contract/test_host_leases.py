@@ -232,7 +232,9 @@ async def test_kinds_and_lanes_that_are_leased_otherwise_are_not_concerned(bench
     await add(bench, "a", 3)
     assert await hosts_queued(bench) == 1
     assert len(await bench.queue.lease("w1", ["audit"], ["shared"], 9)) == 1
-    assert len(await bench.queue.lease("w1", ["page"], ["shared"], 9)) == 3, "without a pace the rank alone decides"
+    assert len(await bench.queue.lease("w1", ["page"], ["shared"], 9)) == 3, (
+        "without a rate limiter the rank alone decides"
+    )
 
 
 async def test_takers_at_the_same_time_get_each_job_once_and_lose_none(bench: Bench) -> None:

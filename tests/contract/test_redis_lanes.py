@@ -411,7 +411,7 @@ async def test_requests_of_one_kind_do_not_keep_others_from_looking(bench: Bench
 
 async def test_a_request_with_a_rate_limit_is_never_popped_by_rank(bench: Bench) -> None:
     await bench.queue.enqueue([new_at_host("a") for _ in range(20)])
-    request = LeaseRequest("w1", ["page"], pace=places(bench, timedelta(seconds=10)))
+    request = LeaseRequest("w1", ["page"], rate_limiter=places(bench, timedelta(seconds=10)))
     assert len((await bench.queue.finish_and_lease([], request, 20)).leases) == 1
 
 
@@ -426,7 +426,7 @@ async def at_host(bench: Bench, name: str, **more: Any) -> str:
 
 
 async def take_by_host(bench: Bench, limit: int = 10, delay: timedelta = SECOND) -> list[str]:
-    request = LeaseRequest("w1", ["page"], pace=places(bench, delay))
+    request = LeaseRequest("w1", ["page"], rate_limiter=places(bench, delay))
     turned = await bench.queue.finish_and_lease([], request, limit)
     return [lease.fence.job_id for lease in turned.leases]
 
@@ -489,7 +489,7 @@ async def test_a_server_that_is_away_is_not_asked_for_every_job(mortal: Bench, o
 async def test_leases_by_host_go_on_without_redis(mortal: Bench, own_redis: RedisServer) -> None:
     job = await mortal.enqueue(host="https://a.example", payload='{"url": "https://a.example/"}')
     own_redis.kill()
-    request = LeaseRequest("w1", ["page"], pace=places(mortal))
+    request = LeaseRequest("w1", ["page"], rate_limiter=places(mortal))
     turned = await mortal.queue.finish_and_lease([], request, 5)
     assert [lease.fence.job_id for lease in turned.leases] == [job]
 
@@ -538,7 +538,7 @@ async def test_hosts_are_text_whatever_they_contain(bench: Bench) -> None:
     ]
     for host in hosts:
         await bench.enqueue(host=host, payload=f'{{"url": "{host}/"}}')
-    request = LeaseRequest("w1", ["page"], pace=places(bench))
+    request = LeaseRequest("w1", ["page"], rate_limiter=places(bench))
     turned = await bench.queue.finish_and_lease([], request, 9)
     assert len(turned.leases) == len(hosts)
 

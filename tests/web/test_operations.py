@@ -240,7 +240,7 @@ async def test_a_webhook_is_created_with_a_secret_and_its_deliveries_are_replaye
     gone = await visitor.post(f"/events/{hook.id}/remove", {"confirmed": "yes"})
     assert "The webhook was removed." in gone.text
     entries = await shop.app.access.audit_log.newest(before=None, limit=10, subject=hook.id)
-    actions = [entry.act.name for entry in entries]
+    actions = [entry.action.name for entry in entries]
     assert actions == ["webhook.removed", "webhook.replayed", "webhook.changed", "webhook.created"]
 
 
@@ -261,7 +261,7 @@ async def test_a_test_event_is_sent_from_the_page_of_a_webhook_and_its_outcome_i
         )
         assert (await visitor.post("/events/whk_none/test", {})).status == 404
         entries = await shop.app.access.audit_log.newest(before=None, limit=10, subject=hook.id)
-        assert [entry.act.name for entry in entries] == ["webhook.tested", "webhook.tested"]
+        assert [entry.action.name for entry in entries] == ["webhook.tested", "webhook.tested"]
 
 
 async def test_a_secret_is_replaced_after_a_question_and_shown_once(shop: Served, visitor: Visitor) -> None:

@@ -80,10 +80,10 @@ def watch(crawl_id: str, target: ApiTarget, as_json: bool) -> int:
     """Show the progress of a crawl until it ends or is paused. Ctrl-C stops watching, not the crawl."""
 
     async def follow(api: ApiClient, clock: Clock) -> int:
-        watched = RemoteCrawl(api, (await _seen(api, crawl_id)).crawl)
+        watched = RemoteCrawl(api, (await _status(api, crawl_id)).crawl)
         async with Progress(watched, clock, screen(), before=watched.seconds_before(clock)):
-            seen = await _until_still(api, crawl_id, clock)
-        return _print_result(seen, as_json)
+            status = await _until_still(api, crawl_id, clock)
+        return _print_result(status, as_json)
 
     return _looking(target, follow, f"The crawl is still running; follow it with `shoal crawls watch {crawl_id}`.")
 
@@ -104,10 +104,10 @@ def at_its_end(target: ApiTarget, crawl_id: str, as_json: bool, longest: float |
     async def follow(api: ApiClient, clock: Clock) -> int:
         try:
             async with asyncio.timeout(longest):
-                seen = await _until_still(api, crawl_id, clock)
+                status = await _until_still(api, crawl_id, clock)
         except TimeoutError:
             raise WaitTimedOut(f"the end of crawl {crawl_id}", longest or 0.0) from None
-        return _print_result(seen, as_json)
+        return _print_result(status, as_json)
 
     return _looking(target, follow)
 
@@ -147,8 +147,8 @@ class RemoteCrawl:
     crawl: Crawl
     tally: CrawlTally = field(default_factory=CrawlTally)
 
-    async def seen(self) -> CrawlStatus:
-        return await _seen(self.api, self.crawl.id)
+    async def status(self) -> CrawlStatus:
+        return await _status(self.api, self.crawl.id)
 
     async def held(self) -> list[HeldHost]:
         held = (await self.api.get(at(CRAWL, self.crawl.id)))["held_hosts"]
@@ -163,16 +163,16 @@ async def _until_still(api: ApiClient, crawl_id: str, clock: Clock) -> CrawlStat
     """Wait for the end of the crawl. Print a hint if no worker takes it, since it would wait for ever."""
     deadline: float | None = clock.monotonic() + WORKER_SECONDS
     while True:
-        seen = await _seen(api, crawl_id)
-        if seen.crawl.state in STILL:
-            return seen
-        if deadline is not None and clock.monotonic() >= deadline and seen.crawl.state is CrawlState.QUEUED:
+        status = await _status(api, crawl_id)
+        if status.crawl.state in STILL:
+            return status
+        if deadline is not None and clock.monotonic() >= deadline and status.crawl.state is CrawlState.QUEUED:
             note("Waiting for a worker; start one with `shoal worker` or `shoal serve --workers 1`.")
             deadline = None
         await clock.sleep(LOOK_SECONDS)
 
 
-async def _seen(api: ApiClient, crawl_id: str) -> CrawlStatus:
+async def _status(api: ApiClient, crawl_id: str) -> CrawlStatus:
     """Return the crawl from the API, with what a summary and a progress line need."""
     response = await api.get(at(CRAWL, crawl_id))
     limits = {name: response["config"][name] for name in LIMITS}
@@ -203,14 +203,14 @@ def _micros(moment: str | None) -> int | None:
     return None if moment is None else to_micros(datetime.fromisoformat(moment))
 
 
-def _print_result(seen: CrawlStatus, as_json: bool) -> int:
+def _print_result(status: CrawlStatus, as_json: bool) -> int:
     """Print the summary of a crawl; return the exit code."""
-    totals = summary(seen)
+    totals = summary(status)
     if as_json:
         print_line(totals, to_stdout=True)
     else:
-        print_rows(rows_of(seen, totals, ()), to_stdout=True)
-    return exit_code_of(seen, f"shoal crawls resume {seen.crawl.id}")
+        print_rows(rows_of(status, totals, ()), to_stdout=True)
+    return exit_code_of(status, f"shoal crawls resume {status.crawl.id}")
 
 
 def _looking(target: ApiTarget, look: Callable[[ApiClient, Clock], Awaitable[int]], left: str | None = None) -> int:

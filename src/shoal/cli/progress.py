@@ -92,7 +92,7 @@ class ProgressSource(Protocol):
     @property
     def tally(self) -> CrawlTally: ...
 
-    async def seen(self) -> CrawlStatus: ...
+    async def status(self) -> CrawlStatus: ...
 
     async def held(self) -> list[HeldHost]: ...
 
@@ -137,7 +137,7 @@ class Progress:
 
     async def _look(self) -> None:
         with suppress(TimeError):  # the store is busy or unavailable, and the walker handles that
-            self._counts = (await self._source.seen()).counts
+            self._counts = (await self._source.status()).counts
             self._held = held_words(await self._source.held()) if self._is_still() and self._counts.queued else None
         self._samples.append((self._clock.monotonic(), self._pages))
 

@@ -115,8 +115,8 @@ class Bots:
         request = LeaseRequest(pull.holder, [KIND])
 
         async def commit(tx: Tx) -> None:
-            turned = await self._queue.finish_and_lease_in(tx, moves, None)
-            tx.on_commit(lambda: self._queue.emit_turn(request, moves, turned))
+            result = await self._queue.finish_and_lease_in(tx, moves, None)
+            tx.on_commit(lambda: self._queue.emit_turn(request, moves, result))
 
         await self._database.run(commit)
         self._meter(pull.token).held -= len(tasks)

@@ -144,8 +144,8 @@ class LeaseRequest:
     """A request for leases: by which holder, of which kinds and capabilities, and from which lanes, in that order.
     `lock_ttl`: for a bot, the lease term of jobs that set none; None: a node, whose leases all have the same term.
     `waits`: wait for others that are counting the same quota key; pass False if you hold locks that they may need.
-    `pace`: lease by host, which means only jobs with a host, and per host only as many as its rate limit allows now;
-    None: lease by rank."""
+    `rate_limiter`: lease by host, which means only jobs with a host, and per host only as many as its rate limit allows
+    now; None: lease by rank."""
 
     holder: str
     kinds: Sequence[str]
@@ -153,7 +153,7 @@ class LeaseRequest:
     capabilities: Sequence[str] = (HTTP,)
     lock_ttl: timedelta | None = None
     waits: bool = True
-    pace: "RateLimiter | None" = None
+    rate_limiter: "RateLimiter | None" = None
 
 
 class Fence(Struct, frozen=True):

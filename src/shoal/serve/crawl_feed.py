@@ -28,7 +28,7 @@ MOST_VIEWERS = 500  # per process
 class CrawlFeed:
     """The current status of a crawl, and the last entries of its journal."""
 
-    seen: CrawlStatus
+    status: CrawlStatus
     entries: deque[StoredEntry] = field(default_factory=lambda: deque(maxlen=KEPT_ENTRIES))
     ended: bool = False
     viewers: int = 0
@@ -120,7 +120,7 @@ class CrawlFeeds:
             for entry in await self._entries(crawl_id, feed, place):
                 place = entry.number
                 yield _event("log", entry.record(crawl_id), place)
-            for name, value in (("state", _state(feed.seen)), ("progress", _progress(feed.seen))):
+            for name, value in (("state", _state(feed.status)), ("progress", _progress(feed.status))):
                 if sent.get(name) != value:
                     sent[name] = value
                     yield _event(name, value)
@@ -133,9 +133,9 @@ class CrawlFeeds:
                 yield b": still here\n\n"
 
     async def _open(self, crawl_id: str) -> CrawlFeed:
-        seen = await self._crawls.get(crawl_id)
+        status = await self._crawls.get(crawl_id)
         entries = await self._crawls.journal.entries(crawl_id, None, KEPT_ENTRIES)
-        return CrawlFeed(seen, deque(entries, maxlen=KEPT_ENTRIES), ended=seen.crawl.state in TERMINAL)
+        return CrawlFeed(status, deque(entries, maxlen=KEPT_ENTRIES), ended=status.crawl.state in TERMINAL)
 
     async def _wait(self, changed: asyncio.Event) -> bool:
         try:
@@ -169,16 +169,16 @@ class CrawlFeeds:
         while not feed.ended:
             await self._clock.sleep(self._every)
             try:
-                seen = await self._crawls.get(crawl_id)
+                status = await self._crawls.get(crawl_id)
                 entries = await self._crawls.journal.entries(crawl_id, feed.last, KEPT_ENTRIES)
             except NotFound:
                 feed.ended = True
             except ShoalError:  # the store is unavailable: the viewers wait and receive heartbeats
                 continue
             else:
-                feed.ended = seen.crawl.state in TERMINAL and len(entries) < KEPT_ENTRIES
-                is_new = feed.ended or bool(entries) or seen != feed.seen
-                feed.seen = seen
+                feed.ended = status.crawl.state in TERMINAL and len(entries) < KEPT_ENTRIES
+                is_new = feed.ended or bool(entries) or status != feed.status
+                feed.status = status
                 feed.entries.extend(entries)
                 if not is_new:
                     continue
@@ -190,15 +190,15 @@ def _event(name: str, value: dict[str, Any], number: int | None = None) -> bytes
     return place + b"event: %s\ndata: %s\n\n" % (name.encode(), orjson.dumps(value, option=orjson.OPT_UTC_Z))
 
 
-def _state(seen: CrawlStatus) -> dict[str, Any]:
-    crawl = seen.crawl
+def _state(status: CrawlStatus) -> dict[str, Any]:
+    crawl = status.crawl
     return {"crawl_id": crawl.id, "state": crawl.state.value, "state_reason": crawl.state_reason}
 
 
-def _progress(seen: CrawlStatus) -> dict[str, Any]:
-    counts = seen.counts
+def _progress(status: CrawlStatus) -> dict[str, Any]:
+    counts = status.counts
     return {
-        "crawl_id": seen.crawl.id,
+        "crawl_id": status.crawl.id,
         "pages": counts.pages,
         "errors": counts.errors,
         "responses": counts.responses,
@@ -206,5 +206,5 @@ def _progress(seen: CrawlStatus) -> dict[str, Any]:
         "skipped": counts.skipped,
         "bytes": counts.bytes,
         "depth_reached": counts.depth_reached,
-        "node_ids": list(seen.node_ids),
+        "node_ids": list(status.node_ids),
     }

@@ -455,9 +455,9 @@ def audit_entry(entry: StoredAuditEntry) -> schemas.AuditEntry:
         number=entry.number,
         at=from_micros(entry.at),
         who=entry.who,
-        act=entry.act.name,
-        subject=entry.act.subject,
-        facts=entry.act.facts,
+        act=entry.action.name,
+        subject=entry.action.subject,
+        facts=entry.action.facts,
         address=entry.address or None,
     )
 

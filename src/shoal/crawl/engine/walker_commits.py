@@ -59,10 +59,10 @@ class WalkerCommits:
         queue: Queue,
         crawl: Crawl,
         fence: Fence,
-        pace: HostRate,
+        rate: HostRate,
         pages: PageStore,
         *,
-        earlier: PreviousCrawl | None = None,
+        previous_crawl: PreviousCrawl | None = None,
         admission: AdmissionChecks | None = None,
     ) -> None:
         self._database = database
@@ -73,11 +73,11 @@ class WalkerCommits:
         self._journal = crawls.journal
         self._crawl = crawl
         self.fence = fence
-        self._pace = pace
+        self._rate = rate
         self._pages = pages
-        self.earlier = earlier  # the crawl that this one follows
+        self.previous_crawl = previous_crawl  # the crawl that this one follows
         self.admission = admission  # knows which URLs need no slot
-        self.has_company = crawl.config.workers > 1
+        self.has_other_walkers = crawl.config.workers > 1
         self._drained = job_states.finish(fence.job_id, fence.epoch, "drained")
         self._hand_over = job_states.release(fence.job_id, fence.epoch, "changed")
         self._stored: list[Settled] = []  # committed before the frontier settled it, and not reported yet
@@ -137,12 +137,12 @@ class WalkerCommits:
         stored, self._stored = self._stored, []
         return stored
 
-    async def turn(self, batch: WalkerBatch, ask: TurnRequest) -> Turn:
+    async def turn(self, batch: WalkerBatch, request: TurnRequest) -> Turn:
         """Settle the batch and take more URLs, in one commit. If the walker is left without work and the whole frontier
         is drained, the same commit ends the job and the run."""
 
         async def commit(tx: Tx, holds: dict[int, float]) -> Turn:
-            last = ask.in_flight == 0
+            last = request.in_flight == 0
             if last or self._shares_a_budget:  # it may end the run, or others must not take meanwhile
                 await self._crawls.lock(tx, self._crawl.id)
             control, is_changed = await self._fence(tx)
@@ -151,9 +151,9 @@ class WalkerCommits:
                 return Turn(control, holds=holds)
             if is_changed:  # URLs are taken only under the current options
                 return Turn(control, holds=holds, changed=await self._crawls.store.get(tx, self._crawl.id))
-            if not last and await self._others_wait(tx, ask):
+            if not last and await self._others_wait(tx, request):
                 return Turn(control, holds=holds, others_wait=True)
-            return await self._refill(tx, ask, holds)
+            return await self._refill(tx, request, holds)
 
         batch.walked += self._uncounted
         turn = await self._run(commit, await self._commit_pages(batch, worth=WORTH_COUNTING))
@@ -161,34 +161,34 @@ class WalkerCommits:
         self._found = self._found if turn.found is None else turn.found
         return turn
 
-    async def _refill(self, tx: Tx, ask: TurnRequest, holds: dict[int, float]) -> Turn:
+    async def _refill(self, tx: Tx, request: TurnRequest, holds: dict[int, float]) -> Turn:
         """Take more URLs, and write the journal entries."""
         counts = None
         if self._crawl.config.has_budget:
             counts = await self._crawls.store.counts(tx, self._crawl.number)
-        want = await self._affordable(tx, ask, counts)
+        want = await self._affordable(tx, request, counts)
         taken = await self._frontier.take(
-            tx, self._crawl.number, self.fence, want, ask.in_flight, self._pace, self.admission
+            tx, self._crawl.number, self.fence, want, request.in_flight, self._rate, self.admission
         )
         work = taken.tasks
         if taken.settled:
             await self._crawls.store.add_counts(tx, self._crawl.number, self.fence.job_id, taken.counts())
-        if self.earlier is not None and work:
-            await self.earlier.prepare(tx, work)
+        if self.previous_crawl is not None and work:
+            await self.previous_crawl.prepare(tx, work)
         traps = {trap.pattern: trap.state for trap in await self._frontier.traps(tx, self._crawl.number)}
         turn = Turn(Control.GO, work, traps, counts, holds)
         if any(task.is_suspect for task in work):  # alone in flight: a crash now is the URL's, not the job's
             await self._queue.mark_settled(tx, self.fence)
-        if not ask.in_flight and not work:
-            await self._idle(tx, turn, ask.update)
-            turn.others_wait = not turn.drained and await self._others_wait(tx, ask)
-        if ask.update is not None and not turn.is_journaled:
-            await self._write_journal(tx, ask.update, turn)
+        if not request.in_flight and not work:
+            await self._idle(tx, turn, request.update)
+            turn.others_wait = not turn.drained and await self._others_wait(tx, request)
+        if request.update is not None and not turn.is_journaled:
+            await self._write_journal(tx, request.update, turn)
         return turn
 
-    def change(self, crawl: Crawl, pace: HostRate) -> None:
+    def change(self, crawl: Crawl, rate: HostRate) -> None:
         """Continue with other options of the same crawl."""
-        self._crawl, self._pace = crawl, pace
+        self._crawl, self._rate = crawl, rate
 
     async def close(self, batch: WalkerBatch, reason: str) -> None:
         """Make the last commit of a walker that ends: settle, put the rest back, finish the job."""
@@ -339,16 +339,16 @@ class WalkerCommits:
         _, locked = await self._queue.live_of_run(tx, self._crawl.id)
         return max(1, locked)
 
-    async def _affordable(self, tx: Tx, ask: TurnRequest, counts: Counts | None) -> int:
+    async def _affordable(self, tx: Tx, request: TurnRequest, counts: Counts | None) -> int:
         """Return how many of the wanted URLs the budget allows, given what all walkers have in flight."""
         if counts is None:
-            return ask.want
-        taken = await self._frontier.taken(tx, self._crawl.number) if self._shares_a_budget else ask.in_flight
+            return request.want
+        taken = await self._frontier.taken(tx, self._crawl.number) if self._shares_a_budget else request.in_flight
         most = urls_left(self._crawl.config, counts, taken)
-        return ask.want if most is None else min(ask.want, most)
+        return request.want if most is None else min(request.want, most)
 
-    async def _others_wait(self, tx: Tx, ask: TurnRequest) -> bool:
-        if not ask.slice_over:
+    async def _others_wait(self, tx: Tx, request: TurnRequest) -> bool:
+        if not request.slice_over:
             return False
         return await self._queue.other_run_waits(tx, self.fence.job_id)
 

@@ -99,11 +99,11 @@ class JobHosts:
         self, tx: Tx, request: LeaseRequest, want: int, ttl: timedelta
     ) -> tuple[list[Any], dict[Key, DueHosts]]:
         """Grant up to `want` jobs; also return the hosts that were examined: `put_back` them in the same commit."""
-        assert request.pace is not None, "leasing by host needs a rate limit"
+        assert request.rate_limiter is not None, "leasing by host needs a rate limit"
         looked: dict[Key, DueHosts] = {}
         found = await self._find(tx, request, want, 0.0, looked)
-        if request.pace.ahead and sum(one.start_in < SAME_TIME for one in found) < want:
-            found += await self._find(tx, request, want, request.pace.ahead, looked)
+        if request.rate_limiter.ahead and sum(one.start_in < SAME_TIME for one in found) < want:
+            found += await self._find(tx, request, want, request.rate_limiter.ahead, looked)
         chosen = sorted(found, key=lambda one: one.order)[:want]
         for one in chosen:
             looked[one.key].jobs.append(one.job_id)
@@ -118,13 +118,13 @@ class JobHosts:
     ) -> list[_Candidate]:
         """Return jobs of hosts that may be requested within `ahead` seconds, the best ranks first, until there are
         enough."""
-        assert request.pace is not None, "leasing by host needs a rate limit"
+        assert request.rate_limiter is not None, "leasing by host needs a rate limit"
         found: list[_Candidate] = []
         # Later hosts are made ready only for this search.
         await self._hosts.make_ready(tx, request, ahead, want if ahead else READY_AT_ONCE)
         for _ in range(ROUNDS):
             taken = await self._hosts.take(tx, request, want - len(found))
-            hosts = {key: DueHosts(request.pace.turn(state)) for key, state in taken}
+            hosts = {key: DueHosts(request.rate_limiter.turn(state)) for key, state in taken}
             found += await self._waiting(tx, request, hosts, want)
             looked |= hosts
             if not hosts or len(found) >= want:

@@ -77,7 +77,7 @@ class SqlLanes:
         if request.lock_ttl is not None:
             ttl = request.lock_ttl
         turn = self._turn_at_once if self._in_one_statement else self._turn_by_steps
-        by_host = request.pace is not None
+        by_host = request.rate_limiter is not None
         outcome = await turn(tx, moves, replace(request, lanes=()) if by_host else request, limit, ttl, popped)
         again = [move.job_id for move in moves if _waits_again(move) and move.job_id in outcome.moved]
         await self._available.note(tx, again, again)
@@ -117,7 +117,7 @@ class SqlLanes:
         """Return whether `pop_once` can do this at all."""
         if not self._in_one_statement:
             return True
-        return request.pace is None and not any(_waits_again(move) for move in moves)
+        return request.rate_limiter is None and not any(_waits_again(move) for move in moves)
 
     async def pop_once_from(
         self,
