@@ -14,7 +14,7 @@ from shoal.base.errors import ShoalError
 from shoal.base.ids import ids_behind, new_id
 from shoal.plan.policies import Policies, new_policy
 from shoal.plan.policy import PolicyForm
-from shoal.plan.policy_file import PolicyRow
+from shoal.plan.policy_file import PolicyFileRow
 from shoal.plan.store import NewPolicy, PolicyStore
 
 BATCH = 1_000
@@ -38,7 +38,7 @@ class PolicyImporter:
         self._store = store
         self._policies = policies
 
-    async def take(self, rows: Iterator[PolicyRow], *, skip_bad: bool, first: str | None = None) -> ImportSummary:
+    async def take(self, rows: Iterator[PolicyFileRow], *, skip_bad: bool, first: str | None = None) -> ImportSummary:
         """Store the policies of the rows in one commit. An invalid line rejects the whole file unless `skip_bad` is
         set. Ids are derived from `first` and the line number, so importing the same file with the same id again adds
         nothing.
@@ -55,7 +55,12 @@ class PolicyImporter:
         return summary
 
     async def _judge(
-        self, rows: Iterator[PolicyRow], good: IO[bytes], summary: ImportSummary, now: int, id_of: Callable[[int], str]
+        self,
+        rows: Iterator[PolicyFileRow],
+        good: IO[bytes],
+        summary: ImportSummary,
+        now: int,
+        id_of: Callable[[int], str],
     ) -> int:
         def judge_some() -> tuple[int, int]:
             """Validate the next lines; return how many were read and how many of them are valid."""

@@ -23,7 +23,7 @@ QUOTA_PREFIXES = ("project:", "label:", "key:")
 
 
 @dataclass(frozen=True, slots=True)
-class JobPage:
+class JobListPage:
     """One page of a list; `next`: the id to continue after, None at the end."""
 
     items: list[Job]
@@ -44,10 +44,10 @@ class JobAdmin:
             raise NotFound("job", shorten(job_id))
         return job
 
-    async def newest(self, which: JobFilter, *, before: str | None = None, limit: int = 50) -> JobPage:
+    async def newest(self, which: JobFilter, *, before: str | None = None, limit: int = 50) -> JobListPage:
         """Return matching jobs, newest first. A short page may not be the last one: check `next`."""
         jobs, more = await self._database.read(lambda tx: self._store.page_of(tx, which, before, limit))
-        return JobPage(jobs, more)
+        return JobListPage(jobs, more)
 
     async def count(self) -> dict[str, dict[str, int]]:
         """Return the number of jobs by kind and state. Reads every job."""

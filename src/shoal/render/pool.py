@@ -14,11 +14,11 @@ from shoal.render.browser import Browser, reap, start_browser
 from shoal.render.cdp import BrowserLost, CommandFailed
 from shoal.render.chromium import find_chromium
 from shoal.render.memory import kill_process, memory_of
-from shoal.render.page_session import PageCrashed, PageSession, ProxySession
+from shoal.render.page_session import PageCrashed, PageSession, ProxyCredential
 from shoal.render.render_request import RenderRequest
 from shoal.render.rendered_page import RenderedPage
 from shoal.render.signals import BrowserEnded, BrowsersReaped, BrowserStarted, PageRendered
-from shoal.render.subrequests import ConnectionLimits, RobotsCheck
+from shoal.render.subrequests import OriginConnections, SubrequestRobots
 from shoal.settings import RenderSettings
 
 LOOK_SECONDS: Final = 1.0  # between two looks at the memory of the browsers
@@ -27,7 +27,7 @@ BROWSER_LOSSES: Final = 3  # a page fails after this many browsers were lost wit
 MOST_IDLE_LOOKS: Final = 30  # after which an idle browser is closed
 
 
-class BrowserSession(ProxySession, Protocol):
+class BrowserSession(ProxyCredential, Protocol):
     """The network access of one page."""
 
     @property
@@ -81,7 +81,7 @@ class BrowserPool:
         self,
         settings: RenderSettings,
         network: BrowserNetwork,
-        robots: RobotsCheck | None,
+        robots: SubrequestRobots | None,
         agent: str,
         max_bytes: int,
         clock: Clock,
@@ -95,7 +95,7 @@ class BrowserPool:
         self._max_bytes = max_bytes
         self._clock = clock
         self._signals = signals
-        self._connections = ConnectionLimits()
+        self._connections = OriginConnections()
         self._free = asyncio.Semaphore(pages or settings.pages)
         self._starting = asyncio.Lock()
         self._current: _PooledBrowser | None = None

@@ -1,6 +1,7 @@
 """Response schemas of the HTTP API. Endpoints return them, and the OpenAPI document is generated from them.
 
-`to_api` builds them from the values of the packages. A schema with `open_fields` may be returned with further fields.
+`to_api` builds them from the values of the packages, after which most are named. A schema with `open_fields` may be
+returned with further fields.
 """
 
 from datetime import datetime
