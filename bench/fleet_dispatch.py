@@ -15,7 +15,7 @@ from bench.report import Report
 from shoal.app import App, opened
 from shoal.base.ids import NodeId
 from shoal.fleet.dispatcher import Dispatcher
-from shoal.fleet.node import NewSession, Node, NodeStatus, NodeWish
+from shoal.fleet.node import DesiredState, NewSession, Node, NodeStatus
 from shoal.fleet.states import NodeState
 from shoal.fleet.view import FleetView
 from shoal.queue import states
@@ -76,7 +76,7 @@ def node(place: int, *, full: bool = False) -> Node:
         controller="c",
         address="",
         status=status,
-        wish=NodeWish(),
+        desired=DesiredState(),
         heartbeat_every=EVERY,
         connected_at=0,
         heartbeat_at=0,

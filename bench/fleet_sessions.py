@@ -18,7 +18,7 @@ from hpack import Encoder
 from bench.process import TICK, cores, pinned
 from bench.report import Report
 from shoal.base.ids import NodeId
-from shoal.fleet.messages import NodeReport, report_message
+from shoal.fleet.messages import StatusUpdate, status_message
 from shoal.fleet.node import NodeStatus
 from shoal.fleet.sessions import HEARTBEATS_PER_SECOND
 from tests.support.servers import free_port
@@ -44,7 +44,7 @@ class SimulatedNode(asyncio.Protocol):
 
     def __init__(self, name: str, host: str) -> None:
         status = NodeStatus(max_concurrency=2, page_slots=15, instance=name, version="0", memory_bytes=1 << 28)
-        body = report_message(NodeReport(node_id=NodeId(name), status=status)).SerializeToString()
+        body = status_message(StatusUpdate(node_id=NodeId(name), status=status)).SerializeToString()
         self._heartbeat = frame(DATA, 0, STREAM, b"\0" + struct.pack(">I", len(body)) + body)
         self._host = host
         self._buffer = b""

@@ -59,17 +59,17 @@ class CrawlRun:
     @property
     def id(self) -> str | None:
         """The crawl's id, for `resume`; None until the crawl has started."""
-        return self._crawl_task.here.crawl.id if self._crawl_task.here else None
+        return self._crawl_task.local_crawl.crawl.id if self._crawl_task.local_crawl else None
 
     @property
     def state(self) -> str | None:
         """The final state; None until the crawl has ended."""
-        return self._crawl_task.seen.crawl.state.value if self._crawl_task.seen else None
+        return self._crawl_task.status.crawl.state.value if self._crawl_task.status else None
 
     @property
     def counts(self) -> Counts | None:
         """The final counts; None until the crawl has ended."""
-        return self._crawl_task.seen.counts if self._crawl_task.seen else None
+        return self._crawl_task.status.counts if self._crawl_task.status else None
 
     def __aiter__(self) -> Self:
         return self
@@ -77,7 +77,7 @@ class CrawlRun:
     async def __anext__(self) -> Page:
         for page in self._pages:
             return page
-        if self._crawl_task.seen is not None:
+        if self._crawl_task.status is not None:
             raise StopAsyncIteration
         self._pages = iter(await self._crawl_task.next())
         for page in self._pages:
@@ -110,8 +110,8 @@ class _CrawlTask:
     def __init__(self, request: CrawlRequest, store: str | None) -> None:
         self._request = request
         self._store = store
-        self.here: LocalCrawl | None = None
-        self.seen: CrawlStatus | None = None
+        self.local_crawl: LocalCrawl | None = None
+        self.status: CrawlStatus | None = None
         self._begun = asyncio.Event()
         self._left = asyncio.Event()
         self._task: asyncio.Task[CrawlStatus] | None = None
@@ -125,15 +125,15 @@ class _CrawlTask:
             _CRAWL_TASKS.add(self._task)
             self._task.add_done_callback(_CRAWL_TASKS.discard)
         await self._begun.wait()
-        if self.here is None:
+        if self.local_crawl is None:
             await self._task
-        assert self.here is not None
-        return self.here
+        assert self.local_crawl is not None
+        return self.local_crawl
 
     async def next(self) -> list[Page]:
-        here = await self.begin()
+        local_crawl = await self.begin()
         try:
-            return await here.next()
+            return await local_crawl.next()
         except Exception:
             await self.end()
             raise
@@ -141,9 +141,9 @@ class _CrawlTask:
     async def end(self) -> CrawlStatus | None:
         """Stop the crawl, paused if it has not ended, and return its status; None if it never started."""
         self._left.set()
-        if self._task is not None and self.here is not None:
-            self.seen = await asyncio.shield(self._task)
-        return self.seen
+        if self._task is not None and self.local_crawl is not None:
+            self.status = await asyncio.shield(self._task)
+        return self.status
 
     def stop_soon(self) -> None:
         """Stop the crawl without waiting, from any thread in which the iterator is garbage-collected."""
@@ -153,11 +153,11 @@ class _CrawlTask:
     async def _run(self) -> CrawlStatus:
         try:
             async with opened(load({"DATABASE_URL": self._store}).settings) as app:
-                async with LocalCrawl(app, await self._request.find(app)) as here:
-                    self.here = here
+                async with LocalCrawl(app, await self._request.find(app)) as local_crawl:
+                    self.local_crawl = local_crawl
                     self._begun.set()
                     await self._left.wait()
-                return await here.seen()
+                return await local_crawl.status()
         finally:
             self._begun.set()
 
@@ -165,9 +165,9 @@ class _CrawlTask:
 _CRAWL_TASKS: set[asyncio.Task[CrawlStatus]] = set()  # asyncio keeps only weak references to tasks
 
 
-def _check(seen: CrawlStatus | None) -> None:
+def _check(status: CrawlStatus | None) -> None:
     """Raise an error if the crawl failed or was paused."""
-    if seen is not None and seen.crawl.state is CrawlState.FAILED:
-        raise NothingCrawled(seen.crawl.id, seen.error_message)
-    if seen is not None and seen.crawl.state is CrawlState.PAUSED:
-        raise Interrupted(f"crawl {seen.crawl.id}", f'resume with shoal.crawl(resume="{seen.crawl.id}")')
+    if status is not None and status.crawl.state is CrawlState.FAILED:
+        raise NothingCrawled(status.crawl.id, status.error_message)
+    if status is not None and status.crawl.state is CrawlState.PAUSED:
+        raise Interrupted(f"crawl {status.crawl.id}", f'resume with shoal.crawl(resume="{status.crawl.id}")')

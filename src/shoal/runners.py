@@ -106,9 +106,9 @@ def make_prober(app: App, crawl: Crawl) -> "Prober":
     named = frozenset(endpoint(Url(url)) for url in crawl.named)
     rule = address_rule_of(settings, named, app.controller_addresses)
     egress = Egress(rule, Limits.of(settings.egress), clock=app.clock, proxy=_proxy_of(app, crawl))
-    agent, pace = config.user_agent or settings.egress.user_agent, settings.pages.pace
+    agent, profile = config.user_agent or settings.egress.user_agent, settings.pages.speed_profile
     robots = RobotsCache(app.database, app.stores.hosts, egress, agent, settings.hosts, app.clock, app.signals)
-    limiter = RateLimiter(app.stores.hosts, pace.delay, pace.ease, settings.hosts.longest_slow_delay)
+    limiter = RateLimiter(app.stores.hosts, profile.delay, profile.ease, settings.hosts.longest_slow_delay)
     return Prober(app.database, limiter, robots, egress, agent, app.clock)
 
 
@@ -122,7 +122,7 @@ def page_job_executor(app: App, lanes: Sequence[str] = (SHARED_LANE,)) -> "PageJ
     from shoal.render.chromium import has_browser
 
     settings, clock, signals = app.settings, app.clock, app.signals
-    pace, agent, limits = settings.pages.pace, settings.egress.user_agent, Limits.of(settings.egress)
+    profile, agent, limits = settings.pages.speed_profile, settings.egress.user_agent, Limits.of(settings.egress)
 
     def route(label: str | None) -> EgressRoute | None:
         proxy = None if label is None else app.proxies.find(label)
@@ -146,9 +146,9 @@ def page_job_executor(app: App, lanes: Sequence[str] = (SHARED_LANE,)) -> "PageJ
         app.page_jobs.ingest,
         app.stores.groups,
         app.stores.hosts,
-        RateLimiter(app.stores.hosts, pace.delay, pace.ease, settings.hosts.longest_slow_delay),
-        HostConnections(pace.connections, clock),
-        ThrottleTracker(settings.hosts, clock, latency_factor=pace.ease, delay=pace.delay.total_seconds()),
+        RateLimiter(app.stores.hosts, profile.delay, profile.ease, settings.hosts.longest_slow_delay),
+        HostConnections(profile.connections, clock),
+        ThrottleTracker(settings.hosts, clock, latency_factor=profile.ease, delay=profile.delay.total_seconds()),
         PageJobRunner(
             EgressRoutes(route),
             agent,

@@ -285,7 +285,7 @@ class CrawlSettings(SettingsSection):
         shown="the built-in list",
     )
 
-    def pace(self, speed: Speed, concurrency: int | None = None) -> SpeedProfile:
+    def speed_profile(self, speed: Speed, concurrency: int | None = None) -> SpeedProfile:
         """Return the connections and delay of a profile; an explicit number overrides the profile."""
         connections, delay = SPEEDS[speed]
         if concurrency is not None:
@@ -306,7 +306,7 @@ class PageSettings(SettingsSection):
     )
 
     @property
-    def pace(self) -> SpeedProfile:
+    def speed_profile(self) -> SpeedProfile:
         """Return the connections and the delay of the profile."""
         connections, delay = SPEEDS[self.speed]
         return SpeedProfile(connections or 1000, delay)

@@ -86,7 +86,7 @@ def written(kind: str, value: object) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Shown:
+class ShownSetting:
     """One effective value, safe to print, and where it came from."""
 
     env: str
@@ -95,14 +95,14 @@ class Shown:
 
 
 @dataclass(frozen=True, slots=True)
-class Loaded:
+class LoadedSettings:
     """The settings, and for each name its source: `flag`, `env`, the path of the file, or `default`."""
 
     settings: Settings
     sources: Mapping[str, str]
 
-    def shown(self) -> list[Shown]:
-        return [Shown(entry.env, self._safe(entry), self.sources[entry.env]) for entry in CATALOGUE.values()]
+    def shown(self) -> list[ShownSetting]:
+        return [ShownSetting(entry.env, self._safe(entry), self.sources[entry.env]) for entry in CATALOGUE.values()]
 
     def _safe(self, entry: SettingEntry) -> str:
         held = getattr(getattr(self.settings, entry.section), entry.field)
@@ -124,7 +124,7 @@ def load(
     flags: Mapping[str, Any] | None = None,
     env: Mapping[str, str] | None = None,
     toml_path: Path | None = None,
-) -> Loaded:
+) -> LoadedSettings:
     """Settings from flags (by setting name; None means not given), the environment and `shoal.toml`."""
     env = os.environ if env is None else env
     path = find_toml(env) if toml_path is None else toml_path
@@ -132,7 +132,7 @@ def load(
     given |= _from_env(env)
     given |= {name: _RawSetting(value, "flag") for name, value in (flags or {}).items() if value is not None}
     settings = _build(given, env)
-    return Loaded(settings, {name: given[name].source if name in given else "default" for name in CATALOGUE})
+    return LoadedSettings(settings, {name: given[name].source if name in given else "default" for name in CATALOGUE})
 
 
 def find_toml(env: Mapping[str, str]) -> Path | None:

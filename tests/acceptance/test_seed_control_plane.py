@@ -25,7 +25,7 @@ from shoal.fleet.commands import CommandRequest
 from shoal.fleet.control_server import StreamFailed
 from shoal.fleet.nodes import HeartbeatReceived, NodeDisconnected, NodeRegistered
 from shoal.fleet.states import NodeState
-from shoal.observe.log_messages import WORDS, LogLevel
+from shoal.observe.log_messages import MESSAGES, LogLevel
 from shoal.page_jobs.group import GroupConfig
 from shoal.queue.job import NewJob, Offer, node_lane
 from shoal.queue.states import JobState
@@ -246,7 +246,7 @@ async def test_bug_2_every_error_path_of_a_stream_warns(sqlite_url: str) -> None
         call.cancel()
         await plane.until(lambda: len(plane.of(StreamFailed)) == 3 and len(plane.of(NodeDisconnected)) == 1)
     for name in ("StreamFailed", "NodeDisconnected", "NodeLost", "ControlLost"):
-        assert WORDS[name].level is LogLevel.WARNING
+        assert MESSAGES[name].level is LogLevel.WARNING
 
 
 def test_bug_2_no_error_is_swallowed_in_the_package() -> None:

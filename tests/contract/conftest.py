@@ -24,7 +24,16 @@ from shoal.base.url import Url
 from shoal.crawl.crawl import Counts, Crawl, CrawlConfig
 from shoal.crawl.engine.walker_commits import TurnRequest, WalkerCommits
 from shoal.crawl.frontier.fates import Fate
-from shoal.crawl.frontier.values import FrontierTask, NewUrl, Onward, Settled, Turn, UrlKind, WalkerBatch, key_of
+from shoal.crawl.frontier.values import (
+    FrontierTask,
+    NewUrl,
+    PendingRedirect,
+    Settled,
+    Turn,
+    UrlKind,
+    WalkerBatch,
+    key_of,
+)
 from shoal.crawl.lifecycle.crawls import KIND
 from shoal.crawl.states import CrawlState
 from shoal.crawl.store import HostRate
@@ -306,7 +315,7 @@ def redirected(crawl: Crawl, task: FrontierTask, url: str) -> Settled:
     steps = () if task.chain is None else task.chain.steps
     chain = RedirectChain((*steps, RedirectStep(task.at, 302, 1)), target.key, target.chk)
     page = page_of(task, status=302)
-    return Settled(task, Fate.OPEN, onward=Onward(target.url, target.url, chain, page))
+    return Settled(task, Fate.OPEN, onward=PendingRedirect(target.url, target.url, chain, page))
 
 
 def failed(task: FrontierTask) -> Settled:

@@ -17,8 +17,8 @@ from shoal.audit.commit_status.status import CommitState, status_of
 from shoal.audit.gate import read_gate
 from shoal.audit.states import AnalysisState
 from shoal.base.clock import SystemClock
-from shoal.base.commit import Commit
 from shoal.base.errors import InvalidInput
+from shoal.base.forge_commit import ForgeCommit
 from shoal.base.url import Url
 from shoal.crawl.crawl import CrawlConfig
 from shoal.egress import AddressRule, Egress, endpoint
@@ -231,7 +231,7 @@ async def test_an_analysis_without_a_commit_publishes_nothing(bench: Bench, forg
 )
 def test_a_commit_that_cannot_be_published_to_is_refused(changes: dict[str, Any], problem: str) -> None:
     with pytest.raises(InvalidInput, match=problem):
-        Commit.read({**commit(), **changes})
+        ForgeCommit.read({**commit(), **changes})
     with pytest.raises(InvalidInput, match="commit"):
         CrawlConfig.read({"seeds": ["https://example.com/"], "commit": {**commit(), **changes}})
 

@@ -991,4 +991,6 @@ async def test_a_commit_without_journal_entries_runs_no_statement_for_them(bench
     noted.names.clear()
     await walker.turn(fetched(first), found=[walker.link("/d")])
     assert noted.names.count("crawl_control") == 1
-    assert not {"crawl", "reserve_lines", "insert_lines", "shallowest_open", "finish_depth"} & set(noted.names)
+    assert not {"crawl", "reserve_journal_entries", "insert_journal_entries", "shallowest_open", "finish_depth"} & set(
+        noted.names
+    )

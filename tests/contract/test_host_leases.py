@@ -143,7 +143,7 @@ async def test_a_job_whose_host_is_busy_is_explained_by_its_host(bench: Bench) -
 
 async def test_a_job_without_a_slot_is_returned_as_if_it_had_not_been_leased(bench: Bench) -> None:
     await known(bench, "a")
-    [job_id] = await add(bench, "a", scopes=("key:one",))
+    [job_id] = await add(bench, "a", quota_keys=("key:one",))
     taker = PageLeases(bench.queue, bench.groups.store, places(bench)).by_host(LeaseRequest("w1", ["page"]))
 
     async def commit(tx: Tx) -> TurnResult:
@@ -161,7 +161,7 @@ async def test_a_job_without_a_slot_is_returned_as_if_it_had_not_been_leased(ben
 async def test_a_job_that_waits_again_is_had_again_whatever_let_it_wait(bench: Bench) -> None:
     await known(bench, "a")
     later = await bench.number("SELECT shoal_now()") + 600_000_000
-    [job_id] = await add(bench, "a", max_attempts=1, not_before=later, scopes=("project:p",))
+    [job_id] = await add(bench, "a", max_attempts=1, not_before=later, quota_keys=("project:p",))
     assert await take(bench, 1) == []
     await bench.jump(601)
     [lease] = await take(bench, 1)
@@ -195,8 +195,8 @@ async def test_a_full_quota_hides_no_other_project(bench: Bench) -> None:
     await known(bench, *hosts)
     await bench.job_admin.set_quota("project:full", 0)
     for host in hosts:
-        await add(bench, host, 2, priority=90, scopes=("project:full",))
-    await add(bench, "h39", scopes=("project:other",))
+        await add(bench, host, 2, priority=90, quota_keys=("project:full",))
+    await add(bench, "h39", quota_keys=("project:other",))
     found = [hosts_of(await take(bench, 10)) for _ in range(2)]
     assert ["h39"] in found
 
@@ -232,7 +232,9 @@ async def test_kinds_and_lanes_that_are_leased_otherwise_are_not_concerned(bench
     await add(bench, "a", 3)
     assert await hosts_queued(bench) == 1
     assert len(await bench.queue.lease("w1", ["audit"], ["shared"], 9)) == 1
-    assert len(await bench.queue.lease("w1", ["page"], ["shared"], 9)) == 3, "without a pace the rank alone decides"
+    assert len(await bench.queue.lease("w1", ["page"], ["shared"], 9)) == 3, (
+        "without a rate limiter the rank alone decides"
+    )
 
 
 async def test_takers_at_the_same_time_get_each_job_once_and_lose_none(bench: Bench) -> None:

@@ -77,7 +77,7 @@ class Story:
         self.crawl = await self.truth.submit(f"{SITE}/a", f"{SITE}/b", workers=self.dice.randint(1, 3))
         for place in range(3):
             self.pages.add(await self.truth.enqueue(kind=PAGE, key=f"k{place}", max_attempts=3, run_id=None))
-        keyed = [NewJob(JobId(new_id("job")), PAGE, None, max_attempts=3, scopes=("key:one",)) for _ in range(3)]
+        keyed = [NewJob(JobId(new_id("job")), PAGE, None, max_attempts=3, quota_keys=("key:one",)) for _ in range(3)]
         await self.truth.queue.enqueue(keyed)
         self.pages |= {job.id for job in keyed}
         self.schedule.after_commit = self.check
@@ -273,6 +273,6 @@ async def tell(truth: Bench, seed: int) -> None:
     finally:
         if isinstance(stepped, SteppedSqlite):
             await stepped.close()
-    assert schedule.disorder == [], f"locked after a scope, again with {SEED}={seed}"
+    assert schedule.disorder == [], f"locked after a quota key, again with {SEED}={seed}"
     if isinstance(stepped, SteppedPostgres):
         assert stepped.deadlocks == [], f"again with {SEED}={seed}"

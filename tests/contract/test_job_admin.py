@@ -78,7 +78,7 @@ async def test_a_short_page_of_results_has_a_cursor_to_continue(bench: Bench, mo
 
 async def test_a_response_shows_the_url_and_no_headers(bench: Bench) -> None:
     payload = '{"url": "http://joe:secret@example.org/a", "crawl_config": {"headers": {"Authorization": "hidden"}}}'
-    job_id = await bench.enqueue(payload=payload, scopes=("project:a",))
+    job_id = await bench.enqueue(payload=payload, quota_keys=("project:a",))
     answer = to_builtins(to_api.job(await bench.job_admin.get(job_id)))
     assert answer["url"].endswith("@example.org/a")
     assert "secret" not in str(answer)
@@ -406,10 +406,10 @@ async def test_a_job_whose_work_raised_to_the_last_is_reported_as_failed(bench: 
 # Quotas by hand
 
 
-@pytest.mark.parametrize("scope", ["", "acme", "project:", "team:a", "key:" + "x" * 1000])
-async def test_a_scope_that_is_none_is_refused(bench: Bench, scope: str) -> None:
+@pytest.mark.parametrize("key", ["", "acme", "project:", "team:a", "key:" + "x" * 1000])
+async def test_a_scope_that_is_none_is_refused(bench: Bench, key: str) -> None:
     with pytest.raises(InvalidInput, match="project:NAME"):
-        await bench.job_admin.set_quota(scope, 1)
+        await bench.job_admin.set_quota(key, 1)
     assert await bench.job_admin.quotas() == []
 
 

@@ -22,15 +22,15 @@ from tests.contract.conftest import SITE, Bench, Gate, Gated, Walker, failed, fe
 
 
 async def said(bench: Bench, crawl: Crawl) -> list[str]:
-    return [written.line.message for written in await bench.journal.lines(crawl.id)]
+    return [written.entry.message for written in await bench.journal.entries(crawl.id)]
 
 
 async def events(bench: Bench, crawl: Crawl) -> list[str]:
-    return [written.line.event for written in await bench.journal.lines(crawl.id)]
+    return [written.entry.event for written in await bench.journal.entries(crawl.id)]
 
 
 async def facts(bench: Bench, crawl: Crawl, event: str) -> dict[str, Any]:
-    return next(one.line.facts for one in await bench.journal.lines(crawl.id) if one.line.event == event)
+    return next(one.entry.facts for one in await bench.journal.entries(crawl.id) if one.entry.event == event)
 
 
 async def turn_with(walker: Walker, news: JournalUpdate, *settled: Any, found: Any = ()) -> Any:
@@ -101,7 +101,7 @@ async def test_a_failed_attempt_a_handed_back_walker_and_a_dead_letter_are_repor
     assert [event for event in await events(bench, crawl) if event != "walker_began"] == [
         *("crawl_queued", "crawl_running", "walker_handed_back", "walker_retried", "walker_given_up", "crawl_failed")
     ]
-    last = (await bench.journal.lines(crawl.id))[-1].line
+    last = (await bench.journal.entries(crawl.id))[-1].entry
     assert (last.level, last.message) == (
         JournalLevel.ERROR,
         "Failed: 0 pages, 0 errors, 0 skipped (its last attempt failed)",
@@ -218,9 +218,9 @@ async def test_a_long_journal_keeps_its_last_lines_and_their_numbers(bench: Benc
         await bench.database.run(
             lambda tx, number=number: journal.write(tx, crawl.number, [JournalEntry("x", f"line {number}")])
         )
-    lines = await journal.lines(crawl.id)
+    lines = await journal.entries(crawl.id)
     assert [line.number for line in lines] == list(range(17, 27))
-    assert lines[-1].line.message == "line 24"
+    assert lines[-1].entry.message == "line 24"
 
 
 async def test_lines_are_read_from_a_number_on(bench: Bench) -> None:
@@ -228,18 +228,18 @@ async def test_lines_are_read_from_a_number_on(bench: Bench) -> None:
     await bench.database.run(
         lambda tx: bench.journal.write(tx, crawl.number, [JournalEntry("x", str(number)) for number in range(5)])
     )
-    assert [line.number for line in await bench.journal.lines(crawl.id, after=2, limit=3)] == [3, 4, 5]
-    assert [line.number for line in await bench.journal.lines(crawl.id, limit=2)] == [5, 6]
-    assert await bench.journal.lines(crawl.id, after=99) == []
+    assert [line.number for line in await bench.journal.entries(crawl.id, after=2, limit=3)] == [3, 4, 5]
+    assert [line.number for line in await bench.journal.entries(crawl.id, limit=2)] == [5, 6]
+    assert await bench.journal.entries(crawl.id, after=99) == []
     with pytest.raises(NotFound):
-        await bench.journal.lines("none")
+        await bench.journal.entries("none")
 
 
 async def test_text_from_sites_is_cleaned(bench: Bench) -> None:
     crawl = await bench.submit()
     line = JournalEntry("x", "two\nlines and \x1b[31mred", facts={"error": "password=hunter2\r\n"})
     await bench.database.run(lambda tx: bench.journal.write(tx, crawl.number, [line]))
-    written = (await bench.journal.lines(crawl.id))[-1].line
+    written = (await bench.journal.entries(crawl.id))[-1].entry
     assert "\n" not in written.message
     assert "\x1b" not in written.message
     assert "hunter2" not in str(written.facts)
@@ -250,7 +250,7 @@ async def test_a_reader_that_goes_by_numbers_misses_no_commit(postgres_bench: Be
     one."""
     bench = postgres_bench
     crawl = await bench.submit()
-    gate = Gate("reserve_lines")
+    gate = Gate("reserve_journal_entries")
     slow = Gated(bench.database, gate)
     writing = asyncio.create_task(
         slow.run(lambda tx: bench.journal.write(tx, crawl.number, [JournalEntry("x", "the slow one")]))

@@ -2,7 +2,7 @@
 
 from shoal.base.database import Tx
 from shoal.crawl.frontier.values import FrontierTask, Settled
-from shoal.pages.links import Links, pack, pack_key, unpack
+from shoal.pages.links import PageLinks, pack, pack_key, unpack
 from tests.contract.conftest import Bench, fetched, new_url
 
 
@@ -14,7 +14,7 @@ def linking(task: FrontierTask, *keys: int) -> Settled:
     return done
 
 
-async def graph_of(bench: Bench, crawl: int, after: int = 0, limit: int = 10) -> list[tuple[int, int, Links]]:
+async def graph_of(bench: Bench, crawl: int, after: int = 0, limit: int = 10) -> list[tuple[int, int, PageLinks]]:
     """Number, key and links of pages after the page with that number."""
     rows = await bench.database.read(lambda tx: bench.pages.links_after(tx, crawl, after, limit))
     return [(number, key, unpack(blob)) for number, key, blob in rows]

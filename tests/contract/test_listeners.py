@@ -12,7 +12,7 @@ from shoal.egress import AddressRule
 from shoal.hosts import controller_addresses as listeners_module
 from shoal.hosts.controller_addresses import ANNOUNCED_FOR, AddressAnnouncer, ControllerAddresses
 from shoal.settings_loader import load
-from shoal.store.sql.controller_addresses import SqlListeners
+from shoal.store.sql.controller_addresses import SqlControllerAddresses
 from tests.contract.conftest import Bench
 from tests.support.controller import served
 
@@ -26,14 +26,14 @@ def refused(rule: AddressRule, host: str, port: int) -> str | None:
 
 
 async def known(bench: Bench) -> set[str]:
-    learning = ControllerAddresses(bench.database, SqlListeners())
+    learning = ControllerAddresses(bench.database, SqlControllerAddresses())
     await learning.run_once()
     return {f"{address}:{port}" for address, port in learning.known}
 
 
 async def test_a_controller_is_known_while_it_announces_its_address(bench: Bench) -> None:
-    announcer = AddressAnnouncer(bench.database, SqlListeners(), Address("127.0.0.1", 8701))
-    other = AddressAnnouncer(bench.database, SqlListeners(), Address("192.0.2.1", 8702))
+    announcer = AddressAnnouncer(bench.database, SqlControllerAddresses(), Address("127.0.0.1", 8701))
+    other = AddressAnnouncer(bench.database, SqlControllerAddresses(), Address("192.0.2.1", 8702))
     for _ in range(2):
         await announcer.run_once()
         await other.run_once()
@@ -49,12 +49,12 @@ async def test_the_loopback_of_another_machine_is_not_ours(bench: Bench, monkeyp
     with monkeypatch.context() as elsewhere:
         elsewhere.setattr(listeners_module, "machine", lambda: "elsewhere")
         for host in ("127.0.0.1", "192.0.2.1"):
-            await AddressAnnouncer(bench.database, SqlListeners(), Address(host, 8701)).run_once()
+            await AddressAnnouncer(bench.database, SqlControllerAddresses(), Address(host, 8701)).run_once()
     assert await known(bench) == {"192.0.2.1:8701"}
 
 
 async def test_one_that_listens_everywhere_is_known_by_every_address_of_its_machine(bench: Bench) -> None:
-    await AddressAnnouncer(bench.database, SqlListeners(), Address("", 8701)).run_once()
+    await AddressAnnouncer(bench.database, SqlControllerAddresses(), Address("", 8701)).run_once()
     assert "0.0.0.0:8701" in await known(bench)
 
 

@@ -8,9 +8,18 @@ import pytest
 
 from shoal.base.errors import BackendUnavailable, InvalidInput, NotFound
 from shoal.base.ids import JobId, NodeId, new_id
-from shoal.fleet.commands import CommandRequest, wish_commands
+from shoal.fleet.commands import CommandRequest, commands_to_reach
 from shoal.fleet.janitor import FORGET_EVERY, FleetJanitor
-from shoal.fleet.node import CommandAck, Heartbeat, NewSession, Node, NodeCommand, NodeStatus, NodeWish, SessionBegun
+from shoal.fleet.node import (
+    CommandAck,
+    DesiredState,
+    Heartbeat,
+    NewSession,
+    Node,
+    NodeCommand,
+    NodeStatus,
+    SessionBegun,
+)
 from shoal.fleet.nodes import (
     COMMAND_TTL,
     KEEP_COMMANDS,
@@ -286,7 +295,7 @@ async def test_a_node_that_says_goodbye_is_removed_and_its_lane_returned_at_once
     assert signal.returned == 1
     begun = await register(nodes, instance="two")
     assert (begun.epoch, begun.displaced) == (2, False)  # its epochs never repeat
-    assert begun.wish == NodeWish(state="paused", reason="upgrade")
+    assert begun.desired == DesiredState(state="paused", reason="upgrade")
 
 
 async def test_a_janitor_that_has_just_started_gives_every_node_a_grace_period(bench: Bench) -> None:
@@ -376,7 +385,7 @@ async def test_the_lane_of_a_node_that_leases_nothing_is_returned(bench: Bench, 
     assert await lanes(bench) == dict.fromkeys(jobs, "shared")
 
 
-async def test_lost_nodes_are_forgotten_after_a_while_and_wishes_are_not(bench: Bench) -> None:
+async def test_lost_nodes_are_forgotten_after_a_while_and_desired_states_are_not(bench: Bench) -> None:
     nodes, sweep = registry(bench), await patient_janitor(bench)
     await register(nodes, A)
     await register(nodes, B)
@@ -390,7 +399,7 @@ async def test_lost_nodes_are_forgotten_after_a_while_and_wishes_are_not(bench: 
     await bench.jump(25 * 3600)
     await sweep.run_once()
     assert [row["id"] for row in await bench.sql("SELECT id FROM departed_node")] == [A]
-    assert (await register(nodes)).wish.state == "paused"
+    assert (await register(nodes)).desired.state == "paused"
 
 
 # Jobs of private lanes
@@ -424,7 +433,7 @@ async def test_a_retried_dead_letter_waits_for_every_worker(bench: Bench) -> Non
 
 async def test_a_job_over_its_quota_waits_for_every_worker(bench: Bench) -> None:
     await bench.job_admin.set_quota("project:p", 0)
-    job = await offer(bench, scopes=("project:p",))
+    job = await offer(bench, quota_keys=("project:p",))
     assert await bench.queue.lease("w1", ["page"], [node_lane(A)], 1) == []
     await bench.job_admin.remove_quota("project:p")
     assert (await bench.lease("w2")).fence.job_id == job
@@ -488,7 +497,7 @@ async def test_a_restarted_worker_recovers_its_own_work_at_once(bench: Bench) ->
 # Commands
 
 
-async def test_a_command_is_stored_with_the_wish_and_sent_if_the_session_is_here(bench: Bench) -> None:
+async def test_a_command_is_stored_with_the_desired_state_and_sent_if_the_session_is_here(bench: Bench) -> None:
     links = Links(A)
     nodes = registry(bench, links=links)
     await register(nodes)
@@ -501,14 +510,14 @@ async def test_a_command_is_stored_with_the_wish_and_sent_if_the_session_is_here
         "tok_1",
         CommandState.SENT,
     )
-    assert (await nodes.get(A)).wish == NodeWish(state="paused", reason="upgrade")
+    assert (await nodes.get(A)).desired == DesiredState(state="paused", reason="upgrade")
     assert await nodes.waiting_commands() == []
     update = CommandRequest(command="config_update", max_concurrency=4, rate_limit=2.5)
     await nodes.send(A, update, "tok_1")
     await nodes.send(A, CommandRequest(command="config_update", unlimited_rate=True), "tok_1")
     await nodes.send(A, CommandRequest(command="resume"), "tok_1")
     await nodes.send(A, CommandRequest(command="restart_browser"), "tok_1")
-    assert (await nodes.get(A)).wish == NodeWish(max_concurrency=4, rate_limit=0.0)
+    assert (await nodes.get(A)).desired == DesiredState(max_concurrency=4, rate_limit=0.0)
     names = ["restart_browser", "resume", "config_update", "config_update", "pause"]
     assert [command.command for command in await nodes.commands_of(A)] == names
 
@@ -552,7 +561,7 @@ async def test_a_command_that_was_not_acknowledged_waits_for_the_next_session(be
     assert await nodes.waiting_commands() == []  # it has no session
     begun = await register(nodes)
     assert [command.id for command in await nodes.waiting_commands()] == [made.id]
-    assert [command.command for command in wish_commands(A, begun.wish)] == ["pause"]
+    assert [command.command for command in commands_to_reach(A, begun.desired)] == ["pause"]
     await nodes.send_waiting()
     assert [command.id for command in links.sent[A]] == [made.id] * 2
 
@@ -577,8 +586,8 @@ async def test_a_broadcast_is_one_command_for_every_node_that_is_not_lost(bench:
     made = await nodes.broadcast(CommandRequest(command="drain"), "tok_1")
     assert [command.node_id for command in made] == [A, B]
     assert len(links.sent[A]) == 1
-    wishes = {node.id: node.wish.state for node in await nodes.list_all()}
-    assert wishes == {A: "drained", B: "drained", "node-c": "connected"}
+    desired_states = {node.id: node.desired.state for node in await nodes.list_all()}
+    assert desired_states == {A: "drained", B: "drained", "node-c": "connected"}
 
 
 async def test_a_command_for_an_unknown_node_is_refused_and_stores_nothing(bench: Bench) -> None:
@@ -605,7 +614,7 @@ async def test_commands_expire_and_are_removed_later(bench: Bench) -> None:
     assert [(await nodes.command(one.id)).state for one in made] == [CommandState.EXPIRED] * 2
     ended = [(one.node_id, one.state) for one in bench.signals_seen if isinstance(one, CommandEnded)]
     assert sorted(ended) == [(A, CommandState.EXPIRED), (B, CommandState.EXPIRED)]
-    assert (await nodes.get(A)).wish.state == "paused"  # the wish is kept
+    assert (await nodes.get(A)).desired.state == "paused"  # the desired state is kept
     await bench.jump(KEEP_COMMANDS.total_seconds() + 1)
     await sweep.run_once()
     assert await bench.number("SELECT count(*) FROM node_command") == 0
@@ -644,7 +653,7 @@ async def test_everything_about_a_node_is_stored_and_read_back(bench: Bench) -> 
     assert node.status == full
     [listed] = await nodes.list_all()
     assert _as_read(listed) == _as_read(node)
-    assert (node.address, node.heartbeat_every, node.wish) == ("10.0.0.1", EVERY, NodeWish())
+    assert (node.address, node.heartbeat_every, node.desired) == ("10.0.0.1", EVERY, DesiredState())
 
 
 def _as_read(node: Node) -> Node:

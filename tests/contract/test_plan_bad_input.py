@@ -12,7 +12,7 @@ from shoal.events.courier import Courier
 from shoal.events.event import Event
 from shoal.events.webhook import NewWebhook
 from shoal.plan.policy import PolicyForm
-from shoal.plan.policy_file import PolicyRow, read_csv, read_json_lines
+from shoal.plan.policy_file import PolicyFileRow, read_csv, read_json_lines
 from shoal.store.sql.outbox import SqlOutbox
 from tests.contract.two_days import Days, days_of
 
@@ -94,7 +94,7 @@ async def test_a_large_file_is_never_in_memory_as_a_whole(days: Days) -> None:
     """Half a file of bad lines and half of good ones, which together are many times larger than the limit."""
     wide = "x" * 1900
 
-    def rows() -> Iterator[PolicyRow]:
+    def rows() -> Iterator[PolicyFileRow]:
         good = (
             f'{{"url": "http://example.org/", "frequency": "6h", "labels": {{"a": "{wide}"}}}}' for _ in range(2_000)
         )

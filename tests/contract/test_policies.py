@@ -345,8 +345,8 @@ async def test_an_adaptive_policy_runs_less_often_while_nothing_changes_and_more
 async def test_ends_of_many_policies_that_come_in_one_batch_count_as_if_each_had_come_by_itself(office: Office) -> None:
     """A run recorder that was down finds several ended runs of each policy, interleaved with those of other
     policies."""
-    rhythm = {"frequency": "4h", "adaptive": {"min": "1h", "max": "12h"}}
-    policies = [await office.make(url=f"http://example.org/{place}", **rhythm) for place in range(3)]
+    schedule = {"frequency": "4h", "adaptive": {"min": "1h", "max": "12h"}}
+    policies = [await office.make(url=f"http://example.org/{place}", **schedule) for place in range(3)]
     planned = {policy.id: policy.planned_at for policy in policies}
     ends = [(digest, policy.id) for digest in "aab" for policy in policies]
     events = [
@@ -386,7 +386,7 @@ async def test_a_signal_that_ended_long_ago_is_removed(office: Office) -> None:
     assert await bench.number("SELECT count(*) FROM business_signal") == 1
 
 
-async def test_a_change_keeps_the_rest_and_a_new_rhythm_begins_now(office: Office) -> None:
+async def test_a_change_keeps_the_rest_and_a_new_schedule_begins_now(office: Office) -> None:
     policy = await office.make(frequency="6h", labels={"a": "b"})
     await office.pass_()
     await office.end(await office.take())

@@ -12,7 +12,7 @@ from shoal.base.ids import new_id
 from shoal.plan.importer import ImportSummary, PolicyImporter
 from shoal.plan.policy_file import (
     LONGEST_LINE,
-    PolicyRow,
+    PolicyFileRow,
     lines_of,
     read_csv,
     read_json_lines,
@@ -25,7 +25,7 @@ from tests.contract.test_policies import Office
 HEAD = "url,frequency,priority_base,labels,rule_set"
 
 
-async def take(bench: Bench, rows: Iterator[PolicyRow], *, skip_bad: bool = False) -> ImportSummary:
+async def take(bench: Bench, rows: Iterator[PolicyFileRow], *, skip_bad: bool = False) -> ImportSummary:
     office = Office(bench)
     intake = PolicyImporter(bench.database, office.store, office.policies)
     return await intake.take(rows, skip_bad=skip_bad)
@@ -86,7 +86,7 @@ async def test_bad_lines_can_be_skipped(bench: Bench) -> None:
 
 @pytest.mark.parametrize("read", [read_csv, read_json_lines])
 async def test_a_line_without_end_is_one_bad_line_and_never_read_as_a_whole(
-    bench: Bench, read: Callable[[Iterable[str]], Iterator[PolicyRow]]
+    bench: Bench, read: Callable[[Iterable[str]], Iterator[PolicyFileRow]]
 ) -> None:
     file = StringIO(newline="")
     good = {
@@ -152,7 +152,7 @@ def test_a_line_that_is_too_long_is_refused_unread() -> None:
 
 
 @pytest.mark.parametrize("read", [read_csv, read_json_lines])
-def test_a_line_that_is_not_utf_8_is_refused(read: Callable[[list[str]], Iterator[PolicyRow]]) -> None:
+def test_a_line_that_is_not_utf_8_is_refused(read: Callable[[list[str]], Iterator[PolicyFileRow]]) -> None:
     text = "url,frequency,labels\nhttp://example.org/,6h,name=caf\xe9\n"
     if read is read_json_lines:
         text = '{"url": "http://example.org/", "frequency": "6h", "labels": {"name": "caf\xe9"}}\n'

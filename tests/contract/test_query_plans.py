@@ -77,7 +77,7 @@ SHORT = timedelta.resolution
 FEW = HostRate(timedelta(0), per_host=1)
 SKIP = Fate.SKIPPED_SCOPE
 QUERY_FILES = ("frontier", "jobs", "hosts")
-PLAN = {"ready_line", "due_policies", "owed_policies", "advance_policies", "waiting_page_jobs", "live_jobs_of_keys"}
+PLAN = {"ready_in_queue", "due_policies", "owed_policies", "advance_policies", "waiting_page_jobs", "live_jobs_of_keys"}
 PLAN |= {"policies_after", "policies_of_project"}
 EVENTS = {
     "last_event_before",
@@ -480,10 +480,10 @@ async def serve_bots(bench: Bench) -> None:
 
 async def ask_desk(bench: Bench) -> None:
     """Run all job administration: lists, retry, cancel, purge, quotas, explain."""
-    scopes = [f"project:{new_id('job')}" for _ in range(2)]  # other tests count jobs in the same database
-    for scope in scopes:
-        await bench.job_admin.set_quota(scope, 1)
-        jobs = [NewJob(JobId(new_id("job")), "page", None, lane="n2", scopes=(scope,)) for _ in range(2)]
+    keys = [f"project:{new_id('job')}" for _ in range(2)]  # other tests count jobs in the same database
+    for key in keys:
+        await bench.job_admin.set_quota(key, 1)
+        jobs = [NewJob(JobId(new_id("job")), "page", None, lane="n2", quota_keys=(key,)) for _ in range(2)]
         await bench.queue.enqueue([*jobs, NewJob(JobId(new_id("job")), "page", None, lane="n2")])
     [hurried] = (await bench.queue.finish_and_lease([], LeaseRequest("w9", ["page"], ["n2"], waits=False), 1)).leases
     await bench.queue.release(hurried, "draining")
@@ -494,7 +494,7 @@ async def ask_desk(bench: Bench) -> None:
     await bench.lose()
     leases = await bench.queue.lease("w9", ["page"], ["n2"], 4)
     await bench.job_admin.quotas()
-    await bench.job_admin.remove_quota(scopes[1])
+    await bench.job_admin.remove_quota(keys[1])
     failing = replace(leases[0], attempts=leases[0].max_attempts - 1)
     await bench.queue.fail(failing, "no")
     lists = (JobFilter(), JobFilter(kind="rare"), JobFilter(JobState.LOCKED), JobFilter(dead=True))

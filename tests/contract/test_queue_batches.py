@@ -419,7 +419,7 @@ class Single(Severed):
 
 async def test_a_small_turn_is_a_commit_of_one_statement(bench: Bench) -> None:
     queue = bench.over(Single(bench.database)).queue
-    jobs = [new(scopes=("project:a",)) for _ in range(3)]
+    jobs = [new(quota_keys=("project:a",)) for _ in range(3)]
     await (queue if bench.lanes.is_stored else bench.queue).enqueue(jobs)  # other lanes are filled in the same commit
     [first] = await queue.lease("w1", ["page"], ["shared"], 1)
     late = states.finish(first.fence.job_id, first.fence.epoch - 1)
@@ -433,7 +433,7 @@ async def test_a_small_turn_is_a_commit_of_one_statement(bench: Bench) -> None:
 async def test_a_small_turn_that_takes_more_than_a_statement_is_still_one_commit(postgres_bench: Bench) -> None:
     bench = postgres_bench
     await bench.job_admin.set_quota("project:a", 1)
-    jobs = [new(scopes=("project:a",)) for _ in range(2)]
+    jobs = [new(quota_keys=("project:a",)) for _ in range(2)]
     await bench.queue.enqueue(jobs)
     with pytest.raises(BackendUnavailable):
         await bench.over(Single(bench.database)).queue.lease("w1", ["page"], ["shared"], 1)

@@ -18,8 +18,8 @@ T = TypeVar("T")
 J = JobState
 
 
-def new(*scopes: str, **more: object) -> NewJob:
-    return NewJob(JobId(new_id("job")), "page", None, scopes=scopes, **more)  # type: ignore[arg-type]
+def new(*quota_keys: str, **more: object) -> NewJob:
+    return NewJob(JobId(new_id("job")), "page", None, quota_keys=quota_keys, **more)  # type: ignore[arg-type]
 
 
 async def lease(bench: Bench, limit: int = 10, holder: str = "w1") -> list[Lease]:
@@ -373,7 +373,7 @@ async def test_ending_a_job_does_not_wait_for_a_lease_that_counts_its_quota(post
     moved = asyncio.Event()
 
     async def count(tx: Tx) -> None:
-        await tx.value("lock_scopes", scopes=["project:a"])
+        await tx.value("lock_quota_keys", keys=["project:a"])
         ending = asyncio.create_task(bench.database.run(end))
         await asyncio.wait_for(moved.wait(), 10)
         held.append(ending)

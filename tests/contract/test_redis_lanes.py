@@ -19,7 +19,7 @@ from shoal.queue.job import Lease, LeaseRequest, NewJob, local_lane, node_lane
 from shoal.settings import RedisSettings
 from shoal.store.redis import lane_repair
 from shoal.store.redis.connection import LoopRedis, ThreadRedis
-from shoal.store.redis.lane_entries import line_name
+from shoal.store.redis.lane_entries import queue_name
 from shoal.store.redis.lane_server import LanesDegraded, LanesRestored
 from shoal.store.redis.lanes import RedisLanes
 from shoal.store.redis.scripts import FOLDER, load
@@ -30,7 +30,7 @@ from tests.contract.test_wake import Subscriber
 from tests.support.redis_versions import on_every_redis
 from tests.support.servers import RedisServer, ask_redis
 
-LINE = "{shoal}:queue:tasks:page:http"
+QUEUE = "{shoal}:queue:tasks:page:http"
 SECOND = timedelta(seconds=1)
 
 
@@ -53,8 +53,8 @@ def call(bench: Bench, *words: str) -> str:
     return ask_redis(bench.lanes_url, *words)
 
 
-def depth(bench: Bench, line: str = LINE) -> int:
-    return int(call(bench, "ZCARD", line))
+def depth(bench: Bench, queue: str = QUEUE) -> int:
+    return int(call(bench, "ZCARD", queue))
 
 
 async def take(bench: Bench, limit: int = 100, *lanes: str) -> list[str]:
@@ -90,7 +90,7 @@ async def test_the_keys_show_how_many_jobs_wait_where(bench: Bench) -> None:
     later = await bench.number("SELECT shoal_now()") + 60_000_000
     await bench.enqueue(not_before=later)
     assert depth(bench) == depth(bench, "{shoal}:queue:tasks:crawl:http") == 1
-    assert depth(bench, f"{LINE}:node:n-1") == depth(bench, "{shoal}:queue:tasks:page:js:node:n-1") == 1
+    assert depth(bench, f"{QUEUE}:node:n-1") == depth(bench, "{shoal}:queue:tasks:page:js:node:n-1") == 1
     assert int(call(bench, "HLEN", "{shoal}:queue:tasks:pending")) == 4, "local and later jobs are only in the database"
     assert await take(bench, 1) != []
     assert (depth(bench), int(call(bench, "ZCARD", "{shoal}:queue:tasks:processing"))) == (0, 1)
@@ -145,7 +145,7 @@ async def test_flushed_lanes_are_filled_again_and_jobs_go_on_meanwhile(bench: Be
     assert depth(bench) == 0
     await bench.jump(2)
     assert "put 4 jobs back into their lanes" in await sweep(bench)
-    assert (depth(bench), depth(bench, f"{LINE}:node:n1")) == (3, 1)
+    assert (depth(bench), depth(bench, f"{QUEUE}:node:n1")) == (3, 1)
     assert await take(bench, 9, node_lane("n1"), "shared") == [private, *jobs[2:]]
 
 
@@ -175,11 +175,11 @@ async def test_forgotten_scripts_are_sent_again(bench: Bench) -> None:
 async def test_what_was_lost_at_the_head_of_a_lane_is_put_back(bench: Bench, lost: str) -> None:
     jobs = [await bench.enqueue() for _ in range(3)]
     if lost == "entry":
-        call(bench, "ZREM", LINE, jobs[0])
+        call(bench, "ZREM", QUEUE, jobs[0])
     elif lost == "queue":
-        call(bench, "DEL", LINE)
+        call(bench, "DEL", QUEUE)
     else:
-        call(bench, "DEL", LINE, "{shoal}:queue:tasks:pending", "{shoal}:queue:tasks:lines")
+        call(bench, "DEL", QUEUE, "{shoal}:queue:tasks:pending", "{shoal}:queue:tasks:lines")
     assert jobs[0] not in await bench_peek(bench)
     assert f"put {1 if lost == 'entry' else 3} jobs back" in await sweep(bench)
     assert await take(bench) == jobs
@@ -187,7 +187,7 @@ async def test_what_was_lost_at_the_head_of_a_lane_is_put_back(bench: Bench, los
 
 async def bench_peek(bench: Bench) -> list[str]:
     client = LoopRedis(RedisSettings(url=bench.lanes_url))
-    found = [job_id.decode() for job_id in await client.command("ZRANGE", LINE, 0, -1)]
+    found = [job_id.decode() for job_id in await client.command("ZRANGE", QUEUE, 0, -1)]
     await client.close()
     return found
 
@@ -245,7 +245,7 @@ async def test_a_commit_that_fails_gives_back_what_it_popped(bench: Bench) -> No
 
 async def test_an_idle_worker_finds_jobs_that_redis_does_not_have(bench: Bench) -> None:
     job = await bench.enqueue()
-    call(bench, "DEL", LINE)
+    call(bench, "DEL", QUEUE)
     assert await take(bench) == []
     await bench.jump(1)
     assert await take(bench) == [job]
@@ -265,9 +265,9 @@ async def test_a_lane_of_a_node_that_never_returns_is_emptied(bench: Bench) -> N
     """F39: its hundred jobs go to the shared lane, in Redis too, and in their order."""
     jobs = [NewJob(JobId(new_id("job")), "page", None, lane=node_lane("gone")) for _ in range(100)]
     await bench.queue.enqueue(jobs)
-    assert depth(bench, f"{LINE}:node:gone") == 100
+    assert depth(bench, f"{QUEUE}:node:gone") == 100
     assert await bench.queue.hand_back(node_lane("gone")) == 100
-    assert (depth(bench, f"{LINE}:node:gone"), depth(bench)) == (0, 100)
+    assert (depth(bench, f"{QUEUE}:node:gone"), depth(bench)) == (0, 100)
     leases = await bench.queue.lease("w1", ["page"], ["shared"], 100)
     assert [lease.fence.job_id for lease in leases] == [job.id for job in jobs]
     assert {lease.attempts for lease in leases} == {0}
@@ -278,7 +278,7 @@ async def test_a_lane_of_a_node_that_never_returns_is_emptied(bench: Bench) -> N
 async def test_two_janitors_put_a_job_back_once(bench: Bench) -> None:
     other = bench.over(bench.database)
     jobs = [await bench.enqueue() for _ in range(50)]
-    call(bench, "DEL", LINE, "{shoal}:queue:tasks:pending")
+    call(bench, "DEL", QUEUE, "{shoal}:queue:tasks:pending")
     done = await asyncio.gather(bench.queue.repair_lanes(), other.queue.repair_lanes())
     assert sum(repair.restored for repair in done) == 50
     assert await take(bench) == jobs
@@ -317,9 +317,9 @@ async def test_a_lost_push_behind_many_jobs_of_a_slow_host_is_found(bench: Bench
     assert int(call(bench, "HEXISTS", "{shoal}:queue:tasks:pending", lost)) == 1
 
 
-async def test_a_line_that_was_lost_is_filled_to_its_end(bench: Bench) -> None:
+async def test_a_queue_that_was_lost_is_filled_to_its_end(bench: Bench) -> None:
     await bench.queue.enqueue([NewJob(JobId(new_id("job")), "page", None) for _ in range(7_500)])
-    call(bench, "DEL", LINE)
+    call(bench, "DEL", QUEUE)
     await sweep(bench)
     assert depth(bench) == 7_500
 
@@ -341,10 +341,10 @@ async def test_a_repair_whose_call_fails_compares_the_same_rows_again(bench: Ben
 
     server.put = fail_once
     await sweep(bench)
-    assert depth(bench, f"{LINE}:node:n1") == 0
+    assert depth(bench, f"{QUEUE}:node:n1") == 0
     await bench.jump(2)
     await sweep(bench)
-    assert depth(bench, f"{LINE}:node:n1") == 2_999
+    assert depth(bench, f"{QUEUE}:node:n1") == 2_999
 
 
 async def test_a_generation_that_was_not_committed_is_not_used(store_url: str, redis_url: str) -> None:
@@ -411,7 +411,7 @@ async def test_requests_of_one_kind_do_not_keep_others_from_looking(bench: Bench
 
 async def test_a_request_with_a_rate_limit_is_never_popped_by_rank(bench: Bench) -> None:
     await bench.queue.enqueue([new_at_host("a") for _ in range(20)])
-    request = LeaseRequest("w1", ["page"], pace=places(bench, timedelta(seconds=10)))
+    request = LeaseRequest("w1", ["page"], rate_limiter=places(bench, timedelta(seconds=10)))
     assert len((await bench.queue.finish_and_lease([], request, 20)).leases) == 1
 
 
@@ -426,7 +426,7 @@ async def at_host(bench: Bench, name: str, **more: Any) -> str:
 
 
 async def take_by_host(bench: Bench, limit: int = 10, delay: timedelta = SECOND) -> list[str]:
-    request = LeaseRequest("w1", ["page"], pace=places(bench, delay))
+    request = LeaseRequest("w1", ["page"], rate_limiter=places(bench, delay))
     turned = await bench.queue.finish_and_lease([], request, limit)
     return [lease.fence.job_id for lease in turned.leases]
 
@@ -489,7 +489,7 @@ async def test_a_server_that_is_away_is_not_asked_for_every_job(mortal: Bench, o
 async def test_leases_by_host_go_on_without_redis(mortal: Bench, own_redis: RedisServer) -> None:
     job = await mortal.enqueue(host="https://a.example", payload='{"url": "https://a.example/"}')
     own_redis.kill()
-    request = LeaseRequest("w1", ["page"], pace=places(mortal))
+    request = LeaseRequest("w1", ["page"], rate_limiter=places(mortal))
     turned = await mortal.queue.finish_and_lease([], request, 5)
     assert [lease.fence.job_id for lease in turned.leases] == [job]
 
@@ -519,7 +519,7 @@ async def test_names_that_could_mean_something_never_become_part_of_a_key(bench:
         ("shared", "page", name),
         (f"node/{name}", "page", "http"),
     ):
-        assert line_name(lane, kind, capability) is None
+        assert queue_name(lane, kind, capability) is None
     if name:
         job = await bench.enqueue(capability=name)
         assert int(call(bench, "HLEN", "{shoal}:queue:tasks:pending")) == 0
@@ -538,7 +538,7 @@ async def test_hosts_are_text_whatever_they_contain(bench: Bench) -> None:
     ]
     for host in hosts:
         await bench.enqueue(host=host, payload=f'{{"url": "{host}/"}}')
-    request = LeaseRequest("w1", ["page"], pace=places(bench))
+    request = LeaseRequest("w1", ["page"], rate_limiter=places(bench))
     turned = await bench.queue.finish_and_lease([], request, 9)
     assert len(turned.leases) == len(hosts)
 

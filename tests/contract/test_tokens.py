@@ -208,9 +208,9 @@ async def test_creating_and_revoking_are_in_the_audit_log_once_with_caller_and_a
     for _ in range(2):
         await tokens.revoke(minted.token.id, caller)
     revoked, created = await acts_of(bench).newest()
-    assert (created.act.name, created.who, created.address) == ("token.created", "local", "127.0.0.1")
-    assert created.act.facts == {"name": "scraper", "scopes": ["bot"], "node_id": None, "expires_in": None}
-    assert (revoked.act.name, revoked.act.subject) == ("token.revoked", minted.token.id)
+    assert (created.action.name, created.who, created.address) == ("token.created", "local", "127.0.0.1")
+    assert created.action.facts == {"name": "scraper", "scopes": ["bot"], "node_id": None, "expires_in": None}
+    assert (revoked.action.name, revoked.action.subject) == ("token.revoked", minted.token.id)
     assert (revoked.who, revoked.address) == ("tok_boss", "192.0.2.7")
 
 
@@ -227,9 +227,9 @@ async def test_acts_are_listed_newest_first_by_pages_and_by_subject(bench: Bench
     for subject in ("a", "b", "a"):
         await acts.note(ME, AuditEntry("crawl.removed", subject))
     newest = await acts.newest(limit=2)
-    assert [entry.act.subject for entry in newest] == ["a", "b"]
+    assert [entry.action.subject for entry in newest] == ["a", "b"]
     [oldest] = await acts.newest(before=newest[-1].number)
-    assert oldest.act.subject == "a"
+    assert oldest.action.subject == "a"
     assert len(await acts.newest(subject="a")) == 2
 
 
@@ -291,6 +291,6 @@ async def test_a_deed_whose_note_cannot_be_written_is_not_done(bench: Bench) -> 
     for deed in deeds:
         with pytest.raises(BackendUnavailable):
             await deed
-    assert [quota.scope for quota in await bench.job_admin.quotas()] == ["project:old"]
+    assert [quota.key for quota in await bench.job_admin.quotas()] == ["project:old"]
     assert await bench.number("SELECT count(*) FROM job WHERE kind = 'page'") == 1
     assert await bench.state(crawl) is CrawlState.STOPPED

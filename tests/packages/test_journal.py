@@ -11,7 +11,7 @@ def tree(path: str) -> Answer:
 
 
 async def said(crawler: Crawler, seen: CrawlStatus) -> list[str]:
-    return [written.line.message for written in await crawler.app.crawls.journal.lines(seen.crawl.id)]
+    return [written.entry.message for written in await crawler.app.crawls.journal.entries(seen.crawl.id)]
 
 
 async def test_a_crawl_reports_what_it_found_and_which_depths_are_finished(crawler: Crawler) -> None:

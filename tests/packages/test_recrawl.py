@@ -16,7 +16,7 @@ from shoal.crawl.frontier.values import FrontierTask
 from shoal.crawl.lifecycle.crawls import CrawlStatus
 from shoal.extract.rules import read_rules
 from shoal.local.rule_replay import ReplayTally, RuleReplay
-from shoal.pages.bodies import Captured, answer_of, place_of
+from shoal.pages.bodies import CapturedExchange, answer_of, place_of
 from shoal.pages.body_recorder import BodyRecorder
 from shoal.pages.links import unpack
 from shoal.pages.page import Page
@@ -360,7 +360,7 @@ async def test_a_page_that_arrives_while_another_is_recalled_keeps_its_body(
         await arrived.wait()
         return await recall(self, tasks)
 
-    def add_seen(self: BodyRecorder, page: Page, captured: tuple[Captured, ...], earlier: bytes) -> None:
+    def add_seen(self: BodyRecorder, page: Page, captured: tuple[CapturedExchange, ...], earlier: bytes) -> None:
         add(self, page, captured, earlier)
         if recalling.is_set():
             arrived.set()

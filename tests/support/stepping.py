@@ -22,8 +22,8 @@ T = TypeVar("T")
 
 BLOCKED_SECONDS = 0.03  # an actor that has not returned by then is waiting for a database lock
 STUCK_SECONDS = 60.0
-SCOPES = "lock_scopes"  # the lock of quotas, which a lease takes after its jobs
-BEFORE_SCOPES = frozenset(  # statements that wait for the row of a run or of a job
+LOCK_QUOTA_KEYS = "lock_quota_keys"  # the lock of quotas, which a lease takes after its jobs
+BEFORE_QUOTA_KEYS = frozenset(  # statements that wait for the row of a run or of a job
     {
         *("lock_crawl", "lock_group", "lock_analysis", "fence_job", "lock_job", "lock_jobs", "lock_expired"),
         *("lock_held_jobs", "still_expired", "lease_job", "beat_job", "extend_leases", "cancel_job"),
@@ -51,7 +51,7 @@ class Schedule:
         self.dice = random.Random(seed)
         self.mortal: dict[str, float] = {}  # who may die at a store call, and how likely it is
         self.trace: list[str] = []
-        self.disorder: list[str] = []  # statements that violated the lock order: they must come before the scopes
+        self.disorder: list[str] = []  # statements that violated the lock order: they must come before the quota keys
         self.after_commit: Callable[[], Coroutine[Any, Any, None]] | None = None
         self._patience = patience
         self._waiting: list[_Turn] = []
@@ -138,12 +138,12 @@ class SteppedTx:
     def __init__(self, tx: Tx, schedule: Schedule) -> None:
         self._tx = tx
         self._schedule = schedule
-        self._has_scopes = False
+        self._has_quota_keys = False
 
     async def _turn(self, query: str) -> None:
-        if self._has_scopes and query in BEFORE_SCOPES:
+        if self._has_quota_keys and query in BEFORE_QUOTA_KEYS:
             self._schedule.disorder.append(query)
-        self._has_scopes |= query == SCOPES
+        self._has_quota_keys |= query == LOCK_QUOTA_KEYS
         await self._schedule.turn(query)
 
     async def all(self, query: str, **values: Any) -> list[Any]:

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from shoal.base.commit import Commit
 from shoal.base.errors import InvalidInput
+from shoal.base.forge_commit import ForgeCommit
 from shoal.cli.ci_commit import read_commit
 
 SHA, HEAD = "a" * 40, "b" * 40
@@ -31,7 +31,7 @@ GITLAB = {
 
 def test_a_commit_is_written_in_one_word() -> None:
     found = read_commit(f"gitea:acme/shop@{SHA.upper()}", "site", {})
-    assert found.commit == Commit(forge="gitea", repo="acme/shop", sha=SHA, context="site")
+    assert found.commit == ForgeCommit(forge="gitea", repo="acme/shop", sha=SHA, context="site")
     assert found.settings == {}
 
 
@@ -46,7 +46,7 @@ def test_a_commit_is_written_in_one_word() -> None:
 def test_the_commit_of_an_actions_job(marks: dict[str, str], forge: str, prefix: str) -> None:
     found = read_commit("ci", None, GITHUB | marks)
     run = "https://forge.example/acme/shop/actions/runs/7"
-    assert found.commit == Commit(forge=forge, repo="acme/shop", sha=SHA, url=run)  # type: ignore[arg-type]
+    assert found.commit == ForgeCommit(forge=forge, repo="acme/shop", sha=SHA, url=run)  # type: ignore[arg-type]
     assert found.settings == {f"{prefix}_API": "https://forge.example/api/v1", f"{prefix}_TOKEN": "job-token"}
 
 

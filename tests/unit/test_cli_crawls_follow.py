@@ -13,7 +13,7 @@ from shoal.base.clock import FakeClock
 from shoal.base.errors import BackendUnavailable
 from shoal.base.ids import CrawlId
 from shoal.cli.api_client import ApiClient
-from shoal.cli.crawls_follow import Steady
+from shoal.cli.crawls_follow import RetryingApiClient
 from shoal.cli.main import main
 from shoal.crawl import states
 from shoal.crawl.crawl import CrawlConfig
@@ -146,7 +146,7 @@ class Quick(FakeClock):
 
 
 async def test_who_answered_before_may_be_away_for_a_while(capsys: pytest.CaptureFixture[str]) -> None:
-    steady = Steady(Flaky(away=range(2, 50)), Quick())
+    steady = RetryingApiClient(Flaky(away=range(2, 50)), Quick())
     assert [await steady.get("/x") for _ in range(3)] == [1, 50, 51]
     [line] = capsys.readouterr().err.splitlines()
     assert line.endswith("(connection refused); wait. Retrying for 60 s.")
@@ -155,13 +155,13 @@ async def test_who_answered_before_may_be_away_for_a_while(capsys: pytest.Captur
 async def test_who_never_answered_is_not_waited_for() -> None:
     flaky = Flaky(away=range(1, 2))
     with pytest.raises(BackendUnavailable):
-        await Steady(flaky, Quick()).get("/x")
+        await RetryingApiClient(flaky, Quick()).get("/x")
     assert flaky.asked == 1
 
 
 async def test_who_is_away_for_longer_is_given_up() -> None:
     clock = Quick()
-    steady = Steady(Flaky(away=range(2, 1000)), clock)
+    steady = RetryingApiClient(Flaky(away=range(2, 1000)), clock)
     await steady.get("/x")
     with pytest.raises(BackendUnavailable):
         await steady.get("/x")

@@ -6,7 +6,7 @@ import pytest
 
 from shoal.base.clock import FakeClock
 from shoal.base.errors import InvalidInput
-from shoal.pages.store import PageFacts
+from shoal.pages.store import ChartFacts
 from shoal.pages.summary import PageSummary
 from shoal.queue.job import Grant
 from shoal.serve.console.cached import SHARE, Cached
@@ -152,7 +152,7 @@ def test_a_folder_with_many_pages_is_divided_in_the_map() -> None:
     summary = PageSummary()
     paths = [f"shop/hats/{n}" for n in range(6)] + [f"shop/shoes/{n}" for n in range(5)] + ["blog/a", "docs/x/y", ""]
     for number, path in enumerate(paths):
-        summary.add(PageFacts(number + 1, f"https://example.com/{path}", 1, 200, None, 10, None))
+        summary.add(ChartFacts(number + 1, f"https://example.com/{path}", 1, 200, None, 10, None))
     cells, rows = folder_cells(summary, FORMATS, lambda text: text)
     assert [(folder, pages) for _, folder, pages, _, _ in rows] == [
         *(("/shop/hats/", 6), ("/shop/shoes/", 5), ("/blog/", 1), ("/docs/", 1), ("/", 1)),

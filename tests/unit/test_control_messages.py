@@ -8,7 +8,7 @@ import pytest
 
 from shoal.base.errors import InvalidInput
 from shoal.base.ids import NodeId
-from shoal.fleet.messages import LISTED, NodeReport, command_message, read_command, read_report, report_message
+from shoal.fleet.messages import LISTED, StatusUpdate, command_message, read_command, read_status_update, status_message
 from shoal.fleet.node import CommandAck, NodeCommand, NodeStatus
 from shoal.fleet.states import CommandState, NodeState
 from shoal.fleet.wire.control_pb2 import ControlCommand, CrawlerStatus
@@ -48,32 +48,32 @@ def seed(**fields: Any) -> CrawlerStatus:
 
 def test_a_report_survives_the_wire() -> None:
     acks = [CommandAck("cmd_1", CommandState.FAILED, "why")]
-    report = NodeReport(node_id=NODE, status=FULL, acks=acks, heartbeat_every=timedelta(seconds=10))
-    sent = report_message(report).SerializeToString()
-    assert read_report(CrawlerStatus.FromString(sent)) == report
+    update = StatusUpdate(node_id=NODE, status=FULL, acks=acks, heartbeat_every=timedelta(seconds=10))
+    sent = status_message(update).SerializeToString()
+    assert read_status_update(CrawlerStatus.FromString(sent)) == update
 
 
 def test_a_client_of_the_oldest_fields_is_taken_at_its_word() -> None:
-    report = read_report(seed(active_tasks=1, success_rate=0.25, total_processed=4, avg_latency_sec=3))
-    assert report.heartbeat_every is None
-    assert report.acks == []
-    assert report.status == NodeStatus(
+    update = read_status_update(seed(active_tasks=1, success_rate=0.25, total_processed=4, avg_latency_sec=3))
+    assert update.heartbeat_every is None
+    assert update.acks == []
+    assert update.status == NodeStatus(
         max_concurrency=2, active_tasks=1, success_rate=0.25, total_processed=4, avg_latency_seconds=3.0
     )
-    assert not report.status.acknowledges
+    assert not update.status.acknowledges
 
 
 def test_a_node_without_a_finished_task_counts_as_successful() -> None:
-    assert read_report(seed(success_rate=0)).status.success_rate == 1
-    assert read_report(seed(success_rate=0, total_processed=1)).status.success_rate == 0
+    assert read_status_update(seed(success_rate=0)).status.success_rate == 1
+    assert read_status_update(seed(success_rate=0, total_processed=1)).status.success_rate == 0
 
 
 def test_a_success_rate_above_one_is_cut() -> None:
-    assert read_report(seed(success_rate=1.5, total_processed=1)).status.success_rate == 1
+    assert read_status_update(seed(success_rate=1.5, total_processed=1)).status.success_rate == 1
 
 
 def test_a_timestamp_in_the_future_is_accepted() -> None:
-    assert read_report(seed(timestamp=99_999_999_999)).status.sent_at == 99_999_999_999
+    assert read_status_update(seed(timestamp=99_999_999_999)).status.sent_at == 99_999_999_999
 
 
 @pytest.mark.parametrize(
@@ -88,7 +88,7 @@ def test_a_timestamp_in_the_future_is_accepted() -> None:
     ],
 )
 def test_the_state_is_what_the_node_says(fields: dict[str, Any], state: NodeState) -> None:
-    assert read_report(seed(**fields)).status.state is state
+    assert read_status_update(seed(**fields)).status.state is state
 
 
 @pytest.mark.parametrize(
@@ -124,19 +124,19 @@ def test_the_state_is_what_the_node_says(fields: dict[str, Any], state: NodeStat
 )
 def test_a_wrong_field_is_refused_by_name(fields: dict[str, Any], named: str) -> None:
     with pytest.raises(InvalidInput, match=named):
-        read_report(seed(**fields))
+        read_status_update(seed(**fields))
 
 
 def test_a_refusal_does_not_repeat_a_long_node_id() -> None:
     with pytest.raises(InvalidInput) as refused:
-        read_report(seed(node_id="x" * 60_000))
+        read_status_update(seed(node_id="x" * 60_000))
     assert len(refused.value.message) < 300
 
 
 def test_a_worker_with_many_leases_stays_below_the_size_limit() -> None:
     many = tuple((f"job_{number:026}", 2**40) for number in range(50_000))
     status = NodeStatus(max_concurrency=1, held_leases=many)
-    message = report_message(NodeReport(node_id=NODE, status=status))
+    message = status_message(StatusUpdate(node_id=NODE, status=status))
     assert len(message.held_leases) == LISTED
     assert message.ByteSize() < 64 * 1024
 

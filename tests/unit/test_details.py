@@ -15,12 +15,12 @@ from shoal.extract.details import (
     LONGEST_URL,
     MOST,
     Alternate,
-    CookieFacts,
     Details,
     Heading,
     Image,
     LinkFacts,
     Resource,
+    SetCookie,
     packed,
     read_details,
     unpacked,
@@ -106,7 +106,7 @@ def test_headers_and_the_flags_of_cookies_are_kept_but_no_value_of_a_cookie() ->
         ],
     )
     assert details.headers == {"server": "x", "x-robots-tag": "noindex, nofollow"}
-    assert details.cookies == [CookieFacts("sid", True, True, "lax", True, "example.org"), CookieFacts("plain")]
+    assert details.cookies == [SetCookie("sid", True, True, "lax", True, "example.org"), SetCookie("plain")]
     assert b"hidden" not in repr(details).encode()
 
 

@@ -13,10 +13,10 @@ import pytest
 from shoal.base.errors import InvalidInput
 from shoal.base.ids import JobId, NodeId
 from shoal.base.signals import Signal, Signals
-from shoal.fleet.commands import CommandRequest, wish_after, wish_commands
+from shoal.fleet.commands import CommandRequest, commands_to_reach, desired_after
 from shoal.fleet.dispatcher import SHARED_QUEUE, DispatchCounter, Dispatcher, JobsDispatched
 from shoal.fleet.explain import explain_node
-from shoal.fleet.node import CommandName, Node, NodeStatus, NodeWish
+from shoal.fleet.node import CommandName, DesiredState, Node, NodeStatus
 from shoal.fleet.nodes import NodeDisconnected, NodeLeft, NodeLost
 from shoal.fleet.pressure import BackPressureChanged, FleetPressure
 from shoal.fleet.states import NodeState
@@ -38,7 +38,7 @@ def node(
         controller=controller,
         address="",
         status=NodeStatus(**values),
-        wish=NodeWish(),
+        desired=DesiredState(),
         heartbeat_every=TTL,
         connected_at=0,
         heartbeat_at=0,
@@ -356,13 +356,13 @@ def test_a_command_that_cannot_be_applied_is_refused(values: dict[str, Any], fie
     ("command", "names"),
     [("pause", ["pause"]), ("drain", ["drain"]), ("resume", []), ("restart_browser", [])],
 )
-def test_a_wish_is_what_the_last_command_left(command: CommandName, names: list[str]) -> None:
-    wish = NodeWish(max_concurrency=4)
-    after = wish_after(wish, CommandRequest(command=command, reason="r").for_node(NodeId("a"), "tok_1"))
-    found = wish_commands(NodeId("a"), after)
+def test_the_desired_state_is_what_the_last_command_left(command: CommandName, names: list[str]) -> None:
+    desired = DesiredState(max_concurrency=4)
+    after = desired_after(desired, CommandRequest(command=command, reason="r").for_node(NodeId("a"), "tok_1"))
+    found = commands_to_reach(NodeId("a"), after)
     assert [(one.id, one.command) for one in found] == [("", "config_update"), *(("", name) for name in names)]
     assert found[0].max_concurrency == 4
-    assert wish_commands(NodeId("a"), NodeWish()) == []
+    assert commands_to_reach(NodeId("a"), DesiredState()) == []
 
 
 # Nodes that connect again and again
@@ -405,8 +405,8 @@ def test_a_flapping_node_is_explained_and_is_no_capacity() -> None:
     assert "more than 3 times within a minute" in told.sentence
 
 
-@pytest.mark.parametrize("wished", ["paused", "drained"])
-def test_a_node_that_was_told_to_take_nothing_gets_nothing_though_it_has_not_heard_it_yet(wished: Any) -> None:
-    told = replace(node("a"), wish=NodeWish(state=wished))
+@pytest.mark.parametrize("desired", ["paused", "drained"])
+def test_a_node_that_was_told_to_take_nothing_gets_nothing_though_it_has_not_heard_it_yet(desired: Any) -> None:
+    told = replace(node("a"), desired=DesiredState(state=desired))
     assert lanes_of(dispatcher_of(told).choose_lanes(jobs(5))) == {"shared": 5}
-    assert explain_node(told, [told], private=True).reason == wished
+    assert explain_node(told, [told], private=True).reason == desired

@@ -188,7 +188,7 @@ class Wanderer:
         self.url = url
         self.route = route
         self.limits = Limits()
-        self.slot: CurlHandle | None = None
+        self.curl_handle: CurlHandle | None = None
         self.outcome: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
 
     def finish(self, outcome: Outcome) -> None:

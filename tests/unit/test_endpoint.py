@@ -252,7 +252,7 @@ def test_a_name_that_does_not_fit_its_pattern_is_refused_with_what_fits() -> Non
 
 
 @pytest.mark.parametrize("field", ["frequency", "cron"])
-def test_an_empty_rhythm_is_refused(field: str) -> None:
+def test_an_empty_schedule_is_refused(field: str) -> None:
     with pytest.raises(InvalidInput, match=f"^{field} "):
         parse(PolicyForm, orjson.dumps({"url": "http://example.org/", field: ""}))
 

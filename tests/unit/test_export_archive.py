@@ -17,7 +17,7 @@ from shoal.export.cdxj import SortedLines
 from shoal.export.markdown import MARK, file_name
 from shoal.export.output import Outputs
 from shoal.export.surt import surt
-from shoal.pages.bodies import Captured
+from shoal.pages.bodies import CapturedExchange
 from shoal.pages.body_recorder import BodyRecorder
 from shoal.pages.page import Page
 from shoal.store.bodies.folder import FolderBodies
@@ -36,12 +36,12 @@ def bodies(tmp_path: Path) -> FolderBodies:
 
 def captured(
     url: str, body: bytes = HTML, head: str = "HTTP/1.1 200 OK\r\nContent-Type: text/html; charset=utf-8"
-) -> Captured:
+) -> CapturedExchange:
     block = f"{head}\r\n\r\n".encode()
-    return Captured(Request(url), Response(url, int(head[9:12]), Headers(block), body, "192.0.2.7", 0.1))
+    return CapturedExchange(Request(url), Response(url, int(head[9:12]), Headers(block), body, "192.0.2.7", 0.1))
 
 
-async def kept(bodies: FolderBodies, *answers: tuple[str, tuple[Captured, ...]]) -> list[Page]:
+async def kept(bodies: FolderBodies, *answers: tuple[str, tuple[CapturedExchange, ...]]) -> list[Page]:
     keeper = BodyRecorder(bodies, CRAWL)
     pages = []
     for url, captures in answers:

@@ -8,13 +8,13 @@ from shoal.audit.codes import ANALYZER_OF, CODES
 from shoal.audit.finding import FindingCount, Severity
 from shoal.audit.gate import GateRule, parse_gate, read_gate
 from shoal.audit.metrics import NAMED, SUMS, described, is_timing
-from shoal.audit.verdict import Measured, Outcome, Verdict, judge
+from shoal.audit.verdict import GateInput, Outcome, Verdict, judge
 from shoal.base.errors import InvalidInput
 
 P, F, U = Outcome.PASSED, Outcome.FAILED, Outcome.INCONCLUSIVE
 
 
-def measured(analyzers: dict[str, str | None] | None = None, **metrics: float) -> Measured:
+def measured(analyzers: dict[str, str | None] | None = None, **metrics: float) -> GateInput:
     """The metrics of an analysis of a hundred good pages, with some of them replaced."""
     values = dict.fromkeys([*NAMED, *CODES], 0.0) | {"pages": 100.0} | metrics
     counts = [
@@ -23,7 +23,7 @@ def measured(analyzers: dict[str, str | None] | None = None, **metrics: float) -
         if values[code]
     ]
     ran: dict[str, str | None] = dict.fromkeys(ANALYZER_OF.values()) | (analyzers or {})
-    return Measured(values, counts, ran)
+    return GateInput(values, counts, ran)
 
 
 def rule(metric: str, op: str, threshold: float, **more: Any) -> dict[str, Any]:
@@ -116,7 +116,7 @@ def test_metrics_of_plug_ins_count_from_zero_if_the_plug_in_ran() -> None:
     gate = read_gate({"rules": [rule("spelling.mistake", "<=", 0)]})
     assert judge(gate, measured({"spelling": None})).outcome is P
     found = measured({"spelling": None})
-    assert judge(gate, Measured(found.metrics | {"spelling.mistake": 2}, found.counts, found.analyzers)).outcome is F
+    assert judge(gate, GateInput(found.metrics | {"spelling.mistake": 2}, found.counts, found.analyzers)).outcome is F
     assert judge(gate, measured()).outcome is U
 
 

@@ -20,7 +20,7 @@ import shoal
 from shoal.base.clock import FakeClock
 from shoal.base.signals import ChoreDone, ChoreFailed, Signal
 from shoal.base.text import clean, names_a_secret, redact, visible
-from shoal.observe.log_messages import WORDS, LogLevel, log_line
+from shoal.observe.log_messages import MESSAGES, LogLevel, log_line
 from shoal.observe.logs import QUIET, Bridge, Logs, capture_stdlib
 from shoal.observe.metrics import Metrics
 from shoal.queue.queue import JobsLeased
@@ -87,9 +87,9 @@ def _below(kind: type[Signal]) -> Iterator[type[Signal]]:
 
 def test_every_signal_of_the_tree_is_worded_with_its_own_facts() -> None:
     for kind in all_signals():
-        assert kind.__name__ in WORDS, f"{kind.__module__}.{kind.__name__} has no wording in observe/log_messages.py"
+        assert kind.__name__ in MESSAGES, f"{kind.__module__}.{kind.__name__} has no wording in observe/log_messages.py"
         facts = set(kind.__struct_fields__)
-        wording = WORDS[kind.__name__]
+        wording = MESSAGES[kind.__name__]
         for message in wording.messages():
             assert {name for _, name, _, _ in string.Formatter().parse(message) if name} <= facts, kind
         assert wording.of is None or wording.of in facts
@@ -382,4 +382,4 @@ def test_every_metric_is_shoals_and_two_processes_share_nothing() -> None:
 
 
 def test_every_signal_that_is_counted_is_worded() -> None:
-    assert set(Metrics().handlers) <= set(WORDS)
+    assert set(Metrics().handlers) <= set(MESSAGES)

@@ -3,7 +3,7 @@
 import random
 from typing import Any
 
-from shoal.audit.diff.page_columns import FIELDS, PageColumns, compare, digest
+from shoal.audit.diff.page_columns import FIELDS, PageDigests, compare, digest
 from shoal.audit.store import PAGE_COLUMNS
 from tests.support.effort import times
 
@@ -24,7 +24,7 @@ def test_the_join_finds_what_a_plain_comparison_finds() -> None:
         )
         rows = rows_of(before, 100), rows_of(after, 500)
         seed = chance.randrange(1 << 60)
-        columns = [PageColumns.joined([digest(part[:5], seed), digest(part[5:], seed)]) for part in rows]
+        columns = [PageDigests.joined([digest(part[:5], seed), digest(part[5:], seed)]) for part in rows]
         pairs = compare(*columns)
         urls = {row[0]: row[PAGE_COLUMNS.index("url")] for part in rows for row in part}
         assert [urls[number] for number in pairs.added.tolist()] == [url for url in after if url not in before]

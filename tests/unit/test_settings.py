@@ -23,7 +23,7 @@ from shoal.base.parsing import (
 from shoal.base.query_params import SESSION
 from shoal.base.text import redact_url, visible
 from shoal.settings import CrawlSettings, Settings
-from shoal.settings_loader import CATALOGUE, Loaded, load
+from shoal.settings_loader import CATALOGUE, LoadedSettings, load
 
 HOME = {"HOME": "/home/somebody"}
 
@@ -112,11 +112,11 @@ def _nowhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
 
 
-def loaded(**env: str) -> Loaded:
+def loaded(**env: str) -> LoadedSettings:
     return load(env=HOME | env)
 
 
-def shown(found: Loaded) -> dict[str, str]:
+def shown(found: LoadedSettings) -> dict[str, str]:
     return {row.env: row.value for row in found.shown()}
 
 
@@ -332,18 +332,18 @@ def test_any_value_of_any_setting_is_taken_or_refused_in_one_line(name: str, val
 
 def test_the_speed_profile_decides_unless_somebody_set_a_number() -> None:
     crawl = CrawlSettings()
-    assert [crawl.pace(speed).connections for speed in ("slow", "normal", "fast", "max")] == [1, 2, 8, 15]
-    assert crawl.pace("fast").delay == timedelta(milliseconds=200)
-    assert CrawlSettings(max_concurrent_curl=4).pace("slow").connections == 4
-    assert loaded(MAX_CONCURRENT_CURL="15").settings.crawl.pace("slow").connections == 15
-    assert crawl.pace("slow", concurrency=30).connections == 30
+    assert [crawl.speed_profile(speed).connections for speed in ("slow", "normal", "fast", "max")] == [1, 2, 8, 15]
+    assert crawl.speed_profile("fast").delay == timedelta(milliseconds=200)
+    assert CrawlSettings(max_concurrent_curl=4).speed_profile("slow").connections == 4
+    assert loaded(MAX_CONCURRENT_CURL="15").settings.crawl.speed_profile("slow").connections == 15
+    assert crawl.speed_profile("slow", concurrency=30).connections == 30
 
 
 def test_settings_travel_to_a_child_unchanged() -> None:
     settings = loaded(MAX_CONCURRENT_CURL="7", SHOAL_SHUTDOWN_GRACE="inf").settings
     copy = pickle.loads(pickle.dumps(settings))
     assert copy == settings
-    assert copy.crawl.pace("slow").connections == 7
+    assert copy.crawl.speed_profile("slow").connections == 7
 
 
 def test_a_slice_refuses_what_it_does_not_know_and_does_not_change() -> None:

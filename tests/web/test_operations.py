@@ -12,7 +12,7 @@ from shoal.audit.codes import CODES
 from shoal.audit.finding import AnalyzerOutcome, Finding, FindingCount, Severity
 from shoal.audit.gate import Gate, GateRule
 from shoal.audit.store import NewAnalysis
-from shoal.audit.verdict import Measured, judge
+from shoal.audit.verdict import GateInput, judge
 from shoal.base.database import Tx
 from shoal.base.ids import AnalysisId, NodeId
 from shoal.base.url import Url
@@ -240,7 +240,7 @@ async def test_a_webhook_is_created_with_a_secret_and_its_deliveries_are_replaye
     gone = await visitor.post(f"/events/{hook.id}/remove", {"confirmed": "yes"})
     assert "The webhook was removed." in gone.text
     entries = await shop.app.access.audit_log.newest(before=None, limit=10, subject=hook.id)
-    actions = [entry.act.name for entry in entries]
+    actions = [entry.action.name for entry in entries]
     assert actions == ["webhook.removed", "webhook.replayed", "webhook.changed", "webhook.created"]
 
 
@@ -261,7 +261,7 @@ async def test_a_test_event_is_sent_from_the_page_of_a_webhook_and_its_outcome_i
         )
         assert (await visitor.post("/events/whk_none/test", {})).status == 404
         entries = await shop.app.access.audit_log.newest(before=None, limit=10, subject=hook.id)
-        assert [entry.act.name for entry in entries] == ["webhook.tested", "webhook.tested"]
+        assert [entry.action.name for entry in entries] == ["webhook.tested", "webhook.tested"]
 
 
 async def test_a_secret_is_replaced_after_a_question_and_shown_once(shop: Served, visitor: Visitor) -> None:
@@ -330,7 +330,7 @@ async def test_an_analysis_shows_its_verdict_findings_and_baseline(shop: Served,
     counts = [FindingCount("links", "broken_link", Severity.ERROR, "Pages link nowhere.", "Mend them.", 2, 2)]
     metrics = {"pages": 10.0, "findings": 2.0, "errors": 2.0, "warnings": 0.0, "notices": 0.0, "broken_link": 2.0}
     metrics |= {"blocked_pages": 0.0, "quarantined_urls": 0.0, "broken_links": 2.0}
-    verdict = judge(gate, Measured(metrics, counts, {"links": None}))
+    verdict = judge(gate, GateInput(metrics, counts, {"links": None}))
     findings = [Finding("links", "broken_link", Severity.ERROR, EVIL, key, {"target": EVIL}) for key in (1, 2)]
     analysis = await completed_analysis(shop)
     store, outcome = (

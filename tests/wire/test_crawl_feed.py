@@ -134,7 +134,7 @@ async def test_a_reconnecting_client_continues_after_the_last_line(api: Served) 
 async def test_a_client_that_was_away_for_long_gets_older_entries_from_the_store(
     api: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(live_module, "KEPT_LINES", 4)
+    monkeypatch.setattr(live_module, "KEPT_ENTRIES", 4)
     monkeypatch.setattr(live_module, "FIRST_LINES", 2)
     crawl_id = await made(api)
     await say(api, crawl_id, *[f"line {n}" for n in range(20)])

@@ -129,7 +129,7 @@ async def test_a_removed_crawl_is_gone_and_the_act_is_kept(api: Served) -> None:
     assert (await api.ask(f"{CRAWLS}/{crawl_id}", method="DELETE")) == (204, None)
     assert (await api.ask(f"{CRAWLS}/{crawl_id}"))[0] == 404
     [entry] = await api.app.access.audit_log.newest(subject=crawl_id)
-    assert entry.act.name == "crawl.removed"
+    assert entry.action.name == "crawl.removed"
 
 
 async def test_a_list_is_filtered_and_goes_on_where_it_ended(api: Served) -> None:

@@ -74,7 +74,7 @@ async def test_dead_letters_are_retried_and_purged_by_what_they_are(api: Served)
     assert await api.ask(f"{JOBS}/purge", method="POST") == (200, {"purged": 0})
     states = [job["state"] for job in (await api.ask(f"{JOBS}?kind=page"))[1]["items"]]
     assert states == ["cancelled", "cancelled"]
-    assert {entry.act.name for entry in await api.app.access.audit_log.newest()} == {"jobs.purged"}
+    assert {entry.action.name for entry in await api.app.access.audit_log.newest()} == {"jobs.purged"}
 
 
 async def test_a_job_is_cancelled_once(api: Served) -> None:

@@ -76,7 +76,7 @@ async def test_a_test_event_is_signed_sent_once_and_leaves_no_trace_but_the_audi
         assert (await ask(api, "GET", f"{here}/deliveries"))[1]["items"] == []
         assert (await ask(api, "GET", "/api/v1/events"))[1]["items"] == []
         entries = await api.app.access.audit_log.newest(before=None, limit=1, subject=made["id"])
-        assert [entry.act.name for entry in entries] == ["webhook.tested"]
+        assert [entry.action.name for entry in entries] == ["webhook.tested"]
 
 
 async def test_a_test_event_that_is_not_accepted_says_why(api: Served) -> None:

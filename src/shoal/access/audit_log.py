@@ -25,7 +25,7 @@ class StoredAuditEntry:
     number: int
     at: int
     who: str
-    act: AuditEntry
+    action: AuditEntry
     address: str
 
 
@@ -36,13 +36,13 @@ class AuditLog:
         self._database = database
         self._store = store
 
-    async def note_in(self, tx: Tx, by: Caller, act: AuditEntry) -> None:
+    async def note_in(self, tx: Tx, by: Caller, entry: AuditEntry) -> None:
         """Write an entry in the commit of its action."""
-        await self._store.append(tx, by, act)
+        await self._store.append(tx, by, entry)
 
-    async def note(self, by: Caller, act: AuditEntry) -> None:
+    async def note(self, by: Caller, entry: AuditEntry) -> None:
         """Write an entry for an action that changed nothing in the store."""
-        await self._database.run(lambda tx: self._store.append(tx, by, act))
+        await self._database.run(lambda tx: self._store.append(tx, by, entry))
 
     async def newest(
         self, *, before: int | None = None, limit: int = 50, subject: str | None = None

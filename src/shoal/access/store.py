@@ -58,7 +58,7 @@ class TokenStore(Protocol):
 
 
 class AuditLogStore(Protocol):
-    async def append(self, tx: Tx, by: "Caller", act: "AuditEntry") -> None: ...
+    async def append(self, tx: Tx, by: "Caller", entry: "AuditEntry") -> None: ...
 
     async def page_of(self, tx: Tx, before: int | None, limit: int, subject: str | None) -> "list[StoredAuditEntry]":
         """Return entries, newest first; only those of `subject` if it is given."""

@@ -41,10 +41,12 @@ class NewToken:
 class Tokens:
     """Manages tokens. One per process: it caches verified tokens for a moment."""
 
-    def __init__(self, database: Database, store: TokenStore, acts: AuditLog, clock: Clock, signals: Signals) -> None:
+    def __init__(
+        self, database: Database, store: TokenStore, audit_log: AuditLog, clock: Clock, signals: Signals
+    ) -> None:
         self._database = database
         self._store = store
-        self._acts = acts
+        self._audit_log = audit_log
         self._clock = clock
         self._signals = signals
         self._verified: OrderedDict[str, tuple[float, Token]] = OrderedDict()  # by hash
@@ -71,7 +73,7 @@ class Tokens:
                     tx, token_id, request.name, hash_of(text), scopes, by.who, lasts, request.node_id
                 )
             _check_end(token, by)
-            await self._acts.note_in(tx, by, AuditEntry("token.created", token.id, facts))
+            await self._audit_log.note_in(tx, by, AuditEntry("token.created", token.id, facts))
             return NewToken(token, text)
 
         minted = await self._database.run(commit)
@@ -146,7 +148,7 @@ class Tokens:
                     "token", token_id, "the last valid admin token", "be revoked without confirmation", fix
                 )
             if await self._store.revoke(tx, token_id):
-                await self._acts.note_in(tx, by, AuditEntry("token.revoked", token_id, {"name": token.name}))
+                await self._audit_log.note_in(tx, by, AuditEntry("token.revoked", token_id, {"name": token.name}))
             return token
 
         token = await self._database.run(commit)

@@ -40,7 +40,7 @@ from shoal.serve.console.settings import SettingsPage
 from shoal.serve.console.shell import Shell
 from shoal.serve.console.storage import Storage
 from shoal.serve.console.webhook import WebhookPage
-from shoal.settings_loader import Loaded
+from shoal.settings_loader import LoadedSettings
 
 if TYPE_CHECKING:
     from shoal.app.app import App
@@ -168,7 +168,7 @@ class Console:
 
     def settings(self) -> list[tuple[str, str, str]]:
         """Return the name, the value without secrets and the source of each setting."""
-        return [(one.env, one.value, one.source) for one in Loaded(self._app.settings, self.sources).shown()]
+        return [(one.env, one.value, one.source) for one in LoadedSettings(self._app.settings, self.sources).shown()]
 
     @property
     def _storage(self) -> Storage:

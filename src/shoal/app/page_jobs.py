@@ -58,7 +58,7 @@ class PageJobs:
         from shoal.page_jobs.bots import Bots
         from shoal.page_jobs.leasing import PageLeases
 
-        app, settings, speed = self._app, self._app.settings, self._app.settings.pages.pace
+        app, settings, speed = self._app, self._app.settings, self._app.settings.pages.speed_profile
         rate_limiter = RateLimiter(
             app.stores.hosts, speed.delay, speed.ease, settings.hosts.longest_slow_delay, at_once=True
         )

@@ -17,7 +17,7 @@ from shoal.render.network import PinnedNetwork
 from shoal.render.pool import BrowserPool
 from shoal.render.remote_renderer import RemoteRenderer
 from shoal.render.renderer import Renderer
-from shoal.render.subrequests import RobotsRules
+from shoal.render.subrequests import SubrequestRobotsCache
 from shoal.settings import Settings
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ def crawl_renderer(app: "App", crawl: Crawl, rule: AddressRule, egress: Egress, 
     pool = BrowserPool(
         settings.render,
         PinnedNetwork(PinningProxy(ProxyLimits.of(settings.egress), clock=app.clock), rule, upstream=proxy),
-        RobotsRules(cache, app.clock),
+        SubrequestRobotsCache(cache, app.clock),
         agent,
         settings.egress.max_decoded_bytes,
         app.clock,
@@ -66,7 +66,7 @@ def service_pool(settings: Settings, clock: Clock, signals: Signals, pages: int 
             rule,
             Proxies(settings.egress.proxies).find,
         ),
-        RobotsRules(RobotsReader(egress, agent, settings.hosts.longest_crawl_delay), clock),
+        SubrequestRobotsCache(RobotsReader(egress, agent, settings.hosts.longest_crawl_delay), clock),
         agent,
         settings.egress.max_decoded_bytes,
         clock,

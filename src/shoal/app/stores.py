@@ -15,7 +15,7 @@ from shoal.pages.store import PageStore
 from shoal.queue.lanes import Lanes
 from shoal.settings import RedisSettings, Settings
 from shoal.store.sql.availability import Availability
-from shoal.store.sql.controller_addresses import SqlListeners
+from shoal.store.sql.controller_addresses import SqlControllerAddresses
 from shoal.store.sql.crawls import SqlCrawlStore
 from shoal.store.sql.frontier import SqlFrontier
 from shoal.store.sql.hosts import SqlHostStore
@@ -150,7 +150,7 @@ class Stores:
 
     @cached_property
     def controller_addresses(self) -> ControllerAddressStore:
-        return SqlListeners()
+        return SqlControllerAddresses()
 
     @cached_property
     def outbox(self) -> OutboxStore:

@@ -7,7 +7,7 @@ from shoal.audit.gate import Gate
 from shoal.audit.metrics import Metrics
 from shoal.audit.states import AnalysisState
 from shoal.audit.verdict import Verdict
-from shoal.base.commit import Commit
+from shoal.base.forge_commit import ForgeCommit
 from shoal.base.ids import AnalysisId
 
 Summary = dict[str, Any]
@@ -27,7 +27,7 @@ class AnalysisOptions:
     gate: Gate | None = None
     gate_name: str | None = None
     baseline: AnalysisId | None = None
-    commit: Commit | None = None
+    commit: ForgeCommit | None = None
 
 
 @dataclass(frozen=True, slots=True)

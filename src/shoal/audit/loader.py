@@ -11,7 +11,7 @@ from shoal.audit.analysis import Analysis
 from shoal.audit.analyzer import Analyzer, DetailColumn
 from shoal.audit.crawl_facts import CrawlSource, CrawlUrls
 from shoal.audit.details import PageDetails, read_page_details
-from shoal.audit.site import NUMBERS, TEXTS, LinkGraph, Nodes, PageColumns, ProbeAnswer, Site, SitemapRead
+from shoal.audit.site import NUMBERS, TEXTS, LinkGraph, LinkTargets, PageColumns, ProbeAnswer, Site, SitemapRead
 from shoal.audit.store import PAGE_COLUMNS, SiteStore
 from shoal.base.database import Database, Tx
 from shoal.extract.details import unpacked
@@ -61,7 +61,7 @@ class SiteLoader:
         if any(need.sitemap for need in needs):
             site.sitemaps = await self._sitemaps(crawl)
         if any(need.links or need.sitemap for need in needs):
-            site.nodes = await self._nodes(crawl, site, progress)
+            site.link_targets = await self._link_targets(crawl, site, progress)
         if any(need.links for need in needs):
             site.links = await self._links(crawl, site, progress)
         columns = {analyzer.name: analyzer.needs.details for analyzer in analyzers if analyzer.needs.details}
@@ -102,7 +102,7 @@ class SiteLoader:
         }
         return PageColumns(numbers, texts)
 
-    async def _nodes(self, crawl: int, site: Site, progress: Progress) -> Nodes:
+    async def _link_targets(self, crawl: int, site: Site, progress: Progress) -> LinkTargets:
         by_url = {url: page for page, url in enumerate(site.pages.text("url"))}
         aliases: dict[int, int] = {}
         async for rows in self._batches(self._store.redirect_targets_after, crawl, _FIRST_KEY):
@@ -112,10 +112,10 @@ class SiteLoader:
         async for keys in self._batches(self._store.blocked_after, crawl, _FIRST_KEY):
             blocked += [key for (key,) in keys]
             await progress()
-        return Nodes(site.pages["key"], aliases, blocked)
+        return LinkTargets(site.pages["key"], aliases, blocked)
 
     async def _links(self, crawl: int, site: Site, progress: Progress) -> LinkGraph:
-        assert site.nodes is not None
+        assert site.link_targets is not None
         numbers, counts = site.pages["number"], np.zeros(len(site.pages), np.int64)
         targets: list[NDArray[np.int32]] = []
         flags: list[NDArray[np.uint8]] = []
@@ -124,7 +124,7 @@ class SiteLoader:
             sizes = [len(blob) // _LINK for _, blob in rows]
             counts[places] = sizes
             keys = b"".join([blob[: 8 * size] for size, (_, blob) in zip(sizes, rows, strict=True)])
-            targets.append(site.nodes.find(np.frombuffer(keys, "<i8")))
+            targets.append(site.link_targets.find(np.frombuffer(keys, "<i8")))
             marks = b"".join([blob[8 * size :] for size, (_, blob) in zip(sizes, rows, strict=True)])
             flags.append(np.frombuffer(marks, np.uint8))
             await progress()
@@ -134,7 +134,7 @@ class SiteLoader:
             offsets,
             np.concatenate(targets) if targets else np.zeros(0, np.int32),
             np.concatenate(flags) if flags else np.zeros(0, np.uint8),
-            site.nodes,
+            site.link_targets,
         )
 
     async def _details(
@@ -169,12 +169,12 @@ class SiteLoader:
 
     async def _blocked_urls(self, crawl: int, site: Site) -> None:
         """Find the text of blocked URLs in the details of a page that links there: the frontier keeps only hashes."""
-        assert site.nodes is not None
+        assert site.link_targets is not None
         assert site.links is not None
-        sources = site.links.sources(site.nodes.is_blocked, 1)
-        wanted = {node: pages[0] for node, pages in sources.items() if pages}
-        for node, page in list(wanted.items())[:MOST_BLOCKED]:
-            if node in site.blocked_urls:
+        sources = site.links.sources(site.link_targets.is_blocked, 1)
+        wanted = {target: pages[0] for target, pages in sources.items() if pages}
+        for target, page in list(wanted.items())[:MOST_BLOCKED]:
+            if target in site.blocked_urls:
                 continue
             number = int(site.pages["number"][page])
             rows = await self._database.read(lambda tx, at=number: self._store.details_after(tx, crawl, at - 1, 1))  # type: ignore[misc]
@@ -183,13 +183,13 @@ class SiteLoader:
 
     @staticmethod
     def _match_blocked(site: Site, page: int, blob: bytes) -> None:
-        assert site.nodes is not None
+        assert site.link_targets is not None
         details = unpacked(blob)
         base = site.pages.answered_at(page) if details.base is None else details.base
         resolved = site.urls.resolve(base, [link.url for link in details.links])
-        for node, url in zip(site.find(resolved).tolist(), resolved, strict=True):
-            if url is not None and node >= site.nodes.pages:
-                site.blocked_urls[node] = url
+        for target, url in zip(site.find(resolved).tolist(), resolved, strict=True):
+            if url is not None and target >= site.link_targets.pages:
+                site.blocked_urls[target] = url
 
     async def _batches(
         self, read: Callable[[Tx, int, int, int], Awaitable[list[T]]], crawl: int, after: int

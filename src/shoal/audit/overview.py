@@ -12,7 +12,7 @@ from shoal.audit.analyzer_run import AnalyzerResult
 from shoal.audit.codes import CODES
 from shoal.audit.metrics import BY_SEVERITY, SUMS, Metrics
 from shoal.audit.site import Site
-from shoal.audit.verdict import Measured
+from shoal.audit.verdict import GateInput
 from shoal.extract.flags import names_of
 
 BLOCKED: Final = (401, 403, 407, 429, 503)
@@ -22,7 +22,7 @@ MOST_FOLDERS: Final = 200
 STATUS_CLASSES: Final = {2: "2xx", 3: "3xx", 4: "4xx", 5: "5xx"}
 
 
-def measure(site: Site, results: Sequence[AnalyzerResult]) -> Measured:
+def measure(site: Site, results: Sequence[AnalyzerResult]) -> GateInput:
     """Return the metrics of a site and of what its analyzers found."""
     pages = site.pages
     answered = pages["status"] > 0
@@ -47,7 +47,7 @@ def measure(site: Site, results: Sequence[AnalyzerResult]) -> Measured:
     for name, severity in BY_SEVERITY.items():
         metrics[name] = float(sum(count.count for count in counts if count.severity == severity))
     metrics["findings"] = float(by_code.total())
-    return Measured(metrics, counts, {result.outcome.analyzer: result.outcome.error for result in results})
+    return GateInput(metrics, counts, {result.outcome.analyzer: result.outcome.error for result in results})
 
 
 def summarize(site: Site) -> Summary:

@@ -21,7 +21,7 @@ from shoal.audit.loader import SiteLoader
 from shoal.audit.overview import measure, summarize
 from shoal.audit.remeasure import measure_again, needs_second_look, with_result
 from shoal.audit.site import Site
-from shoal.audit.verdict import Measured, Outcome, Verdict, judge
+from shoal.audit.verdict import GateInput, Outcome, Verdict, judge
 from shoal.base.clock import Clock
 from shoal.base.database import Database, Tx
 from shoal.base.errors import LeaseLost, ShoalError
@@ -196,7 +196,7 @@ class AnalysisRun:
                 results = with_result(results, result)
         return results
 
-    async def _judge(self, analysis: Analysis, measured: Measured) -> Verdict | None:
+    async def _judge(self, analysis: Analysis, measured: GateInput) -> Verdict | None:
         options = analysis.options
         if options.gate is None:
             missing = [f'Gate "{options.gate_name}" does not exist.']
@@ -204,15 +204,15 @@ class AnalysisRun:
         baseline = None if options.baseline is None else await self._baseline(options.baseline)
         return judge(options.gate, measured, baseline)
 
-    async def _baseline(self, analysis_id: str) -> Measured | None:
+    async def _baseline(self, analysis_id: str) -> GateInput | None:
         analyses = self._context.analyses
 
-        async def read(tx: Tx) -> Measured | None:
+        async def read(tx: Tx) -> GateInput | None:
             analysis = await analyses.store.get(tx, analysis_id)
             if analysis is None or analysis.metrics is None:
                 return None  # removed since
             outcomes = {one.analyzer: one.error for one in await analyses.store.outcomes(tx, analysis)}
-            return Measured(analysis.metrics, await analyses.store.counts(tx, analysis), outcomes)
+            return GateInput(analysis.metrics, await analyses.store.counts(tx, analysis), outcomes)
 
         return await self._context.database.read(read)
 
@@ -222,7 +222,7 @@ class AnalysisRun:
         await self._context.analyses.store.keep(tx, analysis, result.outcome, result.counts, result.findings)
 
     async def _finish(
-        self, tx: Tx, analysis: Analysis, measured: Measured, summary: Summary, verdict: Verdict | None, move: Move
+        self, tx: Tx, analysis: Analysis, measured: GateInput, summary: Summary, verdict: Verdict | None, move: Move
     ) -> None:
         await self._context.analyses.lock(tx, analysis.id)
         await self._fence(tx)

@@ -121,24 +121,28 @@ def _forbids_indexing(robots: str | None) -> bool:
 class LinkGraph:
     """The links between pages in compressed rows: those of page p are `targets[offsets[p]:offsets[p + 1]]`.
 
-    A target is a node: a page, a URL that was only fetched as the target of a redirect, a URL that robots.txt forbids,
-    or -1 for any other. `page_of[node]` is the page that a node stands for, or -1.
+    A target is an index of `link_targets`: a page, a URL that was only fetched as the target of a redirect, a URL that
+    robots.txt forbids, or -1 for any other. `page_of[target]` is the page that a target stands for, or -1.
     """
 
     def __init__(
-        self, offsets: NDArray[np.int64], targets: NDArray[np.int32], flags: NDArray[np.uint8], nodes: "Nodes"
+        self,
+        offsets: NDArray[np.int64],
+        targets: NDArray[np.int32],
+        flags: NDArray[np.uint8],
+        link_targets: "LinkTargets",
     ) -> None:
         self.offsets = offsets
         self.targets = targets
         self.flags = flags
-        self.nodes = nodes
+        self.link_targets = link_targets
 
     def __len__(self) -> int:
         return len(self.targets)
 
     @cached_property
     def counts(self) -> NDArray[np.int64]:
-        """The number of links to each node, without those of a page to itself."""
+        """The number of links to each target, without those of a page to itself."""
         return self._count(None)
 
     @cached_property
@@ -147,7 +151,7 @@ class LinkGraph:
         return self._count(LinkFlag.NOFOLLOW)
 
     def _count(self, without: int | None) -> NDArray[np.int64]:
-        counts = np.zeros(len(self.nodes) + 1, np.int64)
+        counts = np.zeros(len(self.link_targets) + 1, np.int64)
         pages = len(self.offsets) - 1
         for first in range(0, pages, _AT_ONCE):
             last = min(first + _AT_ONCE, pages)
@@ -161,21 +165,21 @@ class LinkGraph:
         return counts[1:]
 
     def sources(self, wanted: Mask, most: int) -> dict[int, list[int]]:
-        """Return the first pages that link to each of the wanted nodes, at most `most` for each."""
+        """Return the first pages that link to each of the wanted targets, at most `most` for each."""
         found: dict[int, list[int]] = {}
         padded = np.append(wanted, False)
         for first in range(0, len(self.targets), _LINKS_AT_ONCE):
             targets = self.targets[first : first + _LINKS_AT_ONCE]
             places = np.flatnonzero(padded[targets])
             pages = np.searchsorted(self.offsets, places + first, side="right") - 1
-            for node, page in zip(targets[places].tolist(), pages.tolist(), strict=True):
-                linking = found.setdefault(node, [])
-                if len(linking) < most and page != node and page not in linking[-1:]:
+            for target, page in zip(targets[places].tolist(), pages.tolist(), strict=True):
+                linking = found.setdefault(target, [])
+                if len(linking) < most and page != target and page not in linking[-1:]:
                     linking.append(page)
         return found
 
 
-class Nodes:
+class LinkTargets:
     """Everything that a link may lead to, by key: the pages first, then aliases of pages, then blocked URLs."""
 
     def __init__(self, pages: NDArray[np.int64], aliases: dict[int, int], blocked: Sequence[int]) -> None:
@@ -206,7 +210,7 @@ class Nodes:
         return self.page_of < 0
 
     def find(self, keys: NDArray[np.int64]) -> NDArray[np.int32]:
-        """Return the node of each key; -1 for unknown ones."""
+        """Return the target of each key; -1 for unknown ones."""
         places = self._starts[_unsigned(keys) >> self._shift]
         behind = np.flatnonzero(self._sorted[places] < keys)
         while len(behind):
@@ -255,12 +259,12 @@ class Site:
     details: dict[str, dict[str, list[Any]]] = field(default_factory=dict)  # by analyzer and column, one value per page
     detail_errors: dict[str, str] = field(default_factory=dict)  # analyzers whose detail columns could not be computed
     has_details: bool = True
-    nodes: Nodes | None = None
+    link_targets: LinkTargets | None = None
     links: LinkGraph | None = None
     sitemaps: list[SitemapRead] = field(default_factory=list)
     robots: dict[str, str | None] = field(default_factory=dict)  # by origin; None: the host has none
     probes: dict[str, ProbeAnswer] = field(default_factory=dict)  # by URL
-    blocked_urls: dict[int, str] = field(default_factory=dict)  # by node; only those that are known
+    blocked_urls: dict[int, str] = field(default_factory=dict)  # by target; only those that are known
     previous: PageColumns | None = None
     quarantined: int = 0
 
@@ -274,40 +278,40 @@ class Site:
         return sorted(counts, key=lambda name: -counts[name])
 
     @cached_property
-    def listed_nodes(self) -> Mask:
-        """Which nodes sitemaps list."""
-        assert self.nodes is not None, "an analyzer that needs sitemaps says so"
-        listed = np.zeros(len(self.nodes) + 1, np.bool_)
+    def listed_targets(self) -> Mask:
+        """Which targets sitemaps list."""
+        assert self.link_targets is not None, "an analyzer that needs sitemaps says so"
+        listed = np.zeros(len(self.link_targets) + 1, np.bool_)
         for sitemap in self.sitemaps:
-            listed[self.nodes.find(sitemap.entries)] = True  # unknown ones are -1, the extra entry
+            listed[self.link_targets.find(sitemap.entries)] = True  # unknown ones are -1, the extra entry
         return listed[:-1]
 
     @property
     def is_listed_itself(self) -> Mask:
         """Mark where a sitemap lists the URL under which a page was found."""
-        return self.listed_nodes[: len(self.pages)]
+        return self.listed_targets[: len(self.pages)]
 
     @cached_property
     def in_sitemap(self) -> Mask:
         """Mark where a sitemap lists a page, under its own URL or that of its content."""
-        assert self.nodes is not None
+        assert self.link_targets is not None
         listed = self.is_listed_itself.copy()
-        others = self.nodes.page_of[len(self.pages) :][self.listed_nodes[len(self.pages) :]]
+        others = self.link_targets.page_of[len(self.pages) :][self.listed_targets[len(self.pages) :]]
         listed[others[others >= 0]] = True
         return listed
 
     @cached_property
-    def canonical_nodes(self) -> NDArray[np.int32]:
-        """The node of each page's canonical URL: -1 if it declares none, -2 if it is not known to the crawl. A page
+    def canonical_targets(self) -> NDArray[np.int32]:
+        """The target of each page's canonical URL: -1 if it declares none, -2 if it is not known to the crawl. A page
         that declares itself has its own number."""
-        nodes = np.full(len(self.pages), -1, np.int32)
+        targets = np.full(len(self.pages), -1, np.int32)
         finals, urls = self.pages.text("final_url"), self.pages.text("url")
         others: dict[int, str] = {}
         for page, written in enumerate(self.pages.text("canonical")):
             if written is None:
                 continue
             if written in (finals[page], urls[page]):
-                nodes[page] = page
+                targets[page] = page
             else:
                 others[page] = written
         if others:
@@ -315,8 +319,8 @@ class Site:
             found = self.find([None if url is SELF else url for url in resolved])
             own = [url is SELF for url in resolved]
             places = np.array(list(others), np.intp)
-            nodes[places] = np.where(own, places, np.where(found < 0, -2, found))
-        return nodes
+            targets[places] = np.where(own, places, np.where(found < 0, -2, found))
+        return targets
 
     def _canonical(self, page: int, written: str) -> str | None:
         """Return the canonical URL that a page declares, or SELF."""
@@ -327,18 +331,18 @@ class Site:
     @cached_property
     def canonical_pages(self) -> NDArray[np.int32]:
         """The page that each page declares as canonical: -1 if none, -2 if it is not known."""
-        nodes = self.canonical_nodes
-        if self.nodes is None or not len(nodes):
-            return nodes
-        pages = np.where(nodes >= 0, self.nodes.page_of[np.maximum(nodes, 0)], nodes)
-        return np.where((nodes >= 0) & (pages < 0), -2, pages).astype(np.int32)
+        targets = self.canonical_targets
+        if self.link_targets is None or not len(targets):
+            return targets
+        pages = np.where(targets >= 0, self.link_targets.page_of[np.maximum(targets, 0)], targets)
+        return np.where((targets >= 0) & (pages < 0), -2, pages).astype(np.int32)
 
     @cached_property
     def canonical_moves(self) -> Mask:
         """Mark where the canonical URL itself redirects."""
-        nodes = self.canonical_nodes
-        is_page = (nodes >= 0) & (nodes < len(self.pages)) & (nodes != np.arange(len(nodes)))
-        moves: Mask = is_page & self.pages.is_redirected[np.where(is_page, nodes, 0)] if len(nodes) else is_page
+        targets = self.canonical_targets
+        is_page = (targets >= 0) & (targets < len(self.pages)) & (targets != np.arange(len(targets)))
+        moves: Mask = is_page & self.pages.is_redirected[np.where(is_page, targets, 0)] if len(targets) else is_page
         return moves
 
     @cached_property
@@ -358,18 +362,18 @@ class Site:
         values = self.details[analyzer][column]
         return np.fromiter((-1 if value is None else value for value in values), np.int32, len(values))
 
-    def url_of(self, node: int) -> str | None:
-        """Return the URL of a node; None for a blocked one whose text is not known."""
-        assert self.nodes is not None
-        if node < len(self.pages):
-            return self.pages.url(node)
-        page = int(self.nodes.page_of[node])
-        return self.blocked_urls.get(node) if page < 0 else self.pages.answered_at(page)
+    def url_of(self, target: int) -> str | None:
+        """Return the URL of a target; None for a blocked one whose text is not known."""
+        assert self.link_targets is not None
+        if target < len(self.pages):
+            return self.pages.url(target)
+        page = int(self.link_targets.page_of[target])
+        return self.blocked_urls.get(target) if page < 0 else self.pages.answered_at(page)
 
     def find(self, urls: Sequence[str | None]) -> NDArray[np.int32]:
-        """Return the node of each URL, which must be canonical; -1 for unknown ones and for None."""
-        assert self.nodes is not None, "an analyzer that looks URLs up needs links"
+        """Return the target of each URL, which must be canonical; -1 for unknown ones and for None."""
+        assert self.link_targets is not None, "an analyzer that looks URLs up needs links"
         keys = np.fromiter((0 if url is None else self.urls.key(url) for url in urls), np.int64, len(urls))
-        nodes = self.nodes.find(keys)
-        nodes[[place for place, url in enumerate(urls) if url is None]] = -1
-        return nodes
+        targets = self.link_targets.find(keys)
+        targets[[place for place, url in enumerate(urls) if url is None]] = -1
+        return targets

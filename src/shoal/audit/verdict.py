@@ -70,7 +70,7 @@ class Verdict:
 
 
 @dataclass(frozen=True, slots=True)
-class Measured:
+class GateInput:
     """The input of a gate: the metrics of an analysis, the counts of its findings, and how its analyzers ended."""
 
     metrics: Metrics
@@ -90,7 +90,7 @@ class Measured:
         return metrics
 
 
-def judge(gate: Gate, measured: Measured, baseline: Measured | None = None) -> Verdict:
+def judge(gate: Gate, measured: GateInput, baseline: GateInput | None = None) -> Verdict:
     """Compare the metrics of an analysis with the rules of a gate.
 
     A crawl that says too little about the site makes the verdict inconclusive, whatever the rules say. Otherwise one
@@ -134,7 +134,7 @@ def _rule_of_code(code: str) -> GateRule:
     return GateRule(metric=code, op="==", threshold=0)
 
 
-def _judge_rule(rule: GateRule, metrics: Metrics, baseline: Metrics | None, measured: Measured) -> RuleResult:
+def _judge_rule(rule: GateRule, metrics: Metrics, baseline: Metrics | None, measured: GateInput) -> RuleResult:
     def result(outcome: Outcome, value: float | None, reason: str | None, earlier: float | None = None) -> RuleResult:
         return RuleResult(rule.condition, rule.metric, rule.severity, outcome, value, earlier, reason)
 
@@ -161,7 +161,7 @@ def _outcome(holds: bool) -> Outcome:
     return Outcome.PASSED if holds else Outcome.FAILED
 
 
-def _missing(metric: str, measured: Measured) -> str | None:
+def _missing(metric: str, measured: GateInput) -> str | None:
     """Return why a metric has no value: an analyzer that it depends on failed, or did not run."""
     failed = {name: error for name, error in measured.analyzers.items() if error is not None}
     if metric in BY_SEVERITY or metric == "findings":

@@ -4,7 +4,7 @@ import click
 
 from shoal.audit.reports.formats import FORMATS, FormatName
 from shoal.base.errors import UsageError
-from shoal.cli.api_client import ApiClient, ApiTarget, at, reaching, run_on
+from shoal.cli.api_client import ApiClient, ApiTarget, at, run_on, with_api_target
 from shoal.cli.output import facts_of, note, print_json, print_table, to_the_second
 from shoal.cli.report_files import ReportFiles, note_written, report_flags
 from shoal.cli.root import CommandGroup
@@ -29,11 +29,11 @@ def analyses() -> None:
 @click.option(
     "--limit", type=click.IntRange(1, 1000), default=50, show_default=True, metavar="N", help="Show at most N."
 )
-@reaching
+@with_api_target
 @_json
-def list_analyses(crawl_id: str | None, state: str | None, limit: int, reach: ApiTarget, as_json: bool) -> None:
+def list_analyses(crawl_id: str | None, state: str | None, limit: int, target: ApiTarget, as_json: bool) -> None:
     """List analyses, newest first."""
-    items, more = run_on(reach, lambda api: api.list(ANALYSES, limit, crawl_id=crawl_id, state=state))
+    items, more = run_on(target, lambda api: api.list(ANALYSES, limit, crawl_id=crawl_id, state=state))
     if as_json:
         print_json({"items": items, "next": more})
         return
@@ -47,11 +47,11 @@ def list_analyses(crawl_id: str | None, state: str | None, limit: int, reach: Ap
 
 @analyses.command()
 @click.argument("analysis_id", metavar="ID")
-@reaching
+@with_api_target
 @_json
-def show(analysis_id: str, reach: ApiTarget, as_json: bool) -> None:
+def show(analysis_id: str, target: ApiTarget, as_json: bool) -> None:
     """Show an analysis, what it found, and the verdict of its gate."""
-    analysis = run_on(reach, lambda api: api.get(at(f"{ANALYSES}/{{}}", analysis_id)))
+    analysis = run_on(target, lambda api: api.get(at(f"{ANALYSES}/{{}}", analysis_id)))
     if as_json:
         print_json(analysis)
         return
@@ -75,8 +75,8 @@ def show(analysis_id: str, reach: ApiTarget, as_json: bool) -> None:
 @click.argument("analysis_id", metavar="ID")
 @report_flags
 @click.option("--print", "printed", type=click.Choice(list(FORMATS)), help="Print the report to stdout in this format.")
-@reaching
-def report(analysis_id: str, reports: ReportFiles, printed: FormatName | None, reach: ApiTarget) -> None:
+@with_api_target
+def report(analysis_id: str, reports: ReportFiles, printed: FormatName | None, target: ApiTarget) -> None:
     """Write the report of an analysis that has ended."""
     if not reports and printed is None:
         raise UsageError("No report is requested", "pass --html FILE, another flag of `--help`, or --print FORMAT")
@@ -89,7 +89,7 @@ def report(analysis_id: str, reports: ReportFiles, printed: FormatName | None, r
         text = b"" if printed is None else await download(printed)
         return await reports.write(download), text
 
-    names, text = run_on(reach, write)
+    names, text = run_on(target, write)
     if text:
         Stdout().write([text])
     note_written(names)

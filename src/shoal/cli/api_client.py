@@ -87,15 +87,15 @@ def settings_of_store(store: str | None, what: str) -> Settings:
     return loaded.settings
 
 
-def reaching(command: C) -> C:
-    """Add the flags that select a store or server to a command, which gets them as `reach`."""
+def with_api_target(command: C) -> C:
+    """Add the flags that select a store or server to a command, which gets them as `target`."""
 
     @click.option("--server", metavar="URL", help="Use this controller; overrides SHOAL_SERVER.")
     @click.option("--token", metavar="TOKEN", help="API token for the controller; overrides SHOAL_TOKEN.")
     @click.option("--token-file", metavar="FILE", help="Read the API token from this file; overrides SHOAL_TOKEN_FILE.")
     @click.option("--store", metavar="URL", help="Use this store instead of a controller; overrides DATABASE_URL.")
     @wraps(command)
-    def reached(
+    def with_target(
         *args: Any,
         server: str | None,
         token: str | None,
@@ -103,9 +103,9 @@ def reaching(command: C) -> C:
         store: str | None,
         **more: Any,
     ) -> Any:
-        return command(*args, reach=ApiTarget(store, server, token, token_file), **more)
+        return command(*args, target=ApiTarget(store, server, token, token_file), **more)
 
-    return reached  # type: ignore[return-value]
+    return with_target  # type: ignore[return-value]
 
 
 class ApiClient:
@@ -177,13 +177,13 @@ def at(path: str, *parts: str) -> str:
     return path.format(*(quote(part, safe="") for part in parts))
 
 
-def run_on(reach: ApiTarget, work: Callable[[ApiClient], Awaitable[T]], *, existing: bool = True) -> T:
+def run_on(target: ApiTarget, work: Callable[[ApiClient], Awaitable[T]], *, existing: bool = True) -> T:
     """Run `work` on the store or server that flags and settings select. Without a server the store must exist, unless
     `existing` is False."""
 
     async def run() -> T:
-        settings = reach.settings()
-        async with _remote(settings.client) if reach.is_remote(settings) else _inside(settings, existing) as api:
+        settings = target.settings()
+        async with _remote(settings.client) if target.is_remote(settings) else _inside(settings, existing) as api:
             return await work(api)
 
     return asyncio.run(run())

@@ -75,9 +75,9 @@ def verify(
     """Check that a server implements the bot API correctly. It pulls three waiting jobs and reports them as failed, so
     run it against a test server, or with a capability whose jobs may fail."""
     before = context.obj
-    reach = ApiTarget(None, server or before.server, token or before.token, token_file or before.token_file)
+    target = ApiTarget(None, server or before.server, token or before.token, token_file or before.token_file)
     with _login_explained():
-        checks = asyncio.run(_verify(reach.settings(), capability))
+        checks = asyncio.run(_verify(target.settings(), capability))
     if as_json:
         rules = [{"rule": one.rule, "holds": one.holds, "problem": one.problem} for one in checks]
         print_json({"holds": all(one.holds for one in checks), "rules": rules})

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-from shoal.base.commit import CONTEXT, Commit
 from shoal.base.errors import InvalidInput
+from shoal.base.forge_commit import CONTEXT, ForgeCommit
 
 FLAG: Final = "--commit"
 _WRITTEN: Final = re.compile(r"([a-z]+):([^@\s]+)@([0-9A-Fa-f]+)")
@@ -19,7 +19,7 @@ _EXAMPLE: Final = "write it as github:owner/name@SHA, or use `ci` within a CI jo
 class CiCommit:
     """A commit, and the settings that the CI job has for its forge."""
 
-    commit: Commit
+    commit: ForgeCommit
     settings: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -37,9 +37,9 @@ def read_commit(text: str, context: str | None, env: Mapping[str, str]) -> CiCom
     return CiCommit(_commit(values))
 
 
-def _commit(values: Mapping[str, Any]) -> Commit:
+def _commit(values: Mapping[str, Any]) -> ForgeCommit:
     names = {"context": "--commit-context"}
-    return Commit.read(values, called=lambda name: names.get(name, f"{FLAG} ({name})"))
+    return ForgeCommit.read(values, called=lambda name: names.get(name, f"{FLAG} ({name})"))
 
 
 def _from_ci(env: Mapping[str, str], context: str) -> CiCommit | None:

@@ -132,7 +132,7 @@ class CrawlCommand:
         self._as_json = as_json
         self._to_stdout = to_stdout and not outputs.to_stdout  # where the summary goes
         self._screen: Screen | None = None
-        self._here: LocalCrawl | None = None
+        self._local_crawl: LocalCrawl | None = None
         self._main = asyncio.current_task()
         self._interrupts = 0
         self._pausing: asyncio.Task[None] | None = None
@@ -152,27 +152,27 @@ class CrawlCommand:
         return exit_code_of(await self._tell(), self._how_to_go_on)
 
     async def _walk(self) -> None:
-        async with LocalCrawl(self._app, self._crawl) as here:
-            self._here = here
+        async with LocalCrawl(self._app, self._crawl) as local_crawl:
+            self._local_crawl = local_crawl
             limits = Limits.of(self._app.settings.egress)
             await self._outputs.open(self._crawl.id, self._app.clock.micros(), limits)
             try:
-                await self._follow(here)
-                if (await here.seen()).crawl.state in TERMINAL:
+                await self._follow(local_crawl)
+                if (await local_crawl.status()).crawl.state in TERMINAL:
                     await self._outputs.complete()
             finally:
                 self._outputs.leave()
 
-    async def _follow(self, here: LocalCrawl) -> None:
+    async def _follow(self, local_crawl: LocalCrawl) -> None:
         self._screen = screen()
         longest = self._app.settings.work.child_silence.total_seconds()
         watch = StallWatch(longest, self._how_to_go_on, self._app.clock, note)
         with watch:
-            await self._show_pages(here, self._screen)
+            await self._show_pages(local_crawl, self._screen)
 
-    async def _show_pages(self, here: LocalCrawl, screen: Screen) -> None:
-        async with Progress(here, self._app.clock, screen):
-            while pages := await here.next():
+    async def _show_pages(self, local_crawl: LocalCrawl, screen: Screen) -> None:
+        async with Progress(local_crawl, self._app.clock, screen):
+            while pages := await local_crawl.next():
                 if self._outputs:
                     await self._outputs.write(pages, self._app.bodies)
         if self._pausing is not None:
@@ -182,16 +182,16 @@ class CrawlCommand:
         self._interrupts += 1
         if self._interrupts > 1:
             self._end_at_once()
-        if self._here is None:  # the crawl is not leased yet: nothing to pause
+        if self._local_crawl is None:  # the crawl is not leased yet: nothing to pause
             assert self._main is not None
             self._main.cancel()
         elif self._pausing is None:
             self._say("Pausing; press Ctrl-C again to exit at once.")
-            self._pausing = asyncio.create_task(self._pause(self._here))
+            self._pausing = asyncio.create_task(self._pause(self._local_crawl))
 
-    async def _pause(self, here: LocalCrawl) -> None:
+    async def _pause(self, local_crawl: LocalCrawl) -> None:
         try:
-            await here.pause("interrupted")
+            await local_crawl.pause("interrupted")
         except (BackendUnavailable, LeaseLost) as error:
             self._say(f"{error.message} Press Ctrl-C again to exit at once.")
 
@@ -206,20 +206,20 @@ class CrawlCommand:
         (self._screen.say if self._screen is not None else note)(text)
 
     async def _tell(self, left_for: str | None = None) -> CrawlStatus:
-        seen = await self._app.crawls.get(self._crawl.id)
-        if left_for is not None and seen.crawl.state in WALKED:
+        status = await self._app.crawls.get(self._crawl.id)
+        if left_for is not None and status.crawl.state in WALKED:
             # The store could not be updated: the crawl has no walker any more, and can be resumed at once.
-            seen = replace(seen, crawl=replace(seen.crawl, state=CrawlState.PAUSED, state_reason=left_for))
-        totals = summary(seen, self._app.clock.monotonic() - self._began)
-        if self._here is not None and (count := self._here.tally.not_rendered):
+            status = replace(status, crawl=replace(status.crawl, state=CrawlState.PAUSED, state_reason=left_for))
+        totals = summary(status, self._app.clock.monotonic() - self._began)
+        if self._local_crawl is not None and (count := self._local_crawl.tally.not_rendered):
             totals["not_rendered"] = count
             note(f"Pages that need a browser, but were read without one: {count}")
         to_stdout = self._to_stdout
         if self._as_json:
             print_line(totals, to_stdout=to_stdout)
         else:
-            print_rows(rows_of(seen, totals, self._outputs.locations), to_stdout=to_stdout)
-        return seen
+            print_rows(rows_of(status, totals, self._outputs.locations), to_stdout=to_stdout)
+        return status
 
     async def _print_interrupted(self, why: str) -> None:
         """Print the summary of an interrupted crawl, as far as possible; the error itself gives the reason."""

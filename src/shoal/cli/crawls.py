@@ -6,7 +6,7 @@ from typing import Any
 import click
 
 from shoal.base.text import plural, visible
-from shoal.cli.api_client import ApiClient, ApiTarget, at, reaching, run_on
+from shoal.cli.api_client import ApiClient, ApiTarget, at, run_on, with_api_target
 from shoal.cli.crawls_add import add
 from shoal.cli.crawls_diff import diff
 from shoal.cli.crawls_dump import dump, load
@@ -46,11 +46,11 @@ def crawls() -> None:
     "--limit", type=click.IntRange(1, MOST), default=50, show_default=True, metavar="N", help="Show at most N."
 )
 @click.option("--after", metavar="ID", help="Continue the list after this crawl.")
-@reaching
+@with_api_target
 @_json
-def list_crawls(limit: int, reach: ApiTarget, as_json: bool, **wanted: Any) -> None:
+def list_crawls(limit: int, target: ApiTarget, as_json: bool, **wanted: Any) -> None:
     """List crawls, newest first."""
-    items, more = run_on(reach, lambda api: api.list(CRAWLS, limit, **wanted))
+    items, more = run_on(target, lambda api: api.list(CRAWLS, limit, **wanted))
     last = items[-1]["id"] if more is not None else None
     if as_json:
         print_json({"items": items, "next": last})
@@ -62,9 +62,9 @@ def list_crawls(limit: int, reach: ApiTarget, as_json: bool, **wanted: Any) -> N
 
 @crawls.command()
 @click.argument("crawl_id", metavar="ID")
-@reaching
+@with_api_target
 @_json
-def show(crawl_id: str, reach: ApiTarget, as_json: bool) -> None:
+def show(crawl_id: str, target: ApiTarget, as_json: bool) -> None:
     """Show one crawl. Prints its state, options, counts, quarantined patterns and hosts on hold."""
 
     async def look(api: ApiClient) -> dict[str, Any]:
@@ -72,7 +72,7 @@ def show(crawl_id: str, reach: ApiTarget, as_json: bool) -> None:
         traps = await api.get(at(f"{CRAWL}/traps", crawl_id))
         return crawl | {"traps": traps["items"]}
 
-    crawl = run_on(reach, look)
+    crawl = run_on(target, look)
     if as_json:
         print_json(crawl)
     else:
@@ -84,39 +84,39 @@ def show(crawl_id: str, reach: ApiTarget, as_json: bool) -> None:
 
 @crawls.command()
 @click.argument("crawl_id", metavar="ID")
-@reaching
+@with_api_target
 @_json
-def start(crawl_id: str, reach: ApiTarget, as_json: bool) -> None:
+def start(crawl_id: str, target: ApiTarget, as_json: bool) -> None:
     """Start a crawl that was stored with `shoal crawls add --hold`."""
-    _move(reach, crawl_id, "start", as_json)
+    _move(target, crawl_id, "start", as_json)
 
 
 @crawls.command()
 @click.argument("crawl_id", metavar="ID")
-@reaching
+@with_api_target
 @_json
-def pause(crawl_id: str, reach: ApiTarget, as_json: bool) -> None:
+def pause(crawl_id: str, target: ApiTarget, as_json: bool) -> None:
     """Pause a crawl. Pages that were fetched are stored first."""
-    _move(reach, crawl_id, "pause", as_json)
+    _move(target, crawl_id, "pause", as_json)
 
 
 @crawls.command()
 @click.argument("crawl_id", metavar="ID")
-@reaching
+@with_api_target
 @_json
-def resume(crawl_id: str, reach: ApiTarget, as_json: bool) -> None:
+def resume(crawl_id: str, target: ApiTarget, as_json: bool) -> None:
     """Resume a paused crawl on the workers. To resume it in this process, use `shoal crawl --resume ID`."""
-    _move(reach, crawl_id, "resume", as_json)
+    _move(target, crawl_id, "resume", as_json)
 
 
 @crawls.command()
 @click.argument("crawl_id", metavar="ID")
 @click.option("--force", is_flag=True, help="Kill the crawl's processes if they do not stop within SHOAL_FORCE_GRACE.")
-@reaching
+@with_api_target
 @_json
-def stop(crawl_id: str, force: bool, reach: ApiTarget, as_json: bool) -> None:
+def stop(crawl_id: str, force: bool, target: ApiTarget, as_json: bool) -> None:
     """Stop a crawl. It cannot be resumed."""
-    _move(reach, crawl_id, "stop", as_json, {"force": True} if force else None)
+    _move(target, crawl_id, "stop", as_json, {"force": True} if force else None)
 
 
 @crawls.command()
@@ -133,16 +133,16 @@ def stop(crawl_id: str, force: bool, reach: ApiTarget, as_json: bool) -> None:
 @click.option("--like", metavar="RE", help="Retry URLs that match this regular expression.")
 @click.option("--limit", metavar="N", help="Retry at most N URLs.")
 @click.option("--all", "every", is_flag=True, help="Retry all failed URLs.")
-@reaching
+@with_api_target
 @_json
-def retry(crawl_id: str, every: bool, reach: ApiTarget, as_json: bool, **which: Any) -> None:
+def retry(crawl_id: str, every: bool, target: ApiTarget, as_json: bool, **which: Any) -> None:
     """Retry failed URLs of a crawl. Without an option: resume a crawl that failed."""
     given = {name: value for name, value in which.items() if value}
     if not given and not every:
-        _move(reach, crawl_id, "retry", as_json)
+        _move(target, crawl_id, "retry", as_json)
         return
     urls = FailedUrls.read(given, strict=False, called=lambda field: f"--{field}")
-    crawl = run_on(reach, lambda api: api.post(at(f"{CRAWL}/retry", crawl_id), urls.plain() | {"all": True}))
+    crawl = run_on(target, lambda api: api.post(at(f"{CRAWL}/retry", crawl_id), urls.plain() | {"all": True}))
     if as_json:
         print_json(crawl)
     else:
@@ -152,12 +152,12 @@ def retry(crawl_id: str, every: bool, reach: ApiTarget, as_json: bool, **which: 
 @crawls.command("set", epilog="Example: shoal crawls set ID --max-pages 5000 --exclude '/calendar/'")
 @click.argument("crawl_id", metavar="ID")
 @change_flags
-@reaching
+@with_api_target
 @_json
-def set_options(crawl_id: str, reach: ApiTarget, as_json: bool, **options: Any) -> None:
+def set_options(crawl_id: str, target: ApiTarget, as_json: bool, **options: Any) -> None:
     """Change limits, filters or rate of a crawl that has not ended. `none` removes a limit or a filter."""
     change = CrawlChange.read(changed_values(options), strict=False, called=changed_flag_of)
-    crawl = run_on(reach, lambda api: api.patch(at(CRAWL, crawl_id), change.plain()))
+    crawl = run_on(target, lambda api: api.patch(at(CRAWL, crawl_id), change.plain()))
     if as_json:
         print_json(crawl)
     else:
@@ -167,11 +167,11 @@ def set_options(crawl_id: str, reach: ApiTarget, as_json: bool, **options: Any) 
 @crawls.command()
 @click.argument("crawl_id", metavar="ID")
 @click.argument("pattern", metavar="PATTERN")
-@reaching
+@with_api_target
 @_json
-def release(crawl_id: str, pattern: str, reach: ApiTarget, as_json: bool) -> None:
+def release(crawl_id: str, pattern: str, target: ApiTarget, as_json: bool) -> None:
     """Release a URL pattern from quarantine. Its URLs are crawled, and it is not quarantined again."""
-    released = run_on(reach, lambda api: api.post(at(f"{CRAWL}/release", crawl_id), {"pattern": pattern}))
+    released = run_on(target, lambda api: api.post(at(f"{CRAWL}/release", crawl_id), {"pattern": pattern}))
     if as_json:
         print_json(released)
     else:
@@ -181,11 +181,11 @@ def release(crawl_id: str, pattern: str, reach: ApiTarget, as_json: bool) -> Non
 
 @crawls.command()
 @click.argument("crawl_id", metavar="ID")
-@reaching
+@with_api_target
 @_json
-def rm(crawl_id: str, reach: ApiTarget, as_json: bool) -> None:
+def rm(crawl_id: str, target: ApiTarget, as_json: bool) -> None:
     """Remove a crawl that has ended. Its pages, URLs and stored bodies are removed with it."""
-    run_on(reach, lambda api: api.delete(at(CRAWL, crawl_id)))
+    run_on(target, lambda api: api.delete(at(CRAWL, crawl_id)))
     if as_json:
         print_json({"crawl_id": crawl_id, "removed": True})
     else:
@@ -194,11 +194,11 @@ def rm(crawl_id: str, reach: ApiTarget, as_json: bool) -> None:
 
 @crawls.command()
 @click.argument("crawl_id", metavar="ID")
-@reaching
+@with_api_target
 @_json
-def politeness(crawl_id: str, reach: ApiTarget, as_json: bool) -> None:
+def politeness(crawl_id: str, target: ApiTarget, as_json: bool) -> None:
     """Show the rate, delays and pauses of each host."""
-    receipt = run_on(reach, lambda api: api.get(at(f"{CRAWL}/politeness", crawl_id)))
+    receipt = run_on(target, lambda api: api.get(at(f"{CRAWL}/politeness", crawl_id)))
     if as_json:
         print_json(receipt)
         return
@@ -214,8 +214,8 @@ for _command in (add, logs, watch, wait, export, diff, dump, load):
     crawls.add_command(_command)
 
 
-def _move(reach: ApiTarget, crawl_id: str, verb: str, as_json: bool, body: Mapping[str, Any] | None = None) -> None:
-    crawl = run_on(reach, lambda api: api.post(at(f"{CRAWL}/{verb}", crawl_id), body))
+def _move(target: ApiTarget, crawl_id: str, verb: str, as_json: bool, body: Mapping[str, Any] | None = None) -> None:
+    crawl = run_on(target, lambda api: api.post(at(f"{CRAWL}/{verb}", crawl_id), body))
     if as_json:
         print_json(crawl)
     else:

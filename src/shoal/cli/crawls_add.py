@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from shoal.base.errors import InvalidInput, UsageError
-from shoal.cli.api_client import ApiTarget, reaching, run_on
+from shoal.cli.api_client import ApiTarget, run_on, with_api_target
 from shoal.cli.crawls_follow import at_its_end
 from shoal.cli.options import add_flags, added_flag_of, added_values
 from shoal.cli.output import note, print_json
@@ -23,11 +23,11 @@ CRAWLS = "/api/v1/crawls"
     "--hold", is_flag=True, help="Store the crawl without starting it; start it with `shoal crawls start ID`."
 )
 @click.option("--wait", is_flag=True, help="Wait until the crawl ends or is paused, like `shoal crawls wait`.")
-@reaching
+@with_api_target
 @click.option(
     "--json", "as_json", is_flag=True, help="Print the crawl, or with --wait its summary, as one JSON object."
 )
-def add(urls: Sequence[str], hold: bool, wait: bool, reach: ApiTarget, as_json: bool, **options: Any) -> int:
+def add(urls: Sequence[str], hold: bool, wait: bool, target: ApiTarget, as_json: bool, **options: Any) -> int:
     """Start a crawl on the workers and print its id. To crawl in this process, use `shoal crawl`."""
     if not urls:
         raise UsageError("No URL given", "give at least one URL to start from")
@@ -37,12 +37,12 @@ def add(urls: Sequence[str], hold: bool, wait: bool, reach: ApiTarget, as_json: 
     wanted = read_config({"seeds": list(urls), **given}, added_flag_of).plain()
     body = {name: wanted[name] for name in ("seeds", *given)} | ({"start": False} if hold else {})
     try:
-        crawl = run_on(reach, lambda api: api.post(CRAWLS, body), existing=False)
+        crawl = run_on(target, lambda api: api.post(CRAWLS, body), existing=False)
     except InvalidInput as error:
         raise error.called(added_flag_of) from None
     if wait:
         note(f"{crawl['id']} is {crawl['state']}.")
-        return at_its_end(reach, crawl["id"], as_json)
+        return at_its_end(target, crawl["id"], as_json)
     if as_json:
         print_json(crawl)
     else:

@@ -11,7 +11,7 @@ from shoal.app import opened
 from shoal.audit.diff.formats import FORMATS, RowFormatName, pieces
 from shoal.base.errors import InvalidInput
 from shoal.base.text import shorten
-from shoal.cli.api_client import ApiTarget, at, reaching, run_on
+from shoal.cli.api_client import ApiTarget, at, run_on, with_api_target
 from shoal.cli.long_running import quiet
 from shoal.cli.output import note, print_json, print_table
 from shoal.cli.summary import print_rows
@@ -47,20 +47,20 @@ TITLES = {
     metavar="N",
     help="Show at most N differences of each kind.",
 )
-@reaching
+@with_api_target
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
-def diff(before: str, after: str, output: Sequence[str], limit: int, reach: ApiTarget, as_json: bool) -> None:
+def diff(before: str, after: str, output: Sequence[str], limit: int, target: ApiTarget, as_json: bool) -> None:
     """Compare two crawls of a site. Shows pages added, removed and changed by field, and findings that are new, fixed
     or still open."""
     files = {name: (_format_of(name), PartFile(name)) for name in output}
     for _, file in files.values():
         file.check()
-    settings = reach.settings()
-    found = run_on(reach, lambda api: api.get(at(DIFF, after), against=before, limit=limit))
+    settings = target.settings()
+    found = run_on(target, lambda api: api.get(at(DIFF, after), against=before, limit=limit))
     for format_name, file in files.values():
-        if reach.is_remote(settings):
+        if target.is_remote(settings):
             content = run_on(
-                reach,
+                target,
                 lambda api, name=format_name: api.download(  # type: ignore[misc]
                     at(f"{DIFF}/rows", after), against=before, format=name
                 ),

@@ -92,10 +92,10 @@ def load(file: str, crawl_id: str | None, allow_private_seeds: bool, store: str 
     input). The crawl keeps its state and continues when you resume it. An invalid dump stores nothing."""
     settings = settings_of_store(store, "shoal crawls load")
     wanted = None if crawl_id is None else read_id(crawl_id, "--id")
-    seen = asyncio.run(_load(settings, file, wanted, allow_private_seeds))
-    crawl, counts = seen.crawl, seen.counts
+    status = asyncio.run(_load(settings, file, wanted, allow_private_seeds))
+    crawl, counts = status.crawl, status.counts
     if as_json:
-        print_json(summary(seen) | {"queued": counts.queued})
+        print_json(summary(status) | {"queued": counts.queued})
         return
     verb = NEXT.get(crawl.state)
     what_next = f" Continue it with `shoal crawls {verb} {crawl.id}`." if verb else ""

@@ -10,7 +10,7 @@ from shoal.app import opened
 from shoal.base.clock import SystemClock
 from shoal.base.errors import InvalidInput
 from shoal.base.text import plural
-from shoal.cli.api_client import PAGE, ApiClient, ApiTarget, at, reaching, run_on
+from shoal.cli.api_client import PAGE, ApiClient, ApiTarget, at, run_on, with_api_target
 from shoal.cli.long_running import quiet
 from shoal.cli.options import OUTPUT_HELP
 from shoal.cli.output import note
@@ -32,17 +32,17 @@ CRAWL = "/api/v1/crawls/{}"
 @click.option(
     "--status", multiple=True, metavar="S", help="Export only pages with this status: 404, 4xx, or error. Repeatable."
 )
-@reaching
+@with_api_target
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
-def export(crawl_id: str, output: Sequence[str], status: Sequence[str], reach: ApiTarget, as_json: bool) -> None:
+def export(crawl_id: str, output: Sequence[str], status: Sequence[str], target: ApiTarget, as_json: bool) -> None:
     """Write the pages of a crawl to files. For a running crawl, the pages fetched so far. WARC and Markdown are
     written from stored bodies and need direct access to the store."""
     outputs, wanted = Outputs(output), ExportFilter(status)
-    settings = reach.settings()
-    if reach.is_remote(settings):
+    settings = target.settings()
+    if target.is_remote(settings):
         _check_records(outputs)
         outputs.check()
-        pages = run_on(reach, lambda api: _from_server(api, crawl_id, outputs, wanted))
+        pages = run_on(target, lambda api: _from_server(api, crawl_id, outputs, wanted))
     else:
         outputs.check()
         pages = asyncio.run(_from_store(settings, crawl_id, outputs, wanted))

@@ -13,7 +13,7 @@ from shoal.base.errors import BackendUnavailable, InvalidInput, WaitTimedOut
 from shoal.base.ids import CrawlId
 from shoal.base.parsing import read_duration
 from shoal.base.text import shorten, visible
-from shoal.cli.api_client import PAGE, ApiClient, ApiTarget, at, reaching, run_on
+from shoal.cli.api_client import PAGE, ApiClient, ApiTarget, at, run_on, with_api_target
 from shoal.cli.exit_code import exit_code_of
 from shoal.cli.output import note, print_json
 from shoal.cli.progress import Progress, screen
@@ -46,9 +46,9 @@ STILL = TERMINAL | {CrawlState.PAUSED}  # nothing happens any more without a use
     show_default=True,
     help="Show the last N entries.",
 )
-@reaching
+@with_api_target
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object per line.")
-def logs(crawl_id: str, follow: bool, lines: int, reach: ApiTarget, as_json: bool) -> int:
+def logs(crawl_id: str, follow: bool, lines: int, target: ApiTarget, as_json: bool) -> int:
     """Show the log of a crawl."""
 
     def show(items: list[dict[str, Any]]) -> None:
@@ -69,50 +69,50 @@ def logs(crawl_id: str, follow: bool, lines: int, reach: ApiTarget, as_json: boo
             show(page["items"])
         return 0
 
-    return _looking(reach, read)
+    return _looking(target, read)
 
 
 @click.command(epilog="Example: shoal crawls watch ID")
 @click.argument("crawl_id", metavar="ID")
-@reaching
+@with_api_target
 @click.option("--json", "as_json", is_flag=True, help="Print the summary as one JSON object.")
-def watch(crawl_id: str, reach: ApiTarget, as_json: bool) -> int:
+def watch(crawl_id: str, target: ApiTarget, as_json: bool) -> int:
     """Show the progress of a crawl until it ends or is paused. Ctrl-C stops watching, not the crawl."""
 
     async def follow(api: ApiClient, clock: Clock) -> int:
-        watched = Watched(api, (await _seen(api, crawl_id)).crawl)
+        watched = RemoteCrawl(api, (await _status(api, crawl_id)).crawl)
         async with Progress(watched, clock, screen(), before=watched.seconds_before(clock)):
-            seen = await _until_still(api, crawl_id, clock)
-        return _print_result(seen, as_json)
+            status = await _until_still(api, crawl_id, clock)
+        return _print_result(status, as_json)
 
-    return _looking(reach, follow, f"The crawl is still running; follow it with `shoal crawls watch {crawl_id}`.")
+    return _looking(target, follow, f"The crawl is still running; follow it with `shoal crawls watch {crawl_id}`.")
 
 
 @click.command(epilog="Example: shoal crawls wait ID --timeout 2h")
 @click.argument("crawl_id", metavar="ID")
 @click.option("--timeout", metavar="D", help="Stop waiting after this long, such as 30s, 10m or 2h.  [default: never]")
-@reaching
+@with_api_target
 @click.option("--json", "as_json", is_flag=True, help="Print the summary as one JSON object.")
-def wait(crawl_id: str, timeout: str | None, reach: ApiTarget, as_json: bool) -> int:
+def wait(crawl_id: str, timeout: str | None, target: ApiTarget, as_json: bool) -> int:
     """Wait until a crawl ends or is paused. The exit code is that of `shoal crawl`, or 6 after the timeout."""
-    return at_its_end(reach, crawl_id, as_json, None if timeout is None else duration_of(timeout).total_seconds())
+    return at_its_end(target, crawl_id, as_json, None if timeout is None else duration_of(timeout).total_seconds())
 
 
-def at_its_end(reach: ApiTarget, crawl_id: str, as_json: bool, longest: float | None = None) -> int:
+def at_its_end(target: ApiTarget, crawl_id: str, as_json: bool, longest: float | None = None) -> int:
     """Wait for the end of the crawl and print its summary; return the exit code."""
 
     async def follow(api: ApiClient, clock: Clock) -> int:
         try:
             async with asyncio.timeout(longest):
-                seen = await _until_still(api, crawl_id, clock)
+                status = await _until_still(api, crawl_id, clock)
         except TimeoutError:
             raise WaitTimedOut(f"the end of crawl {crawl_id}", longest or 0.0) from None
-        return _print_result(seen, as_json)
+        return _print_result(status, as_json)
 
-    return _looking(reach, follow)
+    return _looking(target, follow)
 
 
-class Steady(ApiClient):
+class RetryingApiClient(ApiClient):
     """Retries for a while if the API responded before, so that a restart of the controller or the database does not end
     a command that waits."""
 
@@ -140,15 +140,15 @@ class Steady(ApiClient):
 
 
 @dataclass(slots=True)
-class Watched:
+class RemoteCrawl:
     """A crawl that runs elsewhere, for the progress line; everything known of it comes from the API."""
 
     api: ApiClient
     crawl: Crawl
     tally: CrawlTally = field(default_factory=CrawlTally)
 
-    async def seen(self) -> CrawlStatus:
-        return await _seen(self.api, self.crawl.id)
+    async def status(self) -> CrawlStatus:
+        return await _status(self.api, self.crawl.id)
 
     async def held(self) -> list[HeldHost]:
         held = (await self.api.get(at(CRAWL, self.crawl.id)))["held_hosts"]
@@ -163,16 +163,16 @@ async def _until_still(api: ApiClient, crawl_id: str, clock: Clock) -> CrawlStat
     """Wait for the end of the crawl. Print a hint if no worker takes it, since it would wait for ever."""
     deadline: float | None = clock.monotonic() + WORKER_SECONDS
     while True:
-        seen = await _seen(api, crawl_id)
-        if seen.crawl.state in STILL:
-            return seen
-        if deadline is not None and clock.monotonic() >= deadline and seen.crawl.state is CrawlState.QUEUED:
+        status = await _status(api, crawl_id)
+        if status.crawl.state in STILL:
+            return status
+        if deadline is not None and clock.monotonic() >= deadline and status.crawl.state is CrawlState.QUEUED:
             note("Waiting for a worker; start one with `shoal worker` or `shoal serve --workers 1`.")
             deadline = None
         await clock.sleep(LOOK_SECONDS)
 
 
-async def _seen(api: ApiClient, crawl_id: str) -> CrawlStatus:
+async def _status(api: ApiClient, crawl_id: str) -> CrawlStatus:
     """Return the crawl from the API, with what a summary and a progress line need."""
     response = await api.get(at(CRAWL, crawl_id))
     limits = {name: response["config"][name] for name in LIMITS}
@@ -203,21 +203,21 @@ def _micros(moment: str | None) -> int | None:
     return None if moment is None else to_micros(datetime.fromisoformat(moment))
 
 
-def _print_result(seen: CrawlStatus, as_json: bool) -> int:
+def _print_result(status: CrawlStatus, as_json: bool) -> int:
     """Print the summary of a crawl; return the exit code."""
-    totals = summary(seen)
+    totals = summary(status)
     if as_json:
         print_line(totals, to_stdout=True)
     else:
-        print_rows(rows_of(seen, totals, ()), to_stdout=True)
-    return exit_code_of(seen, f"shoal crawls resume {seen.crawl.id}")
+        print_rows(rows_of(status, totals, ()), to_stdout=True)
+    return exit_code_of(status, f"shoal crawls resume {status.crawl.id}")
 
 
-def _looking(reach: ApiTarget, look: Callable[[ApiClient, Clock], Awaitable[int]], left: str | None = None) -> int:
+def _looking(target: ApiTarget, look: Callable[[ApiClient, Clock], Awaitable[int]], left: str | None = None) -> int:
     """Follow a crawl; Ctrl-C ends only this command."""
     clock = SystemClock()
     try:
-        return run_on(reach, lambda api: look(Steady(api, clock), clock))
+        return run_on(target, lambda api: look(RetryingApiClient(api, clock), clock))
     except KeyboardInterrupt:
         if left is not None:
             note(left)

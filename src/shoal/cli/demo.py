@@ -107,36 +107,38 @@ class DemoRun:
         config = CrawlConfig(seeds=[self._seed], speed="max", project="demo")
         crawl = await self._app.crawls.submit(config, named=[self._seed])
         note(f"Crawling the demo site at {self._seed}")
-        seen = await self._ended(crawl.id)
+        status = await self._ended(crawl.id)
         if as_json:
-            print_json(summary(seen))
-        note(_result_line(seen))
-        return seen
+            print_json(summary(status))
+        note(_result_line(status))
+        return status
 
     async def _ended(self, crawl_id: str) -> CrawlStatus:
         """Wait for the end of the crawl and return it; print its progress whenever it changes."""
         shown = ""
         while True:
-            seen = await self._app.crawls.get(crawl_id)
-            if seen.crawl.state in TERMINAL:
-                return seen
-            line = f"  {seen.crawl.state.value}: {plural(seen.counts.pages, 'page')}, {seen.counts.queued} waiting"
+            status = await self._app.crawls.get(crawl_id)
+            if status.crawl.state in TERMINAL:
+                return status
+            line = (
+                f"  {status.crawl.state.value}: {plural(status.counts.pages, 'page')}, {status.counts.queued} waiting"
+            )
             if line != shown:
                 note(line)
             shown = line
             await self._app.clock.sleep(LOOK_SECONDS)
 
-    def _finish(self, seen: CrawlStatus, *, leave: bool) -> None:
-        if seen.crawl.state is CrawlState.FAILED:
-            raise NothingCrawled(seen.crawl.id, seen.error_message)
+    def _finish(self, status: CrawlStatus, *, leave: bool) -> None:
+        if status.crawl.state is CrawlState.FAILED:
+            raise NothingCrawled(status.crawl.id, status.error_message)
         if leave:
             self._controller.stop()
         else:
             note(f"The console is at {self._controller.address}/. Press Ctrl-C to stop it and remove the demo's data.")
 
 
-def _result_line(seen: CrawlStatus) -> str:
-    counts_text = summary(seen)
-    counted = f"{messages.counts_text(seen.counts)}, {in_bytes(counts_text['bytes'])}"
+def _result_line(status: CrawlStatus) -> str:
+    counts_text = summary(status)
+    counted = f"{messages.counts_text(status.counts)}, {in_bytes(counts_text['bytes'])}"
     rate = f"{in_time(counts_text['duration_seconds'])} ({counts_text['pages_per_second']:g} pages/s)"
     return f"{counts_text['state'].capitalize()}: {counted} in {rate}."

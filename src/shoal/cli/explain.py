@@ -7,7 +7,7 @@ import click
 from shoal.base.errors import InvalidInput
 from shoal.base.text import shorten
 from shoal.base.url import UrlRefusal
-from shoal.cli.api_client import ApiTarget, at, reaching, run_on
+from shoal.cli.api_client import ApiTarget, at, run_on, with_api_target
 from shoal.cli.output import facts_of, print_json
 from shoal.cli.root import CommandGroup
 from shoal.cli.summary import print_rows
@@ -22,11 +22,11 @@ def explain() -> None:
 @explain.command()
 @click.argument("crawl_id", metavar="CRAWL")
 @click.argument("url", metavar="URL")
-@reaching
+@with_api_target
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
-def url(crawl_id: str, url: str, reach: ApiTarget, as_json: bool) -> None:
+def url(crawl_id: str, url: str, target: ApiTarget, as_json: bool) -> None:
     """Explain what happened to URL in CRAWL, and why."""
-    answer = run_on(reach, lambda api: api.get(at("/api/v1/crawls/{}/explain", crawl_id), url=url))
+    answer = run_on(target, lambda api: api.get(at("/api/v1/crawls/{}/explain", crawl_id), url=url))
     if answer["reason"] == UrlRefusal.INVALID_URL.code:
         raise InvalidInput("URL", f"{shorten(url)!r} {UrlRefusal.INVALID_URL.problem}", SEED_FIX)
     if as_json:
@@ -37,11 +37,11 @@ def url(crawl_id: str, url: str, reach: ApiTarget, as_json: bool) -> None:
 
 @explain.command()
 @click.argument("job_id", metavar="ID")
-@reaching
+@with_api_target
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
-def job(job_id: str, reach: ApiTarget, as_json: bool) -> None:
+def job(job_id: str, target: ApiTarget, as_json: bool) -> None:
     """Explain why a job waits, who runs it, or why it ended."""
-    answer = run_on(reach, lambda api: api.get(at("/api/v1/jobs/{}/explain", job_id)))
+    answer = run_on(target, lambda api: api.get(at("/api/v1/jobs/{}/explain", job_id)))
     if as_json:
         print_json(answer)
         return
@@ -52,11 +52,11 @@ def job(job_id: str, reach: ApiTarget, as_json: bool) -> None:
 
 @explain.command()
 @click.argument("node_id", metavar="ID")
-@reaching
+@with_api_target
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
-def node(node_id: str, reach: ApiTarget, as_json: bool) -> None:
+def node(node_id: str, target: ApiTarget, as_json: bool) -> None:
     """Explain why a node gets jobs, or why it gets none."""
-    answer = run_on(reach, lambda api: api.get(at("/api/v1/nodes/{}/explain", node_id)))
+    answer = run_on(target, lambda api: api.get(at("/api/v1/nodes/{}/explain", node_id)))
     if as_json:
         print_json(answer)
         return

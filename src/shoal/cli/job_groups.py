@@ -10,7 +10,7 @@ import click
 from shoal.base.clock import SystemClock
 from shoal.base.errors import InvalidInput, UsageError, WaitTimedOut
 from shoal.base.text import plural
-from shoal.cli.api_client import ApiClient, ApiTarget, at, reaching, run_on
+from shoal.cli.api_client import ApiClient, ApiTarget, at, run_on, with_api_target
 from shoal.cli.crawls_follow import duration_of
 from shoal.cli.options import read_file, read_header, read_label, read_rules_file
 from shoal.cli.output import note, print_json, print_table, to_the_second
@@ -38,14 +38,14 @@ _json = click.option("--json", "as_json", is_flag=True, help="Print one JSON obj
 @click.option("--label", "labels", multiple=True, metavar="K=V", help="Add this label. Repeatable.")
 @click.option("--wait", is_flag=True, help="Wait until all jobs have ended; exit with 1 unless all succeeded.")
 @click.option("--wait-timeout", metavar="D", help="With --wait, stop waiting after this long, such as 30s, 10m or 2h.")
-@reaching
+@with_api_target
 @_json
 def add(
     urls: tuple[str, ...],
     file: str | None,
     wait: bool,
     wait_timeout: str | None,
-    reach: ApiTarget,
+    target: ApiTarget,
     as_json: bool,
     **options: Any,
 ) -> int:
@@ -63,7 +63,7 @@ def add(
         return await _until_over(api, made, longest) if wait else made
 
     try:
-        group = run_on(reach, work, existing=False)
+        group = run_on(target, work, existing=False)
     except InvalidInput as error:
         _point_at(error, given)
         raise
@@ -82,9 +82,9 @@ def add(
 @click.argument("group_id", metavar="ID")
 @click.option("--limit", type=click.IntRange(1, MOST), default=MOST, metavar="N", help="Show at most N.")
 @click.option("--cursor", metavar="C", help="Continue at this cursor: `next` of an earlier --json output.")
-@reaching
+@with_api_target
 @_json
-def results(group_id: str, limit: int, cursor: str | None, reach: ApiTarget, as_json: bool) -> None:
+def results(group_id: str, limit: int, cursor: str | None, target: ApiTarget, as_json: bool) -> None:
     """Print the results of a job group. One JSON object per line, in the order in which the jobs ended; with the id of
     a job, the result of each of its attempts."""
 
@@ -104,7 +104,7 @@ def results(group_id: str, limit: int, cursor: str | None, reach: ApiTarget, as_
                 break
         return items, after
 
-    items, more = run_on(reach, look)
+    items, more = run_on(target, look)
     if as_json:
         print_json({"items": items, "next": more})
         return
@@ -119,11 +119,11 @@ def results(group_id: str, limit: int, cursor: str | None, reach: ApiTarget, as_
 @click.option(
     "--limit", type=click.IntRange(1, 1000), default=50, show_default=True, metavar="N", help="Show at most N."
 )
-@reaching
+@with_api_target
 @_json
-def groups(state: str | None, limit: int, reach: ApiTarget, as_json: bool) -> None:
+def groups(state: str | None, limit: int, target: ApiTarget, as_json: bool) -> None:
     """List job groups, newest first."""
-    items, more = run_on(reach, lambda api: api.list(GROUPS, limit, state=state))
+    items, more = run_on(target, lambda api: api.list(GROUPS, limit, state=state))
     if as_json:
         print_json({"items": items, "next": more})
         return
@@ -135,11 +135,11 @@ def groups(state: str | None, limit: int, reach: ApiTarget, as_json: bool) -> No
 
 @click.command("cancel-group")
 @click.argument("group_id", metavar="GROUP")
-@reaching
+@with_api_target
 @_json
-def cancel_group(group_id: str, reach: ApiTarget, as_json: bool) -> None:
+def cancel_group(group_id: str, target: ApiTarget, as_json: bool) -> None:
     """Cancel the jobs of a group that have not ended."""
-    group = run_on(reach, lambda api: api.post(at(f"{GROUPS}/{{}}/cancel", group_id)))
+    group = run_on(target, lambda api: api.post(at(f"{GROUPS}/{{}}/cancel", group_id)))
     if as_json:
         print_json(group)
     else:

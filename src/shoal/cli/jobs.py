@@ -9,7 +9,7 @@ from shoal.base.errors import InvalidInput, UsageError
 from shoal.base.parsing import read_duration
 from shoal.base.text import plural
 from shoal.cli import job_groups
-from shoal.cli.api_client import ApiTarget, at, reaching, run_on
+from shoal.cli.api_client import ApiTarget, at, run_on, with_api_target
 from shoal.cli.output import facts_of, note, print_json, print_table, to_the_second
 from shoal.cli.root import CommandGroup
 from shoal.cli.summary import print_rows
@@ -45,12 +45,12 @@ for command in job_groups.COMMANDS:
     "--limit", type=click.IntRange(1, MOST), default=50, show_default=True, metavar="N", help="Show at most N."
 )
 @click.option("--cursor", metavar="CURSOR", help="Continue a list at this cursor.")
-@reaching
+@with_api_target
 @_json
-def list_jobs(limit: int, cursor: str | None, dead: bool, reach: ApiTarget, as_json: bool, **which: Any) -> None:
+def list_jobs(limit: int, cursor: str | None, dead: bool, target: ApiTarget, as_json: bool, **which: Any) -> None:
     """List jobs, newest first."""
     which["dead"] = "true" if dead else None
-    items, more = run_on(reach, lambda api: api.list(JOBS, limit, cursor=cursor, **which))
+    items, more = run_on(target, lambda api: api.list(JOBS, limit, cursor=cursor, **which))
     if as_json:
         print_json({"items": items, "next": more})
         return
@@ -62,11 +62,11 @@ def list_jobs(limit: int, cursor: str | None, dead: bool, reach: ApiTarget, as_j
 
 @jobs.command()
 @click.argument("job_id", metavar="ID")
-@reaching
+@with_api_target
 @_json
-def show(job_id: str, reach: ApiTarget, as_json: bool) -> None:
+def show(job_id: str, target: ApiTarget, as_json: bool) -> None:
     """Show a job and the history of its leases."""
-    job = run_on(reach, lambda api: api.get(at(f"{JOBS}/{{}}", job_id)))
+    job = run_on(target, lambda api: api.get(at(f"{JOBS}/{{}}", job_id)))
     if as_json:
         print_json(job)
     else:
@@ -80,7 +80,7 @@ def show(job_id: str, reach: ApiTarget, as_json: bool) -> None:
 @_kind
 @_run
 @click.option("--limit", type=click.IntRange(1), metavar="N", help="Retry at most N jobs.")
-@reaching
+@with_api_target
 @_json
 def retry(
     job_id: str | None,
@@ -88,15 +88,15 @@ def retry(
     kind: str | None,
     run_id: str | None,
     limit: int | None,
-    reach: ApiTarget,
+    target: ApiTarget,
     as_json: bool,
 ) -> None:
     """Retry a dead letter, or all that match. The attempt count starts at zero."""
     _check_choice(job_id, dead)
     if job_id is not None:
-        _move(reach, job_id, "retry", as_json)
+        _move(target, job_id, "retry", as_json)
         return
-    answer = run_on(reach, lambda api: api.post(f"{JOBS}/retry", _given(kind=kind, run_id=run_id, limit=limit)))
+    answer = run_on(target, lambda api: api.post(f"{JOBS}/retry", _given(kind=kind, run_id=run_id, limit=limit)))
     if as_json:
         print_json(answer)
     else:
@@ -105,11 +105,11 @@ def retry(
 
 @jobs.command()
 @click.argument("job_id", metavar="ID")
-@reaching
+@with_api_target
 @_json
-def cancel(job_id: str, reach: ApiTarget, as_json: bool) -> None:
+def cancel(job_id: str, target: ApiTarget, as_json: bool) -> None:
     """Cancel a job. A result that arrives later is rejected."""
-    _move(reach, job_id, "cancel", as_json)
+    _move(target, job_id, "cancel", as_json)
 
 
 @jobs.command(epilog="Example: shoal jobs purge --dead --older-than 7d")
@@ -118,7 +118,7 @@ def cancel(job_id: str, reach: ApiTarget, as_json: bool) -> None:
 @_kind
 @click.option("--older-than", metavar="D", help="Remove only jobs that ended longer ago than this, such as 7d.")
 @click.option("--limit", type=click.IntRange(1), metavar="N", help="Remove at most about N jobs.")
-@reaching
+@with_api_target
 @_json
 def purge(
     dead: bool,
@@ -126,7 +126,7 @@ def purge(
     kind: str | None,
     older_than: str | None,
     limit: int | None,
-    reach: ApiTarget,
+    target: ApiTarget,
     as_json: bool,
 ) -> None:
     """Remove jobs that have ended, with their history and results. Jobs of a crawl or analysis are removed with it."""
@@ -135,7 +135,7 @@ def purge(
     if state is not None and JobState(state) not in TERMINAL:
         raise InvalidInput("--state", f"cannot be {state}", "only jobs that have ended can be purged")
     which = _given(state=state, kind=kind, older_than_seconds=_seconds(older_than), limit=limit) | {"dead": dead}
-    answer = run_on(reach, lambda api: api.post(f"{JOBS}/purge", which))
+    answer = run_on(target, lambda api: api.post(f"{JOBS}/purge", which))
     if as_json:
         print_json(answer)
     else:
@@ -148,25 +148,25 @@ def quota() -> None:
 
 
 @quota.command("set", epilog="Example: shoal jobs quota set project:acme 5")
-@click.argument("scope", metavar="SCOPE")
+@click.argument("key", metavar="KEY")
 @click.argument("most", metavar="N", type=int)
-@reaching
+@with_api_target
 @_json
-def set_quota(scope: str, most: int, reach: ApiTarget, as_json: bool) -> None:
-    """Limit SCOPE to N running jobs. SCOPE is project:NAME, label:NAME=VALUE or key:ANYTHING."""
-    found = run_on(reach, lambda api: api.put(at(f"{QUOTAS}/{{}}", scope), {"most": most}), existing=False)
+def set_quota(key: str, most: int, target: ApiTarget, as_json: bool) -> None:
+    """Limit KEY to N running jobs. KEY is a quota key: project:NAME, label:NAME=VALUE or key:ANYTHING."""
+    found = run_on(target, lambda api: api.put(at(f"{QUOTAS}/{{}}", key), {"most": most}), existing=False)
     if as_json:
         print_json(found)
     else:
-        print(f"{scope} is limited to {most} running jobs; {found['locked']} running now.")
+        print(f"{key} is limited to {most} running jobs; {found['locked']} running now.")
 
 
 @quota.command("ls")
-@reaching
+@with_api_target
 @_json
-def list_quotas(reach: ApiTarget, as_json: bool) -> None:
+def list_quotas(target: ApiTarget, as_json: bool) -> None:
     """List quotas with the number of running and parked jobs."""
-    items, more = run_on(reach, lambda api: api.list(QUOTAS, MOST))
+    items, more = run_on(target, lambda api: api.list(QUOTAS, MOST))
     if as_json:
         print_json({"items": items, "next": more})
     else:
@@ -175,16 +175,16 @@ def list_quotas(reach: ApiTarget, as_json: bool) -> None:
 
 
 @quota.command("rm")
-@click.argument("scope", metavar="SCOPE")
-@reaching
+@click.argument("key", metavar="KEY")
+@with_api_target
 @_json
-def remove_quota(scope: str, reach: ApiTarget, as_json: bool) -> None:
+def remove_quota(key: str, target: ApiTarget, as_json: bool) -> None:
     """Remove a quota."""
-    run_on(reach, lambda api: api.delete(at(f"{QUOTAS}/{{}}", scope)))
+    run_on(target, lambda api: api.delete(at(f"{QUOTAS}/{{}}", key)))
     if as_json:
-        print_json({"scope": scope, "removed": True})
+        print_json({"scope": key, "removed": True})
     else:
-        print(f"Removed the quota of {scope}.")
+        print(f"Removed the quota of {key}.")
 
 
 def _check_choice(job_id: str | None, dead: bool) -> None:
@@ -205,8 +205,8 @@ def _seconds(text: str | None) -> int | None:
         raise InvalidInput("--older-than", f'is "{text}", which {error}', "write it as 30m, 12h or 7d") from None
 
 
-def _move(reach: ApiTarget, job_id: str, verb: str, as_json: bool) -> None:
-    job = run_on(reach, lambda api: api.post(at(f"{JOBS}/{{}}/{verb}", job_id)))
+def _move(target: ApiTarget, job_id: str, verb: str, as_json: bool) -> None:
+    job = run_on(target, lambda api: api.post(at(f"{JOBS}/{{}}/{verb}", job_id)))
     if as_json:
         print_json(job)
     else:

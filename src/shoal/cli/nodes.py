@@ -11,7 +11,7 @@ import click
 from shoal.base.clock import SystemClock
 from shoal.base.errors import RESPONSES, NotFound, UsageError, WaitTimedOut
 from shoal.base.text import plural
-from shoal.cli.api_client import ApiClient, ApiTarget, at, reaching, run_on
+from shoal.cli.api_client import ApiClient, ApiTarget, at, run_on, with_api_target
 from shoal.cli.output import facts_of, note, print_json, print_table
 from shoal.cli.root import CommandGroup
 from shoal.cli.summary import print_rows
@@ -49,11 +49,11 @@ def nodes() -> None:
 @click.option(
     "--limit", type=click.IntRange(1, MOST), default=200, show_default=True, metavar="N", help="Show at most N."
 )
-@reaching
+@with_api_target
 @_json
-def list_nodes(state: str | None, limit: int, reach: ApiTarget, as_json: bool) -> None:
+def list_nodes(state: str | None, limit: int, target: ApiTarget, as_json: bool) -> None:
     """List nodes with their health scores."""
-    items, more = run_on(reach, lambda api: api.list(NODES, limit, state=state))
+    items, more = run_on(target, lambda api: api.list(NODES, limit, state=state))
     if as_json:
         print_json({"items": items, "next": more})
         return
@@ -69,11 +69,11 @@ def list_nodes(state: str | None, limit: int, reach: ApiTarget, as_json: bool) -
 
 @nodes.command()
 @_id
-@reaching
+@with_api_target
 @_json
-def show(node_id: str, reach: ApiTarget, as_json: bool) -> None:
+def show(node_id: str, target: ApiTarget, as_json: bool) -> None:
     """Show a node: its health, its work and its newest commands."""
-    node = run_on(reach, lambda api: api.get(at(NODE, node_id)))
+    node = run_on(target, lambda api: api.get(at(NODE, node_id)))
     if as_json:
         print_json(node)
         return
@@ -85,18 +85,18 @@ def show(node_id: str, reach: ApiTarget, as_json: bool) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class Sending:
+class CommandOptions:
     """The node that a command is for (None: all nodes), how long to wait for the acknowledgement, and how to print
     it."""
 
     node_id: str | None
     wait_seconds: float
-    reach: ApiTarget
+    target: ApiTarget
     as_json: bool
 
 
-def sending(command: C) -> C:
-    """Add the argument and the flags of every command for nodes, which gets them as `to`."""
+def with_command_options(command: C) -> C:
+    """Add the argument and the flags of every command for nodes, which gets them as `options`."""
 
     @click.argument("node_id", metavar="[ID]", required=False)
     @click.option("--all", "all_nodes", is_flag=True, help="Send it to every node that is not lost.")
@@ -108,86 +108,85 @@ def sending(command: C) -> C:
         metavar="SECONDS",
         help="Wait this long for the acknowledgement; 0 does not wait.",
     )
-    @reaching
+    @with_api_target
     @_json
     @wraps(command)
-    def sent(node_id: str | None, all_nodes: bool, wait: float, reach: ApiTarget, as_json: bool, **values: Any) -> Any:
+    def sent(node_id: str | None, all_nodes: bool, wait: float, target: ApiTarget, as_json: bool, **values: Any) -> Any:
         if (node_id is None) != all_nodes:
             raise UsageError("Name one node, or --all for every node", "list the nodes with `shoal nodes ls`")
-        return command(to=Sending(node_id, wait, reach, as_json), **values)
+        return command(options=CommandOptions(node_id, wait, target, as_json), **values)
 
     return sent  # type: ignore[return-value]
 
 
 @nodes.command()
-@sending
+@with_command_options
 @_reason
-def pause(to: Sending, reason: str) -> int:
+def pause(options: CommandOptions, reason: str) -> int:
     """Lease nothing more on a node; jobs in hand continue. Also applies after a restart."""
-    return _send(to, {"command": "pause", "reason": reason})
+    return _send(options, {"command": "pause", "reason": reason})
 
 
 @nodes.command()
-@sending
-def resume(to: Sending) -> int:
+@with_command_options
+def resume(options: CommandOptions) -> int:
     """Resume leasing jobs after a pause or a drain."""
-    return _send(to, {"command": "resume"})
+    return _send(options, {"command": "resume"})
 
 
 @nodes.command()
-@sending
+@with_command_options
 @_reason
-def drain(to: Sending, reason: str) -> int:
+def drain(options: CommandOptions, reason: str) -> int:
     """Hand back runs, finish page jobs, and lease nothing more. Also applies after a restart."""
-    return _send(to, {"command": "drain", "reason": reason})
+    return _send(options, {"command": "drain", "reason": reason})
 
 
 @nodes.command("restart-browser")
-@sending
+@with_command_options
 @_reason
-def restart_browser(to: Sending, reason: str) -> int:
+def restart_browser(options: CommandOptions, reason: str) -> int:
     """Hand back rendered pages, then restart the browsers."""
-    return _send(to, {"command": "restart_browser", "reason": reason})
+    return _send(options, {"command": "restart_browser", "reason": reason})
 
 
 @nodes.command("set", epilog="Example: shoal nodes set crawler-1 --max-concurrency 4 --rate-limit 20")
-@sending
+@with_command_options
 @click.option("--max-concurrency", type=int, metavar="N", help="Run N crawls and analyses at once.")
 @click.option("--page-slots", type=int, metavar="N", help="Run N page jobs at once.")
 @click.option("--rate-limit", type=float, metavar="N", help="Fetch at most N pages per second.")
 @click.option("--no-rate-limit", "unlimited_rate", is_flag=True, help="Remove the rate limit.")
-def set_limits(to: Sending, unlimited_rate: bool, **limits: float | None) -> int:
+def set_limits(options: CommandOptions, unlimited_rate: bool, **limits: float | None) -> int:
     """Change how much a node does at once, without a restart. Also applies after a restart."""
     body: dict[str, Any] = {name: value for name, value in limits.items() if value is not None}
     body |= {"unlimited_rate": True} if unlimited_rate else {}
     if not body:
         raise UsageError("Nothing to set", "give --max-concurrency, --page-slots, --rate-limit or --no-rate-limit")
-    return _send(to, {"command": "config_update", **body})
+    return _send(options, {"command": "config_update", **body})
 
 
-def _send(to: Sending, body: dict[str, Any]) -> int:
+def _send(options: CommandOptions, body: dict[str, Any]) -> int:
     """Send a command, wait for its acknowledgement and print it; returns the exit code."""
 
     async def work(api: ApiClient) -> list[dict[str, Any]]:
-        if to.node_id is None:
+        if options.node_id is None:
             commands: list[dict[str, Any]] = (await api.post(f"{NODES}/commands", body))["items"]
         else:
-            commands = [await api.post(at(f"{NODE}/commands", to.node_id), body)]
-        return await _ended(api, commands, to.wait_seconds)
+            commands = [await api.post(at(f"{NODE}/commands", options.node_id), body)]
+        return await _ended(api, commands, options.wait_seconds)
 
-    commands = run_on(to.reach, work)
+    commands = run_on(options.target, work)
     refused = [one for one in commands if one["state"] in ("failed", "unsupported")]
-    waiting = [one for one in commands if one["state"] not in ENDED] if to.wait_seconds else []
-    if to.as_json:
-        print_json({"items": commands} if to.node_id is None else commands[0])
+    waiting = [one for one in commands if one["state"] not in ENDED] if options.wait_seconds else []
+    if options.as_json:
+        print_json({"items": commands} if options.node_id is None else commands[0])
     else:
         print_table(["node", "command", "state", "detail"], [_told(one) for one in commands])
         if refused:
             note(f"{plural(len(refused), 'node')} did not apply it.")
         if waiting:
-            note(
-                f"{plural(len(waiting), 'node')} did not acknowledge it within {to.wait_seconds:g} s; it stays pending."
-            )
+            silent, seconds = plural(len(waiting), "node"), options.wait_seconds
+            note(f"{silent} did not acknowledge it within {seconds:g} s; it stays pending.")
     if refused:
         return 1
     return RESPONSES[WaitTimedOut].exit_code if waiting else 0

@@ -10,7 +10,7 @@ import orjson
 
 from shoal.base.errors import BadConfig, InvalidInput, UsageError
 from shoal.base.text import plural
-from shoal.cli.api_client import ApiTarget, at, reaching, run_on
+from shoal.cli.api_client import ApiTarget, at, run_on, with_api_target
 from shoal.cli.options import read_file, read_rules_file
 from shoal.cli.output import facts_of, note, print_json, print_table, to_the_second
 from shoal.cli.root import CommandGroup
@@ -58,14 +58,14 @@ def _fields(command: Callable[..., None]) -> Callable[..., None]:
 @click.argument("urls", nargs=-1, metavar="[URL]")
 @click.option("--site", is_flag=True, help="Crawl the whole site from these URLs, instead of one page.")
 @_fields
-@reaching
+@with_api_target
 @_json
-def add(urls: tuple[str, ...], site: bool, reach: ApiTarget, as_json: bool, **given: Any) -> None:
+def add(urls: tuple[str, ...], site: bool, target: ApiTarget, as_json: bool, **given: Any) -> None:
     """Create a policy for a page, or for a site with --site."""
     if not urls or (len(urls) > 1 and not site):
         raise UsageError("A policy is for one URL", "pass one URL, or the seeds of a site with --site")
     form = {"seeds": list(urls)} if site else {"url": urls[0]}
-    made = run_on(reach, lambda api: api.post(POLICIES, form | _form(given)), existing=False)
+    made = run_on(target, lambda api: api.post(POLICIES, form | _form(given)), existing=False)
     if as_json:
         print_json(made)
     else:
@@ -77,14 +77,14 @@ def add(urls: tuple[str, ...], site: bool, reach: ApiTarget, as_json: bool, **gi
 @policies.command("set", epilog="Example: shoal policies set pol_01hr2v8k3m4n5p6q --frequency 1h --set jitter=5m")
 @_id
 @_fields
-@reaching
+@with_api_target
 @_json
-def change(policy_id: str, reach: ApiTarget, as_json: bool, **given: Any) -> None:
+def change(policy_id: str, target: ApiTarget, as_json: bool, **given: Any) -> None:
     """Change fields of a policy; others stay unchanged. --label replaces all labels."""
     form = _form(given)
     if not form:
         raise UsageError("Nothing to change", "pass a field, such as --frequency 1h or --set jitter=5m")
-    policy = run_on(reach, lambda api: api.patch(at(POLICY, policy_id), form))
+    policy = run_on(target, lambda api: api.patch(at(POLICY, policy_id), form))
     if as_json:
         print_json(policy)
     else:
@@ -98,14 +98,14 @@ def change(policy_id: str, reach: ApiTarget, as_json: bool, **given: Any) -> Non
     "--limit", type=click.IntRange(1, MOST), default=50, show_default=True, metavar="N", help="Show at most N."
 )
 @click.option("--cursor", metavar="CURSOR", help="Continue a list at this cursor.")
-@reaching
+@with_api_target
 @_json
 def list_policies(
-    project: str | None, enabled: bool | None, limit: int, cursor: str | None, reach: ApiTarget, as_json: bool
+    project: str | None, enabled: bool | None, limit: int, cursor: str | None, target: ApiTarget, as_json: bool
 ) -> None:
     """List policies, oldest first."""
     wanted = None if enabled is None else str(enabled).lower()
-    items, more = run_on(reach, lambda api: api.list(POLICIES, limit, project=project, enabled=wanted, cursor=cursor))
+    items, more = run_on(target, lambda api: api.list(POLICIES, limit, project=project, enabled=wanted, cursor=cursor))
     if as_json:
         print_json({"items": items, "next": more})
         return
@@ -117,11 +117,11 @@ def list_policies(
 
 @policies.command()
 @_id
-@reaching
+@with_api_target
 @_json
-def show(policy_id: str, reach: ApiTarget, as_json: bool) -> None:
+def show(policy_id: str, target: ApiTarget, as_json: bool) -> None:
     """Show a policy and its next run."""
-    policy = run_on(reach, lambda api: api.get(at(POLICY, policy_id)))
+    policy = run_on(target, lambda api: api.get(at(POLICY, policy_id)))
     if as_json:
         print_json(policy)
         return
@@ -134,12 +134,12 @@ def show(policy_id: str, reach: ApiTarget, as_json: bool) -> None:
     "--limit", type=click.IntRange(1, MOST), default=20, show_default=True, metavar="N", help="Show at most N."
 )
 @click.option("--cursor", metavar="CURSOR", help="Continue a list at this cursor.")
-@reaching
+@with_api_target
 @_json
-def results(policy_id: str, limit: int, cursor: str | None, reach: ApiTarget, as_json: bool) -> None:
+def results(policy_id: str, limit: int, cursor: str | None, target: ApiTarget, as_json: bool) -> None:
     """List the results of a policy, newest first."""
     path = at(f"{POLICY}/results", policy_id)
-    items, more = run_on(reach, lambda api: api.list(path, limit, cursor=cursor))
+    items, more = run_on(target, lambda api: api.list(path, limit, cursor=cursor))
     if as_json:
         print_json({"items": items, "next": more})
         return
@@ -155,13 +155,13 @@ def results(policy_id: str, limit: int, cursor: str | None, reach: ApiTarget, as
 @_id
 @click.argument("before", required=False, metavar="[JOB]")
 @click.argument("after", required=False, metavar="[JOB]")
-@reaching
+@with_api_target
 @_json
-def diff(policy_id: str, before: str | None, after: str | None, reach: ApiTarget, as_json: bool) -> None:
+def diff(policy_id: str, before: str | None, after: str | None, target: ApiTarget, as_json: bool) -> None:
     """Show what changed between two results of a policy. Give the ids of their jobs; the default is the last two
     successes."""
     path, sides = at(f"{POLICY}/diff", policy_id), {"from": before, "to": after}
-    found = run_on(reach, lambda api: api.get(path, **sides))
+    found = run_on(target, lambda api: api.get(path, **sides))
     if as_json:
         print_json(found)
         return
@@ -193,11 +193,11 @@ def _data(value: Any) -> str:
 
 @policies.command()
 @_id
-@reaching
+@with_api_target
 @_json
-def run(policy_id: str, reach: ApiTarget, as_json: bool) -> None:
+def run(policy_id: str, target: ApiTarget, as_json: bool) -> None:
     """Run a policy now. Its schedule does not change."""
-    made = run_on(reach, lambda api: api.post(at(f"{POLICY}/run", policy_id)))
+    made = run_on(target, lambda api: api.post(at(f"{POLICY}/run", policy_id)))
     if as_json:
         print_json(made)
     else:
@@ -206,29 +206,29 @@ def run(policy_id: str, reach: ApiTarget, as_json: bool) -> None:
 
 @policies.command()
 @_id
-@reaching
+@with_api_target
 @_json
-def enable(policy_id: str, reach: ApiTarget, as_json: bool) -> None:
+def enable(policy_id: str, target: ApiTarget, as_json: bool) -> None:
     """Enable a policy."""
-    _turn(reach, policy_id, "enable", as_json)
+    _turn(target, policy_id, "enable", as_json)
 
 
 @policies.command()
 @_id
-@reaching
+@with_api_target
 @_json
-def disable(policy_id: str, reach: ApiTarget, as_json: bool) -> None:
+def disable(policy_id: str, target: ApiTarget, as_json: bool) -> None:
     """Disable a policy."""
-    _turn(reach, policy_id, "disable", as_json)
+    _turn(target, policy_id, "disable", as_json)
 
 
 @policies.command()
 @_id
-@reaching
+@with_api_target
 @_json
-def rm(policy_id: str, reach: ApiTarget, as_json: bool) -> None:
+def rm(policy_id: str, target: ApiTarget, as_json: bool) -> None:
     """Remove a policy. A running job finishes."""
-    run_on(reach, lambda api: api.delete(at(POLICY, policy_id)))
+    run_on(target, lambda api: api.delete(at(POLICY, policy_id)))
     if as_json:
         print_json({"policy_id": policy_id, "removed": True})
     else:
@@ -238,9 +238,9 @@ def rm(policy_id: str, reach: ApiTarget, as_json: bool) -> None:
 @policies.command("import", epilog="Example: shoal policies import urls.csv --skip-bad")
 @click.argument("file", type=click.Path(path_type=Path), metavar="FILE")
 @click.option("--skip-bad", is_flag=True, help="Skip invalid lines; by default one invalid line rejects the file.")
-@reaching
+@with_api_target
 @_json
-def take_in(file: Path, skip_bad: bool, reach: ApiTarget, as_json: bool) -> None:
+def take_in(file: Path, skip_bad: bool, target: ApiTarget, as_json: bool) -> None:
     """Create policies from a .csv or .jsonl file, all or none. Invalid lines are listed."""
     kind = _kind_of(file)
     lines = read_file(str(file), "policies")
@@ -252,7 +252,7 @@ def take_in(file: Path, skip_bad: bool, reach: ApiTarget, as_json: bool) -> None
         )
     bad = "skip" if skip_bad else "refuse"
     with _spinner("Storing"):
-        report = run_on(reach, lambda api: api.upload(f"{POLICIES}/import", lines, kind, bad=bad), existing=False)
+        report = run_on(target, lambda api: api.upload(f"{POLICIES}/import", lines, kind, bad=bad), existing=False)
     if as_json:
         print_json(report)
         return
@@ -264,13 +264,13 @@ def take_in(file: Path, skip_bad: bool, reach: ApiTarget, as_json: bool) -> None
 @policies.command()
 @click.argument("file", type=click.Path(path_type=Path), metavar="FILE")
 @click.option("--project", metavar="NAME", help="Select policies of this project.")
-@reaching
-def export(file: Path, project: str | None, reach: ApiTarget) -> None:
+@with_api_target
+def export(file: Path, project: str | None, target: ApiTarget) -> None:
     """Write all policies to a .csv or .jsonl file that `import` can read."""
     kind = "csv" if _kind_of(file) == KINDS[".csv"] else "jsonl"
     try:
         out = PartFile(str(file))
-        text = run_on(reach, lambda api: api.download(f"{POLICIES}/export", format=kind, project=project))
+        text = run_on(target, lambda api: api.download(f"{POLICIES}/export", format=kind, project=project))
         out.begin()
     except BadConfig as error:
         raise error.called("FILE") from None
@@ -280,8 +280,8 @@ def export(file: Path, project: str | None, reach: ApiTarget) -> None:
     note(f"Wrote {file}. It contains headers and cookies in plain text; only you can read it.")
 
 
-def _turn(reach: ApiTarget, policy_id: str, verb: str, as_json: bool) -> None:
-    policy = run_on(reach, lambda api: api.post(at(f"{POLICY}/{verb}", policy_id)))
+def _turn(target: ApiTarget, policy_id: str, verb: str, as_json: bool) -> None:
+    policy = run_on(target, lambda api: api.post(at(f"{POLICY}/{verb}", policy_id)))
     if as_json:
         print_json(policy)
     else:

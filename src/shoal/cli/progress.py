@@ -83,7 +83,7 @@ class Screen(Protocol):
     def close(self) -> None: ...
 
 
-class Followed(Protocol):
+class ProgressSource(Protocol):
     """A crawl that runs here or elsewhere, with its counts."""
 
     @property
@@ -92,7 +92,7 @@ class Followed(Protocol):
     @property
     def tally(self) -> CrawlTally: ...
 
-    async def seen(self) -> CrawlStatus: ...
+    async def status(self) -> CrawlStatus: ...
 
     async def held(self) -> list[HeldHost]: ...
 
@@ -100,8 +100,8 @@ class Followed(Protocol):
 class Progress:
     """Shows the progress of a crawl while the block runs. `before`: seconds that it ran before."""
 
-    def __init__(self, here: Followed, clock: Clock, screen: Screen, *, before: float = 0.0) -> None:
-        self._here = here
+    def __init__(self, source: ProgressSource, clock: Clock, screen: Screen, *, before: float = 0.0) -> None:
+        self._source = source
         self._clock = clock
         self._screen = screen
         self._began = clock.monotonic() - before
@@ -137,17 +137,17 @@ class Progress:
 
     async def _look(self) -> None:
         with suppress(TimeError):  # the store is busy or unavailable, and the walker handles that
-            self._counts = (await self._here.seen()).counts
-            self._held = held_words(await self._here.held()) if self._is_still() and self._counts.queued else None
+            self._counts = (await self._source.status()).counts
+            self._held = held_words(await self._source.held()) if self._is_still() and self._counts.queued else None
         self._samples.append((self._clock.monotonic(), self._pages))
 
     @property
     def _pages(self) -> int:
         """The pages of all walkers: our own count if it is newer, else the count last read from the store."""
-        return max(self._here.tally.pages, self._counts.pages)
+        return max(self._source.tally.pages, self._counts.pages)
 
     def snapshot(self) -> ProgressSnapshot:
-        tally, rate = self._here.tally, self._rate()
+        tally, rate = self._source.tally, self._rate()
         return ProgressSnapshot(
             pages=self._pages,
             errors=max(tally.errors, self._counts.errors),
@@ -171,7 +171,7 @@ class Progress:
 
     def _seconds_left(self, rate: float) -> float | None:
         """Estimate the time for the known URLs; URLs not found yet cannot be estimated."""
-        waiting, config = self._counts.queued, self._here.crawl.config
+        waiting, config = self._counts.queued, self._source.crawl.config
         if len(self._samples) <= MIN_SAMPLES or not rate or not waiting or self._is_still():
             return None
         if config.max_pages is not None:

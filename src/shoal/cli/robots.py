@@ -23,7 +23,7 @@ MOST_SITEMAPS_SHOWN = 10
 
 
 @dataclass(frozen=True, slots=True)
-class RobotsReport:
+class RobotsResult:
     """The checked URL and user agent, with the decision and the rules behind it."""
 
     url: Url
@@ -102,7 +102,7 @@ def _agent(text: str) -> str:
     return text
 
 
-async def _test(settings: Settings, url: Url, agent: str, *, stored: bool) -> RobotsReport:
+async def _test(settings: Settings, url: Url, agent: str, *, stored: bool) -> RobotsResult:
     # The user named the host on this machine's command line, so a private address is allowed.
     rule = AddressRule(allow=settings.egress.allow_networks, named=frozenset({endpoint(url)}))
     egress = Egress(rule, Limits.of(settings.egress))
@@ -110,7 +110,7 @@ async def _test(settings: Settings, url: Url, agent: str, *, stored: bool) -> Ro
         rules = await (_kept_rules if stored else _asked_rules)(settings, egress, url, agent)
     finally:
         egress.close()
-    return RobotsReport(url, agent, rules, rules.decide(url))
+    return RobotsResult(url, agent, rules, rules.decide(url))
 
 
 async def _asked_rules(settings: Settings, egress: Egress, url: Url, agent: str) -> Rules:
@@ -126,7 +126,7 @@ async def _kept_rules(settings: Settings, egress: Egress, url: Url, agent: str) 
         return await cache.rules_of(origin(url))
 
 
-def facts(answer: RobotsReport) -> dict[str, Any]:
+def facts(answer: RobotsResult) -> dict[str, Any]:
     """Return the answer as a JSON object."""
     rules, rule = answer.rules, answer.decision.rule
     sitemaps = rules.sitemaps_at(origin(answer.url))
@@ -150,7 +150,7 @@ def facts(answer: RobotsReport) -> dict[str, Any]:
     }
 
 
-def _rows(answer: RobotsReport) -> list[tuple[str, str]]:
+def _rows(answer: RobotsResult) -> list[tuple[str, str]]:
     rules, rule = answer.rules, answer.decision.rule
     rows = [
         ("URL", answer.url),

@@ -100,11 +100,11 @@ async def _fetched(config: CrawlConfig) -> Page:
     """Return the single page of a crawl in a temporary store."""
     with TemporaryDirectory(prefix="shoal-rules-") as folder:
         settings = load({"DATABASE_URL": f"sqlite:///{Path(folder) / 'rules.db'}"}).settings
-        async with opened(settings) as app, LocalCrawl(app, await CrawlRequest(config).find(app)) as here:
-            pages = await here.next()
+        async with opened(settings) as app, LocalCrawl(app, await CrawlRequest(config).find(app)) as local_crawl:
+            pages = await local_crawl.next()
             if not pages:
-                raise NothingCrawled(None, (await here.seen()).error_message)
-            while await here.next():
+                raise NothingCrawled(None, (await local_crawl.status()).error_message)
+            while await local_crawl.next():
                 pass
     [page] = pages
     if page.status is None:

@@ -16,10 +16,10 @@ SHORTEST_BREAK = 5.0  # seconds; less is normal at the start and end of a crawl
 BREAKS_BELOW = 0.9  # share of its duration: a crawl that worked for more than this had no pause worth showing
 
 
-def summary(seen: CrawlStatus, elapsed: float | None = None) -> dict[str, Any]:
+def summary(status: CrawlStatus, elapsed: float | None = None) -> dict[str, Any]:
     """Return the summary. Until the crawl has ended, its duration is the time it ran, or `elapsed` if that is
     longer."""
-    crawl, counts = seen.crawl, seen.counts
+    crawl, counts = status.crawl, status.counts
     seconds = max(elapsed or 0.0, counts.walked.total_seconds())
     if crawl.finished_at is not None:
         seconds = 0.0 if crawl.started_at is None else (crawl.finished_at - crawl.started_at) / 1e6
@@ -36,7 +36,7 @@ def summary(seen: CrawlStatus, elapsed: float | None = None) -> dict[str, Any]:
         "duration_seconds": round(seconds, 3),
         "pages_per_second": round(counts.pages / seconds, 1) if seconds else 0.0,
         "depth_reached": counts.depth_reached,
-        "failed_seeds": [_failed_seed(seed) for seed in seen.failed_seeds],
+        "failed_seeds": [_failed_seed(seed) for seed in status.failed_seeds],
     }
 
 
@@ -45,35 +45,35 @@ def _failed_seed(seed: FailedSeed) -> dict[str, Any]:
     return {"url": seed.url, "status": seed.status, "error": error}
 
 
-def rows_of(seen: CrawlStatus, totals: dict[str, Any], outputs: Sequence[str]) -> list[tuple[str, str]]:
+def rows_of(status: CrawlStatus, totals: dict[str, Any], outputs: Sequence[str]) -> list[tuple[str, str]]:
     """Return the summary as table rows."""
-    reason = seen.crawl.state_reason
+    reason = status.crawl.state_reason
     why = f" ({in_words(reason)})" if reason else ""
     rows = [
-        ("Crawl", seen.crawl.id),
-        ("State", seen.crawl.state.value + why),
+        ("Crawl", status.crawl.id),
+        ("State", status.crawl.state.value + why),
         ("Pages", f"{totals['pages']:,}"),
         *([("Responses", responses)] if (responses := in_classes(totals["responses"])) else []),
         ("Errors", f"{totals['errors']:,}"),
-        *([("Seeds", f"none returned a page: {seen.why_no_seed}")] if seen.failed_seeds else []),
+        *([("Seeds", f"none returned a page: {status.why_no_seed}")] if status.failed_seeds else []),
         ("Skipped", _skipped(totals["skipped"])),
-        *(("Cut off", what) for what in cut_off(seen)),
+        *(("Cut off", what) for what in cut_off(status)),
         ("Received", in_bytes(totals["bytes"])),
-        ("Took", _took(totals, seen.counts.walked.total_seconds())),
+        ("Took", _took(totals, status.counts.walked.total_seconds())),
         ("Depth", str(totals["depth_reached"])),
     ]
     if totals["not_modified"]:
         saved = in_bytes(totals["bytes_saved"])
         place = [name for name, _ in rows].index("Took")
         rows.insert(place, ("Unchanged", f"{totals['not_modified']:,}, saving {saved}"))
-    if seen.counts.queued and reason not in BUDGETS:
-        rows.append(("Not crawled", f"{plural(seen.counts.queued, 'URL')} still queued"))
+    if status.counts.queued and reason not in BUDGETS:
+        rows.append(("Not crawled", f"{plural(status.counts.queued, 'URL')} still queued"))
     return rows + [("Output", place) for place in outputs]
 
 
-def cut_off(seen: CrawlStatus) -> list[str]:
+def cut_off(status: CrawlStatus) -> list[str]:
     """Describe what each limit cut off, with the flag that sets it."""
-    config, counts, reason = seen.crawl.config, seen.counts, seen.crawl.state_reason
+    config, counts, reason = status.crawl.config, status.counts, status.crawl.state_reason
     deeper, at_full_hosts = counts.skipped.get("depth", 0), counts.skipped.get("host_budget", 0)
     reasons = []
     if deeper:

@@ -6,7 +6,7 @@ import click
 
 from shoal.access.scopes import ROLES, TokenScope
 from shoal.base.text import visible
-from shoal.cli.api_client import ApiClient, ApiTarget, at, reaching, run_on
+from shoal.cli.api_client import ApiClient, ApiTarget, at, run_on, with_api_target
 from shoal.cli.output import facts_of, note, print_json, print_table, to_the_second
 from shoal.cli.root import CommandGroup
 from shoal.cli.summary import print_rows
@@ -37,7 +37,7 @@ def tokens() -> None:
 )
 @click.option("--node-id", metavar="ID", help="Node that may use the token; required for the role node.")
 @click.option("--expires-in", metavar="D", help="Expire the token after this long, such as 90d.  [default: never]")
-@reaching
+@with_api_target
 @_json
 def create(
     name: str,
@@ -45,7 +45,7 @@ def create(
     scopes: tuple[str, ...],
     node_id: str | None,
     expires_in: str | None,
-    reach: ApiTarget,
+    target: ApiTarget,
     as_json: bool,
 ) -> None:
     """Create a token. It is printed once and cannot be shown again."""
@@ -64,7 +64,7 @@ def create(
         ]  # checked first: once a token exists, this request needs one
         return await api.post(TOKENS, given), is_first
 
-    made, is_first = run_on(reach, work, existing=False)
+    made, is_first = run_on(target, work, existing=False)
     if as_json:
         print_json(made)
         return
@@ -76,11 +76,11 @@ def create(
 
 @tokens.command("ls")
 @_limit
-@reaching
+@with_api_target
 @_json
-def list_tokens(limit: int, reach: ApiTarget, as_json: bool) -> None:
+def list_tokens(limit: int, target: ApiTarget, as_json: bool) -> None:
     """List tokens, newest first, including revoked and expired ones."""
-    items, more = run_on(reach, lambda api: api.list(TOKENS, limit))
+    items, more = run_on(target, lambda api: api.list(TOKENS, limit))
     if as_json:
         print_json({"items": items, "next": more})
         return
@@ -92,11 +92,11 @@ def list_tokens(limit: int, reach: ApiTarget, as_json: bool) -> None:
 
 @tokens.command()
 @click.argument("token_id", metavar="ID")
-@reaching
+@with_api_target
 @_json
-def show(token_id: str, reach: ApiTarget, as_json: bool) -> None:
+def show(token_id: str, target: ApiTarget, as_json: bool) -> None:
     """Show a token's name, scopes and use; never the token itself."""
-    token = run_on(reach, lambda api: api.get(at(f"{TOKENS}/{{}}", token_id)))
+    token = run_on(target, lambda api: api.get(at(f"{TOKENS}/{{}}", token_id)))
     if as_json:
         print_json(token)
         return
@@ -106,11 +106,11 @@ def show(token_id: str, reach: ApiTarget, as_json: bool) -> None:
 @tokens.command()
 @click.argument("token_id", metavar="ID")
 @click.option("--yes", is_flag=True, help="Revoke it even if it is the last valid admin token.")
-@reaching
+@with_api_target
 @_json
-def revoke(token_id: str, yes: bool, reach: ApiTarget, as_json: bool) -> None:
+def revoke(token_id: str, yes: bool, target: ApiTarget, as_json: bool) -> None:
     """Revoke a token. Every controller rejects it within a few seconds."""
-    token = run_on(reach, lambda api: api.post(at(f"{TOKENS}/{{}}/revoke", token_id), {"force": yes}))
+    token = run_on(target, lambda api: api.post(at(f"{TOKENS}/{{}}/revoke", token_id), {"force": yes}))
     if as_json:
         print_json(token)
     else:
@@ -120,15 +120,15 @@ def revoke(token_id: str, yes: bool, reach: ApiTarget, as_json: bool) -> None:
 @tokens.command()
 @click.option("--subject", metavar="ID", help="Show only actions on this token, crawl or job.")
 @_limit
-@reaching
+@with_api_target
 @_json
-def log(subject: str | None, limit: int, reach: ApiTarget, as_json: bool) -> None:
+def log(subject: str | None, limit: int, target: ApiTarget, as_json: bool) -> None:
     """Show the audit log of administrative actions, newest first."""
 
     async def look(api: ApiClient) -> tuple[list[Any], str | None]:
         return await api.list("/api/v1/audit-log", limit, subject=subject)
 
-    items, more = run_on(reach, look)
+    items, more = run_on(target, look)
     if as_json:
         print_json({"items": items, "next": more})
         return

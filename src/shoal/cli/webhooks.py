@@ -6,7 +6,7 @@ import click
 
 from shoal.base.errors import UsageError
 from shoal.base.text import plural
-from shoal.cli.api_client import ApiTarget, at, reaching, run_on
+from shoal.cli.api_client import ApiTarget, at, run_on, with_api_target
 from shoal.cli.output import facts_of, note, print_json, print_table, to_the_second
 from shoal.cli.root import CommandGroup
 from shoal.cli.summary import print_rows
@@ -35,20 +35,20 @@ def webhooks() -> None:
     help="Send only events of this type. Repeatable.  [default: all]",
 )
 @click.option("--secret", metavar="SECRET", help="Secret that signs the deliveries.  [default: generated]")
-@reaching
+@with_api_target
 @_json
-def add(url: str, events: tuple[str, ...], secret: str | None, reach: ApiTarget, as_json: bool) -> None:
+def add(url: str, events: tuple[str, ...], secret: str | None, target: ApiTarget, as_json: bool) -> None:
     """Send events to URL. The signing secret is printed once."""
     body = {"url": url, "events": list(events)} | ({"secret": secret} if secret else {})
-    _print_secret(run_on(reach, lambda api: api.post(WEBHOOKS, body), existing=False), as_json)
+    _print_secret(run_on(target, lambda api: api.post(WEBHOOKS, body), existing=False), as_json)
 
 
 @webhooks.command("ls")
-@reaching
+@with_api_target
 @_json
-def list_webhooks(reach: ApiTarget, as_json: bool) -> None:
+def list_webhooks(target: ApiTarget, as_json: bool) -> None:
     """List webhooks."""
-    items = run_on(reach, lambda api: api.get(WEBHOOKS))["items"]
+    items = run_on(target, lambda api: api.get(WEBHOOKS))["items"]
     if as_json:
         print_json({"items": items})
     else:
@@ -57,11 +57,11 @@ def list_webhooks(reach: ApiTarget, as_json: bool) -> None:
 
 @webhooks.command()
 @_id
-@reaching
+@with_api_target
 @_json
-def show(webhook_id: str, reach: ApiTarget, as_json: bool) -> None:
+def show(webhook_id: str, target: ApiTarget, as_json: bool) -> None:
     """Show a webhook and the state of its queue."""
-    webhook = run_on(reach, lambda api: api.get(at(WEBHOOK, webhook_id)))
+    webhook = run_on(target, lambda api: api.get(at(WEBHOOK, webhook_id)))
     if as_json:
         print_json(webhook)
     else:
@@ -70,38 +70,38 @@ def show(webhook_id: str, reach: ApiTarget, as_json: bool) -> None:
 
 @webhooks.command()
 @_id
-@reaching
+@with_api_target
 @_json
-def enable(webhook_id: str, reach: ApiTarget, as_json: bool) -> None:
+def enable(webhook_id: str, target: ApiTarget, as_json: bool) -> None:
     """Enable a webhook. Events that it missed are delivered now."""
-    _change(reach, webhook_id, {"enabled": True}, as_json)
+    _change(target, webhook_id, {"enabled": True}, as_json)
 
 
 @webhooks.command()
 @_id
-@reaching
+@with_api_target
 @_json
-def disable(webhook_id: str, reach: ApiTarget, as_json: bool) -> None:
+def disable(webhook_id: str, target: ApiTarget, as_json: bool) -> None:
     """Disable a webhook. Undelivered events are kept."""
-    _change(reach, webhook_id, {"enabled": False}, as_json)
+    _change(target, webhook_id, {"enabled": False}, as_json)
 
 
 @webhooks.command()
 @_id
-@reaching
+@with_api_target
 @_json
-def rotate(webhook_id: str, reach: ApiTarget, as_json: bool) -> None:
+def rotate(webhook_id: str, target: ApiTarget, as_json: bool) -> None:
     """Replace the signing secret. For a day, deliveries are signed with both the old and the new one."""
-    _print_secret(run_on(reach, lambda api: api.post(at(f"{WEBHOOK}/rotate", webhook_id))), as_json)
+    _print_secret(run_on(target, lambda api: api.post(at(f"{WEBHOOK}/rotate", webhook_id))), as_json)
 
 
 @webhooks.command()
 @_id
-@reaching
+@with_api_target
 @_json
-def test(webhook_id: str, reach: ApiTarget, as_json: bool) -> int:
+def test(webhook_id: str, target: ApiTarget, as_json: bool) -> int:
     """Send a signed test event to a webhook. The exit code is 1 if the webhook does not accept it."""
-    outcome = run_on(reach, lambda api: api.post(at(f"{WEBHOOK}/test", webhook_id)))
+    outcome = run_on(target, lambda api: api.post(at(f"{WEBHOOK}/test", webhook_id)))
     if as_json:
         print_json(outcome)
     else:
@@ -117,12 +117,12 @@ def test(webhook_id: str, reach: ApiTarget, as_json: bool) -> int:
 @click.option(
     "--limit", type=click.IntRange(1, MOST), default=50, show_default=True, metavar="N", help="Show at most N."
 )
-@reaching
+@with_api_target
 @_json
-def deliveries(webhook_id: str, state: str | None, limit: int, reach: ApiTarget, as_json: bool) -> None:
+def deliveries(webhook_id: str, state: str | None, limit: int, target: ApiTarget, as_json: bool) -> None:
     """List deliveries, newest first."""
     path = at(f"{WEBHOOK}/deliveries", webhook_id)
-    items, more = run_on(reach, lambda api: api.list(path, limit, state=state))
+    items, more = run_on(target, lambda api: api.list(path, limit, state=state))
     if as_json:
         print_json({"items": items, "next": more})
         return
@@ -136,14 +136,14 @@ def deliveries(webhook_id: str, state: str | None, limit: int, reach: ApiTarget,
 @click.option("--event", "event_id", metavar="ID", help="Replay this event.")
 @click.option("--since", metavar="TIME", help="Replay events from this time on.")
 @click.option("--until", metavar="TIME", help="Replay events before this time.")
-@reaching
+@with_api_target
 @_json
-def replay(webhook_id: str, reach: ApiTarget, as_json: bool, **which: str | None) -> None:
+def replay(webhook_id: str, target: ApiTarget, as_json: bool, **which: str | None) -> None:
     """Deliver events again, with the same ids."""
     body = {name: value for name, value in which.items() if value}
     if not body or ("since" in body) != ("until" in body):
         raise UsageError("Nothing selected to replay", "give --event, or --since and --until")
-    response = run_on(reach, lambda api: api.post(at(f"{WEBHOOK}/replay", webhook_id), body))
+    response = run_on(target, lambda api: api.post(at(f"{WEBHOOK}/replay", webhook_id), body))
     if as_json:
         print_json(response)
     else:
@@ -152,19 +152,19 @@ def replay(webhook_id: str, reach: ApiTarget, as_json: bool, **which: str | None
 
 @webhooks.command()
 @_id
-@reaching
+@with_api_target
 @_json
-def rm(webhook_id: str, reach: ApiTarget, as_json: bool) -> None:
+def rm(webhook_id: str, target: ApiTarget, as_json: bool) -> None:
     """Remove a webhook and its queue."""
-    run_on(reach, lambda api: api.delete(at(WEBHOOK, webhook_id)))
+    run_on(target, lambda api: api.delete(at(WEBHOOK, webhook_id)))
     if as_json:
         print_json({"webhook_id": webhook_id, "removed": True})
     else:
         print(f"Removed {webhook_id}.")
 
 
-def _change(reach: ApiTarget, webhook_id: str, change: dict[str, Any], as_json: bool) -> None:
-    webhook = run_on(reach, lambda api: api.patch(at(WEBHOOK, webhook_id), change))
+def _change(target: ApiTarget, webhook_id: str, change: dict[str, Any], as_json: bool) -> None:
+    webhook = run_on(target, lambda api: api.patch(at(WEBHOOK, webhook_id), change))
     if as_json:
         print_json(webhook)
     else:

@@ -16,7 +16,7 @@ from shoal.cli.output import note
 from shoal.queue.job import SHARED_LANE, node_lane
 from shoal.queue.queue import Queue
 from shoal.runners import RUNNERS, storage_of
-from shoal.settings_loader import Loaded, load
+from shoal.settings_loader import LoadedSettings, load
 from shoal.work.child_process import COMMAND, ChildSpawner
 from shoal.work.pidfile import PidFile, claim_name
 from shoal.work.storage_watch import StorageWatch
@@ -74,7 +74,7 @@ async def _run(app: App, node: Worker) -> None:
 
 @asynccontextmanager
 async def workers_of(
-    app: App, loaded: Loaded, flags: Mapping[str, str | None], count: int, command: Sequence[str] = COMMAND
+    app: App, loaded: LoadedSettings, flags: Mapping[str, str | None], count: int, command: Sequence[str] = COMMAND
 ) -> AsyncIterator[list[Worker]]:
     """Create `count` workers in this process, each with a name that is unique on this machine."""
     settings = app.settings
@@ -94,7 +94,7 @@ async def workers_of(
         yield [_worker(app, flags, pidfile, heartbeats, storage, config_of(loaded), command) for pidfile in pidfiles]
 
 
-def config_of(loaded: Loaded) -> str:
+def config_of(loaded: LoadedSettings) -> str:
     """Return the non-default settings and our version, stored with each job the worker runs."""
     given = {row.env: row.value for row in loaded.shown() if row.source != "default"}
     return orjson.dumps({"version": __version__, **given}).decode()

@@ -58,7 +58,7 @@ class Hold:
 
     crawl: Crawl
     lease: Lease
-    walk: WalkerCommits
+    commits: WalkerCommits
     keeping: asyncio.Task[None]
 
 
@@ -270,7 +270,7 @@ class Scan:
         self._held.clear()
         self._undelivered.clear()
         try:
-            await hold.walk.attach()
+            await hold.commits.attach()
         except LeaseLost:
             self._forget()
         self._in_doubt = False
@@ -284,7 +284,7 @@ class Scan:
             await self._app.crawls.resume(self.id, here=True)
         lease = await self._lease(crawl)
         app = self._app
-        walk = WalkerCommits(
+        commits = WalkerCommits(
             app.database,
             app.crawls,
             app.stores.frontier,
@@ -295,7 +295,7 @@ class Scan:
             AT_ONCE,
             app.stores.pages,
         )
-        return Hold(crawl, lease, walk, asyncio.create_task(_keep_alive(app, lease)))
+        return Hold(crawl, lease, commits, asyncio.create_task(_keep_alive(app, lease)))
 
     async def _lease(self, crawl: Crawl) -> Lease:
         """Create and lease a job of our own in one commit; waiting jobs that nobody holds are cancelled."""
@@ -371,7 +371,7 @@ class Scan:
         self._forget()
         if hold is not None:
             with suppress(LeaseLost):  # then there is no job to return
-                await hold.walk.hand_back(report, reason)
+                await hold.commits.hand_back(report, reason)
 
     def _forget(self) -> None:
         if self._hold is not None:

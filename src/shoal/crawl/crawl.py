@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 import xxhash
 from msgspec import Meta
 
-from shoal.base.commit import Commit
+from shoal.base.forge_commit import ForgeCommit
 from shoal.base.ids import CrawlId
 from shoal.base.query_params import SESSION, TRACKING, read_name
 from shoal.base.request_form import Form, describe, matching
@@ -139,7 +139,7 @@ class CrawlConfig(Form, frozen=True, kw_only=True, forbid_unknown_fields=True):
         Name | None,
         describe("Analysis or crawl that the gate compares with; `previous`: the newest analysis of the same site."),
     ] = None
-    commit: Annotated[Commit | None, describe("Commit whose status shows the verdict of the analysis.")] = None
+    commit: Annotated[ForgeCommit | None, describe("Commit whose status shows the verdict of the analysis.")] = None
     recrawl_of: Annotated[
         Name | None,
         describe("Earlier crawl of the same site; conditional requests skip pages that did not change."),

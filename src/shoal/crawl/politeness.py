@@ -110,13 +110,13 @@ class Politeness:
         seconds: Counter[str] = Counter()
         after = 0
         while True:
-            lines = await self._crawls.journal.lines(crawl_id, after, MOST_AT_ONCE)
-            for written in lines:
-                if written.line.event == HELD:
-                    facts = written.line.facts
+            entries = await self._crawls.journal.entries(crawl_id, after, MOST_AT_ONCE)
+            for stored in entries:
+                if stored.entry.event == HELD:
+                    facts = stored.entry.facts
                     statuses.setdefault(facts["host"], Counter())[facts["status"]] += 1
                     seconds[facts["host"]] += facts["seconds"]
-            if len(lines) < MOST_AT_ONCE:
+            if len(entries) < MOST_AT_ONCE:
                 break
-            after = lines[-1].number
+            after = entries[-1].number
         return {host: HostHolds(dict(counts), float(seconds[host])) for host, counts in statuses.items()}

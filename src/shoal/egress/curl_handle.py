@@ -51,7 +51,7 @@ class Transfer(Protocol):
     url: str
     route: Route
     limits: Limits
-    slot: "CurlHandle | None"
+    curl_handle: "CurlHandle | None"
 
     def finish(self, outcome: Outcome) -> None: ...
 
@@ -100,7 +100,7 @@ class CurlHandle:
     def configure(self, transfer: Transfer) -> None:
         """Set the options that differ from the last request. Raise ValueError if the request cannot be sent."""
         self.transfer = transfer
-        transfer.slot = self
+        transfer.curl_handle = self
         request = transfer.request
         self.easy.setopt(curl.URL, transfer.url)
         if transfer.route.pins is not self._pins:
@@ -117,7 +117,7 @@ class CurlHandle:
     def strip(self) -> None:
         """Detach the transfer and reset the handle for the next one."""
         if self.transfer is not None:
-            self.transfer.slot = None
+            self.transfer.curl_handle = None
             self.transfer = None
         self._lines.clear()
         self._chunks.clear()

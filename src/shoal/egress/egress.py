@@ -191,7 +191,7 @@ class Egress:
 class Exchange:
     """One request in flight; the handle that `submit` returns."""
 
-    __slots__ = ("_done", "_egress", "limits", "request", "route", "slot", "url")
+    __slots__ = ("_done", "_egress", "curl_handle", "limits", "request", "route", "url")
 
     route: Route
 
@@ -201,7 +201,7 @@ class Exchange:
         self.request = request
         self.url = request.url
         self.limits = limits
-        self.slot: CurlHandle | None = None
+        self.curl_handle: CurlHandle | None = None
 
     def cancel(self) -> None:
         """End the request with the failure `cancelled`, unless it has already ended."""

@@ -37,27 +37,27 @@ class Transport:
         loop = asyncio.get_running_loop()
         if loop is not self._loop:
             self._attach(loop)
-        slot = self._free.pop() if self._free else CurlHandle(self._options, self._on_opened)
+        handle = self._free.pop() if self._free else CurlHandle(self._options, self._on_opened)
         try:
-            slot.configure(transfer)
-            self._multi.add_handle(slot.easy)
+            handle.configure(transfer)
+            self._multi.add_handle(handle.easy)
         except (curl.Error, ValueError) as error:
-            slot.strip()
-            self._free.append(slot)
+            handle.strip()
+            self._free.append(handle)
             failure = Failure("invalid_request", "The request cannot be sent.", False, str(error), transfer.url)
             loop.call_soon(transfer.finish, failure)
         else:
-            self._active[slot.easy] = slot
+            self._active[handle.easy] = handle
 
     def stop(self, transfer: Transfer) -> None:
         """Stop a transfer, if it was started; its `finish` is not called."""
-        slot = transfer.slot
-        if slot is not None:
-            self._release(slot)
+        handle = transfer.curl_handle
+        if handle is not None:
+            self._release(handle)
 
     def transfers(self) -> Iterator[Transfer]:
         """Return the transfers in flight."""
-        return iter([slot.transfer for slot in self._active.values() if slot.transfer is not None])
+        return iter([handle.transfer for handle in self._active.values() if handle.transfer is not None])
 
     def close(self) -> None:
         """Close every connection. Transfers in flight are dropped, so finish them first."""
@@ -65,8 +65,8 @@ class Transport:
             self._is_closed = True
             self._cancel_timer()
             self._close()
-            for slot in self._free:
-                slot.close()
+            for handle in self._free:
+                handle.close()
             self._free.clear()
 
     def _open(self) -> None:
@@ -75,8 +75,8 @@ class Transport:
         curl.listen(self._multi, self._watch.want, self._on_timer)
 
     def _close(self) -> None:
-        for slot in list(self._active.values()):
-            self._release(slot)
+        for handle in list(self._active.values()):
+            self._release(handle)
         self._multi.close()
         self._watch.close()
 
@@ -148,16 +148,16 @@ class Transport:
     def _collect_finished(self) -> None:
         active = self._active
         _, succeeded, failed = self._multi.info_read()
-        ended = [(slot := active[easy], slot.transfer, 0, "") for easy in succeeded]
-        ended += [(slot := active[easy], slot.transfer, number, words) for easy, number, words in failed]
-        for slot, transfer, number, words in ended:
+        ended = [(handle := active[easy], handle.transfer, 0, "") for easy in succeeded]
+        ended += [(handle := active[easy], handle.transfer, number, words) for easy, number, words in failed]
+        for handle, transfer, number, words in ended:
             # The callback of another transfer may have stopped this one, and its handle may already be reused.
-            if transfer is not None and slot.transfer is transfer:
-                self._finish(slot, transfer, number, words)
+            if transfer is not None and handle.transfer is transfer:
+                self._finish(handle, transfer, number, words)
 
-    def _finish(self, slot: CurlHandle, transfer: Transfer, number: int, words: str) -> None:
-        outcome = slot.failure(transfer, number, words) if number else slot.response(transfer)
-        self._release(slot)
+    def _finish(self, handle: CurlHandle, transfer: Transfer, number: int, words: str) -> None:
+        outcome = handle.failure(transfer, number, words) if number else handle.response(transfer)
+        self._release(handle)
         try:
             transfer.finish(outcome)
         except Exception as fault:
@@ -166,15 +166,15 @@ class Transport:
                 context = {"message": "the callback of a request failed", "exception": fault}
                 self._loop.call_exception_handler(context)
 
-    def _release(self, slot: CurlHandle) -> None:
-        easy = slot.easy
+    def _release(self, handle: CurlHandle) -> None:
+        easy = handle.easy
         self._multi.remove_handle(easy)
         del self._active[easy]
-        slot.strip()
+        handle.strip()
         if len(self._free) < _FREE_HANDLES:
-            self._free.append(slot)
+            self._free.append(handle)
         else:
-            slot.close()
+            handle.close()
 
     def _begin_anew(self, error: Exception) -> None:
         """Recover from an error of libcurl itself: end all transfers with a failure and create a new multi handle."""

@@ -17,7 +17,7 @@ from shoal.base.signals import Signal, Signals
 from shoal.base.text import redact_url
 from shoal.egress import Egress
 from shoal.events.event import EventReceipt
-from shoal.events.sender import RESPONSE_TIMEOUT, Answer, Sender
+from shoal.events.sender import RESPONSE_TIMEOUT, Answer, WebhookSender
 from shoal.events.store import WebhookStore
 from shoal.events.webhook import JITTER, WAITS, Delivery, Webhook
 
@@ -107,7 +107,7 @@ class Courier:
     ) -> None:
         self._database = database
         self._webhooks = webhooks
-        self._sender = Sender(egress, clock)
+        self._sender = WebhookSender(egress, clock)
         self._clock = clock
         self._signals = signals
         self._jitter = jitter

@@ -28,7 +28,7 @@ class Answer:
     code: str | None = None  # error code, if there was no response
 
 
-class Sender:
+class WebhookSender:
     """Sends events through an egress of its own, which is opened with the first one."""
 
     def __init__(self, egress: Callable[[], Egress], clock: Clock) -> None:

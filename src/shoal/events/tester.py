@@ -12,7 +12,7 @@ from shoal.base.database import Database, Tx
 from shoal.base.ids import EventId, new_id
 from shoal.egress import Egress
 from shoal.events.event import TEST_TYPE, EventReceipt
-from shoal.events.sender import Answer, Sender
+from shoal.events.sender import Answer, WebhookSender
 from shoal.events.store import WebhookStore
 from shoal.events.webhook import Webhook
 from shoal.events.webhooks import unknown_webhook
@@ -53,7 +53,7 @@ class WebhookTester:
         webhook, now = await self._database.run(look)
         data = orjson.dumps({"webhook_id": webhook.id, "message": "This is a test event."}).decode()
         event = EventReceipt(0, EventId(new_id("evt")), TEST_TYPE, webhook.id, data, now)
-        sender, began = Sender(self._egress, self._clock), self._clock.monotonic()
+        sender, began = WebhookSender(self._egress, self._clock), self._clock.monotonic()
         try:
             answer = await sender.send(webhook.url, webhook.secrets(now), event)
         finally:

@@ -168,7 +168,7 @@ class Resource:
 
 
 @dataclass(slots=True)
-class CookieFacts:
+class SetCookie:
     """The name and attributes of a cookie that the response sets; its value is never stored."""
 
     name: str
@@ -185,7 +185,7 @@ class Details:
 
     http_version: str = ""
     headers: dict[str, str] = field(default_factory=dict)
-    cookies: list[CookieFacts] = field(default_factory=list)
+    cookies: list[SetCookie] = field(default_factory=list)
     doctype: bool = False
     base: str | None = None
     titles: list[str] = field(default_factory=list)
@@ -267,7 +267,7 @@ def unpacked(data: bytes) -> Details:
 
 
 _KINDS: Final[dict[str, Callable[..., Any]]] = {
-    "cookies": CookieFacts,
+    "cookies": SetCookie,
     "headings": Heading,
     "links": LinkFacts,
     "hreflang": Alternate,
@@ -388,12 +388,12 @@ def _read_headers(headers: HeaderPairs, details: Details) -> None:
             details.headers[name] = joined[:LONGEST_URL]
 
 
-def _cookie(value: str) -> CookieFacts:
+def _cookie(value: str) -> SetCookie:
     pair, *attributes = value[: 4 * LONGEST_URL].split(";")
     named = {
         name.strip().lower(): value.strip().lower() for name, _, value in (part.partition("=") for part in attributes)
     }
-    return CookieFacts(
+    return SetCookie(
         pair.partition("=")[0].strip()[:LONGEST_TEXT],
         secure="secure" in named,
         http_only="httponly" in named,

@@ -136,17 +136,17 @@ class _Page:
             yield value
 
 
-def _value(page: _Page, scope: Node, rule: FieldRule, name: str, problems: list[str]) -> Any:
+def _value(page: _Page, context: Node, rule: FieldRule, name: str, problems: list[str]) -> Any:
     if rule.each is not None:
         objects = [
             {part: _value(page, one, inner, f"{name}[{place}].{part}", problems) for part, inner in rule.each.items()}
-            for place, one in enumerate(page.in_time(_elements(page, scope, rule)))
+            for place, one in enumerate(page.in_time(_elements(page, context, rule)))
         ]
         if not objects and rule.required:
             problems.append(f"{name} is required and missing")
         return objects
     unread: list[str] = []
-    values = _values(page, scope, rule, unread)
+    values = _values(page, context, rule, unread)
     found: Any = list(values) if rule.list else next(values, None)
     if found not in (None, []):
         return found
@@ -156,9 +156,9 @@ def _value(page: _Page, scope: Node, rule: FieldRule, name: str, problems: list[
     return [] if rule.list and rule.default is None else rule.default
 
 
-def _values(page: _Page, scope: Node, rule: FieldRule, unread: list[str]) -> Iterator[Any]:
+def _values(page: _Page, context: Node, rule: FieldRule, unread: list[str]) -> Iterator[Any]:
     """Yield the values of a rule; the first text that could not be parsed is added to `unread`."""
-    for found in page.in_time(_found(page, scope, rule)):
+    for found in page.in_time(_found(page, context, rule)):
         for text in _texts(found, rule):
             value = _typed(text, rule, page)
             if value is not None:
@@ -167,11 +167,11 @@ def _values(page: _Page, scope: Node, rule: FieldRule, unread: list[str]) -> Ite
                 unread.append(shorten(text))
 
 
-def _elements(page: _Page, scope: Node, rule: FieldRule) -> list[Element]:
-    return [one for one in _found(page, scope, rule) if isinstance(one, Element)]
+def _elements(page: _Page, context: Node, rule: FieldRule) -> list[Element]:
+    return [one for one in _found(page, context, rule) if isinstance(one, Element)]
 
 
-def _found(page: _Page, scope: Node, rule: FieldRule) -> Sequence[Any]:
+def _found(page: _Page, context: Node, rule: FieldRule) -> Sequence[Any]:
     if not page.has_time():
         return []
     if not page.suits(rule):
@@ -179,14 +179,14 @@ def _found(page: _Page, scope: Node, rule: FieldRule) -> Sequence[Any]:
         return []
     if rule.css is not None:
         if rule.list or rule.each is not None or rule.regex is not None or rule.type != "text":
-            return scope.select(rule.css)[:MOST_VALUES]
-        one = scope.select_one(rule.css)
+            return context.select(rule.css)[:MOST_VALUES]
+        one = context.select_one(rule.css)
         return [] if one is None else [one]
     if rule.xpath is not None:
-        return find_by_xpath(rule.xpath, scope)[:MOST_VALUES]
+        return find_by_xpath(rule.xpath, context)[:MOST_VALUES]
     if rule.jsonld is not None:
         return list(find_json_ld(page.json_ld, rule.jsonld))[:MOST_VALUES]
-    return [scope]
+    return [context]
 
 
 def _texts(found: Any, rule: FieldRule) -> Iterator[str]:

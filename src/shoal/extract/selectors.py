@@ -197,10 +197,10 @@ def _predicates(bare: str) -> list[str]:
     return found
 
 
-def find_by_xpath(expression: str, scope: Node) -> Sequence[Any]:
+def find_by_xpath(expression: str, context: Node) -> Sequence[Any]:
     """Evaluate a validated expression; empty on a type error, such as a path that starts from a number."""
     try:
-        found = _xpath(expression)(scope)
+        found = _xpath(expression)(context)
     except (ValueError, TypeError):
         return ()
     return found if isinstance(found, list) else [found]

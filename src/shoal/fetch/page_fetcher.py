@@ -32,7 +32,7 @@ from shoal.extract.page import ExtractOptions, PageFacts, extract
 from shoal.fetch.crawl_headers import CrawlHeaders
 from shoal.fetch.redirect_chain import MOST_COOKIES, RedirectChain, RedirectStep, headers_hash
 from shoal.hosts.throttle import THROTTLED
-from shoal.pages.bodies import Captured
+from shoal.pages.bodies import CapturedExchange
 from shoal.pages.page import NOT_MODIFIED
 
 if TYPE_CHECKING:  # few crawls need optional facts
@@ -62,7 +62,7 @@ class Fetched(Struct):
     facts: PageFacts | None = None
     further: "OptionalFacts | None" = None
     failure: Failure | None = None
-    captured: tuple[Captured, ...] = ()  # the raw response, if capture is on
+    captured: tuple[CapturedExchange, ...] = ()  # the raw response, if capture is on
     earlier: Blob = b""  # the redirects that led to it, as WARC records
     retry_after: str | None = None
     robots: str | None = None  # directives of `X-Robots-Tag` that apply to us
@@ -132,7 +132,7 @@ class PageFetcher:
         except Exception as error:  # if it escaped, the page would never be settled
             return Fetched(request.url, 0.0, failure=unexpected(request.url, error))
         if self._capture and isinstance(outcome, Response):
-            fetched.captured = (Captured(request, outcome),)
+            fetched.captured = (CapturedExchange(request, outcome),)
             fetched.earlier = b"" if chain is None else chain.members
         return fetched
 

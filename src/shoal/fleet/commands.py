@@ -4,14 +4,14 @@ from msgspec import Struct, structs
 
 from shoal.base.errors import InvalidInput
 from shoal.base.ids import NodeId, new_id
-from shoal.fleet.node import CommandName, NodeCommand, NodeWish, WishedState
+from shoal.fleet.node import CommandName, DesiredState, DesiredStateName, NodeCommand
 
 MOST_RUNS = 1000  # at once on one node
 MOST_PAGES = 10_000
 HIGHEST_RATE = 1_000_000.0  # pages per second
 LONGEST_REASON = 500
 
-_WISHED: dict[CommandName, WishedState] = {"pause": "paused", "resume": "connected", "drain": "drained"}
+_STATE_AFTER: dict[CommandName, DesiredStateName] = {"pause": "paused", "resume": "connected", "drain": "drained"}
 
 
 class CommandRequest(Struct, frozen=True, kw_only=True):
@@ -64,33 +64,33 @@ def _within(field: str, value: int | None, least: int, most: int) -> None:
         raise InvalidInput(field, f"cannot be {value}", f"use a number from {least} to {most}")
 
 
-def wish_after(wish: NodeWish, command: NodeCommand) -> NodeWish:
+def desired_after(desired: DesiredState, command: NodeCommand) -> DesiredState:
     """Return what operators want of a node once they have given this command. Restarting the browser is not a state, so
     it is not sent again."""
     if command.command == "config_update":
         names = ("max_concurrency", "page_slots", "rate_limit")
         values = {name: getattr(command, name) for name in names if getattr(command, name) is not None}
-        return structs.replace(wish, **values)
-    wished = _WISHED.get(command.command)
-    return wish if wished is None else structs.replace(wish, state=wished, reason=command.reason)
+        return structs.replace(desired, **values)
+    state = _STATE_AFTER.get(command.command)
+    return desired if state is None else structs.replace(desired, state=state, reason=command.reason)
 
 
-def wish_commands(node_id: NodeId, wish: NodeWish) -> list[NodeCommand]:
+def commands_to_reach(node_id: NodeId, desired: DesiredState) -> list[NodeCommand]:
     """Return the commands that make a node what operators want it to be, to be sent when a session begins. They have no
     id, so they are not acknowledged. The state comes last: a node should know its limits before it takes jobs."""
     commands = []
-    if (wish.max_concurrency, wish.page_slots, wish.rate_limit) != (None, None, None):
+    if (desired.max_concurrency, desired.page_slots, desired.rate_limit) != (None, None, None):
         commands.append(
             NodeCommand(
                 id="",
                 node_id=node_id,
                 command="config_update",
-                max_concurrency=wish.max_concurrency,
-                page_slots=wish.page_slots,
-                rate_limit=wish.rate_limit,
+                max_concurrency=desired.max_concurrency,
+                page_slots=desired.page_slots,
+                rate_limit=desired.rate_limit,
             )
         )
-    if wish.state != "connected":
-        name: CommandName = "pause" if wish.state == "paused" else "drain"
-        commands.append(NodeCommand(id="", node_id=node_id, command=name, reason=wish.reason))
+    if desired.state != "connected":
+        name: CommandName = "pause" if desired.state == "paused" else "drain"
+        commands.append(NodeCommand(id="", node_id=node_id, command=name, reason=desired.reason))
     return commands

@@ -15,7 +15,7 @@ from shoal.base.errors import BadConfig, NodeDisplaced
 from shoal.base.ids import NodeId
 from shoal.base.signals import Signal, Signals
 from shoal.fleet.channel_options import DISPLACED, LARGEST_MESSAGE, KeepAlive
-from shoal.fleet.messages import NodeReport, read_command, report_message
+from shoal.fleet.messages import StatusUpdate, read_command, status_message
 from shoal.fleet.node import CommandAck, NodeCommand, NodeStatus
 from shoal.fleet.node_authentication import AUTHORIZATION
 from shoal.fleet.wire.control_pb2 import ControlCommand
@@ -184,8 +184,8 @@ class ControlClient:
                 closing, acks = self._closing.is_set(), self._acks
                 status = await self._node.measure()
                 self._acks = []
-                report = NodeReport(node_id=self._node_id, status=status, acks=acks, heartbeat_every=own)
-                await call.write(report_message(report, stopping=closing or self._node.is_stopping))
+                update = StatusUpdate(node_id=self._node_id, status=status, acks=acks, heartbeat_every=own)
+                await call.write(status_message(update, stopping=closing or self._node.is_stopping))
                 if closing:
                     await call.done_writing()
                     return

@@ -21,8 +21,8 @@ from shoal.base.ids import NodeId
 from shoal.base.parsing import Address
 from shoal.base.signals import Signal, Signals
 from shoal.fleet.channel_options import DISPLACED, LARGEST_MESSAGE, KeepAlive
-from shoal.fleet.commands import wish_commands
-from shoal.fleet.messages import NodeReport, command_message, read_report
+from shoal.fleet.commands import commands_to_reach
+from shoal.fleet.messages import StatusUpdate, command_message, read_status_update
 from shoal.fleet.node import NewSession, NodeCommand, SessionBegun
 from shoal.fleet.node_authentication import NodeAuthenticator
 from shoal.fleet.nodes import Nodes
@@ -139,11 +139,11 @@ class ControlService(CrawlerControlServicer):
         try:
             self._enter(address)
             try:
-                report = await self._first(context)
-                await self._admit(report.node_id, context)
-                node_id = report.node_id
-                session = await self._begin(report, stream, address)
-                del report  # this frame stays as long as the stream, with thousands of others
+                update = await self._first(context)
+                await self._admit(update.node_id, context)
+                node_id = update.node_id
+                session = await self._begin(update, stream, address)
+                del update  # this frame stays as long as the stream, with thousands of others
                 await self._receive(session, context)
             finally:
                 self._leave(address)
@@ -187,47 +187,47 @@ class ControlService(CrawlerControlServicer):
         metadata = list(context.invocation_metadata() or ())
         await self._authenticator.admit(node_id, metadata, address_of(context.peer()))
 
-    async def _first(self, context: StreamContext) -> NodeReport:
+    async def _first(self, context: StreamContext) -> StatusUpdate:
         try:
             async with asyncio.timeout(FIRST_MESSAGE_SECONDS):
-                report = await self._read(context)
+                update = await self._read(context)
         except TimeoutError:
             raise WaitTimedOut("the first message of a node", FIRST_MESSAGE_SECONDS) from None
-        if report is None:
+        if update is None:
             raise InvalidInput("the first message", "is missing", "send a status to register")
-        return report
+        return update
 
-    async def _read(self, context: StreamContext) -> NodeReport | None:
+    async def _read(self, context: StreamContext) -> StatusUpdate | None:
         """Read and check the next message; None if the node has half-closed the stream."""
         try:
             message = await context.read()
         except DecodeError:
             raise InvalidInput("the message", "is not a CrawlerStatus", "use proto/control.proto") from None
         if isinstance(message, CrawlerStatus):
-            return read_report(message)
+            return read_status_update(message)
         await self._clock.sleep(HALF_CLOSE_SECONDS)  # cancelled here if the stream is broken
         return None
 
-    async def _begin(self, report: NodeReport, stream: SessionStream, address: str) -> NodeSession:
-        every = max(report.heartbeat_every or self._settings.heartbeat_interval, self._sessions.spread)
-        status = report.status
+    async def _begin(self, update: StatusUpdate, stream: SessionStream, address: str) -> NodeSession:
+        every = max(update.heartbeat_every or self._settings.heartbeat_interval, self._sessions.spread)
+        status = update.status
         begun = await self._nodes.register(
             NewSession(
-                node_id=report.node_id,
+                node_id=update.node_id,
                 controller=self._nodes.controller,
                 address=address,
                 heartbeat_every=stored_interval(every),
                 status=status,
             )
         )
-        own = report.heartbeat_every or self._settings.heartbeat_interval
-        session = NodeSession(report.node_id, begun.epoch, status, own, stream, every)
+        own = update.heartbeat_every or self._settings.heartbeat_interval
+        session = NodeSession(update.node_id, begun.epoch, status, own, stream, every)
         stream.epoch, stream.names_heartbeats = begun.epoch, status.acknowledges
         if not self._sessions.begin(session):  # it registered again while this registration was under way
             raise displacement(session, "") or AssertionError(session)
         stream.name_heartbeat(session.heartbeat_every)
         for command in commands_for(session, begun):
-            self._sessions.send(report.node_id, command)
+            self._sessions.send(update.node_id, command)
         return session
 
     async def _receive(self, session: NodeSession, context: StreamContext) -> None:
@@ -235,11 +235,11 @@ class ControlService(CrawlerControlServicer):
         end: Callable[..., Awaitable[bool]] = self._nodes.disconnect
         admitted_at = self._clock.monotonic()
         try:
-            while (report := await self._read(context)) is not None:
-                if report.node_id != session.node_id:
-                    problem = f'is "{report.node_id}" on the stream of "{session.node_id}"'
+            while (update := await self._read(context)) is not None:
+                if update.node_id != session.node_id:
+                    problem = f'is "{update.node_id}" on the stream of "{session.node_id}"'
                     raise InvalidInput("node_id", problem, "open a stream for each node")
-                self._sessions.received(session, report.status, report.acks)
+                self._sessions.received(session, update.status, update.acks)
                 if self._clock.monotonic() - admitted_at > ADMIT_EVERY:
                     await self._admit(session.node_id, context)
                     admitted_at = self._clock.monotonic()
@@ -288,8 +288,8 @@ class ControlService(CrawlerControlServicer):
 
 def commands_for(session: NodeSession, begun: SessionBegun) -> Sequence[NodeCommand]:
     """Return the commands that put a node that has just connected into the state that operators want."""
-    commands = wish_commands(session.node_id, begun.wish)
-    if begun.wish.state == "connected" and session.status.state is not NodeState.CONNECTED:
+    commands = commands_to_reach(session.node_id, begun.desired)
+    if begun.desired.state == "connected" and session.status.state is not NodeState.CONNECTED:
         commands.append(NodeCommand(id="", node_id=session.node_id, command="resume"))  # it missed that command
     return commands
 

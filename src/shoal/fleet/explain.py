@@ -49,10 +49,10 @@ def _why(node: Node, share: float, *, private: bool) -> tuple[str, str]:
         return "lost", f"It has sent no heartbeat for {silent:.0f} s. The jobs of its lane are in the shared one."
     if node.controller is None:
         return "disconnected", "Its session broke off. It gets jobs again as soon as it reconnects."
-    if node.state is NodeState.CONNECTED and node.wish.state != "connected":
-        return node.wish.state, f"It has been told to be {node.wish.state} and will report that soon."
+    if node.state is NodeState.CONNECTED and node.desired.state != "connected":
+        return node.desired.state, f"It has been told to be {node.desired.state} and will report that soon."
     if node.state is not NodeState.CONNECTED:
-        because = f" ({node.wish.reason})" if node.wish.reason else ""
+        because = f" ({node.desired.reason})" if node.desired.reason else ""
         return node.state.value, f"It is {node.state}{because} and leases nothing until `shoal nodes resume {node.id}`."
     if not private:
         return "shared", "SHOAL_DISPATCH is shared: like every worker, it takes jobs from the shared lane."

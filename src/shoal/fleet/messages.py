@@ -64,7 +64,7 @@ _RESULTS = {state.value: state for state in (CommandState.APPLIED, CommandState.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class NodeReport:
+class StatusUpdate:
     """One status message of a node. `heartbeat_every` is the node's own interval; None: it did not say."""
 
     node_id: NodeId
@@ -73,7 +73,7 @@ class NodeReport:
     heartbeat_every: timedelta | None = None
 
 
-def read_report(message: CrawlerStatus) -> NodeReport:
+def read_status_update(message: CrawlerStatus) -> StatusUpdate:
     """Check a status message; raise `InvalidInput` with the name of the field that is wrong."""
     node_id = check_node_id(message.node_id)
     for name in _COUNTS:
@@ -91,7 +91,7 @@ def read_report(message: CrawlerStatus) -> NodeReport:
     if len(texts) > LONGEST_TEXT or any(len(text) > LONGEST_TEXT for text in texts):
         raise InvalidInput("instance, version, state or capabilities", "is too long", f"use {LONGEST_TEXT} characters")
     every = message.heartbeat_seconds
-    return NodeReport(
+    return StatusUpdate(
         node_id=node_id,
         status=_status(message),
         acks=[_ack(ack) for ack in message.acknowledged],
@@ -138,11 +138,11 @@ def _ack(ack: Acknowledgement) -> CommandAck:
     return CommandAck(ack.command_id, state, ack.detail[:LONGEST_DETAIL])
 
 
-def report_message(report: NodeReport, *, stopping: bool = False) -> CrawlerStatus:
+def status_message(update: StatusUpdate, *, stopping: bool = False) -> CrawlerStatus:
     """Return the status message of a node."""
-    status, every = report.status, report.heartbeat_every
+    status, every = update.status, update.heartbeat_every
     return CrawlerStatus(
-        node_id=report.node_id,
+        node_id=update.node_id,
         max_concurrency=status.max_concurrency,
         active_tasks=status.active_tasks,
         queue_depth=status.queue_depth,
@@ -167,7 +167,7 @@ def report_message(report: NodeReport, *, stopping: bool = False) -> CrawlerStat
         held_leases=[HeldLease(job_id=job_id, epoch=epoch) for job_id, epoch in status.held_leases[:LISTED]],
         acknowledged=[
             Acknowledgement(command_id=ack.command_id, result=ack.state.value, detail=ack.detail[:LONGEST_DETAIL])
-            for ack in report.acks
+            for ack in update.acks
         ],
         recent_tasks=status.recent_tasks,
         rate_limit=status.rate_limit,

@@ -15,7 +15,7 @@ from shoal.queue.job import HTTP
 MISSED = 3  # heartbeats after which a node is lost
 
 CommandName = Literal["config_update", "pause", "resume", "drain", "restart_browser"]
-WishedState = Literal["connected", "paused", "drained"]
+DesiredStateName = Literal["connected", "paused", "drained"]
 
 
 class NodeStatus(Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -70,11 +70,11 @@ class NodeStatus(Struct, frozen=True, kw_only=True, omit_defaults=True):
         )
 
 
-class NodeWish(Struct, frozen=True, kw_only=True, omit_defaults=True):
+class DesiredState(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The state and limits that operators want a node to have: stored, and sent again whenever the node connects; None:
     as it was started."""
 
-    state: WishedState = "connected"
+    state: DesiredStateName = "connected"
     reason: str = ""
     max_concurrency: int | None = None
     page_slots: int | None = None
@@ -91,7 +91,7 @@ class Node:
     controller: str | None  # the controller that has the node's session; None without one
     address: str
     status: NodeStatus
-    wish: NodeWish
+    desired: DesiredState
     heartbeat_every: timedelta
     connected_at: int
     heartbeat_at: int
@@ -113,7 +113,7 @@ class Node:
     def takes_jobs(self) -> bool:
         """Return whether jobs may be dispatched to it: it is connected, has a session, and no operator has paused or
         drained it, even if the command has not reached it yet."""
-        return self.state is NodeState.CONNECTED and self.controller is not None and self.wish.state == "connected"
+        return self.state is NodeState.CONNECTED and self.controller is not None and self.desired.state == "connected"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -133,7 +133,7 @@ class SessionBegun:
     session of another instance was displaced."""
 
     epoch: int
-    wish: NodeWish
+    desired: DesiredState
     displaced: bool
 
 

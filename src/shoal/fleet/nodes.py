@@ -17,8 +17,8 @@ from shoal.base.parsing import read_node_id
 from shoal.base.signals import Signal, Signals
 from shoal.events.event import Event
 from shoal.events.store import OutboxStore
-from shoal.fleet.commands import CommandRequest, wish_after
-from shoal.fleet.node import CommandAck, Heartbeat, NewSession, Node, NodeCommand, NodeWish, SessionBegun
+from shoal.fleet.commands import CommandRequest, desired_after
+from shoal.fleet.node import CommandAck, DesiredState, Heartbeat, NewSession, Node, NodeCommand, SessionBegun
 from shoal.fleet.states import CommandState, NodeState
 from shoal.fleet.store import NodeStore
 from shoal.queue.job import NODE, node_lane
@@ -163,7 +163,7 @@ class Nodes:
 
     async def register(self, session: NewSession) -> SessionBegun:
         """Begin a session: the newest one of a node id wins, on whichever controller the other is. Send the node
-        `wish_commands(...)` of the result. Raises `InvalidInput` for a bad node id."""
+        `commands_to_reach(...)` of the result. Raises `InvalidInput` for a bad node id."""
         check_node_id(session.node_id)
 
         async def commit(tx: Tx) -> SessionBegun:
@@ -347,12 +347,12 @@ class Nodes:
     async def _make_in(self, tx: Tx, node_ids: Sequence[NodeId], request: CommandRequest, by: str) -> list[NodeCommand]:
         """Store a command for each node, and what operators now want of it."""
         commands = [request.for_node(node_id, by) for node_id in sorted(node_ids)]
-        wishes = await self._store.lock_wishes(tx, [command.node_id for command in commands])
-        changed: dict[NodeId, NodeWish] = {}
+        desired_states = await self._store.lock_desired_states(tx, [command.node_id for command in commands])
+        changed: dict[NodeId, DesiredState] = {}
         for command in commands:
-            if command.node_id in wishes:
-                changed[command.node_id] = wish_after(wishes[command.node_id], command)
-        await self._store.save_wishes(tx, changed)
+            if command.node_id in desired_states:
+                changed[command.node_id] = desired_after(desired_states[command.node_id], command)
+        await self._store.save_desired_states(tx, changed)
         await self._store.add_commands(tx, commands)
         tx.on_commit(lambda: self._emit_made(commands))
         return commands

@@ -59,7 +59,7 @@ class Session:
     heartbeat_every: timedelta
     logged_at: float = -LOG_EVERY
     clock_checked: bool = False
-    wished: NodeState = NodeState.CONNECTED  # for clients that do not report their state
+    desired: NodeState = NodeState.CONNECTED  # for clients that do not report their state
     acks: list[CommandAck] = field(default_factory=list)  # not stored yet
 
     @property
@@ -97,7 +97,7 @@ class Sessions:
         session = self._sessions.get(node_id)
         if session is None:
             return False
-        session.wished = _STATE_AFTER.get(command.command, session.wished)
+        session.desired = _STATE_AFTER.get(command.command, session.desired)
         session.stream.send(command)
         return True
 
@@ -189,9 +189,9 @@ def displacement(session: Session, instance: str) -> ShoalError | None:
 
 def _state_of(session: Session, status: NodeStatus) -> NodeState:
     """Return the state of a client that reports only whether it drains: that of the last command it was sent."""
-    if status.is_draining or session.wished is NodeState.DRAINING:
+    if status.is_draining or session.desired is NodeState.DRAINING:
         return NodeState.DRAINING if status.active_tasks else NodeState.DRAINED
-    return session.wished
+    return session.desired
 
 
 class SessionSaver:

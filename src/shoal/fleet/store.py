@@ -7,7 +7,7 @@ from typing import Protocol
 
 from shoal.base.database import Tx
 from shoal.base.ids import NodeId
-from shoal.fleet.node import CommandAck, Heartbeat, NewSession, Node, NodeCommand, NodeWish, SessionBegun
+from shoal.fleet.node import CommandAck, DesiredState, Heartbeat, NewSession, Node, NodeCommand, SessionBegun
 
 
 class NodeStore(Protocol):
@@ -55,12 +55,12 @@ class NodeStore(Protocol):
         others."""
         ...
 
-    async def lock_wishes(self, tx: Tx, node_ids: Sequence[NodeId]) -> dict[NodeId, NodeWish]:
+    async def lock_desired_states(self, tx: Tx, node_ids: Sequence[NodeId]) -> dict[NodeId, DesiredState]:
         """Return what operators want of these nodes, locked against changes until this transaction ends. Nodes that do
         not exist are absent."""
         ...
 
-    async def save_wishes(self, tx: Tx, wishes: Mapping[NodeId, NodeWish]) -> None:
+    async def save_desired_states(self, tx: Tx, desired_states: Mapping[NodeId, DesiredState]) -> None:
         """Store what operators want of these nodes, which are locked."""
         ...
 

@@ -92,7 +92,7 @@ class LocalCrawl:
         """Lease the crawl; raise if another process has it. A completed crawl is only read."""
         work = self._walk_all if await self._take() else self._read_all
         try:
-            self.tally = CrawlTally.of((await self.seen()).counts)
+            self.tally = CrawlTally.of((await self.status()).counts)
         except BaseException:
             await self._watched.aclose()
             raise
@@ -133,7 +133,7 @@ class LocalCrawl:
     async def _look_again(self) -> None:
         """Reload a crawl that had no job to lease. Continue if its state has changed, e.g. to paused because its
         process died while pausing; otherwise raise."""
-        before, self.crawl = self.crawl, (await self.seen()).crawl
+        before, self.crawl = self.crawl, (await self.status()).crawl
         if self.crawl.state is before.state:
             raise StateConflict("crawl", self.crawl.id, self.crawl.state, "be resumed", "try again in a moment")
 
@@ -148,7 +148,7 @@ class LocalCrawl:
             self._working.result()
         return pages
 
-    async def seen(self) -> CrawlStatus:
+    async def status(self) -> CrawlStatus:
         return await self._app.crawls.get(self.crawl.id)
 
     async def held(self) -> list[HeldHost]:
@@ -196,11 +196,11 @@ class LocalCrawl:
         )
         if self._pausing is not None:
             self._walker.leave(self._pausing)
-        async with self._company():
+        async with self._extra_walkers():
             await self._walker.run()
 
     @asynccontextmanager
-    async def _company(self) -> AsyncIterator[None]:
+    async def _extra_walkers(self) -> AsyncIterator[None]:
         """Run the crawl's other walkers, each in a child process, while this process runs one itself."""
         others = self.crawl.config.workers - 1
         if not others:
@@ -240,7 +240,7 @@ class LocalCrawl:
     async def _read_missed(self) -> None:
         """Deliver stored pages that the walker did not: those of a commit whose response was lost, or of
         other walkers."""
-        if self.tally.covers((await self.seen()).counts):
+        if self.tally.covers((await self.status()).counts):
             return
         delivered = set(self._delivered)
         async for pages in self._stored():

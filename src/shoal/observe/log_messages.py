@@ -49,7 +49,7 @@ class LogLine:
     facts: Mapping[str, Any]
 
 
-WORDS: Mapping[str, LogMessage] = {
+MESSAGES: Mapping[str, LogMessage] = {
     "FrontierOutOfReach": LogMessage(
         LogLevel.WARNING, "frontier of crawl {crawl_id} was not available during a state change of its job: {error}"
     ),
@@ -335,7 +335,7 @@ def log_line(signal: Signal) -> LogLine:
     event = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name).lower()
     values = ((field, getattr(signal, field)) for field in signal.__struct_fields__)
     facts = {field: value.value if isinstance(value, Enum) else value for field, value in values}
-    wording = WORDS.get(name)
+    wording = MESSAGES.get(name)
     if wording is None:
         return LogLine(LogLevel.WARNING, event, event.replace("_", " "), facts)
     level, message = wording.chosen(facts)
@@ -344,7 +344,7 @@ def log_line(signal: Signal) -> LogLine:
 
 def level_of(signal: Signal) -> LogLevel:
     """Return the highest level a signal can have, so that a busy listener can drop it before it is formatted."""
-    wording = WORDS.get(type(signal).__name__)
+    wording = MESSAGES.get(type(signal).__name__)
     if wording is None:
         return LogLevel.WARNING
     return max([wording.level, *(level for level, _ in wording.choices.values())])

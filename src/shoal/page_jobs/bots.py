@@ -81,7 +81,7 @@ class Bots:
         database: Database,
         queue: Queue,
         ingest: Ingest,
-        slots: PageLeases,
+        leases: PageLeases,
         long_poll: LongPoll[PageTask],
         settings: BotSettings,
         clock: Clock,
@@ -90,7 +90,7 @@ class Bots:
         self._database = database
         self._queue = queue
         self._ingest = ingest
-        self._slots = slots
+        self._leases = leases
         self._long_poll = long_poll
         self._settings = settings
         self._clock = clock
@@ -115,8 +115,8 @@ class Bots:
         request = LeaseRequest(pull.holder, [KIND])
 
         async def commit(tx: Tx) -> None:
-            turned = await self._queue.finish_and_lease_in(tx, moves, None)
-            tx.on_commit(lambda: self._queue.emit_turn(request, moves, turned))
+            result = await self._queue.finish_and_lease_in(tx, moves, None)
+            tx.on_commit(lambda: self._queue.emit_turn(request, moves, result))
 
         await self._database.run(commit)
         self._meter(pull.token).held -= len(tasks)
@@ -168,7 +168,7 @@ class Bots:
 
     async def _lease(self, pull: Pull) -> list[PageTask]:
         want = min(pull.most, await self._capacity_of(pull.token))
-        request = self._slots.by_host(
+        request = self._leases.by_host(
             LeaseRequest(pull.holder, [KIND], (SHARED_LANE,), pull.capabilities, self._settings.lock_ttl)
         )
         tasks = await self._database.run(lambda tx: self._commit(tx, request, want))
@@ -179,7 +179,7 @@ class Bots:
 
     async def _commit(self, tx: Tx, request: LeaseRequest, want: int) -> list[PageTask]:
         first = await self._queue.finish_and_lease_in(tx, [], request, want)
-        leased = await self._slots.reserve(tx, first.leases)
+        leased = await self._leases.reserve(tx, first.leases)
         tasks = [task for task in leased if task.work is not None]
         unreadable = [
             states.put_off(one.lease.fence.job_id, one.lease.fence.epoch, UNREADABLE_FOR, "unreadable_job")

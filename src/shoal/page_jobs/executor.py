@@ -74,9 +74,9 @@ class PageJobExecutor:
         ingest: Ingest,
         groups: GroupStore,
         hosts: HostStore,
-        places: RateLimiter,
+        rate_limiter: RateLimiter,
         connections: HostConnections,
-        watch: ThrottleTracker,
+        throttle: ThrottleTracker,
         runner: PageJobRunner,
         clock: Clock,
         signals: Signals,
@@ -86,10 +86,10 @@ class PageJobExecutor:
         self._database = database
         self._ingest = ingest
         self._hosts = hosts
-        self._slots = PageLeases(queue, groups, places, runner.denies)
-        self._places = places
+        self._leases = PageLeases(queue, groups, rate_limiter, runner.denies)
+        self._rate_limiter = rate_limiter
         self._connections = connections
-        self._watch = watch
+        self._throttle = throttle
         self._runner = runner
         self._clock = clock
         self._signals = signals
@@ -108,20 +108,20 @@ class PageJobExecutor:
         if not task.host:
             return await self._denied(lease, task.work)
         await self._connections.wait_for_slot(task.host, start_at, task.apart)
-        if self._watch.holds(task.host):
-            return PutOff(lease.fence, self._watch.held_for(task.host))
+        if self._throttle.holds(task.host):
+            return PutOff(lease.fence, self._throttle.held_for(task.host))
 
-        if await self._runner.ask_robots(task.work) and self._places.paced:
+        if await self._runner.ask_robots(task.work) and self._rate_limiter.paced:
             return PutOff(lease.fence, 0.0)  # the robots.txt request used the slot, so the page needs another
 
-        slots = _HostRedirectSlots(self._database, self._places, self._connections, self._watch, self._clock)
+        slots = _HostRedirectSlots(self._database, self._rate_limiter, self._connections, self._throttle, self._clock)
         slots.hosts[host_of(task.work.url)] = task.host
 
         def on_response(url: Url, fetched: Fetched) -> None:
             if fetched.chain is None:
                 self._pages[status_class(fetched.status)] += 1
                 self._bytes[status_class(fetched.status)] += fetched.bytes
-            self._watch.record(_answer(task, url, slots.hosts[origin(url)], fetched))
+            self._throttle.record(_answer(task, url, slots.hosts[origin(url)], fetched))
 
         def blocked(failure: Failure) -> None:
             detail = failure.operator_detail or failure.message
@@ -149,14 +149,14 @@ class PageJobExecutor:
     async def settle(self, results: Sequence[ResultDelivery | PutOff], holder: str, want: int) -> list[Lease]:
         """Store results and lease more jobs in one commit; results whose lease was lost are dropped. Only jobs with a
         host slot within the next two seconds are leased; `start_in` says when."""
-        updates = self._watch.updates()
+        updates = self._throttle.updates()
         asked_at = self._clock.monotonic()
         try:
             turn = await self._database.run(lambda tx: self._commit(tx, results, holder, want, updates))
         except BaseException:
-            self._watch.forget()
+            self._throttle.forget()
             raise
-        self._watch.learn(turn.holds)
+        self._throttle.learn(turn.holds)
         emit_holds(self._signals, updates, turn.holds)
         self._emit_pages()
         if len(self._tasks) > MOST_TASKS:  # leased but never started; nearly all were handed back
@@ -184,11 +184,11 @@ class PageJobExecutor:
     ) -> _Turn:
         deliveries = [one for one in results if isinstance(one, ResultDelivery)]
         put_off = [one.move for one in results if isinstance(one, PutOff)]
-        request = self._slots.by_host(LeaseRequest(holder, [KIND], list(self._lanes), self._capabilities))
+        request = self._leases.by_host(LeaseRequest(holder, [KIND], list(self._lanes), self._capabilities))
         turn = _Turn(await self._ingest.settle_in(tx, request, deliveries, want, put_off))
         if updates:
             turn.holds = await self._hosts.record(tx, updates)
-        turn.tasks = await self._slots.reserve(tx, turn.settlement.leases)
+        turn.tasks = await self._leases.reserve(tx, turn.settlement.leases)
         turn.settlement.leases = [task.lease for task in turn.tasks]
         return turn
 
@@ -199,15 +199,15 @@ class _HostRedirectSlots:
     def __init__(
         self,
         database: Database,
-        places: RateLimiter,
+        rate_limiter: RateLimiter,
         connections: HostConnections,
-        watch: ThrottleTracker,
+        throttle: ThrottleTracker,
         clock: Clock,
     ) -> None:
         self._database = database
-        self._places = places
+        self._rate_limiter = rate_limiter
         self._connections = connections
-        self._watch = watch
+        self._throttle = throttle
         self._clock = clock
         self.hosts: dict[str, int] = {}
 
@@ -216,7 +216,7 @@ class _HostRedirectSlots:
         give_up_at = self._clock.monotonic() + LONGEST_HOP
         while True:
             asked_at = self._clock.monotonic()
-            place = await self._database.run(lambda tx: self._places.next_at(tx, host_origin, LONGEST_HOP))
+            place = await self._database.run(lambda tx: self._rate_limiter.next_at(tx, host_origin, LONGEST_HOP))
             self.hosts[host_origin] = place.host
             if place.granted:
                 break
@@ -224,8 +224,8 @@ class _HostRedirectSlots:
                 raise HostBusy(place.seconds)
             await self._clock.sleep(place.seconds)  # another transaction has just locked the host's row
         await self._connections.wait_for_slot(place.host, asked_at + place.seconds, place.apart)
-        if self._watch.holds(place.host):
-            raise HostBusy(self._watch.held_for(place.host))
+        if self._throttle.holds(place.host):
+            raise HostBusy(self._throttle.held_for(place.host))
 
     def connected(self, url: Url) -> AbstractAsyncContextManager[None]:
         return self._connections.at(self.hosts[origin(url)])

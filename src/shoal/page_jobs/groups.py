@@ -170,7 +170,7 @@ class Groups:
             "priority": config.priority,
             "max_attempts": attempts,
             "capability": config.capability,
-            "scopes": quota_keys(config.project, config.labels),
+            "quota_keys": quota_keys(config.project, config.labels),
         }
         return [NewJob(id=JobId(new_id("job")), payload=_payload(url), host=origin(url), **common) for url in urls]
 

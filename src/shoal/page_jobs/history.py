@@ -14,7 +14,7 @@ ABSENT: Final = object()
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class DataChange:
     """A value that differs at a path. None: absent before, or absent now."""
 
     path: str
@@ -35,7 +35,7 @@ class Diff:
         before, after = self.before.result.html_hash, self.after.result.html_hash
         return None if before is None or after is None else before != after
 
-    def changes(self) -> "list[Change]":
+    def changes(self) -> "list[DataChange]":
         return changes_of(self.before.result.data, self.after.result.data)
 
 
@@ -73,7 +73,7 @@ class History:
         return found
 
 
-def changes_of(before: Any, after: Any, path: str = "") -> list[Change]:
+def changes_of(before: Any, after: Any, path: str = "") -> list[DataChange]:
     """Return where two values differ, by path; lists are compared by index."""
     if isinstance(before, dict) and isinstance(after, dict):
         names = [*before, *(name for name in after if name not in before)]
@@ -81,10 +81,10 @@ def changes_of(before: Any, after: Any, path: str = "") -> list[Change]:
     if isinstance(before, list) and isinstance(after, list):
         old, new = dict(enumerate(before)), dict(enumerate(after))
         return _each(old, new, [(f"{path}[{place}]", place) for place in range(max(len(before), len(after)))])
-    return [] if before == after else [Change(path, _known(before), _known(after))]
+    return [] if before == after else [DataChange(path, _known(before), _known(after))]
 
 
-def _each(before: dict[Any, Any], after: dict[Any, Any], places: list[tuple[str, Any]]) -> list[Change]:
+def _each(before: dict[Any, Any], after: dict[Any, Any], places: list[tuple[str, Any]]) -> list[DataChange]:
     pairs = [(where, before.get(key, ABSENT), after.get(key, ABSENT)) for where, key in places]
     return [change for where, old, new in pairs for change in changes_of(old, new, where)]
 

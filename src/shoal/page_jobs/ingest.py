@@ -151,11 +151,11 @@ class Ingest:
     ) -> TurnResult:
         await self._store.insert(tx, [_row(one) for one in accepted])
         moves = sorted([*(one.move for one in accepted), *put_off], key=lambda move: move.job_id)
-        turned = await self._queue.finish_and_lease_in(tx, moves, request, want)
+        result = await self._queue.finish_and_lease_in(tx, moves, request, want)
         await self._outbox.append(tx, *[job_event(one.job, one.result) for one in accepted if one.move.to in TERMINAL])
         for run_id, move in _ended_in(accepted).items():  # the event of a group's end comes after those of its jobs
             await self._listener.job_moved(tx, run_id, move)
-        return turned
+        return result
 
 
 def _ended_in(accepted: list[Accepted]) -> dict[str, Move]:

@@ -50,17 +50,17 @@ class PageLeases:
         self,
         queue: Queue,
         groups: GroupStore,
-        places: RateLimiter,
+        rate_limiter: RateLimiter,
         denies: Callable[[PageWork], bool] = lambda work: False,
     ) -> None:
         self._denies = denies  # returns whether robots.txt is known to forbid a page, which then needs no slot
         self._queue = queue
         self._groups = groups
-        self._places = places
+        self._rate_limiter = rate_limiter
 
     def by_host(self, request: LeaseRequest) -> LeaseRequest:
         """Return the lease request limited to jobs whose hosts may be requested now."""
-        return replace(request, pace=self._places)
+        return replace(request, rate_limiter=self._rate_limiter)
 
     async def reserve(self, tx: Tx, leases: Sequence[Lease]) -> list[PageTask]:
         """Reserve a slot for each of the jobs leased in this commit. If a host has none after all, because another
@@ -69,7 +69,7 @@ class PageLeases:
         kept = [task for task in tasks if task.work is None or self._denies(task.work)]
         readable = [(task, task.work) for task in tasks if task.work is not None and not self._denies(task.work)]
         refused = []
-        places = await self._places.give(tx, [host_of(work.url) for _, work in readable])
+        places = await self._rate_limiter.give(tx, [host_of(work.url) for _, work in readable])
         for (task, work), place in zip(readable, places, strict=True):
             if place.granted:
                 task.lease.start_in = place.seconds

@@ -15,13 +15,13 @@ T = TypeVar("T")
 
 SHORTEST_LOOK: Final = 0.1  # seconds for which an empty result is reused, unless a hint comes
 
-Ask = Callable[[], Awaitable[list[T]]]
+Query = Callable[[], Awaitable[list[T]]]
 GiveBack = Callable[[list[T]], Awaitable[None]]
 
 
 @dataclass(slots=True)
 class _Waiter(Generic[T]):
-    ask: Ask[T]
+    query: Query[T]
     give_back: GiveBack[T]
     got: "asyncio.Future[list[T]]" = field(default_factory=lambda: asyncio.get_running_loop().create_future())
     is_asking: bool = False  # its query is in progress
@@ -54,23 +54,23 @@ class LongPoll(Generic[T]):
         """The number of waiting clients."""
         return sum(len(queue.waiters) for queue in self._queues.values())
 
-    async def look(self, what: Hashable, ask: Ask[T]) -> list[T]:
+    async def look(self, what: Hashable, query: Query[T]) -> list[T]:
         """Return what is available now, without waiting; nothing while other clients already wait for the same key."""
         if what in self._queues or self._clock.monotonic() - self._empty_at.get(what, -1.0) < SHORTEST_LOOK:
             return []
         self._listen()
-        found = await ask()
+        found = await query()
         if not found:
             self._empty_at[what] = self._clock.monotonic()
         return found
 
-    async def wait(self, what: Hashable, ask: Ask[T], give_back: GiveBack[T], seconds: float) -> list[T]:
+    async def wait(self, what: Hashable, query: Query[T], give_back: GiveBack[T], seconds: float) -> list[T]:
         """Wait up to `seconds` for something. If the caller is cancelled after its query found something, that is given
         back."""
         if self._closed or seconds <= 0:
             return []
         self._listen()
-        waiter = _Waiter(ask, give_back)
+        waiter = _Waiter(query, give_back)
         queue = self._queues.setdefault(what, _Queue())
         queue.waiters.append(waiter)
         if queue.task is None:
@@ -124,7 +124,7 @@ class LongPoll(Generic[T]):
     async def _give(self, waiter: _Waiter[T]) -> bool:
         waiter.is_asking = True
         try:
-            found = await waiter.ask()
+            found = await waiter.query()
             if found and waiter.got.done():  # it disconnected during the query
                 await waiter.give_back(found)
         except Exception as error:  # only this client fails; the others keep waiting

@@ -138,18 +138,18 @@ class EgressRoutes:
 
     def __init__(self, open_route: Callable[[str | None], EgressRoute | None]) -> None:
         self._open = open_route
-        self._ways: dict[str | None, EgressRoute | None] = {}
+        self._routes: dict[str | None, EgressRoute | None] = {}
 
     def by(self, label: str | None) -> EgressRoute | None:
-        if label not in self._ways:
-            self._ways[label] = self._open(label)
-        return self._ways[label]
+        if label not in self._routes:
+            self._routes[label] = self._open(label)
+        return self._routes[label]
 
     def close(self) -> None:
-        for way in self._ways.values():
-            if way is not None:
-                way.close()
-        self._ways.clear()
+        for route in self._routes.values():
+            if route is not None:
+                route.close()
+        self._routes.clear()
 
 
 class PageJobRunner:
@@ -157,7 +157,7 @@ class PageJobRunner:
 
     def __init__(
         self,
-        ways: EgressRoutes,
+        routes: EgressRoutes,
         agent: str,
         limits: Limits,
         max_links: int,
@@ -166,7 +166,7 @@ class PageJobRunner:
         renderer: "PageRenderer | None" = None,
     ) -> None:
         self._renderer = renderer
-        self._ways = ways
+        self._routes = routes
         self._agent = agent
         self._limits = limits
         self._token = product_token(agent)
@@ -177,15 +177,15 @@ class PageJobRunner:
 
     async def ask_robots(self, work: PageWork) -> bool:
         """Load the robots.txt rules of a job's host; return whether they had to be loaded now and were reachable."""
-        way, host_origin = self._ways.by(work.crawl_config.proxy), origin(Url(work.url))
-        if way is None or way.robots.knows(host_origin):
+        route, host_origin = self._routes.by(work.crawl_config.proxy), origin(Url(work.url))
+        if route is None or route.robots.knows(host_origin):
             return False
-        return (await way.robots.rules_of(host_origin)).reachable
+        return (await route.robots.rules_of(host_origin)).reachable
 
     def denies(self, work: PageWork) -> bool:
         """Return whether cached rules of a job's host forbid its page."""
-        way, url = self._ways.by(work.crawl_config.proxy), Url(work.url)
-        rules = None if way is None else way.robots.known(origin(url))
+        route, url = self._routes.by(work.crawl_config.proxy), Url(work.url)
+        rules = None if route is None else route.robots.known(origin(url))
         return rules is not None and rules.reachable and not rules.allows(url)
 
     async def run(
@@ -208,16 +208,16 @@ class PageJobRunner:
         host's crawl delay is kept before each redirect. A page that needs a browser is rendered; raises `NotRendered`
         if the renderer cannot take it now."""
         at, label = Url(work.url), work.crawl_config.proxy
-        way = self._ways.by(label)
-        if way is None:
+        route = self._routes.by(label)
+        if route is None:
             return Fetched(at, 0.0, failure=Failure("unknown_proxy", no_proxy(label), retryable=True, url=at))
         renderer = self._renderer if work.crawl_config.js_required else None
-        fetcher = self._fetcher(way.egress, work, at, blocked, capture=capture or renderer is not None)
+        fetcher = self._fetcher(route.egress, work, at, blocked, capture=capture or renderer is not None)
         chain: RedirectChain | None = None
         while True:
-            if chain is not None and slots is not None and not way.robots.knows(origin(at)):
+            if chain is not None and slots is not None and not route.robots.knows(origin(at)):
                 await slots.wait(at)  # robots.txt needs a slot of its own
-            rules = await way.robots.rules_of(origin(at))
+            rules = await route.robots.rules_of(origin(at))
             if failure := _objection(rules, at):
                 return Fetched(at, 0.0, redirects=() if chain is None else chain.hops, failure=failure)
             if chain is not None:
@@ -234,7 +234,7 @@ class PageJobRunner:
     def close(self) -> None:
         if self._renderer is not None:
             self._renderer.close()
-        self._ways.close()
+        self._routes.close()
 
     def _fetcher(self, egress: Egress, work: PageWork, url: Url, blocked: Blocked, *, capture: bool) -> PageFetcher:
         return PageFetcher(

@@ -29,14 +29,14 @@ class BodyLocation(NamedTuple):
     length: int
 
 
-class Captured(NamedTuple):
+class CapturedExchange(NamedTuple):
     """A response and its request."""
 
     request: Request
     response: Response
 
 
-Waiting = tuple[Page, tuple[Captured, ...], bytes]
+Waiting = tuple[Page, tuple[CapturedExchange, ...], bytes]
 """A page, its responses, and WARC records to append after them."""
 
 

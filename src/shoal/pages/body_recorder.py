@@ -5,7 +5,7 @@ from contextlib import suppress
 
 from shoal.base.errors import NotFound
 from shoal.pages import warc
-from shoal.pages.bodies import BodyLocation, BodyStore, Captured, Waiting, place_of
+from shoal.pages.bodies import BodyLocation, BodyStore, CapturedExchange, Waiting, place_of
 from shoal.pages.page import Page
 
 MOST_WAITING = 32_000_000  # bytes of responses; above that, fetching pauses until they are written
@@ -26,7 +26,7 @@ class BodyRecorder:
     def is_full(self) -> bool:
         return self._bytes >= self._most
 
-    def add(self, page: Page, captured: tuple[Captured, ...], earlier: bytes = b"") -> None:
+    def add(self, page: Page, captured: tuple[CapturedExchange, ...], earlier: bytes = b"") -> None:
         """Queue a page's responses for the next commit: the last one first, then the redirects (`earlier`)."""
         self._waiting.append((page, captured, earlier))
         self._bytes += _size(captured)
@@ -79,7 +79,7 @@ def _pack(waiting: list[Waiting], recalled: dict[str, bytes]) -> list[bytes]:
     return [_members(page, captured, recalled.get(page.url)) + earlier for page, captured, earlier in waiting]
 
 
-def _members(page: Page, captured: tuple[Captured, ...], earlier: bytes | None) -> bytes:
+def _members(page: Page, captured: tuple[CapturedExchange, ...], earlier: bytes | None) -> bytes:
     original, fields = _original(earlier)
     return original + b"".join([warc.exchange_members(*one, page.fetched_at, fields) for one in captured])
 
@@ -95,5 +95,5 @@ def _original(earlier: bytes | None) -> tuple[bytes, dict[str, str] | None]:
         return b"", None
 
 
-def _size(captured: tuple[Captured, ...]) -> int:
+def _size(captured: tuple[CapturedExchange, ...]) -> int:
     return sum(len(one.response.raw) for one in captured)

@@ -25,7 +25,7 @@ class LinkFlag(IntFlag):
     NOFOLLOW = 2  # marked nofollow, so it was not followed
 
 
-class Links(Struct, frozen=True):
+class PageLinks(Struct, frozen=True):
     """The links of a page: `flags[i]` belongs to `keys[i]`."""
 
     keys: "array[int]"
@@ -55,7 +55,7 @@ def join(first: bytes, second: bytes) -> bytes:
     return first[:mine] + second[:theirs] + first[mine:] + second[theirs:]
 
 
-def unpack(blob: bytes) -> Links:
+def unpack(blob: bytes) -> PageLinks:
     """Read a blob; raise ValueError if its length is not a whole number of links."""
     count, rest = divmod(len(blob), _SIZE)
     if rest:
@@ -64,4 +64,4 @@ def unpack(blob: bytes) -> Links:
     keys.frombytes(blob[: 8 * count])
     if sys.byteorder == "big":
         keys.byteswap()
-    return Links(keys, blob[8 * count :])
+    return PageLinks(keys, blob[8 * count :])

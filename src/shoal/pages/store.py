@@ -44,7 +44,7 @@ class PageFilter:
 ANY_ERROR = "any"
 
 
-class PageFacts(NamedTuple):
+class ChartFacts(NamedTuple):
     """The facts of a page that charts count."""
 
     number: int
@@ -92,7 +92,7 @@ class PageStore(Protocol):
         number of the last page that was looked at, None at the end."""
         ...
 
-    async def facts_after(self, tx: Tx, crawl: int, number: int, limit: int) -> list[PageFacts]:
+    async def facts_after(self, tx: Tx, crawl: int, number: int, limit: int) -> list[ChartFacts]:
         """Return the facts of pages that charts count, in the order of `after`."""
         ...
 

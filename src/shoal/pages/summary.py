@@ -11,7 +11,7 @@ from typing import Final
 from shoal.base.clock import Clock
 from shoal.base.database import Database
 from shoal.pages.response_counts import ResponseClass, response_class
-from shoal.pages.store import PageFacts, PageStore
+from shoal.pages.store import ChartFacts, PageStore
 
 BATCH: Final = 2_000
 SECONDS: Final = 0.05  # time spent on one request
@@ -37,7 +37,7 @@ class PageSummary:
             Counter
         )  # host, folder: pages, bad, bytes
 
-    def add(self, page: PageFacts) -> None:
+    def add(self, page: ChartFacts) -> None:
         kind = response_class(page.status)
         self.last = page.number
         self.pages += 1

@@ -14,7 +14,7 @@ from shoal.base.errors import ShoalError
 from shoal.base.ids import ids_behind, new_id
 from shoal.plan.policies import Policies, new_policy
 from shoal.plan.policy import PolicyForm
-from shoal.plan.policy_file import PolicyRow
+from shoal.plan.policy_file import PolicyFileRow
 from shoal.plan.store import NewPolicy, PolicyStore
 
 BATCH = 1_000
@@ -38,24 +38,29 @@ class PolicyImporter:
         self._store = store
         self._policies = policies
 
-    async def take(self, rows: Iterator[PolicyRow], *, skip_bad: bool, first: str | None = None) -> ImportSummary:
+    async def take(self, rows: Iterator[PolicyFileRow], *, skip_bad: bool, first: str | None = None) -> ImportSummary:
         """Store the policies of the rows in one commit. An invalid line rejects the whole file unless `skip_bad` is
         set. Ids are derived from `first` and the line number, so importing the same file with the same id again adds
         nothing.
 
         As much as possible is done before the commit, because it blocks all other writers of a SQLite store.
         """
-        report = ImportSummary()
+        summary = ImportSummary()
         now = await self._database.read(self._store.now)
         with tempfile.SpooledTemporaryFile(IN_MEMORY) as good:
-            count = await self._judge(rows, good, report, now, ids_behind(first or new_id("pol")))
-            if count and (skip_bad or not report.bad):
+            count = await self._judge(rows, good, summary, now, ids_behind(first or new_id("pol")))
+            if count and (skip_bad or not summary.bad):
                 await self._database.run(lambda tx: self._keep(tx, good))
-                report.made = count
-        return report
+                summary.made = count
+        return summary
 
     async def _judge(
-        self, rows: Iterator[PolicyRow], good: IO[bytes], report: ImportSummary, now: int, id_of: Callable[[int], str]
+        self,
+        rows: Iterator[PolicyFileRow],
+        good: IO[bytes],
+        summary: ImportSummary,
+        now: int,
+        id_of: Callable[[int], str],
     ) -> int:
         def judge_some() -> tuple[int, int]:
             """Validate the next lines; return how many were read and how many of them are valid."""
@@ -64,9 +69,9 @@ class PolicyImporter:
                 read += 1
                 problem = row.problem or self._problem(row.form)
                 if problem:
-                    report.bad += 1
-                    if len(report.problems) < MAX_LISTED:
-                        report.problems.append((row.line, problem))
+                    summary.bad += 1
+                    if len(summary.problems) < MAX_LISTED:
+                        summary.problems.append((row.line, problem))
                 elif row.form is not None:
                     good.write(json.encode(new_policy(row.form, now, id_of(row.line))) + b"\n")
                     kept += 1

@@ -23,7 +23,7 @@ from shoal.plan.policy import Policy, PolicyForm
 from shoal.plan.priority import RULES, Priority, PriorityRule, rate
 from shoal.plan.schedule import Schedule
 from shoal.plan.scheduler import facts_of, job_of, subjects_of
-from shoal.plan.site_scheduler import Crawling, options_of
+from shoal.plan.site_scheduler import CrawlStarter, options_of
 from shoal.plan.store import NewPolicy, PolicyCounts, PolicyStore, PriorityBoost, ScheduleStep
 from shoal.queue.job import Enqueued
 from shoal.queue.queue import Queue
@@ -47,7 +47,7 @@ class SignalForm(Form, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 
 @dataclass(frozen=True, slots=True)
-class Begun:
+class StartedRun:
     """A run started on request: the id of its job or crawl. `duplicate`: that run was already active."""
 
     id: str
@@ -63,7 +63,7 @@ class Policies:
         database: Database,
         store: PolicyStore,
         queue: Queue,
-        crawling: Crawling,
+        crawl_starter: CrawlStarter,
         rule: AddressRule,
         rules: tuple[PriorityRule, ...] = RULES,
         proxies: Proxies | None = None,
@@ -71,7 +71,7 @@ class Policies:
         self._database = database
         self._store = store
         self._queue = queue
-        self._crawling = crawling
+        self._crawl_starter = crawl_starter
         self._rule = rule
         self.rules = rules
         self._proxies = proxies or Proxies()
@@ -95,7 +95,7 @@ class Policies:
             check_url(form.url, self._rule, "url")
             self._proxies.check(form.page_config.proxy, "crawl_config.proxy")
         else:
-            self._crawling.check(options_of(form, form.priority_base))
+            self._crawl_starter.check(options_of(form, form.priority_base))
         return form
 
     async def get(self, policy_id: str) -> Policy:
@@ -152,12 +152,12 @@ class Policies:
         if not await self._database.run(lambda tx: self._store.remove(tx, policy_id)):
             raise _unknown(policy_id)
 
-    async def run_now(self, policy_id: str) -> Begun:
+    async def run_now(self, policy_id: str) -> StartedRun:
         """Run a policy now, outside its schedule, which does not change. If a run is active, return that one."""
         policy = await self.get(policy_id)
         return await self._crawl_now(policy) if policy.form.is_site else await self._job_now(policy_id)
 
-    async def _job_now(self, policy_id: str) -> Begun:
+    async def _job_now(self, policy_id: str) -> StartedRun:
         async def commit(tx: Tx) -> Enqueued:
             policy = await self._store.lock(tx, policy_id)
             if policy is None:
@@ -169,17 +169,17 @@ class Policies:
             return enqueued
 
         enqueued = await self._database.run(commit)
-        return Begun(enqueued.id, enqueued.duplicate)
+        return StartedRun(enqueued.id, enqueued.duplicate)
 
-    async def _crawl_now(self, policy: Policy) -> Begun:
+    async def _crawl_now(self, policy: Policy) -> StartedRun:
         """Start a crawl whose id contains the number of runs so far, so that concurrent requests get the same crawl."""
-        if policy.live_crawl is not None and await self._crawling.lives(policy.live_crawl):
-            return Begun(policy.live_crawl, duplicate=True, is_crawl=True)
+        if policy.live_crawl is not None and await self._crawl_starter.lives(policy.live_crawl):
+            return StartedRun(policy.live_crawl, duplicate=True, is_crawl=True)
         crawl_id = f"{policy.id}-{policy.planned_at}n{policy.runs}"
         rating = await self._database.read(lambda tx: self._rating_now(tx, policy))
-        await self._crawling.begin(crawl_id, options_of(policy.form, rating.value))
+        await self._crawl_starter.begin(crawl_id, options_of(policy.form, rating.value))
         await self._database.run(lambda tx: self._store.advance(tx, [_begun_now(policy, crawl_id)]))
-        return Begun(crawl_id, is_crawl=True)
+        return StartedRun(crawl_id, is_crawl=True)
 
     async def _rating_now(self, tx: Tx, policy: Policy) -> Priority:
         return await self.rating(tx, policy, await self._store.now(tx))
@@ -226,16 +226,16 @@ def new_policy(form: PolicyForm, now: int, policy_id: str | None = None) -> NewP
     wanted = policy_id or new_id("pol")
     planned, begins = now, None
     if form.enabled:
-        rhythm = form.rhythm()
-        planned = _first_planned(form, rhythm, now)
-        begins = rhythm.begins(wanted, planned)
+        schedule = form.schedule()
+        planned = _first_planned(form, schedule, now)
+        begins = schedule.begins(wanted, planned)
         begins = None if form.is_over(begins) else begins
-    return NewPolicy(wanted, form.project, form.line, form.text(), form.enabled, planned, begins, now)
+    return NewPolicy(wanted, form.project, form.backlog_queue, form.text(), form.enabled, planned, begins, now)
 
 
-def _first_planned(form: PolicyForm, rhythm: Schedule, now: int) -> int:
+def _first_planned(form: PolicyForm, schedule: Schedule, now: int) -> int:
     """Return the first planned time: now, or the next match of the cron expression."""
-    return now if form.cron is None else rhythm.next_planned(now, now)
+    return now if form.cron is None else schedule.next_planned(now, now)
 
 
 def _restarted(policy: Policy, form: PolicyForm, now: int, *, fresh: bool) -> Policy:
@@ -244,17 +244,17 @@ def _restarted(policy: Policy, form: PolicyForm, now: int, *, fresh: bool) -> Po
         return replace(policy, enabled=False, next_run_at=None, queued=False)
     planned = policy.planned_at
     if fresh or policy.next_run_at is None:
-        planned = _first_planned(form, form.rhythm(), now)
+        planned = _first_planned(form, form.schedule(), now)
     kept = replace(policy, enabled=True, planned_at=planned, frequency_now=None if fresh else policy.frequency_now)
-    begins = kept.rhythm.begins(kept.id, planned)
+    begins = kept.schedule.begins(kept.id, planned)
     return replace(kept, next_run_at=None if form.is_over(begins) else begins)
 
 
 def _rewritten(policy: Policy, form: PolicyForm, now: int) -> Policy:
-    return _restarted(replace(policy, spec=form.text()), form, now, fresh=_rhythm_changes(policy.form, form))
+    return _restarted(replace(policy, spec=form.text()), form, now, fresh=_schedule_changes(policy.form, form))
 
 
-def _rhythm_changes(before: PolicyForm, after: PolicyForm) -> bool:
+def _schedule_changes(before: PolicyForm, after: PolicyForm) -> bool:
     names = ("frequency", "cron", "timezone", "windows", "jitter", "adaptive")
     return any(getattr(before, name) != getattr(after, name) for name in names)
 

@@ -34,8 +34,8 @@ Labels = Annotated[dict[Name, Text], Meta(max_length=64)]
 Moment = Annotated[datetime, Meta(tz=True)]
 Capability = Literal["http", "js", "special"]
 CAPABILITIES: tuple[str, ...] = get_args(Capability)
-LINES = (*CAPABILITIES, SITES)
-"""The queues of policies, see `PolicyForm.line`."""
+BACKLOG_QUEUES = (*CAPABILITIES, SITES)
+"""The queues of policies, see `PolicyForm.backlog_queue`."""
 
 
 def check_lock(text: str) -> str:
@@ -146,7 +146,7 @@ class PolicyForm(Form, frozen=True, kw_only=True, forbid_unknown_fields=True):
         return self.not_after is not None and at > to_micros(self.not_after)
 
     @property
-    def line(self) -> str:
+    def backlog_queue(self) -> str:
         """The queue that limits its backlog: one per capability for pages, and one for the crawls of sites."""
         return SITES if self.is_site else self.capability
 
@@ -154,7 +154,7 @@ class PolicyForm(Form, frozen=True, kw_only=True, forbid_unknown_fields=True):
     def lock(self) -> timedelta:
         return read_duration(self.lock_ttl)
 
-    def rhythm(self, frequency: timedelta | None = None) -> Schedule:
+    def schedule(self, frequency: timedelta | None = None) -> Schedule:
         """Return the schedule, with another frequency if it has adapted."""
         own = None if self.frequency is None else read_duration(self.frequency)
         windows = tuple(read_window(text) for text in self.windows)
@@ -187,8 +187,8 @@ class Policy:
         return PolicyForm.stored(self.spec)
 
     @property
-    def rhythm(self) -> Schedule:
-        return self.form.rhythm(self.frequency_now)
+    def schedule(self) -> Schedule:
+        return self.form.schedule(self.frequency_now)
 
     @property
     def dedupe_key(self) -> str:
@@ -201,7 +201,7 @@ class Policy:
             return 1.0
         last = self.last_success_at
         try:
-            step = self.rhythm.next_planned(last, last) - last  # with cron, stale from the next match on
+            step = self.schedule.next_planned(last, last) - last  # with cron, stale from the next match on
         except ValueError:  # unknown time zone: the scheduler reports it, and listings must still work
             step = span(DAY)
         return max(0.0, (now - last) / step)

@@ -27,7 +27,7 @@ csv.field_size_limit(LONGEST_LINE)
 
 
 @dataclass(frozen=True, slots=True)
-class PolicyRow:
+class PolicyFileRow:
     """One line: the parsed form, or what is wrong with it."""
 
     line: int
@@ -44,13 +44,13 @@ def lines_of(file: TextIO) -> Iterator[str]:
             line = file.readline(LONGEST_LINE + 1)
 
 
-def read_json_lines(lines: Iterable[str]) -> Iterator[PolicyRow]:
+def read_json_lines(lines: Iterable[str]) -> Iterator[PolicyFileRow]:
     for number, line in enumerate(lines, 1):
         if line.strip():
             yield _row(number, partial(_read_object, line))
 
 
-def read_csv(lines: Iterable[str]) -> Iterator[PolicyRow]:
+def read_csv(lines: Iterable[str]) -> Iterator[PolicyFileRow]:
     """Parse CSV. An unreadable record counts as one invalid line, reported at its first line; parsing continues after
     it."""
     taken = _Taken(lines)
@@ -70,10 +70,10 @@ def read_csv(lines: Iterable[str]) -> Iterator[PolicyRow]:
             return
         except csv.Error as error:
             taken.had_too_long()
-            yield PolicyRow(begins, None, _unreadable(error, begins, reader.line_num))
+            yield PolicyFileRow(begins, None, _unreadable(error, begins, reader.line_num))
             continue
         if taken.had_too_long():
-            yield PolicyRow(begins, None, _TOO_LONG.message)
+            yield PolicyFileRow(begins, None, _TOO_LONG.message)
         elif any(cells):
             yield _row(begins, partial(_read_cells, names, cells))
 
@@ -100,11 +100,11 @@ def _cell(value: Any) -> Cell:
     return cell(value)
 
 
-def _row(number: int, read: Callable[[], PolicyForm]) -> PolicyRow:
+def _row(number: int, read: Callable[[], PolicyForm]) -> PolicyFileRow:
     try:
-        return PolicyRow(number, read())
+        return PolicyFileRow(number, read())
     except ShoalError as error:
-        return PolicyRow(number, None, error.message)
+        return PolicyFileRow(number, None, error.message)
 
 
 def _read_object(line: str) -> PolicyForm:

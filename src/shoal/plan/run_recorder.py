@@ -79,14 +79,14 @@ def note_of(policy: Policy, event: EventReceipt, data: dict[str, Any]) -> RunNot
     success = ENDS[event.type]
     digest = data.get("meta", {}).get("html_hash") if success else None
     step = adapted(policy, digest)
-    shift = timedelta(0) if step is None else step - (policy.rhythm.frequency or timedelta(0))
+    shift = timedelta(0) if step is None else step - (policy.schedule.frequency or timedelta(0))
     return RunNote(policy.id, success, event.created_at, digest, step, shift)
 
 
 def adapted(policy: Policy, digest: str | None) -> timedelta | None:
     """Return the new frequency: shorter if the page changed, longer if it did not, within the bounds."""
     bounds = policy.form.adaptive
-    step = policy.rhythm.frequency
+    step = policy.schedule.frequency
     if bounds is None or step is None or digest is None or policy.last_hash is None:
         return None
     wanted = step * (SLOWER if digest == policy.last_hash else FASTER)

@@ -182,7 +182,7 @@ def job_of(policy: Policy, rating: Priority) -> NewJob:
         capability=form.capability,
         lock_ttl=form.lock,
         host=None if form.url is None else host_of(form.url),
-        scopes=(f"project:{form.project}", *(f"label:{name}={value}" for name, value in form.labels.items())),
+        quota_keys=(f"project:{form.project}", *(f"label:{name}={value}" for name, value in form.labels.items())),
     )
 
 
@@ -208,8 +208,8 @@ def step_of(policy: Policy, now: int, lives: bool) -> ScheduleStep:
         )
     planned = policy.planned_at  # in the future if a queued run waited for a window
     if planned <= now:
-        planned = policy.rhythm.next_planned(planned, now)
-    begins = policy.rhythm.begins(policy.id, planned)
+        planned = policy.schedule.next_planned(planned, now)
+    begins = policy.schedule.begins(policy.id, planned)
     return ScheduleStep(
         policy.id, policy.next_run_at or 0, planned, None if policy.form.is_over(begins) else begins, queued, not lives
     )
@@ -219,7 +219,7 @@ def kept_waiting(policy: Policy, now: int) -> ScheduleStep | None:
     """Return the step of a policy that may not start now: to the opening of its next window, or to no further run if
     `not_after` has passed by then. None if it may start."""
     is_free = not policy.form.windows and policy.form.not_after is None
-    if is_free or ((opens := policy.rhythm.opens(now)) == now and not policy.form.is_over(now)):
+    if is_free or ((opens := policy.schedule.opens(now)) == now and not policy.form.is_over(now)):
         return None
     due = policy.next_run_at is None or policy.next_run_at <= now
     begins = opens if due else min(opens, policy.next_run_at or opens)

@@ -21,7 +21,7 @@ BATCH = 100
 CRAWL = "crawl"  # the kind of the jobs that its crawls get
 
 
-class Crawling(Protocol):
+class CrawlStarter(Protocol):
     """Starts and stops crawls."""
 
     async def lives(self, crawl_id: str) -> bool:
@@ -63,14 +63,14 @@ class SiteScheduler:
         self,
         database: Database,
         store: PolicyStore,
-        crawling: Crawling,
+        crawl_starter: CrawlStarter,
         signals: Signals,
         rules: tuple[PriorityRule, ...] = RULES,
         back_pressure: BackPressure = no_back_pressure,
     ) -> None:
         self._database = database
         self._store = store
-        self._crawling = crawling
+        self._crawl_starter = crawl_starter
         self._signals = signals
         self._rules = rules
         self._back_pressure = back_pressure
@@ -94,14 +94,14 @@ class SiteScheduler:
         if (later := kept_waiting(policy, now)) is not None:
             await self._advance(later)
             return
-        lives = policy.live_crawl is not None and await self._crawling.lives(policy.live_crawl)
+        lives = policy.live_crawl is not None and await self._crawl_starter.lives(policy.live_crawl)
         if lives and policy.live_crawl is not None and policy.form.overlap == "replace":
-            await self._crawling.stop(policy.live_crawl)
+            await self._crawl_starter.stop(policy.live_crawl)
             lives = False
         step = step_of(policy, now, lives)
         if not lives:
             crawl_id = crawl_of(policy, now)
-            await self._crawling.begin(crawl_id, options_of(policy.form, await self._priority(policy, now)))
+            await self._crawl_starter.begin(crawl_id, options_of(policy.form, await self._priority(policy, now)))
             step = replace(step, crawl=crawl_id)
         await self._advance(step)
 

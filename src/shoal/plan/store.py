@@ -16,7 +16,7 @@ class NewPolicy(Struct, frozen=True):
 
     id: str
     project: str
-    line: str
+    backlog_queue: str
     spec: str
     enabled: bool
     planned_at: int

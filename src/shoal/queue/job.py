@@ -23,7 +23,7 @@ NODE = "node/"  # prefix of private lanes
 BOT = "bot/"
 HTTP = "http"  # capability: the worker can fetch
 JS = "js"  # capability: the worker can run a page in a browser
-KEY_SCOPE = "key:"  # prefix of a concurrency key: one job at a time, unless a quota says otherwise
+CONCURRENCY_PREFIX = "key:"  # prefix of a concurrency key: one job at a time, unless a quota says otherwise
 RUN_KINDS = ("crawl", "analysis")  # kinds whose jobs belong to a run: retried, stopped and removed with it
 
 
@@ -78,9 +78,9 @@ def quota_keys(project: str, labels: Mapping[str, str]) -> tuple[str, ...]:
     return (f"project:{project}", *(f"label:{name}={value}" for name, value in labels.items()))
 
 
-def quota_limit(scope: str, quota: int | None) -> int | None:
+def quota_limit(key: str, quota: int | None) -> int | None:
     """Return how many jobs with this quota key may be locked at once; None: unlimited."""
-    return 1 if quota is None and scope.startswith(KEY_SCOPE) else quota
+    return 1 if quota is None and key.startswith(CONCURRENCY_PREFIX) else quota
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +95,7 @@ class NewJob(Struct, frozen=True):
     """A job to be stored.
 
     `not_before`: UTC microseconds by the store's clock; None: now. `capability`: what its worker must support.
-    `scopes`: the quota keys it counts towards while it is locked, such as `project:acme`, `label:team=a`, or
+    `quota_keys`: those it counts towards while it is locked, such as `project:acme`, `label:team=a`, or
     `key:anything`, of which only one runs at a time. `lock_ttl`: how long a bot may hold it without a heartbeat; bots
     may lose such a job no more often than it may be retried. `host`: the origin it requests, for kinds that are leased
     by host. `offer`: for a job in the private lane of a node, the session it is offered to, and for how long.
@@ -112,7 +112,7 @@ class NewJob(Struct, frozen=True):
     dedupe_key: str | None = None
     capability: str = HTTP
     not_before: int | None = None
-    scopes: tuple[str, ...] = ()
+    quota_keys: tuple[str, ...] = ()
     lock_ttl: timedelta | None = None
     host: str | None = None
     offer: Offer | None = None
@@ -144,8 +144,8 @@ class LeaseRequest:
     """A request for leases: by which holder, of which kinds and capabilities, and from which lanes, in that order.
     `lock_ttl`: for a bot, the lease term of jobs that set none; None: a node, whose leases all have the same term.
     `waits`: wait for others that are counting the same quota key; pass False if you hold locks that they may need.
-    `pace`: lease by host, which means only jobs with a host, and per host only as many as its rate limit allows now;
-    None: lease by rank."""
+    `rate_limiter`: lease by host, which means only jobs with a host, and per host only as many as its rate limit allows
+    now; None: lease by rank."""
 
     holder: str
     kinds: Sequence[str]
@@ -153,7 +153,7 @@ class LeaseRequest:
     capabilities: Sequence[str] = (HTTP,)
     lock_ttl: timedelta | None = None
     waits: bool = True
-    pace: "RateLimiter | None" = None
+    rate_limiter: "RateLimiter | None" = None
 
 
 class Fence(Struct, frozen=True):
@@ -219,7 +219,7 @@ class Job:
     payload: str
     lane: str
     dedupe_key: str | None
-    scopes: tuple[str, ...]
+    quota_keys: tuple[str, ...]
     parked: str | None  # the quota key that was full
     priority: int
     not_before: int

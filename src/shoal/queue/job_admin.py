@@ -19,11 +19,11 @@ from shoal.queue.states import JobState, Move
 
 BATCH = 500  # jobs per commit
 MOST = 1_000_000  # the highest limit that a quota may have
-SCOPES = ("project:", "label:", "key:")
+QUOTA_PREFIXES = ("project:", "label:", "key:")
 
 
 @dataclass(frozen=True, slots=True)
-class JobPage:
+class JobListPage:
     """One page of a list; `next`: the id to continue after, None at the end."""
 
     items: list[Job]
@@ -44,10 +44,10 @@ class JobAdmin:
             raise NotFound("job", shorten(job_id))
         return job
 
-    async def newest(self, which: JobFilter, *, before: str | None = None, limit: int = 50) -> JobPage:
+    async def newest(self, which: JobFilter, *, before: str | None = None, limit: int = 50) -> JobListPage:
         """Return matching jobs, newest first. A short page may not be the last one: check `next`."""
         jobs, more = await self._database.read(lambda tx: self._store.page_of(tx, which, before, limit))
-        return JobPage(jobs, more)
+        return JobListPage(jobs, more)
 
     async def count(self) -> dict[str, dict[str, int]]:
         """Return the number of jobs by kind and state. Reads every job."""
@@ -134,24 +134,24 @@ class JobAdmin:
             after = purged.after
         return done
 
-    async def set_quota(self, scope: str, most: int, *, audit: AuditHook = no_audit) -> Quota:
+    async def set_quota(self, key: str, most: int, *, audit: AuditHook = no_audit) -> Quota:
         """Limit how many jobs with this quota key run at once; jobs that are already running continue."""
-        _check_scope(scope)
+        _check_quota_key(key)
         if not 0 <= most <= MOST:
             raise InvalidInput("most", f"cannot be {most}", f"give a whole number from 0 to {MOST}")
 
         async def commit(tx: Tx) -> None:
-            await self._store.set_quota(tx, scope, most)
-            await audit(tx, scope)
+            await self._store.set_quota(tx, key, most)
+            await audit(tx, key)
 
         await self._database.run(commit)
-        return next(quota for quota in await self.quotas(after=scope[:-1], limit=MOST) if quota.scope == scope)
+        return next(quota for quota in await self.quotas(after=key[:-1], limit=MOST) if quota.key == key)
 
-    async def remove_quota(self, scope: str, *, audit: AuditHook = no_audit) -> None:
+    async def remove_quota(self, key: str, *, audit: AuditHook = no_audit) -> None:
         async def commit(tx: Tx) -> None:
-            if not await self._store.remove_quota(tx, scope):
-                raise NotFound("quota", shorten(scope), "list them with `shoal jobs quota ls`")
-            await audit(tx, scope)
+            if not await self._store.remove_quota(tx, key):
+                raise NotFound("quota", shorten(key), "list them with `shoal jobs quota ls`")
+            await audit(tx, key)
 
         await self._database.run(commit)
 
@@ -206,7 +206,7 @@ def _one_of_each_key(jobs: list[Job]) -> list[Job]:
     return [job for job in jobs if job.dedupe_key is None or first[job.dedupe_key] == job.id]
 
 
-def _check_scope(scope: str) -> None:
-    if not scope.startswith(SCOPES) or not len(scope.partition(":")[2]) or len(scope) > LONGEST_NAME:
+def _check_quota_key(key: str) -> None:
+    if not key.startswith(QUOTA_PREFIXES) or not len(key.partition(":")[2]) or len(key) > LONGEST_NAME:
         fix = "write it as project:NAME, label:NAME=VALUE or key:ANYTHING"
-        raise InvalidInput("scope", f"cannot be {shorten(scope)!r}", fix)
+        raise InvalidInput("scope", f"cannot be {shorten(key)!r}", fix)

@@ -40,7 +40,7 @@ class JobFilter:
 class Quota:
     """A quota: how many jobs with this key may be locked at once, how many are, and how many are parked."""
 
-    scope: str
+    key: str
     most: int
     locked: int = 0
     parked: int = 0
@@ -97,11 +97,11 @@ class JobAdminStore(Protocol):
         locked by another transaction."""
         ...
 
-    async def set_quota(self, tx: Tx, scope: str, most: int) -> None:
+    async def set_quota(self, tx: Tx, key: str, most: int) -> None:
         """Limit a quota key from now on: locked jobs count and stay locked; parked jobs that fit are unparked."""
         ...
 
-    async def remove_quota(self, tx: Tx, scope: str) -> bool:
+    async def remove_quota(self, tx: Tx, key: str) -> bool:
         """Remove the limit of a quota key; False if it had none."""
         ...
 
@@ -109,7 +109,7 @@ class JobAdminStore(Protocol):
         """Return the quotas after that key, ordered by quota key."""
         ...
 
-    async def quota_usage(self, tx: Tx, scope: str) -> tuple[int, int | None]:
+    async def quota_usage(self, tx: Tx, key: str) -> tuple[int, int | None]:
         """Return how many jobs with this quota key are locked, and the limit."""
         ...
 

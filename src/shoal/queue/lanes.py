@@ -67,7 +67,7 @@ class Lanes(Protocol):
 
         An empty result does not mean that no job waits: another process may be locking it at this moment.
 
-        A request with a `pace` gets only jobs that name a host, and per host only as many as it has slots now: first
+        A request with a `rate_limiter` gets only jobs with a host, and per host only as many as it has slots now: first
         those that can start within a second, by rank, then those of the second after that. A host that must not be
         requested uses up no grant, is not examined again before it is due, and does not keep jobs of other hosts from
         being granted. Slots are not reserved: the caller does that in the same commit, and takes back the jobs that got

@@ -179,25 +179,25 @@ class Queue:
         """Grant up to `limit` jobs. Jobs over their quota are parked, and others are tried instead."""
         request, leases = LeaseRequest(holder, kinds, lanes, capabilities), list[Lease]()
 
-        def emit(turned: TurnResult) -> None:
-            for lease in turned.leases:
+        def emit(result: TurnResult) -> None:
+            for lease in result.leases:
                 self._emit_leased(lease, holder)
 
         for _ in range(ROUNDS):
             try:
-                turned = await self._turn((), request, limit - len(leases), emit)
+                result = await self._turn((), request, limit - len(leases), emit)
             except BackendUnavailable:
                 if not leases:
                     raise
                 break  # keep what was granted: nobody else could have it until its leases expire
-            leases += turned.leases
-            if not turned.parked or len(leases) == limit:
+            leases += result.leases
+            if not result.parked or len(leases) == limit:
                 break
         return leases
 
     async def finish_and_lease(self, moves: Sequence[Move], request: LeaseRequest, limit: int) -> TurnResult:
         """End a batch of jobs and lease the next one in one commit, for kinds whose runs have no listener."""
-        return await self._turn(moves, request, limit, lambda turned: self.emit_turn(request, moves, turned))
+        return await self._turn(moves, request, limit, lambda result: self.emit_turn(request, moves, result))
 
     async def finish_and_lease_in(
         self, tx: Tx, moves: Sequence[Move], request: LeaseRequest | None, limit: int = 0
@@ -217,34 +217,34 @@ class Queue:
         was not enough."""
 
         async def once(tx: Tx) -> TurnResult | None:
-            turned = await self._lanes.pop_once(tx, request, limit, self.settings.lease, moves)
-            if turned is not None:
-                tx.on_commit(lambda: emit(turned))
-            return turned
+            result = await self._lanes.pop_once(tx, request, limit, self.settings.lease, moves)
+            if result is not None:
+                tx.on_commit(lambda: emit(result))
+            return result
 
         async def commit(tx: Tx) -> TurnResult:
-            turned = await self.finish_and_lease_in(tx, moves, request, limit)
-            tx.on_commit(lambda: emit(turned))
-            return turned
+            result = await self.finish_and_lease_in(tx, moves, request, limit)
+            tx.on_commit(lambda: emit(result))
+            return result
 
         small, self._apart = len(moves) + limit <= SMALL and not self._apart, max(0, self._apart - 1)
         if small:
-            turned = await self._database.once(once)
-            if turned is not None:
-                return turned
+            result = await self._database.once(once)
+            if result is not None:
+                return result
             self._apart = APART
         return await self._database.run(commit)
 
-    def emit_turn(self, request: LeaseRequest, moves: Sequence[Move], turned: TurnResult) -> None:
+    def emit_turn(self, request: LeaseRequest, moves: Sequence[Move], result: TurnResult) -> None:
         """Signal what a committed turn did, in few signals whatever the size of the batch."""
-        made = [move for move in moves if move not in turned.refused] if turned.refused else moves
+        made = [move for move in moves if move not in result.refused] if result.refused else moves
         ends: dict[GrantEnd, int] = {}
         for move in made:
             ends[move.grant_end] = ends.get(move.grant_end, 0) + 1
         for how, count in ends.items():
             self._signals.emit(JobsMoved(kind=request.kinds[0], how=how, count=count))
         waits: dict[str, list[float]] = {}
-        for lease in turned.leases:
+        for lease in result.leases:
             waits.setdefault(lease.kind, []).append(lease.waited_seconds)
         for kind, waited in waits.items():
             self._signals.emit(
@@ -439,7 +439,7 @@ class Queue:
         unparked in a separate commit, which holds the lock of that key."""
         freed = 0
         for key in await self._database.read(lambda tx: self._store.parked_in(tx, limit)):
-            freed += await self._database.run(partial(self._store.unpark, scope=key))
+            freed += await self._database.run(partial(self._store.unpark, key=key))
         return freed
 
     async def verdict_in(
@@ -583,7 +583,6 @@ def _check(job: NewJob, place: int) -> None:
         raise InvalidInput(f"jobs[{place}].priority", f"cannot be {job.priority}", "give a whole number from 0 to 100")
     if job.max_attempts < 1:
         raise InvalidInput(f"jobs[{place}].max_attempts", f"cannot be {job.max_attempts}", "give 1 or more")
-    if len(job.dedupe_key or "") > LONGEST_NAME or any(not 0 < len(scope) <= LONGEST_NAME for scope in job.scopes):
-        raise InvalidInput(
-            f"jobs[{place}]", "has a key or a scope that is empty or too long", f"use 1 to {LONGEST_NAME} characters"
-        )
+    if len(job.dedupe_key or "") > LONGEST_NAME or any(not 0 < len(key) <= LONGEST_NAME for key in job.quota_keys):
+        problem = "has a dedupe key or a quota key that is empty or too long"
+        raise InvalidInput(f"jobs[{place}]", problem, f"use 1 to {LONGEST_NAME} characters")

@@ -123,7 +123,7 @@ class JobStore(Protocol):
         continues where the last one stopped, and starts over at the end."""
         ...
 
-    async def unpark(self, tx: Tx, scope: str) -> int:
+    async def unpark(self, tx: Tx, key: str) -> int:
         """Unpark as many jobs of a quota key as its limit allows; returns how many. Call it in a separate commit: it
         locks the quota key, and a commit that holds such a lock may only wait for hosts."""
         ...

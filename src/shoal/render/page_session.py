@@ -21,7 +21,7 @@ from shoal.render.cdp import BrowserLost, CdpSession, CommandFailed, Params
 from shoal.render.page_script import CLICK, HTML, SCROLL, WAIT_FOR
 from shoal.render.render_request import MOST_STEPS, Document, RenderRequest
 from shoal.render.rendered_page import RenderCounts, RenderedPage
-from shoal.render.subrequests import ConnectionLimits, RobotsCheck, allows
+from shoal.render.subrequests import OriginConnections, SubrequestRobots, allows
 
 QUIET_SECONDS: Final = 0.25  # without a request: then the page is idle
 STEP_SECONDS: Final = 2.0  # at most, after each scroll or click
@@ -38,7 +38,7 @@ REFUSAL: Final = "shoal-refusal"  # header of a response that our proxy made
 NO_LENGTH: Final = frozenset({"content-encoding", "content-length", "transfer-encoding"})
 
 
-class ProxySession(Protocol):
+class ProxyCredential(Protocol):
     """The credential with which the requests of one page pass the proxy."""
 
     @property
@@ -58,9 +58,9 @@ class PageSession:
         self,
         browser: Browser,
         request: RenderRequest,
-        robots: RobotsCheck | None,
-        connections: ConnectionLimits,
-        proxy: ProxySession | None,
+        robots: SubrequestRobots | None,
+        connections: OriginConnections,
+        proxy: ProxyCredential | None,
         clock: Clock,
     ) -> None:
         self._browser = browser
@@ -373,7 +373,7 @@ class PageSession:
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
 
-    async def _judge(self, session: CdpSession, params: Params, robots: RobotsCheck, is_own: bool) -> None:
+    async def _judge(self, session: CdpSession, params: Params, robots: SubrequestRobots, is_own: bool) -> None:
         url = params["request"]["url"]
         self._judged(session, params, is_own, allows(await robots.load(origin(Url(url))), url))
 

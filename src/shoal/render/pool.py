@@ -14,11 +14,11 @@ from shoal.render.browser import Browser, reap, start_browser
 from shoal.render.cdp import BrowserLost, CommandFailed
 from shoal.render.chromium import find_chromium
 from shoal.render.memory import kill_process, memory_of
-from shoal.render.page_session import PageCrashed, PageSession, ProxySession
+from shoal.render.page_session import PageCrashed, PageSession, ProxyCredential
 from shoal.render.render_request import RenderRequest
 from shoal.render.rendered_page import RenderedPage
 from shoal.render.signals import BrowserEnded, BrowsersReaped, BrowserStarted, PageRendered
-from shoal.render.subrequests import ConnectionLimits, RobotsCheck
+from shoal.render.subrequests import OriginConnections, SubrequestRobots
 from shoal.settings import RenderSettings
 
 LOOK_SECONDS: Final = 1.0  # between two looks at the memory of the browsers
@@ -27,7 +27,7 @@ BROWSER_LOSSES: Final = 3  # a page fails after this many browsers were lost wit
 MOST_IDLE_LOOKS: Final = 30  # after which an idle browser is closed
 
 
-class BrowserSession(ProxySession, Protocol):
+class BrowserSession(ProxyCredential, Protocol):
     """The network access of one page."""
 
     @property
@@ -63,7 +63,7 @@ class BrowserNetwork(Protocol):
     async def close(self) -> None: ...
 
 
-class _Slot:
+class _PooledBrowser:
     """A browser with the pages in it."""
 
     def __init__(self, browser: Browser, since: float) -> None:
@@ -81,7 +81,7 @@ class BrowserPool:
         self,
         settings: RenderSettings,
         network: BrowserNetwork,
-        robots: RobotsCheck | None,
+        robots: SubrequestRobots | None,
         agent: str,
         max_bytes: int,
         clock: Clock,
@@ -95,11 +95,11 @@ class BrowserPool:
         self._max_bytes = max_bytes
         self._clock = clock
         self._signals = signals
-        self._connections = ConnectionLimits()
+        self._connections = OriginConnections()
         self._free = asyncio.Semaphore(pages or settings.pages)
         self._starting = asyncio.Lock()
-        self._current: _Slot | None = None
-        self._slots: set[_Slot] = set()
+        self._current: _PooledBrowser | None = None
+        self._browsers: set[_PooledBrowser] = set()
         self._flags: Sequence[str] | None = None
         self._watching: asyncio.Task[None] | None = None
         self._ending: set[asyncio.Task[None]] = set()
@@ -114,7 +114,7 @@ class BrowserPool:
     @property
     def browsers(self) -> int:
         """The number of browsers that run."""
-        return len(self._slots)
+        return len(self._browsers)
 
     def check(self) -> Path:
         """Return the browser to start; raise `BadConfig` if there is none."""
@@ -143,57 +143,57 @@ class BrowserPool:
 
     async def restart(self) -> None:
         """Replace the browsers that run; the pages in them start again in the next one."""
-        running = list(self._slots)
-        for slot in running:
-            slot.is_restarted = True
-            self._retire(slot, "restarted")
-            slot.browser.kill()
+        running = list(self._browsers)
+        for pooled in running:
+            pooled.is_restarted = True
+            self._retire(pooled, "restarted")
+            pooled.browser.kill()
         if running:
             await self._ready()
 
     def abort(self) -> None:
         if self._watching is not None:
             self._watching.cancel()
-        for slot in self._slots:
-            slot.browser.end()
-        self._slots.clear()
+        for pooled in self._browsers:
+            pooled.browser.end()
+        self._browsers.clear()
         self._network.abort()
 
     async def close(self) -> None:
         if self._watching is not None:
             self._watching.cancel()
-        for slot in list(self._slots):
-            slot.browser.kill()
-            self._retire(slot, "closed")
-            self._end(slot)
+        for pooled in list(self._browsers):
+            pooled.browser.kill()
+            self._retire(pooled, "closed")
+            self._end(pooled)
         await asyncio.gather(*self._ending, return_exceptions=True)
         await self._network.close()
 
     async def _render(self, request: RenderRequest) -> RenderedPage | Failure:
         crashes = losses = 0
         while crashes < PAGE_CRASHES and losses < BROWSER_LOSSES:
-            slot = await self._ready()
-            slot.active += 1
+            pooled = await self._ready()
+            pooled.active += 1
             try:
-                return await self._render_in(slot, request)
+                return await self._render_in(pooled, request)
             except PageCrashed:
                 crashes += 1
             except (BrowserLost, CommandFailed):
-                losses += not slot.is_restarted
-                self._retire(slot, "crashed")
-                slot.browser.kill()
+                losses += not pooled.is_restarted
+                self._retire(pooled, "crashed")
+                pooled.browser.kill()
             finally:
-                slot.active -= 1
-                if slot.how and slot.active == 0:
-                    self._end(slot)
+                pooled.active -= 1
+                if pooled.how and pooled.active == 0:
+                    self._end(pooled)
         message = "The page crashed its browser each time, or used more memory than SHOAL_RENDER_MEMORY."
         return Failure("render_crashed", message, retryable=False, url=request.url)
 
-    async def _render_in(self, slot: _Slot, request: RenderRequest) -> RenderedPage | Failure:
+    async def _render_in(self, pooled: _PooledBrowser, request: RenderRequest) -> RenderedPage | Failure:
         way = self._network.open(request.proxy)
         if isinstance(way, Failure):
             return way
-        browser, longest = slot.browser, self._settings.timeout.total_seconds()
+        browser, longest = pooled.browser, self._settings.timeout.total_seconds()
         try:
             created = await browser.call("Target.createBrowserContext", disposeOnDetach=True)
             context_id: str = created["browserContextId"]
@@ -203,7 +203,7 @@ class BrowserPool:
                 seconds = min(longest, request.timeout or longest)
                 outcome = await session.render(context_id, seconds, self._agent, self._max_bytes)
             finally:
-                self._background(self._dispose(slot, context_id))
+                self._background(self._dispose(pooled, context_id))
             if isinstance(outcome, Failure):
                 # Without a document the page's own request went through the proxy, which knows best why it failed.
                 return (way.refusal_of(Url(outcome.url)) if request.document is None else None) or outcome
@@ -213,30 +213,30 @@ class BrowserPool:
         finally:
             way.close()
 
-    async def _dispose(self, slot: _Slot, context_id: str) -> None:
+    async def _dispose(self, pooled: _PooledBrowser, context_id: str) -> None:
         """Close the page of a context and forget all of its data. A browser that cannot do that hangs."""
         try:
-            await slot.browser.call("Target.disposeBrowserContext", browserContextId=context_id)
+            await pooled.browser.call("Target.disposeBrowserContext", browserContextId=context_id)
         except BrowserLost:
-            self._retire(slot, "crashed")
-            if slot.active == 0:
-                self._end(slot)
+            self._retire(pooled, "crashed")
+            if pooled.active == 0:
+                self._end(pooled)
         except CommandFailed:
             pass  # it is gone already
 
-    async def _ready(self) -> _Slot:
+    async def _ready(self) -> _PooledBrowser:
         """Return the browser for the next page."""
         async with self._starting:
-            slot = self._current
-            if slot is not None and slot.browser.is_lost:
-                self._retire(slot, "crashed")
-            elif slot is not None and self._is_worn(slot):
-                self._retire(slot, "recycled")
+            pooled = self._current
+            if pooled is not None and pooled.browser.is_lost:
+                self._retire(pooled, "crashed")
+            elif pooled is not None and self._is_worn(pooled):
+                self._retire(pooled, "recycled")
             if self._current is None:
                 self._current = await self._start()
             return self._current
 
-    async def _start(self) -> _Slot:
+    async def _start(self) -> _PooledBrowser:
         began = self._clock.monotonic()
         binary = find_chromium(self._settings)
         if self._flags is None:
@@ -246,31 +246,31 @@ class BrowserPool:
         browser = await start_browser(binary, self._agent, self._flags, self._clock)
         now = self._clock.monotonic()
         self._signals.emit(BrowserStarted(pid=browser.pid, sandbox=browser.has_sandbox, seconds=now - began))
-        slot = _Slot(browser, now)
-        self._slots.add(slot)
+        pooled = _PooledBrowser(browser, now)
+        self._browsers.add(pooled)
         if self._watching is None or self._watching.done():
             self._watching = asyncio.create_task(self._watch())
-        return slot
+        return pooled
 
-    def _is_worn(self, slot: _Slot) -> bool:
+    def _is_worn(self, pooled: _PooledBrowser) -> bool:
         settings = self._settings
-        age = self._clock.monotonic() - slot.since
-        return slot.browser.pages >= settings.browser_pages or age >= settings.browser_age.total_seconds()
+        age = self._clock.monotonic() - pooled.since
+        return pooled.browser.pages >= settings.browser_pages or age >= settings.browser_age.total_seconds()
 
-    def _retire(self, slot: _Slot, how: str) -> None:
+    def _retire(self, pooled: _PooledBrowser, how: str) -> None:
         """Give a browser no more pages; it ends when its last page has."""
-        if not slot.how:
-            slot.how = how
-            if self._current is slot:
+        if not pooled.how:
+            pooled.how = how
+            if self._current is pooled:
                 self._current = None
-            if slot.active == 0:
-                self._end(slot)
+            if pooled.active == 0:
+                self._end(pooled)
 
-    def _end(self, slot: _Slot) -> None:
-        if slot in self._slots:
-            self._slots.discard(slot)
-            self._signals.emit(BrowserEnded(pid=slot.browser.pid, how=slot.how, pages=slot.browser.pages))
-            self._background(slot.browser.close())
+    def _end(self, pooled: _PooledBrowser) -> None:
+        if pooled in self._browsers:
+            self._browsers.discard(pooled)
+            self._signals.emit(BrowserEnded(pid=pooled.browser.pid, how=pooled.how, pages=pooled.browser.pages))
+            self._background(pooled.browser.close())
 
     def _background(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.create_task(work)
@@ -280,16 +280,16 @@ class BrowserPool:
     async def _watch(self) -> None:
         """Keep the memory of the browsers within its limits, and close a browser that nobody uses."""
         idle = 0
-        while self._slots:
+        while self._browsers:
             await self._clock.sleep(LOOK_SECONDS)
             idle = 0 if self.active or self.waiting else idle + 1
-            used = await asyncio.to_thread(memory_of, [slot.browser.pid for slot in self._slots])
-            for slot in list(self._slots):
-                processes = used.get(slot.browser.pid, {})
+            used = await asyncio.to_thread(memory_of, [pooled.browser.pid for pooled in self._browsers])
+            for pooled in list(self._browsers):
+                processes = used.get(pooled.browser.pid, {})
                 for pid, size in processes.items():
-                    if pid != slot.browser.pid and size > self._settings.page_memory:
+                    if pid != pooled.browser.pid and size > self._settings.page_memory:
                         kill_process(pid)
                 if sum(processes.values()) > self._settings.browser_memory:
-                    self._retire(slot, "recycled")
+                    self._retire(pooled, "recycled")
                 elif idle >= MOST_IDLE_LOOKS:
-                    self._retire(slot, "idle")
+                    self._retire(pooled, "idle")

@@ -17,7 +17,7 @@ FRESH_SECONDS = 600.0  # for which the rules of an origin are kept
 MOST_RULES = 2_000
 
 
-class RobotsCheck(Protocol):
+class SubrequestRobots(Protocol):
     """Decides whether robots.txt allows the requests of pages."""
 
     def known(self, origin: str) -> Rules | None:
@@ -29,7 +29,7 @@ class RobotsCheck(Protocol):
         ...
 
 
-class RobotsRules:
+class SubrequestRobotsCache:
     """A short-lived cache of robots.txt rules; pages that need the same rules share one request."""
 
     def __init__(self, source: RobotsSource, clock: Clock) -> None:
@@ -70,7 +70,7 @@ def allows(rules: Rules | None, url: str) -> bool:
     return rules is not None and rules.reachable and rules.allows(Url(url))
 
 
-class ConnectionLimits:
+class OriginConnections:
     """Counts the requests in flight per origin, over all pages of a renderer, and holds back those above the limit."""
 
     def __init__(self) -> None:

@@ -18,8 +18,8 @@ from shoal.audit.reports.html import CONTENT_POLICY
 from shoal.audit.reports.report import load_report
 from shoal.audit.states import AnalysisState
 from shoal.audit.store import FindingPlace
-from shoal.base.commit import Commit
 from shoal.base.errors import InvalidInput, NotFound, StateConflict
+from shoal.base.forge_commit import ForgeCommit
 from shoal.base.request_form import Form, describe
 from shoal.crawl.crawl import Name
 from shoal.serve import examples, schemas, to_api
@@ -55,7 +55,7 @@ class NewAnalysisForm(Form, frozen=True, kw_only=True, forbid_unknown_fields=Tru
         Name | None,
         describe("Analysis or crawl that the gate compares with; `previous`: the newest analysis of the same site."),
     ] = None
-    commit: Annotated[Commit | None, describe("Commit whose status shows the verdict.")] = None
+    commit: Annotated[ForgeCommit | None, describe("Commit whose status shows the verdict.")] = None
 
 
 class AnalysisApi:

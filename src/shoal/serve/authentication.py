@@ -118,20 +118,20 @@ class LoopbackAuthenticator:
 class TokenAuthenticator(LoopbackAuthenticator):
     """Authenticates network requests by token, once a token has been created."""
 
-    def __init__(self, tokens: Tokens, failures: AuthThrottle, settings: ServeSettings, signals: Signals) -> None:
+    def __init__(self, tokens: Tokens, throttle: AuthThrottle, settings: ServeSettings, signals: Signals) -> None:
         super().__init__(settings.listen.host or "127.0.0.1", settings.public_url)
         self._tokens = tokens
-        self._failures = failures
+        self._throttle = throttle
         self._signals = signals
 
     async def identify(self, text: str, address: str) -> Token:
         """Return the token for this text. An address that sent too many wrong ones is throttled, unless this token was
         valid before."""
         if not self._tokens.remembers(text):
-            self._failures.check(address)
+            self._throttle.check(address)
         token = await self._tokens.verify(text)
         if token is None:
-            waits = self._failures.count(address)
+            waits = self._throttle.count(address)
             self._signals.emit(CallerRefused(address=address, waits=waits))
             raise Unauthenticated
         return token
@@ -150,19 +150,19 @@ class TokenAuthenticator(LoopbackAuthenticator):
 class SharedTokenAuthenticator(LoopbackAuthenticator):
     """Authenticates network requests by one token that the settings name: the render service has no store."""
 
-    def __init__(self, token: str, failures: AuthThrottle, listen: str, signals: Signals) -> None:
+    def __init__(self, token: str, throttle: AuthThrottle, listen: str, signals: Signals) -> None:
         super().__init__(listen)
         self._token = token.encode()
-        self._failures = failures
+        self._throttle = throttle
         self._signals = signals
 
     async def _caller(self, request: Request) -> Caller:
         if not self._token:
             return await super()._caller(request)
         text, address = _token_in(request), address_of(request)
-        self._failures.check(address)
+        self._throttle.check(address)
         if text is None or not hmac.compare_digest(text.encode(), self._token):
-            waits = self._failures.count(address)
+            waits = self._throttle.count(address)
             self._signals.emit(CallerRefused(address=address, waits=waits))
             raise Unauthenticated
         return local_caller(address)

@@ -12,14 +12,14 @@ import orjson
 
 from shoal.base.clock import Clock
 from shoal.base.errors import NotFound, RateLimited, ShoalError
-from shoal.crawl.journal.journal import Written
+from shoal.crawl.journal.journal import StoredEntry
 from shoal.crawl.lifecycle.crawls import Crawls, CrawlStatus
 from shoal.crawl.states import TERMINAL
 
 EVERY_SECONDS = 1.0  # between two polls of the store
 HEARTBEAT_SECONDS = 15.0
 RETRY_MILLISECONDS = 2000  # reconnection delay of a viewer
-KEPT_LINES = 1000  # journal entries kept for late or slow viewers
+KEPT_ENTRIES = 1000  # journal entries kept for late or slow viewers
 FIRST_LINES = 100  # journal entries for viewers that gave no position
 MOST_VIEWERS = 500  # per process
 
@@ -28,8 +28,8 @@ MOST_VIEWERS = 500  # per process
 class CrawlFeed:
     """The current status of a crawl, and the last entries of its journal."""
 
-    seen: CrawlStatus
-    lines: deque[Written] = field(default_factory=lambda: deque(maxlen=KEPT_LINES))
+    status: CrawlStatus
+    entries: deque[StoredEntry] = field(default_factory=lambda: deque(maxlen=KEPT_ENTRIES))
     ended: bool = False
     viewers: int = 0
     changed: asyncio.Event = field(default_factory=asyncio.Event)
@@ -38,7 +38,7 @@ class CrawlFeed:
     @property
     def last(self) -> int:
         """The number of the last entry."""
-        return self.lines[-1].number if self.lines else 0
+        return self.entries[-1].number if self.entries else 0
 
     def wake_viewers(self) -> None:
         """Wake all viewers that wait for a change."""
@@ -117,10 +117,10 @@ class CrawlFeeds:
         sent: dict[str, Any] = {}
         while not self._closed:
             changed = feed.changed
-            for line in await self._lines(crawl_id, feed, place):
-                place = line.number
-                yield _event("log", line.record(crawl_id), place)
-            for name, value in (("state", _state(feed.seen)), ("progress", _progress(feed.seen))):
+            for entry in await self._entries(crawl_id, feed, place):
+                place = entry.number
+                yield _event("log", entry.record(crawl_id), place)
+            for name, value in (("state", _state(feed.status)), ("progress", _progress(feed.status))):
                 if sent.get(name) != value:
                     sent[name] = value
                     yield _event(name, value)
@@ -133,9 +133,9 @@ class CrawlFeeds:
                 yield b": still here\n\n"
 
     async def _open(self, crawl_id: str) -> CrawlFeed:
-        seen = await self._crawls.get(crawl_id)
-        lines = await self._crawls.journal.lines(crawl_id, None, KEPT_LINES)
-        return CrawlFeed(seen, deque(lines, maxlen=KEPT_LINES), ended=seen.crawl.state in TERMINAL)
+        status = await self._crawls.get(crawl_id)
+        entries = await self._crawls.journal.entries(crawl_id, None, KEPT_ENTRIES)
+        return CrawlFeed(status, deque(entries, maxlen=KEPT_ENTRIES), ended=status.crawl.state in TERMINAL)
 
     async def _wait(self, changed: asyncio.Event) -> bool:
         try:
@@ -144,11 +144,11 @@ class CrawlFeeds:
             return False
         return True
 
-    async def _lines(self, crawl_id: str, feed: CrawlFeed, after: int) -> list[Written]:
+    async def _entries(self, crawl_id: str, feed: CrawlFeed, after: int) -> list[StoredEntry]:
         """Return the entries after a number, from the store if they are no longer in memory."""
-        if feed.lines and after < feed.lines[0].number - 1:
-            return await self._crawls.journal.lines(crawl_id, max(after, 0), KEPT_LINES)
-        return [line for line in feed.lines if line.number > after]
+        if feed.entries and after < feed.entries[0].number - 1:
+            return await self._crawls.journal.entries(crawl_id, max(after, 0), KEPT_ENTRIES)
+        return [entry for entry in feed.entries if entry.number > after]
 
     @contextmanager
     def _viewer(self, crawl_id: str, feed: CrawlFeed) -> Iterator[None]:
@@ -169,17 +169,17 @@ class CrawlFeeds:
         while not feed.ended:
             await self._clock.sleep(self._every)
             try:
-                seen = await self._crawls.get(crawl_id)
-                lines = await self._crawls.journal.lines(crawl_id, feed.last, KEPT_LINES)
+                status = await self._crawls.get(crawl_id)
+                entries = await self._crawls.journal.entries(crawl_id, feed.last, KEPT_ENTRIES)
             except NotFound:
                 feed.ended = True
             except ShoalError:  # the store is unavailable: the viewers wait and receive heartbeats
                 continue
             else:
-                feed.ended = seen.crawl.state in TERMINAL and len(lines) < KEPT_LINES
-                is_new = feed.ended or bool(lines) or seen != feed.seen
-                feed.seen = seen
-                feed.lines.extend(lines)
+                feed.ended = status.crawl.state in TERMINAL and len(entries) < KEPT_ENTRIES
+                is_new = feed.ended or bool(entries) or status != feed.status
+                feed.status = status
+                feed.entries.extend(entries)
                 if not is_new:
                     continue
             feed.wake_viewers()
@@ -190,15 +190,15 @@ def _event(name: str, value: dict[str, Any], number: int | None = None) -> bytes
     return place + b"event: %s\ndata: %s\n\n" % (name.encode(), orjson.dumps(value, option=orjson.OPT_UTC_Z))
 
 
-def _state(seen: CrawlStatus) -> dict[str, Any]:
-    crawl = seen.crawl
+def _state(status: CrawlStatus) -> dict[str, Any]:
+    crawl = status.crawl
     return {"crawl_id": crawl.id, "state": crawl.state.value, "state_reason": crawl.state_reason}
 
 
-def _progress(seen: CrawlStatus) -> dict[str, Any]:
-    counts = seen.counts
+def _progress(status: CrawlStatus) -> dict[str, Any]:
+    counts = status.counts
     return {
-        "crawl_id": seen.crawl.id,
+        "crawl_id": status.crawl.id,
         "pages": counts.pages,
         "errors": counts.errors,
         "responses": counts.responses,
@@ -206,5 +206,5 @@ def _progress(seen: CrawlStatus) -> dict[str, Any]:
         "skipped": counts.skipped,
         "bytes": counts.bytes,
         "depth_reached": counts.depth_reached,
-        "node_ids": list(seen.node_ids),
+        "node_ids": list(status.node_ids),
     }

@@ -195,7 +195,7 @@ class QuotaApi:
     async def list_quotas(self, request: EndpointRequest[Nothing, Paging]) -> schemas.QuotaList:
         after = "" if request.query.cursor is None else text_of(request.query.cursor)
         found = await self._jobs.quotas(after=after, limit=request.query.limit + 1)
-        quotas, more = page_of(found, request.query.limit, lambda quota: quota.scope)
+        quotas, more = page_of(found, request.query.limit, lambda quota: quota.key)
         return schemas.QuotaList(items=[to_api.quota(one) for one in quotas], next=more)
 
     @endpoint(

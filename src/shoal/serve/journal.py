@@ -60,7 +60,7 @@ class JournalApi:
         ended = (await self._crawls.get(crawl_id)).crawl.state in TERMINAL
         after = None if query.tail is not None else number_of(query.cursor) or 0
         limit = query.limit + 1 if query.tail is None else query.tail
-        found = await self._crawls.journal.lines(crawl_id, after, limit)
+        found = await self._crawls.journal.entries(crawl_id, after, limit)
         most = query.tail or query.limit
         entries, following = growing_page_of(found, most, after or 0, lambda entry: entry.number, growing=not ended)
         return {"items": [entry.record(crawl_id) for entry in entries], "next": following}

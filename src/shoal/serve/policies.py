@@ -21,7 +21,7 @@ from shoal.plan.change import PolicyChange
 from shoal.plan.importer import PolicyImporter
 from shoal.plan.policies import Policies, SignalForm
 from shoal.plan.policy import Policy, PolicyForm
-from shoal.plan.policy_file import PolicyRow, lines_of, read_csv, read_json_lines, write_csv, write_json_lines
+from shoal.plan.policy_file import PolicyFileRow, lines_of, read_csv, read_json_lines, write_csv, write_json_lines
 from shoal.serve import examples, schemas, to_api
 from shoal.serve.endpoint import EndpointRequest, Nothing, endpoint
 from shoal.serve.idempotency import respond_once
@@ -45,7 +45,7 @@ class ExportOptions(Form, frozen=True, kw_only=True, forbid_unknown_fields=True)
     project: Annotated[str | None, describe("Only policies of this project.")] = None
 
 
-READERS: dict[str, Callable[[Iterable[str]], Iterator[PolicyRow]]] = {
+READERS: dict[str, Callable[[Iterable[str]], Iterator[PolicyFileRow]]] = {
     "text/csv": read_csv,
     "application/x-ndjson": read_json_lines,
 }
@@ -133,7 +133,7 @@ class PolicyApi:
                 self._idempotency, request, "pol", create, lambda: f"{kind} {request.query.bad} {digest}"
             )
 
-    async def _import(self, rows: Iterator[PolicyRow], skip: bool, first: str) -> Json:
+    async def _import(self, rows: Iterator[PolicyFileRow], skip: bool, first: str) -> Json:
         summary = await self._importer.take(rows, skip_bad=skip, first=first)
         if summary.bad and not skip:
             line, problem = summary.problems[0]
@@ -267,14 +267,14 @@ class PolicyApi:
         scope=TokenScope.WRITE,
         summary="Raise or lower the priority of a URL or a label for a while.",
         body=SignalForm,
-        response=schemas.Signal,
+        response=schemas.Boost,
         request_example={"label": "team=prices", "boost": 30, "lasts": "6h"},
         response_example={"subject": "label:team=prices", "boost": 30.0, "until": "2026-03-01T15:00:00Z"},
     )
-    async def push_signal(self, request: EndpointRequest[SignalForm, Nothing]) -> schemas.Signal:
+    async def push_signal(self, request: EndpointRequest[SignalForm, Nothing]) -> schemas.Boost:
         """The signal (boost) applies to jobs that are created from now on."""
         signal = await self._policies.signal(request.body)
-        return schemas.Signal(subject=signal.subject, boost=signal.boost, until=from_micros(signal.until))
+        return schemas.Boost(subject=signal.subject, boost=signal.boost, until=from_micros(signal.until))
 
     @endpoint(
         "GET",

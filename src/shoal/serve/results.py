@@ -16,7 +16,7 @@ from shoal.serve.pagination import Paging, cursor_of, number_of
 JobName = Annotated[str, Meta(min_length=1, max_length=300)]
 
 
-class DiffQuery(Form, frozen=True, kw_only=True, rename={"before": "from", "after": "to"}):
+class ResultDiffQuery(Form, frozen=True, kw_only=True, rename={"before": "from", "after": "to"}):
     before: Annotated[JobName | None, describe("Job with the older result; default: the success before `to`.")] = None
     after: Annotated[JobName | None, describe("Job with the newer result; default: the last success.")] = None
 
@@ -57,12 +57,12 @@ class ResultApi:
         "/api/v1/policies/{policy_id}/diff",
         scope=TokenScope.READ,
         summary="Compare two results of a policy.",
-        query=DiffQuery,
+        query=ResultDiffQuery,
         response=schemas.ResultDiff,
         response_example=examples.DIFF,
         problems=[NotFound],
     )
-    async def diff_policy_results(self, request: EndpointRequest[Nothing, DiffQuery]) -> schemas.ResultDiff:
+    async def diff_policy_results(self, request: EndpointRequest[Nothing, ResultDiffQuery]) -> schemas.ResultDiff:
         """By default the last two successes are compared; `from` and `to` select the results of other jobs."""
         policy = await self._policies.get(request.path_param("policy_id"))
         diff = await self._history.diff(policy.id, request.query.before, request.query.after)

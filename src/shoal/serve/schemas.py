@@ -1,6 +1,7 @@
 """Response schemas of the HTTP API. Endpoints return them, and the OpenAPI document is generated from them.
 
-`to_api` builds them from the values of the packages. A schema with `open_fields` may be returned with further fields.
+`to_api` builds them from the values of the packages, after which most are named. A schema with `open_fields` may be
+returned with further fields.
 """
 
 from datetime import datetime
@@ -13,7 +14,7 @@ from shoal.audit.commit_status.status import CommitState
 from shoal.audit.finding import Severity
 from shoal.audit.states import AnalysisState
 from shoal.audit.verdict import Outcome
-from shoal.base.commit import Commit
+from shoal.base.forge_commit import ForgeCommit
 from shoal.base.request_form import describe
 from shoal.crawl.frontier.explain import UrlState
 from shoal.crawl.frontier.traps import TrapState
@@ -436,7 +437,7 @@ class Analysis(Struct, kw_only=True):
     findings: Annotated[int | None, describe("Number of findings; null before the analysis has finished.")]
     gate: Annotated[str | None, describe("Name of the gate; null if there is none, or its rules came without a name.")]
     baseline: Annotated[str | None, describe("The analysis that the gate compares with.")]
-    commit: Annotated[Commit | None, describe("The commit whose status shows the verdict.")]
+    commit: Annotated[ForgeCommit | None, describe("The commit whose status shows the verdict.")]
     verdict: Annotated["Verdict | None", describe("Verdict of the gate; null without a gate, or before the end.")]
     created_at: Moment
     started_at: Annotated[Moment | None, describe("Start of the first attempt.")]
@@ -758,7 +759,7 @@ class PolicyRun(Struct, kw_only=True):
     duplicate: Annotated[bool, describe("True if the policy was already running; the id is that of the active run.")]
 
 
-class Signal(Struct, kw_only=True):
+class Boost(Struct, kw_only=True):
     """A temporary change of priority."""
 
     subject: Annotated[str, describe("`url:URL` or `label:NAME=VALUE`.")]
@@ -881,7 +882,7 @@ class HealthParts(Struct, kw_only=True):
     depth: Annotated[float, describe("1 with an empty lane, 0 with 20 waiting jobs and more.")]
 
 
-class NodeWish(Struct, kw_only=True):
+class DesiredState(Struct, kw_only=True):
     """The state and limits that operators have set for a node. They also apply after a restart; null: as the node was
     started."""
 
@@ -923,7 +924,7 @@ class Node(Struct, kw_only=True):
     connected_at: Moment
     heartbeat_at: Moment
     lost_at: Moment | None
-    wish: NodeWish
+    wish: DesiredState
 
 
 class NodeList(Struct, kw_only=True):

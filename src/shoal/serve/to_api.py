@@ -129,7 +129,7 @@ def job(job: Job) -> schemas.Job:
         lane=job.lane,
         capability=job.capability,
         priority=job.priority,
-        scopes=list(job.scopes),
+        scopes=list(job.quota_keys),
         dedupe_key=job.dedupe_key,
         attempts=job.attempts,
         max_attempts=job.max_attempts,
@@ -176,7 +176,7 @@ def job_explanation(found: JobExplanation) -> dict[str, Any]:
 
 
 def quota(quota: Quota) -> schemas.Quota:
-    return schemas.Quota(scope=quota.scope, most=quota.most, locked=quota.locked, parked=quota.parked)
+    return schemas.Quota(scope=quota.key, most=quota.most, locked=quota.locked, parked=quota.parked)
 
 
 def group(group: Group) -> schemas.Group:
@@ -455,9 +455,9 @@ def audit_entry(entry: StoredAuditEntry) -> schemas.AuditEntry:
         number=entry.number,
         at=from_micros(entry.at),
         who=entry.who,
-        act=entry.act.name,
-        subject=entry.act.subject,
-        facts=entry.act.facts,
+        act=entry.action.name,
+        subject=entry.action.subject,
+        facts=entry.action.facts,
         address=entry.address or None,
     )
 
@@ -483,7 +483,7 @@ def bot_seen(bot: BotActivity) -> schemas.BotSeen:
 
 
 def node(node: Node) -> schemas.Node:
-    status, health, wish = node.status, node.health, node.wish
+    status, health, desired = node.status, node.health, node.desired
     return schemas.Node(
         id=node.id,
         state=node.state,
@@ -518,12 +518,12 @@ def node(node: Node) -> schemas.Node:
         connected_at=from_micros(node.connected_at),
         heartbeat_at=from_micros(node.heartbeat_at),
         lost_at=moment(node.lost_at),
-        wish=schemas.NodeWish(
-            state=wish.state,
-            reason=wish.reason,
-            max_concurrency=wish.max_concurrency,
-            page_slots=wish.page_slots,
-            rate_limit=wish.rate_limit,
+        wish=schemas.DesiredState(
+            state=desired.state,
+            reason=desired.reason,
+            max_concurrency=desired.max_concurrency,
+            page_slots=desired.page_slots,
+            rate_limit=desired.rate_limit,
         ),
     )
 

@@ -34,7 +34,7 @@ def clicks_to_pages(graph: LinkGraph, seeds: NDArray[np.intp]) -> NDArray[np.int
     clicks = np.full(pages, -1, np.int32)
     clicks[seeds] = 0
     front, distance = seeds, 0
-    padded = np.append(graph.nodes.page_of, np.int32(-1))  # the entry of -1
+    padded = np.append(graph.link_targets.page_of, np.int32(-1))  # the entry of -1
     while len(front):
         distance += 1
         starts, sizes = graph.offsets[front], np.diff(graph.offsets)[front]

@@ -52,14 +52,14 @@ class Hreflang:
     @staticmethod
     def _targets(site: Site, page: int, alternates: list[tuple[str, str]]) -> dict[int, str]:
         """Return the pages that the alternates lead to, each with its language; -1 stands for unknown ones."""
-        assert site.nodes is not None
+        assert site.link_targets is not None
         base = site.pages.answered_at(page)
         urls = site.urls.resolve(base, [url for _, url in alternates])
-        nodes = site.find(urls)
+        targets = site.find(urls)
         own = set(site.urls.resolve(base, [base]))
         return {
-            page if url in own else int(site.nodes.page_of[node]) if node >= 0 else -1: lang
-            for (lang, _), url, node in zip(alternates, urls, nodes.tolist(), strict=True)
+            page if url in own else int(site.link_targets.page_of[target]) if target >= 0 else -1: lang
+            for (lang, _), url, target in zip(alternates, urls, targets.tolist(), strict=True)
         }
 
 

@@ -46,13 +46,13 @@ class Indexability:
     @staticmethod
     def _blocked(site: Site) -> Found:
         """Return the sitemaps that list forbidden URLs; the text of such a URL is known only if a page links to it."""
-        assert site.nodes is not None
+        assert site.link_targets is not None
         found: list[tuple[str, int, list[str]]] = []
         for sitemap in site.sitemaps:
-            nodes = site.nodes.find(sitemap.entries)
-            blocked = nodes[(nodes >= 0) & site.nodes.is_blocked[nodes]].tolist()
+            targets = site.link_targets.find(sitemap.entries)
+            blocked = targets[(targets >= 0) & site.link_targets.is_blocked[targets]].tolist()
             if blocked:
-                known = [url for node in blocked[:100] if (url := site.url_of(node)) is not None]
+                known = [url for target in blocked[:100] if (url := site.url_of(target)) is not None]
                 found.append((sitemap.url, len(blocked), known[:5]))
         return Found(
             "sitemap_blocked",

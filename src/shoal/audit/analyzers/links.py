@@ -20,10 +20,10 @@ class Links:
 
     def analyze(self, site: Site) -> Iterator[Found]:
         assert site.links is not None
-        nodes = site.links.nodes
-        pages, page_of = site.pages, nodes.page_of
+        targets = site.links.link_targets
+        pages, page_of = site.pages, targets.page_of
         is_linked = (site.links.counts > 0) & (page_of >= 0)
-        status = np.where(page_of >= 0, pages["status"][page_of], 0) if len(pages) else np.zeros(len(nodes), np.int16)
+        status = np.where(page_of >= 0, pages["status"][page_of], 0) if len(pages) else np.zeros(len(targets), np.int16)
         is_loop = np.fromiter((code in LOOPS for code in pages.text("error_code")), np.bool_, len(pages))
         # 429 says that we were too fast, not that the page is gone.
         is_broken = is_linked & (status >= 400) & (status < 500) & (status != 429)
@@ -40,22 +40,22 @@ class Links:
 
 
 def found_links(site: Site, code: str, wanted: Mask) -> Found:
-    """Return a finding for each of these nodes, with the pages that link there."""
+    """Return a finding for each of these targets, with the pages that link there."""
     assert site.links is not None
     graph, pages = site.links, site.pages
-    nodes: Ids = np.flatnonzero(wanted)
-    sources = graph.sources(wanted, MOST_SOURCES) if len(nodes) else {}
+    targets: Ids = np.flatnonzero(wanted)
+    sources = graph.sources(wanted, MOST_SOURCES) if len(targets) else {}
 
     def evidence(place: int) -> dict[str, Any]:
-        node = int(nodes[place])
-        page = int(graph.nodes.page_of[node])
+        target = int(targets[place])
+        page = int(graph.link_targets.page_of[target])
         facts: dict[str, Any] = {}
         if page >= 0:
             status, error = int(pages["status"][page]), pages.text("error_code")[page]
             facts = {"status": status} if status else {"error": error}
             if code == "link_to_redirect":
                 facts["redirects_to"] = pages.answered_at(page)
-        linking = [pages.answered_at(source) for source in sources.get(node, [])]
-        return {**facts, "links": int(graph.counts[node]), "linked_from": linking}
+        linking = [pages.answered_at(source) for source in sources.get(target, [])]
+        return {**facts, "links": int(graph.counts[target]), "linked_from": linking}
 
-    return Found(code, urls=[site.url_of(int(node)) for node in nodes], evidence=evidence)
+    return Found(code, urls=[site.url_of(int(target)) for target in targets], evidence=evidence)

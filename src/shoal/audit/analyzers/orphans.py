@@ -18,7 +18,7 @@ class Orphans:
         assert site.links is not None
         pages = site.pages
         is_linked = np.zeros(len(pages), np.bool_)
-        page_of = site.links.nodes.page_of[site.links.followed_counts > 0]
+        page_of = site.links.link_targets.page_of[site.links.followed_counts > 0]
         is_linked[page_of[page_of >= 0]] = True
         yield Found("orphan_page", np.flatnonzero(pages.is_html & site.in_sitemap & ~is_linked & (pages["depth"] > 0)))
         if any(len(sitemap.entries) for sitemap in site.sitemaps):

@@ -44,8 +44,8 @@ def _chain(site: Site, page: int) -> list[dict[str, Any]]:
         hops += pages.redirects(page)
         status = int(pages["status"][page])
         follows = 300 <= status < 400 and status != 304 and len(hops) <= LONGEST
-        node = int(site.find([pages.answered_at(page)])[0]) if follows else -1
-        further = -1 if node < 0 or site.nodes is None else int(site.nodes.page_of[node])
+        target = int(site.find([pages.answered_at(page)])[0]) if follows else -1
+        further = -1 if target < 0 or site.link_targets is None else int(site.link_targets.page_of[target])
         if further < 0 or further in seen:
             break
         seen.add(further)

@@ -19,7 +19,7 @@ class RobotsTxt:
 
     def analyze(self, site: Site) -> Iterator[Found]:
         assert site.links is not None
-        wanted = site.links.nodes.is_blocked & (site.links.counts > 0)
+        wanted = site.links.link_targets.is_blocked & (site.links.counts > 0)
         yield found_links(site, "blocked_page_linked", wanted)
         silent = [origin for origin, text in site.robots.items() if text is None or not _SIGNAL.search(text)]
         yield Found("content_signal_missing", urls=[f"{origin}/robots.txt" for origin in silent])

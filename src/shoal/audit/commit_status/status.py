@@ -9,7 +9,7 @@ from shoal.audit.finding import Severity
 from shoal.audit.metrics import BY_SEVERITY
 from shoal.audit.states import AnalysisState
 from shoal.audit.verdict import Outcome
-from shoal.base.commit import Commit
+from shoal.base.forge_commit import ForgeCommit
 from shoal.base.text import plural, visible
 
 LONGEST_DESCRIPTION: Final = 140  # GitHub refuses longer ones
@@ -36,7 +36,7 @@ class CommitStatus:
 
     analysis: int
     analysis_id: str
-    commit: Commit
+    commit: ForgeCommit
     state: CommitState
     description: str
     attempts: int = 0

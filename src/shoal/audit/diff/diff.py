@@ -15,7 +15,7 @@ from shoal.audit.crawl_facts import CrawlFacts, CrawlSource
 from shoal.audit.diff.page_columns import (
     FIELDS,
     NAMES,
-    PageColumns,
+    PageDigests,
     PagePairs,
     compare,
     digest,
@@ -201,8 +201,8 @@ class CrawlDiffs:
             raise StateConflict("crawl", crawl_id, found.state, "be compared", "wait until it has ended")
         return found
 
-    async def _columns(self, crawl: CrawlFacts, seed: int) -> PageColumns:
-        parts: list[PageColumns] = []
+    async def _columns(self, crawl: CrawlFacts, seed: int) -> PageDigests:
+        parts: list[PageDigests] = []
         number = 0
         while True:
             after = number
@@ -210,7 +210,7 @@ class CrawlDiffs:
                 lambda tx, after=after: self._sites.pages_after(tx, crawl.number, after, BATCH)  # type: ignore[misc]
             )
             if not rows:
-                return PageColumns.joined(parts)
+                return PageDigests.joined(parts)
             parts.append(await asyncio.to_thread(digest, rows, seed))
             number = number_of(rows[-1])
 

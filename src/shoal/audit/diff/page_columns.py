@@ -25,7 +25,7 @@ _DIGEST = np.dtype("S16")
 
 
 @dataclass(frozen=True, slots=True)
-class PageColumns:
+class PageDigests:
     """The pages of a crawl in storage order: their numbers, a digest of each URL, and one of the compared fields."""
 
     numbers: NDArray[np.int64]
@@ -33,7 +33,7 @@ class PageColumns:
     contents: NDArray[np.uint64]
 
     @classmethod
-    def joined(cls, parts: "Sequence[PageColumns]") -> "PageColumns":
+    def joined(cls, parts: "Sequence[PageDigests]") -> "PageDigests":
         empty = digest([], 0)
         parts = [empty, *parts]
         return cls(
@@ -53,17 +53,17 @@ class PagePairs:
     unchanged: int
 
 
-def digest(rows: Sequence[Sequence[Any]], seed: int) -> PageColumns:
+def digest(rows: Sequence[Sequence[Any]], seed: int) -> PageDigests:
     """Return the columns of rows of `PAGE_COLUMNS`. A secret seed keeps sites from constructing collisions."""
     count = len(rows)
-    return PageColumns(
+    return PageDigests(
         np.fromiter((row[_NUMBER] for row in rows), np.int64, count),
         np.fromiter((xxh3_128_digest(row[_URL].encode("utf-8", "replace"), seed) for row in rows), _DIGEST, count),
         np.fromiter((xxh3_64_intdigest(orjson.dumps(values_of(row)), seed) for row in rows), np.uint64, count),
     )
 
 
-def compare(before: PageColumns, after: PageColumns) -> PagePairs:
+def compare(before: PageDigests, after: PageDigests) -> PagePairs:
     """Join the pages of two crawls on their URLs."""
     order = np.argsort(before.urls, kind="stable")
     if not len(order):

@@ -140,7 +140,7 @@ class Engine:
             if turn.others_wait:
                 await self._leave(self._commits.step_back)
                 return Ending.HANDED_BACK
-            if self._commits.has_company and self._pages.has_out_of_scope(turn.work):
+            if self._commits.has_other_walkers and self._pages.has_out_of_scope(turn.work):
                 await self._widen_scope()
             self._window.accept(turn.work)
             await self._wait_until_due(turn)

@@ -109,7 +109,7 @@ def build_engine(
         fence,
         rate,
         stores.pages,
-        earlier=previous,
+        previous_crawl=previous,
         admission=admission,
     )
     not_modified = None if previous is None else NotModifiedPages(previous, pages, bodies)
@@ -188,7 +188,7 @@ class LiveOptions:
 def window_and_rate(crawl: Crawl, settings: Settings) -> tuple[WindowSize, HostRate]:
     """Return how many fetches may be in flight and how far apart; explicit options override the speed profile."""
     config = crawl.config
-    profile = settings.crawl.pace(config.speed, config.concurrency)
+    profile = settings.crawl.speed_profile(config.speed, config.concurrency)
     total = config.concurrency or settings.crawl.max_concurrent_curl
     delay = profile.delay if config.delay_seconds is None else timedelta(seconds=config.delay_seconds)
     connections = min(total, profile.connections)

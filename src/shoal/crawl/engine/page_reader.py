@@ -15,7 +15,7 @@ from shoal.crawl.engine.robots_check import FAILURES_OF_THE_HOST, RobotsUnavaila
 from shoal.crawl.engine.seen_cache import MOST_EACH, SeenCache
 from shoal.crawl.frontier.fates import REOPENING, Fate
 from shoal.crawl.frontier.traps import TrapWatch
-from shoal.crawl.frontier.values import FrontierTask, NewUrl, Onward, Settled, WalkerBatch, key_of
+from shoal.crawl.frontier.values import FrontierTask, NewUrl, PendingRedirect, Settled, WalkerBatch, key_of
 from shoal.crawl.scope.scope import CrawlScope
 from shoal.crawl.scope.sitemap_guesses import guesses
 from shoal.egress import Hop
@@ -137,7 +137,7 @@ class PageReader:
         assert fetched.chain is not None
         chain = replace(fetched.chain, key=key, chk=chk, members=self._members(fetched, page))
         own = {task.url, *(self._urls.canonical(step.url) for step in chain.steps)}
-        return Settled(task, Fate.OPEN, onward=Onward(url, target, chain, page, is_new=target not in own))
+        return Settled(task, Fate.OPEN, onward=PendingRedirect(url, target, chain, page, is_new=target not in own))
 
     def judge_target_again(self, task: FrontierTask) -> Fate:
         """Return the fate of a redirected task after the options of the crawl were changed."""

@@ -59,10 +59,10 @@ class WalkerCommits:
         queue: Queue,
         crawl: Crawl,
         fence: Fence,
-        pace: HostRate,
+        rate: HostRate,
         pages: PageStore,
         *,
-        earlier: PreviousCrawl | None = None,
+        previous_crawl: PreviousCrawl | None = None,
         admission: AdmissionChecks | None = None,
     ) -> None:
         self._database = database
@@ -73,11 +73,11 @@ class WalkerCommits:
         self._journal = crawls.journal
         self._crawl = crawl
         self.fence = fence
-        self._pace = pace
+        self._rate = rate
         self._pages = pages
-        self.earlier = earlier  # the crawl that this one follows
+        self.previous_crawl = previous_crawl  # the crawl that this one follows
         self.admission = admission  # knows which URLs need no slot
-        self.has_company = crawl.config.workers > 1
+        self.has_other_walkers = crawl.config.workers > 1
         self._drained = job_states.finish(fence.job_id, fence.epoch, "drained")
         self._hand_over = job_states.release(fence.job_id, fence.epoch, "changed")
         self._stored: list[Settled] = []  # committed before the frontier settled it, and not reported yet
@@ -137,103 +137,103 @@ class WalkerCommits:
         stored, self._stored = self._stored, []
         return stored
 
-    async def turn(self, report: WalkerBatch, ask: TurnRequest) -> Turn:
+    async def turn(self, batch: WalkerBatch, request: TurnRequest) -> Turn:
         """Settle the batch and take more URLs, in one commit. If the walker is left without work and the whole frontier
         is drained, the same commit ends the job and the run."""
 
         async def commit(tx: Tx, holds: dict[int, float]) -> Turn:
-            last = ask.in_flight == 0
+            last = request.in_flight == 0
             if last or self._shares_a_budget:  # it may end the run, or others must not take meanwhile
                 await self._crawls.lock(tx, self._crawl.id)
             control, is_changed = await self._fence(tx)
-            holds = await self._settle(tx, report, worth=WORTH_COUNTING) or holds
+            holds = await self._settle(tx, batch, worth=WORTH_COUNTING) or holds
             if control is not Control.GO:
                 return Turn(control, holds=holds)
             if is_changed:  # URLs are taken only under the current options
                 return Turn(control, holds=holds, changed=await self._crawls.store.get(tx, self._crawl.id))
-            if not last and await self._others_wait(tx, ask):
+            if not last and await self._others_wait(tx, request):
                 return Turn(control, holds=holds, others_wait=True)
-            return await self._refill(tx, ask, holds)
+            return await self._refill(tx, request, holds)
 
-        report.walked += self._uncounted
-        turn = await self._run(commit, await self._commit_pages(report, worth=WORTH_COUNTING))
-        self._uncounted = timedelta(0) if report or report.walked >= WORTH_COUNTING else report.walked
+        batch.walked += self._uncounted
+        turn = await self._run(commit, await self._commit_pages(batch, worth=WORTH_COUNTING))
+        self._uncounted = timedelta(0) if batch or batch.walked >= WORTH_COUNTING else batch.walked
         self._found = self._found if turn.found is None else turn.found
         return turn
 
-    async def _refill(self, tx: Tx, ask: TurnRequest, holds: dict[int, float]) -> Turn:
+    async def _refill(self, tx: Tx, request: TurnRequest, holds: dict[int, float]) -> Turn:
         """Take more URLs, and write the journal entries."""
         counts = None
         if self._crawl.config.has_budget:
             counts = await self._crawls.store.counts(tx, self._crawl.number)
-        want = await self._affordable(tx, ask, counts)
+        want = await self._affordable(tx, request, counts)
         taken = await self._frontier.take(
-            tx, self._crawl.number, self.fence, want, ask.in_flight, self._pace, self.admission
+            tx, self._crawl.number, self.fence, want, request.in_flight, self._rate, self.admission
         )
         work = taken.tasks
         if taken.settled:
             await self._crawls.store.add_counts(tx, self._crawl.number, self.fence.job_id, taken.counts())
-        if self.earlier is not None and work:
-            await self.earlier.prepare(tx, work)
+        if self.previous_crawl is not None and work:
+            await self.previous_crawl.prepare(tx, work)
         traps = {trap.pattern: trap.state for trap in await self._frontier.traps(tx, self._crawl.number)}
         turn = Turn(Control.GO, work, traps, counts, holds)
         if any(task.is_suspect for task in work):  # alone in flight: a crash now is the URL's, not the job's
             await self._queue.mark_settled(tx, self.fence)
-        if not ask.in_flight and not work:
-            await self._idle(tx, turn, ask.update)
-            turn.others_wait = not turn.drained and await self._others_wait(tx, ask)
-        if ask.update is not None and not turn.is_journaled:
-            await self._write_journal(tx, ask.update, turn)
+        if not request.in_flight and not work:
+            await self._idle(tx, turn, request.update)
+            turn.others_wait = not turn.drained and await self._others_wait(tx, request)
+        if request.update is not None and not turn.is_journaled:
+            await self._write_journal(tx, request.update, turn)
         return turn
 
-    def change(self, crawl: Crawl, pace: HostRate) -> None:
+    def change(self, crawl: Crawl, rate: HostRate) -> None:
         """Continue with other options of the same crawl."""
-        self._crawl, self._pace = crawl, pace
+        self._crawl, self._rate = crawl, rate
 
-    async def close(self, report: WalkerBatch, reason: str) -> None:
+    async def close(self, batch: WalkerBatch, reason: str) -> None:
         """Make the last commit of a walker that ends: settle, put the rest back, finish the job."""
-        await self._leave(report, job_states.finish(self.fence.job_id, self.fence.epoch, reason))
+        await self._leave(batch, job_states.finish(self.fence.job_id, self.fence.epoch, reason))
 
-    async def hand_back(self, report: WalkerBatch, reason: str) -> None:
+    async def hand_back(self, batch: WalkerBatch, reason: str) -> None:
         """Make the last commit of a walker whose job another worker takes over. It counts no attempt."""
-        await self._leave(report, job_states.release(self.fence.job_id, self.fence.epoch, reason))
+        await self._leave(batch, job_states.release(self.fence.job_id, self.fence.epoch, reason))
 
-    async def step_back(self, report: WalkerBatch) -> None:
+    async def step_back(self, batch: WalkerBatch) -> None:
         """Make the last commit of a walker that leaves its worker to another run; its job goes to the end of the
         queue."""
-        await self._leave(report, job_states.step_back(self.fence.job_id, self.fence.epoch))
+        await self._leave(batch, job_states.step_back(self.fence.job_id, self.fence.epoch))
 
-    async def _leave(self, report: WalkerBatch, move: Move) -> None:
+    async def _leave(self, batch: WalkerBatch, move: Move) -> None:
         async def commit(tx: Tx, holds: dict[int, float]) -> None:
             await self._crawls.lock(tx, self._crawl.id)
             _, is_changed = await self._fence(tx)
-            await self._settle(tx, report, leaves=True)
+            await self._settle(tx, batch, leaves=True)
             await self._frontier.release(tx, self._crawl.number, self.fence)
             # If the options changed just now, the budget may not be used up: the next walker decides by the new one.
             made = self._hand_over if is_changed and move.reason in BUDGETS else move
             await self._queue.move_in(tx, made, KIND, self._crawl.id)
 
-        report.walked += self._uncounted
-        await self._run(commit, await self._commit_pages(report))
+        batch.walked += self._uncounted
+        await self._run(commit, await self._commit_pages(batch))
 
     async def _run(self, commit: Callable[[Tx, dict[int, float]], Awaitable[T]], holds: dict[int, float]) -> T:
         with lost_is_an_outage():
             return await self._database.run(lambda tx: commit(tx, holds))
 
-    async def _commit_pages(self, report: WalkerBatch, *, worth: timedelta = timedelta.resolution) -> dict[int, float]:
+    async def _commit_pages(self, batch: WalkerBatch, *, worth: timedelta = timedelta.resolution) -> dict[int, float]:
         """Commit the pages before a frontier outside the database settles their URLs, and count those that were not
         stored yet. Return the seconds for which hosts that asked us to wait are held."""
-        if not self._crawl.settles_apart or (not report and report.walked < worth):
+        if not self._crawl.settles_apart or (not batch and batch.walked < worth):
             return {}
         number = self._crawl.number
 
         async def commit(tx: Tx, _: dict[int, float]) -> dict[int, float]:
             await self._fence(tx)
-            holds = await self._hosts.record(tx, report.hosts) if report.hosts else {}
-            await self._frontier.quarantine(tx, number, report.traps)
-            await self._respect_releases(tx, report)
-            walked = report.walked // await self._count_walkers(tx)
-            held = await self._frontier.prepare(tx, number, self.fence, report)
+            holds = await self._hosts.record(tx, batch.hosts) if batch.hosts else {}
+            await self._frontier.quarantine(tx, number, batch.traps)
+            await self._respect_releases(tx, batch)
+            walked = batch.walked // await self._count_walkers(tx)
+            held = await self._frontier.prepare(tx, number, self.fence, batch)
             ended = [done for done in held if done.fate is not Fate.OPEN]
             keys = [(done.task.key, done.task.chk) for done in ended if done.page is not None]
             known = await self._pages.known(tx, number, keys) if keys else set()
@@ -245,7 +245,7 @@ class WalkerCommits:
                 raise Conflict  # somebody else has just stored one of them
             await self._crawls.store.keep_sitemaps(tx, number, settlement.sitemaps)
             await self._crawls.store.add_counts(tx, number, self.fence.job_id, settlement.counts(walked))
-            if report.has_tries:
+            if batch.has_tries:
                 await self._queue.mark_settled(tx, self.fence)
             return holds
 
@@ -253,13 +253,13 @@ class WalkerCommits:
 
     async def _write_journal(self, tx: Tx, update: JournalUpdate, turn: Turn) -> None:
         """Write the journal entries of this commit."""
-        number, lines = self._crawl.number, list(update.lines)
+        number, entries = self._crawl.number, list(update.entries)
         if update.found:
             turn.found = (await self._crawls.store.counts(tx, number)).opened
-            lines += [messages.found(turn.found)] if turn.found != self._found else []
+            entries += [messages.found(turn.found)] if turn.found != self._found else []
         if update.depth is not None:
-            lines += await self._finish_depth(tx, update.depth, turn)
-        await self._journal.write(tx, number, lines)
+            entries += await self._finish_depth(tx, update.depth, turn)
+        await self._journal.write(tx, number, entries)
         turn.is_journaled = True
 
     async def _finish_depth(self, tx: Tx, depth: int, turn: Turn) -> list[JournalEntry]:
@@ -291,31 +291,31 @@ class WalkerCommits:
         return _control(state), changed_at != self._crawl.changed_at
 
     async def _settle(
-        self, tx: Tx, report: WalkerBatch, *, worth: timedelta = timedelta.resolution, leaves: bool = False
+        self, tx: Tx, batch: WalkerBatch, *, worth: timedelta = timedelta.resolution, leaves: bool = False
     ) -> dict[int, float]:
         """Settle the frontier, and store pages, sitemap records and counters beside it. Return the seconds for which
         hosts that asked us to wait are held. Locks are taken on hosts first, then on traps, then on the frontier."""
-        if not report and report.walked < worth:
+        if not batch and batch.walked < worth:
             return {}
         if self._crawl.settles_apart:
-            await self._frontier.settle(tx, self._crawl.number, self.fence, report, leaves=leaves)
+            await self._frontier.settle(tx, self._crawl.number, self.fence, batch, leaves=leaves)
             return {}
-        holds = await self._hosts.record(tx, report.hosts) if report.hosts else {}
-        await self._frontier.quarantine(tx, self._crawl.number, report.traps)
-        await self._respect_releases(tx, report)
-        walked = report.walked // await self._count_walkers(tx)
+        holds = await self._hosts.record(tx, batch.hosts) if batch.hosts else {}
+        await self._frontier.quarantine(tx, self._crawl.number, batch.traps)
+        await self._respect_releases(tx, batch)
+        walked = batch.walked // await self._count_walkers(tx)
         number = self._crawl.number
-        settlement = await self._frontier.settle(tx, number, self.fence, report, leaves=leaves)
+        settlement = await self._frontier.settle(tx, number, self.fence, batch, leaves=leaves)
         await self._pages.insert(tx, number, settlement.pages)
         await self._crawls.store.keep_sitemaps(tx, number, settlement.sitemaps)
         await self._crawls.store.add_counts(tx, number, self.fence.job_id, settlement.counts(walked))
-        if report.has_tries:
+        if batch.has_tries:
             await self._queue.mark_settled(tx, self.fence)
         return holds
 
-    async def _respect_releases(self, tx: Tx, report: WalkerBatch) -> None:
+    async def _respect_releases(self, tx: Tx, batch: WalkerBatch) -> None:
         """Requeue URLs that the walker put into quarantine although a user has released their pattern meanwhile."""
-        both: list[NewUrl | Settled] = [*report.found, *report.settled]
+        both: list[NewUrl | Settled] = [*batch.found, *batch.settled]
         trapped = [one for one in both if one.fate is Fate.QUARANTINED]
         if not trapped:
             return
@@ -339,16 +339,16 @@ class WalkerCommits:
         _, locked = await self._queue.live_of_run(tx, self._crawl.id)
         return max(1, locked)
 
-    async def _affordable(self, tx: Tx, ask: TurnRequest, counts: Counts | None) -> int:
+    async def _affordable(self, tx: Tx, request: TurnRequest, counts: Counts | None) -> int:
         """Return how many of the wanted URLs the budget allows, given what all walkers have in flight."""
         if counts is None:
-            return ask.want
-        taken = await self._frontier.taken(tx, self._crawl.number) if self._shares_a_budget else ask.in_flight
+            return request.want
+        taken = await self._frontier.taken(tx, self._crawl.number) if self._shares_a_budget else request.in_flight
         most = urls_left(self._crawl.config, counts, taken)
-        return ask.want if most is None else min(ask.want, most)
+        return request.want if most is None else min(request.want, most)
 
-    async def _others_wait(self, tx: Tx, ask: TurnRequest) -> bool:
-        if not ask.slice_over:
+    async def _others_wait(self, tx: Tx, request: TurnRequest) -> bool:
+        if not request.slice_over:
             return False
         return await self._queue.other_run_waits(tx, self.fence.job_id)
 

@@ -39,7 +39,7 @@ class FrontierAdmin:
         database: Database,
         crawls: Crawls,
         queue: Queue,
-        archive: FrontierAdminStore,
+        store: FrontierAdminStore,
         bodies: BodyStore,
         forget_files: Callable[[str], Awaitable[None]] = no_files,
     ) -> None:
@@ -47,19 +47,19 @@ class FrontierAdmin:
         self._database = database
         self._crawls = crawls
         self._queue = queue
-        self._archive = archive
+        self._store = store
         self._bodies = bodies
         self._forget_files = forget_files
 
     async def stats(self, crawl_id: str) -> FrontierStats:
         """Recount the whole frontier, for people and tests. `Crawls.get` has the counters."""
         number = (await self._crawls.get(crawl_id)).crawl.number
-        return await self._database.read(lambda tx: self._archive.stats(tx, number))
+        return await self._database.read(lambda tx: self._store.stats(tx, number))
 
     async def taken(self, crawl_id: str) -> int:
         """Count the URLs that walkers hold now."""
         number = (await self._crawls.get(crawl_id)).crawl.number
-        return await self._database.read(lambda tx: self._archive.taken(tx, number))
+        return await self._database.read(lambda tx: self._store.taken(tx, number))
 
     async def explain(self, crawl_id: str, text: str, longest: int) -> UrlExplanation:
         """Return what became of a URL, and why. A URL that is both a page and a sitemap is explained as a page.
@@ -76,7 +76,7 @@ class FrontierAdmin:
 
         async def step(tx: Tx) -> int:
             crawl = await self._locked(tx, crawl_id, AT_REST, "be cleared")
-            return await self._archive.forget(tx, crawl.number, BATCH)
+            return await self._store.forget(tx, crawl.number, BATCH)
 
         return await self._repeat(step)
 
@@ -91,7 +91,7 @@ class FrontierAdmin:
 
         async def step(tx: Tx) -> int:
             crawl = await self._locked(tx, crawl_id, TERMINAL, "be removed")
-            return await self._archive.forget(tx, crawl.number, BATCH) or await self._archive.remove(tx, crawl, BATCH)
+            return await self._store.forget(tx, crawl.number, BATCH) or await self._store.remove(tx, crawl, BATCH)
 
         ended = await self._database.run(note)
         await self._bodies.forget(ended.bodies)
@@ -114,7 +114,7 @@ class FrontierAdmin:
             return await self._explain_by_previous(tx, crawl, url, explanation)
         if facts.parent is not None:
             key = key_of(Url(facts.parent), crawl.key_seed, UrlKind.SITEMAP)
-            if await self._archive.sitemap(tx, crawl.number, key) is not None:
+            if await self._store.sitemap(tx, crawl.number, key) is not None:
                 return found_in_sitemap(explanation, facts.parent)
         return explanation
 
@@ -134,7 +134,7 @@ class FrontierAdmin:
 
     async def _facts(self, tx: Tx, crawl: Crawl, url: Url) -> UrlFacts | None:
         async def of(kind: UrlKind) -> UrlFacts | None:
-            return await self._archive.fate_of(tx, crawl.number, url, kind, key_of(url, crawl.key_seed, kind))
+            return await self._store.fate_of(tx, crawl.number, url, kind, key_of(url, crawl.key_seed, kind))
 
         return await of(UrlKind.PAGE) or await of(UrlKind.SITEMAP)
 

@@ -116,7 +116,7 @@ class SitemapRecord(Struct, frozen=True):
     entries: bytes | None = None
 
 
-class Onward(Struct, frozen=True):
+class PendingRedirect(Struct, frozen=True):
     """A redirect that may be followed. The commit decides: if nobody else has fetched the target or is about to, the
     task waits for a slot at the target's host; else it ends here with `page` as its page."""
 
@@ -152,7 +152,7 @@ class Settled(Struct):
     retry_in: timedelta = timedelta(0)
     untried: bool = False
     sitemap: SitemapRecord | None = None  # set instead of `page` if the URL is a sitemap
-    onward: Onward | None = None
+    onward: PendingRedirect | None = None
     target_fate: Fate | None = None  # fate of the URL that its redirects led to, if that was not fetched
 
     @property

@@ -7,10 +7,10 @@ import orjson
 
 from shoal.base.database import Database, Tx
 from shoal.base.service import PassResult
-from shoal.crawl.journal.journal import JournalStore, Unfiled, Written
+from shoal.crawl.journal.journal import JournalStore, StoredEntry, UnfiledJournal
 
 CRAWLS_AT_ONCE = 100
-LINES_AT_ONCE = 500
+ENTRIES_AT_ONCE = 500
 
 
 class JournalFiles:
@@ -28,29 +28,29 @@ class JournalFiles:
     async def run_once(self) -> PassResult:
         waiting = await self._database.read(lambda tx: self._store.unfiled(tx, CRAWLS_AT_ONCE))
         filed = [await self._file(journal) for journal in waiting]
-        more = len(waiting) == CRAWLS_AT_ONCE or LINES_AT_ONCE in filed
+        more = len(waiting) == CRAWLS_AT_ONCE or ENTRIES_AT_ONCE in filed
         return PassResult(
             f"wrote {sum(filed)} lines" if any(filed) else "", timedelta(0) if more and any(filed) else None
         )
 
-    async def _file(self, journal: Unfiled) -> int:
-        lines = await self._database.run(lambda tx: self._claimed(tx, journal))
-        if not lines:
+    async def _file(self, journal: UnfiledJournal) -> int:
+        entries = await self._database.run(lambda tx: self._claimed(tx, journal))
+        if not entries:
             return 0
         try:
-            self._append(journal.project, [orjson.dumps(one.record(journal.crawl_id), option=_FORM) for one in lines])
+            self._append(journal.project, [orjson.dumps(one.record(journal.crawl_id), option=_FORM) for one in entries])
         except OSError:
-            last = lines[-1].number
+            last = entries[-1].number
             await self._database.run(lambda tx: self._store.claim(tx, journal.crawl, last, journal.filed))
             raise
-        return len(lines)
+        return len(entries)
 
-    async def _claimed(self, tx: Tx, journal: Unfiled) -> list[Written]:
+    async def _claimed(self, tx: Tx, journal: UnfiledJournal) -> list[StoredEntry]:
         """Claim and return the next entries; empty if another process was first. Entries that were already pruned are
         skipped."""
-        lines = await self._store.after(tx, journal.crawl, journal.filed, LINES_AT_ONCE)
-        upto = lines[-1].number if lines else journal.upto
-        return lines if await self._store.claim(tx, journal.crawl, journal.filed, upto) else []
+        entries = await self._store.after(tx, journal.crawl, journal.filed, ENTRIES_AT_ONCE)
+        upto = entries[-1].number if entries else journal.upto
+        return entries if await self._store.claim(tx, journal.crawl, journal.filed, upto) else []
 
 
 _FORM = orjson.OPT_UTC_Z | orjson.OPT_NON_STR_KEYS

@@ -19,30 +19,30 @@ MOST_AT_ONCE = 1000
 
 
 @dataclass(frozen=True, slots=True)
-class Written:
+class StoredEntry:
     """A stored journal entry. Numbers increase by one in commit order; the oldest entries of a long journal are
     dropped."""
 
     number: int
     at: int
-    line: JournalEntry
+    entry: JournalEntry
 
     def record(self, crawl_id: str) -> dict[str, Any]:
         """Return the entry as the API, files and the command line show it; the fields common to every log line come
         first."""
         return {
             "timestamp": moment(self.at),
-            "level": self.line.level.value,
-            "event": self.line.event,
-            "msg": self.line.message,
+            "level": self.entry.level.value,
+            "event": self.entry.event,
+            "msg": self.entry.message,
             "crawl_id": crawl_id,
             "number": self.number,
-            **self.line.facts,
+            **self.entry.facts,
         }
 
 
 @dataclass(frozen=True, slots=True)
-class Unfiled:
+class UnfiledJournal:
     """A crawl whose journal has entries that are not in a file yet."""
 
     crawl: int
@@ -53,16 +53,16 @@ class Unfiled:
 
 
 class JournalStore(Protocol):
-    async def append(self, tx: Tx, crawl: int, lines: Sequence[JournalEntry], most: int) -> None:
+    async def append(self, tx: Tx, crawl: int, entries: Sequence[JournalEntry], most: int) -> None:
         """Append entries, and drop the oldest beyond `most`. This locks the end of the journal until the commit, so
         call it last; a reader that follows the numbers then misses none."""
         ...
 
-    async def after(self, tx: Tx, crawl: int, number: int, limit: int) -> list[Written]:
+    async def after(self, tx: Tx, crawl: int, number: int, limit: int) -> list[StoredEntry]:
         """Return the entries after this number, in order. An empty result does not mean that no more will come."""
         ...
 
-    async def last(self, tx: Tx, crawl: int, count: int) -> list[Written]:
+    async def last(self, tx: Tx, crawl: int, count: int) -> list[StoredEntry]:
         """Return the last entries, in order."""
         ...
 
@@ -71,7 +71,7 @@ class JournalStore(Protocol):
         lower."""
         ...
 
-    async def unfiled(self, tx: Tx, limit: int) -> list[Unfiled]:
+    async def unfiled(self, tx: Tx, limit: int) -> list[UnfiledJournal]:
         """Return crawls with entries that are not in a file yet."""
         ...
 
@@ -99,10 +99,10 @@ class Journal:
         before = await self.store.finish_depth(tx, crawl, depth)
         return [] if before is None else messages.depths_finished(before, depth)
 
-    async def lines(self, crawl_id: str, after: int | None = None, limit: int = MOST_AT_ONCE) -> list[Written]:
+    async def entries(self, crawl_id: str, after: int | None = None, limit: int = MOST_AT_ONCE) -> list[StoredEntry]:
         """Return the entries after a number, in order; without a number, the last ones."""
 
-        async def look(tx: Tx) -> list[Written]:
+        async def look(tx: Tx) -> list[StoredEntry]:
             crawl = await self._crawls.get(tx, crawl_id)
             if crawl is None:
                 raise NotFound("crawl", crawl_id)

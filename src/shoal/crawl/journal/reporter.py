@@ -19,7 +19,7 @@ class JournalUpdate:
     """The additions of one commit to the journal: entries, whether to report the number of URLs found, and the depth to
     report if everything up to it is settled."""
 
-    lines: list[JournalEntry] = field(default_factory=list)
+    entries: list[JournalEntry] = field(default_factory=list)
     found: bool = False
     depth: int | None = None
 
@@ -37,10 +37,10 @@ class JournalReporter:
         self._look_at, self._look_interval = 0.0, FIRST_LOOK
         self._hosts: dict[str, float] = {}  # hosts on hold, and when each was reported
 
-    def update_for(self, report: WalkerBatch) -> JournalUpdate | None:
+    def update_for(self, batch: WalkerBatch) -> JournalUpdate | None:
         """Return what the commit of this batch adds to the journal; None if nothing."""
-        self._found = self._found or bool(report.found)
-        for pattern, sample in report.traps.items():
+        self._found = self._found or bool(batch.found)
+        for pattern, sample in batch.traps.items():
             self._waiting.append(messages.trapped(pattern, sample))
         now = self._clock.monotonic()
         found = self._found and now >= self._report_at

@@ -200,8 +200,8 @@ class Crawls:
             crawl = await self.store.get(tx, crawl_id)
             if crawl is None:
                 raise NotFound("crawl", crawl_id)
-            seen = await self._look_at(tx, crawl)
-            return dataclasses.replace(seen, failed_seeds=await self._failed_seeds(tx, seen))
+            status = await self._look_at(tx, crawl)
+            return dataclasses.replace(status, failed_seeds=await self._failed_seeds(tx, status))
 
         return await self._database.read(look)
 
@@ -251,10 +251,10 @@ class Crawls:
         why = await self._why(tx, crawl, counts, jobs) if crawl.state is CrawlState.FAILED else ""
         return CrawlStatus(crawl, counts, tuple(nodes), why)
 
-    async def _failed_seeds(self, tx: Tx, seen: CrawlStatus) -> tuple[FailedSeed, ...]:
+    async def _failed_seeds(self, tx: Tx, status: CrawlStatus) -> tuple[FailedSeed, ...]:
         """Return the seeds of a crawl that has ended if none of them returned a page. For most crawls the first batch
         of lookups finds one that did."""
-        crawl, failed = seen.crawl, list[FailedSeed]()
+        crawl, failed = status.crawl, list[FailedSeed]()
         if crawl.state not in states.TERMINAL:
             return ()
         seeds = [(url, key_of(url, crawl.key_seed)) for url in dict.fromkeys(seeds_of(crawl.config))]
@@ -293,13 +293,13 @@ class Crawls:
 
     async def retry(self, crawl_id: str) -> CrawlState:
         """Resume a failed crawl with its open URLs; if there are none, retry its failed URLs."""
-        seen = await self.get(crawl_id)
-        if seen.crawl.state is CrawlState.FAILED and seen.counts.drained:
+        status = await self.get(crawl_id)
+        if status.crawl.state is CrawlState.FAILED and status.counts.drained:
             if not await self.retry_these(crawl_id, FailedUrls()):
                 raise StateConflict(
                     "crawl",
                     crawl_id,
-                    seen.crawl.state,
+                    status.crawl.state,
                     "be retried",
                     "none of its URLs was ever requested; start a new one",
                 )
@@ -565,8 +565,8 @@ class Crawls:
         return (await self.get(crawl_id)).crawl.state
 
     async def _enqueue(self, crawl_id: str, sources: set[CrawlState], action: str, *, here: bool = False) -> CrawlState:
-        seen = await self.get(crawl_id)
-        jobs = self._walkers(seen.crawl.id, seen.crawl.config, here)
+        status = await self.get(crawl_id)
+        jobs = self._walkers(status.crawl.id, status.crawl.config, here)
 
         async def commit(tx: Tx) -> None:
             crawl = await self._locked(tx, crawl_id)
@@ -590,10 +590,10 @@ class Crawls:
         ended = await self.store.get(tx, crawl.id) if move.to in states.TERMINAL else None
         self._emit_on_commit(tx, crawl.id, move, None if ended is None else ended.took_seconds)
         counts = await self.store.counts(tx, crawl.number) if move.to in states.TERMINAL else None
-        lines = [messages.moved(crawl, move, counts)]
+        entries = [messages.moved(crawl, move, counts)]
         if counts is not None and counts.drained and counts.pages:
-            lines = [*await self.journal.finish_depth(tx, crawl.number, counts.depth_reached), *lines]
-        await self.journal.write(tx, crawl.number, lines)
+            entries = [*await self.journal.finish_depth(tx, crawl.number, counts.depth_reached), *entries]
+        await self.journal.write(tx, crawl.number, entries)
         return True
 
     async def _set_state(self, tx: Tx, crawl_id: str, move: CrawlMove, *, with_event: bool = True) -> bool:
@@ -625,7 +625,7 @@ class Crawls:
             lane=lane,
             priority=config.priority,
             max_attempts=self._queue.settings.job_attempts,
-            scopes=quota_keys(config.project, config.labels),
+            quota_keys=quota_keys(config.project, config.labels),
         )
 
     def _emit_on_commit(self, tx: Tx, crawl_id: str, move: CrawlMove, seconds: float | None = None) -> None:

@@ -15,7 +15,7 @@ OWN = frozenset(
 
 
 class PolicyCrawls:
-    """Implements `plan.site_scheduler.Crawling`."""
+    """Implements `plan.site_scheduler.CrawlStarter`."""
 
     def __init__(self, crawls: Crawls) -> None:
         self._crawls = crawls

@@ -132,7 +132,7 @@ class CrawlTab:
     async def lines(self, view: View, params: Mapping[str, str], after: int | None) -> list[tuple[int, str]]:
         if not self._has_log:
             return []
-        entries = await self._page.figures.crawls.journal.lines(params["crawl_id"], after, FIRST_LINES)
+        entries = await self._page.figures.crawls.journal.entries(params["crawl_id"], after, FIRST_LINES)
         return [(one.number, self._page.shell.region(view, "log_line", {"entry": one}).strip()) for one in entries]
 
 
@@ -191,7 +191,7 @@ class CrawlPage:
         context = await found.context(view, params)
         context["topic"] = found.paths[0].replace("{crawl_id}", crawl_id)
         if tab in ("", "log"):
-            context["entries"] = await self.figures.crawls.journal.lines(crawl_id, None, FIRST_LINES)
+            context["entries"] = await self.figures.crawls.journal.entries(crawl_id, None, FIRST_LINES)
         return self.shell.page(request.http, f"crawl_{tab or 'summary'}.html", context, section="crawls")
 
     def head(self, view: View, status: CrawlStatus, tab: str) -> dict[str, Any]:

@@ -50,7 +50,7 @@ class LinkOut:
 
 
 @dataclass(frozen=True, slots=True)
-class Earlier:
+class PageInOtherCrawl:
     """The same page in another crawl."""
 
     crawl: Crawl
@@ -164,7 +164,7 @@ class PagePage:
             for key, flags in zip(keys, links.flags, strict=False)
         ]
 
-    async def _history(self, crawl: Crawl, page: Page) -> list[Earlier]:
+    async def _history(self, crawl: Crawl, page: Page) -> list[PageInOtherCrawl]:
         """Return the same URL in other crawls of its host, newest first."""
         others = await self._crawls.matching(CrawlFilter(host=hostname(Url(page.url))), limit=MOST_CRAWLS)
         found = []
@@ -172,7 +172,7 @@ class PagePage:
             key = key_of(Url(page.url), other.crawl.key_seed)[0]
             for same in await self._pages.of_keys(other.crawl.number, [key]):
                 if same.url == page.url:
-                    found.append(Earlier(other.crawl, same, response_class(same.status)))
+                    found.append(PageInOtherCrawl(other.crawl, same, response_class(same.status)))
         return found
 
 

@@ -154,14 +154,14 @@ class PolicyImportPage:
             raise InvalidInput("lines", "are missing", "paste CSV or JSON Lines, or choose a file")
         reader = read_json_lines if text.startswith("{") else read_csv
         lines = lines_of(StringIO(text, newline=""))
-        report = await self._importer.take(reader(lines), skip_bad=form.get("bad") == "skip")
-        return self._shown(request, dict(form), report)
+        summary = await self._importer.take(reader(lines), skip_bad=form.get("bad") == "skip")
+        return self._shown(request, dict(form), summary)
 
     def _shown(
-        self, request: EndpointRequest[Any, Any], values: Mapping[str, str], report: ImportSummary | None
+        self, request: EndpointRequest[Any, Any], values: Mapping[str, str], summary: ImportSummary | None
     ) -> Response:
-        status = 422 if report is not None and report.bad and not report.made else 200
-        context = {"values": values, "report": report}
+        status = 422 if summary is not None and summary.bad and not summary.made else 200
+        context = {"values": values, "summary": summary}
         return self._shell.page(request.http, "policy_import.html", context, status, section="policies")
 
 

@@ -15,7 +15,7 @@ RANK_OFFSET = 1 << 62  # ranks may be negative; as text they must sort like numb
 NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 
 
-def line_name(lane: str, kind: str, capability: str) -> str | None:
+def queue_name(lane: str, kind: str, capability: str) -> str | None:
     """Return the name of a queue; None for one that Redis does not carry: the lanes of local crawls, and names that
     must not become part of a key."""
     if not (NAME.fullmatch(kind) and NAME.fullmatch(capability)):
@@ -26,14 +26,14 @@ def line_name(lane: str, kind: str, capability: str) -> str | None:
     return f"{kind}:{capability}:node:{node}" if node != lane and NAME.fullmatch(node) else None
 
 
-def lines_by_lane(request: LeaseRequest) -> list[list[str]]:
+def queues_by_lane(request: LeaseRequest) -> list[list[str]]:
     """Return the names of the queues that a request may lease from, for each of its lanes in their order."""
     return [
         [
             name
             for kind in request.kinds
             for capability in request.capabilities
-            if (name := line_name(lane, kind, capability)) is not None
+            if (name := queue_name(lane, kind, capability)) is not None
         ]
         for lane in request.lanes
     ]
@@ -48,7 +48,7 @@ class LaneEntry(Struct, frozen=True):
     @classmethod
     def of(cls, row: Any) -> "LaneEntry | None":
         """Return the entry of a row of `lane_entries`; None if Redis does not carry its lane."""
-        name = line_name(row["lane"], row["kind"], row["capability"])
+        name = queue_name(row["lane"], row["kind"], row["capability"])
         if name is None:
             return None
         job_id, rank, host = row["id"], row["rank"], row["host"]

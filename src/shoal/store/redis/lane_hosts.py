@@ -7,10 +7,10 @@ from shoal.base.database import Tx
 from shoal.hosts.rate import LONGEST_LOOK, HostState
 from shoal.queue.job import LeaseRequest
 from shoal.store.redis.connection import Value
-from shoal.store.redis.lane_entries import line_name, read_place
+from shoal.store.redis.lane_entries import queue_name, read_place
 from shoal.store.redis.lane_server import LaneServer
 from shoal.store.sql.hosts import host_state
-from shoal.store.sql.job_hosts import Key, lines_of
+from shoal.store.sql.job_hosts import Key, queues_of
 
 TAKEN_FOR = 5_000_000  # microseconds: a host whose taker died is ready again after that
 
@@ -30,14 +30,14 @@ class RedisHostQueue:
         self._ahead, self._ready_at_once = round(ahead * 1e6), limit
 
     async def take(self, tx: Tx, request: LeaseRequest, most: int) -> list[tuple[Key, HostState]]:
-        lines = lines_of(request)
+        queues = queues_of(request)
         times = (self._now + self._ahead, self._now + 2 * round(LONGEST_LOOK * 1e6))
         asked = (*times, self._ready_at_once, self._now + TAKEN_FOR, most)
-        result = await self._server.call("hosts", *asked, *[_name(*line) for line in lines])
+        result = await self._server.call("hosts", *asked, *[_name(*queue) for queue in queues])
         if not result or not result[0]:
             return []
         found = result[0]
-        taken: list[Key] = [(*lines[found[at]], found[at + 1].decode()) for at in range(0, len(found), 2)]
+        taken: list[Key] = [(*queues[found[at]], found[at + 1].decode()) for at in range(0, len(found), 2)]
         words: list[Value] = [word for key in taken for word in (_name(*key[:3]), key[3], "")]
         tx.after_rollback(partial(self._server.settle, (), words))
         rows = await tx.all("hosts_at_origins", origins=sorted({key[3] for key in taken}))
@@ -65,6 +65,6 @@ class RedisHostQueue:
 
 
 def _name(lane: str, kind: str, capability: str) -> str:
-    name = line_name(lane, kind, capability)
+    name = queue_name(lane, kind, capability)
     assert name is not None, "requests with other names do not get here"
     return name

@@ -16,7 +16,7 @@ from shoal.store.redis.scripts import BATCH
 
 BATCHES = 5  # per pass: the store has other things to do, and a pass that is not done is followed by another at once
 FORGOTTEN_AFTER = 5.0  # seconds from a pop to the commit that leases what was popped; usually it takes milliseconds
-LINES, HEADS = 10, 100  # queues whose first entries are compared with the table, and how many of each
+QUEUES, HEADS = 10, 100  # queues whose first entries are compared with the table, and how many of each
 FIRST, LAST = -(1 << 62), 1 << 62  # ranks
 Cursor = tuple[str, str, str, int, str]  # lane, kind, capability, rank, id
 START: Cursor = (NODE, "", "", FIRST, "")
@@ -36,7 +36,7 @@ class LaneRepairs:
             return LaneRepair(
                 more=not self._server.has_generation
             )  # it has just been made, and can be used from now on
-        found = await self._server.call("check", FORGOTTEN_AFTER, BATCH, LINES, HEADS)
+        found = await self._server.call("check", FORGOTTEN_AFTER, BATCH, QUEUES, HEADS)
         if found is None:
             return LaneRepair()
         began, forgotten, heads = found
@@ -80,13 +80,13 @@ class LaneRepairs:
             rows = await self._after(tx, after)
             if not rows:
                 break
-            line = (rows[0]["lane"], rows[0]["kind"], rows[0]["capability"])
-            head = [row for row in rows if (row["lane"], row["kind"], row["capability"]) == line]
+            queue = (rows[0]["lane"], rows[0]["kind"], rows[0]["capability"])
+            head = [row for row in rows if (row["lane"], row["kind"], row["capability"]) == queue]
             added = await self._server.put(entries_of(head), repairs=True)
             restored += added
             if added == BATCH:
                 self._cursor, self._fills = _place_of(head[-1]), True
-            after = (*line, LAST, "")
+            after = (*queue, LAST, "")
         return restored
 
     async def _put_back_next(self, tx: Tx) -> int:

@@ -121,9 +121,9 @@ class LaneServer:
             added += result[0]
         return added
 
-    async def pop(self, limit: int, lines: list[list[str]]) -> list[str] | None:
-        """Take the best jobs of these lines out of their lanes; None: the server cannot tell."""
-        lanes = [str(word) for names in lines for word in (len(names), *names)]
+    async def pop(self, limit: int, queues: list[list[str]]) -> list[str] | None:
+        """Take the best jobs of these queues out of their lanes; None: the server cannot tell."""
+        lanes = [str(word) for names in queues for word in (len(names), *names)]
         popped: list[str] = []
         while len(popped) < limit:
             decided, most = self._take_decided(), min(limit - len(popped), BATCH)

@@ -14,7 +14,7 @@ from shoal.base.database import Tx
 from shoal.queue.job import SHARED_LANE, Lease, LeaseRequest, NewJob, TurnResult
 from shoal.queue.lanes import LaneRepair
 from shoal.queue.states import Move
-from shoal.store.redis.lane_entries import entries_of, line_name, lines_by_lane
+from shoal.store.redis.lane_entries import entries_of, queue_name, queues_by_lane
 from shoal.store.redis.lane_hosts import RedisHostQueue
 from shoal.store.redis.lane_repair import LaneRepairs
 from shoal.store.redis.lane_server import LaneServer
@@ -64,39 +64,39 @@ class RedisLanes:
     async def pop(
         self, tx: Tx, request: LeaseRequest, limit: int, ttl: timedelta, moves: Sequence[Move] = ()
     ) -> TurnResult:
-        lines = lines_by_lane(request)
-        if limit < 1 or not all(lines) or not await self._server.begin(tx):
+        queues = queues_by_lane(request)
+        if limit < 1 or not all(queues) or not await self._server.begin(tx):
             return await self._sql.pop(tx, request, limit, ttl, moves)
-        if request.pace is not None:
+        if request.rate_limiter is not None:
             hosts = RedisHostQueue(self._server, await tx.value("now"))
-            turned = await self._sql.pop_from(tx, request, limit, ttl, moves, hosts=JobHosts(hosts))
-            self._forget(tx, [lease for lease in turned.leases if lease.fence.job_id not in hosts.leased])
+            result = await self._sql.pop_from(tx, request, limit, ttl, moves, hosts=JobHosts(hosts))
+            self._forget(tx, [lease for lease in result.leases if lease.fence.job_id not in hosts.leased])
         else:
-            turned = await self._pop_by_rank(tx, request, limit, ttl, moves, lines)
-        if len(turned.leases) < limit and (self._looks(request) or not self._server.is_available):
-            more = await self._sql.pop(tx, request, limit - len(turned.leases), ttl)
+            result = await self._pop_by_rank(tx, request, limit, ttl, moves, queues)
+        if len(result.leases) < limit and (self._looks(request) or not self._server.is_available):
+            more = await self._sql.pop(tx, request, limit - len(result.leases), ttl)
             self._forget(tx, more.leases)
             self._looked(request, more)
-            turned = _both(turned, more)
-        return turned
+            result = _both(result, more)
+        return result
 
     async def pop_once(
         self, tx: Tx, request: LeaseRequest, limit: int, ttl: timedelta, moves: Sequence[Move] = ()
     ) -> TurnResult | None:
-        lines = lines_by_lane(request)
-        if limit < 1 or not all(lines) or not await self._server.begin(tx):
+        queues = queues_by_lane(request)
+        if limit < 1 or not all(queues) or not await self._server.begin(tx):
             return await self._sql.pop_once(tx, request, limit, ttl, moves)
-        if request.pace is not None or not self._sql.fits_one_statement(request, moves):
+        if request.rate_limiter is not None or not self._sql.fits_one_statement(request, moves):
             return None
         for _ in range(ROUNDS):
-            popped = await self._server.pop(limit, lines)
+            popped = await self._server.pop(limit, queues)
             if popped is None or (not popped and self._looks(request)):
                 break
             if not popped and not moves:
                 return TurnResult([], [])
-            turned = await self._grant_once(tx, request, limit, ttl, moves, popped)
-            if turned is None or turned.leases or moves:
-                return turned
+            result = await self._grant_once(tx, request, limit, ttl, moves, popped)
+            if result is None or result.leases or moves:
+                return result
         found = await self._sql.pop_once(tx, request, limit, ttl, moves)
         self._looked(request, found)
         if found is not None:
@@ -116,9 +116,9 @@ class RedisLanes:
         return await self._sql.waits(tx, kind, lanes)
 
     async def page_backlog(self, tx: Tx, capability: str, most: int) -> int:
-        line = line_name(SHARED_LANE, PAGE, capability)
-        if line is not None and await self._server.begin(tx):
-            found = await self._server.call("backlog", most, line)
+        queue = queue_name(SHARED_LANE, PAGE, capability)
+        if queue is not None and await self._server.begin(tx):
+            found = await self._server.call("backlog", most, queue)
             if found is not None:
                 return int(found[0])
         return await self._sql.page_backlog(tx, capability, most)
@@ -136,22 +136,22 @@ class RedisLanes:
         limit: int,
         ttl: timedelta,
         moves: Sequence[Move],
-        lines: list[list[str]],
+        queues: list[list[str]],
     ) -> TurnResult:
         """Pop until there are enough jobs that still wait, or no more."""
-        turned = TurnResult([], [])
+        result = TurnResult([], [])
         for _ in range(ROUNDS):
-            want = limit - len(turned.leases)
-            popped = await self._server.pop(want, lines)
+            want = limit - len(result.leases)
+            popped = await self._server.pop(want, queues)
             if popped is None:
-                return _both(turned, await self._sql.pop(tx, request, want, ttl, moves))
+                return _both(result, await self._sql.pop(tx, request, want, ttl, moves))
             if not popped and not moves:
                 break
-            turned = _both(turned, await self._grant(tx, request, want, ttl, moves, popped))
+            result = _both(result, await self._grant(tx, request, want, ttl, moves, popped))
             moves = ()
-            if len(popped) < want or turned.parked or len(turned.leases) >= limit:
+            if len(popped) < want or result.parked or len(result.leases) >= limit:
                 break
-        return turned
+        return result
 
     async def _grant(
         self,
@@ -163,10 +163,10 @@ class RedisLanes:
         popped: Sequence[str],
     ) -> TurnResult:
         tx.after_rollback(partial(self._server.give_back, popped))
-        turned = await self._sql.pop_from(tx, request, limit, ttl, moves, popped=popped)
+        result = await self._sql.pop_from(tx, request, limit, ttl, moves, popped=popped)
         tx.on_commit(lambda: self._server.decide(popped))
-        self._forget(tx, [lease for lease in turned.leases if lease.fence.job_id not in popped])
-        return turned
+        self._forget(tx, [lease for lease in result.leases if lease.fence.job_id not in popped])
+        return result
 
     async def _grant_once(
         self,
@@ -178,12 +178,12 @@ class RedisLanes:
         popped: Sequence[str],
     ) -> TurnResult | None:
         tx.after_rollback(partial(self._server.give_back, popped))
-        turned = await self._sql.pop_once_from(tx, request, limit, ttl, moves, popped)
-        if turned is None:
+        result = await self._sql.pop_once_from(tx, request, limit, ttl, moves, popped)
+        if result is None:
             await self._server.give_back(popped)
         else:
             tx.on_commit(lambda: self._server.decide(popped))
-        return turned
+        return result
 
     def _forget(self, tx: Tx, leases: Sequence[Lease]) -> None:
         """Remove jobs from the lanes that were leased past them."""

@@ -14,8 +14,8 @@ from shoal.audit.metrics import Metrics
 from shoal.audit.states import AnalysisMove, AnalysisState
 from shoal.audit.store import FindingPlace, NewAnalysis
 from shoal.audit.verdict import Verdict
-from shoal.base.commit import Commit
 from shoal.base.database import Tx
+from shoal.base.forge_commit import ForgeCommit
 from shoal.base.ids import AnalysisId
 from shoal.base.text import json_of
 
@@ -158,7 +158,7 @@ def _analysis(row: Any) -> Analysis:
         None if row["gate"] is None else read_gate(orjson.loads(row["gate"])),
         row["gate_name"],
         None if row["baseline"] is None else AnalysisId(row["baseline"]),
-        None if row["commit_ref"] is None else Commit.stored(row["commit_ref"]),
+        None if row["commit_ref"] is None else ForgeCommit.stored(row["commit_ref"]),
     )
     verdict = _loaded(row["verdict"])
     return Analysis(

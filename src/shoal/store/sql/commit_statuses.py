@@ -6,8 +6,8 @@ from typing import Any
 from shoal.audit.analysis import Analysis
 from shoal.audit.commit_status.status import CommitState, CommitStatus
 from shoal.base.clock import span
-from shoal.base.commit import Commit
 from shoal.base.database import Tx
+from shoal.base.forge_commit import ForgeCommit
 
 
 class SqlCommitStatusStore:
@@ -51,7 +51,7 @@ def _status(row: Any) -> CommitStatus:
     return CommitStatus(
         analysis=row["analysis"],
         analysis_id=row["id"],
-        commit=Commit.stored(row["commit_ref"]),
+        commit=ForgeCommit.stored(row["commit_ref"]),
         state=CommitState(row["state"]),
         description=row["description"],
         attempts=row["attempts"],

@@ -8,7 +8,7 @@ from shoal.base.database import Tx
 from shoal.hosts.controller_addresses import ControllerAddress
 
 
-class SqlListeners:
+class SqlControllerAddresses:
     """Implements `hosts.controller_addresses.ControllerAddressStore`."""
 
     async def announce(self, tx: Tx, listeners: Iterable[ControllerAddress], ttl: timedelta) -> None:

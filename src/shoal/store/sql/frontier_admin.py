@@ -184,7 +184,7 @@ class SqlFrontierAdmin:
         if last is not None:
             await tx.execute("drop_details_up_to", crawl=crawl.number, number=last)
             return await tx.execute("drop_pages_up_to", crawl=crawl.number, number=last)
-        for query in ("drop_counters", "drop_skips", "drop_lines", "drop_journal"):
+        for query in ("drop_counters", "drop_skips", "drop_journal_entries", "drop_journal"):
             await tx.execute(query, crawl=crawl.number)
         await tx.execute("drop_grants", run_id=crawl.id)
         await tx.execute("drop_jobs", run_id=crawl.id)

@@ -72,25 +72,25 @@ class SqlJobAdmin:
             await tx.execute("purge_results", ids=[row["id"] for row in rows])
         return Purged(len(rows), following)
 
-    async def set_quota(self, tx: Tx, scope: str, most: int) -> None:
-        await tx.value("lock_scopes", scopes=[scope])
-        await tx.execute("set_quota", scope=scope, most=most)
+    async def set_quota(self, tx: Tx, key: str, most: int) -> None:
+        await tx.value("lock_quota_keys", keys=[key])
+        await tx.execute("set_quota", scope=key, most=most)
         await self._quotas.repair(tx)
-        await self._quotas.unpark(tx, scope)
+        await self._quotas.unpark(tx, key)
 
-    async def remove_quota(self, tx: Tx, scope: str) -> bool:
-        await tx.value("lock_scopes", scopes=[scope])
-        removed = await tx.execute("remove_quota", scope=scope) == 1
-        await self._quotas.unpark(tx, scope)
+    async def remove_quota(self, tx: Tx, key: str) -> bool:
+        await tx.value("lock_quota_keys", keys=[key])
+        removed = await tx.execute("remove_quota", scope=key) == 1
+        await self._quotas.unpark(tx, key)
         return removed
 
     async def quotas(self, tx: Tx, after: str, limit: int) -> list[Quota]:
         rows = await tx.all("quotas", after=after, limit=limit)
         return [Quota(row["scope"], row["most"], row["taken"], row["parked"]) for row in rows]
 
-    async def quota_usage(self, tx: Tx, scope: str) -> tuple[int, int | None]:
-        [row] = await tx.all("count_job_seats", scopes=[scope])
-        return row["taken"], quota_limit(scope, row["most"])
+    async def quota_usage(self, tx: Tx, key: str) -> tuple[int, int | None]:
+        [row] = await tx.all("count_job_seats", keys=[key])
+        return row["taken"], quota_limit(key, row["most"])
 
     async def around(self, tx: Tx, job: Job) -> QueuePosition:
         row = await tx.one("locked_like", kind=job.kind, capability=job.capability)

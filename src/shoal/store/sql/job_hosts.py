@@ -99,11 +99,11 @@ class JobHosts:
         self, tx: Tx, request: LeaseRequest, want: int, ttl: timedelta
     ) -> tuple[list[Any], dict[Key, DueHosts]]:
         """Grant up to `want` jobs; also return the hosts that were examined: `put_back` them in the same commit."""
-        assert request.pace is not None, "leasing by host needs a rate limit"
+        assert request.rate_limiter is not None, "leasing by host needs a rate limit"
         looked: dict[Key, DueHosts] = {}
         found = await self._find(tx, request, want, 0.0, looked)
-        if request.pace.ahead and sum(one.start_in < SAME_TIME for one in found) < want:
-            found += await self._find(tx, request, want, request.pace.ahead, looked)
+        if request.rate_limiter.ahead and sum(one.start_in < SAME_TIME for one in found) < want:
+            found += await self._find(tx, request, want, request.rate_limiter.ahead, looked)
         chosen = sorted(found, key=lambda one: one.order)[:want]
         for one in chosen:
             looked[one.key].jobs.append(one.job_id)
@@ -118,13 +118,13 @@ class JobHosts:
     ) -> list[_Candidate]:
         """Return jobs of hosts that may be requested within `ahead` seconds, the best ranks first, until there are
         enough."""
-        assert request.pace is not None, "leasing by host needs a rate limit"
+        assert request.rate_limiter is not None, "leasing by host needs a rate limit"
         found: list[_Candidate] = []
         # Later hosts are made ready only for this search.
         await self._hosts.make_ready(tx, request, ahead, want if ahead else READY_AT_ONCE)
         for _ in range(ROUNDS):
             taken = await self._hosts.take(tx, request, want - len(found))
-            hosts = {key: DueHosts(request.pace.slots_now(state)) for key, state in taken}
+            hosts = {key: DueHosts(request.rate_limiter.slots_now(state)) for key, state in taken}
             found += await self._waiting(tx, request, hosts, want)
             looked |= hosts
             if not hosts or len(found) >= want:
@@ -175,16 +175,16 @@ class SqlHostQueue:
 
     async def take(self, tx: Tx, request: LeaseRequest, most: int) -> list[tuple[Key, HostState]]:
         taken: list[tuple[Key, HostState]] = []
-        for line in lines_of(request):
-            asked = dict(zip(("lane", "kind", "capability"), line, strict=True))
+        for queue in queues_of(request):
+            asked = dict(zip(("lane", "kind", "capability"), queue, strict=True))
             if self._in_one_statement:
                 rows = await tx.all("take_ready_hosts", **asked, limit=most, most=ROWS_OF_HOST)
             else:
                 rows = await tx.all("take_ready_hosts", **asked, limit=most)
-                await tx.many("drop_job_hosts", [(*line, row["host"], ROWS_OF_HOST) for row in rows])
+                await tx.many("drop_job_hosts", [(*queue, row["host"], ROWS_OF_HOST) for row in rows])
             for row in rows:
                 state = HostState() if row["next_at"] is None else host_state(row)
-                taken.append(((*line, row["host"]), state))
+                taken.append(((*queue, row["host"]), state))
         return taken
 
     async def waiting(self, tx: Tx, asked: Sequence[tuple[Key, int]]) -> list[tuple[str, int, Key]]:
@@ -195,6 +195,6 @@ class SqlHostQueue:
         await tx.many("put_back_hosts", [(*key, int(wait == 0), wait) for key, wait in waits])
 
 
-def lines_of(request: LeaseRequest) -> list[tuple[str, str, str]]:
+def queues_of(request: LeaseRequest) -> list[tuple[str, str, str]]:
     """Return the lane, kind and capability of every queue that a request may lease from, in the order of its lanes."""
     return [(lane, kind, can) for lane in request.lanes for kind in request.kinds for can in request.capabilities]

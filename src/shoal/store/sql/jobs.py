@@ -141,16 +141,16 @@ class SqlJobStore:
         await self._quotas.repair(tx)
 
     async def parked_in(self, tx: Tx, limit: int) -> list[str]:
-        scopes = list[str]()
-        while len(scopes) < limit:
+        keys = list[str]()
+        while len(keys) < limit:
             self._unparked = await tx.value("first_parked", after=self._unparked) or ""
             if not self._unparked:
                 break
-            scopes.append(self._unparked)
-        return await self._quotas.with_capacity(tx, scopes) if scopes else []
+            keys.append(self._unparked)
+        return await self._quotas.with_capacity(tx, keys) if keys else []
 
-    async def unpark(self, tx: Tx, scope: str) -> int:
-        return await self._quotas.unpark(tx, scope)
+    async def unpark(self, tx: Tx, key: str) -> int:
+        return await self._quotas.unpark(tx, key)
 
     async def freshest_lease(self, tx: Tx) -> timedelta | None:
         left = await tx.value("freshest_lease")
@@ -181,8 +181,18 @@ class SqlJobStore:
         return (row["pending"], row["locked"]) if row else (0, 0)
 
     def _new(self, job: NewJob, place: int) -> tuple[Any, ...]:
-        scopes = orjson.dumps(job.scopes).decode() if job.scopes else None
-        what = (job.id, job.kind, job.capability, job.host, job.run_id, job.payload, job.lane, job.dedupe_key, scopes)
+        quota_keys = orjson.dumps(job.quota_keys).decode() if job.quota_keys else None
+        what = (
+            job.id,
+            job.kind,
+            job.capability,
+            job.host,
+            job.run_id,
+            job.payload,
+            job.lane,
+            job.dedupe_key,
+            quota_keys,
+        )
         lock_ttl = None if job.lock_ttl is None else span(job.lock_ttl)
         return (*what, job.priority, job.not_before, job.max_attempts, lock_ttl, place, self._ageing)
 
@@ -211,7 +221,7 @@ def _grant(row: Any) -> Grant:
 
 
 def job_of(row: Any) -> Job:
-    values = {name: row[name] for name in Job.__slots__}
+    values = {name: row[name] for name in Job.__slots__ if name != "quota_keys"}
     values["state"] = JobState(values["state"])
-    values["scopes"] = tuple(orjson.loads(values["scopes"] or "[]"))
+    values["quota_keys"] = tuple(orjson.loads(row["scopes"] or "[]"))
     return Job(**values)

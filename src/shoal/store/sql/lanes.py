@@ -16,7 +16,7 @@ from shoal.queue.states import JobState, Move
 from shoal.store.sql.availability import Availability
 from shoal.store.sql.job_hosts import DueHosts, JobHosts, Key, SqlHostQueue
 from shoal.store.sql.lease_start import LOWEST, LeaseStart
-from shoal.store.sql.quotas import SCOPES, QuotaCounts
+from shoal.store.sql.quotas import QUOTA_KEYS, QuotaCounts
 
 T = TypeVar("T")
 
@@ -77,7 +77,7 @@ class SqlLanes:
         if request.lock_ttl is not None:
             ttl = request.lock_ttl
         turn = self._turn_at_once if self._in_one_statement else self._turn_by_steps
-        by_host = request.pace is not None
+        by_host = request.rate_limiter is not None
         outcome = await turn(tx, moves, replace(request, lanes=()) if by_host else request, limit, ttl, popped)
         again = [move.job_id for move in moves if _waits_again(move) and move.job_id in outcome.moved]
         await self._available.note(tx, again, again)
@@ -100,7 +100,7 @@ class SqlLanes:
         if looked:
             outcome.limited = outcome.limited or await self._limited(tx, outcome.rows)
         rows, parked = _in_order(outcome.rows, request), 0
-        if outcome.counted or any(row[SCOPES] is not None for row in rows):
+        if outcome.counted or any(row[QUOTA_KEYS] is not None for row in rows):
             rows, parked = await self._quotas.settle(
                 tx, outcome.counted, rows, quotas=outcome.limited, waits=request.waits
             )
@@ -117,7 +117,7 @@ class SqlLanes:
         """Return whether `pop_once` can do this at all."""
         if not self._in_one_statement:
             return True
-        return request.pace is None and not any(_waits_again(move) for move in moves)
+        return request.rate_limiter is None and not any(_waits_again(move) for move in moves)
 
     async def pop_once_from(
         self,
@@ -240,7 +240,7 @@ class SqlLanes:
 
     async def _limited(self, tx: Tx, leased: list[Any]) -> bool:
         """Return whether any quota may apply to these jobs."""
-        if not any(row[SCOPES] is not None for row in leased):
+        if not any(row[QUOTA_KEYS] is not None for row in leased):
             return False
         return self._in_one_statement or await tx.one("any_quota") is not None
 
@@ -323,9 +323,9 @@ def _best_of_hosts(jobs: Sequence[NewJob]) -> list[JobId]:
     best: dict[tuple[str, ...], NewJob] = {}
     for job in jobs:
         if job.host is not None and job.not_before is None:
-            line = (job.lane, job.kind, job.capability, job.host)
-            if line not in best or job.priority > best[line].priority:
-                best[line] = job
+            key = (job.lane, job.kind, job.capability, job.host)
+            if key not in best or job.priority > best[key].priority:
+                best[key] = job
     timed = [job.id for job in jobs if job.host is not None and job.not_before is not None]  # some may be due already
     return [*(job.id for job in best.values()), *timed]
 

@@ -12,21 +12,21 @@ from shoal.base.ids import NodeId
 from shoal.fleet.node import (
     MISSED,
     CommandAck,
+    DesiredState,
     Heartbeat,
     NewSession,
     Node,
     NodeCommand,
     NodeStatus,
-    NodeWish,
     SessionBegun,
 )
 from shoal.fleet.states import CommandState, NodeState
 from shoal.queue.job import JS, RUN_KINDS, node_lane
 
-KEEP_WISHES = timedelta(days=90)  # for nodes that are gone
+KEEP_DESIRED_STATES = timedelta(days=90)  # for nodes that are gone
 _encode = msgspec.json.Encoder().encode
 _status = msgspec.json.Decoder(NodeStatus).decode
-_wish = msgspec.json.Decoder(NodeWish).decode
+_desired = msgspec.json.Decoder(DesiredState).decode
 
 
 class _CommandForm(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -57,7 +57,7 @@ class SqlNodeStore:
             controller=session.controller,
             address=session.address,
             status=_text(session.status),
-            wish=_text(NodeWish()) if kept is None else kept["wish"],
+            wish=_text(DesiredState()) if kept is None else kept["wish"],
             heartbeat_every=span(session.heartbeat_every),
         )
         assert begun is not None
@@ -65,7 +65,7 @@ class SqlNodeStore:
         # A client without an instance may be the same process again, but two of them cannot be told apart.
         another = earlier is not None and (not instance or earlier["instance"] != instance)
         displaced = another and earlier is not None and earlier["controller"] is not None
-        return SessionBegun(begun["session_epoch"], _wish(begun["wish"]), displaced)
+        return SessionBegun(begun["session_epoch"], _desired(begun["wish"]), displaced)
 
     async def heartbeat(self, tx: Tx, controller: str, heartbeats: Sequence[Heartbeat]) -> set[NodeId]:
         rows = sorted(
@@ -107,17 +107,19 @@ class SqlNodeStore:
     async def abandoned_lanes(self, tx: Tx, limit: int) -> list[str]:
         return [row["lane"] for row in await tx.all("abandoned_lanes", limit=limit)]
 
-    async def lock_wishes(self, tx: Tx, node_ids: Sequence[NodeId]) -> dict[NodeId, NodeWish]:
-        rows = await tx.all("lock_wishes", ids=sorted(node_ids))
-        return {NodeId(row["id"]): _wish(row["wish"]) for row in rows}
+    async def lock_desired_states(self, tx: Tx, node_ids: Sequence[NodeId]) -> dict[NodeId, DesiredState]:
+        rows = await tx.all("lock_desired_states", ids=sorted(node_ids))
+        return {NodeId(row["id"]): _desired(row["wish"]) for row in rows}
 
-    async def save_wishes(self, tx: Tx, wishes: Mapping[NodeId, NodeWish]) -> None:
-        if wishes:
-            await tx.many("save_wishes", [(node_id, _text(wish)) for node_id, wish in wishes.items()])
+    async def save_desired_states(self, tx: Tx, desired_states: Mapping[NodeId, DesiredState]) -> None:
+        if desired_states:
+            await tx.many(
+                "save_desired_states", [(node_id, _text(desired)) for node_id, desired in desired_states.items()]
+            )
 
     async def forget_lost(self, tx: Tx, older_than: timedelta, limit: int) -> int:
         gone = await self._depart(tx, await tx.all("forget_lost_nodes", age=span(older_than), limit=limit))
-        longest = span(max(KEEP_WISHES, older_than))
+        longest = span(max(KEEP_DESIRED_STATES, older_than))
         await tx.execute("forget_departed", age=span(older_than), longest=longest, limit=limit)
         return gone
 
@@ -176,7 +178,7 @@ def _node(row: Any, run_depth: int = 0, page_depth: int = 0, browser_depth: int 
         controller=row["controller"],
         address=row["address"],
         status=_status(row["status"]),
-        wish=_wish(row["wish"]),
+        desired=_desired(row["wish"]),
         heartbeat_every=timedelta(microseconds=row["heartbeat_every"]),
         connected_at=row["connected_at"],
         heartbeat_at=row["heartbeat_at"],

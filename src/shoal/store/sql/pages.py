@@ -9,7 +9,7 @@ import orjson
 from shoal.base.database import Tx
 from shoal.base.url import Url
 from shoal.pages.page import Page
-from shoal.pages.store import ANY_ERROR, PageFacts, PageFilter, PageOutline, Validators
+from shoal.pages.store import ANY_ERROR, ChartFacts, PageFilter, PageOutline, Validators
 
 _PLAIN = tuple(name for name in Page.__slots__ if name not in ("redirects", "data", "rendered", "detail"))
 _plain = attrgetter(*_PLAIN)
@@ -66,9 +66,9 @@ class SqlPageStore:
         rows = await tx.all("search_pages", crawl=crawl, number=number, upto=upto, limit=limit, **values)
         return [(row["number"], _page(row)) for row in rows], last
 
-    async def facts_after(self, tx: Tx, crawl: int, number: int, limit: int) -> list[PageFacts]:
+    async def facts_after(self, tx: Tx, crawl: int, number: int, limit: int) -> list[ChartFacts]:
         rows = await tx.all("page_facts_after", crawl=crawl, number=number, limit=limit)
-        return [PageFacts(*row) for row in rows]
+        return [ChartFacts(*row) for row in rows]
 
     async def outlines_after(self, tx: Tx, crawl: int, number: int, limit: int) -> list[PageOutline]:
         rows = await tx.all("page_outlines_after", crawl=crawl, number=number, limit=limit)

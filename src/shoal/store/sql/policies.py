@@ -7,7 +7,7 @@ from typing import Any
 
 from shoal.base.clock import span
 from shoal.base.database import Tx
-from shoal.plan.policy import LINES, Policy
+from shoal.plan.policy import BACKLOG_QUEUES, Policy
 from shoal.plan.store import NewPolicy, PolicyCounts, PriorityBoost, RunNote, ScheduleStep
 
 _FIELDS = tuple(field.name for field in fields(Policy))
@@ -30,7 +30,7 @@ class SqlPolicies:
             "save_policy",
             id=policy.id,
             project=policy.form.project,
-            line=policy.form.line,
+            line=policy.form.backlog_queue,
             spec=policy.spec,
             enabled=int(policy.enabled),
             planned_at=policy.planned_at,
@@ -51,11 +51,11 @@ class SqlPolicies:
         return [_policy(row) for row in rows]
 
     async def list_due(self, tx: Tx, limit: int) -> list[Policy]:
-        rows = [row for queue in LINES for row in await tx.all("due_of_line", line=queue, limit=limit)]
+        rows = [row for queue in BACKLOG_QUEUES for row in await tx.all("due_in_queue", line=queue, limit=limit)]
         return sorted(map(_policy, rows), key=lambda policy: (policy.next_run_at, policy.number))[:limit]
 
     async def is_ready(self, tx: Tx, queue: str) -> bool:
-        return await tx.one("ready_line", line=queue) is not None
+        return await tx.one("ready_in_queue", line=queue) is not None
 
     async def due(self, tx: Tx, queue: str, limit: int) -> list[Policy]:
         return [_policy(row) for row in await tx.all("due_policies", line=queue, limit=limit)]
@@ -104,7 +104,7 @@ class SqlPolicies:
 
 def _row(new: NewPolicy) -> tuple[Any, ...]:
     times = new.planned_at, new.next_run_at, new.created_at
-    return (new.id, new.project, new.line, new.spec, int(new.enabled), *times)
+    return (new.id, new.project, new.backlog_queue, new.spec, int(new.enabled), *times)
 
 
 def _found(row: Any) -> Policy | None:

@@ -11,7 +11,7 @@ from shoal.base.database import Tx
 from shoal.queue.job import quota_limit
 from shoal.store.sql.availability import Availability
 
-ID, KIND, SCOPES, LANE, CAPABILITY = 0, 2, 9, 10, 12  # indexes in a granted row
+ID, KIND, QUOTA_KEYS, LANE, CAPABILITY = 0, 2, 9, 10, 12  # indexes in a granted row
 AHEAD = 1000  # jobs at the head of a lane that are searched for others with a full quota key
 LAST = 1 << 62  # a rank behind all others
 UNPARK_AT_ONCE = 1000
@@ -43,38 +43,38 @@ class QuotaCounts:
         if left:
             # A separate statement: the one that moved the jobs may have waited for `repair`, and cannot see its seats.
             freed = {row["scope"] for row in await tx.all("delete_job_seats", ids=sorted(left))}
-            for scope in sorted(freed):
-                tx.afterwards(partial(self.unpark, scope=scope))
-        keys_of = {row[ID]: _limited(row[SCOPES], quotas) for row in granted if row[SCOPES] is not None}
-        scopes = sorted({scope for keys in keys_of.values() for scope in keys})
-        if not scopes:
+            for key in sorted(freed):
+                tx.afterwards(partial(self.unpark, key=key))
+        keys_of = {row[ID]: _limited(row[QUOTA_KEYS], quotas) for row in granted if row[QUOTA_KEYS] is not None}
+        keys = sorted({key for limited in keys_of.values() for key in limited})
+        if not keys:
             return granted, 0
-        counted = await self._lock(tx, scopes, waits=waits)
-        capacity = await self._capacity(tx, scopes)
-        capacity |= {scope: 0 for scope in scopes if scope not in counted and capacity[scope] is not None}
+        counted = await self._lock(tx, keys, waits=waits)
+        capacity = await self._capacity(tx, keys)
+        capacity |= {key: 0 for key in keys if key not in counted and capacity[key] is not None}
         kept, seats, parked = _within_quota(granted, keys_of, capacity)
         await tx.many("insert_job_seats", seats)
         await tx.many("park_jobs", parked)
         queues = {row[ID]: (row[LANE], row[KIND], row[CAPABILITY]) for row in granted} if parked else {}
-        full = sorted({(scope, *queues[one]) for one, scope in parked if scope in counted})
+        full = sorted({(key, *queues[one]) for one, key in parked if key in counted})
         ahead = [await self._park_ahead(tx, *queue) for queue in full]
         return kept, len(parked) + sum(ahead)
 
-    async def unpark(self, tx: Tx, scope: str) -> int:
+    async def unpark(self, tx: Tx, key: str) -> int:
         """Unpark as many jobs of a quota key as its limit allows; returns how many. Call it in a commit that waits for
         nothing afterwards: the jobs stay locked until its end."""
-        await tx.value("lock_scopes", scopes=[scope])
-        capacity = (await self._capacity(tx, [scope]))[scope]
+        await tx.value("lock_quota_keys", keys=[key])
+        capacity = (await self._capacity(tx, [key]))[key]
         limit = UNPARK_AT_ONCE if capacity is None else min(capacity, UNPARK_AT_ONCE)
-        rows = await tx.all("unpark_jobs", scope=scope, limit=limit) if limit > 0 else []
+        rows = await tx.all("unpark_jobs", scope=key, limit=limit) if limit > 0 else []
         at_hosts = [row["id"] for row in rows if row["host"] is not None]
         await self._available.note(tx, [row["id"] for row in rows], at_hosts)
         return len(rows)
 
-    async def with_capacity(self, tx: Tx, scopes: list[str]) -> list[str]:
+    async def with_capacity(self, tx: Tx, keys: list[str]) -> list[str]:
         """Return the quota keys that seem to be below their limit; `unpark` counts again, under their locks."""
-        capacity = await self._capacity(tx, scopes)
-        return [scope for scope in scopes if (left := capacity[scope]) is None or left > 0]
+        capacity = await self._capacity(tx, keys)
+        return [key for key in keys if (left := capacity[key]) is None or left > 0]
 
     async def repair(self, tx: Tx) -> None:
         """Drop the seats of jobs that are not locked, and give locked jobs a seat in each limited quota key. Skips a
@@ -82,37 +82,37 @@ class QuotaCounts:
         await tx.execute("delete_stale_job_seats")
         await tx.execute("insert_missing_job_seats")
 
-    async def _lock(self, tx: Tx, scopes: list[str], *, waits: bool) -> Collection[str]:
+    async def _lock(self, tx: Tx, keys: list[str], *, waits: bool) -> Collection[str]:
         """Lock these quota keys for counting; returns those that were locked."""
         if waits:
-            await tx.value("lock_scopes", scopes=scopes)
-            return scopes
-        return {row["scope"] for row in await tx.all("try_lock_scopes", scopes=scopes)}
+            await tx.value("lock_quota_keys", keys=keys)
+            return keys
+        return {row["scope"] for row in await tx.all("try_lock_quota_keys", keys=keys)}
 
-    async def _park_ahead(self, tx: Tx, scope: str, lane: str, kind: str, capability: str) -> int:
+    async def _park_ahead(self, tx: Tx, key: str, lane: str, kind: str, capability: str) -> int:
         """Park other jobs at the head of a lane that have the same full quota key, so that they do not hide the next
         jobs."""
         queue = {"lane": lane, "kind": kind, "capability": capability}
         end = await tx.value("rank_ahead", **queue, ahead=AHEAD)
-        needle = orjson.dumps(scope).decode()
+        needle = orjson.dumps(key).decode()
         rank = LAST if end is None else end
-        rows = await tx.all("park_ahead", **queue, scope=scope, rank=rank, needle=needle, limit=AHEAD)
+        rows = await tx.all("park_ahead", **queue, scope=key, rank=rank, needle=needle, limit=AHEAD)
         await self._available.forget(tx, [row["id"] for row in rows])
         return len(rows)
 
-    async def _capacity(self, tx: Tx, scopes: list[str]) -> dict[str, int | None]:
+    async def _capacity(self, tx: Tx, keys: list[str]) -> dict[str, int | None]:
         """Return how many more jobs each quota key may have; None: unlimited."""
-        rows = await tx.all("count_job_seats", scopes=scopes)
+        rows = await tx.all("count_job_seats", keys=keys)
         most = {row["scope"]: quota_limit(row["scope"], row["most"]) for row in rows}
         taken = {row["scope"]: row["taken"] for row in rows}
-        return {scope: None if limit is None else limit - taken[scope] for scope, limit in most.items()}
+        return {key: None if limit is None else limit - taken[key] for key, limit in most.items()}
 
 
-def _limited(scopes: str, quotas: bool) -> list[str]:
+def _limited(keys: str, quotas: bool) -> list[str]:
     """Return the quota keys of a job that may be limited."""
-    if not quotas and '"key:' not in scopes:
+    if not quotas and '"key:' not in keys:
         return []
-    return [scope for scope in orjson.loads(scopes) if quotas or quota_limit(scope, None) is not None]
+    return [key for key in orjson.loads(keys) if quotas or quota_limit(key, None) is not None]
 
 
 def _within_quota(
@@ -124,13 +124,13 @@ def _within_quota(
     seats: list[tuple[str, str]] = []
     parked: list[tuple[str, str]] = []
     for row in granted:
-        limited = [scope for scope in keys_of.get(row[ID], ()) if capacity[scope] is not None]
-        full = next((scope for scope in limited if (capacity[scope] or 0) <= 0), None)
+        limited = [key for key in keys_of.get(row[ID], ()) if capacity[key] is not None]
+        full = next((key for key in limited if (capacity[key] or 0) <= 0), None)
         if full is not None:
             parked.append((row[ID], full))
             continue
         kept.append(row)
-        for scope in limited:
-            seats.append((scope, row[ID]))
-            capacity[scope] = (capacity[scope] or 0) - 1
+        for key in limited:
+            seats.append((key, row[ID]))
+            capacity[key] = (capacity[key] or 0) - 1
     return kept, seats, parked

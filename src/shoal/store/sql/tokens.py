@@ -60,10 +60,10 @@ class SqlTokenStore:
 class SqlAuditLogStore:
     """Implements `access.store.AuditLogStore`."""
 
-    async def append(self, tx: Tx, by: Caller, act: AuditEntry) -> None:
-        facts = orjson.dumps(act.facts).decode()
+    async def append(self, tx: Tx, by: Caller, entry: AuditEntry) -> None:
+        facts = orjson.dumps(entry.facts).decode()
         await tx.execute(
-            "append_audit_entry", who=by.who, act=act.name, subject=act.subject, facts=facts, address=by.address
+            "append_audit_entry", who=by.who, act=entry.name, subject=entry.subject, facts=facts, address=by.address
         )
 
     async def page_of(self, tx: Tx, before: int | None, limit: int, subject: str | None) -> list[StoredAuditEntry]:
@@ -81,5 +81,5 @@ def _token(row: Any) -> Token:
 
 
 def _entry(row: Any) -> StoredAuditEntry:
-    act = AuditEntry(row["act"], row["subject"], orjson.loads(row["facts"]))
-    return StoredAuditEntry(number=row["number"], at=row["at"], who=row["who"], act=act, address=row["address"])
+    entry = AuditEntry(row["act"], row["subject"], orjson.loads(row["facts"]))
+    return StoredAuditEntry(number=row["number"], at=row["at"], who=row["who"], action=entry, address=row["address"])

@@ -4,12 +4,12 @@
 -- live in one slot of a cluster. ARGV[1]: the generation of the lanes in the database. The first element of every result
 -- is OK, LOST (the server has no lanes, or has lost them) or FOREIGN (the lanes of another database).
 --
--- A line is the queue of one lane, kind and capability: `<kind>:<capability>`, or `<kind>:<capability>:node:<node>`. A job
--- is named by its id. Its entry is its rank, its line and its place at its host, each on a line of its own; the place is
--- empty, or the host, the rank in a form that sorts as text, and the id, separated by tabs.
+-- The jobs of one lane, kind and capability are a queue: `<kind>:<capability>`, or `<kind>:<capability>:node:<node>`. A
+-- job is named by its id. Its entry is its rank, its queue and its place at its host, each on a line of its own; the
+-- place is empty, or the host, the rank in a form that sorts as text, and the id, separated by tabs.
 
 local base = string.sub(KEYS[1], 1, -11)
-local pending, processing, lines, wake_up = base .. 'pending', base .. 'processing', base .. 'lines', base .. 'wake'
+local pending, processing, queues, wake_up = base .. 'pending', base .. 'processing', base .. 'lines', base .. 'wake'
 
 local function state_of_generation()
   local found = redis.call('GET', KEYS[1])
@@ -17,12 +17,12 @@ local function state_of_generation()
   return found and 'FOREIGN' or 'LOST'
 end
 
-local function line_of(name) return base .. name end
-local function places_of(line) return line .. ':at_hosts' end
-local function ready_of(line) return line .. ':hosts' end
-local function later_of(line) return line .. ':hosts:later' end
+local function queue_key(name) return base .. name end
+local function places_of(queue) return queue .. ':at_hosts' end
+local function ready_of(queue) return queue .. ':hosts' end
+local function later_of(queue) return queue .. ':hosts:later' end
 
--- Return the rank, the line and the place of an entry.
+-- Return the rank, the queue and the place of an entry.
 local function read(entry)
   local first = string.find(entry, '\n', 1, true)
   local second = string.find(entry, '\n', first + 1, true)
@@ -34,7 +34,7 @@ local function now()
   return time[1] + time[2] / 1000000
 end
 
--- Put jobs into their lines, and their hosts among those that are ready, unless a host is waiting for its time.
+-- Put jobs into their queues, and their hosts among those that are ready, unless a host is waiting for its time.
 local function add(ids, entries)
   local ranks, places, hosts, rows = {}, {}, {}, {}
   for index, id in ipairs(ids) do
@@ -54,12 +54,12 @@ local function add(ids, entries)
   end
   redis.call('HSET', pending, unpack(rows))
   for name, members in pairs(ranks) do
-    local line = line_of(name)
-    redis.call('ZADD', line, unpack(members))
-    redis.call('SADD', lines, name)
-    if #places[name] > 0 then redis.call('ZADD', places_of(line), unpack(places[name])) end
+    local queue = queue_key(name)
+    redis.call('ZADD', queue, unpack(members))
+    redis.call('SADD', queues, name)
+    if #places[name] > 0 then redis.call('ZADD', places_of(queue), unpack(places[name])) end
     for host, rank in pairs(hosts[name]) do
-      if not redis.call('ZSCORE', later_of(line), host) then redis.call('ZADD', ready_of(line), 'LT', rank, host) end
+      if not redis.call('ZSCORE', later_of(queue), host) then redis.call('ZADD', ready_of(queue), 'LT', rank, host) end
     end
   end
 end
@@ -67,25 +67,25 @@ end
 -- Return whether everything that `add` writes for a job is there.
 local function is_complete(id, entry)
   local _, name, place = read(entry)
-  local line = line_of(name)
-  if not redis.call('ZSCORE', line, id) then return false end
+  local queue = queue_key(name)
+  if not redis.call('ZSCORE', queue, id) then return false end
   if place == '' then return true end
   local host = string.sub(place, 1, string.find(place, '\t', 1, true) - 1)
-  if not redis.call('ZSCORE', places_of(line), place) then return false end
-  return redis.call('ZSCORE', ready_of(line), host) or redis.call('ZSCORE', later_of(line), host)
+  if not redis.call('ZSCORE', places_of(queue), place) then return false end
+  return redis.call('ZSCORE', ready_of(queue), host) or redis.call('ZSCORE', later_of(queue), host)
 end
 
--- Take a job out of its line.
+-- Take a job out of its queue.
 local function remove(id, entry)
   local _, name, place = read(entry)
-  local line = line_of(name)
-  redis.call('ZREM', line, id)
-  if place ~= '' then redis.call('ZREM', places_of(line), place) end
+  local queue = queue_key(name)
+  redis.call('ZREM', queue, id)
+  if place ~= '' then redis.call('ZREM', places_of(queue), place) end
 end
 
 -- Return the rank of the best job at a host; nil if none waits there.
-local function best_at(line, host)
-  local first = redis.call('ZRANGEBYLEX', places_of(line), '[' .. host .. '\t', '(' .. host .. '\n', 'LIMIT', 0, 1)[1]
+local function best_at(queue, host)
+  local first = redis.call('ZRANGEBYLEX', places_of(queue), '[' .. host .. '\t', '(' .. host .. '\n', 'LIMIT', 0, 1)[1]
   if not first then return nil end
   local id = string.sub(first, #host + 19)
   local entry = redis.call('HGET', pending, id)

@@ -1,12 +1,12 @@
--- Count the jobs of a line at hosts that may be requested now.
--- ARGV[2]: how many at most. ARGV[3]: the line.
+-- Count the jobs of a queue at hosts that may be requested now.
+-- ARGV[2]: how many at most. ARGV[3]: the queue.
 -- Returns: OK, how many.
 local state = state_of_generation()
 if state ~= 'OK' then return { state } end
-local most, line, count = tonumber(ARGV[2]), line_of(ARGV[3]), 0
-for _, host in ipairs(redis.call('ZRANGE', ready_of(line), 0, math.min(most, 1000) - 1)) do
+local most, queue, count = tonumber(ARGV[2]), queue_key(ARGV[3]), 0
+for _, host in ipairs(redis.call('ZRANGE', ready_of(queue), 0, math.min(most, 1000) - 1)) do
   if count < most then
-    count = count + redis.call('ZLEXCOUNT', places_of(line), '[' .. host .. '\t', '(' .. host .. '\n')
+    count = count + redis.call('ZLEXCOUNT', places_of(queue), '[' .. host .. '\t', '(' .. host .. '\n')
   end
 end
 return { 'OK', math.min(count, most) }

@@ -1,7 +1,7 @@
 -- Begin the lanes if the server has none, and read what a repair has to look at.
--- ARGV[2]: seconds after which a popped job counts as forgotten. ARGV[3]: how many of those to read. ARGV[4]: how many lines
+-- ARGV[2]: seconds after which a popped job counts as forgotten. ARGV[3]: how many of those to read. ARGV[4]: how many queues
 -- to look at. ARGV[5]: how many jobs of each.
--- Returns: OK or FOREIGN; 1 if the lanes have just begun, else 0; forgotten jobs; jobs at the heads of some lines.
+-- Returns: OK or FOREIGN; 1 if the lanes have just begun, else 0; forgotten jobs; jobs at the heads of some queues.
 local state, began = state_of_generation(), 0
 if state == 'FOREIGN' then return { state } end
 if state == 'LOST' then
@@ -10,18 +10,18 @@ if state == 'LOST' then
 end
 local forgotten = redis.call('ZRANGEBYSCORE', processing, '-inf', now() - ARGV[2], 'LIMIT', 0, ARGV[3])
 local heads = {}
-for _, name in ipairs(redis.call('SRANDMEMBER', lines, ARGV[4])) do
-  local line = line_of(name)
-  local found = redis.call('ZRANGE', line, 0, ARGV[5] - 1)
+for _, name in ipairs(redis.call('SRANDMEMBER', queues, ARGV[4])) do
+  local queue = queue_key(name)
+  local found = redis.call('ZRANGE', queue, 0, ARGV[5] - 1)
   if #found == 0 then
-    redis.call('SREM', lines, name)
-    redis.call('DEL', places_of(line), ready_of(line), later_of(line))
+    redis.call('SREM', queues, name)
+    redis.call('DEL', places_of(queue), ready_of(queue), later_of(queue))
   end
   for _, id in ipairs(found) do
     if redis.call('HEXISTS', pending, id) == 1 then
       heads[#heads + 1] = id
     else
-      redis.call('ZREM', line, id)
+      redis.call('ZREM', queue, id)
     end
   end
 end

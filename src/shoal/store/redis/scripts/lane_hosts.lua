@@ -1,20 +1,20 @@
 -- Take the hosts whose best jobs rank best. Until they are put back, they wait: if their taker dies, they are ready again.
 -- ARGV[2]: hosts whose time is not after this one are made ready; ARGV[3]: and those whose time is after this one, because
--- the clock was set back. ARGV[4]: how many of a line are made ready. ARGV[5]: until when those that are taken wait.
--- ARGV[6]: how many to take from each line. ARGV[7..]: lines.
--- Returns: OK, for each host: the index of its line, from 0, and the host.
+-- the clock was set back. ARGV[4]: how many of a queue are made ready. ARGV[5]: until when those that are taken wait.
+-- ARGV[6]: how many to take from each queue. ARGV[7..]: queues.
+-- Returns: OK, for each host: the index of its queue, from 0, and the host.
 local state = state_of_generation()
 if state ~= 'OK' then return { state } end
 local taken = {}
 for at = 7, #ARGV do
-  local line = line_of(ARGV[at])
-  local ready, later = ready_of(line), later_of(line)
+  local queue = queue_key(ARGV[at])
+  local ready, later = ready_of(queue), later_of(queue)
   local due = redis.call('ZRANGEBYSCORE', later, '-inf', ARGV[2], 'LIMIT', 0, ARGV[4])
   for _, host in ipairs(redis.call('ZRANGEBYSCORE', later, '(' .. ARGV[3], '+inf', 'LIMIT', 0, ARGV[4])) do
     due[#due + 1] = host
   end
   for _, host in ipairs(due) do
-    local best = best_at(line, host)
+    local best = best_at(queue, host)
     if best then redis.call('ZADD', ready, best, host) end
     redis.call('ZREM', later, host)
   end

@@ -1,6 +1,6 @@
--- Take the best jobs out of their lines, lane by lane, and remember them until the database has decided about them.
+-- Take the best jobs out of their queues, lane by lane, and remember them until the database has decided about them.
 -- ARGV[2]: how many. ARGV[3]: of how many jobs the database has decided (n). ARGV[4..3+n]: their ids.
--- Then for each lane: how many lines it has, and their names.
+-- Then for each lane: how many queues it has, and their names.
 -- Returns: OK, ids.
 local state = state_of_generation()
 if state ~= 'OK' then return { state } end
@@ -19,9 +19,9 @@ end
 while at <= #ARGV and left > 0 do
   local heads = {}
   for index = at + 1, at + tonumber(ARGV[at]) do
-    local line = line_of(ARGV[index])
-    local head = redis.call('ZRANGE', line, 0, 0, 'WITHSCORES')
-    if head[1] then heads[#heads + 1] = { line, tonumber(head[2]) } end
+    local queue = queue_key(ARGV[index])
+    local head = redis.call('ZRANGE', queue, 0, 0, 'WITHSCORES')
+    if head[1] then heads[#heads + 1] = { queue, tonumber(head[2]) } end
   end
   at = at + 1 + tonumber(ARGV[at])
   table.sort(heads, function(one, other) return one[2] < other[2] end)

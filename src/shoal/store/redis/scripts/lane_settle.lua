@@ -1,5 +1,5 @@
 -- Forget jobs that do not wait any more, and put hosts back that were taken.
--- ARGV[2]: how many jobs (n). ARGV[3..2+n]: their ids. Then for each host: line, host, and when to look at it again: a
+-- ARGV[2]: how many jobs (n). ARGV[3..2+n]: their ids. Then for each host: queue, host, and when to look at it again: a
 -- time by the database's clock, or '' for at once.
 -- Returns: OK.
 local state = state_of_generation()
@@ -12,14 +12,14 @@ for at = 3, 2 + jobs do
   redis.call('HDEL', pending, ARGV[at])
 end
 for at = 3 + jobs, #ARGV, 3 do
-  local line, host, again = line_of(ARGV[at]), ARGV[at + 1], ARGV[at + 2]
-  local best = best_at(line, host)
+  local queue, host, again = queue_key(ARGV[at]), ARGV[at + 1], ARGV[at + 2]
+  local best = best_at(queue, host)
   if best and again ~= '' then
-    redis.call('ZADD', later_of(line), again, host)
-    redis.call('ZREM', ready_of(line), host)
+    redis.call('ZADD', later_of(queue), again, host)
+    redis.call('ZREM', ready_of(queue), host)
   else
-    redis.call('ZREM', later_of(line), host)
-    if best then redis.call('ZADD', ready_of(line), best, host) else redis.call('ZREM', ready_of(line), host) end
+    redis.call('ZREM', later_of(queue), host)
+    if best then redis.call('ZADD', ready_of(queue), best, host) else redis.call('ZREM', ready_of(queue), host) end
   end
 end
 return { 'OK' }

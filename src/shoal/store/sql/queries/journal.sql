@@ -1,20 +1,20 @@
--- name: reserve_lines
+-- name: reserve_journal_entries
 -- Reserve numbers for the next journal entries; return the last of them. The row stays locked until the commit, so
 -- numbers rise with commits.
 INSERT INTO crawl_journal (crawl, lines) VALUES (:crawl, :count)
 ON CONFLICT (crawl) DO UPDATE SET lines = crawl_journal.lines + excluded.lines
 RETURNING lines;
 
--- name: drop_first_lines
+-- name: drop_first_journal_entries
 -- Delete the oldest entries of a long journal.
 DELETE FROM crawl_line WHERE crawl = :crawl AND number <= :number;
 
--- name: lines_after
+-- name: journal_entries_after
 -- Return journal entries after a number.
 SELECT number, at, level, event, message, facts FROM crawl_line
 WHERE crawl = :crawl AND number > :number ORDER BY number LIMIT :limit;
 
--- name: last_lines
+-- name: last_journal_entries
 -- Return the last journal entries, newest first.
 SELECT number, at, level, event, message, facts FROM crawl_line
 WHERE crawl = :crawl ORDER BY number DESC LIMIT :limit;
@@ -30,11 +30,11 @@ SELECT j.crawl, (SELECT c.id FROM crawl AS c WHERE c.number = j.crawl) AS crawl_
 FROM crawl_journal AS j
 WHERE j.filed < j.lines ORDER BY j.crawl LIMIT :limit;
 
--- name: claim_lines
+-- name: claim_journal_entries
 -- Mark entries up to a number as written to the file, unless another process was first.
 UPDATE crawl_journal SET filed = :upto WHERE crawl = :crawl AND filed = :filed;
 
--- name: drop_lines
+-- name: drop_journal_entries
 -- Delete the journal entries of a crawl.
 DELETE FROM crawl_line WHERE crawl = :crawl;
 

@@ -20,12 +20,12 @@ WHERE (p.project, p.number) > (:project, :after) AND p.project <= :project
       AND (CAST(:enabled AS INTEGER) IS NULL OR p.enabled = :enabled)
 ORDER BY p.project, p.number LIMIT :limit;
 
--- name: ready_line
+-- name: ready_in_queue
 -- Return whether a policy is due, or a run was skipped and has to be made up for.
 SELECT 1 AS ready WHERE EXISTS (SELECT 1 FROM policy WHERE line = :line AND next_run_at <= shoal_now())
                         OR EXISTS (SELECT 1 FROM policy WHERE line = :line AND queued = 1);
 
--- name: due_of_line
+-- name: due_in_queue
 -- Return policies of a queue that are due, the longest due first, with their live jobs and without locking them.
 SELECT p.*, (SELECT j.id FROM job AS j WHERE j.dedupe_key = 'policy:' || p.id AND j.finished_at IS NULL) AS live_job_id
 FROM policy AS p WHERE p.line = :line AND p.next_run_at <= shoal_now()

@@ -180,14 +180,14 @@ RETURNING id, host;
 -- Return whether a grant is still locked, under the lock that a move needs.
 SELECT 1 FROM job WHERE id = :id AND lease_epoch = :epoch AND CASE WHEN state = 'locked' THEN TRUE ELSE FALSE END FOR UPDATE;
 
--- name: lock_scopes
+-- name: lock_quota_keys
 -- Lock these quota keys for counting, in order, so that there are no deadlocks.
 SELECT count(pg_advisory_xact_lock(hashtextextended(s.scope, 7346019)))
-FROM (SELECT scope FROM unnest(:scopes::text[]) AS g (scope) ORDER BY scope) AS s;
+FROM (SELECT scope FROM unnest(:keys::text[]) AS g (scope) ORDER BY scope) AS s;
 
--- name: try_lock_scopes
+-- name: try_lock_quota_keys
 -- Lock those of these quota keys that no other commit is counting, and return them.
-SELECT g.scope FROM unnest(:scopes::text[]) AS g (scope) WHERE pg_try_advisory_xact_lock(hashtextextended(g.scope, 7346019));
+SELECT g.scope FROM unnest(:keys::text[]) AS g (scope) WHERE pg_try_advisory_xact_lock(hashtextextended(g.scope, 7346019));
 
 -- name: delete_stale_job_seats
 -- Delete the seats of jobs that are not locked.
@@ -212,7 +212,7 @@ ON CONFLICT DO NOTHING;
 -- Return how many jobs count towards these quota keys, and their limits.
 SELECT g.scope, (SELECT count(*) FROM job_seat AS s WHERE s.scope = g.scope) AS taken,
        (SELECT q.most FROM quota AS q WHERE q.scope = g.scope) AS most
-FROM unnest(:scopes::text[]) AS g (scope);
+FROM unnest(:keys::text[]) AS g (scope);
 
 -- name: delete_job_seats
 -- Delete the seats of these jobs; return their quota keys.

@@ -13,11 +13,11 @@ FROM unnest(:id::text[], :epoch::bigint[], :state::text[], :status::text[], :hea
 WHERE node.id = ANY(:id::text[]) AND node.id = g.id AND node.session_epoch = g.epoch
 RETURNING node.id;
 
--- name: lock_wishes
+-- name: lock_desired_states
 -- Return what operators want of these nodes, locked in the order of their ids.
 SELECT id, wish FROM node WHERE id = ANY(:ids::text[]) ORDER BY id FOR UPDATE;
 
--- name: save_wishes
+-- name: save_desired_states
 -- Store what operators want of nodes.
 -- rows: id wish
 UPDATE node SET wish = g.wish

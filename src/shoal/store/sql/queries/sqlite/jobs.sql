@@ -117,13 +117,13 @@ RETURNING id, host;
 -- Return whether a grant is still locked. The write lock is held already.
 SELECT 1 FROM job WHERE id = :id AND state = 'locked' AND lease_epoch = :epoch;
 
--- name: lock_scopes
+-- name: lock_quota_keys
 -- The write lock is held already, so no other transaction counts.
-SELECT count(*) FROM json_each(:scopes);
+SELECT count(*) FROM json_each(:keys);
 
--- name: try_lock_scopes
+-- name: try_lock_quota_keys
 -- The write lock is held already, so no other transaction counts.
-SELECT value AS scope FROM json_each(:scopes);
+SELECT value AS scope FROM json_each(:keys);
 
 -- name: delete_stale_job_seats
 -- Delete the seats of jobs that are not locked.
@@ -139,7 +139,7 @@ WHERE j.state = 'locked' AND j.lease_until > 0 AND j.scopes IS NOT NULL;
 -- Return how many jobs count towards these quota keys, and their limits.
 SELECT i.value AS scope, (SELECT count(*) FROM job_seat AS s WHERE s.scope = i.value) AS taken,
        (SELECT q.most FROM quota AS q WHERE q.scope = i.value) AS most
-FROM json_each(:scopes) AS i;
+FROM json_each(:keys) AS i;
 
 -- name: delete_job_seats
 -- Delete the seats of these jobs; return their quota keys.
@@ -256,7 +256,7 @@ RETURNING id;
 DELETE FROM job_grant WHERE job_id IN (SELECT value FROM json_each(:ids));
 
 -- name: any_quota
--- Return whether any scope is limited.
+-- Return whether any quota key is limited.
 SELECT 1 FROM quota LIMIT 1;
 
 -- name: newest_locked

@@ -11,11 +11,11 @@ SET state = :state, status = :status, heartbeat_every = :heartbeat_every, heartb
 WHERE id = :id AND session_epoch = :epoch
 RETURNING id;
 
--- name: lock_wishes
+-- name: lock_desired_states
 -- Return what operators want of these nodes. The write lock is held already.
 SELECT n.id, n.wish FROM json_each(:ids) AS i CROSS JOIN node AS n ON n.id = i.value;
 
--- name: save_wishes
+-- name: save_desired_states
 -- Store what operators want of nodes.
 -- rows: id wish
 UPDATE node SET wish = :wish WHERE id = :id;

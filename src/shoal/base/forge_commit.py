@@ -32,7 +32,7 @@ def check_link(text: str | None) -> str | None:
     return text
 
 
-class Commit(Form, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class ForgeCommit(Form, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A commit whose status shows the verdict."""
 
     forge: Annotated[ForgeName, describe("The forge; its address and token are settings.")]
