@@ -1,5 +1,6 @@
-"""The bench of the contract tests: the app as the program builds it on a real store, a clock that jumps, and gates that
-stop a commit between two statements. `store_url` chooses the store; tests/conftest.py starts the servers."""
+"""The bench of the contract tests: the app as the program builds it on a real store, a clock that jumps, and
+breakpoints that stop a commit between two statements. `store_url` chooses the store; tests/conftest.py starts the
+servers."""
 
 import asyncio
 import secrets
@@ -318,8 +319,8 @@ def later(task: FrontierTask, seconds: float) -> Settled:
 
 
 @dataclass
-class Gate:
-    """A place inside a commit: `reached` is set when a commit arrives, and the commit continues after `open`."""
+class Breakpoint:
+    """A place inside a commit: `reached` is set when a commit arrives, and the commit continues after `resume`."""
 
     query: str
     reached: asyncio.Event = field(default_factory=asyncio.Event)
@@ -328,7 +329,7 @@ class Gate:
     async def wait_until_reached(self) -> None:
         await asyncio.wait_for(self.reached.wait(), PATIENCE)
 
-    def open(self) -> None:
+    def resume(self) -> None:
         self.go.set()
 
     async def passing(self, query: str) -> None:
@@ -337,41 +338,41 @@ class Gate:
             await asyncio.wait_for(self.go.wait(), PATIENCE)
 
 
-class GatedTx:
-    """A transaction that stops after the first run of the gate's query."""
+class BreakpointTx:
+    """A transaction that stops after the first run of the breakpoint's query."""
 
-    def __init__(self, tx: Tx, gate: Gate) -> None:
+    def __init__(self, tx: Tx, point: Breakpoint) -> None:
         self._tx = tx
-        self._gate = gate
+        self._point = point
 
     async def all(self, query: str, **values: Any) -> list[Any]:
         found = await self._tx.all(query, **values)
-        await self._gate.passing(query)
+        await self._point.passing(query)
         return found
 
     async def one(self, query: str, **values: Any) -> Any | None:
         found = await self._tx.one(query, **values)
-        await self._gate.passing(query)
+        await self._point.passing(query)
         return found
 
     async def value(self, query: str, **values: Any) -> Any:
         found = await self._tx.value(query, **values)
-        await self._gate.passing(query)
+        await self._point.passing(query)
         return found
 
     async def execute(self, query: str, **values: Any) -> int:
         touched = await self._tx.execute(query, **values)
-        await self._gate.passing(query)
+        await self._point.passing(query)
         return touched
 
     async def many(self, query: str, rows: Rows) -> int:
         touched = await self._tx.many(query, rows)
-        await self._gate.passing(query)
+        await self._point.passing(query)
         return touched
 
     async def batch(self, query: str, rows: Rows) -> list[Any]:
         found = await self._tx.batch(query, rows)
-        await self._gate.passing(query)
+        await self._point.passing(query)
         return found
 
     def on_commit(self, callback: Callback) -> None:
@@ -384,19 +385,19 @@ class GatedTx:
         self._tx.after_rollback(call)
 
     def afterwards(self, work: Work[Any]) -> None:
-        self._tx.afterwards(lambda tx: work(GatedTx(tx, self._gate)))
+        self._tx.afterwards(lambda tx: work(BreakpointTx(tx, self._point)))
 
 
-class Gated:
-    """A PostgreSQL whose commits stop at a gate. (On SQLite commits run one after the other and cannot be
+class BreakpointDatabase:
+    """A PostgreSQL whose commits stop at a breakpoint. (On SQLite commits run one after the other and cannot be
     interrupted.)"""
 
-    def __init__(self, database: Database, gate: Gate) -> None:
+    def __init__(self, database: Database, point: Breakpoint) -> None:
         self._database = database
-        self._gate = gate
+        self._point = point
 
     async def run(self, work: Work[T]) -> T:
-        return await self._database.run(lambda tx: work(GatedTx(tx, self._gate)))
+        return await self._database.run(lambda tx: work(BreakpointTx(tx, self._point)))
 
     async def once(self, work: Work[T]) -> T:
         return await self.run(work)

@@ -10,7 +10,7 @@ from shoal.crawl.engine.walker_commits import TurnRequest
 from shoal.crawl.frontier.values import WalkerBatch
 from shoal.crawl.states import CrawlState as S
 from shoal.crawl.store import HostRate
-from tests.contract.conftest import SITE, Bench, Gate, Gated, Walker, failed, fetched
+from tests.contract.conftest import SITE, Bench, Breakpoint, BreakpointDatabase, Walker, failed, fetched
 
 SEEDS = [f"http://h{number}.example/" for number in range(30)]  # one host each: no walker waits for another
 
@@ -58,18 +58,18 @@ async def test_concurrent_takes_do_not_exceed_the_budget(postgres_bench: Bench) 
 
 
 async def test_a_walker_that_helps_at_anothers_host_counts_the_pages_it_gave_meanwhile(postgres_bench: Bench) -> None:
-    bench, gate = postgres_bench, Gate("hosts_of_others")
+    bench, point = postgres_bench, Breakpoint("hosts_of_others")
     seeds = [*(f"{SITE}/{number}" for number in range(8)), "http://other.example/"]
     crawl = await bench.submit(*seeds, workers=2, max_pages_per_host=2)
     pace = HostRate(timedelta(0), per_host=2, walkers=2)
     owner = await bench.walker(crawl, "w1", pace=pace)
     first = next(task for task in await owner.take(2) if task.url.startswith(SITE))
     helper = await bench.walker(crawl, "w2", pace=pace)
-    gated = Walker(bench.over(Gated(bench.database, gate)), crawl, helper.lease, pace)
-    helping = asyncio.create_task(gated.take(1))
-    await gate.wait_until_reached()
+    halting = Walker(bench.over(BreakpointDatabase(bench.database, point)), crawl, helper.lease, pace)
+    helping = asyncio.create_task(halting.take(1))
+    await point.wait_until_reached()
     [second] = (await owner.turn(fetched(first), want=1)).work
-    gate.open()
+    point.resume()
     assert second.host == first.host
     assert await helping == []
 

@@ -22,7 +22,7 @@ from shoal.crawl.states import TERMINAL, WALKED, CrawlState
 from shoal.events.event import TYPES
 from shoal.queue import states as job_states
 from shoal.queue.states import JobState
-from tests.contract.conftest import SITE, Bench, Gate, Gated, Walker, failed, fetched, later
+from tests.contract.conftest import SITE, Bench, Breakpoint, BreakpointDatabase, Walker, failed, fetched, later
 
 S = CrawlState
 T = TypeVar("T")
@@ -691,12 +691,12 @@ async def test_a_walker_that_hands_itself_back_leaves_the_run_running(bench: Ben
 
 async def test_a_pause_that_races_a_lease_never_leaves_a_walker_on_a_paused_crawl(postgres_bench: Bench) -> None:
     """F8: when the pause checked, nobody held the job; the lease commits before the pause cancels the job."""
-    bench, gate = postgres_bench, Gate("live_jobs_of_run")
+    bench, point = postgres_bench, Breakpoint("live_jobs_of_run")
     crawl = await bench.submit()
-    pausing = asyncio.create_task(bench.over(Gated(bench.database, gate)).crawls.pause(crawl.id))
-    await gate.wait_until_reached()
+    pausing = asyncio.create_task(bench.over(BreakpointDatabase(bench.database, point)).crawls.pause(crawl.id))
+    await point.wait_until_reached()
     leases = await bench.queue.lease("w1", [KIND], ["shared"], 1)
-    gate.open()
+    point.resume()
     assert await pausing in (S.PAUSING, S.PAUSED)
     for lease in leases:
         await obey(Walker(bench, crawl, lease))
@@ -705,12 +705,12 @@ async def test_a_pause_that_races_a_lease_never_leaves_a_walker_on_a_paused_craw
 
 
 async def test_a_pause_that_races_a_lease_takes_no_more_urls(postgres_bench: Bench) -> None:
-    bench, gate = postgres_bench, Gate("live_jobs_of_run")
+    bench, point = postgres_bench, Breakpoint("live_jobs_of_run")
     crawl = await bench.submit()
-    pausing = asyncio.create_task(bench.over(Gated(bench.database, gate)).crawls.pause(crawl.id))
-    await gate.wait_until_reached()
+    pausing = asyncio.create_task(bench.over(BreakpointDatabase(bench.database, point)).crawls.pause(crawl.id))
+    await point.wait_until_reached()
     leases = await bench.queue.lease("w1", [KIND], ["shared"], 1)
-    gate.open()
+    point.resume()
     await pausing
     for lease in leases:
         with contextlib.suppress(LeaseLost):
@@ -718,15 +718,15 @@ async def test_a_pause_that_races_a_lease_takes_no_more_urls(postgres_bench: Ben
 
 
 async def test_a_walker_leased_while_the_last_one_leaves_a_pausing_crawl_is_not_lost(postgres_bench: Bench) -> None:
-    bench, gate = postgres_bench, Gate("live_jobs_of_run")
+    bench, point = postgres_bench, Breakpoint("live_jobs_of_run")
     crawl = await bench.submit(workers=2)
     first = await bench.walker(crawl)
     await bench.crawls.pause(crawl.id)
-    gated = Walker(bench.over(Gated(bench.database, gate)), crawl, first.lease)
-    leaving = asyncio.create_task(gated.walk.close(WalkerBatch(), "pause"))
-    await gate.wait_until_reached()
+    halting = Walker(bench.over(BreakpointDatabase(bench.database, point)), crawl, first.lease)
+    leaving = asyncio.create_task(halting.walk.close(WalkerBatch(), "pause"))
+    await point.wait_until_reached()
     leases = await bench.queue.lease("w2", [KIND], ["shared"], 1)
-    gate.open()
+    point.resume()
     await leaving
     for lease in leases:
         await obey(Walker(bench, crawl, lease))

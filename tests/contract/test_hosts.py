@@ -14,7 +14,7 @@ from shoal.hosts.rate import HeldHost, HostState, SlotRequest, SlotsGranted
 from shoal.hosts.robots import RobotsRecord, RobotsState
 from shoal.hosts.throttle import HostUpdate
 from shoal.store.sql.frontier_admin import SqlFrontierAdmin
-from tests.contract.conftest import SITE, Bench, Gate, Gated, fetched, open_bench, suspected
+from tests.contract.conftest import SITE, Bench, Breakpoint, BreakpointDatabase, fetched, open_bench, suspected
 
 SECOND = 1_000_000
 
@@ -74,14 +74,14 @@ async def test_a_slot_that_was_not_used_in_its_time_is_not_saved_up(bench: Bench
 
 
 async def test_another_commit_on_the_same_host_is_never_waited_for(postgres_bench: Bench) -> None:
-    bench, gate = postgres_bench, Gate("reserve_slots")
+    bench, point = postgres_bench, Breakpoint("reserve_slots")
     host = await host_of(bench)
     slow = asyncio.create_task(
-        Gated(bench.database, gate).run(lambda tx: bench.hosts.reserve(tx, [SlotRequest(host, 2, 1)]))
+        BreakpointDatabase(bench.database, point).run(lambda tx: bench.hosts.reserve(tx, [SlotRequest(host, 2, 1)]))
     )
-    await gate.wait_until_reached()
+    await point.wait_until_reached()
     assert await reserve(bench, host, 2, 1) is None
-    gate.open()
+    point.resume()
     await slow
     assert await reserve(bench, host, 2, 1) == SlotsGranted(1, about(2))
 

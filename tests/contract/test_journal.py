@@ -18,7 +18,17 @@ from shoal.crawl.journal.reporter import JournalUpdate
 from shoal.crawl.lifecycle.change import CrawlChange
 from shoal.crawl.lifecycle.failed_urls import FailedUrls
 from shoal.queue import states as job_states
-from tests.contract.conftest import SITE, Bench, Gate, Gated, Walker, failed, fetched, new_url, until_blocked
+from tests.contract.conftest import (
+    SITE,
+    Bench,
+    Breakpoint,
+    BreakpointDatabase,
+    Walker,
+    failed,
+    fetched,
+    new_url,
+    until_blocked,
+)
 
 
 async def said(bench: Bench, crawl: Crawl) -> list[str]:
@@ -250,18 +260,18 @@ async def test_a_reader_that_goes_by_numbers_misses_no_commit(postgres_bench: Be
     one."""
     bench = postgres_bench
     crawl = await bench.submit()
-    gate = Gate("reserve_lines")
-    slow = Gated(bench.database, gate)
+    point = Breakpoint("reserve_lines")
+    slow = BreakpointDatabase(bench.database, point)
     writing = asyncio.create_task(
         slow.run(lambda tx: bench.journal.write(tx, crawl.number, [JournalEntry("x", "the slow one")]))
     )
-    await gate.wait_until_reached()
+    await point.wait_until_reached()
     other = asyncio.create_task(
         bench.database.run(lambda tx: bench.journal.write(tx, crawl.number, [JournalEntry("x", "the quick one")]))
     )
     await until_blocked(bench)
     assert await said(bench, crawl) == ["Waiting for a worker"]
-    gate.open()
+    point.resume()
     await asyncio.gather(writing, other)
     assert (await said(bench, crawl))[1:] == ["the slow one", "the quick one"]
 

@@ -18,7 +18,7 @@ from shoal.queue.job_admin_store import JobFilter
 from shoal.store.bodies.folder import FolderBodies
 from shoal.store.sql.frontier_admin import SqlFrontierAdmin
 from shoal.store.sql.tokens import SqlAuditLogStore, SqlTokenStore
-from tests.contract.conftest import Bench, Gate, Gated, Severed, until_blocked
+from tests.contract.conftest import Bench, Breakpoint, BreakpointDatabase, Severed, until_blocked
 
 ME = local_caller("127.0.0.1")
 
@@ -183,14 +183,14 @@ async def test_the_last_admin_is_not_revoked_by_mistake(bench: Bench) -> None:
 
 
 async def test_of_two_admins_who_revoke_each_other_one_stays(postgres_bench: Bench) -> None:
-    bench, gate = postgres_bench, Gate("lock_admin_tokens")
+    bench, point = postgres_bench, Breakpoint("lock_admin_tokens")
     tokens = tokens_of(bench)
     first, second = await tokens.create(wish("admin"), ME), await tokens.create(wish("admin"), ME)
-    slow = asyncio.create_task(tokens_of(bench, Gated(bench.database, gate)).revoke(first.token.id, ME))
-    await gate.reached.wait()
+    slow = asyncio.create_task(tokens_of(bench, BreakpointDatabase(bench.database, point)).revoke(first.token.id, ME))
+    await point.reached.wait()
     late = asyncio.create_task(tokens.revoke(second.token.id, ME))
     await until_blocked(bench)
-    gate.go.set()
+    point.go.set()
     await slow
     with pytest.raises(StateConflict):
         await late

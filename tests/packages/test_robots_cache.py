@@ -196,37 +196,37 @@ async def test_the_request_names_us_and_wants_plain_text(bench: Bench) -> None:
         assert host.agents == {"Shoal/1"}
 
 
-async def learned(gate: RobotsCheck, url: Url) -> RobotsAnswer:
+async def learned(robots: RobotsCheck, url: Url) -> RobotsAnswer:
     known = asyncio.Event()
-    gate.ask(url, known.set)
+    robots.ask(url, known.set)
     await known.wait()
-    return gate.judge(url)
+    return robots.judge(url)
 
 
 async def test_the_robots_check_caches_a_limited_number_of_rules(bench: Bench) -> None:
-    gate = RobotsCheck(bench.desk, capacity=5)
+    robots = RobotsCheck(bench.desk, capacity=5)
     two_rules = (200, {}, "User-agent: *\nDisallow: /a\nDisallow: /b\n")
     async with AsyncExitStack() as stack:
         hosts = [await stack.enter_async_context(serving(site(two_rules))) for _ in range(3)]
         urls = [Url(f"{host.url}/a") for host in hosts]
-        assert [await learned(gate, url) for url in urls] == [RobotsAnswer.DENIED] * 3
-        assert [gate.judge(url) for url in urls] == [RobotsAnswer.UNKNOWN, RobotsAnswer.UNKNOWN, RobotsAnswer.DENIED]
-        assert await learned(gate, urls[0]) is RobotsAnswer.DENIED
+        assert [await learned(robots, url) for url in urls] == [RobotsAnswer.DENIED] * 3
+        assert [robots.judge(url) for url in urls] == [RobotsAnswer.UNKNOWN, RobotsAnswer.UNKNOWN, RobotsAnswer.DENIED]
+        assert await learned(robots, urls[0]) is RobotsAnswer.DENIED
         assert [host.times("/robots.txt") for host in hosts] == [1, 1, 1]  # it was loaded from the store
-    gate.close()
+    robots.close()
 
 
 async def test_the_robots_check_reloads_old_rules(bench: Bench) -> None:
-    gate = RobotsCheck(bench.desk)
+    robots = RobotsCheck(bench.desk)
     async with serving(site((200, {}, NOTHING))) as host:
         url = Url(f"{host.url}/x")
-        assert await learned(gate, url) is RobotsAnswer.DENIED
-        gate.forget()
-        assert gate.judge(url) is RobotsAnswer.UNKNOWN
+        assert await learned(robots, url) is RobotsAnswer.DENIED
+        robots.forget()
+        assert robots.judge(url) is RobotsAnswer.UNKNOWN
         host.robots = (200, {}, "")
         bench.clock.jump(timedelta(days=1).total_seconds())
-        assert await learned(gate, url) is RobotsAnswer.ALLOWED
-    gate.close()
+        assert await learned(robots, url) is RobotsAnswer.ALLOWED
+    robots.close()
 
 
 async def test_two_requests_for_the_same_robots_txt_share_one_load(bench: Bench) -> None:
@@ -237,15 +237,15 @@ async def test_two_requests_for_the_same_robots_txt_share_one_load(bench: Bench)
             asked.append(origin)
             return await bench.desk.rules_of(origin)
 
-    gate, told = RobotsCheck(Slow()), [asyncio.Event(), asyncio.Event()]
+    robots, told = RobotsCheck(Slow()), [asyncio.Event(), asyncio.Event()]
     async with serving(site((200, {}, NOTHING))) as host:
         for event in told:
-            gate.ask(Url(f"{host.url}/x"), event.set)
+            robots.ask(Url(f"{host.url}/x"), event.set)
         for event in told:
             await event.wait()
         assert asked == [host.url]
-        assert gate.judge(Url(f"{host.url}/x")) is RobotsAnswer.DENIED
-    gate.close()
+        assert robots.judge(Url(f"{host.url}/x")) is RobotsAnswer.DENIED
+    robots.close()
 
 
 async def test_the_robots_check_reports_that_the_store_is_unavailable() -> None:
@@ -254,7 +254,7 @@ async def test_the_robots_check_reports_that_the_store_is_unavailable() -> None:
             raise BackendUnavailable("the store", "the cable was cut", "plug it in")
 
     told: list[tuple[str, str]] = []
-    gate = RobotsCheck(Away(), on_store_error=lambda home, error: told.append((home, error.code)))
-    assert await learned(gate, Url("http://example.org/x")) is RobotsAnswer.UNREACHABLE
+    robots = RobotsCheck(Away(), on_store_error=lambda home, error: told.append((home, error.code)))
+    assert await learned(robots, Url("http://example.org/x")) is RobotsAnswer.UNREACHABLE
     assert told == [("http://example.org", BackendUnavailable.code)]
-    gate.close()
+    robots.close()
