@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from shoal.serve.console import assets
-from tests.support.controller import Served, served
+from tests.support.controller import ServedController, served_controller
 from tests.support.visitor import Visitor
 
 MARKUP = re.compile(r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|\beval\b|new Function")
@@ -73,7 +73,9 @@ async def test_a_form_of_another_site_is_refused(visitor: Visitor) -> None:
     assert (await visitor.post("/console/preferences", {"theme": "dark"})).status == 403
 
 
-async def test_a_browser_without_a_session_lands_on_the_login_page_and_returns(shop: Served, visitor: Visitor) -> None:
+async def test_a_browser_without_a_session_lands_on_the_login_page_and_returns(
+    shop: ServedController, visitor: Visitor
+) -> None:
     token = await shop.token("viewer")
     for path in ("/", "/crawls?q=state:running", "/docs", "/nowhere"):
         seen = await visitor.get(path)
@@ -89,7 +91,7 @@ async def test_a_browser_without_a_session_lands_on_the_login_page_and_returns(s
     assert "HTTP API" in (await visitor.get("/docs")).text
 
 
-async def test_a_session_that_ended_leads_to_the_login_page(shop: Served, visitor: Visitor) -> None:
+async def test_a_session_that_ended_leads_to_the_login_page(shop: ServedController, visitor: Visitor) -> None:
     await visitor.sign_in(await shop.token("operator"))
     assert "Sign out" in (await visitor.get("/crawls")).text
     visitor.cookies["shoal_token"] = "shl_0000000000_00000000000000000000"
@@ -97,7 +99,7 @@ async def test_a_session_that_ended_leads_to_the_login_page(shop: Served, visito
         assert seen.path.startswith("/login")
 
 
-async def test_a_viewer_sees_no_actions_and_cannot_send_them(shop: Served, visitor: Visitor) -> None:
+async def test_a_viewer_sees_no_actions_and_cannot_send_them(shop: ServedController, visitor: Visitor) -> None:
     operator = await shop.token("operator")
     body = b'{"seeds": ["https://example.com/"], "start": false}'
     await shop.ask(token=operator, method="POST", body=body)
@@ -113,15 +115,15 @@ async def test_a_viewer_sees_no_actions_and_cannot_send_them(shop: Served, visit
 
 
 async def test_an_unknown_address_is_a_page_for_people_and_a_problem_for_programs(
-    shop: Served, visitor: Visitor
+    shop: ServedController, visitor: Visitor
 ) -> None:
     seen = await visitor.get("/nowhere")
     assert (seen.status, "There is no page at this address." in seen.text) == (404, True)
-    assert (await shop.ask("/nowhere")).said["code"] == "no_such_path"
+    assert (await shop.ask("/nowhere")).json["code"] == "no_such_path"
 
 
 async def test_a_prefix_behind_a_proxy_is_part_of_every_address(sqlite_url: str) -> None:
-    async with served(sqlite_url, SHOAL_PUBLIC_URL="http://127.0.0.1/shoal/") as shop:
+    async with served_controller(sqlite_url, SHOAL_PUBLIC_URL="http://127.0.0.1/shoal/") as shop:
         visitor = Visitor(shop.port)
         for path in ("/crawls", "/shoal/crawls"):  # a proxy may remove the prefix, or pass it on
             seen = await visitor.get(path)
@@ -134,10 +136,10 @@ async def test_a_prefix_behind_a_proxy_is_part_of_every_address(sqlite_url: str)
 
 
 async def test_an_error_that_nobody_foresaw_is_a_page_for_people_and_a_problem_for_programs(
-    shop: Served, visitor: Visitor, monkeypatch: pytest.MonkeyPatch
+    shop: ServedController, visitor: Visitor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(shop.app.fleet.nodes, "list_all", None)  # what the page calls is not there
     seen = await visitor.get("/fleet")
     assert (seen.status, "The server could not show this page; its log says why." in seen.text) == (500, True)
     answer = await shop.ask("/api/v1/nodes")
-    assert (answer.status, answer.said["code"]) == (500, "unexpected")
+    assert (answer.status, answer.json["code"]) == (500, "unexpected")

@@ -15,7 +15,7 @@ from shoal.cli.main import main
 from shoal.compat import PersistentUrlQueueManager
 from shoal.crawl.crawl import CrawlConfig
 from shoal.settings_loader import load
-from tests.support.api import served
+from tests.support.api import served_api
 from tests.support.servers import ask_redis
 
 BAD = [
@@ -78,7 +78,7 @@ def test_the_command_line_refuses_it(name: str, option: str, keys: Any, capsys: 
 
 @pytest.mark.parametrize("name", BAD)
 async def test_the_api_has_no_crawl_of_that_name(name: str, sqlite_url: str, redis_url: str, keys: Any) -> None:
-    async with served(sqlite_url, REDIS_URL=redis_url, SHOAL_FRONTIER="redis") as api:
+    async with served_api(sqlite_url, REDIS_URL=redis_url, SHOAL_FRONTIER="redis") as api:
         status, _ = await api.ask("/api/v1/crawls", {"seeds": [SEED], "id": name})
         assert status in (400, 422)
         path = quote(name, safe="") or "%20"
