@@ -194,8 +194,8 @@ class Bench:
         """The history of a job, the grant that it has now included."""
         return [asdict(grant) for grant in await self.database.read(lambda tx: self.jobs.history(tx, JobId(job_id)))]
 
-    async def settle_something(self, holder: Fence) -> None:
-        await self.database.run(lambda tx: self.jobs.mark_settled(tx, holder))
+    async def settle_something(self, fence: Fence) -> None:
+        await self.database.run(lambda tx: self.jobs.mark_settled(tx, fence))
 
     async def lose(self, seconds: float = 10.5) -> None:
         """Let every lease run out, and sweep."""
@@ -244,7 +244,7 @@ class Walker:
         self.fence = lease.fence
         self.held: list[FrontierTask] = []
         self.attached = False
-        self.walk = WalkerCommits(
+        self.commits = WalkerCommits(
             bench.database,
             bench.crawls,
             bench.frontier,
@@ -257,14 +257,14 @@ class Walker:
         )
 
     async def attach(self) -> None:
-        await self.walk.attach()
+        await self.commits.attach()
         self.held = []
         self.attached = True
 
     async def turn(self, *settled: Settled, found: Iterable[NewUrl] = (), want: int = 10) -> Turn:
         """One commit: settle these, add those, take more."""
         left = [task for task in self.held if task not in [done.task for done in settled]]
-        turn = await self.walk.turn(WalkerBatch(list(settled), list(found)), TurnRequest(want, len(left)))
+        turn = await self.commits.turn(WalkerBatch(list(settled), list(found)), TurnRequest(want, len(left)))
         self.held = left + turn.work
         return turn
 

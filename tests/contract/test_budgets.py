@@ -22,7 +22,7 @@ async def three(bench: Bench, **budget: int) -> tuple[Crawl, list[Walker]]:
 
 async def work_for(walker: Walker, seconds: float) -> None:
     """One turn of a walker that worked this long and has no results."""
-    await walker.walk.turn(WalkerBatch(walked=timedelta(seconds=seconds)), TurnRequest(0, 1))
+    await walker.commits.turn(WalkerBatch(walked=timedelta(seconds=seconds)), TurnRequest(0, 1))
 
 
 async def test_all_walkers_together_take_no_more_than_the_budget_allows(bench: Bench) -> None:
@@ -89,10 +89,10 @@ async def test_no_more_is_taken_than_bytes_are_likely_left_for(bench: Bench) -> 
 async def test_the_last_walker_to_leave_completes_a_crawl_whose_budget_is_spent(bench: Bench) -> None:
     crawl, (first, second, third) = await three(bench, max_bytes=10)
     [task] = await first.take()
-    await first.walk.close(WalkerBatch([fetched(task)]), "max_bytes")
-    await second.walk.close(WalkerBatch(), "max_bytes")
+    await first.commits.close(WalkerBatch([fetched(task)]), "max_bytes")
+    await second.commits.close(WalkerBatch(), "max_bytes")
     assert await bench.state(crawl) is S.RUNNING
-    await third.walk.close(WalkerBatch(), "max_bytes")
+    await third.commits.close(WalkerBatch(), "max_bytes")
     assert (await bench.state(crawl), await bench.reason(crawl)) == (S.COMPLETED, "max_bytes")
 
 
@@ -101,11 +101,11 @@ async def test_a_walker_that_goes_otherwise_after_the_budget_completes_it_too(be
     crawl = await bench.submit(*SEEDS, workers=2, max_pages=1)
     first, second = await bench.walker(crawl, "w1"), await bench.walker(crawl, "w2")
     [task] = await first.take()
-    await first.walk.close(WalkerBatch([fetched(task)]), "max_pages")
+    await first.commits.close(WalkerBatch([fetched(task)]), "max_pages")
     if how == "lost":
         await bench.queue.lose(second.lease, "killed")
     else:
-        await second.walk.hand_back(WalkerBatch(), "shutdown")
+        await second.commits.hand_back(WalkerBatch(), "shutdown")
     assert (await bench.state(crawl), await bench.reason(crawl)) == (S.COMPLETED, "max_pages")
     assert await bench.live(crawl) == (0, 0)
 
@@ -134,5 +134,5 @@ async def test_time_in_which_nothing_finished_is_counted_sooner_or_later(bench: 
     assert (await bench.counts(crawl)).walked == timedelta(
         seconds=1.2
     )  # amounts too small for a write are kept for the next commit
-    await walker.walk.hand_back(WalkerBatch(walked=timedelta(seconds=0.1)), "shutdown")
+    await walker.commits.hand_back(WalkerBatch(walked=timedelta(seconds=0.1)), "shutdown")
     assert (await bench.counts(crawl)).walked == timedelta(seconds=1.6)

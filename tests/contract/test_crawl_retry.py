@@ -193,7 +193,7 @@ async def test_a_paused_crawl_stays_paused(bench: Bench) -> None:
     walker = await bench.walker(crawl)
     first, _ = await walker.take()
     await walker.turn(answered(first, 503))
-    await walker.walk.hand_back(WalkerBatch(), "shutdown")
+    await walker.commits.hand_back(WalkerBatch(), "shutdown")
     await bench.crawls.pause(crawl.id)
     assert await bench.crawls.retry_these(crawl.id, ALL) == 1
     assert await bench.state(crawl) is S.PAUSED

@@ -196,8 +196,8 @@ async def test_a_walker_that_leaves_never_deadlocks_with_one_that_adds(postgres_
     await assert_no_deadlock(
         bench,
         "lock_hosts",
-        lambda tx: walker_within(bench, tx, first).walk.hand_back(WalkerBatch([fetched(high)]), "shutdown"),
-        lambda tx: walker_within(bench, tx, second).walk.turn(WalkerBatch([], found), TurnRequest(0, 1)),
+        lambda tx: walker_within(bench, tx, first).commits.hand_back(WalkerBatch([fetched(high)]), "shutdown"),
+        lambda tx: walker_within(bench, tx, second).commits.turn(WalkerBatch([], found), TurnRequest(0, 1)),
     )
 
 
@@ -212,7 +212,7 @@ async def test_a_release_never_deadlocks_with_a_walker_that_fills_the_trap(postg
     await assert_no_deadlock(
         bench,
         "lock_hosts",
-        lambda tx: walker_within(bench, tx, walker).walk.turn(WalkerBatch([two]), TurnRequest(0, 1)),
+        lambda tx: walker_within(bench, tx, walker).commits.turn(WalkerBatch([two]), TurnRequest(0, 1)),
         lambda tx: bench.over(Within(tx)).crawls.release(crawl.id, pattern),
     )
 
@@ -294,7 +294,7 @@ async def test_a_release_while_a_walker_quarantines_loses_nothing(postgres_bench
     walker = await bench.walker(crawl)
     trapped = [Settled(task, Fate.QUARANTINED) for task in await walker.take() if "cal" in task.url]
     halting = Walker(bench.over(BreakpointDatabase(bench.database, point)), crawl, walker.lease)
-    turning = asyncio.create_task(halting.walk.turn(WalkerBatch(trapped), TurnRequest(0, 1)))
+    turning = asyncio.create_task(halting.commits.turn(WalkerBatch(trapped), TurnRequest(0, 1)))
     await point.wait_until_reached()
     releasing = asyncio.create_task(bench.crawls.release(crawl.id, pattern))
     await until_blocked(bench)

@@ -45,7 +45,7 @@ async def facts(bench: Bench, crawl: Crawl, event: str) -> dict[str, Any]:
 
 async def turn_with(walker: Walker, news: JournalUpdate, *settled: Any, found: Any = ()) -> Any:
     left = [task for task in walker.held if task not in [done.task for done in settled]]
-    turn = await walker.walk.turn(WalkerBatch(list(settled), list(found)), TurnRequest(10, len(left), update=news))
+    turn = await walker.commits.turn(WalkerBatch(list(settled), list(found)), TurnRequest(10, len(left), update=news))
     walker.held = left + turn.work
     return turn
 
@@ -104,7 +104,7 @@ async def test_the_journal_records_a_lost_worker_and_its_replacement(bench: Benc
 async def test_a_failed_attempt_a_handed_back_walker_and_a_dead_letter_are_reported(bench: Bench) -> None:
     crawl = await bench.submit()
     walker = await bench.walker(crawl)
-    await walker.walk.hand_back(WalkerBatch(), "shutdown")
+    await walker.commits.hand_back(WalkerBatch(), "shutdown")
     for _ in range(2):
         await bench.queue.fail((await bench.walker(crawl)).lease, "boom")
         await bench.jump(60)
@@ -122,7 +122,7 @@ async def test_a_reached_limit_is_reported(bench: Bench) -> None:
     crawl = await bench.submit(f"{SITE}/a", f"{SITE}/b", max_pages=1)
     walker = await bench.walker(crawl)
     [first] = await walker.take()
-    await walker.walk.close(WalkerBatch([fetched(first)]), "max_pages")
+    await walker.commits.close(WalkerBatch([fetched(first)]), "max_pages")
     assert (await said(bench, crawl))[2:] == [
         "Completed: 1 page, 0 errors, 0 skipped (the page limit was reached)",
     ]
@@ -132,9 +132,9 @@ async def test_of_several_walkers_only_the_first_reports_that_a_limit_is_reached
     crawl = await bench.submit(*[f"{SITE}/{name}" for name in "abcd"], max_pages=2, workers=3)
     first, second, third = [await bench.walker(crawl, f"w{number}") for number in (1, 2, 3)]
     [one, two] = await first.take(2)
-    await first.walk.close(WalkerBatch([fetched(one), fetched(two)]), "max_pages")
-    await second.walk.close(WalkerBatch(), "max_pages")
-    await third.walk.close(WalkerBatch(), "max_pages")
+    await first.commits.close(WalkerBatch([fetched(one), fetched(two)]), "max_pages")
+    await second.commits.close(WalkerBatch(), "max_pages")
+    await third.commits.close(WalkerBatch(), "max_pages")
     assert (await said(bench, crawl))[4:] == [
         "The page limit was reached; other workers finish what they are fetching",
         "Completed: 2 pages, 0 errors, 0 skipped (the page limit was reached)",
@@ -281,9 +281,9 @@ async def test_a_removed_crawl_takes_its_journal_along(bench: Bench) -> None:
 
     crawl = await bench.submit()
     await bench.crawls.stop(crawl.id)
-    archive = SqlFrontierAdmin(bench.dialect, bench.hosts, bench.pages)
-    while await bench.database.run(lambda tx: archive.forget(tx, crawl.number, 100)):
+    admin_store = SqlFrontierAdmin(bench.dialect, bench.hosts, bench.pages)
+    while await bench.database.run(lambda tx: admin_store.forget(tx, crawl.number, 100)):
         pass
-    await bench.database.run(lambda tx: archive.remove(tx, crawl, 100))
+    await bench.database.run(lambda tx: admin_store.remove(tx, crawl, 100))
     assert await bench.number("SELECT count(*) FROM crawl_line") == 0
     assert await bench.number("SELECT count(*) FROM crawl_journal") == 0

@@ -320,9 +320,9 @@ async def test_workers_that_end_and_lease_in_batches_do_every_job_once(bench: Be
     done: list[str] = []
 
     async def work(name: str) -> None:
-        taker, leases = LeaseRequest(name, ["page"]), []
+        request, leases = LeaseRequest(name, ["page"]), []
         while True:
-            turned = await bench.queue.finish_and_lease(finished(leases), taker, 20)
+            turned = await bench.queue.finish_and_lease(finished(leases), request, 20)
             assert turned.refused == []
             done.extend(lease.fence.job_id for lease in leases)
             leases = turned.leases

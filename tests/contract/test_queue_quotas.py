@@ -134,10 +134,10 @@ async def test_every_end_of_a_grant_frees_its_quota(bench: Bench) -> None:
 async def test_finish_and_lease_hands_the_seat_on_in_one_commit(bench: Bench) -> None:
     jobs = [new("key:k") for _ in range(3)]
     await bench.queue.enqueue(jobs)
-    taker, leases, order = LeaseRequest("w1", ["page"]), list[Lease](), list[str]()
+    request, leases, order = LeaseRequest("w1", ["page"]), list[Lease](), list[str]()
     for _ in range(5):
         moves = [states.finish(one.fence.job_id, one.fence.epoch) for one in leases]
-        leases = (await bench.queue.finish_and_lease(moves, taker, 10)).leases
+        leases = (await bench.queue.finish_and_lease(moves, request, 10)).leases
         order += ids(leases)
     assert order == [job.id for job in jobs]
 

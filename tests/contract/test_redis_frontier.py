@@ -111,7 +111,7 @@ async def test_a_page_committed_before_its_url_was_settled_is_counted_once(drive
     walker = await bench.walker(crawl)
     await walker.take()
     done, found = read_page(walker, walker.held[0], LINKS)
-    await walker.walk._commit_pages(WalkerBatch([done], found))
+    await walker.commits._commit_pages(WalkerBatch([done], found))
     assert (await bench.counts(crawl)).pages == 1
     assert await driver.taken_urls() == 1
     await bench.lose()
@@ -402,7 +402,7 @@ async def test_a_dump_from_redis_is_loaded_into_a_database(driver: RedisFrontier
     for _ in range(3):
         await advance(walker)
     await driver.bench.crawls.pause(crawl.id)
-    await walker.walk.close(WalkerBatch(), "pause")
+    await walker.commits.close(WalkerBatch(), "pause")
     other = await open_bench(postgres_url)
     loaded = await dump_of(other).load(dump_of(driver.bench).dump(crawl.id))
     there = (await other.crawls.get(loaded)).crawl

@@ -113,7 +113,7 @@ def _faults(bench: Bench, server: RedisServer, line: SlowLine, dice: random.Rand
     async def die_between_commits(walker: Walker) -> bool:
         read = [read_page(walker, task, LINKS) for task in walker.held]
         try:
-            await walker.walk._commit_pages(WalkerBatch([done for done, _ in read]))
+            await walker.commits._commit_pages(WalkerBatch([done for done, _ in read]))
         except BackendUnavailable:
             return False
         return await kill_worker(walker)

@@ -118,14 +118,14 @@ async def test_a_clock_that_is_set_forward_makes_up_for_it_with_one_run(quiet: Q
 @pytest.mark.parametrize("hours", [0.5, 7, 50, 24 * 40, 24 * 3 * 366])
 async def test_runs_do_not_pile_up_while_no_scheduler_runs(quiet: Quiet, hours: float) -> None:
     """Each policy has exactly one job afterwards, whether it was active, had missed a run or was due before."""
-    rhythms: list[dict[str, Any]] = [
+    schedules: list[dict[str, Any]] = [
         {"frequency": "20m"},
         {"cron": "*/20 * * * *"},
         {"frequency": "1h", "jitter": "5m"},
     ]
     kinds = ("skip", "queue", "replace")
     async with quiet(SPRING) as days:
-        await days.begin([policy(**rhythm, overlap=kind) for rhythm in rhythms for kind in kinds])
+        await days.begin([policy(**schedule, overlap=kind) for schedule in schedules for kind in kinds])
         days.pulling = []
         for _ in range(12):  # no job is executed, so some policies miss a run
             await days.live(10)

@@ -29,7 +29,7 @@ def tokens_of(bench: Bench, database: Database | None = None) -> Tokens:
     return Tokens(over, SqlTokenStore(), AuditLog(over, SqlAuditLogStore()), bench.clock, bench.signals)
 
 
-def acts_of(bench: Bench) -> AuditLog:
+def audit_log_of(bench: Bench) -> AuditLog:
     return AuditLog(bench.database, SqlAuditLogStore())
 
 
@@ -207,7 +207,7 @@ async def test_creating_and_revoking_are_in_the_audit_log_once_with_caller_and_a
     caller = Caller(who="tok_boss", scopes=frozenset({TokenScope.ADMIN}), address="192.0.2.7")
     for _ in range(2):
         await tokens.revoke(minted.token.id, caller)
-    revoked, created = await acts_of(bench).newest()
+    revoked, created = await audit_log_of(bench).newest()
     assert (created.act.name, created.who, created.address) == ("token.created", "local", "127.0.0.1")
     assert created.act.facts == {"name": "scraper", "scopes": ["bot"], "node_id": None, "expires_in": None}
     assert (revoked.act.name, revoked.act.subject) == ("token.revoked", minted.token.id)
@@ -219,18 +219,18 @@ async def test_rejected_requests_are_not_in_the_audit_log(bench: Bench) -> None:
     admin = holder_of(await tokens.create(wish("admin", expires_in="1d"), ME))
     with pytest.raises(InvalidInput):
         await tokens.create(wish("bot"), admin)
-    assert len(await acts_of(bench).newest()) == 1
+    assert len(await audit_log_of(bench).newest()) == 1
 
 
-async def test_acts_are_listed_newest_first_by_pages_and_by_subject(bench: Bench) -> None:
-    acts = acts_of(bench)
+async def test_the_audit_log_is_listed_newest_first_by_pages_and_by_subject(bench: Bench) -> None:
+    audit_log = audit_log_of(bench)
     for subject in ("a", "b", "a"):
-        await acts.note(ME, AuditEntry("crawl.removed", subject))
-    newest = await acts.newest(limit=2)
+        await audit_log.note(ME, AuditEntry("crawl.removed", subject))
+    newest = await audit_log.newest(limit=2)
     assert [entry.act.subject for entry in newest] == ["a", "b"]
-    [oldest] = await acts.newest(before=newest[-1].number)
+    [oldest] = await audit_log.newest(before=newest[-1].number)
     assert oldest.act.subject == "a"
-    assert len(await acts.newest(subject="a")) == 2
+    assert len(await audit_log.newest(subject="a")) == 2
 
 
 async def test_tokens_are_listed_newest_first_by_pages(bench: Bench) -> None:
@@ -278,15 +278,15 @@ async def test_a_deed_whose_note_cannot_be_written_is_not_done(bench: Bench) -> 
     await bench.crawls.stop(crawl.id)
     await bench.enqueue()
     await bench.queue.finish(await bench.lease())
-    archive = SqlFrontierAdmin(bench.dialect, bench.hosts, bench.pages)
+    admin_store = SqlFrontierAdmin(bench.dialect, bench.hosts, bench.pages)
     bodies = FolderBodies(Path("nowhere"), bench.clock)
-    archivist = FrontierAdmin(bench.database, bench.crawls, bench.queue, archive, bodies)
+    frontier_admin = FrontierAdmin(bench.database, bench.crawls, bench.queue, admin_store, bodies)
     deeds = [
         bench.job_admin.set_quota("project:new", 1, audit=unwritable),
         bench.job_admin.remove_quota("project:old", audit=unwritable),
         bench.job_admin.purge(JobFilter(), audit=unwritable),
         bench.crawls.stop(crawl.id, force=True, audit=unwritable),
-        archivist.erase(crawl.id, audit=unwritable),
+        frontier_admin.erase(crawl.id, audit=unwritable),
     ]
     for deed in deeds:
         with pytest.raises(BackendUnavailable):

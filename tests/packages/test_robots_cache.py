@@ -33,12 +33,12 @@ LOOPBACK = AddressRule(allow=(ip_network("127.0.0.0/8"),))
 @dataclass
 class Bench:
     database: SqliteDatabase
-    desk: RobotsCache
+    cache: RobotsCache
     clock: FakeClock
     told: Told[Signal]
 
     async def rules(self, site: ScriptedSite) -> Rules:
-        return await self.desk.rules_of(site.url)
+        return await self.cache.rules_of(site.url)
 
     async def allows(self, site: ScriptedSite, path: str = "/x") -> bool:
         return (await self.rules(site)).allows(Url(site.url + path))
@@ -204,7 +204,7 @@ async def learned(robots: RobotsCheck, url: Url) -> RobotsAnswer:
 
 
 async def test_the_robots_check_caches_a_limited_number_of_rules(bench: Bench) -> None:
-    robots = RobotsCheck(bench.desk, capacity=5)
+    robots = RobotsCheck(bench.cache, capacity=5)
     two_rules = (200, {}, "User-agent: *\nDisallow: /a\nDisallow: /b\n")
     async with AsyncExitStack() as stack:
         hosts = [await stack.enter_async_context(serving(site(two_rules))) for _ in range(3)]
@@ -217,7 +217,7 @@ async def test_the_robots_check_caches_a_limited_number_of_rules(bench: Bench) -
 
 
 async def test_the_robots_check_reloads_old_rules(bench: Bench) -> None:
-    robots = RobotsCheck(bench.desk)
+    robots = RobotsCheck(bench.cache)
     async with serving(site((200, {}, NOTHING))) as host:
         url = Url(f"{host.url}/x")
         assert await learned(robots, url) is RobotsAnswer.DENIED
@@ -235,7 +235,7 @@ async def test_two_requests_for_the_same_robots_txt_share_one_load(bench: Bench)
     class Slow:
         async def rules_of(self, origin: str) -> Rules:
             asked.append(origin)
-            return await bench.desk.rules_of(origin)
+            return await bench.cache.rules_of(origin)
 
     robots, told = RobotsCheck(Slow()), [asyncio.Event(), asyncio.Event()]
     async with serving(site((200, {}, NOTHING))) as host:

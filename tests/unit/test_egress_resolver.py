@@ -107,7 +107,7 @@ async def test_a_name_server_that_does_not_answer_is_given_up() -> None:
     resolver.close()
 
 
-async def test_slow_names_do_not_hold_up_others_within_the_crew() -> None:
+async def test_slow_names_do_not_hold_up_others_while_a_thread_is_free() -> None:
     go = threading.Event()
 
     def lookup(host: str) -> tuple[str, ...]:
@@ -156,13 +156,13 @@ def test_an_answer_that_comes_after_its_loop_is_dropped() -> None:
         resolver.resolve("late.test", told.append)
 
     asyncio.run(leave())
-    crew = set(threading.enumerate()) - before
+    threads = set(threading.enumerate()) - before
     resolver.close()
     names.go.set()
-    for thread in crew:
+    for thread in threads:
         thread.join(10)
         assert not thread.is_alive()
-    assert len(crew) == 1
+    assert len(threads) == 1
     assert told == []
 
 

@@ -19,27 +19,27 @@ def at(*parts: int, tz: ZoneInfo = BERLIN) -> int:
     return to_micros(datetime(year, month, day, hour, minute, tzinfo=tz))
 
 
-def runs(rhythm: Schedule, begin: int, count: int) -> list[str]:
+def runs(schedule: Schedule, begin: int, count: int) -> list[str]:
     found = []
     for _ in range(count):
-        begin = rhythm.next_planned(begin, begin)
+        begin = schedule.next_planned(begin, begin)
         found.append(from_micros(begin).astimezone(BERLIN).strftime("%m-%d %H:%M"))
     return found
 
 
 @given(st.integers(1, 10**6), st.integers(0, 10**15), st.integers(0, 10**15))
 def test_a_frequency_keeps_its_grid_and_never_plans_the_past(minutes: int, planned: int, now: int) -> None:
-    rhythm = Schedule(frequency=timedelta(minutes=minutes))
-    following = rhythm.next_planned(planned, now)
+    schedule = Schedule(frequency=timedelta(minutes=minutes))
+    following = schedule.next_planned(planned, now)
     assert following > max(planned, now)
     assert (following - planned) % span(timedelta(minutes=minutes)) == 0
     assert following - max(planned, now) <= span(timedelta(minutes=minutes))
 
 
 def test_runs_that_were_missed_are_one_run() -> None:
-    rhythm = Schedule(frequency=timedelta(hours=6))
-    assert runs(rhythm, at(2026, 1, 1, 0, 0), 2) == ["01-01 06:00", "01-01 12:00"]
-    late = rhythm.next_planned(at(2026, 1, 1, 0, 0), at(2026, 1, 3, 7, 0))
+    schedule = Schedule(frequency=timedelta(hours=6))
+    assert runs(schedule, at(2026, 1, 1, 0, 0), 2) == ["01-01 06:00", "01-01 12:00"]
+    late = schedule.next_planned(at(2026, 1, 1, 0, 0), at(2026, 1, 3, 7, 0))
     assert from_micros(late).astimezone(BERLIN).strftime("%m-%d %H:%M") == "01-03 12:00"
 
 
@@ -61,11 +61,11 @@ def test_every_half_hour_goes_on_through_both_changes() -> None:
 
 def test_a_run_waits_for_its_window_and_the_grid_stays() -> None:
     office = (read_window("Mon-Fri 08:00-18:00"),)
-    rhythm = Schedule(frequency=timedelta(hours=6), timezone="Europe/Berlin", windows=office)
+    schedule = Schedule(frequency=timedelta(hours=6), timezone="Europe/Berlin", windows=office)
     saturday = at(2026, 3, 28, 1, 0)
-    assert from_micros(rhythm.begins("p", saturday)).astimezone(BERLIN).strftime("%a %H:%M") == "Mon 08:00"
+    assert from_micros(schedule.begins("p", saturday)).astimezone(BERLIN).strftime("%a %H:%M") == "Mon 08:00"
     inside = at(2026, 3, 30, 9, 30)
-    assert rhythm.begins("p", inside) == inside
+    assert schedule.begins("p", inside) == inside
 
 
 def test_a_window_may_go_past_midnight() -> None:
@@ -76,15 +76,15 @@ def test_a_window_may_go_past_midnight() -> None:
 
 
 def test_a_window_in_the_hour_that_comes_twice_is_never_in_the_past() -> None:
-    rhythm = Schedule(frequency=DAY, timezone="Europe/Berlin", windows=(read_window("02:30-03:00"),))
+    schedule = Schedule(frequency=DAY, timezone="Europe/Berlin", windows=(read_window("02:30-03:00"),))
     second = to_micros(datetime(2026, 10, 25, 1, 15, tzinfo=UTC))  # 02:15 local time, for the second time
-    assert rhythm.begins("p", second) == second  # the window opened at the first 02:30
+    assert schedule.begins("p", second) == second  # the window opened at the first 02:30
 
 
 def test_a_window_in_the_hour_that_is_left_out_waits_for_the_next_day() -> None:
-    rhythm = Schedule(frequency=DAY, timezone="Europe/Berlin", windows=(read_window("02:30-03:00"),))
+    schedule = Schedule(frequency=DAY, timezone="Europe/Berlin", windows=(read_window("02:30-03:00"),))
     before = at(2026, 3, 29, 1, 50)
-    assert from_micros(rhythm.begins("p", before)).astimezone(BERLIN).strftime("%m-%d %H:%M") == "03-30 02:30"
+    assert from_micros(schedule.begins("p", before)).astimezone(BERLIN).strftime("%m-%d %H:%M") == "03-30 02:30"
 
 
 @given(
@@ -93,16 +93,16 @@ def test_a_window_in_the_hour_that_is_left_out_waits_for_the_next_day() -> None:
     st.sampled_from(["Europe/Berlin", "America/New_York", "Australia/Lord_Howe", "UTC", "Pacific/Apia"]),
 )
 def test_no_window_moves_a_run_back(seconds: int, window: str, name: str) -> None:
-    rhythm = Schedule(frequency=DAY, timezone=name, windows=(read_window(window),))
+    schedule = Schedule(frequency=DAY, timezone=name, windows=(read_window(window),))
     planned = seconds * 1_000_000
-    assert planned <= rhythm.begins("p", planned) <= planned + span(8 * DAY)
+    assert planned <= schedule.begins("p", planned) <= planned + span(8 * DAY)
 
 
 @given(st.text(min_size=1, max_size=20), st.integers(0, 10**15))
 def test_jitter_is_the_same_for_the_same_plan_and_stays_within_bounds(policy: str, planned: int) -> None:
-    rhythm = Schedule(frequency=DAY, jitter=timedelta(minutes=10))
-    begins = rhythm.begins(policy, planned)
-    assert begins == rhythm.begins(policy, planned)
+    schedule = Schedule(frequency=DAY, jitter=timedelta(minutes=10))
+    begins = schedule.begins(policy, planned)
+    assert begins == schedule.begins(policy, planned)
     assert 0 <= begins - planned < span(timedelta(minutes=10))
 
 

@@ -197,23 +197,23 @@ async def test_bots_are_shown_with_their_tokens_activity_and_conformance(
 ) -> None:
     await add_pages(shop, "https://example.com/a")
     await visitor.sign_in(await shop.token("admin"))
-    bot, keeper = await shop.token("bot", name="price bot"), shop.app.chores.hourly_stats
+    bot, hourly_stats = await shop.token("bot", name="price bot"), shop.app.chores.hourly_stats
     assert "No bot has asked for jobs" in (await visitor.get("/policies/bots")).text
 
     async def ask(path: str, body: dict[str, object]) -> int:
         return (await shop.ask(path, bot, method="POST", body=json.dumps(body).encode())).status
 
     assert await ask("/bot/v1/jobs/pull", {"bot_id": "scraper-9"}) == 200
-    await keeper.run_once()
+    await hourly_stats.run_once()
     seen = await visitor.get("/policies/bots")
     assert all(word in seen.text for word in ("price bot", "scraper-9", "No results yet"))
     [job] = (await shop.app.job_admin.newest(JobFilter())).items
     result = {"epoch": 1, "status": "success", "data": {}}
     assert await ask(f"/bot/v1/jobs/{job.id}/result", result) == 200
-    await keeper.run_once()
+    await hourly_stats.run_once()
     assert "Follows the rules" in (await visitor.get("/policies/bots")).text
     assert await ask(f"/bot/v1/jobs/{job.id}/result", result | {"data": {"other": 1}}) == 409
-    await keeper.run_once()
+    await hourly_stats.run_once()
     seen = await visitor.get("/policies/bots")
     assert "Breaks rules" in seen.text
     assert "1 result came without a valid lease, and was rejected." in seen.text

@@ -383,18 +383,18 @@ async def test_one_job_for_many_idle_bots_costs_the_store_few_looks(sqlite_url: 
             return await lease(*args, **more)
 
         api.app.queue.finish_and_lease_in = counted  # type: ignore[method-assign]
-        crowd = [asyncio.create_task(idle(api)) for _ in range(300)]
+        idle_bots = [asyncio.create_task(idle(api)) for _ in range(300)]
         await until_waiting(api, 300)
         asked.clear()
         await add(api)
         async with asyncio.timeout(60):
-            done, _ = await asyncio.wait(crowd, return_when=asyncio.FIRST_COMPLETED)
+            done, _ = await asyncio.wait(idle_bots, return_when=asyncio.FIRST_COMPLETED)
         assert len(done) == 1
         assert [signal.jobs for signal in told if isinstance(signal, BotPulled)] == [1]
         assert len(asked) < 20, "not one look for each of those who wait"
-        for task in crowd:
+        for task in idle_bots:
             task.cancel()
-        await asyncio.gather(*crowd, return_exceptions=True)
+        await asyncio.gather(*idle_bots, return_exceptions=True)
 
 
 async def idle(api: ServedApi) -> bytes:
@@ -464,7 +464,7 @@ async def test_a_lock_outside_of_five_seconds_to_a_day_is_refused(lite: ServedAp
 
 
 async def test_what_a_bot_does_wrong_is_counted_by_its_name(api: ServedApi) -> None:
-    keeper = api.app.chores.hourly_stats
+    hourly_stats = api.app.chores.hourly_stats
     await add(api, "https://a.example/1", "https://b.example/2", max_attempts=1, payload={"rule_set": RULES})
     first, second = await pull(api, max=2)
     beat = {"epoch": first["lease"]["epoch"]}
@@ -475,7 +475,7 @@ async def test_what_a_bot_does_wrong_is_counted_by_its_name(api: ServedApi) -> N
     assert (await push(api, second, success(second, data={"name": "Other"})))[0] == 409
     assert (await api.ask(f"/bot/v1/jobs/{first['job_id']}/heartbeat", beat))[0] == 409
     assert (await push(api, {"job_id": "job_nobody"}, success(second)))[0] == 409
-    await keeper.run_once()
+    await hourly_stats.run_once()
     seen = {bot["bot_id"]: bot for bot in (await api.ask("/api/v1/stats"))[1]["bots"]}
     names = ("pulled", "results", "failures", "invalid_data", "late_results", "heartbeats", "late_heartbeats")
     assert [seen["b1"][name] for name in names] == [2, 2, 0, 1, 1, 1, 1]
@@ -483,14 +483,14 @@ async def test_what_a_bot_does_wrong_is_counted_by_its_name(api: ServedApi) -> N
 
 
 async def test_a_lease_that_a_bot_lets_expire_is_counted_by_its_name(lite: ServedApi, sqlite_url: str) -> None:
-    keeper = lite.app.chores.hourly_stats
+    hourly_stats = lite.app.chores.hourly_stats
     await add(lite)
     await pull(lite)
     with closing(sqlite3.connect(sqlite_url.removeprefix("sqlite:///"))) as file, file:
         file.execute("UPDATE job SET lease_until = 1")
     lost = await lite.app.queue.expired(10, bots=True)
     assert await lite.app.queue.expire_all("page", None, lost) == 1
-    await keeper.run_once()
+    await hourly_stats.run_once()
     [bot] = (await lite.ask("/api/v1/stats"))[1]["bots"]
     assert (bot["bot_id"], bot["pulled"], bot["lost_leases"]) == ("b1", 1, 1)
 
@@ -503,7 +503,7 @@ async def outbox(api: ServedApi) -> list[dict[str, Any]]:
 
 
 async def test_what_bots_did_is_counted_the_same_in_stats_and_in_metrics(lite: ServedApi) -> None:
-    metrics, keeper = Metrics(), lite.app.chores.hourly_stats
+    metrics, hourly_stats = Metrics(), lite.app.chores.hourly_stats
     lite.app.signals.subscribe(metrics.listen)
     await add(lite, "https://a.example/1", "https://b.example/2", max_attempts=1)
     await add(lite, "https://c.example/3", max_attempts=2)
@@ -515,7 +515,7 @@ async def test_what_bots_did_is_counted_the_same_in_stats_and_in_metrics(lite: S
     for job in await pull(lite, max=3):
         assert (await push(lite, job, {"epoch": job["lease"]["epoch"], **ends[job["url"]]}))[0] == 200
     await pull(lite, bot_id="b2")
-    await keeper.run_once()
+    await hourly_stats.run_once()
     _, stats = await lite.ask("/api/v1/stats?kind=page")
     [hour] = stats["hours"]
     del hour["hour"]

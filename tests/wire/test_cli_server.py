@@ -374,15 +374,15 @@ async def test_a_server_that_is_not_there_leaves_with_8(person: Person) -> None:
     ],
 )
 async def test_a_server_that_is_not_a_shoal_server_leaves_with_8(person: Person, answer: bytes, says: str) -> None:
-    with closing(socket.create_server(("127.0.0.1", 0))) as door:
-        Thread(target=_answer_once, args=(door, answer), daemon=True).start()
-        code, _, err = await person.types("tokens", "ls", "--server", f"http://127.0.0.1:{door.getsockname()[1]}")
+    with closing(socket.create_server(("127.0.0.1", 0))) as listener:
+        Thread(target=_answer_once, args=(listener, answer), daemon=True).start()
+        code, _, err = await person.types("tokens", "ls", "--server", f"http://127.0.0.1:{listener.getsockname()[1]}")
     assert code == 8
     assert says in err
 
 
-def _answer_once(door: socket.socket, answer: bytes) -> None:
-    connection, _ = door.accept()
+def _answer_once(listener: socket.socket, answer: bytes) -> None:
+    connection, _ = listener.accept()
     with connection:
         connection.recv(65536)
         connection.sendall(answer)

@@ -311,8 +311,8 @@ async def test_a_stream_ends_soon_after_its_token_is_revoked(sqlite_url: str) ->
     settings = load({"DATABASE_URL": sqlite_url}, env={}).settings
     async with opened(settings) as app:
         tokens = Tokens(app.database, SqlTokenStore(), app.access.audit_log, clock, app.signals)
-        keeper = TokenAuthenticator(tokens, AuthThrottle(clock), settings.serve, app.signals)
-        door = application([Route("/stream", stream)], clock, app.signals, keeper)
+        authenticator = TokenAuthenticator(tokens, AuthThrottle(clock), settings.serve, app.signals)
+        gateway = application([Route("/stream", stream)], clock, app.signals, authenticator)
         minted = await tokens.create(TokenRequest(name="x", role="viewer"), ME)
         login = (b"authorization", f"Bearer {minted.text}".encode())
         scope = {
@@ -326,7 +326,7 @@ async def test_a_stream_ends_soon_after_its_token_is_revoked(sqlite_url: str) ->
             "root_path": "",
             "asgi": {"version": "3.0", "spec_version": "2.4"},
         }
-        streaming = asyncio.create_task(door(scope, receive, send))
+        streaming = asyncio.create_task(gateway(scope, receive, send))
         for piece in (b"a", b"b"):
             clock.jump(CHECK_EVERY_SECONDS)
             await more.put(piece)

@@ -111,9 +111,9 @@ async def test_results_of_a_policy_outlive_their_jobs_and_the_last_success_outli
     _, page = await api.ask(f"/api/v1/policies/{ours}/results")
     assert len(page["items"]) == 3
     later = api.app.clock.micros() + 1_000_000
-    shelf = ResultRetention(timedelta(0), SqlResultStore())
-    assert [await shelf.prune(api.app.database, later, 2) for _ in range(3)] == [(1, True), (2, True), (0, False)]
-    assert await shelf.prune(api.app.database, later, 100) == (0, False)
+    retention = ResultRetention(timedelta(0), SqlResultStore())
+    assert [await retention.prune(api.app.database, later, 2) for _ in range(3)] == [(1, True), (2, True), (0, False)]
+    assert await retention.prune(api.app.database, later, 100) == (0, False)
     _, page = await api.ask(f"/api/v1/policies/{ours}/results")
     assert [one["data"] for one in page["items"]] == [{"price": 2}]
 
