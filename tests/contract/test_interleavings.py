@@ -25,8 +25,8 @@ from tests.contract.conftest import SITE, Bench, Walker, failed, fetched, later,
 from tests.support import ledger
 from tests.support.effort import times
 from tests.support.fleet import SEED
+from tests.support.interleaving import BLOCKED_SECONDS, Schedule, SteppedPostgres, SteppedSqlite
 from tests.support.ledger import Expected
-from tests.support.stepping import BLOCKED_SECONDS, Schedule, SteppedPostgres, SteppedSqlite
 
 SEEDS = {"sqlite": 40, "postgres": 8}
 FIRST_SEED = 1

@@ -25,9 +25,9 @@ from tests.contract.conftest import SITE, Bench, Walker, fetched, later, new_url
 from tests.contract.frontier_driver import RedisFrontierDriver, check_counters
 from tests.contract.test_frontier_admin import dump_of
 from tests.support import ledger
+from tests.support.delay_proxy import delay_proxy
 from tests.support.redis_versions import REDIS_NAMES, REDIS_VERSIONS
 from tests.support.servers import RedisServer, Servers, ask_redis, wait_until
-from tests.support.slow_network import slow_line
 
 PATHS = [f"/{number}" for number in range(30)]
 LINKS = {path: [PATHS[(place * 2 + step) % 30] for step in (1, 2, 15)] for place, path in enumerate(PATHS)}
@@ -306,15 +306,15 @@ async def test_a_crawl_goes_on_after_a_failover_by_sentinel(
     sentinel.watch_by_sentinel(primary, "shoal")
     watcher = sentinel.url.removesuffix("/0")
     wait_until(lambda: "slaves=1" in ask_redis(watcher, "INFO", "sentinel"), "a sentinel that knows the replica")
-    with slow_line(primary.url) as line:
-        bench = await open_bench(sqlite_url, redis_url=line.url)
+    with delay_proxy(primary.url) as proxy:
+        bench = await open_bench(sqlite_url, redis_url=proxy.url)
         crawl = await bench.submit(f"{SITE}/0", depth=100)
         walker = await bench.walker(crawl)
         for _ in range(3):
             await advance(walker)
         primary.kill()
         wait_until(lambda: "role:master" in ask_redis(replica.url, "INFO", "replication"), "a failover")
-        line.lead_to(replica.url)
+        proxy.lead_to(replica.url)
         for _ in range(len(PATHS)):  # with one more try for each connection that was cut
             with suppress(BackendUnavailable):
                 await advance(walker)

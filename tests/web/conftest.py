@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from tests.support.controller import ServedController, served_controller
-from tests.support.visitor import Visitor
+from tests.support.plain_browser import PlainBrowser
 
 
 @pytest.fixture
@@ -15,5 +15,5 @@ async def shop(sqlite_url: str) -> AsyncIterator[ServedController]:
 
 
 @pytest.fixture
-def visitor(shop: ServedController) -> Visitor:
-    return Visitor(shop.port)
+def visitor(shop: ServedController) -> PlainBrowser:
+    return PlainBrowser(shop.port)

@@ -15,7 +15,7 @@ from tests.support.bad_http2_server import bad_http2_server
 from tests.support.bad_http_server import TLS, Asked, BadServer, Line, Script, bad_server, reply
 from tests.support.hostile import answers, pages
 from tests.support.hostile.answers import HTML, redirect, repeat, send
-from tests.support.hostile.maps import maps, named
+from tests.support.hostile.sitemaps import maps, named
 from tests.support.hostile.traps import TRAPS, trap_of
 
 START_SECONDS = 20.0
