@@ -27,7 +27,7 @@ async def test_a_change_is_stored_and_what_is_not_named_stays(bench: Bench) -> N
     ]
 
 
-async def test_a_change_that_changes_nothing_is_none(bench: Bench) -> None:
+async def test_a_change_to_the_same_values_is_not_stored(bench: Bench) -> None:
     crawl = await bench.submit(max_pages=5)
     assert (await changed(bench, crawl, max_pages=5)).changed_at == 0
     assert not [signal for signal in bench.signals_seen if isinstance(signal, CrawlChanged)]

@@ -461,7 +461,7 @@ async def test_the_file_of_events_has_each_event_once_and_goes_on_where_it_was(p
     assert sorted(json.loads(line)["id"] for line in lines) == sorted(ids)
 
 
-async def test_what_was_not_begun_when_one_failed_is_as_it_was_before(post: Post) -> None:
+async def test_deliveries_not_begun_when_one_failed_count_no_attempt(post: Post) -> None:
     webhook = await post.hook()
     await post.happen(*["crawl.started"] * (courier_room.AT_ONCE + 4))
     post.server.answer("/hook", reply(500, b""))

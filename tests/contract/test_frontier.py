@@ -203,7 +203,7 @@ async def test_what_a_sitemap_lists_names_it_as_its_parent(driver: FrontierDrive
 
 
 @pytest.mark.parametrize("fate", sorted(REOPENING))
-async def test_what_was_skipped_for_the_way_there_opens_when_it_is_found_in_another(
+async def test_a_url_skipped_for_how_it_was_found_opens_when_found_another_way(
     driver: FrontierDriver, fate: Fate
 ) -> None:
     crawl = await grown(driver, "/seed")
@@ -218,7 +218,7 @@ async def test_what_was_skipped_for_the_way_there_opens_when_it_is_found_in_anot
 
 
 @on_every_redis
-async def test_what_was_skipped_for_the_way_there_is_held_in_a_trap_and_opens_with_it(driver: FrontierDriver) -> None:
+async def test_a_url_skipped_for_how_it_was_found_can_be_quarantined_and_released(driver: FrontierDriver) -> None:
     crawl = await grown(driver, "/seed")
     pattern = f"{SITE}/cal?m="
     await driver.bench.database.run(
@@ -585,7 +585,7 @@ async def test_another_walker_gets_a_lost_ones_urls_before_it_is_told_to_wait(dr
     assert got == ["/a"]
 
 
-async def test_what_a_live_walker_holds_is_not_taken_back(driver: FrontierDriver) -> None:
+async def test_urls_that_a_live_walker_holds_are_not_taken_back(driver: FrontierDriver) -> None:
     crawl = await grown(driver, "/a", workers=2)
     busy = await driver.bench.walker(crawl, "w1")
     await busy.take()

@@ -195,7 +195,7 @@ async def test_the_frontier_of_a_crawl_that_may_start_at_any_moment_is_not_touch
         await frontier_admin_of(bench).clear(crawl.id)
 
 
-async def test_what_a_killed_walker_still_leases_is_not_touched(bench: Bench) -> None:
+async def test_a_crawl_that_a_killed_walker_still_leases_is_not_touched(bench: Bench) -> None:
     crawl = await paused(bench)
     await bench.sql(f"UPDATE crawl SET state = 'stopped', finished_at = 1 WHERE number = {crawl.number}")
     await bench.enqueue(kind="crawl", run_id=crawl.id)

@@ -346,7 +346,7 @@ async def test_a_crawl_knows_the_hosts_that_it_waits_for(bench: Bench) -> None:
     assert await bench.crawls.held_hosts(crawl.id) == []
 
 
-async def test_the_archive_says_that_the_host_of_a_url_is_held(bench: Bench) -> None:
+async def test_the_frontier_admin_reports_that_the_host_of_a_url_is_held(bench: Bench) -> None:
     crawl = await bench.submit(f"{SITE}/a")
     await record(bench, await host_of(bench), throttled(60))
     admin_store = SqlFrontierAdmin(bench.dialect, bench.hosts, bench.pages)

@@ -196,7 +196,7 @@ async def test_a_depth_is_finished_when_nothing_of_it_is_open(bench: Bench) -> N
     ]
 
 
-async def test_what_is_in_quarantine_or_waits_to_be_tried_again_is_open_or_not(bench: Bench) -> None:
+async def test_a_url_that_waits_for_a_retry_is_open_and_one_in_quarantine_is_not(bench: Bench) -> None:
     crawl = await bench.submit()
 
     async def shallowest() -> int | None:

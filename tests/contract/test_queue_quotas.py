@@ -212,7 +212,7 @@ async def test_a_lease_that_must_not_wait_leaves_a_locked_quota_to_the_sweep(pos
     assert ids(await lease(bench)) == [jobs[1].id]
 
 
-async def test_the_janitor_is_the_floor_below_a_place_that_was_lost(bench: Bench) -> None:
+async def test_the_janitor_unparks_a_job_when_the_one_unparked_before_it_was_cancelled(bench: Bench) -> None:
     jobs = [new("key:k") for _ in range(3)]
     await bench.queue.enqueue(jobs)
     [got] = await lease(bench)

@@ -122,7 +122,7 @@ async def test_a_token_works_and_a_warning_is_logged_if_its_use_cannot_be_record
     assert told.token_id == minted.token.id
 
 
-async def test_what_was_verified_is_not_asked_of_the_store_again_for_a_moment(bench: Bench) -> None:
+async def test_a_verified_token_is_not_read_from_the_store_again_for_a_moment(bench: Bench) -> None:
     severed = Severed(bench.database)
     tokens = tokens_of(bench, severed)
     minted = await tokens.create(wish(), ME)
@@ -131,7 +131,7 @@ async def test_what_was_verified_is_not_asked_of_the_store_again_for_a_moment(be
     assert await tokens.verify(minted.text) is not None
 
 
-async def test_no_more_is_remembered_than_some_tokens(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_cache_of_verified_tokens_is_bounded(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("shoal.access.tokens.MOST_REMEMBERED", 3)
     assert MOST_REMEMBERED > 3
     tokens = tokens_of(bench)
@@ -272,7 +272,7 @@ async def unwritable(tx: Tx, subject: str) -> None:
     raise BackendUnavailable("the log", "it is away", "wait")
 
 
-async def test_a_deed_whose_note_cannot_be_written_is_not_done(bench: Bench) -> None:
+async def test_an_action_whose_audit_entry_cannot_be_written_is_not_carried_out(bench: Bench) -> None:
     await bench.job_admin.set_quota("project:old", 1)
     crawl = await bench.submit()
     await bench.crawls.stop(crawl.id)

@@ -80,7 +80,7 @@ async def again(crawler: Crawler, site: ConditionalSite, earlier: CrawlStatus, *
 
 
 @pytest.mark.parametrize("by_date", [False, True])
-async def test_what_has_not_changed_is_not_sent_again_and_keeps_its_facts(crawler: Crawler, by_date: bool) -> None:
+async def test_an_unchanged_page_is_not_sent_again_and_keeps_its_facts(crawler: Crawler, by_date: bool) -> None:
     async with serving(conditional_site(by_date=by_date)) as site:
         first = await crawler.crawl(site, depth=5)
         second = await again(crawler, site, first, depth=5)

@@ -77,7 +77,9 @@ def site(robots: Answer, script: Callable[[str], Answer | None] = lambda path: N
         *((status, NOTHING, RobotsState.UNREACHABLE, False) for status in (429, 500, 502, 503, 504, 599)),
     ],
 )
-async def test_what_a_status_means(bench: Bench, status: int, body: str, state: RobotsState, may: bool) -> None:
+async def test_the_status_of_robots_txt_decides_what_may_be_fetched(
+    bench: Bench, status: int, body: str, state: RobotsState, may: bool
+) -> None:
     async with serving(site((status, {}, body))) as host:
         rules = await bench.rules(host)
         assert (rules.state, rules.allows(Url(f"{host.url}/x"))) == (state, may)

@@ -105,7 +105,7 @@ def test_any_text_is_a_wait_within_the_limit_or_none(text: str) -> None:
         "\x00",
     ],
 )
-def test_what_is_past_too_long_or_unreadable_counts_as_absent(text: str | None) -> None:
+def test_a_retry_after_that_is_past_too_long_or_unreadable_counts_as_absent(text: str | None) -> None:
     assert parse_retry_after(text, NOW, HOUR) is None
 
 
@@ -177,7 +177,7 @@ def test_pages_that_answered_503_longer_ago_do_not_count() -> None:
     assert not hosts.tracker.holds(HOST)
 
 
-def test_what_answers_503_during_a_hold_lengthens_it_only_with_others() -> None:
+def test_a_503_to_one_page_during_a_hold_does_not_lengthen_it() -> None:
     hosts = TrackedHosts()
     hosts.answer(429, retry_after="60")
     hosts.updates()
@@ -219,7 +219,7 @@ def test_the_wait_that_it_asks_for_holds_it() -> None:
     assert (news.hold, news.grows) == (600 * SECOND, False)
 
 
-def test_what_was_asked_before_the_hold_began_is_nothing_new() -> None:
+def test_a_response_to_a_request_sent_before_the_hold_changes_nothing() -> None:
     hosts = TrackedHosts()
     hosts.answer(429)
     assert not hosts.answer(429, page=2)
@@ -296,7 +296,7 @@ def test_a_page_that_failed_before_does_not_lengthen_the_back_off() -> None:
     assert not news.grows
 
 
-def test_a_page_that_keeps_failing_with_its_host_does() -> None:
+def test_a_page_that_keeps_failing_with_its_host_lengthens_the_back_off() -> None:
     hosts = TrackedHosts()
     for attempts in range(3):
         hosts.answer(429, attempts=attempts)

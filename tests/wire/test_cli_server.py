@@ -336,13 +336,13 @@ async def test_a_rejected_caller_exits_with_7_and_gets_a_fix(
     )
 
 
-async def test_who_lacks_a_scope_leaves_with_7(shop: ServedController, person: Person) -> None:
+async def test_a_missing_scope_exits_with_7(shop: ServedController, person: Person) -> None:
     code, _, err = await person.types("tokens", "ls", *at(shop, await shop.token("operator")))
     assert code == 7
     assert "this needs the scope admin, but the token has write" in err
 
 
-async def test_what_is_not_there_leaves_with_5(shop: ServedController, person: Person) -> None:
+async def test_an_unknown_object_exits_with_5(shop: ServedController, person: Person) -> None:
     code, _, err = await person.types("tokens", "show", "tok_x", *at(shop, await shop.token("admin")))
     assert code == 5
     assert f'token "tok_x" does not exist in http://127.0.0.1:{shop.port}' in err

@@ -236,7 +236,7 @@ async def test_a_body_that_is_not_json_is_refused_by_its_kind(api: ServedApi) ->
     assert "application/json" in answered.json["detail"]
 
 
-async def test_what_is_not_json_object_is_refused(api: ServedApi) -> None:
+async def test_a_body_that_is_not_a_json_object_is_refused(api: ServedApi) -> None:
     for raw in (b"", b"{", b"null", b"[]", b'{"seeds": ["http://a/"], "seeds": []}', b"\xff"):
         answered = await api.send("POST", CRAWLS, raw=raw)
         assert (answered.status, answered.json["code"]) == (422, "invalid_input")

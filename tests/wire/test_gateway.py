@@ -493,7 +493,7 @@ async def test_a_cookie_alone_writes_nothing_unless_our_own_page_sends_it(lite: 
     assert (await lite.ask(method="POST", body=body, headers=cookie | ours)).status == 202
 
 
-async def test_who_leaves_takes_the_cookie_away(lite: ServedController) -> None:
+async def test_logging_out_removes_the_cookie(lite: ServedController) -> None:
     cookie = {"Cookie": f"shoal_token={await lite.token()}", "Sec-Fetch-Site": "same-origin"}
     left = await lite.ask("/logout", method="POST", headers=cookie)
     assert (left.status, left.headers["location"]) == (303, "/login")

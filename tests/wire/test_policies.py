@@ -69,7 +69,7 @@ async def test_a_change_that_cannot_be_taken_is_refused_and_changes_nothing(
 @pytest.mark.parametrize(
     ("url", "field"), [("http://example.org/", "crawl_config.headers"), ("http://example.org/?api_key=sesame", "url")]
 )
-async def test_what_was_hidden_is_not_taken_for_the_secret(api: ServedApi, url: str, field: str) -> None:
+async def test_a_masked_secret_is_not_taken_for_the_secret(api: ServedApi, url: str, field: str) -> None:
     form = {"url": url, "frequency": "6h", "crawl_config": {"headers": {"Authorization": "Bearer sesame"}}}
     _, made = await api.ask(HERE, form)
     status, problem = await api.ask(f"{HERE}/{made['id']}", {name: made[name] for name in form}, method="PUT")
