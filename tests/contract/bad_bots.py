@@ -122,7 +122,7 @@ class Bot:
 
 
 class Mortal(Bot):
-    """Dies with whatever it holds, every time."""
+    """Stands for a bot that crashes: it dies with whatever it holds, every time."""
 
     async def push(self) -> None:
         self.held.clear()
@@ -141,7 +141,8 @@ class Slow(Bot):
 
 
 class Liar(Bot):
-    """Sends false ids and grants before the true ones, and a different result after them."""
+    """Stands for a hostile or broken bot: it sends false ids and grants before the true ones, and a different result
+    after them."""
 
     async def push(self) -> None:
         mine = list(self.held)
