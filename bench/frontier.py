@@ -76,7 +76,7 @@ class Spent:
 
 
 @dataclass
-class Crowd:
+class NumberedCrawl:
     """A crawl whose URLs are numbered: any of them can be made again from its number."""
 
     crawl: Crawl
@@ -113,21 +113,21 @@ def depth_of(number: int) -> int:
 class Rig:
     """One store under measurement: the packages on it, a crawl in it, and a holder of its job."""
 
-    def __init__(self, app: App, crowd: Crowd, holder: Fence, server: ServerCpu | None) -> None:
+    def __init__(self, app: App, numbered: NumberedCrawl, fence: Fence, server: ServerCpu | None) -> None:
         self._app = app
-        self._crowd = crowd
-        self._holder = holder
+        self._numbered = numbered
+        self._fence = fence
         self._server = server
         self.spent: dict[str, Spent] = {}
 
     async def grow(self, size: int) -> None:
-        while self._crowd.known < size:
-            urls = self._crowd.fresh(min(BATCH, size - self._crowd.known))
+        while self._numbered.known < size:
+            urls = self._numbered.fresh(min(BATCH, size - self._numbered.known))
             await self._commit("load", len(urls), partial(self._add, urls=urls))
 
     async def work(self, rounds: int) -> None:
         for _ in range(rounds):
-            links = self._crowd.links()
+            links = self._numbered.links()
             await self._commit("add", len(links), partial(self._add, urls=links))
         for place in range(rounds):
             tasks = await self._commit("take", ROUND, self._take)
@@ -140,21 +140,21 @@ class Rig:
     async def _walk(self, rounds: int) -> None:
         tasks = await self._app.database.run(self._take)
         for _ in range(rounds):
-            brought = Brought([settled(task, paged=True) for task in tasks], self._crowd.links())
+            brought = Brought([settled(task, paged=True) for task in tasks], self._numbered.links())
             tasks = await self._commit("turn", len(tasks), partial(self._turn, brought=brought))
 
     async def _add(self, tx: Tx, urls: list[NewUrl]) -> int:
-        return await self._app.crawls.add_urls(tx, self._crowd.crawl.number, urls, self._holder.job_id)
+        return await self._app.crawls.add_urls(tx, self._numbered.crawl.number, urls, self._fence.job_id)
 
     async def _take(self, tx: Tx) -> list[FrontierTask]:
-        taken = await self._app.stores.frontier.take(tx, self._crowd.crawl.number, self._holder, ROUND, 0, NO_DELAY)
+        taken = await self._app.stores.frontier.take(tx, self._numbered.crawl.number, self._fence, ROUND, 0, NO_DELAY)
         return taken.tasks
 
     async def _settle(self, tx: Tx, brought: Brought) -> None:
-        app, number = self._app, self._crowd.crawl.number
-        settlement = await app.stores.frontier.settle(tx, number, self._holder, brought)
+        app, number = self._app, self._numbered.crawl.number
+        settlement = await app.stores.frontier.settle(tx, number, self._fence, brought)
         await app.stores.pages.insert(tx, number, settlement.pages)
-        await app.crawls.store.add_counts(tx, number, self._holder.job_id, settlement.counts())
+        await app.crawls.store.add_counts(tx, number, self._fence.job_id, settlement.counts())
 
     async def _turn(self, tx: Tx, brought: Brought) -> list[FrontierTask]:
         await self._settle(tx, brought)
@@ -368,7 +368,7 @@ def settings_of(store: Store) -> Settings:
 async def rig_of(app: App, hosts: int, server: ServerCpu | None) -> Rig:
     crawl = await app.crawls.submit(CrawlConfig(seeds=["https://www.example.com/"]))
     [lease] = await app.queue.lease("bench", [KIND], ["shared"], 1)
-    return Rig(app, Crowd(crawl, hosts), lease.fence, server)
+    return Rig(app, NumberedCrawl(crawl, hosts), lease.fence, server)
 
 
 def add_rows(table: Table, label: str, rig: Rig) -> None:

@@ -12,7 +12,7 @@ import pytest
 from shoal.base.ids import JobId
 from shoal.page_jobs.group import GroupConfig, GroupState
 from tests.acceptance.test_guides import ROOT, blocks, run_commands
-from tests.support.controller import Served, served
+from tests.support.controller import ServedController, served_controller
 from tests.support.fleet import clean_environment
 from tests.support.site import Site
 
@@ -31,7 +31,7 @@ def needs(language: str) -> None:
             pytest.skip(f"{program} is not on this machine")
 
 
-async def until_over(shop: Served, group_id: str) -> GroupState:
+async def until_over(shop: ServedController, group_id: str) -> GroupState:
     async with asyncio.timeout(120):
         while (group := await shop.app.page_jobs.groups.get(group_id)).state is GroupState.OPEN:
             await shop.app.clock.sleep(0.05)
@@ -45,7 +45,7 @@ async def test_the_bot_of_the_guide_brings_pages_home(language: str, sqlite_url:
     name, words = RUNNERS[language]
     (tmp_path / name).write_text(program)
     with Site(pages=PAGES) as site:
-        async with served(sqlite_url, SHOAL_PAGE_SPEED="max", **HERE) as shop:
+        async with served_controller(sqlite_url, SHOAL_PAGE_SPEED="max", **HERE) as shop:
             env = clean_environment(tmp_path) | HERE | {"PYTHONPATH": str(ROOT / "src"), "PATH": os.environ["PATH"]}
             env |= {"SHOAL_SERVER": f"http://127.0.0.1:{shop.port}", "SHOAL_TOKEN": await shop.token("bot")}
             bot = await asyncio.create_subprocess_exec(*words, name, cwd=tmp_path, env=env, start_new_session=True)
@@ -66,7 +66,7 @@ async def test_the_bot_of_the_guide_brings_pages_home(language: str, sqlite_url:
 async def test_the_reference_bot_takes_what_the_rule_set_says(sqlite_url: str, tmp_path: Path) -> None:
     rules = {"fields": {"title": {"css": "title", "required": True}}}
     with Site(pages=1) as site:
-        async with served(sqlite_url, SHOAL_PAGE_SPEED="max", **HERE) as shop:
+        async with served_controller(sqlite_url, SHOAL_PAGE_SPEED="max", **HERE) as shop:
             env = clean_environment(tmp_path) | HERE | {"PYTHONPATH": str(ROOT / "src")}
             server, token = f"http://127.0.0.1:{shop.port}", await shop.token("bot")
             words = ["-m", "shoal", "bot", "--server", server, "--token", token, "--name", "reference"]

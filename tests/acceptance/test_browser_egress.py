@@ -1,4 +1,4 @@
-"""A real Chromium behind the pinning proxy: nothing leaves by another way, and no private address is reached (S1)."""
+"""A real Chromium behind the pinning proxy: nothing leaves by another way, and no private address is reached."""
 
 import asyncio
 import json

@@ -75,8 +75,8 @@ def _environment(pid: int) -> str:
 
 @pytest.fixture
 def taken_port() -> Iterator[int]:
-    with socket.create_server(("127.0.0.1", 0)) as door:
-        yield door.getsockname()[1]
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        yield listener.getsockname()[1]
 
 
 def test_the_demo_crawls_its_site_and_ends_when_told_to(tmp_path: Path) -> None:

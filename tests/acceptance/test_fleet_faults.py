@@ -19,7 +19,7 @@ from tests.support.control_fleet import TwoControllers, command, node, wait_for_
 from tests.support.fleet import LONG_LEASE, SEED, TENTH, seed_of_run, send_all, wait_for
 from tests.support.fleet_storm import FleetStorm, Scene
 from tests.support.ledger import Expected
-from tests.support.redis_faults import RedisFaults, redis_behind_a_line
+from tests.support.redis_faults import RedisFaults, redis_behind_a_proxy
 from tests.support.servers import Servers
 from tests.support.site import Site, path_of
 from tests.support.storm import Work
@@ -125,7 +125,7 @@ def test_a_node_that_is_cut_off_keeps_its_leases_and_is_back_with_a_new_session(
         scene.fetch(0, IN_LANES)
         scene.wait_until_both_work()
         before = {job for job, holder in ledger.holders(postgres_url, "page").items() if holder.startswith(alone.name)}
-        fleet.lines[0].cut()
+        fleet.proxies[0].cut()
         wait_for_node(fleet, alone.name, state="lost")
         after = {job for job, holder in ledger.holders(postgres_url, "page").items() if holder.startswith(alone.name)}
         assert before <= after, "leases do not depend on sessions"
@@ -133,8 +133,8 @@ def test_a_node_that_is_cut_off_keeps_its_leases_and_is_back_with_a_new_session(
         wait_for(lambda: not ledger.open_jobs(postgres_url), "all of them done, also by the node that is cut off")
         group = scene.fetch(IN_LANES, 5)
         assert alone.name not in ledger.dispatched(postgres_url, group)
-        fleet.move_line(0, 1)
-        fleet.lines[0].mend()
+        fleet.move_proxy(0, 1)
+        fleet.proxies[0].mend()
         shown = wait_for_node(fleet, alone.name, state="connected", session_epoch=2)
         assert shown["controller"].startswith("controller-2/")
         scene.finish()
@@ -165,7 +165,7 @@ def test_a_flapping_node_gets_no_offers_and_still_works(postgres_url: str, tmp_p
         fleet, [flapping, steady] = scene.fleet, scene.fleet.workers
         scene.site.allowed = None
         for epoch in range(2, 7):
-            fleet.lines[0].reset()
+            fleet.proxies[0].reset()
             wait_for_node(fleet, flapping.name, state="connected", session_epoch=epoch)
         for number in (0, 1):  # whichever of them had the sessions
             fleet.ask(number)
@@ -182,7 +182,7 @@ def test_the_nodes_of_a_killed_controller_go_on_and_find_the_other(postgres_url:
         fleet, [orphan, _] = scene.fleet, scene.fleet.workers
         scene.fetch(0, IN_LANES)
         scene.wait_until_both_work()
-        fleet.move_line(0, 1)
+        fleet.move_proxy(0, 1)
         fleet.controllers[0].kill()
         fleet.ask(1)
         shown = wait_for_node(fleet, orphan.name, state="connected", session_epoch=2)
@@ -238,7 +238,7 @@ def test_random_faults_of_a_fleet_whose_lanes_are_on_redis_lose_nothing(
 ) -> None:
     """Redis is flushed, killed (with and without an append-only file), cut off and slow, and evicts; its scripts are
     forgotten; all of it besides the faults of controllers and workers."""
-    with redis_behind_a_line(servers, durable=durable) as redis:
+    with redis_behind_a_proxy(servers, durable=durable) as redis:
         rage(tmp_path, request.getfixturevalue(f"{driver}_url"), faults, redis)
 
 

@@ -37,7 +37,7 @@ from tests.support.control_plane import ControlPlane, connected, control_plane
 from tests.support.fleet import TENTH, Fleet, wait_for
 from tests.support.ledger import Expected
 from tests.support.nodes import register
-from tests.support.seed_control import open_session, status
+from tests.support.oldest_control_client import open_session, status
 from tests.support.site import Site
 
 ROOT = Path(__file__).parents[2]

@@ -12,7 +12,7 @@ import pytest
 
 from tests.support.fleet import clean_environment
 from tests.support.processes import run_shoal
-from tests.support.replay import replaying
+from tests.support.pywb import replaying
 
 HTML = "text/html; charset=utf-8"
 HOME = "".join(f'<a href="{path}">x</a>' for path in ("/old", "/packed", "/pieces", "/gone", "/Q?b=2&a=1")).encode()

@@ -29,9 +29,9 @@ from shoal.queue.states import JobState
 from shoal.settings_loader import load
 from shoal.work.pidfile import claim_name
 from tests.support import ledger
+from tests.support.delay_proxy import delay_proxy
 from tests.support.fleet import FIFTH, LONG_LEASE, PATIENCE_SECONDS, QUICK, TENTH, Fleet, send_all, wait_for
 from tests.support.site import Site, path_of
-from tests.support.slow_network import slow_line
 
 T = TypeVar("T")
 
@@ -429,11 +429,11 @@ def test_a_worker_far_from_its_database_keeps_its_leases(postgres_url: str, tmp_
     """F22: a round trip takes a fifth of a lease."""
     jobs = Jobs(postgres_url)
     times = TENTH | {"SHOAL_LEASE": "2500ms", "SHOAL_LEASE_EXTEND": "750ms"}
-    with slow_line(postgres_url) as line, Fleet(tmp_path, postgres_url, **times) as fleet:
+    with delay_proxy(postgres_url) as proxy, Fleet(tmp_path, postgres_url, **times) as fleet:
         fleet.controller()
-        fleet.page_worker(DATABASE_URL=line.url)
+        fleet.page_worker(DATABASE_URL=proxy.url)
         jobs.until_state(JobState.DONE, *jobs.enqueue({}))  # opening connections takes many round trips
-        line.delay_seconds = 0.5
+        proxy.delay_seconds = 0.5
         ids = jobs.enqueue({"sleep": 6.0}, count=3)
         found = jobs.until_state(JobState.DONE, *ids, seconds=90)
         assert {(job.lease_epoch, job.crash_count) for job in found} == {(1, 0)}

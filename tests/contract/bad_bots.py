@@ -43,12 +43,12 @@ def bots_of(bench: Bench) -> BotApi:
     return BotApi(bots, clock, settings.max_result_bytes)
 
 
-def door_of(bench: Bench, api: BotApi, token: str) -> ASGIApp:
+def gateway_of(bench: Bench, api: BotApi, token: str) -> ASGIApp:
     caller = Caller(who=token, scopes=frozenset({TokenScope.BOT}))
     return application(routes_of([api], api.max_body), bench.clock, bench.signals, InProcessAuthenticator(caller))
 
 
-async def post(door: ASGIApp, path: str, body: object) -> tuple[int, Any]:
+async def post(gateway: ASGIApp, path: str, body: object) -> tuple[int, Any]:
     """One request, and its answer."""
     scope = {"type": "http", "method": "POST", "scheme": "http", "path": path, "query_string": b"", "headers": []}
     said: list[Message] = []
@@ -59,13 +59,13 @@ async def post(door: ASGIApp, path: str, body: object) -> tuple[int, Any]:
     async def send(message: Message) -> None:
         said.append(dict(message))
 
-    await door(scope, receive, send)
+    await gateway(scope, receive, send)
     return said[0]["status"], orjson.loads(said[1]["body"])
 
 
 @dataclass(frozen=True)
-class Kept:
-    """A grant that a bot holds."""
+class HeldLease:
+    """A lease that a bot holds."""
 
     fence: Fence
     until: int
@@ -76,25 +76,25 @@ class Bot:
 
     def __init__(self, days: "Days", token: str, most: int) -> None:
         self.days = days
-        self.door, self.sure_door = (door_of(days.bench, api, token) for api in (days.api, days.sure_api))
+        self.gateway, self.sure_gateway = (gateway_of(days.bench, api, token) for api in (days.api, days.sure_api))
         self.most = most
-        self.kept: list[Kept] = []
+        self.held: list[HeldLease] = []
 
     async def pull(self) -> None:
         """Pull as many as it may hold; leases granted in a lost response expire."""
         for most in _parts(self.most):
             wanted = {"bot_id": type(self).__name__, "capabilities": ["http", "js"], "max": most}
-            status, said = await post(self.door, "/bot/v1/jobs/pull", wanted)
+            status, said = await post(self.gateway, "/bot/v1/jobs/pull", wanted)
             if status == AWAY:
                 return
             assert status == 200, said
-            self.kept += [_kept(job, self.days.now) for job in said["jobs"]]
+            self.held += [_held(job, self.days.now) for job in said["jobs"]]
             if len(said["jobs"]) < most:
                 return
 
     async def push(self) -> None:
-        kept, self.kept = self.kept, []
-        answers = [self.days.answer(one.fence) for one in kept]
+        held, self.held = self.held, []
+        answers = [self.days.answer(one.fence) for one in held]
         states = await self.send(answers)
         if states is None:  # it is unknown whether they arrived, so send them again
             states = await self.send(answers, surely=True)
@@ -103,37 +103,37 @@ class Bot:
         self.days.lost += sum(state is None for state in states)
 
     async def send(self, answers: list[ResultDelivery], *, surely: bool = False) -> list[str | None] | None:
-        door, states = self.sure_door if surely else self.door, list[str | None]()
+        gateway, states = self.sure_gateway if surely else self.gateway, list[str | None]()
         for first in range(0, len(answers), MOST_JOBS):
             results = [_item(one) for one in answers[first : first + MOST_JOBS]]
-            status, said = await post(door, "/bot/v1/results", {"results": results})
+            status, said = await post(gateway, "/bot/v1/results", {"results": results})
             if status == AWAY:
                 return None
             assert status == 200, said
             states += [_state(one) for one in said["results"]]
         return states
 
-    async def beat(self, holder: Fence) -> bool:
+    async def beat(self, fence: Fence) -> bool:
         """Return whether the result was accepted."""
-        path = f"/bot/v1/jobs/{holder.job_id}/heartbeat"
-        status, said = await post(self.sure_door, path, {"epoch": holder.epoch})
+        path = f"/bot/v1/jobs/{fence.job_id}/heartbeat"
+        status, said = await post(self.sure_gateway, path, {"epoch": fence.epoch})
         assert status in (200, 409), said
         return status == 200 and not said["cancelled"]
 
 
 class Mortal(Bot):
-    """Dies with whatever it holds, every time."""
+    """Stands for a bot that crashes: it dies with whatever it holds, every time."""
 
     async def push(self) -> None:
-        self.kept.clear()
+        self.held.clear()
 
 
 class Slow(Bot):
     """Pushes its results only after its leases have expired."""
 
     async def push(self) -> None:
-        late = [one for one in self.kept if one.until < self.days.now]
-        self.kept = [one for one in self.kept if one.until >= self.days.now]
+        late = [one for one in self.held if one.until < self.days.now]
+        self.held = [one for one in self.held if one.until >= self.days.now]
         states = await self.send([self.days.answer(one.fence) for one in late], surely=True)
         assert states is not None
         self.days.believed += [state for state in states if state is not None]
@@ -141,12 +141,13 @@ class Slow(Bot):
 
 
 class Liar(Bot):
-    """Sends false ids and grants before the true ones, and a different result after them."""
+    """Stands for a hostile or broken bot: it sends false ids and grants before the true ones, and a different result
+    after them."""
 
     async def push(self) -> None:
-        mine = list(self.kept)
+        mine = list(self.held)
         await self._lie([Fence(one.fence.job_id, epoch) for one in mine for epoch in self._wrong(one.fence.epoch)])
-        await self._lie([one.fence for bot in self.days.bots for one in bot.kept if bot is not self])
+        await self._lie([one.fence for bot in self.days.bots for one in bot.held if bot is not self])
         await self._lie([Fence(JobId("job_nobody"), 1), Fence(JobId("' OR 1=1 --"), 1), Fence(JobId("."), 0)])
         await super().push()
         await self._lie([one.fence for one in mine])
@@ -156,8 +157,8 @@ class Liar(Bot):
     def _wrong(self, epoch: int) -> Iterator[int]:
         yield from (epoch - 1, epoch + 1, -epoch, 2**62)
 
-    async def _lie(self, holders: list[Fence]) -> None:
-        lies = [ResultDelivery(one, result_of(Status.SUCCESS, self.days.now, f"a lie {one.epoch}")) for one in holders]
+    async def _lie(self, fences: list[Fence]) -> None:
+        lies = [ResultDelivery(one, result_of(Status.SUCCESS, self.days.now, f"a lie {one.epoch}")) for one in fences]
         states = await self.send(lies, surely=True)
         assert states is not None
         self.days.lies += len(lies)
@@ -174,9 +175,9 @@ def _parts(count: int) -> Iterator[int]:
         yield min(MOST_JOBS, count - first)
 
 
-def _kept(job: dict[str, Any], now: int) -> Kept:
+def _held(job: dict[str, Any], now: int) -> HeldLease:
     lease = job["lease"]
-    return Kept(Fence(JobId(job["job_id"]), lease["epoch"]), now + round(lease["ttl_seconds"] * 1e6))
+    return HeldLease(Fence(JobId(job["job_id"]), lease["epoch"]), now + round(lease["ttl_seconds"] * 1e6))
 
 
 def _item(one: ResultDelivery) -> dict[str, Any]:

@@ -1,5 +1,6 @@
-"""The bench of the contract tests: the app as the program builds it on a real store, a clock that jumps, and gates that
-stop a commit between two statements. `store_url` chooses the store; tests/conftest.py starts the servers."""
+"""The bench of the contract tests: the app as the program builds it on a real store, a clock that jumps, and
+breakpoints that stop a commit between two statements. `store_url` chooses the store; tests/conftest.py starts the
+servers."""
 
 import asyncio
 import secrets
@@ -202,8 +203,8 @@ class Bench:
         """The history of a job, the grant that it has now included."""
         return [asdict(grant) for grant in await self.database.read(lambda tx: self.jobs.history(tx, JobId(job_id)))]
 
-    async def settle_something(self, holder: Fence) -> None:
-        await self.database.run(lambda tx: self.jobs.mark_settled(tx, holder))
+    async def settle_something(self, fence: Fence) -> None:
+        await self.database.run(lambda tx: self.jobs.mark_settled(tx, fence))
 
     async def lose(self, seconds: float = 10.5) -> None:
         """Let every lease run out, and sweep."""
@@ -252,7 +253,7 @@ class Walker:
         self.fence = lease.fence
         self.held: list[FrontierTask] = []
         self.attached = False
-        self.walk = WalkerCommits(
+        self.commits = WalkerCommits(
             bench.database,
             bench.crawls,
             bench.frontier,
@@ -265,14 +266,14 @@ class Walker:
         )
 
     async def attach(self) -> None:
-        await self.walk.attach()
+        await self.commits.attach()
         self.held = []
         self.attached = True
 
     async def turn(self, *settled: Settled, found: Iterable[NewUrl] = (), want: int = 10) -> Turn:
         """One commit: settle these, add those, take more."""
         left = [task for task in self.held if task not in [done.task for done in settled]]
-        turn = await self.walk.turn(WalkerBatch(list(settled), list(found)), TurnRequest(want, len(left)))
+        turn = await self.commits.turn(WalkerBatch(list(settled), list(found)), TurnRequest(want, len(left)))
         self.held = left + turn.work
         return turn
 
@@ -327,8 +328,8 @@ def later(task: FrontierTask, seconds: float) -> Settled:
 
 
 @dataclass
-class Gate:
-    """A place inside a commit: `reached` is set when a commit arrives, and the commit continues after `open`."""
+class Breakpoint:
+    """A place inside a commit: `reached` is set when a commit arrives, and the commit continues after `resume`."""
 
     query: str
     reached: asyncio.Event = field(default_factory=asyncio.Event)
@@ -337,7 +338,7 @@ class Gate:
     async def wait_until_reached(self) -> None:
         await asyncio.wait_for(self.reached.wait(), PATIENCE)
 
-    def open(self) -> None:
+    def resume(self) -> None:
         self.go.set()
 
     async def passing(self, query: str) -> None:
@@ -346,41 +347,41 @@ class Gate:
             await asyncio.wait_for(self.go.wait(), PATIENCE)
 
 
-class GatedTx:
-    """A transaction that stops after the first run of the gate's query."""
+class BreakpointTx:
+    """A transaction that stops after the first run of the breakpoint's query."""
 
-    def __init__(self, tx: Tx, gate: Gate) -> None:
+    def __init__(self, tx: Tx, point: Breakpoint) -> None:
         self._tx = tx
-        self._gate = gate
+        self._point = point
 
     async def all(self, query: str, **values: Any) -> list[Any]:
         found = await self._tx.all(query, **values)
-        await self._gate.passing(query)
+        await self._point.passing(query)
         return found
 
     async def one(self, query: str, **values: Any) -> Any | None:
         found = await self._tx.one(query, **values)
-        await self._gate.passing(query)
+        await self._point.passing(query)
         return found
 
     async def value(self, query: str, **values: Any) -> Any:
         found = await self._tx.value(query, **values)
-        await self._gate.passing(query)
+        await self._point.passing(query)
         return found
 
     async def execute(self, query: str, **values: Any) -> int:
         touched = await self._tx.execute(query, **values)
-        await self._gate.passing(query)
+        await self._point.passing(query)
         return touched
 
     async def many(self, query: str, rows: Rows) -> int:
         touched = await self._tx.many(query, rows)
-        await self._gate.passing(query)
+        await self._point.passing(query)
         return touched
 
     async def batch(self, query: str, rows: Rows) -> list[Any]:
         found = await self._tx.batch(query, rows)
-        await self._gate.passing(query)
+        await self._point.passing(query)
         return found
 
     def on_commit(self, callback: Callback) -> None:
@@ -393,19 +394,19 @@ class GatedTx:
         self._tx.after_rollback(call)
 
     def afterwards(self, work: Work[Any]) -> None:
-        self._tx.afterwards(lambda tx: work(GatedTx(tx, self._gate)))
+        self._tx.afterwards(lambda tx: work(BreakpointTx(tx, self._point)))
 
 
-class Gated:
-    """A PostgreSQL whose commits stop at a gate. (On SQLite commits run one after the other and cannot be
+class BreakpointDatabase:
+    """A PostgreSQL whose commits stop at a breakpoint. (On SQLite commits run one after the other and cannot be
     interrupted.)"""
 
-    def __init__(self, database: Database, gate: Gate) -> None:
+    def __init__(self, database: Database, point: Breakpoint) -> None:
         self._database = database
-        self._gate = gate
+        self._point = point
 
     async def run(self, work: Work[T]) -> T:
-        return await self._database.run(lambda tx: work(GatedTx(tx, self._gate)))
+        return await self._database.run(lambda tx: work(BreakpointTx(tx, self._point)))
 
     async def once(self, work: Work[T]) -> T:
         return await self.run(work)

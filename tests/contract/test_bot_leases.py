@@ -17,8 +17,8 @@ PAYLOAD = '{"url": "http://example.org/a", "policy": "pol_1", "labels": {"team":
 
 
 async def lease(bench: Bench, holder: str = OURS) -> Lease:
-    taker = LeaseRequest(holder, ["page"], lock_ttl=TEN_MINUTES)
-    turned = await bench.queue.finish_and_lease([], taker, 1)
+    request = LeaseRequest(holder, ["page"], lock_ttl=TEN_MINUTES)
+    turned = await bench.queue.finish_and_lease([], request, 1)
     [lease] = turned.leases
     return lease
 

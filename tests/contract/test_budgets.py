@@ -10,7 +10,7 @@ from shoal.crawl.engine.walker_commits import TurnRequest
 from shoal.crawl.frontier.values import WalkerBatch
 from shoal.crawl.states import CrawlState as S
 from shoal.crawl.store import HostRate
-from tests.contract.conftest import SITE, Bench, Gate, Gated, Walker, failed, fetched
+from tests.contract.conftest import SITE, Bench, Breakpoint, BreakpointDatabase, Walker, failed, fetched
 
 SEEDS = [f"http://h{number}.example/" for number in range(30)]  # one host each: no walker waits for another
 
@@ -22,7 +22,7 @@ async def three(bench: Bench, **budget: int) -> tuple[Crawl, list[Walker]]:
 
 async def work_for(walker: Walker, seconds: float) -> None:
     """One turn of a walker that worked this long and has no results."""
-    await walker.walk.turn(WalkerBatch(walked=timedelta(seconds=seconds)), TurnRequest(0, 1))
+    await walker.commits.turn(WalkerBatch(walked=timedelta(seconds=seconds)), TurnRequest(0, 1))
 
 
 async def test_all_walkers_together_take_no_more_than_the_budget_allows(bench: Bench) -> None:
@@ -58,18 +58,18 @@ async def test_concurrent_takes_do_not_exceed_the_budget(postgres_bench: Bench) 
 
 
 async def test_a_walker_that_helps_at_anothers_host_counts_the_pages_it_gave_meanwhile(postgres_bench: Bench) -> None:
-    bench, gate = postgres_bench, Gate("hosts_of_others")
+    bench, point = postgres_bench, Breakpoint("hosts_of_others")
     seeds = [*(f"{SITE}/{number}" for number in range(8)), "http://other.example/"]
     crawl = await bench.submit(*seeds, workers=2, max_pages_per_host=2)
     pace = HostRate(timedelta(0), per_host=2, walkers=2)
     owner = await bench.walker(crawl, "w1", pace=pace)
     first = next(task for task in await owner.take(2) if task.url.startswith(SITE))
     helper = await bench.walker(crawl, "w2", pace=pace)
-    gated = Walker(bench.over(Gated(bench.database, gate)), crawl, helper.lease, pace)
-    helping = asyncio.create_task(gated.take(1))
-    await gate.wait_until_reached()
+    halting = Walker(bench.over(BreakpointDatabase(bench.database, point)), crawl, helper.lease, pace)
+    helping = asyncio.create_task(halting.take(1))
+    await point.wait_until_reached()
     [second] = (await owner.turn(fetched(first), want=1)).work
-    gate.open()
+    point.resume()
     assert second.host == first.host
     assert await helping == []
 
@@ -89,10 +89,10 @@ async def test_no_more_is_taken_than_bytes_are_likely_left_for(bench: Bench) -> 
 async def test_the_last_walker_to_leave_completes_a_crawl_whose_budget_is_spent(bench: Bench) -> None:
     crawl, (first, second, third) = await three(bench, max_bytes=10)
     [task] = await first.take()
-    await first.walk.close(WalkerBatch([fetched(task)]), "max_bytes")
-    await second.walk.close(WalkerBatch(), "max_bytes")
+    await first.commits.close(WalkerBatch([fetched(task)]), "max_bytes")
+    await second.commits.close(WalkerBatch(), "max_bytes")
     assert await bench.state(crawl) is S.RUNNING
-    await third.walk.close(WalkerBatch(), "max_bytes")
+    await third.commits.close(WalkerBatch(), "max_bytes")
     assert (await bench.state(crawl), await bench.reason(crawl)) == (S.COMPLETED, "max_bytes")
 
 
@@ -101,11 +101,11 @@ async def test_a_walker_that_goes_otherwise_after_the_budget_completes_it_too(be
     crawl = await bench.submit(*SEEDS, workers=2, max_pages=1)
     first, second = await bench.walker(crawl, "w1"), await bench.walker(crawl, "w2")
     [task] = await first.take()
-    await first.walk.close(WalkerBatch([fetched(task)]), "max_pages")
+    await first.commits.close(WalkerBatch([fetched(task)]), "max_pages")
     if how == "lost":
         await bench.queue.lose(second.lease, "killed")
     else:
-        await second.walk.hand_back(WalkerBatch(), "shutdown")
+        await second.commits.hand_back(WalkerBatch(), "shutdown")
     assert (await bench.state(crawl), await bench.reason(crawl)) == (S.COMPLETED, "max_pages")
     assert await bench.live(crawl) == (0, 0)
 
@@ -134,5 +134,5 @@ async def test_time_in_which_nothing_finished_is_counted_sooner_or_later(bench: 
     assert (await bench.counts(crawl)).walked == timedelta(
         seconds=1.2
     )  # amounts too small for a write are kept for the next commit
-    await walker.walk.hand_back(WalkerBatch(walked=timedelta(seconds=0.1)), "shutdown")
+    await walker.commits.hand_back(WalkerBatch(walked=timedelta(seconds=0.1)), "shutdown")
     assert (await bench.counts(crawl)).walked == timedelta(seconds=1.6)

@@ -27,7 +27,7 @@ async def test_a_change_is_stored_and_what_is_not_named_stays(bench: Bench) -> N
     ]
 
 
-async def test_a_change_that_changes_nothing_is_none(bench: Bench) -> None:
+async def test_a_change_to_the_same_values_is_not_stored(bench: Bench) -> None:
     crawl = await bench.submit(max_pages=5)
     assert (await changed(bench, crawl, max_pages=5)).changed_at == 0
     assert not [signal for signal in bench.signals_seen if isinstance(signal, CrawlChanged)]
@@ -41,7 +41,7 @@ async def test_a_walker_is_reported_once_and_takes_nothing_before_it_knows(bench
     turn = await walker.turn(fetched(first))
     assert turn.changed is not None
     assert (turn.changed.config.max_pages, turn.work) == (1, [])
-    walker.walk.change(turn.changed, FREE)
+    walker.commits.change(turn.changed, FREE)
     turn = await walker.turn()
     assert (turn.changed, turn.work, turn.drained) == (None, [], False)
     assert turn.counts is not None
@@ -68,7 +68,7 @@ async def test_a_limit_raised_while_a_walker_leaves_for_it_does_not_end_the_craw
     walker = await bench.walker(crawl)
     [first] = await walker.take()
     await changed(bench, crawl, max_pages=2)
-    await walker.walk.close(WalkerBatch([fetched(first)]), "max_pages")
+    await walker.commits.close(WalkerBatch([fetched(first)]), "max_pages")
     assert await bench.state(crawl) is S.RUNNING
     assert await bench.live(crawl) == (1, 0)
     again = await bench.walker((await bench.crawls.get(crawl.id)).crawl)
@@ -79,13 +79,15 @@ async def test_walkers_that_left_for_a_limit_come_back_when_it_is_raised(bench: 
     crawl = await bench.submit(f"{SITE}/a", f"{SITE}/b", f"{SITE}/c", workers=2, max_pages=1)
     first, second = await bench.walker(crawl, "w1"), await bench.walker(crawl, "w2")
     [task] = await first.take(1)
-    await first.walk.close(WalkerBatch([fetched(task)]), "max_pages")
+    await first.commits.close(WalkerBatch([fetched(task)]), "max_pages")
     assert await bench.state(crawl) is S.RUNNING
     await bench.jump(1)
     await changed(bench, crawl, max_pages=3)
     assert await bench.live(crawl) == (1, 1)
     await bench.jump(1)
-    await second.walk.hand_back(WalkerBatch(), "shutdown")  # no walker has it and no limit is reached, so it continues
+    await second.commits.hand_back(
+        WalkerBatch(), "shutdown"
+    )  # no walker has it and no limit is reached, so it continues
     assert await bench.state(crawl) is S.RUNNING
     assert await bench.live(crawl) == (2, 0)
 

@@ -22,7 +22,7 @@ from shoal.crawl.states import TERMINAL, WALKED, CrawlState
 from shoal.events.event import TYPES
 from shoal.queue import states as job_states
 from shoal.queue.states import JobState
-from tests.contract.conftest import SITE, Bench, Gate, Gated, Walker, failed, fetched, later
+from tests.contract.conftest import SITE, Bench, Breakpoint, BreakpointDatabase, Walker, failed, fetched, later
 
 S = CrawlState
 T = TypeVar("T")
@@ -196,7 +196,7 @@ async def test_a_reached_budget_completes_with_its_name_and_leaves_the_rest(benc
     crawl = await bench.submit(f"{SITE}/a", f"{SITE}/b", max_pages=1)
     walker = await bench.walker(crawl)
     [first] = await walker.take()
-    await walker.walk.close(WalkerBatch([fetched(first)]), "max_pages")
+    await walker.commits.close(WalkerBatch([fetched(first)]), "max_pages")
     assert await bench.state(crawl) is S.COMPLETED
     assert await bench.reason(crawl) == "max_pages"
     assert (await bench.counts(crawl)).queued == 1
@@ -207,13 +207,13 @@ async def test_a_budget_ends_the_jobs_that_still_wait(bench: Bench) -> None:
     crawl = await bench.submit(f"{SITE}/a", f"{SITE}/b", workers=3, max_pages=1)
     walker = await bench.walker(crawl)
     [first] = await walker.take()
-    await walker.walk.close(WalkerBatch([fetched(first)]), "max_pages")
+    await walker.commits.close(WalkerBatch([fetched(first)]), "max_pages")
     assert await bench.state(crawl) is S.COMPLETED
     await check_ledger(bench, crawl)
 
 
 async def turn_after_its_slice(walker: Walker) -> Turn:
-    return await walker.walk.turn(WalkerBatch(), TurnRequest(10, len(walker.held), slice_over=True))
+    return await walker.commits.turn(WalkerBatch(), TurnRequest(10, len(walker.held), slice_over=True))
 
 
 async def test_after_its_slice_a_walker_leaves_its_worker_to_another_run(bench: Bench) -> None:
@@ -223,7 +223,7 @@ async def test_after_its_slice_a_walker_leaves_its_worker_to_another_run(bench: 
     await bench.jump(5)
     turn = await turn_after_its_slice(walker)
     assert (turn.others_wait, turn.work) == (True, [])
-    await walker.walk.step_back(WalkerBatch([fetched(walker.held[0])]))
+    await walker.commits.step_back(WalkerBatch([fetched(walker.held[0])]))
     assert await bench.state(long) is S.RUNNING
     assert (await bench.counts(long)).pages == 1
     await bench.jump(1)
@@ -245,7 +245,7 @@ async def test_a_walker_that_brings_the_last_page_after_its_slice_ends_the_crawl
     walker = await bench.walker(crawl)
     [task] = await walker.take()
     await bench.jump(5)
-    turn = await walker.walk.turn(WalkerBatch([fetched(task)]), TurnRequest(10, 0, slice_over=True))
+    turn = await walker.commits.turn(WalkerBatch([fetched(task)]), TurnRequest(10, 0, slice_over=True))
     assert (turn.drained, turn.others_wait) == (True, False)
     assert await bench.state(crawl) is S.COMPLETED
 
@@ -263,10 +263,10 @@ async def test_a_walker_goes_on_after_its_slice_when_nobody_has_to_wait(bench: B
 async def test_the_end_of_a_crawl_is_reported_once_however_many_walkers_it_has(bench: Bench) -> None:
     crawl = await bench.submit(workers=3)
     first, second, third = [await bench.walker(crawl, f"w{number}") for number in (1, 2, 3)]
-    await second.walk.close(WalkerBatch(), "leaves")
+    await second.commits.close(WalkerBatch(), "leaves")
     await bench.jump(5)
     assert (await first.turn(*[fetched(task) for task in await first.take()])).drained
-    await third.walk.close(WalkerBatch(), "stop")
+    await third.commits.close(WalkerBatch(), "stop")
     told = [(signal.state, signal.seconds) for signal in bench.signals_seen if isinstance(signal, CrawlMoved)]
     assert [state for state, _ in told] == [S.QUEUED, S.RUNNING, S.COMPLETED]
     assert round(told[-1][1] or 0) == 5
@@ -279,7 +279,7 @@ async def test_a_completed_crawl_tells_its_other_walkers_to_stop(bench: Bench) -
     assert (await second.turn()).work == []
     assert (await first.fetch_all()).drained
     assert (await second.turn()).control is Control.STOP
-    await second.walk.close(WalkerBatch(), "stop")
+    await second.commits.close(WalkerBatch(), "stop")
     assert await bench.state(crawl) is S.COMPLETED
     await check_ledger(bench, crawl)
 
@@ -432,7 +432,7 @@ async def test_pause_asks_the_walker_and_is_done_when_it_left(bench: Bench) -> N
     turn = await walker.turn(fetched(first))
     assert turn.control is Control.PAUSE
     assert turn.work == []
-    await walker.walk.close(WalkerBatch(), "pause")
+    await walker.commits.close(WalkerBatch(), "pause")
     assert await bench.state(crawl) is S.PAUSED
     assert (await bench.counts(crawl)).pages == 1
     assert await bench.number("SELECT count(*) FROM frontier_open WHERE job_id <> ''") == 0
@@ -443,7 +443,7 @@ async def test_pause_keeps_its_reason(bench: Bench) -> None:
     crawl = await bench.submit()
     walker = await bench.walker(crawl)
     await bench.crawls.pause(crawl.id, "interrupted")
-    await walker.walk.close(WalkerBatch(), "pause")
+    await walker.commits.close(WalkerBatch(), "pause")
     assert await bench.reason(crawl) == "interrupted"
 
 
@@ -460,9 +460,9 @@ async def test_a_pause_waits_for_the_last_walker(bench: Bench) -> None:
     crawl = await bench.submit(workers=3)
     first, second = await bench.walker(crawl, "w1"), await bench.walker(crawl, "w2")
     await bench.crawls.pause(crawl.id)
-    await first.walk.close(WalkerBatch(), "pause")
+    await first.commits.close(WalkerBatch(), "pause")
     assert await bench.state(crawl) is S.PAUSING
-    await second.walk.close(WalkerBatch(), "pause")
+    await second.commits.close(WalkerBatch(), "pause")
     assert await bench.state(crawl) is S.PAUSED
     await check_ledger(bench, crawl)
 
@@ -472,7 +472,7 @@ async def test_a_pausing_crawl_whose_last_page_is_settled_completes(bench: Bench
     walker = await bench.walker(crawl)
     [task] = await walker.take()
     await bench.crawls.pause(crawl.id)
-    await walker.walk.close(WalkerBatch([fetched(task)]), "pause")
+    await walker.commits.close(WalkerBatch([fetched(task)]), "pause")
     assert await bench.state(crawl) is S.COMPLETED
     await check_ledger(bench, crawl)
 
@@ -492,7 +492,7 @@ async def test_resume_makes_a_new_job_and_goes_on(bench: Bench) -> None:
     walker = await bench.walker(crawl)
     first, second = await walker.take()
     await bench.crawls.pause(crawl.id)
-    await walker.walk.close(WalkerBatch([fetched(first)]), "pause")
+    await walker.commits.close(WalkerBatch([fetched(first)]), "pause")
     assert await bench.crawls.resume(crawl.id) is S.QUEUED
     assert await bench.live(crawl) == (2, 0)
     again = await bench.walker(crawl)
@@ -508,7 +508,7 @@ async def test_resume_keeps_the_first_start(bench: Bench) -> None:
     walker = await bench.walker(crawl)
     began = (await bench.crawls.get(crawl.id)).crawl.started_at
     await bench.crawls.pause(crawl.id)
-    await walker.walk.close(WalkerBatch(), "pause")
+    await walker.commits.close(WalkerBatch(), "pause")
     await bench.jump(100)
     await bench.crawls.resume(crawl.id)
     await bench.walker(crawl)
@@ -569,7 +569,7 @@ async def test_stop_asks_the_walker_and_is_done_when_it_left(bench: Bench) -> No
     first, _ = await walker.take()
     assert await bench.crawls.stop(crawl.id) is S.STOPPING
     assert (await walker.turn(fetched(first))).control is Control.STOP
-    await walker.walk.close(WalkerBatch(), "stop")
+    await walker.commits.close(WalkerBatch(), "stop")
     assert await bench.state(crawl) is S.STOPPED
     assert (await bench.counts(crawl)).pages == 1
     await check_ledger(bench, crawl)
@@ -588,7 +588,7 @@ async def test_a_stopping_crawl_whose_last_page_is_settled_is_stopped(bench: Ben
     walker = await bench.walker(crawl)
     [task] = await walker.take()
     await bench.crawls.stop(crawl.id)
-    await walker.walk.close(WalkerBatch([fetched(task)]), "stop")
+    await walker.commits.close(WalkerBatch([fetched(task)]), "stop")
     assert await bench.state(crawl) is S.STOPPED
     await check_ledger(bench, crawl)
 
@@ -676,7 +676,7 @@ async def test_a_walker_that_hands_itself_back_leaves_the_run_running(bench: Ben
     crawl = await bench.submit(f"{SITE}/a", f"{SITE}/b")
     walker = await bench.walker(crawl)
     first, second = await walker.take()
-    await walker.walk.hand_back(WalkerBatch([fetched(first)]), "slice")
+    await walker.commits.hand_back(WalkerBatch([fetched(first)]), "slice")
     assert await bench.state(crawl) is S.RUNNING
     job = await bench.job(walker.fence.job_id)
     assert (job.state, job.attempts, job.crash_count) == (JobState.PENDING, 0, 0)
@@ -691,12 +691,12 @@ async def test_a_walker_that_hands_itself_back_leaves_the_run_running(bench: Ben
 
 async def test_a_pause_that_races_a_lease_never_leaves_a_walker_on_a_paused_crawl(postgres_bench: Bench) -> None:
     """F8: when the pause checked, nobody held the job; the lease commits before the pause cancels the job."""
-    bench, gate = postgres_bench, Gate("live_jobs_of_run")
+    bench, point = postgres_bench, Breakpoint("live_jobs_of_run")
     crawl = await bench.submit()
-    pausing = asyncio.create_task(bench.over(Gated(bench.database, gate)).crawls.pause(crawl.id))
-    await gate.wait_until_reached()
+    pausing = asyncio.create_task(bench.over(BreakpointDatabase(bench.database, point)).crawls.pause(crawl.id))
+    await point.wait_until_reached()
     leases = await bench.queue.lease("w1", [KIND], ["shared"], 1)
-    gate.open()
+    point.resume()
     assert await pausing in (S.PAUSING, S.PAUSED)
     for lease in leases:
         await obey(Walker(bench, crawl, lease))
@@ -705,12 +705,12 @@ async def test_a_pause_that_races_a_lease_never_leaves_a_walker_on_a_paused_craw
 
 
 async def test_a_pause_that_races_a_lease_takes_no_more_urls(postgres_bench: Bench) -> None:
-    bench, gate = postgres_bench, Gate("live_jobs_of_run")
+    bench, point = postgres_bench, Breakpoint("live_jobs_of_run")
     crawl = await bench.submit()
-    pausing = asyncio.create_task(bench.over(Gated(bench.database, gate)).crawls.pause(crawl.id))
-    await gate.wait_until_reached()
+    pausing = asyncio.create_task(bench.over(BreakpointDatabase(bench.database, point)).crawls.pause(crawl.id))
+    await point.wait_until_reached()
     leases = await bench.queue.lease("w1", [KIND], ["shared"], 1)
-    gate.open()
+    point.resume()
     await pausing
     for lease in leases:
         with contextlib.suppress(LeaseLost):
@@ -718,15 +718,15 @@ async def test_a_pause_that_races_a_lease_takes_no_more_urls(postgres_bench: Ben
 
 
 async def test_a_walker_leased_while_the_last_one_leaves_a_pausing_crawl_is_not_lost(postgres_bench: Bench) -> None:
-    bench, gate = postgres_bench, Gate("live_jobs_of_run")
+    bench, point = postgres_bench, Breakpoint("live_jobs_of_run")
     crawl = await bench.submit(workers=2)
     first = await bench.walker(crawl)
     await bench.crawls.pause(crawl.id)
-    gated = Walker(bench.over(Gated(bench.database, gate)), crawl, first.lease)
-    leaving = asyncio.create_task(gated.walk.close(WalkerBatch(), "pause"))
-    await gate.wait_until_reached()
+    halting = Walker(bench.over(BreakpointDatabase(bench.database, point)), crawl, first.lease)
+    leaving = asyncio.create_task(halting.commits.close(WalkerBatch(), "pause"))
+    await point.wait_until_reached()
     leases = await bench.queue.lease("w2", [KIND], ["shared"], 1)
-    gate.open()
+    point.resume()
     await leaving
     for lease in leases:
         await obey(Walker(bench, crawl, lease))
@@ -817,7 +817,7 @@ class Life:
         if killers:  # as the engine does: failed without another attempt
             turn = await walker.turn(*killers)
         if turn.control is not Control.GO and self.dice.random() < 0.7:
-            await walker.walk.close(WalkerBatch(), turn.control.value)
+            await walker.commits.close(WalkerBatch(), turn.control.value)
 
     def _outcome(self, task: FrontierTask, grow: bool) -> Settled:
         return self.dice.choice([fetched, fetched, failed, lambda one: later(one, 5)])(task) if grow else fetched(task)
@@ -835,7 +835,7 @@ class Life:
 
     async def hand_back(self) -> None:
         if self.walkers:
-            await self.dice.choice(self.walkers).walk.hand_back(WalkerBatch(), "slice")
+            await self.dice.choice(self.walkers).commits.hand_back(WalkerBatch(), "slice")
 
     async def leave(self) -> None:
         """A walker that was told to pause or stop, or whose budget is spent."""
@@ -843,7 +843,7 @@ class Life:
             walker = self.dice.choice(self.walkers)
             state = await self.bench.state(self.crawl)
             if state in (S.PAUSING, S.STOPPING):
-                await walker.walk.close(WalkerBatch(), state.removesuffix("ing"))
+                await walker.commits.close(WalkerBatch(), state.removesuffix("ing"))
 
     async def pause(self) -> None:
         await self.bench.crawls.pause(self.crawl.id)
@@ -862,7 +862,7 @@ async def obey(walker: Walker) -> None:
         await walker.attach()
         turn = await walker.turn()
         assert turn.work == []
-        await walker.walk.close(WalkerBatch(), turn.control.value)
+        await walker.commits.close(WalkerBatch(), turn.control.value)
 
 
 async def bring_to(bench: Bench, state: CrawlState) -> Crawl:

@@ -193,7 +193,7 @@ async def test_a_paused_crawl_stays_paused(bench: Bench) -> None:
     walker = await bench.walker(crawl)
     first, _ = await walker.take()
     await walker.turn(answered(first, 503))
-    await walker.walk.hand_back(WalkerBatch(), "shutdown")
+    await walker.commits.hand_back(WalkerBatch(), "shutdown")
     await bench.crawls.pause(crawl.id)
     assert await bench.crawls.retry_these(crawl.id, ALL) == 1
     assert await bench.state(crawl) is S.PAUSED
@@ -237,7 +237,7 @@ async def test_a_retried_page_keeps_its_parent(bench: Bench) -> None:
     assert {task.url: task.parent for task in again} == {linked.url: seed.url, listed.url: site_map.url}
 
 
-async def test_a_host_may_give_again_what_it_failed_to(bench: Bench) -> None:
+async def test_a_retried_failure_does_not_count_against_the_page_limit_of_its_host(bench: Bench) -> None:
     crawl = await bench.submit(f"{SITE}/a", max_pages_per_host=1)
     walker = await bench.walker(crawl)
     [task] = await walker.take()

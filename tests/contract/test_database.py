@@ -642,7 +642,7 @@ async def test_a_file_instead_of_the_folder_is_refused(tmp_path: Path) -> None:
     assert isinstance(error, BadConfig)
 
 
-async def test_what_is_not_a_database_is_refused_and_left_as_it_is(tmp_path: Path) -> None:
+async def test_a_file_that_is_not_a_database_is_refused_and_left_as_it_is(tmp_path: Path) -> None:
     (tmp_path / "notes.txt").write_text("dear diary " * 1000)
     error = await refusal(SqliteDatabase(tmp_path / "notes.txt", FakeClock()))
     assert isinstance(error, BadConfig)
@@ -869,7 +869,7 @@ asyncio.run(main())
 """
 
 
-def test_what_was_committed_survives_a_kill(tmp_path: Path) -> None:
+def test_a_commit_survives_a_kill(tmp_path: Path) -> None:
     path = tmp_path / "shoal.db"
     process = subprocess.Popen([sys.executable, "-c", KILLED, str(path)], stdout=subprocess.PIPE, text=True)
     assert process.stdout is not None

@@ -3,7 +3,7 @@
 from shoal.crawl.frontier.values import FrontierTask, Settled
 from shoal.extract.details import Details, Heading, packed, unpacked
 from tests.contract.conftest import Bench, fetched
-from tests.contract.test_frontier_admin import archivist_of
+from tests.contract.test_frontier_admin import frontier_admin_of
 
 
 def analysed(task: FrontierTask) -> Settled:
@@ -37,7 +37,7 @@ async def test_details_come_back_in_the_order_of_their_pages_and_end_with_their_
     assert await details_of(bench, crawl.number, after=found[0][0], limit=1) == found[1:2]
     assert all(page.detail is None for _, page in pages)
 
-    await archivist_of(bench).erase(crawl.id)
+    await frontier_admin_of(bench).erase(crawl.id)
     assert await bench.number("SELECT count(*) FROM page_detail") == 0
 
 

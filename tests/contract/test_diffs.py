@@ -169,7 +169,7 @@ async def test_every_format_has_every_row(bench: Bench) -> None:
     ]
 
 
-async def test_what_cannot_be_compared_is_refused(bench: Bench) -> None:
+async def test_crawls_that_cannot_be_compared_are_refused(bench: Bench) -> None:
     ended, running = await crawled(bench, {"/": {}}), await bench.submit()
     diffs = diffs_of(bench)
     with pytest.raises(NotFound):

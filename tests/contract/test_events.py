@@ -461,7 +461,7 @@ async def test_the_file_of_events_has_each_event_once_and_goes_on_where_it_was(p
     assert sorted(json.loads(line)["id"] for line in lines) == sorted(ids)
 
 
-async def test_what_was_not_begun_when_one_failed_is_as_it_was_before(post: Post) -> None:
+async def test_deliveries_not_begun_when_one_failed_count_no_attempt(post: Post) -> None:
     webhook = await post.hook()
     await post.happen(*["crawl.started"] * (courier_room.AT_ONCE + 4))
     post.server.answer("/hook", reply(500, b""))
@@ -492,13 +492,13 @@ async def test_old_events_are_removed_unless_a_receiver_still_needs_them(post: P
     await post.happen("crawl.started")
     await post.carry()
     await post.bench.jump(20 * 86400)
-    shelf = EventRetention(post.events, EventSettings(), post.bench.signals)
+    retention = EventRetention(post.events, EventSettings(), post.bench.signals)
     before = await post.bench.number("SELECT max(created_at) + 1 FROM outbox")
-    assert await shelf.prune(post.bench.database, before, 100) == (0, False)
+    assert await retention.prune(post.bench.database, before, 100) == (0, False)
     post.server.answer("/hook", OK)
     await post.carry()
     assert await post.states(webhook) == ["delivered"]
-    assert await shelf.prune(post.bench.database, before, 100) == (1, False)
+    assert await retention.prune(post.bench.database, before, 100) == (1, False)
     assert await post.webhooks.events(0, 10) == []
 
 
@@ -509,8 +509,8 @@ async def test_the_queue_of_a_disabled_webhook_does_not_keep_old_events(post: Po
     await post.carry()
     await post.webhooks.change(webhook.id, WebhookChange(enabled=False))
     before = await post.bench.number("SELECT max(created_at) + 1 FROM outbox")
-    shelf = EventRetention(post.events, EventSettings(), post.bench.signals)
-    assert await shelf.prune(post.bench.database, before, 100) == (1, False)
+    retention = EventRetention(post.events, EventSettings(), post.bench.signals)
+    assert await retention.prune(post.bench.database, before, 100) == (1, False)
     assert await post.states(webhook) == []
 
 
@@ -522,11 +522,11 @@ async def test_what_a_sink_did_not_take_is_kept_longer_but_not_for_ever(post: Po
     [missed] = await post.happen("crawl.completed")
     await post.forwarder.run_once()
     settings = EventSettings(keep="14d", longest="20d")
-    shelf = EventRetention(post.events, settings, post.bench.signals)
+    retention = EventRetention(post.events, settings, post.bench.signals)
     before = await post.bench.number("SELECT max(created_at) + 1 FROM outbox")
-    assert await shelf.prune(post.bench.database, before, 100) == (1, False)
+    assert await retention.prune(post.bench.database, before, 100) == (1, False)
     assert [one.id for one in await post.webhooks.events(0, 10)] == [missed]
-    assert await shelf.prune(post.bench.database, before + span(timedelta(days=6)), 100) == (1, False)
+    assert await retention.prune(post.bench.database, before + span(timedelta(days=6)), 100) == (1, False)
     assert [one.sink for one in post.bench.signals_seen if isinstance(one, SinkMissedEvents)] == [file.sink]
     assert (
         await post.bench.number("SELECT count(*) FROM event_cursor") == 0

@@ -203,7 +203,7 @@ async def test_what_a_sitemap_lists_names_it_as_its_parent(driver: FrontierDrive
 
 
 @pytest.mark.parametrize("fate", sorted(REOPENING))
-async def test_what_was_skipped_for_the_way_there_opens_when_it_is_found_in_another(
+async def test_a_url_skipped_for_how_it_was_found_opens_when_found_another_way(
     driver: FrontierDriver, fate: Fate
 ) -> None:
     crawl = await grown(driver, "/seed")
@@ -218,7 +218,7 @@ async def test_what_was_skipped_for_the_way_there_opens_when_it_is_found_in_anot
 
 
 @on_every_redis
-async def test_what_was_skipped_for_the_way_there_is_held_in_a_trap_and_opens_with_it(driver: FrontierDriver) -> None:
+async def test_a_url_skipped_for_how_it_was_found_can_be_quarantined_and_released(driver: FrontierDriver) -> None:
     crawl = await grown(driver, "/seed")
     pattern = f"{SITE}/cal?m="
     await driver.bench.database.run(
@@ -409,8 +409,8 @@ async def test_the_same_batch_committed_twice_counts_once(driver: FrontierDriver
     walker = await driver.bench.walker(crawl)
     first, second = await walker.take()
     report = WalkerBatch([fetched(first)], [walker.link("/c")])
-    await walker.walk.turn(report, TurnRequest(0, 1))
-    turn = await walker.walk.turn(report, TurnRequest(0, 1))
+    await walker.commits.turn(report, TurnRequest(0, 1))
+    turn = await walker.commits.turn(report, TurnRequest(0, 1))
     assert not turn.drained
     await check_counters(driver, crawl)
     assert (await driver.bench.counts(crawl)).pages == 1
@@ -458,8 +458,8 @@ async def test_a_repeated_batch_does_not_end_a_crawl_with_open_urls(driver: Fron
     walker = await driver.bench.walker(crawl)
     first, second = await walker.take()
     report = WalkerBatch([fetched(first), later(second, 5)])
-    await walker.walk.turn(report, TurnRequest(10, 0))
-    turn = await walker.walk.turn(report, TurnRequest(10, 0))
+    await walker.commits.turn(report, TurnRequest(10, 0))
+    turn = await walker.commits.turn(report, TurnRequest(10, 0))
     assert not turn.drained
     assert await driver.bench.state(crawl) is CrawlState.RUNNING
     assert await driver.open_urls(crawl) == 1
@@ -473,7 +473,7 @@ async def test_a_url_that_is_not_held_is_not_settled(driver: FrontierDriver) -> 
     await walker.attach()
     other = await driver.bench.walker(crawl, "w2")
     assert len(await other.take()) == 2
-    await walker.walk.turn(WalkerBatch([fetched(first), failed(second)]), TurnRequest(0, 1))
+    await walker.commits.turn(WalkerBatch([fetched(first), failed(second)]), TurnRequest(0, 1))
     assert await driver.taken_urls() == 2
     await check_counters(driver, crawl)
     assert (await other.fetch_all()).drained
@@ -492,9 +492,9 @@ async def test_a_settle_by_a_walker_without_its_lease_changes_nothing(driver: Fr
     with pytest.raises(LeaseLost):
         await zombie.fetch_all(zombie.link("/zombie"))
     with pytest.raises(LeaseLost):
-        await zombie.walk.close(WalkerBatch([fetched(task) for task in zombie.held]), "pause")
+        await zombie.commits.close(WalkerBatch([fetched(task) for task in zombie.held]), "pause")
     with pytest.raises(LeaseLost):
-        await zombie.walk.hand_back(WalkerBatch(), "slice")
+        await zombie.commits.hand_back(WalkerBatch(), "slice")
     assert (await driver.bench.counts(crawl), await driver.fates(crawl)) == before
     assert await driver.taken_urls() == len(held)
     await check_ledger(driver.bench, crawl)
@@ -542,7 +542,7 @@ async def test_a_released_url_waits_again_at_no_cost(driver: FrontierDriver) -> 
     crawl = await grown(driver, "/a", "/b")
     walker = await driver.bench.walker(crawl, "w1")
     await walker.take()
-    await walker.walk.hand_back(WalkerBatch(), "slice")
+    await walker.commits.hand_back(WalkerBatch(), "slice")
     assert await driver.taken_urls() == 0
     again = await driver.bench.walker(crawl, "w2")
     assert {(path_of(task), task.attempts, task.crashes) for task in await again.take()} == {("/a", 0, 0), ("/b", 0, 0)}
@@ -585,7 +585,7 @@ async def test_another_walker_gets_a_lost_ones_urls_before_it_is_told_to_wait(dr
     assert got == ["/a"]
 
 
-async def test_what_a_live_walker_holds_is_not_taken_back(driver: FrontierDriver) -> None:
+async def test_urls_that_a_live_walker_holds_are_not_taken_back(driver: FrontierDriver) -> None:
     crawl = await grown(driver, "/a", workers=2)
     busy = await driver.bench.walker(crawl, "w1")
     await busy.take()
@@ -696,7 +696,7 @@ async def test_a_url_that_kills_its_worker_fails_and_the_crawl_goes_on(
     crawl = await grown(driver, "/before", *paths)
     first = await driver.bench.walker(crawl)
     await first.turn(*[fetched(task) for task in await first.take(1)], want=0)
-    await first.walk.hand_back(WalkerBatch(), "slice")
+    await first.commits.hand_back(WalkerBatch(), "slice")
     for _ in range(40):
         walker = await driver.bench.walker(crawl)
         while not (ended := await self_advance(walker)):

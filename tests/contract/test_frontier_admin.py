@@ -37,18 +37,18 @@ ORDER = """
 """
 
 
-def archive_of(bench: Bench) -> FrontierAdminStore:
+def frontier_admin_store_of(bench: Bench) -> FrontierAdminStore:
     return bench.app.stores.frontier_admin
 
 
-def archivist_of(bench: Bench) -> FrontierAdmin:
+def frontier_admin_of(bench: Bench) -> FrontierAdmin:
     bodies = FolderBodies(Path("there are none"), SystemClock())
-    return FrontierAdmin(bench.database, bench.crawls, bench.queue, archive_of(bench), bodies)
+    return FrontierAdmin(bench.database, bench.crawls, bench.queue, frontier_admin_store_of(bench), bodies)
 
 
 def dump_of(bench: Bench) -> CrawlDump:
-    archive = archive_of(bench)
-    return CrawlDump(bench.database, bench.crawls, bench.frontier, archive, bench.pages, archivist_of(bench))
+    admin_store = frontier_admin_store_of(bench)
+    return CrawlDump(bench.database, bench.crawls, bench.frontier, admin_store, bench.pages, frontier_admin_of(bench))
 
 
 @pytest.fixture(params=["sqlite", "postgres", "redis"])
@@ -99,7 +99,7 @@ async def walked(bench: Bench) -> tuple[Crawl, Walker]:
     rest = [linked(walker, "/waits"), linked(walker, "http://example.net/other", kind=UrlKind.SITEMAP)]
     rest.append(linked(walker, "/trap/2", fate=Fate.QUARANTINED))
     report = WalkerBatch([failed(fails), later(waits, YEARS), Settled(trap, Fate.QUARANTINED)], rest, {TRAP: trap.url})
-    await walker.walk.turn(report, TurnRequest(0, 1))
+    await walker.commits.turn(report, TurnRequest(0, 1))
     return crawl, walker
 
 
@@ -114,7 +114,7 @@ async def paused(bench: Bench) -> Crawl:
     """The same crawl after its walker ended: its taken URLs wait again."""
     crawl, walker = await walked(bench)
     await bench.crawls.pause(crawl.id)
-    await walker.walk.close(WalkerBatch(), "pause")
+    await walker.commits.close(WalkerBatch(), "pause")
     return (await bench.crawls.get(crawl.id)).crawl
 
 
@@ -124,7 +124,7 @@ async def dumped(bench: Bench, crawl: Crawl) -> list[bytes]:
 
 async def test_stats_count_every_state(bench: Bench) -> None:
     crawl, _ = await walked(bench)
-    stats = await archivist_of(bench).stats(crawl.id)
+    stats = await frontier_admin_of(bench).stats(crawl.id)
     assert stats == FrontierStats(
         waiting=2,
         later=1,
@@ -134,7 +134,7 @@ async def test_stats_count_every_state(bench: Bench) -> None:
     )
     assert (stats.open, stats.seen) == (4, 9)
     assert (await bench.counts(crawl)).queued == stats.open
-    assert await bench.database.read(lambda tx: archive_of(bench).taken(tx, crawl.number)) == 1
+    assert await bench.database.read(lambda tx: frontier_admin_store_of(bench).taken(tx, crawl.number)) == 1
 
 
 @pytest.mark.parametrize(
@@ -155,23 +155,23 @@ async def test_every_url_has_a_fate_that_can_be_asked_for(
     bench: Bench, path: str, state: UrlState, reason: str | None
 ) -> None:
     crawl, _ = await walked(bench)
-    said = await archivist_of(bench).explain(crawl.id, SITE + path, 2083)
+    said = await frontier_admin_of(bench).explain(crawl.id, SITE + path, 2083)
     assert (said.url, said.state, said.reason) == (SITE + path, state, reason)
 
 
 async def test_a_sitemap_is_reported_as_one(bench: Bench) -> None:
     crawl, _ = await walked(bench)
-    said = await archivist_of(bench).explain(crawl.id, "http://example.net/other", 2083)
+    said = await frontier_admin_of(bench).explain(crawl.id, "http://example.net/other", 2083)
     assert (said.state, said.facts["kind"]) == (UrlState.WAITING, "sitemap")
 
 
 async def test_an_open_url_is_reported_with_its_holder_parent_and_time(bench: Bench) -> None:
     crawl, walker = await walked(bench)
-    archivist = archivist_of(bench)
-    taken = (await archivist.explain(crawl.id, f"{SITE}/taken", 2083)).facts
+    frontier_admin = frontier_admin_of(bench)
+    taken = (await frontier_admin.explain(crawl.id, f"{SITE}/taken", 2083)).facts
     assert (taken["job_id"], taken["epoch"]) == (walker.fence.job_id, walker.fence.epoch)
     assert taken["parent"] == f"{SITE}/"
-    waits = (await archivist.explain(crawl.id, f"{SITE}/later", 2083)).facts
+    waits = (await frontier_admin.explain(crawl.id, f"{SITE}/later", 2083)).facts
     now = from_micros(await bench.database.read(lambda tx: tx.value("now")))
     assert (waits["due_at"] - now).total_seconds() == pytest.approx(YEARS, abs=10)
     assert waits["attempts"] == 1
@@ -179,33 +179,37 @@ async def test_an_open_url_is_reported_with_its_holder_parent_and_time(bench: Be
 
 async def test_the_frontier_of_a_running_crawl_is_not_touched(bench: Bench) -> None:
     crawl, _ = await walked(bench)
-    for wish in (archivist_of(bench).clear(crawl.id), archivist_of(bench).erase(crawl.id), dumped(bench, crawl)):
+    for wish in (
+        frontier_admin_of(bench).clear(crawl.id),
+        frontier_admin_of(bench).erase(crawl.id),
+        dumped(bench, crawl),
+    ):
         with pytest.raises(StateConflict, match="first"):
             await wish
-    assert (await archivist_of(bench).stats(crawl.id)).seen == 9
+    assert (await frontier_admin_of(bench).stats(crawl.id)).seen == 9
 
 
 async def test_the_frontier_of_a_crawl_that_may_start_at_any_moment_is_not_touched(bench: Bench) -> None:
     crawl = await bench.submit()
     with pytest.raises(StateConflict, match="queued"):
-        await archivist_of(bench).clear(crawl.id)
+        await frontier_admin_of(bench).clear(crawl.id)
 
 
-async def test_what_a_killed_walker_still_leases_is_not_touched(bench: Bench) -> None:
+async def test_a_crawl_that_a_killed_walker_still_leases_is_not_touched(bench: Bench) -> None:
     crawl = await paused(bench)
     await bench.sql(f"UPDATE crawl SET state = 'stopped', finished_at = 1 WHERE number = {crawl.number}")
     await bench.enqueue(kind="crawl", run_id=crawl.id)
     await bench.lease(kind="crawl")
     with pytest.raises(StateConflict):
-        await archivist_of(bench).erase(crawl.id)
+        await frontier_admin_of(bench).erase(crawl.id)
 
 
 async def test_clear_forgets_the_urls_and_keeps_pages_and_counts(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("shoal.crawl.frontier.admin.BATCH", 2)
     crawl = await paused(bench)
     before = await bench.counts(crawl)
-    assert await archivist_of(bench).clear(crawl.id) == 9
-    assert await archivist_of(bench).stats(crawl.id) == FrontierStats()
+    assert await frontier_admin_of(bench).clear(crawl.id) == 9
+    assert await frontier_admin_of(bench).stats(crawl.id) == FrontierStats()
     after = await bench.counts(crawl)
     assert after.drained
     assert (after.opened, after.pages, after.errors, after.responses, after.skipped) == (
@@ -218,20 +222,20 @@ async def test_clear_forgets_the_urls_and_keeps_pages_and_counts(bench: Bench, m
 
 async def test_a_clear_that_was_cut_off_leaves_counters_that_equal_a_recount(sql_bench: Bench) -> None:
     crawl = await paused(sql_bench)
-    await sql_bench.database.run(lambda tx: archive_of(sql_bench).forget(tx, crawl.number, 4))
-    assert 0 < (await sql_bench.counts(crawl)).queued == (await archivist_of(sql_bench).stats(crawl.id)).open < 4
+    await sql_bench.database.run(lambda tx: frontier_admin_store_of(sql_bench).forget(tx, crawl.number, 4))
+    assert 0 < (await sql_bench.counts(crawl)).queued == (await frontier_admin_of(sql_bench).stats(crawl.id)).open < 4
 
 
 async def test_clear_leaves_other_crawls_alone(bench: Bench) -> None:
     crawl, neighbour = await paused(bench), await paused(bench)
-    await archivist_of(bench).clear(crawl.id)
-    assert (await archivist_of(bench).stats(neighbour.id)).seen == 9
+    await frontier_admin_of(bench).clear(crawl.id)
+    assert (await frontier_admin_of(bench).stats(neighbour.id)).seen == 9
 
 
 async def test_an_erased_crawl_leaves_nothing_behind(bench: Bench) -> None:
     crawl, neighbour = await paused(bench), await paused(bench)
     await bench.crawls.stop(crawl.id)
-    await archivist_of(bench).erase(crawl.id)
+    await frontier_admin_of(bench).erase(crawl.id)
     with pytest.raises(NotFound):
         await bench.crawls.get(crawl.id)
     for table in ("fate", "frontier", "frontier_host", "page", "crawl_counter", "crawl_skip", "trap"):
@@ -243,7 +247,7 @@ async def test_an_erased_crawl_leaves_nothing_behind(bench: Bench) -> None:
 async def test_a_paused_crawl_is_cleared_but_not_erased(bench: Bench) -> None:
     crawl = await paused(bench)
     with pytest.raises(StateConflict, match="stop it first"):
-        await archivist_of(bench).erase(crawl.id)
+        await frontier_admin_of(bench).erase(crawl.id)
 
 
 async def test_a_frontier_carried_to_another_store_is_the_same(sql_bench: Bench, sql_other: Bench) -> None:
@@ -257,7 +261,7 @@ async def test_a_frontier_carried_to_another_store_is_the_same(sql_bench: Bench,
     assert await sql_other.sql(ORDER.format(there.number)) == await sql_bench.sql(ORDER.format(crawl.number))
     assert await sql_other.fates(there) == await sql_bench.fates(crawl)
     assert await sql_other.counts(there) == await sql_bench.counts(crawl)
-    assert await archivist_of(sql_other).stats(loaded) == await archivist_of(sql_bench).stats(crawl.id)
+    assert await frontier_admin_of(sql_other).stats(loaded) == await frontier_admin_of(sql_bench).stats(crawl.id)
     assert await pages_of(sql_other, there) == await pages_of(sql_bench, crawl)
     assert await traps_of(sql_other, there) == [Trap(TRAP, TrapState.QUARANTINED, f"{SITE}/trap/1", 2)]
     answered = "SELECT h.origin, f.pages FROM frontier_host AS f JOIN host AS h ON h.number = f.host WHERE f.crawl = {}"
@@ -280,8 +284,8 @@ async def test_a_pattern_in_quarantine_is_released_where_it_was_carried_to(bench
     await dump_of(other).load(dump_of(bench).dump(crawl.id))
     there = (await other.crawls.get(crawl.id)).crawl
     assert await other.crawls.release(there.id, TRAP) == 2
-    assert (await archivist_of(other).stats(crawl.id)).settled.get("quarantined") is None
-    assert (await other.counts(there)).queued == (await archivist_of(other).stats(crawl.id)).open == 6
+    assert (await frontier_admin_of(other).stats(crawl.id)).settled.get("quarantined") is None
+    assert (await other.counts(there)).queued == (await frontier_admin_of(other).stats(crawl.id)).open == 6
 
 
 async def test_dumped_loaded_and_dumped_again_gives_the_same_lines(bench: Bench, other: Bench) -> None:
@@ -328,7 +332,7 @@ async def test_a_crawl_is_not_loaded_over_another(bench: Bench) -> None:
     with pytest.raises(AlreadyExists, match="another id"):
         await dump_of(bench).load(lines)
     copy = await dump_of(bench).load(lines, crawl_id="copy")
-    assert await archivist_of(bench).stats(copy) == await archivist_of(bench).stats(crawl.id)
+    assert await frontier_admin_of(bench).stats(copy) == await frontier_admin_of(bench).stats(crawl.id)
 
 
 async def test_hosts_that_were_named_elsewhere_are_not_trusted_here(bench: Bench, other: Bench) -> None:
@@ -378,13 +382,13 @@ async def test_a_refusal_names_the_line_and_what_is_wrong_with_it(bench: Bench) 
 
 async def test_a_load_replaces_what_a_killed_load_left_behind(bench: Bench, other: Bench) -> None:
     crawl = await paused(bench)
-    archive = archive_of(other)
-    left = await other.database.run(lambda tx: archive.receive(tx, crawl.id, crawl.config, [], 5))
+    admin_store = frontier_admin_store_of(other)
+    left = await other.database.run(lambda tx: admin_store.receive(tx, crawl.id, crawl.config, [], 5))
     assert left is not None
     with pytest.raises(StateConflict):
         await other.crawls.resume(crawl.id)
     await dump_of(other).load(await dumped(bench, crawl))
-    assert await archivist_of(other).stats(crawl.id) == await archivist_of(bench).stats(crawl.id)
+    assert await frontier_admin_of(other).stats(crawl.id) == await frontier_admin_of(bench).stats(crawl.id)
 
 
 async def test_a_load_that_was_overtaken_leaves_the_other_alone(bench: Bench, other: Bench) -> None:
@@ -435,7 +439,7 @@ async def test_a_host_that_is_not_claimed_is_anybodys(bench: Bench) -> None:
     one, two = await bench.walker(crawl, "w1"), await bench.walker(crawl, "w2")
     [first] = await one.take(want=1)
     assert await two.take(want=1) == []
-    await bench.database.run(lambda tx: archive_of(bench).unclaim(tx, crawl.number, one.fence))
+    await bench.database.run(lambda tx: frontier_admin_store_of(bench).unclaim(tx, crawl.number, one.fence))
     [second] = await two.take(want=1)
     assert {first.url, second.url} == {f"{SITE}/1", f"{SITE}/2"}
     assert isinstance(one.fence, Fence)
@@ -516,7 +520,7 @@ async def test_sitemaps_travel_with_a_dump_and_go_with_their_crawl(bench: Bench,
     dumped = [line async for line in dump_of(bench).dump(crawl.id)]
     await dump_of(other).load(dumped)
     assert sorted([line async for line in dump_of(other).dump(crawl.id)]) == sorted(dumped)
-    said = await archivist_of(other).explain(crawl.id, sitemap.url, 2083)
+    said = await frontier_admin_of(other).explain(crawl.id, sitemap.url, 2083)
     assert said.sentence.endswith("and listed 7 URLs, but is short.")
-    await archivist_of(other).erase(crawl.id)
+    await frontier_admin_of(other).erase(crawl.id)
     assert await other.number("SELECT count(*) FROM sitemap") == 0

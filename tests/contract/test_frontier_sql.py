@@ -26,9 +26,9 @@ from tests.contract.conftest import (
     PATIENCE,
     SITE,
     Bench,
-    Gate,
-    Gated,
-    GatedTx,
+    Breakpoint,
+    BreakpointDatabase,
+    BreakpointTx,
     Walker,
     fetched,
     later,
@@ -45,8 +45,8 @@ T = TypeVar("T")
 # Taking
 
 
-class Tally(Gate):
-    """A gate that stops nothing and records the queries."""
+class Tally(Breakpoint):
+    """A breakpoint that stops nothing and records the queries."""
 
     def __init__(self) -> None:
         super().__init__("")
@@ -63,7 +63,7 @@ async def asked_by_a_take(
 
     async def take(tx: Tx) -> list[FrontierTask]:
         tally.asked.clear()  # a commit may be tried twice
-        return (await bench.frontier.take(GatedTx(tx, tally), crawl.number, walker.fence, want, 0, pace)).tasks
+        return (await bench.frontier.take(BreakpointTx(tx, tally), crawl.number, walker.fence, want, 0, pace)).tasks
 
     tasks = await bench.database.run(take)
     return tally.asked, tasks
@@ -82,48 +82,48 @@ async def test_a_take_of_many_hosts_asks_no_more_than_a_take_of_one(bench: Bench
 
 async def test_a_recovery_never_takes_from_a_live_walker(postgres_bench: Bench) -> None:
     """A walker finds lost URLs, but another one returns and takes them first: every move is a compare-and-set."""
-    bench, gate = postgres_bench, Gate("lost_urls")
+    bench, point = postgres_bench, Breakpoint("lost_urls")
     crawl = await grown(SqlFrontierDriver(bench), "/a", workers=2)
     dead = await bench.walker(crawl, "w1")
     await dead.take()
     await bench.queue.lose(dead.lease, "killed")
-    gated = Gated(bench.database, gate)
-    slow = asyncio.create_task(gated.run(lambda tx: bench.frontier.recover(tx, crawl.number)))
-    await gate.wait_until_reached()
+    halting = BreakpointDatabase(bench.database, point)
+    slow = asyncio.create_task(halting.run(lambda tx: bench.frontier.recover(tx, crawl.number)))
+    await point.wait_until_reached()
     alive = await bench.walker(crawl, "w2")
     [task] = await alive.take()
-    gate.open()
+    point.resume()
     await slow
     assert await SqlFrontierDriver(bench).taken_urls() == 1
     assert (await alive.turn(fetched(task))).drained
 
 
 async def test_two_walkers_never_share_a_suspect(postgres_bench: Bench) -> None:
-    bench, gate = postgres_bench, Gate("suspect_waiting")
+    bench, point = postgres_bench, Breakpoint("suspect_waiting")
     crawl = await grown(SqlFrontierDriver(bench), "/a", workers=2)
     await suspected(bench)
     first, second = await bench.walker(crawl, "w1"), await bench.walker(crawl, "w2")
-    gated = Gated(bench.database, gate)
-    slow = asyncio.create_task(gated.run(lambda tx: bench.frontier.take(tx, crawl.number, first.fence, 5, 0, FREE)))
-    await gate.wait_until_reached()
+    halting = BreakpointDatabase(bench.database, point)
+    slow = asyncio.create_task(halting.run(lambda tx: bench.frontier.take(tx, crawl.number, first.fence, 5, 0, FREE)))
+    await point.wait_until_reached()
     quick = await bench.database.run(lambda tx: bench.frontier.take(tx, crawl.number, second.fence, 5, 0, FREE))
-    gate.open()
+    point.resume()
     assert len((await slow).tasks) + len(quick.tasks) == 1
 
 
 async def test_two_crawls_at_once_reserve_no_slot_beyond_two_seconds(postgres_bench: Bench) -> None:
     """Reading and reserving a slot are one statement, so nobody can reserve in between."""
-    bench, gate = postgres_bench, Gate("ready_hosts")
+    bench, point = postgres_bench, Breakpoint("ready_hosts")
     first, second, holders = await two_crawls(
         SqlFrontierDriver(bench), [f"{SITE}/a{n}" for n in range(5)], [f"{SITE}/b{n}" for n in range(5)]
     )
-    gated = Gated(bench.database, gate)
-    slow = asyncio.create_task(gated.run(lambda tx: bench.frontier.take(tx, first, holders[0], 5, 0, SLOW)))
-    between = asyncio.create_task(gate.reached.wait())
+    halting = BreakpointDatabase(bench.database, point)
+    slow = asyncio.create_task(halting.run(lambda tx: bench.frontier.take(tx, first, holders[0], 5, 0, SLOW)))
+    between = asyncio.create_task(point.reached.wait())
     await asyncio.wait({slow, between}, return_when="FIRST_COMPLETED")
     between.cancel()
     quick = await bench.database.run(lambda tx: bench.frontier.take(tx, second, holders[1], 5, 0, SLOW))
-    gate.open()
+    point.resume()
     tasks = (await slow).tasks + quick.tasks
     assert max(task.start_in for task in tasks) <= 2.01
 
@@ -196,8 +196,8 @@ async def test_a_walker_that_leaves_never_deadlocks_with_one_that_adds(postgres_
     await assert_no_deadlock(
         bench,
         "lock_hosts",
-        lambda tx: walker_within(bench, tx, first).walk.hand_back(WalkerBatch([fetched(high)]), "shutdown"),
-        lambda tx: walker_within(bench, tx, second).walk.turn(WalkerBatch([], found), TurnRequest(0, 1)),
+        lambda tx: walker_within(bench, tx, first).commits.hand_back(WalkerBatch([fetched(high)]), "shutdown"),
+        lambda tx: walker_within(bench, tx, second).commits.turn(WalkerBatch([], found), TurnRequest(0, 1)),
     )
 
 
@@ -212,7 +212,7 @@ async def test_a_release_never_deadlocks_with_a_walker_that_fills_the_trap(postg
     await assert_no_deadlock(
         bench,
         "lock_hosts",
-        lambda tx: walker_within(bench, tx, walker).walk.turn(WalkerBatch([two]), TurnRequest(0, 1)),
+        lambda tx: walker_within(bench, tx, walker).commits.turn(WalkerBatch([two]), TurnRequest(0, 1)),
         lambda tx: bench.over(Within(tx)).crawls.release(crawl.id, pattern),
     )
 
@@ -223,26 +223,26 @@ async def assert_no_deadlock(bench: Bench, query: str, *works: Any) -> None:
     own."""
     from shoal.store.sql.postgres import PostgresTx
 
-    gates = [Gate(query), Gate(query)]
+    points = [Breakpoint(query), Breakpoint(query)]
 
-    async def commit(work: Any, gate: Gate) -> None:
+    async def commit(work: Any, point: Breakpoint) -> None:
         connection = await asyncpg.connect(bench.url)
         try:
             await connection.execute("SET deadlock_timeout = '20ms'")
             async with connection.transaction():
-                await work(GatedTx(PostgresTx(connection), gate))  # type: ignore[arg-type]
+                await work(BreakpointTx(PostgresTx(connection), point))  # type: ignore[arg-type]
         finally:
-            gate.reached.set()
+            point.reached.set()
             await connection.close()
 
     running = []
-    # The second one may have to wait for the first, and then reaches its gate only after the first has passed.
-    for work, gate, patience in zip(works, gates, (PATIENCE, 0.3), strict=True):
-        running.append(asyncio.create_task(commit(work, gate)))
+    # The second one may have to wait for the first, and then reaches its breakpoint only after the first has passed.
+    for work, point, patience in zip(works, points, (PATIENCE, 0.3), strict=True):
+        running.append(asyncio.create_task(commit(work, point)))
         with suppress(TimeoutError):
-            await asyncio.wait_for(gate.reached.wait(), patience)
-    for gate in gates:
-        gate.open()
+            await asyncio.wait_for(point.reached.wait(), patience)
+    for point in points:
+        point.resume()
     answers = await asyncio.wait_for(asyncio.gather(*running, return_exceptions=True), PATIENCE)
     assert not [answer for answer in answers if isinstance(answer, Exception)]
 
@@ -287,18 +287,18 @@ async def steps_of_a_take(bench: Bench, size: int) -> int:
 
 async def test_a_release_while_a_walker_quarantines_loses_nothing(postgres_bench: Bench) -> None:
     """In either order: the walker sees the release, or the release sees the URLs that the walker quarantined."""
-    bench, gate = postgres_bench, Gate("lock_traps")
+    bench, point = postgres_bench, Breakpoint("lock_traps")
     crawl = await grown(SqlFrontierDriver(bench), "/cal?m=1", "/other")
     pattern = f"{SITE}/cal?m="
     await bench.database.run(lambda tx: bench.frontier.quarantine(tx, crawl.number, {pattern: Url(f"{pattern}1")}))
     walker = await bench.walker(crawl)
     trapped = [Settled(task, Fate.QUARANTINED) for task in await walker.take() if "cal" in task.url]
-    gated = Walker(bench.over(Gated(bench.database, gate)), crawl, walker.lease)
-    turning = asyncio.create_task(gated.walk.turn(WalkerBatch(trapped), TurnRequest(0, 1)))
-    await gate.wait_until_reached()
+    halting = Walker(bench.over(BreakpointDatabase(bench.database, point)), crawl, walker.lease)
+    turning = asyncio.create_task(halting.commits.turn(WalkerBatch(trapped), TurnRequest(0, 1)))
+    await point.wait_until_reached()
     releasing = asyncio.create_task(bench.crawls.release(crawl.id, pattern))
     await until_blocked(bench)
-    gate.open()
+    point.resume()
     await turning
     assert await releasing == 1
     assert await bench.fate(crawl, f"{pattern}1") is Fate.OPEN

@@ -17,7 +17,7 @@ from shoal.work.heartbeat import LeaseHeartbeat
 from shoal.work.ipc import Renewed
 from shoal.work.run_children import RunChildren
 from shoal.work.worker_context import StoreOutOfReach, WorkerContext
-from tests.contract.conftest import PATIENCE, Bench, Gate, Gated, Severed
+from tests.contract.conftest import PATIENCE, Bench, Breakpoint, BreakpointDatabase, Severed
 
 
 class OneLease:
@@ -49,11 +49,13 @@ async def lease(bench: Bench, kind: str) -> OneLease:
 
 async def test_a_lease_locked_by_a_stuck_commit_does_not_keep_others_from_being_extended(postgres_bench: Bench) -> None:
     """A page child hangs between two statements that settle its jobs; the crawls of its worker continue."""
-    bench, gate = postgres_bench, Gate("lock_job")
+    bench, point = postgres_bench, Breakpoint("lock_job")
     bench.queue.settings = bench.settings.but(lease=timedelta(seconds=1), extend_every=timedelta(milliseconds=100))
     stuck, free = await lease(bench, "page"), await lease(bench, "crawl")
-    settling = asyncio.create_task(Gated(bench.database, gate).run(lambda tx: bench.jobs.lost(tx, stuck.fence)))
-    await gate.wait_until_reached()
+    settling = asyncio.create_task(
+        BreakpointDatabase(bench.database, point).run(lambda tx: bench.jobs.lost(tx, stuck.fence))
+    )
+    await point.wait_until_reached()
     troubles: list[str] = []
     heartbeat = LeaseHeartbeat(
         bench.queue, SystemClock(), [stuck, free], lambda doing, error: troubles.append(str(error))
@@ -62,7 +64,7 @@ async def test_a_lease_locked_by_a_stuck_commit_does_not_keep_others_from_being_
     await asyncio.wait_for(free.extended.wait(), PATIENCE)
     assert not stuck.extended.is_set()
     assert troubles
-    gate.open()
+    point.resume()
     await settling
     await asyncio.wait_for(stuck.extended.wait(), PATIENCE)
     beating.cancel()

@@ -58,10 +58,10 @@ async def take(
 ) -> list[Lease]:
     """Lease as a page child does, or with `at_once` as a bot does: a turn, and a slot for each job, in one commit."""
     slots = PageLeases(bench.queue, bench.groups.store, places(bench, delay, at_once=at_once))
-    taker = slots.by_host(LeaseRequest("w1", ["page"], capabilities=["http", "js"]))
+    request = slots.by_host(LeaseRequest("w1", ["page"], capabilities=["http", "js"]))
 
     async def commit(tx: Tx) -> list[Lease]:
-        turned = await bench.queue.finish_and_lease_in(tx, moves, taker, want)
+        turned = await bench.queue.finish_and_lease_in(tx, moves, request, want)
         return [task.lease for task in await slots.reserve(tx, turned.leases)]
 
     return await bench.database.run(commit)
@@ -144,10 +144,10 @@ async def test_a_job_whose_host_is_busy_is_explained_by_its_host(bench: Bench) -
 async def test_a_job_without_a_slot_is_returned_as_if_it_had_not_been_leased(bench: Bench) -> None:
     await known(bench, "a")
     [job_id] = await add(bench, "a", quota_keys=("key:one",))
-    taker = PageLeases(bench.queue, bench.groups.store, places(bench)).by_host(LeaseRequest("w1", ["page"]))
+    request = PageLeases(bench.queue, bench.groups.store, places(bench)).by_host(LeaseRequest("w1", ["page"]))
 
     async def commit(tx: Tx) -> TurnResult:
-        [lease] = (await bench.queue.finish_and_lease_in(tx, [], taker, 1)).leases
+        [lease] = (await bench.queue.finish_and_lease_in(tx, [], request, 1)).leases
         assert lease.fence.epoch == 1
         return await bench.queue.finish_and_lease_in(tx, [states.take_back(job_id, 1, "host_busy")], None)
 

@@ -14,7 +14,7 @@ from shoal.hosts.rate import HeldHost, HostState, SlotRequest, SlotsGranted
 from shoal.hosts.robots import RobotsRecord, RobotsState
 from shoal.hosts.throttle import HostUpdate
 from shoal.store.sql.frontier_admin import SqlFrontierAdmin
-from tests.contract.conftest import SITE, Bench, Gate, Gated, fetched, open_bench, suspected
+from tests.contract.conftest import SITE, Bench, Breakpoint, BreakpointDatabase, fetched, open_bench, suspected
 
 SECOND = 1_000_000
 
@@ -74,14 +74,14 @@ async def test_a_slot_that_was_not_used_in_its_time_is_not_saved_up(bench: Bench
 
 
 async def test_another_commit_on_the_same_host_is_never_waited_for(postgres_bench: Bench) -> None:
-    bench, gate = postgres_bench, Gate("reserve_slots")
+    bench, point = postgres_bench, Breakpoint("reserve_slots")
     host = await host_of(bench)
     slow = asyncio.create_task(
-        Gated(bench.database, gate).run(lambda tx: bench.hosts.reserve(tx, [SlotRequest(host, 2, 1)]))
+        BreakpointDatabase(bench.database, point).run(lambda tx: bench.hosts.reserve(tx, [SlotRequest(host, 2, 1)]))
     )
-    await gate.wait_until_reached()
+    await point.wait_until_reached()
     assert await reserve(bench, host, 2, 1) is None
-    gate.open()
+    point.resume()
     await slow
     assert await reserve(bench, host, 2, 1) == SlotsGranted(1, about(2))
 
@@ -299,7 +299,7 @@ async def test_after_a_hold_one_url_is_under_way_until_it_was_answered(bench: Be
         assert idle.wait_seconds == about(1), "not in a busy loop"
         await bench.jump(1.5)
     report = WalkerBatch([fetched(asks)], hosts={host: HostUpdate(SITE, recovered=True)})
-    answered = await first.walk.turn(report, TurnRequest(10, 0))
+    answered = await first.commits.turn(report, TurnRequest(10, 0))
     assert len(answered.work) == 7, "its good answer is not waited for a second time"
 
 
@@ -322,7 +322,7 @@ async def test_a_turn_reports_how_long_hosts_of_its_report_are_held(bench: Bench
         [Settled(task, Fate.OPEN, retry_in=timedelta(seconds=1)), Settled(other, Fate.OPEN, untried=True)]
     )
     report.hosts = {task.host: throttled(30)}
-    turn = await walker.walk.turn(report, TurnRequest(10, 0))
+    turn = await walker.commits.turn(report, TurnRequest(10, 0))
     assert (turn.work, turn.holds) == ([], {task.host: about(30)})
     assert turn.wait_seconds
 
@@ -346,15 +346,15 @@ async def test_a_crawl_knows_the_hosts_that_it_waits_for(bench: Bench) -> None:
     assert await bench.crawls.held_hosts(crawl.id) == []
 
 
-async def test_the_archive_says_that_the_host_of_a_url_is_held(bench: Bench) -> None:
+async def test_the_frontier_admin_reports_that_the_host_of_a_url_is_held(bench: Bench) -> None:
     crawl = await bench.submit(f"{SITE}/a")
     await record(bench, await host_of(bench), throttled(60))
-    archive = SqlFrontierAdmin(bench.dialect, bench.hosts, bench.pages)
+    admin_store = SqlFrontierAdmin(bench.dialect, bench.hosts, bench.pages)
     url = Url(f"{SITE}/a")
     key = key_of(url, crawl.key_seed)
 
     async def held() -> HeldHost | None:
-        facts = await bench.database.read(lambda tx: archive.fate_of(tx, crawl.number, url, UrlKind.PAGE, key))
+        facts = await bench.database.read(lambda tx: admin_store.fate_of(tx, crawl.number, url, UrlKind.PAGE, key))
         assert facts is not None
         assert facts.waiting is not None
         return facts.waiting.held

@@ -18,7 +18,7 @@ from shoal.store.sql.hourly_stats import SqlHourlyStats
 from tests.contract.conftest import Bench
 
 
-def keeper(bench: Bench) -> HourlyStatsWriter:
+def stats_writer(bench: Bench) -> HourlyStatsWriter:
     return HourlyStatsWriter(bench.database, SqlHourlyStats(), bench.signals)
 
 
@@ -42,7 +42,7 @@ async def run_a_few(bench: Bench) -> None:
 
 
 async def test_an_hour_reports_what_was_made_and_how_it_ended(bench: Bench) -> None:
-    chore = keeper(bench)
+    chore = stats_writer(bench)
     await run_a_few(bench)
     assert await hours(bench) == [], "nothing before the chore has run"
     await chore.run_once()
@@ -53,7 +53,7 @@ async def test_an_hour_reports_what_was_made_and_how_it_ended(bench: Bench) -> N
 
 
 async def test_several_processes_add_to_one_hour_and_time_goes_on(bench: Bench) -> None:
-    first, second = keeper(bench), keeper(bench)
+    first, second = stats_writer(bench), stats_writer(bench)
     await run_a_few(bench)
     await asyncio.gather(first.run_once(), second.run_once())
     [hour] = await hours(bench)
@@ -67,7 +67,7 @@ async def test_several_processes_add_to_one_hour_and_time_goes_on(bench: Bench) 
 
 
 async def test_a_dead_letter_counts_as_expired_and_each_death_as_lost(bench: Bench) -> None:
-    chore, metrics = keeper(bench), Metrics()
+    chore, metrics = stats_writer(bench), Metrics()
     bench.signals.subscribe(metrics.listen)
     job_id = await bench.enqueue()
     for _ in range(bench.settings.poison_limit + 1):
@@ -81,7 +81,7 @@ async def test_a_dead_letter_counts_as_expired_and_each_death_as_lost(bench: Ben
 
 
 async def test_bots_are_seen_by_their_names_and_what_they_got(bench: Bench) -> None:
-    chore = keeper(bench)
+    chore = stats_writer(bench)
     for name, jobs in (("b1", 3), ("b2", 0)):
         bench.signals.emit(BotAsked(token="tok_a", bot_id=name))
         if jobs:
@@ -94,7 +94,7 @@ async def test_bots_are_seen_by_their_names_and_what_they_got(bench: Bench) -> N
 
 
 async def test_what_a_bot_did_is_added_up_and_a_lost_lease_is_no_sign_of_life(bench: Bench) -> None:
-    chore = keeper(bench)
+    chore = stats_writer(bench)
     bench.signals.emit(BotAsked(token="tok_a", bot_id="b1"))
     for _ in range(2):
         counts = {"results": 3, "failures": 1, "late_results": 2}
@@ -109,7 +109,7 @@ async def test_what_a_bot_did_is_added_up_and_a_lost_lease_is_no_sign_of_life(be
 
 
 async def test_counts_that_could_not_be_stored_are_stored_later(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    chore = keeper(bench)
+    chore = stats_writer(bench)
     await bench.enqueue()
 
     async def away(*_: object) -> None:
@@ -124,11 +124,11 @@ async def test_counts_that_could_not_be_stored_are_stored_later(bench: Bench, mo
 
 
 async def test_old_hours_are_forgotten(bench: Bench) -> None:
-    chore = keeper(bench)
+    chore = stats_writer(bench)
     await bench.enqueue()
     bench.signals.emit(BotAsked(token="tok_a", bot_id="b"))
     await chore.run_once()
-    shelf = HourlyStatsRetention(timedelta(days=90), SqlHourlyStats())
+    retention = HourlyStatsRetention(timedelta(days=90), SqlHourlyStats())
     now = await bench.number("SELECT shoal_now()")
-    assert await shelf.prune(bench.database, now + 1, 100) == (2, False)
+    assert await retention.prune(bench.database, now + 1, 100) == (2, False)
     assert await hours(bench) == []

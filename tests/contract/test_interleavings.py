@@ -25,8 +25,8 @@ from tests.contract.conftest import SITE, Bench, Walker, failed, fetched, later,
 from tests.support import ledger
 from tests.support.effort import times
 from tests.support.fleet import SEED
+from tests.support.interleaving import BLOCKED_SECONDS, Schedule, SteppedPostgres, SteppedSqlite
 from tests.support.ledger import Expected
-from tests.support.stepping import BLOCKED_SECONDS, Schedule, SteppedPostgres, SteppedSqlite
 
 SEEDS = {"sqlite": 40, "postgres": 8}
 FIRST_SEED = 1
@@ -134,7 +134,7 @@ class Story:
             return True
         if turn.control is Control.GO:
             return False
-        await walker.walk.close(WalkerBatch(), turn.control.value)
+        await walker.commits.close(WalkerBatch(), turn.control.value)
         return True
 
     def outcome(self, task: FrontierTask, grow: bool) -> Settled:
@@ -144,9 +144,9 @@ class Story:
         """End a walker in a random way: it hands its job back, its child dies, or it never commits again."""
         end = self.dice.choice(["hand back", "step back", "child dies", "fails", "silence"])
         if end == "hand back":
-            await walker.walk.hand_back(WalkerBatch(), "shutdown")
+            await walker.commits.hand_back(WalkerBatch(), "shutdown")
         elif end == "step back":
-            await walker.walk.step_back(WalkerBatch())
+            await walker.commits.step_back(WalkerBatch())
         elif end == "child dies":
             await self.bench.queue.lose(walker.lease, "its child was killed by SIGKILL")
         elif end == "fails" and self.dice.random() < 0.3:

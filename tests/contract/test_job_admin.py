@@ -275,7 +275,7 @@ async def test_only_ended_jobs_are_purged_with_their_history(bench: Bench) -> No
     assert [(await bench.job(job_id)).state for job_id in (locked, pending)] == [J.LOCKED, J.PENDING]
 
 
-async def test_what_is_younger_than_asked_for_is_not_purged(bench: Bench) -> None:
+async def test_jobs_younger_than_asked_for_are_not_purged(bench: Bench) -> None:
     await dead_letter(bench)
     await bench.jump(3600)
     assert await bench.job_admin.purge(DEAD, timedelta(hours=2)) == 0
@@ -407,7 +407,7 @@ async def test_a_job_whose_work_raised_to_the_last_is_reported_as_failed(bench: 
 
 
 @pytest.mark.parametrize("key", ["", "acme", "project:", "team:a", "key:" + "x" * 1000])
-async def test_a_scope_that_is_none_is_refused(bench: Bench, key: str) -> None:
+async def test_an_invalid_quota_key_is_refused(bench: Bench, key: str) -> None:
     with pytest.raises(InvalidInput, match="project:NAME"):
         await bench.job_admin.set_quota(key, 1)
     assert await bench.job_admin.quotas() == []

@@ -244,10 +244,10 @@ async def test_old_groups_go_when_their_jobs_are_gone(bench: Bench) -> None:
     await bench.jump(100)
     await bench.groups.cancel("young")
     now = await bench.database.read(lambda tx: tx.value("now"))
-    shelf = GroupRetention(timedelta(seconds=50), SqlGroupStore())
-    assert await shelf.prune(bench.database, now - 50_000_000, 10) == (0, False), "its jobs are there"
+    retention = GroupRetention(timedelta(seconds=50), SqlGroupStore())
+    assert await retention.prune(bench.database, now - 50_000_000, 10) == (0, False), "its jobs are there"
     await bench.sql("DELETE FROM job WHERE state = 'cancelled'")
-    assert await shelf.prune(bench.database, now - 50_000_000, 10) == (1, False)
+    assert await retention.prune(bench.database, now - 50_000_000, 10) == (1, False)
     assert [group.id for group in await bench.groups.newest()] == ["open", "young"]
 
 

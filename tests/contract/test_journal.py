@@ -18,7 +18,17 @@ from shoal.crawl.journal.reporter import JournalUpdate
 from shoal.crawl.lifecycle.change import CrawlChange
 from shoal.crawl.lifecycle.failed_urls import FailedUrls
 from shoal.queue import states as job_states
-from tests.contract.conftest import SITE, Bench, Gate, Gated, Walker, failed, fetched, new_url, until_blocked
+from tests.contract.conftest import (
+    SITE,
+    Bench,
+    Breakpoint,
+    BreakpointDatabase,
+    Walker,
+    failed,
+    fetched,
+    new_url,
+    until_blocked,
+)
 
 
 async def said(bench: Bench, crawl: Crawl) -> list[str]:
@@ -35,7 +45,7 @@ async def facts(bench: Bench, crawl: Crawl, event: str) -> dict[str, Any]:
 
 async def turn_with(walker: Walker, news: JournalUpdate, *settled: Any, found: Any = ()) -> Any:
     left = [task for task in walker.held if task not in [done.task for done in settled]]
-    turn = await walker.walk.turn(WalkerBatch(list(settled), list(found)), TurnRequest(10, len(left), update=news))
+    turn = await walker.commits.turn(WalkerBatch(list(settled), list(found)), TurnRequest(10, len(left), update=news))
     walker.held = left + turn.work
     return turn
 
@@ -94,7 +104,7 @@ async def test_the_journal_records_a_lost_worker_and_its_replacement(bench: Benc
 async def test_a_failed_attempt_a_handed_back_walker_and_a_dead_letter_are_reported(bench: Bench) -> None:
     crawl = await bench.submit()
     walker = await bench.walker(crawl)
-    await walker.walk.hand_back(WalkerBatch(), "shutdown")
+    await walker.commits.hand_back(WalkerBatch(), "shutdown")
     for _ in range(2):
         await bench.queue.fail((await bench.walker(crawl)).lease, "boom")
         await bench.jump(60)
@@ -112,7 +122,7 @@ async def test_a_reached_limit_is_reported(bench: Bench) -> None:
     crawl = await bench.submit(f"{SITE}/a", f"{SITE}/b", max_pages=1)
     walker = await bench.walker(crawl)
     [first] = await walker.take()
-    await walker.walk.close(WalkerBatch([fetched(first)]), "max_pages")
+    await walker.commits.close(WalkerBatch([fetched(first)]), "max_pages")
     assert (await said(bench, crawl))[2:] == [
         "Completed: 1 page, 0 errors, 0 skipped (the page limit was reached)",
     ]
@@ -122,9 +132,9 @@ async def test_of_several_walkers_only_the_first_reports_that_a_limit_is_reached
     crawl = await bench.submit(*[f"{SITE}/{name}" for name in "abcd"], max_pages=2, workers=3)
     first, second, third = [await bench.walker(crawl, f"w{number}") for number in (1, 2, 3)]
     [one, two] = await first.take(2)
-    await first.walk.close(WalkerBatch([fetched(one), fetched(two)]), "max_pages")
-    await second.walk.close(WalkerBatch(), "max_pages")
-    await third.walk.close(WalkerBatch(), "max_pages")
+    await first.commits.close(WalkerBatch([fetched(one), fetched(two)]), "max_pages")
+    await second.commits.close(WalkerBatch(), "max_pages")
+    await third.commits.close(WalkerBatch(), "max_pages")
     assert (await said(bench, crawl))[4:] == [
         "The page limit was reached; other workers finish what they are fetching",
         "Completed: 2 pages, 0 errors, 0 skipped (the page limit was reached)",
@@ -186,7 +196,7 @@ async def test_a_depth_is_finished_when_nothing_of_it_is_open(bench: Bench) -> N
     ]
 
 
-async def test_what_is_in_quarantine_or_waits_to_be_tried_again_is_open_or_not(bench: Bench) -> None:
+async def test_a_url_that_waits_for_a_retry_is_open_and_one_in_quarantine_is_not(bench: Bench) -> None:
     crawl = await bench.submit()
 
     async def shallowest() -> int | None:
@@ -250,18 +260,18 @@ async def test_a_reader_that_goes_by_numbers_misses_no_commit(postgres_bench: Be
     one."""
     bench = postgres_bench
     crawl = await bench.submit()
-    gate = Gate("reserve_journal_entries")
-    slow = Gated(bench.database, gate)
+    point = Breakpoint("reserve_journal_entries")
+    slow = BreakpointDatabase(bench.database, point)
     writing = asyncio.create_task(
         slow.run(lambda tx: bench.journal.write(tx, crawl.number, [JournalEntry("x", "the slow one")]))
     )
-    await gate.wait_until_reached()
+    await point.wait_until_reached()
     other = asyncio.create_task(
         bench.database.run(lambda tx: bench.journal.write(tx, crawl.number, [JournalEntry("x", "the quick one")]))
     )
     await until_blocked(bench)
     assert await said(bench, crawl) == ["Waiting for a worker"]
-    gate.open()
+    point.resume()
     await asyncio.gather(writing, other)
     assert (await said(bench, crawl))[1:] == ["the slow one", "the quick one"]
 
@@ -271,9 +281,9 @@ async def test_a_removed_crawl_takes_its_journal_along(bench: Bench) -> None:
 
     crawl = await bench.submit()
     await bench.crawls.stop(crawl.id)
-    archive = SqlFrontierAdmin(bench.dialect, bench.hosts, bench.pages)
-    while await bench.database.run(lambda tx: archive.forget(tx, crawl.number, 100)):
+    admin_store = SqlFrontierAdmin(bench.dialect, bench.hosts, bench.pages)
+    while await bench.database.run(lambda tx: admin_store.forget(tx, crawl.number, 100)):
         pass
-    await bench.database.run(lambda tx: archive.remove(tx, crawl, 100))
+    await bench.database.run(lambda tx: admin_store.remove(tx, crawl, 100))
     assert await bench.number("SELECT count(*) FROM crawl_line") == 0
     assert await bench.number("SELECT count(*) FROM crawl_journal") == 0

@@ -30,7 +30,7 @@ def files() -> Files:
     return Files()
 
 
-def filer(bench: Bench, files: Files) -> JournalFiles:
+def journal_files(bench: Bench, files: Files) -> JournalFiles:
     return JournalFiles(bench.database, bench.journal.store, files.append)
 
 
@@ -42,18 +42,18 @@ async def submit(bench: Bench, name: str, project: str) -> int:
 async def test_lines_are_filed_once_by_project(bench: Bench, files: Files) -> None:
     await submit(bench, "one", "shop")
     await submit(bench, "two", "news")
-    assert (await filer(bench, files).run_once()).did == "wrote 2 lines"
+    assert (await journal_files(bench, files).run_once()).did == "wrote 2 lines"
     await bench.crawls.pause("one")
-    await filer(bench, files).run_once()
+    await journal_files(bench, files).run_once()
     assert files.lines == {"shop": ["Waiting for a worker", "Paused (on request)"], "news": ["Waiting for a worker"]}
-    assert (await filer(bench, files).run_once()).did == ""
+    assert (await journal_files(bench, files).run_once()).did == ""
 
 
 async def test_two_at_once_file_each_line_once(bench: Bench, files: Files) -> None:
     number = await submit(bench, "one", "shop")
     lines = [JournalEntry("x", str(count)) for count in range(50)]
     await bench.database.run(lambda tx: bench.journal.write(tx, number, lines))
-    await asyncio.gather(*[filer(bench, files).run_once() for _ in range(3)])
+    await asyncio.gather(*[journal_files(bench, files).run_once() for _ in range(3)])
     assert files.lines["shop"][1:] == [str(count) for count in range(50)]
 
 
@@ -61,16 +61,16 @@ async def test_a_full_disk_loses_nothing(bench: Bench, files: Files) -> None:
     await submit(bench, "one", "shop")
     files.is_full = True
     with pytest.raises(OSError, match="no space left"):
-        await filer(bench, files).run_once()
+        await journal_files(bench, files).run_once()
     files.is_full = False
-    await filer(bench, files).run_once()
+    await journal_files(bench, files).run_once()
     assert files.lines == {"shop": ["Waiting for a worker"]}
 
 
 async def test_lines_that_are_gone_are_not_waited_for(bench: Bench, files: Files) -> None:
     number = await submit(bench, "one", "shop")
     await bench.sql("DELETE FROM crawl_line")
-    assert (await filer(bench, files).run_once()).did == ""
+    assert (await journal_files(bench, files).run_once()).did == ""
     await bench.database.run(lambda tx: bench.journal.write(tx, number, [JournalEntry("x", "later")]))
-    await filer(bench, files).run_once()
+    await journal_files(bench, files).run_once()
     assert files.lines == {"shop": ["later"]}

@@ -12,7 +12,7 @@ from shoal.crawl.lifecycle.crawls import KIND
 from shoal.crawl.states import CrawlState
 from shoal.queue.job import Job, Lease
 from shoal.queue.states import STALLED, JobState
-from tests.contract.conftest import Bench, Gate, Gated, Walker, fetched, later, until_blocked
+from tests.contract.conftest import Bench, Breakpoint, BreakpointDatabase, Walker, fetched, later, until_blocked
 
 Lose = Callable[[Bench, Lease], Awaitable[None]]
 
@@ -46,7 +46,7 @@ async def waiting_crawl(bench: Bench) -> Crawl:
     crawl = await bench.submit()
     walker = await bench.walker(crawl)
     [task] = await walker.take()
-    await walker.walk.hand_back(WalkerBatch([later(task, 900)]), "slice")
+    await walker.commits.hand_back(WalkerBatch([later(task, 900)]), "slice")
     return crawl
 
 
@@ -98,7 +98,7 @@ async def test_a_walker_that_put_everything_back_is_not_guilty(bench: Bench, los
     [task] = await walker.take()
     task_back = later(task, 900)
     task_back.untried = True
-    await walker.walk.turn(WalkerBatch([task_back]), TurnRequest(0, 0))
+    await walker.commits.turn(WalkerBatch([task_back]), TurnRequest(0, 0))
     await lose(bench, walker.lease)
     assert (await job_of(bench, crawl)).crash_count == 0
 
@@ -153,13 +153,13 @@ async def test_a_take_under_way_when_its_worker_is_given_up_counts(postgres_benc
     bench = postgres_bench
     crawl = await bench.submit()
     walker = await bench.walker(crawl)
-    gate = Gate("hold_untried")
-    walker.walk._database = Gated(bench.database, gate)
+    point = Breakpoint("hold_untried")
+    walker.commits._database = BreakpointDatabase(bench.database, point)
     taking = asyncio.create_task(walker.take())
-    await gate.wait_until_reached()
+    await point.wait_until_reached()
     losing = asyncio.create_task(bench.queue.lose(walker.lease, "its child was killed by SIGKILL"))
     await until_blocked(bench)
-    gate.open()
+    point.resume()
     assert await taking
     assert await losing is JobState.PENDING
     assert (await job_of(bench, crawl)).crash_count == 1

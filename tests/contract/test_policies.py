@@ -39,7 +39,7 @@ LOOPBACK = AddressRule(allow=(ip_network("127.0.0.0/8"),))
 HOUR = 3600
 
 
-class Office:
+class PlanBench:
     """The plan package on a bench."""
 
     def __init__(self, bench: Bench, backlog: int = 10_000) -> None:
@@ -50,7 +50,7 @@ class Office:
         self.policies = Policies(bench.database, self.store, bench.queue, self.sites, LOOPBACK)
         self.site_scheduler = SiteScheduler(bench.database, self.store, self.sites, bench.signals)
         self.scheduler = Scheduler(bench.database, self.store, bench.queue, jobs, bench.signals, backlog)
-        self.bookkeeper = RunRecorder(bench.database, self.events, self.store)
+        self.run_recorder = RunRecorder(bench.database, self.events, self.store)
         self.forwarder = Forwarder(bench.database, self.events, SqlWebhooks(), bench.signals)
 
     async def make(self, **values: Any) -> Policy:
@@ -80,41 +80,41 @@ class Office:
         await self.bench.queue.finish(lease)
         await self.bench.database.run(lambda tx: SqlOutbox().append(tx, event))
         await self.forwarder.run_once()
-        await self.bookkeeper.run_once()
+        await self.run_recorder.run_once()
 
 
 @pytest.fixture
-def office(bench: Bench) -> Office:
-    return Office(bench)
+def plan(bench: Bench) -> PlanBench:
+    return PlanBench(bench)
 
 
-async def test_a_new_policy_is_due_at_once_and_then_after_each_frequency(office: Office) -> None:
-    policy = await office.make(frequency="6h")
-    await office.pass_()
-    assert await office.waiting() == [policy.id]
-    await office.end(await office.take())
+async def test_a_new_policy_is_due_at_once_and_then_after_each_frequency(plan: PlanBench) -> None:
+    policy = await plan.make(frequency="6h")
+    await plan.pass_()
+    assert await plan.waiting() == [policy.id]
+    await plan.end(await plan.take())
     for _ in range(3):
-        await office.bench.jump(6 * HOUR - 61)
-        await office.pass_()
-        assert await office.live() == 0
-        await office.bench.jump(61)
-        await office.pass_()
-        assert await office.live() == 1
-        await office.end(await office.take())
-    seen = await office.policies.get(policy.id)
+        await plan.bench.jump(6 * HOUR - 61)
+        await plan.pass_()
+        assert await plan.live() == 0
+        await plan.bench.jump(61)
+        await plan.pass_()
+        assert await plan.live() == 1
+        await plan.end(await plan.take())
+    seen = await plan.policies.get(policy.id)
     assert (seen.runs, seen.live_job_id) == (4, None)
 
 
-async def test_next_run_moves_by_whole_frequencies_from_its_planned_time_however_late(office: Office) -> None:
-    policy = await office.make(frequency="1h")
+async def test_next_run_moves_by_whole_frequencies_from_its_planned_time_however_late(plan: PlanBench) -> None:
+    policy = await plan.make(frequency="1h")
     first = policy.next_run_at or 0
-    await office.pass_()
-    await office.end(await office.take())
-    await office.bench.jump(2.5 * HOUR)
-    await office.pass_()
-    seen = await office.policies.get(policy.id)
+    await plan.pass_()
+    await plan.end(await plan.take())
+    await plan.bench.jump(2.5 * HOUR)
+    await plan.pass_()
+    seen = await plan.policies.get(policy.id)
     assert (seen.next_run_at or 0) - first == 3 * HOUR * 1_000_000
-    assert await office.live() == 1  # missed runs are made up for by one run
+    assert await plan.live() == 1  # missed runs are made up for by one run
 
 
 class SlowPolicies(SqlPolicies):
@@ -131,207 +131,207 @@ class SlowPolicies(SqlPolicies):
         return await super().due(tx, queue, limit)
 
 
-async def test_a_policy_that_becomes_due_while_it_is_looked_for_runs_once(office: Office) -> None:
-    if office.bench.dialect == "postgres":
+async def test_a_policy_that_becomes_due_while_it_is_looked_for_runs_once(plan: PlanBench) -> None:
+    if plan.bench.dialect == "postgres":
         pytest.skip("its clock is its own")
-    await office.make(frequency="1h")
-    await office.pass_()
-    await office.end(await office.take())
-    await office.bench.jump(HOUR - 5)
-    office.scheduler._store = SlowPolicies(office.bench.clock)
-    await office.pass_()
-    await office.end(await office.take())
-    await office.pass_()
-    assert await office.live() == 0
+    await plan.make(frequency="1h")
+    await plan.pass_()
+    await plan.end(await plan.take())
+    await plan.bench.jump(HOUR - 5)
+    plan.scheduler._store = SlowPolicies(plan.bench.clock)
+    await plan.pass_()
+    await plan.end(await plan.take())
+    await plan.pass_()
+    assert await plan.live() == 0
 
 
-async def test_no_second_job_while_one_lives(office: Office) -> None:
-    policy = await office.make(frequency="1h")
-    await office.pass_()
-    await office.bench.jump(1.1 * HOUR)
-    await office.pass_()
-    await office.pass_()
-    assert await office.live() == 1
-    assert (await office.policies.get(policy.id)).runs == 1
+async def test_no_second_job_while_one_lives(plan: PlanBench) -> None:
+    policy = await plan.make(frequency="1h")
+    await plan.pass_()
+    await plan.bench.jump(1.1 * HOUR)
+    await plan.pass_()
+    await plan.pass_()
+    assert await plan.live() == 1
+    assert (await plan.policies.get(policy.id)).runs == 1
 
 
-async def test_two_schedulers_make_one_job(office: Office) -> None:
+async def test_two_schedulers_make_one_job(plan: PlanBench) -> None:
     for _ in range(30):
-        await office.make()
-    other = Office(office.bench)
-    await office.pass_()
+        await plan.make()
+    other = PlanBench(plan.bench)
+    await plan.pass_()
     await other.pass_()
-    assert await office.live() == 30
+    assert await plan.live() == 30
 
 
-async def test_an_overlap_that_is_queued_is_remembered_once(office: Office) -> None:
-    policy = await office.make(frequency="1h", overlap="queue")
-    await office.pass_()
+async def test_an_overlap_that_is_queued_is_remembered_once(plan: PlanBench) -> None:
+    policy = await plan.make(frequency="1h", overlap="queue")
+    await plan.pass_()
     for _ in range(3):
-        await office.bench.jump(1.01 * HOUR)
-        await office.pass_()
-    assert await office.live() == 1
-    await office.end(await office.take())
-    await office.pass_()
-    assert await office.live() == 1
-    await office.end(await office.take())
-    await office.pass_()
-    assert await office.live() == 0
-    assert (await office.policies.get(policy.id)).runs == 2
+        await plan.bench.jump(1.01 * HOUR)
+        await plan.pass_()
+    assert await plan.live() == 1
+    await plan.end(await plan.take())
+    await plan.pass_()
+    assert await plan.live() == 1
+    await plan.end(await plan.take())
+    await plan.pass_()
+    assert await plan.live() == 0
+    assert (await plan.policies.get(policy.id)).runs == 2
 
 
-async def test_an_overlap_that_replaces_cancels_first_in_the_same_commit(office: Office) -> None:
-    policy = await office.make(frequency="1h", overlap="replace")
-    await office.pass_()
-    old = await office.take()
-    await office.bench.jump(1.01 * HOUR)
-    await office.pass_()
-    assert (await office.bench.job(old.fence.job_id)).state is JobState.CANCELLED
-    assert await office.waiting() == [policy.id]
-    [told] = [one for one in office.bench.signals_seen if isinstance(one, JobMoved)]
+async def test_an_overlap_that_replaces_cancels_first_in_the_same_commit(plan: PlanBench) -> None:
+    policy = await plan.make(frequency="1h", overlap="replace")
+    await plan.pass_()
+    old = await plan.take()
+    await plan.bench.jump(1.01 * HOUR)
+    await plan.pass_()
+    assert (await plan.bench.job(old.fence.job_id)).state is JobState.CANCELLED
+    assert await plan.waiting() == [policy.id]
+    [told] = [one for one in plan.bench.signals_seen if isinstance(one, JobMoved)]
     assert (told.job_id, told.how, told.reason) == (old.fence.job_id, GrantEnd.CANCELLED, "replaced")
 
 
-async def test_a_disabled_policy_makes_nothing_until_it_is_enabled(office: Office) -> None:
-    policy = await office.make(enabled=False)
-    await office.pass_()
-    assert await office.live() == 0
-    await office.policies.enable(policy.id, True)
-    await office.pass_()
-    assert await office.live() == 1
-    seen = await office.policies.enable(policy.id, False)
+async def test_a_disabled_policy_makes_nothing_until_it_is_enabled(plan: PlanBench) -> None:
+    policy = await plan.make(enabled=False)
+    await plan.pass_()
+    assert await plan.live() == 0
+    await plan.policies.enable(policy.id, True)
+    await plan.pass_()
+    assert await plan.live() == 1
+    seen = await plan.policies.enable(policy.id, False)
     assert seen.next_run_at is None
 
 
-async def test_no_run_begins_after_its_last_moment(office: Office) -> None:
-    now = (await office.policies.page_of())[0]
+async def test_no_run_begins_after_its_last_moment(plan: PlanBench) -> None:
+    now = (await plan.policies.page_of())[0]
     end = from_micros(now + 5 * HOUR // 2 * 1_000_000).isoformat()
-    policy = await office.make(frequency="1h", not_after=end)
+    policy = await plan.make(frequency="1h", not_after=end)
     for _ in range(5):
-        await office.pass_()
-        if await office.live():
-            await office.end(await office.take())
-        await office.bench.jump(1.001 * HOUR)
-    seen = await office.policies.get(policy.id)
+        await plan.pass_()
+        if await plan.live():
+            await plan.end(await plan.take())
+        await plan.bench.jump(1.001 * HOUR)
+    seen = await plan.policies.get(policy.id)
     assert (seen.runs, seen.next_run_at) == (3, None)
 
 
-async def test_a_scheduler_that_comes_after_the_last_moment_begins_nothing(office: Office) -> None:
-    now = (await office.policies.page_of())[0]
-    policy = await office.make(not_after=from_micros(now + HOUR * 1_000_000).isoformat())
-    await office.bench.jump(2 * HOUR)
-    await office.pass_()
-    assert await office.live() == 0
-    assert (await office.policies.get(policy.id)).next_run_at is None
+async def test_a_scheduler_that_comes_after_the_last_moment_begins_nothing(plan: PlanBench) -> None:
+    now = (await plan.policies.page_of())[0]
+    policy = await plan.make(not_after=from_micros(now + HOUR * 1_000_000).isoformat())
+    await plan.bench.jump(2 * HOUR)
+    await plan.pass_()
+    assert await plan.live() == 0
+    assert (await plan.policies.get(policy.id)).next_run_at is None
 
 
-async def window_of(office: Office, hours: int) -> str:
+async def window_of(plan: PlanBench, hours: int) -> str:
     """A time window that is open now and closes after this many hours."""
-    now = from_micros((await office.policies.page_of())[0])
+    now = from_micros((await plan.policies.page_of())[0])
     return f"{now:%H:%M}-{now + timedelta(hours=hours):%H:%M}"
 
 
 @pytest.mark.parametrize("what", [{}, {"url": None, "seeds": ["http://example.org/"]}])
 async def test_a_scheduler_that_comes_when_the_window_is_shut_waits_for_the_next(
-    office: Office, what: dict[str, Any]
+    plan: PlanBench, what: dict[str, Any]
 ) -> None:
-    policy = await office.make(windows=[await window_of(office, 1)], frequency="24h", **what)
-    await office.bench.jump(2 * HOUR)
-    await office.pass_()
-    await office.site_scheduler.run_once()
-    seen = await office.policies.get(policy.id)
+    policy = await plan.make(windows=[await window_of(plan, 1)], frequency="24h", **what)
+    await plan.bench.jump(2 * HOUR)
+    await plan.pass_()
+    await plan.site_scheduler.run_once()
+    seen = await plan.policies.get(policy.id)
     assert (seen.runs, seen.planned_at) == (0, policy.planned_at)
     assert 23 * HOUR - 61 <= ((seen.next_run_at or 0) - policy.planned_at) / 1e6 <= 24 * HOUR
-    await office.bench.jump(22 * HOUR)
-    await office.pass_()
-    await office.site_scheduler.run_once()
-    assert (await office.policies.get(policy.id)).runs == 1
+    await plan.bench.jump(22 * HOUR)
+    await plan.pass_()
+    await plan.site_scheduler.run_once()
+    assert (await plan.policies.get(policy.id)).runs == 1
 
 
-async def test_a_run_that_is_owed_waits_for_its_window_and_takes_the_place_of_no_other(office: Office) -> None:
-    policy = await office.make(windows=[await window_of(office, 2)], frequency="1h", jitter="0s", overlap="queue")
-    await office.pass_()
-    await office.bench.jump(1.01 * HOUR)
-    await office.pass_()  # it has missed a run, which is made up for later
-    assert (await office.policies.get(policy.id)).queued
-    await office.bench.jump(2 * HOUR)
-    await office.end(await office.take())
-    await office.pass_()
-    seen = await office.policies.get(policy.id)
-    assert (await office.live(), seen.queued) == (0, False)
+async def test_a_run_that_is_owed_waits_for_its_window_and_takes_the_place_of_no_other(plan: PlanBench) -> None:
+    policy = await plan.make(windows=[await window_of(plan, 2)], frequency="1h", jitter="0s", overlap="queue")
+    await plan.pass_()
+    await plan.bench.jump(1.01 * HOUR)
+    await plan.pass_()  # it has missed a run, which is made up for later
+    assert (await plan.policies.get(policy.id)).queued
+    await plan.bench.jump(2 * HOUR)
+    await plan.end(await plan.take())
+    await plan.pass_()
+    seen = await plan.policies.get(policy.id)
+    assert (await plan.live(), seen.queued) == (0, False)
     opens = seen.next_run_at or 0
     assert from_micros(opens).strftime("%H:%M") == policy.form.windows[0][:5]
-    await office.bench.jump(24 * HOUR - 3 * HOUR)
-    await office.pass_()
-    assert await office.live() == 1
+    await plan.bench.jump(24 * HOUR - 3 * HOUR)
+    await plan.pass_()
+    assert await plan.live() == 1
 
 
-async def test_run_now_makes_a_job_and_leaves_the_plan(office: Office) -> None:
-    policy = await office.make(frequency="24h")
-    await office.pass_()
-    await office.end(await office.take())
-    before = await office.policies.get(policy.id)
-    made = await office.policies.run_now(policy.id)
-    again = await office.policies.run_now(policy.id)
+async def test_run_now_makes_a_job_and_leaves_the_plan(plan: PlanBench) -> None:
+    policy = await plan.make(frequency="24h")
+    await plan.pass_()
+    await plan.end(await plan.take())
+    before = await plan.policies.get(policy.id)
+    made = await plan.policies.run_now(policy.id)
+    again = await plan.policies.run_now(policy.id)
     assert (made.duplicate, again.duplicate, again.id) == (False, True, made.id)
-    seen = await office.policies.get(policy.id)
+    seen = await plan.policies.get(policy.id)
     assert (seen.next_run_at, seen.runs) == (before.next_run_at, before.runs + 1)
 
 
-async def test_back_pressure_leaves_what_is_due_for_later_the_longest_due_first(office: Office) -> None:
-    narrow = Office(office.bench, backlog=2)
+async def test_back_pressure_leaves_what_is_due_for_later_the_longest_due_first(plan: PlanBench) -> None:
+    narrow = PlanBench(plan.bench, backlog=2)
     made = []
     for _ in range(4):
-        made.append((await office.make()).id)
-        await office.bench.jump(1)
+        made.append((await plan.make()).id)
+        await plan.bench.jump(1)
     await narrow.pass_()
     await narrow.pass_()
-    assert sorted(await office.waiting()) == sorted(made[:2])
-    await office.end(await office.take())
+    assert sorted(await plan.waiting()) == sorted(made[:2])
+    await plan.end(await plan.take())
     await narrow.pass_()
-    assert made[2] in await office.waiting()
+    assert made[2] in await plan.waiting()
 
 
-async def test_jobs_that_nobody_takes_hold_back_only_policies_that_ask_for_the_same(office: Office) -> None:
-    narrow = Office(office.bench, backlog=2)
-    rendered = [await office.make(crawl_config={"js_required": True}, overlap="queue") for _ in range(4)]
+async def test_jobs_that_nobody_takes_hold_back_only_policies_that_ask_for_the_same(plan: PlanBench) -> None:
+    narrow = PlanBench(plan.bench, backlog=2)
+    rendered = [await plan.make(crawl_config={"js_required": True}, overlap="queue") for _ in range(4)]
     await narrow.pass_()
-    await office.bench.jump(7 * HOUR)
+    await plan.bench.jump(7 * HOUR)
     await narrow.pass_()  # policies whose jobs still wait have missed a run, and are in the same queue
-    plain, special = await office.make(), await office.make(queue="special")
+    plain, special = await plan.make(), await plan.make(queue="special")
     await narrow.pass_()
-    waiting = await office.waiting()
+    waiting = await plan.waiting()
     assert {plain.id, special.id} < set(waiting)
     assert len(waiting) == 4
     assert len({one.id for one in rendered} & set(waiting)) == 2
 
 
-async def test_success_and_failure_are_noted_each_once(office: Office) -> None:
-    policy = await office.make()
-    await office.pass_()
-    await office.end(await office.take(), success=False)
-    seen = await office.policies.get(policy.id)
+async def test_success_and_failure_are_noted_each_once(plan: PlanBench) -> None:
+    policy = await plan.make()
+    await plan.pass_()
+    await plan.end(await plan.take(), success=False)
+    seen = await plan.policies.get(policy.id)
     assert (seen.last_success_at, seen.error_rate) == (None, pytest.approx(0.2))
-    await office.bookkeeper.run_once()
-    await office.bench.jump(6.1 * HOUR)
-    await office.pass_()
-    await office.end(await office.take(), digest="a")
-    seen = await office.policies.get(policy.id)
+    await plan.run_recorder.run_once()
+    await plan.bench.jump(6.1 * HOUR)
+    await plan.pass_()
+    await plan.end(await plan.take(), digest="a")
+    seen = await plan.policies.get(policy.id)
     assert seen.last_success_at is not None
     assert seen.error_rate == pytest.approx(0.16)
 
 
 async def test_an_adaptive_policy_runs_less_often_while_nothing_changes_and_more_often_when_it_does(
-    office: Office,
+    plan: PlanBench,
 ) -> None:
-    policy = await office.make(frequency="4h", adaptive={"min": "1h", "max": "12h"})
+    policy = await plan.make(frequency="4h", adaptive={"min": "1h", "max": "12h"})
 
     async def run(digest: str) -> float:
-        await office.pass_()
-        lease = await office.take()
-        await office.end(lease, digest=digest)
-        seen = await office.policies.get(policy.id)
-        await office.bench.jump(12.5 * HOUR)
+        await plan.pass_()
+        lease = await plan.take()
+        await plan.end(lease, digest=digest)
+        seen = await plan.policies.get(policy.id)
+        await plan.bench.jump(12.5 * HOUR)
         return (seen.frequency_now or timedelta(0)).total_seconds() / HOUR
 
     assert await run("a") == 0  # there is nothing to compare with
@@ -342,92 +342,94 @@ async def test_an_adaptive_policy_runs_less_often_while_nothing_changes_and_more
     assert await run("b") == 6
 
 
-async def test_ends_of_many_policies_that_come_in_one_batch_count_as_if_each_had_come_by_itself(office: Office) -> None:
+async def test_ends_of_many_policies_that_come_in_one_batch_count_as_if_each_had_come_by_itself(
+    plan: PlanBench,
+) -> None:
     """A run recorder that was down finds several ended runs of each policy, interleaved with those of other
     policies."""
     schedule = {"frequency": "4h", "adaptive": {"min": "1h", "max": "12h"}}
-    policies = [await office.make(url=f"http://example.org/{place}", **schedule) for place in range(3)]
+    policies = [await plan.make(url=f"http://example.org/{place}", **schedule) for place in range(3)]
     planned = {policy.id: policy.planned_at for policy in policies}
     ends = [(digest, policy.id) for digest in "aab" for policy in policies]
     events = [
         Event("crawl.job.completed", f"job_{place}", {"policy": policy_id, "meta": {"html_hash": digest}})
         for place, (digest, policy_id) in enumerate(ends)
     ]
-    await office.bench.database.run(lambda tx: SqlOutbox().append(tx, *events))
-    await office.forwarder.run_once()
-    await office.bookkeeper.run_once()
+    await plan.bench.database.run(lambda tx: SqlOutbox().append(tx, *events))
+    await plan.forwarder.run_once()
+    await plan.run_recorder.run_once()
     for policy in policies:
-        seen = await office.policies.get(policy.id)
+        seen = await plan.policies.get(policy.id)
         assert (seen.frequency_now or timedelta(0)).total_seconds() / HOUR == 3  # 4, then 6, then half of that
         assert (seen.planned_at - planned[policy.id]) / 1e6 / HOUR == -1
         assert seen.last_hash == "b"
 
 
-async def test_a_signal_raises_the_priority_of_jobs_that_are_made_while_it_lasts(office: Office) -> None:
-    plain = await office.make(url="http://example.org/plain")
-    hot = await office.make(url="http://example.org/hot", labels={"team": "a"})
-    await office.policies.signal(SignalForm.read({"label": "team=a", "boost": 30.0, "lasts": "1h"}))
-    await office.pass_()
-    assert await office.waiting() == [hot.id, plain.id]
-    rows = await office.bench.sql("SELECT payload, priority FROM job ORDER BY priority DESC")
+async def test_a_signal_raises_the_priority_of_jobs_that_are_made_while_it_lasts(plan: PlanBench) -> None:
+    plain = await plan.make(url="http://example.org/plain")
+    hot = await plan.make(url="http://example.org/hot", labels={"team": "a"})
+    await plan.policies.signal(SignalForm.read({"label": "team=a", "boost": 30.0, "lasts": "1h"}))
+    await plan.pass_()
+    assert await plan.waiting() == [hot.id, plain.id]
+    rows = await plan.bench.sql("SELECT payload, priority FROM job ORDER BY priority DESC")
     assert orjson.loads(rows[0]["payload"])["priority"]["signal"] == 30
     assert rows[0]["priority"] - rows[1]["priority"] == 30
 
 
-async def test_a_signal_that_ended_long_ago_is_removed(office: Office) -> None:
-    bench = office.bench
+async def test_a_signal_that_ended_long_ago_is_removed(plan: PlanBench) -> None:
+    bench = plan.bench
     for label, lasts in (("team=a", "1h"), ("team=b", "1h"), ("team=c", "9d")):
-        await office.policies.signal(SignalForm.read({"label": label, "boost": 30.0, "lasts": lasts}))
-    shelf = BoostRetention(timedelta(days=7), office.store)
-    now = await bench.database.read(office.store.now)
-    assert await shelf.prune(bench.database, now + 3_500_000_000, 1) == (0, False)
-    assert await shelf.prune(bench.database, now + 3_700_000_000, 1) == (1, True)
-    assert await shelf.prune(bench.database, now + 3_700_000_000, 2) == (1, False)
+        await plan.policies.signal(SignalForm.read({"label": label, "boost": 30.0, "lasts": lasts}))
+    retention = BoostRetention(timedelta(days=7), plan.store)
+    now = await bench.database.read(plan.store.now)
+    assert await retention.prune(bench.database, now + 3_500_000_000, 1) == (0, False)
+    assert await retention.prune(bench.database, now + 3_700_000_000, 1) == (1, True)
+    assert await retention.prune(bench.database, now + 3_700_000_000, 2) == (1, False)
     assert await bench.number("SELECT count(*) FROM business_signal") == 1
 
 
-async def test_a_change_keeps_the_rest_and_a_new_schedule_begins_now(office: Office) -> None:
-    policy = await office.make(frequency="6h", labels={"a": "b"})
-    await office.pass_()
-    await office.end(await office.take())
-    seen = await office.policies.rewrite(policy.id, replace(policy.form, priority_base=70))
+async def test_a_change_keeps_the_rest_and_a_new_schedule_begins_now(plan: PlanBench) -> None:
+    policy = await plan.make(frequency="6h", labels={"a": "b"})
+    await plan.pass_()
+    await plan.end(await plan.take())
+    seen = await plan.policies.rewrite(policy.id, replace(policy.form, priority_base=70))
     assert (seen.form.priority_base, seen.form.labels) == (70, {"a": "b"})
-    assert (seen.next_run_at or 0) > (await office.policies.page_of())[0]
-    seen = await office.policies.rewrite(policy.id, replace(policy.form, frequency="1h"))
-    assert (seen.next_run_at or 0) <= (await office.policies.page_of())[0]
+    assert (seen.next_run_at or 0) > (await plan.policies.page_of())[0]
+    seen = await plan.policies.rewrite(policy.id, replace(policy.form, frequency="1h"))
+    assert (seen.next_run_at or 0) <= (await plan.policies.page_of())[0]
 
 
-async def test_a_policy_of_a_site_begins_a_crawl_each_time_and_one_at_a_time(office: Office) -> None:
-    policy = await office.make(url=None, seeds=["http://example.org/"], frequency="1h", crawl_config={"depth": 1})
-    await office.site_scheduler.run_once()
-    await office.site_scheduler.run_once()
-    [first] = await office.bench.crawls.newest()
+async def test_a_policy_of_a_site_begins_a_crawl_each_time_and_one_at_a_time(plan: PlanBench) -> None:
+    policy = await plan.make(url=None, seeds=["http://example.org/"], frequency="1h", crawl_config={"depth": 1})
+    await plan.site_scheduler.run_once()
+    await plan.site_scheduler.run_once()
+    [first] = await plan.bench.crawls.newest()
     assert (first.crawl.config.depth, first.crawl.state) == (1, CrawlState.QUEUED)
-    await office.bench.jump(1.1 * HOUR)
-    await office.site_scheduler.run_once()
-    assert len(await office.bench.crawls.newest()) == 1
-    await office.bench.crawls.stop(first.crawl.id)
-    await office.bench.jump(1.1 * HOUR)
-    await office.site_scheduler.run_once()
-    assert len(await office.bench.crawls.newest()) == 2
-    assert (await office.policies.get(policy.id)).runs == 2
+    await plan.bench.jump(1.1 * HOUR)
+    await plan.site_scheduler.run_once()
+    assert len(await plan.bench.crawls.newest()) == 1
+    await plan.bench.crawls.stop(first.crawl.id)
+    await plan.bench.jump(1.1 * HOUR)
+    await plan.site_scheduler.run_once()
+    assert len(await plan.bench.crawls.newest()) == 2
+    assert (await plan.policies.get(policy.id)).runs == 2
 
 
-async def test_a_scheduler_that_dies_before_it_notes_the_crawl_begins_no_second_one(office: Office) -> None:
-    policy = await office.make(url=None, seeds=["http://example.org/"])
+async def test_a_scheduler_that_dies_before_it_notes_the_crawl_begins_no_second_one(plan: PlanBench) -> None:
+    policy = await plan.make(url=None, seeds=["http://example.org/"])
     crawl_id = f"{policy.id}-{policy.planned_at}"
-    await office.sites.begin(crawl_id, {"seeds": ["http://example.org/"]})  # the scheduler dies here
-    await office.site_scheduler.run_once()
-    assert [seen.crawl.id for seen in await office.bench.crawls.newest()] == [crawl_id]
-    assert (await office.policies.get(policy.id)).live_crawl == crawl_id
+    await plan.sites.begin(crawl_id, {"seeds": ["http://example.org/"]})  # the scheduler dies here
+    await plan.site_scheduler.run_once()
+    assert [seen.crawl.id for seen in await plan.bench.crawls.newest()] == [crawl_id]
+    assert (await plan.policies.get(policy.id)).live_crawl == crawl_id
 
 
-async def test_a_site_that_is_to_be_replaced_stops_its_last_crawl(office: Office) -> None:
-    await office.make(url=None, seeds=["http://example.org/"], frequency="1h", overlap="replace")
-    await office.site_scheduler.run_once()
-    await office.bench.jump(1.1 * HOUR)
-    await office.site_scheduler.run_once()
-    states = [seen.crawl.state for seen in await office.bench.crawls.newest()]
+async def test_a_site_that_is_to_be_replaced_stops_its_last_crawl(plan: PlanBench) -> None:
+    await plan.make(url=None, seeds=["http://example.org/"], frequency="1h", overlap="replace")
+    await plan.site_scheduler.run_once()
+    await plan.bench.jump(1.1 * HOUR)
+    await plan.site_scheduler.run_once()
+    states = [seen.crawl.state for seen in await plan.bench.crawls.newest()]
     assert states == [CrawlState.QUEUED, CrawlState.STOPPED]
 
 
@@ -464,34 +466,34 @@ async def test_a_site_that_is_to_be_replaced_stops_its_last_crawl(office: Office
     ],
 )
 async def test_a_bad_policy_is_refused_by_its_field_and_nothing_is_stored(
-    office: Office, values: dict[str, Any], field: str
+    plan: PlanBench, values: dict[str, Any], field: str
 ) -> None:
     with pytest.raises(InvalidInput) as refusal:
-        await office.make(**values)
+        await plan.make(**values)
     assert refusal.value.facts["field"].startswith(field)
-    assert (await office.policies.page_of())[1] == []
+    assert (await plan.policies.page_of())[1] == []
 
 
-async def test_an_unknown_policy_is_not_found(office: Office) -> None:
-    for verb in (office.policies.get, office.policies.remove, office.policies.run_now):
+async def test_an_unknown_policy_is_not_found(plan: PlanBench) -> None:
+    for verb in (plan.policies.get, plan.policies.remove, plan.policies.run_now):
         with pytest.raises(NotFound):
             await verb("pol_unknown")
 
 
-async def test_freshness_is_reported(office: Office) -> None:
-    policy = await office.make(frequency="1h")
-    now, _ = await office.policies.page_of()
+async def test_freshness_is_reported(plan: PlanBench) -> None:
+    policy = await plan.make(frequency="1h")
+    now, _ = await plan.policies.page_of()
     assert to_api.policy(policy, now).freshness == Freshness(age_seconds=None, stale=False)
-    await office.pass_()
-    await office.end(await office.take())
-    seen = await office.policies.get(policy.id)
+    await plan.pass_()
+    await plan.end(await plan.take())
+    seen = await plan.policies.get(policy.id)
     later = (seen.last_success_at or 0) + 2 * HOUR * 1_000_000
     assert to_api.policy(seen, later).freshness == Freshness(age_seconds=2 * HOUR, stale=True)
     assert seen.staleness(later) == pytest.approx(timedelta(hours=2) / timedelta(hours=1))
 
 
-async def test_a_weekly_policy_is_not_stale_before_its_next_time(office: Office) -> None:
-    policy = await office.make(cron="0 6 * * 1")
+async def test_a_weekly_policy_is_not_stale_before_its_next_time(plan: PlanBench) -> None:
+    policy = await plan.make(cron="0 6 * * 1")
     monday = to_micros(datetime(2026, 3, 2, 6, 5, tzinfo=UTC))
     seen = dataclasses.replace(policy, last_success_at=monday)
     gone = dataclasses.replace(seen, spec=policy.spec.replace('"UTC"', '"Europe/Gone"'))
@@ -503,109 +505,109 @@ async def test_a_weekly_policy_is_not_stale_before_its_next_time(office: Office)
 SITE = {"url": None, "seeds": ["http://example.org/"]}
 
 
-async def test_a_site_that_cannot_be_crawled_any_more_keeps_no_other_from_its_crawl(office: Office) -> None:
-    broken = await office.make(**SITE, frequency="1h")
+async def test_a_site_that_cannot_be_crawled_any_more_keeps_no_other_from_its_crawl(plan: PlanBench) -> None:
+    broken = await plan.make(**SITE, frequency="1h")
     spec = broken.spec.replace("http://example.org/", "http://10.0.0.1/")
-    await office.bench.sql(f"UPDATE policy SET spec = '{spec}'")  # its network was allowed once
-    fine = await office.make(**SITE, frequency="1h")
-    await office.site_scheduler.run_once()
-    assert (await office.policies.get(fine.id)).live_crawl is not None
-    missed = await office.policies.get(broken.id)
+    await plan.bench.sql(f"UPDATE policy SET spec = '{spec}'")  # its network was allowed once
+    fine = await plan.make(**SITE, frequency="1h")
+    await plan.site_scheduler.run_once()
+    assert (await plan.policies.get(fine.id)).live_crawl is not None
+    missed = await plan.policies.get(broken.id)
     assert (missed.live_crawl, missed.runs) == (None, 0)
-    assert (missed.next_run_at or 0) > (await office.policies.page_of())[0]
-    assert [one.policy_id for one in office.bench.signals_seen if isinstance(one, PolicyStuck)] == [broken.id]
+    assert (missed.next_run_at or 0) > (await plan.policies.page_of())[0]
+    assert [one.policy_id for one in plan.bench.signals_seen if isinstance(one, PolicyStuck)] == [broken.id]
 
 
-async def test_a_policy_that_cannot_be_read_keeps_no_other_from_its_job(office: Office) -> None:
-    broken, fine = await office.make(), await office.make()
-    await office.bench.sql(f"UPDATE policy SET spec = '{{}}' WHERE id = '{broken.id}'")
-    await office.pass_()
-    assert await office.waiting() == [fine.id]
-    await office.pass_()
-    assert [one.policy_id for one in office.bench.signals_seen if isinstance(one, PolicyStuck)] == [broken.id]
+async def test_a_policy_that_cannot_be_read_keeps_no_other_from_its_job(plan: PlanBench) -> None:
+    broken, fine = await plan.make(), await plan.make()
+    await plan.bench.sql(f"UPDATE policy SET spec = '{{}}' WHERE id = '{broken.id}'")
+    await plan.pass_()
+    assert await plan.waiting() == [fine.id]
+    await plan.pass_()
+    assert [one.policy_id for one in plan.bench.signals_seen if isinstance(one, PolicyStuck)] == [broken.id]
 
 
-async def test_a_policy_whose_time_zone_is_gone_keeps_no_other_from_its_job(office: Office) -> None:
-    broken = await office.make(windows=["00:00-24:00"], timezone="Europe/Berlin")
-    fine = await office.make()
+async def test_a_policy_whose_time_zone_is_gone_keeps_no_other_from_its_job(plan: PlanBench) -> None:
+    broken = await plan.make(windows=["00:00-24:00"], timezone="Europe/Berlin")
+    fine = await plan.make()
     spec = broken.spec.replace("Europe/Berlin", "Europe/Gone")
-    await office.bench.sql(f"UPDATE policy SET spec = '{spec}' WHERE id = '{broken.id}'")
-    await office.pass_()
-    assert await office.waiting() == [fine.id]
-    assert [told.policy_id for told in office.bench.signals_seen if isinstance(told, PolicyStuck)] == [broken.id]
+    await plan.bench.sql(f"UPDATE policy SET spec = '{spec}' WHERE id = '{broken.id}'")
+    await plan.pass_()
+    assert await plan.waiting() == [fine.id]
+    assert [told.policy_id for told in plan.bench.signals_seen if isinstance(told, PolicyStuck)] == [broken.id]
 
 
-async def test_a_site_is_crawled_now_when_somebody_says_so(office: Office) -> None:
-    policy = await office.make(**SITE, frequency="1h")
-    await office.site_scheduler.run_once()
-    [first] = await office.bench.crawls.newest()
-    again = await office.policies.run_now(policy.id)
+async def test_a_site_is_crawled_now_when_somebody_says_so(plan: PlanBench) -> None:
+    policy = await plan.make(**SITE, frequency="1h")
+    await plan.site_scheduler.run_once()
+    [first] = await plan.bench.crawls.newest()
+    again = await plan.policies.run_now(policy.id)
     assert (again.id, again.duplicate) == (first.crawl.id, True)
-    await office.bench.crawls.stop(first.crawl.id)
-    made = await office.policies.run_now(policy.id)
+    await plan.bench.crawls.stop(first.crawl.id)
+    made = await plan.policies.run_now(policy.id)
     assert not made.duplicate
-    assert (await office.policies.get(policy.id)).live_crawl == made.id
-    assert [seen.crawl.id for seen in await office.bench.crawls.newest()] == [made.id, first.crawl.id]
-    assert await office.bench.number("SELECT count(*) FROM job WHERE kind = 'page'") == 0
+    assert (await plan.policies.get(policy.id)).live_crawl == made.id
+    assert [seen.crawl.id for seen in await plan.bench.crawls.newest()] == [made.id, first.crawl.id]
+    assert await plan.bench.number("SELECT count(*) FROM job WHERE kind = 'page'") == 0
 
 
-async def test_a_crawl_of_a_policy_starts_whatever_its_options_say_of_that(office: Office) -> None:
-    await office.make(**SITE, crawl_config={"start": False})
-    await office.site_scheduler.run_once()
-    [seen] = await office.bench.crawls.newest()
+async def test_a_crawl_of_a_policy_starts_whatever_its_options_say_of_that(plan: PlanBench) -> None:
+    await plan.make(**SITE, crawl_config={"start": False})
+    await plan.site_scheduler.run_once()
+    [seen] = await plan.bench.crawls.newest()
     assert seen.crawl.state is CrawlState.QUEUED
 
 
-async def test_a_policy_that_may_not_be_fetched_any_more_can_be_disabled(office: Office) -> None:
-    policy = await office.make()
-    await office.bench.sql(f"UPDATE policy SET spec = '{policy.spec.replace('example.org', '10.0.0.1')}'")
-    assert not (await office.policies.enable(policy.id, False)).enabled
+async def test_a_policy_that_may_not_be_fetched_any_more_can_be_disabled(plan: PlanBench) -> None:
+    policy = await plan.make()
+    await plan.bench.sql(f"UPDATE policy SET spec = '{policy.spec.replace('example.org', '10.0.0.1')}'")
+    assert not (await plan.policies.enable(policy.id, False)).enabled
     with pytest.raises(InvalidInput):
-        await office.policies.enable(policy.id, True)
+        await plan.policies.enable(policy.id, True)
 
 
-async def test_a_policy_that_cannot_be_read_keeps_no_other_from_its_notes(office: Office) -> None:
-    broken, fine = await office.make(), await office.make()
-    await office.pass_()
-    leases = [await office.take(), await office.take()]
-    await office.bench.sql(f"UPDATE policy SET spec = 'x', last_hash = 'x' WHERE id = '{broken.id}'")
+async def test_a_policy_that_cannot_be_read_keeps_no_other_from_its_notes(plan: PlanBench) -> None:
+    broken, fine = await plan.make(), await plan.make()
+    await plan.pass_()
+    leases = [await plan.take(), await plan.take()]
+    await plan.bench.sql(f"UPDATE policy SET spec = 'x', last_hash = 'x' WHERE id = '{broken.id}'")
     for lease in leases:
-        await office.end(lease, digest="y")
-    assert (await office.policies.get(fine.id)).last_success_at is not None
+        await plan.end(lease, digest="y")
+    assert (await plan.policies.get(fine.id)).last_success_at is not None
 
 
-async def test_a_signal_about_a_url_counts_however_the_policy_writes_it(office: Office) -> None:
-    await office.policies.signal(SignalForm.read({"url": "http://EXAMPLE.org", "boost": 30}))
-    await office.make(url="http://Example.org:80")
-    await office.pass_()
-    assert (await office.take()).priority == 50 + 5 + 30
+async def test_a_signal_about_a_url_counts_however_the_policy_writes_it(plan: PlanBench) -> None:
+    await plan.policies.signal(SignalForm.read({"url": "http://EXAMPLE.org", "boost": 30}))
+    await plan.make(url="http://Example.org:80")
+    await plan.pass_()
+    assert (await plan.take()).priority == 50 + 5 + 30
 
 
-async def test_a_signal_needs_something_to_be_about(office: Office) -> None:
+async def test_a_signal_needs_something_to_be_about(plan: PlanBench) -> None:
     for values in ({"url": ""}, {"label": ""}, {}):
         with pytest.raises(InvalidInput):
-            await office.policies.signal(SignalForm.read({"boost": 1, **values}))
+            await plan.policies.signal(SignalForm.read({"boost": 1, **values}))
 
 
 async def test_sites_whose_crawls_last_hide_no_other_that_is_owed_a_run(
-    office: Office, monkeypatch: pytest.MonkeyPatch
+    plan: PlanBench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(site_scheduler, "BATCH", 1)
-    made = [await office.make(**SITE, frequency="1h", overlap="queue") for _ in range(2)]
+    made = [await plan.make(**SITE, frequency="1h", overlap="queue") for _ in range(2)]
     for _ in made:
-        await office.site_scheduler.run_once()
-    await office.bench.jump(1.1 * HOUR)
+        await plan.site_scheduler.run_once()
+    await plan.bench.jump(1.1 * HOUR)
     for _ in made:
-        await office.site_scheduler.run_once()
-    last = (await office.policies.get(made[1].id)).live_crawl
-    await office.bench.crawls.stop(last or "")
-    await office.site_scheduler.run_once()
-    assert (await office.policies.get(made[1].id)).live_crawl != last
+        await plan.site_scheduler.run_once()
+    last = (await plan.policies.get(made[1].id)).live_crawl
+    await plan.bench.crawls.stop(last or "")
+    await plan.site_scheduler.run_once()
+    assert (await plan.policies.get(made[1].id)).live_crawl != last
 
 
-async def test_a_job_is_explained_with_the_parts_of_its_priority(office: Office) -> None:
-    await office.make(priority_base=60)
-    await office.pass_()
-    lease = await office.take()
-    said = to_api.job_explanation(await office.bench.job_admin.explain(lease.fence.job_id))
+async def test_a_job_is_explained_with_the_parts_of_its_priority(plan: PlanBench) -> None:
+    await plan.make(priority_base=60)
+    await plan.pass_()
+    lease = await plan.take()
+    said = to_api.job_explanation(await plan.bench.job_admin.explain(lease.fence.job_id))
     assert said["priority_parts"] == {"importance": 60.0, "staleness": 5.0, "error_rate": 0.0, "signal": 0.0}

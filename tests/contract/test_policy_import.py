@@ -20,19 +20,19 @@ from shoal.plan.policy_file import (
     write_json_lines,
 )
 from tests.contract.conftest import Bench
-from tests.contract.test_policies import Office
+from tests.contract.test_policies import PlanBench
 
 HEAD = "url,frequency,priority_base,labels,rule_set"
 
 
 async def take(bench: Bench, rows: Iterator[PolicyFileRow], *, skip_bad: bool = False) -> ImportSummary:
-    office = Office(bench)
-    intake = PolicyImporter(bench.database, office.store, office.policies)
-    return await intake.take(rows, skip_bad=skip_bad)
+    plan = PlanBench(bench)
+    importer = PolicyImporter(bench.database, plan.store, plan.policies)
+    return await importer.take(rows, skip_bad=skip_bad)
 
 
 async def urls(bench: Bench) -> list[str | None]:
-    _, found = await Office(bench).policies.page_of(limit=100)
+    _, found = await PlanBench(bench).policies.page_of(limit=100)
     return [policy.form.url for policy in found]
 
 
@@ -45,7 +45,7 @@ async def test_a_csv_file_is_taken_in(bench: Bench) -> None:
     ]
     report = await take(bench, read_csv(lines))
     assert (report.made, report.bad, report.problems) == (2, 0, [])
-    _, [first, second] = await Office(bench).policies.page_of()
+    _, [first, second] = await PlanBench(bench).policies.page_of()
     assert (first.form.priority_base, first.form.labels) == (70, {"team": "a", "kind": "price"})
     assert (second.form.priority_base, second.form.rule_set) == (50, {"fields": {"t": {"css": "h1"}}})
 
@@ -53,10 +53,10 @@ async def test_a_csv_file_is_taken_in(bench: Bench) -> None:
 async def test_a_file_whose_first_answer_was_lost_is_kept_once(bench: Bench) -> None:
     first = new_id("pol")
     for _ in range(2):
-        office = Office(bench)
-        intake = PolicyImporter(bench.database, office.store, office.policies)
+        plan = PlanBench(bench)
+        importer = PolicyImporter(bench.database, plan.store, plan.policies)
         rows = read_csv([HEAD, "http://example.org/a,6h,,,", "http://example.org/b,6h,,,"])
-        assert (await intake.take(rows, skip_bad=False, first=first)).made == 2
+        assert (await importer.take(rows, skip_bad=False, first=first)).made == 2
     assert await urls(bench) == ["http://example.org/a", "http://example.org/b"]
 
 
@@ -103,12 +103,12 @@ async def test_a_line_without_end_is_one_bad_line_and_never_read_as_a_whole(
 
 
 async def test_exported_policies_can_be_imported(bench: Bench) -> None:
-    office = Office(bench)
-    await office.make(url="http://example.org/a", labels={"team": "=1+1"})
-    await office.make(
+    plan = PlanBench(bench)
+    await plan.make(url="http://example.org/a", labels={"team": "=1+1"})
+    await plan.make(
         url="http://example.org/b", cron="0 6 * * 1-5", timezone="Europe/Berlin", windows=["Mon 01:00-09:00"]
     )
-    _, before = await office.policies.page_of()
+    _, before = await plan.policies.page_of()
     wanted = [orjson.loads(policy.spec) for policy in before]
     for text, read in ((write_csv(before, head=True), read_csv), (write_json_lines(before), read_json_lines)):
         rows = list(read(text.decode().splitlines()))
@@ -117,9 +117,9 @@ async def test_exported_policies_can_be_imported(bench: Bench) -> None:
 
 
 async def test_a_policy_longer_than_a_cell_of_a_spreadsheet_comes_in_again_whole(bench: Bench) -> None:
-    office = Office(bench)
+    plan = PlanBench(bench)
     fields = {f"field{number}": {"css": f"p.c{number}"} for number in range(90)}
-    made = await office.make(rule_set={"fields": fields}, labels={f"label{n}": "x" * 600 for n in range(60)})
+    made = await plan.make(rule_set={"fields": fields}, labels={f"label{n}": "x" * 600 for n in range(60)})
     [row] = list(read_csv(write_csv([made], head=True).decode().splitlines()))
     assert (row.problem, row.form) == ("", made.form)
 

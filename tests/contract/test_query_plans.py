@@ -363,8 +363,8 @@ async def crawl_on(bench: Bench, crawl: Crawl) -> None:
     await walker.turn(want=LINKS)  # more than some hosts have
     await trap(bench, crawl, walker)
     await redirect(bench, crawl, walker)
-    await walker.walk.seeds_landed()
-    await walker.walk.hand_back(WalkerBatch(), "draining")
+    await walker.commits.seeds_landed()
+    await walker.commits.hand_back(WalkerBatch(), "draining")
     slow = await bench.walker(crawl, pace=SLOW)
     await slow.turn(want=10)
     await bench.database.run(lambda tx: bench.frontier.next_in(tx, crawl.number))

@@ -13,7 +13,7 @@ from shoal.queue.job import Fence, LostJob
 from shoal.queue.queue import Queue
 from shoal.queue.states import MOVES, STALLED, TERMINAL, GrantEnd, JobState
 from shoal.settings import QueueSettings
-from tests.contract.conftest import PATIENCE, Bench, Gate, Gated, Severed, database_at, until_blocked
+from tests.contract.conftest import PATIENCE, Bench, Breakpoint, BreakpointDatabase, Severed, database_at, until_blocked
 
 J = JobState
 
@@ -159,24 +159,24 @@ async def test_the_fence_knows_a_live_grant_from_any_other(bench: Bench) -> None
 
 
 async def test_a_fenced_commit_holds_back_the_end_of_its_job_but_not_its_heartbeat(postgres_bench: Bench) -> None:
-    bench, gate = postgres_bench, Gate("fence_job")
+    bench, point = postgres_bench, Breakpoint("fence_job")
     await bench.enqueue()
     lease = await bench.lease()
-    gated = Gated(bench.database, gate)
-    fenced = asyncio.create_task(gated.run(lambda tx: bench.jobs.fence(tx, lease.fence)))
-    await gate.wait_until_reached()
+    halting = BreakpointDatabase(bench.database, point)
+    fenced = asyncio.create_task(halting.run(lambda tx: bench.jobs.fence(tx, lease.fence)))
+    await point.wait_until_reached()
     assert (await asyncio.wait_for(bench.queue.extend([lease.fence]), PATIENCE)).kept == [lease.fence]
     finishing = asyncio.create_task(bench.queue.finish(lease))
     await until_blocked(bench)
     assert not finishing.done()
-    gate.open()
+    point.resume()
     assert await fenced
     assert await finishing is J.DONE
 
 
 async def test_a_commit_that_settles_does_not_hold_back_the_heartbeat(postgres_bench: Bench) -> None:
     """This includes the first commit of a grant, which records that the job made progress."""
-    bench, gate = postgres_bench, Gate("mark_grant_settled")
+    bench, point = postgres_bench, Breakpoint("mark_grant_settled")
     await bench.enqueue()
     lease = await bench.lease()
 
@@ -184,31 +184,31 @@ async def test_a_commit_that_settles_does_not_hold_back_the_heartbeat(postgres_b
         await bench.jobs.fence(tx, lease.fence)  # type: ignore[arg-type]
         await bench.jobs.mark_settled(tx, lease.fence)  # type: ignore[arg-type]
 
-    settling = asyncio.create_task(Gated(bench.database, gate).run(settle))
-    await gate.wait_until_reached()
+    settling = asyncio.create_task(BreakpointDatabase(bench.database, point).run(settle))
+    await point.wait_until_reached()
     extending = asyncio.create_task(bench.queue.extend([lease.fence]))
     blocked = asyncio.create_task(until_blocked(bench))
     await asyncio.wait({extending, blocked}, return_when=asyncio.FIRST_COMPLETED)
     free = extending.done()
     blocked.cancel()
-    gate.open()
+    point.resume()
     await asyncio.gather(settling, extending)
     assert free, "the heartbeat waited for a commit that settles"
 
 
 async def test_a_sweep_waits_for_a_fenced_commit_and_then_looks_again(postgres_bench: Bench) -> None:
     """F7: the worker was late but alive; its commit and its heartbeat were first."""
-    bench, gate = postgres_bench, Gate("fence_job")
+    bench, point = postgres_bench, Breakpoint("fence_job")
     job_id = await bench.enqueue()
     lease = await bench.lease()
     await bench.jump(11)
-    gated = Gated(bench.database, gate)
-    fenced = asyncio.create_task(gated.run(lambda tx: bench.jobs.fence(tx, lease.fence)))
-    await gate.wait_until_reached()
+    halting = BreakpointDatabase(bench.database, point)
+    fenced = asyncio.create_task(halting.run(lambda tx: bench.jobs.fence(tx, lease.fence)))
+    await point.wait_until_reached()
     sweeping = asyncio.create_task(bench.janitor().run_once())
     await until_blocked(bench)
     await bench.queue.extend([lease.fence])
-    gate.open()
+    point.resume()
     await asyncio.gather(fenced, sweeping)
     assert (await bench.job(job_id)).state is J.LOCKED
 

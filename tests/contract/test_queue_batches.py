@@ -14,7 +14,7 @@ from shoal.queue import states
 from shoal.queue.job import Enqueued, Fence, Lease, LeaseRequest, NewJob
 from shoal.queue.queue import JobEnqueued, Queue
 from shoal.queue.states import JobState
-from tests.contract.conftest import Bench, Gate, Gated, Severed, until_blocked
+from tests.contract.conftest import Bench, Breakpoint, BreakpointDatabase, Severed, until_blocked
 
 T = TypeVar("T")
 J = JobState
@@ -77,25 +77,27 @@ async def test_64_enqueues_of_one_key_at_once_are_all_answered_with_one_id(bench
 
 async def test_a_key_whose_job_ends_while_another_is_enqueued_is_free(postgres_bench: Bench) -> None:
     """The insert conflicts with a live job, which ends before its owner is read."""
-    bench, gate = postgres_bench, Gate("insert_jobs")
+    bench, point = postgres_bench, Breakpoint("insert_jobs")
     [first] = await bench.queue.enqueue([new("k")])
     job = new("k")
-    enqueuing = asyncio.create_task(bench.over(Gated(bench.database, gate)).queue.enqueue([job]))
-    await gate.wait_until_reached()
+    enqueuing = asyncio.create_task(bench.over(BreakpointDatabase(bench.database, point)).queue.enqueue([job]))
+    await point.wait_until_reached()
     await bench.queue.finish(await bench.lease())
-    gate.open()
+    point.resume()
     assert await enqueuing == [Enqueued(job.id)]
     assert first.id != job.id
 
 
 async def test_two_batches_with_the_same_keys_in_any_order_do_not_wait_in_a_circle(postgres_bench: Bench) -> None:
-    bench, gate = postgres_bench, Gate("insert_jobs")
+    bench, point = postgres_bench, Breakpoint("insert_jobs")
     keys = [f"k{number}" for number in range(20)]
-    first = asyncio.create_task(bench.over(Gated(bench.database, gate)).queue.enqueue([new(key) for key in keys]))
-    await gate.wait_until_reached()
+    first = asyncio.create_task(
+        bench.over(BreakpointDatabase(bench.database, point)).queue.enqueue([new(key) for key in keys])
+    )
+    await point.wait_until_reached()
     second = asyncio.create_task(bench.queue.enqueue([new(key) for key in reversed(keys)]))
     await until_blocked(bench)
-    gate.open()
+    point.resume()
     made, found = await asyncio.gather(first, second)
     assert [one.id for one in reversed(found)] == [one.id for one in made]
     assert all(one.duplicate for one in found)
@@ -318,9 +320,9 @@ async def test_workers_that_end_and_lease_in_batches_do_every_job_once(bench: Be
     done: list[str] = []
 
     async def work(name: str) -> None:
-        taker, leases = LeaseRequest(name, ["page"]), []
+        request, leases = LeaseRequest(name, ["page"]), []
         while True:
-            turned = await bench.queue.finish_and_lease(finished(leases), taker, 20)
+            turned = await bench.queue.finish_and_lease(finished(leases), request, 20)
             assert turned.refused == []
             done.extend(lease.fence.job_id for lease in leases)
             leases = turned.leases
@@ -332,15 +334,15 @@ async def test_workers_that_end_and_lease_in_batches_do_every_job_once(bench: Be
 
 
 async def test_the_heartbeat_of_a_batch_and_its_end_do_not_wait_in_a_circle(postgres_bench: Bench) -> None:
-    bench, gate = postgres_bench, Gate("turn_jobs")
+    bench, point = postgres_bench, Breakpoint("turn_jobs")
     await bench.queue.enqueue([new() for _ in range(20)])
     leases = (await bench.queue.finish_and_lease([], W1, 20)).leases
-    gated = bench.over(Gated(bench.database, gate)).queue
-    ending = asyncio.create_task(gated.finish_and_lease(finished(leases[::-1]), W1, 0))
-    await gate.wait_until_reached()
+    halting = bench.over(BreakpointDatabase(bench.database, point)).queue
+    ending = asyncio.create_task(halting.finish_and_lease(finished(leases[::-1]), W1, 0))
+    await point.wait_until_reached()
     beating = asyncio.create_task(bench.queue.extend([lease.fence for lease in leases]))
     await until_blocked(bench)
-    gate.open()
+    point.resume()
     turned, extended = await asyncio.gather(ending, beating)
     assert turned.refused == []
     assert extended.kept == []

@@ -12,7 +12,7 @@ from shoal.crawl.lifecycle.crawls import KIND
 from shoal.queue import janitor, states
 from shoal.queue.job import Lease, LeaseRequest, NewJob, TurnResult
 from shoal.queue.states import JobState
-from tests.contract.conftest import Bench, Gate, Gated, Severed, until_blocked
+from tests.contract.conftest import Bench, Breakpoint, BreakpointDatabase, Severed, until_blocked
 
 T = TypeVar("T")
 J = JobState
@@ -134,10 +134,10 @@ async def test_every_end_of_a_grant_frees_its_quota(bench: Bench) -> None:
 async def test_finish_and_lease_hands_the_seat_on_in_one_commit(bench: Bench) -> None:
     jobs = [new("key:k") for _ in range(3)]
     await bench.queue.enqueue(jobs)
-    taker, leases, order = LeaseRequest("w1", ["page"]), list[Lease](), list[str]()
+    request, leases, order = LeaseRequest("w1", ["page"]), list[Lease](), list[str]()
     for _ in range(5):
         moves = [states.finish(one.fence.job_id, one.fence.epoch) for one in leases]
-        leases = (await bench.queue.finish_and_lease(moves, taker, 10)).leases
+        leases = (await bench.queue.finish_and_lease(moves, request, 10)).leases
         order += ids(leases)
     assert order == [job.id for job in jobs]
 
@@ -212,7 +212,7 @@ async def test_a_lease_that_must_not_wait_leaves_a_locked_quota_to_the_sweep(pos
     assert ids(await lease(bench)) == [jobs[1].id]
 
 
-async def test_the_janitor_is_the_floor_below_a_place_that_was_lost(bench: Bench) -> None:
+async def test_the_janitor_unparks_a_job_when_the_one_unparked_before_it_was_cancelled(bench: Bench) -> None:
     jobs = [new("key:k") for _ in range(3)]
     await bench.queue.enqueue(jobs)
     [got] = await lease(bench)
@@ -324,14 +324,14 @@ async def blocked_or_done(bench: Bench, task: "asyncio.Task[Any]") -> None:
     waiting.cancel()
 
 
-async def cross(bench: Bench, end: Coroutine[Any, Any, T], gate: Gate, counted: Counted, kind: str) -> T:
+async def cross(bench: Bench, end: Coroutine[Any, Any, T], point: Breakpoint, counted: Counted, kind: str) -> T:
     """Stop a commit that ends a job just before it deletes its seat, start a lease of the next job with the same quota
     key and let it run until it waits, then let both continue. There must be no deadlock."""
     ending = asyncio.create_task(end)
-    await gate.wait_until_reached()
+    await point.wait_until_reached()
     leasing = asyncio.create_task(bench.over(counted).queue.lease("w2", [kind], ["shared"], 1))
     await blocked_or_done(bench, leasing)
-    gate.open()
+    point.resume()
     ended, _ = await asyncio.gather(ending, leasing)
     assert counted.repeated == 0, "a deadlock"
     return ended
@@ -342,9 +342,9 @@ async def test_a_walker_that_cancels_its_siblings_never_waits_in_a_circle_with_a
     await bench.job_admin.set_quota("project:acme", 5)
     await bench.submit(project="acme", workers=2)
     [first] = await bench.queue.lease("w1", [KIND], ["shared"], 1)
-    gate, counted = Gate("delete_job_seats"), Counted(bench.database)
-    queue = bench.over(Gated(counted, gate)).queue
-    await cross(bench, queue.finish(first, "max_pages"), gate, counted, KIND)
+    point, counted = Breakpoint("delete_job_seats"), Counted(bench.database)
+    queue = bench.over(BreakpointDatabase(counted, point)).queue
+    await cross(bench, queue.finish(first, "max_pages"), point, counted, KIND)
 
 
 async def test_cancelling_several_jobs_never_deadlocks_with_a_lease(postgres_bench: Bench) -> None:
@@ -353,14 +353,14 @@ async def test_cancelling_several_jobs_never_deadlocks_with_a_lease(postgres_ben
     jobs = [new("project:acme"), new("project:acme")]
     await bench.queue.enqueue(jobs)
     await lease(bench, 1)
-    gate, counted = Gate("delete_job_seats"), Counted(bench.database)
-    gated = bench.over(Gated(counted, gate))
+    point, counted = Breakpoint("delete_job_seats"), Counted(bench.database)
+    halting = bench.over(BreakpointDatabase(counted, point))
 
     async def cancel_both(tx: Tx) -> None:
         for job in jobs:
-            await gated.job_admin.cancel_in(tx, job.id, "replaced")
+            await halting.job_admin.cancel_in(tx, job.id, "replaced")
 
-    await cross(bench, gated.database.run(cancel_both), gate, counted, "page")
+    await cross(bench, halting.database.run(cancel_both), point, counted, "page")
 
 
 async def test_ending_a_job_does_not_wait_for_a_lease_that_counts_its_quota(postgres_bench: Bench) -> None:
@@ -396,11 +396,11 @@ async def test_a_seat_freed_while_a_job_is_being_parked_is_used_at_once(postgres
     jobs = [new("key:k"), new("key:k")]
     await bench.queue.enqueue(jobs)
     [got] = await lease(bench, 1)
-    gate = Gate("delete_job_seats")
-    ending = asyncio.create_task(bench.over(Gated(bench.database, gate)).queue.finish(got))
-    await gate.wait_until_reached()
+    point = Breakpoint("delete_job_seats")
+    ending = asyncio.create_task(bench.over(BreakpointDatabase(bench.database, point)).queue.finish(got))
+    await point.wait_until_reached()
     assert await lease(bench, 1) == []  # it sees the seat taken, and is parked
-    gate.open()
+    point.resume()
     await ending
     assert ids(await lease(bench, 1)) == [jobs[1].id]
 
@@ -417,12 +417,12 @@ async def test_a_sweep_gives_no_seat_to_a_job_that_somebody_ends_just_now(postgr
     await bench.job_admin.set_quota("project:a", 1)
     await bench.queue.enqueue([new("project:a")])
     [got] = await lease(bench)
-    gate = Gate("delete_job_seats")
-    ending = asyncio.create_task(bench.over(Gated(bench.database, gate)).queue.release(got, "shutdown"))
-    await gate.wait_until_reached()
+    point = Breakpoint("delete_job_seats")
+    ending = asyncio.create_task(bench.over(BreakpointDatabase(bench.database, point)).queue.release(got, "shutdown"))
+    await point.wait_until_reached()
     mending = asyncio.create_task(bench.database.run(bench.queue._store.repair_quota_counts))
     await blocked_or_done(bench, mending)
-    gate.open()
+    point.resume()
     await asyncio.gather(ending, mending)
     assert await empty_seats(bench) == 0
 
@@ -431,11 +431,13 @@ async def test_a_job_that_ends_while_a_sweep_gives_it_a_seat_leaves_no_seat(post
     bench = postgres_bench
     await bench.queue.enqueue([new("project:a")])
     [got] = await lease(bench)
-    gate = Gate("insert_missing_job_seats")  # it had no seat, because the quota was set only now
-    mending = asyncio.create_task(bench.over(Gated(bench.database, gate)).job_admin.set_quota("project:a", 1))
-    await gate.wait_until_reached()
+    point = Breakpoint("insert_missing_job_seats")  # it had no seat, because the quota was set only now
+    mending = asyncio.create_task(
+        bench.over(BreakpointDatabase(bench.database, point)).job_admin.set_quota("project:a", 1)
+    )
+    await point.wait_until_reached()
     ending = asyncio.create_task(bench.queue.release(got, "shutdown"))
     await blocked_or_done(bench, ending)
-    gate.open()
+    point.resume()
     await asyncio.gather(ending, mending)
     assert await empty_seats(bench) == 0

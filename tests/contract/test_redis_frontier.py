@@ -21,14 +21,13 @@ from shoal.crawl.frontier.values import NewUrl, Settled, WalkerBatch
 from shoal.crawl.states import CrawlState
 from shoal.local.crawl_request import read_id
 from shoal.pages.links import LinkFlag, pack, pack_key
-from shoal.store.redis.scripts import FOLDER, load
 from tests.contract.conftest import SITE, Bench, Walker, fetched, later, new_url, open_bench, page_of
 from tests.contract.frontier_driver import RedisFrontierDriver, check_counters
 from tests.contract.test_frontier_admin import dump_of
 from tests.support import ledger
+from tests.support.delay_proxy import delay_proxy
 from tests.support.redis_versions import REDIS_NAMES, REDIS_VERSIONS
 from tests.support.servers import RedisServer, Servers, ask_redis, wait_until
-from tests.support.slow_network import slow_line
 
 PATHS = [f"/{number}" for number in range(30)]
 LINKS = {path: [PATHS[(place * 2 + step) % 30] for step in (1, 2, 15)] for place, path in enumerate(PATHS)}
@@ -112,7 +111,7 @@ async def test_a_page_committed_before_its_url_was_settled_is_counted_once(drive
     walker = await bench.walker(crawl)
     await walker.take()
     done, found = read_page(walker, walker.held[0], LINKS)
-    await walker.walk._commit_pages(WalkerBatch([done], found))
+    await walker.commits._commit_pages(WalkerBatch([done], found))
     assert (await bench.counts(crawl)).pages == 1
     assert await driver.taken_urls() == 1
     await bench.lose()
@@ -307,15 +306,15 @@ async def test_a_crawl_goes_on_after_a_failover_by_sentinel(
     sentinel.watch_by_sentinel(primary, "shoal")
     watcher = sentinel.url.removesuffix("/0")
     wait_until(lambda: "slaves=1" in ask_redis(watcher, "INFO", "sentinel"), "a sentinel that knows the replica")
-    with slow_line(primary.url) as line:
-        bench = await open_bench(sqlite_url, redis_url=line.url)
+    with delay_proxy(primary.url) as proxy:
+        bench = await open_bench(sqlite_url, redis_url=proxy.url)
         crawl = await bench.submit(f"{SITE}/0", depth=100)
         walker = await bench.walker(crawl)
         for _ in range(3):
             await advance(walker)
         primary.kill()
         wait_until(lambda: "role:master" in ask_redis(replica.url, "INFO", "replication"), "a failover")
-        line.lead_to(replica.url)
+        proxy.lead_to(replica.url)
         for _ in range(len(PATHS)):  # with one more try for each connection that was cut
             with suppress(BackendUnavailable):
                 await advance(walker)
@@ -403,7 +402,7 @@ async def test_a_dump_from_redis_is_loaded_into_a_database(driver: RedisFrontier
     for _ in range(3):
         await advance(walker)
     await driver.bench.crawls.pause(crawl.id)
-    await walker.walk.close(WalkerBatch(), "pause")
+    await walker.commits.close(WalkerBatch(), "pause")
     other = await open_bench(postgres_url)
     loaded = await dump_of(other).load(dump_of(driver.bench).dump(crawl.id))
     there = (await other.crawls.get(loaded)).crawl
@@ -416,18 +415,12 @@ async def test_a_dump_from_redis_is_loaded_into_a_database(driver: RedisFrontier
 
 
 async def test_a_script_that_the_server_forgot_is_sent_again(driver: RedisFrontierDriver) -> None:
-    """F37."""
+    """F37: the server forgets its scripts (SCRIPT FLUSH) between two calls."""
     crawl = await driver.bench.submit(f"{SITE}/0", depth=100)
     await driver.call("SCRIPT", "FLUSH")
     walker = await driver.bench.walker(crawl)
     await driver.call("SCRIPT", "FLUSH")
     assert len(await walker.take()) == 1
-
-
-def test_every_script_says_what_it_takes_and_returns() -> None:
-    for file in sorted(FOLDER.glob("*_*.lua")):
-        header = [line for line in load(file.stem).text.split("\n\n")[-1].splitlines() if line.startswith("--")]
-        assert any("Returns:" in line for line in header), f"{file.name} does not say what it returns"
 
 
 @pytest.mark.parametrize("name", ["a:b", "{a}", "*", "[a]", "a b", "ä", "x" * 512, ""])

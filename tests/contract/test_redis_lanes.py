@@ -22,7 +22,6 @@ from shoal.store.redis.connection import LoopRedis, ThreadRedis
 from shoal.store.redis.lane_entries import queue_name
 from shoal.store.redis.lane_server import LanesDegraded, LanesRestored
 from shoal.store.redis.lanes import RedisLanes
-from shoal.store.redis.scripts import FOLDER, load
 from shoal.store.redis.wake import RedisWake
 from tests.contract.conftest import Bench, begin_lanes, open_bench
 from tests.contract.test_host_leases import places
@@ -541,17 +540,6 @@ async def test_hosts_are_text_whatever_they_contain(bench: Bench) -> None:
     request = LeaseRequest("w1", ["page"], rate_limiter=places(bench))
     turned = await bench.queue.finish_and_lease([], request, 9)
     assert len(turned.leases) == len(hosts)
-
-
-def test_every_script_says_what_it_takes_and_returns() -> None:
-    scripts = [path.stem for path in FOLDER.glob("lane_*.lua")]
-    assert len(scripts) > 5
-    for name in scripts:
-        text = load(name).text
-        own = (FOLDER / f"{name}.lua").read_text()
-        assert "ARGV[" in own.split("\nlocal ")[0], name
-        assert "-- Returns: OK" in own, name
-        assert "cjson" not in text, name
 
 
 # Wake-ups

@@ -83,7 +83,7 @@ async def refusals(client: RedisClient, *words: str) -> list[str]:
 async def test_a_server_that_may_evict_is_refused_with_the_command_that_fixes_it(
     own_redis: RedisServer, client_of: type[LoopRedis] | type[ThreadRedis]
 ) -> None:
-    """F36."""
+    """F36: the server may evict keys."""
     redis = client_of(RedisSettings(url=own_redis.url))
     assert (await check_server(redis)).warning is not None  # it keeps nothing over a restart
     await redis.command("CONFIG", "SET", "maxmemory-policy", "allkeys-lru")

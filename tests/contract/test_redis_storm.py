@@ -13,10 +13,10 @@ from shoal.crawl.frontier.values import WalkerBatch
 from shoal.crawl.states import CrawlState
 from tests.contract.conftest import SITE, Bench, Walker, open_bench
 from tests.contract.test_redis_frontier import LINKS, advance, attach_again, lease_of, ledger_of, read_page
+from tests.support.delay_proxy import DelayProxy, delay_proxy
 from tests.support.effort import times
 from tests.support.redis_versions import on_every_redis
 from tests.support.servers import RedisServer, Servers, ask_redis
-from tests.support.slow_network import SlowLine, slow_line
 
 
 @on_every_redis
@@ -28,9 +28,9 @@ async def test_a_storm_over_redis_loses_nothing(
     walkers, in random order while a crawl runs. Every page is stored once, and a crawl is completed only if all are."""
     dice = random.Random(seed)
     server = servers.new_redis(version=redis_version, durable=seed % 2 == 0)
-    with slow_line(server.url) as line:
-        bench = await open_bench(sqlite_url, redis_url=line.url)
-        await _weather(bench, _faults(bench, server, line, dice), dice)
+    with delay_proxy(server.url) as proxy:
+        bench = await open_bench(sqlite_url, redis_url=proxy.url)
+        await _weather(bench, _faults(bench, server, proxy, dice), dice)
         await bench.close()
     server.kill()
 
@@ -67,7 +67,7 @@ async def _walker(bench: Bench, crawl: Crawl) -> Walker:
     return walker
 
 
-def _faults(bench: Bench, server: RedisServer, line: SlowLine, dice: random.Random) -> list[Callable[[Walker], Any]]:
+def _faults(bench: Bench, server: RedisServer, proxy: DelayProxy, dice: random.Random) -> list[Callable[[Walker], Any]]:
     """Return the faults that may happen; each returns whether the walker is dead."""
 
     async def flush(_: Walker) -> bool:
@@ -80,11 +80,11 @@ def _faults(bench: Bench, server: RedisServer, line: SlowLine, dice: random.Rand
 
     async def cut(_: Walker) -> bool:
         """At some moment of the next calls: before the server has one, or before we have its answer."""
-        line.cut_in(dice.uniform(0, 0.02))
+        proxy.cut_in(dice.uniform(0, 0.02))
         return False
 
     async def slow(_: Walker) -> bool:
-        line.delay_seconds = dice.choice([0, 0.002, 0.005])
+        proxy.delay_seconds = dice.choice([0, 0.002, 0.005])
         return False
 
     async def evict(walker: Walker) -> bool:
@@ -113,7 +113,7 @@ def _faults(bench: Bench, server: RedisServer, line: SlowLine, dice: random.Rand
     async def die_between_commits(walker: Walker) -> bool:
         read = [read_page(walker, task, LINKS) for task in walker.held]
         try:
-            await walker.walk._commit_pages(WalkerBatch([done for done, _ in read]))
+            await walker.commits._commit_pages(WalkerBatch([done for done, _ in read]))
         except BackendUnavailable:
             return False
         return await kill_worker(walker)

@@ -87,18 +87,18 @@ class AnalysisRun:
 
 
 @pytest.fixture
-async def finish_first(bench: Bench) -> Bench:
-    """A bench with other settings than the defaults: WORKER_JOB_ATTEMPTS=3, WORKER_BACKOFF_MS=5000."""
+async def retrying_bench(bench: Bench) -> Bench:
+    """A bench whose jobs are retried with WORKER_JOB_ATTEMPTS=3 and WORKER_BACKOFF_MS=5000, not with the defaults."""
     settings = QueueSettings(job_attempts=ATTEMPTS, backoff=timedelta(seconds=BACKOFF))
     return replace(bench, settings=settings, signals_seen=[])
 
 
 @pytest.fixture(params=["crawl", "analysis"])
-async def run(request: pytest.FixtureRequest, finish_first: Bench) -> Run:
+async def run(request: pytest.FixtureRequest, retrying_bench: Bench) -> Run:
     if request.param == "crawl":
-        return CrawlRun(finish_first, await finish_first.submit())
-    await completed(finish_first)
-    return AnalysisRun(finish_first, (await only(finish_first)).id)
+        return CrawlRun(retrying_bench, await retrying_bench.submit())
+    await completed(retrying_bench)
+    return AnalysisRun(retrying_bench, (await only(retrying_bench)).id)
 
 
 async def fail(bench: Bench, run: Run) -> JobState:
@@ -107,81 +107,81 @@ async def fail(bench: Bench, run: Run) -> JobState:
     return await bench.queue.fail(lease, "a temporary error")
 
 
-async def test_success_at_once(finish_first: Bench, run: Run) -> None:
+async def test_success_at_once(retrying_bench: Bench, run: Run) -> None:
     before = await run.shown()
     assert (before.state in ("pending", "queued"), before.started_at) == (True, None)
-    await run.succeed(await finish_first.lease(kind=run.kind))
+    await run.succeed(await retrying_bench.lease(kind=run.kind))
     after = await run.shown()
     assert after.state == run.success
     assert after.started_at is not None
     assert after.finished_at is not None
 
 
-async def test_failures_and_then_success_show_one_run(finish_first: Bench, run: Run) -> None:
+async def test_failures_and_then_success_show_one_run(retrying_bench: Bench, run: Run) -> None:
     seen = []
     for tries in (1, 2):
-        assert await fail(finish_first, run) is J.PENDING
+        assert await fail(retrying_bench, run) is J.PENDING
         seen.append(await run.shown())
-        await finish_first.jump(1.1 * BACKOFF * 2 ** (tries - 1))
-    await run.succeed(await finish_first.lease(kind=run.kind))
+        await retrying_bench.jump(1.1 * BACKOFF * 2 ** (tries - 1))
+    await run.succeed(await retrying_bench.lease(kind=run.kind))
     assert [one.state for one in seen] == ["running", "running"]
     assert {one.started_at for one in [*seen, await run.shown()]} == {seen[0].started_at}
     assert {one.finished_at for one in seen} == {None}
     assert (await run.shown()).state == run.success
 
 
-async def test_only_the_last_of_all_attempts_fails_it(finish_first: Bench, run: Run) -> None:
+async def test_only_the_last_of_all_attempts_fails_it(retrying_bench: Bench, run: Run) -> None:
     for _ in range(ATTEMPTS - 1):
-        assert await fail(finish_first, run) is J.PENDING
+        assert await fail(retrying_bench, run) is J.PENDING
         assert (await run.shown()).state == "running"
-        await finish_first.jump(3600)
-    assert await fail(finish_first, run) is J.FAILED
+        await retrying_bench.jump(3600)
+    assert await fail(retrying_bench, run) is J.FAILED
     after = await run.shown()
     assert (after.state, after.finished_at is not None) == ("failed", True)
 
 
-async def test_the_backoff_doubles_and_the_job_is_not_leased_before(finish_first: Bench, run: Run) -> None:
+async def test_the_backoff_doubles_and_the_job_is_not_leased_before(retrying_bench: Bench, run: Run) -> None:
     for tries in (1, 2):
-        await fail(finish_first, run)
-        await finish_first.jump(BACKOFF * 2 ** (tries - 1) - MARGIN)
-        assert await finish_first.queue.lease("w1", [run.kind], ["shared"], 1) == []
-        await finish_first.jump(0.1 * BACKOFF * 2 ** (tries - 1) + MARGIN + 0.1)
-    assert len(await finish_first.queue.lease("w1", [run.kind], ["shared"], 1)) == 1
+        await fail(retrying_bench, run)
+        await retrying_bench.jump(BACKOFF * 2 ** (tries - 1) - MARGIN)
+        assert await retrying_bench.queue.lease("w1", [run.kind], ["shared"], 1) == []
+        await retrying_bench.jump(0.1 * BACKOFF * 2 ** (tries - 1) + MARGIN + 0.1)
+    assert len(await retrying_bench.queue.lease("w1", [run.kind], ["shared"], 1)) == 1
 
 
 async def test_lost_workers_and_failures_together_change_nothing_that_can_be_seen(
-    finish_first: Bench, run: Run
+    retrying_bench: Bench, run: Run
 ) -> None:
-    first = await finish_first.lease(kind=run.kind)
+    first = await retrying_bench.lease(kind=run.kind)
     await run.begin(first)
     began = await run.shown()
-    await finish_first.queue.lose(first, "its child died")
+    await retrying_bench.queue.lose(first, "its child died")
     assert await run.shown() == began
-    await fail(finish_first, run)
+    await fail(retrying_bench, run)
     assert await run.shown() == began
-    await finish_first.jump(60)
-    await run.begin(await finish_first.lease(kind=run.kind))
-    await finish_first.lose()
+    await retrying_bench.jump(60)
+    await run.begin(await retrying_bench.lease(kind=run.kind))
+    await retrying_bench.lose()
     assert await run.shown() == began
 
 
-async def test_runs_are_retried_independently_of_each_other(finish_first: Bench) -> None:
-    crawls = [await finish_first.submit(f"{SITE}/{name}", project=name) for name in "abc"]
-    runs = {crawl.id: CrawlRun(finish_first, crawl) for crawl in crawls}
-    leases = {lease.run_id: lease for lease in await finish_first.queue.lease("w1", [CRAWL], ["shared"], 3)}
+async def test_runs_are_retried_independently_of_each_other(retrying_bench: Bench) -> None:
+    crawls = [await retrying_bench.submit(f"{SITE}/{name}", project=name) for name in "abc"]
+    runs = {crawl.id: CrawlRun(retrying_bench, crawl) for crawl in crawls}
+    leases = {lease.run_id: lease for lease in await retrying_bench.queue.lease("w1", [CRAWL], ["shared"], 3)}
     assert set(leases) == set(runs)
     for run_id, lease in leases.items():
         await runs[run_id or ""].begin(lease)
     lucky, unlucky, hopeless = crawls
     await runs[lucky.id].succeed(leases[lucky.id])
-    await finish_first.queue.fail(leases[unlucky.id], "once")
-    await finish_first.queue.fail(leases[hopeless.id], "again and again")
-    await finish_first.jump(60)
-    again = {lease.run_id: lease for lease in await finish_first.queue.lease("w1", [CRAWL], ["shared"], 3)}
+    await retrying_bench.queue.fail(leases[unlucky.id], "once")
+    await retrying_bench.queue.fail(leases[hopeless.id], "again and again")
+    await retrying_bench.jump(60)
+    again = {lease.run_id: lease for lease in await retrying_bench.queue.lease("w1", [CRAWL], ["shared"], 3)}
     assert {run_id: lease.attempts for run_id, lease in again.items()} == {unlucky.id: 1, hopeless.id: 1}
     await runs[unlucky.id].succeed(again[unlucky.id])
-    assert await finish_first.queue.fail(again[hopeless.id], "again and again") is J.PENDING
-    await finish_first.jump(60)
-    await fail(finish_first, runs[hopeless.id])
+    assert await retrying_bench.queue.fail(again[hopeless.id], "again and again") is J.PENDING
+    await retrying_bench.jump(60)
+    await fail(retrying_bench, runs[hopeless.id])
     states = [(await runs[crawl.id].shown()).state for crawl in crawls]
     assert states == ["completed", "completed", "failed"]

@@ -18,7 +18,7 @@ from shoal.queue.job_admin_store import JobFilter
 from shoal.store.bodies.folder import FolderBodies
 from shoal.store.sql.frontier_admin import SqlFrontierAdmin
 from shoal.store.sql.tokens import SqlAuditLogStore, SqlTokenStore
-from tests.contract.conftest import Bench, Gate, Gated, Severed, until_blocked
+from tests.contract.conftest import Bench, Breakpoint, BreakpointDatabase, Severed, until_blocked
 
 ME = local_caller("127.0.0.1")
 
@@ -29,7 +29,7 @@ def tokens_of(bench: Bench, database: Database | None = None) -> Tokens:
     return Tokens(over, SqlTokenStore(), AuditLog(over, SqlAuditLogStore()), bench.clock, bench.signals)
 
 
-def acts_of(bench: Bench) -> AuditLog:
+def audit_log_of(bench: Bench) -> AuditLog:
     return AuditLog(bench.database, SqlAuditLogStore())
 
 
@@ -122,7 +122,7 @@ async def test_a_token_works_and_a_warning_is_logged_if_its_use_cannot_be_record
     assert told.token_id == minted.token.id
 
 
-async def test_what_was_verified_is_not_asked_of_the_store_again_for_a_moment(bench: Bench) -> None:
+async def test_a_verified_token_is_not_read_from_the_store_again_for_a_moment(bench: Bench) -> None:
     severed = Severed(bench.database)
     tokens = tokens_of(bench, severed)
     minted = await tokens.create(wish(), ME)
@@ -131,7 +131,7 @@ async def test_what_was_verified_is_not_asked_of_the_store_again_for_a_moment(be
     assert await tokens.verify(minted.text) is not None
 
 
-async def test_no_more_is_remembered_than_some_tokens(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_cache_of_verified_tokens_is_bounded(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("shoal.access.tokens.MOST_REMEMBERED", 3)
     assert MOST_REMEMBERED > 3
     tokens = tokens_of(bench)
@@ -183,14 +183,14 @@ async def test_the_last_admin_is_not_revoked_by_mistake(bench: Bench) -> None:
 
 
 async def test_of_two_admins_who_revoke_each_other_one_stays(postgres_bench: Bench) -> None:
-    bench, gate = postgres_bench, Gate("lock_admin_tokens")
+    bench, point = postgres_bench, Breakpoint("lock_admin_tokens")
     tokens = tokens_of(bench)
     first, second = await tokens.create(wish("admin"), ME), await tokens.create(wish("admin"), ME)
-    slow = asyncio.create_task(tokens_of(bench, Gated(bench.database, gate)).revoke(first.token.id, ME))
-    await gate.reached.wait()
+    slow = asyncio.create_task(tokens_of(bench, BreakpointDatabase(bench.database, point)).revoke(first.token.id, ME))
+    await point.reached.wait()
     late = asyncio.create_task(tokens.revoke(second.token.id, ME))
     await until_blocked(bench)
-    gate.go.set()
+    point.go.set()
     await slow
     with pytest.raises(StateConflict):
         await late
@@ -207,7 +207,7 @@ async def test_creating_and_revoking_are_in_the_audit_log_once_with_caller_and_a
     caller = Caller(who="tok_boss", scopes=frozenset({TokenScope.ADMIN}), address="192.0.2.7")
     for _ in range(2):
         await tokens.revoke(minted.token.id, caller)
-    revoked, created = await acts_of(bench).newest()
+    revoked, created = await audit_log_of(bench).newest()
     assert (created.action.name, created.who, created.address) == ("token.created", "local", "127.0.0.1")
     assert created.action.facts == {"name": "scraper", "scopes": ["bot"], "node_id": None, "expires_in": None}
     assert (revoked.action.name, revoked.action.subject) == ("token.revoked", minted.token.id)
@@ -219,18 +219,18 @@ async def test_rejected_requests_are_not_in_the_audit_log(bench: Bench) -> None:
     admin = holder_of(await tokens.create(wish("admin", expires_in="1d"), ME))
     with pytest.raises(InvalidInput):
         await tokens.create(wish("bot"), admin)
-    assert len(await acts_of(bench).newest()) == 1
+    assert len(await audit_log_of(bench).newest()) == 1
 
 
-async def test_acts_are_listed_newest_first_by_pages_and_by_subject(bench: Bench) -> None:
-    acts = acts_of(bench)
+async def test_the_audit_log_is_listed_newest_first_by_pages_and_by_subject(bench: Bench) -> None:
+    audit_log = audit_log_of(bench)
     for subject in ("a", "b", "a"):
-        await acts.note(ME, AuditEntry("crawl.removed", subject))
-    newest = await acts.newest(limit=2)
+        await audit_log.note(ME, AuditEntry("crawl.removed", subject))
+    newest = await audit_log.newest(limit=2)
     assert [entry.action.subject for entry in newest] == ["a", "b"]
-    [oldest] = await acts.newest(before=newest[-1].number)
+    [oldest] = await audit_log.newest(before=newest[-1].number)
     assert oldest.action.subject == "a"
-    assert len(await acts.newest(subject="a")) == 2
+    assert len(await audit_log.newest(subject="a")) == 2
 
 
 async def test_tokens_are_listed_newest_first_by_pages(bench: Bench) -> None:
@@ -272,21 +272,21 @@ async def unwritable(tx: Tx, subject: str) -> None:
     raise BackendUnavailable("the log", "it is away", "wait")
 
 
-async def test_a_deed_whose_note_cannot_be_written_is_not_done(bench: Bench) -> None:
+async def test_an_action_whose_audit_entry_cannot_be_written_is_not_carried_out(bench: Bench) -> None:
     await bench.job_admin.set_quota("project:old", 1)
     crawl = await bench.submit()
     await bench.crawls.stop(crawl.id)
     await bench.enqueue()
     await bench.queue.finish(await bench.lease())
-    archive = SqlFrontierAdmin(bench.dialect, bench.hosts, bench.pages)
+    admin_store = SqlFrontierAdmin(bench.dialect, bench.hosts, bench.pages)
     bodies = FolderBodies(Path("nowhere"), bench.clock)
-    archivist = FrontierAdmin(bench.database, bench.crawls, bench.queue, archive, bodies)
+    frontier_admin = FrontierAdmin(bench.database, bench.crawls, bench.queue, admin_store, bodies)
     deeds = [
         bench.job_admin.set_quota("project:new", 1, audit=unwritable),
         bench.job_admin.remove_quota("project:old", audit=unwritable),
         bench.job_admin.purge(JobFilter(), audit=unwritable),
         bench.crawls.stop(crawl.id, force=True, audit=unwritable),
-        archivist.erase(crawl.id, audit=unwritable),
+        frontier_admin.erase(crawl.id, audit=unwritable),
     ]
     for deed in deeds:
         with pytest.raises(BackendUnavailable):

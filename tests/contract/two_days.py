@@ -142,12 +142,12 @@ class Days:
         mortal = self.bench.over(self.dying)
         database = self.bench.database
         self.policies = Policies(database, self.store, self.bench.queue, PolicyCrawls(self.bench.crawls), LOOPBACK)
-        self.intake = PolicyImporter(database, self.store, self.policies)
+        self.importer = PolicyImporter(database, self.store, self.policies)
         self.webhooks = Webhooks(database, self.hooks, self.events, LOOPBACK)
         self.schedulers = [self.scheduler(mortal), self.scheduler(mortal)]
         self.site_schedulers = [self.site_scheduler(mortal), self.site_scheduler(mortal)]
         self.forwarder = Forwarder(self.dying, self.events, self.hooks, self.bench.signals)
-        self.bookkeeper = RunRecorder(self.dying, self.events, self.store)
+        self.run_recorder = RunRecorder(self.dying, self.events, self.store)
         self.courier = self.new_courier()
         self.api, self.sure_api = bots_of(mortal), bots_of(self.bench)
         self.bots = [
@@ -183,16 +183,16 @@ class Days:
             raise ConnectionResetError
         await line.send(reply(503 if luck < 0.02 else 204, b""))
 
-    def answer(self, holder: Fence) -> ResultDelivery:
+    def answer(self, fence: Fence) -> ResultDelivery:
         """A page that changes now and then; a tenth of the tries fail."""
         failed = self.dice.random() < 0.1
         digest = f"{self.dice.randrange(2)}"
-        return ResultDelivery(holder, result_of(Status.FAIL if failed else Status.SUCCESS, self.now, digest))
+        return ResultDelivery(fence, result_of(Status.FAIL if failed else Status.SUCCESS, self.now, digest))
 
     async def begin(self, forms: list[dict[str, Any]]) -> None:
         """Make policies, all in one commit."""
         lines = [orjson.dumps(form).decode() for form in forms]
-        report = await self.intake.take(iter(read_json_lines(lines)), skip_bad=False)
+        report = await self.importer.take(iter(read_json_lines(lines)), skip_bad=False)
         assert report.made == len(forms), report
 
     async def hook(self) -> None:
@@ -230,7 +230,7 @@ class Days:
 
     async def _tell(self) -> None:
         await self._survives(self.forwarder)
-        await self._survives(self.bookkeeper)
+        await self._survives(self.run_recorder)
         self.noted.append((await self.bench.database.read(lambda tx: self.events.cursor(tx, SINK)), self.now))
         await self.courier.run_once()
         await self.courier.rest()

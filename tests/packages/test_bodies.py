@@ -120,7 +120,7 @@ async def test_a_full_disk_while_storing_robots_txt_ends_the_walker_before_a_pag
     assert {page.attempt for page in pages.values()} == {1}
 
 
-async def test_what_a_site_calls_its_files_names_no_file_here(crawler: Crawler) -> None:
+async def test_a_content_disposition_never_names_the_stored_file(crawler: Crawler) -> None:
     names = ["../../../../owned", "/tmp/owned", "CON", "a\tb", "x" * 4000]
     disposition = [("Content-Disposition", f'attachment; filename="{name}"') for name in names]
     async with serving(ScriptedSite(lambda path: (200, dict([disposition[int(path[1:] or 0)]]), html("x")[2]))) as site:

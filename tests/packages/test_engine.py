@@ -367,12 +367,12 @@ async def test_a_walker_suspended_past_its_lease_continues_if_nobody_took_the_jo
         crawl = await crawler.submit(site)
         [lease] = await crawler.app.queue.lease("test", ["crawl"], ["shared"], 1)
         clock = FakeClock()
-        vigil = LeaseRenewer(crawler.app.queue, lease, clock)
+        renewer = LeaseRenewer(crawler.app.queue, lease, clock)
         clock.jump(3600)
-        assert not vigil.trusted()
-        walker = make_walker(crawler.app, crawl, lease.fence, vigil.trusted, renew=vigil.renew)
+        assert not renewer.trusted()
+        walker = make_walker(crawler.app, crawl, lease.fence, renewer.trusted, renew=renewer.renew)
         assert await walker.run() == "drained"
-        assert vigil.trusted()
+        assert renewer.trusted()
 
 
 async def test_a_walker_suspended_past_its_lease_ends_if_another_has_the_job(crawler: Crawler) -> None:
@@ -380,11 +380,11 @@ async def test_a_walker_suspended_past_its_lease_ends_if_another_has_the_job(cra
         crawl = await crawler.submit(site)
         [lease] = await crawler.app.queue.lease("test", ["crawl"], ["shared"], 1)
         clock = FakeClock()
-        vigil = LeaseRenewer(crawler.app.queue, lease, clock)
+        renewer = LeaseRenewer(crawler.app.queue, lease, clock)
         clock.jump(3600)
         await crawler.app.queue.release(lease, "another has it")
         with pytest.raises(LeaseLost):
-            await make_walker(crawler.app, crawl, lease.fence, vigil.trusted, renew=vigil.renew).run()
+            await make_walker(crawler.app, crawl, lease.fence, renewer.trusted, renew=renewer.renew).run()
     assert site.asked == []
 
 

@@ -124,7 +124,7 @@ async def test_a_page_that_answers_503_is_tried_again_when_it_asks_for_it_and_ho
     assert (await app.database.read(lambda tx: tx.one("host_states", numbers=[1])))["held_until"] == 0  # type: ignore[index]
 
 
-async def test_what_robots_forbid_is_not_fetched(app: App) -> None:
+async def test_a_page_that_robots_txt_forbids_is_not_fetched(app: App) -> None:
     robots = (200, {"Content-Type": "text/plain"}, "User-agent: *\nDisallow: /private\n")
     async with serving(ScriptedSite(lambda path: html("x"), robots=robots)) as site:
         found = await fetch(app, f"{site.url}/private/a", f"{site.url}/b")
@@ -339,7 +339,7 @@ async def test_a_job_whose_redirect_leads_to_a_host_that_is_held_is_put_off(app:
     assert there.times("/b") == 0
 
 
-async def test_what_robots_are_known_to_forbid_takes_no_slot(store_url: str, tmp_path: Path) -> None:
+async def test_a_page_that_robots_txt_is_known_to_forbid_takes_no_slot(store_url: str, tmp_path: Path) -> None:
     rules = (200, {"Content-Type": "text/plain"}, "User-agent: *\nDisallow: /private\n")
     async with (
         process(store_url, tmp_path, SHOAL_PAGE_SPEED="slow") as app,

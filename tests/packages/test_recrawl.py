@@ -28,7 +28,7 @@ MONDAY = "Mon, 05 Jan 2026 00:00:00 GMT"
 
 
 @dataclass
-class Shelf(ScriptedSite):
+class ConditionalSite(ScriptedSite):
     """A site of pages that link to each other and know their state, by an ETag of their text or by a date."""
 
     script: Any = None
@@ -63,7 +63,7 @@ class Shelf(ScriptedSite):
         self.heard.clear()
 
 
-def shelf(**options: Any) -> Shelf:
+def conditional_site(**options: Any) -> ConditionalSite:
     tree = {
         "/": ["/a", "/b", "http://elsewhere.example/"],
         "/a": ["/", "/a/1"],
@@ -71,17 +71,17 @@ def shelf(**options: Any) -> Shelf:
         "/a/1": ["/a/2"],
         "/a/2": [],
     }
-    return Shelf(pages=tree, **options)
+    return ConditionalSite(pages=tree, **options)
 
 
-async def again(crawler: Crawler, site: Shelf, earlier: CrawlStatus, **options: Any) -> CrawlStatus:
+async def again(crawler: Crawler, site: ConditionalSite, earlier: CrawlStatus, **options: Any) -> CrawlStatus:
     site.forget()
     return await crawler.crawl(site, recrawl_of=earlier.crawl.id, **options)
 
 
 @pytest.mark.parametrize("by_date", [False, True])
-async def test_what_has_not_changed_is_not_sent_again_and_keeps_its_facts(crawler: Crawler, by_date: bool) -> None:
-    async with serving(shelf(by_date=by_date)) as site:
+async def test_an_unchanged_page_is_not_sent_again_and_keeps_its_facts(crawler: Crawler, by_date: bool) -> None:
+    async with serving(conditional_site(by_date=by_date)) as site:
         first = await crawler.crawl(site, depth=5)
         second = await again(crawler, site, first, depth=5)
     before, after = await crawler.pages(first), await crawler.pages(second)
@@ -106,7 +106,7 @@ async def test_what_has_not_changed_is_not_sent_again_and_keeps_its_facts(crawle
 
 
 async def test_a_third_crawl_follows_the_second(crawler: Crawler) -> None:
-    async with serving(shelf()) as site:
+    async with serving(conditional_site()) as site:
         first = await crawler.crawl(site, depth=5)
         second = await again(crawler, site, first, depth=5)
         third = await again(crawler, site, second, depth=5)
@@ -117,7 +117,7 @@ async def test_a_third_crawl_follows_the_second(crawler: Crawler) -> None:
 
 
 async def test_a_changed_page_is_read_and_its_new_links_are_followed(crawler: Crawler) -> None:
-    async with serving(shelf()) as site:
+    async with serving(conditional_site()) as site:
         first = await crawler.crawl(site, depth=5)
         site.texts["/a"] = "a new text of another length"
         site.pages |= {"/a": ["/", "/new"], "/new": []}
@@ -131,7 +131,7 @@ async def test_a_changed_page_is_read_and_its_new_links_are_followed(crawler: Cr
 async def test_pages_behind_a_limit_that_is_gone_are_found(crawler: Crawler) -> None:
     """The earlier crawl knows only the keys of URLs that it did not fetch, so pages that link to them are requested
     without a condition."""
-    async with serving(shelf()) as site:
+    async with serving(conditional_site()) as site:
         shallow = await crawler.crawl(site, depth=1)
         deep = await again(crawler, site, shallow, depth=5)
         assert set(await crawler.pages(deep)) == {"/", "a", "b", "a/1", "a/2"}
@@ -142,7 +142,7 @@ async def test_pages_behind_a_limit_that_is_gone_are_found(crawler: Crawler) -> 
 
 
 async def test_a_page_beyond_the_limit_of_its_host_is_found_by_the_next_crawl(crawler: Crawler) -> None:
-    async with serving(shelf()) as site:
+    async with serving(conditional_site()) as site:
         first = await crawler.crawl(site, depth=5, max_pages_per_host=3)
         assert set(await crawler.pages(first)) == {"/", "a", "b"}
         site.texts["/"], site.pages["/"] = "a new text of another length", ["/a"]
@@ -151,7 +151,7 @@ async def test_a_page_beyond_the_limit_of_its_host_is_found_by_the_next_crawl(cr
 
 
 async def test_what_the_earlier_crawl_has_in_quarantine_is_found(crawler: Crawler) -> None:
-    async with serving(Shelf(pages={"/": ["/cal?month=1"], "/cal?month=1": []})) as site:
+    async with serving(ConditionalSite(pages={"/": ["/cal?month=1"], "/cal?month=1": []})) as site:
         crawl = await crawler.submit(site, depth=5)
         trapped = f"{site.url}/cal?month="
         await crawler.app.database.run(
@@ -165,7 +165,7 @@ async def test_what_the_earlier_crawl_has_in_quarantine_is_found(crawler: Crawle
 
 
 async def test_a_crawl_with_other_borders_asks_for_whole_pages_where_it_goes_on(crawler: Crawler) -> None:
-    async with serving(shelf()) as site:
+    async with serving(conditional_site()) as site:
         first = await crawler.crawl(site, depth=5, exclude=["/a/"])
         second = await again(crawler, site, first, depth=5)
         assert set(await crawler.pages(second)) == {"/", "a", "b", "a/1", "a/2"}
@@ -180,7 +180,7 @@ async def test_a_shortest_way_that_is_slow_this_time_loses_no_page(
     crawler: Crawler, validators: bool, analyze: bool
 ) -> None:
     tree = {"/": ["/short", "/long"], "/short": ["/x"], "/long": ["/longer"], "/longer": ["/x"], "/x": ["/end"]}
-    site = Shelf(pages=tree | {"/end": []}, late={"/longer": "/x"})
+    site = ConditionalSite(pages=tree | {"/end": []}, late={"/longer": "/x"})
     if not validators:
         site.script = lambda path: html(path, *site.pages[path])
     async with serving(site):
@@ -200,7 +200,7 @@ async def test_a_shortest_way_that_is_slow_this_time_loses_no_page(
 
 
 async def test_a_depth_that_was_counted_from_other_seeds_is_not_taken_over(crawler: Crawler) -> None:
-    async with serving(shelf()) as site:
+    async with serving(conditional_site()) as site:
         first = await crawler.crawl(site, "/a", depth=5)
         second = await again(crawler, site, first, depth=5)
     assert ((await crawler.pages(first))["a/1"].depth, (await crawler.pages(second))["a/1"].depth) == (1, 2)
@@ -209,21 +209,21 @@ async def test_a_depth_that_was_counted_from_other_seeds_is_not_taken_over(crawl
 async def test_a_url_that_only_unchanged_pages_link_to_is_explained_by_the_crawl_that_read_them(
     crawler: Crawler,
 ) -> None:
-    async with serving(shelf()) as site:
+    async with serving(conditional_site()) as site:
         first = await crawler.crawl(site, depth=5)
         second = await again(crawler, site, first, depth=5)
         third = await again(crawler, site, second, depth=5)
-    archivist = crawler.app.frontier_admin
-    said = await archivist.explain(third.crawl.id, "http://elsewhere.example/", 2000)
+    frontier_admin = crawler.app.frontier_admin
+    said = await frontier_admin.explain(third.crawl.id, "http://elsewhere.example/", 2000)
     assert "the links of unchanged pages were not read again" in said.sentence
     assert f"In crawl {first.crawl.id}, which this one recrawls, it was skipped: It is outside" in said.sentence
     assert (said.facts["earlier_crawl"], said.facts["earlier_reason"]) == (first.crawl.id, "scope")
-    unknown = await archivist.explain(third.crawl.id, f"{site.url}/nowhere", 2000)
+    unknown = await frontier_admin.explain(third.crawl.id, f"{site.url}/nowhere", 2000)
     assert "no page read so far links to it" in unknown.sentence
 
 
 async def test_a_page_that_only_the_earlier_crawl_came_to_is_explained_by_it(crawler: Crawler) -> None:
-    async with serving(shelf()) as site:
+    async with serving(conditional_site()) as site:
         first = await crawler.crawl(site, depth=5)
         second = await again(crawler, site, first, depth=1)
     said = await crawler.app.frontier_admin.explain(second.crawl.id, f"{site.url}/a/2", 2000)
@@ -231,7 +231,7 @@ async def test_a_page_that_only_the_earlier_crawl_came_to_is_explained_by_it(cra
 
 
 async def test_a_page_that_redirects_is_asked_for_without_a_condition(crawler: Crawler) -> None:
-    site = shelf()
+    site = conditional_site()
     site.pages["/"] = ["/old"]
     site.script = lambda path: (301, {"Location": "/a"}, "") if path == "/old" else site.answer(path)
     async with serving(site):
@@ -243,7 +243,7 @@ async def test_a_page_that_redirects_is_asked_for_without_a_condition(crawler: C
 
 
 async def test_pages_of_a_crawl_that_was_removed_are_asked_for_whole(crawler: Crawler) -> None:
-    async with serving(shelf()) as site:
+    async with serving(conditional_site()) as site:
         first = await crawler.crawl(site, depth=5)
         crawl = await crawler.submit(site, depth=5, recrawl_of=first.crawl.id)
         await crawler.app.frontier_admin.erase(first.crawl.id)
@@ -254,7 +254,7 @@ async def test_pages_of_a_crawl_that_was_removed_are_asked_for_whole(crawler: Cr
 
 
 @dataclass
-class LateShelf(Shelf):
+class LateConditionalSite(ConditionalSite):
     """Does something before it answers a new connection."""
 
     first: Callable[[], Awaitable[None]] | None = None
@@ -266,7 +266,7 @@ class LateShelf(Shelf):
 
 
 async def test_a_page_whose_earlier_record_is_gone_when_it_is_needed_is_asked_for_again(crawler: Crawler) -> None:
-    async with serving(LateShelf(pages={"/": []})) as site:
+    async with serving(LateConditionalSite(pages={"/": []})) as site:
         first = await crawler.crawl(site, robots="ignore")
         crawl = await crawler.submit(site, robots="ignore", recrawl_of=first.crawl.id)
 
@@ -290,7 +290,7 @@ async def test_an_answer_304_that_nobody_asked_for_is_only_recorded(crawler: Cra
 
 
 async def test_links_of_an_unchanged_page_are_in_the_graph(crawler: Crawler) -> None:
-    async with serving(shelf()) as site:
+    async with serving(conditional_site()) as site:
         first = await crawler.crawl(site, depth=5)
         second = await again(crawler, site, first, depth=5)
     blob = (await crawler.pages(second))["/"].links
@@ -305,7 +305,7 @@ async def test_details_are_kept_and_missing_ones_are_read(crawler: Crawler) -> N
         )
         return len(rows)
 
-    async with serving(shelf()) as site:
+    async with serving(conditional_site()) as site:
         first = await crawler.crawl(site, depth=5)
         second = await again(crawler, site, first, depth=5, analyze=True)
         assert (second.counts.not_modified, await details(second)) == (0, 5)
@@ -314,7 +314,7 @@ async def test_details_are_kept_and_missing_ones_are_read(crawler: Crawler) -> N
 
 
 async def test_a_crawl_can_only_follow_one_that_has_ended_in_this_store(crawler: Crawler) -> None:
-    async with serving(shelf()) as site:
+    async with serving(conditional_site()) as site:
         with pytest.raises(InvalidInput, match="'nobody' is not a crawl in this store; use a crawl"):
             await crawler.submit(site, recrawl_of="nobody")
         waiting = await crawler.submit(site)
@@ -323,7 +323,7 @@ async def test_a_crawl_can_only_follow_one_that_has_ended_in_this_store(crawler:
 
 
 async def test_the_body_of_an_unchanged_page_is_taken_over_and_outlives_the_earlier_crawl(crawler: Crawler) -> None:
-    async with serving(shelf()) as site:
+    async with serving(conditional_site()) as site:
         first = await crawler.crawl(site, depth=5, keep_bodies=True)
         second = await again(crawler, site, first, depth=5, keep_bodies=True)
         third = await again(crawler, site, second, depth=5, keep_bodies=True)
@@ -339,7 +339,7 @@ async def test_the_body_of_an_unchanged_page_is_taken_over_and_outlives_the_earl
 
 
 async def test_rules_are_carried_out_on_the_kept_bodies_of_unchanged_pages(crawler: Crawler) -> None:
-    async with serving(shelf()) as site:
+    async with serving(conditional_site()) as site:
         first = await crawler.crawl(site, depth=5, keep_bodies=True)
         second = await again(crawler, site, first, depth=5, keep_bodies=True)
     assert second.counts.not_modified == 5
@@ -365,7 +365,7 @@ async def test_a_page_that_arrives_while_another_is_recalled_keeps_its_body(
         if recalling.is_set():
             arrived.set()
 
-    async with serving(LateShelf(pages={"/a": [], "/b": []})) as site:
+    async with serving(LateConditionalSite(pages={"/a": [], "/b": []})) as site:
         first = await crawler.crawl(site, "/a", "/b", robots="ignore", keep_bodies=True)
         site.forget()
         crawl = await crawler.submit(site, "/a", "/b", robots="ignore", keep_bodies=True, recrawl_of=first.crawl.id)
@@ -392,7 +392,7 @@ async def kinds_kept(crawler: Crawler, page: Page) -> list[str]:
 
 
 async def test_pages_are_asked_for_whole_if_the_earlier_crawl_kept_no_bodies(crawler: Crawler) -> None:
-    async with serving(shelf()) as site:
+    async with serving(conditional_site()) as site:
         first = await crawler.crawl(site, depth=5)
         second = await again(crawler, site, first, depth=5, keep_bodies=True)
     assert second.counts.not_modified == 0
@@ -407,7 +407,7 @@ async def test_links_of_unchanged_pages_go_into_several_commits_if_they_are_many
     wide = {"/": [f"/{number}" for number in range(40)]}
     wide |= {path: [f"{path}/{number}" for number in range(20)] for path in wide["/"]}
     wide |= {path: [] for links in list(wide.values()) for path in links if path not in wide}
-    async with serving(Shelf(pages=wide)) as site:
+    async with serving(ConditionalSite(pages=wide)) as site:
         first = await crawler.crawl(site)
         site.forget()
         site.seconds = 0.05

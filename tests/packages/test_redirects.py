@@ -366,7 +366,7 @@ async def test_a_failed_page_is_tried_again_through_its_redirects(crawler: Crawl
     assert seen.counts.drained
 
 
-async def test_what_robots_txt_forbids_uses_up_no_slot(crawler: Crawler) -> None:
+async def test_a_url_that_robots_txt_forbids_uses_up_no_slot(crawler: Crawler) -> None:
     """Links of a host whose rules are known are judged when they are found; those found before, when they are taken."""
     denied, allowed = [f"/deny/{n}" for n in range(30)], [f"/{n}" for n in range(5)]
     links = [path for pair in zip_longest(denied, allowed) for path in pair if path]

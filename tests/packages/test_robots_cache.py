@@ -33,12 +33,12 @@ LOOPBACK = AddressRule(allow=(ip_network("127.0.0.0/8"),))
 @dataclass
 class Bench:
     database: SqliteDatabase
-    desk: RobotsCache
+    cache: RobotsCache
     clock: FakeClock
     told: Told[Signal]
 
     async def rules(self, site: ScriptedSite) -> Rules:
-        return await self.desk.rules_of(site.url)
+        return await self.cache.rules_of(site.url)
 
     async def allows(self, site: ScriptedSite, path: str = "/x") -> bool:
         return (await self.rules(site)).allows(Url(site.url + path))
@@ -77,7 +77,9 @@ def site(robots: Answer, script: Callable[[str], Answer | None] = lambda path: N
         *((status, NOTHING, RobotsState.UNREACHABLE, False) for status in (429, 500, 502, 503, 504, 599)),
     ],
 )
-async def test_what_a_status_means(bench: Bench, status: int, body: str, state: RobotsState, may: bool) -> None:
+async def test_the_status_of_robots_txt_decides_what_may_be_fetched(
+    bench: Bench, status: int, body: str, state: RobotsState, may: bool
+) -> None:
     async with serving(site((status, {}, body))) as host:
         rules = await bench.rules(host)
         assert (rules.state, rules.allows(Url(f"{host.url}/x"))) == (state, may)
@@ -196,37 +198,37 @@ async def test_the_request_names_us_and_wants_plain_text(bench: Bench) -> None:
         assert host.agents == {"Shoal/1"}
 
 
-async def learned(gate: RobotsCheck, url: Url) -> RobotsAnswer:
+async def learned(robots: RobotsCheck, url: Url) -> RobotsAnswer:
     known = asyncio.Event()
-    gate.ask(url, known.set)
+    robots.ask(url, known.set)
     await known.wait()
-    return gate.judge(url)
+    return robots.judge(url)
 
 
 async def test_the_robots_check_caches_a_limited_number_of_rules(bench: Bench) -> None:
-    gate = RobotsCheck(bench.desk, capacity=5)
+    robots = RobotsCheck(bench.cache, capacity=5)
     two_rules = (200, {}, "User-agent: *\nDisallow: /a\nDisallow: /b\n")
     async with AsyncExitStack() as stack:
         hosts = [await stack.enter_async_context(serving(site(two_rules))) for _ in range(3)]
         urls = [Url(f"{host.url}/a") for host in hosts]
-        assert [await learned(gate, url) for url in urls] == [RobotsAnswer.DENIED] * 3
-        assert [gate.judge(url) for url in urls] == [RobotsAnswer.UNKNOWN, RobotsAnswer.UNKNOWN, RobotsAnswer.DENIED]
-        assert await learned(gate, urls[0]) is RobotsAnswer.DENIED
+        assert [await learned(robots, url) for url in urls] == [RobotsAnswer.DENIED] * 3
+        assert [robots.judge(url) for url in urls] == [RobotsAnswer.UNKNOWN, RobotsAnswer.UNKNOWN, RobotsAnswer.DENIED]
+        assert await learned(robots, urls[0]) is RobotsAnswer.DENIED
         assert [host.times("/robots.txt") for host in hosts] == [1, 1, 1]  # it was loaded from the store
-    gate.close()
+    robots.close()
 
 
 async def test_the_robots_check_reloads_old_rules(bench: Bench) -> None:
-    gate = RobotsCheck(bench.desk)
+    robots = RobotsCheck(bench.cache)
     async with serving(site((200, {}, NOTHING))) as host:
         url = Url(f"{host.url}/x")
-        assert await learned(gate, url) is RobotsAnswer.DENIED
-        gate.forget()
-        assert gate.judge(url) is RobotsAnswer.UNKNOWN
+        assert await learned(robots, url) is RobotsAnswer.DENIED
+        robots.forget()
+        assert robots.judge(url) is RobotsAnswer.UNKNOWN
         host.robots = (200, {}, "")
         bench.clock.jump(timedelta(days=1).total_seconds())
-        assert await learned(gate, url) is RobotsAnswer.ALLOWED
-    gate.close()
+        assert await learned(robots, url) is RobotsAnswer.ALLOWED
+    robots.close()
 
 
 async def test_two_requests_for_the_same_robots_txt_share_one_load(bench: Bench) -> None:
@@ -235,17 +237,17 @@ async def test_two_requests_for_the_same_robots_txt_share_one_load(bench: Bench)
     class Slow:
         async def rules_of(self, origin: str) -> Rules:
             asked.append(origin)
-            return await bench.desk.rules_of(origin)
+            return await bench.cache.rules_of(origin)
 
-    gate, told = RobotsCheck(Slow()), [asyncio.Event(), asyncio.Event()]
+    robots, told = RobotsCheck(Slow()), [asyncio.Event(), asyncio.Event()]
     async with serving(site((200, {}, NOTHING))) as host:
         for event in told:
-            gate.ask(Url(f"{host.url}/x"), event.set)
+            robots.ask(Url(f"{host.url}/x"), event.set)
         for event in told:
             await event.wait()
         assert asked == [host.url]
-        assert gate.judge(Url(f"{host.url}/x")) is RobotsAnswer.DENIED
-    gate.close()
+        assert robots.judge(Url(f"{host.url}/x")) is RobotsAnswer.DENIED
+    robots.close()
 
 
 async def test_the_robots_check_reports_that_the_store_is_unavailable() -> None:
@@ -254,7 +256,7 @@ async def test_the_robots_check_reports_that_the_store_is_unavailable() -> None:
             raise BackendUnavailable("the store", "the cable was cut", "plug it in")
 
     told: list[tuple[str, str]] = []
-    gate = RobotsCheck(Away(), on_store_error=lambda home, error: told.append((home, error.code)))
-    assert await learned(gate, Url("http://example.org/x")) is RobotsAnswer.UNREACHABLE
+    robots = RobotsCheck(Away(), on_store_error=lambda home, error: told.append((home, error.code)))
+    assert await learned(robots, Url("http://example.org/x")) is RobotsAnswer.UNREACHABLE
     assert told == [("http://example.org", BackendUnavailable.code)]
-    gate.close()
+    robots.close()

@@ -1,4 +1,7 @@
-"""The API of one store, listening on a port of its own; responses are checked against the schemas of the endpoints."""
+"""The REST and bot API alone, listening in this process; responses are checked against the schemas of the endpoints.
+
+It has no authentication, no console and no chores: a test runs the chores it needs by hand, and starting it takes a
+third of the time of a whole controller, which is in `controller`."""
 
 import asyncio
 import json
@@ -6,7 +9,6 @@ import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
-from http.client import HTTPConnection
 from typing import Any
 
 import msgspec
@@ -21,23 +23,15 @@ from shoal.serve.crawl_feed import CrawlFeeds
 from shoal.serve.endpoint import Finder, routes_of
 from shoal.serve.health import FRESH_SECONDS, HealthApi
 from shoal.settings_loader import load
+from tests.support.http_client import HttpAnswer, request
 
 MAX_BODY = 1_000_000
 
 
-@dataclass(frozen=True)
-class Answered:
-    status: int
-    headers: dict[str, str]
-    body: bytes
-
-    @property
-    def json(self) -> Any:
-        return json.loads(self.body) if self.body else None
-
-
 @dataclass
-class Served:
+class ServedApi:
+    """The API of an app, listening on a port of its own."""
+
     app: App
     port: int
     clock: FakeClock  # the clock of the cached health check
@@ -50,28 +44,18 @@ class Served:
 
     async def send(
         self, method: str, path: str, body: Any = None, headers: dict[str, str] | None = None, raw: bytes | None = None
-    ) -> Answered:
+    ) -> HttpAnswer:
         sent = raw if body is None else json.dumps(body).encode()
-        answered = await asyncio.to_thread(self._send, method, path, sent, headers or {})
+        answered = await asyncio.to_thread(request, self.port, method, path, sent, headers or {})
         self._check(method, path, answered)
         return answered
 
     async def ask_whether_ready(self) -> tuple[int, Any]:
-        """Clear the cached result."""
+        """Ask /readyz after its cached result has expired."""
         self.clock.jump(FRESH_SECONDS)
         return await self.ask("/readyz")
 
-    def _send(self, method: str, path: str, sent: bytes | None, headers: dict[str, str]) -> Answered:
-        connection = HTTPConnection("127.0.0.1", self.port, timeout=30)
-        try:
-            connection.request(method, path, sent, headers)
-            response = connection.getresponse()
-            told = {name.lower(): value for name, value in response.getheaders()}
-            return Answered(response.status, told, response.read())
-        finally:
-            connection.close()
-
-    def _check(self, method: str, path: str, answered: Answered) -> None:
+    def _check(self, method: str, path: str, answered: HttpAnswer) -> None:
         scope = {"type": "http", "method": method, "path": path.partition("?")[0], "headers": []}
         route = Finder(self.routes).find(scope)
         spec = None if route is None else route.spec
@@ -87,45 +71,46 @@ class Served:
 
 
 @asynccontextmanager
-async def served(store_url: str, **settings: str) -> AsyncIterator[Served]:
+async def served_api(store_url: str, **settings: str) -> AsyncIterator[ServedApi]:
+    """The API of a new app on this store."""
     flags = {"DATABASE_URL": store_url, "SHOAL_ALLOW_NETWORKS": "127.0.0.0/8", **settings}
     async with opened(load(flags, env={}).settings) as app, listening(app) as api:
         yield api
 
 
 @asynccontextmanager
-async def listening(app: App) -> AsyncIterator[Served]:
-    """A controller's API on top of these packages; several of one store are several controllers."""
+async def listening(app: App) -> AsyncIterator[ServedApi]:
+    """The API of this app; several apps on one store are several controllers."""
     clock = FakeClock()
     health = HealthApi(app.check_store, lambda: (b"", "text/plain"), clock)
     app.rest_api.crawl_feeds = CrawlFeeds(app.crawls, app.clock, every=0.05)
     routes = routes_of([*app.rest_api.endpoint_groups, health], MAX_BODY)
-    door = socket.create_server(("127.0.0.1", 0))
-    door_of = application(routes, app.clock, app.signals, audit_log=app.access.audit_log)
-    async with answering(door_of, door):
+    listener = socket.create_server(("127.0.0.1", 0))
+    asgi = application(routes, app.clock, app.signals, audit_log=app.access.audit_log)
+    async with answering(asgi, listener):
         try:
-            yield Served(app, door.getsockname()[1], clock, routes)
+            yield ServedApi(app, listener.getsockname()[1], clock, routes)
         finally:
             app.rest_api.close()
 
 
 @asynccontextmanager
-async def answering(app: ASGIApp, door: socket.socket) -> AsyncIterator[None]:
+async def answering(app: ASGIApp, listener: socket.socket) -> AsyncIterator[None]:
     """uvicorn without its main loop, which checks ten times a second whether to stop; this one stops when it is
     idle."""
     config = uvicorn.Config(app, log_config=None, lifespan="off")
     server = uvicorn.Server(config)
     config.load()
     server.lifespan = config.lifespan_class(config)
-    await server.startup(sockets=[door])
+    await server.startup(sockets=[listener])
     await server.on_tick(0)
     try:
         yield
     finally:
-        for listener in server.servers:
-            listener.close()
+        for one in server.servers:
+            one.close()
         for connection in list(server.server_state.connections):
             connection.shutdown()
         while server.server_state.connections or server.server_state.tasks:  # noqa: ASYNC110 (it tells nobody)
             await asyncio.sleep(0.001)
-        door.close()
+        listener.close()

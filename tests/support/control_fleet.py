@@ -1,5 +1,5 @@
-"""Fleets of real processes with a control plane: one or two controllers, and workers that report to them over lines
-that a test can cut."""
+"""Fleets of real processes with a control plane: one or two controllers, and workers that report to them through
+proxies that a test can cut."""
 
 import asyncio
 import threading
@@ -8,7 +8,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from shoal.base.parsing import Address
-from tests.support.control_plane import Cable
+from tests.support.control_plane import CuttableProxy
 from tests.support.fleet import QUICK, Fleet, Shoal, wait_for
 from tests.support.servers import free_port
 
@@ -56,21 +56,21 @@ def command(fleet: Fleet, node_id: str, name: str, result: str = "applied", **va
     wait_for(lambda: fleet.get(f"{path}/{given['id']}")["state"] == result, f"{name} that is {result}")
 
 
-class Line:
-    """A cable in a thread of its own, for processes: it can be cut so that both ends stay open, and its connections can
-    be reset."""
+class ThreadedProxy:
+    """A `CuttableProxy` in a thread of its own, for processes: it can be cut so that both ends stay open, and its
+    connections can be reset."""
 
     def __init__(self, target: Address) -> None:
-        self._cable = Cable(target)
+        self._proxy = CuttableProxy(target)
         self._ready = threading.Event()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._over = asyncio.Event()
-        self._thread = threading.Thread(target=lambda: asyncio.run(self._lie()), name="line", daemon=True)
+        self._thread = threading.Thread(target=lambda: asyncio.run(self._listen()), name="proxy", daemon=True)
         self.address = ""
 
     def __enter__(self) -> Self:
         self._thread.start()
-        assert self._ready.wait(START_SECONDS), "the line was not laid"
+        assert self._ready.wait(START_SECONDS), "the proxy does not listen"
         return self
 
     def __exit__(
@@ -81,41 +81,41 @@ class Line:
 
     def lead_to(self, target: Address) -> None:
         """Forward new connections to another address."""
-        self._call(lambda: self._cable.lead_to(target))
+        self._call(lambda: self._proxy.lead_to(target))
 
     def cut(self) -> None:
         """Forward nothing more, without closing either end."""
-        self._call(self._cable.cut)
+        self._call(self._proxy.cut)
 
     def mend(self) -> None:
         """Forward again. Existing connections are reset."""
-        self._call(self._cable.mend)
+        self._call(self._proxy.mend)
 
     def reset(self) -> None:
         """Reset all connections; new ones are forwarded."""
-        self._call(self._cable.reset)
+        self._call(self._proxy.reset)
 
     def _call(self, what: Any) -> None:
         assert self._loop is not None
         self._loop.call_soon_threadsafe(what)
 
-    async def _lie(self) -> None:
+    async def _listen(self) -> None:
         self._loop = asyncio.get_running_loop()
-        async with self._cable.laid() as address:
+        async with self._proxy.listening() as address:
             self.address = str(address)
             self._ready.set()
             await self._over.wait()
 
 
 class TwoControllers(Fleet):
-    """Two controllers and two workers on one store; each worker reports to the controller of its number, over a line.
-    Requests go to the first controller unless `ask` names the other."""
+    """Two controllers and two workers on one store; each worker reports to the controller of its number, through a
+    proxy. Requests go to the first controller unless `ask` names the other."""
 
     def __init__(self, folder: Path, store_url: str, **env: str) -> None:
         super().__init__(folder, store_url, **(control_plane() | env))
         self._http = [self._port, free_port()]
         self._grpc = [Address("127.0.0.1", free_port()) for _ in self._http]
-        self.lines = [Line(address) for address in self._grpc]
+        self.proxies = [ThreadedProxy(address) for address in self._grpc]
         self.controllers: list[Shoal] = []
         self.workers: list[Shoal] = []
 
@@ -123,9 +123,9 @@ class TwoControllers(Fleet):
         """Send requests to this controller from now on: 0 or 1."""
         self._port = self._http[number]
 
-    def move_line(self, number: int, controller: int) -> None:
+    def move_proxy(self, number: int, controller: int) -> None:
         """Let a worker find another controller when it connects again."""
-        self.lines[number].lead_to(self._grpc[controller])
+        self.proxies[number].lead_to(self._grpc[controller])
 
     def start(self) -> None:
         """Start everything, and wait until both controllers see both nodes."""
@@ -133,12 +133,12 @@ class TwoControllers(Fleet):
             words = ["serve", "--listen", f"127.0.0.1:{port}", "--workers", "0"]
             name = f"controller-{place + 1}"
             self.controllers.append(self._add(name, words, GRPC_LISTEN_ADDR=str(address), GRPC_NODE_ID=name))
-        for place, line in enumerate(self.lines):
+        for place, proxy in enumerate(self.proxies):
             self.ask(place)
             self.wait_ready()
             name = f"worker-{place + 1}"
             self.workers.append(
-                self._add(name, ["worker"], GRPC_NODE_ID=name, GRPC_ANALYZER_ADDR=line.__enter__().address)
+                self._add(name, ["worker"], GRPC_NODE_ID=name, GRPC_ANALYZER_ADDR=proxy.__enter__().address)
             )
         for place in (1, 0):
             self.ask(place)
@@ -150,6 +150,6 @@ class TwoControllers(Fleet):
         try:
             super().__exit__(kind, error, trace)
         finally:
-            for line in self.lines:
-                if line.address:
-                    line.__exit__(None, None, None)
+            for proxy in self.proxies:
+                if proxy.address:
+                    proxy.__exit__(None, None, None)

@@ -135,7 +135,7 @@ async def connected(
         await there.goodbye()
 
 
-class Cable:
+class CuttableProxy:
     """Forwards one port to another until it is cut: then both ends stay open and nothing arrives any more."""
 
     def __init__(self, target: Address) -> None:
@@ -145,7 +145,7 @@ class Cable:
         self._writers: list[asyncio.StreamWriter] = []
 
     @asynccontextmanager
-    async def laid(self) -> AsyncIterator[Address]:
+    async def listening(self) -> AsyncIterator[Address]:
         server = await asyncio.start_server(self._connect, "127.0.0.1", 0)
         try:
             yield Address("127.0.0.1", server.sockets[0].getsockname()[1])

@@ -1,12 +1,11 @@
-"""A complete controller, listening in this process, and a client."""
+"""A whole controller, as `shoal serve` builds it, listening in this process: gateway, API, console and chores. Tests of
+the API alone use `api`, which starts faster and leaves the chores to the test."""
 
 import asyncio
-import json
 import ssl
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
-from http.client import HTTPConnection, HTTPSConnection
 from io import StringIO
 from typing import Any
 
@@ -22,26 +21,15 @@ from shoal.observe.metrics import Metrics
 from shoal.settings import LogSettings
 from shoal.settings_loader import load
 from shoal.work.worker import Worker
+from tests.support.http_client import HttpAnswer, request
 
 CRAWLS = "/api/v1/crawls"
 ME = local_caller()
 
 
 @dataclass
-class Answer:
-    status: int
-    headers: dict[str, str]
-    text: str
-
-    @property
-    def said(self) -> dict[str, Any]:
-        found: dict[str, Any] = json.loads(self.text)
-        return found
-
-
-@dataclass
-class Served:
-    """A whole controller, listening."""
+class ServedController:
+    """A whole controller, and what it has logged."""
 
     app: App
     port: int
@@ -62,48 +50,34 @@ class Served:
         method: str = "GET",
         body: bytes | None = None,
         headers: Mapping[str, str] | None = None,
-    ) -> Answer:
+    ) -> HttpAnswer:
         shown = {} if token is None else {"Authorization": f"Bearer {token}"}
-        return await asyncio.to_thread(self._ask, method, path, body, shown | dict(headers or {}))
-
-    def _ask(self, method: str, path: str, body: bytes | None, headers: dict[str, str]) -> Answer:
-        connection = (
-            HTTPConnection("127.0.0.1", self.port, timeout=30)
-            if self.tls is None
-            else HTTPSConnection("127.0.0.1", self.port, timeout=30, context=self.tls)
-        )
-        try:
-            connection.request(method, path, body, headers)
-            response = connection.getresponse()
-            found = {name.lower(): value for name, value in response.getheaders()}
-            return Answer(response.status, found, response.read().decode())
-        finally:
-            connection.close()
+        return await asyncio.to_thread(request, self.port, method, path, body, shown | dict(headers or {}), self.tls)
 
 
 @asynccontextmanager
-async def served(
+async def served_controller(
     store_url: str,
     *,
     tls: ssl.SSLContext | None = None,
     team: Callable[[App], Sequence[Worker]] = lambda app: [],
     **given: str,
-) -> AsyncIterator[Served]:
+) -> AsyncIterator[ServedController]:
     flags = {"DATABASE_URL": store_url, "SHOAL_LISTEN": "127.0.0.1:0", **given}
-    door = open_socket(load(flags, env={}).settings.serve.listen)
-    flags["SHOAL_LISTEN"] = address_of(door)
+    listener = open_socket(load(flags, env={}).settings.serve.listen)
+    flags["SHOAL_LISTEN"] = address_of(listener)
     settings = load(flags, env={}).settings
     signals = Signals()
     async with opened(settings, signals) as app:
-        shop = Served(app, door.getsockname()[1], tls=tls)
+        shop = ServedController(app, listener.getsockname()[1], tls=tls)
         signals.subscribe(shop.signals_seen.append)
         signals.subscribe(Logs(LogSettings(level="debug", format="json"), SystemClock(), shop.log).listen)
-        controller = Controller(app, Metrics(), door, team(app))
-        door.listen()
+        controller = Controller(app, Metrics(), listener, team(app))
+        listener.listen()
         serving = asyncio.create_task(controller.run())
         try:
             yield shop
         finally:
             controller.stop()
             await serving
-            door.close()
+            listener.close()

@@ -122,14 +122,14 @@ class FleetStorm:
         send_all(self._fleet.workers[place].family(), signal.SIGCONT)
 
     def _cut(self, place: int) -> None:
-        self._fleet.lines[place].cut()
+        self._fleet.proxies[place].cut()
         time.sleep(LEASE_SECONDS)
-        self._fleet.move_line(place, self._dice.randrange(2))
-        self._fleet.lines[place].mend()
+        self._fleet.move_proxy(place, self._dice.randrange(2))
+        self._fleet.proxies[place].mend()
 
     def _flap(self, place: int) -> None:
         for _ in range(5):
-            self._fleet.lines[place].reset()
+            self._fleet.proxies[place].reset()
             time.sleep(FLAP_SECONDS)
 
     def _drain(self, place: int) -> None:

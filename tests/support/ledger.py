@@ -20,7 +20,7 @@ from typing import Any, TypeVar
 import asyncpg
 import xxhash
 
-from tests.support import redis_books
+from tests.support import redis_frontier_rows
 
 Row = dict[str, Any]
 T = TypeVar("T")
@@ -148,7 +148,7 @@ def read(store_url: str, crawl_id: str, redis_url: str = "") -> Books:
         raise AssertionError(f"there is no crawl {crawl_id} in the store")
     if tables["crawl"][0]["frontier"] == "redis":
         hosts = _read(store_url, {"hosts": "SELECT number, origin FROM host"})["hosts"]
-        tables |= redis_books.read(redis_url, crawl_id, {row["number"]: row["origin"] for row in hosts})
+        tables |= redis_frontier_rows.read(redis_url, crawl_id, {row["number"]: row["origin"] for row in hosts})
     lists = {name: rows for name, rows in tables.items() if name not in ("now", "crawl", "live_keys")}
     keys = [row["dedupe_key"] for row in tables["live_keys"]]
     return Books(now=tables["now"][0]["now"], crawl=tables["crawl"][0], live_keys=keys, **lists)

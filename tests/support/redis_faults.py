@@ -1,33 +1,33 @@
-"""Faults of a Redis server that carries lanes: it forgets, dies, evicts, and its line is cut or slow."""
+"""Faults of a Redis server that carries lanes: it forgets, dies, evicts, and its proxy is cut or slow."""
 
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 
+from tests.support.delay_proxy import DelayProxy, delay_proxy
 from tests.support.servers import RedisServer, Servers, ask_redis
-from tests.support.slow_network import SlowLine, slow_line
 
 SLOW_SECONDS = 1.0  # as long as a lease of `fleet.TENTH`
 LONG_ROUND_TRIP = 0.5
 
 
 @contextmanager
-def redis_behind_a_line(servers: Servers, *, durable: bool) -> Iterator["RedisFaults"]:
+def redis_behind_a_proxy(servers: Servers, *, durable: bool) -> Iterator["RedisFaults"]:
     server = servers.new_redis(durable=durable)
     try:
-        with slow_line(server.url) as line:
-            yield RedisFaults(server, line)
+        with delay_proxy(server.url) as proxy:
+            yield RedisFaults(server, proxy)
     finally:
         server.kill()
 
 
 class RedisFaults:
-    """A Redis server behind a line, and what may happen to both. Each fault is over when it returns."""
+    """A Redis server behind a proxy, and what may happen to both. Each fault is over when it returns."""
 
-    def __init__(self, server: RedisServer, line: SlowLine) -> None:
+    def __init__(self, server: RedisServer, proxy: DelayProxy) -> None:
         self._server = server
-        self._line = line
-        self.url = line.url
+        self._proxy = proxy
+        self.url = proxy.url
 
     def all(self) -> dict[str, Callable[[int], None]]:
         """Return the faults by name. They take a number, as the faults of a fleet do, and ignore it."""
@@ -48,9 +48,9 @@ class RedisFaults:
         self._server.start()
 
     def _slow(self) -> None:
-        self._line.delay_seconds = LONG_ROUND_TRIP
+        self._proxy.delay_seconds = LONG_ROUND_TRIP
         time.sleep(SLOW_SECONDS)
-        self._line.delay_seconds = 0.0
+        self._proxy.delay_seconds = 0.0
 
     def _evict(self) -> None:
         """Let the server evict whatever it has, and forbid it again."""

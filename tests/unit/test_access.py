@@ -28,7 +28,7 @@ def test_admin_includes_write_and_write_includes_read_and_nobody_includes_a_bot(
     }
 
 
-def test_only_an_admin_gives_what_he_is_not() -> None:
+def test_only_an_admin_may_create_tokens_with_scopes_it_lacks() -> None:
     assert may_give(frozenset({TokenScope.ADMIN}), TokenScope.BOT)
     assert not may_give(frozenset({TokenScope.WRITE}), TokenScope.BOT)
     assert may_give(frozenset({TokenScope.BOT}), TokenScope.BOT)
@@ -93,7 +93,7 @@ def test_failures_fill_a_bucket_that_leaks() -> None:
     failures.check(HERE)
 
 
-def test_no_more_places_are_remembered_than_some() -> None:
+def test_the_number_of_throttled_networks_is_bounded() -> None:
     failures = AuthThrottle(FakeClock())
     for number in range(MOST_PLACES + 10):
         failures.count(f"10.{number >> 16}.{number >> 8 & 255}.{number & 255}")

@@ -83,7 +83,7 @@ def test_a_setting_wins_over_the_variables_of_the_job() -> None:
         ("ci", GITHUB | {"GITHUB_SHA": ""}, "sha"),
     ],
 )
-def test_what_is_no_commit_is_refused(text: str, env: dict[str, Any], problem: str) -> None:
+def test_an_invalid_commit_is_refused(text: str, env: dict[str, Any], problem: str) -> None:
     with pytest.raises(InvalidInput, match=problem) as refused:
         read_commit(text, None, env)
     assert refused.value.message.startswith("--commit")

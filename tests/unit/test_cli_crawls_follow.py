@@ -91,7 +91,7 @@ def test_a_wait_that_times_out_is_reported(monkeypatch: pytest.MonkeyPatch, caps
         (["logs", "one", "--lines", "0"], 2, "--lines"),
     ],
 )
-def test_what_cannot_be_followed_is_refused(
+def test_a_crawl_that_cannot_be_followed_is_refused(
     words: list[str], code: int, said: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["crawls", *words]) == code
@@ -145,21 +145,21 @@ class Quick(FakeClock):
         self.jump(seconds)
 
 
-async def test_who_answered_before_may_be_away_for_a_while(capsys: pytest.CaptureFixture[str]) -> None:
+async def test_a_server_that_answered_before_is_retried(capsys: pytest.CaptureFixture[str]) -> None:
     steady = RetryingApiClient(Flaky(away=range(2, 50)), Quick())
     assert [await steady.get("/x") for _ in range(3)] == [1, 50, 51]
     [line] = capsys.readouterr().err.splitlines()
     assert line.endswith("(connection refused); wait. Retrying for 60 s.")
 
 
-async def test_who_never_answered_is_not_waited_for() -> None:
+async def test_a_server_that_never_answered_is_not_retried() -> None:
     flaky = Flaky(away=range(1, 2))
     with pytest.raises(BackendUnavailable):
         await RetryingApiClient(flaky, Quick()).get("/x")
     assert flaky.asked == 1
 
 
-async def test_who_is_away_for_longer_is_given_up() -> None:
+async def test_a_server_that_answered_before_is_given_up_after_a_minute() -> None:
     clock = Quick()
     steady = RetryingApiClient(Flaky(away=range(2, 1000)), clock)
     await steady.get("/x")

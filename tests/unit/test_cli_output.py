@@ -32,6 +32,6 @@ def test_a_value_is_shown_for_people(value: Any, says: str) -> None:
     assert shown(value) == says
 
 
-def test_what_there_is_nothing_to_tell_of_is_left_out() -> None:
+def test_empty_values_are_left_out() -> None:
     told = facts_of({"id": "x", "started_at": None, "max_pages": 5, "labels": {}}, without=("id",))
     assert told == [("Max pages", "5")]

@@ -126,7 +126,7 @@ def test_text_beyond_ascii_goes_back_as_it_came() -> None:
     assert jar_with("a=\xff; Path=/").header(at("/")) == "a=\xff"
 
 
-def test_a_host_has_so_many_and_the_oldest_goes_first() -> None:
+def test_the_cookies_of_a_host_are_limited_and_the_oldest_is_removed_first() -> None:
     jar = jar_with("short=1; Max-Age=60", *(f"c{number}=1" for number in range(MOST_PER_HOST)))
     assert len(jar) == MOST_PER_HOST
     assert "short=1" not in jar.header(HOST)
@@ -141,7 +141,7 @@ def test_an_expired_cookie_goes_before_an_older_one() -> None:
     assert "old=1" in jar.header(HOST)
 
 
-def test_a_crawl_has_so_many_in_all() -> None:
+def test_the_cookies_of_a_crawl_are_limited_over_all_hosts() -> None:
     jar = CookieJar(FakeClock())
     for host in range(MOST // MOST_PER_HOST + 2):
         jar.take(Url(f"http://h{host}.example/"), [f"c{number}=1" for number in range(MOST_PER_HOST)])
@@ -149,7 +149,7 @@ def test_a_crawl_has_so_many_in_all() -> None:
     assert jar.header(Url("http://h0.example/")) == ""
 
 
-def test_what_sites_set_never_pushes_out_what_was_given() -> None:
+def test_cookies_set_by_sites_never_push_out_configured_ones() -> None:
     jar = CookieJar(FakeClock(), [Cookie("mine", "1", "shop.example.co.uk")])
     jar.take(HOST, ["mine=2; Path=/"])  # the site may change its value
     jar.take(HOST, [f"c{number}=1; Path=/" for number in range(2 * MOST_PER_HOST)])

@@ -42,7 +42,7 @@ def test_a_flag_sets_its_field(words: list[str], field: str, value: Any) -> None
     assert getattr(parsed(*words), field) == value
 
 
-def test_what_is_not_given_has_the_default_of_its_field() -> None:
+def test_an_option_that_is_not_given_has_the_default_of_its_field() -> None:
     assert parsed() == CrawlConfig(seeds=[SEED])
 
 

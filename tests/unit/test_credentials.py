@@ -56,7 +56,9 @@ def config(**options: Any) -> CrawlConfig:
         ({"proxy": "http://h:99999"}, "is not a proxy URL"),
     ],
 )
-def test_what_cannot_be_sent_is_refused_by_its_name_and_without_its_value(options: dict[str, Any], says: str) -> None:
+def test_a_header_cookie_or_proxy_that_cannot_be_sent_is_refused_without_its_value(
+    options: dict[str, Any], says: str
+) -> None:
     with pytest.raises(InvalidInput, match=says) as caught:
         config(**options)
     assert SECRET not in caught.value.message

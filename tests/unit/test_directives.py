@@ -57,7 +57,7 @@ def test_links_are_followed_unless_the_strictest_directive_forbids_it(robots: st
         ("noindex", "NOINDEX, nofollow", "noindex, nofollow"),
     ],
 )
-def test_both_are_reported_together(meta: str | None, header: str, both: str) -> None:
+def test_meta_and_header_directives_are_reported_together(meta: str | None, header: str, both: str) -> None:
     assert combined(meta, header) == both
 
 

@@ -1,4 +1,4 @@
-"""A search of the whole tree: nothing but egress opens a connection (S1)."""
+"""A search of the whole tree: nothing but egress opens a connection."""
 
 import ast
 from pathlib import Path

@@ -88,7 +88,7 @@ async def test_a_proxy_that_refuses_a_tunnel_is_a_failure_of_the_proxy(proxy: Ba
 
 
 @pytest.mark.parametrize("text", ["", "proxy.test:3128", "ftp://proxy.test", "http://", "http://[bad", "http://a:b:c"])
-def test_what_is_not_a_proxy_address_is_refused_with_the_fix(text: str) -> None:
+def test_an_invalid_proxy_address_is_refused_with_the_fix(text: str) -> None:
     with pytest.raises(BadConfig, match="http://host:port"):
         Proxy.parse(text, AddressRule())
 

@@ -19,12 +19,12 @@ class Names:
     def __init__(self, answers: dict[str, tuple[str, ...]] | None = None) -> None:
         self.answers = answers or {}
         self.asked: Counter[str] = Counter()
-        self.gate = threading.Event()
-        self.gate.set()
+        self.go = threading.Event()
+        self.go.set()
 
     def __call__(self, host: str) -> tuple[str, ...]:
         self.asked[host] += 1
-        self.gate.wait(10)
+        self.go.wait(10)
         if host not in self.answers:
             raise socket.gaierror(socket.EAI_NONAME, "unknown")
         return self.answers[host]
@@ -38,10 +38,10 @@ def ask(resolver: Resolver, host: str) -> "asyncio.Future[Answer]":
 
 async def test_everybody_who_asks_at_once_shares_one_lookup() -> None:
     names = Names({"site.test": ("192.0.2.1", "192.0.2.2")})
-    names.gate.clear()
+    names.go.clear()
     resolver = Resolver(FakeClock(), lookup=names)
     answers = [ask(resolver, "site.test") for _ in range(5)]
-    names.gate.set()
+    names.go.set()
     assert set(await asyncio.gather(*answers)) == {("192.0.2.1", "192.0.2.2")}
     assert names.asked["site.test"] == 1
     resolver.close()
@@ -98,21 +98,21 @@ async def test_a_name_without_an_address_is_a_failure() -> None:
 
 async def test_a_name_server_that_does_not_answer_is_given_up() -> None:
     names = Names({"slow.test": ("192.0.2.1",)})
-    names.gate.clear()
+    names.go.clear()
     resolver = Resolver(SystemClock(), lookup=names, timeout=timedelta(milliseconds=20))
     answer = await ask(resolver, "slow.test")
     assert isinstance(answer, Failure)
     assert answer.retryable
-    names.gate.set()
+    names.go.set()
     resolver.close()
 
 
-async def test_slow_names_do_not_hold_up_others_within_the_crew() -> None:
-    gate = threading.Event()
+async def test_slow_names_do_not_hold_up_others_while_a_thread_is_free() -> None:
+    go = threading.Event()
 
     def lookup(host: str) -> tuple[str, ...]:
         if host == "slow.test":
-            gate.wait(10)
+            go.wait(10)
         return ("192.0.2.1",)
 
     resolver = Resolver(SystemClock(), lookup=lookup, threads=2)
@@ -120,7 +120,7 @@ async def test_slow_names_do_not_hold_up_others_within_the_crew() -> None:
     for number in range(5):
         assert await ask(resolver, f"quick{number}.test") == ("192.0.2.1",)
     assert not slow.done()
-    gate.set()
+    go.set()
     assert await slow == ("192.0.2.1",)
     resolver.close()
 
@@ -147,7 +147,7 @@ def test_a_resolver_serves_one_loop_after_the_other() -> None:
 
 def test_an_answer_that_comes_after_its_loop_is_dropped() -> None:
     names = Names({"late.test": ("192.0.2.1",)})
-    names.gate.clear()
+    names.go.clear()
     resolver = Resolver(SystemClock(), lookup=names)
     told: list[Answer] = []
     before = set(threading.enumerate())
@@ -156,13 +156,13 @@ def test_an_answer_that_comes_after_its_loop_is_dropped() -> None:
         resolver.resolve("late.test", told.append)
 
     asyncio.run(leave())
-    crew = set(threading.enumerate()) - before
+    threads = set(threading.enumerate()) - before
     resolver.close()
-    names.gate.set()
-    for thread in crew:
+    names.go.set()
+    for thread in threads:
         thread.join(10)
         assert not thread.is_alive()
-    assert len(crew) == 1
+    assert len(threads) == 1
     assert told == []
 
 

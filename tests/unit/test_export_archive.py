@@ -42,14 +42,14 @@ def captured(
 
 
 async def kept(bodies: FolderBodies, *answers: tuple[str, tuple[CapturedExchange, ...]]) -> list[Page]:
-    keeper = BodyRecorder(bodies, CRAWL)
+    recorder = BodyRecorder(bodies, CRAWL)
     pages = []
     for url, captures in answers:
         page = Page(url, 0, AT, 1, final_url=captures[0].response.url, status=captures[0].response.status, title="Fish")
         pages.append(page)
-        keeper.add(page, captures)
-    await keeper.write(keeper.take())
-    await keeper.close()
+        recorder.add(page, captures)
+    await recorder.write(recorder.take())
+    await recorder.close()
     return pages
 
 

@@ -30,6 +30,6 @@ def test_what_was_followed_is_inside_and_not_nofollow() -> None:
 
 
 @pytest.mark.parametrize("length", [1, 8, 10])
-def test_what_is_not_a_blob_is_refused(length: int) -> None:
+def test_bytes_that_are_not_a_link_blob_are_refused(length: int) -> None:
     with pytest.raises(ValueError, match="not a whole number of links"):
         unpack(bytes(length))

@@ -21,7 +21,7 @@ def test_every_promised_name_is_there(name: str) -> None:
     assert name in dir(shoal)
 
 
-def test_what_is_not_promised_is_not_there() -> None:
+def test_a_name_that_is_not_public_cannot_be_imported() -> None:
     with pytest.raises(AttributeError, match="nothing_of_the_kind"):
         shoal.nothing_of_the_kind  # type: ignore[attr-defined]  # noqa: B018
 

@@ -87,11 +87,11 @@ def test_the_values_of_headers_that_may_be_secrets_are_not_shown() -> None:
         ("x", "the data is not an object, but the rule set has required fields."),
     ],
 )
-def test_what_is_required_must_be_there(data: Any, problem: str | None) -> None:
+def test_a_required_field_must_be_there(data: Any, problem: str | None) -> None:
     assert missing_fields(RULES, URL, data) == problem
 
 
-def test_what_is_required_of_each_part_must_be_in_each() -> None:
+def test_a_required_field_of_a_list_must_be_in_each_item() -> None:
     rules = {"fields": {"reviews": {"css": "li", "each": {"by": {"css": "b", "required": True}}}}}
     assert missing_fields(rules, URL, {"reviews": [{"by": "a"}, {}]}) == "reviews[1].by is required and missing."
     assert missing_fields(rules, URL, {"reviews": []}) is None

@@ -1,4 +1,4 @@
-"""The forward proxy for browsers: policy, sessions, plain requests and tunnels (S1, B18)."""
+"""The forward proxy for browsers: policy, sessions, plain requests and tunnels (B18)."""
 
 import asyncio
 from collections.abc import AsyncIterator, Iterator

@@ -123,8 +123,8 @@ def test_each_wait_doubles_and_jitter_only_adds() -> None:
     ]
     latest = Retries(4, timedelta(seconds=1), jitter=lambda: 1)
     assert latest.again_in(1, answered(500)) == timedelta(seconds=2 * (1 + JITTER))
-    finish_first = Retries(20, timedelta(seconds=1), jitter=lambda: 0)
-    assert finish_first.again_in(18, answered(500)) == LONGEST
+    retries = Retries(20, timedelta(seconds=1), jitter=lambda: 0)
+    assert retries.again_in(18, answered(500)) == LONGEST
 
 
 @pytest.mark.parametrize(

@@ -92,7 +92,7 @@ def test_each_makes_an_object_of_every_element() -> None:
     assert extracted.message is None
 
 
-def test_what_is_required_and_not_there_is_reported_by_name() -> None:
+def test_a_required_field_that_is_missing_is_reported_by_name() -> None:
     inner = {"stars": {"attribute": "data-stars", "type": "int", "required": True}}
     extracted = take(
         SHOP,

@@ -60,7 +60,7 @@ def test_a_set_of_urls_is_read_with_the_dates_of_their_changes() -> None:
 
 
 @pytest.mark.parametrize("body", [urlset("https://e.org/"), urlset("https://e.org/")[:-3], b"<!DOCTYPE x><urlset/>"])
-def test_what_was_read_is_let_go_without_a_search_for_garbage(body: bytes) -> None:
+def test_a_sitemap_that_was_read_leaves_no_reference_cycles(body: bytes) -> None:
     gc.collect()
     gc.disable()
     try:
@@ -159,7 +159,7 @@ def test_a_text_may_begin_with_something_else() -> None:
     assert read("no URL\n" * MOST_PREAMBLE + "https://e.org/a").problem == "is not a sitemap"
 
 
-def test_what_other_vocabularies_put_in_is_not_taken_for_a_url() -> None:
+def test_elements_of_other_xml_vocabularies_are_not_taken_for_urls() -> None:
     image = "<image:image><image:loc>https://e.org/x.png</image:loc></image:image>"
     video = "<video xmlns='urn:v'><loc>https://e.org/x.mp4</loc></video><xhtml:link href='https://e.org/de'/>"
     assert urls(read(urlset("https://e.org/a", inside=image + video))) == ["https://e.org/a"]
@@ -297,7 +297,7 @@ def test_document_types_and_entities_are_refused(declared: str) -> None:
         (b"<opml><loc>https://e.org/</loc></opml>", "is not a sitemap: it begins with <opml>"),
     ],
 )
-def test_what_is_not_a_sitemap_is_reported(body: bytes, problem: str) -> None:
+def test_a_file_that_is_not_a_sitemap_is_reported(body: bytes, problem: str) -> None:
     assert read(body) == Sitemap(problem=problem)
 
 

@@ -105,228 +105,228 @@ def test_any_text_is_a_wait_within_the_limit_or_none(text: str) -> None:
         "\x00",
     ],
 )
-def test_what_is_past_too_long_or_unreadable_counts_as_absent(text: str | None) -> None:
+def test_a_retry_after_that_is_past_too_long_or_unreadable_counts_as_absent(text: str | None) -> None:
     assert parse_retry_after(text, NOW, HOUR) is None
 
 
-class Walk:
+class TrackedHosts:
     """A throttle tracker whose hosts respond as a test says."""
 
     def __init__(self, **settings: Any) -> None:
         self.clock = FakeClock()
-        self.watch = ThrottleTracker(HostSettings(), self.clock, **settings)
+        self.tracker = ThrottleTracker(HostSettings(), self.clock, **settings)
 
     def answer(self, status: int | None = 200, *, page: int = 1, attempts: int = 0, **rest: Any) -> bool:
-        return self.watch.record(HostAnswer(HOME, HOST, page, attempts, status, **({"seconds": 0.1} | rest)))
+        return self.tracker.record(HostAnswer(HOME, HOST, page, attempts, status, **({"seconds": 0.1} | rest)))
 
     def updates(self) -> HostUpdate | None:
-        return self.watch.updates().get(HOST)
+        return self.tracker.updates().get(HOST)
 
 
 def test_good_responses_are_not_reported() -> None:
-    walk = Walk()
-    assert not walk.watch.counts_successes
-    walk.answer()
-    assert walk.updates() is None
+    hosts = TrackedHosts()
+    assert not hosts.tracker.counts_successes
+    hosts.answer()
+    assert hosts.updates() is None
 
 
 def test_a_host_that_asks_us_to_wait_is_held_at_once() -> None:
-    walk = Walk()
-    assert walk.answer(429)
-    assert walk.watch.holds(HOST)
-    news = walk.updates()
+    hosts = TrackedHosts()
+    assert hosts.answer(429)
+    assert hosts.tracker.holds(HOST)
+    news = hosts.updates()
     assert news is not None
     assert (news.status, news.hold, news.grows, news.first, news.most) == (429, NONE, True, 2 * SECOND, 60 * SECOND)
-    walk.clock.jump(2.1)
-    assert not walk.watch.holds(HOST)
+    hosts.clock.jump(2.1)
+    assert not hosts.tracker.holds(HOST)
 
 
 def test_one_page_that_always_answers_503_holds_nothing_but_itself() -> None:
-    walk = Walk()
+    hosts = TrackedHosts()
     for attempts in range(5):
-        assert not walk.answer(503, attempts=attempts, retry_after="120")
-        assert not walk.watch.holds(HOST)
-        news = walk.updates()
+        assert not hosts.answer(503, attempts=attempts, retry_after="120")
+        assert not hosts.tracker.holds(HOST)
+        news = hosts.updates()
         assert news is not None
         assert (news.status, news.refused, news.hold) == (
             0,
             [1],
             120 * SECOND,
         )  # for the store, which also gets the reports of others
-        walk.clock.jump(1)
+        hosts.clock.jump(1)
 
 
 def test_three_pages_that_answer_503_within_a_minute_hold_their_host() -> None:
-    walk = Walk()
-    assert not walk.answer(503, page=1)
-    walk.clock.jump(30)
-    assert not walk.answer(503, page=2, retry_after="600")
-    walk.clock.jump(29)
-    assert walk.answer(503, page=3)
-    assert walk.watch.holds(HOST)
-    news = walk.updates()
+    hosts = TrackedHosts()
+    assert not hosts.answer(503, page=1)
+    hosts.clock.jump(30)
+    assert not hosts.answer(503, page=2, retry_after="600")
+    hosts.clock.jump(29)
+    assert hosts.answer(503, page=3)
+    assert hosts.tracker.holds(HOST)
+    news = hosts.updates()
     assert news is not None
     assert (news.status, news.refused, news.hold) == (503, [1, 2, 3], 600 * SECOND)
 
 
 def test_pages_that_answered_503_longer_ago_do_not_count() -> None:
-    walk = Walk()
+    hosts = TrackedHosts()
     for page in range(1, 9):
-        assert not walk.answer(503, page=page)
-        walk.clock.jump(31)
-    assert not walk.watch.holds(HOST)
+        assert not hosts.answer(503, page=page)
+        hosts.clock.jump(31)
+    assert not hosts.tracker.holds(HOST)
 
 
-def test_what_answers_503_during_a_hold_lengthens_it_only_with_others() -> None:
-    walk = Walk()
-    walk.answer(429, retry_after="60")
-    walk.updates()
-    assert not walk.answer(503, page=2, retry_after="600")
-    assert walk.watch.held_for(HOST) <= 60
-    news = walk.updates()
+def test_a_503_to_one_page_during_a_hold_does_not_lengthen_it() -> None:
+    hosts = TrackedHosts()
+    hosts.answer(429, retry_after="60")
+    hosts.updates()
+    assert not hosts.answer(503, page=2, retry_after="600")
+    assert hosts.tracker.held_for(HOST) <= 60
+    news = hosts.updates()
     assert news is not None
     assert (news.status, news.refused) == (0, [2])
 
 
 def test_a_good_answer_before_what_is_refused_is_not_lost() -> None:
-    walk = Walk()
-    walk.answer(429)
-    walk.updates()
-    walk.clock.jump(3)
-    walk.answer(503, page=2)
-    walk.answer(200, page=3)
-    news = walk.updates()
+    hosts = TrackedHosts()
+    hosts.answer(429)
+    hosts.updates()
+    hosts.clock.jump(3)
+    hosts.answer(503, page=2)
+    hosts.answer(200, page=3)
+    news = hosts.updates()
     assert news is not None
     assert (news.status, news.recovered, news.refused, news.first) == (0, True, [2], 2 * SECOND)
 
 
 def test_only_so_many_hosts_are_remembered_by_what_they_refused() -> None:
-    walk = Walk()
+    hosts = TrackedHosts()
     for host in range(MOST_HOSTS + 1):
         for page in (1, 2):
-            walk.watch.record(HostAnswer(HOME, HOST + host, page, 0, 503, 0.1))
-    assert not walk.answer(503, page=3)  # the oldest host was forgotten
-    assert walk.watch.record(HostAnswer(HOME, HOST + MOST_HOSTS, 3, 0, 503, 0.1))
+            hosts.tracker.record(HostAnswer(HOME, HOST + host, page, 0, 503, 0.1))
+    assert not hosts.answer(503, page=3)  # the oldest host was forgotten
+    assert hosts.tracker.record(HostAnswer(HOME, HOST + MOST_HOSTS, 3, 0, 503, 0.1))
 
 
 def test_the_wait_that_it_asks_for_holds_it() -> None:
-    walk = Walk()
-    walk.answer(429, retry_after="600")
-    walk.clock.jump(599)
-    assert walk.watch.holds(HOST)
-    news = walk.updates()
+    hosts = TrackedHosts()
+    hosts.answer(429, retry_after="600")
+    hosts.clock.jump(599)
+    assert hosts.tracker.holds(HOST)
+    news = hosts.updates()
     assert news is not None
     assert (news.hold, news.grows) == (600 * SECOND, False)
 
 
-def test_what_was_asked_before_the_hold_began_is_nothing_new() -> None:
-    walk = Walk()
-    walk.answer(429)
-    assert not walk.answer(429, page=2)
-    walk.answer(200, page=3)
-    news = walk.updates()
+def test_a_response_to_a_request_sent_before_the_hold_changes_nothing() -> None:
+    hosts = TrackedHosts()
+    hosts.answer(429)
+    assert not hosts.answer(429, page=2)
+    hosts.answer(200, page=3)
+    news = hosts.updates()
     assert news is not None
     assert (news.status, news.recovered) == (429, False)
-    assert walk.watch.holds(HOST)
+    assert hosts.tracker.holds(HOST)
 
 
 def test_a_longer_retry_after_during_a_hold_applies() -> None:
-    walk = Walk()
-    walk.answer(429)
-    walk.updates()
-    assert walk.answer(429, page=2, retry_after="30")
-    walk.clock.jump(29)
-    assert walk.watch.holds(HOST)
-    news = walk.updates()
+    hosts = TrackedHosts()
+    hosts.answer(429)
+    hosts.updates()
+    assert hosts.answer(429, page=2, retry_after="30")
+    hosts.clock.jump(29)
+    assert hosts.tracker.holds(HOST)
+    news = hosts.updates()
     assert news is not None
     assert news.hold == 30 * SECOND
 
 
 def test_the_first_good_response_after_a_hold_is_reported_once() -> None:
-    walk = Walk()
-    walk.answer(429)
-    walk.updates()
-    walk.clock.jump(3)
-    walk.answer(200)
-    news = walk.updates()
+    hosts = TrackedHosts()
+    hosts.answer(429)
+    hosts.updates()
+    hosts.clock.jump(3)
+    hosts.answer(200)
+    news = hosts.updates()
     assert news is not None
     assert news.recovered
-    assert not walk.watch.counts_successes
-    walk.answer(200)
-    assert walk.updates() is None
+    assert not hosts.tracker.counts_successes
+    hosts.answer(200)
+    assert hosts.updates() is None
 
 
 def test_a_good_answer_before_the_next_complaint_is_not_lost() -> None:
-    walk = Walk()
-    walk.answer(429)
-    walk.updates()
-    walk.clock.jump(3)
-    walk.answer(200)
-    walk.answer(429, page=2)
-    news = walk.updates()
+    hosts = TrackedHosts()
+    hosts.answer(429)
+    hosts.updates()
+    hosts.clock.jump(3)
+    hosts.answer(200)
+    hosts.answer(429, page=2)
+    news = hosts.updates()
     assert news is not None
     assert (news.status, news.recovered, news.grows) == (429, True, True)
 
 
 def test_a_server_error_is_not_a_good_answer() -> None:
-    walk = Walk()
-    walk.answer(429)
-    walk.updates()
-    walk.clock.jump(3)
-    walk.answer(500)
-    assert walk.updates() is None
-    assert walk.watch.counts_successes
+    hosts = TrackedHosts()
+    hosts.answer(429)
+    hosts.updates()
+    hosts.clock.jump(3)
+    hosts.answer(500)
+    assert hosts.updates() is None
+    assert hosts.tracker.counts_successes
 
 
 def test_a_recovering_host_has_recovered_after_a_good_response() -> None:
-    walk = Walk()
-    walk.watch.expect_recovery(HOST)
-    walk.answer(200)
-    news = walk.updates()
+    hosts = TrackedHosts()
+    hosts.tracker.expect_recovery(HOST)
+    hosts.answer(200)
+    news = hosts.updates()
     assert news is not None
     assert news.recovered
 
 
 def test_a_page_that_failed_before_does_not_lengthen_the_back_off() -> None:
     """A page that always answers 429 says little about its host if other pages get normal responses."""
-    walk = Walk()
-    walk.answer(429, attempts=1)
-    news = walk.updates()
+    hosts = TrackedHosts()
+    hosts.answer(429, attempts=1)
+    news = hosts.updates()
     assert news is not None
     assert not news.grows
 
 
-def test_a_page_that_keeps_failing_with_its_host_does() -> None:
-    walk = Walk()
+def test_a_page_that_keeps_failing_with_its_host_lengthens_the_back_off() -> None:
+    hosts = TrackedHosts()
     for attempts in range(3):
-        walk.answer(429, attempts=attempts)
-        news = walk.updates()
+        hosts.answer(429, attempts=attempts)
+        news = hosts.updates()
         assert news is not None
         assert news.grows
-        walk.clock.jump(3)
+        hosts.clock.jump(3)
 
 
 def test_the_store_says_how_long_a_hold_really_is() -> None:
-    walk = Walk()
-    walk.answer(429)
-    walk.watch.learn({HOST: 32.0})
-    walk.clock.jump(31)
-    assert walk.watch.holds(HOST)
-    walk.clock.jump(1)
-    assert not walk.watch.holds(HOST)
+    hosts = TrackedHosts()
+    hosts.answer(429)
+    hosts.tracker.learn({HOST: 32.0})
+    hosts.clock.jump(31)
+    assert hosts.tracker.holds(HOST)
+    hosts.clock.jump(1)
+    assert not hosts.tracker.holds(HOST)
 
 
 def test_an_update_that_was_not_stored_is_sent_again() -> None:
-    walk = Walk()
-    walk.answer(429, retry_after="600")
-    walk.updates()
-    walk.watch.forget()
-    news = walk.updates()
+    hosts = TrackedHosts()
+    hosts.answer(429, retry_after="600")
+    hosts.updates()
+    hosts.tracker.forget()
+    news = hosts.updates()
     assert news is not None
     assert (news.status, news.hold) == (429, 600 * SECOND)
-    walk.watch.learn({HOST: 600.0})
-    walk.watch.forget()
-    assert walk.updates() is None
+    hosts.tracker.learn({HOST: 600.0})
+    hosts.tracker.forget()
+    assert hosts.updates() is None
 
 
 @pytest.mark.parametrize(
@@ -344,25 +344,25 @@ def test_an_update_that_was_not_stored_is_sent_again() -> None:
 def test_an_update_that_was_not_stored_is_merged_with_later_ones(
     first: dict[str, Any], second: dict[str, Any], status: int, hold: int, recovered: bool
 ) -> None:
-    walk = Walk(latency_factor=1.0, delay=1.0)
+    hosts = TrackedHosts(latency_factor=1.0, delay=1.0)
     if first.pop("wary", False):
-        walk.watch.expect_recovery(HOST)
-    walk.answer(**first)
-    walk.updates()
-    walk.clock.jump(second.pop("later", 0.0))
-    walk.answer(**second)
-    walk.watch.forget()
-    news = walk.updates()
+        hosts.tracker.expect_recovery(HOST)
+    hosts.answer(**first)
+    hosts.updates()
+    hosts.clock.jump(second.pop("later", 0.0))
+    hosts.answer(**second)
+    hosts.tracker.forget()
+    news = hosts.updates()
     assert news is not None
     assert (news.status, news.hold, news.recovered) == (status, hold * SECOND, recovered)
 
 
 def test_the_latency_of_a_host_is_reported_when_it_becomes_slow_and_when_it_recovers() -> None:
-    walk = Walk(latency_factor=1.0, delay=1.0)
+    hosts = TrackedHosts(latency_factor=1.0, delay=1.0)
     told = []
     for seconds in [0.2] * 5 + [4.0] * 10 + [0.2] * 20:
-        walk.answer(200, seconds=seconds)
-        news = walk.updates()
+        hosts.answer(200, seconds=seconds)
+        news = hosts.updates()
         if news is not None:
             told.append(news.latency or 0.0)
     assert told[-1] == 0
@@ -371,37 +371,37 @@ def test_the_latency_of_a_host_is_reported_when_it_becomes_slow_and_when_it_reco
 
 
 def test_the_latency_of_a_fast_host_is_never_reported() -> None:
-    walk = Walk(latency_factor=1.0, delay=1.0)
+    hosts = TrackedHosts(latency_factor=1.0, delay=1.0)
     for number in range(100):
-        walk.answer(200, seconds=0.01 * number)
-        assert walk.updates() is None
+        hosts.answer(200, seconds=0.01 * number)
+        assert hosts.updates() is None
 
 
 def test_only_so_many_hosts_are_remembered_whether_they_are_slow_or_not() -> None:
-    walk = Walk(latency_factor=1.0, delay=1.0)
-    walk.answer(200, seconds=5.0)
-    assert walk.updates() is not None
+    hosts = TrackedHosts(latency_factor=1.0, delay=1.0)
+    hosts.answer(200, seconds=5.0)
+    assert hosts.updates() is not None
     for other in range(MOST_HOSTS):
-        walk.watch.record(HostAnswer(HOME, HOST + 1 + other, 1, 0, 200, 0.1))
-    walk.answer(200, seconds=5.0)
-    assert walk.updates() is not None  # as if it had never been reported
+        hosts.tracker.record(HostAnswer(HOME, HOST + 1 + other, 1, 0, 200, 0.1))
+    hosts.answer(200, seconds=5.0)
+    assert hosts.updates() is not None  # as if it had never been reported
 
 
 def test_no_answer_in_time_counts_as_a_slow_one() -> None:
-    walk = Walk(latency_factor=1.0, delay=1.0)
-    walk.answer(None, seconds=0.0, error="total_timeout")
-    news = walk.updates()
+    hosts = TrackedHosts(latency_factor=1.0, delay=1.0)
+    hosts.answer(None, seconds=0.0, error="total_timeout")
+    news = hosts.updates()
     assert news is not None
     assert news.latency == 10.0
 
 
 def test_a_host_that_stays_slow_is_reported_again_before_the_store_forgets() -> None:
-    walk = Walk(latency_factor=1.0, delay=1.0)
-    walk.answer(200, seconds=5.0)
-    assert walk.updates() is not None
-    walk.clock.jump(100)
-    walk.answer(200, seconds=5.0)
-    assert walk.updates() is None
-    walk.clock.jump(250)
-    walk.answer(200, seconds=5.0)
-    assert walk.updates() is not None
+    hosts = TrackedHosts(latency_factor=1.0, delay=1.0)
+    hosts.answer(200, seconds=5.0)
+    assert hosts.updates() is not None
+    hosts.clock.jump(100)
+    hosts.answer(200, seconds=5.0)
+    assert hosts.updates() is None
+    hosts.clock.jump(250)
+    hosts.answer(200, seconds=5.0)
+    assert hosts.updates() is not None

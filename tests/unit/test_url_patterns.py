@@ -42,7 +42,7 @@ def test_a_pattern_that_would_backtrack_judges_a_long_url_at_once(field: str) ->
         ("a{1001}", "keep repetitions at 1000 or below."),
     ],
 )
-def test_what_cannot_run_in_linear_time_is_refused_with_field_pattern_and_fix(pattern: str, said: str) -> None:
+def test_a_pattern_that_cannot_run_in_linear_time_is_refused_with_field_and_fix(pattern: str, said: str) -> None:
     for field in ("include", "exclude"):
         message = refusal("/fine/", pattern, field=field)
         assert message.startswith(f"{field} {pattern!r} is not a regular expression of RE2")
@@ -60,7 +60,7 @@ def test_what_cannot_run_in_linear_time_is_refused_with_field_pattern_and_fix(pa
         [r"(?i)" + r"\PL{0}" * 60] * 2,  # compiles to nothing, but takes long to parse
     ],
 )
-def test_what_takes_too_long_to_compile_or_to_run_is_refused(patterns: list[str]) -> None:
+def test_a_pattern_that_takes_too_long_to_compile_or_to_run_is_refused(patterns: list[str]) -> None:
     message = refusal(*patterns)
     assert message.startswith("include becomes too expensive with the pattern ")
     assert "shorten repetitions" in message
@@ -100,7 +100,7 @@ def test_a_thousand_plain_texts_and_a_hundred_expressions_are_taken() -> None:
         ("é", "http://h/%C3%A9", False),
     ],
 )
-def test_what_a_pattern_finds(pattern: str, url: str, found: bool) -> None:
+def test_a_pattern_matches_anywhere_in_a_url_unless_anchored(pattern: str, url: str, found: bool) -> None:
     assert UrlPatterns([pattern]).match(url) is found
     assert UrlPatterns([pattern, *["/no-such-text/"] * 20]).match(url) is found
     assert matching([pattern, "/no-such-text/"], url) == [pattern] * found
@@ -114,6 +114,6 @@ PIECES = st.lists(
 
 
 @given(st.lists(PIECES, min_size=1, max_size=12), st.text("ab/.?-=", max_size=8))
-def test_they_find_what_pythons_own_expressions_find(patterns: list[str], rest: str) -> None:
+def test_url_patterns_match_the_same_urls_as_pythons_re(patterns: list[str], rest: str) -> None:
     url = f"http://h/{rest}"
     assert UrlPatterns(patterns).match(url) is any(re.search(pattern, url) for pattern in patterns)

@@ -4,16 +4,16 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from tests.support.controller import Served, served
-from tests.support.visitor import Visitor
+from tests.support.controller import ServedController, served_controller
+from tests.support.plain_browser import PlainBrowser
 
 
 @pytest.fixture
-async def shop(sqlite_url: str) -> AsyncIterator[Served]:
-    async with served(sqlite_url) as shop:
+async def shop(sqlite_url: str) -> AsyncIterator[ServedController]:
+    async with served_controller(sqlite_url) as shop:
         yield shop
 
 
 @pytest.fixture
-def visitor(shop: Served) -> Visitor:
-    return Visitor(shop.port)
+def visitor(shop: ServedController) -> PlainBrowser:
+    return PlainBrowser(shop.port)

@@ -19,8 +19,8 @@ from shoal.pages.page import Page
 from shoal.serve.console import crawls as crawls_module
 from shoal.serve.console.crawl_rows import BADGES
 from shoal.serve.console.url_texts import SKIPS
-from tests.support.controller import Served
-from tests.support.visitor import Visitor
+from tests.support.controller import ServedController
+from tests.support.plain_browser import PlainBrowser
 
 SITE = "https://example.com"
 SCRIPT = "<script>alert('x')</script>\"'><img src=x onerror=alert(1)>z{{7*7}}z${7*7}z"
@@ -28,17 +28,17 @@ FOOLING = "\u202egnp.exe\u2066\x00\x1b[31m\u200b\r\n"
 HUGE = "x" * 1_000_000
 
 
-async def submit(shop: Served, *seeds: str, crawl_id: str | None = None, **options: object) -> Crawl:
+async def submit(shop: ServedController, *seeds: str, crawl_id: str | None = None, **options: object) -> Crawl:
     config = CrawlConfig(seeds=list(seeds or (f"{SITE}/",)), **options)  # type: ignore[arg-type]
     return await shop.app.crawls.submit(config, crawl_id=CrawlId(crawl_id) if crawl_id else None)
 
 
-async def move(shop: Served, crawl: Crawl, *moves: CrawlMove) -> None:
+async def move(shop: ServedController, crawl: Crawl, *moves: CrawlMove) -> None:
     for one in moves:
         assert await shop.app.database.run(lambda tx: shop.app.crawls.store.move(tx, crawl.id, one))  # noqa: B023
 
 
-async def store(shop: Served, crawl: Crawl, *pages: Page) -> None:
+async def store(shop: ServedController, crawl: Crawl, *pages: Page) -> None:
     rows = [(*key_of(Url(page.url), crawl.key_seed), page) for page in pages]
     await shop.app.database.run(lambda tx: shop.app.stores.pages.insert(tx, crawl.number, rows))
 
@@ -55,14 +55,14 @@ def test_every_state_has_a_badge_and_every_fate_a_reason() -> None:
 # The list
 
 
-async def test_an_empty_list_says_what_to_do_next(visitor: Visitor) -> None:
+async def test_an_empty_list_says_what_to_do_next(visitor: PlainBrowser) -> None:
     seen = await visitor.get("/crawls")
     assert "No crawls yet" in seen.text
     assert "./shoal crawls add https://example.com/" in seen.text
     assert f"curl http://127.0.0.1:{visitor.port}/api/v1/crawls" in seen.text
 
 
-async def test_a_crawl_with_a_404_never_shows_only_zero_errors(shop: Served, visitor: Visitor) -> None:
+async def test_a_crawl_with_a_404_never_shows_only_zero_errors(shop: ServedController, visitor: PlainBrowser) -> None:
     crawl = await submit(shop)
     responses = {"2xx": 7, "3xx": 0, "4xx": 3, "5xx": 0, "none": 0}
     counts = Counts(opened=10, settled=10, pages=10, responses=responses)  # type: ignore[arg-type]
@@ -72,7 +72,7 @@ async def test_a_crawl_with_a_404_never_shows_only_zero_errors(shop: Served, vis
     assert (cells["2xx"], cells["4xx"], cells["No answer"]) == ("7", "3", "0")
 
 
-async def test_each_state_has_its_badge_and_its_reason(shop: Served, visitor: Visitor) -> None:
+async def test_each_state_has_its_badge_and_its_reason(shop: ServedController, visitor: PlainBrowser) -> None:
     queued = await submit(shop)
     failed, paused = await submit(shop), await submit(shop)
     await move(shop, failed, states.run(), states.fail("no_seed_gave_a_page"))
@@ -86,7 +86,7 @@ async def test_each_state_has_its_badge_and_its_reason(shop: Served, visitor: Vi
     assert "the storage is full" in rows[paused.id]
 
 
-async def test_a_search_keeps_its_line_and_filters(shop: Served, visitor: Visitor) -> None:
+async def test_a_search_keeps_its_line_and_filters(shop: ServedController, visitor: PlainBrowser) -> None:
     await submit(shop, "https://one.example/", crawl_id="one", project="shop", labels={"team": "a b"})
     await submit(shop, "https://two.example/", crawl_id="two", start=False)
 
@@ -111,14 +111,14 @@ async def test_a_search_keeps_its_line_and_filters(shop: Served, visitor: Visito
         ("label:x", "'x' is not a label"),
     ],
 )
-async def test_a_search_that_cannot_be_is_a_sentence(visitor: Visitor, line: str, words: str) -> None:
+async def test_a_search_that_cannot_be_is_a_sentence(visitor: PlainBrowser, line: str, words: str) -> None:
     seen = await visitor.get(f"/crawls?q={line}")
     assert seen.status == 200
     assert words in seen.text
 
 
 async def test_older_crawls_are_on_further_pages(
-    shop: Served, visitor: Visitor, monkeypatch: pytest.MonkeyPatch
+    shop: ServedController, visitor: PlainBrowser, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(crawls_module, "ROWS", 2)
     ids = [(await submit(shop)).id for _ in range(3)]
@@ -131,7 +131,9 @@ async def test_older_crawls_are_on_further_pages(
         assert (await visitor.get(f"/crawls?after={after}")).status == 200
 
 
-async def test_a_bulk_action_changes_everything_that_matches_after_a_question(shop: Served, visitor: Visitor) -> None:
+async def test_a_bulk_action_changes_everything_that_matches_after_a_question(
+    shop: ServedController, visitor: PlainBrowser
+) -> None:
     chosen = [await submit(shop, project="shop") for _ in range(3)]
     other = await submit(shop)
     await visitor.get("/crawls")
@@ -147,7 +149,7 @@ async def test_a_bulk_action_changes_everything_that_matches_after_a_question(sh
     assert "1 crawl is being paused. 1 is in another state." in again.text
 
 
-async def test_only_an_admin_removes_crawls(shop: Served, visitor: Visitor) -> None:
+async def test_only_an_admin_removes_crawls(shop: ServedController, visitor: PlainBrowser) -> None:
     crawl = await submit(shop)
     await move(shop, crawl, states.stop())
     fields = {"action": "remove", "id": crawl.id, "confirmed": "yes"}
@@ -162,7 +164,7 @@ async def test_only_an_admin_removes_crawls(shop: Served, visitor: Visitor) -> N
 # A crawl
 
 
-async def test_limits_and_exclusions_are_changed_while_it_runs(shop: Served, visitor: Visitor) -> None:
+async def test_limits_and_exclusions_are_changed_while_it_runs(shop: ServedController, visitor: PlainBrowser) -> None:
     crawl = await submit(shop, max_pages=10)
     await visitor.get(f"/crawls/{crawl.id}/options")
     fields = {"max_pages": "", "exclude": "/calendar/\n\n/old/", "depth": "7", "speed": "slow"}
@@ -173,7 +175,7 @@ async def test_limits_and_exclusions_are_changed_while_it_runs(shop: Served, vis
     assert "Max_pages cannot be 'many'" in refused.text
 
 
-async def test_an_action_that_the_state_forbids_says_so(shop: Served, visitor: Visitor) -> None:
+async def test_an_action_that_the_state_forbids_says_so(shop: ServedController, visitor: PlainBrowser) -> None:
     crawl = await submit(shop)
     await visitor.get(f"/crawls/{crawl.id}")
     seen = await visitor.post(f"/crawls/{crawl.id}/actions", {"action": "resume"})
@@ -181,7 +183,7 @@ async def test_an_action_that_the_state_forbids_says_so(shop: Served, visitor: V
     assert 'role="alert"' in seen.html
 
 
-async def test_failed_urls_are_retried_from_the_table(shop: Served, visitor: Visitor) -> None:
+async def test_failed_urls_are_retried_from_the_table(shop: ServedController, visitor: PlainBrowser) -> None:
     crawl = await submit(shop)
     await store(shop, crawl, a_page(status=503), a_page("/b", status=404))
     await move(shop, crawl, states.run(), states.complete("drained"))
@@ -192,7 +194,7 @@ async def test_failed_urls_are_retried_from_the_table(shop: Served, visitor: Vis
     assert "1 failed URL will be retried." in done.text
 
 
-async def test_an_export_has_exactly_the_pages_that_are_shown(shop: Served, visitor: Visitor) -> None:
+async def test_an_export_has_exactly_the_pages_that_are_shown(shop: ServedController, visitor: PlainBrowser) -> None:
     crawl = await submit(shop)
     await store(shop, crawl, *[a_page(f"/{number}", status=200 + 204 * (number % 2)) for number in range(7)])
     shown = (await visitor.get(f"/crawls/{crawl.id}/pages?status=404")).html
@@ -204,7 +206,7 @@ async def test_an_export_has_exactly_the_pages_that_are_shown(shop: Served, visi
     assert len(lines) == 1
 
 
-async def test_a_url_is_explained(shop: Served, visitor: Visitor) -> None:
+async def test_a_url_is_explained(shop: ServedController, visitor: PlainBrowser) -> None:
     crawl = await submit(shop)
     seen = await visitor.get(f"/crawls/{crawl.id}/frontier?url=https://elsewhere.example/")
     assert "What happened to a URL?" in seen.text
@@ -214,7 +216,9 @@ async def test_a_url_is_explained(shop: Served, visitor: Visitor) -> None:
     assert "Pas encore trouvée Le crawl ne l'a pas trouvée" in seen.text
 
 
-async def test_a_page_shows_how_the_crawl_came_to_it_and_its_history(shop: Served, visitor: Visitor) -> None:
+async def test_a_page_shows_how_the_crawl_came_to_it_and_its_history(
+    shop: ServedController, visitor: PlainBrowser
+) -> None:
     earlier, crawl = await submit(shop), await submit(shop)
     await store(shop, earlier, a_page("/a", content_hash="one"))
     await store(shop, crawl, a_page("/a", content_hash="two", depth=2, parent=f"{SITE}/b"), a_page("/"))
@@ -228,7 +232,7 @@ async def test_a_page_shows_how_the_crawl_came_to_it_and_its_history(shop: Serve
     assert "à 2 liens d'une URL de départ" in (await visitor.get(f"/pages/{crawl.id}~{first}")).text
 
 
-async def test_the_log_is_shown_in_the_language_of_the_reader(shop: Served, visitor: Visitor) -> None:
+async def test_the_log_is_shown_in_the_language_of_the_reader(shop: ServedController, visitor: PlainBrowser) -> None:
     crawl = await submit(shop)
     counts = Counts(opened=3, settled=3, pages=2, errors=1)
     end = states.complete("max_pages")
@@ -248,7 +252,7 @@ async def test_the_log_is_shown_in_the_language_of_the_reader(shop: Served, visi
 
 
 @pytest.mark.parametrize("text", [SCRIPT, FOOLING, HUGE], ids=["script", "fooling", "huge"])
-async def test_foreign_text_stays_harmless_everywhere(shop: Served, visitor: Visitor, text: str) -> None:
+async def test_foreign_text_stays_harmless_everywhere(shop: ServedController, visitor: PlainBrowser, text: str) -> None:
     agent = "Bot " + "".join(filter(str.isprintable, text))[:400]
     crawl = await submit(shop, f"{SITE}/?q={SCRIPT}", user_agent=agent)
     facts = {"title": text, "description": text, "h1": text, "canonical": text, "content_type": text, "robots": text}
@@ -273,7 +277,9 @@ async def test_foreign_text_stays_harmless_everywhere(shop: Served, visitor: Vis
         assert not re.search("[\u202e\u2066\x00\x1b\u200b]", seen.html), path
 
 
-async def test_an_address_of_a_page_is_never_followed_from_the_console(shop: Served, visitor: Visitor) -> None:
+async def test_an_address_of_a_page_is_never_followed_from_the_console(
+    shop: ServedController, visitor: PlainBrowser
+) -> None:
     crawl = await submit(shop)
     bad = "javascript:alert(1)"
     await store(shop, crawl, a_page(canonical=bad, parent=bad, redirects=[{"url": bad, "status": 301}], final_url=bad))
@@ -286,7 +292,7 @@ async def test_an_address_of_a_page_is_never_followed_from_the_console(shop: Ser
         assert [link for link in links if not link.startswith(("/", "#"))] == []
 
 
-async def test_secrets_in_addresses_are_not_shown(shop: Served, visitor: Visitor) -> None:
+async def test_secrets_in_addresses_are_not_shown(shop: ServedController, visitor: PlainBrowser) -> None:
     secret = "tellnobody123"
     crawl = await submit(shop, f"{SITE}/?api_key={secret}", headers={"Authorization": f"Bearer {secret}"})
     await store(shop, crawl, a_page(f"/?token={secret}", title=f"password={secret}", error_message=f"token={secret}"))
@@ -297,7 +303,7 @@ async def test_secrets_in_addresses_are_not_shown(shop: Served, visitor: Visitor
 
 
 @pytest.mark.parametrize("path", ["/crawls/none", "/crawls/none/pages", "/pages/none~1", "/pages/x", "/crawls/%00"])
-async def test_what_does_not_exist_is_said_in_a_sentence(visitor: Visitor, path: str) -> None:
+async def test_what_does_not_exist_is_said_in_a_sentence(visitor: PlainBrowser, path: str) -> None:
     seen = await visitor.get(path)
     assert seen.status == 404
     assert seen.headers["content-type"].startswith("text/html")

@@ -14,7 +14,7 @@ from shoal.crawl.crawl import Crawl, CrawlConfig
 from shoal.crawl.journal.entry import JournalEntry
 from shoal.serve.console.feed import MOST_VIEWERS, Region
 from shoal.serve.console.shell import region_hash
-from tests.support.controller import Served
+from tests.support.controller import ServedController
 
 PATIENCE = 30.0
 
@@ -40,7 +40,7 @@ class Stream:
 
 
 @asynccontextmanager
-async def watching(shop: Served, topic: str, headers: str = "", **query: str) -> AsyncIterator[Stream]:
+async def watching(shop: ServedController, topic: str, headers: str = "", **query: str) -> AsyncIterator[Stream]:
     asked = "".join(f"&{name}={quote(value)}" for name, value in query.items())
     reader, writer = await asyncio.open_connection("127.0.0.1", shop.port, limit=10_000_000)
     head = f"GET /console/feed?topic={quote(topic)}{asked} HTTP/1.1\r\nHost: 127.0.0.1:{shop.port}\r\n{headers}\r\n"
@@ -52,11 +52,11 @@ async def watching(shop: Served, topic: str, headers: str = "", **query: str) ->
         writer.close()
 
 
-async def submit(shop: Served, **options: Any) -> Crawl:
+async def submit(shop: ServedController, **options: Any) -> Crawl:
     return await shop.app.crawls.submit(CrawlConfig(seeds=["https://example.com/"], **options))
 
 
-async def test_a_viewer_gets_the_regions_and_then_the_rows_that_changed(shop: Served) -> None:
+async def test_a_viewer_gets_the_regions_and_then_the_rows_that_changed(shop: ServedController) -> None:
     crawl, other = await submit(shop), await submit(shop)
     async with watching(shop, "/crawls") as stream:
         assert "X-Accel-Buffering: no".lower() in stream.head.lower()
@@ -71,7 +71,7 @@ async def test_a_viewer_gets_the_regions_and_then_the_rows_that_changed(shop: Se
         assert other.id not in json.dumps(rows)
 
 
-async def test_a_browser_that_has_a_region_is_not_sent_it_again(shop: Served) -> None:
+async def test_a_browser_that_has_a_region_is_not_sent_it_again(shop: ServedController) -> None:
     crawl = await submit(shop)
     async with watching(shop, f"/crawls/{crawl.id}/frontier") as stream:
         seen = {}
@@ -87,7 +87,7 @@ async def test_a_browser_that_has_a_region_is_not_sent_it_again(shop: Served) ->
 
 
 @pytest.mark.parametrize("way", ["header", "query"])
-async def test_log_lines_continue_after_the_last_one_that_was_received(shop: Served, way: str) -> None:
+async def test_log_lines_continue_after_the_last_one_that_was_received(shop: ServedController, way: str) -> None:
     crawl = await submit(shop)
     entries = [JournalEntry("urls_found", f"Found {number} URLs") for number in range(3)]
     await shop.app.database.run(lambda tx: shop.app.crawls.journal.write(tx, crawl.number, entries))
@@ -101,7 +101,7 @@ async def test_log_lines_continue_after_the_last_one_that_was_received(shop: Ser
         assert (number, "Found 0 URLs" in line["html"]) == ("5", True)
 
 
-async def test_foreign_text_in_the_stream_is_text(shop: Served) -> None:
+async def test_foreign_text_in_the_stream_is_text(shop: ServedController) -> None:
     bad = "<script>alert(1)</script>\u202e"
     crawl = await submit(shop, user_agent="Bot <img src=x onerror=alert(1)>")
     entry = JournalEntry("urls_found", bad)
@@ -116,11 +116,11 @@ async def test_foreign_text_in_the_stream_is_text(shop: Served) -> None:
                 return
 
 
-async def test_what_is_not_a_live_page_and_a_viewer_too_many_are_refused(shop: Served) -> None:
+async def test_what_is_not_a_live_page_and_a_viewer_too_many_are_refused(shop: ServedController) -> None:
     assert (await shop.ask("/console/feed?topic=/nowhere")).status == 404
     shop.app.console.feed._viewers = MOST_VIEWERS
     answer = await shop.ask("/console/feed?topic=/crawls")
-    assert (answer.status, answer.said["code"]) == (429, "rate_limited")
+    assert (answer.status, answer.json["code"]) == (429, "rate_limited")
 
 
 def test_rows_are_sent_alone_only_if_nothing_else_changed() -> None:

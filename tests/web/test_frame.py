@@ -6,14 +6,14 @@ from pathlib import Path
 import pytest
 
 from shoal.serve.console import assets
-from tests.support.controller import Served, served
-from tests.support.visitor import Visitor
+from tests.support.controller import ServedController, served_controller
+from tests.support.plain_browser import PlainBrowser
 
 MARKUP = re.compile(r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|\beval\b|new Function")
 
 
 @pytest.mark.parametrize("path", ["/", "/crawls", "/login", "/docs", "/nowhere"])
-async def test_a_page_needs_nothing_but_its_own_files(visitor: Visitor, path: str) -> None:
+async def test_a_page_needs_nothing_but_its_own_files(visitor: PlainBrowser, path: str) -> None:
     seen = await visitor.get(path)
     policy = seen.headers["content-security-policy"]
     assert "default-src 'none'" in policy
@@ -27,7 +27,7 @@ async def test_a_page_needs_nothing_but_its_own_files(visitor: Visitor, path: st
 
 
 @pytest.mark.parametrize("path", ["../login.py", "%2e%2e/login.py", "/etc/passwd", "console", ""])
-async def test_a_file_outside_of_the_console_is_not_served(visitor: Visitor, path: str) -> None:
+async def test_a_file_outside_of_the_console_is_not_served(visitor: PlainBrowser, path: str) -> None:
     assert (await visitor.get(f"/static/{path}")).status == 404
 
 
@@ -36,7 +36,7 @@ def test_a_script_never_writes_markup() -> None:
         assert not MARKUP.search(path.read_text())
 
 
-async def test_theme_and_language_are_remembered(visitor: Visitor) -> None:
+async def test_theme_and_language_are_remembered(visitor: PlainBrowser) -> None:
     first = await visitor.get("/crawls")
     assert '<html lang="en" data-theme="system">' in first.html
     chosen = {"theme": "dark", "language": "fr", "back": "/crawls?q=state:running"}
@@ -46,20 +46,20 @@ async def test_theme_and_language_are_remembered(visitor: Visitor) -> None:
     assert "Rechercher" in seen.text
 
 
-async def test_a_browser_is_answered_in_its_language(visitor: Visitor) -> None:
+async def test_a_browser_is_answered_in_its_language(visitor: PlainBrowser) -> None:
     visitor.headers["Accept-Language"] = "fr-FR,en;q=0.5"
     assert "Vue d'ensemble" in (await visitor.get("/")).text
 
 
 @pytest.mark.parametrize("back", ["//evil.test/", "https://evil.test/", "/\\evil.test", "javascript:alert(1)"])
-async def test_a_form_never_leads_to_another_site(visitor: Visitor, back: str) -> None:
+async def test_a_form_never_leads_to_another_site(visitor: PlainBrowser, back: str) -> None:
     await visitor.get("/crawls")
     body = f"theme=dark&back={back}&csrf={visitor.cookies['shoal_csrf']}"
     assert (await visitor.send("POST", "/console/preferences", body)).headers["location"] == "/"
 
 
 @pytest.mark.parametrize("csrf", ["", "guessed"])
-async def test_a_form_without_the_token_of_its_browser_changes_nothing(visitor: Visitor, csrf: str) -> None:
+async def test_a_form_without_the_token_of_its_browser_changes_nothing(visitor: PlainBrowser, csrf: str) -> None:
     await visitor.get("/crawls")
     seen = await visitor.post("/console/preferences", {"theme": "dark"}, csrf=csrf)
     assert seen.status == 403
@@ -67,13 +67,15 @@ async def test_a_form_without_the_token_of_its_browser_changes_nothing(visitor: 
     assert "shoal_view" not in visitor.cookies
 
 
-async def test_a_form_of_another_site_is_refused(visitor: Visitor) -> None:
+async def test_a_form_of_another_site_is_refused(visitor: PlainBrowser) -> None:
     await visitor.get("/crawls")
     visitor.headers["Sec-Fetch-Site"] = "cross-site"
     assert (await visitor.post("/console/preferences", {"theme": "dark"})).status == 403
 
 
-async def test_a_browser_without_a_session_lands_on_the_login_page_and_returns(shop: Served, visitor: Visitor) -> None:
+async def test_a_browser_without_a_session_lands_on_the_login_page_and_returns(
+    shop: ServedController, visitor: PlainBrowser
+) -> None:
     token = await shop.token("viewer")
     for path in ("/", "/crawls?q=state:running", "/docs", "/nowhere"):
         seen = await visitor.get(path)
@@ -89,7 +91,7 @@ async def test_a_browser_without_a_session_lands_on_the_login_page_and_returns(s
     assert "HTTP API" in (await visitor.get("/docs")).text
 
 
-async def test_a_session_that_ended_leads_to_the_login_page(shop: Served, visitor: Visitor) -> None:
+async def test_a_session_that_ended_leads_to_the_login_page(shop: ServedController, visitor: PlainBrowser) -> None:
     await visitor.sign_in(await shop.token("operator"))
     assert "Sign out" in (await visitor.get("/crawls")).text
     visitor.cookies["shoal_token"] = "shl_0000000000_00000000000000000000"
@@ -97,7 +99,7 @@ async def test_a_session_that_ended_leads_to_the_login_page(shop: Served, visito
         assert seen.path.startswith("/login")
 
 
-async def test_a_viewer_sees_no_actions_and_cannot_send_them(shop: Served, visitor: Visitor) -> None:
+async def test_a_viewer_sees_no_actions_and_cannot_send_them(shop: ServedController, visitor: PlainBrowser) -> None:
     operator = await shop.token("operator")
     body = b'{"seeds": ["https://example.com/"], "start": false}'
     await shop.ask(token=operator, method="POST", body=body)
@@ -113,16 +115,16 @@ async def test_a_viewer_sees_no_actions_and_cannot_send_them(shop: Served, visit
 
 
 async def test_an_unknown_address_is_a_page_for_people_and_a_problem_for_programs(
-    shop: Served, visitor: Visitor
+    shop: ServedController, visitor: PlainBrowser
 ) -> None:
     seen = await visitor.get("/nowhere")
     assert (seen.status, "There is no page at this address." in seen.text) == (404, True)
-    assert (await shop.ask("/nowhere")).said["code"] == "no_such_path"
+    assert (await shop.ask("/nowhere")).json["code"] == "no_such_path"
 
 
 async def test_a_prefix_behind_a_proxy_is_part_of_every_address(sqlite_url: str) -> None:
-    async with served(sqlite_url, SHOAL_PUBLIC_URL="http://127.0.0.1/shoal/") as shop:
-        visitor = Visitor(shop.port)
+    async with served_controller(sqlite_url, SHOAL_PUBLIC_URL="http://127.0.0.1/shoal/") as shop:
+        visitor = PlainBrowser(shop.port)
         for path in ("/crawls", "/shoal/crawls"):  # a proxy may remove the prefix, or pass it on
             seen = await visitor.get(path)
             assert seen.status == 200
@@ -134,10 +136,10 @@ async def test_a_prefix_behind_a_proxy_is_part_of_every_address(sqlite_url: str)
 
 
 async def test_an_error_that_nobody_foresaw_is_a_page_for_people_and_a_problem_for_programs(
-    shop: Served, visitor: Visitor, monkeypatch: pytest.MonkeyPatch
+    shop: ServedController, visitor: PlainBrowser, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(shop.app.fleet.nodes, "list_all", None)  # what the page calls is not there
     seen = await visitor.get("/fleet")
     assert (seen.status, "The server could not show this page; its log says why." in seen.text) == (500, True)
     answer = await shop.ask("/api/v1/nodes")
-    assert (answer.status, answer.said["code"]) == (500, "unexpected")
+    assert (answer.status, answer.json["code"]) == (500, "unexpected")

@@ -27,19 +27,19 @@ from shoal.queue import states
 from shoal.queue.job import LeaseRequest
 from shoal.queue.job_admin_store import JobFilter
 from tests.support.bad_http_server import bad_server, reply
-from tests.support.controller import Served, served
+from tests.support.controller import ServedController, served_controller
 from tests.support.nodes import register
-from tests.support.visitor import Visitor
+from tests.support.plain_browser import PlainBrowser
 
 EVIL = "https://example.com/<script>alert(1)</script>\u202e"
 
 
-async def add_pages(shop: Served, *urls: str) -> None:
+async def add_pages(shop: ServedController, *urls: str) -> None:
     body = json.dumps({"urls": urls}).encode()
     assert (await shop.ask("/api/v1/jobs", method="POST", body=body)).status in (200, 201, 202)
 
 
-async def bury_one(shop: Served) -> str:
+async def bury_one(shop: ServedController) -> str:
     """Lease a page job as a worker does, and fail it for good; return its id."""
     [lease] = (await shop.app.queue.finish_and_lease([], LeaseRequest("crawler-1/7", ["page"]), 1)).leases
     await shop.app.queue.began(lease.fence, "crawler-1", 4711)
@@ -48,7 +48,7 @@ async def bury_one(shop: Served) -> str:
     return str(lease.fence.job_id)
 
 
-async def test_a_dead_letter_is_found_explained_and_retried(shop: Served, visitor: Visitor) -> None:
+async def test_a_dead_letter_is_found_explained_and_retried(shop: ServedController, visitor: PlainBrowser) -> None:
     await add_pages(shop, "https://example.com/a")
     job_id = await bury_one(shop)
     listed = await visitor.get("/jobs?q=state:dead+kind:page")
@@ -68,7 +68,9 @@ async def test_a_dead_letter_is_found_explained_and_retried(shop: Served, visito
     assert "It was cancelled." in done.text
 
 
-async def test_all_dead_letters_that_match_are_retried_after_a_question(shop: Served, visitor: Visitor) -> None:
+async def test_all_dead_letters_that_match_are_retried_after_a_question(
+    shop: ServedController, visitor: PlainBrowser
+) -> None:
     await add_pages(shop, "https://example.com/a", "https://example.org/b")
     ids = [await bury_one(shop), await bury_one(shop)]
     await visitor.get("/jobs")
@@ -79,7 +81,7 @@ async def test_all_dead_letters_that_match_are_retried_after_a_question(shop: Se
     assert {(await shop.app.job_admin.get(one)).state for one in ids} == {"pending"}
 
 
-async def test_a_wrong_qualifier_is_a_sentence_and_not_an_error_page(visitor: Visitor) -> None:
+async def test_a_wrong_qualifier_is_a_sentence_and_not_an_error_page(visitor: PlainBrowser) -> None:
     for path, problem in (
         ("/jobs?q=stat:dead", "is not a qualifier of this list; the nearest one is state:"),
         ("/jobs?q=state:gone", "use one of pending, locked"),
@@ -90,7 +92,7 @@ async def test_a_wrong_qualifier_is_a_sentence_and_not_an_error_page(visitor: Vi
         assert (seen.status, problem in seen.text) == (200, True), path
 
 
-async def test_a_viewer_gets_no_buttons_and_is_refused(shop: Served, visitor: Visitor) -> None:
+async def test_a_viewer_gets_no_buttons_and_is_refused(shop: ServedController, visitor: PlainBrowser) -> None:
     await register(shop.app.fleet.nodes, "crawler-1")
     await visitor.sign_in(await shop.token("viewer"))
     for path in ("/jobs?q=state:dead", "/fleet", "/fleet/crawler-1", "/policies", "/analyses", "/events"):
@@ -108,7 +110,7 @@ async def test_a_viewer_gets_no_buttons_and_is_refused(shop: Served, visitor: Vi
         assert (await visitor.post(path, fields)).status == 403, path
 
 
-async def test_a_node_is_paused_and_its_acknowledgement_is_shown(shop: Served, visitor: Visitor) -> None:
+async def test_a_node_is_paused_and_its_acknowledgement_is_shown(shop: ServedController, visitor: PlainBrowser) -> None:
     assert "No nodes yet" in (await visitor.get("/fleet")).text
     nodes = shop.app.fleet.nodes
     await register(nodes, "crawler-1", version="1.2.3", active_tasks=1, success_rate=0.5, total_processed=7)
@@ -127,7 +129,7 @@ async def test_a_node_is_paused_and_its_acknowledgement_is_shown(shop: Served, v
     assert (wrong.status, "give a number" in wrong.text) == (422, True)
 
 
-async def test_all_nodes_get_a_command_only_after_a_question(shop: Served, visitor: Visitor) -> None:
+async def test_all_nodes_get_a_command_only_after_a_question(shop: ServedController, visitor: PlainBrowser) -> None:
     for name in ("crawler-1", "crawler-2"):
         await register(shop.app.fleet.nodes, name)
     await visitor.get("/fleet")
@@ -138,7 +140,7 @@ async def test_all_nodes_get_a_command_only_after_a_question(shop: Served, visit
     assert "2 nodes were given the command." in seen.text
 
 
-async def test_a_policy_is_created_changed_run_and_removed(shop: Served, visitor: Visitor) -> None:
+async def test_a_policy_is_created_changed_run_and_removed(shop: ServedController, visitor: PlainBrowser) -> None:
     form = {"url": "https://example.com/prices", "frequency": "6h", "labels": "team=prices"}
     await visitor.get("/policies/new")
     refused = await visitor.post("/policies/new", form | {"frequency": "sometimes"})
@@ -162,7 +164,9 @@ async def test_a_policy_is_created_changed_run_and_removed(shop: Served, visitor
     assert "The policy was removed." in gone.text
 
 
-async def test_a_secret_of_a_policy_is_not_shown_and_survives_an_edit(shop: Served, visitor: Visitor) -> None:
+async def test_a_secret_of_a_policy_is_not_shown_and_survives_an_edit(
+    shop: ServedController, visitor: PlainBrowser
+) -> None:
     config = '{"headers": {"Authorization": "Bearer hunter2"}}'
     form = {"url": "https://example.com/", "frequency": "6h", "crawl_config": config, "enabled": "yes"}
     await visitor.get("/policies/new")
@@ -178,7 +182,7 @@ async def test_a_secret_of_a_policy_is_not_shown_and_survives_an_edit(shop: Serv
     assert (stored.frequency, stored.crawl_config["headers"]["Authorization"]) == ("12h", "Bearer hunter2")
 
 
-async def test_an_import_reports_each_invalid_line(visitor: Visitor) -> None:
+async def test_an_import_reports_each_invalid_line(visitor: PlainBrowser) -> None:
     lines = "url,frequency\nhttps://example.com/a,6h\nftp://example.com/b,6h\nhttps://example.com/c,often"
     await visitor.get("/policies/import")
     refused = await visitor.post("/policies/import", {"lines": lines, "bad": "refuse"})
@@ -190,33 +194,35 @@ async def test_an_import_reports_each_invalid_line(visitor: Visitor) -> None:
     assert "1 policy was created." in again.text
 
 
-async def test_bots_are_shown_with_their_tokens_activity_and_conformance(shop: Served, visitor: Visitor) -> None:
+async def test_bots_are_shown_with_their_tokens_activity_and_conformance(
+    shop: ServedController, visitor: PlainBrowser
+) -> None:
     await add_pages(shop, "https://example.com/a")
     await visitor.sign_in(await shop.token("admin"))
-    bot, keeper = await shop.token("bot", name="price bot"), shop.app.chores.hourly_stats
+    bot, hourly_stats = await shop.token("bot", name="price bot"), shop.app.chores.hourly_stats
     assert "No bot has asked for jobs" in (await visitor.get("/policies/bots")).text
 
     async def ask(path: str, body: dict[str, object]) -> int:
         return (await shop.ask(path, bot, method="POST", body=json.dumps(body).encode())).status
 
     assert await ask("/bot/v1/jobs/pull", {"bot_id": "scraper-9"}) == 200
-    await keeper.run_once()
+    await hourly_stats.run_once()
     seen = await visitor.get("/policies/bots")
     assert all(word in seen.text for word in ("price bot", "scraper-9", "No results yet"))
     [job] = (await shop.app.job_admin.newest(JobFilter())).items
     result = {"epoch": 1, "status": "success", "data": {}}
     assert await ask(f"/bot/v1/jobs/{job.id}/result", result) == 200
-    await keeper.run_once()
+    await hourly_stats.run_once()
     assert "Follows the rules" in (await visitor.get("/policies/bots")).text
     assert await ask(f"/bot/v1/jobs/{job.id}/result", result | {"data": {"other": 1}}) == 409
-    await keeper.run_once()
+    await hourly_stats.run_once()
     seen = await visitor.get("/policies/bots")
     assert "Breaks rules" in seen.text
     assert "1 result came without a valid lease, and was rejected." in seen.text
 
 
 async def test_a_webhook_is_created_with_a_secret_and_its_deliveries_are_replayed(
-    shop: Served, visitor: Visitor
+    shop: ServedController, visitor: PlainBrowser
 ) -> None:
     assert "No webhooks yet" in (await visitor.get("/events")).text
     refused = await visitor.post("/events", {"url": "https://example.com/hook", "events": "crawl.gone"})
@@ -245,8 +251,8 @@ async def test_a_webhook_is_created_with_a_secret_and_its_deliveries_are_replaye
 
 
 async def test_a_test_event_is_sent_from_the_page_of_a_webhook_and_its_outcome_is_shown(sqlite_url: str) -> None:
-    async with served(sqlite_url, SHOAL_ALLOW_NETWORKS="127.0.0.0/8") as shop:
-        visitor = Visitor(shop.port)
+    async with served_controller(sqlite_url, SHOAL_ALLOW_NETWORKS="127.0.0.0/8") as shop:
+        visitor = PlainBrowser(shop.port)
         async with bad_server() as server:
             server.answer("/hook", reply(202, b""))
             hook = await shop.app.events.webhooks.make(NewWebhook(url=f"http://127.0.0.1:{server.port}/hook"))
@@ -264,7 +270,9 @@ async def test_a_test_event_is_sent_from_the_page_of_a_webhook_and_its_outcome_i
         assert [entry.action.name for entry in entries] == ["webhook.tested", "webhook.tested"]
 
 
-async def test_a_secret_is_replaced_after_a_question_and_shown_once(shop: Served, visitor: Visitor) -> None:
+async def test_a_secret_is_replaced_after_a_question_and_shown_once(
+    shop: ServedController, visitor: PlainBrowser
+) -> None:
     hook = await shop.app.events.webhooks.make(NewWebhook(url="https://example.com/hook"))
     await visitor.get(f"/events/{hook.id}")
     asked = await visitor.post(f"/events/{hook.id}/rotate", {})
@@ -276,7 +284,7 @@ async def test_a_secret_is_replaced_after_a_question_and_shown_once(shop: Served
     assert rotated.secret not in (await visitor.get(f"/events/{hook.id}")).html
 
 
-async def test_the_events_of_a_time_range_are_sent_again(shop: Served, visitor: Visitor) -> None:
+async def test_the_events_of_a_time_range_are_sent_again(shop: ServedController, visitor: PlainBrowser) -> None:
     hook = await shop.app.events.webhooks.make(NewWebhook(url="https://example.com/hook", events=["crawl.*"]))
     events = [Event(kind, "subject", {}) for kind in ("crawl.started", "crawl.completed", "node.lost")]
     await shop.app.database.run(lambda tx: shop.app.stores.outbox.append(tx, *events))
@@ -291,7 +299,7 @@ async def test_the_events_of_a_time_range_are_sent_again(shop: Served, visitor: 
     assert "Since is not a time; write it as" in wrong.text
 
 
-async def test_a_token_is_created_shown_once_and_revoked(shop: Served, visitor: Visitor) -> None:
+async def test_a_token_is_created_shown_once_and_revoked(shop: ServedController, visitor: PlainBrowser) -> None:
     await visitor.sign_in(await shop.token("admin"))
     await visitor.get("/settings")
     refused = await visitor.post("/settings/tokens", {"name": "x", "role": "node"})
@@ -310,8 +318,8 @@ async def test_a_token_is_created_shown_once_and_revoked(shop: Served, visitor: 
 
 
 async def test_settings_are_for_administrators_and_hide_secrets(sqlite_url: str) -> None:
-    async with served(sqlite_url, SHOAL_PROXIES="secret=http://user:hunter2@proxy.example:3128") as shop:
-        visitor = Visitor(shop.port)
+    async with served_controller(sqlite_url, SHOAL_PROXIES="secret=http://user:hunter2@proxy.example:3128") as shop:
+        visitor = PlainBrowser(shop.port)
         page = await visitor.get("/settings")
         assert "DATABASE_URL" in page.text
         assert "hunter2" not in page.html
@@ -324,7 +332,9 @@ async def test_settings_are_for_administrators_and_hide_secrets(sqlite_url: str)
         assert (await visitor.post("/settings/tokens", {"name": "x", "role": "admin"})).status == 403
 
 
-async def test_an_analysis_shows_its_verdict_findings_and_baseline(shop: Served, visitor: Visitor) -> None:
+async def test_an_analysis_shows_its_verdict_findings_and_baseline(
+    shop: ServedController, visitor: PlainBrowser
+) -> None:
     assert "No analyses yet" in (await visitor.get("/analyses")).text
     gate = Gate(rules=[GateRule(metric="broken_link", op="<=", threshold=0)])
     counts = [FindingCount("links", "broken_link", Severity.ERROR, "Pages link nowhere.", "Mend them.", 2, 2)]
@@ -360,7 +370,7 @@ async def test_an_analysis_shows_its_verdict_findings_and_baseline(shop: Served,
     assert "crl_none" in wrong.text
 
 
-async def test_findings_are_shown_in_the_language_of_the_reader(shop: Served, visitor: Visitor) -> None:
+async def test_findings_are_shown_in_the_language_of_the_reader(shop: ServedController, visitor: PlainBrowser) -> None:
     about, analysis = CODES["broken_link"], await completed_analysis(shop)
     known = FindingCount("links", about.code, about.severity, about.title, about.fix, 1, 1)
     own = FindingCount("own", "own_code", Severity.NOTICE, "The shop has no price.", "Add {one}.", 1, 0)
@@ -384,7 +394,7 @@ async def test_findings_are_shown_in_the_language_of_the_reader(shop: Served, vi
     assert "The shop has no price. Add {one}." in (await visitor.get(f"/analyses/{analysis.id}?code=own_code")).text
 
 
-async def store_page(shop: Served, analysis: Analysis, url: str) -> str:
+async def store_page(shop: ServedController, analysis: Analysis, url: str) -> str:
     """Store a page of the analyzed crawl; return its id."""
     crawl = (await shop.app.crawls.get(analysis.crawl_id)).crawl
     page = Page(url=url, depth=0, attempt=1, fetched_at=1, status=200)
@@ -396,11 +406,11 @@ async def store_page(shop: Served, analysis: Analysis, url: str) -> str:
     return f"{crawl.id}~{number}"
 
 
-async def completed_analysis(shop: Served) -> Analysis:
+async def completed_analysis(shop: ServedController) -> Analysis:
     """Store an analysis that succeeded, without findings yet."""
     asked = await shop.ask(method="POST", body=b'{"seeds": ["https://example.com/"], "start": false}')
-    await shop.app.crawls.stop(asked.said["id"])
-    crawl, store = (await shop.app.crawls.get(asked.said["id"])).crawl, shop.app.audit.analyses.store
+    await shop.app.crawls.stop(asked.json["id"])
+    crawl, store = (await shop.app.crawls.get(asked.json["id"])).crawl, shop.app.audit.analyses.store
     new = NewAnalysis(AnalysisId("anl_1"), crawl.number, crawl.id, "default", "https://example.com/", AnalysisOptions())
 
     async def write(tx: Tx) -> None:

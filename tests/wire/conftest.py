@@ -4,10 +4,10 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from tests.support.api import Served, served
+from tests.support.api import ServedApi, served_api
 
 
 @pytest.fixture
-async def api(store_url: str) -> AsyncIterator[Served]:
-    async with served(store_url) as api:
+async def api(store_url: str) -> AsyncIterator[ServedApi]:
+    async with served_api(store_url) as api:
         yield api

@@ -7,12 +7,12 @@ from typing import Any
 from shoal.audit.analyses import KIND
 from shoal.crawl.crawl import CrawlConfig
 from shoal.runners import analysis_runner, make_walker
-from tests.support.api import Served, served
+from tests.support.api import ServedApi, served_api
 
 RULES: dict[str, Any] = {"rules": [{"metric": "failed_pages", "op": "<=", "threshold": 0}], "ignore": ["thin_content"]}
 
 
-async def test_a_gate_is_made_shown_replaced_and_removed(api: Served) -> None:
+async def test_a_gate_is_made_shown_replaced_and_removed(api: ServedApi) -> None:
     status, made = await api.ask("/api/v1/gates", {"name": "release", **RULES})
     assert (status, made["name"], made["ignore"], made["min_pages"]) == (201, "release", ["thin_content"], 1)
     assert made["rules"][0]["metric"] == "failed_pages"
@@ -26,7 +26,7 @@ async def test_a_gate_is_made_shown_replaced_and_removed(api: Served) -> None:
     assert (await api.ask("/api/v1/gates/release"))[0] == 404
 
 
-async def test_a_bad_gate_is_refused_by_its_field(api: Served) -> None:
+async def test_a_bad_gate_is_refused_by_its_field(api: ServedApi) -> None:
     for rule, field in (
         ({"metric": "broken_linkz", "op": "<=", "threshold": 0}, "rules[0].metric"),
         ({"metric": "pages", "op": "<=", "threshold": "many"}, "rules[0].threshold"),
@@ -39,7 +39,7 @@ async def test_a_bad_gate_is_refused_by_its_field(api: Served) -> None:
     assert (await api.ask("/api/v1/crawls"))[1]["items"] == []
 
 
-async def test_a_crawl_that_has_ended_is_analyzed_on_request(api: Served) -> None:
+async def test_a_crawl_that_has_ended_is_analyzed_on_request(api: ServedApi) -> None:
     app = api.app
     crawl = await app.crawls.submit(CrawlConfig(seeds=["https://a.invalid/"]))
     status, problem = await api.ask("/api/v1/analyses", {"crawl_id": crawl.id})
@@ -84,7 +84,7 @@ async def test_bad_analyzers_are_named_with_the_reason_and_the_findings_of_the_o
         (tmp_path / f"{name}.py").write_text(program)
     commands = ", ".join(f"{name}={sys.executable} -S {tmp_path}/{name}.py" for name in programs)
     limits = {"SHOAL_ANALYZER_TIMEOUT": "2s", "SHOAL_ANALYZER_MEMORY": "500MB"}
-    async with served(store_url, SHOAL_ANALYZERS=commands, **limits) as api:
+    async with served_api(store_url, SHOAL_ANALYZERS=commands, **limits) as api:
         analysis_id, _ = await analyzed(api)
         _, shown = await api.ask(f"/api/v1/analyses/{analysis_id}")
         report = await api.send("GET", f"/api/v1/analyses/{analysis_id}/report?format=markdown")
@@ -109,7 +109,7 @@ async def test_files_of_an_analyzer_are_downloaded_and_go_with_their_crawl(store
     program, folder = tmp_path / "leaving.py", tmp_path / "artifacts"
     program.write_text(LEAVING)
     settings = {"SHOAL_ANALYZERS": f"mine={sys.executable} {program}", "SHOAL_ARTIFACTS": str(folder)}
-    async with served(store_url, **settings) as api:
+    async with served_api(store_url, **settings) as api:
         analysis_id, crawl_id = await analyzed(api)
         _, shown = await api.ask(f"/api/v1/analyses/{analysis_id}")
         [mine] = [one for one in shown["analyzers"] if one["analyzer"] == "mine"]
@@ -129,7 +129,7 @@ async def test_files_of_an_analyzer_are_downloaded_and_go_with_their_crawl(store
         assert list(folder.iterdir()) == []
 
 
-async def analyzed(api: Served) -> tuple[str, str]:
+async def analyzed(api: ServedApi) -> tuple[str, str]:
     """Crawl and analyze a host that does not exist; return the ids of the analysis and the crawl."""
     app = api.app
     crawl = await app.crawls.submit(CrawlConfig(seeds=["https://a.invalid/"]))

@@ -22,9 +22,9 @@ from shoal.queue.states import JobState
 from shoal.settings import Settings
 from shoal.settings_loader import load
 from shoal.store.sql.results import SqlResultStore
-from tests.support import controller
-from tests.support.api import Served, served
+from tests.support.api import ServedApi, served_api
 from tests.support.bad_http_server import bad_server, reply
+from tests.support.controller import served_controller
 from tests.support.site import Site
 
 HERE = "127.0.0.0/8"
@@ -32,8 +32,8 @@ LEASE = {"epoch": 1, "ttl_seconds": 600.0}
 
 
 @pytest.fixture
-async def api(sqlite_url: str) -> AsyncIterator[Served]:
-    async with served(sqlite_url, SHOAL_PAGE_SPEED="max") as api:
+async def api(sqlite_url: str) -> AsyncIterator[ServedApi]:
+    async with served_api(sqlite_url, SHOAL_PAGE_SPEED="max") as api:
         yield api
 
 
@@ -58,7 +58,7 @@ async def add(api: Any, *urls: str, **more: Any) -> list[JobId]:
     return [one.id for one in await api.app.queue.enqueue(jobs)]
 
 
-def bot_at(api: Served, **more: Any) -> Bot:
+def bot_at(api: ServedApi, **more: Any) -> Bot:
     fetcher = BotFetcher(settings(), SystemClock())
     return Bot(f"http://127.0.0.1:{api.port}", name="b1", fetcher=fetcher, wait_seconds=2, **more)
 
@@ -77,7 +77,7 @@ async def result_of(api: Any, job_id: JobId) -> Any:
     return stored.result
 
 
-async def test_a_bot_fetches_and_brings_its_results_home(api: Served, site: Site) -> None:
+async def test_a_bot_fetches_and_brings_its_results_home(api: ServedApi, site: Site) -> None:
     bot = bot_at(api)
 
     @bot.on_job
@@ -95,7 +95,7 @@ async def test_a_bot_fetches_and_brings_its_results_home(api: Served, site: Site
     assert result.url == site.url(0)
 
 
-async def test_a_bot_with_free_capacity_pulls_again(api: Served) -> None:
+async def test_a_bot_with_free_capacity_pulls_again(api: ServedApi) -> None:
     bot = bot_at(api, concurrency=150)
 
     @bot.on_job
@@ -109,7 +109,7 @@ async def test_a_bot_with_free_capacity_pulls_again(api: Served) -> None:
     await working
 
 
-async def test_a_bot_that_does_not_know_the_proxy_of_a_job_fetches_nothing(api: Served, site: Site) -> None:
+async def test_a_bot_that_does_not_know_the_proxy_of_a_job_fetches_nothing(api: ServedApi, site: Site) -> None:
     bot = bot_at(api)
     bot.on_job(bot.fetch)
     working = asyncio.create_task(bot.serve())
@@ -144,7 +144,7 @@ async def test_the_headers_of_a_job_are_shown_to_no_other_host_that_its_page_lea
     assert last.headers["accept-language"] == "de"
 
 
-async def test_what_a_handler_raises_is_why_the_job_failed(api: Served) -> None:
+async def test_what_a_handler_raises_is_why_the_job_failed(api: ServedApi) -> None:
     bot = bot_at(api)
 
     @bot.on_job
@@ -164,7 +164,7 @@ async def test_what_a_handler_raises_is_why_the_job_failed(api: Served) -> None:
 
 
 @pytest.mark.parametrize("given", [{1, 2}, "x" * 10_500_000], ids=["no JSON", "too large"])
-async def test_a_result_that_is_refused_fails_its_job_at_once(api: Served, given: Any) -> None:
+async def test_a_result_that_is_refused_fails_its_job_at_once(api: ServedApi, given: Any) -> None:
     bot = bot_at(api)
 
     @bot.on_job
@@ -179,7 +179,7 @@ async def test_a_result_that_is_refused_fails_its_job_at_once(api: Served, given
     assert (await result_of(api, ids[0])).error_code == "result_refused"
 
 
-async def test_a_bot_that_stops_finishes_what_it_has(api: Served) -> None:
+async def test_a_bot_that_stops_finishes_what_it_has(api: ServedApi) -> None:
     bot, begun, go_on = bot_at(api, concurrency=1), asyncio.Event(), asyncio.Event()
 
     @bot.on_job
@@ -200,7 +200,7 @@ async def test_a_bot_that_stops_finishes_what_it_has(api: Served) -> None:
     assert bot.done == 1
 
 
-async def test_a_bot_stops_working_on_a_job_that_was_cancelled(api: Served) -> None:
+async def test_a_bot_stops_working_on_a_job_that_was_cancelled(api: ServedApi) -> None:
     told: list[str] = []
     bot, dropped = bot_at(api, tell=told.append), asyncio.Event()
 
@@ -224,7 +224,7 @@ async def test_a_bot_stops_working_on_a_job_that_was_cancelled(api: Served) -> N
 
 
 async def test_a_wrong_token_ends_a_bot_in_words(sqlite_url: str) -> None:
-    async with controller.served(sqlite_url) as shop:
+    async with served_controller(sqlite_url) as shop:
         await shop.token("admin")
         fetcher = BotFetcher(settings(), SystemClock())
         bot = Bot(f"http://127.0.0.1:{shop.port}", "shl_nobody", fetcher=fetcher)
@@ -234,7 +234,7 @@ async def test_a_wrong_token_ends_a_bot_in_words(sqlite_url: str) -> None:
 
 
 async def test_verify_finds_nothing_wrong_with_us(sqlite_url: str) -> None:
-    async with controller.served(sqlite_url, SHOAL_PAGE_SPEED="max") as shop:
+    async with served_controller(sqlite_url, SHOAL_PAGE_SPEED="max") as shop:
         token = await shop.token("bot")
         wire = BotClient(f"http://127.0.0.1:{shop.port}", token, SystemClock())
         try:

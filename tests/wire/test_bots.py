@@ -17,8 +17,9 @@ from shoal.page_jobs.bots import BotPulled
 from shoal.page_jobs.spec import host_of
 from shoal.queue.job import NewJob
 from shoal.queue.states import JobState
-from tests.support import controller
-from tests.support.api import Served, served
+from tests.support.api import ServedApi, served_api
+from tests.support.controller import ME, served_controller
+from tests.support.http_client import HttpAnswer
 
 RULES = {"fields": {"name": {"css": "h1", "required": True}}}
 SECRETS = {"policy": "pol_1", "labels": {"tenant": "acme"}, "project": "acme", "priority": {"importance": 50.0}}
@@ -26,15 +27,15 @@ FREE = {"SHOAL_PAGE_SPEED": "max"}
 
 
 @pytest.fixture
-async def api(store_url: str) -> AsyncIterator[Served]:
-    async with served(store_url, **FREE) as api:
+async def api(store_url: str) -> AsyncIterator[ServedApi]:
+    async with served_api(store_url, **FREE) as api:
         yield api
 
 
 @pytest.fixture
-async def lite(sqlite_url: str) -> AsyncIterator[Served]:
+async def lite(sqlite_url: str) -> AsyncIterator[ServedApi]:
     """Yield an API with a SQLite store, for tests that do not depend on the kind of store."""
-    async with served(sqlite_url, **FREE) as api:
+    async with served_api(sqlite_url, **FREE) as api:
         yield api
 
 
@@ -49,7 +50,7 @@ async def add(api: Any, *urls: str, **more: Any) -> list[JobId]:
     return [one.id for one in await api.app.queue.enqueue(jobs)]
 
 
-async def pull(api: Served, **more: Any) -> list[dict[str, Any]]:
+async def pull(api: ServedApi, **more: Any) -> list[dict[str, Any]]:
     status, answer = await api.ask("/bot/v1/jobs/pull", {"bot_id": "b1", **more})
     assert status == 200, answer
     jobs: list[dict[str, Any]] = answer["jobs"]
@@ -60,7 +61,7 @@ def success(job: dict[str, Any], **more: Any) -> dict[str, Any]:
     return {"epoch": job["lease"]["epoch"], "status": "success", "data": {"name": "Anchor"}, **more}
 
 
-async def push(api: Served, job: dict[str, Any], body: dict[str, Any]) -> tuple[int, Any]:
+async def push(api: ServedApi, job: dict[str, Any], body: dict[str, Any]) -> tuple[int, Any]:
     return await api.ask(f"/bot/v1/jobs/{job['job_id']}/result", body)
 
 
@@ -68,7 +69,7 @@ async def state(api: Any, job_id: str) -> JobState:
     return (await api.app.job_admin.get(job_id)).state  # type: ignore[no-any-return]
 
 
-async def test_a_job_is_pulled_kept_alive_and_answered(api: Served) -> None:
+async def test_a_job_is_pulled_kept_alive_and_answered(api: ServedApi) -> None:
     config = {"proxy": "eu"}
     [job_id] = await add(api, payload={"rule_set": RULES, "crawl_config": config, **SECRETS}, priority=70)
     [job] = await pull(api)
@@ -92,11 +93,11 @@ async def test_a_job_is_pulled_kept_alive_and_answered(api: Served) -> None:
     assert (done["state"], done["locked_by"], done["locked_at"]) == ("done", None, None)
 
 
-async def test_an_empty_pull_is_not_an_error(api: Served) -> None:
+async def test_an_empty_pull_is_not_an_error(api: ServedApi) -> None:
     assert await pull(api) == []
 
 
-async def test_a_pull_gets_what_it_can_do_and_js_does_not_include_http(api: Served) -> None:
+async def test_a_pull_gets_what_it_can_do_and_js_does_not_include_http(api: ServedApi) -> None:
     await add(api, "https://a.example/http")
     await add(api, "https://b.example/js", capability="js")
     await add(api, "https://c.example/special", capability="special")
@@ -105,7 +106,7 @@ async def test_a_pull_gets_what_it_can_do_and_js_does_not_include_http(api: Serv
     assert {job["url"] for job in rest} == {"https://a.example/http", "https://c.example/special"}
 
 
-async def test_the_same_result_sent_twice_gets_the_same_answer_and_one_event(api: Served) -> None:
+async def test_the_same_result_sent_twice_gets_the_same_answer_and_one_event(api: ServedApi) -> None:
     [job_id] = await add(api)
     [job] = await pull(api)
     for _ in range(3):
@@ -115,7 +116,7 @@ async def test_the_same_result_sent_twice_gets_the_same_answer_and_one_event(api
     assert len(await outbox(api)) == 1
 
 
-async def test_a_failed_result_is_retried_as_the_server_decides_and_then_reported(api: Served) -> None:
+async def test_a_failed_result_is_retried_as_the_server_decides_and_then_reported(api: ServedApi) -> None:
     [job_id] = await add(api, payload=SECRETS, max_attempts=1)
     [job] = await pull(api)
     failed = {"epoch": 1, "status": "fail", "meta": {"error": {"code": "timeout", "message": "No answer."}}}
@@ -125,14 +126,14 @@ async def test_a_failed_result_is_retried_as_the_server_decides_and_then_reporte
     assert (event["url"], event["policy"], event["labels"]) == ("https://a.example/1", "pol_1", {"tenant": "acme"})
 
 
-async def test_a_failed_job_that_has_tries_left_is_pending_again(api: Served) -> None:
+async def test_a_failed_job_that_has_tries_left_is_pending_again(api: ServedApi) -> None:
     [job_id] = await add(api, max_attempts=2)
     [job] = await pull(api)
     pushed = await push(api, job, {"epoch": 1, "status": "fail", "meta": {"error": "no answer"}})
     assert pushed == (200, {"job_id": job_id, "state": "PENDING"})
 
 
-async def test_a_success_without_a_required_field_counts_as_a_fail(api: Served) -> None:
+async def test_a_success_without_a_required_field_counts_as_a_fail(api: ServedApi) -> None:
     await add(api, payload={"rule_set": RULES}, max_attempts=1)
     [job] = await pull(api)
     _, answer = await push(api, job, success(job, data={"price": 3}))
@@ -141,14 +142,14 @@ async def test_a_success_without_a_required_field_counts_as_a_fail(api: Served) 
 
 
 @pytest.mark.parametrize("data", [{"a": [1, {"b": None}]}, "<html>raw</html>", ["a", "b"], None, "", {"x": "\x00"}])
-async def test_data_may_be_an_object_or_raw_text(api: Served, data: Any) -> None:
+async def test_data_may_be_an_object_or_raw_text(api: ServedApi, data: Any) -> None:
     await add(api)
     [job] = await pull(api)
     assert (await push(api, job, success(job, data=data)))[0] == 200
     assert (await outbox(api))[0]["data"] == data
 
 
-async def test_a_batch_has_a_status_for_each_item(api: Served) -> None:
+async def test_a_batch_has_a_status_for_each_item(api: ServedApi) -> None:
     await add(api, *[f"https://{letter}.example/" for letter in "abc"])
     jobs = await pull(api, max=10)
     assert len(jobs) == 3
@@ -164,14 +165,14 @@ async def test_a_batch_has_a_status_for_each_item(api: Served) -> None:
 
 
 async def test_late_foreign_and_unknown_get_the_same_answer_and_change_nothing(store_url: str) -> None:
-    async with controller.served(store_url, SHOAL_PAGE_SPEED="max") as shop:
+    async with served_controller(store_url, SHOAL_PAGE_SPEED="max") as shop:
         ours, theirs = await shop.token("bot"), await shop.token("bot")
         [job_id] = await add(shop)
 
-        async def ask(token: str, path: str, body: dict[str, Any]) -> controller.Answer:
+        async def ask(token: str, path: str, body: dict[str, Any]) -> HttpAnswer:
             return await shop.ask(path, token, method="POST", body=orjson.dumps(body))
 
-        pulled = (await ask(ours, "/bot/v1/jobs/pull", {"bot_id": "b1"})).said["jobs"]
+        pulled = (await ask(ours, "/bot/v1/jobs/pull", {"bot_id": "b1"})).json["jobs"]
         assert [job["job_id"] for job in pulled] == [job_id]
         before = await shop.app.job_admin.get(job_id)
         tries = [
@@ -190,7 +191,7 @@ async def test_late_foreign_and_unknown_get_the_same_answer_and_change_nothing(s
             }
             for verb, body in bodies.items():
                 answer = await ask(token, f"/bot/v1/jobs/{name}/{verb}", body)
-                said = answer.said
+                said = answer.json
                 assert answer.status == 409
                 assert set(said) == {"type", "title", "status", "code", "detail", "job_id", "epoch"}
                 assert (said["code"], said["job_id"], said["epoch"]) == ("lease_lost", name, epoch)
@@ -202,7 +203,7 @@ async def test_late_foreign_and_unknown_get_the_same_answer_and_change_nothing(s
 
 
 @pytest.mark.parametrize("epoch", [None, "1", 1.5, 2**63, -(2**64), 10**30])
-async def test_an_epoch_that_can_be_none_is_refused_by_its_name(lite: Served, epoch: Any) -> None:
+async def test_an_epoch_that_can_be_none_is_refused_by_its_name(lite: ServedApi, epoch: Any) -> None:
     await add(lite)
     [job] = await pull(lite)
     status, problem = await push(lite, job, success(job, epoch=epoch))
@@ -229,7 +230,7 @@ async def test_an_epoch_that_can_be_none_is_refused_by_its_name(lite: Served, ep
     ],
 )
 async def test_a_pull_that_cannot_be_taken_is_refused_by_its_field(
-    lite: Served, body: dict[str, Any], field: str
+    lite: ServedApi, body: dict[str, Any], field: str
 ) -> None:
     [job_id] = await add(lite)
     status, problem = await lite.ask("/bot/v1/jobs/pull", body)
@@ -238,7 +239,7 @@ async def test_a_pull_that_cannot_be_taken_is_refused_by_its_field(
     assert await state(lite, job_id) is JobState.PENDING
 
 
-async def test_a_capability_that_there_is_not_is_refused_with_those_that_there_are(lite: Served) -> None:
+async def test_a_capability_that_there_is_not_is_refused_with_those_that_there_are(lite: ServedApi) -> None:
     _, problem = await lite.ask("/bot/v1/jobs/pull", {"bot_id": "b", "capabilities": ["http", "fly"]})
     assert problem["detail"] == "capabilities[1] is not an allowed value; give http, js or special."
 
@@ -261,7 +262,7 @@ async def test_a_capability_that_there_is_not_is_refused_with_those_that_there_a
     ],
 )
 async def test_a_result_that_cannot_be_taken_is_refused_by_its_field(
-    lite: Served, more: dict[str, Any], field: str
+    lite: ServedApi, more: dict[str, Any], field: str
 ) -> None:
     await add(lite)
     [job] = await pull(lite)
@@ -275,7 +276,7 @@ async def test_a_result_that_cannot_be_taken_is_refused_by_its_field(
     assert await state(lite, job["job_id"]) is JobState.LOCKED, "nothing of the batch was taken"
 
 
-async def test_a_result_of_fifty_megabytes_is_refused(lite: Served) -> None:
+async def test_a_result_of_fifty_megabytes_is_refused(lite: ServedApi) -> None:
     await add(lite)
     [job] = await pull(lite)
     path = f"/bot/v1/jobs/{job['job_id']}/result"
@@ -285,7 +286,7 @@ async def test_a_result_of_fifty_megabytes_is_refused(lite: Served) -> None:
 
 
 @pytest.mark.parametrize("depth", [100, 800, 990, 5000])
-async def test_data_nested_without_end_is_taken_or_refused_in_words(lite: Served, depth: int) -> None:
+async def test_data_nested_without_end_is_taken_or_refused_in_words(lite: ServedApi, depth: int) -> None:
     await add(lite)
     [job] = await pull(lite)
     raw = b'{"epoch": 1, "status": "success", "data": ' + b"[" * depth + b"]" * depth + b"}"
@@ -294,7 +295,7 @@ async def test_data_nested_without_end_is_taken_or_refused_in_words(lite: Served
 
 
 async def test_a_bots_token_opens_nothing_else_and_no_other_token_opens_this(sqlite_url: str) -> None:
-    async with controller.served(sqlite_url) as shop:
+    async with served_controller(sqlite_url) as shop:
         bot, admin = await shop.token("bot"), await shop.token("admin")
         body = orjson.dumps({"bot_id": "b"})
         assert (await shop.ask("/bot/v1/jobs/pull", bot, method="POST", body=body)).status == 200
@@ -305,13 +306,13 @@ async def test_a_bots_token_opens_nothing_else_and_no_other_token_opens_this(sql
 
 
 async def test_an_expired_token_takes_no_job_and_brings_no_result(sqlite_url: str) -> None:
-    async with controller.served(sqlite_url, SHOAL_PAGE_SPEED="max") as shop:
+    async with served_controller(sqlite_url, SHOAL_PAGE_SPEED="max") as shop:
         token = await shop.token("bot", expires_in="1h")
         await add(shop)
         body = orjson.dumps({"bot_id": "b"})
-        [job] = (await shop.ask("/bot/v1/jobs/pull", token, method="POST", body=body)).said["jobs"]
+        [job] = (await shop.ask("/bot/v1/jobs/pull", token, method="POST", body=body)).json["jobs"]
         name = token.split("_")[1]
-        await shop.app.access.tokens.revoke(f"tok_{name}", controller.ME)
+        await shop.app.access.tokens.revoke(f"tok_{name}", ME)
         path = f"/bot/v1/jobs/{job['job_id']}/result"
 
         async def refused() -> bool:
@@ -325,7 +326,7 @@ async def test_an_expired_token_takes_no_job_and_brings_no_result(sqlite_url: st
 
 
 async def test_a_token_may_hold_only_so_many_jobs(store_url: str) -> None:
-    async with served(store_url, **FREE, SHOAL_BOT_JOBS="3") as api:
+    async with served_api(store_url, **FREE, SHOAL_BOT_JOBS="3") as api:
         await add(api, *[f"https://h{number}.example/" for number in range(5)])
         assert len(await pull(api, max=2)) == 2
         [last] = await pull(api, max=2)
@@ -336,14 +337,14 @@ async def test_a_token_may_hold_only_so_many_jobs(store_url: str) -> None:
         assert len(await pull(api, max=2)) == 1
 
 
-async def test_a_token_may_pull_only_so_often(lite: Served, sqlite_url: str) -> None:
-    async with served(sqlite_url, SHOAL_BOT_PULLS="1") as api:
+async def test_a_token_may_pull_only_so_often(lite: ServedApi, sqlite_url: str) -> None:
+    async with served_api(sqlite_url, SHOAL_BOT_PULLS="1") as api:
         statuses = [(await api.ask("/bot/v1/jobs/pull", {"bot_id": "b"}))[0] for _ in range(10)]
         assert 429 in statuses
         assert set(statuses) <= {200, 429}
 
 
-async def test_a_pull_waits_for_a_job_to_come(api: Served) -> None:
+async def test_a_pull_waits_for_a_job_to_come(api: ServedApi) -> None:
     waiting = asyncio.create_task(pull(api, wait_seconds=20))
     await until_waiting(api)
     [job_id] = await add(api)
@@ -351,11 +352,11 @@ async def test_a_pull_waits_for_a_job_to_come(api: Served) -> None:
         assert [job["job_id"] for job in await waiting] == [job_id]
 
 
-async def test_a_pull_that_waits_in_vain_is_empty(lite: Served) -> None:
+async def test_a_pull_that_waits_in_vain_is_empty(lite: ServedApi) -> None:
     assert await pull(lite, wait_seconds=0.1) == []
 
 
-async def test_a_bot_that_leaves_while_it_waits_gets_nothing(api: Served) -> None:
+async def test_a_bot_that_leaves_while_it_waits_gets_nothing(api: ServedApi) -> None:
     body = orjson.dumps({"bot_id": "gone", "wait_seconds": 20})
     head = f"POST /bot/v1/jobs/pull HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: {len(body)}\r\n\r\n".encode()
     _, writer = await asyncio.open_connection("127.0.0.1", api.port)
@@ -371,7 +372,7 @@ async def test_a_bot_that_leaves_while_it_waits_gets_nothing(api: Served) -> Non
 
 
 async def test_one_job_for_many_idle_bots_costs_the_store_few_looks(sqlite_url: str) -> None:
-    async with served(sqlite_url, **FREE) as api:
+    async with served_api(sqlite_url, **FREE) as api:
         asked: list[str] = []
         told: list[Signal] = []
         api.app.signals.subscribe(told.append)
@@ -382,21 +383,21 @@ async def test_one_job_for_many_idle_bots_costs_the_store_few_looks(sqlite_url: 
             return await lease(*args, **more)
 
         api.app.queue.finish_and_lease_in = counted  # type: ignore[method-assign]
-        crowd = [asyncio.create_task(idle(api)) for _ in range(300)]
+        idle_bots = [asyncio.create_task(idle(api)) for _ in range(300)]
         await until_waiting(api, 300)
         asked.clear()
         await add(api)
         async with asyncio.timeout(60):
-            done, _ = await asyncio.wait(crowd, return_when=asyncio.FIRST_COMPLETED)
+            done, _ = await asyncio.wait(idle_bots, return_when=asyncio.FIRST_COMPLETED)
         assert len(done) == 1
         assert [signal.jobs for signal in told if isinstance(signal, BotPulled)] == [1]
         assert len(asked) < 20, "not one look for each of those who wait"
-        for task in crowd:
+        for task in idle_bots:
             task.cancel()
-        await asyncio.gather(*crowd, return_exceptions=True)
+        await asyncio.gather(*idle_bots, return_exceptions=True)
 
 
-async def idle(api: Served) -> bytes:
+async def idle(api: ServedApi) -> bytes:
     body = orjson.dumps({"bot_id": "idle", "wait_seconds": 25})
     reader, writer = await asyncio.open_connection("127.0.0.1", api.port)
     try:
@@ -408,20 +409,20 @@ async def idle(api: Served) -> bytes:
         writer.close()
 
 
-async def until_waiting(api: Served, count: int = 1) -> None:
+async def until_waiting(api: ServedApi, count: int = 1) -> None:
     async with asyncio.timeout(60):
         while api.app.page_jobs.long_poll.waiting < count:
             await api.app.clock.sleep(0.01)
 
 
-async def until_nobody_waits(api: Served) -> None:
+async def until_nobody_waits(api: ServedApi) -> None:
     async with asyncio.timeout(60):
         while api.app.page_jobs.long_poll.waiting:
             await api.app.clock.sleep(0.01)
 
 
 async def test_a_pull_hands_out_only_jobs_whose_host_may_be_asked_now(store_url: str) -> None:
-    async with served(store_url, SHOAL_PAGE_SPEED="slow") as api:
+    async with served_api(store_url, SHOAL_PAGE_SPEED="slow") as api:
         ids = await add(api, *[f"https://a.example/{number}" for number in range(4)], "https://b.example/")
         jobs = await pull(api, max=10)
         assert sorted(job["url"] for job in jobs) == ["https://a.example/0", "https://b.example/"]
@@ -432,7 +433,7 @@ async def test_a_pull_hands_out_only_jobs_whose_host_may_be_asked_now(store_url:
         )
 
 
-async def test_the_jobs_of_a_group_reach_bots_with_what_their_group_says(api: Served) -> None:
+async def test_the_jobs_of_a_group_reach_bots_with_what_their_group_says(api: ServedApi) -> None:
     _, group = await api.ask(
         "/api/v1/jobs",
         {"urls": ["https://a.example/1"], "rule_set": RULES, "labels": {"team": "a"}, "project": "acme"},
@@ -446,7 +447,7 @@ async def test_the_jobs_of_a_group_reach_bots_with_what_their_group_says(api: Se
     assert (event["labels"], event["group"]) == ({"team": "a"}, group["id"])
 
 
-async def test_a_cancelled_job_is_reported_by_the_heartbeat_and_its_result_refused(api: Served) -> None:
+async def test_a_cancelled_job_is_reported_by_the_heartbeat_and_its_result_refused(api: ServedApi) -> None:
     [job_id] = await add(api)
     [job] = await pull(api)
     await api.ask(f"/api/v1/jobs/{job_id}/cancel", method="POST")
@@ -456,14 +457,14 @@ async def test_a_cancelled_job_is_reported_by_the_heartbeat_and_its_result_refus
 
 
 @pytest.mark.parametrize("lock", ["0s", "-1s", "4s", "25h", "1000000000s", "60", 60, None])
-async def test_a_lock_outside_of_five_seconds_to_a_day_is_refused(lite: Served, lock: Any) -> None:
+async def test_a_lock_outside_of_five_seconds_to_a_day_is_refused(lite: ServedApi, lock: Any) -> None:
     body = {"url": "https://a.example/", "frequency": "1h", "lock_ttl": lock}
     status, problem = await lite.ask("/api/v1/policies", body)
     assert (status, problem["field"]) == (422, "lock_ttl")
 
 
-async def test_what_a_bot_does_wrong_is_counted_by_its_name(api: Served) -> None:
-    keeper = api.app.chores.hourly_stats
+async def test_what_a_bot_does_wrong_is_counted_by_its_name(api: ServedApi) -> None:
+    hourly_stats = api.app.chores.hourly_stats
     await add(api, "https://a.example/1", "https://b.example/2", max_attempts=1, payload={"rule_set": RULES})
     first, second = await pull(api, max=2)
     beat = {"epoch": first["lease"]["epoch"]}
@@ -474,35 +475,35 @@ async def test_what_a_bot_does_wrong_is_counted_by_its_name(api: Served) -> None
     assert (await push(api, second, success(second, data={"name": "Other"})))[0] == 409
     assert (await api.ask(f"/bot/v1/jobs/{first['job_id']}/heartbeat", beat))[0] == 409
     assert (await push(api, {"job_id": "job_nobody"}, success(second)))[0] == 409
-    await keeper.run_once()
+    await hourly_stats.run_once()
     seen = {bot["bot_id"]: bot for bot in (await api.ask("/api/v1/stats"))[1]["bots"]}
     names = ("pulled", "results", "failures", "invalid_data", "late_results", "heartbeats", "late_heartbeats")
     assert [seen["b1"][name] for name in names] == [2, 2, 0, 1, 1, 1, 1]
     assert [seen[""][name] for name in names] == [0, 0, 0, 0, 1, 0, 0]  # nobody had this job
 
 
-async def test_a_lease_that_a_bot_lets_expire_is_counted_by_its_name(lite: Served, sqlite_url: str) -> None:
-    keeper = lite.app.chores.hourly_stats
+async def test_a_lease_that_a_bot_lets_expire_is_counted_by_its_name(lite: ServedApi, sqlite_url: str) -> None:
+    hourly_stats = lite.app.chores.hourly_stats
     await add(lite)
     await pull(lite)
     with closing(sqlite3.connect(sqlite_url.removeprefix("sqlite:///"))) as file, file:
         file.execute("UPDATE job SET lease_until = 1")
     lost = await lite.app.queue.expired(10, bots=True)
     assert await lite.app.queue.expire_all("page", None, lost) == 1
-    await keeper.run_once()
+    await hourly_stats.run_once()
     [bot] = (await lite.ask("/api/v1/stats"))[1]["bots"]
     assert (bot["bot_id"], bot["pulled"], bot["lost_leases"]) == ("b1", 1, 1)
 
 
-async def outbox(api: Served) -> list[dict[str, Any]]:
+async def outbox(api: ServedApi) -> list[dict[str, Any]]:
     """Return the data of all events, in order."""
     await api.app.chores.forwarder.run_once()
     _, answer = await api.ask("/api/v1/events")
     return [one["data"] for one in answer["items"]]
 
 
-async def test_what_bots_did_is_counted_the_same_in_stats_and_in_metrics(lite: Served) -> None:
-    metrics, keeper = Metrics(), lite.app.chores.hourly_stats
+async def test_what_bots_did_is_counted_the_same_in_stats_and_in_metrics(lite: ServedApi) -> None:
+    metrics, hourly_stats = Metrics(), lite.app.chores.hourly_stats
     lite.app.signals.subscribe(metrics.listen)
     await add(lite, "https://a.example/1", "https://b.example/2", max_attempts=1)
     await add(lite, "https://c.example/3", max_attempts=2)
@@ -514,7 +515,7 @@ async def test_what_bots_did_is_counted_the_same_in_stats_and_in_metrics(lite: S
     for job in await pull(lite, max=3):
         assert (await push(lite, job, {"epoch": job["lease"]["epoch"], **ends[job["url"]]}))[0] == 200
     await pull(lite, bot_id="b2")
-    await keeper.run_once()
+    await hourly_stats.run_once()
     _, stats = await lite.ask("/api/v1/stats?kind=page")
     [hour] = stats["hours"]
     del hour["hour"]

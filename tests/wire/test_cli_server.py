@@ -19,7 +19,7 @@ from shoal.crawl.crawl import CrawlConfig
 from shoal.local.export import stored
 from shoal.pages.page import Page
 from tests.support.bad_http_server import bad_server, reply
-from tests.support.controller import Served, served
+from tests.support.controller import ServedController, served_controller
 from tests.support.servers import free_port
 
 TLS = Path(__file__).parents[1] / "support" / "tls"
@@ -34,8 +34,8 @@ def _nothing_set(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-async def shop(sqlite_url: str) -> AsyncIterator[Served]:
-    async with served(sqlite_url) as shop:
+async def shop(sqlite_url: str) -> AsyncIterator[ServedController]:
+    async with served_controller(sqlite_url) as shop:
         yield shop
 
 
@@ -62,11 +62,11 @@ def person(capsys: pytest.CaptureFixture[str]) -> Person:
     return Person(capsys)
 
 
-def at(shop: Served, token: str | None = None) -> list[str]:
+def at(shop: ServedController, token: str | None = None) -> list[str]:
     return ["--server", f"http://127.0.0.1:{shop.port}", *([] if token is None else ["--token", token])]
 
 
-async def test_tokens_are_made_listed_shown_and_revoked_at_a_server(shop: Served, person: Person) -> None:
+async def test_tokens_are_made_listed_shown_and_revoked_at_a_server(shop: ServedController, person: Person) -> None:
     boss = await shop.token("admin")
     code, out, err = await person.types(
         "tokens", "create", "--name", "ci", "--role", "operator", "--expires-in", "90d", *at(shop, boss)
@@ -82,7 +82,9 @@ async def test_tokens_are_made_listed_shown_and_revoked_at_a_server(shop: Served
     assert ["token.revoked" in line for line in log.splitlines()] == [False, True, False]
 
 
-async def test_the_same_straight_on_the_store_needs_no_token(shop: Served, sqlite_url: str, person: Person) -> None:
+async def test_the_same_straight_on_the_store_needs_no_token(
+    shop: ServedController, sqlite_url: str, person: Person
+) -> None:
     made = await person.told("tokens", "create", "--name", "me", "--role", "admin", "--store", sqlite_url)
     assert (made["made_by"], made["scopes"]) == ("local", ["admin"])
     assert (await shop.ask(token=made["token"])).status == 200
@@ -98,7 +100,7 @@ async def test_creating_the_first_token_warns_that_authentication_is_now_require
     assert "from now on" not in (await person.types(*make))[2]
 
 
-async def test_the_first_token_is_made_at_a_server_that_is_still_open(shop: Served, person: Person) -> None:
+async def test_the_first_token_is_made_at_a_server_that_is_still_open(shop: ServedController, person: Person) -> None:
     code, out, err = await person.types("tokens", "create", "--role", "admin", "--name", "me", *at(shop))
     assert (code, out[:4], "from now on every request" in err) == (0, "shl_", True)
     assert (await shop.ask(token=out.strip())).status == 200
@@ -114,7 +116,7 @@ async def test_long_lists_come_over_several_pages(sqlite_url: str, person: Perso
 
 
 async def test_server_and_token_may_come_from_settings_and_the_token_from_a_file(
-    shop: Served, person: Person, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    shop: ServedController, person: Person, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     file = tmp_path / "token"
     file.write_text(f"{await shop.token('admin')}\n")
@@ -125,7 +127,9 @@ async def test_server_and_token_may_come_from_settings_and_the_token_from_a_file
     assert (await person.types("tokens", "ls", "--store", f"sqlite:///{tmp_path}/shoal.db"))[0] == 0
 
 
-async def test_a_crawl_is_made_at_a_server_and_a_url_of_it_explained_there(shop: Served, person: Person) -> None:
+async def test_a_crawl_is_made_at_a_server_and_a_url_of_it_explained_there(
+    shop: ServedController, person: Person
+) -> None:
     boss = at(shop, await shop.token("operator"))
     crawl_id = (await person.types("crawls", "add", "https://example.com/", "--project", "shop", *boss))[1].strip()
     assert (await person.told("crawls", "show", crawl_id, *boss))["project"] == "shop"
@@ -137,7 +141,7 @@ async def test_a_crawl_is_made_at_a_server_and_a_url_of_it_explained_there(shop:
     assert f'crawl "other" does not exist in http://127.0.0.1:{shop.port}' in err
 
 
-async def test_a_policy_is_made_and_changed_in_part(shop: Served, sqlite_url: str, person: Person) -> None:
+async def test_a_policy_is_made_and_changed_in_part(shop: ServedController, sqlite_url: str, person: Person) -> None:
     given = ["--frequency", "6h", "--label", "team=a", "--set", 'crawl_config={"headers": {"X-Key": "sesame"}}']
     boss = await shop.token("admin")
     made = await person.told("policies", "add", "http://example.org/", *given, *at(shop, boss))
@@ -154,7 +158,7 @@ async def test_a_policy_is_made_and_changed_in_part(shop: Served, sqlite_url: st
 
 async def test_a_webhook_is_tested_at_a_server_and_straight_on_the_store(sqlite_url: str, person: Person) -> None:
     networks = {"SHOAL_ALLOW_NETWORKS": "127.0.0.0/8"}
-    async with bad_server() as server, served(sqlite_url, **networks) as shop:
+    async with bad_server() as server, served_controller(sqlite_url, **networks) as shop:
         server.answer("/hook", reply(200, b""))
         url = f"http://127.0.0.1:{server.port}/hook"
         made = await person.told("webhooks", "add", url, *at(shop))
@@ -170,7 +174,7 @@ async def test_a_webhook_is_tested_at_a_server_and_straight_on_the_store(sqlite_
 
 
 async def test_what_only_a_store_can_do_is_not_tried_on_another_one_when_a_server_is_set(
-    shop: Served, person: Person, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    shop: ServedController, person: Person, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("DATABASE_URL")
     monkeypatch.setenv("SHOAL_SERVER", f"http://127.0.0.1:{shop.port}/")
@@ -186,7 +190,7 @@ def answered(number: int, **more: Any) -> Page:
 
 
 @pytest.fixture
-async def filled(shop: Served) -> Served:
+async def filled(shop: ServedController) -> ServedController:
     """A server with a crawl `mine` of seven pages, of which three went wrong."""
     crawl = await shop.app.crawls.submit(CrawlConfig(seeds=["https://example.com/"]), crawl_id=CrawlId("mine"))
     found = [answered(number, title=f"Page {number}", data={"price": 1.5}) for number in range(4)]
@@ -207,7 +211,7 @@ def names_in(folder: Path, pattern: str) -> list[str]:
 
 @pytest.mark.parametrize("ending", [".jsonl", ".csv", ".parquet"])
 async def test_a_crawl_is_exported_from_a_server_as_it_is_from_its_store(
-    filled: Served, sqlite_url: str, person: Person, monkeypatch: pytest.MonkeyPatch, ending: str
+    filled: ServedController, sqlite_url: str, person: Person, monkeypatch: pytest.MonkeyPatch, ending: str
 ) -> None:
     monkeypatch.setattr("shoal.cli.crawls_export.PAGE", 3)
     viewer = at(filled, await filled.token())
@@ -221,7 +225,7 @@ async def test_a_crawl_is_exported_from_a_server_as_it_is_from_its_store(
     ("words", "numbers"), [(["error"], [6]), (["4xx"], [4]), (["404", "5xx", "error"], [4, 5, 6]), (["301"], [])]
 )
 async def test_an_export_from_a_server_has_only_the_pages_that_are_wanted(
-    filled: Served, person: Person, words: list[str], numbers: list[int]
+    filled: ServedController, person: Person, words: list[str], numbers: list[int]
 ) -> None:
     wanted = [part for word in words for part in ("--status", word)]
     code, out, err = await person.types("crawls", "export", "mine", "--output", "-", *wanted, *at(filled))
@@ -231,7 +235,7 @@ async def test_an_export_from_a_server_has_only_the_pages_that_are_wanted(
 
 
 async def test_a_page_that_is_fetched_again_during_an_export_is_in_it_once(
-    filled: Served, person: Person, monkeypatch: pytest.MonkeyPatch
+    filled: ServedController, person: Person, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("shoal.cli.crawls_export.PAGE", 7)
     crawl = (await filled.app.crawls.get("mine")).crawl
@@ -243,7 +247,7 @@ async def test_a_page_that_is_fetched_again_during_an_export_is_in_it_once(
 
 
 async def test_a_page_that_is_fetched_again_during_an_export_from_the_store_is_in_it_once(
-    filled: Served, monkeypatch: pytest.MonkeyPatch
+    filled: ServedController, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("shoal.local.export.PAGES_AT_ONCE", 6)
     app, number = filled.app, (await filled.app.crawls.get("mine")).crawl.number
@@ -257,7 +261,7 @@ async def test_a_page_that_is_fetched_again_during_an_export_from_the_store_is_i
 
 @pytest.mark.parametrize("name", ["site.warc.gz", "site.md"])
 async def test_what_is_made_from_bodies_is_not_exported_from_a_server(
-    filled: Served, person: Person, name: str
+    filled: ServedController, person: Person, name: str
 ) -> None:
     code, _, err = await person.types("crawls", "export", "mine", "--output", name, *at(filled))
     assert code == 2
@@ -265,7 +269,7 @@ async def test_what_is_made_from_bodies_is_not_exported_from_a_server(
 
 
 async def test_an_export_of_a_crawl_that_is_not_there_leaves_no_file(
-    shop: Served, person: Person, tmp_path: Path
+    shop: ServedController, person: Person, tmp_path: Path
 ) -> None:
     code, _, err = await person.types("crawls", "export", "other", "--output", "pages.csv", *at(shop))
     assert code == 5
@@ -273,10 +277,12 @@ async def test_an_export_of_a_crawl_that_is_not_there_leaves_no_file(
     assert not names_in(tmp_path, "pages*")
 
 
-async def test_crawls_are_managed_at_a_server_in_the_same_words(shop: Served, sqlite_url: str, person: Person) -> None:
+async def test_crawls_are_managed_at_a_server_in_the_same_words(
+    shop: ServedController, sqlite_url: str, person: Person
+) -> None:
     boss = at(shop, await shop.token("admin"))
     ids = [
-        (await shop.ask(token=boss[-1], method="POST", body=b'{"seeds": ["https://example.com/"]}')).said["id"]
+        (await shop.ask(token=boss[-1], method="POST", body=b'{"seeds": ["https://example.com/"]}')).json["id"]
         for _ in range(3)
     ]
     for words in (["ls"], ["ls", "--limit", "1"], ["ls", "--after", ids[1]], ["show", ids[0]]):
@@ -302,11 +308,11 @@ async def test_crawls_are_managed_at_a_server_in_the_same_words(shop: Served, sq
 
 
 async def test_only_an_admin_removes_a_crawl_and_force_and_removal_are_in_the_audit_log(
-    shop: Served, person: Person
+    shop: ServedController, person: Person
 ) -> None:
     boss, operator = await shop.token("admin"), await shop.token("operator")
     made = await shop.ask(token=operator, method="POST", body=b'{"seeds": ["https://example.com/"]}')
-    crawl_id = made.said["id"]
+    crawl_id = made.json["id"]
     assert (await person.types("crawls", "pause", crawl_id, *at(shop, operator)))[0] == 0
     assert (await person.types("crawls", "stop", crawl_id, "--force", *at(shop, operator)))[0] == 0
     assert (await person.types("crawls", "rm", crawl_id, *at(shop, operator)))[0] == 7
@@ -319,7 +325,9 @@ async def test_only_an_admin_removes_a_crawl_and_force_and_removal_are_in_the_au
 
 
 @pytest.mark.parametrize("token", [None, "shl_x", "unknown"])
-async def test_a_rejected_caller_exits_with_7_and_gets_a_fix(shop: Served, person: Person, token: str | None) -> None:
+async def test_a_rejected_caller_exits_with_7_and_gets_a_fix(
+    shop: ServedController, person: Person, token: str | None
+) -> None:
     await shop.token("admin")
     code, _, err = await person.types("tokens", "ls", *at(shop, mint()[1] if token == "unknown" else token))
     assert (code, err) == (
@@ -328,19 +336,19 @@ async def test_a_rejected_caller_exits_with_7_and_gets_a_fix(shop: Served, perso
     )
 
 
-async def test_who_lacks_a_scope_leaves_with_7(shop: Served, person: Person) -> None:
+async def test_a_missing_scope_exits_with_7(shop: ServedController, person: Person) -> None:
     code, _, err = await person.types("tokens", "ls", *at(shop, await shop.token("operator")))
     assert code == 7
     assert "this needs the scope admin, but the token has write" in err
 
 
-async def test_what_is_not_there_leaves_with_5(shop: Served, person: Person) -> None:
+async def test_an_unknown_object_exits_with_5(shop: ServedController, person: Person) -> None:
     code, _, err = await person.types("tokens", "show", "tok_x", *at(shop, await shop.token("admin")))
     assert code == 5
     assert f'token "tok_x" does not exist in http://127.0.0.1:{shop.port}' in err
 
 
-async def test_an_invalid_request_exits_with_2_and_names_the_field(shop: Served, person: Person) -> None:
+async def test_an_invalid_request_exits_with_2_and_names_the_field(shop: ServedController, person: Person) -> None:
     boss = await shop.token("admin")
     words = ["tokens", "create", "--name", "x", "--role", "bot", "--expires-in", "soon", *at(shop, boss)]
     code, _, err = await person.types(*words)
@@ -366,15 +374,15 @@ async def test_a_server_that_is_not_there_leaves_with_8(person: Person) -> None:
     ],
 )
 async def test_a_server_that_is_not_a_shoal_server_leaves_with_8(person: Person, answer: bytes, says: str) -> None:
-    with closing(socket.create_server(("127.0.0.1", 0))) as door:
-        Thread(target=_answer_once, args=(door, answer), daemon=True).start()
-        code, _, err = await person.types("tokens", "ls", "--server", f"http://127.0.0.1:{door.getsockname()[1]}")
+    with closing(socket.create_server(("127.0.0.1", 0))) as listener:
+        Thread(target=_answer_once, args=(listener, answer), daemon=True).start()
+        code, _, err = await person.types("tokens", "ls", "--server", f"http://127.0.0.1:{listener.getsockname()[1]}")
     assert code == 8
     assert says in err
 
 
-def _answer_once(door: socket.socket, answer: bytes) -> None:
-    connection, _ = door.accept()
+def _answer_once(listener: socket.socket, answer: bytes) -> None:
+    connection, _ = listener.accept()
     with connection:
         connection.recv(65536)
         connection.sendall(answer)
@@ -382,7 +390,7 @@ def _answer_once(door: socket.socket, answer: bytes) -> None:
 
 async def test_a_server_with_a_certificate_that_proves_nothing_gets_no_token(sqlite_url: str, person: Person) -> None:
     name = str(TLS / "loopback_self_signed.pem")
-    async with served(sqlite_url, SHOAL_TLS_CERT=name, SHOAL_TLS_KEY=name) as shop:
+    async with served_controller(sqlite_url, SHOAL_TLS_CERT=name, SHOAL_TLS_KEY=name) as shop:
         token = await shop.token("admin")
         code, _, err = await person.types(
             "tokens", "ls", "--server", f"https://127.0.0.1:{shop.port}", "--token", token
@@ -415,7 +423,9 @@ async def test_flags_that_lead_nowhere_are_reported_by_name(
 
 
 @pytest.mark.parametrize("token_id", ["..", ".", "", "a/b", "../tokens", "a?b", "a#b", "%2e%2e", "\x00", "ü"])
-async def test_an_id_leads_to_no_other_path(shop: Served, sqlite_url: str, person: Person, token_id: str) -> None:
+async def test_an_id_leads_to_no_other_path(
+    shop: ServedController, sqlite_url: str, person: Person, token_id: str
+) -> None:
     boss = await shop.token("admin")
     for words in (["--store", sqlite_url], at(shop, boss)):
         code, out, _ = await person.types("tokens", "show", token_id, *words)
@@ -436,7 +446,7 @@ async def test_policies_are_exported_for_their_owner_only_and_not_to_where_nothi
     assert (code, "none.csv cannot be read (no such file or directory)" in err) == (2, True)
 
 
-async def test_a_bot_that_is_not_let_in_is_told_which_flag_to_give(shop: Served, person: Person) -> None:
+async def test_a_bot_that_is_not_let_in_is_told_which_flag_to_give(shop: ServedController, person: Person) -> None:
     await shop.token("admin")
     code, _, err = await person.types("bot", "verify", *at(shop, "wrong"))
     assert (code, "pass a valid token with --token-file, --token or SHOAL_TOKEN" in err) == (7, True)

@@ -7,7 +7,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 import pytest
 
 from shoal.serve.connections import MOST_HEAD_BYTES, ConnectionsCut
-from tests.support.controller import CRAWLS, Served, served
+from tests.support.controller import CRAWLS, ServedController, served_controller
 from tests.wire.test_gateway import tls_flags, trusting
 
 HALF = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nX-Slow: "
@@ -39,7 +39,7 @@ class Peer:
 
 
 @asynccontextmanager
-async def connected(shop: Served) -> AsyncIterator[Peer]:
+async def connected(shop: ServedController) -> AsyncIterator[Peer]:
     reader, writer = await asyncio.open_connection("127.0.0.1", shop.port)
     try:
         yield Peer(reader, writer)
@@ -49,7 +49,7 @@ async def connected(shop: Served) -> AsyncIterator[Peer]:
 
 @pytest.mark.parametrize(("first", "then"), [(b"", b""), (b"", HALF), (b"", b"\r\n"), (WHOLE, HALF), (WHOLE, b"\r\n")])
 async def test_headers_that_do_not_come_are_not_waited_for(sqlite_url: str, first: bytes, then: bytes) -> None:
-    async with served(sqlite_url, **QUICK) as shop, connected(shop) as peer:
+    async with served_controller(sqlite_url, **QUICK) as shop, connected(shop) as peer:
         if first:
             peer.send(first)
             assert (await peer.head()).startswith(b"HTTP/1.1 200")
@@ -59,14 +59,14 @@ async def test_headers_that_do_not_come_are_not_waited_for(sqlite_url: str, firs
 
 @pytest.mark.parametrize("sent", [b"", b"{", b"x" * 50])
 async def test_a_body_that_trickles_is_not_waited_for(sqlite_url: str, sent: bytes) -> None:
-    async with served(sqlite_url, **QUICK) as shop, connected(shop) as peer:
+    async with served_controller(sqlite_url, **QUICK) as shop, connected(shop) as peer:
         peer.send(b"POST /api/v1/crawls HTTP/1.1\r\nHost: localhost\r\nContent-Length: 5000\r\n\r\n" + sent)
         assert b"HTTP/1.1 408 Request Timeout" in await peer.rest()
         assert "Traceback" not in shop.log.getvalue()
 
 
 async def test_a_refused_request_whose_body_never_ends_is_cut(sqlite_url: str) -> None:
-    async with served(sqlite_url, **QUICK) as shop, connected(shop) as peer:
+    async with served_controller(sqlite_url, **QUICK) as shop, connected(shop) as peer:
         await shop.token()
         peer.send(b"POST /api/v1/crawls HTTP/1.1\r\nHost: localhost\r\nContent-Length: 5000\r\n\r\n{")
         assert (await peer.head()).startswith(b"HTTP/1.1 401")
@@ -74,13 +74,13 @@ async def test_a_refused_request_whose_body_never_ends_is_cut(sqlite_url: str) -
 
 
 async def test_headers_of_megabytes_are_refused(sqlite_url: str) -> None:
-    async with served(sqlite_url) as shop, connected(shop) as peer:
+    async with served_controller(sqlite_url) as shop, connected(shop) as peer:
         peer.send(HALF + b"x" * (MOST_HEAD_BYTES - len(HALF) + 1))
         assert b"HTTP/1.1 431 " in await peer.rest()
 
 
 async def test_a_long_poll_outlives_the_deadlines_and_keeps_its_connection(sqlite_url: str) -> None:
-    async with served(sqlite_url, **QUICK) as shop, connected(shop) as peer:
+    async with served_controller(sqlite_url, **QUICK) as shop, connected(shop) as peer:
         token = (await shop.token("bot")).encode()
         body = b'{"bot_id": "a", "wait_seconds": 0.5}'
         request = b"POST /bot/v1/jobs/pull HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer %s\r\n" % token
@@ -96,7 +96,7 @@ async def test_a_long_poll_outlives_the_deadlines_and_keeps_its_connection(sqlit
 async def test_half_sent_requests_keep_no_caller_out_and_are_told_of_once(
     sqlite_url: str, limit: dict[str, str]
 ) -> None:
-    async with served(sqlite_url, **limit) as shop, AsyncExitStack() as stack:
+    async with served_controller(sqlite_url, **limit) as shop, AsyncExitStack() as stack:
         token = await shop.token()
         kept = await stack.enter_async_context(connected(shop))
         asked = f"GET {CRAWLS} HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {token}\r\n\r\n".encode()
@@ -115,7 +115,7 @@ async def test_half_sent_requests_keep_no_caller_out_and_are_told_of_once(
 
 async def test_a_trusted_proxy_is_many_peers(sqlite_url: str) -> None:
     limit = {"SHOAL_MAX_PEER_CONNECTIONS": "2", "SHOAL_TRUSTED_PROXIES": "127.0.0.0/8"}
-    async with served(sqlite_url, **limit) as shop, AsyncExitStack() as stack:
+    async with served_controller(sqlite_url, **limit) as shop, AsyncExitStack() as stack:
         peers = [await stack.enter_async_context(connected(shop)) for _ in range(10)]
         for peer in peers:
             peer.send(WHOLE)
@@ -124,7 +124,7 @@ async def test_a_trusted_proxy_is_many_peers(sqlite_url: str) -> None:
 
 @pytest.mark.parametrize("sent", [b"", b"\x16\x03\x01", b"GET / HTTP/1.1\r\n\r\n"])
 async def test_a_handshake_that_does_not_come_is_not_waited_for(sqlite_url: str, sent: bytes) -> None:
-    async with served(sqlite_url, tls=trusting(), **QUICK, **tls_flags()) as shop, connected(shop) as peer:
+    async with served_controller(sqlite_url, tls=trusting(), **QUICK, **tls_flags()) as shop, connected(shop) as peer:
         peer.send(sent)
         await peer.rest()
         assert (await shop.ask("/healthz")).status == 200
@@ -132,7 +132,7 @@ async def test_a_handshake_that_does_not_come_is_not_waited_for(sqlite_url: str,
 
 async def test_handshakes_that_hang_keep_no_caller_out(sqlite_url: str) -> None:
     limit = {"SHOAL_MAX_CONNECTIONS": "20"}
-    async with served(sqlite_url, tls=trusting(), **limit, **tls_flags()) as shop, AsyncExitStack() as stack:
+    async with served_controller(sqlite_url, tls=trusting(), **limit, **tls_flags()) as shop, AsyncExitStack() as stack:
         slow = [await stack.enter_async_context(connected(shop)) for _ in range(40)]
         assert await slow[0].rest() == b""
         assert (await shop.ask("/healthz")).status == 200

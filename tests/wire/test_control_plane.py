@@ -27,13 +27,13 @@ from shoal.fleet.states import CommandState, NodeState
 from tests.support.control_plane import (
     PATIENCE,
     TLS,
-    Cable,
     ControlPlane,
+    CuttableProxy,
     ScriptedNode,
     connected,
     control_plane,
 )
-from tests.support.seed_control import messages, open_session, status
+from tests.support.oldest_control_client import messages, open_session, status
 
 Code = grpc.StatusCode
 COMMANDS: list[dict[str, Any]] = [
@@ -141,8 +141,8 @@ async def test_a_command_of_another_controller_reaches_the_node(sqlite_url: str)
 
 
 async def test_an_acknowledgement_that_was_lost_is_given_again_after_a_reconnect(plane: ControlPlane) -> None:
-    nodes, cable = plane.app.fleet.nodes, Cable(plane.address)
-    async with cable.laid() as address, connected(address) as there:
+    nodes, proxy = plane.app.fleet.nodes, CuttableProxy(plane.address)
+    async with proxy.listening() as address, connected(address) as there:
         await plane.until(lambda: len(plane.of(NodeRegistered)) == 1)
         given = await nodes.send("node-1", CommandRequest(command="pause"), "me")
         await there.node.applied.at_least(1)
@@ -218,8 +218,8 @@ async def test_a_worker_is_displaced_by_an_instance_on_another_controller(sqlite
 
 
 async def test_the_same_instance_replaces_its_own_stream_silently(plane: ControlPlane) -> None:
-    cable = Cable(plane.address)
-    async with cable.laid() as address, connected(address) as there:
+    proxy = CuttableProxy(plane.address)
+    async with proxy.listening() as address, connected(address) as there:
         await plane.until(lambda: len(plane.of(NodeRegistered)) == 1)
         async with connected(plane.address) as again:  # the same process over another connection
             await plane.until(lambda: len(plane.of(NodeRegistered)) == 2)
@@ -233,8 +233,8 @@ async def test_the_same_instance_replaces_its_own_stream_silently(plane: Control
 async def test_a_node_connects_again_and_its_controller_may_have_restarted(sqlite_url: str) -> None:
     async with control_plane(sqlite_url) as plane:
         address = plane.address
-        cable = Cable(address)
-        async with cable.laid() as outside, connected(outside) as there:
+        proxy = CuttableProxy(address)
+        async with proxy.listening() as outside, connected(outside) as there:
             await plane.until(lambda: len(plane.of(NodeRegistered)) == 1)
             plane.app.fleet.sessions.end_all(BackendUnavailable("the controller", "it died", "try again"))
             await plane.until(lambda: len(plane.of(NodeRegistered)) == 2)
@@ -268,10 +268,10 @@ async def test_a_half_open_stream_is_noticed(sqlite_url: str) -> None:
     assert usual.every + usual.timeout < timedelta(seconds=30)
     short = KeepAlive(timedelta(milliseconds=200), timedelta(milliseconds=200))
     async with control_plane(sqlite_url, short) as plane:
-        cable = Cable(plane.address)
-        async with cable.laid() as address, connected(address) as there:
+        proxy = CuttableProxy(plane.address)
+        async with proxy.listening() as address, connected(address) as there:
             await plane.until(lambda: len(plane.of(NodeRegistered)) == 1)
-            cable.cut()
+            proxy.cut()
             there.running.cancel()  # a clean deregistration would wait for an answer
             await plane.until(lambda: len(plane.of(NodeDisconnected)) == 1)
             [failed] = plane.of(StreamFailed)

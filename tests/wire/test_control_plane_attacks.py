@@ -12,7 +12,7 @@ import pytest
 
 from shoal.fleet.nodes import NodeRegistered
 from tests.support.control_plane import PATIENCE, ControlPlane, control_plane
-from tests.support.seed_control import open_session, status
+from tests.support.oldest_control_client import open_session, status
 
 ROOT = Path(__file__).parents[2]
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"

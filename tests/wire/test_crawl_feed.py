@@ -18,7 +18,7 @@ from shoal.crawl.journal.entry import JournalEntry
 from shoal.runners import make_walker
 from shoal.serve import crawl_feed as live_module
 from shoal.serve.crawl_feed import CrawlFeeds
-from tests.support.api import Served
+from tests.support.api import ServedApi
 from tests.support.fleet import Fleet
 from tests.support.site import Site
 
@@ -61,7 +61,7 @@ class Viewer:
 
 
 @asynccontextmanager
-async def watching(api: Served, crawl_id: str, query: str = "", **headers: str) -> AsyncIterator[Viewer]:
+async def watching(api: ServedApi, crawl_id: str, query: str = "", **headers: str) -> AsyncIterator[Viewer]:
     reader, writer = await asyncio.open_connection("127.0.0.1", api.port)
     sent = "".join(f"{name.replace('_', '-')}: {value}\r\n" for name, value in headers.items())
     writer.write(f"GET {CRAWLS}/{crawl_id}/events{query} HTTP/1.1\r\nHost: localhost\r\n{sent}\r\n".encode())
@@ -75,17 +75,17 @@ async def watching(api: Served, crawl_id: str, query: str = "", **headers: str) 
         writer.close()
 
 
-async def made(api: Served, **config: Any) -> str:
+async def made(api: ServedApi, **config: Any) -> str:
     return str((await api.ask(CRAWLS, {"seeds": ["http://127.0.0.1:9/"], **config}))[1]["id"])
 
 
-async def say(api: Served, crawl_id: str, *words: str) -> None:
+async def say(api: ServedApi, crawl_id: str, *words: str) -> None:
     number = (await api.app.crawls.get(crawl_id)).crawl.number
     lines = [JournalEntry("told", word) for word in words]
     await api.app.database.run(lambda tx: api.app.crawls.journal.write(tx, number, lines))
 
 
-async def test_the_journal_is_read_in_pages_and_goes_on(api: Served) -> None:
+async def test_the_journal_is_read_in_pages_and_goes_on(api: ServedApi) -> None:
     crawl_id = await made(api)
     await say(api, crawl_id, "one", "two", "three")
     first = (await api.ask(f"{CRAWLS}/{crawl_id}/logs?limit=2"))[1]
@@ -101,7 +101,7 @@ async def test_the_journal_is_read_in_pages_and_goes_on(api: Served) -> None:
     assert (await api.ask(f"{CRAWLS}/nobody/logs"))[0] == 404
 
 
-async def test_a_viewer_sees_every_line_and_the_end(api: Served) -> None:
+async def test_a_viewer_sees_every_line_and_the_end(api: ServedApi) -> None:
     with Site(pages=3) as site:
         crawl_id = await made(api, seeds=[site.address], robots="ignore", sitemap="off", speed="max")
         async with watching(api, crawl_id) as viewer:
@@ -119,7 +119,7 @@ async def test_a_viewer_sees_every_line_and_the_end(api: Served) -> None:
     assert events[-1].name == "end"
 
 
-async def test_a_reconnecting_client_continues_after_the_last_line(api: Served) -> None:
+async def test_a_reconnecting_client_continues_after_the_last_line(api: ServedApi) -> None:
     crawl_id = await made(api)
     await say(api, crawl_id, *[f"line {n}" for n in range(10)])
     await api.ask(f"{CRAWLS}/{crawl_id}/stop", method="POST")
@@ -132,7 +132,7 @@ async def test_a_reconnecting_client_continues_after_the_last_line(api: Served) 
 
 
 async def test_a_client_that_was_away_for_long_gets_older_entries_from_the_store(
-    api: Served, monkeypatch: pytest.MonkeyPatch
+    api: ServedApi, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(live_module, "KEPT_ENTRIES", 4)
     monkeypatch.setattr(live_module, "FIRST_LINES", 2)
@@ -146,7 +146,7 @@ async def test_a_client_that_was_away_for_long_gets_older_entries_from_the_store
         assert [event.number async for event in viewer.events() if event.name == "log"] == [21, 22]
 
 
-async def test_an_unknown_crawl_and_a_foreign_place_are_refused(api: Served) -> None:
+async def test_an_unknown_crawl_and_a_foreign_place_are_refused(api: ServedApi) -> None:
     assert (await api.ask(f"{CRAWLS}/nobody/events"))[0] == 404
     crawl_id = await made(api)
     for number in ("x", "-1", "9" * 40):
@@ -154,7 +154,7 @@ async def test_an_unknown_crawl_and_a_foreign_place_are_refused(api: Served) -> 
         assert (answered.status, answered.json["field"]) == (422, "Last-Event-ID")
 
 
-async def test_fifty_viewers_cost_one_query(api: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_fifty_viewers_cost_one_query(api: ServedApi, monkeypatch: pytest.MonkeyPatch) -> None:
     crawl_id = await made(api)
     looks, get = 0, api.app.crawls.get
     live = CrawlFeeds(api.app.crawls, api.app.clock, every=0.01)
@@ -187,7 +187,7 @@ async def until(condition: Any) -> None:
             await asyncio.get_running_loop().run_in_executor(None, lambda: None)
 
 
-async def test_a_removed_crawl_ends_its_streams(api: Served) -> None:
+async def test_a_removed_crawl_ends_its_streams(api: ServedApi) -> None:
     crawl_id = await made(api)
     live = CrawlFeeds(api.app.crawls, api.app.clock, every=0.01)
     watched = asyncio.create_task(drained(await live.watch(crawl_id, None)))
@@ -199,7 +199,7 @@ async def test_a_removed_crawl_ends_its_streams(api: Served) -> None:
         await live.watch(crawl_id, None)
 
 
-async def test_the_number_of_viewers_is_limited(api: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_number_of_viewers_is_limited(api: ServedApi, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(live_module, "MOST_VIEWERS", 1)
     crawl_id = await made(api)
     live = CrawlFeeds(api.app.crawls, api.app.clock)
@@ -212,7 +212,7 @@ async def test_the_number_of_viewers_is_limited(api: Served, monkeypatch: pytest
 
 
 async def test_places_of_viewers_are_taken_before_anything_is_waited_for(
-    api: Served, monkeypatch: pytest.MonkeyPatch
+    api: ServedApi, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(live_module, "MOST_VIEWERS", 3)
     crawl_id = await made(api)
@@ -237,7 +237,7 @@ async def test_places_of_viewers_are_taken_before_anything_is_waited_for(
     await (await live.watch(crawl_id, None)).aclose()
 
 
-async def test_a_quiet_stream_has_a_heartbeat(api: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_quiet_stream_has_a_heartbeat(api: ServedApi, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(live_module, "HEARTBEAT_SECONDS", 0.05)
     crawl_id = await made(api)
     live = CrawlFeeds(api.app.crawls, api.app.clock, every=0.01)

@@ -6,37 +6,37 @@ from typing import Any
 import pytest
 
 from shoal.runners import make_walker
-from tests.support.api import MAX_BODY, Served
+from tests.support.api import MAX_BODY, ServedApi
 from tests.support.site import Site
 
 CRAWLS = "/api/v1/crawls"
 SEED = "http://127.0.0.1:9/"
 
 
-async def made(api: Served, **config: Any) -> str:
+async def made(api: ServedApi, **config: Any) -> str:
     status, crawl = await api.ask(CRAWLS, {"seeds": [SEED], **config})
     assert status == 202
     return str(crawl["id"])
 
 
-async def act(api: Served, crawl_id: str, verb: str, body: Any = None) -> tuple[int, Any]:
+async def act(api: ServedApi, crawl_id: str, verb: str, body: Any = None) -> tuple[int, Any]:
     return await api.ask(f"{CRAWLS}/{crawl_id}/{verb}", body, method="POST")
 
 
-async def walked(api: Served, crawl_id: str) -> None:
+async def walked(api: ServedApi, crawl_id: str) -> None:
     """Let a worker run the crawl to completion."""
     [lease] = await api.app.queue.lease("test", ["crawl"], ["shared"], 1)
     crawl = (await api.app.crawls.get(crawl_id)).crawl
     await make_walker(api.app, crawl, lease.fence, lambda: True).run()
 
 
-async def test_a_crawl_that_was_made_says_where_it_is(api: Served) -> None:
+async def test_a_crawl_that_was_made_says_where_it_is(api: ServedApi) -> None:
     answered = await api.send("POST", CRAWLS, {"seeds": [SEED]})
     assert (answered.status, answered.json["state"]) == (202, "queued")
     assert (await api.ask(answered.headers["location"]))[1]["id"] == answered.json["id"]
 
 
-async def test_a_stored_crawl_waits_for_its_start(api: Served) -> None:
+async def test_a_stored_crawl_waits_for_its_start(api: ServedApi) -> None:
     crawl_id = await made(api, start=False)
     assert (await api.ask(f"{CRAWLS}/{crawl_id}"))[1]["state"] == "pending"
     status, crawl = await act(api, crawl_id, "start")
@@ -44,28 +44,28 @@ async def test_a_stored_crawl_waits_for_its_start(api: Served) -> None:
     assert (await act(api, crawl_id, "start"))[0] == 409
 
 
-async def test_a_crawl_is_paused_resumed_and_stopped(api: Served) -> None:
+async def test_a_crawl_is_paused_resumed_and_stopped(api: ServedApi) -> None:
     crawl_id = await made(api)
     assert (await act(api, crawl_id, "pause"))[1]["state"] == "paused"
     assert (await act(api, crawl_id, "resume"))[1]["state"] == "queued"
     assert (await act(api, crawl_id, "stop"))[1]["state"] == "stopped"
 
 
-async def test_a_running_crawl_is_asked_to_pause(api: Served) -> None:
+async def test_a_running_crawl_is_asked_to_pause(api: ServedApi) -> None:
     crawl_id = await made(api)
     await api.app.queue.lease("test", ["crawl"], ["shared"], 1)
     status, crawl = await act(api, crawl_id, "pause", {})
     assert (status, crawl["state"], crawl["state_reason"]) == (202, "pausing", "asked")
 
 
-async def test_two_stops_at_once_stop_it_once(api: Served) -> None:
+async def test_two_stops_at_once_stop_it_once(api: ServedApi) -> None:
     crawl_id = await made(api)
     answers = await asyncio.gather(*[act(api, crawl_id, "stop") for _ in range(4)])
     assert {(status, crawl["state"]) for status, crawl in answers} == {(202, "stopped")}
 
 
 @pytest.mark.parametrize("verb", ["start", "pause", "resume", "retry"])
-async def test_a_stopped_crawl_stays_stopped(api: Served, verb: str) -> None:
+async def test_a_stopped_crawl_stays_stopped(api: ServedApi, verb: str) -> None:
     crawl_id = await made(api)
     await act(api, crawl_id, "stop")
     status, problem = await act(api, crawl_id, verb)
@@ -73,7 +73,7 @@ async def test_a_stopped_crawl_stays_stopped(api: Served, verb: str) -> None:
     assert (await api.ask(f"{CRAWLS}/{crawl_id}"))[1]["state"] == "stopped"
 
 
-async def test_a_finished_crawl_cannot_be_stopped(api: Served) -> None:
+async def test_a_finished_crawl_cannot_be_stopped(api: ServedApi) -> None:
     with Site(pages=2) as site:
         crawl_id = await made(api, seeds=[site.address], robots="ignore", sitemap="off", speed="max")
         await walked(api, crawl_id)
@@ -92,7 +92,7 @@ WAYS = [
 
 
 @pytest.mark.parametrize("crawl_id", ["crl_nobody", "%00", "a%2Fb%20c", "x" * 400])
-async def test_an_unknown_crawl_is_not_found(api: Served, crawl_id: str) -> None:
+async def test_an_unknown_crawl_is_not_found(api: ServedApi, crawl_id: str) -> None:
     for method, path in WAYS:
         body = {"max_pages": 1} if method == "PATCH" else None
         answered = await api.send(method, f"{CRAWLS}/{crawl_id}{path}", body)
@@ -100,13 +100,13 @@ async def test_an_unknown_crawl_is_not_found(api: Served, crawl_id: str) -> None
         assert answered.json["code"] in ("not_found", "no_such_path")
 
 
-async def test_limits_are_changed_while_the_crawl_lives(api: Served) -> None:
+async def test_limits_are_changed_while_the_crawl_lives(api: ServedApi) -> None:
     crawl_id = await made(api, max_pages=5)
     status, crawl = await api.ask(f"{CRAWLS}/{crawl_id}", {"max_pages": None, "depth": 7}, method="PATCH")
     assert (status, crawl["config"]["max_pages"], crawl["config"]["depth"]) == (200, None, 7)
 
 
-async def test_a_change_out_of_range_changes_nothing(api: Served) -> None:
+async def test_a_change_out_of_range_changes_nothing(api: ServedApi) -> None:
     crawl_id = await made(api, max_pages=5)
     before = (await api.ask(f"{CRAWLS}/{crawl_id}"))[1]
     for change, says in (
@@ -122,7 +122,7 @@ async def test_a_change_out_of_range_changes_nothing(api: Served) -> None:
     assert (await api.ask(f"{CRAWLS}/{crawl_id}"))[1] == before
 
 
-async def test_a_removed_crawl_is_gone_and_the_act_is_kept(api: Served) -> None:
+async def test_a_removed_crawl_is_gone_and_the_act_is_kept(api: ServedApi) -> None:
     crawl_id = await made(api)
     assert (await api.ask(f"{CRAWLS}/{crawl_id}", method="DELETE"))[0] == 409
     await act(api, crawl_id, "stop")
@@ -132,7 +132,7 @@ async def test_a_removed_crawl_is_gone_and_the_act_is_kept(api: Served) -> None:
     assert entry.action.name == "crawl.removed"
 
 
-async def test_a_list_is_filtered_and_goes_on_where_it_ended(api: Served) -> None:
+async def test_a_list_is_filtered_and_goes_on_where_it_ended(api: ServedApi) -> None:
     ids = [await made(api, project="shop", labels={"team": "a", "n": str(n)}) for n in range(3)]
     await made(api, project="blog", labels={"team": "b"})
     await act(api, ids[0], "stop")
@@ -146,7 +146,7 @@ async def test_a_list_is_filtered_and_goes_on_where_it_ended(api: Served) -> Non
     assert (await api.ask(f"{CRAWLS}?label=team=c"))[1]["items"] == []
 
 
-async def test_a_list_refuses_what_it_does_not_know(api: Served) -> None:
+async def test_a_list_refuses_what_it_does_not_know(api: ServedApi) -> None:
     for query, says in (
         ("limit=201", "limit cannot be '201'; give a whole number from 1 to 200."),
         ("state=walking", "state cannot be 'walking'; give pending, queued, running"),
@@ -159,7 +159,7 @@ async def test_a_list_refuses_what_it_does_not_know(api: Served) -> None:
         assert problem["detail"].startswith(says)
 
 
-async def test_labels_that_could_not_be_looked_for_are_refused(api: Served) -> None:
+async def test_labels_that_could_not_be_looked_for_are_refused(api: ServedApi) -> None:
     many = {str(n): "" for n in range(65)}
     for labels in ({"a=b": "c"}, {"": "x"}, {"a": "\x00"}, {"a\n": "b"}, {"a": 1}, many):
         status, problem = await api.ask(CRAWLS, {"seeds": [SEED], "labels": labels})
@@ -167,7 +167,7 @@ async def test_labels_that_could_not_be_looked_for_are_refused(api: Served) -> N
     assert (await api.ask(CRAWLS))[1]["items"] == []
 
 
-async def test_a_trap_is_listed_and_released(api: Served) -> None:
+async def test_a_trap_is_listed_and_released(api: ServedApi) -> None:
     crawl_id = await made(api)
     number = (await api.app.crawls.get(crawl_id)).crawl.number
     pattern, sample = "http://127.0.0.1:9/0", "http://127.0.0.1:9/7"
@@ -182,7 +182,7 @@ async def test_a_trap_is_listed_and_released(api: Served) -> None:
     assert (await act(api, crawl_id, "release"))[0] == 422
 
 
-async def test_pages_are_listed_as_their_records(api: Served) -> None:
+async def test_pages_are_listed_as_their_records(api: ServedApi) -> None:
     with Site(pages=3) as site:
         crawl_id = await made(api, seeds=[site.address, site.address + "nothing"], robots="ignore", speed="max")
         empty = (await api.ask(f"{CRAWLS}/{crawl_id}/pages"))[1]
@@ -208,7 +208,7 @@ async def test_pages_are_listed_as_their_records(api: Served) -> None:
     assert (status, problem["detail"]) == (422, "status cannot be 'abc'; give text such as 404 or 4xx.")
 
 
-async def test_failed_urls_are_fetched_again_by_what_they_failed_of(api: Served) -> None:
+async def test_failed_urls_are_fetched_again_by_what_they_failed_of(api: ServedApi) -> None:
     with Site(pages=2) as site:
         options = {"robots": "ignore", "sitemap": "off", "speed": "max"}
         crawl_id = await made(api, seeds=[site.address, site.address + "nothing"], **options)
@@ -223,26 +223,26 @@ async def test_failed_urls_are_fetched_again_by_what_they_failed_of(api: Served)
         assert (await act(api, crawl_id, "retry", which))[0] == 422
 
 
-async def test_a_body_of_ten_megabytes_is_refused_with_an_answer(api: Served) -> None:
+async def test_a_body_of_ten_megabytes_is_refused_with_an_answer(api: ServedApi) -> None:
     answered = await api.send("POST", CRAWLS, {"seeds": [SEED], "user_agent": "x" * 10_000_000})
     assert (answered.status, answered.json["code"]) == (413, "too_large")
     assert str(MAX_BODY) in answered.json["detail"]
 
 
-async def test_a_body_that_is_not_json_is_refused_by_its_kind(api: Served) -> None:
+async def test_a_body_that_is_not_json_is_refused_by_its_kind(api: ServedApi) -> None:
     form = {"Content-Type": "application/x-www-form-urlencoded"}
     answered = await api.send("POST", CRAWLS, raw=b'{"seeds": []}', headers=form)
     assert (answered.status, answered.json["code"]) == (415, "wrong_media_type")
     assert "application/json" in answered.json["detail"]
 
 
-async def test_what_is_not_json_object_is_refused(api: Served) -> None:
+async def test_a_body_that_is_not_a_json_object_is_refused(api: ServedApi) -> None:
     for raw in (b"", b"{", b"null", b"[]", b'{"seeds": ["http://a/"], "seeds": []}', b"\xff"):
         answered = await api.send("POST", CRAWLS, raw=raw)
         assert (answered.status, answered.json["code"]) == (422, "invalid_input")
 
 
-async def test_numbers_and_depths_that_no_parser_agrees_on_are_refused(api: Served) -> None:
+async def test_numbers_and_depths_that_no_parser_agrees_on_are_refused(api: ServedApi) -> None:
     deep = b"[" * 10_000 + b"]" * 10_000
     for field in (b"NaN", b"Infinity", b"-Infinity", b"1e400", str(2**63).encode(), b"9" * 5000, deep):
         for name in (b"max_pages", b"max_seconds", b"rules"):
@@ -251,14 +251,14 @@ async def test_numbers_and_depths_that_no_parser_agrees_on_are_refused(api: Serv
             assert (answered.status, answered.json["code"]) == (422, "invalid_input"), (name, field[:20])
 
 
-async def test_nobody_sets_what_is_not_theirs_to_set(api: Served) -> None:
+async def test_nobody_sets_what_is_not_theirs_to_set(api: ServedApi) -> None:
     for field in ("id", "state", "attempts", "lease_epoch", "node_ids", "named", "key_seed", "created_at", "__class__"):
         status, problem = await api.ask(CRAWLS, {"seeds": [SEED], field: "x"})
         assert (status, problem["field"]) == (422, field)
     assert (await api.ask(CRAWLS))[1]["items"] == []
 
 
-async def test_an_id_is_a_name_and_no_path(api: Served) -> None:
+async def test_an_id_is_a_name_and_no_path(api: ServedApi) -> None:
     for crawl_id in ("../../etc/passwd", "..%2f..%2fx", "%2e%2e", "%2e%2e%2fadmin", "a%00b", "%ff", "a%0d%0ab", "'--"):
         for path in ("", "/pages", "/logs", "/events"):
             answered = await api.send("GET", f"{CRAWLS}/{crawl_id}{path}")
@@ -266,7 +266,7 @@ async def test_an_id_is_a_name_and_no_path(api: Served) -> None:
             assert b"Traceback" not in answered.body
 
 
-async def test_a_wrong_method_and_a_wrong_path_are_named(api: Served) -> None:
+async def test_a_wrong_method_and_a_wrong_path_are_named(api: ServedApi) -> None:
     wrong = await api.send("PUT", CRAWLS, {})
     assert (wrong.status, wrong.json["code"]) == (405, "method_not_allowed")
     assert wrong.headers["allow"]

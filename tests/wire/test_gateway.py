@@ -32,7 +32,7 @@ from shoal.serve.health import HealthApi
 from shoal.serve.tls import Certificate, tls_of
 from shoal.settings_loader import load
 from shoal.store.sql.tokens import SqlTokenStore
-from tests.support.controller import CRAWLS, ME, Served, served
+from tests.support.controller import CRAWLS, ME, ServedController, served_controller
 from tests.support.nodes import register
 from tests.support.servers import free_port
 
@@ -58,39 +58,39 @@ GUARDED = [
 
 
 @pytest.fixture
-async def shop(store_url: str) -> AsyncIterator[Served]:
-    async with served(store_url) as shop:
+async def shop(store_url: str) -> AsyncIterator[ServedController]:
+    async with served_controller(store_url) as shop:
         yield shop
 
 
 @pytest.fixture
-async def lite(sqlite_url: str) -> AsyncIterator[Served]:
+async def lite(sqlite_url: str) -> AsyncIterator[ServedController]:
     """Yield an API with a SQLite store, for tests that do not depend on the kind of store."""
-    async with served(sqlite_url) as shop:
+    async with served_controller(sqlite_url) as shop:
         yield shop
 
 
 # This machine
 
 
-async def test_until_the_first_token_this_machine_needs_none_and_then_everybody_does(lite: Served) -> None:
+async def test_until_the_first_token_this_machine_needs_none_and_then_everybody_does(lite: ServedController) -> None:
     assert (await lite.ask()).status == 200
     made = await lite.ask("/api/v1/tokens", method="POST", body=b'{"name": "me", "role": "admin"}')
     assert (made.status, made.headers["cache-control"]) == (201, "no-store")
     assert (await lite.ask()).status == 401
-    assert (await lite.ask(token=made.said["token"])).status == 200
+    assert (await lite.ask(token=made.json["token"])).status == 200
 
 
 @pytest.mark.parametrize("host", ["evil.test", "evil.test:8700", "127.0.0.1.evil.test", "0.0.0.0", "[::2]", "", "[::1"])
-async def test_a_name_that_others_may_point_here_is_not_answered(lite: Served, host: str) -> None:
+async def test_a_name_that_others_may_point_here_is_not_answered(lite: ServedController, host: str) -> None:
     answer = await lite.ask(headers={"Host": host})
-    assert (answer.status, answer.said["code"]) == (403, "not_allowed")
+    assert (answer.status, answer.json["code"]) == (403, "not_allowed")
     token = await lite.token("admin")
     assert (await lite.ask(token=token, headers={"Host": host})).status == 403
 
 
 @pytest.mark.parametrize("host", ["localhost", "LOCALHOST:9", "127.0.0.1", "127.8.8.8:1", "[::1]:8700"])
-async def test_every_name_of_this_machine_is_answered(lite: Served, host: str) -> None:
+async def test_every_name_of_this_machine_is_answered(lite: ServedController, host: str) -> None:
     assert (await lite.ask(headers={"Host": host})).status == 200
 
 
@@ -103,15 +103,15 @@ async def test_every_name_of_this_machine_is_answered(lite: Served, host: str) -
         {"Sec-Fetch-Site": "same-site"},
     ],
 )
-async def test_a_page_of_another_site_changes_nothing(lite: Served, headers: dict[str, str]) -> None:
+async def test_a_page_of_another_site_changes_nothing(lite: ServedController, headers: dict[str, str]) -> None:
     body = b'{"seeds": ["https://example.com/"]}'
     assert (await lite.ask(method="POST", body=body, headers=headers)).status == 403
     token = await lite.token("admin")
     assert (await lite.ask(token=token, method="POST", body=body, headers=headers)).status == 403
-    assert (await lite.ask(token=token)).said["items"] == []
+    assert (await lite.ask(token=token)).json["items"] == []
 
 
-async def test_a_page_of_another_site_may_link_to_us_and_not_read_us(lite: Served) -> None:
+async def test_a_page_of_another_site_may_link_to_us_and_not_read_us(lite: ServedController) -> None:
     elsewhere = {"Sec-Fetch-Site": "cross-site"}
     assert (await lite.ask("/", headers=elsewhere | {"Sec-Fetch-Mode": "navigate"})).status == 200
     assert (await lite.ask(headers=elsewhere | {"Sec-Fetch-Mode": "cors"})).status == 403
@@ -119,17 +119,17 @@ async def test_a_page_of_another_site_may_link_to_us_and_not_read_us(lite: Serve
 
 
 @pytest.mark.parametrize("name", ["X-Forwarded-For", "Forwarded", "X-Real-IP"])
-async def test_what_came_through_a_proxy_is_not_this_machine(lite: Served, name: str) -> None:
+async def test_what_came_through_a_proxy_is_not_this_machine(lite: ServedController, name: str) -> None:
     answer = await lite.ask(headers={name: "127.0.0.1"})
-    assert (answer.status, answer.said["code"]) == (403, "not_allowed")
-    assert "shoal tokens create" in answer.said["detail"]
+    assert (answer.status, answer.json["code"]) == (403, "not_allowed")
+    assert "shoal tokens create" in answer.json["detail"]
 
 
 # Tokens
 
 
 @pytest.mark.parametrize(("method", "path"), GUARDED)
-async def test_with_tokens_only_the_health_checks_are_open(lite: Served, method: str, path: str) -> None:
+async def test_with_tokens_only_the_health_checks_are_open(lite: ServedController, method: str, path: str) -> None:
     await lite.token()
     answer = await lite.ask(path, method=method)
     assert answer.status == 401
@@ -138,31 +138,31 @@ async def test_with_tokens_only_the_health_checks_are_open(lite: Served, method:
     assert (await lite.ask("/healthz")).status == 200
 
 
-async def test_a_file_of_policies_has_their_secrets_and_is_only_for_admins(lite: Served) -> None:
+async def test_a_file_of_policies_has_their_secrets_and_is_only_for_admins(lite: ServedController) -> None:
     form = {"url": "http://example.org/", "frequency": "6h", "crawl_config": {"headers": {"X-Api-Key": "sesame"}}}
     operator, admin = await lite.token("operator"), await lite.token("admin")
     assert (await lite.ask(POLICIES, token=operator, method="POST", body=json.dumps(form).encode())).status == 201
     assert (await lite.ask(f"{POLICIES}/export", token=operator)).status == 403
-    assert "sesame" in str((await lite.ask(f"{POLICIES}/export", token=admin)).said)
-    [act] = (await lite.ask("/api/v1/audit-log?limit=1", token=admin)).said["items"]
+    assert "sesame" in str((await lite.ask(f"{POLICIES}/export", token=admin)).json)
+    [act] = (await lite.ask("/api/v1/audit-log?limit=1", token=admin)).json["items"]
     assert act["act"] == "policies.exported"
 
 
 @pytest.mark.parametrize("host", ["x/healthz?", "x/metrics?", "127.0.0.1/metrics?", "x/login#", "x/static/"])
 async def test_a_host_that_looks_like_an_open_path_opens_nothing(sqlite_url: str, host: str) -> None:
-    async with served(sqlite_url, SHOAL_OPEN_PROBES="true") as shop:
+    async with served_controller(sqlite_url, SHOAL_OPEN_PROBES="true") as shop:
         await shop.token()
         for path in (CRAWLS, "/", "/api/v1/tokens", "/nowhere"):
             assert (await shop.ask(path, headers={"Host": host})).status in (401, 403)
 
 
 async def test_probes_are_open_if_the_operator_says_so(sqlite_url: str) -> None:
-    async with served(sqlite_url, SHOAL_OPEN_PROBES="true") as shop:
+    async with served_controller(sqlite_url, SHOAL_OPEN_PROBES="true") as shop:
         await shop.token()
         assert [(await shop.ask(path)).status for path in ("/readyz", "/metrics", CRAWLS)] == [200, 200, 401]
 
 
-async def test_every_bad_token_gets_the_same_answer(shop: Served) -> None:
+async def test_every_bad_token_gets_the_same_answer(shop: ServedController) -> None:
     valid, revoked, expired = await shop.token(), await shop.token("admin"), await shop.token(expires_in="1ms")
     tokens = shop.app.access.tokens
     found = await tokens.verify(revoked)
@@ -177,17 +177,17 @@ async def test_every_bad_token_gets_the_same_answer(shop: Served) -> None:
 
 
 @pytest.mark.parametrize("scheme", ["Basic {}", "Token {}", "{}", "Bearer", "Bearer {} {}", "Bearer\t{}"])
-async def test_only_a_bearer_is_read(lite: Served, scheme: str) -> None:
+async def test_only_a_bearer_is_read(lite: ServedController, scheme: str) -> None:
     token = await lite.token()
     assert (await lite.ask(headers={"Authorization": scheme.format(token, token)})).status == 401
     assert (await lite.ask(headers={"Authorization": f"bEARER  {token}"})).status == 200
 
 
-async def test_a_token_in_an_address_is_refused_and_said_to_be_spoilt(lite: Served) -> None:
+async def test_a_token_in_an_address_is_refused_and_said_to_be_spoilt(lite: ServedController) -> None:
     token = await lite.token("admin")
     answer = await lite.ask(f"{CRAWLS}?token={token}", token=token)
     assert answer.status == 422
-    assert "revoke that token" in answer.said["detail"]
+    assert "revoke that token" in answer.json["detail"]
 
 
 @pytest.mark.parametrize(
@@ -203,31 +203,33 @@ async def test_a_token_in_an_address_is_refused_and_said_to_be_spoilt(lite: Serv
         ("viewer", "DELETE", "/nowhere", "write"),
     ],
 )
-async def test_a_scope_that_is_lacking_is_named(lite: Served, role: str, method: str, path: str, lacks: str) -> None:
+async def test_a_scope_that_is_lacking_is_named(
+    lite: ServedController, role: str, method: str, path: str, lacks: str
+) -> None:
     answer = await lite.ask(path, await lite.token(role), method=method)
-    assert (answer.status, answer.said["code"], answer.said["scope"]) == (403, "not_allowed", lacks)
-    assert f"this needs the scope {lacks}" in answer.said["detail"]
+    assert (answer.status, answer.json["code"], answer.json["scope"]) == (403, "not_allowed", lacks)
+    assert f"this needs the scope {lacks}" in answer.json["detail"]
 
 
-async def test_a_caller_with_the_write_scope_may_write(lite: Served) -> None:
+async def test_a_caller_with_the_write_scope_may_write(lite: ServedController) -> None:
     body = b'{"seeds": ["https://example.com/"]}'
     assert (await lite.ask(token=await lite.token("operator"), method="POST", body=body)).status == 202
 
 
-async def test_a_body_of_ten_megabytes_gets_an_answer_whoever_sends_it(lite: Served) -> None:
+async def test_a_body_of_ten_megabytes_gets_an_answer_whoever_sends_it(lite: ServedController) -> None:
     body = b"x" * 10_000_000
     operator, viewer = await lite.token("operator"), await lite.token("viewer")
     for token, status in ((operator, 413), (viewer, 403), (None, 401), (mint()[1], 401)):
         assert (await lite.ask(token=token, method="POST", body=body)).status == status
 
 
-async def test_a_repeated_key_among_a_hundred_thousand_is_refused(lite: Served) -> None:
+async def test_a_repeated_key_among_a_hundred_thousand_is_refused(lite: ServedController) -> None:
     body = b"{%s}" % b",".join(b'"%06d":""' % number for number in (*range(80_000), 79_999))
     answer = await lite.ask("/bot/v1/jobs/pull", await lite.token("bot"), method="POST", body=body)
-    assert (answer.status, answer.said["detail"]) == (422, "079999 is given twice; pass it once.")
+    assert (answer.status, answer.json["detail"]) == (422, "079999 is given twice; pass it once.")
 
 
-async def test_a_method_that_a_path_lacks_is_refused_with_all_that_it_has(lite: Served) -> None:
+async def test_a_method_that_a_path_lacks_is_refused_with_all_that_it_has(lite: ServedController) -> None:
     boss = await lite.token("admin")
     has: dict[str, set[str]] = {
         "/login": {"GET", "HEAD", "POST"},
@@ -245,15 +247,15 @@ async def test_a_method_that_a_path_lacks_is_refused_with_all_that_it_has(lite: 
         lacking = next(one for one in ("TRACE", "PATCH", "DELETE") if one not in methods)
         answer = await lite.ask(path, boss, method=lacking)
         assert (answer.status, path, set(answer.headers.get("allow", "").split(", "))) == (405, path, methods)
-        assert answer.said["code"] == "method_not_allowed"
+        assert answer.json["code"] == "method_not_allowed"
 
 
-async def test_too_many_wrong_tokens_have_to_wait_and_right_ones_need_not(lite: Served) -> None:
+async def test_too_many_wrong_tokens_have_to_wait_and_right_ones_need_not(lite: ServedController) -> None:
     known, fresh = await lite.token(), await lite.token()
     assert (await lite.ask(token=known)).status == 200
     answers = [await lite.ask(token=mint()[1]) for _ in range(MOST_FAILURES + 5)]
     assert [answer.status for answer in answers] == [401] * MOST_FAILURES + [429] * 5
-    assert answers[-1].said["code"] == "rate_limited"
+    assert answers[-1].json["code"] == "rate_limited"
     assert 1 <= int(answers[-1].headers["retry-after"]) <= 10
     assert (await lite.ask(token=known)).status == 200
     assert (await lite.ask(token=fresh)).status == 429
@@ -261,7 +263,7 @@ async def test_too_many_wrong_tokens_have_to_wait_and_right_ones_need_not(lite: 
     assert [signal.waits for signal in refused] == [False] * (MOST_FAILURES - 1) + [True]
 
 
-async def test_no_token_is_ever_logged(lite: Served) -> None:
+async def test_no_token_is_ever_logged(lite: ServedController) -> None:
     token = await lite.token("admin")
     for text in (token, mint()[1], f"{token[:-1]}x"):
         await lite.ask(token=text)
@@ -272,17 +274,17 @@ async def test_no_token_is_ever_logged(lite: Served) -> None:
 
 
 async def test_what_one_controller_revokes_the_other_refuses_within_seconds(store_url: str) -> None:
-    async with served(store_url) as here, served(store_url) as there:
+    async with served_controller(store_url) as here, served_controller(store_url) as there:
         boss, token = await here.token("admin"), await here.token()
         assert [(await one.ask(token=token)).status for one in (here, there)] == [200, 200]
         token_id = f"tok_{token.split('_')[1]}"
         revoked = await here.ask(f"/api/v1/tokens/{token_id}/revoke", boss, method="POST")
-        assert revoked.said["state"] == "revoked"
+        assert revoked.json["state"] == "revoked"
         assert (await here.ask(token=token)).status == 401
         assert await asyncio.wait_for(until_refused(there, token), 60) == 401
 
 
-async def until_refused(shop: Served, token: str) -> int:
+async def until_refused(shop: ServedController, token: str) -> int:
     while (answer := await shop.ask(token=token)).status == 200:
         pass
     return answer.status
@@ -309,8 +311,8 @@ async def test_a_stream_ends_soon_after_its_token_is_revoked(sqlite_url: str) ->
     settings = load({"DATABASE_URL": sqlite_url}, env={}).settings
     async with opened(settings) as app:
         tokens = Tokens(app.database, SqlTokenStore(), app.access.audit_log, clock, app.signals)
-        keeper = TokenAuthenticator(tokens, AuthThrottle(clock), settings.serve, app.signals)
-        door = application([Route("/stream", stream)], clock, app.signals, keeper)
+        authenticator = TokenAuthenticator(tokens, AuthThrottle(clock), settings.serve, app.signals)
+        gateway = application([Route("/stream", stream)], clock, app.signals, authenticator)
         minted = await tokens.create(TokenRequest(name="x", role="viewer"), ME)
         login = (b"authorization", f"Bearer {minted.text}".encode())
         scope = {
@@ -324,7 +326,7 @@ async def test_a_stream_ends_soon_after_its_token_is_revoked(sqlite_url: str) ->
             "root_path": "",
             "asgi": {"version": "3.0", "spec_version": "2.4"},
         }
-        streaming = asyncio.create_task(door(scope, receive, send))
+        streaming = asyncio.create_task(gateway(scope, receive, send))
         for piece in (b"a", b"b"):
             clock.jump(CHECK_EVERY_SECONDS)
             await more.put(piece)
@@ -339,34 +341,34 @@ async def test_a_stream_ends_soon_after_its_token_is_revoked(sqlite_url: str) ->
 # REST of tokens
 
 
-async def test_a_token_is_shown_once_and_listed_without_its_text(shop: Served) -> None:
+async def test_a_token_is_shown_once_and_listed_without_its_text(shop: ServedController) -> None:
     boss = await shop.token("admin")
     body = json.dumps({"name": "nightly", "scopes": ["read", "bot"], "expires_in": "30d"}).encode()
-    made = (await shop.ask("/api/v1/tokens", boss, method="POST", body=body)).said
+    made = (await shop.ask("/api/v1/tokens", boss, method="POST", body=body)).json
     assert made["token"].startswith(f"shl_{made['id'].removeprefix('tok_')}_")
     assert (made["scopes"], made["made_by"]) == (["read", "bot"], f"tok_{boss.split('_')[1]}")
     listed = await shop.ask("/api/v1/tokens?limit=1", boss)
-    [item] = listed.said["items"]
-    shown = (await shop.ask(f"/api/v1/tokens/{made['id']}", boss)).said
+    [item] = listed.json["items"]
+    shown = (await shop.ask(f"/api/v1/tokens/{made['id']}", boss)).json
     assert item == shown == {name: value for name, value in made.items() if name != "token"}
     assert made["token"] not in listed.text
-    rest = (await shop.ask(f"/api/v1/tokens?cursor={listed.said['next']}", boss)).said
+    rest = (await shop.ask(f"/api/v1/tokens?cursor={listed.json['next']}", boss)).json
     assert [one["name"] for one in rest["items"]] == ["test"]
 
 
-async def test_the_last_admin_is_revoked_only_by_force(lite: Served) -> None:
+async def test_the_last_admin_is_revoked_only_by_force(lite: ServedController) -> None:
     boss = await lite.token("admin")
     path = f"/api/v1/tokens/tok_{boss.split('_')[1]}/revoke"
     answer = await lite.ask(path, boss, method="POST")
-    assert (answer.status, answer.said["code"]) == (409, "state_conflict")
+    assert (answer.status, answer.json["code"]) == (409, "state_conflict")
     assert (await lite.ask(path, boss, method="POST", body=b'{"force": true}')).status == 200
     assert (await lite.ask(token=boss)).status == 401
 
 
-async def test_the_audit_log_says_who_did_what_from_where(lite: Served) -> None:
+async def test_the_audit_log_says_who_did_what_from_where(lite: ServedController) -> None:
     boss = await lite.token("admin")
-    made = (await lite.ask("/api/v1/tokens", boss, method="POST", body=b'{"name": "x", "role": "bot"}')).said
-    log = (await lite.ask(f"/api/v1/audit-log?subject={made['id']}", boss)).said
+    made = (await lite.ask("/api/v1/tokens", boss, method="POST", body=b'{"name": "x", "role": "bot"}')).json
+    log = (await lite.ask(f"/api/v1/audit-log?subject={made['id']}", boss)).json
     [entry] = log["items"]
     assert (entry["act"], entry["who"], entry["address"]) == (
         "token.created",
@@ -376,14 +378,14 @@ async def test_the_audit_log_says_who_did_what_from_where(lite: Served) -> None:
     assert made["token"] not in json.dumps(log)
 
 
-async def test_every_act_that_is_to_be_logged_is(lite: Served) -> None:
+async def test_every_act_that_is_to_be_logged_is(lite: ServedController) -> None:
     boss = await lite.token("admin")
 
     async def do(method: str, path: str, body: Any = None) -> Any:
         sent = None if body is None else json.dumps(body).encode()
         answer = await lite.ask(f"/api/v1/{path}", boss, method=method, body=sent)
         assert answer.status < 300, answer.text
-        return answer.said if method == "POST" else None
+        return answer.json if method == "POST" else None
 
     crawl = await do("POST", "crawls", {"seeds": ["https://example.com/"]})
     await do("POST", f"crawls/{crawl['id']}/stop", {"force": True})
@@ -402,7 +404,7 @@ async def test_every_act_that_is_to_be_logged_is(lite: Served) -> None:
     await register(lite.app.fleet.nodes, "crawler-1")
     await do("POST", "nodes/crawler-1/commands", {"command": "pause"})
     await do("POST", "nodes/commands", {"command": "resume"})
-    log = (await lite.ask("/api/v1/audit-log", boss)).said["items"]
+    log = (await lite.ask("/api/v1/audit-log", boss)).json["items"]
     subjects = {entry["act"]: entry["subject"] for entry in log}
     of_the_table = {line.audit for group in GROUPS for line in table_of(group)} - {None}
     assert set(subjects) == of_the_table | {"token.created"}
@@ -413,20 +415,20 @@ async def test_every_act_that_is_to_be_logged_is(lite: Served) -> None:
     assert subjects["quota.set"] == subjects["quota.removed"] == "project:a"
 
 
-async def test_a_stop_without_force_is_not_in_the_audit_log(lite: Served) -> None:
+async def test_a_stop_without_force_is_not_in_the_audit_log(lite: ServedController) -> None:
     boss = await lite.token("admin")
-    crawl = (await lite.ask(CRAWLS, boss, method="POST", body=b'{"seeds": ["https://example.com/"]}')).said
+    crawl = (await lite.ask(CRAWLS, boss, method="POST", body=b'{"seeds": ["https://example.com/"]}')).json
     assert (await lite.ask(f"{CRAWLS}/{crawl['id']}/stop", boss, method="POST")).status == 202
-    assert (await lite.ask(f"/api/v1/audit-log?subject={crawl['id']}", boss)).said["items"] == []
+    assert (await lite.ask(f"/api/v1/audit-log?subject={crawl['id']}", boss)).json["items"] == []
 
 
-async def test_every_change_by_an_admin_is_logged_and_no_secret_with_it(lite: Served) -> None:
+async def test_every_change_by_an_admin_is_logged_and_no_secret_with_it(lite: ServedController) -> None:
     boss = await lite.token("admin")
     body = b'{"url": "https://example.com/hook"}'
-    made = (await lite.ask("/api/v1/webhooks", boss, method="POST", body=body)).said
+    made = (await lite.ask("/api/v1/webhooks", boss, method="POST", body=body)).json
     assert (await lite.ask(f"/api/v1/webhooks/{made['id']}", boss, method="DELETE")).status == 204
     assert (await lite.ask(f"/api/v1/webhooks/{made['id']}", boss, method="DELETE")).status == 404
-    log = (await lite.ask(f"/api/v1/audit-log?subject={made['id']}", boss)).said["items"]
+    log = (await lite.ask(f"/api/v1/audit-log?subject={made['id']}", boss)).json["items"]
     assert [(entry["act"], entry["who"]) for entry in log] == [
         ("webhook.removed", f"tok_{boss.split('_')[1]}"),
         ("webhook.created", f"tok_{boss.split('_')[1]}"),
@@ -435,15 +437,15 @@ async def test_every_change_by_an_admin_is_logged_and_no_secret_with_it(lite: Se
 
 
 @pytest.mark.parametrize("path", ["/api/v1/tokens/tok_nothing", "/api/v1/tokens/tok_nothing/revoke"])
-async def test_a_token_that_is_not_there_is_not_found(lite: Served, path: str) -> None:
+async def test_a_token_that_is_not_there_is_not_found(lite: ServedController, path: str) -> None:
     answer = await lite.ask(path, await lite.token("admin"), method="POST" if "revoke" in path else "GET")
-    assert (answer.status, answer.said["code"]) == (404, "not_found")
+    assert (answer.status, answer.json["code"]) == (404, "not_found")
 
 
 # The console
 
 
-async def test_a_person_is_led_to_the_login_and_in_by_a_cookie_that_scripts_never_see(lite: Served) -> None:
+async def test_a_person_is_led_to_the_login_and_in_by_a_cookie_that_scripts_never_see(lite: ServedController) -> None:
     token = await lite.token()
     led = await lite.ask("/", headers={"Accept": "text/html,*/*"})
     assert (led.status, led.headers["location"]) == (303, "/login")
@@ -459,7 +461,7 @@ async def test_a_person_is_led_to_the_login_and_in_by_a_cookie_that_scripts_neve
     assert '<form method="post" action="/logout">' in console.text
 
 
-async def test_a_wrong_token_at_the_login_is_reported_and_counted(lite: Served) -> None:
+async def test_a_wrong_token_at_the_login_is_reported_and_counted(lite: ServedController) -> None:
     bot = await lite.token("bot")
     answers = [
         await lite.ask("/login", method="POST", body=f"token={mint()[1]}".encode()) for _ in range(MOST_FAILURES)
@@ -470,19 +472,19 @@ async def test_a_wrong_token_at_the_login_is_reported_and_counted(lite: Served) 
     assert (await lite.ask("/login", method="POST", body=f"token={bot}".encode())).status == 429
 
 
-async def test_a_token_that_may_not_look_does_not_come_in(lite: Served) -> None:
+async def test_a_token_that_may_not_look_does_not_come_in(lite: ServedController) -> None:
     answer = await lite.ask("/login", method="POST", body=f"token={await lite.token('bot')}".encode())
     assert answer.status == 403
     assert "This token does not have the scope read" in answer.text
 
 
 @pytest.mark.parametrize("body", [b"", b"x" * 5000, b"token=%ff%fe", b"a=1&b=2&c=3&d=4&e=5&f=6", b"\xff\xff"])
-async def test_a_strange_form_at_the_login_is_refused(lite: Served, body: bytes) -> None:
+async def test_a_strange_form_at_the_login_is_refused(lite: ServedController, body: bytes) -> None:
     await lite.token()
     assert (await lite.ask("/login", method="POST", body=body)).status in (401, 413)
 
 
-async def test_a_cookie_alone_writes_nothing_unless_our_own_page_sends_it(lite: Served) -> None:
+async def test_a_cookie_alone_writes_nothing_unless_our_own_page_sends_it(lite: ServedController) -> None:
     cookie = {"Cookie": f"shoal_token={await lite.token('operator')}"}
     body = b'{"seeds": ["https://example.com/"]}'
     for foreign in ({}, {"Origin": "http://evil.test"}, {"Sec-Fetch-Site": "cross-site"}):
@@ -491,7 +493,7 @@ async def test_a_cookie_alone_writes_nothing_unless_our_own_page_sends_it(lite: 
     assert (await lite.ask(method="POST", body=body, headers=cookie | ours)).status == 202
 
 
-async def test_who_leaves_takes_the_cookie_away(lite: Served) -> None:
+async def test_logging_out_removes_the_cookie(lite: ServedController) -> None:
     cookie = {"Cookie": f"shoal_token={await lite.token()}", "Sec-Fetch-Site": "same-origin"}
     left = await lite.ask("/logout", method="POST", headers=cookie)
     assert (left.status, left.headers["location"]) == (303, "/login")
@@ -511,7 +513,7 @@ def tls_flags(name: str = "loopback.pem") -> dict[str, str]:
 
 
 async def test_it_serves_over_tls_with_the_certificate_it_was_given(sqlite_url: str) -> None:
-    async with served(sqlite_url, tls=trusting(), **tls_flags()) as shop:
+    async with served_controller(sqlite_url, tls=trusting(), **tls_flags()) as shop:
         token = await shop.token()
         assert (await shop.ask(token=token)).status == 200
         entered = await shop.ask("/login", method="POST", body=f"token={token}".encode())
@@ -525,7 +527,7 @@ async def test_tls_older_than_1_2_is_refused(sqlite_url: str) -> None:
     old = trusting()
     with pytest.warns(DeprecationWarning, match="TLSv1"):
         old.minimum_version, old.maximum_version = ssl.TLSVersion.TLSv1, ssl.TLSVersion.TLSv1_1
-    async with served(sqlite_url, tls=old, **tls_flags()) as shop:
+    async with served_controller(sqlite_url, tls=old, **tls_flags()) as shop:
         with pytest.raises(ssl.SSLError):
             await shop.ask("/healthz")
 
@@ -612,7 +614,9 @@ async def test_the_first_token_of_a_store_is_written_to_a_file_once(
 
 
 async def test_beyond_loopback_only_its_own_names_are_answered(sqlite_url: str) -> None:
-    async with served(sqlite_url, SHOAL_LISTEN="0.0.0.0:0", SHOAL_PUBLIC_URL="https://shoal.example.org") as shop:
+    async with served_controller(
+        sqlite_url, SHOAL_LISTEN="0.0.0.0:0", SHOAL_PUBLIC_URL="https://shoal.example.org"
+    ) as shop:
         token = await shop.token()
         for host, status in (
             ("shoal.example.org", 200),
@@ -624,7 +628,7 @@ async def test_beyond_loopback_only_its_own_names_are_answered(sqlite_url: str) 
 
 
 async def test_a_page_of_the_public_address_is_ours_whatever_host_a_proxy_puts_in_its_place(sqlite_url: str) -> None:
-    async with served(sqlite_url, SHOAL_PUBLIC_URL="https://shoal.example.org/") as shop:
+    async with served_controller(sqlite_url, SHOAL_PUBLIC_URL="https://shoal.example.org/") as shop:
         body = f"token={await shop.token()}".encode()
         for origin, status in (("https://shoal.example.org", 303), ("http://shoal.example.org", 403), ("null", 403)):
             headers = {"Origin": origin, "Sec-Fetch-Site": "same-origin"}
@@ -632,7 +636,7 @@ async def test_a_page_of_the_public_address_is_ours_whatever_host_a_proxy_puts_i
 
 
 async def test_a_proxy_is_trusted_only_if_it_was_named(sqlite_url: str) -> None:
-    async with served(sqlite_url, SHOAL_TRUSTED_PROXIES="127.0.0.0/8") as shop:
+    async with served_controller(sqlite_url, SHOAL_TRUSTED_PROXIES="127.0.0.0/8") as shop:
         boss = await shop.token("admin")
         for _ in range(MOST_FAILURES + 1):
             wrong = await shop.ask(token=mint()[1], headers={"X-Forwarded-For": "192.0.2.1, 198.51.100.7"})
@@ -640,5 +644,5 @@ async def test_a_proxy_is_trusted_only_if_it_was_named(sqlite_url: str) -> None:
         elsewhere = {"X-Forwarded-For": "198.51.100.8"}
         body = b'{"name": "x", "role": "bot"}'
         made = await shop.ask("/api/v1/tokens", boss, method="POST", body=body, headers=elsewhere)
-        log = (await shop.ask(f"/api/v1/audit-log?subject={made.said['id']}", boss)).said
+        log = (await shop.ask(f"/api/v1/audit-log?subject={made.json['id']}", boss)).json
         assert log["items"][0]["address"] == "198.51.100.8"

@@ -9,21 +9,22 @@ from shoal.access.caller import LOCAL
 from shoal.access.idempotency import KEPT, IdempotencyKey
 from shoal.app import opened
 from shoal.base.clock import span
-from tests.support.api import Answered, Served, listening
+from tests.support.api import ServedApi, listening
+from tests.support.http_client import HttpAnswer
 
 CRAWLS, JOBS = "/api/v1/crawls", "/api/v1/jobs"
 BODY = {"seeds": ["http://127.0.0.1:9/"]}
 
 
-async def make(api: Served, key: str, **config: object) -> Answered:
+async def make(api: ServedApi, key: str, **config: object) -> HttpAnswer:
     return await api.send("POST", CRAWLS, BODY | config, {"Idempotency-Key": key})
 
 
-async def count(api: Served) -> int:
+async def count(api: ServedApi) -> int:
     return len((await api.ask(CRAWLS))[1]["items"])
 
 
-async def test_a_repeat_gets_the_first_answer(api: Served) -> None:
+async def test_a_repeat_gets_the_first_answer(api: ServedApi) -> None:
     first = await make(api, "k")
     await api.ask(f"{CRAWLS}/{first.json['id']}/stop", method="POST")
     again = await make(api, "k")
@@ -31,7 +32,7 @@ async def test_a_repeat_gets_the_first_answer(api: Served) -> None:
     assert await count(api) == 1
 
 
-async def test_twenty_at_once_on_two_controllers_make_one_crawl(api: Served) -> None:
+async def test_twenty_at_once_on_two_controllers_make_one_crawl(api: ServedApi) -> None:
     async with opened(api.app.settings) as app, listening(app) as other:
         answers = await asyncio.gather(*[make(one, "k") for one in (api, other) for _ in range(10)])
     assert {answered.status for answered in answers} == {202}
@@ -39,24 +40,24 @@ async def test_twenty_at_once_on_two_controllers_make_one_crawl(api: Served) -> 
     assert await count(api) == 1
 
 
-async def test_another_body_with_the_same_key_is_refused(api: Served) -> None:
+async def test_another_body_with_the_same_key_is_refused(api: ServedApi) -> None:
     await make(api, "k")
     answered = await make(api, "k", depth=1)
     assert (answered.status, answered.json["field"]) == (422, "Idempotency-Key")
     assert await count(api) == 1
 
 
-async def test_the_same_body_in_other_words_is_the_same(api: Served) -> None:
+async def test_the_same_body_in_other_words_is_the_same(api: ServedApi) -> None:
     first = await make(api, "k")
     assert (await make(api, "k", depth=3)).body == first.body
 
 
-async def test_a_key_whose_request_was_refused_is_free_again(api: Served) -> None:
+async def test_a_key_whose_request_was_refused_is_free_again(api: ServedApi) -> None:
     assert (await make(api, "k", seeds=["nonsense"])).status == 422
     assert (await make(api, "k")).status == 202
 
 
-async def test_a_repeated_request_after_a_crash_creates_what_the_first_one_began(api: Served) -> None:
+async def test_a_repeated_request_after_a_crash_creates_what_the_first_one_began(api: ServedApi) -> None:
     """The crawl was stored, the answer was not: as after a kill between the two commits."""
     first = await make(api, "k")
     await api.app.database.run(forget_answer)
@@ -65,7 +66,7 @@ async def test_a_repeated_request_after_a_crash_creates_what_the_first_one_began
     assert await count(api) == 1
 
 
-async def test_a_repeat_after_a_death_in_the_middle_finds_the_group_that_it_named(api: Served) -> None:
+async def test_a_repeat_after_a_death_in_the_middle_finds_the_group_that_it_named(api: ServedApi) -> None:
     body, key = {"urls": ["https://a.example/"], "group": "monday"}, {"Idempotency-Key": "k"}
     first = await api.send("POST", JOBS, body, key)
     await api.app.database.run(lambda tx: forget_answer(tx, JOBS))
@@ -85,7 +86,7 @@ async def forget_answer(tx: object, path: str = CRAWLS) -> None:
     await store.keep(tx, key, kept.digest, kept.subject)
 
 
-async def test_a_key_is_forgotten_after_a_day(api: Served) -> None:
+async def test_a_key_is_forgotten_after_a_day(api: ServedApi) -> None:
     first = await make(api, "k")
 
     async def age(tx: object) -> None:
@@ -96,12 +97,12 @@ async def test_a_key_is_forgotten_after_a_day(api: Served) -> None:
 
 
 @pytest.mark.parametrize("key", ["", "x" * 256, "\xe9", "a\tb"])
-async def test_a_key_that_cannot_be_kept_is_refused(api: Served, key: str) -> None:
+async def test_a_key_that_cannot_be_kept_is_refused(api: ServedApi, key: str) -> None:
     assert (await make(api, key)).status == 422
     assert await count(api) == 0
 
 
-async def test_requests_without_a_key_are_each_carried_out(api: Served) -> None:
+async def test_requests_without_a_key_are_each_carried_out(api: ServedApi) -> None:
     await api.ask(CRAWLS, BODY)
     await api.ask(CRAWLS, BODY)
     assert await count(api) == 2

@@ -5,20 +5,20 @@ from typing import Any
 import pytest
 
 from shoal.page_jobs.result import Result, ResultDelivery, Status
-from tests.support.api import Served
+from tests.support.api import ServedApi
 
 URL = "http://127.0.0.1:9/a"
 RULES = {"fields": {"name": {"css": "h1", "required": True}}}
 
 
-async def settle(api: Served, **facts: Any) -> None:
+async def settle(api: ServedApi, **facts: Any) -> None:
     """Execute all waiting jobs."""
     leases = await api.app.queue.lease("w1", ["page"], ["shared"], 100)
     found = [ResultDelivery(lease.fence, Result(Status.SUCCESS, URL, 1, http_status=200, **facts)) for lease in leases]
     await api.app.page_jobs.ingest.settle("w1", found)
 
 
-async def test_urls_become_a_group_that_can_be_followed_to_its_end(api: Served) -> None:
+async def test_urls_become_a_group_that_can_be_followed_to_its_end(api: ServedApi) -> None:
     made = await api.send("POST", "/api/v1/jobs", {"urls": [URL], "rule_set": RULES, "labels": {"team": "a"}})
     assert made.status == 202
     group = made.json
@@ -37,7 +37,7 @@ async def test_urls_become_a_group_that_can_be_followed_to_its_end(api: Served) 
     assert [one["id"] for one in listed["items"]] == [group["id"]]
 
 
-async def test_every_attempt_at_a_job_can_be_looked_at(api: Served) -> None:
+async def test_every_attempt_at_a_job_can_be_looked_at(api: ServedApi) -> None:
     await api.ask("/api/v1/jobs", {"urls": [URL], "max_retry": 1})
     [lease] = await api.app.queue.lease("w1", ["page"], ["shared"], 1)
     lost = Result(Status.FAIL, URL, 1, error_code="connect_error", error_message="No.")
@@ -47,7 +47,7 @@ async def test_every_attempt_at_a_job_can_be_looked_at(api: Served) -> None:
     assert (item["state"], item["meta"]["error"]["code"]) == ("pending", "connect_error")
 
 
-async def test_a_group_is_cancelled_once_and_for_all(api: Served) -> None:
+async def test_a_group_is_cancelled_once_and_for_all(api: ServedApi) -> None:
     _, group = await api.ask("/api/v1/jobs", {"urls": [URL], "group": "monday"})
     for _ in range(2):
         status, seen = await api.ask("/api/v1/groups/monday/cancel", method="POST")
@@ -55,7 +55,7 @@ async def test_a_group_is_cancelled_once_and_for_all(api: Served) -> None:
     assert group["id"] == "monday"
 
 
-async def test_a_batch_is_held_back_while_too_many_jobs_wait(api: Served) -> None:
+async def test_a_batch_is_held_back_while_too_many_jobs_wait(api: ServedApi) -> None:
     api.app.fleet.start()
     api.app.fleet.view.install([], api.app.settings.fleet.shared_depth_max)
     key = {"Idempotency-Key": "k1"}
@@ -66,7 +66,7 @@ async def test_a_batch_is_held_back_while_too_many_jobs_wait(api: Served) -> Non
     assert (await api.send("POST", "/api/v1/jobs", {"urls": [URL]}, key)).status == 202
 
 
-async def test_the_same_key_makes_one_group(api: Served) -> None:
+async def test_the_same_key_makes_one_group(api: ServedApi) -> None:
     key = {"Idempotency-Key": "k1"}
     first = await api.send("POST", "/api/v1/jobs", {"urls": [URL]}, key)
     again = await api.send("POST", "/api/v1/jobs", {"urls": [URL]}, key)
@@ -74,7 +74,7 @@ async def test_the_same_key_makes_one_group(api: Served) -> None:
     assert len((await api.ask("/api/v1/groups"))[1]["items"]) == 1
 
 
-async def test_an_id_that_is_taken_is_refused(api: Served) -> None:
+async def test_an_id_that_is_taken_is_refused(api: ServedApi) -> None:
     await api.ask("/api/v1/jobs", {"urls": [URL], "group": "monday"})
     status, problem = await api.ask("/api/v1/jobs", {"urls": [URL], "group": "monday"})
     assert (status, problem["code"]) == (409, "already_exists")
@@ -96,7 +96,7 @@ async def test_an_id_that_is_taken_is_refused(api: Served) -> None:
     ],
 )
 async def test_what_cannot_be_taken_is_refused_by_its_field(
-    api: Served, body: dict[str, Any], field: str, says: str
+    api: ServedApi, body: dict[str, Any], field: str, says: str
 ) -> None:
     status, problem = await api.ask("/api/v1/jobs", body)
     assert (status, problem["code"], problem["field"]) == (422, "invalid_input", field)
@@ -104,7 +104,7 @@ async def test_what_cannot_be_taken_is_refused_by_its_field(
     assert (await api.ask("/api/v1/groups"))[1]["items"] == []
 
 
-async def test_unknown_groups_and_analyses_are_reported(api: Served) -> None:
+async def test_unknown_groups_and_analyses_are_reported(api: ServedApi) -> None:
     for path in (
         "groups/grp_x",
         "groups/grp_x/results",
@@ -116,13 +116,13 @@ async def test_unknown_groups_and_analyses_are_reported(api: Served) -> None:
         assert (status, problem["code"]) == (404, "not_found")
 
 
-async def test_secrets_of_headers_are_not_shown(api: Served) -> None:
+async def test_secrets_of_headers_are_not_shown(api: ServedApi) -> None:
     config = {"headers": {"Authorization": "Bearer abc"}}
     _, group = await api.ask("/api/v1/jobs", {"urls": [URL], "crawl_config": config})
     assert group["crawl_config"]["headers"] == {"Authorization": "***"}
 
 
-async def test_an_analysis_is_listed_and_shown_with_its_findings(api: Served) -> None:
+async def test_an_analysis_is_listed_and_shown_with_its_findings(api: ServedApi) -> None:
     _, made = await api.ask("/api/v1/crawls", {"seeds": [URL], "start": False})
     crawl = (await api.app.crawls.get(made["id"])).crawl
     await api.app.database.run(lambda tx: api.app.audit.analyses.begin(tx, crawl.id))

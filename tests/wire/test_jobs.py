@@ -6,13 +6,13 @@ from shoal.app import opened
 from shoal.queue.job import LeaseRequest
 from shoal.queue.states import fail
 from shoal.serve.stats import FRESH_SECONDS
-from tests.support.api import Served, listening
+from tests.support.api import ServedApi, listening
 
 JOBS = "/api/v1/jobs"
 QUOTAS = "/api/v1/quotas"
 
 
-async def made(api: Served, count: int = 1, **config: Any) -> list[str]:
+async def made(api: ServedApi, count: int = 1, **config: Any) -> list[str]:
     """Page jobs; their ids, newest first."""
     urls = [f"http://127.0.0.1:{9000 + n}/" for n in range(count)]
     status, group = await api.ask(JOBS, {"urls": urls, **config})
@@ -20,7 +20,7 @@ async def made(api: Served, count: int = 1, **config: Any) -> list[str]:
     return [job["id"] for job in (await api.ask(f"{JOBS}?run_id={group['id']}"))[1]["items"]]
 
 
-async def killed(api: Served, count: int, error: str = "no route") -> None:
+async def killed(api: ServedApi, count: int, error: str = "no route") -> None:
     """Let this many page jobs fail for good."""
     leases = await api.app.queue.lease("node-a/1", ["page"], ["shared"], count)
     assert len(leases) == count
@@ -28,7 +28,7 @@ async def killed(api: Served, count: int, error: str = "no route") -> None:
     await api.app.queue.finish_and_lease(moves, LeaseRequest("node-a/1", ["page"]), 0)
 
 
-async def test_jobs_are_listed_in_pages_and_by_what_they_are(api: Served) -> None:
+async def test_jobs_are_listed_in_pages_and_by_what_they_are(api: ServedApi) -> None:
     ids = await made(api, 3)
     await api.ask("/api/v1/crawls", {"seeds": ["http://127.0.0.1:9/"]})
     first = (await api.ask(f"{JOBS}?kind=page&limit=2"))[1]
@@ -40,7 +40,7 @@ async def test_jobs_are_listed_in_pages_and_by_what_they_are(api: Served) -> Non
     assert first["items"][0]["url"].startswith("http://127.0.0.1:900")
 
 
-async def test_a_job_is_shown_with_its_history_and_explained(api: Served) -> None:
+async def test_a_job_is_shown_with_its_history_and_explained(api: ServedApi) -> None:
     [job_id] = await made(api)
     explained = (await api.ask(f"{JOBS}/{job_id}/explain"))[1]
     assert (explained["state"], explained["reason"]) == ("pending", "no_worker")
@@ -51,7 +51,7 @@ async def test_a_job_is_shown_with_its_history_and_explained(api: Served) -> Non
     assert (grant["holder"], grant["ended"], grant["error"]) == ("node-a/1", "failed", "no route")
 
 
-async def test_a_dead_letter_runs_again_with_all_its_attempts(api: Served) -> None:
+async def test_a_dead_letter_runs_again_with_all_its_attempts(api: ServedApi) -> None:
     [job_id] = await made(api)
     assert (await api.ask(f"{JOBS}/{job_id}/retry", method="POST"))[0] == 409, "it lives"
     await killed(api, 1)
@@ -61,7 +61,7 @@ async def test_a_dead_letter_runs_again_with_all_its_attempts(api: Served) -> No
     assert (await api.ask(f"{JOBS}?dead=true"))[1]["items"] == []
 
 
-async def test_dead_letters_are_retried_and_purged_by_what_they_are(api: Served) -> None:
+async def test_dead_letters_are_retried_and_purged_by_what_they_are(api: ServedApi) -> None:
     await made(api, 5)
     await killed(api, 5)
     assert await api.ask(f"{JOBS}/retry", {"kind": "page", "limit": 2}) == (200, {"retried": 2})
@@ -77,7 +77,7 @@ async def test_dead_letters_are_retried_and_purged_by_what_they_are(api: Served)
     assert {entry.action.name for entry in await api.app.access.audit_log.newest()} == {"jobs.purged"}
 
 
-async def test_a_job_is_cancelled_once(api: Served) -> None:
+async def test_a_job_is_cancelled_once(api: ServedApi) -> None:
     [job_id] = await made(api)
     status, job = await api.ask(f"{JOBS}/{job_id}/cancel", method="POST")
     assert (status, job["state"], job["state_reason"]) == (200, "cancelled", "asked")
@@ -87,7 +87,7 @@ async def test_a_job_is_cancelled_once(api: Served) -> None:
     assert (await api.ask(f"{JOBS}/{other}/cancel", method="POST"))[0] == 409
 
 
-async def test_a_job_of_a_crawl_moves_with_its_crawl(api: Served) -> None:
+async def test_a_job_of_a_crawl_moves_with_its_crawl(api: ServedApi) -> None:
     await api.ask("/api/v1/crawls", {"seeds": ["http://127.0.0.1:9/"]})
     [job] = (await api.ask(f"{JOBS}?kind=crawl"))[1]["items"]
     for verb in ("cancel", "retry"):
@@ -97,13 +97,13 @@ async def test_a_job_of_a_crawl_moves_with_its_crawl(api: Served) -> None:
     assert (await api.ask(f"{JOBS}/{job['id']}"))[1]["state"] == "pending"
 
 
-async def test_an_unknown_job_is_not_found(api: Served) -> None:
+async def test_an_unknown_job_is_not_found(api: ServedApi) -> None:
     for job_id in ("job_nobody", "%00", "..%2f..%2fx"):
         for method, path in (("GET", ""), ("GET", "/explain"), ("POST", "/cancel"), ("POST", "/retry")):
             assert (await api.send(method, f"{JOBS}/{job_id}{path}")).status == 404
 
 
-async def test_jobs_that_cannot_be_meant_are_refused(api: Served) -> None:
+async def test_jobs_that_cannot_be_meant_are_refused(api: ServedApi) -> None:
     for path, body in (
         (f"{JOBS}/purge", {"state": "pending"}),
         (f"{JOBS}/purge", {"run_id": "x"}),
@@ -117,7 +117,7 @@ async def test_jobs_that_cannot_be_meant_are_refused(api: Served) -> None:
         assert (await api.ask(f"{JOBS}?{query}"))[0] == 422, query
 
 
-async def test_a_quota_is_set_listed_and_removed(api: Served) -> None:
+async def test_a_quota_is_set_listed_and_removed(api: ServedApi) -> None:
     status, quota = await api.ask(f"{QUOTAS}/project:shop", {"most": 1}, method="PUT")
     assert (status, quota) == (200, {"scope": "project:shop", "most": 1, "locked": 0, "parked": 0})
     await api.ask(f"{QUOTAS}/label:team=%C3%A9quipe%2Fnord", {"most": 0}, method="PUT")
@@ -133,7 +133,7 @@ async def test_a_quota_is_set_listed_and_removed(api: Served) -> None:
     assert len(await api.app.queue.lease("node-b/1", ["page"], ["shared"], 5)) == 1
 
 
-async def test_a_quota_that_cannot_be_is_refused(api: Served) -> None:
+async def test_a_quota_that_cannot_be_is_refused(api: ServedApi) -> None:
     for scope, body in (
         ("everything", {"most": 1}),
         ("project:", {"most": 1}),
@@ -148,7 +148,7 @@ async def test_a_quota_that_cannot_be_is_refused(api: Served) -> None:
     assert (await api.ask(QUOTAS))[1]["items"] == []
 
 
-async def test_crawls_and_jobs_are_counted(api: Served) -> None:
+async def test_crawls_and_jobs_are_counted(api: ServedApi) -> None:
     assert (await api.ask("/api/v1/stats"))[1]["jobs"] == {}
     await made(api, 3)
     await killed(api, 1)

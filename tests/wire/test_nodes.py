@@ -7,13 +7,13 @@ import pytest
 from shoal.base.ids import NodeId
 from shoal.fleet.node import CommandAck, Heartbeat, NodeStatus
 from shoal.fleet.states import CommandState, NodeState
-from tests.support.api import Served
+from tests.support.api import ServedApi
 from tests.support.nodes import EVERY, register
 
 NODES = "/api/v1/nodes"
 
 
-async def test_nodes_are_listed_by_id_with_their_scores_and_the_parts(api: Served) -> None:
+async def test_nodes_are_listed_by_id_with_their_scores_and_the_parts(api: ServedApi) -> None:
     await register(api.app.fleet.nodes, "b", success_rate=0.5, avg_latency_seconds=150.0, active_tasks=1)
     await register(api.app.fleet.nodes, "a")
     status, answer = await api.ask(NODES)
@@ -24,7 +24,7 @@ async def test_nodes_are_listed_by_id_with_their_scores_and_the_parts(api: Serve
     assert second["health_score"] == pytest.approx(0.4 * 0.5 + 0.3 * 0.5 + 0.2 * 0.5 + 0.1)
 
 
-async def test_a_long_list_has_pages_and_can_be_filtered_by_state(api: Served) -> None:
+async def test_a_long_list_has_pages_and_can_be_filtered_by_state(api: ServedApi) -> None:
     for number in range(3):
         await register(
             api.app.fleet.nodes, f"n{number}", state=NodeState.PAUSED if number == 1 else NodeState.CONNECTED
@@ -37,7 +37,7 @@ async def test_a_long_list_has_pages_and_can_be_filtered_by_state(api: Served) -
     assert [one["id"] for one in paused["items"]] == ["n1"]
 
 
-async def test_a_command_is_stored_shown_and_ends_with_the_acknowledgement(api: Served) -> None:
+async def test_a_command_is_stored_shown_and_ends_with_the_acknowledgement(api: ServedApi) -> None:
     await register(api.app.fleet.nodes, "a")
     body = {"command": "config_update", "max_concurrency": 4, "rate_limit": 2.5}
     status, made = await api.ask(f"{NODES}/a/commands", body)
@@ -50,7 +50,7 @@ async def test_a_command_is_stored_shown_and_ends_with_the_acknowledgement(api: 
     assert (node["wish"]["max_concurrency"], node["wish"]["rate_limit"]) == (4, 2.5)
 
 
-async def test_a_broadcast_gives_each_node_a_command_of_its_own(api: Served) -> None:
+async def test_a_broadcast_gives_each_node_a_command_of_its_own(api: ServedApi) -> None:
     for name in ("a", "b"):
         await register(api.app.fleet.nodes, name)
     status, answer = await api.ask(f"{NODES}/commands", {"command": "pause", "reason": "upgrade"})
@@ -78,7 +78,7 @@ async def test_a_broadcast_gives_each_node_a_command_of_its_own(api: Served) -> 
     ],
 )
 async def test_a_command_that_cannot_be_applied_is_refused_by_its_field(
-    api: Served, body: dict[str, Any], field: str
+    api: ServedApi, body: dict[str, Any], field: str
 ) -> None:
     await register(api.app.fleet.nodes, "a")
     status, problem = await api.ask(f"{NODES}/a/commands", body, method="POST")
@@ -87,7 +87,7 @@ async def test_a_command_that_cannot_be_applied_is_refused_by_its_field(
     assert (await api.ask(f"{NODES}/a"))[1]["commands"] == []
 
 
-async def test_an_unknown_node_is_named_and_nothing_is_stored(api: Served) -> None:
+async def test_an_unknown_node_is_named_and_nothing_is_stored(api: ServedApi) -> None:
     for path in (f"{NODES}/ghost", f"{NODES}/ghost/explain"):
         assert (await api.ask(path))[0] == 404
     status, problem = await api.ask(f"{NODES}/ghost/commands", {"command": "pause"})
@@ -95,7 +95,7 @@ async def test_an_unknown_node_is_named_and_nothing_is_stored(api: Served) -> No
     assert "ghost" in problem["detail"]
 
 
-async def test_explain_says_why_a_node_gets_jobs_or_none(api: Served) -> None:
+async def test_explain_says_why_a_node_gets_jobs_or_none(api: ServedApi) -> None:
     begun = await register(api.app.fleet.nodes, "a")
     await register(api.app.fleet.nodes, "b", success_rate=0.0)
     _, told = await api.ask(f"{NODES}/a/explain")
@@ -108,7 +108,7 @@ async def test_explain_says_why_a_node_gets_jobs_or_none(api: Served) -> None:
     assert "shoal nodes resume a" in told["explanation"]
 
 
-async def test_a_token_of_a_node_names_its_node_and_only_it_does(api: Served) -> None:
+async def test_a_token_of_a_node_names_its_node_and_only_it_does(api: ServedApi) -> None:
     status, made = await api.ask("/api/v1/tokens", {"name": "crawler-1", "role": "node", "node_id": "crawler-1"})
     assert (status, made["node_id"], made["scopes"]) == (201, "crawler-1", ["node"])
 
@@ -122,7 +122,7 @@ async def test_a_token_of_a_node_names_its_node_and_only_it_does(api: Served) ->
         {"name": "x", "role": "node", "node_id": "a" * 64},
     ],
 )
-async def test_a_token_of_a_node_without_a_valid_node_id_is_refused(api: Served, body: dict[str, Any]) -> None:
+async def test_a_token_of_a_node_without_a_valid_node_id_is_refused(api: ServedApi, body: dict[str, Any]) -> None:
     status, problem = await api.ask("/api/v1/tokens", body)
     assert status == 422
     assert "node_id" in problem["detail"]

@@ -3,7 +3,8 @@
 import asyncio
 
 from shoal.app import opened
-from tests.support.api import Answered, Served, listening, served
+from tests.support.api import ServedApi, listening, served_api
+from tests.support.http_client import HttpAnswer
 from tests.support.servers import PostgresServer
 
 CRAWLS = "/api/v1/crawls"
@@ -13,7 +14,7 @@ OUTAGES = 3
 
 
 async def test_every_endpoint_says_that_the_store_is_away_and_when_to_come_again(own_postgres: PostgresServer) -> None:
-    async with served(own_postgres.url, **QUICK) as api:
+    async with served_api(own_postgres.url, **QUICK) as api:
         crawl_id = (await api.ask(CRAWLS, BODY))[1]["id"]
         own_postgres.stop("immediate")
         for method, path, body in (
@@ -36,10 +37,10 @@ async def test_every_endpoint_says_that_the_store_is_away_and_when_to_come_again
 async def test_what_was_accepted_before_during_and_after_outages_is_there_once(own_postgres: PostgresServer) -> None:
     asked: set[str] = set()
     accepted: dict[str, str] = {}
-    refused: list[Answered] = []
+    refused: list[HttpAnswer] = []
     over = asyncio.Event()
 
-    async def client(name: str, controllers: list[Served]) -> None:
+    async def client(name: str, controllers: list[ServedApi]) -> None:
         """Requests one crawl after the other, each until it is accepted, alternating between the controllers."""
         turn = 0
         while not over.is_set():
@@ -54,7 +55,7 @@ async def test_what_was_accepted_before_during_and_after_outages_is_there_once(o
                     controllers = controllers[::-1]
             turn += 1
 
-    async with served(own_postgres.url, **QUICK) as one, opened(one.app.settings) as app, listening(app) as two:
+    async with served_api(own_postgres.url, **QUICK) as one, opened(one.app.settings) as app, listening(app) as two:
         clients = [asyncio.create_task(client(f"client-{n}", [one, two])) for n in range(4)]
         for outage in range(OUTAGES):
             enough = len(accepted) + 5

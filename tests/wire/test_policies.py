@@ -6,14 +6,14 @@ from typing import Any
 
 import pytest
 
-from tests.support.api import Served, served
+from tests.support.api import ServedApi, served_api
 
 HERE = "/api/v1/policies"
 KEY = "Idempotency-Key"
 CSV = {"Content-Type": "text/csv"}
 
 
-async def test_a_policy_is_made_looked_at_changed_run_and_removed(api: Served) -> None:
+async def test_a_policy_is_made_looked_at_changed_run_and_removed(api: ServedApi) -> None:
     status, made = await api.ask(HERE, {"url": "http://example.org/", "frequency": "6h", "labels": {"team": "a"}})
     assert (status, made["enabled"], made["freshness"]) == (201, True, {"age_seconds": None, "stale": False})
     path = f"{HERE}/{made['id']}"
@@ -32,7 +32,7 @@ async def test_a_policy_is_made_looked_at_changed_run_and_removed(api: Served) -
     assert (await api.ask(path))[0] == 404
 
 
-async def test_secrets_of_a_policy_are_not_shown_and_stay_when_something_else_is_changed(api: Served) -> None:
+async def test_secrets_of_a_policy_are_not_shown_and_stay_when_something_else_is_changed(api: ServedApi) -> None:
     config = {"headers": {"Authorization": "Bearer sesame", "Accept-Language": "de"}}
     _, made = await api.ask(HERE, {"url": "http://example.org/", "frequency": "6h", "crawl_config": config})
     assert "sesame" not in str(made)
@@ -58,7 +58,7 @@ async def test_secrets_of_a_policy_are_not_shown_and_stay_when_something_else_is
     ],
 )
 async def test_a_change_that_cannot_be_taken_is_refused_and_changes_nothing(
-    api: Served, body: dict[str, Any], field: str
+    api: ServedApi, body: dict[str, Any], field: str
 ) -> None:
     _, made = await api.ask(HERE, {"url": "http://example.org/", "frequency": "6h"})
     status, problem = await api.ask(f"{HERE}/{made['id']}", body, method="PATCH")
@@ -69,14 +69,14 @@ async def test_a_change_that_cannot_be_taken_is_refused_and_changes_nothing(
 @pytest.mark.parametrize(
     ("url", "field"), [("http://example.org/", "crawl_config.headers"), ("http://example.org/?api_key=sesame", "url")]
 )
-async def test_what_was_hidden_is_not_taken_for_the_secret(api: Served, url: str, field: str) -> None:
+async def test_a_masked_secret_is_not_taken_for_the_secret(api: ServedApi, url: str, field: str) -> None:
     form = {"url": url, "frequency": "6h", "crawl_config": {"headers": {"Authorization": "Bearer sesame"}}}
     _, made = await api.ask(HERE, form)
     status, problem = await api.ask(f"{HERE}/{made['id']}", {name: made[name] for name in form}, method="PUT")
     assert (status, problem["field"]) == (422, field)
 
 
-async def test_a_signal_is_taken(api: Served) -> None:
+async def test_a_signal_is_taken(api: ServedApi) -> None:
     status, told = await api.ask("/api/v1/signals", {"label": "team=a", "boost": 20.0})
     assert (status, told["subject"]) == (200, "label:team=a")
     for body in ({"boost": 1.0}, {"label": "team", "boost": 1.0}, {"label": "a=b", "boost": 1e9}):
@@ -110,7 +110,7 @@ async def test_a_signal_is_taken(api: Served) -> None:
     ],
 )
 async def test_a_bad_policy_names_its_field_and_what_to_write(
-    api: Served, body: dict[str, Any], field: str, fix: str
+    api: ServedApi, body: dict[str, Any], field: str, fix: str
 ) -> None:
     status, problem = await api.ask(HERE, body)
     assert (status, problem["field"]) == (422, field)
@@ -124,7 +124,7 @@ async def test_the_label_of_a_proxy_and_the_rules_of_priorities_are_the_operator
     rules = tmp_path / "rules.json"
     rules.write_text('{"importance": {"per": 0.5, "most": 60}}')
     given = {"SHOAL_PROXIES": "eu=http://me:hunter2@10.0.0.1:3128", "SHOAL_PRIORITY_RULES": str(rules)}
-    async with served(sqlite_url, **given) as api:
+    async with served_api(sqlite_url, **given) as api:
         body = {"url": "http://example.org/", "frequency": "6h", "crawl_config": {"proxy": "eu"}, "priority_base": 80}
         status, policy = await api.ask(HERE, body)
         assert (status, policy["crawl_config"]) == (201, {"proxy": "eu"})
@@ -136,7 +136,7 @@ async def test_the_label_of_a_proxy_and_the_rules_of_priorities_are_the_operator
         assert (explained["priority"], explained["priority_parts"]) == (40, {"importance": 40.0})
 
 
-async def test_a_file_goes_in_and_out(api: Served) -> None:
+async def test_a_file_goes_in_and_out(api: ServedApi) -> None:
     lines = b"url,frequency,labels\r\nhttp://example.org/a,6h,team=a\r\nhttp://example.org/b,1d,\r\n"
     taken = await api.send("POST", f"{HERE}/import", headers=CSV, raw=lines)
     assert taken.json == {"made": 2, "bad": 0, "problems": []}
@@ -148,7 +148,7 @@ async def test_a_file_goes_in_and_out(api: Served) -> None:
     assert len(rows) == 4
 
 
-async def test_a_file_that_is_sent_again_with_its_key_is_kept_once(api: Served) -> None:
+async def test_a_file_that_is_sent_again_with_its_key_is_kept_once(api: ServedApi) -> None:
     lines, headers = b"url,frequency\r\nhttp://example.org/a,6h\r\nhttp://example.org/b,1d\r\n", CSV | {KEY: "k"}
     first = await api.send("POST", f"{HERE}/import", headers=headers, raw=lines)
     again = await api.send("POST", f"{HERE}/import", headers=headers, raw=lines)
@@ -158,7 +158,7 @@ async def test_a_file_that_is_sent_again_with_its_key_is_kept_once(api: Served) 
     assert (other.status, other.json["field"]) == (422, KEY)
 
 
-async def test_a_bad_line_is_named_and_nothing_is_kept_unless_it_is_skipped(api: Served) -> None:
+async def test_a_bad_line_is_named_and_nothing_is_kept_unless_it_is_skipped(api: ServedApi) -> None:
     lines = b"url,frequency\r\nhttp://example.org/a,6h\r\nftp://example.org/b,6h\r\n"
     refused = await api.send("POST", f"{HERE}/import", headers=CSV, raw=lines)
     assert (refused.status, refused.json["field"], refused.json["made"]) == (422, "line 3", 0)
@@ -167,19 +167,19 @@ async def test_a_bad_line_is_named_and_nothing_is_kept_unless_it_is_skipped(api:
     assert (taken.json["made"], [bad["line"] for bad in taken.json["problems"]]) == (1, [3])
 
 
-async def test_a_file_of_another_kind_is_refused(api: Served) -> None:
+async def test_a_file_of_another_kind_is_refused(api: ServedApi) -> None:
     answered = await api.send("POST", f"{HERE}/import", headers={"Content-Type": "application/zip"}, raw=b"PK")
     assert answered.status == 415
 
 
-async def test_a_policy_that_is_asked_for_again_with_its_key_is_made_once(api: Served) -> None:
+async def test_a_policy_that_is_asked_for_again_with_its_key_is_made_once(api: ServedApi) -> None:
     body, key = {"url": "http://example.org/", "frequency": "6h"}, {"Idempotency-Key": "k"}
     answers = await asyncio.gather(*[api.send("POST", HERE, body, key) for _ in range(5)])
     assert {(one.status, one.body) for one in answers} == {(201, answers[0].body)}
     assert len((await api.ask(HERE))[1]["items"]) == 1
 
 
-async def test_the_gate_of_a_policy_must_exist(api: Served) -> None:
+async def test_the_gate_of_a_policy_must_exist(api: ServedApi) -> None:
     body = {"seeds": ["http://example.org/"], "frequency": "6h", "crawl_config": {"analyze": True, "gate": "none"}}
     status, problem = await api.ask(HERE, body)
     assert (status, problem["field"]) == (422, "crawl_config.gate")
@@ -195,7 +195,7 @@ async def test_the_gate_of_a_policy_must_exist(api: Served) -> None:
     assert (await api.ask(f"{HERE}/{made['id']}", {"priority_base": 9}, method="PATCH"))[0] == 200
 
 
-async def test_a_site_is_run_now_by_a_crawl(api: Served) -> None:
+async def test_a_site_is_run_now_by_a_crawl(api: ServedApi) -> None:
     _, made = await api.ask(HERE, {"seeds": ["http://example.org/"], "frequency": "6h"})
     _, run = await api.ask(f"{HERE}/{made['id']}/run", method="POST")
     assert (run["job_id"], run["duplicate"]) == (None, False)

@@ -15,7 +15,7 @@ from shoal.cli.main import main
 from shoal.compat import PersistentUrlQueueManager
 from shoal.crawl.crawl import CrawlConfig
 from shoal.settings_loader import load
-from tests.support.api import served
+from tests.support.api import served_api
 from tests.support.servers import ask_redis
 
 BAD = [
@@ -52,14 +52,14 @@ def keys(redis_url: str) -> Any:
 
 
 @pytest.mark.parametrize("name", BAD)
-def test_the_library_refuses_it(name: str, keys: Any) -> None:
+def test_the_library_refuses_a_bad_name(name: str, keys: Any) -> None:
     with pytest.raises(InvalidInput, match="valid id"):
         shoal.crawl(SEED, id=name)
     assert keys() == "0"
 
 
 @pytest.mark.parametrize("name", BAD)
-def test_the_classes_of_older_projects_refuse_it(name: str, keys: Any) -> None:
+def test_the_classes_of_older_projects_refuse_a_bad_name(name: str, keys: Any) -> None:
     with pytest.raises(InvalidInput, match="valid id"):
         PersistentUrlQueueManager(name, [SEED])
     with pytest.raises(InvalidInput, match="valid id"):
@@ -69,7 +69,9 @@ def test_the_classes_of_older_projects_refuse_it(name: str, keys: Any) -> None:
 
 @pytest.mark.parametrize("option", ["--id", "--resume"])
 @pytest.mark.parametrize("name", BAD)
-def test_the_command_line_refuses_it(name: str, option: str, keys: Any, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_line_refuses_a_bad_name(
+    name: str, option: str, keys: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
     seeds = [SEED] if option == "--id" else []
     assert main(["crawl", *seeds, f"{option}={name}"]) == 2
     assert "is not a valid id; use 1 to 64 letters" in capsys.readouterr().err
@@ -77,8 +79,8 @@ def test_the_command_line_refuses_it(name: str, option: str, keys: Any, capsys: 
 
 
 @pytest.mark.parametrize("name", BAD)
-async def test_the_api_has_no_crawl_of_that_name(name: str, sqlite_url: str, redis_url: str, keys: Any) -> None:
-    async with served(sqlite_url, REDIS_URL=redis_url, SHOAL_FRONTIER="redis") as api:
+async def test_the_api_has_no_crawl_of_a_bad_name(name: str, sqlite_url: str, redis_url: str, keys: Any) -> None:
+    async with served_api(sqlite_url, REDIS_URL=redis_url, SHOAL_FRONTIER="redis") as api:
         status, _ = await api.ask("/api/v1/crawls", {"seeds": [SEED], "id": name})
         assert status in (400, 422)
         path = quote(name, safe="") or "%20"
@@ -91,7 +93,7 @@ async def test_the_api_has_no_crawl_of_that_name(name: str, sqlite_url: str, red
 
 
 @pytest.mark.parametrize("name", [name for name in BAD if name])
-def test_whoever_passes_it_on_all_the_same_writes_no_key(name: str, keys: Any) -> None:
+def test_a_bad_name_that_was_not_checked_writes_no_key(name: str, keys: Any) -> None:
     async def submit() -> None:
         async with opened(load().settings) as app:
             await app.crawls.submit(CrawlConfig(seeds=["https://example.org/"]), crawl_id=CrawlId(name))
@@ -102,7 +104,7 @@ def test_whoever_passes_it_on_all_the_same_writes_no_key(name: str, keys: Any) -
 
 
 @pytest.mark.parametrize("name", [*BAD, "a_b", "a.b"])
-def test_a_worker_does_not_start_with_it(
+def test_a_worker_does_not_start_with_a_bad_name(
     name: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], keys: Any
 ) -> None:
     monkeypatch.setenv("GRPC_NODE_ID", name)

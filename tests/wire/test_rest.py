@@ -7,12 +7,12 @@ import pytest
 
 from shoal.crawl.crawl import CrawlConfig
 from shoal.runners import make_walker
-from tests.support.api import Served, served
+from tests.support.api import ServedApi, served_api
 from tests.support.full_disk import stuff
 from tests.support.servers import PostgresServer, free_port
 
 
-async def test_a_running_crawl_names_the_nodes_that_run_it(api: Served) -> None:
+async def test_a_running_crawl_names_the_nodes_that_run_it(api: ServedApi) -> None:
     _, made = await api.ask("/api/v1/crawls", {"seeds": ["http://127.0.0.1:9/"], "workers": 3})
     assert made["node_ids"] == []
     await api.app.queue.lease("node-b/71", ["crawl"], ["shared"], 1)
@@ -23,7 +23,7 @@ async def test_a_running_crawl_names_the_nodes_that_run_it(api: Served) -> None:
 
 async def test_a_failed_crawl_says_why_in_the_words_of_its_seed(store_url: str) -> None:
     nowhere = f"http://127.0.0.1:{free_port()}/"
-    async with served(store_url, SHOAL_PAGE_ATTEMPTS="1") as api:
+    async with served_api(store_url, SHOAL_PAGE_ATTEMPTS="1") as api:
         _, made = await api.ask("/api/v1/crawls", {"seeds": [nowhere], "robots": "ignore"})
         crawl = (await api.app.crawls.get(made["id"])).crawl
         while (await api.app.crawls.get(crawl.id)).crawl.state == "queued":
@@ -35,7 +35,7 @@ async def test_a_failed_crawl_says_why_in_the_words_of_its_seed(store_url: str) 
     assert seen["error"]["message"].startswith(nowhere)
 
 
-async def test_a_crawl_whose_job_is_a_dead_letter_says_what_became_of_its_worker(api: Served) -> None:
+async def test_a_crawl_whose_job_is_a_dead_letter_says_what_became_of_its_worker(api: ServedApi) -> None:
     config = CrawlConfig(seeds=["http://127.0.0.1:9/"], hooks=["deadly"])
     crawl = await api.app.crawls.submit(config, named=config.seeds)
     for _ in range(4):  # each dies while it loads the hook
@@ -58,7 +58,7 @@ async def test_a_crawl_whose_job_is_a_dead_letter_says_what_became_of_its_worker
     ],
 )
 async def test_a_body_that_cannot_be_taken_is_refused_and_nothing_is_stored(
-    api: Served, body: dict[str, Any], says: str
+    api: ServedApi, body: dict[str, Any], says: str
 ) -> None:
     status, problem = await api.ask("/api/v1/crawls", body)
     assert (status, problem["code"]) == (422, "invalid_input")
@@ -66,12 +66,12 @@ async def test_a_body_that_cannot_be_taken_is_refused_and_nothing_is_stored(
     assert (await api.ask("/api/v1/crawls"))[1]["items"] == []
 
 
-async def test_it_is_ready_while_its_store_takes_what_is_written(api: Served) -> None:
+async def test_it_is_ready_while_its_store_takes_what_is_written(api: ServedApi) -> None:
     assert await api.ask("/readyz") == (200, {"status": "ok", "store": "ok"})
 
 
 async def test_it_is_not_ready_while_its_disk_is_full(small_disk: Path) -> None:
-    async with served(f"sqlite:///{small_disk}/shoal.db") as api:
+    async with served_api(f"sqlite:///{small_disk}/shoal.db") as api:
         stuffing = small_disk / "stuffing"
         stuff(stuffing)
         assert await until_full(api) == "storage_full"
@@ -79,7 +79,7 @@ async def test_it_is_not_ready_while_its_disk_is_full(small_disk: Path) -> None:
         assert (await api.ask_whether_ready())[0] == 200
 
 
-async def until_full(api: Served) -> str:
+async def until_full(api: ServedApi) -> str:
     """Probe until the space that the WAL had reserved is used up; return the response."""
     while True:
         status, said = await api.ask_whether_ready()
@@ -88,7 +88,7 @@ async def until_full(api: Served) -> str:
 
 
 async def test_it_is_not_ready_while_its_store_is_away(own_postgres: PostgresServer) -> None:
-    async with served(own_postgres.url, SHOAL_DATABASE_CONNECT_TIMEOUT="1s") as api:
+    async with served_api(own_postgres.url, SHOAL_DATABASE_CONNECT_TIMEOUT="1s") as api:
         assert (await api.ask_whether_ready())[0] == 200
         own_postgres.stop("immediate")
         assert (await api.ask("/readyz"))[0] == 200  # the result is cached for a moment

@@ -15,15 +15,17 @@ from shoal.queue.job import NewJob
 from shoal.queue.job_admin_store import JobFilter
 from shoal.queue.states import JobState
 from shoal.store.sql.results import SqlResultStore
-from tests.support.api import Served
+from tests.support.api import ServedApi
 
 
-async def policy(api: Served) -> str:
+async def policy(api: ServedApi) -> str:
     _, made = await api.ask("/api/v1/policies", {"url": "https://a.example/", "frequency": "1h", "enabled": False})
     return str(made["id"])
 
 
-async def ran(api: Served, policy_id: str, data: Any, html_hash: str | None = None, status: str = "success") -> JobId:
+async def ran(
+    api: ServedApi, policy_id: str, data: Any, html_hash: str | None = None, status: str = "success"
+) -> JobId:
     """A run of the policy that ended in this way."""
     host = f"https://{new_id('job')[-8:].lower()}.example"
     payload = json.dumps({"url": f"{host}/", "policy": policy_id})
@@ -36,7 +38,7 @@ async def ran(api: Served, policy_id: str, data: Any, html_hash: str | None = No
     return job.id
 
 
-async def test_the_results_of_a_policy_are_listed_newest_first(api: Served) -> None:
+async def test_the_results_of_a_policy_are_listed_newest_first(api: ServedApi) -> None:
     ours, other = await policy(api), await policy(api)
     ids = [await ran(api, ours, {"price": price}, f"hash{price}") for price in (1, 2, 3)]
     await ran(api, other, {"price": 9})
@@ -49,7 +51,7 @@ async def test_the_results_of_a_policy_are_listed_newest_first(api: Served) -> N
 
 
 async def test_a_page_of_large_results_has_fewer_of_them_and_none_is_missed(
-    api: Served, monkeypatch: pytest.MonkeyPatch
+    api: ServedApi, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("shoal.store.sql.read_limits.MOST_READ", 25)  # two and a half of these
     ours = await policy(api)
@@ -63,7 +65,7 @@ async def test_a_page_of_large_results_has_fewer_of_them_and_none_is_missed(
     assert pages == [[4, 3], [2, 1], [0]]
 
 
-async def test_a_difference_is_that_of_the_last_two_successes_unless_jobs_are_named(api: Served) -> None:
+async def test_a_difference_is_that_of_the_last_two_successes_unless_jobs_are_named(api: ServedApi) -> None:
     ours = await policy(api)
     first = await ran(api, ours, {"price": 1, "name": "Anchor"}, "a")
     await ran(api, ours, {"price": 2, "name": "Anchor", "tags": ["new"]}, "b")
@@ -77,7 +79,7 @@ async def test_a_difference_is_that_of_the_last_two_successes_unless_jobs_are_na
     assert {"path": "tags", "from": None, "to": ["old"]} in told["changes"]
 
 
-async def test_however_many_failures_came_after_them_successes_are_compared(api: Served) -> None:
+async def test_however_many_failures_came_after_them_successes_are_compared(api: ServedApi) -> None:
     ours = await policy(api)
     for price in (1, 2):
         await ran(api, ours, {"price": price})
@@ -88,7 +90,7 @@ async def test_however_many_failures_came_after_them_successes_are_compared(api:
     assert (status, told["changes"]) == (200, [{"path": "price", "from": 1, "to": 2}])
 
 
-async def test_a_difference_of_unknown_or_foreign_results_is_rejected(api: Served) -> None:
+async def test_a_difference_of_unknown_or_foreign_results_is_rejected(api: ServedApi) -> None:
     ours, other = await policy(api), await policy(api)
     foreign = await ran(api, other, {"price": 9})
     for path in (f"{ours}/diff", f"{ours}/diff?from={foreign}", "pol_x/diff", "pol_x/results"):
@@ -98,7 +100,7 @@ async def test_a_difference_of_unknown_or_foreign_results_is_rejected(api: Serve
     assert (status, problem["field"]) == (422, "since")
 
 
-async def test_results_of_a_policy_outlive_their_jobs_and_the_last_success_outlives_all(api: Served) -> None:
+async def test_results_of_a_policy_outlive_their_jobs_and_the_last_success_outlives_all(api: ServedApi) -> None:
     ours, gone = await policy(api), await policy(api)
     for price in (1, 2):
         await ran(api, ours, {"price": price})
@@ -109,9 +111,9 @@ async def test_results_of_a_policy_outlive_their_jobs_and_the_last_success_outli
     _, page = await api.ask(f"/api/v1/policies/{ours}/results")
     assert len(page["items"]) == 3
     later = api.app.clock.micros() + 1_000_000
-    shelf = ResultRetention(timedelta(0), SqlResultStore())
-    assert [await shelf.prune(api.app.database, later, 2) for _ in range(3)] == [(1, True), (2, True), (0, False)]
-    assert await shelf.prune(api.app.database, later, 100) == (0, False)
+    retention = ResultRetention(timedelta(0), SqlResultStore())
+    assert [await retention.prune(api.app.database, later, 2) for _ in range(3)] == [(1, True), (2, True), (0, False)]
+    assert await retention.prune(api.app.database, later, 100) == (0, False)
     _, page = await api.ask(f"/api/v1/policies/{ours}/results")
     assert [one["data"] for one in page["items"]] == [{"price": 2}]
 

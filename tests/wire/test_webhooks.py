@@ -8,21 +8,21 @@ from standardwebhooks.webhooks import Webhook as Receiver
 
 from shoal.events.event import Event
 from shoal.store.sql.outbox import SqlOutbox
-from tests.support.api import Served
+from tests.support.api import ServedApi
 from tests.support.bad_http_server import bad_server, reply
 
 
-async def ask(api: Served, method: str, path: str, body: Any = None) -> tuple[int, Any]:
+async def ask(api: ServedApi, method: str, path: str, body: Any = None) -> tuple[int, Any]:
     return await api.ask(path, body, method=method)
 
 
-async def happen(api: Served, kind: str) -> str:
+async def happen(api: ServedApi, kind: str) -> str:
     event = Event(kind, "crl_x", {"crawl_id": "crl_x"})
     await api.app.database.run(lambda tx: SqlOutbox().append(tx, event))
     return event.id
 
 
-async def carry(api: Served) -> None:
+async def carry(api: ServedApi) -> None:
     courier = api.app.chores.courier
     await api.app.chores.forwarder.run_once()
     await courier.run_once()
@@ -30,7 +30,7 @@ async def carry(api: Served) -> None:
     await courier.close()
 
 
-async def test_a_webhook_is_made_told_of_events_looked_at_changed_and_removed(api: Served) -> None:
+async def test_a_webhook_is_made_told_of_events_looked_at_changed_and_removed(api: ServedApi) -> None:
     async with bad_server() as server:
         server.answer("/hook", reply(204, b""))
         url = f"http://127.0.0.1:{server.port}/hook"
@@ -59,7 +59,7 @@ async def test_a_webhook_is_made_told_of_events_looked_at_changed_and_removed(ap
         assert (await ask(api, "GET", here))[0] == 404
 
 
-async def test_a_test_event_is_signed_sent_once_and_leaves_no_trace_but_the_audit_log(api: Served) -> None:
+async def test_a_test_event_is_signed_sent_once_and_leaves_no_trace_but_the_audit_log(api: ServedApi) -> None:
     async with bad_server() as server:
         server.answer("/hook", reply(204, b""))
         url = f"http://127.0.0.1:{server.port}/hook"
@@ -79,7 +79,7 @@ async def test_a_test_event_is_signed_sent_once_and_leaves_no_trace_but_the_audi
         assert [entry.action.name for entry in entries] == ["webhook.tested"]
 
 
-async def test_a_test_event_that_is_not_accepted_says_why(api: Served) -> None:
+async def test_a_test_event_that_is_not_accepted_says_why(api: ServedApi) -> None:
     async with bad_server() as server:
         server.answer("/hook", reply(410, b""))
         url = f"http://127.0.0.1:{server.port}/hook"
@@ -95,7 +95,7 @@ async def test_a_test_event_that_is_not_accepted_says_why(api: Served) -> None:
     assert (await ask(api, "POST", "/api/v1/webhooks/whk_none/test"))[0] == 404
 
 
-async def test_a_webhook_that_is_asked_for_again_with_its_key_is_made_once(api: Served) -> None:
+async def test_a_webhook_that_is_asked_for_again_with_its_key_is_made_once(api: ServedApi) -> None:
     body, key = {"url": "https://core.example/"}, {"Idempotency-Key": "k"}
     answers = await asyncio.gather(*[api.send("POST", "/api/v1/webhooks", body, key) for _ in range(10)])
     answers.append(await api.send("POST", "/api/v1/webhooks", body, key))
@@ -104,7 +104,7 @@ async def test_a_webhook_that_is_asked_for_again_with_its_key_is_made_once(api: 
     assert len((await api.ask("/api/v1/webhooks"))[1]["items"]) == 1
 
 
-async def test_events_are_read_by_a_cursor_that_misses_none(api: Served) -> None:
+async def test_events_are_read_by_a_cursor_that_misses_none(api: ServedApi) -> None:
     ids = [await happen(api, "crawl.started") for _ in range(3)]
     await carry(api)
     _, first = await ask(api, "GET", "/api/v1/events?limit=2")
@@ -114,7 +114,7 @@ async def test_events_are_read_by_a_cursor_that_misses_none(api: Served) -> None
     assert (third["items"], third["next"]) == ([], second["next"])
 
 
-async def test_events_after_the_largest_number_there_is_are_none(api: Served) -> None:
+async def test_events_after_the_largest_number_there_is_are_none(api: ServedApi) -> None:
     largest = 2**63 - 1
     assert await ask(api, "GET", f"/api/v1/events?after={largest}") == (200, {"items": [], "next": largest})
     status, problem = await ask(api, "GET", f"/api/v1/events?after={largest + 1}")
@@ -124,7 +124,7 @@ async def test_events_after_the_largest_number_there_is_are_none(api: Served) ->
     )
 
 
-async def test_an_empty_address_changes_no_webhook(api: Served) -> None:
+async def test_an_empty_address_changes_no_webhook(api: ServedApi) -> None:
     _, made = await ask(api, "POST", "/api/v1/webhooks", {"url": "https://example.org/"})
     path = f"/api/v1/webhooks/{made['id']}"
     status, problem = await ask(api, "PATCH", path, {"url": ""})
@@ -144,14 +144,14 @@ async def test_an_empty_address_changes_no_webhook(api: Served) -> None:
         ({}, "url is missing"),
     ],
 )
-async def test_a_bad_webhook_is_refused_and_nothing_is_stored(api: Served, body: dict[str, Any], says: str) -> None:
+async def test_a_bad_webhook_is_refused_and_nothing_is_stored(api: ServedApi, body: dict[str, Any], says: str) -> None:
     status, problem = await ask(api, "POST", "/api/v1/webhooks", body)
     assert status == 422
     assert says in problem["detail"]
     assert (await ask(api, "GET", "/api/v1/webhooks"))[1] == {"items": []}
 
 
-async def test_a_replay_needs_an_event_or_a_time(api: Served) -> None:
+async def test_a_replay_needs_an_event_or_a_time(api: ServedApi) -> None:
     _, made = await ask(api, "POST", "/api/v1/webhooks", {"url": "https://example.org/"})
     for body in ({}, {"since": "2026-01-01T00:00:00Z"}, {"event_id": "evt_x", "since": "2026-01-01T00:00:00Z"}):
         status, problem = await ask(api, "POST", f"/api/v1/webhooks/{made['id']}/replay", body)

@@ -40,7 +40,7 @@ from shoal.work.ipc import Browsers, BrowsersRestarted, Done, Message, RestartBr
 from shoal.work.storage_watch import StorageFilled, StorageFreed
 from shoal.work.worker import Worker, WorkerFailed, WorkerStarted
 from shoal.work.worker_context import WorkerContext
-from tests.support.controller import served
+from tests.support.controller import served_controller
 from tests.support.servers import free_port
 
 PATIENCE = 10.0
@@ -88,7 +88,7 @@ async def test_a_worker_that_fails_is_told_of_at_once_and_followed_by_another(
         )
         return [Worker(context, app.wake)]
 
-    async with served(sqlite_url, team=team) as shop:
+    async with served_controller(sqlite_url, team=team) as shop:
         await asyncio.wait_for(replaced.wait(), PATIENCE)
         [failed] = [signal for signal in told if isinstance(signal, WorkerFailed)]
         assert (failed.node_id, failed.error) == ("n", "RuntimeError('boom')")

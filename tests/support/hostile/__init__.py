@@ -11,7 +11,7 @@
 spaces, `maps` sitemaps; `judge` reports what a crawl did wrong.
 """
 
-from tests.support.hostile.judge import complaints
+from tests.support.hostile.check import complaints
 from tests.support.hostile.site import HostileSite
 
 __all__ = ["HostileSite", "complaints"]

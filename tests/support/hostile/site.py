@@ -15,7 +15,7 @@ from tests.support.bad_http2_server import bad_http2_server
 from tests.support.bad_http_server import TLS, Asked, BadServer, Line, Script, bad_server, reply
 from tests.support.hostile import answers, pages
 from tests.support.hostile.answers import HTML, redirect, repeat, send
-from tests.support.hostile.maps import maps, named
+from tests.support.hostile.sitemaps import maps, named
 from tests.support.hostile.traps import TRAPS, trap_of
 
 START_SECONDS = 20.0
@@ -133,8 +133,8 @@ class HostileSite:
             "loopback_expired": "tls_expired",
             "good": "tls_wrong_host",
         }.items():
-            door = await stack.enter_async_context(bad_server(certificate))
-            self._seed(f"https://127.0.0.1:{door.port}/", bad=code)
+            server = await stack.enter_async_context(bad_server(certificate))
+            self._seed(f"https://127.0.0.1:{server.port}/", bad=code)
         safe = await stack.enter_async_context(bad_server("loopback"))
         safe.answer("/", reply(200, b"<title>safe</title>", [HTML]))
         self._seed(f"https://127.0.0.1:{safe.port}/", good="safe")
@@ -164,26 +164,26 @@ class HostileSite:
             "broken": (send(reply(503)), "robots_unreachable"),
         }
         for name, (robots, code) in kinds.items():
-            door = await stack.enter_async_context(bad_server())
-            door.scripts["/robots.txt"] = robots
-            door.answer("/", reply(200, f"<title>{name}</title>".encode(), [HTML]))
-            url = f"http://127.0.0.1:{door.port}/"
+            server = await stack.enter_async_context(bad_server())
+            server.scripts["/robots.txt"] = robots
+            server.answer("/", reply(200, f"<title>{name}</title>".encode(), [HTML]))
+            url = f"http://127.0.0.1:{server.port}/"
             self._seed(url, bad=code) if code else self._seed(url, good=name)
 
     async def _open_busy(self, stack: AsyncExitStack) -> None:
         """A host that refuses requests once, with a Retry-After that cannot be obeyed (B42)."""
-        door = await stack.enter_async_context(bad_server())
-        url = f"http://127.0.0.1:{door.port}"
+        server = await stack.enter_async_context(bad_server())
+        url = f"http://127.0.0.1:{server.port}"
         wishes = {"/banana": "banana", "/huge": "999999999", "/past": "Thu, 01 Jan 1970 00:00:00 GMT", "/minus": "-1"}
         for path, wish in wishes.items():
-            door.answer(path, reply(429, b"<p>later", [HTML, ("Retry-After", wish)]))
+            server.answer(path, reply(429, b"<p>later", [HTML, ("Retry-After", wish)]))
             self.statuses[url + path] = 429
-        door.scripts["/once"] = answers.first_then(
+        server.scripts["/once"] = answers.first_then(
             reply(503, b"", [("Retry-After", "0.5, 1e9")]), reply(200, b"<title>once</title>", [HTML])
         )
         self.good[f"{url}/once"] = "once"
         links = "".join(f"<a href='{path}'>x</a>" for path in (*wishes, "/once"))
-        door.answer("/", reply(200, f"<title>busy</title>{links}".encode(), [HTML]))
+        server.answer("/", reply(200, f"<title>busy</title>{links}".encode(), [HTML]))
         self._seed(f"{url}/", good="busy")
 
     def _open_deaf(self) -> socket.socket:
@@ -206,7 +206,7 @@ class HostileSite:
         if bad is not None:
             self.bad[url] = bad
 
-    # The main door
+    # The main server
 
     def _play(self) -> None:
         self._play_bad()

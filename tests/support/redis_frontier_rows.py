@@ -14,8 +14,8 @@ Row = dict[str, Any]
 def read(redis_url: str, crawl_id: str, origins: Mapping[int, str]) -> dict[str, list[Row]]:
     """Return the fates, the open URLs and the redirect targets of a crawl. `origins`: of hosts, by number."""
     with closing(redis.Redis.from_url(redis_url, protocol=2)) as client:
-        books = _Keys(client, f"scan:{{{crawl_id}}}:")
-        return {"fates": books.fates(), "frontier": books.frontier(origins), "targets": books.targets()}
+        keys = _Keys(client, f"scan:{{{crawl_id}}}:")
+        return {"fates": keys.fates(), "frontier": keys.frontier(origins), "targets": keys.targets()}
 
 
 class _Keys:

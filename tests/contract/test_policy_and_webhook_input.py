@@ -84,7 +84,7 @@ def sheet(line: str) -> Iterator[str]:
 
 @pytest.mark.parametrize("line", ["ftp://example.org/,6h\r\n", "http://example.org/,6h,more\r\n", '"a"b,6h\r\n'])
 async def test_a_bad_line_far_down_a_file_is_named_and_nothing_is_kept(days: Days, line: str) -> None:
-    report = await days.intake.take(read_csv(sheet(line)), skip_bad=False)
+    report = await days.importer.take(read_csv(sheet(line)), skip_bad=False)
     assert (report.made, report.bad) == (0, 1)
     assert [number for number, _ in report.problems] == [BAD_LINE]
     assert await kept(days) == 0
@@ -103,7 +103,7 @@ async def test_a_large_file_is_never_in_memory_as_a_whole(days: Days) -> None:
 
     tracemalloc.start()
     try:
-        report = await days.intake.take(rows(), skip_bad=False)
+        report = await days.importer.take(rows(), skip_bad=False)
         _, most = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()

@@ -14,7 +14,7 @@ from shoal.hosts.controller_addresses import ANNOUNCED_FOR, AddressAnnouncer, Co
 from shoal.settings_loader import load
 from shoal.store.sql.controller_addresses import SqlControllerAddresses
 from tests.contract.conftest import Bench
-from tests.support.controller import served
+from tests.support.controller import served_controller
 
 NETWORKS = {"SHOAL_ALLOW_NETWORKS": "127.0.0.0/8,192.0.2.0/24"}
 PATIENCE_SECONDS = 60
@@ -67,7 +67,7 @@ async def test_a_separate_worker_does_not_fetch_from_a_controller(
     sqlite_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     flags = {"DATABASE_URL": sqlite_url, "SHOAL_LISTEN": "127.0.0.1:8700", **NETWORKS}
-    async with served(sqlite_url) as shop, opened(load(flags, env={}).settings) as app:
+    async with served_controller(sqlite_url) as shop, opened(load(flags, env={}).settings) as app:
         assert refused(address_rule_of(app.settings), "127.0.0.1", shop.port) is None  # it knows only the settings
         await asyncio.wait_for(learned(app, shop.port), PATIENCE_SECONDS)
         rule = address_rule_of(app.settings, controllers=app.controller_addresses)

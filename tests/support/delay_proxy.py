@@ -13,24 +13,24 @@ CLOCK = SystemClock()
 
 
 @contextmanager
-def slow_line(url: str) -> Iterator["SlowLine"]:
-    """A line to the same server, which is as fast as any until it gets a delay."""
+def delay_proxy(url: str) -> Iterator["DelayProxy"]:
+    """A proxy to the same server, which is as fast as any until it gets a delay."""
     parts = urlsplit(url)
     loop = asyncio.new_event_loop()
     thread = threading.Thread(target=loop.run_forever, daemon=True)
     thread.start()
-    line = SlowLine(parts)
-    asyncio.run_coroutine_threadsafe(line.open(), loop).result()
+    proxy = DelayProxy(parts)
+    asyncio.run_coroutine_threadsafe(proxy.open(), loop).result()
     try:
-        yield line
+        yield proxy
     finally:
-        asyncio.run_coroutine_threadsafe(line.close(), loop).result()
+        asyncio.run_coroutine_threadsafe(proxy.close(), loop).result()
         loop.call_soon_threadsafe(loop.stop)
         thread.join()
         loop.close()
 
 
-class SlowLine:
+class DelayProxy:
     """A proxy in front of a server. `delay_seconds` is how much longer each round trip takes from now on. After
     `cut_in`, whatever is connected then is cut off."""
 

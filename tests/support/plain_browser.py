@@ -9,7 +9,7 @@ from urllib.parse import urlencode, urlsplit
 
 
 @dataclass(frozen=True)
-class Seen:
+class ShownPage:
     """A page as it came."""
 
     status: int
@@ -24,14 +24,14 @@ class Seen:
 
 
 @dataclass
-class Visitor:
+class PlainBrowser:
     """A browser at one server."""
 
     port: int
     cookies: dict[str, str] = field(default_factory=dict)
     headers: dict[str, str] = field(default_factory=dict)
 
-    async def get(self, path: str, *, follow: bool = True) -> Seen:
+    async def get(self, path: str, *, follow: bool = True) -> ShownPage:
         seen = await self.send("GET", path)
         for _ in range(5 if follow else 0):
             if seen.status not in (302, 303):
@@ -39,21 +39,23 @@ class Visitor:
             seen = await self.send("GET", seen.headers["location"])
         return seen
 
-    async def post(self, path: str, fields: dict[str, str] | list[tuple[str, str]], *, csrf: str | None = None) -> Seen:
+    async def post(
+        self, path: str, fields: dict[str, str] | list[tuple[str, str]], *, csrf: str | None = None
+    ) -> ShownPage:
         """Send a form with the token of this browser; the result is the page that it leads to."""
         pairs = list(fields.items()) if isinstance(fields, dict) else fields
         token = self.cookies.get("shoal_csrf", "") if csrf is None else csrf
         seen = await self.send("POST", path, urlencode([*pairs, ("csrf", token)]))
         return await self.get(seen.headers["location"]) if seen.status == 303 else seen
 
-    async def sign_in(self, token: str) -> Seen:
+    async def sign_in(self, token: str) -> ShownPage:
         seen = await self.send("POST", "/login", urlencode({"token": token}))
         return await self.get(seen.headers["location"]) if seen.status == 303 else seen
 
-    async def send(self, method: str, path: str, body: str | None = None) -> Seen:
+    async def send(self, method: str, path: str, body: str | None = None) -> ShownPage:
         return await asyncio.to_thread(self._send, method, path, body)
 
-    def _send(self, method: str, path: str, body: str | None) -> Seen:
+    def _send(self, method: str, path: str, body: str | None) -> ShownPage:
         parts = urlsplit(path)
         headers = {"Accept": "text/html", "Host": f"127.0.0.1:{self.port}", **self.headers}
         if self.cookies:
@@ -71,7 +73,7 @@ class Visitor:
         for name, value in response.getheaders():
             if name.lower() == "set-cookie":
                 self._keep(value)
-        return Seen(response.status, {name.lower(): value for name, value in response.getheaders()}, html, path)
+        return ShownPage(response.status, {name.lower(): value for name, value in response.getheaders()}, html, path)
 
     def _keep(self, cookie: str) -> None:
         name, _, value = cookie.partition(";")[0].partition("=")
