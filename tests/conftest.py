@@ -25,6 +25,7 @@ from hypothesis import HealthCheck, Phase, settings
 from shoal.base.clock import FakeClock
 from shoal.store.sql.sqlite import SqliteDatabase
 from tests.support.effort import times
+from tests.support.one_database import beside_the_other
 from tests.support.schemas import Schemas
 from tests.support.servers import PostgresServer, RedisServer, Servers, Service, redis_database
 
@@ -105,8 +106,12 @@ def pytest_collection() -> Generator[None, object, object]:
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Files whose processes mostly wait are mixed evenly with those that compute, so that each xdist worker gets
-    both. It begins with the long ones of its share: one that began last would leave the other workers without work."""
+    """Drop the tests that run beside one database only, and sort the others. Files whose processes mostly wait are
+    mixed evenly with those that compute, so that each xdist worker gets both. It begins with the long ones of its
+    share: one that began last would leave the other workers without work."""
+    if others := set(beside_the_other(items)):
+        config.hook.pytest_deselected(items=others)
+        items[:] = [item for item in items if item not in others]
     items.sort(key=lambda item: item.path)  # each worker has collected them in another order
     totals = Counter(_waits(item) for item in items)
     seen: Counter[bool] = Counter()

@@ -111,7 +111,9 @@ class Schemas:
     def _url_of(self, name: str, password: str) -> str:
         parts = urlsplit(self._url)
         place = parts.netloc.rpartition("@")[2]
-        return urlunsplit(parts._replace(netloc=f"{name}:{password}@{place}", query=f"search_path={name}"))
+        return urlunsplit(
+            parts._replace(netloc=f"{name}:{password}@{place}", query=f"search_path={name}&sslmode=disable")
+        )
 
     async def _renew(self, schema: Schema) -> bool:
         """Return whether it is as new; if not, it is gone."""

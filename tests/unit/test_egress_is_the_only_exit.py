@@ -153,11 +153,14 @@ def modules() -> list[Path]:
     return sorted(SOURCE.rglob("*.py"))
 
 
-@pytest.mark.parametrize("path", modules(), ids=lambda path: path.relative_to(SOURCE).as_posix())
-def test_no_module_opens_a_connection_of_its_own(path: Path) -> None:
-    name = path.relative_to(SOURCE).as_posix()
-    allowed = set().union(*(roots for place, roots in ALLOWED.items() if name.startswith(place)))
-    assert not {way for way in ways_out(path.read_text()) if way.partition(".")[0] not in allowed}
+def test_no_module_opens_a_connection_of_its_own() -> None:
+    found = {}
+    for path in modules():
+        name = path.relative_to(SOURCE).as_posix()
+        allowed = set().union(*(roots for place, roots in ALLOWED.items() if name.startswith(place)))
+        found[name] = {way for way in ways_out(path.read_text()) if way.partition(".")[0] not in allowed}
+    assert len(found) > 300
+    assert {name: ways for name, ways in found.items() if ways} == {}
 
 
 @pytest.mark.parametrize(

@@ -176,7 +176,7 @@ class PostgresDatabase:
 
     async def current(self) -> int:
         """Return the schema version of the database; 0 if it is empty. Changes nothing."""
-        return await self._on_own_connection(_version)
+        return max(await self._on_own_connection(_applied), default=0)
 
     async def upgrade(self) -> int:
         await self._on_own_connection(lambda connection: self._migrate(connection, upgrade=True))
@@ -264,10 +264,11 @@ class PostgresDatabase:
 
     async def _migrate(self, connection: Any, *, upgrade: bool) -> None:
         wanted = migrations.newest("postgres")
-        found = await _version(connection)
+        applied = await _applied(connection)
+        found = max(applied, default=0)
         if found > wanted:
             raise SchemaMismatch(self.name, found, wanted, "update Shoal")
-        if migrations.differing("postgres", await _fingerprints(connection)) is not None:
+        if migrations.differing("postgres", applied) is not None:
             raise SchemaMismatch(self.name, found, wanted, _UNRELEASED_FIX)
         if 0 < found < wanted and not upgrade:
             raise SchemaMismatch(self.name, found, wanted, "run `shoal db upgrade`")
@@ -355,13 +356,8 @@ def _without_secrets(url: str) -> str:
     return f"{place}{parts.path}"
 
 
-async def _version(connection: Any) -> int:
-    exists = await connection.fetchval("SELECT to_regclass('schema_version') IS NOT NULL")
-    return int(await connection.fetchval("SELECT max(version) FROM schema_version")) if exists else 0
-
-
-async def _fingerprints(connection: Any) -> dict[int, str | None]:
-    """Return the fingerprint of each migration when it was applied; None if it was not recorded."""
+async def _applied(connection: Any) -> dict[int, str | None]:
+    """Return the migrations that were applied, each with its fingerprint at that time; None if it was not recorded."""
     if not await connection.fetchval("SELECT to_regclass('schema_version') IS NOT NULL"):
         return {}
     rows = await connection.fetch("SELECT version, to_jsonb(s) ->> 'fingerprint' FROM schema_version AS s")
