@@ -24,6 +24,7 @@ from shoal.crawl.states import CrawlState
 from shoal.local.crawl_request import read_id
 from shoal.pages.links import LinkFlag, pack, pack_key
 from shoal.store.redis.scripts import FOLDER, load
+from shoal.store.redis.server_check import RedisWarned
 from tests.contract.conftest import SITE, Bench, Walker, fetched, later, new_url, open_bench, page_of
 from tests.contract.frontier_driver import RedisFrontierDriver, check_counters
 from tests.contract.test_frontier_admin import dump_of
@@ -358,6 +359,26 @@ async def test_a_frontier_that_cannot_be_rebuilt_fails_the_crawl(driver: RedisFr
     await driver.bench.crawls.retry(crawl.id)
     await crawl_to_the_end(driver.bench, crawl)
     assert (await driver.bench.counts(crawl)).pages == len(PATHS)
+
+
+async def test_a_server_that_may_evict_is_reported_on_the_event_loop(own_redis: RedisServer, sqlite_url: str) -> None:
+    """The writer of SQLite notices it on a thread of its own, in a transaction that then fails."""
+    bench = await open_bench(sqlite_url, redis_url=own_redis.url)
+    crawl = await bench.submit(f"{SITE}/0", depth=100)
+    walker = await bench.walker(crawl)
+    await advance(walker)
+    threads: list[str] = []
+    bench.signals.subscribe(
+        lambda signal: threads.append(threading.current_thread().name) if isinstance(signal, RedisWarned) else None
+    )
+    ask_redis(own_redis.url, "CONFIG", "SET", "maxmemory-policy", "allkeys-lru")
+    redis = bench.app.stores.redis
+    assert redis is not None
+    redis.recheck_seconds = 0
+    with pytest.raises(BackendUnavailable, match="may evict keys"):
+        await advance(walker)
+    assert threads == [threading.main_thread().name]
+    await bench.close()
 
 
 async def test_leases_expire_while_redis_is_away(own_redis: RedisServer, sqlite_url: str) -> None:
