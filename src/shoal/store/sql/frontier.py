@@ -11,7 +11,7 @@ from shoal.base.clock import span
 from shoal.base.database import Conflict, Tx
 from shoal.base.url import Url, origin
 from shoal.crawl.crawl import Crawl, FrontierDriver
-from shoal.crawl.frontier.fates import REOPENING, WAITING, Fate
+from shoal.crawl.frontier.fates import CLAIMABLE, REOPENING, WAITING, Fate
 from shoal.crawl.frontier.traps import Trap, TrapState, pattern_of
 from shoal.crawl.frontier.values import (
     Added,
@@ -35,9 +35,6 @@ from shoal.store.sql.queue_position import NEVER, QueuePositions, depth_at
 from shoal.store.sql.take import KINDS, Take
 
 Key = tuple[int, int]
-
-CLAIMABLE = REOPENING | {Fate.SKIPPED_SCOPE}
-"""Fates of skipped URLs that a redirect may still lead to, because redirects of seeds widen the scope."""
 
 
 class Claims(Struct):
