@@ -443,7 +443,6 @@ async def work_on(bench: Bench) -> None:
     await bench.database.read(lambda tx: tx.all("lane_entries", ids=[lease.fence.job_id for lease in leases]))
     place = {"lane": "shared", "kind": "page", "capability": "", "rank": 0, "id": ""}
     await bench.database.read(lambda tx: tx.all("waiting_jobs_after", **place, limit=10))
-    await bench.database.read(lambda tx: bench.lanes.depth(tx, "n1"))
     await bench.database.run(lambda tx: bench.lanes.return_lane(tx, "n1"))
     await bench.grants(leases[0].fence.job_id)
     await bench.queue.finish(leases[0])

@@ -432,7 +432,7 @@ class Queue:
 
     async def depth_up_to(self, lane: str, most: int) -> int:
         """Return how many due jobs wait in a lane, up to `most`."""
-        return await self._database.read(lambda tx: self._store.depth_up_to(tx, lane, most))
+        return await self._database.read(lambda tx: self._lanes.depth(tx, lane, most))
 
     async def unpark(self, limit: int) -> int:
         """Unpark as many jobs as their quotas allow, for the next `limit` quota keys; returns how many. Each key is

@@ -25,10 +25,6 @@ WHERE state = 'pending' AND due = 1
 ORDER BY lane, kind, capability, rank, id
 LIMIT :limit;
 
--- name: lane_depth
--- Return how many due jobs wait in a lane.
-SELECT count(*) FROM job WHERE state = 'pending' AND due = 1 AND lane = :lane;
-
 -- name: depth_up_to
 -- Return how many due jobs wait in a lane, up to a maximum.
 SELECT count(*) FROM (SELECT 1 FROM job WHERE state = 'pending' AND due = 1 AND lane = :lane LIMIT :most) AS found;
