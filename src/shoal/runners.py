@@ -99,6 +99,7 @@ async def analysis_runner(app: App, lease: Lease, alive: Callable[[], bool]) -> 
 def make_prober(app: App, crawl: Crawl) -> "Prober":
     """Build the prober of an analysis, with the egress, user agent and address rule of its crawl."""
     from shoal.audit.prober import Prober
+    from shoal.hosts.rate import HostDelay
     from shoal.hosts.rate_limiter import RateLimiter
     from shoal.hosts.robots_cache import RobotsCache
 
@@ -108,12 +109,13 @@ def make_prober(app: App, crawl: Crawl) -> "Prober":
     egress = Egress(rule, Limits.of(settings.egress), clock=app.clock, proxy=_proxy_of(app, crawl))
     agent, pace = config.user_agent or settings.egress.user_agent, settings.pages.pace
     robots = RobotsCache(app.database, app.stores.hosts, egress, agent, settings.hosts, app.clock, app.signals)
-    limiter = RateLimiter(app.stores.hosts, pace.delay, pace.ease, settings.hosts.longest_slow_delay)
+    limiter = RateLimiter(app.stores.hosts, HostDelay(pace.delay, pace.ease, settings.hosts.longest_slow_delay))
     return Prober(app.database, limiter, robots, egress, agent, app.clock)
 
 
 def page_job_runner(app: App, lanes: Sequence[str] = (SHARED_LANE,)) -> "PageJobBatch":
     """Build what a page child executes. All its jobs share one egress per proxy, under the operator's address rule."""
+    from shoal.hosts.rate import HostDelay
     from shoal.hosts.rate_limiter import HostConnections, RateLimiter
     from shoal.hosts.robots_cache import RobotsCache
     from shoal.hosts.throttle import ThrottleTracker
@@ -146,7 +148,7 @@ def page_job_runner(app: App, lanes: Sequence[str] = (SHARED_LANE,)) -> "PageJob
         app.page_jobs.ingest,
         app.stores.groups,
         app.stores.hosts,
-        RateLimiter(app.stores.hosts, pace.delay, pace.ease, settings.hosts.longest_slow_delay),
+        RateLimiter(app.stores.hosts, HostDelay(pace.delay, pace.ease, settings.hosts.longest_slow_delay)),
         HostConnections(pace.connections, clock),
         ThrottleTracker(settings.hosts, clock, latency_factor=pace.ease, delay=pace.delay.total_seconds()),
         PageJobRunner(

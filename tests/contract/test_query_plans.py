@@ -28,7 +28,7 @@ from shoal.crawl.frontier.fates import Fate
 from shoal.crawl.frontier.traps import pattern_of
 from shoal.crawl.frontier.values import Settled, SitemapRecord, WalkerBatch
 from shoal.crawl.store import HostRate
-from shoal.hosts.rate import SlotRequest
+from shoal.hosts.rate import HostDelay, SlotRequest
 from shoal.hosts.rate_limiter import RateLimiter
 from shoal.hosts.robots import RobotsRecord, RobotsState
 from shoal.hosts.throttle import HostUpdate
@@ -406,9 +406,7 @@ async def lease_by_host(bench: Bench) -> None:
     host = "http://www1.example.org"
     await bench.sql("UPDATE job_host SET ready_at = shoal_now() + CASE WHEN rank % 100 = 0 THEN 0 ELSE 50000000 END")
     await bench.enqueue(lane="with_hosts", host=host)
-    slots = PageLeases(
-        bench.queue, bench.groups.store, RateLimiter(bench.hosts, timedelta(seconds=1), 0.0, timedelta(0))
-    )
+    slots = PageLeases(bench.queue, bench.groups.store, RateLimiter(bench.hosts, HostDelay(timedelta(seconds=1))))
     request = slots.by_host(LeaseRequest("w5", ["page"], ["with_hosts"]))
     [lease, *_] = await bench.database.run(lambda tx: reserve_and_lease(bench, slots, tx, request))
     await bench.job_admin.explain(lease.fence.job_id)
