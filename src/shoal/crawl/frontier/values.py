@@ -165,6 +165,15 @@ class Settled(Struct):
         count."""
         return self.page is not None and self.page.status == NOT_MODIFIED and self.task.is_conditional
 
+    @property
+    def ended_target(self) -> tuple[tuple[int, int], Fate] | None:
+        """The key and the fate of a redirect target that ends with this URL without having been fetched."""
+        fate = Fate.FAILED if self.fate is Fate.FAILED else self.target_fate
+        if self.task.chain is None or fate is None or self.fate is Fate.OPEN:
+            return None
+        key = self.task.chain.key, self.task.chain.chk
+        return None if key == (self.task.key, self.task.chk) else (key, fate)
+
 
 class FrontierChange(Struct, kw_only=True):
     """The changes that a call made to the frontier. The caller adds them to the crawl's counters in the same

@@ -396,13 +396,7 @@ async def _skip(tx: Tx, crawl: int, urls: list[SkippedUrl]) -> Counter[Fate]:
 
 def _ended_targets(crawl: int, closed: list[Settled]) -> list[tuple[int, int, int, int]]:
     """Return the fates of redirect targets that were not fetched after all."""
-    ended = {}
-    for done in closed:
-        fate = Fate.FAILED if done.fate is Fate.FAILED else done.target_fate
-        if done.task.chain is not None and fate is not None:
-            key = done.task.chain.key, done.task.chain.chk
-            if key != _key(done):
-                ended[key] = fate
+    ended = dict(target for done in closed if (target := done.ended_target) is not None)
     return sorted((*key, crawl, int(fate)) for key, fate in ended.items())
 
 
