@@ -28,6 +28,7 @@ from shoal.crawl.frontier.fates import Fate
 from shoal.crawl.frontier.traps import pattern_of
 from shoal.crawl.frontier.values import Settled, SitemapRecord, WalkerBatch
 from shoal.crawl.store import HostRate
+from shoal.events.retention import EventRetention
 from shoal.hosts.rate import HostDelay, SlotRequest
 from shoal.hosts.rate_limiter import RateLimiter
 from shoal.hosts.robots import RobotsRecord, RobotsState
@@ -39,7 +40,7 @@ from shoal.queue import states
 from shoal.queue.job import Lease, LeaseRequest, NewJob, Offer
 from shoal.queue.job_admin_store import JobFilter
 from shoal.queue.states import JobState
-from shoal.settings import DatabaseSettings
+from shoal.settings import DatabaseSettings, EventSettings
 from shoal.store.sql.events import SqlEvents, SqlWebhooks
 from shoal.store.sql.policies import SqlPolicies
 from shoal.store.sql.queries import Query, load
@@ -555,8 +556,9 @@ async def tell(bench: Bench) -> None:
     assert (await run(lambda tx: hooks.counts(tx, "whk")))["dead"] == SIZE // 500 - 1
     await run(lambda tx: hooks.deliveries(tx, "whk", "dead", SIZE, 50))
     assert await run(lambda tx: hooks.empty(tx, "whk", 20)) == 20
-    assert (await run(lambda tx: events.prune(tx, THEN, 0, 100)))[0] == 0
-    assert (await run(lambda tx: events.prune(tx, THEN + 20, 0, 100)))[0] == 19
+    retention = EventRetention(events, EventSettings(), bench.signals)
+    assert (await retention.prune(bench.database, THEN, 100))[0] == 0
+    assert (await retention.prune(bench.database, THEN + 20, 100))[0] == 19
 
 
 @cache

@@ -28,6 +28,7 @@ AT_ONCE = 500  # commands that one pass sends
 BATCH = 1_000
 COMMAND_TTL = timedelta(hours=1)
 KEEP_COMMANDS = timedelta(days=7)
+KEEP_WISHES = timedelta(days=90)  # of nodes that are gone
 SHOWN = 50  # newest commands of a node
 
 
@@ -167,7 +168,9 @@ class Nodes:
         check_node_id(session.node_id)
 
         async def commit(tx: Tx) -> SessionBegun:
-            begun = await self._store.register(tx, session)
+            stored = await self._store.register(tx, session)
+            displaced = stored.earlier is not None and stored.earlier.is_displaced_by(session.status.instance)
+            begun = SessionBegun(stored.epoch, stored.wish, displaced)
             signal = NodeRegistered(
                 node_id=session.node_id,
                 epoch=begun.epoch,
@@ -333,7 +336,8 @@ class Nodes:
 
     async def forget(self, keep_lost: timedelta) -> None:
         """Remove nodes that were lost long ago, and end and remove old commands."""
-        await self._database.run(lambda tx: self._store.forget_lost(tx, keep_lost, BATCH))
+        keep_wishes = max(KEEP_WISHES, keep_lost)
+        await self._database.run(lambda tx: self._store.forget_lost(tx, keep_lost, keep_wishes, BATCH))
 
         async def expire(tx: Tx) -> None:
             expired = await self._store.expire_commands(tx, COMMAND_TTL, KEEP_COMMANDS, BATCH)

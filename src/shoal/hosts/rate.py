@@ -10,6 +10,7 @@ AHEAD = 2.0
 """Seconds: how far ahead slots are reserved. A killed process wastes no more than that, and others wait no longer."""
 UNPACED: Final = 1_000_000  # slots of a host that needs no delay between requests
 SHORTEST_WAIT: Final = 0.25  # seconds until a host without a free slot is checked again
+FORGET_SECONDS: Final = 600  # after which an old back-off or latency is ignored
 LONGEST_LOOK: Final = 30.0  # seconds after which a host is checked again, however long it asked us to wait
 
 

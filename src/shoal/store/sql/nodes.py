@@ -12,18 +12,18 @@ from shoal.base.ids import NodeId
 from shoal.fleet.node import (
     MISSED,
     CommandAck,
+    EarlierSession,
     Heartbeat,
     NewSession,
     Node,
     NodeCommand,
     NodeStatus,
     NodeWish,
-    SessionBegun,
+    StoredSession,
 )
 from shoal.fleet.states import CommandState, NodeState
 from shoal.queue.job import JS, RUN_KINDS, node_lane
 
-KEEP_WISHES = timedelta(days=90)  # of nodes that are gone
 _encode = msgspec.json.Encoder().encode
 _status = msgspec.json.Decoder(NodeStatus).decode
 _wish = msgspec.json.Decoder(NodeWish).decode
@@ -44,16 +44,15 @@ _form = msgspec.json.Decoder(_CommandForm).decode
 class SqlNodeStore:
     """Implements `fleet.store.NodeStore`."""
 
-    async def register(self, tx: Tx, session: NewSession) -> SessionBegun:
+    async def register(self, tx: Tx, session: NewSession) -> StoredSession:
         earlier = await tx.one("lock_node", id=session.node_id)
         kept = None if earlier is not None else await tx.one("return_departed", id=session.node_id)
-        instance = session.status.instance
         begun = await tx.one(
             "begin_session",
             id=session.node_id,
             state=session.status.state.value,
             epoch=1 if kept is None else kept["session_epoch"] + 1,
-            instance=instance,
+            instance=session.status.instance,
             controller=session.controller,
             address=session.address,
             status=_text(session.status),
@@ -62,10 +61,8 @@ class SqlNodeStore:
         )
         assert begun is not None
         await tx.execute("wait_for_commands_again", node_id=session.node_id)
-        # A client without an instance may be the same process again, but two of them cannot be told apart.
-        another = earlier is not None and (not instance or earlier["instance"] != instance)
-        displaced = another and earlier is not None and earlier["controller"] is not None
-        return SessionBegun(begun["session_epoch"], _wish(begun["wish"]), displaced)
+        before = None if earlier is None else EarlierSession(earlier["instance"], earlier["controller"])
+        return StoredSession(begun["session_epoch"], _wish(begun["wish"]), before)
 
     async def heartbeat(self, tx: Tx, controller: str, heartbeats: Sequence[Heartbeat]) -> set[NodeId]:
         rows = sorted(
@@ -115,10 +112,9 @@ class SqlNodeStore:
         if wishes:
             await tx.many("save_wishes", [(node_id, _text(wish)) for node_id, wish in wishes.items()])
 
-    async def forget_lost(self, tx: Tx, older_than: timedelta, limit: int) -> int:
+    async def forget_lost(self, tx: Tx, older_than: timedelta, keep_wishes: timedelta, limit: int) -> int:
         gone = await self._depart(tx, await tx.all("forget_lost_nodes", age=span(older_than), limit=limit))
-        longest = span(max(KEEP_WISHES, older_than))
-        await tx.execute("forget_departed", age=span(older_than), longest=longest, limit=limit)
+        await tx.execute("forget_departed", age=span(older_than), longest=span(keep_wishes), limit=limit)
         return gone
 
     async def add_commands(self, tx: Tx, commands: Sequence[NodeCommand]) -> None:
