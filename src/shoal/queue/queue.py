@@ -551,8 +551,7 @@ class Queue:
 
     def backoff(self, attempts: int) -> timedelta:
         """Return the retry delay: `WORKER_BACKOFF_MS · 2^(attempts-1)` plus jitter, which only adds."""
-        base = min(self.settings.backoff * 2.0 ** min(attempts - 1, 40), self.settings.longest_backoff)
-        return base * (1 + JITTER * self._jitter())
+        return self.settings.backoff_after(attempts) * (1 + JITTER * self._jitter())
 
     async def _move(self, move: Move, kind: str, run_id: str | None) -> JobState:
         await self._database.run(lambda tx: self.move_in(tx, move, kind, run_id))
