@@ -14,11 +14,10 @@ from shoal.base.clock import Clock
 from shoal.base.errors import StorageFull, TimeError
 from shoal.base.retry_after import parse_retry_after
 from shoal.base.url import Url, origin
-from shoal.egress import Egress, Failure, HeaderPairs, Limits
-from shoal.egress.custom_headers import split
+from shoal.egress import Egress, Failure, Limits
 from shoal.extract.page import ExtractOptions, PageFacts
 from shoal.fetch.cookies import CookieJar
-from shoal.fetch.crawl_headers import CrawlHeaders, seed_origins
+from shoal.fetch.crawl_headers import CrawlHeaders
 from shoal.fetch.page_fetcher import RETRYABLE_STATUS, Fetched, PageFetcher
 from shoal.fetch.redirect_chain import RedirectChain
 from shoal.hosts.robots import RobotsSource, Rules, product_token
@@ -30,7 +29,6 @@ if TYPE_CHECKING:
     from shoal.extract.optional_facts import OptionalFactsReader
     from shoal.page_jobs.rendering import PageRenderer
 
-ACCEPT: Final = "text/html,application/xhtml+xml;q=0.9,*/*;q=0.8"
 STORE_PAUSE: Final = 1.0  # seconds before the store is asked again for a robots.txt
 ROBOTS_FRESH: Final = 600.0  # seconds for which the rules of a host are cached
 MOST_RULES: Final = 2_000  # hosts in that cache
@@ -257,10 +255,7 @@ class PageJobRunner:
 
     def headers_of(self, work: PageWork, url: Url) -> CrawlHeaders:
         """Return the headers of its requests, to its own host and to redirect targets."""
-        given, secret = split(work.crawl_config.headers)
-        ours = {"user-agent": ("User-Agent", self._agent), "accept": ("Accept", ACCEPT)}
-        pairs: HeaderPairs = tuple((ours | {pair[0].lower(): pair for pair in given}).values())
-        return CrawlHeaders(pairs, CookieJar(self._clock), secret, seed_origins([url]))
+        return CrawlHeaders.build(self._agent, work.crawl_config.headers, CookieJar(self._clock), [url])
 
     def _reader(self, work: PageWork) -> "OptionalFactsReader | None":
         if work.rule_set is None:
