@@ -118,9 +118,10 @@ def page_job_runner(app: App, lanes: Sequence[str] = (SHARED_LANE,)) -> "PageJob
     from shoal.hosts.rate import HostDelay
     from shoal.hosts.rate_limiter import HostConnections, RateLimiter
     from shoal.hosts.robots_cache import RobotsCache
+    from shoal.hosts.robots_memo import RobotsMemo
     from shoal.hosts.throttle import ThrottleTracker
     from shoal.page_jobs.batch import PageJobBatch
-    from shoal.page_jobs.runner import EgressRoute, EgressRoutes, PageJobRunner, RobotsMemo
+    from shoal.page_jobs.runner import EgressRoute, EgressRoutes, PageJobRunner, PatientRobots
     from shoal.render.chromium import has_browser
 
     settings, clock, signals = app.settings, app.clock, app.signals
@@ -134,7 +135,7 @@ def page_job_runner(app: App, lanes: Sequence[str] = (SHARED_LANE,)) -> "PageJob
             address_rule_of(settings, controllers=app.controller_addresses), limits, clock=clock, proxy=proxy
         )
         robots = RobotsCache(app.database, app.stores.hosts, egress, agent, settings.hosts, clock, signals)
-        return EgressRoute(egress, RobotsMemo(robots, clock))
+        return EgressRoute(egress, RobotsMemo(PatientRobots(robots, clock), clock))
 
     renderer = None
     if has_browser(settings.render):

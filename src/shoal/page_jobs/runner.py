@@ -21,6 +21,7 @@ from shoal.fetch.crawl_headers import CrawlHeaders
 from shoal.fetch.page_fetcher import RETRYABLE_STATUS, Fetched, PageFetcher
 from shoal.fetch.redirect_chain import RedirectChain
 from shoal.hosts.robots import RobotsSource, Rules, product_token
+from shoal.hosts.robots_memo import RobotsMemo
 from shoal.hosts.throttle import REFUSED
 from shoal.page_jobs.result import Result, Status
 from shoal.page_jobs.spec import PageWork
@@ -30,8 +31,6 @@ if TYPE_CHECKING:
     from shoal.page_jobs.rendering import PageRenderer
 
 STORE_PAUSE: Final = 1.0  # seconds before the store is asked again for a robots.txt
-ROBOTS_FRESH: Final = 600.0  # seconds for which the rules of a host are cached
-MOST_RULES: Final = 2_000  # hosts in that cache
 MOST_READERS: Final = 64  # rule sets with a cached reader
 SHOWN_FACTS: Final = ("title", "description", "canonical", "robots", "lang", "h1", "word_count")
 
@@ -71,51 +70,19 @@ class RedirectSlots(Protocol):
         ...
 
 
-class RobotsMemo:
-    """A cache of robots.txt rules; concurrent requests for the same host share one fetch."""
+class PatientRobots:
+    """Implements `RobotsSource`: waits while the store is unavailable or full, which is not the page's fault."""
 
-    def __init__(self, robots: RobotsSource, clock: Clock) -> None:
-        self._robots = robots
+    def __init__(self, source: RobotsSource, clock: Clock) -> None:
+        self._source = source
         self._clock = clock
-        self._known: dict[str, tuple[float, asyncio.Task[Rules]]] = {}
 
-    def known(self, host_origin: str) -> Rules | None:
-        """Return the cached rules of a host, or None."""
-        at, asking = self._known.get(host_origin, (0.0, None))
-        if asking is None or not asking.done() or self._clock.monotonic() - at > ROBOTS_FRESH:
-            return None
-        return None if asking.cancelled() or asking.exception() is not None else asking.result()
-
-    def knows(self, host_origin: str) -> bool:
-        return self.known(host_origin) is not None
-
-    async def rules_of(self, host_origin: str) -> Rules:
-        at, asking = self._known.get(host_origin, (0.0, None))
-        if asking is None or self._clock.monotonic() - at > ROBOTS_FRESH:
-            if len(self._known) >= MOST_RULES:
-                self._known.clear()
-            asking = asyncio.create_task(self._ask(host_origin))
-            self._known[host_origin] = self._clock.monotonic(), asking
-        try:
-            rules = await asyncio.shield(asking)
-        except Exception:
-            self._known.pop(host_origin, None)
-            raise
-        if not rules.reachable:
-            self._known.pop(host_origin, None)  # the next caller fetches again
-        return rules
-
-    async def _ask(self, host_origin: str) -> Rules:
+    async def rules_of(self, origin: str) -> Rules:
         while True:
             try:
-                return await self._robots.rules_of(host_origin)
-            except (TimeError, StorageFull):  # the store is unavailable or full, which is not the page's fault
+                return await self._source.rules_of(origin)
+            except (TimeError, StorageFull):
                 await self._clock.sleep(STORE_PAUSE)
-
-    def close(self) -> None:
-        for _, asking in self._known.values():
-            asking.cancel()
-        self._known.clear()
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,7 +143,7 @@ class PageJobRunner:
     async def ask_robots(self, work: PageWork) -> bool:
         """Load the robots.txt rules of a job's host; return whether they had to be loaded now and were reachable."""
         way, host_origin = self._ways.by(work.crawl_config.proxy), origin(Url(work.url))
-        if way is None or way.robots.knows(host_origin):
+        if way is None or way.robots.known(host_origin) is not None:
             return False
         return (await way.robots.rules_of(host_origin)).reachable
 
@@ -213,7 +180,7 @@ class PageJobRunner:
         fetcher = self._fetcher(way.egress, work, at, blocked, capture=capture or renderer is not None)
         chain: RedirectChain | None = None
         while True:
-            if chain is not None and turns is not None and not way.robots.knows(origin(at)):
+            if chain is not None and turns is not None and way.robots.known(origin(at)) is None:
                 await turns.wait(at)  # robots.txt needs a slot of its own
             rules = await way.robots.rules_of(origin(at))
             if failure := _objection(rules, at):
