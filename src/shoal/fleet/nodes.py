@@ -1,6 +1,6 @@
 """The registry of nodes: sessions, health and commands. It is stored, so every controller sees the whole fleet.
 
-A process that has no sessions of its own (`NoSessions`) can still list nodes and give commands: the controller that
+A process that has no sessions of its own can still list nodes and give commands: the controller that
 has the node's session finds the command in the store.
 """
 
@@ -119,16 +119,6 @@ class SessionLinks(Protocol):
     def acknowledges(self, node_id: NodeId) -> bool:
         """Return whether the client of that session acknowledges commands."""
         ...
-
-
-class NoSessions:
-    """The sessions of a process without a gRPC server: there are none."""
-
-    def send(self, node_id: NodeId, command: NodeCommand) -> bool:
-        return False
-
-    def acknowledges(self, node_id: NodeId) -> bool:
-        return False
 
 
 def check_node_id(node_id: str) -> NodeId:

@@ -260,6 +260,6 @@ SELECT count(*) FROM (
     LIMIT :most) AS ahead;
 
 -- name: locked_like
--- Return how many jobs of a kind and capability are locked, and when the last one was granted.
-SELECT count(*) AS locked, max(granted_at) AS last FROM job
+-- Return how many jobs of a kind and capability are locked.
+SELECT count(*) FROM job
 WHERE state = 'locked' AND lease_until > 0 AND kind = :kind AND capability = :capability;
