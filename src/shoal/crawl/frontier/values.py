@@ -18,7 +18,6 @@ from shoal.fetch.redirect_chain import RedirectChain
 from shoal.hosts.throttle import HostUpdate
 from shoal.pages.page import NOT_MODIFIED, Page
 from shoal.pages.response_counts import count_responses
-from shoal.queue.job import Fence
 
 SUSPECT_FROM = 2  # crashes in company
 CRASHES_ALONE = 3  # after that many more, alone in flight, the URL fails
@@ -295,17 +294,3 @@ class Turn(Struct):
     finished: int | None = None  # the depth that is finished, if that was requested
     changed: Crawl | None = None  # the crawl with its new options, if they changed; then nothing was taken
     others_wait: bool = False  # another run waits for a worker, and this walker's time slice is over
-
-
-__all__ = [
-    "Control",
-    "Fence",
-    "FrontierTask",
-    "NewUrl",
-    "Settled",
-    "SitemapRecord",
-    "Turn",
-    "UrlKind",
-    "WalkerBatch",
-    "key_of",
-]
