@@ -20,7 +20,7 @@ from shoal.fetch.cookies import CookieJar
 from shoal.fetch.crawl_headers import CrawlHeaders
 from shoal.fetch.page_fetcher import RETRYABLE_STATUS, Fetched, PageFetcher
 from shoal.fetch.redirect_chain import RedirectChain
-from shoal.hosts.robots import RobotsSource, Rules, product_token
+from shoal.hosts.robots import NO_ROBOTS, RobotsSource, Rules, product_token
 from shoal.hosts.robots_memo import RobotsMemo
 from shoal.hosts.throttle import REFUSED
 from shoal.page_jobs.result import Result, Status
@@ -283,9 +283,6 @@ def _objection(rules: Rules, url: Url) -> Failure | None:
     if not rules.allows(url):
         return Failure("robots_denied", f"The robots.txt of {origin(url)} forbids {url}.", retryable=False, url=url)
     return None
-
-
-NO_ROBOTS: Final = "The host's robots.txt could not be fetched, so no URL of the host is allowed."
 
 
 def no_proxy(label: str | None) -> str:
