@@ -250,6 +250,8 @@ async def calls(store: Store, backlogs: tuple[int, ...], report: Report) -> None
 
 
 async def turns(app: App, store: Store, batch: int) -> Spent:
+    """Finish the jobs of a batch and lease as many, in one commit. `page_jobs/ingest.py` does so in the commit that
+    stores the results of a page child; here there are no results."""
     spent = Spent()
     held: list[Lease] = (await app.queue.finish_and_lease([], TAKER, batch)).leases
     server, client, wall = store.seconds(), time.process_time(), time.perf_counter()

@@ -99,6 +99,7 @@ async def analysis_runner(app: App, lease: Lease, alive: Callable[[], bool]) -> 
 def make_prober(app: App, crawl: Crawl) -> "Prober":
     """Build the prober of an analysis, with the egress, user agent and address rule of its crawl."""
     from shoal.audit.prober import Prober
+    from shoal.hosts.rate import HostDelay
     from shoal.hosts.rate_limiter import RateLimiter
     from shoal.hosts.robots_cache import RobotsCache
 
@@ -108,17 +109,19 @@ def make_prober(app: App, crawl: Crawl) -> "Prober":
     egress = Egress(rule, Limits.of(settings.egress), clock=app.clock, proxy=_proxy_of(app, crawl))
     agent, profile = config.user_agent or settings.egress.user_agent, settings.pages.speed_profile
     robots = RobotsCache(app.database, app.stores.hosts, egress, agent, settings.hosts, app.clock, app.signals)
-    limiter = RateLimiter(app.stores.hosts, profile.delay, profile.ease, settings.hosts.longest_slow_delay)
+    limiter = RateLimiter(app.stores.hosts, HostDelay(profile.delay, profile.ease, settings.hosts.longest_slow_delay))
     return Prober(app.database, limiter, robots, egress, agent, app.clock)
 
 
 def page_job_executor(app: App, lanes: Sequence[str] = (SHARED_LANE,)) -> "PageJobExecutor":
     """Build what a page child executes. All its jobs share one egress per proxy, under the operator's address rule."""
+    from shoal.hosts.rate import HostDelay
     from shoal.hosts.rate_limiter import HostConnections, RateLimiter
     from shoal.hosts.robots_cache import RobotsCache
+    from shoal.hosts.robots_memo import RobotsMemo
     from shoal.hosts.throttle import ThrottleTracker
     from shoal.page_jobs.executor import PageJobExecutor
-    from shoal.page_jobs.runner import EgressRoute, EgressRoutes, PageJobRunner, RobotsMemo
+    from shoal.page_jobs.runner import EgressRoute, EgressRoutes, PageJobRunner, PatientRobots
     from shoal.render.chromium import has_browser
 
     settings, clock, signals = app.settings, app.clock, app.signals
@@ -132,7 +135,7 @@ def page_job_executor(app: App, lanes: Sequence[str] = (SHARED_LANE,)) -> "PageJ
             address_rule_of(settings, controllers=app.controller_addresses), limits, clock=clock, proxy=proxy
         )
         robots = RobotsCache(app.database, app.stores.hosts, egress, agent, settings.hosts, clock, signals)
-        return EgressRoute(egress, RobotsMemo(robots, clock))
+        return EgressRoute(egress, RobotsMemo(PatientRobots(robots, clock), clock))
 
     renderer = None
     if has_browser(settings.render):
@@ -146,7 +149,7 @@ def page_job_executor(app: App, lanes: Sequence[str] = (SHARED_LANE,)) -> "PageJ
         app.page_jobs.ingest,
         app.stores.groups,
         app.stores.hosts,
-        RateLimiter(app.stores.hosts, profile.delay, profile.ease, settings.hosts.longest_slow_delay),
+        RateLimiter(app.stores.hosts, HostDelay(profile.delay, profile.ease, settings.hosts.longest_slow_delay)),
         HostConnections(profile.connections, clock),
         ThrottleTracker(settings.hosts, clock, latency_factor=profile.ease, delay=profile.delay.total_seconds()),
         PageJobRunner(

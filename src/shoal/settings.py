@@ -167,6 +167,10 @@ class QueueSettings(SettingsSection):
     keep_hours: DurationOrInf = setting("SHOAL_STATS_RETENTION", "90d", "Retention of hourly statistics.")
     prune_every: Duration = setting("SHOAL_PRUNE", "10m", "Interval at which rows past their retention are removed.")
 
+    def backoff_after(self, attempts: int) -> timedelta:
+        """Return the delay before the next attempt of a job, without jitter: it doubles with each failed one."""
+        return min(self.backoff * 2.0 ** min(attempts - 1, 40), self.longest_backoff)
+
 
 class WorkSettings(SettingsSection):
     """The worker process and its children."""

@@ -12,6 +12,7 @@ from starlette.types import ASGIApp, Message
 from shoal.access.caller import Caller
 from shoal.access.scopes import TokenScope
 from shoal.base.ids import JobId
+from shoal.hosts.rate import HostDelay
 from shoal.hosts.rate_limiter import RateLimiter
 from shoal.page_jobs.bots import Bots
 from shoal.page_jobs.leasing import PageLeases
@@ -36,7 +37,7 @@ AWAY = 503
 def bots_of(bench: Bench) -> BotApi:
     """The bot API on top of these packages. There is no rate limit for hosts."""
     clock, settings = bench.clock, BotSettings()
-    places = RateLimiter(bench.hosts, timedelta(0), 0.0, timedelta(0), at_once=True)
+    places = RateLimiter(bench.hosts, HostDelay(timedelta(0)), at_once=True)
     slots = PageLeases(bench.queue, SqlGroupStore(), places)
     long_poll = LongPoll[Any](InProcessWake(bench.signals), clock, timedelta(seconds=1))
     bots = Bots(bench.database, bench.queue, bench.ingest, slots, long_poll, settings, clock, bench.signals)

@@ -18,7 +18,7 @@ from shoal.app import App, database_of
 from shoal.app.stores import Stores
 from shoal.base.clock import FakeClock, SystemClock
 from shoal.base.database import Call, Callback, Database, Rows, Tx, Work
-from shoal.base.errors import BackendUnavailable
+from shoal.base.errors import BackendUnavailable, LeaseLost
 from shoal.base.ids import JobId, new_id
 from shoal.base.signals import Signal, Signals
 from shoal.base.url import Url
@@ -39,10 +39,13 @@ from shoal.crawl.lifecycle.crawls import KIND
 from shoal.crawl.states import CrawlState
 from shoal.crawl.store import HostRate
 from shoal.fetch.redirect_chain import RedirectChain, RedirectStep
+from shoal.page_jobs.ingest import Ingest
+from shoal.page_jobs.result import ResultDelivery
 from shoal.pages.page import Page
 from shoal.queue.janitor import Janitor
 from shoal.queue.job import Fence, Job, Lease, NewJob
 from shoal.queue.queue import Queue
+from shoal.queue.states import JobState
 from shoal.settings import DatabaseSettings, QueueSettings, RedisSettings, Settings
 from shoal.work.storage_watch import Check, StorageWatch
 from tests.support.servers import Service, ask_postgres
@@ -300,6 +303,14 @@ async def suspected(bench: Bench, which: str = "TRUE") -> None:
         f"INSERT INTO frontier_touched ({columns}, crashes) SELECT {columns}, 2 FROM frontier WHERE {which}"
     )
     await bench.sql(f"DELETE FROM frontier WHERE {which}")
+
+
+async def settle_one(ingest: Ingest, owner: str, delivery: ResultDelivery) -> JobState:
+    """Ingest a single result; raises `LeaseLost` if it is not accepted."""
+    [receipt] = (await ingest.settle(owner, [delivery])).receipts
+    if receipt.state is None:
+        raise LeaseLost(delivery.fence.job_id, delivery.fence.epoch)
+    return receipt.state
 
 
 def page_of(task: FrontierTask, **facts: Any) -> Page:

@@ -9,7 +9,7 @@ from shoal.base.errors import LeaseLost
 from shoal.page_jobs.result import Result, ResultDelivery, Status
 from shoal.queue.job import Fence, Lease, LeaseRequest, bot_holder, owner_of
 from shoal.queue.states import JobState
-from tests.contract.conftest import Bench
+from tests.contract.conftest import Bench, settle_one
 
 HALF_HOUR, TEN_MINUTES = timedelta(minutes=30), timedelta(minutes=10)
 OURS = bot_holder("tok_a", "spider-1")
@@ -131,10 +131,10 @@ async def test_a_result_after_the_time_is_taken_until_the_job_is_taken_from_its_
     leases = [await lease(bench), await lease(bench)]
     deliveries = [ResultDelivery(one.fence, Result(Status.SUCCESS, "", 1, data={"a": 1})) for one in leases]
     await bench.jump(700)
-    assert await bench.ingest.settle_one(OURS, deliveries[0]) is JobState.DONE
+    assert await settle_one(bench.ingest, OURS, deliveries[0]) is JobState.DONE
     await bench.janitor().run_once()
     with pytest.raises(LeaseLost):
-        await bench.ingest.settle_one(OURS, deliveries[1])
+        await settle_one(bench.ingest, OURS, deliveries[1])
     assert [(await bench.job(one)).state for one in (first, second)] == [JobState.DONE, JobState.PENDING]
 
 

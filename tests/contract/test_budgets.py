@@ -74,6 +74,19 @@ async def test_a_walker_that_helps_at_anothers_host_counts_the_pages_it_gave_mea
     assert await helping == []
 
 
+async def test_urls_that_an_exchange_closes_are_counted(bench: Bench) -> None:
+    """Callers that fetch by themselves take like a walker: what a full host closes is settled."""
+    crawl = await bench.submit(*(f"{SITE}/{number}" for number in range(8)), max_pages_per_host=2)
+    walker = await bench.walker(crawl, pace=HostRate(timedelta(0), per_host=2))
+    one, two = await walker.take(2)
+    await walker.turn(fetched(one), want=0)
+    report = WalkerBatch([fetched(two)])
+    state, taken = await bench.database.run(lambda tx: walker.commits.exchange(tx, report, 5))
+    assert (state, taken) == (S.RUNNING, [])
+    counts = await bench.counts(crawl)
+    assert (counts.opened, counts.settled) == (8, 8)
+
+
 async def test_no_more_is_taken_than_bytes_are_likely_left_for(bench: Bench) -> None:
     crawl, (first, second, _) = await three(bench, max_bytes=1000)
     [task] = await first.take()  # the size of pages is not known yet, so one page alone

@@ -38,7 +38,7 @@ class Controller:
         values = {"max_concurrency": 2, "page_slots": 15, "instance": "one"} | status
         session = NewSession(
             node_id=node_id,
-            controller=self.app.fleet.controller,
+            controller=self.app.process_name,
             address="127.0.0.1",
             heartbeat_every=timedelta(seconds=10),
             status=NodeStatus(**values),

@@ -24,7 +24,7 @@ def controller(bench: Bench, name: str) -> App:
     settings = replace(bench.app.settings, grpc=GrpcSettings(enabled=True), fleet=FleetSettings())
     database: Any = bench.database
     app = App(settings, bench.clock, bench.signals, database, stores=bench.open_stores(settings))
-    app.fleet.controller = name
+    app.process_name = name
     app.fleet.start()
     return app
 

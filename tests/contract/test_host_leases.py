@@ -10,6 +10,7 @@ import pytest
 
 from shoal.base.database import Tx
 from shoal.base.ids import JobId, new_id
+from shoal.hosts.rate import HostDelay
 from shoal.hosts.rate_limiter import RateLimiter
 from shoal.hosts.robots import RobotsRecord, RobotsState
 from shoal.hosts.throttle import HostUpdate
@@ -50,7 +51,7 @@ async def add(bench: Bench, host: str, count: int = 1, **more: Any) -> list[JobI
 
 
 def places(bench: Bench, delay: timedelta = SECOND, *, at_once: bool = False) -> RateLimiter:
-    return RateLimiter(bench.hosts, delay, 0.0, timedelta(0), at_once=at_once)
+    return RateLimiter(bench.hosts, HostDelay(delay), at_once=at_once)
 
 
 async def take(

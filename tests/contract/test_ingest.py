@@ -15,7 +15,7 @@ from shoal.page_jobs.result import Receipt, Result, ResultDelivery, Status, Stor
 from shoal.page_jobs.spec import PageWork
 from shoal.queue.job import Fence, Lease
 from shoal.queue.states import JobState
-from tests.contract.conftest import SITE, Bench, database_at
+from tests.contract.conftest import SITE, Bench, database_at, settle_one
 
 J = JobState
 URL = f"{SITE}/product"
@@ -57,7 +57,7 @@ async def test_a_success_ends_the_job_stores_its_result_and_reports_it_in_one_co
     job_id = await bench.enqueue(payload=work())
     lease = await bench.lease("w1")
     told = good(final_url=f"{URL}/2", duration=0.25, html_hash="abc")
-    assert await bench.ingest.settle_one("w1", of(lease, told)) is J.DONE
+    assert await settle_one(bench.ingest, "w1", of(lease, told)) is J.DONE
     assert (await bench.job(job_id)).state is J.DONE
     [stored] = await results(bench, job_id)
     assert stored.result == told
@@ -70,11 +70,11 @@ async def test_a_success_ends_the_job_stores_its_result_and_reports_it_in_one_co
 
 async def test_a_failure_is_tried_again_later_and_reported_only_after_the_last_attempt(bench: Bench) -> None:
     job_id = await bench.enqueue(payload=work(), max_attempts=2)
-    assert await bench.ingest.settle_one("w1", of(await bench.lease("w1"), bad())) is J.PENDING
+    assert await settle_one(bench.ingest, "w1", of(await bench.lease("w1"), bad())) is J.PENDING
     assert await events(bench) == []
     assert await bench.queue.lease("w1", ["page"], ["shared"], 1) == [], "there is a pause first"
     await bench.jump(6)
-    assert await bench.ingest.settle_one("w1", of(await bench.lease("w1"), bad())) is J.FAILED
+    assert await settle_one(bench.ingest, "w1", of(await bench.lease("w1"), bad())) is J.FAILED
     [(kind, body)] = await events(bench)
     assert (kind, body["attempt"]) == ("crawl.job.failed", 2)
     assert body["meta"]["error"] == {"code": "connect_error", "message": "It did not answer."}
@@ -92,7 +92,7 @@ async def test_an_attempt_that_brought_no_result_is_reported_by_its_number(bench
 async def test_a_permanent_failure_is_not_retried(bench: Bench) -> None:
     job_id = await bench.enqueue(payload=work(), max_attempts=5)
     refused = bad("address_not_public", retryable=False)
-    assert await bench.ingest.settle_one("w1", of(await bench.lease("w1"), refused)) is J.FAILED
+    assert await settle_one(bench.ingest, "w1", of(await bench.lease("w1"), refused)) is J.FAILED
     job = await bench.job(job_id)
     assert (job.attempts, job.state_reason) == (1, "address_not_public")
 
@@ -101,18 +101,18 @@ async def test_the_same_result_sent_again_gets_the_same_answer_and_changes_nothi
     for result, state in ((good(), J.DONE), (bad(), J.PENDING), (bad(retryable=False), J.FAILED)):
         await bench.enqueue(payload=work(), priority=90)
         delivery = of(await bench.lease("w1"), result)
-        assert await bench.ingest.settle_one("w1", delivery) is state
+        assert await settle_one(bench.ingest, "w1", delivery) is state
         before = await image(bench)
         again = replace(delivery, result=replace(result, fetched_at=2_000_000))
         for _ in range(2):
-            assert await bench.ingest.settle_one("w1", again) is state
+            assert await settle_one(bench.ingest, "w1", again) is state
         assert await image(bench) == before
 
 
 async def test_a_repeat_is_known_while_the_job_is_leased_again(bench: Bench) -> None:
     await bench.enqueue(payload=work())
     delivery = of(await bench.lease("w1"), bad())
-    await bench.ingest.settle_one("w1", delivery)
+    await settle_one(bench.ingest, "w1", delivery)
     await bench.jump(6)
     second = await bench.lease("w1")
     settlement = await bench.ingest.settle("w1", [delivery, of(second, good())])
@@ -152,12 +152,12 @@ async def _leased_to_another(bench: Bench, lease: Lease) -> tuple[str, ResultDel
 
 
 async def _another_word(bench: Bench, lease: Lease) -> tuple[str, ResultDelivery]:
-    await bench.ingest.settle_one("w1", of(lease, good()))
+    await settle_one(bench.ingest, "w1", of(lease, good()))
     return "w1", of(lease, good(data={"name": "Buoy"}))
 
 
 async def _repeated_by_another(bench: Bench, lease: Lease) -> tuple[str, ResultDelivery]:
-    await bench.ingest.settle_one("w1", of(lease, good()))
+    await settle_one(bench.ingest, "w1", of(lease, good()))
     return "w2", of(lease, good())
 
 
@@ -171,7 +171,7 @@ async def test_a_late_or_foreign_result_is_refused_and_changes_nothing(
     owner, delivery = await arrange(bench, await bench.lease("w1"))
     before = await image(bench)
     with pytest.raises(LeaseLost):
-        await bench.ingest.settle_one(owner, delivery)
+        await settle_one(bench.ingest, owner, delivery)
     assert await image(bench) == before
 
 
@@ -190,17 +190,17 @@ async def test_in_a_batch_what_is_lost_does_not_take_the_rest_with_it(bench: Ben
 async def test_a_success_without_a_required_field_counts_as_a_failure(bench: Bench, data: Any) -> None:
     job_id = await bench.enqueue(payload=work(rule_set=RULES), max_attempts=1)
     delivery = of(await bench.lease("w1"), good(data=data))
-    assert await bench.ingest.settle_one("w1", delivery) is J.FAILED
+    assert await settle_one(bench.ingest, "w1", delivery) is J.FAILED
     [stored] = await results(bench, job_id)
     assert (stored.result.status, stored.result.error_code) == (Status.FAIL, "invalid_data")
     [(kind, _)] = await events(bench)
     assert kind == "crawl.job.failed"
-    assert await bench.ingest.settle_one("w1", delivery) is J.FAILED, "and sent again it is the same"
+    assert await settle_one(bench.ingest, "w1", delivery) is J.FAILED, "and sent again it is the same"
 
 
 async def test_a_success_with_all_required_fields_is_accepted(bench: Bench) -> None:
     await bench.enqueue(payload=work(rule_set=RULES))
-    assert await bench.ingest.settle_one("w1", of(await bench.lease("w1"), good())) is J.DONE
+    assert await settle_one(bench.ingest, "w1", of(await bench.lease("w1"), good())) is J.DONE
 
 
 @pytest.mark.parametrize(
@@ -209,7 +209,7 @@ async def test_a_success_with_all_required_fields_is_accepted(bench: Bench) -> N
 async def test_whatever_json_holds_can_be_kept(bench: Bench, data: Any) -> None:
     job_id = await bench.enqueue(payload=work())
     told = good(data=data, error_message=None, html_hash="\ud83d\x00x")
-    await bench.ingest.settle_one("w1", of(await bench.lease("w1"), told))
+    await settle_one(bench.ingest, "w1", of(await bench.lease("w1"), told))
     [stored] = await results(bench, job_id)
     assert stored.result.html_hash == "?x"
     assert orjson.dumps(stored.result.data)
@@ -222,7 +222,7 @@ async def test_two_processes_with_the_same_result_store_it_once(bench: Bench) ->
     await other.open()
     try:
         twin = bench.over(other)
-        answers = await asyncio.gather(*[b.ingest.settle_one("w1", delivery) for b in [bench, twin] * 3])
+        answers = await asyncio.gather(*[settle_one(b.ingest, "w1", delivery) for b in [bench, twin] * 3])
     finally:
         await other.close()
     assert set(answers) == {J.DONE}

@@ -14,14 +14,14 @@ from shoal.page_jobs.group import GroupConfig, GroupState
 from shoal.page_jobs.groups import GroupEnded
 from shoal.page_jobs.result import Result, ResultDelivery, Status
 from shoal.page_jobs.retention import GroupRetention
-from shoal.queue.job import Lease
+from shoal.queue.job import Lease, LeaseRequest
 from shoal.queue.job_admin import JobAdmin
 from shoal.queue.job_admin_store import JobFilter
 from shoal.queue.pruner import Pruner, job_retention
 from shoal.queue.states import JobState
 from shoal.settings import QueueSettings
 from shoal.store.sql.groups import SqlGroupStore
-from tests.contract.conftest import SITE, Bench, database_at
+from tests.contract.conftest import SITE, Bench, database_at, settle_one
 
 J = JobState
 G = GroupState
@@ -170,7 +170,7 @@ async def test_cancelling_ends_what_waits_and_what_is_leased(bench: Bench) -> No
     over = await bench.groups.cancel(group.id)
     assert (over.state, over.jobs) == (G.CANCELLED, {"cancelled": 2, "done": 1})
     with pytest.raises(LeaseLost):
-        await bench.ingest.settle_one("w1", done(second))
+        await settle_one(bench.ingest, "w1", done(second))
     assert [grant["ended"] for grant in await bench.grants(second.fence.job_id)] == ["cancelled"]
     assert (await bench.groups.cancel(group.id)).jobs == over.jobs
     [event] = await told(bench)
@@ -232,7 +232,8 @@ async def test_the_last_two_finishing_at_once_end_the_group_exactly_once(bench: 
 async def test_results_and_the_next_lease_are_one_commit(bench: Bench) -> None:
     await bench.groups.make(config(4))
     first, second = await take(bench, 2)
-    settlement = await bench.ingest.settle("w1", [done(first), done(second)], want=5)
+    results, request = [done(first), done(second)], LeaseRequest("w1", ["page"])
+    settlement = await bench.database.run(lambda tx: bench.ingest.settle_in(tx, request, results, want=5))
     assert [receipt.state for receipt in settlement.receipts] == [J.DONE, J.DONE]
     assert len(settlement.leases) == 2
 

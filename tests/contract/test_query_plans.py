@@ -28,7 +28,8 @@ from shoal.crawl.frontier.fates import Fate
 from shoal.crawl.frontier.traps import pattern_of
 from shoal.crawl.frontier.values import Settled, SitemapRecord, WalkerBatch
 from shoal.crawl.store import HostRate
-from shoal.hosts.rate import SlotRequest
+from shoal.events.retention import EventRetention
+from shoal.hosts.rate import HostDelay, SlotRequest
 from shoal.hosts.rate_limiter import RateLimiter
 from shoal.hosts.robots import RobotsRecord, RobotsState
 from shoal.hosts.throttle import HostUpdate
@@ -39,7 +40,7 @@ from shoal.queue import states
 from shoal.queue.job import Lease, LeaseRequest, NewJob, Offer
 from shoal.queue.job_admin_store import JobFilter
 from shoal.queue.states import JobState
-from shoal.settings import DatabaseSettings
+from shoal.settings import DatabaseSettings, EventSettings
 from shoal.store.sql.events import SqlEvents, SqlWebhooks
 from shoal.store.sql.policies import SqlPolicies
 from shoal.store.sql.queries import Query, load
@@ -406,9 +407,7 @@ async def lease_by_host(bench: Bench) -> None:
     host = "http://www1.example.org"
     await bench.sql("UPDATE job_host SET ready_at = shoal_now() + CASE WHEN rank % 100 = 0 THEN 0 ELSE 50000000 END")
     await bench.enqueue(lane="with_hosts", host=host)
-    slots = PageLeases(
-        bench.queue, bench.groups.store, RateLimiter(bench.hosts, timedelta(seconds=1), 0.0, timedelta(0))
-    )
+    slots = PageLeases(bench.queue, bench.groups.store, RateLimiter(bench.hosts, HostDelay(timedelta(seconds=1))))
     request = slots.by_host(LeaseRequest("w5", ["page"], ["with_hosts"]))
     [lease, *_] = await bench.database.run(lambda tx: reserve_and_lease(bench, slots, tx, request))
     await bench.job_admin.explain(lease.fence.job_id)
@@ -443,7 +442,6 @@ async def work_on(bench: Bench) -> None:
     await bench.database.read(lambda tx: tx.all("lane_entries", ids=[lease.fence.job_id for lease in leases]))
     place = {"lane": "shared", "kind": "page", "capability": "", "rank": 0, "id": ""}
     await bench.database.read(lambda tx: tx.all("waiting_jobs_after", **place, limit=10))
-    await bench.database.read(lambda tx: bench.lanes.depth(tx, "n1"))
     await bench.database.run(lambda tx: bench.lanes.return_lane(tx, "n1"))
     await bench.grants(leases[0].fence.job_id)
     await bench.queue.finish(leases[0])
@@ -558,8 +556,9 @@ async def tell(bench: Bench) -> None:
     assert (await run(lambda tx: hooks.counts(tx, "whk")))["dead"] == SIZE // 500 - 1
     await run(lambda tx: hooks.deliveries(tx, "whk", "dead", SIZE, 50))
     assert await run(lambda tx: hooks.empty(tx, "whk", 20)) == 20
-    assert (await run(lambda tx: events.prune(tx, THEN, 0, 100)))[0] == 0
-    assert (await run(lambda tx: events.prune(tx, THEN + 20, 0, 100)))[0] == 19
+    retention = EventRetention(events, EventSettings(), bench.signals)
+    assert (await retention.prune(bench.database, THEN, 100))[0] == 0
+    assert (await retention.prune(bench.database, THEN + 20, 100))[0] == 19
 
 
 @cache

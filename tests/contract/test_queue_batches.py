@@ -457,11 +457,12 @@ async def test_a_nodes_private_lane_is_leased_from_before_the_shared_one(bench: 
 async def test_the_waiting_jobs_of_a_lane_return_to_the_shared_lane_at_once(bench: Bench) -> None:
     lanes, jobs = bench.lanes, [new(lane="node/n1"), new(lane="node/n1"), new(lane="node/n2")]
     await bench.queue.enqueue(jobs)
-    assert await bench.database.read(lambda tx: lanes.depth(tx, "node/n1")) == 2
+    assert await bench.database.read(lambda tx: lanes.depth(tx, "node/n1", 10)) == 2
     assert await bench.database.run(lambda tx: lanes.return_lane(tx, "node/n1")) == 2
     assert await bench.database.run(lambda tx: lanes.return_lane(tx, "node/n1")) == 0
-    assert await bench.database.read(lambda tx: lanes.depth(tx, "node/n2")) == 1
-    assert await bench.database.read(lambda tx: lanes.depth(tx, "shared")) == 2
+    assert await bench.database.read(lambda tx: lanes.depth(tx, "node/n2", 10)) == 1
+    assert await bench.database.read(lambda tx: lanes.depth(tx, "shared", 10)) == 2
+    assert await bench.database.read(lambda tx: lanes.depth(tx, "shared", 1)) == 1, "counted no further"
     leases = await bench.queue.lease("w1", ["page"], ["shared"], 5)
     assert {lease.fence.job_id for lease in leases} == {job.id for job in jobs[:2]}
     assert {lease.attempts for lease in leases} == {0}
@@ -484,5 +485,5 @@ async def test_new_jobs_wait_in_the_lanes_that_were_chosen_for_them(bench: Bench
         choose_lanes=lambda jobs: [replace(job, lane="node/n7") for job in jobs],
     )
     await queue.enqueue([new(), new()])
-    assert await bench.database.read(lambda tx: bench.lanes.depth(tx, "node/n7")) == 2
+    assert await bench.database.read(lambda tx: bench.lanes.depth(tx, "node/n7", 10)) == 2
     assert [signal.lane for signal in bench.signals_seen if isinstance(signal, JobEnqueued)] == ["node/n7"]

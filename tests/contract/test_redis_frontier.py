@@ -1,6 +1,7 @@
 """Behaviour of frontiers in Redis only: they can be lost, can lose their last second, and need two commits per turn."""
 
 import shutil
+import threading
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import suppress
 from pathlib import Path
@@ -18,9 +19,11 @@ from shoal.base.errors import (
 from shoal.crawl.crawl import Crawl
 from shoal.crawl.frontier.fates import Fate
 from shoal.crawl.frontier.values import NewUrl, Settled, WalkerBatch
+from shoal.crawl.lifecycle.crawls import FrontierOutOfReach
 from shoal.crawl.states import CrawlState
 from shoal.local.crawl_request import read_id
 from shoal.pages.links import LinkFlag, pack, pack_key
+from shoal.store.redis.server_check import RedisWarned
 from tests.contract.conftest import SITE, Bench, Walker, fetched, later, new_url, open_bench, page_of
 from tests.contract.frontier_driver import RedisFrontierDriver, check_counters
 from tests.contract.test_frontier_admin import dump_of
@@ -357,6 +360,26 @@ async def test_a_frontier_that_cannot_be_rebuilt_fails_the_crawl(driver: RedisFr
     assert (await driver.bench.counts(crawl)).pages == len(PATHS)
 
 
+async def test_a_server_that_may_evict_is_reported_on_the_event_loop(own_redis: RedisServer, sqlite_url: str) -> None:
+    """The writer of SQLite notices it on a thread of its own, in a transaction that then fails."""
+    bench = await open_bench(sqlite_url, redis_url=own_redis.url)
+    crawl = await bench.submit(f"{SITE}/0", depth=100)
+    walker = await bench.walker(crawl)
+    await advance(walker)
+    threads: list[str] = []
+    bench.signals.subscribe(
+        lambda signal: threads.append(threading.current_thread().name) if isinstance(signal, RedisWarned) else None
+    )
+    ask_redis(own_redis.url, "CONFIG", "SET", "maxmemory-policy", "allkeys-lru")
+    redis = bench.app.stores.redis
+    assert redis is not None
+    redis.recheck_seconds = 0
+    with pytest.raises(BackendUnavailable, match="may evict keys"):
+        await advance(walker)
+    assert threads == [threading.main_thread().name]
+    await bench.close()
+
+
 async def test_leases_expire_while_redis_is_away(own_redis: RedisServer, sqlite_url: str) -> None:
     """The sweep queries the frontier for URLs of a lost walker; if Redis does not respond, it continues anyway."""
     bench = await open_bench(sqlite_url, redis_url=own_redis.url)
@@ -364,9 +387,15 @@ async def test_leases_expire_while_redis_is_away(own_redis: RedisServer, sqlite_
     walker = await bench.walker(crawl)
     await advance(walker)
     own_redis.kill()
+    threads: list[str] = []
+    bench.signals.subscribe(
+        lambda signal: (
+            threads.append(threading.current_thread().name) if isinstance(signal, FrontierOutOfReach) else None
+        )
+    )
     await bench.lose()
     assert await bench.live(crawl) == (1, 0)
-    assert [type(signal).__name__ for signal in bench.signals_seen].count("FrontierOutOfReach") == 1
+    assert threads == [threading.main_thread().name], "once, after the commit and not on the thread of the writer"
     own_redis.start()
     await crawl_to_the_end(bench, crawl)
     assert (await bench.counts(crawl)).pages == len(PATHS)

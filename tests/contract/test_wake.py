@@ -14,7 +14,7 @@ from shoal.app import App, opened
 from shoal.base.ids import JobId, new_id
 from shoal.base.signals import Signal, Signals
 from shoal.queue.job import NewJob, local_lane
-from shoal.queue.wake import WakeDegraded, WakeListenerFailed, WakeRestored
+from shoal.queue.wake import BURST, WakeDegraded, WakeListenerFailed, WakeRestored
 from shoal.settings_loader import load
 from shoal.store.redis.wake import RedisWake
 from shoal.store.sql import postgres_wake
@@ -203,7 +203,7 @@ async def test_two_hundred_writers_at_once_wait_for_no_notification(postgres_url
         finally:
             await connection.close()
         await subscriber.hint()
-        assert subscriber.hints <= postgres_wake.BURST + 10
+        assert subscriber.hints <= BURST + 10
 
 
 async def test_a_listener_reports_a_cut_connection_and_reconnects(

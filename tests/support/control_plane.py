@@ -78,7 +78,7 @@ async def control_plane(
     signals.subscribe(seen.append)
     async with opened(settings, signals) as app:
         if controller:
-            app.fleet.controller = controller
+            app.process_name = controller
         server = app.fleet.control_server(keepalive)
         address = await server.start(Address("127.0.0.1", 0))
         try:

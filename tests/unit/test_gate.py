@@ -7,7 +7,7 @@ import pytest
 from shoal.audit.codes import ANALYZER_OF, CODES
 from shoal.audit.finding import FindingCount, Severity
 from shoal.audit.gate import GateRule, parse_gate, read_gate
-from shoal.audit.metrics import NAMED, SUMS, described, is_timing
+from shoal.audit.metrics import NAMED, SUMS, is_timing
 from shoal.audit.verdict import GateInput, Outcome, Verdict, judge
 from shoal.base.errors import InvalidInput
 
@@ -185,8 +185,7 @@ def test_files_are_toml_or_json() -> None:
         parse_gate("#" * 1_000_001, "gate.toml")
 
 
-def test_every_metric_is_documented_and_every_code_is_a_metric() -> None:
-    assert described().keys() == NAMED.keys() | CODES.keys()
+def test_sums_and_timings_are_made_of_codes() -> None:
     assert {code for codes in SUMS.values() for code in codes} <= CODES.keys()
     assert is_timing("slow_page")
     assert not is_timing("broken_link")

@@ -22,7 +22,7 @@ from shoal.base.parsing import (
 )
 from shoal.base.query_params import SESSION
 from shoal.base.text import redact_url, visible
-from shoal.settings import CrawlSettings, Settings
+from shoal.settings import CrawlSettings, QueueSettings, Settings
 from shoal.settings_loader import CATALOGUE, LoadedSettings, load
 
 HOME = {"HOME": "/home/somebody"}
@@ -351,3 +351,9 @@ def test_a_slice_refuses_what_it_does_not_know_and_does_not_change() -> None:
         CrawlSettings(speed="max")
     with pytest.raises(AttributeError, match="read only"):
         CrawlSettings().max_links = 3
+
+
+def test_the_delay_between_attempts_doubles_up_to_a_maximum() -> None:
+    settings = QueueSettings(backoff=timedelta(seconds=5), longest_backoff=timedelta(seconds=30))
+    delays = [settings.backoff_after(attempts).total_seconds() for attempts in (1, 2, 3, 4, 10_000)]
+    assert delays == [5, 10, 20, 30, 30]

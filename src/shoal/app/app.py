@@ -1,5 +1,6 @@
 """The objects of one process, on one store."""
 
+import os
 from collections.abc import Callable, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING
@@ -37,6 +38,8 @@ if TYPE_CHECKING:
     from shoal.crawl.dump.dump import CrawlDump
     from shoal.crawl.frontier.admin import FrontierAdmin
     from shoal.crawl.politeness import Politeness
+    from shoal.observe.hourly_stats import HourlyStatsReader
+    from shoal.pages.pages import Pages
     from shoal.queue.job_admin import JobAdmin
     from shoal.render.local_browsers import LocalBrowsers
 
@@ -126,6 +129,23 @@ class App:
         from shoal.crawl.politeness import Politeness
 
         return Politeness(self.database, self.crawls, self.stores.frontier_admin, self.settings)
+
+    @cached_property
+    def pages(self) -> "Pages":
+        from shoal.pages.pages import Pages
+
+        return Pages(self.database, self.stores.pages, self.clock)
+
+    @cached_property
+    def hourly_stats(self) -> "HourlyStatsReader":
+        from shoal.observe.hourly_stats import HourlyStatsReader
+
+        return HourlyStatsReader(self.database, self.stores.hourly_stats)
+
+    @cached_property
+    def process_name(self) -> str:
+        """The name of this process, unique among all controllers."""
+        return f"{self.settings.grpc.node_id}/{os.getpid()}"
 
     @cached_property
     def crawl_dump(self) -> "CrawlDump":

@@ -1,6 +1,5 @@
 """The chores of controllers and workers, and how often each runs."""
 
-import os
 from datetime import timedelta
 from functools import cached_property, partial
 from typing import TYPE_CHECKING
@@ -84,7 +83,7 @@ class Chores:
             ResultRetention(settings.pages.keep_results, stores.results),
             BoostRetention(settings.plan.keep_signals, stores.policies),
         ]
-        return LeaderOnly(Pruner(app.database, rules), app.database, stores.leader, self._process_name)
+        return LeaderOnly(Pruner(app.database, rules), app.database, stores.leader, app.process_name)
 
     @cached_property
     def journal_files(self) -> "JournalFiles":
@@ -122,7 +121,7 @@ class Chores:
         from shoal.events.event_file import EventFile
 
         file = EventFile(app.database, app.stores.events, path)
-        return LeaderOnly(file, app.database, app.stores.leader, self._process_name, lead=file.sink)
+        return LeaderOnly(file, app.database, app.stores.leader, app.process_name, lead=file.sink)
 
     @cached_property
     def hourly_stats(self) -> HourlyStatsWriter:
@@ -173,11 +172,6 @@ class Chores:
         from shoal.plan.run_recorder import RunRecorder
 
         return RunRecorder(self._app.database, self._app.stores.events, self._app.stores.policies)
-
-    @cached_property
-    def _process_name(self) -> str:
-        """The name under which this process competes with other controllers for a lead."""
-        return f"{self._app.settings.grpc.node_id}/{os.getpid()}"
 
     def _service(self, chore: Chore, every: timedelta) -> Service:
         return Service(chore, every, self._app.clock, self._app.signals)

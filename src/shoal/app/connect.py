@@ -37,7 +37,7 @@ async def opened(
     try:
         app = App(settings, clock, signals, database, wake_of(database, settings.redis, clock, signals))
         try:
-            await app.stores.check_redis(signals)
+            await app.stores.check_redis()
             yield app
         except NotFound as error:
             if error.facts.get("kind") != "crawl":

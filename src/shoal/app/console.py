@@ -9,10 +9,8 @@ from typing import TYPE_CHECKING, Final
 from shoal.crawl.lifecycle.search import CrawlSearch
 from shoal.crawl.scope.preview import ScopePreviewer
 from shoal.egress import Egress, Limits
-from shoal.observe.hourly_stats import HourlyStatsReader
 from shoal.observe.store_sizes import StoreSizeReader
 from shoal.pages.comparison import PageComparer
-from shoal.pages.pages import Pages
 from shoal.pages.summary import PageSummaries
 from shoal.serve.console.analyses import AnalysesPage, AnalysisPage
 from shoal.serve.console.bots import BotsPage
@@ -79,7 +77,6 @@ class Console:
     @cached_property
     def overview(self) -> OverviewPage:
         app = self._app
-        hourly = HourlyStatsReader(app.database, app.stores.hourly_stats)
         figures = Overview(
             app.crawls,
             Cached(self._count, app.clock),
@@ -88,7 +85,7 @@ class Console:
             app.events.webhooks,
             app.audit.analyses,
         )
-        return OverviewPage(self.shell, figures, hourly, self.rates)
+        return OverviewPage(self.shell, figures, app.hourly_stats, self.rates)
 
     @cached_property
     def crawls(self) -> CrawlsPage:
@@ -147,8 +144,7 @@ class Console:
 
     @cached_property
     def bots(self) -> BotsPage:
-        hourly = HourlyStatsReader(self._app.database, self._app.stores.hourly_stats)
-        return BotsPage(self.shell, self._app.access.tokens, hourly)
+        return BotsPage(self.shell, self._app.access.tokens, self._app.hourly_stats)
 
     @cached_property
     def analyses(self) -> AnalysesPage:
@@ -193,7 +189,7 @@ class Console:
     @cached_property
     def endpoint_groups(self) -> list[object]:
         app = self._app
-        pages = Pages(app.database, app.stores.pages, app.clock)
+        pages = app.pages
         findings = PageFindings(app.audit.analyses)
         copies = PageCopies(app.bodies, app.settings.render.screenshots)
         return [

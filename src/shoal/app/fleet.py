@@ -1,6 +1,5 @@
 """The objects of `shoal.fleet` in a controller."""
 
-import os
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -44,11 +43,6 @@ class Fleet:
         return self._app.settings.fleet.dispatch == "private"
 
     @cached_property
-    def controller(self) -> str:
-        """The name of this process, unique among all controllers."""
-        return f"{self._app.settings.grpc.node_id}/{os.getpid()}"
-
-    @cached_property
     def sessions(self) -> Sessions:
         """The sessions of this process."""
         return Sessions(self._app.clock, self._app.signals)
@@ -80,7 +74,7 @@ class Fleet:
             stores.outbox,
             app.signals,
             self.sessions,
-            controller=self.controller,
+            controller=self._app.process_name,
         )
 
     @cached_property

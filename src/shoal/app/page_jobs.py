@@ -54,14 +54,14 @@ class PageJobs:
 
     @cached_property
     def bots(self) -> "Bots":
+        from shoal.hosts.rate import HostDelay
         from shoal.hosts.rate_limiter import RateLimiter
         from shoal.page_jobs.bots import Bots
         from shoal.page_jobs.leasing import PageLeases
 
         app, settings, speed = self._app, self._app.settings, self._app.settings.pages.speed_profile
-        rate_limiter = RateLimiter(
-            app.stores.hosts, speed.delay, speed.ease, settings.hosts.longest_slow_delay, at_once=True
-        )
+        delay = HostDelay(speed.delay, speed.ease, settings.hosts.longest_slow_delay)
+        rate_limiter = RateLimiter(app.stores.hosts, delay, at_once=True)
         return Bots(
             app.database,
             app.queue,

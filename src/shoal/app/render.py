@@ -12,12 +12,12 @@ from shoal.crawl.engine.render_stage_factory import pages_at_once
 from shoal.egress import AddressRule, Egress, Limits, Proxies, Proxy, listening
 from shoal.egress.pinning_proxy import PinningProxy, ProxyLimits
 from shoal.hosts.robots_cache import RobotsCache, RobotsReader
+from shoal.hosts.robots_memo import RobotsMemo
 from shoal.render.chromium import find_chromium
 from shoal.render.network import PinnedNetwork
 from shoal.render.pool import BrowserPool
 from shoal.render.remote_renderer import RemoteRenderer
 from shoal.render.renderer import Renderer
-from shoal.render.subrequests import SubrequestRobotsCache
 from shoal.settings import Settings
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ def crawl_renderer(app: "App", crawl: Crawl, rule: AddressRule, egress: Egress, 
     pool = BrowserPool(
         settings.render,
         PinnedNetwork(PinningProxy(ProxyLimits.of(settings.egress), clock=app.clock), rule, upstream=proxy),
-        SubrequestRobotsCache(cache, app.clock),
+        RobotsMemo(cache, app.clock),
         agent,
         settings.egress.max_decoded_bytes,
         app.clock,
@@ -66,7 +66,7 @@ def service_pool(settings: Settings, clock: Clock, signals: Signals, pages: int 
             rule,
             Proxies(settings.egress.proxies).find,
         ),
-        SubrequestRobotsCache(RobotsReader(egress, agent, settings.hosts.longest_crawl_delay), clock),
+        RobotsMemo(RobotsReader(egress, agent, settings.hosts.longest_crawl_delay), clock),
         agent,
         settings.egress.max_decoded_bytes,
         clock,

@@ -3,8 +3,6 @@
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from shoal.observe.hourly_stats import HourlyStatsReader
-from shoal.pages.pages import Pages
 from shoal.serve.analyses import AnalysisApi
 from shoal.serve.api import GROUPS
 from shoal.serve.bots import BotApi
@@ -39,19 +37,18 @@ class RestApi:
     def endpoint_groups(self) -> list[object]:
         app, settings = self._app, self._app.settings
         access, page_jobs, plan = app.access, app.page_jobs, app.plan
-        hourly_stats = HourlyStatsReader(app.database, app.stores.hourly_stats)
         return [
             BotApi(page_jobs.bots, app.clock, settings.bots.max_result_bytes),  # most requested: matched first
             CrawlApi(
                 app.crawls, app.frontier_admin, access.idempotency, settings.crawl.max_url_length, app.audit.gates
             ),
-            PageApi(app.crawls, Pages(app.database, app.stores.pages)),
+            PageApi(app.crawls, app.pages),
             PolitenessApi(app.politeness),
             JournalApi(app.crawls, self.crawl_feeds),
             GroupApi(page_jobs.groups, access.idempotency),
             JobApi(app.job_admin),
             QuotaApi(app.job_admin),
-            StatsApi(app.crawls, app.job_admin, hourly_stats, app.clock, app.fleet.pressures),
+            StatsApi(app.crawls, app.job_admin, app.hourly_stats, app.clock, app.fleet.pressures),
             AnalysisApi(app.audit.analyses, app.audit.gates, app.audit.files),
             GateApi(app.audit.gates),
             DiffApi(lambda: app.audit.diffs),

@@ -106,28 +106,27 @@ class Stores:
             return None
         from shoal.store.redis.server_check import WatchedRedis
 
-        return WatchedRedis(self._redis_client(self._settings.redis), SystemClock())
+        return WatchedRedis(self._redis_client(self._settings.redis), SystemClock(), self._signals)
 
     def _redis_client(self, settings: RedisSettings) -> "RedisClient":
         from shoal.store.redis.connection import LoopRedis, ThreadRedis
 
         return (ThreadRedis if self._dialect == "sqlite" else LoopRedis)(settings)
 
-    async def check_redis(self, signals: Signals) -> None:
+    async def check_redis(self) -> None:
         """Refuse a server on which URLs or jobs could be evicted. A server that cannot be reached now may come back:
         calls that need it fail until then."""
         if self.redis is None:
             return
         from shoal.store.redis.server_check import RedisWarned, check_server
 
-        self.redis.signals = signals
         try:
             facts = await check_server(self.redis)
             warning = facts.warning
         except BackendUnavailable as error:
             warning = error.message
         if warning is not None:
-            signals.emit(RedisWarned(server=self.redis.name, warning=warning))
+            self._signals.emit(RedisWarned(server=self.redis.name, warning=warning))
 
     async def close(self) -> None:
         """Close connections to Redis, if there are any."""

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from shoal.audit.analysis import Analysis
 from shoal.audit.analyzer import Analyzer, DetailColumn
-from shoal.audit.crawl_facts import CrawlSource, CrawlUrls
+from shoal.audit.crawl_facts import CrawlSource
 from shoal.audit.details import PageDetails, read_page_details
 from shoal.audit.site import NUMBERS, TEXTS, LinkGraph, LinkTargets, PageColumns, ProbeAnswer, Site, SitemapRead
 from shoal.audit.store import PAGE_COLUMNS, SiteStore
@@ -228,6 +228,3 @@ def _readable(places: Sequence[int], rows: Sequence[tuple[int, bytes]]) -> Itera
             yield place, read_page_details(blob)
         except ValueError:  # written by another version; the page counts as one without details
             continue
-
-
-__all__ = ["CrawlUrls", "SiteLoader", "UrlProber"]

@@ -51,8 +51,3 @@ TIMING: Final = frozenset({"avg_response_ms", "p95_response_ms", "max_response_m
 def is_timing(metric: str) -> bool:
     """Return whether a metric depends on how fast the server was at the time of the crawl."""
     return metric in TIMING or (metric in CODES and CODES[metric].timing)
-
-
-def described() -> dict[str, str]:
-    """Return every metric of the built-in analyzers with what it measures."""
-    return dict(NAMED) | {code.code: f"findings: {code.title[0].lower()}{code.title[1:-1]}" for code in CODES.values()}

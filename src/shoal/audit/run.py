@@ -240,7 +240,7 @@ class AnalysisRun:
     def _tell(self) -> None:
         attempt, settings = self._lease.attempts + 1, self._context.queue.settings
         for again in (True, False) if attempt > 1 else (False,):
-            delay = min(settings.backoff * 2.0 ** (attempt - 2), settings.longest_backoff) if again else None
+            delay = settings.backoff_after(attempt - 1) if again else None
             self._context.signals.emit(
                 AnalysisAttempted(
                     run_id=self._lease.run_id or "",

@@ -40,8 +40,3 @@ def succeed() -> AnalysisMove:
 
 def fail(reason: str | None, error: str | None) -> AnalysisMove:
     return AnalysisMove(AnalysisState.FAILED, reason, error)
-
-
-def sources_of(to: AnalysisState) -> list[AnalysisState]:
-    """Return the states from which this one can be reached."""
-    return [source for source, targets in MOVES.items() if to in targets]

@@ -9,7 +9,6 @@ from shoal.base.clock import SystemClock
 CrawlId = NewType("CrawlId", str)
 JobId = NewType("JobId", str)
 NodeId = NewType("NodeId", str)
-PolicyId = NewType("PolicyId", str)
 EventId = NewType("EventId", str)
 AnalysisId = NewType("AnalysisId", str)
 GroupId = NewType("GroupId", str)

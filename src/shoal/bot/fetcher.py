@@ -14,8 +14,9 @@ from shoal.bot.client import BotJob
 from shoal.egress import AddressRule, Egress, Failure, Limits, Proxies
 from shoal.extract.encoding import decode
 from shoal.hosts.robots_cache import RobotsReader
+from shoal.hosts.robots_memo import RobotsMemo
 from shoal.page_jobs.result import Status
-from shoal.page_jobs.runner import EgressRoute, EgressRoutes, NotRendered, PageJobRunner, RobotsMemo
+from shoal.page_jobs.runner import EgressRoute, EgressRoutes, NotRendered, PageJobRunner
 from shoal.page_jobs.spec import PageConfig, PageWork
 from shoal.settings import Settings
 

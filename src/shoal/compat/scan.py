@@ -239,21 +239,14 @@ class Scan:
             return work
 
     async def _commit(self, hold: Hold, done: list[FrontierTask], want: int) -> tuple[CrawlState, list[FrontierTask]]:
-        app, number, fence = self._app, hold.crawl.number, hold.lease.fence
-        report = WalkerBatch([Settled(task, Fate.FETCHED) for task in done])
+        app, fence = self._app, hold.lease.fence
+        batch = WalkerBatch([Settled(task, Fate.FETCHED) for task in done])
 
         async def commit(tx: Tx) -> tuple[CrawlState, list[FrontierTask]]:
-            await app.queue.fence(tx, fence)
-            state, _ = await app.crawls.store.control(tx, self.id)
-            if done:
-                settlement = await app.stores.frontier.settle(tx, number, fence, report)
-                await app.crawls.store.add_counts(tx, number, fence.job_id, settlement.counts())
-                await app.queue.mark_settled(tx, fence)
-            if state is not CrawlState.RUNNING or not want:
-                return state, []
-            taken = await app.stores.frontier.take(tx, number, fence, want, 0, AT_ONCE)
-            await app.stores.frontier_admin.unclaim(tx, number, fence)  # let other processes take from the same host
-            return state, taken.tasks
+            state, taken = await hold.commits.exchange(tx, batch, want)
+            if state is CrawlState.RUNNING and want:  # let other processes take from the same host
+                await app.stores.frontier_admin.unclaim(tx, hold.crawl.number, fence)
+            return state, taken
 
         return await app.database.run(commit)
 

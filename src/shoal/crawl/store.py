@@ -1,7 +1,6 @@
 """Store contracts of the crawl package: crawls with their counters, and the frontier."""
 
 from collections.abc import Iterable, Mapping
-from datetime import timedelta
 from typing import Protocol
 
 from msgspec import Struct, field
@@ -25,7 +24,7 @@ from shoal.crawl.frontier.values import (
 )
 from shoal.crawl.lifecycle.failed_urls import DroppedPage, FailedPage, FailedSeed
 from shoal.crawl.states import CrawlMove, CrawlState
-from shoal.hosts.rate import HeldHost, HostState
+from shoal.hosts.rate import HeldHost, HostDelay
 from shoal.queue.job import Fence
 
 OUTSIDE = ""
@@ -140,19 +139,12 @@ class CrawlStore(Protocol):
         ...
 
 
-class HostRate(Struct, frozen=True):
+class HostRate(HostDelay, frozen=True):
     """The rate limit for one host. A delay that the host itself requests, and its holds, take precedence."""
 
-    delay: timedelta
     probe: bool = False  # take one URL from a host whose robots.txt is not known yet
     per_host: int | None = None  # maximum pages per host
     walkers: int = 1  # number of walkers that share the hosts
-    latency_factor: float = 0.0  # seconds of delay per second of response time of a slow host
-    longest_latency_delay: timedelta = timedelta(0)
-
-    def delay_at(self, state: HostState) -> float:
-        """Return the seconds between two requests to a host."""
-        return state.delay(self.delay.total_seconds(), self.latency_factor, self.longest_latency_delay.total_seconds())
 
 
 class AdmissionChecks(Protocol):

@@ -4,9 +4,18 @@ from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from typing import Protocol
 
+from msgspec import Struct
+
 from shoal.base.database import Tx
 from shoal.events.event import Event, EventReceipt
 from shoal.events.webhook import Delivery, Webhook
+
+
+class ReadingProgress(Struct, frozen=True):
+    """How far events have been read, as event numbers; None if nobody reads them in that way."""
+
+    hooks: int | None  # every enabled webhook has them in its queue
+    sinks: int | None  # every sink has processed them
 
 
 class OutboxStore(Protocol):
@@ -54,10 +63,16 @@ class EventStore(Protocol):
         """Store the cursor of a sink; return False if it was no longer at `seen`."""
         ...
 
-    async def prune(self, tx: Tx, before: int, at_last: int, limit: int) -> tuple[int, list[str]]:
-        """Remove numbered events older than `before` that no webhook waits for and every sink has taken; those older
-        than `at_last` even if a sink has not. Return how many, and the sinks that missed some: their cursors are
-        removed too, so that an abandoned sink does not keep events back again."""
+    async def last_before(self, tx: Tx, time: int) -> int:
+        """Return the number of the last event from before a time; 0 if there is none."""
+        ...
+
+    async def progress(self, tx: Tx) -> ReadingProgress: ...
+
+    async def prune(self, tx: Tx, until: int, before: int, limit: int) -> tuple[int, list[str]]:
+        """Remove events up to the number `until` and older than `before`, except those that a webhook still has to
+        receive. Return how many, and the sinks that missed some: their cursors are removed too, so that an abandoned
+        sink does not keep events back again."""
         ...
 
 

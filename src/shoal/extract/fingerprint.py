@@ -30,8 +30,3 @@ def _majority(digests: bytes) -> int:
             if 2 * (column & mask).bit_count() > count:
                 votes |= 1 << 8 * place + bit
     return votes
-
-
-def distance(one: int, other: int) -> int:
-    """Return the Hamming distance of two fingerprints."""
-    return ((one + _SIGN) ^ (other + _SIGN)).bit_count()

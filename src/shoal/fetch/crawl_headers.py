@@ -3,13 +3,15 @@
 A custom header may be a secret, so only content-negotiation headers are sent to every host.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Final
 
 from shoal.base.url import Url, origin
 from shoal.egress import HeaderPairs, Request, Response
+from shoal.egress.custom_headers import split
 from shoal.fetch.cookies import CookieJar
 
+ACCEPT: Final = "text/html,application/xhtml+xml;q=0.9,*/*;q=0.8"
 _MOST_KEPT: Final = 1000
 
 
@@ -25,6 +27,15 @@ class CrawlHeaders:
         self._with_restricted = everywhere + tuple(pair for pair in restricted if pair[0].lower() != "cookie")
         self._origins = frozenset(origins) if restricted else frozenset()
         self._with_cookie: dict[tuple[bool, str], HeaderPairs] = {}
+
+    @classmethod
+    def build(cls, agent: str, custom: Mapping[str, str], jar: CookieJar, seeds: Iterable[Url]) -> "CrawlHeaders":
+        """Return the headers of requests: custom ones replace ours, and secret ones go only to the hosts of the
+        seeds."""
+        given, secret = split(custom)
+        ours = {"user-agent": ("User-Agent", agent), "accept": ("Accept", ACCEPT)}
+        pairs: HeaderPairs = tuple((ours | {pair[0].lower(): pair for pair in given}).values())
+        return cls(pairs, jar, secret, seed_origins(seeds))
 
     def to(self, url: Url) -> HeaderPairs:
         """Return the headers for this URL; equal headers are the same object, because changing them costs time."""

@@ -4,6 +4,7 @@ that it is complete. Messages are written where the error occurs."""
 from typing import Final, NamedTuple
 
 from shoal.base.url import UrlRefusal
+from shoal.hosts.robots import NO_ROBOTS
 
 
 class Meaning(NamedTuple):
@@ -54,9 +55,7 @@ PAGE_ERRORS: Final[dict[str, Meaning]] = {
     ),
     "unknown_proxy": Meaning("Page jobs only: the worker has no proxy with that label; see `SHOAL_PROXIES`.", True),
     "unreadable_job": Meaning("Page jobs only: the worker has an older version that cannot read the job.", True),
-    "robots_unreachable": Meaning(
-        "The host's robots.txt could not be fetched, so no URL of the host is allowed.", True
-    ),
+    "robots_unreachable": Meaning(NO_ROBOTS, True),
     "render_timeout": Meaning(
         "The scripts of the page did not end within `SHOAL_RENDER_TIMEOUT`. Its facts are those of the page as "
         "fetched.",

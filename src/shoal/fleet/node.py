@@ -128,6 +128,29 @@ class NewSession:
 
 
 @dataclass(frozen=True, slots=True)
+class EarlierSession:
+    """The last session of a node before a new one: which process had it, and on which controller; None if it was
+    over."""
+
+    instance: str
+    controller: str | None
+
+    def is_displaced_by(self, instance: str) -> bool:
+        """Return whether a process that registers now takes the node away from another one. A client without an
+        instance may be the same process again, but two of them cannot be told apart."""
+        return self.controller is not None and (not instance or self.instance != instance)
+
+
+@dataclass(frozen=True, slots=True)
+class StoredSession:
+    """A session as the store began it: its epoch, what operators want of the node, and the session before it."""
+
+    epoch: int
+    desired: DesiredState
+    earlier: EarlierSession | None
+
+
+@dataclass(frozen=True, slots=True)
 class SessionBegun:
     """The outcome of a registration: the epoch of the session, what operators want of the node, and whether a
     session of another instance was displaced."""

@@ -1,6 +1,6 @@
 """The registry of nodes: sessions, health and commands. It is stored, so every controller sees the whole fleet.
 
-A process that has no sessions of its own (`NoSessions`) can still list nodes and give commands: the controller that
+A process that has no sessions of its own can still list nodes and give commands: the controller that
 has the node's session finds the command in the store.
 """
 
@@ -28,6 +28,7 @@ AT_ONCE = 500  # commands that one pass sends
 BATCH = 1_000
 COMMAND_TTL = timedelta(hours=1)
 KEEP_COMMANDS = timedelta(days=7)
+KEEP_DESIRED_STATES = timedelta(days=90)  # for nodes that are gone
 SHOWN = 50  # newest commands of a node
 
 
@@ -120,16 +121,6 @@ class SessionLinks(Protocol):
         ...
 
 
-class NoSessions:
-    """The sessions of a process without a gRPC server: there are none."""
-
-    def send(self, node_id: NodeId, command: NodeCommand) -> bool:
-        return False
-
-    def acknowledges(self, node_id: NodeId) -> bool:
-        return False
-
-
 def check_node_id(node_id: str) -> NodeId:
     """Return the node id if it is valid: it becomes part of a lane's name, of keys and of metrics."""
     try:
@@ -167,7 +158,9 @@ class Nodes:
         check_node_id(session.node_id)
 
         async def commit(tx: Tx) -> SessionBegun:
-            begun = await self._store.register(tx, session)
+            stored = await self._store.register(tx, session)
+            displaced = stored.earlier is not None and stored.earlier.is_displaced_by(session.status.instance)
+            begun = SessionBegun(stored.epoch, stored.desired, displaced)
             signal = NodeRegistered(
                 node_id=session.node_id,
                 epoch=begun.epoch,
@@ -333,7 +326,8 @@ class Nodes:
 
     async def forget(self, keep_lost: timedelta) -> None:
         """Remove nodes that were lost long ago, and end and remove old commands."""
-        await self._database.run(lambda tx: self._store.forget_lost(tx, keep_lost, BATCH))
+        keep_desired_states = max(KEEP_DESIRED_STATES, keep_lost)
+        await self._database.run(lambda tx: self._store.forget_lost(tx, keep_lost, keep_desired_states, BATCH))
 
         async def expire(tx: Tx) -> None:
             expired = await self._store.expire_commands(tx, COMMAND_TTL, KEEP_COMMANDS, BATCH)

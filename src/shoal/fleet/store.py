@@ -7,11 +7,11 @@ from typing import Protocol
 
 from shoal.base.database import Tx
 from shoal.base.ids import NodeId
-from shoal.fleet.node import CommandAck, DesiredState, Heartbeat, NewSession, Node, NodeCommand, SessionBegun
+from shoal.fleet.node import CommandAck, DesiredState, Heartbeat, NewSession, Node, NodeCommand, StoredSession
 
 
 class NodeStore(Protocol):
-    async def register(self, tx: Tx, session: NewSession) -> SessionBegun:
+    async def register(self, tx: Tx, session: NewSession) -> StoredSession:
         """Begin a session: create or update the node, raise its epoch, and make this controller its own. Any earlier
         session of the node is over. The commands that it did not acknowledge wait again."""
         ...
@@ -64,8 +64,9 @@ class NodeStore(Protocol):
         """Store what operators want of these nodes, which are locked."""
         ...
 
-    async def forget_lost(self, tx: Tx, older_than: timedelta, limit: int) -> int:
-        """Remove nodes that were lost long ago; returns how many."""
+    async def forget_lost(self, tx: Tx, older_than: timedelta, keep_desired_states: timedelta, limit: int) -> int:
+        """Remove nodes that were lost longer ago than `older_than`; returns how many. What operators want of nodes that
+        are gone is kept for `keep_desired_states`."""
         ...
 
     async def add_commands(self, tx: Tx, commands: Sequence[NodeCommand]) -> None: ...

@@ -1,6 +1,7 @@
 """The rate limit of a host as values: its current state, the slots that are requested and the slots that are granted.
 Pure: rows belong to the store, and each process limits its own open connections."""
 
+from datetime import timedelta
 from typing import Final
 
 from msgspec import Struct
@@ -9,6 +10,7 @@ AHEAD = 2.0
 """Seconds: how far ahead slots are reserved. A killed process wastes no more than that, and others wait no longer."""
 UNPACED: Final = 1_000_000  # slots of a host that needs no delay between requests
 SHORTEST_WAIT: Final = 0.25  # seconds until a host without a free slot is checked again
+FORGET_SECONDS: Final = 600  # after which an old back-off or latency is ignored
 LONGEST_LOOK: Final = 30.0  # seconds after which a host is checked again, however long it asked us to wait
 
 
@@ -22,15 +24,24 @@ class HostState(Struct, frozen=True):
     is_recovering: bool = False  # it was held and has not answered well since: one URL at a time
     robots_known: bool = False
 
-    def delay(self, own: float, latency_factor: float, longest_latency_delay: float) -> float:
-        """Return the seconds between two requests: our own delay, the one robots.txt asks for, or the one for a slow
-        host (`latency_factor` seconds per second of latency), whichever is longest."""
-        return max(own, self.crawl_delay, min(self.latency * latency_factor, longest_latency_delay))
-
     def free_in(self, delay: float) -> float:
         """Return the seconds until the host may be requested with this delay. Without a delay, only a hold has to be
         waited for, not a slot."""
         return self.busy_for if delay else self.held_for
+
+
+class HostDelay(Struct, frozen=True):
+    """The delay between two requests to a host. A longer one that the host itself asks for wins."""
+
+    delay: timedelta
+    latency_factor: float = 0.0  # seconds of delay per second of response time of a slow host
+    longest_latency_delay: timedelta = timedelta(0)
+
+    def delay_at(self, state: HostState) -> float:
+        """Return the seconds between two requests: our own delay, the one robots.txt asks for, or the one for a slow
+        host, whichever is longest."""
+        slow = min(state.latency * self.latency_factor, self.longest_latency_delay.total_seconds())
+        return max(self.delay.total_seconds(), state.crawl_delay, slow)
 
 
 class HeldHost(Struct, frozen=True):

@@ -16,6 +16,7 @@ from shoal.hosts.rate import (
     AHEAD,
     SHORTEST_WAIT,
     UNPACED,
+    HostDelay,
     HostSlots,
     HostState,
     SlotRequest,
@@ -38,29 +39,18 @@ class SlotGrant(Struct, frozen=True):
 
 
 class RateLimiter:
-    """Grants slots. `delay`: our own delay between two requests to a host; `latency_factor`: seconds of delay per
-    second of latency of a slow host. A longer delay that the host itself asks for wins. `at_once`: grant only slots
-    that are free right now, for callers that cannot be given a start time and fetch robots.txt themselves."""
+    """Grants slots. `at_once`: grant only slots that are free right now, for callers that cannot be given a start time
+    and fetch robots.txt themselves."""
 
-    def __init__(
-        self,
-        hosts: HostStore,
-        delay: timedelta,
-        latency_factor: float,
-        longest_latency_delay: timedelta,
-        *,
-        at_once: bool = False,
-    ) -> None:
+    def __init__(self, hosts: HostStore, delay: HostDelay, *, at_once: bool = False) -> None:
         self._hosts = hosts
-        self._delay = delay.total_seconds()
-        self._latency_factor = latency_factor
-        self._longest_latency_delay = longest_latency_delay.total_seconds()
+        self._delay = delay
         self._at_once = at_once
 
     @property
     def paced(self) -> bool:
         """Return whether we have a delay of our own."""
-        return self._delay > 0
+        return self._delay.delay > timedelta(0)
 
     async def give(self, tx: Tx, origins: Sequence[str]) -> list[SlotGrant]:
         """Return a grant for each request, in their order. It never waits for a lock, so it may come last in a
@@ -83,7 +73,7 @@ class RateLimiter:
         """Return the next slot of one host if it comes within `within` seconds, or at least right after the last one.
         For a request that cannot be put off without loss, such as the target of a redirect."""
         host, state = (await self._hosts.at_origins(tx, [origin]))[origin]
-        delay = self.delay_at(state)
+        delay = self._delay.delay_at(state)
         within = max(within, delay + AHEAD)
         if not delay:
             return SlotGrant(host, state.held_for, granted=state.held_for <= within)
@@ -91,10 +81,6 @@ class RateLimiter:
         if host in granted:
             return SlotGrant(host, granted[host].first_in, delay)
         return SlotGrant(host, max(SHORTEST_WAIT, state.busy_for), delay, granted=False)
-
-    def delay_at(self, state: HostState) -> float:
-        """Return the seconds between two requests to a host."""
-        return state.delay(self._delay, self._latency_factor, self._longest_latency_delay)
 
     @property
     def ahead(self) -> float:
@@ -104,7 +90,7 @@ class RateLimiter:
 
     def slots_now(self, state: HostState) -> HostSlots:
         """Return how many requests a host in this state can take now. `give` makes the final decision."""
-        delay = self.delay_at(state)
+        delay = self._delay.delay_at(state)
         free_in = state.free_in(delay)
         if free_in > 0 and (self._at_once or not delay):
             return HostSlots(0, free_in, delay)
@@ -121,7 +107,7 @@ class RateLimiter:
         free, slot_requests = {}, []
         for host, count in sorted(wanted.items()):
             state = states[host]
-            delay = self.delay_at(state)
+            delay = self._delay.delay_at(state)
             count = 1 if self._goes_alone(state, delay) else count
             if delay and self._at_once and state.busy_for > 0:
                 continue
@@ -132,7 +118,7 @@ class RateLimiter:
         return free | (await self._hosts.reserve(tx, slot_requests) if slot_requests else {})
 
     def _queue_up(self, host: int, count: int, state: HostState, grant: SlotsGranted) -> list[SlotGrant]:
-        delay = self.delay_at(state)
+        delay = self._delay.delay_at(state)
         granted = [SlotGrant(host, grant.first_in + turn * delay, delay) for turn in range(grant.slots)]
         free_in = grant.first_in + grant.slots * delay if granted else state.free_in(delay)
         again = max(SHORTEST_WAIT, free_in)

@@ -24,6 +24,11 @@ def with_refusals(kept: Mapping[int, N], urls: Iterable[int], now: N, within: N)
     return dict(sorted(recent.items(), key=lambda one: one[1])[-ENOUGH:])
 
 
+def concern_host(refusals: Mapping[int, object]) -> bool:
+    """Return whether recent refusals put their host on hold."""
+    return len(refusals) >= ENOUGH
+
+
 def to_text(refusals: Mapping[int, int]) -> str:
     """Serialize them for the store."""
     return orjson.dumps(list(refusals.items())).decode()

@@ -31,6 +31,8 @@ _NAMES = {
 }
 """The records that are read, including the misspellings that Google accepts; all others are ignored."""
 
+NO_ROBOTS = "The host's robots.txt could not be fetched, so no URL of the host is allowed."
+
 
 class RobotsState(StrEnum):
     """The result of the last request for a robots.txt."""

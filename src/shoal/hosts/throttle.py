@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from shoal.base.clock import Clock
 from shoal.base.retry_after import parse_retry_after
 from shoal.base.signals import Signal, Signals
-from shoal.hosts.refusals import ENOUGH, WITHIN, with_refusals
+from shoal.hosts.refusals import WITHIN, concern_host, with_refusals
 from shoal.settings import HostSettings
 
 REFUSED = 503
@@ -185,7 +185,7 @@ class ThrottleTracker:
         refusals = self._refusals[answer.host] = with_refusals(before, [answer.page], now, float(WITHIN))
         if len(self._refusals) > MOST_HOSTS:
             del self._refusals[next(iter(self._refusals))]
-        begins = len(refusals) >= ENOUGH and self._throttled(answer)
+        begins = concern_host(refusals) and self._throttled(answer)
         update = self._update(answer)
         if not update.status:
             fallback = throttle_update(answer.origin, 0, asked, self._settings)

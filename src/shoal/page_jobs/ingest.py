@@ -8,7 +8,6 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from shoal.base.database import Database, Tx
-from shoal.base.errors import LeaseLost
 from shoal.base.ids import JobId
 from shoal.base.signals import Signals
 from shoal.events.store import OutboxStore
@@ -63,22 +62,15 @@ class Ingest:
         self._listener = listener
         self._signals = signals
 
-    async def settle(self, owner: str, deliveries: Sequence[ResultDelivery], want: int = 0) -> IngestResult:
-        """Store results, end or return their jobs, and lease up to `want` more. Each result is handled independently:
-        one that is late or from another owner changes nothing; a duplicate gets the same receipt again."""
+    async def settle(self, owner: str, deliveries: Sequence[ResultDelivery]) -> IngestResult:
+        """Store results, and end or return their jobs. Each result is handled independently: one that is late or from
+        another owner changes nothing; a duplicate gets the same receipt again."""
         request = LeaseRequest(owner, [KIND])
-        return await self._database.run(lambda tx: self.settle_in(tx, request, deliveries, want))
+        return await self._database.run(lambda tx: self.settle_in(tx, request, deliveries))
 
     async def holders(self, fences: Sequence[Fence]) -> dict[Fence, str]:
         """Return who held each of these grants, as far as they are known."""
         return await self._database.read(lambda tx: self._store.holders(tx, fences))
-
-    async def settle_one(self, owner: str, delivery: ResultDelivery) -> JobState:
-        """Ingest a single result; raises `LeaseLost` if it is not accepted."""
-        [receipt] = (await self.settle(owner, [delivery])).receipts
-        if receipt.state is None:
-            raise LeaseLost(delivery.fence.job_id, delivery.fence.epoch)
-        return receipt.state
 
     async def settle_in(
         self,

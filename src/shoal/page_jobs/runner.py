@@ -14,14 +14,14 @@ from shoal.base.clock import Clock
 from shoal.base.errors import StorageFull, TimeError
 from shoal.base.retry_after import parse_retry_after
 from shoal.base.url import Url, origin
-from shoal.egress import Egress, Failure, HeaderPairs, Limits
-from shoal.egress.custom_headers import split
+from shoal.egress import Egress, Failure, Limits
 from shoal.extract.page import ExtractOptions, PageFacts
 from shoal.fetch.cookies import CookieJar
-from shoal.fetch.crawl_headers import CrawlHeaders, seed_origins
+from shoal.fetch.crawl_headers import CrawlHeaders
 from shoal.fetch.page_fetcher import RETRYABLE_STATUS, Fetched, PageFetcher
 from shoal.fetch.redirect_chain import RedirectChain
-from shoal.hosts.robots import RobotsSource, Rules, product_token
+from shoal.hosts.robots import NO_ROBOTS, RobotsSource, Rules, product_token
+from shoal.hosts.robots_memo import RobotsMemo
 from shoal.hosts.throttle import REFUSED
 from shoal.page_jobs.result import Result, Status
 from shoal.page_jobs.spec import PageWork
@@ -30,10 +30,7 @@ if TYPE_CHECKING:
     from shoal.extract.optional_facts import OptionalFactsReader
     from shoal.page_jobs.rendering import PageRenderer
 
-ACCEPT: Final = "text/html,application/xhtml+xml;q=0.9,*/*;q=0.8"
 STORE_PAUSE: Final = 1.0  # seconds before the store is asked again for a robots.txt
-ROBOTS_FRESH: Final = 600.0  # seconds for which the rules of a host are cached
-MOST_RULES: Final = 2_000  # hosts in that cache
 MOST_READERS: Final = 64  # rule sets with a cached reader
 SHOWN_FACTS: Final = ("title", "description", "canonical", "robots", "lang", "h1", "word_count")
 
@@ -73,51 +70,19 @@ class RedirectSlots(Protocol):
         ...
 
 
-class RobotsMemo:
-    """A cache of robots.txt rules; concurrent requests for the same host share one fetch."""
+class PatientRobots:
+    """Implements `RobotsSource`: waits while the store is unavailable or full, which is not the page's fault."""
 
-    def __init__(self, robots: RobotsSource, clock: Clock) -> None:
-        self._robots = robots
+    def __init__(self, source: RobotsSource, clock: Clock) -> None:
+        self._source = source
         self._clock = clock
-        self._known: dict[str, tuple[float, asyncio.Task[Rules]]] = {}
 
-    def known(self, host_origin: str) -> Rules | None:
-        """Return the cached rules of a host, or None."""
-        at, asking = self._known.get(host_origin, (0.0, None))
-        if asking is None or not asking.done() or self._clock.monotonic() - at > ROBOTS_FRESH:
-            return None
-        return None if asking.cancelled() or asking.exception() is not None else asking.result()
-
-    def knows(self, host_origin: str) -> bool:
-        return self.known(host_origin) is not None
-
-    async def rules_of(self, host_origin: str) -> Rules:
-        at, asking = self._known.get(host_origin, (0.0, None))
-        if asking is None or self._clock.monotonic() - at > ROBOTS_FRESH:
-            if len(self._known) >= MOST_RULES:
-                self._known.clear()
-            asking = asyncio.create_task(self._ask(host_origin))
-            self._known[host_origin] = self._clock.monotonic(), asking
-        try:
-            rules = await asyncio.shield(asking)
-        except Exception:
-            self._known.pop(host_origin, None)
-            raise
-        if not rules.reachable:
-            self._known.pop(host_origin, None)  # the next caller fetches again
-        return rules
-
-    async def _ask(self, host_origin: str) -> Rules:
+    async def rules_of(self, origin: str) -> Rules:
         while True:
             try:
-                return await self._robots.rules_of(host_origin)
-            except (TimeError, StorageFull):  # the store is unavailable or full, which is not the page's fault
+                return await self._source.rules_of(origin)
+            except (TimeError, StorageFull):
                 await self._clock.sleep(STORE_PAUSE)
-
-    def close(self) -> None:
-        for _, asking in self._known.values():
-            asking.cancel()
-        self._known.clear()
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,7 +143,7 @@ class PageJobRunner:
     async def ask_robots(self, work: PageWork) -> bool:
         """Load the robots.txt rules of a job's host; return whether they had to be loaded now and were reachable."""
         route, host_origin = self._routes.by(work.crawl_config.proxy), origin(Url(work.url))
-        if route is None or route.robots.knows(host_origin):
+        if route is None or route.robots.known(host_origin) is not None:
             return False
         return (await route.robots.rules_of(host_origin)).reachable
 
@@ -215,7 +180,7 @@ class PageJobRunner:
         fetcher = self._fetcher(route.egress, work, at, blocked, capture=capture or renderer is not None)
         chain: RedirectChain | None = None
         while True:
-            if chain is not None and slots is not None and not route.robots.knows(origin(at)):
+            if chain is not None and slots is not None and route.robots.known(origin(at)) is None:
                 await slots.wait(at)  # robots.txt needs a slot of its own
             rules = await route.robots.rules_of(origin(at))
             if failure := _objection(rules, at):
@@ -257,10 +222,7 @@ class PageJobRunner:
 
     def headers_of(self, work: PageWork, url: Url) -> CrawlHeaders:
         """Return the headers of its requests, to its own host and to redirect targets."""
-        given, secret = split(work.crawl_config.headers)
-        ours = {"user-agent": ("User-Agent", self._agent), "accept": ("Accept", ACCEPT)}
-        pairs: HeaderPairs = tuple((ours | {pair[0].lower(): pair for pair in given}).values())
-        return CrawlHeaders(pairs, CookieJar(self._clock), secret, seed_origins([url]))
+        return CrawlHeaders.build(self._agent, work.crawl_config.headers, CookieJar(self._clock), [url])
 
     def _reader(self, work: PageWork) -> "OptionalFactsReader | None":
         if work.rule_set is None:
@@ -321,9 +283,6 @@ def _objection(rules: Rules, url: Url) -> Failure | None:
     if not rules.allows(url):
         return Failure("robots_denied", f"The robots.txt of {origin(url)} forbids {url}.", retryable=False, url=url)
     return None
-
-
-NO_ROBOTS: Final = "The host's robots.txt could not be fetched, so no URL of the host is allowed."
 
 
 def no_proxy(label: str | None) -> str:

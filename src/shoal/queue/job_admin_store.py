@@ -56,7 +56,6 @@ class QueuePosition:
     now: int
     ahead: int
     locked: int
-    last_granted_at: int | None
     host: str | None = None
     host_busy_for: float = 0.0
     renderers: int = 0

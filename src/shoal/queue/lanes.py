@@ -92,8 +92,8 @@ class Lanes(Protocol):
         returns how many. May be repeated."""
         ...
 
-    async def depth(self, tx: Tx, lane: str) -> int:
-        """Return how many due jobs wait in a lane now. Reads every entry, so use it for private lanes only."""
+    async def depth(self, tx: Tx, lane: str, most: int) -> int:
+        """Return how many due jobs wait in a lane now, up to `most`."""
         ...
 
     async def waits(self, tx: Tx, kind: str, lanes: Sequence[str]) -> bool:

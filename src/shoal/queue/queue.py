@@ -432,7 +432,7 @@ class Queue:
 
     async def depth_up_to(self, lane: str, most: int) -> int:
         """Return how many due jobs wait in a lane, up to `most`."""
-        return await self._database.read(lambda tx: self._store.depth_up_to(tx, lane, most))
+        return await self._database.read(lambda tx: self._lanes.depth(tx, lane, most))
 
     async def unpark(self, limit: int) -> int:
         """Unpark as many jobs as their quotas allow, for the next `limit` quota keys; returns how many. Each key is
@@ -551,8 +551,7 @@ class Queue:
 
     def backoff(self, attempts: int) -> timedelta:
         """Return the retry delay: `WORKER_BACKOFF_MS · 2^(attempts-1)` plus jitter, which only adds."""
-        base = min(self.settings.backoff * 2.0 ** min(attempts - 1, 40), self.settings.longest_backoff)
-        return base * (1 + JITTER * self._jitter())
+        return self.settings.backoff_after(attempts) * (1 + JITTER * self._jitter())
 
     async def _move(self, move: Move, kind: str, run_id: str | None) -> JobState:
         await self._database.run(lambda tx: self.move_in(tx, move, kind, run_id))

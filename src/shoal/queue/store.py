@@ -145,10 +145,6 @@ class JobStore(Protocol):
 
     async def get(self, tx: Tx, job_id: JobId) -> Job | None: ...
 
-    async def depth_up_to(self, tx: Tx, lane: str, most: int) -> int:
-        """Return how many due jobs wait in a lane, up to `most`."""
-        ...
-
     async def live_of_run(self, tx: Tx, run_id: str) -> tuple[int, int]:
         """Return how many of the run's jobs are pending, and how many are locked."""
         ...

@@ -1,14 +1,18 @@
 """The wake-up: a hint to idle workers that a job may be waiting. Drivers in `store/` carry it between processes."""
 
+from collections import deque
 from collections.abc import Callable
 from typing import Protocol
 
+from shoal.base.clock import Clock
 from shoal.base.signals import Signal, Signals
 from shoal.queue.job import is_local
 from shoal.queue.queue import JobEnqueued, JobMoved, JobsMoved, JobsReturned
 from shoal.queue.states import GrantEnd, JobState
 
 RETURNS = (GrantEnd.RELEASED, GrantEnd.CRASHED, GrantEnd.EXPIRED)
+BURST = 50  # hints within a second that are passed on at once
+BURST_PAUSE_SECONDS = 0.1  # between two hints above that rate
 
 
 class WakeDegraded(Signal, frozen=True, kw_only=True):
@@ -79,6 +83,42 @@ class WakeListeners:
                 on_hint()
             except Exception as error:
                 self._signals.emit(WakeListenerFailed(error=f"{type(error).__name__}: {error}"))
+
+
+class WakeHealth:
+    """Whether hints arrive. Only changes are emitted: outages repeat the same error every second."""
+
+    def __init__(self, signals: Signals) -> None:
+        self._signals = signals
+        self.problem: str | None = None
+
+    def degrade(self, why: str) -> None:
+        """Record that hints get lost."""
+        if self.problem is None:
+            self._signals.emit(WakeDegraded(why=why))
+        self.problem = why
+
+    def restore(self) -> bool:
+        """Record that hints arrive; returns whether they did not before."""
+        if self.problem is None:
+            return False
+        self.problem = None
+        self._signals.emit(WakeRestored())
+        return True
+
+
+class HintRate:
+    """Limits the rate of hints: after a burst they are merged, because one hint stands for any number of jobs."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._recent: deque[float] = deque(maxlen=BURST)
+
+    def pause(self) -> float:
+        """Count a hint that was passed on; return the seconds to wait before the next one."""
+        now = self._clock.monotonic()
+        self._recent.append(now)
+        return BURST_PAUSE_SECONDS if len(self._recent) == BURST and now - self._recent[0] < 1.0 else 0.0
 
 
 class InProcessWake:

@@ -14,14 +14,16 @@ from typing import Any, Final, Protocol
 import orjson
 
 from shoal.base.clock import Clock
+from shoal.base.errors import ShoalError
 from shoal.base.url import Url, origin
 from shoal.egress import Failure
+from shoal.hosts.robots_memo import RobotsMemo
 from shoal.render.browser import Browser
 from shoal.render.cdp import BrowserLost, CdpSession, CommandFailed, Params
 from shoal.render.page_script import CLICK, HTML, SCROLL, WAIT_FOR
 from shoal.render.render_request import MOST_STEPS, Document, RenderRequest
 from shoal.render.rendered_page import RenderCounts, RenderedPage
-from shoal.render.subrequests import OriginConnections, SubrequestRobots, allows
+from shoal.render.subrequests import OriginConnections, allows
 
 QUIET_SECONDS: Final = 0.25  # without a request: then the page is idle
 STEP_SECONDS: Final = 2.0  # at most, after each scroll or click
@@ -58,7 +60,7 @@ class PageSession:
         self,
         browser: Browser,
         request: RenderRequest,
-        robots: SubrequestRobots | None,
+        robots: RobotsMemo | None,
         connections: OriginConnections,
         proxy: ProxyCredential | None,
         clock: Clock,
@@ -373,9 +375,13 @@ class PageSession:
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
 
-    async def _judge(self, session: CdpSession, params: Params, robots: SubrequestRobots, is_own: bool) -> None:
+    async def _judge(self, session: CdpSession, params: Params, robots: RobotsMemo, is_own: bool) -> None:
         url = params["request"]["url"]
-        self._judged(session, params, is_own, allows(await robots.load(origin(Url(url))), url))
+        try:
+            rules = await robots.rules_of(origin(Url(url)))
+        except ShoalError:  # the store is not available: the request is refused, and the page continues without it
+            rules = None
+        self._judged(session, params, is_own, allows(rules, url))
 
     def _judged(self, session: CdpSession, params: Params, is_own: bool, is_allowed: bool) -> None:
         if is_allowed:

@@ -10,6 +10,7 @@ from shoal.base.clock import Clock
 from shoal.base.signals import Signals
 from shoal.base.url import Url
 from shoal.egress import Failure
+from shoal.hosts.robots_memo import RobotsMemo
 from shoal.render.browser import Browser, reap, start_browser
 from shoal.render.cdp import BrowserLost, CommandFailed
 from shoal.render.chromium import find_chromium
@@ -18,7 +19,7 @@ from shoal.render.page_session import PageCrashed, PageSession, ProxyCredential
 from shoal.render.render_request import RenderRequest
 from shoal.render.rendered_page import RenderedPage
 from shoal.render.signals import BrowserEnded, BrowsersReaped, BrowserStarted, PageRendered
-from shoal.render.subrequests import OriginConnections, SubrequestRobots
+from shoal.render.subrequests import OriginConnections
 from shoal.settings import RenderSettings
 
 LOOK_SECONDS: Final = 1.0  # between two looks at the memory of the browsers
@@ -81,7 +82,7 @@ class BrowserPool:
         self,
         settings: RenderSettings,
         network: BrowserNetwork,
-        robots: SubrequestRobots | None,
+        robots: RobotsMemo | None,
         agent: str,
         max_bytes: int,
         clock: Clock,

@@ -1,6 +1,5 @@
 """Text columns that should be there, be unique, and have a certain length: shared by titles and descriptions."""
 
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -58,6 +57,3 @@ def repeated(values: "np.ndarray[Any, Any]", among: Mask) -> tuple[Ids, Ids, "np
 
 def _text(text: str | None) -> dict[str, Any]:
     return {"text": (text or "")[:200], "length": len(text or "")}
-
-
-__all__ = ["Iterator", "duplicates", "lengths", "missing", "of_length", "repeated"]

@@ -32,10 +32,9 @@ from shoal.crawl.scope.seeds import seeds_of
 from shoal.crawl.scope.sitemap_guesses import wants_sitemaps
 from shoal.crawl.store import HostRate
 from shoal.egress import Limits
-from shoal.egress.custom_headers import split
 from shoal.extract.page import ExtractOptions
 from shoal.fetch.cookies import CookieJar
-from shoal.fetch.crawl_headers import CrawlHeaders, seed_origins
+from shoal.fetch.crawl_headers import CrawlHeaders
 from shoal.fetch.page_fetcher import PageFetcher
 from shoal.fetch.sitemap_fetcher import SitemapFetcher
 from shoal.hosts.robots import product_token
@@ -47,8 +46,6 @@ from shoal.settings import Settings
 if TYPE_CHECKING:  # few crawls store bodies or read more than facts
     from shoal.extract.optional_facts import OptionalFactsReader
     from shoal.pages.body_recorder import BodyRecorder
-
-ACCEPT = "text/html,application/xhtml+xml;q=0.9,*/*;q=0.8"
 
 
 def build_engine(
@@ -226,9 +223,5 @@ def _robots(
 
 
 def _headers(config: CrawlConfig, agent: str, clock: Clock) -> CrawlHeaders:
-    """Return the request headers: the crawl's own replace ours, and secret ones go only to the hosts of the seeds."""
     seeds = seeds_of(config)
-    custom, secret = split(config.headers)
-    ours = {"user-agent": ("User-Agent", agent), "accept": ("Accept", ACCEPT)}
-    pairs = tuple((ours | {pair[0].lower(): pair for pair in custom}).values())
-    return CrawlHeaders(pairs, CookieJar(clock, cookies_for(config.cookies, seeds)), secret, seed_origins(seeds))
+    return CrawlHeaders.build(agent, config.headers, CookieJar(clock, cookies_for(config.cookies, seeds)), seeds)

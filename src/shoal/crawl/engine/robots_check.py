@@ -8,10 +8,9 @@ from typing import NamedTuple
 
 from shoal.base.errors import ShoalError
 from shoal.base.url import Url, origin
-from shoal.hosts.robots import RobotsSource, Rules
+from shoal.hosts.robots import NO_ROBOTS, RobotsSource, Rules
 
 MOST_RULES = 50_000  # rules of all hosts together, about 50 MB; a host without rules counts as one
-WITHOUT = "The host's robots.txt could not be fetched, so no URL of the host is allowed."
 FAILURES_OF_THE_HOST = (
     "dns_",
     "connect_",
@@ -105,10 +104,10 @@ class RobotsCheck:
         """Return why the robots.txt of a URL that `judge` just held back is unreachable."""
         rules = self._lost.pop(origin(url), None)
         if rules is None:
-            return RobotsUnavailable("robots_unreachable", WITHOUT)
+            return RobotsUnavailable("robots_unreachable", NO_ROBOTS)
         if rules.failure_code.startswith(FAILURES_OF_THE_HOST):
             return RobotsUnavailable(rules.failure_code, rules.why_none)
-        return RobotsUnavailable("robots_unreachable", f"{WITHOUT} {rules.why_none}")
+        return RobotsUnavailable("robots_unreachable", f"{NO_ROBOTS} {rules.why_none}")
 
     def sitemaps(self, url: Url) -> list[str]:
         """Return the sitemaps that the robots.txt of the URL's host names, if it is known."""

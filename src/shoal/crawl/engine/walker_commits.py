@@ -16,7 +16,16 @@ from shoal.crawl.engine.previous_crawl import PreviousCrawl
 from shoal.crawl.frontier.fates import Fate
 from shoal.crawl.frontier.rebuild import FrontierRebuild, lost_is_an_outage
 from shoal.crawl.frontier.traps import pattern_of
-from shoal.crawl.frontier.values import Control, NewUrl, Settled, Settlement, Turn, WalkerBatch, key_of
+from shoal.crawl.frontier.values import (
+    Control,
+    FrontierTask,
+    NewUrl,
+    Settled,
+    Settlement,
+    Turn,
+    WalkerBatch,
+    key_of,
+)
 from shoal.crawl.journal import messages
 from shoal.crawl.journal.entry import JournalEntry
 from shoal.crawl.journal.reporter import JournalUpdate
@@ -167,12 +176,7 @@ class WalkerCommits:
         if self._crawl.config.has_budget:
             counts = await self._crawls.store.counts(tx, self._crawl.number)
         want = await self._affordable(tx, request, counts)
-        taken = await self._frontier.take(
-            tx, self._crawl.number, self.fence, want, request.in_flight, self._rate, self.admission
-        )
-        work = taken.tasks
-        if taken.settled:
-            await self._crawls.store.add_counts(tx, self._crawl.number, self.fence.job_id, taken.counts())
+        work = await self._take(tx, want, request.in_flight)
         if self.previous_crawl is not None and work:
             await self.previous_crawl.prepare(tx, work)
         traps = {trap.pattern: trap.state for trap in await self._frontier.traps(tx, self._crawl.number)}
@@ -185,6 +189,29 @@ class WalkerCommits:
         if request.update is not None and not turn.is_journaled:
             await self._write_journal(tx, request.update, turn)
         return turn
+
+    async def exchange(self, tx: Tx, batch: WalkerBatch, want: int) -> tuple[CrawlState, list[FrontierTask]]:
+        """Settle URLs without pages and take others, in an open transaction, for callers that fetch by themselves. URLs
+        are taken only from a running crawl. Neither ends the crawl nor writes to its journal."""
+        number = self._crawl.number
+        await self._queue.fence(tx, self.fence)
+        state, _ = await self._crawls.store.control(tx, self._crawl.id)
+        if batch:
+            settlement = await self._frontier.settle(tx, number, self.fence, batch)
+            await self._crawls.store.add_counts(tx, number, self.fence.job_id, settlement.counts())
+            if batch.has_tries:
+                await self._queue.mark_settled(tx, self.fence)
+        if state is not CrawlState.RUNNING or not want:
+            return state, []
+        return state, await self._take(tx, want, 0)
+
+    async def _take(self, tx: Tx, want: int, in_flight: int) -> list[FrontierTask]:
+        """Take URLs, and count those that were closed because their host has reached its page limit."""
+        number = self._crawl.number
+        taken = await self._frontier.take(tx, number, self.fence, want, in_flight, self._rate, self.admission)
+        if taken.settled:
+            await self._crawls.store.add_counts(tx, number, self.fence.job_id, taken.counts())
+        return taken.tasks
 
     def change(self, crawl: Crawl, rate: HostRate) -> None:
         """Continue with other options of the same crawl."""

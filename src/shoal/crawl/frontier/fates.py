@@ -48,3 +48,6 @@ WAITING = frozenset({Fate.OPEN, Fate.QUARANTINED})
 
 REOPENING = frozenset({Fate.SKIPPED_DEPTH, Fate.SKIPPED_NOFOLLOW, Fate.SKIPPED_NOT_IN_SITEMAP})
 """Fates of URLs skipped because of how they were reached: they open when they are found in another way."""
+
+CLAIMABLE = REOPENING | {Fate.SKIPPED_SCOPE}
+"""Fates of skipped URLs that a redirect may still lead to, because redirects of seeds widen the scope."""

@@ -18,7 +18,6 @@ from shoal.fetch.redirect_chain import RedirectChain
 from shoal.hosts.throttle import HostUpdate
 from shoal.pages.page import NOT_MODIFIED, Page
 from shoal.pages.response_counts import count_responses
-from shoal.queue.job import Fence
 
 SUSPECT_FROM = 2  # crashes while other URLs were in flight
 CRASHES_ALONE = 3  # after this many more crashes, alone in flight, the URL fails
@@ -165,6 +164,15 @@ class Settled(Struct):
         count."""
         return self.page is not None and self.page.status == NOT_MODIFIED and self.task.is_conditional
 
+    @property
+    def ended_target(self) -> tuple[tuple[int, int], Fate] | None:
+        """The key and the fate of a redirect target that ends with this URL without having been fetched."""
+        fate = Fate.FAILED if self.fate is Fate.FAILED else self.target_fate
+        if self.task.chain is None or fate is None or self.fate is Fate.OPEN:
+            return None
+        key = self.task.chain.key, self.task.chain.chk
+        return None if key == (self.task.key, self.task.chk) else (key, fate)
+
 
 class FrontierChange(Struct, kw_only=True):
     """The changes that a call made to the frontier. The caller adds them to the crawl's counters in the same
@@ -286,17 +294,3 @@ class Turn(Struct):
     finished: int | None = None  # the depth that is finished, if that was requested
     changed: Crawl | None = None  # the crawl with its new options, if they changed; then nothing was taken
     others_wait: bool = False  # another run waits for a worker, and this walker's time slice is over
-
-
-__all__ = [
-    "Control",
-    "Fence",
-    "FrontierTask",
-    "NewUrl",
-    "Settled",
-    "SitemapRecord",
-    "Turn",
-    "UrlKind",
-    "WalkerBatch",
-    "key_of",
-]

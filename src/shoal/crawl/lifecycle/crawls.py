@@ -4,6 +4,7 @@ jobs."""
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from msgspec.structs import replace
@@ -476,7 +477,8 @@ class Crawls:
             if await self._frontier.holds(tx, crawl.number, fence):
                 await self._frontier.release(tx, crawl.number, fence)
         except OUT_OF_REACH as error:  # the next walker puts them back
-            self._signals.emit(FrontierOutOfReach(crawl_id=crawl.id, error=error.message))
+            signal = FrontierOutOfReach(crawl_id=crawl.id, error=error.message)
+            tx.on_commit(partial(self._signals.emit, signal))
 
     async def was_idle(self, tx: Tx, run_id: str, lost: LostJob) -> bool:
         """Return whether the lost walker held no URL, so that its loss does not count. The exception is a walker that
@@ -489,7 +491,8 @@ class Crawls:
             if await self._frontier.holds(tx, crawl.number, Fence(lost.id, lost.epoch)):
                 return False
         except OUT_OF_REACH as error:  # leases expire whether or not the frontier can be reached
-            self._signals.emit(FrontierOutOfReach(crawl_id=crawl.id, error=error.message))
+            signal = FrontierOutOfReach(crawl_id=crawl.id, error=error.message)
+            tx.on_commit(partial(self._signals.emit, signal))
             return False
         return lost.settled or not crawl.config.hooks
 

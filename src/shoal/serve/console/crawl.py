@@ -29,7 +29,6 @@ from shoal.serve.endpoint import EndpointRequest, Nothing, endpoint
 
 FIRST_LINES: Final = 200
 MOST_JOBS: Final = 100
-HOSTS_SHOWN: Final = 5
 LONGEST_URL: Final = 10_000
 RATE_SECONDS: Final = 10.0
 KEPT_SAMPLES: Final = 120

@@ -36,7 +36,6 @@ HOURS: Final = 24
 LATE: Final = timedelta(minutes=1)
 SHOWN: Final = 8
 LATEST_ANALYSES: Final = 100
-FRESH_SECONDS: Final = 2.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -45,7 +45,6 @@ class LinkOut:
     """A link of the page. The URL of a target that was not fetched is unknown: only its hash is stored."""
 
     url: str | None
-    is_internal: bool
     is_nofollow: bool
 
 
@@ -160,7 +159,7 @@ class PagePage:
         keys = list(links.keys[:MOST_LINKS])
         urls = await self._pages.urls_of(crawl.number, keys)
         return [
-            LinkOut(urls.get(key), bool(flags & LinkFlag.INTERNAL), bool(flags & LinkFlag.NOFOLLOW))
+            LinkOut(urls.get(key), bool(flags & LinkFlag.NOFOLLOW))
             for key, flags in zip(keys, links.flags, strict=False)
         ]
 

@@ -17,7 +17,6 @@ from shoal.crawl.crawl import FrontierDriver
 from shoal.crawl.frontier.fates import WAITING, Fate
 from shoal.crawl.frontier.traps import Trap, pattern_of
 from shoal.crawl.frontier.values import (
-    SUSPECT_FROM,
     Added,
     FrontierChange,
     NewUrl,
@@ -26,6 +25,7 @@ from shoal.crawl.frontier.values import (
     SkippedUrl,
     Taken,
     WalkerBatch,
+    crashes_after,
 )
 from shoal.crawl.store import AdmissionChecks, HostRate
 from shoal.hosts.rate import HeldHost
@@ -367,10 +367,11 @@ class RedisFrontier:
         elif done.fate is Fate.QUARANTINED:
             what = "Q"
         gave = done.page is not None and done.page.status is not None and done.fate is not Fate.OPEN
-        ended, ended_fate = _ended_target(done)
+        target_end = done.ended_target
+        ended: list[Value] = ["", ""] if target_end is None else [pack_key(*target_end[0]), f"{int(target_end[1]):02d}"]
         page_host: Value = task.host if gave else ""
         record = record_of(key, waiting)
-        return [seq_word(task.seq), what, waiting.host, record, due, int(done.fate), page_host, ended, ended_fate]
+        return [seq_word(task.seq), what, waiting.host, record, due, int(done.fate), page_host, *ended]
 
     async def _parents(self, place: CrawlPlace, settled: list[Settled]) -> dict[int, int | None]:
         """Return the keys of the pages that led to URLs which wait again; a task has only the URL of its parent."""
@@ -385,7 +386,7 @@ class RedisFrontier:
         values: list[Value] = []
         for word, record in zip(rows[::3], rows[2::3], strict=True):
             waiting = read_record(record)
-            waiting.crashes = _crashes(waiting.crashes, alone=len(rows) == 3)
+            waiting.crashes = crashes_after(waiting.crashes, alone=len(rows) == 3)
             values += [word, record_of(record[:12], waiting)]
         back = 0
         for some in _batches(values, 2 * ENTRIES) or [[]]:
@@ -402,20 +403,6 @@ def _new_record(url: NewUrl, host: int) -> bytes:
 def _target(fate: Fate, via: bytes, target: Url) -> bytes:
     """Return what is stored about the target of a redirect."""
     return b"%02d%08x" % (int(fate), len(via)) + via + target.encode()
-
-
-def _ended_target(done: Settled) -> tuple[bytes, str]:
-    """Return the key and the fate of a redirect target that ends with this URL without having been fetched."""
-    fate = Fate.FAILED if done.fate is Fate.FAILED else done.target_fate
-    if done.task.chain is None or fate is None or done.fate is Fate.OPEN:
-        return b"", ""
-    key = done.task.chain.key, done.task.chain.chk
-    return (b"", "") if key == (done.task.key, done.task.chk) else (pack_key(*key), f"{int(fate):02d}")
-
-
-def _crashes(before: int, *, alone: bool) -> int:
-    """Count a crash: with others in flight a URL can only become a suspect; alone, each further crash counts."""
-    return before + 1 if alone else min(before + 1, max(before, SUSPECT_FROM))
 
 
 def _batches(items: list[Any], size: int = BATCH) -> list[list[Any]]:

@@ -17,6 +17,7 @@ from shoal.base.signals import Signal, Signals
 from shoal.store.redis.connection import RedisClient, Value
 from shoal.store.redis.lane_entries import GENERATION, LaneEntry
 from shoal.store.redis.scripts import BATCH
+from shoal.store.redis.server_signals import ServerSignals
 
 TIMEOUT = timedelta(seconds=1)  # longest time of one call
 FIRST_PAUSE = 1.0  # seconds without calls after a failed one
@@ -50,19 +51,16 @@ class LaneServer:
     def __init__(self, client: RedisClient, clock: Clock, signals: Signals) -> None:
         self._client = client
         self._clock = clock
-        self._signals = signals
+        self._signals = ServerSignals(signals)
         self._lock = Lock()
         self._generation = ""  # empty: not read yet, or the database has none
         self._decided: list[str] = []
         self._pause = 0.0
         self._resume_at = 0.0
         self._problem: str | None = None
-        self._untold: list[Signal] = []
 
     async def begin(self, tx: Tx, *, create: bool = False) -> bool:
         """Prepare calls in a transaction; False: do without the server for now."""
-        if self._untold:
-            tx.on_commit(self._emit)
         if not self._generation:
             self._generation = await tx.value("lane_generation") or ""
         if not self._generation and create:
@@ -164,21 +162,10 @@ class LaneServer:
         self._pause = pause or min(max(FIRST_PAUSE, 2 * self._pause), LONGEST_PAUSE)
         self._resume_at = self._clock.monotonic() + self._pause
         if self._problem is None:
-            self._tell(LanesDegraded(server=self._client.name, why=why))
+            self._signals.emit(LanesDegraded(server=self._client.name, why=why))
         self._problem = why
 
     def _succeed(self) -> None:
         if self._problem is not None:
             self._problem, self._pause = None, 0.0
-            self._tell(LanesRestored(server=self._client.name))
-
-    def _tell(self, signal: Signal) -> None:
-        with self._lock:
-            self._untold.append(signal)
-
-    def _emit(self) -> None:
-        """Emit what happened, on the event loop."""
-        with self._lock:
-            untold, self._untold = self._untold, []
-        for signal in untold:
-            self._signals.emit(signal)
+            self._signals.emit(LanesRestored(server=self._client.name))

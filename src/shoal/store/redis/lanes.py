@@ -109,8 +109,8 @@ class RedisLanes:
     async def return_offers(self, tx: Tx, limit: int) -> int:
         return await self._sql.return_offers(tx, limit)
 
-    async def depth(self, tx: Tx, lane: str) -> int:
-        return await self._sql.depth(tx, lane)
+    async def depth(self, tx: Tx, lane: str, most: int) -> int:
+        return await self._sql.depth(tx, lane, most)
 
     async def waits(self, tx: Tx, kind: str, lanes: Sequence[str]) -> bool:
         return await self._sql.waits(tx, kind, lanes)

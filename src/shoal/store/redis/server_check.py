@@ -9,6 +9,7 @@ from shoal.base.clock import Clock
 from shoal.base.errors import BackendUnavailable, RedisMisconfigured
 from shoal.base.signals import Signal, Signals
 from shoal.store.redis.connection import RedisClient, Value
+from shoal.store.redis.server_signals import ServerSignals
 
 RECHECK_SECONDS = 5.0
 KEEP_ALL = "run `redis-cli CONFIG SET maxmemory-policy noeviction` and `redis-cli CONFIG REWRITE`"
@@ -92,12 +93,14 @@ class WatchedRedis:
     """A Redis server that is checked again every few seconds while it is used. While it may evict keys, scripts are
     refused, so that crawls wait instead of losing URLs. Implements `RedisClient`."""
 
-    def __init__(self, client: RedisClient, clock: Clock, recheck_seconds: float = RECHECK_SECONDS) -> None:
+    def __init__(
+        self, client: RedisClient, clock: Clock, signals: Signals, recheck_seconds: float = RECHECK_SECONDS
+    ) -> None:
         self.name = client.name
         self.recheck_seconds = recheck_seconds
-        self.signals: Signals | None = None
         self._client = client
         self._clock = clock
+        self._signals = ServerSignals(signals)
         self._checked_at: float | None = None
         self._run_id = ""
         self._evicts: str | None = None
@@ -126,5 +129,4 @@ class WatchedRedis:
         self._run_id, self._evicts = facts.run_id, facts.evicts
 
     def _warn(self, warning: str) -> None:
-        if self.signals is not None:
-            self.signals.emit(RedisWarned(server=self.name, warning=warning))
+        self._signals.emit(RedisWarned(server=self.name, warning=warning))

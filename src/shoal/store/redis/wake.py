@@ -2,18 +2,15 @@
 workers wait on it. A reader that was disconnected goes on where it was, so no hint is lost."""
 
 import asyncio
-from collections import deque
 from collections.abc import Callable
 
 from shoal.base.clock import Clock
 from shoal.base.errors import ShoalError
 from shoal.base.signals import Signals
-from shoal.queue.wake import WakeDegraded, WakeListeners, WakeRestored
+from shoal.queue.wake import HintRate, WakeHealth, WakeListeners
 from shoal.store.redis.connection import RedisClient
 from shoal.store.redis.lane_entries import WAKE
 
-BURST = 50  # hints within a second that are passed on at once
-BURST_PAUSE_SECONDS = 0.1  # between two hints above that rate
 PAUSE_SECONDS = 1.0  # after a failed call
 CANCEL_SECONDS = 0.1
 
@@ -27,11 +24,14 @@ class RedisWake:
         self._client = client
         self._block = round(block_seconds * 1000)
         self._clock = clock
-        self._signals = signals
         self._listeners = WakeListeners(signals)
         self._task: asyncio.Task[None] | None = None
-        self._recent: deque[float] = deque(maxlen=BURST)
-        self.problem: str | None = None
+        self._health = WakeHealth(signals)
+        self._rate = HintRate(clock)
+
+    @property
+    def problem(self) -> str | None:
+        return self._health.problem
 
     def announce(self) -> None:
         # Other processes get their hint from the script that puts the job into its lane.
@@ -54,7 +54,7 @@ class RedisWake:
             try:
                 last = await self._newest() if last is None else await self._read(last)
             except ShoalError as error:
-                self._degrade(error.message)
+                self._health.degrade(error.message)
                 await self._clock.sleep(PAUSE_SECONDS)
 
     async def _newest(self) -> bytes | str:
@@ -72,23 +72,11 @@ class RedisWake:
             return last
         entries = next(iter(found.values()))[0] if isinstance(found, dict) else found[0][1]
         self._listeners.notify()
-        await self._limit_rate()
+        if pause := self._rate.pause():
+            await self._clock.sleep(pause)
         newest: bytes = entries[-1][0]
         return newest
 
-    async def _limit_rate(self) -> None:
-        now = self._clock.monotonic()
-        self._recent.append(now)
-        if len(self._recent) == BURST and now - self._recent[0] < 1.0:
-            await self._clock.sleep(BURST_PAUSE_SECONDS)
-
-    def _degrade(self, why: str) -> None:
-        if self.problem is None:
-            self._signals.emit(WakeDegraded(why=why))
-        self.problem = why
-
     def _restore(self) -> None:
-        if self.problem is not None:
-            self.problem = None
-            self._signals.emit(WakeRestored())
+        if self._health.restore():
             self._listeners.notify()  # for hints that were sent meanwhile

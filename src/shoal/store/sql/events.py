@@ -10,6 +10,7 @@ import orjson
 from shoal.base.clock import span
 from shoal.base.database import Tx
 from shoal.events.event import EventReceipt
+from shoal.events.store import ReadingProgress
 from shoal.events.webhook import Delivery, DeliveryState, Webhook
 from shoal.store.sql.read_limits import readable
 
@@ -58,8 +59,16 @@ class SqlEvents:
     async def move_cursor(self, tx: Tx, sink: str, seen: int, to: int) -> bool:
         return await tx.execute("move_event_cursor", sink=sink, seen=seen, moved=to) == 1
 
-    async def prune(self, tx: Tx, before: int, at_last: int, limit: int) -> tuple[int, list[str]]:
-        rows = await tx.all("old_events", until=await self._prunable(tx, before, at_last), before=before, limit=limit)
+    async def last_before(self, tx: Tx, time: int) -> int:
+        return await tx.value("last_event_before", before=time) or 0
+
+    async def progress(self, tx: Tx) -> ReadingProgress:
+        row = await tx.one("least_taken")
+        assert row is not None
+        return ReadingProgress(row["hooks"], row["sinks"])
+
+    async def prune(self, tx: Tx, until: int, before: int, limit: int) -> tuple[int, list[str]]:
+        rows = await tx.all("old_events", until=until, before=before, limit=limit)
         old = [{"sequence": row["sequence"]} for row in rows]
         if not old:
             return 0, []
@@ -67,15 +76,6 @@ class SqlEvents:
         await tx.many("forget_events", old)
         missed = await tx.all("forget_cursors", before=old[-1]["sequence"])
         return len(old), sorted(row["sink"] for row in missed)
-
-    async def _prunable(self, tx: Tx, before: int, at_last: int) -> int:
-        """Return the last event number that may be pruned. It is looked up, so that kept events are not read
-        repeatedly."""
-        old = await tx.value("last_event_before", before=before) or 0
-        too_old = await tx.value("last_event_before", before=at_last) or 0
-        row = await tx.one("least_taken")
-        hooks, sinks = (old if row is None or row[name] is None else row[name] for name in ("hooks", "sinks"))
-        return min(old, hooks, max(sinks, too_old))
 
 
 class SqlWebhooks:

@@ -11,7 +11,7 @@ from shoal.base.clock import span
 from shoal.base.database import Conflict, Tx
 from shoal.base.url import Url, origin
 from shoal.crawl.crawl import Crawl, FrontierDriver
-from shoal.crawl.frontier.fates import REOPENING, WAITING, Fate
+from shoal.crawl.frontier.fates import CLAIMABLE, REOPENING, WAITING, Fate
 from shoal.crawl.frontier.traps import Trap, TrapState, pattern_of
 from shoal.crawl.frontier.values import (
     Added,
@@ -35,9 +35,6 @@ from shoal.store.sql.frontier_take import KINDS, Take
 from shoal.store.sql.queue_position import NEVER, QueuePositions, depth_at
 
 Key = tuple[int, int]
-
-CLAIMABLE = REOPENING | {Fate.SKIPPED_SCOPE}
-"""Fates of skipped URLs that a redirect may still lead to, because redirects of seeds widen the scope."""
 
 
 class Claims(Struct):
@@ -399,13 +396,7 @@ async def _skip(tx: Tx, crawl: int, urls: list[SkippedUrl]) -> Counter[Fate]:
 
 def _ended_targets(crawl: int, closed: list[Settled]) -> list[tuple[int, int, int, int]]:
     """Return the fates of redirect targets that were not fetched after all."""
-    ended = {}
-    for done in closed:
-        fate = Fate.FAILED if done.fate is Fate.FAILED else done.target_fate
-        if done.task.chain is not None and fate is not None:
-            key = done.task.chain.key, done.task.chain.chk
-            if key != _key(done):
-                ended[key] = fate
+    ended = dict(target for done in closed if (target := done.ended_target) is not None)
     return sorted((*key, crawl, int(fate)) for key, fate in ended.items())
 
 

@@ -6,12 +6,12 @@ from typing import Any
 
 from shoal.base.clock import span
 from shoal.base.database import Tx
-from shoal.hosts.rate import AHEAD, HostState, SlotRequest, SlotsGranted
-from shoal.hosts.refusals import ENOUGH, WITHIN, from_text, to_text, with_refusals
+from shoal.hosts.rate import AHEAD, FORGET_SECONDS, HostState, SlotRequest, SlotsGranted
+from shoal.hosts.refusals import WITHIN, concern_host, from_text, to_text, with_refusals
 from shoal.hosts.robots import RobotsRecord, RobotsState
 from shoal.hosts.throttle import REFUSED, HostUpdate
 
-FORGET = 600_000_000  # microseconds after which an old back-off or latency is ignored
+FORGET = FORGET_SECONDS * 1_000_000
 
 
 class SqlHostStore:
@@ -67,7 +67,7 @@ class SqlHostStore:
             if updates[row["number"]].refused
         }
         await tx.many("keep_refusals", [{"number": host, "refusals": to_text(urls)} for host, urls in kept.items()])
-        return {host: REFUSED for host, urls in kept.items() if len(urls) >= ENOUGH}
+        return {host: REFUSED for host, urls in kept.items() if concern_host(urls)}
 
     async def robots(self, tx: Tx, origin: str) -> RobotsRecord | None:
         row = await tx.one("host_robots", origin=origin)

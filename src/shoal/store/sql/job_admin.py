@@ -93,17 +93,16 @@ class SqlJobAdmin:
         return row["taken"], quota_limit(key, row["most"])
 
     async def around(self, tx: Tx, job: Job) -> QueuePosition:
-        row = await tx.one("locked_like", kind=job.kind, capability=job.capability)
+        locked = await tx.value("locked_like", kind=job.kind, capability=job.capability)
         now = await tx.value("now")
-        locked, last = (row["locked"], row["last"]) if row else (0, None)
         renderers = int(await tx.value("count_renderers")) if job.capability == JS else 0
         at = await tx.one("host_of_job", id=job.id)
         if at is None:
             ahead = await tx.value("queue_position", id=job.id, most=WORTH_COUNTING)
-            return QueuePosition(now, ahead, locked, last, renderers=renderers)
+            return QueuePosition(now, ahead, locked, renderers=renderers)
         line = {name: at[name] for name in ("lane", "kind", "capability", "host", "rank")}
         ahead = await tx.value("queue_position_at_host", **line, most=WORTH_COUNTING)
-        return QueuePosition(now, ahead, locked, last, at["host"], max(0, at["busy"]) / 1e6, renderers)
+        return QueuePosition(now, ahead, locked, at["host"], max(0, at["busy"]) / 1e6, renderers)
 
     async def dispatch_of(self, tx: Tx, job_id: JobId) -> JobDispatch:
         [row] = await tx.all("job_dispatch", id=job_id)

@@ -20,7 +20,6 @@ from shoal.hosts.rate import LONGEST_LOOK, HostSlots, HostState
 from shoal.queue.job import LeaseRequest
 from shoal.store.sql.hosts import host_state
 
-HOST: Final = 15  # index in a row of `lease_these_jobs`
 ROUNDS: Final = 5  # searches for hosts in one commit: hosts that yield no job must not hide others
 ROWS_OF_HOST: Final = 1_000  # taken at once
 READY_AT_ONCE: Final = 1_000

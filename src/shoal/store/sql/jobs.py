@@ -173,9 +173,6 @@ class SqlJobStore:
         row = await tx.one("job", id=job_id)
         return None if row is None else job_of(row)
 
-    async def depth_up_to(self, tx: Tx, lane: str, most: int) -> int:
-        return int(await tx.value("depth_up_to", lane=lane, most=most))
-
     async def live_of_run(self, tx: Tx, run_id: str) -> tuple[int, int]:
         row = await tx.one("live_jobs_of_run", run_id=run_id)
         return (row["pending"], row["locked"]) if row else (0, 0)

@@ -146,8 +146,8 @@ class SqlLanes:
     async def return_offers(self, tx: Tx, limit: int) -> int:
         return await self._let_wait(tx, await tx.all("give_up_offers", lane=SHARED_LANE, limit=limit))
 
-    async def depth(self, tx: Tx, lane: str) -> int:
-        return int(await tx.value("lane_depth", lane=lane))
+    async def depth(self, tx: Tx, lane: str, most: int) -> int:
+        return int(await tx.value("depth_up_to", lane=lane, most=most))
 
     async def waits(self, tx: Tx, kind: str, lanes: Sequence[str]) -> bool:
         return any([await tx.one("kind_waits", kind=kind, lane=lane) is not None for lane in lanes])

@@ -13,17 +13,17 @@ from shoal.fleet.node import (
     MISSED,
     CommandAck,
     DesiredState,
+    EarlierSession,
     Heartbeat,
     NewSession,
     Node,
     NodeCommand,
     NodeStatus,
-    SessionBegun,
+    StoredSession,
 )
 from shoal.fleet.states import CommandState, NodeState
 from shoal.queue.job import JS, RUN_KINDS, node_lane
 
-KEEP_DESIRED_STATES = timedelta(days=90)  # for nodes that are gone
 _encode = msgspec.json.Encoder().encode
 _status = msgspec.json.Decoder(NodeStatus).decode
 _desired = msgspec.json.Decoder(DesiredState).decode
@@ -44,16 +44,15 @@ _form = msgspec.json.Decoder(_CommandForm).decode
 class SqlNodeStore:
     """Implements `fleet.store.NodeStore`."""
 
-    async def register(self, tx: Tx, session: NewSession) -> SessionBegun:
+    async def register(self, tx: Tx, session: NewSession) -> StoredSession:
         earlier = await tx.one("lock_node", id=session.node_id)
         kept = None if earlier is not None else await tx.one("return_departed", id=session.node_id)
-        instance = session.status.instance
         begun = await tx.one(
             "begin_session",
             id=session.node_id,
             state=session.status.state.value,
             epoch=1 if kept is None else kept["session_epoch"] + 1,
-            instance=instance,
+            instance=session.status.instance,
             controller=session.controller,
             address=session.address,
             status=_text(session.status),
@@ -62,10 +61,8 @@ class SqlNodeStore:
         )
         assert begun is not None
         await tx.execute("wait_for_commands_again", node_id=session.node_id)
-        # A client without an instance may be the same process again, but two of them cannot be told apart.
-        another = earlier is not None and (not instance or earlier["instance"] != instance)
-        displaced = another and earlier is not None and earlier["controller"] is not None
-        return SessionBegun(begun["session_epoch"], _desired(begun["wish"]), displaced)
+        before = None if earlier is None else EarlierSession(earlier["instance"], earlier["controller"])
+        return StoredSession(begun["session_epoch"], _desired(begun["wish"]), before)
 
     async def heartbeat(self, tx: Tx, controller: str, heartbeats: Sequence[Heartbeat]) -> set[NodeId]:
         rows = sorted(
@@ -117,10 +114,9 @@ class SqlNodeStore:
                 "save_desired_states", [(node_id, _text(desired)) for node_id, desired in desired_states.items()]
             )
 
-    async def forget_lost(self, tx: Tx, older_than: timedelta, limit: int) -> int:
+    async def forget_lost(self, tx: Tx, older_than: timedelta, keep_desired_states: timedelta, limit: int) -> int:
         gone = await self._depart(tx, await tx.all("forget_lost_nodes", age=span(older_than), limit=limit))
-        longest = span(max(KEEP_DESIRED_STATES, older_than))
-        await tx.execute("forget_departed", age=span(older_than), longest=longest, limit=limit)
+        await tx.execute("forget_departed", age=span(older_than), longest=span(keep_desired_states), limit=limit)
         return gone
 
     async def add_commands(self, tx: Tx, commands: Sequence[NodeCommand]) -> None:

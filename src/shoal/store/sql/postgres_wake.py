@@ -7,17 +7,14 @@ cannot notice that it receives nothing (a pooler in between, a half-open connect
 
 import asyncio
 import secrets
-from collections import deque
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from typing import Any
 
 from shoal.base.clock import Clock
 from shoal.base.signals import Signals
-from shoal.queue.wake import WakeDegraded, WakeListeners, WakeRestored
+from shoal.queue.wake import HintRate, WakeHealth, WakeListeners
 
-BURST = 50  # announcements of one process in a second that are sent at once
-BURST_PAUSE_SECONDS = 0.1  # between two announcements above that rate
 TEST_EVERY = 5.0  # seconds
 TEST_TIMEOUT = 2.0
 CALL_SECONDS = 5.0  # per statement
@@ -40,7 +37,6 @@ class PostgresWake:
         self._connect = connect
         self._notify = notify
         self._clock = clock
-        self._signals = signals
         self._listeners = WakeListeners(signals)
         self._wakeup = asyncio.Event()
         self._answered = asyncio.Event()
@@ -48,11 +44,15 @@ class PostgresWake:
         self._due = False
         self._closing = False
         self._listens = False
-        self._recent: deque[float] = deque(maxlen=BURST)
+        self._health = WakeHealth(signals)
+        self._rate = HintRate(clock)
         self._next_send_at = 0.0
         self._test_at = 0.0
         self._test_channel = f"shoal_test_{secrets.token_hex(8)}"
-        self.problem: str | None = None
+
+    @property
+    def problem(self) -> str | None:
+        return self._health.problem
 
     def announce(self) -> None:
         self._listeners.notify()
@@ -83,7 +83,7 @@ class PostgresWake:
             try:
                 await self._on_connection()
             except Exception as error:  # any error: a listener that stops would never receive anything again
-                self._degrade(str(error) or type(error).__name__)
+                self._health.degrade(str(error) or type(error).__name__)
                 await self._clock.sleep(PAUSE_SECONDS)
 
     async def _on_connection(self) -> None:
@@ -96,7 +96,7 @@ class PostgresWake:
             self._test_at = self._clock.monotonic()
             self._listeners.notify()  # for hints that were sent while nobody listened
             if not self._listens:
-                self._restore()
+                self._health.restore()
             await self._send_and_test(connection, channel)
         finally:
             connection.terminate()
@@ -122,14 +122,7 @@ class PostgresWake:
             except BaseException:
                 self._due = True
                 raise
-            self._limit_rate(self._clock.monotonic())
-
-    def _limit_rate(self, now: float) -> None:
-        """Rate-limit announcements: after many within a second, delay the next one and merge those that come up
-        meanwhile."""
-        self._recent.append(now)
-        if len(self._recent) == BURST and now - self._recent[0] < 1.0:
-            self._next_send_at = now + BURST_PAUSE_SECONDS
+            self._next_send_at = self._clock.monotonic() + self._rate.pause()
 
     async def _test(self) -> None:
         """Send ourselves a notification as another process would: on another connection."""
@@ -141,7 +134,7 @@ class PostgresWake:
                 await self._answered.wait()
         except TimeoutError:
             raise ConnectionError(NOT_RECEIVED) from None
-        self._restore()
+        self._health.restore()
 
     async def _wait(self) -> None:
         """Wait until there is something to send, or a test is due."""
@@ -154,13 +147,3 @@ class PostgresWake:
         with suppress(TimeoutError):
             async with asyncio.timeout(max(0.0, min(moments) - now) if moments else None):
                 await self._wakeup.wait()
-
-    def _degrade(self, why: str) -> None:
-        if self.problem is None:
-            self._signals.emit(WakeDegraded(why=why))
-        self.problem = why
-
-    def _restore(self) -> None:
-        if self.problem is not None:
-            self.problem = None
-            self._signals.emit(WakeRestored())

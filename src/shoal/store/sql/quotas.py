@@ -9,6 +9,7 @@ import orjson
 
 from shoal.base.database import Tx
 from shoal.queue.job import quota_limit
+from shoal.queue.quotas import split_by_quota
 from shoal.store.sql.availability import Availability
 
 ID, KIND, QUOTA_KEYS, LANE, CAPABILITY = 0, 2, 9, 10, 12  # indexes in a granted row
@@ -52,13 +53,15 @@ class QuotaCounts:
         counted = await self._lock(tx, keys, waits=waits)
         capacity = await self._capacity(tx, keys)
         capacity |= {key: 0 for key in keys if key not in counted and capacity[key] is not None}
-        kept, seats, parked = _within_quota(granted, keys_of, capacity)
-        await tx.many("insert_job_seats", seats)
-        await tx.many("park_jobs", parked)
-        queues = {row[ID]: (row[LANE], row[KIND], row[CAPABILITY]) for row in granted} if parked else {}
-        full = sorted({(key, *queues[one]) for one, key in parked if key in counted})
+        split = split_by_quota((row[ID] for row in granted), keys_of, capacity)
+        await tx.many("insert_job_seats", split.seats)
+        if not split.parked:
+            return granted, 0
+        await tx.many("park_jobs", list(split.parked.items()))
+        queues = {row[ID]: (row[LANE], row[KIND], row[CAPABILITY]) for row in granted}
+        full = sorted({(key, *queues[one]) for one, key in split.parked.items() if key in counted})
         ahead = [await self._park_ahead(tx, *queue) for queue in full]
-        return kept, len(parked) + sum(ahead)
+        return [row for row in granted if row[ID] not in split.parked], len(split.parked) + sum(ahead)
 
     async def unpark(self, tx: Tx, key: str) -> int:
         """Unpark as many jobs of a quota key as its limit allows; returns how many. Call it in a commit that waits for
@@ -113,24 +116,3 @@ def _limited(keys: str, quotas: bool) -> list[str]:
     if not quotas and '"key:' not in keys:
         return []
     return [key for key in orjson.loads(keys) if quotas or quota_limit(key, None) is not None]
-
-
-def _within_quota(
-    granted: list[Any], keys_of: dict[str, list[str]], capacity: dict[str, int | None]
-) -> tuple[list[Any], list[tuple[str, str]], list[tuple[str, str]]]:
-    """Return the grants to keep, in the order of their ranks; the seats they take; and the jobs to park, each with
-    its full quota key."""
-    kept: list[Any] = []
-    seats: list[tuple[str, str]] = []
-    parked: list[tuple[str, str]] = []
-    for row in granted:
-        limited = [key for key in keys_of.get(row[ID], ()) if capacity[key] is not None]
-        full = next((key for key in limited if (capacity[key] or 0) <= 0), None)
-        if full is not None:
-            parked.append((row[ID], full))
-            continue
-        kept.append(row)
-        for key in limited:
-            seats.append((key, row[ID]))
-            capacity[key] = (capacity[key] or 0) - 1
-    return kept, seats, parked

@@ -25,10 +25,6 @@ WHERE state = 'pending' AND due = 1
 ORDER BY lane, kind, capability, rank, id
 LIMIT :limit;
 
--- name: lane_depth
--- Return how many due jobs wait in a lane.
-SELECT count(*) FROM job WHERE state = 'pending' AND due = 1 AND lane = :lane;
-
 -- name: depth_up_to
 -- Return how many due jobs wait in a lane, up to a maximum.
 SELECT count(*) FROM (SELECT 1 FROM job WHERE state = 'pending' AND due = 1 AND lane = :lane LIMIT :most) AS found;
@@ -264,6 +260,6 @@ SELECT count(*) FROM (
     LIMIT :most) AS ahead;
 
 -- name: locked_like
--- Return how many jobs of a kind and capability are locked, and when the last one was granted.
-SELECT count(*) AS locked, max(granted_at) AS last FROM job
+-- Return how many jobs of a kind and capability are locked.
+SELECT count(*) FROM job
 WHERE state = 'locked' AND lease_until > 0 AND kind = :kind AND capability = :capability;
