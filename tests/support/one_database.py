@@ -1,8 +1,9 @@
 """The database that a test runs beside.
 
 The contract suites hold every statement to both databases. Tests of processes, of whole crawls and of the API are about
-these, so each of them runs beside one database, half of them beside either. Deaths and faults are tried beside both:
-what is lost depends on the database. With SHOAL_TEST_EFFORT above 1, all tests run beside both.
+these, so each of them runs beside one database, half of them beside either. The storms of deaths and faults name both
+databases themselves, because what is lost depends on the database. With SHOAL_TEST_EFFORT above 1, all tests run beside
+both.
 """
 
 from zlib import crc32
@@ -13,7 +14,6 @@ from tests.support.effort import times
 
 DATABASES = ("sqlite", "postgres")
 FOLDERS = {"acceptance", "packages", "wire"}
-BESIDE_BOTH = {"test_chaos", "test_fleet_faults"}
 
 
 def beside_the_other(items: list[pytest.Item]) -> list[pytest.Item]:
@@ -22,9 +22,7 @@ def beside_the_other(items: list[pytest.Item]) -> list[pytest.Item]:
 
 
 def _is_beside_the_other(item: pytest.Item) -> bool:
-    if item.path.parent.name not in FOLDERS or item.path.stem in BESIDE_BOTH:
-        return False
-    if not isinstance(item, pytest.Function) or not hasattr(item, "callspec"):
+    if item.path.parent.name not in FOLDERS or not isinstance(item, pytest.Function) or not hasattr(item, "callspec"):
         return False
     database = item.callspec.params.get("store_url")
     return database is not None and database != DATABASES[crc32(item.originalname.encode()) % 2]

@@ -19,8 +19,13 @@ class Migration:
     def fingerprint(self) -> str:
         """A hash that distinguishes this migration from another with the same number; comments and whitespace do not
         count."""
-        bare = " ".join(re.sub(r"--[^\n]*", "", self.sql).split())
-        return hashlib.sha256(bare.encode()).hexdigest()[:16]
+        return _fingerprint(self.sql)
+
+
+@cache
+def _fingerprint(sql: str) -> str:
+    bare = " ".join(re.sub(r"--[^\n]*", "", sql).split())
+    return hashlib.sha256(bare.encode()).hexdigest()[:16]
 
 
 @cache
