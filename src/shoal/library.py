@@ -8,7 +8,7 @@ from typing import Any, Self
 from shoal.app import opened
 from shoal.base.errors import Interrupted, InvalidInput, NothingCrawled
 from shoal.crawl.crawl import Counts
-from shoal.crawl.lifecycle.crawls import CrawlStatus
+from shoal.crawl.lifecycle.crawl_status import CrawlStatus
 from shoal.crawl.states import CrawlState
 from shoal.local.crawl_request import CrawlRequest, read_config, read_id
 from shoal.local.local_crawl import LocalCrawl

@@ -18,7 +18,7 @@ from shoal.app import database_of, opened
 from shoal.base.clock import SystemClock
 from shoal.base.errors import InvalidInput, NotFound, StateConflict
 from shoal.compat import DatabaseUrlQueueManager, PersistentUrlQueueManager, UrlQueueManager
-from shoal.crawl.lifecycle.crawls import CrawlStatus
+from shoal.crawl.lifecycle.crawl_status import CrawlStatus
 from shoal.settings_loader import load
 from tests.support.servers import ask_redis
 

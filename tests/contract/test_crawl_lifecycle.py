@@ -17,7 +17,8 @@ from shoal.crawl.engine.walker_commits import TurnRequest
 from shoal.crawl.frontier.fates import Fate
 from shoal.crawl.frontier.values import Control, FrontierTask, Settled, Turn, WalkerBatch
 from shoal.crawl.lifecycle.change import CrawlChange
-from shoal.crawl.lifecycle.crawls import KIND, CrawlMoved
+from shoal.crawl.lifecycle.crawls import KIND
+from shoal.crawl.lifecycle.transitions import CrawlMoved
 from shoal.crawl.states import TERMINAL, WALKED, CrawlState
 from shoal.events.event import TYPES
 from shoal.queue import states as job_states

@@ -10,7 +10,7 @@ from shoal.base.url import Url
 from shoal.crawl.crawl import Crawl, CrawlConfig
 from shoal.crawl.frontier.fates import Fate
 from shoal.crawl.frontier.values import FrontierTask, Settled, SitemapRecord, UrlKind, WalkerBatch
-from shoal.crawl.lifecycle import crawls as crawls_room
+from shoal.crawl.lifecycle import crawls as crawls_module
 from shoal.crawl.lifecycle.failed_urls import FailedPage, FailedUrls
 from shoal.crawl.states import CrawlState
 from tests.contract.conftest import SITE, Bench, Walker, failed, fetched, new_url, page_of
@@ -124,7 +124,7 @@ async def test_any_subset_of_failed_urls_can_be_selected(bench: Bench, which: Fa
 
 
 async def test_many_go_in_batches_and_a_limit_holds_over_them(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(crawls_room, "REOPENED_AT_ONCE", 3)
+    monkeypatch.setattr(crawls_module, "REOPENED_AT_ONCE", 3)
     crawl = await ended(bench, **{f"p{number}": 500 if number % 2 else 200 for number in range(20)})
     assert await bench.crawls.retry_these(crawl.id, FailedUrls(limit=4)) == 4
     assert await bench.crawls.retry_these(crawl.id, ALL) == 6
@@ -136,7 +136,7 @@ async def test_many_go_in_batches_and_a_limit_holds_over_them(bench: Bench, monk
 async def test_what_fails_again_meanwhile_is_not_reopened_a_second_time(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(crawls_room, "REOPENED_AT_ONCE", 2)
+    monkeypatch.setattr(crawls_module, "REOPENED_AT_ONCE", 2)
     crawl = await bench.submit(*[f"{SITE}/{number}" for number in range(5)])
     walker = await bench.walker(crawl)
     kept, *tasks = await walker.take(100)

@@ -19,7 +19,7 @@ from shoal.base.errors import (
 from shoal.crawl.crawl import Crawl
 from shoal.crawl.frontier.fates import Fate
 from shoal.crawl.frontier.values import NewUrl, Settled, WalkerBatch
-from shoal.crawl.lifecycle.crawls import FrontierOutOfReach
+from shoal.crawl.lifecycle.crawl_jobs import FrontierOutOfReach
 from shoal.crawl.states import CrawlState
 from shoal.local.crawl_request import read_id
 from shoal.pages.links import LinkFlag, pack, pack_key

@@ -16,7 +16,7 @@ from shoal.base.database import Tx
 from shoal.base.signals import Signals
 from shoal.crawl.crawl import Crawl, CrawlConfig
 from shoal.crawl.frontier.values import Settlement, WalkerBatch
-from shoal.crawl.lifecycle.crawls import CrawlStatus
+from shoal.crawl.lifecycle.crawl_status import CrawlStatus
 from shoal.crawl.store import FrontierStore
 from shoal.pages.page import Page
 from shoal.queue.job import Fence

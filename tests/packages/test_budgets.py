@@ -2,7 +2,7 @@
 
 import asyncio
 
-from shoal.crawl.lifecycle.crawls import CrawlStatus
+from shoal.crawl.lifecycle.crawl_status import CrawlStatus
 from shoal.crawl.states import CrawlState
 from tests.packages.conftest import Answer, Crawler, ScriptedSite, html, serving
 

@@ -10,7 +10,7 @@ from shoal.app import opened
 from shoal.base.errors import InvalidInput
 from shoal.base.signals import Signals
 from shoal.crawl.crawl import CrawlConfig
-from shoal.crawl.lifecycle.crawls import CrawlStatus
+from shoal.crawl.lifecycle.crawl_status import CrawlStatus
 from shoal.crawl.states import CrawlState
 from shoal.serve import to_api
 from shoal.settings_loader import load

@@ -6,7 +6,7 @@ import pytest
 from msgspec import to_builtins
 
 from shoal.crawl.crawl import CrawlConfig
-from shoal.crawl.lifecycle.crawls import CrawlStatus
+from shoal.crawl.lifecycle.crawl_status import CrawlStatus
 from shoal.crawl.states import CrawlState
 from shoal.pages.page import Page
 from shoal.serve import to_api

@@ -1,6 +1,6 @@
 """The journal of a real crawl: the engine writes it in the commits that it makes anyway."""
 
-from shoal.crawl.lifecycle.crawls import CrawlStatus
+from shoal.crawl.lifecycle.crawl_status import CrawlStatus
 from tests.packages.conftest import Answer, Crawler, ScriptedSite, html, serving
 
 

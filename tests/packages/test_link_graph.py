@@ -2,7 +2,7 @@
 
 from shoal.base.url import Url
 from shoal.crawl.frontier.values import key_of
-from shoal.crawl.lifecycle.crawls import CrawlStatus
+from shoal.crawl.lifecycle.crawl_status import CrawlStatus
 from shoal.pages.links import LinkFlag, unpack
 from tests.packages.conftest import Answer, Crawler, ScriptedSite, html, serving
 

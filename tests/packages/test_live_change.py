@@ -8,7 +8,7 @@ from shoal.crawl.crawl import Crawl
 from shoal.crawl.engine.engine_factory import LiveOptions
 from shoal.crawl.engine.fetch_window import WindowSize
 from shoal.crawl.lifecycle.change import CrawlChange
-from shoal.crawl.lifecycle.crawls import CrawlStatus
+from shoal.crawl.lifecycle.crawl_status import CrawlStatus
 from shoal.crawl.states import CrawlState
 from shoal.runners import make_walker
 from tests.packages.conftest import Answer, Crawler, ScriptedSite, html, serving

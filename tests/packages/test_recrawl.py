@@ -13,7 +13,7 @@ from shoal.crawl.engine import batch_builder
 from shoal.crawl.engine.not_modified import FEWEST
 from shoal.crawl.engine.previous_crawl import PreviousCrawl
 from shoal.crawl.frontier.values import FrontierTask
-from shoal.crawl.lifecycle.crawls import CrawlStatus
+from shoal.crawl.lifecycle.crawl_status import CrawlStatus
 from shoal.extract.rules import read_rules
 from shoal.local.rule_replay import ReplayTally, RuleReplay
 from shoal.pages.bodies import CapturedExchange, answer_of, place_of

@@ -11,7 +11,7 @@ import pytest
 from shoal.app import opened
 from shoal.base.signals import Signals
 from shoal.crawl.crawl import CrawlConfig
-from shoal.crawl.lifecycle.crawls import CrawlStatus
+from shoal.crawl.lifecycle.crawl_status import CrawlStatus
 from shoal.crawl.lifecycle.failed_urls import FailedUrls
 from shoal.crawl.states import CrawlState
 from shoal.pages import warc

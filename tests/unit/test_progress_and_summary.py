@@ -19,7 +19,7 @@ from shoal.crawl.crawl import Counts, Crawl, CrawlConfig
 from shoal.crawl.frontier.fates import Fate
 from shoal.crawl.frontier.values import FrontierTask, Settled
 from shoal.crawl.journal import messages
-from shoal.crawl.lifecycle.crawls import CrawlStatus
+from shoal.crawl.lifecycle.crawl_status import CrawlStatus
 from shoal.crawl.lifecycle.failed_urls import FailedSeed
 from shoal.crawl.states import CrawlState
 from shoal.hosts.rate import HeldHost

@@ -21,7 +21,7 @@ from shoal.base.parsing import Address
 from shoal.base.signals import Signal, Signals
 from shoal.cli import child
 from shoal.cli.worker_http import probed
-from shoal.crawl.lifecycle.crawls import CrawlMoved
+from shoal.crawl.lifecycle.transitions import CrawlMoved
 from shoal.crawl.states import CrawlState
 from shoal.observe.logs import Logs
 from shoal.observe.metrics import Metrics

@@ -12,7 +12,9 @@ from shoal.base.clock import Clock
 from shoal.base.database import Tx
 from shoal.base.signals import Signals
 from shoal.crawl.journal.journal import Journal
+from shoal.crawl.lifecycle.crawl_jobs import CrawlJobs
 from shoal.crawl.lifecycle.crawls import KIND, Crawls
+from shoal.crawl.lifecycle.transitions import CrawlTransitions
 from shoal.egress import Proxies
 from shoal.hosts.controller_addresses import ControllerAddresses
 from shoal.queue.back_pressure import BackPressure, no_back_pressure
@@ -79,22 +81,26 @@ class App:
         self.queue = Queue(
             database, stores.jobs, stores.lanes, settings.queue, signals, choose_lanes=self._choose_lanes
         )
+        journal = Journal(database, stores.journal, stores.crawls, settings.crawl.journal_lines)
+        transitions = CrawlTransitions(stores.crawls, journal, stores.outbox, signals)
         self.crawls = Crawls(
             database,
             stores.crawls,
             stores.frontier,
             self.queue,
-            stores.outbox,
+            journal,
+            transitions,
             self.address_rule,
             signals,
-            Journal(database, stores.journal, stores.crawls, settings.crawl.journal_lines),
             settings.crawl,
             self.proxies,
         )
-        self.crawls.followed_by(lambda: self.audit.analyses)
+        crawl_jobs = CrawlJobs(
+            stores.crawls, stores.frontier, self.queue, journal, transitions, signals, lambda: self.audit.analyses
+        )
         self.queue.register(
             {
-                KIND: self.crawls,
+                KIND: crawl_jobs,
                 "page": LazyRunListener(lambda: self.page_jobs.groups),
                 "analysis": LazyRunListener(lambda: self.audit.analyses),
             },

@@ -29,7 +29,7 @@ from shoal.cli.progress import Progress, Screen, screen
 from shoal.cli.stall_watch import StallWatch
 from shoal.cli.summary import print_line, print_rows, rows_of, summary
 from shoal.crawl.crawl import Crawl
-from shoal.crawl.lifecycle.crawls import CrawlStatus
+from shoal.crawl.lifecycle.crawl_status import CrawlStatus
 from shoal.crawl.states import TERMINAL, WALKED, CrawlState
 from shoal.egress import Limits
 from shoal.export.output import Outputs

@@ -15,7 +15,7 @@ from shoal.cli.api_client import settings_of_store
 from shoal.cli.long_running import quiet
 from shoal.cli.output import note, print_json
 from shoal.cli.summary import print_line, summary
-from shoal.crawl.lifecycle.crawls import CrawlStatus
+from shoal.crawl.lifecycle.crawl_status import CrawlStatus
 from shoal.crawl.states import CrawlState
 from shoal.local.crawl_request import read_id
 from shoal.settings import Settings

@@ -20,7 +20,7 @@ from shoal.cli.progress import Progress, screen
 from shoal.cli.summary import print_line, print_rows, rows_of, summary
 from shoal.crawl.crawl import Counts, Crawl, CrawlConfig
 from shoal.crawl.journal.journal import MOST_AT_ONCE
-from shoal.crawl.lifecycle.crawls import CrawlStatus
+from shoal.crawl.lifecycle.crawl_status import CrawlStatus
 from shoal.crawl.lifecycle.failed_urls import FailedSeed
 from shoal.crawl.states import TERMINAL, CrawlState
 from shoal.hosts.rate import HeldHost

@@ -20,7 +20,7 @@ from shoal.cli.summary import in_bytes, in_time, summary
 from shoal.cli.worker import workers_of
 from shoal.crawl.crawl import CrawlConfig
 from shoal.crawl.journal import messages
-from shoal.crawl.lifecycle.crawls import CrawlStatus
+from shoal.crawl.lifecycle.crawl_status import CrawlStatus
 from shoal.crawl.states import TERMINAL, CrawlState
 from shoal.demo.server import DemoSite
 from shoal.settings_loader import load

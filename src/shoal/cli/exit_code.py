@@ -1,7 +1,7 @@
 """The exit code, or the error, for the end of a crawl."""
 
 from shoal.base.errors import Interrupted, NothingCrawled
-from shoal.crawl.lifecycle.crawls import NO_PAGE, CrawlStatus
+from shoal.crawl.lifecycle.crawl_status import NO_PAGE, CrawlStatus
 from shoal.crawl.states import TERMINAL, CrawlState
 
 FAILED = 1

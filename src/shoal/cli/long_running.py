@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from shoal.base.clock import SystemClock
 from shoal.base.signals import Signal, Signals
-from shoal.crawl.lifecycle.crawls import CrawlMoved
+from shoal.crawl.lifecycle.transitions import CrawlMoved
 from shoal.observe.logs import Logs, capture_stdlib, silence
 from shoal.settings import Settings
 

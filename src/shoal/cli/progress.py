@@ -18,7 +18,7 @@ from shoal.base.text import plural
 from shoal.cli.output import note
 from shoal.cli.summary import in_time
 from shoal.crawl.crawl import Counts, Crawl
-from shoal.crawl.lifecycle.crawls import CrawlStatus
+from shoal.crawl.lifecycle.crawl_status import CrawlStatus
 from shoal.hosts.rate import HeldHost
 from shoal.local.local_crawl import CrawlTally
 from shoal.pages.response_counts import ResponseClass

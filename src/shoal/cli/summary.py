@@ -8,7 +8,7 @@ from typing import Any
 from shoal.base.text import plural, visible
 from shoal.crawl.engine.budget import BUDGETS
 from shoal.crawl.journal.messages import in_words
-from shoal.crawl.lifecycle.crawls import CrawlStatus
+from shoal.crawl.lifecycle.crawl_status import CrawlStatus
 from shoal.crawl.lifecycle.failed_urls import FailedSeed
 from shoal.pages.response_counts import in_words as in_classes
 

@@ -18,7 +18,7 @@ from shoal.crawl.crawl import Counts, Crawl
 from shoal.crawl.engine.walker import Walker
 from shoal.crawl.frontier.fates import Fate
 from shoal.crawl.frontier.values import Settled
-from shoal.crawl.lifecycle.crawls import CrawlStatus
+from shoal.crawl.lifecycle.crawl_status import CrawlStatus
 from shoal.crawl.states import CrawlState
 from shoal.extract.flags import PageFlag
 from shoal.hosts.rate import HeldHost

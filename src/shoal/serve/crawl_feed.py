@@ -13,7 +13,8 @@ import orjson
 from shoal.base.clock import Clock
 from shoal.base.errors import NotFound, RateLimited, ShoalError
 from shoal.crawl.journal.journal import StoredEntry
-from shoal.crawl.lifecycle.crawls import Crawls, CrawlStatus
+from shoal.crawl.lifecycle.crawl_status import CrawlStatus
+from shoal.crawl.lifecycle.crawls import Crawls
 from shoal.crawl.states import TERMINAL
 
 EVERY_SECONDS = 1.0  # between two polls of the store

@@ -21,7 +21,7 @@ from shoal.base.text import redact_url
 from shoal.crawl.crawl import shown_config
 from shoal.crawl.frontier.explain import UrlExplanation
 from shoal.crawl.frontier.traps import Trap
-from shoal.crawl.lifecycle.crawls import CrawlStatus
+from shoal.crawl.lifecycle.crawl_status import CrawlStatus
 from shoal.crawl.lifecycle.failed_urls import FailedSeed
 from shoal.crawl.states import CrawlState
 from shoal.events.event import EventReceipt

@@ -15,7 +15,7 @@ from shoal.base.clock import Clock
 from shoal.base.disk import NO_SPACE
 from shoal.base.errors import BackendUnavailable, LeaseLost, ShoalError, StorageFull
 from shoal.base.signals import Signal, Signals
-from shoal.crawl.lifecycle.crawls import CrawlMoved
+from shoal.crawl.lifecycle.transitions import CrawlMoved
 from shoal.crawl.states import TERMINAL
 from shoal.hosts.throttle import HoldsBegun
 from shoal.pages.page_signals import PagesSettled, ResultsTaken

@@ -10,7 +10,7 @@ from datetime import timedelta
 
 from shoal.base.clock import Clock
 from shoal.base.signals import Signal, Signals
-from shoal.crawl.lifecycle.crawls import CrawlEnded
+from shoal.crawl.lifecycle.transitions import CrawlEnded
 from shoal.hosts.throttle import HoldsBegun
 from shoal.pages.page_signals import PagesSettled, ResultsTaken
 from shoal.queue.job import Fence

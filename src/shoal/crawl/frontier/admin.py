@@ -18,7 +18,8 @@ from shoal.crawl.frontier.explain import (
     found_in_sitemap,
 )
 from shoal.crawl.frontier.values import UrlKind, key_of
-from shoal.crawl.lifecycle.crawls import Crawls, CrawlStatus
+from shoal.crawl.lifecycle.crawl_status import CrawlStatus
+from shoal.crawl.lifecycle.crawls import Crawls
 from shoal.crawl.states import TERMINAL, CrawlState
 from shoal.pages.bodies import BodyStore
 from shoal.queue.queue import Queue

@@ -1,10 +1,7 @@
-"""The lifecycle of crawls: submit, show, pause, resume, stop, and the state changes that follow from those of their
-jobs."""
+"""The lifecycle of crawls: submit, start, pause, resume, stop, change, retry."""
 
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from functools import partial
+from collections.abc import Sequence
 from typing import Any
 
 from msgspec.structs import replace
@@ -13,68 +10,40 @@ from shoal.access.audit_hook import AuditHook, no_audit
 from shoal.base.database import Database, Tx
 from shoal.base.errors import (
     AlreadyExists,
-    BackendUnavailable,
-    FrontierLost,
     InvalidInput,
     NotFound,
-    RedisMisconfigured,
     StateConflict,
 )
 from shoal.base.ids import CrawlId, JobId, new_id
 from shoal.base.query_params import SESSION, TRACKING
 from shoal.base.signals import Signal, Signals
 from shoal.crawl import states
-from shoal.crawl.crawl import Counts, Crawl, CrawlConfig, FrontierDriver
+from shoal.crawl.crawl import Crawl, CrawlConfig, FrontierDriver
 from shoal.crawl.engine.budget import BUDGETS
-from shoal.crawl.frontier.fates import Fate
 from shoal.crawl.frontier.traps import Trap
-from shoal.crawl.frontier.values import NewUrl, key_of
+from shoal.crawl.frontier.values import NewUrl
 from shoal.crawl.journal import messages
 from shoal.crawl.journal.entry import JournalEntry
 from shoal.crawl.journal.journal import Journal
 from shoal.crawl.lifecycle.change import CrawlChange
-from shoal.crawl.lifecycle.failed_urls import DroppedPage, FailedPage, FailedSeed, FailedUrls, in_words
-from shoal.crawl.lifecycle.on_completed import OnCompleted
+from shoal.crawl.lifecycle.crawl_jobs import left_for_a_budget
+from shoal.crawl.lifecycle.crawl_status import LIVE, CrawlReader, CrawlStatus
+from shoal.crawl.lifecycle.failed_urls import DroppedPage, FailedPage, FailedUrls
+from shoal.crawl.lifecycle.transitions import CrawlTransitions
 from shoal.crawl.scope.seeds import check_addresses, check_label, check_proxy, check_walkers, first_urls, seeds_of
 from shoal.crawl.states import CrawlMove, CrawlState
-from shoal.crawl.store import OUTSIDE, CrawlFilter, CrawlStore, FrontierStore
+from shoal.crawl.store import OUTSIDE, CrawlStore, FrontierStore
 from shoal.egress.address import AddressRule
 from shoal.egress.proxies import Proxies
-from shoal.events.event import Event
-from shoal.events.store import OutboxStore
 from shoal.hosts.rate import HeldHost
-from shoal.queue.job import Fence, Job, LostJob, NewJob, is_local, local_lane, node_of, quota_keys
+from shoal.queue.job import Job, NewJob, local_lane, quota_keys
 from shoal.queue.lanes import lane_of_run
 from shoal.queue.queue import Queue
-from shoal.queue.states import GrantEnd, JobState, Move
 from shoal.settings import CrawlSettings
 
 KIND = "crawl"
-NO_PAGE = "no_seed_gave_a_page"
-LEFT = "process_gone"
-SEEDS_AT_ONCE = 100  # seeds looked up per statement
 MOST_HELD = 100  # hosts on hold that are reported
 REOPENED_AT_ONCE = 500  # failed URLs per commit
-LIVE = states.WALKED | {CrawlState.QUEUED}
-OUT_OF_REACH = (BackendUnavailable, FrontierLost, RedisMisconfigured)
-"""Errors of a frontier outside the database. (Those of the database end the transaction whatever is caught.)"""
-QUIET = {CrawlState.PAUSING: CrawlState.PAUSED, CrawlState.STOPPING: CrawlState.STOPPED}
-
-
-class CrawlMoved(Signal, frozen=True, kw_only=True):
-    """A crawl changed its state."""
-
-    crawl_id: str
-    state: CrawlState
-    reason: str | None
-    seconds: float | None = None  # from its start to its end
-
-
-class CrawlEnded(Signal, frozen=True, kw_only=True):
-    """A crawl ended in a child of this process, for metrics."""
-
-    state: str
-    seconds: float | None
 
 
 class CrawlChanged(Signal, frozen=True, kw_only=True):
@@ -84,32 +53,8 @@ class CrawlChanged(Signal, frozen=True, kw_only=True):
     changes: dict[str, Any]
 
 
-class FrontierOutOfReach(Signal, frozen=True, kw_only=True):
-    """A job of a crawl changed its state although its frontier, which is kept outside the database, could not be
-    reached."""
-
-    crawl_id: str
-    error: str
-
-
-@dataclass(frozen=True, slots=True)
-class CrawlStatus:
-    """A crawl with its counts, read in one transaction, the nodes that crawl it now, and the error if it failed."""
-
-    crawl: Crawl
-    counts: Counts
-    node_ids: tuple[str, ...] = ()
-    error_message: str = ""
-    failed_seeds: tuple[FailedSeed, ...] = ()  # all seeds if the crawl has ended and none returned a page; else empty
-
-    @property
-    def why_no_seed(self) -> str:
-        """Return why no seed returned a page; empty if one did, or if the crawl has not ended."""
-        return in_words(self.failed_seeds)
-
-
-class Crawls:
-    """Operations on crawls, and the state of a crawl as its jobs change."""
+class Crawls(CrawlReader):
+    """Operations on crawls."""
 
     def __init__(
         self,
@@ -117,28 +62,21 @@ class Crawls:
         store: CrawlStore,
         frontier: FrontierStore,
         queue: Queue,
-        outbox: OutboxStore,
+        journal: Journal,
+        transitions: CrawlTransitions,
         rule: AddressRule,
         signals: Signals,
-        journal: Journal,
-        settings: CrawlSettings | None = None,
-        proxies: Proxies | None = None,
+        settings: CrawlSettings,
+        proxies: Proxies,
     ) -> None:
-        self._database = database
-        self.store = store
+        super().__init__(database, store, queue)
         self._frontier = frontier
-        self._queue = queue
-        self._outbox = outbox
+        self.journal = journal
+        self._transitions = transitions
         self._rule = rule
         self._signals = signals
-        self.journal = journal
-        self._settings = settings or CrawlSettings()
-        self._proxies = proxies or Proxies()
-        self._on_completed: Callable[[], OnCompleted] | None = None
-
-    def followed_by(self, on_completed: Callable[[], OnCompleted]) -> None:
-        """Set the hook that is called for completed crawls that ask for an analysis."""
-        self._on_completed = on_completed
+        self._settings = settings
+        self._proxies = proxies
 
     async def submit(
         self,
@@ -170,7 +108,7 @@ class Crawls:
                 raise AlreadyExists("crawl", wanted, "choose another id, or resume that crawl")
             await self._frontier.begin(tx, crawl)
             await self.add_urls(tx, crawl.number, first_urls(seeds, crawl.key_seed, config))
-            self._emit_on_commit(tx, crawl.id, CrawlMove(state))
+            self._transitions.emit_on_commit(tx, crawl.id, CrawlMove(state))
             await self._queue.enqueue_in(tx, jobs)
             await self.journal.write(tx, crawl.number, [messages.submitted(crawl, here=here)])
             return crawl
@@ -195,95 +133,6 @@ class Crawls:
         if earlier.state not in states.TERMINAL:
             raise InvalidInput(EARLIER, f"{earlier_id!r} is {earlier.state}", "wait until it has ended, or stop it")
         return earlier.key_seed
-
-    async def get(self, crawl_id: str) -> CrawlStatus:
-        async def look(tx: Tx) -> CrawlStatus:
-            crawl = await self.store.get(tx, crawl_id)
-            if crawl is None:
-                raise NotFound("crawl", crawl_id)
-            status = await self._look_at(tx, crawl)
-            return dataclasses.replace(status, failed_seeds=await self._failed_seeds(tx, status))
-
-        return await self._database.read(look)
-
-    async def newest(
-        self,
-        *,
-        after: int | None = None,
-        limit: int = 50,
-        state: str | None = None,
-        project: str | None = None,
-        labels: Mapping[str, str] | None = None,
-    ) -> list[CrawlStatus]:
-        return await self.matching(CrawlFilter(state, project, labels or {}), after=after, limit=limit)
-
-    async def matching(
-        self, wanted: CrawlFilter, *, after: int | None = None, limit: int = 50, floor: int = 0
-    ) -> list[CrawlStatus]:
-        """Return crawls that match a filter, newest first, down to the crawl with the number `floor`."""
-
-        async def look(tx: Tx) -> list[CrawlStatus]:
-            crawls = await self.store.page_of(tx, after, limit, wanted, floor)
-            counts = await self.store.counts_of(tx, [crawl.number for crawl in crawls])
-            return [await self._look_at(tx, crawl, counts[crawl.number]) for crawl in crawls]
-
-        return await self._database.read(look)
-
-    async def count(self) -> dict[str, int]:
-        """Count the crawls by state."""
-        return await self._database.read(self.store.count)
-
-    async def last_number(self) -> int:
-        """Return the number of the newest crawl; 0 if there is none."""
-        return await self._database.read(self.store.last_number)
-
-    async def live_counts(self) -> dict[int, tuple[int, int]]:
-        """Return the pages and errors of every crawl that runs, by its number."""
-        return await self._database.read(self.store.live_counts)
-
-    async def _look_at(self, tx: Tx, crawl: Crawl, counts: Counts | None = None) -> CrawlStatus:
-        counts = counts or await self.store.counts(tx, crawl.number)
-        if crawl.state not in LIVE and crawl.state is not CrawlState.FAILED:
-            return CrawlStatus(crawl, counts)
-        jobs = await self._queue.jobs_of_run(tx, crawl.id)
-        nodes = sorted({node_of(job.lease_holder) for job in jobs if job.lease_holder is not None})
-        if crawl.state in states.WALKED and await self._is_abandoned(tx, crawl, jobs):
-            return CrawlStatus(dataclasses.replace(crawl, state_reason=LEFT), counts)
-        why = await self._why(tx, crawl, counts, jobs) if crawl.state is CrawlState.FAILED else ""
-        return CrawlStatus(crawl, counts, tuple(nodes), why)
-
-    async def _failed_seeds(self, tx: Tx, status: CrawlStatus) -> tuple[FailedSeed, ...]:
-        """Return the seeds of a crawl that has ended if none of them returned a page. For most crawls the first batch
-        of lookups finds one that did."""
-        crawl, failed = status.crawl, list[FailedSeed]()
-        if crawl.state not in states.TERMINAL:
-            return ()
-        seeds = [(url, key_of(url, crawl.key_seed)) for url in dict.fromkeys(seeds_of(crawl.config))]
-        for start in range(0, len(seeds), SEEDS_AT_ONCE):
-            some = seeds[start : start + SEEDS_AT_ONCE]
-            failed += await self.store.failed_seeds(tx, crawl.number, some)
-            if len(failed) < start + len(some):
-                return ()
-        return tuple(failed)
-
-    async def _is_abandoned(self, tx: Tx, crawl: Crawl, jobs: list[Job]) -> bool:
-        """Return whether a local crawl's process died without reporting it; workers do not take over such a crawl."""
-        live = [job for job in jobs if job.finished_at is None]
-        if any(job.lane != local_lane(crawl.id) for job in live):
-            return False
-        now = await self.store.now(tx)
-        return not any(job.lease_until is not None and job.lease_until > now for job in live)
-
-    async def _why(self, tx: Tx, crawl: Crawl, counts: Counts, jobs: list[Job]) -> str:
-        """Return why a crawl failed: the error of the first failed page, or that of its jobs."""
-        if crawl.state_reason != NO_PAGE:
-            return next((job.error for job in reversed(jobs) if job.error), crawl.state_reason or "unknown")
-        page = await self.store.first_failure(tx, crawl.number)
-        if page is not None:
-            return f"{page[0]}: {page[1].rstrip('.')}"
-        if Fate.SKIPPED_ROBOTS.word in counts.skipped:
-            return "robots.txt disallows it, see `shoal robots test URL`"
-        return "the options exclude every seed" if counts.skipped else "no seed was requested"
 
     async def start(self, crawl_id: str) -> CrawlState:
         """Start a crawl that was stored without being submitted."""
@@ -348,7 +197,7 @@ class Crawls:
         """Reopen one batch. `before` is set for the last batch: the number of URLs reopened by the earlier ones."""
 
         async def commit(tx: Tx) -> int:
-            crawl = await self._locked(tx, crawl_id)
+            crawl = await self._transitions.locked(tx, crawl_id)
             await self._check_retry(tx, crawl)
             reopened = await self.reopen(tx, crawl.number, pages) if pages else 0
             if reopened:
@@ -356,7 +205,7 @@ class Crawls:
             ended = crawl.state in states.TERMINAL
             if before is None or not ended or not (before or reopened or await self._was_broken_off(tx, crawl)):
                 return reopened
-            await self._move(tx, crawl, states.queue())
+            await self._transitions.move(tx, crawl, states.queue())
             await self._queue.enqueue_in(tx, self._walkers(crawl.id, crawl.config, here=False))
             return reopened
 
@@ -379,13 +228,13 @@ class Crawls:
         left because of a limit that has now changed are replaced."""
 
         async def commit(tx: Tx) -> None:
-            crawl = await self._locked(tx, crawl_id)
+            crawl = await self._transitions.locked(tx, crawl_id)
             if crawl.state in states.ENDING:
                 raise StateConflict("crawl", crawl_id, crawl.state, "be changed", "start a new one")
             config = change.applied(crawl.config)
             if config == crawl.config:
                 return
-            left = await self._left_for_a_budget(tx, crawl)
+            left = await left_for_a_budget(self._queue, tx, crawl)
             await self.store.change(tx, crawl_id, config)
             if config.priority != crawl.priority:
                 await self._queue.set_priority(tx, crawl_id, config.priority)
@@ -427,7 +276,7 @@ class Crawls:
         """Release a pattern from quarantine; return how many of its URLs wait again. It is not quarantined again."""
 
         async def commit(tx: Tx) -> int:
-            crawl = await self._locked(tx, crawl_id)
+            crawl = await self._transitions.locked(tx, crawl_id)
             if crawl.state in states.TERMINAL:
                 raise StateConflict("crawl", crawl_id, crawl.state, "release a pattern", "start a new crawl")
             freed = await self._frontier.free(tx, crawl.number, pattern)
@@ -442,99 +291,16 @@ class Crawls:
     async def started(self, tx: Tx, crawl_id: str, job_id: str) -> list[JournalEntry]:
         """Set a queued crawl to running on its first grant; later grants change nothing. Return the journal entries,
         which the caller writes at the end of the commit."""
-        crawl = await self._locked(tx, crawl_id)
+        crawl = await self._transitions.locked(tx, crawl_id)
         if crawl.state is not CrawlState.QUEUED:
             return [messages.taken_up(job_id)]
-        await self._set_state(tx, crawl_id, states.run(), with_event=crawl.started_at is None)
-        self._emit_on_commit(tx, crawl_id, states.run())
+        await self._transitions.set_state(tx, crawl_id, states.run(), with_event=crawl.started_at is None)
+        self._transitions.emit_on_commit(tx, crawl_id, states.run())
         return [messages.moved(crawl, states.run(), None)]
 
-    async def lock(self, tx: Tx, run_id: str) -> None:
-        await self.store.lock(tx, run_id)
-
-    async def job_moved(self, tx: Tx, run_id: str, move: Move) -> None:
-        """Update the crawl in the commit that moved one of its jobs. Locks the crawl."""
-        crawl = await self.store.lock(tx, run_id)
-        if crawl is None:  # removed: its jobs end without it
-            return
-        if move.grant_end is GrantEnd.RELEASED:
-            await self._put_back(tx, crawl, Fence(move.job_id, move.epoch))
-        end = await self._end_of(tx, crawl, move)
-        entry = messages.walker_moved(move)
-        if end is None and await self._is_first_to_finish(tx, crawl, move):
-            entry = messages.limit_reached(move)
-        await self.journal.write(tx, crawl.number, [] if entry is None else [entry])
-        if end is not None:
-            await self._move(tx, crawl, end)
-            await self._call_completion_hook(tx, crawl, end, move.job_id)
-        if end is not None or crawl.state not in LIVE or move.reason in BUDGETS:
-            await self._queue.cancel_waiting(tx, run_id, (end.to if end else crawl.state).value)
-
-    async def _put_back(self, tx: Tx, crawl: Crawl, fence: Fence) -> None:
-        """Put the URLs of a walker whose job was released, e.g. because the store was unavailable or full, back into
-        the frontier. They were not in flight during a crash, so they do not become suspects."""
-        try:
-            if await self._frontier.holds(tx, crawl.number, fence):
-                await self._frontier.release(tx, crawl.number, fence)
-        except OUT_OF_REACH as error:  # the next walker puts them back
-            signal = FrontierOutOfReach(crawl_id=crawl.id, error=error.message)
-            tx.on_commit(partial(self._signals.emit, signal))
-
-    async def was_idle(self, tx: Tx, run_id: str, lost: LostJob) -> bool:
-        """Return whether the lost walker held no URL, so that its loss does not count. The exception is a walker that
-        died while loading hooks, before its first URL: `attach` marks its grant once they are loaded, and a hook that
-        crashes its process must not do so for ever."""
-        crawl = await self.store.get(tx, run_id)
-        if crawl is None:  # removed: its jobs end without it
-            return False
-        try:
-            if await self._frontier.holds(tx, crawl.number, Fence(lost.id, lost.epoch)):
-                return False
-        except OUT_OF_REACH as error:  # leases expire whether or not the frontier can be reached
-            signal = FrontierOutOfReach(crawl_id=crawl.id, error=error.message)
-            tx.on_commit(partial(self._signals.emit, signal))
-            return False
-        return lost.settled or not crawl.config.hooks
-
-    async def _call_completion_hook(self, tx: Tx, crawl: Crawl, end: CrawlMove, job_id: JobId) -> None:
-        """Call the completion hook for a completed crawl. It needs workers, so local crawls do not have it."""
-        if self._on_completed is None or end.to is not CrawlState.COMPLETED or not crawl.config.analyze:
-            return
-        job = await self._queue.job(tx, job_id)
-        if job is not None and not is_local(job.lane):
-            await self._on_completed().begin(tx, crawl.id)
-
-    async def _end_of(self, tx: Tx, crawl: Crawl, move: Move) -> CrawlMove | None:
-        if crawl.state not in LIVE:
-            return None
-        if crawl.state in (CrawlState.PAUSING, CrawlState.STOPPING):
-            # Cancel waiting jobs first, as in `_quiet`: a walker leased while we count would run on a paused crawl.
-            await self._queue.cancel_waiting(tx, crawl.id, QUIET[crawl.state].value)
-        pending, locked = await self._queue.live_of_run(tx, crawl.id)
-        counts = await self.store.counts(tx, crawl.number)
-        if move.to is JobState.DONE and crawl.state is not CrawlState.STOPPING and counts.drained:
-            return states.complete("drained") if counts.pages else states.fail(NO_PAGE)
-        if crawl.state is CrawlState.RUNNING and not locked and (spent := await self._spent_budget(tx, crawl)):
-            return states.complete(spent)
-        if crawl.state in (CrawlState.PAUSING, CrawlState.STOPPING):
-            quiet = states.pause if crawl.state is CrawlState.PAUSING else states.stop
-            return quiet(crawl.state_reason or "asked") if not locked else None
-        return states.fail(move.reason or "walker_lost") if not pending and not locked else None
-
-    async def _spent_budget(self, tx: Tx, crawl: Crawl) -> str | None:
-        """Return the budget because of which a walker left. The last walker to leave completes the crawl, so that
-        nothing is committed after its end."""
-        left = await self._left_for_a_budget(tx, crawl) if crawl.config.has_budget else []
-        return left[0].state_reason if left else None
-
-    async def _is_first_to_finish(self, tx: Tx, crawl: Crawl, move: Move) -> bool:
-        """Return whether this walker is the first to leave because of a spent budget."""
-        return move.reason in BUDGETS and len(await self._left_for_a_budget(tx, crawl)) == 1
-
-    async def _left_for_a_budget(self, tx: Tx, crawl: Crawl) -> list[Job]:
-        """Return the walkers that found a budget spent under the crawl's current options."""
-        jobs = await self._queue.jobs_of_run(tx, crawl.id)
-        return [job for job in jobs if job.state_reason in BUDGETS and (job.finished_at or 0) >= crawl.changed_at]
+    async def lock(self, tx: Tx, crawl_id: str) -> None:
+        """Lock a crawl until the end of the transaction, if it still exists."""
+        await self.store.lock(tx, crawl_id)
 
     async def _quiet(
         self,
@@ -549,7 +315,7 @@ class Crawls:
         """Pause or stop: at once if the crawl has no walker, else by asking its walkers."""
 
         async def commit(tx: Tx) -> None:
-            crawl = await self._locked(tx, crawl_id)
+            crawl = await self._transitions.locked(tx, crawl_id)
             killed = await self._queue.kill_run(tx, crawl_id) if force else 0
             if killed:
                 await self.journal.write(tx, crawl.number, [messages.forced(self._queue.settings.force_grace)])
@@ -560,8 +326,9 @@ class Crawls:
             await self._queue.cancel_waiting(tx, crawl_id, now.to.value)
             _, locked = await self._queue.live_of_run(tx, crawl_id)
             if locked and crawl.state is CrawlState.QUEUED:
-                await self._set_state(tx, crawl_id, states.run())  # its walker is leased and about to start: ask it
-            if not await self._move(tx, crawl, ask if locked else now):
+                # Its walker is leased and about to start: ask it.
+                await self._transitions.set_state(tx, crawl_id, states.run())
+            if not await self._transitions.move(tx, crawl, ask if locked else now):
                 raise _conflict(crawl, action)
 
         await self._database.run(commit)
@@ -572,41 +339,13 @@ class Crawls:
         jobs = self._walkers(status.crawl.id, status.crawl.config, here)
 
         async def commit(tx: Tx) -> None:
-            crawl = await self._locked(tx, crawl_id)
-            if crawl.state not in sources or not await self._move(tx, crawl, states.queue()):
+            crawl = await self._transitions.locked(tx, crawl_id)
+            if crawl.state not in sources or not await self._transitions.move(tx, crawl, states.queue()):
                 raise _conflict(crawl, action)
             await self._queue.enqueue_in(tx, jobs)
 
         await self._database.run(commit)
         return CrawlState.QUEUED
-
-    async def _locked(self, tx: Tx, crawl_id: str) -> Crawl:
-        crawl = await self.store.lock(tx, crawl_id)
-        if crawl is None:
-            raise NotFound("crawl", crawl_id)
-        return crawl
-
-    async def _move(self, tx: Tx, crawl: Crawl, move: CrawlMove) -> bool:
-        """Change the state, write it to the journal and signal it on commit."""
-        if not await self._set_state(tx, crawl.id, move):
-            return False
-        ended = await self.store.get(tx, crawl.id) if move.to in states.TERMINAL else None
-        self._emit_on_commit(tx, crawl.id, move, None if ended is None else ended.took_seconds)
-        counts = await self.store.counts(tx, crawl.number) if move.to in states.TERMINAL else None
-        entries = [messages.moved(crawl, move, counts)]
-        if counts is not None and counts.drained and counts.pages:
-            entries = [*await self.journal.finish_depth(tx, crawl.number, counts.depth_reached), *entries]
-        await self.journal.write(tx, crawl.number, entries)
-        return True
-
-    async def _set_state(self, tx: Tx, crawl_id: str, move: CrawlMove, *, with_event: bool = True) -> bool:
-        """Change the state and append its event, unless `with_event` is False: a crawl has one start event."""
-        moved = await self.store.move(tx, crawl_id, move)
-        if moved and with_event and move.to in EVENTS:
-            await self._outbox.append(
-                tx, Event(EVENTS[move.to], crawl_id, {"crawl_id": crawl_id, "reason": move.reason})
-            )
-        return moved
 
     def _with_lists(self, config: CrawlConfig) -> CrawlConfig:
         """Copy the operator's parameter lists into the crawl: the process that runs it may have other settings."""
@@ -630,18 +369,6 @@ class Crawls:
             max_attempts=self._queue.settings.job_attempts,
             quota_keys=quota_keys(config.project, config.labels),
         )
-
-    def _emit_on_commit(self, tx: Tx, crawl_id: str, move: CrawlMove, seconds: float | None = None) -> None:
-        moved = CrawlMoved(crawl_id=crawl_id, state=move.to, reason=move.reason, seconds=seconds)
-        tx.on_commit(lambda: self._signals.emit(moved))
-
-
-EVENTS = {
-    CrawlState.RUNNING: "crawl.started",
-    CrawlState.COMPLETED: "crawl.completed",
-    CrawlState.FAILED: "crawl.failed",
-    CrawlState.STOPPED: "crawl.stopped",
-}
 
 
 def _conflict(crawl: Crawl, action: str) -> StateConflict:

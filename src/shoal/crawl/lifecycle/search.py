@@ -4,7 +4,8 @@ from dataclasses import dataclass
 from typing import Final
 
 from shoal.base.clock import Clock
-from shoal.crawl.lifecycle.crawls import Crawls, CrawlStatus
+from shoal.crawl.lifecycle.crawl_status import CrawlStatus
+from shoal.crawl.lifecycle.crawls import Crawls
 from shoal.crawl.store import CrawlFilter
 
 SCAN: Final = 2_000  # crawls that one query looks at

@@ -13,7 +13,8 @@ from shoal.base.clock import Clock
 from shoal.crawl.crawl import shown_config
 from shoal.crawl.frontier.admin import FrontierAdmin
 from shoal.crawl.lifecycle.change import CrawlChange
-from shoal.crawl.lifecycle.crawls import Crawls, CrawlStatus
+from shoal.crawl.lifecycle.crawl_status import CrawlStatus
+from shoal.crawl.lifecycle.crawls import Crawls
 from shoal.crawl.politeness import Politeness
 from shoal.crawl.states import CrawlState
 from shoal.pages.summary import PageSummaries

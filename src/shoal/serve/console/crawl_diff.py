@@ -4,7 +4,8 @@ from starlette.responses import Response
 
 from shoal.access.scopes import TokenScope
 from shoal.base.url import UrlRefusal, canonical, hostname
-from shoal.crawl.lifecycle.crawls import Crawls, CrawlStatus
+from shoal.crawl.lifecycle.crawl_status import CrawlStatus
+from shoal.crawl.lifecycle.crawls import Crawls
 from shoal.crawl.store import CrawlFilter
 from shoal.pages.comparison import PageComparer
 from shoal.serve.console.crawl import CrawlPage

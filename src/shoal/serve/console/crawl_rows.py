@@ -6,7 +6,7 @@ from typing import Final
 
 from shoal.base.text import redact_url
 from shoal.crawl.journal.messages import REASONS
-from shoal.crawl.lifecycle.crawls import CrawlStatus
+from shoal.crawl.lifecycle.crawl_status import CrawlStatus
 from shoal.crawl.states import TERMINAL, CrawlState
 from shoal.pages.response_counts import CLASSES, ResponseClass
 from shoal.serve.console.charts import Part

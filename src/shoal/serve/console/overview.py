@@ -12,7 +12,8 @@ from shoal.access.scopes import TokenScope
 from shoal.audit.analyses import Analyses
 from shoal.audit.verdict import Outcome
 from shoal.base.clock import from_micros
-from shoal.crawl.lifecycle.crawls import Crawls, CrawlStatus
+from shoal.crawl.lifecycle.crawl_status import CrawlStatus
+from shoal.crawl.lifecycle.crawls import Crawls
 from shoal.crawl.states import CrawlState
 from shoal.crawl.store import CrawlFilter
 from shoal.events.webhooks import Webhooks

@@ -1,0 +1,145 @@
+"""What becomes of a crawl when one of its jobs changes its state; the queue calls it in that commit."""
+
+from collections.abc import Callable
+
+from shoal.base.database import Tx
+from shoal.base.errors import BackendUnavailable, FrontierLost, RedisMisconfigured, ShoalError
+from shoal.base.ids import JobId
+from shoal.base.signals import Signal, Signals
+from shoal.crawl import states
+from shoal.crawl.crawl import Crawl
+from shoal.crawl.engine.budget import BUDGETS
+from shoal.crawl.journal import messages
+from shoal.crawl.journal.journal import Journal
+from shoal.crawl.lifecycle.crawl_status import LIVE, NO_PAGE
+from shoal.crawl.lifecycle.on_completed import OnCompleted
+from shoal.crawl.lifecycle.transitions import CrawlTransitions
+from shoal.crawl.states import CrawlMove, CrawlState
+from shoal.crawl.store import CrawlStore, FrontierStore
+from shoal.queue.job import Fence, Job, LostJob, is_local
+from shoal.queue.queue import Queue
+from shoal.queue.states import GrantEnd, JobState, Move
+
+OUT_OF_REACH = (BackendUnavailable, FrontierLost, RedisMisconfigured)
+"""Errors of a frontier outside the database. (Those of the database end the transaction whatever is caught.)"""
+QUIET = {CrawlState.PAUSING: CrawlState.PAUSED, CrawlState.STOPPING: CrawlState.STOPPED}
+
+
+class FrontierOutOfReach(Signal, frozen=True, kw_only=True):
+    """A job of a crawl changed its state although its frontier, which is kept outside the database, could not be
+    reached."""
+
+    crawl_id: str
+    error: str
+
+
+class CrawlJobs:
+    """The listener of crawl jobs. `on_completed` gives the hook for completed crawls that ask for an analysis."""
+
+    def __init__(
+        self,
+        store: CrawlStore,
+        frontier: FrontierStore,
+        queue: Queue,
+        journal: Journal,
+        transitions: CrawlTransitions,
+        signals: Signals,
+        on_completed: Callable[[], OnCompleted],
+    ) -> None:
+        self._store = store
+        self._frontier = frontier
+        self._queue = queue
+        self._journal = journal
+        self._transitions = transitions
+        self._signals = signals
+        self._on_completed = on_completed
+
+    async def lock(self, tx: Tx, run_id: str) -> None:
+        await self._store.lock(tx, run_id)
+
+    async def job_moved(self, tx: Tx, run_id: str, move: Move) -> None:
+        """Update the crawl in the commit that moved one of its jobs. Locks the crawl."""
+        crawl = await self._store.lock(tx, run_id)
+        if crawl is None:  # removed: its jobs end without it
+            return
+        if move.grant_end is GrantEnd.RELEASED:
+            await self._put_back(tx, crawl, Fence(move.job_id, move.epoch))
+        end = await self._end_of(tx, crawl, move)
+        entry = messages.walker_moved(move)
+        if end is None and await self._is_first_to_finish(tx, crawl, move):
+            entry = messages.limit_reached(move)
+        await self._journal.write(tx, crawl.number, [] if entry is None else [entry])
+        if end is not None:
+            await self._transitions.move(tx, crawl, end)
+            await self._call_completion_hook(tx, crawl, end, move.job_id)
+        if end is not None or crawl.state not in LIVE or move.reason in BUDGETS:
+            await self._queue.cancel_waiting(tx, run_id, (end.to if end else crawl.state).value)
+
+    async def _put_back(self, tx: Tx, crawl: Crawl, fence: Fence) -> None:
+        """Put the URLs of a walker whose job was released, e.g. because the store was unavailable or full, back into
+        the frontier. They were not in flight during a crash, so they do not become suspects."""
+        try:
+            if await self._frontier.holds(tx, crawl.number, fence):
+                await self._frontier.release(tx, crawl.number, fence)
+        except OUT_OF_REACH as error:  # the next walker puts them back
+            self._report(tx, crawl, error)
+
+    async def was_idle(self, tx: Tx, run_id: str, lost: LostJob) -> bool:
+        """Return whether the lost walker held no URL, so that its loss does not count. The exception is a walker that
+        died while loading hooks, before its first URL: `attach` marks its grant once they are loaded, and a hook that
+        crashes its process must not do so for ever."""
+        crawl = await self._store.get(tx, run_id)
+        if crawl is None:  # removed: its jobs end without it
+            return False
+        try:
+            if await self._frontier.holds(tx, crawl.number, Fence(lost.id, lost.epoch)):
+                return False
+        except OUT_OF_REACH as error:  # leases expire whether or not the frontier can be reached
+            self._report(tx, crawl, error)
+            return False
+        return lost.settled or not crawl.config.hooks
+
+    def _report(self, tx: Tx, crawl: Crawl, error: ShoalError) -> None:
+        out_of_reach = FrontierOutOfReach(crawl_id=crawl.id, error=error.message)
+        tx.on_commit(lambda: self._signals.emit(out_of_reach))
+
+    async def _call_completion_hook(self, tx: Tx, crawl: Crawl, end: CrawlMove, job_id: JobId) -> None:
+        """Call the completion hook for a completed crawl. It needs workers, so local crawls do not have it."""
+        if end.to is not CrawlState.COMPLETED or not crawl.config.analyze:
+            return
+        job = await self._queue.job(tx, job_id)
+        if job is not None and not is_local(job.lane):
+            await self._on_completed().begin(tx, crawl.id)
+
+    async def _end_of(self, tx: Tx, crawl: Crawl, move: Move) -> CrawlMove | None:
+        if crawl.state not in LIVE:
+            return None
+        if crawl.state in (CrawlState.PAUSING, CrawlState.STOPPING):
+            # Cancel waiting jobs first, as a pause does: a walker leased while we count would run on a paused crawl.
+            await self._queue.cancel_waiting(tx, crawl.id, QUIET[crawl.state].value)
+        pending, locked = await self._queue.live_of_run(tx, crawl.id)
+        counts = await self._store.counts(tx, crawl.number)
+        if move.to is JobState.DONE and crawl.state is not CrawlState.STOPPING and counts.drained:
+            return states.complete("drained") if counts.pages else states.fail(NO_PAGE)
+        if crawl.state is CrawlState.RUNNING and not locked and (spent := await self._spent_budget(tx, crawl)):
+            return states.complete(spent)
+        if crawl.state in (CrawlState.PAUSING, CrawlState.STOPPING):
+            quiet = states.pause if crawl.state is CrawlState.PAUSING else states.stop
+            return quiet(crawl.state_reason or "asked") if not locked else None
+        return states.fail(move.reason or "walker_lost") if not pending and not locked else None
+
+    async def _spent_budget(self, tx: Tx, crawl: Crawl) -> str | None:
+        """Return the budget because of which a walker left. The last walker to leave completes the crawl, so that
+        nothing is committed after its end."""
+        left = await left_for_a_budget(self._queue, tx, crawl) if crawl.config.has_budget else []
+        return left[0].state_reason if left else None
+
+    async def _is_first_to_finish(self, tx: Tx, crawl: Crawl, move: Move) -> bool:
+        """Return whether this walker is the first to leave because of a spent budget."""
+        return move.reason in BUDGETS and len(await left_for_a_budget(self._queue, tx, crawl)) == 1
+
+
+async def left_for_a_budget(queue: Queue, tx: Tx, crawl: Crawl) -> list[Job]:
+    """Return the walkers that found a budget spent under the crawl's current options."""
+    jobs = await queue.jobs_of_run(tx, crawl.id)
+    return [job for job in jobs if job.state_reason in BUDGETS and (job.finished_at or 0) >= crawl.changed_at]

@@ -1,0 +1,137 @@
+"""Crawls as users see them: each with its counts, its nodes, and why it failed."""
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from shoal.base.database import Database, Tx
+from shoal.base.errors import NotFound
+from shoal.crawl import states
+from shoal.crawl.crawl import Counts, Crawl
+from shoal.crawl.frontier.fates import Fate
+from shoal.crawl.frontier.values import key_of
+from shoal.crawl.lifecycle.failed_urls import FailedSeed, in_words
+from shoal.crawl.scope.seeds import seeds_of
+from shoal.crawl.states import CrawlState
+from shoal.crawl.store import CrawlFilter, CrawlStore
+from shoal.queue.job import Job, local_lane, node_of
+from shoal.queue.queue import Queue
+
+NO_PAGE = "no_seed_gave_a_page"
+LEFT = "process_gone"
+SEEDS_AT_ONCE = 100  # seeds looked up per statement
+LIVE = states.WALKED | {CrawlState.QUEUED}
+
+
+@dataclass(frozen=True, slots=True)
+class CrawlStatus:
+    """A crawl with its counts, read in one transaction, the nodes that crawl it now, and the error if it failed."""
+
+    crawl: Crawl
+    counts: Counts
+    node_ids: tuple[str, ...] = ()
+    error_message: str = ""
+    failed_seeds: tuple[FailedSeed, ...] = ()  # all seeds if the crawl has ended and none returned a page; else empty
+
+    @property
+    def why_no_seed(self) -> str:
+        """Return why no seed returned a page; empty if one did, or if the crawl has not ended."""
+        return in_words(self.failed_seeds)
+
+
+class CrawlReader:
+    """Reads crawls with their status. Changes nothing."""
+
+    def __init__(self, database: Database, store: CrawlStore, queue: Queue) -> None:
+        self._database = database
+        self._queue = queue
+        self.store = store
+
+    async def get(self, crawl_id: str) -> CrawlStatus:
+        async def look(tx: Tx) -> CrawlStatus:
+            crawl = await self.store.get(tx, crawl_id)
+            if crawl is None:
+                raise NotFound("crawl", crawl_id)
+            status = await self._look_at(tx, crawl)
+            return dataclasses.replace(status, failed_seeds=await self._failed_seeds(tx, status))
+
+        return await self._database.read(look)
+
+    async def newest(
+        self,
+        *,
+        after: int | None = None,
+        limit: int = 50,
+        state: str | None = None,
+        project: str | None = None,
+        labels: Mapping[str, str] | None = None,
+    ) -> list[CrawlStatus]:
+        return await self.matching(CrawlFilter(state, project, labels or {}), after=after, limit=limit)
+
+    async def matching(
+        self, wanted: CrawlFilter, *, after: int | None = None, limit: int = 50, floor: int = 0
+    ) -> list[CrawlStatus]:
+        """Return crawls that match a filter, newest first, down to the crawl with the number `floor`."""
+
+        async def look(tx: Tx) -> list[CrawlStatus]:
+            crawls = await self.store.page_of(tx, after, limit, wanted, floor)
+            counts = await self.store.counts_of(tx, [crawl.number for crawl in crawls])
+            return [await self._look_at(tx, crawl, counts[crawl.number]) for crawl in crawls]
+
+        return await self._database.read(look)
+
+    async def count(self) -> dict[str, int]:
+        """Count the crawls by state."""
+        return await self._database.read(self.store.count)
+
+    async def last_number(self) -> int:
+        """Return the number of the newest crawl; 0 if there is none."""
+        return await self._database.read(self.store.last_number)
+
+    async def live_counts(self) -> dict[int, tuple[int, int]]:
+        """Return the pages and errors of every crawl that runs, by its number."""
+        return await self._database.read(self.store.live_counts)
+
+    async def _look_at(self, tx: Tx, crawl: Crawl, counts: Counts | None = None) -> CrawlStatus:
+        counts = counts or await self.store.counts(tx, crawl.number)
+        if crawl.state not in LIVE and crawl.state is not CrawlState.FAILED:
+            return CrawlStatus(crawl, counts)
+        jobs = await self._queue.jobs_of_run(tx, crawl.id)
+        nodes = sorted({node_of(job.lease_holder) for job in jobs if job.lease_holder is not None})
+        if crawl.state in states.WALKED and await self._is_abandoned(tx, crawl, jobs):
+            return CrawlStatus(dataclasses.replace(crawl, state_reason=LEFT), counts)
+        why = await self._why(tx, crawl, counts, jobs) if crawl.state is CrawlState.FAILED else ""
+        return CrawlStatus(crawl, counts, tuple(nodes), why)
+
+    async def _failed_seeds(self, tx: Tx, status: CrawlStatus) -> tuple[FailedSeed, ...]:
+        """Return the seeds of a crawl that has ended if none of them returned a page. For most crawls the first batch
+        of lookups finds one that did."""
+        crawl, failed = status.crawl, list[FailedSeed]()
+        if crawl.state not in states.TERMINAL:
+            return ()
+        seeds = [(url, key_of(url, crawl.key_seed)) for url in dict.fromkeys(seeds_of(crawl.config))]
+        for start in range(0, len(seeds), SEEDS_AT_ONCE):
+            some = seeds[start : start + SEEDS_AT_ONCE]
+            failed += await self.store.failed_seeds(tx, crawl.number, some)
+            if len(failed) < start + len(some):
+                return ()
+        return tuple(failed)
+
+    async def _is_abandoned(self, tx: Tx, crawl: Crawl, jobs: list[Job]) -> bool:
+        """Return whether a local crawl's process died without reporting it; workers do not take over such a crawl."""
+        live = [job for job in jobs if job.finished_at is None]
+        if any(job.lane != local_lane(crawl.id) for job in live):
+            return False
+        now = await self.store.now(tx)
+        return not any(job.lease_until is not None and job.lease_until > now for job in live)
+
+    async def _why(self, tx: Tx, crawl: Crawl, counts: Counts, jobs: list[Job]) -> str:
+        """Return why a crawl failed: the error of the first failed page, or that of its jobs."""
+        if crawl.state_reason != NO_PAGE:
+            return next((job.error for job in reversed(jobs) if job.error), crawl.state_reason or "unknown")
+        page = await self.store.first_failure(tx, crawl.number)
+        if page is not None:
+            return f"{page[0]}: {page[1].rstrip('.')}"
+        if Fate.SKIPPED_ROBOTS.word in counts.skipped:
+            return "robots.txt disallows it, see `shoal robots test URL`"
+        return "the options exclude every seed" if counts.skipped else "no seed was requested"

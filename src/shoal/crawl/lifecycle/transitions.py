@@ -1,0 +1,80 @@
+"""Changes of a crawl's state. Each is one commit with its event, its journal entry and its signal."""
+
+from shoal.base.database import Tx
+from shoal.base.errors import NotFound
+from shoal.base.signals import Signal, Signals
+from shoal.crawl import states
+from shoal.crawl.crawl import Crawl
+from shoal.crawl.journal import messages
+from shoal.crawl.journal.journal import Journal
+from shoal.crawl.states import CrawlMove, CrawlState
+from shoal.crawl.store import CrawlStore
+from shoal.events.event import Event
+from shoal.events.store import OutboxStore
+
+EVENTS = {
+    CrawlState.RUNNING: "crawl.started",
+    CrawlState.COMPLETED: "crawl.completed",
+    CrawlState.FAILED: "crawl.failed",
+    CrawlState.STOPPED: "crawl.stopped",
+}
+
+
+class CrawlMoved(Signal, frozen=True, kw_only=True):
+    """A crawl changed its state."""
+
+    crawl_id: str
+    state: CrawlState
+    reason: str | None
+    seconds: float | None = None  # from its start to its end
+
+
+class CrawlEnded(Signal, frozen=True, kw_only=True):
+    """A crawl ended in a child of this process, for metrics."""
+
+    state: str
+    seconds: float | None
+
+
+class CrawlTransitions:
+    """Moves crawls from state to state, in the transaction of the caller."""
+
+    def __init__(self, store: CrawlStore, journal: Journal, outbox: OutboxStore, signals: Signals) -> None:
+        self._store = store
+        self._journal = journal
+        self._outbox = outbox
+        self._signals = signals
+
+    async def locked(self, tx: Tx, crawl_id: str) -> Crawl:
+        """Lock a crawl until the end of the transaction."""
+        crawl = await self._store.lock(tx, crawl_id)
+        if crawl is None:
+            raise NotFound("crawl", crawl_id)
+        return crawl
+
+    async def move(self, tx: Tx, crawl: Crawl, move: CrawlMove) -> bool:
+        """Change the state, write it to the journal and signal it on commit."""
+        if not await self.set_state(tx, crawl.id, move):
+            return False
+        ended = await self._store.get(tx, crawl.id) if move.to in states.TERMINAL else None
+        self.emit_on_commit(tx, crawl.id, move, None if ended is None else ended.took_seconds)
+        counts = await self._store.counts(tx, crawl.number) if move.to in states.TERMINAL else None
+        entries = [messages.moved(crawl, move, counts)]
+        if counts is not None and counts.drained and counts.pages:
+            entries = [*await self._journal.finish_depth(tx, crawl.number, counts.depth_reached), *entries]
+        await self._journal.write(tx, crawl.number, entries)
+        return True
+
+    async def set_state(self, tx: Tx, crawl_id: str, move: CrawlMove, *, with_event: bool = True) -> bool:
+        """Change the state and append its event, unless `with_event` is False: a crawl has one start event."""
+        moved = await self._store.move(tx, crawl_id, move)
+        if moved and with_event and move.to in EVENTS:
+            await self._outbox.append(
+                tx, Event(EVENTS[move.to], crawl_id, {"crawl_id": crawl_id, "reason": move.reason})
+            )
+        return moved
+
+    def emit_on_commit(self, tx: Tx, crawl_id: str, move: CrawlMove, seconds: float | None = None) -> None:
+        """Signal a change of state once it is committed."""
+        moved = CrawlMoved(crawl_id=crawl_id, state=move.to, reason=move.reason, seconds=seconds)
+        tx.on_commit(lambda: self._signals.emit(moved))
