@@ -131,6 +131,8 @@ def test_a_node_that_is_cut_off_keeps_its_leases_and_is_back_with_a_new_session(
         assert before <= after, "leases do not depend on sessions"
         scene.site.allowed = IN_LANES
         wait_for(lambda: not ledger.open_jobs(postgres_url), "all of them done, also by the node that is cut off")
+        score = f'shoal_grpc_node_health_score{{node_id="{alone.name}"}}'
+        wait_for(lambda: score not in fleet.metrics(), "a controller that has read that the node is lost")
         group = scene.fetch(IN_LANES, 5)
         assert alone.name not in ledger.dispatched(postgres_url, group)
         fleet.move_proxy(0, 1)
