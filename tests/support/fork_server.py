@@ -21,13 +21,12 @@ import sys
 import time
 from typing import Any
 
-import shoal
+import shoal.cli
 from tests.support.forked_children import MARK, fork_children, name_process, process_name
 
 MOST_BYTES = 200_000
 FILES = 4
 FILE_LIMIT = 4096  # we open fewer
-NOT_PRELOADED = {"shoal.__main__", "shoal.export.parquet"}  # pyarrow has threads, which a fork would lose
 WITH_CHILDREN = {"serve", "worker", "--processes"}  # words of commands that may have children
 
 
@@ -87,9 +86,8 @@ def become(request: dict[str, Any], streams: list[int]) -> tuple[str, list[str]]
 
 
 def main(descriptor: str) -> None:
-    for found in pkgutil.walk_packages(shoal.__path__, "shoal."):
-        if found.name not in NOT_PRELOADED:
-            importlib.import_module(found.name)
+    for found in pkgutil.iter_modules(shoal.cli.__path__, "shoal.cli."):
+        importlib.import_module(found.name)
     gc.freeze()  # keep memory pages shared with the forks
     module, words = serve(socket.socket(fileno=int(descriptor)))
     if module != "shoal" or WITH_CHILDREN.intersection(words):

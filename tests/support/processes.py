@@ -110,6 +110,5 @@ def _server() -> "tuple[socket.socket, subprocess.Popen[bytes]]":
     ours, its = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     with its:
         words = [sys.executable, "-m", "tests.support.fork_server", str(its.fileno())]
-        env = _server_environment() | {"OPENBLAS_NUM_THREADS": "1"}  # numpy has no threads, which a fork would lose
-        process = subprocess.Popen(words, cwd=ROOT, env=env, pass_fds=[its.fileno()])
+        process = subprocess.Popen(words, cwd=ROOT, env=_server_environment(), pass_fds=[its.fileno()])
     return ours, process
