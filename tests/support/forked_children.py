@@ -74,7 +74,7 @@ def _serve(channel: socket.socket, parent: int, become: Become) -> tuple[str, li
     _prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # a Ctrl-C is meant for the parent
     nothing = os.open(os.devnull, os.O_RDWR)
-    for stream in range(3):  # whoever reads the parent's output waits for its end
+    for stream in range(3):  # a reader of the parent's output waits for all copies
         os.dup2(nothing, stream)
     while os.getppid() == parent:
         message, files, _, _ = socket.recv_fds(channel, MOST_BYTES, FILES)
@@ -118,7 +118,7 @@ async def _start(channel: socket.socket, words: Sequence[str], env: Mapping[str,
 
 
 class ForkedChild:
-    """What a worker uses of `asyncio.subprocess.Process`."""
+    """The part of `asyncio.subprocess.Process` that a worker uses."""
 
     def __init__(self, pid: int, stdin: asyncio.StreamWriter, stdout: asyncio.StreamReader) -> None:
         self.pid = pid

@@ -1,4 +1,4 @@
-"""What a settled URL means for other URLs."""
+"""Consequences of a settled URL for other URLs."""
 
 import pytest
 

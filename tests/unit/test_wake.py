@@ -1,4 +1,4 @@
-"""What all drivers of the wake-up share: the rate of hints, and whether they arrive."""
+"""The parts that all drivers of the wake-up share: the rate of hints and their health."""
 
 from shoal.base.clock import FakeClock
 from shoal.base.signals import Signal, Signals

@@ -86,7 +86,7 @@ class WakeListeners:
 
 
 class WakeHealth:
-    """Whether hints arrive. Only changes are emitted: outages repeat the same error every second."""
+    """The state of hints: they arrive or get lost. Only changes are emitted, because an outage repeats its error."""
 
     def __init__(self, signals: Signals) -> None:
         self._signals = signals

@@ -1,4 +1,4 @@
-"""What becomes of a crawl when one of its jobs changes its state; the queue calls it in that commit."""
+"""Updates a crawl when one of its jobs changes its state; the queue calls it in the same commit."""
 
 from collections.abc import Callable
 
