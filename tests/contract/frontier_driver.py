@@ -156,10 +156,14 @@ async def fate_of(driver: FrontierDriver, crawl: Crawl, url: str, kind: UrlKind 
     return (await driver.fates(crawl))[key_of(Url(url), crawl.key_seed, kind)]
 
 
+SKIPPED_WHEN_OPEN = {Fate.SKIPPED_ROBOTS, Fate.SKIPPED_HOST_BUDGET}
+
+
 async def check_counters(driver: FrontierDriver, crawl: Crawl) -> None:
     """Recount what a crawl's counters say."""
     counts, fates = await driver.bench.counts(crawl), list((await driver.fates(crawl)).values())
     assert counts.queued == await driver.open_urls(crawl) == fates.count(Fate.OPEN)
+    assert counts.opened == sum(not fate.skipped or fate in SKIPPED_WHEN_OPEN for fate in fates)
     assert sum(counts.skipped.values()) == sum(fate >= Fate.SKIPPED_DEPTH for fate in fates)
     rows = await driver.bench.database.read(lambda tx: driver.bench.pages.after(tx, crawl.number, 0, 100_000))
     pages = [page for _, page in rows]

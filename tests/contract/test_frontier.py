@@ -30,6 +30,7 @@ from shoal.crawl.frontier.values import (
     UrlKind,
     WalkerBatch,
 )
+from shoal.crawl.lifecycle.failed_urls import FailedUrls
 from shoal.crawl.states import TERMINAL, CrawlState
 from shoal.crawl.store import HostRate
 from tests.contract.conftest import (
@@ -854,6 +855,42 @@ async def test_urls_quarantined_after_a_release_stay_in_quarantine(driver: Front
     assert [trap.count for trap in await driver.bench.crawls.traps(crawl.id)] == [0]
     again = {task.url: task.attempts for task in await walker.take()}
     assert again == {f"{pattern}1": 0, f"{pattern}2": 0}  # neither was tried
+
+
+@on_every_redis
+async def test_a_url_in_quarantine_is_counted_once_whenever_it_was_found(driver: FrontierDriver) -> None:
+    """One was found before its pattern became a trap, one after. A release queues both, and counts neither again."""
+    crawl = await grown(driver, "/cal?m=1", "/other")
+    pattern = f"{SITE}/cal?m="
+    await driver.bench.database.run(
+        lambda tx: driver.frontier.quarantine(tx, crawl.number, {pattern: Url(f"{pattern}1")})
+    )
+    walker = await driver.bench.walker(crawl)
+    [task] = [task for task in await walker.take() if "cal" in task.url]
+    await walker.turn(
+        Settled(task, Fate.QUARANTINED), found=[walker.link("/cal?m=2", fate=Fate.QUARANTINED)], want=0
+    )
+    assert await opened_and_settled(driver, crawl) == (3, 2)
+    assert await driver.bench.crawls.release(crawl.id, pattern) == 2
+    assert await opened_and_settled(driver, crawl) == (3, 0)
+    await walker.take()
+    assert (await walker.fetch_all()).drained
+    assert await opened_and_settled(driver, crawl) == (3, 3)
+
+
+@on_every_redis
+async def test_a_failed_url_that_is_retried_is_counted_once(driver: FrontierDriver) -> None:
+    crawl = await grown(driver, "/a", "/b")
+    walker = await driver.bench.walker(crawl)
+    await walker.turn(*map(failed, await walker.take()), want=0)
+    assert await opened_and_settled(driver, crawl) == (2, 2)
+    assert await driver.bench.crawls.retry_these(crawl.id, FailedUrls()) == 2
+    assert await opened_and_settled(driver, crawl) == (2, 0)
+
+
+async def opened_and_settled(driver: FrontierDriver, crawl: Crawl) -> tuple[int, int]:
+    counts = await driver.bench.counts(crawl)
+    return counts.opened, counts.settled
 
 
 async def test_a_take_does_not_wait_for_hosts_claimed_by_another_walker(driver: FrontierDriver) -> None:

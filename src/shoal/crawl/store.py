@@ -222,8 +222,7 @@ class FrontierStore(Protocol):
         ...
 
     async def free(self, tx: Tx, crawl: int, pattern: str) -> FrontierChange | None:
-        """Release a pattern so that its URLs wait again; return what was opened, or None if it is not in
-        quarantine."""
+        """Release a pattern so that its URLs wait again; return the change, or None if it is not in quarantine."""
         ...
 
     async def reopen(self, tx: Tx, crawl: int, urls: list[NewUrl], answered: list[Url]) -> FrontierChange:

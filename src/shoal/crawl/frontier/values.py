@@ -178,8 +178,9 @@ class FrontierChange(Struct, kw_only=True):
     """The changes that a call made to the frontier. The caller adds them to the crawl's counters in the same
     transaction, unless the driver has counted them itself."""
 
-    opened: int = 0
+    opened: int = 0  # URLs that belong to the crawl from now on; each is counted once
     settled: int = 0
+    requeued: int = 0  # URLs that were settled and wait again
     is_counted: bool = False
     skips: Counter[Fate] = field(default_factory=Counter)  # negative for URLs that had been skipped and are open again
 
@@ -188,7 +189,7 @@ class FrontierChange(Struct, kw_only=True):
         if self.is_counted:
             return Counts()
         skipped = {fate.word: count for fate, count in self.skips.items() if count}
-        return Counts(opened=self.opened, settled=self.settled, skipped=skipped)
+        return Counts(opened=self.opened, settled=self.settled - self.requeued, skipped=skipped)
 
 
 class Added(FrontierChange, kw_only=True):

@@ -186,7 +186,10 @@ class Crawls(CrawlReader):
         dropped = await self.store.drop_failed(tx, number, pages)
         answered = [page.final_url for page in dropped if page.status is not None]
         change = await self._frontier.reopen(tx, number, [page.url for page in dropped], answered)
-        counts = dataclasses.replace(DroppedPage.taken_back(dropped), opened=change.counts().opened)
+        changed = change.counts()
+        counts = dataclasses.replace(
+            DroppedPage.taken_back(dropped), opened=changed.opened, settled=changed.settled
+        )
         await self.store.add_counts(tx, number, OUTSIDE, counts)
         return len(dropped)
 
@@ -283,8 +286,8 @@ class Crawls(CrawlReader):
             if freed is None:
                 raise NotFound("quarantined pattern", pattern, "list them with `shoal crawls show`")
             await self.store.add_counts(tx, crawl.number, OUTSIDE, freed.counts())
-            await self.journal.write(tx, crawl.number, [messages.released(pattern, freed.opened)])
-            return freed.opened
+            await self.journal.write(tx, crawl.number, [messages.released(pattern, freed.requeued)])
+            return freed.requeued
 
         return await self._database.run(commit)
 

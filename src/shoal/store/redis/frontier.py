@@ -143,7 +143,7 @@ class RedisFrontier:
         for some in _batches(ours):
             [count] = await self._keys.change(tx, place, "free", host, *some)
             freed += count
-        return FrontierChange(opened=freed, is_counted=True)
+        return FrontierChange(requeued=freed, is_counted=True)
 
     async def reopen(self, tx: Tx, crawl: int, urls: list[NewUrl], answered: list[Url]) -> FrontierChange:
         place = await self._keys.place(tx, crawl, rebuilding=True)
@@ -151,16 +151,16 @@ class RedisFrontier:
         numbers = await self._hosts.numbers(tx, sorted({*origins, *(origin(url.url) for url in urls)}))
         given = Counter(numbers[host_origin] for host_origin in origins)
         pages = [value for host, count in given.items() for value in (host, count)]
-        opened = 0
+        opened, requeued = 0, 0
         for some in _batches(urls) or [[]]:
             rows: list[Value] = []
             for url in some:
                 host_origin = origin(url.url)
                 entry = entry_of(url.url[len(host_origin) :], url.kind, url.parent_key)
                 rows += [numbers[host_origin], depth_word(url.depth), pack_key(url.key, url.chk) + entry]
-            [count] = await self._keys.change(tx, place, "reopen", len(pages) // 2, *pages, *rows)
-            opened, pages = opened + count, []
-        return FrontierChange(opened=opened, is_counted=True)
+            unknown, closed = await self._keys.change(tx, place, "reopen", len(pages) // 2, *pages, *rows)
+            opened, requeued, pages = opened + unknown, requeued + closed, []
+        return FrontierChange(opened=opened, requeued=requeued, is_counted=True)
 
     async def release(self, tx: Tx, crawl: int, fence: Fence) -> int:
         place = await self._keys.place(tx, crawl, attaching=walker_name(fence))
@@ -226,7 +226,7 @@ class RedisFrontier:
 
     async def _add(self, tx: Tx, place: CrawlPlace, urls: list[NewUrl], skipped: Sequence[SkippedUrl]) -> Added:
         """Add in batches. What waits is filtered by one read first, because most links are known."""
-        opened, new = 0, 0
+        opened, settled, new = 0, 0, 0
         skips: Counter[Fate] = Counter()
         is_open = Fate.OPEN  # looking it up for each URL takes longer than comparing it
         waiting = [url for url in urls if url.fate is is_open]
@@ -237,8 +237,8 @@ class RedisFrontier:
             skips.subtract(reopened)
         trapped = {(url.key, url.chk): url for url in reversed(others) if url.fate is Fate.QUARANTINED}
         if trapped:
-            count, reopened = await self._quarantine(tx, place, list(reversed(trapped.values())))
-            new += count
+            settled, reopened = await self._quarantine(tx, place, list(reversed(trapped.values())))
+            new += settled
             skips.subtract(reopened)
         by_fate: dict[Fate, list[bytes]] = defaultdict(list)
         for key, chk, fate in skipped:
@@ -246,16 +246,16 @@ class RedisFrontier:
         for url in others:
             if url.fate not in WAITING:
                 by_fate[url.fate].append(pack_key(url.key, url.chk))
-        denied = 0
         for fate, keys in sorted(by_fate.items()):
-            # A URL that robots.txt forbids belongs to the crawl but is never requested: opened and settled at once.
+            # A URL in quarantine, or forbidden by robots.txt, belongs to the crawl but is not requested: it is opened
+            # and settled at once.
             is_denied = fate is Fate.SKIPPED_ROBOTS
             for batch in _batches(keys):
                 [count] = await self._keys.change(tx, place, "skip", int(is_denied), int(fate), *batch)
                 skips[fate] += count
                 new += count
-                denied += count if is_denied else 0
-        return Added(new=new, opened=opened + denied, settled=denied, skips=skips, is_counted=True)
+                settled += count if is_denied else 0
+        return Added(new=new, opened=opened + settled, settled=settled, skips=skips, is_counted=True)
 
     async def _open(self, tx: Tx, place: CrawlPlace, urls: list[NewUrl]) -> tuple[int, Counter[Fate]]:
         keys = pack_keys(urls)

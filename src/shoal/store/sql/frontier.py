@@ -143,7 +143,7 @@ class SqlFrontier:
         keys = [key_of(Url(host_origin + row["path"]), seed, KINDS[row["kind"]]) for row in ours]
         await tx.many("set_fates", sorted((*key, crawl, int(Fate.OPEN)) for key in keys))
         await self._wake(tx, crawl, [host] if ours else [])
-        return FrontierChange(opened=len(ours))
+        return FrontierChange(requeued=len(ours))
 
     async def reopen(self, tx: Tx, crawl: int, urls: list[NewUrl], answered: list[Url]) -> FrontierChange:
         origins = [origin(url) for url in answered]
@@ -154,7 +154,7 @@ class SqlFrontier:
         given = Counter(numbers[host_origin] for host_origin in origins)
         await tx.many("count_host_pages", [(crawl, host, -pages) for host, pages in sorted(given.items())])
         await self._wake(tx, crawl, hosts)
-        return FrontierChange(opened=len(urls))
+        return FrontierChange(requeued=len(urls))
 
     async def release(self, tx: Tx, crawl: int, fence: Fence) -> int:
         await self._lock_hosts(tx, crawl, await self._hosts_of(tx, crawl, fence))
@@ -212,9 +212,10 @@ class SqlFrontier:
         if len(opened) < len(fresh):
             await count_traps(tx, crawl, [url.url for url in fresh if url.fate is Fate.QUARANTINED])
         skips = await _skip(tx, crawl, skipped)
-        denied = skips[Fate.SKIPPED_ROBOTS]
-        # A URL that robots.txt forbids belongs to the crawl but is never requested: it is opened and settled at once.
-        added = Added(new=len(new) + skips.total(), opened=len(opened) + denied, settled=denied, skips=skips)
+        # A URL in quarantine, or forbidden by robots.txt, belongs to the crawl but is not requested: it is opened and
+        # settled at once.
+        settled = len(fresh) - len(opened) + skips[Fate.SKIPPED_ROBOTS]
+        added = Added(new=len(new) + skips.total(), opened=len(opened) + settled, settled=settled, skips=skips)
         skips.subtract(reopened)
         return added, set(opened)
 

@@ -12,5 +12,5 @@ for at = 4, #ARGV do
     freed = freed + 1
   end
 end
-count('opened', freed)
+count('settled', -freed)
 return { 'OK', freed, totals() }

@@ -1,9 +1,10 @@
--- Add URLs to quarantine that are not known, or that were skipped for the way in which they were reached.
+-- Add URLs to quarantine that are not known, or that were skipped for the way in which they were reached. Counts
+-- each as opened and settled.
 -- ARGV[3..]: for each: host, depth (four hexadecimal digits), record.
 -- Returns: OK, a list of 1 or 0 for each, a list of former fates, the counters.
 local state = state_of_generation()
 if state ~= 'OK' then return { state } end
-local made, reopened = {}, {}
+local made, reopened, new = {}, {}, 0
 for at = 3, #ARGV, 3 do
   local host, depth, record = ARGV[at], ARGV[at + 1], ARGV[at + 2]
   local key = string.sub(record, 1, 12)
@@ -19,7 +20,10 @@ for at = 3, #ARGV, 3 do
     local seq = depth .. string.format('%010x', redis.call('HINCRBY', counts, 'seq', 1))
     redis.call('HSET', touched, seq, record)
     redis.call('ZADD', quarantine, host, seq)
+    new = new + 1
   end
   made[#made + 1] = is_new and 1 or 0
 end
+count('opened', new)
+count('settled', new)
 return { 'OK', made, reopened, totals() }
