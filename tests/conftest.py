@@ -1,7 +1,6 @@
 """Fixtures that every test may use: real stores, fresh for each test, and the closing lines that name them.
 
-A server starts when the first test asks for it. The process that was called (with xdist: the controller) owns
-the run; workers join it by its folder.
+A server starts when the first test asks for it. The process that was called owns the run; forked workers join it.
 """
 
 import gc
@@ -15,7 +14,8 @@ import tempfile
 from asyncio import AbstractEventLoop, new_event_loop
 from collections import Counter
 from collections.abc import Callable, Generator, Iterator
-from itertools import pairwise
+from itertools import groupby
+from operator import itemgetter
 from pathlib import Path
 
 import pytest
@@ -25,6 +25,7 @@ from hypothesis import HealthCheck, Phase, settings
 from shoal.base.clock import FakeClock
 from shoal.store.sql.sqlite import SqliteDatabase
 from tests.support.effort import times
+from tests.support.forked_workers import ForkedWorkers, Group
 from tests.support.one_database import beside_the_other
 from tests.support.schemas import Schemas
 from tests.support.servers import PostgresServer, RedisServer, Servers, Service, redis_database
@@ -32,6 +33,8 @@ from tests.support.servers import PostgresServer, RedisServer, Servers, Service,
 SERVERS = pytest.StashKey[Servers]()
 MEMORY = Path("/dev/shm")
 ROOM_BYTES = 6_000_000_000
+# Tests of one file that a worker takes at once: they share the fixtures of their module.
+MOST_AT_ONCE, LONG_AT_ONCE = 40, 10
 # Files with a test that takes ten seconds or more while others run beside it.
 LONG = {
     *("test_browser", "test_browser_pool", "test_chaos", "test_compose", "test_fleet_faults", "test_hostile_site"),
@@ -55,15 +58,18 @@ settings.register_profile("explore", deadline=None, print_blob=True, suppress_he
 settings.load_profile("steady")
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--workers", type=int, default=0, help="number of processes that run tests; 0: this one does")
+
+
 def pytest_configure(config: pytest.Config) -> None:
     # A run in the background of a script ignores Ctrl-C, and the processes it starts would inherit that.
     signal.signal(signal.SIGINT, signal.default_int_handler)
-    worker = getattr(config, "workerinput", None)
-    if not worker and "TMPDIR" not in os.environ and memory_can_hold_files():
+    if "TMPDIR" not in os.environ and memory_can_hold_files():
         tempfile.tempdir = os.environ["TMPDIR"] = str(MEMORY)  # our processes inherit it
-    config.stash[SERVERS] = Servers(Path(worker["servers"])) if worker else Servers.open()
-    if worker and config.args == config.getini("testpaths"):
-        config.args = folders_for(config.rootpath, int(worker["workerid"].removeprefix("gw")), worker["workercount"])
+    config.stash[SERVERS] = servers = Servers.open()
+    if config.option.workers:
+        config.pluginmanager.register(ForkedWorkers(config.option.workers, groups_of, servers.leave_to_parent))
 
 
 def memory_can_hold_files() -> bool:
@@ -74,17 +80,33 @@ def memory_can_hold_files() -> bool:
     return room.f_bavail * room.f_frsize >= ROOM_BYTES and not room.f_flag & os.ST_NOEXEC
 
 
-def folders_for(root: Path, number: int, count: int) -> list[str]:
-    """All folders of tests, beginning with another one for each worker: what one has compiled, the others find."""
-    folders = sorted({str(path.parent) for path in root.glob("tests/*/test_*.py")})
-    first = number * len(folders) // count
-    return folders[first:] + folders[:first]
+def groups_of(items: list[pytest.Item]) -> list[Group]:
+    """Return groups of tests for forked workers, in the order in which they are begun. Tests that mostly wait are mixed
+    evenly with those that compute. The longest are begun in the first half of the run: one that began last would leave
+    the other workers without work."""
+    groups: list[Group] = []
+    for path, tests in groupby(items, key=lambda item: item.path):
+        groups += batched(list(tests), LONG_AT_ONCE if path.stem in LONG else MOST_AT_ONCE)
+    totals = Counter(map(_share_of_run, groups))
+    seen: Counter[float] = Counter()
+    places: list[tuple[float, Group]] = []
+    for group in groups:
+        share = _share_of_run(group)
+        places.append((seen[share] / totals[share] * share, group))
+        seen[share] += 1
+    return [group for _, group in sorted(places, key=itemgetter(0))]
 
 
-@pytest.hookimpl(optionalhook=True)
-def pytest_configure_node(node: object) -> None:
-    """xdist asks what a new worker has to know."""
-    node.workerinput["servers"] = str(node.config.stash[SERVERS].folder)  # type: ignore[attr-defined]
+def batched(items: list[pytest.Item], most: int) -> Iterator[Group]:
+    for begin in range(0, len(items), most):
+        yield items[begin : begin + most]
+
+
+def _share_of_run(group: Group) -> float:
+    """The share of a run, from its start, over which groups of this kind are spread."""
+    if group[0].path.stem in LONG:
+        return 0.5
+    return 0.9 if group[0].path.parent.name == "acceptance" else 1.0
 
 
 def pytest_asyncio_loop_factories(item: pytest.Item) -> dict[str, Callable[[], AbstractEventLoop]]:
@@ -109,28 +131,10 @@ def pytest_collection() -> Generator[None, object, object]:
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Drop the tests that run beside one database only, and sort the others. Files whose processes mostly wait are
-    mixed evenly with those that compute, so that each xdist worker gets both. It begins with the long ones of its
-    share: one that began last would leave the other workers without work."""
+    """Drop the tests that run beside the other database."""
     if others := set(beside_the_other(items)):
         config.hook.pytest_deselected(items=others)
         items[:] = [item for item in items if item not in others]
-    items.sort(key=lambda item: item.path)  # each worker has collected them in another order
-    totals = Counter(_waits(item) for item in items)
-    seen: Counter[bool] = Counter()
-    places: dict[Path, float] = {}
-    for item in items:
-        places.setdefault(item.path, seen[_waits(item)] / totals[_waits(item)])
-        seen[_waits(item)] += 1
-    items.sort(key=lambda item: places[item.path])
-    workers: int = getattr(config, "workerinput", {}).get("workercount", 1)
-    bounds = [len(items) * number // workers for number in range(workers + 1)]  # about those of xdist
-    for begin, end in pairwise(bounds):
-        items[begin:end] = sorted(items[begin:end], key=lambda item: item.path.stem not in LONG)
-
-
-def _waits(item: pytest.Item) -> bool:
-    return item.path.parent.name == "acceptance"
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:

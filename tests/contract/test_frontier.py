@@ -867,9 +867,7 @@ async def test_a_url_in_quarantine_is_counted_once_whenever_it_was_found(driver:
     )
     walker = await driver.bench.walker(crawl)
     [task] = [task for task in await walker.take() if "cal" in task.url]
-    await walker.turn(
-        Settled(task, Fate.QUARANTINED), found=[walker.link("/cal?m=2", fate=Fate.QUARANTINED)], want=0
-    )
+    await walker.turn(Settled(task, Fate.QUARANTINED), found=[walker.link("/cal?m=2", fate=Fate.QUARANTINED)], want=0)
     assert await opened_and_settled(driver, crawl) == (3, 2)
     assert await driver.bench.crawls.release(crawl.id, pattern) == 2
     assert await opened_and_settled(driver, crawl) == (3, 0)

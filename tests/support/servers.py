@@ -30,6 +30,7 @@ from urllib.parse import urlsplit
 import asyncpg
 
 from tests.support import server_guard
+from tests.support.forked_workers import WORKER
 from tests.support.programs import (
     Identity,
     Program,
@@ -49,7 +50,7 @@ DEADLINE_SECONDS = 120.0
 POLL_SECONDS = 0.02
 FIRST_PORT, PORTS = 20_000, 12_000
 CLUSTER_BUS = 10_000  # the distance of a Redis node's second port
-_places = count(secrets.randbelow(PORTS))
+_places: dict[int, Iterator[int]] = {}  # for each process: the next port to try
 # Most databases sort text by the rules of a language, unlike SQLite, which compares bytes.
 SORTED = "CREATE DATABASE sorted TEMPLATE template0 LOCALE_PROVIDER icu ICU_LOCALE 'en-US'"
 # Tests connect thousands of times; proving to know a password takes a third of what that costs. Every other database of
@@ -82,8 +83,9 @@ def free_port(further: int = 0) -> int:
     """Return a free port below the ephemeral range, so that no outgoing connection takes it before it is used, or used
     again. A process asks for one after the other, so that two servers hardly get the same one. `further`: the distance
     to a second port that is free as well."""
+    places = _places.setdefault(os.getpid(), count(secrets.randbelow(PORTS)))
     while True:
-        port = FIRST_PORT + next(_places) % (PORTS - further)
+        port = FIRST_PORT + next(places) % (PORTS - further)
         with socket.socket() as probe, socket.socket() as second, contextlib.suppress(OSError):
             probe.bind(("127.0.0.1", port))
             if further:
@@ -307,6 +309,11 @@ class Servers:
             self._guard.wait(3 * server_guard.STOP_DEADLINE_SECONDS)
             self._guard = None
 
+    def leave_to_parent(self) -> None:
+        """In a forked process: let the run end with the parent."""
+        if self._guard is not None and self._guard.stdin is not None:
+            self._guard.stdin.close()
+
     def __enter__(self) -> "Servers":
         return self
 
@@ -447,9 +454,8 @@ def ask_redis(url: str, *words: str) -> str:
 
 @contextlib.contextmanager
 def redis_database(redis: Service) -> Iterator[str]:
-    """Lend an empty database of a shared server: each xdist worker has its own, and runs one test at a time."""
-    worker = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
-    url = f"{redis.url.rsplit('/', 1)[0]}/{worker + 1}"
+    """Lend an empty database of a shared server: each worker has its own, and runs one test at a time."""
+    url = f"{redis.url.rsplit('/', 1)[0]}/{int(os.environ.get(WORKER, '0')) + 1}"
     ask_redis(url, "FLUSHDB")
     yield url
     ask_redis(url, "FLUSHDB")

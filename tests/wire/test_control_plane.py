@@ -273,7 +273,7 @@ async def test_a_half_open_stream_is_noticed(sqlite_url: str) -> None:
             await plane.until(lambda: len(plane.of(NodeRegistered)) == 1)
             proxy.cut()
             there.running.cancel()  # a clean deregistration would wait for an answer
-            await plane.until(lambda: len(plane.of(NodeDisconnected)) == 1)
+            await plane.until(lambda: bool(plane.of(NodeDisconnected) and plane.of(StreamFailed)))
             [failed] = plane.of(StreamFailed)
             assert (failed.node_id, failed.type) == ("node-1", "broken")
             node = await plane.node("node-1")
