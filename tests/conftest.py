@@ -3,6 +3,7 @@
 A server starts when the first test asks for it. The process that was called owns the run; forked workers join it.
 """
 
+import asyncio
 import gc
 import os
 import platform
@@ -11,9 +12,9 @@ import signal
 import sqlite3
 import subprocess
 import tempfile
-from asyncio import AbstractEventLoop, new_event_loop
+from asyncio import AbstractEventLoop
 from collections import Counter
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import AsyncIterator, Callable, Generator, Iterator
 from itertools import groupby
 from operator import itemgetter
 from pathlib import Path
@@ -110,10 +111,7 @@ def _share_of_run(group: Group) -> float:
 
 
 def pytest_asyncio_loop_factories(item: pytest.Item) -> dict[str, Callable[[], AbstractEventLoop]]:
-    """Run tests on the event loop that our processes use. gRPC has one poller for all loops of a process, and lost
-    events when each test had a new loop of uvloop; a process of ours has one loop."""
-    if "control_" in item.path.stem:
-        return {"asyncio": new_event_loop}
+    """Run tests on the event loop that our processes use."""
     return {"uvloop": uvloop.new_event_loop}
 
 
@@ -132,6 +130,9 @@ def pytest_collection() -> Generator[None, object, object]:
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Drop the tests that run beside the other database."""
+    for item in items:
+        if item.get_closest_marker("asyncio") and isinstance(item, pytest.Function):
+            item.fixturenames.insert(0, "cancel_tasks_left_behind")
     if others := set(beside_the_other(items)):
         config.hook.pytest_deselected(items=others)
         items[:] = [item for item in items if item not in others]
@@ -145,6 +146,16 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
 
 def pytest_unconfigure(config: pytest.Config) -> None:
     config.stash[SERVERS].close()
+
+
+@pytest.fixture
+async def cancel_tasks_left_behind() -> AsyncIterator[None]:
+    """End what an asynchronous test has started and not ended: the tests of a process share one event loop."""
+    yield
+    if left := asyncio.all_tasks() - {asyncio.current_task()}:
+        for task in left:
+            task.cancel()
+        await asyncio.gather(*left, return_exceptions=True)
 
 
 @pytest.fixture(scope="session")
