@@ -19,6 +19,7 @@ from itertools import groupby
 from operator import itemgetter
 from pathlib import Path
 
+import asyncpg
 import pytest
 import uvloop
 from hypothesis import HealthCheck, Phase, settings
@@ -27,6 +28,7 @@ from shoal.base.clock import FakeClock
 from shoal.store.sql.sqlite import SqliteDatabase
 from tests.support.effort import times
 from tests.support.forked_workers import ForkedWorkers, Group
+from tests.support.kept_pools import KeptPools
 from tests.support.one_database import beside_the_other
 from tests.support.schemas import Schemas
 from tests.support.servers import PostgresServer, RedisServer, Servers, Service, redis_database
@@ -132,7 +134,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     """Drop the tests that run beside the other database."""
     for item in items:
         if item.get_closest_marker("asyncio") and isinstance(item, pytest.Function):
-            item.fixturenames.insert(0, "cancel_tasks_left_behind")
+            item.fixturenames.insert(0, "shared_event_loop")
     if others := set(beside_the_other(items)):
         config.hook.pytest_deselected(items=others)
         items[:] = [item for item in items if item not in others]
@@ -149,8 +151,8 @@ def pytest_unconfigure(config: pytest.Config) -> None:
 
 
 @pytest.fixture
-async def cancel_tasks_left_behind() -> AsyncIterator[None]:
-    """End what an asynchronous test has started and not ended: the tests of a process share one event loop."""
+async def shared_event_loop(kept_pools: KeptPools) -> AsyncIterator[None]:
+    """For every asynchronous test, before its other fixtures: end what it has started and not ended."""
     yield
     if left := asyncio.all_tasks() - {asyncio.current_task()}:
         for task in left:
@@ -176,8 +178,17 @@ def chromium(servers: Servers) -> str:
 
 
 @pytest.fixture(scope="session")
-def schemas(postgres: Service) -> Iterator[Schemas]:
-    schemas = Schemas(postgres.url)
+async def kept_pools() -> AsyncIterator[KeptPools]:
+    pools = KeptPools(asyncpg.create_pool, asyncio.get_running_loop())
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(asyncpg, "create_pool", pools.create_pool)
+        yield pools
+    await pools.close()
+
+
+@pytest.fixture(scope="session")
+def schemas(postgres: Service, kept_pools: KeptPools) -> Iterator[Schemas]:
+    schemas = Schemas(postgres.url, kept_pools)
     yield schemas
     schemas.close()
 

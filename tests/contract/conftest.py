@@ -88,6 +88,7 @@ class Bench:
     settings: QueueSettings = field(default_factory=QueueSettings)
     signals_seen: list[Signal] = field(default_factory=list)
     connections: list[Any] = field(default_factory=list)  # at most one; shared by the benches on one store
+    pools: list[Any] = field(default_factory=list)  # the pool of that connection, on PostgreSQL
     opened_stores: list[Stores] = field(default_factory=list)  # shared, too; the first bench closes all of them
     redis_url: str = ""  # if given, new crawls have their frontiers there
     lanes_url: str = ""  # if given, Redis carries the lanes
@@ -154,7 +155,9 @@ class Bench:
 
     async def _connect(self) -> Any:
         if self.dialect == "postgres":
-            return await asyncpg.connect(self.url)
+            pool = await asyncpg.create_pool(self.url, min_size=1, max_size=1, timeout=60, init=_as_it_is)
+            self.pools.append(pool)
+            return await pool.acquire(timeout=60)
         connection = sqlite3.connect(self.url.removeprefix("sqlite:///"), isolation_level=None)
         connection.row_factory = sqlite3.Row
         connection.create_function("shoal_now", 0, self.clock.micros)
@@ -163,9 +166,12 @@ class Bench:
 
     async def close(self) -> None:
         if self.connections:
-            closing = self.connection.close()
             if self.dialect == "postgres":
-                await closing
+                [pool] = self.pools
+                await pool.release(self.connection)
+                await pool.close()
+            else:
+                self.connection.close()
         for stores in self.opened_stores:
             await stores.close()
         await self.database.close()
@@ -491,6 +497,10 @@ async def begin_lanes(queue: Queue) -> None:
     """Let Redis carry lanes, as the first passes of a controller's janitor do."""
     while (await queue.repair_lanes()).more:
         pass
+
+
+async def _as_it_is(_: Any) -> None:
+    """Begin a connection of `Bench.sql`."""
 
 
 async def open_bench(url: str, clock: FakeClock | None = None, redis_url: str = "", lanes_url: str = "") -> Bench:

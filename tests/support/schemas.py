@@ -1,6 +1,7 @@
 """PostgreSQL schemas, used by one test after the other: created once and reset for each test.
 
-Each schema has its own role, so that connections that are still open when its test is over can be found and closed.
+Each schema has its own role, so that connections that are still open when its test is over can be found and closed,
+except for those of pools that are kept (kept_pools.py).
 Tables that were written to are emptied, numbers begin again, and the rows that a new store has are put back. One whose
 definition a test has changed, or whose tables were counted for the planner, is dropped, and another one is made.
 
@@ -22,11 +23,12 @@ import asyncpg
 
 from shoal.settings import DatabaseSettings
 from shoal.store.sql.postgres import PostgresDatabase
+from tests.support.kept_pools import KeptPools
 
 T = TypeVar("T")
 
 PAUSE_SECONDS = 0.002
-END_OTHERS = "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity WHERE usename = $1"
+END_OTHERS = "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity WHERE usename = $1 AND pid <> ALL ($2)"
 SMALL_BYTES = 10 * 8192
 TABLES = """
     SELECT relname, pg_relation_size(oid) AS bytes, reltuples >= 0 AS counted FROM pg_class
@@ -64,8 +66,9 @@ class Schema:
 class Schemas:
     """Lends schemas with the tables of Shoal in them. It has a thread: the loop of a test stays untouched."""
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, pools: KeptPools) -> None:
         self._url = url
+        self._pools = pools
         self._thread = ThreadPoolExecutor(1)
         self._runner = self._thread.submit(asyncio.Runner).result()
         self._connection: Any = None
@@ -104,6 +107,7 @@ class Schemas:
         database = PostgresDatabase(DatabaseSettings(url=url))
         await database.open(upgrade=True)
         await database.close()
+        self._pools.urls.add(url)
         used = [row["relname"] for row in await ask.fetch(TABLES, name) if row["bytes"]]
         rows = {table: await ask.fetchval(f"SELECT json_agg(t) FROM {name}.{table} AS t") for table in used}
         return Schema(name, url, await ask.fetchval(DEFINITION, name), rows)
@@ -118,11 +122,12 @@ class Schemas:
     async def _renew(self, schema: Schema) -> bool:
         """Return whether it is as new; if not, it is gone."""
         ask = await self._ask()
-        while await ask.fetchval(END_OTHERS, schema.name):  # noqa: ASYNC110 (the server tells nobody when one is gone)
-            await asyncio.sleep(PAUSE_SECONDS)
+        await self._end_connections(schema, except_for=self._pools.pids(schema.url))
         tables = await ask.fetch(TABLES, schema.name)
         spoiled = any(table["counted"] for table in tables)
         if spoiled or await ask.fetchval(DEFINITION, schema.name) != schema.definition:
+            self._pools.urls.discard(schema.url)
+            await self._end_connections(schema, except_for=[])
             await ask.execute(
                 f"DROP SCHEMA {schema.name} CASCADE; DROP OWNED BY {schema.name}; DROP ROLE {schema.name}"
             )
@@ -134,6 +139,11 @@ class Schemas:
                 await ask.execute(f"INSERT INTO {place} SELECT * FROM json_populate_recordset(NULL::{place}, $1)", rows)
             await ask.execute(RESTART_SEQUENCES, schema.name)
         return True
+
+    async def _end_connections(self, schema: Schema, except_for: list[int]) -> None:
+        ask = await self._ask()
+        while await ask.fetchval(END_OTHERS, schema.name, except_for):  # noqa: ASYNC110 (no server reports their end)
+            await asyncio.sleep(PAUSE_SECONDS)
 
     def _empty(self, schema: Schema, sizes: dict[str, int]) -> str:
         """Statements that empty every table; no foreign key is checked, as all of the tables are emptied."""

@@ -235,7 +235,7 @@ async def test_a_node_connects_again_and_its_controller_may_have_restarted(sqlit
         address = plane.address
         proxy = CuttableProxy(address)
         async with proxy.listening() as outside, connected(outside) as there:
-            await plane.until(lambda: len(plane.of(NodeRegistered)) == 1)
+            await plane.until(lambda: len(plane.app.fleet.sessions) == 1)
             plane.app.fleet.sessions.end_all(BackendUnavailable("the controller", "it died", "try again"))
             await plane.until(lambda: len(plane.of(NodeRegistered)) == 2)
             epochs = [signal.epoch for signal in there.seen if isinstance(signal, ControlConnected)]
