@@ -19,7 +19,7 @@ from typing import Any, Protocol
 
 import pytest
 
-WORKER = "SHOAL_TEST_WORKER"  # the number of a worker, in its environment
+WORKER = "TEST_WORKER"  # the number of a worker, in its environment
 STOPPED = -1  # instead of the number of the next group
 END_SECONDS = 60
 FORK = multiprocessing.get_context("fork")

@@ -21,7 +21,8 @@ from shoal.fleet.channel_options import KeepAlive
 from shoal.fleet.commands import CommandRequest
 from shoal.fleet.control_client import CommandApplied, ControlConnected, ControlLost
 from shoal.fleet.control_server import StreamFailed
-from shoal.fleet.nodes import HeartbeatReceived, NodeDisconnected, NodeLeft, NodeRegistered
+from shoal.fleet.node import NewSession, SessionBegun
+from shoal.fleet.nodes import HeartbeatReceived, NodeDisconnected, NodeLeft, NodeRegistered, Nodes
 from shoal.fleet.sessions import NodeClockOff
 from shoal.fleet.states import CommandState, NodeState
 from tests.support.control_plane import (
@@ -477,7 +478,7 @@ async def test_a_graceful_stop_tells_every_node_and_stores_it(sqlite_url: str) -
         channel = plane.channel()
         call = open_session(channel)
         await call.write(status())
-        await plane.until(lambda: len(plane.of(NodeRegistered)) == 1)
+        await plane.until(lambda: len(plane.app.fleet.sessions) == 1)
         await plane.server.stop()
         code, said = await refusal(call)
         assert code is Code.UNAVAILABLE
@@ -487,6 +488,29 @@ async def test_a_graceful_stop_tells_every_node_and_stores_it(sqlite_url: str) -
         assert node is not None
         assert node.controller is None
         await channel.close()
+
+
+async def test_a_node_that_registers_during_a_stop_is_told_too(
+    sqlite_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with control_plane(sqlite_url) as plane:
+        register = Nodes.register
+
+        async def register_during_stop(nodes: Nodes, new: NewSession) -> SessionBegun:
+            begun = await register(nodes, new)
+            await plane.server._service.stop()
+            return begun
+
+        monkeypatch.setattr(Nodes, "register", register_during_stop)
+        async with plane.channel() as channel:
+            call = open_session(channel)
+            await call.write(status())
+            code, said = await asyncio.wait_for(refusal(call), PATIENCE)
+        assert code is Code.UNAVAILABLE
+        assert "connect again" in said
+        node = await plane.node("seed-1")
+        assert node is not None
+        assert node.controller is None
 
 
 async def test_a_taken_port_is_an_error_and_not_shared(plane: ControlPlane) -> None:

@@ -164,7 +164,7 @@ class ControlService(CrawlerControlServicer):
     async def stop(self) -> None:
         """End all sessions; their nodes connect again, to this controller or another one."""
         self._stopping = True
-        self._sessions.end_all(BackendUnavailable("the controller", "it is stopping", "connect again"))
+        self._sessions.end_all(_stopping())
 
     async def settled(self) -> None:
         """Wait until the ends of all sessions are stored."""
@@ -225,6 +225,8 @@ class ControlService(CrawlerControlServicer):
         stream.epoch, stream.names_heartbeats = begun.epoch, status.acknowledges
         if not self._sessions.begin(session):  # it registered again while this registration was under way
             raise displacement(session, "") or AssertionError(session)
+        if self._stopping:  # the other sessions were ended while this one was registered
+            stream.end(_stopping())
         stream.name_heartbeat(session.heartbeat_every)
         for command in commands_for(session, begun):
             self._sessions.send(update.node_id, command)
@@ -284,6 +286,10 @@ class ControlService(CrawlerControlServicer):
             while len(self._logged_at) > MOST_REMEMBERED:
                 self._logged_at.popitem(last=False)
         self._signals.emit(StreamFailed(node_id=node_id, type=kind, address=address, error=error, repeated=repeated))
+
+
+def _stopping() -> ShoalError:
+    return BackendUnavailable("the controller", "it is stopping", "connect again")
 
 
 def commands_for(session: NodeSession, begun: SessionBegun) -> Sequence[NodeCommand]:

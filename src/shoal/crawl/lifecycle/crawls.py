@@ -187,9 +187,7 @@ class Crawls(CrawlReader):
         answered = [page.final_url for page in dropped if page.status is not None]
         change = await self._frontier.reopen(tx, number, [page.url for page in dropped], answered)
         changed = change.counts()
-        counts = dataclasses.replace(
-            DroppedPage.taken_back(dropped), opened=changed.opened, settled=changed.settled
-        )
+        counts = dataclasses.replace(DroppedPage.taken_back(dropped), opened=changed.opened, settled=changed.settled)
         await self.store.add_counts(tx, number, OUTSIDE, counts)
         return len(dropped)
 
