@@ -42,7 +42,7 @@ MOST_AT_ONCE, LONG_AT_ONCE = 40, 10
 LONG = {
     *("test_browser", "test_browser_pool", "test_chaos", "test_compose", "test_fleet_faults", "test_hostile_site"),
     *("test_interleavings", "test_large_sitemaps", "test_nodes", "test_openapi_fuzz", "test_query_plans"),
-    *("test_queue_model", "test_rendering", "test_two_days_of_policies"),
+    *("test_queue_model", "test_rendering", "test_two_days_of_policies", "test_worker"),
 }
 
 
@@ -109,7 +109,7 @@ def _share_of_run(group: Group) -> float:
     """The share of a run, from its start, over which groups of this kind are spread."""
     if group[0].path.stem in LONG:
         return 0.5
-    return 0.9 if group[0].path.parent.name == "acceptance" else 1.0
+    return 0.8 if group[0].path.parent.name == "acceptance" else 1.0
 
 
 def pytest_asyncio_loop_factories(item: pytest.Item) -> dict[str, Callable[[], AbstractEventLoop]]:

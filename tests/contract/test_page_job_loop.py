@@ -158,7 +158,6 @@ async def test_a_job_that_lost_a_worker_runs_with_nothing_beside_it(app: App) ->
     [lease] = await app.queue.lease("other", ["page"], ["shared"], 1)
     await app.queue.lose(lease, "its child died")
     async with at_work(app) as bench:
-        others = await bench.enqueue({"sleep": 0.02}, count=8)
         running: list[int] = []
         record = bench.loop._on_alone
 
@@ -166,7 +165,8 @@ async def test_a_job_that_lost_a_worker_runs_with_nothing_beside_it(app: App) ->
             running.append(len(bench.loop._running))
             record(holder)
 
-        bench.loop._on_alone = alone
+        bench.loop._on_alone = alone  # before the loop leases anything: nothing was awaited since it began
+        others = await bench.enqueue({"sleep": 0.02}, count=8)
         await bench.until_state(JobState.DONE, suspect, *others)
         assert [holder and holder.job_id for holder in bench.alone] == [suspect, None]
         assert running == [0, 0]
