@@ -131,13 +131,13 @@ def pytest_collection() -> Generator[None, object, object]:
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Drop the tests that run beside the other database."""
-    for item in items:
-        if item.get_closest_marker("asyncio") and isinstance(item, pytest.Function):
-            item.fixturenames.insert(0, "shared_event_loop")
+    """Drop the tests that run beside the other database. Asynchronous tests begin and end with the shared loop."""
     if others := set(beside_the_other(items)):
         config.hook.pytest_deselected(items=others)
         items[:] = [item for item in items if item not in others]
+    for item in items:
+        if item.get_closest_marker("asyncio") and isinstance(item, pytest.Function):
+            item.fixturenames.insert(0, "shared_event_loop")
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
