@@ -24,6 +24,7 @@ class PinnedSession:
 
     @property
     def refused(self) -> int:
+        """The number of requests that a rule or a limit refused."""
         return self._session.counts.refused
 
     def refusal_of(self, url: Url) -> Failure | None:
@@ -38,7 +39,8 @@ class PinnedSession:
 
 
 class PinnedNetwork:
-    """Gives the browsers of a pool access under one address rule; `find_proxy` returns a configured proxy by label."""
+    """The only network access of the browsers of a pool, under one address rule; `find_proxy` returns a configured
+    proxy by label."""
 
     def __init__(
         self,
@@ -53,16 +55,19 @@ class PinnedNetwork:
         self._upstream = upstream  # for pages that name no proxy
 
     async def start(self) -> Sequence[str]:
+        """Return the flags that make a browser use it."""
         await self._proxy.start()
         return chromium_network_flags(self._proxy.address, DISABLED_FEATURES)
 
     def open(self, label: str | None) -> PinnedSession | Failure:
+        """Return the network access for one page, through the proxy with that label."""
         upstream = self._upstream if label is None else self._find_proxy(label)
         if label is not None and upstream is None:
             return Failure("unknown_proxy", f'There is no proxy "{label}" here; define it in SHOAL_PROXIES.', True)
         return PinnedSession(self._proxy.open_session(self._rule, proxy=upstream))
 
     def abort(self) -> None:
+        """Close it without waiting."""
         self._proxy.abort()
 
     async def close(self) -> None:

@@ -9,7 +9,7 @@ import asyncio
 import base64
 from collections.abc import Callable
 from functools import partial
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 import orjson
 
@@ -20,6 +20,7 @@ from shoal.egress import Failure
 from shoal.hosts.robots_memo import RobotsMemo
 from shoal.render.browser import Browser
 from shoal.render.cdp import BrowserLost, CdpSession, CommandFailed, Params
+from shoal.render.network import PinnedSession
 from shoal.render.page_script import CLICK, HTML, SCROLL, WAIT_FOR
 from shoal.render.render_request import MOST_STEPS, Document, RenderRequest
 from shoal.render.rendered_page import RenderCounts, RenderedPage
@@ -40,15 +41,6 @@ REFUSAL: Final = "shoal-refusal"  # header of a response that our proxy made
 NO_LENGTH: Final = frozenset({"content-encoding", "content-length", "transfer-encoding"})
 
 
-class ProxyCredential(Protocol):
-    """The credential with which the requests of one page pass the proxy."""
-
-    @property
-    def username(self) -> str: ...
-    @property
-    def password(self) -> str: ...
-
-
 class PageCrashed(Exception):
     """The process of the page crashed, or was killed because it used too much memory."""
 
@@ -62,7 +54,7 @@ class PageSession:
         request: RenderRequest,
         robots: RobotsMemo | None,
         connections: OriginConnections,
-        proxy: ProxyCredential | None,
+        proxy: PinnedSession | None,
         clock: Clock,
     ) -> None:
         self._browser = browser

@@ -4,7 +4,7 @@ old, when it uses too much memory, when it hangs and when it crashes."""
 import asyncio
 from collections.abc import Coroutine, Sequence
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from shoal.base.clock import Clock
 from shoal.base.signals import Signals
@@ -15,7 +15,8 @@ from shoal.render.browser import Browser, reap, start_browser
 from shoal.render.cdp import BrowserLost, CommandFailed
 from shoal.render.chromium import find_chromium
 from shoal.render.memory import kill_process, memory_of
-from shoal.render.page_session import PageCrashed, PageSession, ProxyCredential
+from shoal.render.network import PinnedNetwork
+from shoal.render.page_session import PageCrashed, PageSession
 from shoal.render.render_request import RenderRequest
 from shoal.render.rendered_page import RenderedPage
 from shoal.render.signals import BrowserEnded, BrowsersReaped, BrowserStarted, PageRendered
@@ -26,42 +27,6 @@ LOOK_SECONDS: Final = 1.0  # between two looks at the memory of the browsers
 PAGE_CRASHES: Final = 2  # a page fails after its own process has crashed this often
 BROWSER_LOSSES: Final = 3  # a page fails after this many browsers were lost with it: it may be the cause
 MOST_IDLE_LOOKS: Final = 30  # after which an idle browser is closed
-
-
-class BrowserSession(ProxyCredential, Protocol):
-    """The network access of one page."""
-
-    @property
-    def bytes_received(self) -> int: ...
-
-    @property
-    def refused(self) -> int:
-        """The number of requests that a rule or a limit refused."""
-        ...
-
-    def refusal_of(self, url: Url) -> Failure | None:
-        """Return why the request for a URL failed, if it did."""
-        ...
-
-    def close(self) -> None: ...
-
-
-class BrowserNetwork(Protocol):
-    """The only network access of the browsers."""
-
-    async def start(self) -> Sequence[str]:
-        """Return the flags that make a browser use it."""
-        ...
-
-    def open(self, proxy: str | None) -> BrowserSession | Failure:
-        """Return the network access for one page, through the proxy with that label."""
-        ...
-
-    def abort(self) -> None:
-        """Close it without waiting."""
-        ...
-
-    async def close(self) -> None: ...
 
 
 class _PooledBrowser:
@@ -81,7 +46,7 @@ class BrowserPool:
     def __init__(
         self,
         settings: RenderSettings,
-        network: BrowserNetwork,
+        network: PinnedNetwork,
         robots: RobotsMemo | None,
         agent: str,
         max_bytes: int,
