@@ -15,6 +15,7 @@ import tempfile
 from asyncio import AbstractEventLoop
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Generator, Iterator
+from datetime import timedelta
 from itertools import groupby
 from operator import itemgetter
 from pathlib import Path
@@ -25,6 +26,7 @@ import uvloop
 from hypothesis import HealthCheck, Phase, settings
 
 from shoal.base.clock import FakeClock
+from shoal.store.redis import lane_server
 from shoal.store.sql.sqlite import SqliteDatabase
 from tests.support.effort import times
 from tests.support.forked_workers import ForkedWorkers, Group
@@ -227,8 +229,9 @@ def redis(servers: Servers, redis_version: str) -> Service:
 
 
 @pytest.fixture
-def redis_url(redis: Service) -> Iterator[str]:
+def redis_url(redis: Service, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     """An empty database: each worker has its own, and runs one test at a time. Never use FLUSHALL on it."""
+    monkeypatch.setattr(lane_server, "TIMEOUT", timedelta(seconds=30))  # the tests of other workers keep it busy
     with redis_database(redis) as url:
         yield url
 
