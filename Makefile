@@ -1,7 +1,7 @@
 # Every target makes its own environment first: a fresh checkout needs no earlier step.
 
 .DEFAULT_GOAL := help
-.PHONY: help env check check-code check-types fix test bench docs proto lock clean
+.PHONY: help env check fix test bench docs proto lock clean
 
 PYTHON := .venv/bin/python
 # Hundreds of processes import the same modules: compile each of them once.
@@ -18,17 +18,13 @@ help: ## list the targets
 env: ## make or refresh .venv with the locked packages and the tools of the developers
 	@SHOAL_DEV=1 ./shoal --version >/dev/null
 
-check: check-code check-types ## format, lint, types, import layers, generated files: changes nothing
-
-check-code: env
+check: env ## format, lint, types, import layers, generated files: changes nothing
 	$(PYTHON) -m ruff format --check .
 	$(PYTHON) -m ruff check .
+	$(PYTHON) -m mypy
 	.venv/bin/lint-imports --no-logo
 	$(PYTHON) -m tools.generate --check
 	$(PYTHON) -m tools.proto --check
-
-check-types: env
-	$(PYTHON) -m mypy
 
 fix: env ## format, repair what ruff can repair, regenerate
 	$(PYTHON) -m ruff check --fix-only --quiet .

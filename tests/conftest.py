@@ -154,7 +154,7 @@ def pytest_unconfigure(config: pytest.Config) -> None:
 
 @pytest.fixture
 async def shared_event_loop(kept_pools: KeptPools) -> AsyncIterator[None]:
-    """For every asynchronous test, before its other fixtures: end what it has started and not ended."""
+    """Cancel the tasks that an asynchronous test leaves behind. Every such test has it, before its other fixtures."""
     yield
     if left := asyncio.all_tasks() - {asyncio.current_task()}:
         for task in left:

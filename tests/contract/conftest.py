@@ -155,7 +155,7 @@ class Bench:
 
     async def _connect(self) -> Any:
         if self.dialect == "postgres":
-            pool = await asyncpg.create_pool(self.url, min_size=1, max_size=1, timeout=60, init=_as_it_is)
+            pool = await asyncpg.create_pool(self.url, min_size=1, max_size=1, timeout=60, init=_no_setup)
             self.pools.append(pool)
             return await pool.acquire(timeout=60)
         connection = sqlite3.connect(self.url.removeprefix("sqlite:///"), isolation_level=None)
@@ -499,8 +499,8 @@ async def begin_lanes(queue: Queue) -> None:
         pass
 
 
-async def _as_it_is(_: Any) -> None:
-    """Begin a connection of `Bench.sql`."""
+async def _no_setup(_: Any) -> None:
+    """Do nothing with a new connection. Only pools with an `init` are kept for the next test (kept_pools.py)."""
 
 
 async def open_bench(url: str, clock: FakeClock | None = None, redis_url: str = "", lanes_url: str = "") -> Bench:

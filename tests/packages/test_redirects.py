@@ -35,7 +35,7 @@ async def crawler(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterat
         yield Crawler(app)
 
 
-SLACK = 2  # a loaded machine reads some requests late; without a delay, they are a hundredth of it apart
+LEAST_SHARE = 0.5  # of a delay: a loaded machine reads some requests late, and the gap after those is shorter
 
 
 def to(place: str, status: int = 302, **headers: str) -> Answer:
@@ -250,7 +250,7 @@ async def test_hops_keep_the_pace_of_their_host(crawler: Crawler) -> None:
         # A robots.txt would use the slot of the first page, and delay that page until shortly before the next one.
         seen = await crawler.crawl(site, delay_seconds=0.2, robots="ignore")
     assert (await crawler.pages(seen))["/"].title == "there"
-    assert min(gaps(site, *pages)) >= 0.2 / SLACK
+    assert min(gaps(site, *pages)) >= 0.2 * LEAST_SHARE
 
 
 async def test_hops_to_another_host_keep_the_delay_that_it_asks_for(crawler: Crawler) -> None:
@@ -262,7 +262,7 @@ async def test_hops_to_another_host_keep_the_delay_that_it_asks_for(crawler: Cra
         seen = await crawl_both(crawler, site, other, scope="any")
     assert {page.title for page in (await crawler.pages(seen)).values()} == {"home", "a", "b", "c"}
     assert other.times("/robots.txt") == 1
-    assert min(gaps(other, *there)) >= 0.3 / SLACK
+    assert min(gaps(other, *there)) >= 0.3 * LEAST_SHARE
 
 
 async def test_a_walker_that_dies_between_two_hops_loses_nothing(crawler: Crawler) -> None:

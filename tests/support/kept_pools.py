@@ -28,7 +28,7 @@ class KeptPools:
 
     async def _lend(self, url: str, init: Init, options: dict[str, Any]) -> "KeptPool":
         free = self._free[url, repr(options)]
-        return free.pop() if free else await KeptPool(free)._open(self._create_pool, url, init, options)
+        return free.pop() if free else await KeptPool(free).open(self._create_pool, url, init, options)
 
     def pids(self, url: str) -> list[int]:
         """Return the server's processes behind the free pools of a schema."""
@@ -49,7 +49,7 @@ class KeptPool:
         self._free = free
         self.pids: set[int] = set()
 
-    async def _open(self, create_pool: Callable[..., Any], url: str, init: Init, options: dict[str, Any]) -> "KeptPool":
+    async def open(self, create_pool: Callable[..., Any], url: str, init: Init, options: dict[str, Any]) -> "KeptPool":
         async def begin(connection: Any) -> None:
             self.pids.add(connection.get_server_pid())
             await init(connection)

@@ -164,7 +164,7 @@ class ControlService(CrawlerControlServicer):
     async def stop(self) -> None:
         """End all sessions; their nodes connect again, to this controller or another one."""
         self._stopping = True
-        self._sessions.end_all(_stopping())
+        self._sessions.end_all(_stop_error())
 
     async def settled(self) -> None:
         """Wait until the ends of all sessions are stored."""
@@ -226,7 +226,7 @@ class ControlService(CrawlerControlServicer):
         if not self._sessions.begin(session):  # it registered again while this registration was under way
             raise displacement(session, "") or AssertionError(session)
         if self._stopping:  # the other sessions were ended while this one was registered
-            stream.end(_stopping())
+            stream.end(_stop_error())
         stream.name_heartbeat(session.heartbeat_every)
         for command in commands_for(session, begun):
             self._sessions.send(update.node_id, command)
@@ -288,7 +288,7 @@ class ControlService(CrawlerControlServicer):
         self._signals.emit(StreamFailed(node_id=node_id, type=kind, address=address, error=error, repeated=repeated))
 
 
-def _stopping() -> ShoalError:
+def _stop_error() -> ShoalError:
     return BackendUnavailable("the controller", "it is stopping", "connect again")
 
 
