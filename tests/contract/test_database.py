@@ -360,6 +360,21 @@ async def test_a_lock_that_is_never_released_is_a_clear_error_and_is_survived(
         await database.close()
 
 
+async def test_a_new_file_that_another_process_is_writing_is_waited_for(bare_sqlite_url: str) -> None:
+    path = bare_sqlite_url.removeprefix("sqlite:///")
+    database = SqliteDatabase(Path(path), FakeClock())
+    with locked_elsewhere(path) as other:
+        opening = asyncio.create_task(database.open())
+        done, _ = await asyncio.wait([opening], timeout=0.2)  # it fails at once, or it waits
+        assert not done
+        other.execute("COMMIT")
+        await opening
+    try:
+        assert await database.run(adding("a")) == "a"
+    finally:
+        await database.close()
+
+
 async def test_two_database_objects_write_one_file_together(sqlite_bench: Bench) -> None:
     other = database_at(sqlite_bench.url, sqlite_bench.clock)
     await other.open()

@@ -259,7 +259,7 @@ class SqliteDatabase:
     def _migrate(self, connection: _Connection, upgrade: bool) -> None:
         wanted = migrations.newest("sqlite")
         found = _version(connection)
-        if found == 0 and _has_tables(connection):
+        if found == 0 and _is_of_another_program(connection):
             raise BadConfig("DATABASE_URL", f"names {self.path}, which is the database of another program", _PATH_FIX)
         if found > wanted:
             raise SchemaMismatch(self.name, found, wanted, "update Shoal")
@@ -286,7 +286,7 @@ class SqliteDatabase:
             connection.create_function(
                 "shoal_now", 0, lambda: store_time(connection.base + uptime(), connection.at, connection.since)
             )
-            connection.execute("PRAGMA journal_mode = WAL")
+            _use_wal(connection)
             connection.execute("PRAGMA synchronous = FULL")
             connection.execute("PRAGMA foreign_keys = ON")
             connection.execute(f"PRAGMA cache_size = -{CACHE_KB}")
@@ -454,6 +454,20 @@ def _deliver(units: list[_Unit]) -> None:
             unit.loop.call_soon_threadsafe(unit.deliver)
 
 
+def _use_wal(connection: _Connection) -> None:
+    """Switch a new file to WAL mode. While another process writes to the file, SQLite refuses at once instead of
+    waiting as for any other lock, so wait by taking one."""
+    while True:
+        try:
+            connection.execute("PRAGMA journal_mode = WAL")
+            return
+        except sqlite3.OperationalError as error:
+            if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY:
+                raise
+        connection.execute("BEGIN EXCLUSIVE")
+        connection.execute("ROLLBACK")
+
+
 def _anchor(connection: sqlite3.Connection) -> ClockAnchor:
     return ClockAnchor(
         *connection.execute("SELECT boot, base, at, since, jumped_at, untold FROM store_clock").fetchone()
@@ -472,8 +486,12 @@ def _fingerprints(connection: _Connection) -> dict[int, str | None]:
     return made
 
 
-def _has_tables(connection: _Connection) -> bool:
-    return connection.execute("SELECT 1 FROM sqlite_master WHERE type = 'table'").fetchone() is not None
+def _is_of_another_program(connection: _Connection) -> bool:
+    # Both in one statement: another process may be creating our schema right now.
+    query = (
+        "SELECT user_version = 0 AND EXISTS (SELECT 1 FROM sqlite_master WHERE type = 'table') FROM pragma_user_version"
+    )
+    return bool(connection.execute(query).fetchone()[0])
 
 
 def _apply_next(connection: _Connection) -> None:
