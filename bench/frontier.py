@@ -16,7 +16,6 @@ from argparse import Namespace
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from datetime import timedelta
 from functools import partial
 from pathlib import Path
 from typing import TypeVar
@@ -54,7 +53,7 @@ KNOWN = 0.8  # share of the links of an add that are known already
 ROUND = 100  # URLs of one take or settle
 ROUNDS = 100
 BROAD = 1_000  # hosts of the crawl of many sites
-NO_DELAY = HostRate(timedelta(0))
+NO_DELAY = HostRate(0.0)
 ABOUT = (
     "The frontier through its real store, every call a commit that waits for the disk. `add`: batches of 1,000 links, "
     "80 % of them known; `take` and `settle`: 100 URLs at a time; `turn`: settle 100 with pages, add 1,000 links and "

@@ -99,7 +99,6 @@ async def analysis_runner(app: App, lease: Lease, alive: Callable[[], bool]) -> 
 def make_prober(app: App, crawl: Crawl) -> "Prober":
     """Build the prober of an analysis, with the egress, user agent and address rule of its crawl."""
     from shoal.audit.prober import Prober
-    from shoal.hosts.rate import HostDelay
     from shoal.hosts.rate_limiter import RateLimiter
     from shoal.hosts.robots_cache import RobotsCache
 
@@ -107,15 +106,14 @@ def make_prober(app: App, crawl: Crawl) -> "Prober":
     named = frozenset(endpoint(Url(url)) for url in crawl.named)
     rule = address_rule_of(settings, named, app.controller_addresses)
     egress = Egress(rule, Limits.of(settings.egress), clock=app.clock, proxy=_proxy_of(app, crawl))
-    agent, profile = config.user_agent or settings.egress.user_agent, settings.pages.speed_profile
+    agent = config.user_agent or settings.egress.user_agent
     robots = RobotsCache(app.database, app.stores.hosts, egress, agent, settings.hosts, app.clock, app.signals)
-    limiter = RateLimiter(app.stores.hosts, HostDelay(profile.delay, profile.ease, settings.hosts.longest_slow_delay))
+    limiter = RateLimiter(app.stores.hosts, app.page_jobs.host_delay)
     return Prober(app.database, limiter, robots, egress, agent, app.clock)
 
 
 def page_job_executor(app: App, lanes: Sequence[str] = (SHARED_LANE,)) -> "PageJobExecutor":
     """Build what a page child executes. All its jobs share one egress per proxy, under the operator's address rule."""
-    from shoal.hosts.rate import HostDelay
     from shoal.hosts.rate_limiter import HostConnections, RateLimiter
     from shoal.hosts.robots_cache import RobotsCache
     from shoal.hosts.robots_memo import RobotsMemo
@@ -125,7 +123,7 @@ def page_job_executor(app: App, lanes: Sequence[str] = (SHARED_LANE,)) -> "PageJ
     from shoal.render.chromium import has_browser
 
     settings, clock, signals = app.settings, app.clock, app.signals
-    profile, agent, limits = settings.pages.speed_profile, settings.egress.user_agent, Limits.of(settings.egress)
+    delay, agent, limits = app.page_jobs.host_delay, settings.egress.user_agent, Limits.of(settings.egress)
 
     def route(label: str | None) -> EgressRoute | None:
         proxy = None if label is None else app.proxies.find(label)
@@ -149,9 +147,9 @@ def page_job_executor(app: App, lanes: Sequence[str] = (SHARED_LANE,)) -> "PageJ
         app.page_jobs.ingest,
         app.stores.groups,
         app.stores.hosts,
-        RateLimiter(app.stores.hosts, HostDelay(profile.delay, profile.ease, settings.hosts.longest_slow_delay)),
-        HostConnections(profile.connections, clock),
-        ThrottleTracker(settings.hosts, clock, latency_factor=profile.ease, delay=profile.delay.total_seconds()),
+        RateLimiter(app.stores.hosts, delay),
+        HostConnections(settings.pages.speed_profile.connections, clock),
+        ThrottleTracker(settings.hosts, clock, latency_factor=delay.latency_factor, delay_seconds=delay.delay_seconds),
         PageJobRunner(
             EgressRoutes(route),
             agent,

@@ -3,7 +3,6 @@ a separate gateway with its token. `Days` records which false results were accep
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 import orjson
@@ -37,9 +36,9 @@ AWAY = 503
 def bots_of(bench: Bench) -> BotApi:
     """The bot API on top of these packages. There is no rate limit for hosts."""
     clock, settings = bench.clock, BotSettings()
-    places = RateLimiter(bench.hosts, HostDelay(timedelta(0)), at_once=True)
+    places = RateLimiter(bench.hosts, HostDelay(0.0), at_once=True)
     slots = PageLeases(bench.queue, SqlGroupStore(), places)
-    long_poll = LongPoll[Any](InProcessWake(bench.signals), clock, timedelta(seconds=1))
+    long_poll = LongPoll[Any](InProcessWake(bench.signals), clock, 1.0)
     bots = Bots(bench.database, bench.queue, bench.ingest, slots, long_poll, settings, clock, bench.signals)
     return BotApi(bots, clock, settings.max_result_bytes)
 

@@ -7,7 +7,6 @@ import secrets
 import sqlite3
 from collections.abc import AsyncIterator, Iterable, Iterator
 from dataclasses import asdict, dataclass, field, replace
-from datetime import timedelta
 from typing import Any, TypeVar, cast
 from urllib.parse import urlsplit
 
@@ -54,7 +53,7 @@ T = TypeVar("T")
 
 SITE = "http://example.org"
 PATIENCE = 60.0  # seconds to wait for something that normally happens at once
-FREE = HostRate(timedelta(0))
+FREE = HostRate(0.0)
 DEFAULTS = Settings()
 ON_BOTH_LANES = {
     "test_bot_leases",
@@ -341,7 +340,7 @@ def failed(task: FrontierTask) -> Settled:
 
 
 def later(task: FrontierTask, seconds: float) -> Settled:
-    return Settled(task, Fate.OPEN, retry_in=timedelta(seconds=seconds))
+    return Settled(task, Fate.OPEN, retry_in_seconds=seconds)
 
 
 @dataclass

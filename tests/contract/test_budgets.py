@@ -22,7 +22,7 @@ async def three(bench: Bench, **budget: int) -> tuple[Crawl, list[Walker]]:
 
 async def work_for(walker: Walker, seconds: float) -> None:
     """One turn of a walker that worked this long and has no results."""
-    await walker.commits.turn(WalkerBatch(walked=timedelta(seconds=seconds)), TurnRequest(0, 1))
+    await walker.commits.turn(WalkerBatch(walked_seconds=seconds), TurnRequest(0, 1))
 
 
 async def test_all_walkers_together_take_no_more_than_the_budget_allows(bench: Bench) -> None:
@@ -61,7 +61,7 @@ async def test_a_walker_that_helps_at_anothers_host_counts_the_pages_it_gave_mea
     bench, point = postgres_bench, Breakpoint("hosts_of_others")
     seeds = [*(f"{SITE}/{number}" for number in range(8)), "http://other.example/"]
     crawl = await bench.submit(*seeds, workers=2, max_pages_per_host=2)
-    pace = HostRate(timedelta(0), per_host=2, walkers=2)
+    pace = HostRate(0.0, per_host=2, walkers=2)
     owner = await bench.walker(crawl, "w1", pace=pace)
     first = next(task for task in await owner.take(2) if task.url.startswith(SITE))
     helper = await bench.walker(crawl, "w2", pace=pace)
@@ -77,7 +77,7 @@ async def test_a_walker_that_helps_at_anothers_host_counts_the_pages_it_gave_mea
 async def test_urls_that_an_exchange_closes_are_counted(bench: Bench) -> None:
     """Callers that fetch by themselves take like a walker: what a full host closes is settled."""
     crawl = await bench.submit(*(f"{SITE}/{number}" for number in range(8)), max_pages_per_host=2)
-    walker = await bench.walker(crawl, pace=HostRate(timedelta(0), per_host=2))
+    walker = await bench.walker(crawl, pace=HostRate(0.0, per_host=2))
     one, two = await walker.take(2)
     await walker.turn(fetched(one), want=0)
     report = WalkerBatch([fetched(two)])
@@ -147,5 +147,5 @@ async def test_time_in_which_nothing_finished_is_counted_sooner_or_later(bench: 
     assert (await bench.counts(crawl)).walked == timedelta(
         seconds=1.2
     )  # amounts too small for a write are kept for the next commit
-    await walker.commits.hand_back(WalkerBatch(walked=timedelta(seconds=0.1)), "shutdown")
+    await walker.commits.hand_back(WalkerBatch(walked_seconds=0.1), "shutdown")
     assert (await bench.counts(crawl)).walked == timedelta(seconds=1.6)

@@ -147,7 +147,7 @@ async def test_a_host_waits_for_its_delay_and_not_for_the_length_of_a_step(bench
             "http://example.org"
         ]
         granted = await bench.database.run(lambda tx: bench.hosts.reserve(tx, [SlotRequest(host, 1, 5.0)]))
-        return (granted[host].slots, granted[host].first_in) if host in granted else (0, 0.0)
+        return (granted[host].slots, granted[host].first_in_seconds) if host in granted else (0, 0.0)
 
     assert (await reserve())[0] == 1
     await bench.step(-HOUR)
@@ -161,16 +161,16 @@ async def test_a_hold_ends_after_its_own_length_when_the_clock_is_set_back(bench
     janitor = await watched(bench)
     origin = "http://example.org"
     host = (await bench.database.run(lambda tx: bench.hosts.numbers(tx, [origin])))[origin]
-    news = HostUpdate(origin, 429, timedelta(minutes=1))
+    news = HostUpdate(origin, 429, 60.0)
     await bench.database.run(lambda tx: bench.hosts.record(tx, {host: news}))
     await bench.step(-HOUR)
     await janitor.run_once()
-    held = (await bench.database.read(lambda tx: bench.hosts.states(tx, [host])))[host].held_for
+    held = (await bench.database.read(lambda tx: bench.hosts.states(tx, [host])))[host].held_seconds
     assert 50 <= held <= 60
     for _ in range(7):
         await bench.jump(10)
         await janitor.run_once()
-    assert (await bench.database.read(lambda tx: bench.hosts.states(tx, [host])))[host].held_for == 0
+    assert (await bench.database.read(lambda tx: bench.hosts.states(tx, [host])))[host].held_seconds == 0
 
 
 async def test_the_store_clock_never_goes_back_and_meets_the_other_again(bench: Bench) -> None:

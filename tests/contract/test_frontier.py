@@ -7,7 +7,6 @@ import re
 from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import nullcontext
-from datetime import timedelta
 from itertools import pairwise
 from typing import Any
 
@@ -53,7 +52,7 @@ from tests.contract.frontier_driver import (
 from tests.contract.test_crawl_lifecycle import check_ledger
 from tests.support.servers import Servers, redis_database
 
-SLOW = HostRate(timedelta(seconds=1))
+SLOW = HostRate(1.0)
 
 
 DRIVERS = ["sqlite", "postgres", "redis-sqlite", "redis-postgres"]
@@ -651,15 +650,15 @@ async def test_a_suspect_is_taken_alone(driver: FrontierDriver) -> None:
 async def test_a_suspect_keeps_its_hosts_pace(driver: FrontierDriver) -> None:
     crawl = await grown(driver, "/a", "/b")
     await driver.suspect()
-    walker = await driver.bench.walker(crawl, pace=HostRate(timedelta(seconds=30)))
+    walker = await driver.bench.walker(crawl, pace=HostRate(30.0))
     [first] = await walker.take()
     await walker.turn(fetched(first), want=0)
     tasks = await walker.take()
-    assert all(task.start_in >= 29 for task in tasks), "asked again 0 s after the last request"
+    assert all(task.start_in_seconds >= 29 for task in tasks), "asked again 0 s after the last request"
 
 
 async def test_a_suspect_whose_host_is_not_due_does_not_block_other_urls(driver: FrontierDriver) -> None:
-    paced = HostRate(timedelta(seconds=30))
+    paced = HostRate(30.0)
     crawl = await grown(driver, "/a", "/b", "http://other.example/1", "http://third.example/1")
     await driver.suspect("/a", "/b")
     walker = await driver.bench.walker(crawl, pace=paced)
@@ -675,7 +674,7 @@ async def test_a_suspect_whose_host_is_not_due_does_not_block_other_urls(driver:
 
 @on_every_redis
 async def test_a_suspect_of_a_host_at_its_page_limit_is_closed_with_the_host(driver: FrontierDriver) -> None:
-    limited = HostRate(timedelta(0), per_host=1)
+    limited = HostRate(0.0, per_host=1)
     crawl = await grown(driver, "/a", "/b")
     walker = await driver.bench.walker(crawl, pace=limited)
     await walker.take(1)
@@ -752,7 +751,7 @@ async def test_slots_of_a_host_are_a_delay_apart(driver: FrontierDriver) -> None
     for _ in range(24):
         taken = await walker.take()
         now = await driver.bench.number("SELECT shoal_now()") / 1e6
-        starts += [now + task.start_in for task in taken]
+        starts += [now + task.start_in_seconds for task in taken]
         await driver.bench.jump(0.5)
         await driver.bench.queue.extend([walker.fence])
     assert len(starts) == 8
@@ -762,23 +761,23 @@ async def test_slots_of_a_host_are_a_delay_apart(driver: FrontierDriver) -> None
 
 async def test_no_slot_is_more_than_two_seconds_ahead(driver: FrontierDriver) -> None:
     crawl = await grown(driver, *[f"/{number}" for number in range(20)])
-    walker = await driver.bench.walker(crawl, pace=HostRate(timedelta(milliseconds=300)))
+    walker = await driver.bench.walker(crawl, pace=HostRate(0.3))
     for _ in range(6):
         tasks = await walker.take(20)
-        assert all(task.start_in <= 2.01 for task in tasks)
+        assert all(task.start_in_seconds <= 2.01 for task in tasks)
         await driver.bench.jump(0.7)
 
 
 async def test_at_least_one_slot_is_given_whatever_the_delay(driver: FrontierDriver) -> None:
     crawl = await grown(driver, "/a", "/b")
-    walker = await driver.bench.walker(crawl, pace=HostRate(timedelta(seconds=60)))
+    walker = await driver.bench.walker(crawl, pace=HostRate(60.0))
     assert len(await walker.take()) == 1
     assert await walker.take() == []
 
 
 async def test_a_slow_host_does_not_hold_back_another(driver: FrontierDriver) -> None:
     crawl = await grown(driver, "/a", "/b")
-    walker = await driver.bench.walker(crawl, pace=HostRate(timedelta(seconds=60)))
+    walker = await driver.bench.walker(crawl, pace=HostRate(60.0))
     assert len(await walker.take()) == 1
     await add(driver, crawl, new_url(crawl, "http://other.example/"))
     assert [task.url for task in await walker.take()] == ["http://other.example/"]
@@ -793,8 +792,8 @@ async def test_two_crawls_share_one_hosts_pace(driver: FrontierDriver) -> None:
         await walker.attach()
         now = await driver.bench.number("SELECT shoal_now()") / 1e6  # a server's clock advances between the takes
         tasks = await walker.take()
-        assert max(task.start_in for task in tasks) <= 2.01
-        starts += [now + task.start_in for task in tasks]
+        assert max(task.start_in_seconds for task in tasks) <= 2.01
+        starts += [now + task.start_in_seconds for task in tasks]
     starts.sort()
     assert all(second - first > 0.5 for first, second in pairwise(starts))
 
@@ -810,7 +809,7 @@ async def test_a_hosts_own_delay_holds_however_fast_the_crawl_may_be(driver: Fro
 
 async def test_a_host_that_was_never_asked_for_its_robots_gets_one_url_first(driver: FrontierDriver) -> None:
     crawl = await grown(driver, *[f"/{number}" for number in range(5)])
-    walker = await driver.bench.walker(crawl, pace=HostRate(timedelta(0), probe=True))
+    walker = await driver.bench.walker(crawl, pace=HostRate(0.0, probe=True))
     assert len(await walker.take()) == 1
     await driver.bench.sql("UPDATE host SET robots_state = 'absent', robots_at = 1")
     await driver.bench.jump(0.01)
@@ -819,7 +818,7 @@ async def test_a_host_that_was_never_asked_for_its_robots_gets_one_url_first(dri
 
 async def test_the_pace_survives_the_walker(driver: FrontierDriver) -> None:
     crawl = await grown(driver, "/a", "/b", "/c")
-    pace = HostRate(timedelta(seconds=30))
+    pace = HostRate(30.0)
     lost = await driver.bench.walker(crawl, "w1", pace=pace)
     assert len(await lost.take()) == 1
     await driver.bench.queue.lose(lost.lease, "killed")
@@ -896,9 +895,9 @@ async def test_a_take_does_not_wait_for_hosts_claimed_by_another_walker(driver: 
     walker = await driver.bench.walker(crawl)
     await walker.take(want=1)
 
-    async def next_in(job_id: str) -> float | None:
-        return await driver.bench.database.run(lambda tx: driver.frontier.next_in(tx, crawl.number, job_id))
+    async def next_in_seconds(job_id: str) -> float | None:
+        return await driver.bench.database.run(lambda tx: driver.frontier.next_in_seconds(tx, crawl.number, job_id))
 
-    assert await next_in(walker.lease.fence.job_id) == 0
-    assert await next_in("another") is None
-    assert await next_in("") == 0
+    assert await next_in_seconds(walker.lease.fence.job_id) == 0
+    assert await next_in_seconds("another") is None
+    assert await next_in_seconds("") == 0

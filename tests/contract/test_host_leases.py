@@ -23,8 +23,7 @@ from shoal.queue.states import JobState
 from tests.contract.conftest import Bench
 from tests.support.servers import ask_redis
 
-SECOND = timedelta(seconds=1)
-LONG = timedelta(minutes=10)
+SHORT_SECONDS, LONG_SECONDS = 1.0, 600.0  # between two requests to a host
 
 
 def url(host: str) -> str:
@@ -50,15 +49,20 @@ async def add(bench: Bench, host: str, count: int = 1, **more: Any) -> list[JobI
     return [one.id for one in await bench.queue.enqueue(jobs)]
 
 
-def places(bench: Bench, delay: timedelta = SECOND, *, at_once: bool = False) -> RateLimiter:
-    return RateLimiter(bench.hosts, HostDelay(delay), at_once=at_once)
+def places(bench: Bench, delay_seconds: float = SHORT_SECONDS, *, at_once: bool = False) -> RateLimiter:
+    return RateLimiter(bench.hosts, HostDelay(delay_seconds), at_once=at_once)
 
 
 async def take(
-    bench: Bench, want: int, delay: timedelta = SECOND, *, at_once: bool = False, moves: Sequence[states.Move] = ()
+    bench: Bench,
+    want: int,
+    delay_seconds: float = SHORT_SECONDS,
+    *,
+    at_once: bool = False,
+    moves: Sequence[states.Move] = (),
 ) -> list[Lease]:
     """Lease as a page child does, or with `at_once` as a bot does: a turn, and a slot for each job, in one commit."""
-    slots = PageLeases(bench.queue, bench.groups.store, places(bench, delay, at_once=at_once))
+    slots = PageLeases(bench.queue, bench.groups.store, places(bench, delay_seconds, at_once=at_once))
     request = slots.by_host(LeaseRequest("w1", ["page"], capabilities=["http", "js"]))
 
     async def commit(tx: Tx) -> list[Lease]:
@@ -89,17 +93,17 @@ async def test_of_hosts_that_are_free_the_priority_decides_and_a_busy_one_hides_
     await known(bench, "a", "b", "c")
     for host, priority in (("a", 90), ("b", 50), ("c", 10)):
         await add(bench, host, 20, priority=priority)
-    assert hosts_of(await take(bench, 2, LONG)) == ["a", "b"], "one each, not two of the best"
-    assert hosts_of(await take(bench, 1, LONG)) == ["c"], "the others are busy"
+    assert hosts_of(await take(bench, 2, LONG_SECONDS)) == ["a", "b"], "one each, not two of the best"
+    assert hosts_of(await take(bench, 1, LONG_SECONDS)) == ["c"], "the others are busy"
     await bench.jump(600)
-    assert hosts_of(await take(bench, 2, LONG)) == ["a", "b"]
+    assert hosts_of(await take(bench, 2, LONG_SECONDS)) == ["a", "b"]
 
 
 async def test_a_leaser_with_free_capacity_gets_the_slots_of_the_next_two_seconds(bench: Bench) -> None:
     await known(bench, "a")
     await add(bench, "a", 20)
     leases = await take(bench, 10)
-    assert [round(lease.start_in) for lease in leases] == [0, 1, 2]
+    assert [round(lease.start_in_seconds) for lease in leases] == [0, 1, 2]
     await bench.jump(2)
     assert await take(bench, 10), "the next one is due in a second"
 
@@ -108,8 +112,8 @@ async def test_a_job_whose_host_is_busy_is_not_leased_and_has_no_history(bench: 
     ids = await add(bench, "a", 30)
     granted = []
     for _ in range(40):
-        granted += [lease.fence for lease in await take(bench, 10, LONG, at_once=True)]
-        await bench.jump(LONG.total_seconds() / 4)
+        granted += [lease.fence for lease in await take(bench, 10, LONG_SECONDS, at_once=True)]
+        await bench.jump(LONG_SECONDS / 4)
     assert len(granted) == 10, "each fourth time"
     assert {holder.epoch for holder in granted} == {1}
     grants = [await bench.grants(job_id) for job_id in ids]
@@ -121,7 +125,7 @@ async def test_a_host_that_is_held_is_left_alone_until_its_hold_ends(bench: Benc
     await add(bench, "a", 3, priority=90)
     await add(bench, "b", 3)
     held = HostUpdate(
-        url("a"), status=503, hold=timedelta(minutes=10), first=timedelta.resolution, most=timedelta.resolution
+        url("a"), status=503, hold_seconds=600.0, shortest_backoff_seconds=1e-6, longest_backoff_seconds=1e-6
     )
     numbers = await bench.database.run(lambda tx: bench.hosts.numbers(tx, [url("a")]))
     await bench.database.run(lambda tx: bench.hosts.record(tx, {numbers[url("a")]: held}))
@@ -135,7 +139,7 @@ async def test_a_host_that_is_held_is_left_alone_until_its_hold_ends(bench: Benc
 async def test_a_job_whose_host_is_busy_is_explained_by_its_host(bench: Bench) -> None:
     await known(bench, "a")
     ids = await add(bench, "a", 3)
-    assert len(await take(bench, 3, LONG)) == 1
+    assert len(await take(bench, 3, LONG_SECONDS)) == 1
     said = await bench.job_admin.explain(ids[2])
     assert (said.reason, said.facts["host"], said.facts["ahead"]) == ("host_busy", url("a"), 1)
     assert said.facts["host_busy_seconds"] == pytest.approx(600, abs=60)
@@ -171,7 +175,7 @@ async def test_a_job_that_waits_again_is_had_again_whatever_let_it_wait(bench: B
     await bench.jump(6)
     [lease] = await take(bench, 1)
 
-    put_off = states.put_off(job_id, lease.fence.epoch, 3 * SECOND, "host_busy")
+    put_off = states.put_off(job_id, lease.fence.epoch, timedelta(seconds=3), "host_busy")
     assert await take(bench, 1, moves=[put_off]) == []
     await bench.jump(6)
     await bench.janitor().run_once()
@@ -250,10 +254,10 @@ async def test_takers_at_the_same_time_get_each_job_once_and_lose_none(bench: Be
 
     async def work() -> None:
         for _ in range(20):
-            found.extend(await take(bench, 5, timedelta(0)))
+            found.extend(await take(bench, 5, 0.0))
 
     await asyncio.gather(*(feed(host) for host in hosts), work(), work(), work())
-    while more := await take(bench, 50, timedelta(0)):
+    while more := await take(bench, 50, 0.0):
         found += more
     assert sorted(lease.fence.job_id for lease in found) == sorted(ids)
 
@@ -274,15 +278,15 @@ async def test_a_large_group_of_one_host_is_had_in_its_turn(bench: Bench) -> Non
     await add(bench, "a", 5)
     turns = []
     for _ in range(6):
-        turns.append(len(await take(bench, 5, LONG)))
+        turns.append(len(await take(bench, 5, LONG_SECONDS)))
         await bench.jump(300)
     assert [count for count, _ in groupby(turns)] == [1, 0, 1, 0, 1, 0]
 
 
-@pytest.mark.parametrize("delay", [timedelta(0), SECOND])
-async def test_a_host_whose_robots_are_unknown_gets_one_job_at_a_time(bench: Bench, delay: timedelta) -> None:
+@pytest.mark.parametrize("delay_seconds", [0.0, SHORT_SECONDS])
+async def test_a_host_whose_robots_are_unknown_gets_one_job_at_a_time(bench: Bench, delay_seconds: float) -> None:
     await add(bench, "a", 5)
-    assert len(await take(bench, 5, delay)) == 1
+    assert len(await take(bench, 5, delay_seconds)) == 1
 
 
 @pytest.mark.parametrize("page", ["http://a.example", "HTTP://A.example:80/x"])
@@ -291,5 +295,5 @@ async def test_a_url_that_was_not_written_canonically_keeps_the_pace_of_its_host
     await add(bench, "a", 5)
     job = NewJob(JobId(new_id("job")), "page", None, f'{{"url": "{page}"}}', priority=90, host=host_of(page))
     await bench.queue.enqueue([job])
-    [lease] = await take(bench, 5, LONG)
+    [lease] = await take(bench, 5, LONG_SECONDS)
     assert lease.fence.job_id == job.id

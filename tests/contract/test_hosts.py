@@ -36,7 +36,7 @@ async def record(bench: Bench, host: int, news: HostUpdate) -> float | None:
 
 
 def throttled(hold: float = 0, *, grows: bool = True) -> HostUpdate:
-    return HostUpdate(SITE, 429, timedelta(seconds=hold), timedelta(seconds=2), timedelta(minutes=1), grows=grows)
+    return HostUpdate(SITE, 429, hold, 2.0, 60.0, grows=grows)
 
 
 def about(seconds: float) -> object:
@@ -130,8 +130,7 @@ async def test_the_first_back_off_after_a_retry_after_is_as_long_as_any_first(be
 
 def refused(*urls: int, hold: float = 0) -> HostUpdate:
     """Return the host update of a walker that received 503 for these URLs, given by their hashes."""
-    first, most = timedelta(seconds=2), timedelta(minutes=1)
-    return HostUpdate(SITE, hold=timedelta(seconds=hold), first=first, most=most, grows=not hold, refused=list(urls))
+    return HostUpdate(SITE, 0, hold, 2.0, 60.0, grows=not hold, refused=list(urls))
 
 
 async def test_one_url_that_is_refused_again_and_again_does_not_hold_its_host(bench: Bench) -> None:
@@ -139,7 +138,7 @@ async def test_one_url_that_is_refused_again_and_again_does_not_hold_its_host(be
     for _ in range(5):
         assert await record(bench, host, refused(1, hold=120)) is None
         await bench.jump(1)
-    assert (await host_state(bench, host)).held_for == 0
+    assert (await host_state(bench, host)).held_seconds == 0
 
 
 async def test_three_urls_that_three_walkers_were_refused_within_a_minute_hold_their_host(bench: Bench) -> None:
@@ -150,8 +149,8 @@ async def test_three_urls_that_three_walkers_were_refused_within_a_minute_hold_t
     assert await record(bench, other, refused(3)) is None
     await bench.jump(29)
     assert await record(bench, host, refused(3, hold=120)) == about(120)
-    assert (await host_state(bench, host)).held_for == about(120)
-    assert (await host_state(bench, other)).held_for == 0
+    assert (await host_state(bench, host)).held_seconds == about(120)
+    assert (await host_state(bench, other)).held_seconds == 0
     [held] = await bench.sql(f"SELECT held_status FROM host WHERE number = {host}")
     assert held["held_status"] == 503
 
@@ -192,7 +191,7 @@ async def test_a_held_host_grants_nothing_and_says_when(bench: Bench) -> None:
     await record(bench, host, throttled(60))
     assert await reserve(bench, host, 1, 1.0) is None
     state = await host_state(bench, host)
-    assert (state.busy_for, state.held_for, state.is_recovering) == (about(60), about(60), True)
+    assert (state.busy_seconds, state.held_seconds, state.is_recovering) == (about(60), about(60), True)
     await bench.jump(59)
     assert await reserve(bench, host, 5, 1.0) == SlotsGranted(2, about(1))
 
@@ -222,7 +221,7 @@ async def test_a_good_answer_that_comes_late_does_not_end_a_hold(bench: Bench) -
     host = await host_of(bench)
     await record(bench, host, throttled(60))
     await record(bench, host, HostUpdate(SITE, recovered=True))
-    assert (await host_state(bench, host)).held_for == about(60)
+    assert (await host_state(bench, host)).held_seconds == about(60)
 
 
 async def test_a_back_off_of_yesterday_is_forgotten(bench: Bench) -> None:
@@ -241,21 +240,21 @@ async def test_holds_survive_a_restart(store_url: str) -> None:
     await record(first, host, throttled(600))
     await first.close()
     second = await open_bench(store_url)
-    assert (await host_state(second, host)).held_for == about(600)
+    assert (await host_state(second, host)).held_seconds == about(600)
     await second.close()
 
 
 async def test_a_slow_host_is_known_to_all_processes_until_the_latency_is_outdated(bench: Bench) -> None:
     host = await host_of(bench)
-    await record(bench, host, HostUpdate(SITE, latency=3.0))
+    await record(bench, host, HostUpdate(SITE, latency_seconds=3.0))
     slow = await host_state(bench, host)
-    assert slow.latency == about(3)
-    pace = HostRate(timedelta(seconds=1), latency_factor=1.0, longest_latency_delay=timedelta(seconds=10))
-    assert pace.delay_at(slow) == about(3)
+    assert slow.latency_seconds == about(3)
+    pace = HostRate(1.0, latency_factor=1.0, longest_latency_delay_seconds=10.0)
+    assert pace.effective_delay_seconds(slow) == about(3)
     await bench.jump(601)
-    assert pace.delay_at(await host_state(bench, host)) == 1
-    await record(bench, host, HostUpdate(SITE, latency=60.0))
-    assert pace.delay_at(await host_state(bench, host)) == 10
+    assert pace.effective_delay_seconds(await host_state(bench, host)) == 1
+    await record(bench, host, HostUpdate(SITE, latency_seconds=60.0))
+    assert pace.effective_delay_seconds(await host_state(bench, host)) == 10
 
 
 async def test_updates_of_many_hosts_are_one_statement_and_never_deadlock(postgres_bench: Bench) -> None:
@@ -279,14 +278,14 @@ async def test_a_take_leaves_a_held_host_alone_whatever_the_speed(bench: Bench) 
     await bench.jump(59.2)
     await bench.queue.extend([walker.fence])
     [task] = await walker.take()  # one URL, to find out whether the host has recovered
-    assert (task.host, task.is_recovering, task.start_in) == (host, True, about(0.8))
+    assert (task.host, task.is_recovering, task.start_in_seconds) == (host, True, about(0.8))
 
 
 async def test_after_a_hold_one_url_is_under_way_until_it_was_answered(bench: Bench) -> None:
     """Only one URL is taken, however often walkers look: if the host has not recovered, each further URL would lose an
     attempt."""
     crawl = await bench.submit(*[f"{SITE}/{number}" for number in range(8)], workers=2)
-    pace = HostRate(timedelta(0), walkers=2)
+    pace = HostRate(0.0, walkers=2)
     first, second = await bench.walker(crawl, "w1", pace=pace), await bench.walker(crawl, "w2", pace=pace)
     host = await host_of(bench)
     await record(bench, host, throttled())
@@ -318,12 +317,10 @@ async def test_a_turn_reports_how_long_hosts_of_its_report_are_held(bench: Bench
     crawl = await bench.submit(f"{SITE}/", f"{SITE}/a")
     walker = await bench.walker(crawl)
     [task, other] = await walker.take()
-    report = WalkerBatch(
-        [Settled(task, Fate.OPEN, retry_in=timedelta(seconds=1)), Settled(other, Fate.OPEN, untried=True)]
-    )
+    report = WalkerBatch([Settled(task, Fate.OPEN, retry_in_seconds=1.0), Settled(other, Fate.OPEN, untried=True)])
     report.hosts = {task.host: throttled(30)}
     turn = await walker.commits.turn(report, TurnRequest(10, 0))
-    assert (turn.work, turn.holds) == ([], {task.host: about(30)})
+    assert (turn.work, turn.hold_seconds) == ([], {task.host: about(30)})
     assert turn.wait_seconds
 
 

@@ -34,7 +34,7 @@ async def run_a_few(bench: Bench) -> None:
     leases = await bench.queue.lease("w1", ["page"], ["shared"], 4)
     leases.sort(key=lambda lease: -lease.max_attempts)
     good = [
-        ResultDelivery(lease.fence, Result(Status.SUCCESS, "u", 1, duration=seconds))
+        ResultDelivery(lease.fence, Result(Status.SUCCESS, "u", 1, duration_seconds=seconds))
         for lease, seconds in zip(leases[:2], (1.0, 2.0), strict=True)
     ]
     bad = [ResultDelivery(lease.fence, Result(Status.FAIL, "u", 1, error_code="timeout")) for lease in leases[2:]]

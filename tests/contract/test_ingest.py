@@ -56,7 +56,7 @@ async def image(bench: Bench) -> list[Any]:
 async def test_a_success_ends_the_job_stores_its_result_and_reports_it_in_one_commit(bench: Bench) -> None:
     job_id = await bench.enqueue(payload=work())
     lease = await bench.lease("w1")
-    told = good(final_url=f"{URL}/2", duration=0.25, html_hash="abc")
+    told = good(final_url=f"{URL}/2", duration_seconds=0.25, html_hash="abc")
     assert await settle_one(bench.ingest, "w1", of(lease, told)) is J.DONE
     assert (await bench.job(job_id)).state is J.DONE
     [stored] = await results(bench, job_id)

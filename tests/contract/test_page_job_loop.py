@@ -114,14 +114,14 @@ async def test_a_job_that_waits_for_its_host_occupies_no_slot(app: App) -> None:
         async def settled(results: Sequence[Lease], holder: str, want: int) -> list[Lease]:
             leases = await settle(results, holder, want)
             for lease in leases:
-                lease.start_in = orjson.loads(lease.payload).get("start_in", 0.0)
+                lease.start_in_seconds = orjson.loads(lease.payload).get("start_in_seconds", 0.0)
             return leases
 
         bench.work.settle = settled  # type: ignore[method-assign]
-        waiting = await bench.enqueue({"start_in": 3600.0}, count=4)
+        waiting = await bench.enqueue({"start_in_seconds": 3600.0}, count=4)
         await bench.until_state(JobState.LOCKED, *waiting)
         await bench.until_state(JobState.DONE, *await bench.enqueue({}, count=8))
-        soon = await bench.enqueue({"start_in": 0.05})
+        soon = await bench.enqueue({"start_in_seconds": 0.05})
         await bench.until_state(JobState.DONE, *soon)
         bench.loop.leave(finish_first=False)
         returned = await bench.until_state(JobState.PENDING, *waiting)

@@ -73,10 +73,10 @@ MOST_BLOCKS = (
     60 * LINKS
 )  # of a statement; a row of a batch needs a few index lookups, and is written to several indexes
 MOST_STEPS = 150 * LINKS  # of SQLite's machine; reading the smallest of the large tables once takes more
-SLOW = HostRate(timedelta(seconds=1))
-SHARED = HostRate(timedelta(0), walkers=2)
-SHORT = timedelta.resolution
-FEW = HostRate(timedelta(0), per_host=1)
+SLOW = HostRate(1.0)
+SHARED = HostRate(0.0, walkers=2)
+SHORT = 1e-6  # seconds
+FEW = HostRate(0.0, per_host=1)
 SKIP = Fate.SKIPPED_SCOPE
 QUERY_FILES = ("frontier", "jobs", "hosts")
 PLAN = {"ready_in_queue", "due_policies", "owed_policies", "advance_policies", "waiting_page_jobs", "live_jobs_of_keys"}
@@ -369,7 +369,7 @@ async def crawl_on(bench: Bench, crawl: Crawl) -> None:
     await walker.commits.hand_back(WalkerBatch(), "draining")
     slow = await bench.walker(crawl, pace=SLOW)
     await slow.turn(want=10)
-    await bench.database.run(lambda tx: bench.frontier.next_in(tx, crawl.number))
+    await bench.database.run(lambda tx: bench.frontier.next_in_seconds(tx, crawl.number))
     await bench.database.run(lambda tx: bench.frontier.taken(tx, crawl.number))
     await bench.lose()
     await (await bench.walker(crawl, pace=FEW)).turn(want=100)
@@ -408,7 +408,7 @@ async def lease_by_host(bench: Bench) -> None:
     host = "http://www1.example.org"
     await bench.sql("UPDATE job_host SET ready_at = shoal_now() + CASE WHEN rank % 100 = 0 THEN 0 ELSE 50000000 END")
     await bench.enqueue(lane="with_hosts", host=host)
-    slots = PageLeases(bench.queue, bench.groups.store, RateLimiter(bench.hosts, HostDelay(timedelta(seconds=1))))
+    slots = PageLeases(bench.queue, bench.groups.store, RateLimiter(bench.hosts, HostDelay(1.0)))
     request = slots.by_host(LeaseRequest("w5", ["page"], ["with_hosts"]))
     [lease, *_] = await bench.database.run(lambda tx: reserve_and_lease(bench, slots, tx, request))
     await bench.job_admin.explain(lease.fence.job_id)
@@ -517,7 +517,10 @@ async def ask_hosts(bench: Bench, crawl: Crawl) -> None:
     await run(lambda tx: tx.all("hosts_in_full", numbers=sorted(numbers.values())))
     await run(lambda tx: hosts.at_origins(tx, ["http://new1.example.org", "http://new99.example.org"]))
     await run(lambda tx: hosts.reserve(tx, [SlotRequest(host, 2, 1.0) for host in numbers.values()]))
-    news = {host: HostUpdate(SITE, 429, first=SHORT, most=SHORT, refused=[host]) for host in numbers.values()}
+    news = {
+        host: HostUpdate(SITE, 429, shortest_backoff_seconds=SHORT, longest_backoff_seconds=SHORT, refused=[host])
+        for host in numbers.values()
+    }
     await run(lambda tx: hosts.record(tx, news))
     refused = {host: HostUpdate(SITE, refused=[7919]) for host in numbers.values()}
     await run(lambda tx: hosts.record(tx, refused))

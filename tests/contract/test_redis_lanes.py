@@ -302,8 +302,8 @@ async def test_a_place_whose_job_is_gone_does_not_block_its_host(bench: Bench) -
 async def test_a_stale_entry_does_not_use_up_the_slot_of_its_host(bench: Bench) -> None:
     first, second = await at_host(bench, "a"), await at_host(bench, "a")
     await bench.sql(f"UPDATE job SET state = 'cancelled', finished_at = 1 WHERE id = '{first}'")
-    assert await take_by_host(bench, 1, timedelta(seconds=30)) == []
-    assert await take_by_host(bench, 1, timedelta(seconds=30)) == [second]
+    assert await take_by_host(bench, 1, 30.0) == []
+    assert await take_by_host(bench, 1, 30.0) == [second]
 
 
 async def test_a_lost_push_behind_many_jobs_of_a_slow_host_is_found(bench: Bench) -> None:
@@ -411,7 +411,7 @@ async def test_requests_of_one_kind_do_not_keep_others_from_looking(bench: Bench
 
 async def test_a_request_with_a_rate_limit_is_never_popped_by_rank(bench: Bench) -> None:
     await bench.queue.enqueue([new_at_host("a") for _ in range(20)])
-    request = LeaseRequest("w1", ["page"], rate_limiter=places(bench, timedelta(seconds=10)))
+    request = LeaseRequest("w1", ["page"], rate_limiter=places(bench, 10.0))
     assert len((await bench.queue.finish_and_lease([], request, 20)).leases) == 1
 
 
@@ -425,8 +425,8 @@ async def at_host(bench: Bench, name: str, **more: Any) -> str:
     return made.id
 
 
-async def take_by_host(bench: Bench, limit: int = 10, delay: timedelta = SECOND) -> list[str]:
-    request = LeaseRequest("w1", ["page"], rate_limiter=places(bench, delay))
+async def take_by_host(bench: Bench, limit: int = 10, delay_seconds: float = 1.0) -> list[str]:
+    request = LeaseRequest("w1", ["page"], rate_limiter=places(bench, delay_seconds))
     turned = await bench.queue.finish_and_lease([], request, limit)
     return [lease.fence.job_id for lease in turned.leases]
 

@@ -14,7 +14,7 @@ from shoal.base.query_params import SESSION
 from shoal.base.signals import Signals
 from shoal.base.url import Url
 from shoal.crawl.engine.batch_builder import MOST_URLS, STARVING_SECONDS
-from shoal.crawl.engine.engine import LONGEST_SILENCE, silence_after
+from shoal.crawl.engine.engine import LONGEST_SILENCE_SECONDS, silence_seconds
 from shoal.crawl.frontier.explain import UrlState
 from shoal.crawl.frontier.traps import TrapState, pattern_of
 from shoal.crawl.frontier.values import Control, Turn
@@ -406,7 +406,8 @@ async def test_the_number_of_urls_in_a_commit_is_limited(crawler: Crawler) -> No
 
 
 @pytest.mark.parametrize(
-    ("answered", "seconds"), [(None, LONGEST_SILENCE), (0.0, STARVING_SECONDS), (0.3, 0.3), (0.001, STARVING_SECONDS)]
+    ("answered", "seconds"),
+    [(None, LONGEST_SILENCE_SECONDS), (0.0, STARVING_SECONDS), (0.3, 0.3), (0.001, STARVING_SECONDS)],
 )
 def test_a_walker_without_work_asks_again_when_the_store_says(answered: float | None, seconds: float) -> None:
-    assert silence_after(Turn(Control.GO, wait_seconds=answered)) == seconds
+    assert silence_seconds(Turn(Control.GO, wait_seconds=answered)) == seconds

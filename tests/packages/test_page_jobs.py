@@ -3,7 +3,6 @@
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from datetime import timedelta
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -72,7 +71,7 @@ async def test_a_page_gives_the_data_of_its_rule_set(app: App) -> None:
     assert result.data == {"name": "Anchor", "price": 3.5}
     assert result.final_url == f"{site.url}/a"
     assert result.html_hash
-    assert result.duration is not None
+    assert result.duration_seconds is not None
 
 
 async def test_without_a_rule_set_a_page_says_what_it_is(app: App) -> None:
@@ -323,9 +322,9 @@ async def test_a_job_whose_redirect_leads_to_a_host_that_is_held_is_put_off(app:
                 number: HostUpdate(
                     there.url,
                     status=429,
-                    hold=timedelta(seconds=100),
-                    first=timedelta.resolution,
-                    most=timedelta.resolution,
+                    hold_seconds=100.0,
+                    shortest_backoff_seconds=1e-6,
+                    longest_backoff_seconds=1e-6,
                 )
             }
             await app.database.run(lambda tx: app.stores.hosts.record(tx, held))
@@ -335,7 +334,7 @@ async def test_a_job_whose_redirect_leads_to_a_host_that_is_held_is_put_off(app:
         finally:
             jobs.close()
     assert isinstance(put_off, PutOff)
-    assert put_off.seconds > 90
+    assert put_off.wait_seconds > 90
     assert there.times("/b") == 0
 
 

@@ -2,7 +2,6 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
-from datetime import timedelta
 from itertools import pairwise
 from typing import TypeVar
 
@@ -110,7 +109,7 @@ async def oversee(
     overseen = Overseen(crawler.app, throttle, first)
     app = altered(crawler.app, database=overseen)
     walker = make_walker(app, crawl, lease.fence, lambda: True)
-    overseen.stalled = walker.stalled_for
+    overseen.stalled = walker.stalled_seconds
     assert await walker.run() == "drained"
     return overseen
 
@@ -294,9 +293,9 @@ async def test_a_host_that_others_may_ask_sooner_does_not_make_us_take_it_again_
                     host: HostUpdate(
                         site.url,
                         429,
-                        hold=timedelta(seconds=0.3),
-                        first=timedelta.resolution,
-                        most=timedelta.resolution,
+                        hold_seconds=0.3,
+                        shortest_backoff_seconds=1e-6,
+                        longest_backoff_seconds=1e-6,
                     )
                 },
             )

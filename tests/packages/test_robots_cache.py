@@ -177,7 +177,7 @@ async def test_a_delay_that_was_cut_is_reported(bench: Bench) -> None:
     async with serving(site((200, {}, "User-agent: *\nCrawl-delay: 100\n"))) as host:
         for _ in range(2):  # fetched once, then cached
             rules = await bench.rules(host)
-            assert (rules.asked_delay, rules.delay) == (100, timedelta(seconds=30))
+            assert (rules.asked_delay_seconds, rules.delay) == (100, timedelta(seconds=30))
         cuts = [told for told in bench.told if isinstance(told, CrawlDelayCut)]
         assert cuts == [CrawlDelayCut(origin=host.url, asked_seconds=100, delay_seconds=30)] * 2
 
@@ -187,7 +187,7 @@ async def test_a_host_that_asks_us_to_wait_with_its_robots_is_held(bench: Bench)
         assert (await bench.rules(host)).state is RobotsState.UNREACHABLE
         numbers = await bench.database.run(lambda tx: SqlHostStore().numbers(tx, [host.url]))
         standings = await bench.database.read(lambda tx: SqlHostStore().states(tx, numbers.values()))
-    assert [stands.held_for for stands in standings.values()] == [pytest.approx(600, abs=5)]
+    assert [stands.held_seconds for stands in standings.values()] == [pytest.approx(600, abs=5)]
     [held] = [told for told in bench.told if isinstance(told, HostHeld)]
     assert (held.origin, held.status, held.why) == (host.url, 503, "retry_after")
 

@@ -102,7 +102,7 @@ class PlainRun:
     def limit_rate(self, per_second: float | None) -> None:
         """It fetches nothing."""
 
-    def stalled_for(self) -> float:
+    def stalled_seconds(self) -> float:
         return 0.0
 
 

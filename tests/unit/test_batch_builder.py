@@ -75,14 +75,14 @@ def test_nothing_else_is_taken_while_a_suspect_is_held(batch: BatchBuilder) -> N
 
 def test_a_commit_without_results_is_due_after_the_longest_silence(batch: BatchBuilder) -> None:
     batch.take(tasks(10))
-    assert batch.due_in(0.25, LONGEST) == LONGEST - 0.25
+    assert batch.due_in_seconds(0.25, LONGEST) == LONGEST - 0.25
 
 
 def test_the_first_result_starts_the_interval_of_commits(batch: BatchBuilder, wakes: Wakes) -> None:
     taken = tasks(10)
     batch.take(taken)
     batch.add(settled(taken[0]))
-    assert batch.due_in(0.0, LONGEST) == SETTINGS.commit_every.total_seconds()
+    assert batch.due_in_seconds(0.0, LONGEST) == SETTINGS.commit_every.total_seconds()
     assert wakes.count == 1
     batch.add(settled(taken[1]))
     assert wakes.count == 1
@@ -93,7 +93,7 @@ def test_enough_results_make_a_commit_due(batch: BatchBuilder, wakes: Wakes) -> 
     batch.take(taken)
     for task in taken[:3]:
         batch.add(settled(task))
-    assert batch.due_in(0.0, LONGEST) == 0
+    assert batch.due_in_seconds(0.0, LONGEST) == 0
     assert wakes.count == 2
 
 
@@ -101,7 +101,7 @@ def test_a_window_that_runs_dry_commits_sooner(batch: BatchBuilder) -> None:
     taken = tasks(WINDOW)
     batch.take(taken)
     batch.add(settled(taken[0]))
-    assert batch.due_in(0.0, LONGEST) == STARVING_SECONDS
+    assert batch.due_in_seconds(0.0, LONGEST) == STARVING_SECONDS
 
 
 def test_a_batch_with_too_many_urls_starts_no_further_fetch(
@@ -112,7 +112,7 @@ def test_a_batch_with_too_many_urls_starts_no_further_fetch(
     batch.pending.skipped += [(1, 1, Fate.SKIPPED_SCOPE), (2, 2, Fate.SKIPPED_SCOPE)]
     assert batch.is_heavy
     assert batch.is_closed
-    assert batch.due_in(0.0, LONGEST) == 0
+    assert batch.due_in_seconds(0.0, LONGEST) == 0
 
 
 def test_after_an_outage_nothing_is_held(batch: BatchBuilder) -> None:

@@ -87,9 +87,9 @@ def test_what_failed_counts_as_to_be_tried_again_until_it_was() -> None:
 
     tally, page = CrawlTally(), Page(url="http://a.example/", depth=0, fetched_at=0, attempt=1)
     steps = [
-        (Settled(task(0), Fate.OPEN, retry_in=timedelta(seconds=5)), 1),
+        (Settled(task(0), Fate.OPEN, retry_in_seconds=5.0), 1),
         (Settled(task(1), Fate.OPEN, untried=True), 1),
-        (Settled(task(1), Fate.OPEN, retry_in=timedelta(seconds=5)), 1),
+        (Settled(task(1), Fate.OPEN, retry_in_seconds=5.0), 1),
         (Settled(task(0), Fate.FETCHED, page), 1),
         (Settled(task(2), Fate.FETCHED, page), 0),
         (Settled(task(1), Fate.FAILED, page), 0),  # failures from before this process started were never counted

@@ -1,10 +1,8 @@
 """Retries of failed fetches: which, how often, and after how long."""
 
-from datetime import timedelta
-
 import pytest
 
-from shoal.crawl.engine.retries import JITTER, LONGEST, Retries
+from shoal.crawl.engine.retries import JITTER, LONGEST_WAIT_SECONDS, Retries
 from shoal.egress import Failure, Headers, Response
 from shoal.egress.address import AddressRefusal
 from shoal.egress.curl_errors import explain, refused
@@ -12,7 +10,7 @@ from shoal.egress.exchange import Outcome
 from shoal.fetch.page_fetcher import Fetched, may_be_html
 
 URL = "http://a.example/"
-FOUR = Retries(4, timedelta(seconds=1), jitter=lambda: 0)
+FOUR = Retries(4, 1.0, jitter=lambda: 0)
 TOO_SLOW = explain(28, "Operation timed out after 60000 milliseconds", URL, verify_result=0)
 
 
@@ -36,7 +34,7 @@ def encoded(encoding: str, raw: bytes) -> Fetched:
 
 def tries(fetched: Fetched) -> int:
     """Return the number of attempts for a page that always ends like this."""
-    return 1 + sum(FOUR.again_in(failed_before, fetched) is not None for failed_before in range(10))
+    return 1 + sum(FOUR.retry_in_seconds(failed_before, fetched) is not None for failed_before in range(10))
 
 
 @pytest.mark.parametrize("status", [408, 429, 500, 501, 502, 503, 504, 507, 520, 599])
@@ -45,16 +43,12 @@ def test_a_server_error_is_retried_three_times(status: int) -> None:
 
 
 def test_a_503_is_retried_after_its_retry_after() -> None:
-    asking = Retries(4, timedelta(seconds=1), jitter=lambda: 0, asked=lambda text: timedelta(seconds=int(text)))
+    asking = Retries(4, 1.0, jitter=lambda: 0, asked_seconds=float)
     refused = Fetched(URL, 0.1, status=503, retry_after="120")
-    assert asking.again_in(0, refused) == timedelta(minutes=2)
-    assert asking.again_in(3, refused) is None
-    assert asking.again_in(2, Fetched(URL, 0.1, status=503, retry_after="2")) == timedelta(
-        seconds=4
-    )  # our own wait is longer
-    assert asking.again_in(0, Fetched(URL, 0.1, status=429, retry_after="120")) == timedelta(
-        seconds=1
-    )  # its host is held
+    assert asking.retry_in_seconds(0, refused) == 120
+    assert asking.retry_in_seconds(3, refused) is None
+    assert asking.retry_in_seconds(2, Fetched(URL, 0.1, status=503, retry_after="2")) == 4  # our own wait is longer
+    assert asking.retry_in_seconds(0, Fetched(URL, 0.1, status=429, retry_after="120")) == 1  # its host is held
 
 
 @pytest.mark.parametrize("status", [200, 204, 301, 304, 400, 401, 403, 404, 405, 410, 418, 421, 451, 600, 999])
@@ -83,8 +77,8 @@ def test_a_network_error_is_retried_three_times(fetched: Fetched) -> None:
 
 def test_a_timeout_is_retried_once() -> None:
     assert tries(failed(TOO_SLOW)) == 2
-    assert FOUR.again_in(1, failed(TOO_SLOW)) is None
-    assert FOUR.again_in(1, answered(500)) is not None
+    assert FOUR.retry_in_seconds(1, failed(TOO_SLOW)) is None
+    assert FOUR.retry_in_seconds(1, answered(500)) is not None
 
 
 @pytest.mark.parametrize(
@@ -118,13 +112,11 @@ def test_a_server_error_with_an_undecodable_body_is_retried() -> None:
 
 
 def test_each_wait_doubles_and_jitter_only_adds() -> None:
-    assert [FOUR.again_in(before, answered(500)) for before in range(3)] == [
-        timedelta(seconds=wait) for wait in (1, 2, 4)
-    ]
-    latest = Retries(4, timedelta(seconds=1), jitter=lambda: 1)
-    assert latest.again_in(1, answered(500)) == timedelta(seconds=2 * (1 + JITTER))
-    retries = Retries(20, timedelta(seconds=1), jitter=lambda: 0)
-    assert retries.again_in(18, answered(500)) == LONGEST
+    assert [FOUR.retry_in_seconds(before, answered(500)) for before in range(3)] == [1, 2, 4]
+    latest = Retries(4, 1.0, jitter=lambda: 1)
+    assert latest.retry_in_seconds(1, answered(500)) == 2 * (1 + JITTER)
+    retries = Retries(20, 1.0, jitter=lambda: 0)
+    assert retries.retry_in_seconds(18, answered(500)) == LONGEST_WAIT_SECONDS
 
 
 @pytest.mark.parametrize(

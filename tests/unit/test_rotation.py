@@ -1,7 +1,6 @@
 """The rotation over hosts: fair to hosts and to walkers, and within the limits of each host."""
 
 from collections.abc import Sequence
-from datetime import timedelta
 
 from shoal.base.url import Url
 from shoal.crawl.frontier.fates import Fate
@@ -20,7 +19,7 @@ from shoal.crawl.store import HostRate
 from shoal.fetch.redirect_chain import RedirectChain
 from shoal.hosts.rate import HostState, SlotRequest, SlotsGranted
 
-FREE = HostRate(timedelta(0))
+FREE = HostRate(0.0)
 WARY = HostState(is_recovering=True)
 
 
@@ -36,8 +35,8 @@ def candidate(host: int, state: HostState | None = None, pages: int = 0) -> Host
     return HostCandidate(host, f"http://h{host}", state or HostState(), pages)
 
 
-def claimed(host: int, by: str | None = None, overdue: float = 0.0) -> HostCandidate:
-    return HostCandidate(host, f"http://h{host}", HostState(), claimed_by=by, overdue=overdue)
+def claimed(host: int, by: str | None = None, overdue_seconds: float = 0.0) -> HostCandidate:
+    return HostCandidate(host, f"http://h{host}", HostState(), claimed_by=by, overdue_seconds=overdue_seconds)
 
 
 def shares(rotation: Rotation) -> dict[int, int]:
@@ -122,36 +121,36 @@ def test_urls_that_were_tried_before_come_first_and_count() -> None:
 
 
 def test_a_host_with_a_delay_gives_what_fits_into_its_slots() -> None:
-    rotation = Rotation([candidate(1), candidate(2)], HostRate(timedelta(seconds=1)), 20)
+    rotation = Rotation([candidate(1), candidate(2)], HostRate(1.0), 20)
     assert shares(rotation) == {1: 3, 2: 3}
 
 
 def test_a_host_that_is_busy_for_long_gives_nothing_and_is_looked_at_before_its_slot() -> None:
-    rotation = Rotation([candidate(1, HostState(busy_for=5.0))], HostRate(timedelta(seconds=1)), 20)
+    rotation = Rotation([candidate(1, HostState(busy_seconds=5.0))], HostRate(1.0), 20)
     assert shares(rotation) == {}
     [batch] = rotation.batches
-    assert (batch.look_again_in, batch.is_spent) == (4.0, False)
+    assert (batch.look_again_in_seconds, batch.is_spent) == (4.0, False)
 
 
 def test_only_hosts_with_a_delay_reserve_slots() -> None:
-    slow = HostState(crawl_delay=0.5)
+    slow = HostState(crawl_delay_seconds=0.5)
     rotation = Rotation([candidate(1), candidate(2, slow)], FREE, 4)
     read(rotation, {1: tasks(1, 10, 11), 2: tasks(2, 20, 21)})
     assert rotation.slot_requests() == [SlotRequest(2, 2, 0.5)]
     rotation.grant({2: SlotsGranted(1, 0.25)})
-    assert [(one.seq, one.start_in) for one in rotation.tasks] == [(10, 0.0), (11, 0.0), (20, 0.25)]
+    assert [(one.seq, one.start_in_seconds) for one in rotation.tasks] == [(10, 0.0), (11, 0.0), (20, 0.25)]
 
 
 def test_slots_of_one_host_are_a_delay_apart_and_its_next_turn_is_before_the_next_one() -> None:
-    rotation = Rotation([candidate(1)], HostRate(timedelta(seconds=1)), 3)
+    rotation = Rotation([candidate(1)], HostRate(1.0), 3)
     read(rotation, {1: tasks(1, 10, 11, 12)})
     rotation.grant({1: SlotsGranted(3, 0.5)})
-    assert [one.start_in for one in rotation.tasks] == [0.5, 1.5, 2.5]
-    assert rotation.batches[0].look_again_in == 1.5
+    assert [one.start_in_seconds for one in rotation.tasks] == [0.5, 1.5, 2.5]
+    assert rotation.batches[0].look_again_in_seconds == 1.5
 
 
 def test_a_host_that_was_granted_no_slot_keeps_its_urls_waiting() -> None:
-    rotation = Rotation([candidate(1)], HostRate(timedelta(seconds=1)), 3)
+    rotation = Rotation([candidate(1)], HostRate(1.0), 3)
     [batch] = rotation.batches
     batch.add_tried(tasks(1, 50))
     rotation.grant({})
@@ -163,12 +162,12 @@ def test_a_host_that_was_granted_no_slot_keeps_its_urls_waiting() -> None:
 
 def test_a_host_whose_robots_txt_was_never_read_gets_one_url() -> None:
     known, new = HostState(robots_known=True), HostState()
-    rotation = Rotation([candidate(1, known), candidate(2, new)], HostRate(timedelta(0), probe=True), 8)
+    rotation = Rotation([candidate(1, known), candidate(2, new)], HostRate(0.0, probe=True), 8)
     assert shares(rotation) == {1: 4, 2: 1}
 
 
 def test_a_paced_host_whose_rules_the_walker_does_not_know_gets_one_url() -> None:
-    rate = HostRate(timedelta(seconds=0.5))
+    rate = HostRate(0.5)
     rotation = Rotation([candidate(1), candidate(2)], rate, 4, Forbids(knows=[1]))
     assert shares(rotation) == {1: 2, 2: 1}
 
@@ -188,7 +187,7 @@ def test_a_recovering_host_with_a_url_in_flight_waits_for_the_answer() -> None:
     assert rotation.limit({1: 1, 2: 3}) == []
     assert shares(rotation) == {2: 8}
     awaited = rotation.batches[0]
-    assert (awaited.is_spent, awaited.look_again_in) == (False, AWAITED_SECONDS)
+    assert (awaited.is_spent, awaited.look_again_in_seconds) == (False, AWAITED_SECONDS)
 
 
 def test_urls_in_flight_are_not_needed_without_recovering_hosts_and_limits() -> None:
@@ -199,7 +198,7 @@ def test_urls_in_flight_are_not_needed_without_recovering_hosts_and_limits() -> 
 
 
 def limited(*hosts: HostCandidate, per_host: int = 5) -> Rotation:
-    return Rotation(hosts, HostRate(timedelta(0), per_host=per_host), 20)
+    return Rotation(hosts, HostRate(0.0, per_host=per_host), 20)
 
 
 def hosts_of(batches: list[HostBatch]) -> list[int]:
@@ -230,7 +229,7 @@ def test_a_host_whose_last_pages_are_in_flight_is_not_closed_yet() -> None:
 
 
 def test_a_forbidden_url_is_set_aside_and_another_one_takes_its_slot() -> None:
-    rotation = Rotation([candidate(1)], HostRate(timedelta(seconds=1)), 2, Forbids(10))
+    rotation = Rotation([candidate(1)], HostRate(1.0), 2, Forbids(10))
     lines = {1: tasks(1, 10, 11, 12, 13)}
     read_all(rotation, lines)
     rotation.grant({1: SlotsGranted(2)})
@@ -244,10 +243,10 @@ def test_a_host_without_a_delay_leaves_the_check_to_the_walker() -> None:
 
 
 def test_many_forbidden_urls_do_not_leave_a_slot_unused_but_reading_ends() -> None:
-    rotation = Rotation([candidate(1)], HostRate(timedelta(seconds=1)), 1, Forbids(*range(30)))
+    rotation = Rotation([candidate(1)], HostRate(1.0), 1, Forbids(*range(30)))
     read_all(rotation, {1: tasks(1, *range(40))})
     assert [one.seq for one in rotation.batches[0].tasks] == [30]
-    rotation = Rotation([candidate(1)], HostRate(timedelta(seconds=1)), 1, Forbids(*range(100)))
+    rotation = Rotation([candidate(1)], HostRate(1.0), 1, Forbids(*range(100)))
     assert read_all(rotation, {1: tasks(1, *range(200))}) == MOST_ROUNDS
 
 
@@ -296,7 +295,9 @@ def test_hosts_of_a_dead_walker_are_free() -> None:
 
 def test_a_host_that_nobody_took_for_a_while_belongs_to_whoever_comes() -> None:
     late = UNCLAIMED_SECONDS + 0.1
-    share = share_hosts([claimed(1), claimed(2, overdue=late), claimed(3, overdue=UNCLAIMED_SECONDS)], 0, 3, "me")
+    share = share_hosts(
+        [claimed(1), claimed(2, overdue_seconds=late), claimed(3, overdue_seconds=UNCLAIMED_SECONDS)], 0, 3, "me"
+    )
     assert [one.host for one in share.chosen] == [1, 2]
 
 

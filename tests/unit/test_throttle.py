@@ -13,8 +13,6 @@ from shoal.hosts.throttle import MOST_HOSTS, HostAnswer, HostUpdate, ThrottleTra
 from shoal.settings import HostSettings
 
 NOW = datetime(2026, 11, 15, 12, 0, 0, tzinfo=UTC)
-NONE = timedelta(0)
-SECOND = timedelta(seconds=1)
 HOUR = timedelta(hours=1)
 HOST = 7
 HOME = "http://example.org"
@@ -117,7 +115,7 @@ class TrackedHosts:
         self.tracker = ThrottleTracker(HostSettings(), self.clock, **settings)
 
     def answer(self, status: int | None = 200, *, page: int = 1, attempts: int = 0, **rest: Any) -> bool:
-        return self.tracker.record(HostAnswer(HOME, HOST, page, attempts, status, **({"seconds": 0.1} | rest)))
+        return self.tracker.record(HostAnswer(HOME, HOST, page, attempts, status, **({"latency_seconds": 0.1} | rest)))
 
     def updates(self) -> HostUpdate | None:
         return self.tracker.updates().get(HOST)
@@ -136,7 +134,8 @@ def test_a_host_that_asks_us_to_wait_is_held_at_once() -> None:
     assert hosts.tracker.holds(HOST)
     news = hosts.updates()
     assert news is not None
-    assert (news.status, news.hold, news.grows, news.first, news.most) == (429, NONE, True, 2 * SECOND, 60 * SECOND)
+    assert (news.status, news.hold_seconds, news.grows) == (429, 0, True)
+    assert (news.shortest_backoff_seconds, news.longest_backoff_seconds) == (2, 60)
     hosts.clock.jump(2.1)
     assert not hosts.tracker.holds(HOST)
 
@@ -148,11 +147,8 @@ def test_one_page_that_always_answers_503_holds_nothing_but_itself() -> None:
         assert not hosts.tracker.holds(HOST)
         news = hosts.updates()
         assert news is not None
-        assert (news.status, news.refused, news.hold) == (
-            0,
-            [1],
-            120 * SECOND,
-        )  # for the store, which also gets the reports of others
+        # For the store, which also gets the reports of others.
+        assert (news.status, news.refused, news.hold_seconds) == (0, [1], 120)
         hosts.clock.jump(1)
 
 
@@ -166,7 +162,7 @@ def test_three_pages_that_answer_503_within_a_minute_hold_their_host() -> None:
     assert hosts.tracker.holds(HOST)
     news = hosts.updates()
     assert news is not None
-    assert (news.status, news.refused, news.hold) == (503, [1, 2, 3], 600 * SECOND)
+    assert (news.status, news.refused, news.hold_seconds) == (503, [1, 2, 3], 600)
 
 
 def test_pages_that_answered_503_longer_ago_do_not_count() -> None:
@@ -182,7 +178,7 @@ def test_a_503_to_one_page_during_a_hold_does_not_lengthen_it() -> None:
     hosts.answer(429, retry_after="60")
     hosts.updates()
     assert not hosts.answer(503, page=2, retry_after="600")
-    assert hosts.tracker.held_for(HOST) <= 60
+    assert hosts.tracker.held_seconds(HOST) <= 60
     news = hosts.updates()
     assert news is not None
     assert (news.status, news.refused) == (0, [2])
@@ -197,7 +193,7 @@ def test_a_good_answer_before_what_is_refused_is_not_lost() -> None:
     hosts.answer(200, page=3)
     news = hosts.updates()
     assert news is not None
-    assert (news.status, news.recovered, news.refused, news.first) == (0, True, [2], 2 * SECOND)
+    assert (news.status, news.recovered, news.refused, news.shortest_backoff_seconds) == (0, True, [2], 2)
 
 
 def test_only_so_many_hosts_are_remembered_by_what_they_refused() -> None:
@@ -216,7 +212,7 @@ def test_the_wait_that_it_asks_for_holds_it() -> None:
     assert hosts.tracker.holds(HOST)
     news = hosts.updates()
     assert news is not None
-    assert (news.hold, news.grows) == (600 * SECOND, False)
+    assert (news.hold_seconds, news.grows) == (600, False)
 
 
 def test_a_response_to_a_request_sent_before_the_hold_changes_nothing() -> None:
@@ -239,7 +235,7 @@ def test_a_longer_retry_after_during_a_hold_applies() -> None:
     assert hosts.tracker.holds(HOST)
     news = hosts.updates()
     assert news is not None
-    assert news.hold == 30 * SECOND
+    assert news.hold_seconds == 30
 
 
 def test_the_first_good_response_after_a_hold_is_reported_once() -> None:
@@ -323,7 +319,7 @@ def test_an_update_that_was_not_stored_is_sent_again() -> None:
     hosts.tracker.forget()
     news = hosts.updates()
     assert news is not None
-    assert (news.status, news.hold) == (429, 600 * SECOND)
+    assert (news.status, news.hold_seconds) == (429, 600)
     hosts.tracker.learn({HOST: 600.0})
     hosts.tracker.forget()
     assert hosts.updates() is None
@@ -336,7 +332,7 @@ def test_an_update_that_was_not_stored_is_sent_again() -> None:
         ({"status": 503, "retry_after": "60"}, {"status": 429, "retry_after": "600"}, 429, 600, False),
         ({"status": 503, "retry_after": "600"}, {"status": 503, "page": 2}, 0, 600, False),
         ({"status": 503, "retry_after": "600"}, {"status": 200}, 0, 600, False),
-        ({"status": 429, "retry_after": "600"}, {"status": 200, "seconds": 9.0}, 429, 600, False),
+        ({"status": 429, "retry_after": "600"}, {"status": 200, "latency_seconds": 9.0}, 429, 600, False),
         ({"status": 429}, {"status": 200, "later": 3.0}, 0, 0, True),
         ({"status": 200, "wary": True}, {"status": 429, "retry_after": "60"}, 429, 60, True),
     ],
@@ -344,7 +340,7 @@ def test_an_update_that_was_not_stored_is_sent_again() -> None:
 def test_an_update_that_was_not_stored_is_merged_with_later_ones(
     first: dict[str, Any], second: dict[str, Any], status: int, hold: int, recovered: bool
 ) -> None:
-    hosts = TrackedHosts(latency_factor=1.0, delay=1.0)
+    hosts = TrackedHosts(latency_factor=1.0, delay_seconds=1.0)
     if first.pop("wary", False):
         hosts.tracker.expect_recovery(HOST)
     hosts.answer(**first)
@@ -354,54 +350,54 @@ def test_an_update_that_was_not_stored_is_merged_with_later_ones(
     hosts.tracker.forget()
     news = hosts.updates()
     assert news is not None
-    assert (news.status, news.hold, news.recovered) == (status, hold * SECOND, recovered)
+    assert (news.status, news.hold_seconds, news.recovered) == (status, hold, recovered)
 
 
 def test_the_latency_of_a_host_is_reported_when_it_becomes_slow_and_when_it_recovers() -> None:
-    hosts = TrackedHosts(latency_factor=1.0, delay=1.0)
+    hosts = TrackedHosts(latency_factor=1.0, delay_seconds=1.0)
     told = []
     for seconds in [0.2] * 5 + [4.0] * 10 + [0.2] * 20:
-        hosts.answer(200, seconds=seconds)
+        hosts.answer(200, latency_seconds=seconds)
         news = hosts.updates()
         if news is not None:
-            told.append(news.latency or 0.0)
+            told.append(news.latency_seconds or 0.0)
     assert told[-1] == 0
     assert 3 < max(told) <= 4
     assert len(told) < 8
 
 
 def test_the_latency_of_a_fast_host_is_never_reported() -> None:
-    hosts = TrackedHosts(latency_factor=1.0, delay=1.0)
+    hosts = TrackedHosts(latency_factor=1.0, delay_seconds=1.0)
     for number in range(100):
-        hosts.answer(200, seconds=0.01 * number)
+        hosts.answer(200, latency_seconds=0.01 * number)
         assert hosts.updates() is None
 
 
 def test_only_so_many_hosts_are_remembered_whether_they_are_slow_or_not() -> None:
-    hosts = TrackedHosts(latency_factor=1.0, delay=1.0)
-    hosts.answer(200, seconds=5.0)
+    hosts = TrackedHosts(latency_factor=1.0, delay_seconds=1.0)
+    hosts.answer(200, latency_seconds=5.0)
     assert hosts.updates() is not None
     for other in range(MOST_HOSTS):
         hosts.tracker.record(HostAnswer(HOME, HOST + 1 + other, 1, 0, 200, 0.1))
-    hosts.answer(200, seconds=5.0)
+    hosts.answer(200, latency_seconds=5.0)
     assert hosts.updates() is not None  # as if it had never been reported
 
 
 def test_no_answer_in_time_counts_as_a_slow_one() -> None:
-    hosts = TrackedHosts(latency_factor=1.0, delay=1.0)
-    hosts.answer(None, seconds=0.0, error="total_timeout")
+    hosts = TrackedHosts(latency_factor=1.0, delay_seconds=1.0)
+    hosts.answer(None, latency_seconds=0.0, error="total_timeout")
     news = hosts.updates()
     assert news is not None
-    assert news.latency == 10.0
+    assert news.latency_seconds == 10.0
 
 
 def test_a_host_that_stays_slow_is_reported_again_before_the_store_forgets() -> None:
-    hosts = TrackedHosts(latency_factor=1.0, delay=1.0)
-    hosts.answer(200, seconds=5.0)
+    hosts = TrackedHosts(latency_factor=1.0, delay_seconds=1.0)
+    hosts.answer(200, latency_seconds=5.0)
     assert hosts.updates() is not None
     hosts.clock.jump(100)
-    hosts.answer(200, seconds=5.0)
+    hosts.answer(200, latency_seconds=5.0)
     assert hosts.updates() is None
     hosts.clock.jump(250)
-    hosts.answer(200, seconds=5.0)
+    hosts.answer(200, latency_seconds=5.0)
     assert hosts.updates() is not None

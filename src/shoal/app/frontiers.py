@@ -102,8 +102,8 @@ class FrontierByCrawl:
     async def shallowest(self, tx: Tx, crawl: int) -> int | None:
         return await (await self._of(tx, crawl)).shallowest(tx, crawl)
 
-    async def next_in(self, tx: Tx, crawl: int, job_id: str = "") -> float | None:
-        return await (await self._of(tx, crawl)).next_in(tx, crawl, job_id)
+    async def next_in_seconds(self, tx: Tx, crawl: int, job_id: str = "") -> float | None:
+        return await (await self._of(tx, crawl)).next_in_seconds(tx, crawl, job_id)
 
     async def restart(self, tx: Tx, crawl: int, fence: Fence, generation: str) -> None:
         await self._redis.restart(tx, crawl, fence, generation)

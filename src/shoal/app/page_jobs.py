@@ -9,6 +9,7 @@ from shoal.page_jobs.ingest import Ingest
 
 if TYPE_CHECKING:
     from shoal.app.app import App
+    from shoal.hosts.rate import HostDelay
     from shoal.page_jobs.bots import Bots
     from shoal.page_jobs.history import History
     from shoal.page_jobs.leasing import PageTask
@@ -53,15 +54,22 @@ class PageJobs:
         return History(self._app.database, self._app.stores.results)
 
     @cached_property
-    def bots(self) -> "Bots":
+    def host_delay(self) -> "HostDelay":
+        """The delay between two requests to a host, for page jobs and other requests outside crawls."""
         from shoal.hosts.rate import HostDelay
+
+        settings, profile = self._app.settings, self._app.settings.pages.speed_profile
+        longest = settings.hosts.longest_slow_delay.total_seconds()
+        return HostDelay(profile.delay.total_seconds(), profile.ease, longest)
+
+    @cached_property
+    def bots(self) -> "Bots":
         from shoal.hosts.rate_limiter import RateLimiter
         from shoal.page_jobs.bots import Bots
         from shoal.page_jobs.leasing import PageLeases
 
-        app, settings, speed = self._app, self._app.settings, self._app.settings.pages.speed_profile
-        delay = HostDelay(speed.delay, speed.ease, settings.hosts.longest_slow_delay)
-        rate_limiter = RateLimiter(app.stores.hosts, delay, at_once=True)
+        app, settings = self._app, self._app.settings
+        rate_limiter = RateLimiter(app.stores.hosts, self.host_delay, at_once=True)
         return Bots(
             app.database,
             app.queue,
@@ -78,4 +86,4 @@ class PageJobs:
         """The long polls of bots that wait for jobs. `RestApi.close` ends them."""
         from shoal.page_jobs.long_poll import LongPoll
 
-        return LongPoll(self._app.wake, self._app.clock, self._app.settings.queue.poll_every)
+        return LongPoll(self._app.wake, self._app.clock, self._app.settings.queue.poll_every.total_seconds())

@@ -15,7 +15,7 @@ from shoal.hosts.rate_limiter import RateLimiter
 from shoal.hosts.robots import RobotsSource
 
 LONGEST_TEXT: Final = 100_000  # characters of a body
-LONGEST_WAIT: Final = 60.0  # seconds for a slot
+LONGEST_WAIT_SECONDS: Final = 60.0  # for a slot
 
 
 class Prober:
@@ -55,10 +55,10 @@ class Prober:
     async def _slot(self, url: Url) -> bool:
         """Wait for a slot of the host; return False if none came in time."""
         waited = 0.0
-        while waited < LONGEST_WAIT:
+        while waited < LONGEST_WAIT_SECONDS:
             [grant] = await self._database.run(lambda tx: self._limiter.give(tx, [origin(url)]))
-            await self._clock.sleep(grant.seconds)
+            await self._clock.sleep(grant.wait_seconds)
             if grant.granted:
                 return True
-            waited += max(grant.seconds, 0.1)
+            waited += max(grant.wait_seconds, 0.1)
         return False

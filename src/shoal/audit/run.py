@@ -102,7 +102,7 @@ class AnalysisRun:
     def limit_rate(self, per_second: float | None) -> None:
         """Ignored: an analysis fetches nothing."""
 
-    def stalled_for(self) -> float:
+    def stalled_seconds(self) -> float:
         return self._context.clock.monotonic() - self._moved_at
 
     def nudge(self) -> None:

@@ -143,7 +143,7 @@ def facts(answer: RobotsResult) -> dict[str, Any]:
         "rule": str(rule) if rule else None,
         "line": rule.line if rule else None,
         "crawl_delay_seconds": rules.delay.total_seconds(),
-        "crawl_delay_asked_seconds": rules.asked_delay,
+        "crawl_delay_asked_seconds": rules.asked_delay_seconds,
         "crawl_delay_was_cut": rules.delay_was_cut,
         "sitemaps": [sitemap for sitemap, _ in sitemaps],
         "relative_sitemaps": [written for sitemap, written in sitemaps if sitemap != written],
@@ -168,7 +168,9 @@ def _rows(answer: RobotsResult) -> list[tuple[str, str]]:
 
 
 def _delay(rules: Rules) -> str:
-    if rules.asked_delay is None:
+    if rules.asked_delay_seconds is None:
         return ""
     kept = f"{rules.delay.total_seconds():g} s"
-    return f"{kept} (the file asks for {rules.asked_delay:g} s, more than the maximum)" if rules.delay_was_cut else kept
+    if not rules.delay_was_cut:
+        return kept
+    return f"{kept} (the file asks for {rules.asked_delay_seconds:g} s, more than the maximum)"

@@ -9,7 +9,6 @@ from collections import deque
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from datetime import timedelta
 
 from shoal.app import App
 from shoal.base.database import Tx
@@ -32,7 +31,7 @@ from shoal.work.local_lease import holder_name, is_gone
 
 MOST_SEEDS = 10_000  # limit of a crawl's options; more are added separately
 DEEPEST = 32_767
-AT_ONCE = HostRate(timedelta(0))
+AT_ONCE = HostRate(0.0)
 SHORTEST_WAIT = 0.01  # seconds; another transaction has just locked the host
 LONGEST_WAIT = 0.25
 BUSY_TRIES = 200  # after that, the waiting URLs are left to other processes
@@ -323,7 +322,7 @@ class Scan:
             await self._app.stores.frontier.recover(tx, number)
             taken = await self._app.stores.frontier_admin.taken(tx, number)
             counts = await self._app.crawls.store.counts(tx, number)
-            return counts.queued - taken, taken, await self._app.stores.frontier.next_in(tx, number) or 0.0
+            return counts.queued - taken, taken, await self._app.stores.frontier.next_in_seconds(tx, number) or 0.0
 
         waiting, taken, next_in = await self._app.database.run(look)
         if waiting:

@@ -76,7 +76,7 @@ class Politeness:
         holds = await self._holds(crawl_id)
         size, rate = window_and_rate(crawl, self._settings)
         agent = crawl.config.user_agent or self._settings.egress.user_agent
-        worked, own = status.counts.walked.total_seconds(), rate.delay.total_seconds()
+        worked, own = status.counts.walked.total_seconds(), rate.delay_seconds
         obeys = crawl.config.robots == "obey"
         return PolitenessReceipt(
             status=status,
@@ -99,7 +99,7 @@ class Politeness:
             host=host,
             requests_per_second=host.pages / worked if worked else None,
             own_delay=own,
-            asked_delay=None if rules is None else rules.asked_delay,
+            asked_delay=None if rules is None else rules.asked_delay_seconds,
             honoured_delay=0.0 if rules is None else rules.delay.total_seconds(),
             delay_was_clamped=rules is not None and rules.delay_was_cut,
             holds=holds,

@@ -255,7 +255,7 @@ class FrontierStore(Protocol):
         host of the crawl."""
         ...
 
-    async def next_in(self, tx: Tx, crawl: int, job_id: str = "") -> float | None:
-        """Return the seconds until a waiting URL becomes due; None if none waits. With a job, count only hosts that are
+    async def next_in_seconds(self, tx: Tx, crawl: int, job_id: str = "") -> float | None:
+        """Return the time until a waiting URL becomes due; None if none waits. With a job, count only hosts that are
         unclaimed or claimed by its walker."""
         ...

@@ -5,7 +5,6 @@ import asyncio
 from collections import Counter, defaultdict
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
-from datetime import timedelta
 from typing import Final
 
 from msgspec import Struct
@@ -13,8 +12,8 @@ from msgspec import Struct
 from shoal.base.clock import Clock
 from shoal.base.database import Tx
 from shoal.hosts.rate import (
-    AHEAD,
-    SHORTEST_WAIT,
+    AHEAD_SECONDS,
+    SHORTEST_WAIT_SECONDS,
     UNPACED,
     HostDelay,
     HostSlots,
@@ -29,12 +28,12 @@ MOST_HOSTS: Final = 10_000  # maximum number of hosts whose last request is reme
 
 
 class SlotGrant(Struct, frozen=True):
-    """The result for one request: a slot in `seconds`, or no slot and the seconds until it may ask again. `apart`: the
-    delay between two requests to the host."""
+    """The result for one request: a slot in `wait_seconds`, or no slot and the time until it may ask again.
+    `delay_seconds`: between two requests to the host."""
 
     host: int
-    seconds: float
-    apart: float = 0.0
+    wait_seconds: float
+    delay_seconds: float = 0.0
     granted: bool = True
 
 
@@ -50,7 +49,7 @@ class RateLimiter:
     @property
     def paced(self) -> bool:
         """Return whether we have a delay of our own."""
-        return self._delay.delay > timedelta(0)
+        return self._delay.delay_seconds > 0
 
     async def give(self, tx: Tx, origins: Sequence[str]) -> list[SlotGrant]:
         """Return a grant for each request, in their order. It never waits for a lock, so it may come last in a
@@ -69,37 +68,36 @@ class RateLimiter:
             found += zip(queue, places, strict=True)
         return [place for _, place in sorted(found, key=lambda one: one[0])]
 
-    async def next_at(self, tx: Tx, origin: str, within: float) -> SlotGrant:
-        """Return the next slot of one host if it comes within `within` seconds, or at least right after the last one.
-        For a request that cannot be put off without loss, such as the target of a redirect."""
+    async def next_slot(self, tx: Tx, origin: str, within_seconds: float) -> SlotGrant:
+        """Return the next slot of one host if it comes within this time, or at least right after the last one. For a
+        request that cannot be put off without loss, such as the target of a redirect."""
         host, state = (await self._hosts.at_origins(tx, [origin]))[origin]
-        delay = self._delay.delay_at(state)
-        within = max(within, delay + AHEAD)
+        delay = self._delay.effective_delay_seconds(state)
+        within = max(within_seconds, delay + AHEAD_SECONDS)
         if not delay:
-            return SlotGrant(host, state.held_for, granted=state.held_for <= within)
+            return SlotGrant(host, state.held_seconds, granted=state.held_seconds <= within)
         granted = await self._hosts.reserve(tx, [SlotRequest(host, 1, delay)], within)
         if host in granted:
-            return SlotGrant(host, granted[host].first_in, delay)
-        return SlotGrant(host, max(SHORTEST_WAIT, state.busy_for), delay, granted=False)
+            return SlotGrant(host, granted[host].first_in_seconds, delay)
+        return SlotGrant(host, max(SHORTEST_WAIT_SECONDS, state.busy_seconds), delay, granted=False)
 
     @property
-    def ahead(self) -> float:
-        """Return how many seconds ahead slots are taken. This is less than the maximum, so that every check finds
-        some."""
-        return 0.0 if self._at_once else 0.75 * AHEAD
+    def ahead_seconds(self) -> float:
+        """Return how far ahead slots are taken. This is less than the maximum, so that every check finds some."""
+        return 0.0 if self._at_once else 0.75 * AHEAD_SECONDS
 
     def slots_now(self, state: HostState) -> HostSlots:
         """Return how many requests a host in this state can take now. `give` makes the final decision."""
-        delay = self._delay.delay_at(state)
-        free_in = state.free_in(delay)
+        delay = self._delay.effective_delay_seconds(state)
+        free_in = state.free_in_seconds(delay)
         if free_in > 0 and (self._at_once or not delay):
             return HostSlots(0, free_in, delay)
         most = 1 if self._goes_alone(state, delay) else UNPACED
         return HostSlots(slots_within(most, free_in, delay), free_in, delay)
 
-    def _goes_alone(self, state: HostState, delay: float) -> bool:
+    def _goes_alone(self, state: HostState, delay_seconds: float) -> bool:
         """Return whether a host gets only one request at a time."""
-        return state.is_recovering or (bool(delay) if self._at_once else not state.robots_known)
+        return state.is_recovering or (bool(delay_seconds) if self._at_once else not state.robots_known)
 
     async def _reserve(self, tx: Tx, wanted: dict[int, int], states: dict[int, HostState]) -> dict[int, SlotsGranted]:
         """Reserve slots. Without a delay there is nothing to reserve: requests to a host that is not held start at
@@ -107,21 +105,21 @@ class RateLimiter:
         free, slot_requests = {}, []
         for host, count in sorted(wanted.items()):
             state = states[host]
-            delay = self._delay.delay_at(state)
+            delay = self._delay.effective_delay_seconds(state)
             count = 1 if self._goes_alone(state, delay) else count
-            if delay and self._at_once and state.busy_for > 0:
+            if delay and self._at_once and state.busy_seconds > 0:
                 continue
             if delay:
                 slot_requests.append(SlotRequest(host, count, delay))
-            elif not state.held_for:
+            elif not state.held_seconds:
                 free[host] = SlotsGranted(count)
         return free | (await self._hosts.reserve(tx, slot_requests) if slot_requests else {})
 
     def _queue_up(self, host: int, count: int, state: HostState, grant: SlotsGranted) -> list[SlotGrant]:
-        delay = self._delay.delay_at(state)
-        granted = [SlotGrant(host, grant.first_in + turn * delay, delay) for turn in range(grant.slots)]
-        free_in = grant.first_in + grant.slots * delay if granted else state.free_in(delay)
-        again = max(SHORTEST_WAIT, free_in)
+        delay = self._delay.effective_delay_seconds(state)
+        granted = [SlotGrant(host, grant.first_in_seconds + turn * delay, delay) for turn in range(grant.slots)]
+        free_in = grant.first_in_seconds + grant.slots * delay if granted else state.free_in_seconds(delay)
+        again = max(SHORTEST_WAIT_SECONDS, free_in)
         left = range(count - len(granted))
         return granted + [SlotGrant(host, again + turn * delay, delay, granted=False) for turn in left]
 
@@ -135,16 +133,16 @@ class HostConnections:
         self._clock = clock
         self._wanted: Counter[int] = Counter()
         self._limits: dict[int, asyncio.Semaphore] = {}
-        self._last: dict[int, float] = {}
+        self._last_at: dict[int, float] = {}
 
-    async def wait_for_slot(self, host: int, start_at: float, apart: float) -> None:
-        """Wait for a slot that was granted for `start_at`."""
+    async def wait_for_slot(self, host: int, start_at: float, delay_seconds: float) -> None:
+        """Wait for a slot that was granted for `start_at`, at least this long after the last request."""
         now = self._clock.monotonic()
-        begin = max(now, start_at, self._last.get(host, 0.0) + apart)
-        if len(self._last) >= MOST_HOSTS:
-            self._last.clear()
-        self._last[host] = begin
-        await self._clock.sleep(begin - now)
+        begin_at = max(now, start_at, self._last_at.get(host, 0.0) + delay_seconds)
+        if len(self._last_at) >= MOST_HOSTS:
+            self._last_at.clear()
+        self._last_at[host] = begin_at
+        await self._clock.sleep(begin_at - now)
 
     @asynccontextmanager
     async def at(self, host: int) -> AsyncIterator[None]:

@@ -12,14 +12,14 @@ N = TypeVar("N", int, float)
 
 ENOUGH: Final = 3
 """The number of different URLs that puts their host on hold."""
-WITHIN: Final = 60
-"""Seconds."""
+WITHIN_SECONDS: Final = 60
+"""The time within which they count."""
 
 
 def with_refusals(kept: Mapping[int, N], urls: Iterable[int], now: N, within: N) -> dict[int, N]:
-    """Add URLs, by hash, that were refused now, and return the newest `ENOUGH`. Entries older than `within` are
-    dropped, and so are those that a clock set back left in the future. (A commit that waited for another may carry an
-    earlier time.)"""
+    """Add URLs, by hash, that were refused now, and return the newest `ENOUGH`. Entries older than `within`, which
+    has the unit of `now`, are dropped, and so are those that a clock set back left in the future. (A commit that waited
+    for another may carry an earlier time.)"""
     recent = {url: at for url, at in kept.items() if abs(now - at) <= within} | dict.fromkeys(urls, now)
     return dict(sorted(recent.items(), key=lambda one: one[1])[-ENOUGH:])
 

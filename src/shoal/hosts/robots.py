@@ -149,8 +149,8 @@ class Rules:
         self.group = file.agent_for(self.token)  # the name of our group; None: no group applies to us
         self.rules = file.rules_for(self.group) if self.group else []
         self._matcher = RuleMatcher(_meanings(self.rules)) if self.rules else None
-        self.asked_delay = _seconds(file.delays.get(self.group or ""))
-        self.delay, self.delay_was_cut = _delay(self.asked_delay, longest_delay)
+        self.asked_delay_seconds = _seconds(file.delays.get(self.group or ""))
+        self.delay, self.delay_was_cut = _delay(self.asked_delay_seconds, longest_delay)
         self.sitemaps = file.sitemaps  # as written
 
     @property
@@ -238,9 +238,9 @@ def _seconds(written: str | None) -> float | None:
     return min(float(written), LONGEST_SECONDS) if written and _SECONDS.fullmatch(written) else None
 
 
-def _delay(requested: float | None, longest: timedelta) -> tuple[timedelta, bool]:
-    if requested is None:
+def _delay(requested_seconds: float | None, longest: timedelta) -> tuple[timedelta, bool]:
+    if requested_seconds is None:
         return timedelta(0), False
-    if requested > longest.total_seconds():
+    if requested_seconds > longest.total_seconds():
         return longest, True
-    return timedelta(seconds=requested), False
+    return timedelta(seconds=requested_seconds), False

@@ -91,7 +91,7 @@ class RobotsCache:
     async def rules_of(self, origin: str) -> Rules:
         rules = await self._find(origin)
         if rules.delay_was_cut:
-            asked, delay = rules.asked_delay or 0.0, rules.delay.total_seconds()
+            asked, delay = rules.asked_delay_seconds or 0.0, rules.delay.total_seconds()
             self._signals.emit(CrawlDelayCut(origin=origin, asked_seconds=asked, delay_seconds=delay))
         return rules
 
@@ -112,15 +112,22 @@ class RobotsCache:
 
     async def _hold(self, origin: str, throttled: Throttled) -> None:
         """Hold the host, because it asks us to wait: that applies to its pages, too."""
-        asked = parse_retry_after(throttled.retry_after, self._clock.now(), self._settings.longest_retry_after)
-        update = throttle_update(origin, throttled.status, asked, self._settings)
+        settings = self._settings
+        asked = parse_retry_after(throttled.retry_after, self._clock.now(), settings.longest_retry_after)
+        update = throttle_update(
+            origin,
+            throttled.status,
+            None if asked is None else asked.total_seconds(),
+            settings.backoff.total_seconds(),
+            settings.longest_backoff.total_seconds(),
+        )
 
         async def commit(tx: Tx) -> tuple[int, dict[int, float]]:
             host = (await self._store.numbers(tx, [origin]))[origin]
             return host, await self._store.record(tx, {host: update})
 
-        host, holds = await self._database.run(commit)
-        emit_holds(self._signals, {host: update}, holds)
+        host, hold_seconds = await self._database.run(commit)
+        emit_holds(self._signals, {host: update}, hold_seconds)
 
     def _rules(self, record: RobotsRecord) -> Rules:
         return Rules(record, self._agent, self._settings.longest_crawl_delay)

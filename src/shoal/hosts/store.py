@@ -5,7 +5,7 @@ from datetime import timedelta
 from typing import Protocol
 
 from shoal.base.database import Tx
-from shoal.hosts.rate import AHEAD, HostState, SlotRequest, SlotsGranted
+from shoal.hosts.rate import AHEAD_SECONDS, HostState, SlotRequest, SlotsGranted
 from shoal.hosts.robots import RobotsRecord
 from shoal.hosts.throttle import HostUpdate
 
@@ -23,8 +23,10 @@ class HostStore(Protocol):
         """Return `numbers` and `states` together."""
         ...
 
-    async def reserve(self, tx: Tx, slot_requests: list[SlotRequest], ahead: float = AHEAD) -> dict[int, SlotsGranted]:
-        """Reserve slots that are due within `ahead` seconds, in one statement. A host without a slot in that time, or
+    async def reserve(
+        self, tx: Tx, slot_requests: list[SlotRequest], ahead_seconds: float = AHEAD_SECONDS
+    ) -> dict[int, SlotsGranted]:
+        """Reserve slots that are due within `ahead_seconds`, in one statement. A host without a slot in that time, or
         whose row is locked by another commit, is missing from the result: try again at the next turn. It never waits
         for a lock, so it may come last in a commit. Delays must be longer than zero."""
         ...

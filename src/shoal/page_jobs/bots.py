@@ -4,7 +4,6 @@ token and the name it gives itself; it is told what to fetch and its lease term,
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import timedelta
 from typing import Final
 
 from shoal.base.clock import Clock
@@ -12,7 +11,7 @@ from shoal.base.database import Database, Tx
 from shoal.base.errors import LeaseLost, RateLimited
 from shoal.base.signals import Signal, Signals
 from shoal.page_jobs.ingest import Ingest, IngestResult
-from shoal.page_jobs.leasing import PageLeases, PageTask
+from shoal.page_jobs.leasing import PageLeases, PageTask, PutOff
 from shoal.page_jobs.long_poll import LongPoll
 from shoal.page_jobs.result import INVALID_DATA, Receipt, ResultDelivery, Status
 from shoal.page_jobs.spec import KIND
@@ -21,8 +20,8 @@ from shoal.queue.job import SHARED_LANE, Fence, HeartbeatAnswer, LeaseRequest, T
 from shoal.queue.queue import Queue
 from shoal.settings import BotSettings
 
-COUNT_EVERY: Final = 10.0  # seconds after which the jobs a token holds are counted again in the store
-UNREADABLE_FOR: Final = timedelta(minutes=1)
+COUNT_EVERY_SECONDS: Final = 10.0  # after which the jobs a token holds are counted again in the store
+UNREADABLE_SECONDS: Final = 60.0  # before a job that this version cannot read may be leased again
 MOST_TOKENS: Final = 10_000  # tokens remembered
 
 
@@ -103,10 +102,10 @@ class Bots:
         self._signals.emit(BotAsked(token=pull.token, bot_id=pull.bot_id))
         return await self._long_poll.look(pull.capabilities, lambda: self._lease(pull))
 
-    async def wait(self, pull: Pull, seconds: float) -> list[PageTask]:
-        """Wait up to `seconds` for jobs, after `look` found none."""
+    async def wait(self, pull: Pull, longest_seconds: float) -> list[PageTask]:
+        """Wait up to `longest_seconds` for jobs, after `look` found none."""
         return await self._long_poll.wait(
-            pull.capabilities, lambda: self._lease(pull), lambda tasks: self.hand_back(pull, tasks), seconds
+            pull.capabilities, lambda: self._lease(pull), lambda tasks: self.hand_back(pull, tasks), longest_seconds
         )
 
     async def hand_back(self, pull: Pull, tasks: Sequence[PageTask]) -> None:
@@ -182,9 +181,7 @@ class Bots:
         leased = await self._leases.reserve(tx, first.leases)
         tasks = [task for task in leased if task.work is not None]
         unreadable = [
-            states.put_off(one.lease.fence.job_id, one.lease.fence.epoch, UNREADABLE_FOR, "unreadable_job")
-            for one in leased
-            if one.work is None
+            PutOff(one.lease.fence, UNREADABLE_SECONDS, "unreadable_job").move for one in leased if one.work is None
         ]
         if unreadable:
             await self._queue.finish_and_lease_in(tx, unreadable, None)
@@ -204,7 +201,7 @@ class Bots:
         """Return how many more jobs a token may hold."""
         meter, now, most = self._meter(token), self._clock.monotonic(), self._settings.most_jobs
         age = now - meter.counted_at
-        if age >= COUNT_EVERY or (meter.held >= most and age >= 1.0):
+        if age >= COUNT_EVERY_SECONDS or (meter.held >= most and age >= 1.0):
             owner = owner_of(bot_holder(token, ""))
             meter.held = await self._database.read(lambda tx: self._queue.held_by_owner(tx, owner))
             meter.counted_at = now

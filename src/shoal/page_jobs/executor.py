@@ -32,7 +32,7 @@ from shoal.queue.job import HTTP, SHARED_LANE, Fence, Lease, LeaseRequest
 from shoal.queue.queue import Queue
 
 MOST_TASKS: Final = 20_000  # leased tasks remembered until they start
-LONGEST_HOP: Final = 30.0  # seconds that a page waits for the host it redirects to; after that the job is put off
+LONGEST_HOP_SECONDS: Final = 30.0  # for which a page waits for the host it redirects to; after that the job is put off
 NOWHERE: Final = "about:blank"
 UNREADABLE: Final = "This version of the worker cannot read the job; update the worker."
 
@@ -61,7 +61,7 @@ class _Turn:
 
     settlement: IngestResult
     tasks: list[PageTask] = field(default_factory=list)
-    holds: dict[int, float] = field(default_factory=dict)
+    hold_seconds: dict[int, float] = field(default_factory=dict)
 
 
 class PageJobExecutor:
@@ -107,9 +107,9 @@ class PageJobExecutor:
             return ResultDelivery(lease.fence, failed(failure, self._clock.micros()))
         if not task.host:
             return await self._denied(lease, task.work)
-        await self._connections.wait_for_slot(task.host, start_at, task.apart)
+        await self._connections.wait_for_slot(task.host, start_at, task.delay_seconds)
         if self._throttle.holds(task.host):
-            return PutOff(lease.fence, self._throttle.held_for(task.host))
+            return PutOff(lease.fence, self._throttle.held_seconds(task.host))
 
         if await self._runner.ask_robots(task.work) and self._rate_limiter.paced:
             return PutOff(lease.fence, 0.0)  # the robots.txt request used the slot, so the page needs another
@@ -132,10 +132,10 @@ class PageJobExecutor:
         try:
             return ResultDelivery(lease.fence, await self._runner.run(task.work, on_response, blocked, slots))
         except HostBusy as busy:
-            return PutOff(lease.fence, busy.seconds)
+            return PutOff(lease.fence, busy.wait_seconds)
         except NotRendered as why:
-            self._signals.emit(RenderingPutOff(job_id=lease.fence.job_id, error=why.message, seconds=why.seconds))
-            return PutOff(lease.fence, why.seconds, why.reason)
+            self._signals.emit(RenderingPutOff(job_id=lease.fence.job_id, error=why.message, seconds=why.wait_seconds))
+            return PutOff(lease.fence, why.wait_seconds, why.reason)
 
     async def _denied(self, lease: Lease, work: PageWork) -> ResultDelivery | PutOff:
         """Fail a job that robots.txt forbids; it was leased without a slot. If the rules have expired meanwhile, put
@@ -148,7 +148,7 @@ class PageJobExecutor:
 
     async def settle(self, results: Sequence[ResultDelivery | PutOff], holder: str, want: int) -> list[Lease]:
         """Store results and lease more jobs in one commit; results whose lease was lost are dropped. Only jobs with a
-        host slot within the next two seconds are leased; `start_in` says when."""
+        host slot within the next two seconds are leased; `start_in_seconds` says when."""
         updates = self._throttle.updates()
         asked_at = self._clock.monotonic()
         try:
@@ -156,12 +156,12 @@ class PageJobExecutor:
         except BaseException:
             self._throttle.forget()
             raise
-        self._throttle.learn(turn.holds)
-        emit_holds(self._signals, updates, turn.holds)
+        self._throttle.learn(turn.hold_seconds)
+        emit_holds(self._signals, updates, turn.hold_seconds)
         self._emit_pages()
         if len(self._tasks) > MOST_TASKS:  # leased but never started; nearly all were handed back
             self._tasks = dict(list(self._tasks.items())[-MOST_TASKS // 2 :])
-        self._tasks |= {task.lease.fence: (task, asked_at + task.start_in) for task in turn.tasks}
+        self._tasks |= {task.lease.fence: (task, asked_at + task.start_in_seconds) for task in turn.tasks}
         return [task.lease for task in turn.tasks]
 
     def _emit_pages(self) -> None:
@@ -187,7 +187,7 @@ class PageJobExecutor:
         request = self._leases.by_host(LeaseRequest(holder, [KIND], list(self._lanes), self._capabilities))
         turn = _Turn(await self._ingest.settle_in(tx, request, deliveries, want, put_off))
         if updates:
-            turn.holds = await self._hosts.record(tx, updates)
+            turn.hold_seconds = await self._hosts.record(tx, updates)
         turn.tasks = await self._leases.reserve(tx, turn.settlement.leases)
         turn.settlement.leases = [task.lease for task in turn.tasks]
         return turn
@@ -213,19 +213,21 @@ class _HostRedirectSlots:
 
     async def wait(self, url: Url) -> None:
         host_origin = origin(url)
-        give_up_at = self._clock.monotonic() + LONGEST_HOP
+        give_up_at = self._clock.monotonic() + LONGEST_HOP_SECONDS
         while True:
             asked_at = self._clock.monotonic()
-            place = await self._database.run(lambda tx: self._rate_limiter.next_at(tx, host_origin, LONGEST_HOP))
+            place = await self._database.run(
+                lambda tx: self._rate_limiter.next_slot(tx, host_origin, LONGEST_HOP_SECONDS)
+            )
             self.hosts[host_origin] = place.host
             if place.granted:
                 break
-            if asked_at + place.seconds > give_up_at:
-                raise HostBusy(place.seconds)
-            await self._clock.sleep(place.seconds)  # another transaction has just locked the host's row
-        await self._connections.wait_for_slot(place.host, asked_at + place.seconds, place.apart)
+            if asked_at + place.wait_seconds > give_up_at:
+                raise HostBusy(place.wait_seconds)
+            await self._clock.sleep(place.wait_seconds)  # another transaction has just locked the host's row
+        await self._connections.wait_for_slot(place.host, asked_at + place.wait_seconds, place.delay_seconds)
         if self._throttle.holds(place.host):
-            raise HostBusy(self._throttle.held_for(place.host))
+            raise HostBusy(self._throttle.held_seconds(place.host))
 
     def connected(self, url: Url) -> AbstractAsyncContextManager[None]:
         return self._connections.at(self.hosts[origin(url)])
@@ -238,7 +240,7 @@ def _answer(task: PageTask, url: Url, host: int, fetched: Fetched) -> HostAnswer
         page=xxhash.xxh3_64_intdigest(url.encode()),
         attempts=task.lease.attempts,
         status=fetched.status,
-        seconds=fetched.seconds,
+        latency_seconds=fetched.seconds,
         error=None if fetched.failure is None else fetched.failure.code,
         retry_after=fetched.retry_after,
     )

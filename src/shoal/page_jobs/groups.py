@@ -25,7 +25,7 @@ from shoal.queue.queue import Queue
 from shoal.queue.states import TERMINAL, Move
 
 EVENT = "crawl.group.completed"
-RETRY_AFTER = 5.0  # seconds after which a batch that was held back may be sent again
+RETRY_AFTER_SECONDS = 5.0  # after which a batch that was held back may be sent again
 MAX_LISTED = 10  # indexes of rejected URLs in an error message
 
 
@@ -69,7 +69,7 @@ class Groups:
         urls = self._urls(config.urls)
         if (why := self._back_pressure(KIND)) is not None:
             self._signals.emit(JobsHeldBack(source="batch", kind=KIND, jobs=len(urls), why=why))
-            raise HeldBack(why, RETRY_AFTER)
+            raise HeldBack(why, RETRY_AFTER_SECONDS)
         group_id = GroupId(config.group or new_id("grp"))
         spec = PageSpec(crawl_config=config.crawl_config, rule_set=config.rule_set)
         new = NewGroup(group_id, config.project, config.labels, config.priority, len(urls), spec)

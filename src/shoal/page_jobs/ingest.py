@@ -3,6 +3,7 @@ job and write its event, all in one commit. Does not fetch."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from datetime import timedelta
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -102,7 +103,8 @@ class Ingest:
         return settlement
 
     def _emit(self, settlement: IngestResult) -> None:
-        durations = [one.result.duration for one in settlement.accepted if one.result.duration is not None]
+        results = [one.result for one in settlement.accepted]
+        durations = [one.duration_seconds for one in results if one.duration_seconds is not None]
         if settlement.accepted:
             taken, seconds = len(settlement.accepted), sum(durations)
             self._signals.emit(ResultsTaken(kind=KIND, count=taken, timed=len(durations), seconds=seconds))
@@ -134,7 +136,7 @@ class Ingest:
             failed.reason = result.error_code
             return failed
         if job.attempts + 1 < job.max_attempts:
-            wait = max(self._queue.backoff(job.attempts + 1), result.retry_after)
+            wait = max(self._queue.backoff(job.attempts + 1), timedelta(seconds=result.retry_after_seconds))
             return states.retry(job.id, job.epoch, error, wait)
         return states.fail(job.id, job.epoch, error)
 

@@ -19,28 +19,28 @@ from shoal.queue.states import Move
 
 @dataclass(frozen=True, slots=True)
 class PutOff:
-    """A job that is returned without counting an attempt, and the seconds before it may be leased again: usually the
+    """A job that is returned without counting an attempt, and the time before it may be leased again: usually the
     time until its host may be requested."""
 
     fence: Fence
-    seconds: float
+    wait_seconds: float
     reason: str = "host_busy"
 
     @property
     def move(self) -> Move:
-        wait = timedelta(seconds=self.seconds)
+        wait = timedelta(seconds=self.wait_seconds)
         return states.put_off(self.fence.job_id, self.fence.epoch, wait, self.reason)
 
 
 class PageTask(Struct, frozen=True):
-    """A leased job with its work. `start_in`: seconds until its host slot. Without a host it has no slot: it cannot be
+    """A leased job with its work. `start_in_seconds`: until its host slot. Without a host it has no slot: it cannot be
     read, or robots.txt forbids its page."""
 
     lease: Lease
     work: PageWork | None  # None: this version cannot read it
     host: int = 0
-    start_in: float = 0.0
-    apart: float = 0.0  # minimum delay to other requests to its host
+    start_in_seconds: float = 0.0
+    delay_seconds: float = 0.0  # minimum delay to other requests to its host
 
 
 class PageLeases:
@@ -72,8 +72,8 @@ class PageLeases:
         places = await self._rate_limiter.give(tx, [host_of(work.url) for _, work in readable])
         for (task, work), place in zip(readable, places, strict=True):
             if place.granted:
-                task.lease.start_in = place.seconds
-                kept.append(PageTask(task.lease, work, place.host, place.seconds, place.apart))
+                task.lease.start_in_seconds = place.wait_seconds
+                kept.append(PageTask(task.lease, work, place.host, place.wait_seconds, place.delay_seconds))
             else:
                 refused.append(states.take_back(task.lease.fence.job_id, task.lease.fence.epoch, "host_busy"))
         if refused:

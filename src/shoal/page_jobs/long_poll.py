@@ -5,7 +5,6 @@ import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable, Hashable
 from dataclasses import dataclass, field
-from datetime import timedelta
 from typing import Final, Generic, TypeVar
 
 from shoal.base.clock import Clock
@@ -13,7 +12,7 @@ from shoal.queue.wake import Wake
 
 T = TypeVar("T")
 
-SHORTEST_LOOK: Final = 0.1  # seconds for which an empty result is reused, unless a hint comes
+SHORTEST_LOOK_SECONDS: Final = 0.1  # for which an empty result is reused, unless a hint comes
 
 Query = Callable[[], Awaitable[list[T]]]
 GiveBack = Callable[[list[T]], Awaitable[None]]
@@ -38,12 +37,12 @@ class _Queue(Generic[T]):
 
 
 class LongPoll(Generic[T]):
-    """One queue per key. `poll_every`: how often a queue queries the store without a hint."""
+    """One queue per key. `poll_seconds`: how often a queue queries the store without a hint."""
 
-    def __init__(self, wake: Wake, clock: Clock, poll_every: timedelta) -> None:
+    def __init__(self, wake: Wake, clock: Clock, poll_seconds: float) -> None:
         self._wake = wake
         self._clock = clock
-        self._poll_every = poll_every.total_seconds()
+        self._poll_seconds = poll_seconds
         self._queues: dict[Hashable, _Queue[T]] = {}
         self._empty_at: dict[Hashable, float] = {}  # when a query last found nothing, if no hint came since
         self._unsubscribe: Callable[[], None] | None = None
@@ -56,7 +55,7 @@ class LongPoll(Generic[T]):
 
     async def look(self, what: Hashable, query: Query[T]) -> list[T]:
         """Return what is available now, without waiting; nothing while other clients already wait for the same key."""
-        if what in self._queues or self._clock.monotonic() - self._empty_at.get(what, -1.0) < SHORTEST_LOOK:
+        if what in self._queues or self._clock.monotonic() - self._empty_at.get(what, -1.0) < SHORTEST_LOOK_SECONDS:
             return []
         self._listen()
         found = await query()
@@ -64,10 +63,10 @@ class LongPoll(Generic[T]):
             self._empty_at[what] = self._clock.monotonic()
         return found
 
-    async def wait(self, what: Hashable, query: Query[T], give_back: GiveBack[T], seconds: float) -> list[T]:
-        """Wait up to `seconds` for something. If the caller is cancelled after its query found something, that is given
-        back."""
-        if self._closed or seconds <= 0:
+    async def wait(self, what: Hashable, query: Query[T], give_back: GiveBack[T], longest_seconds: float) -> list[T]:
+        """Wait up to `longest_seconds` for something. If the caller is cancelled after its query found something, that
+        is given back."""
+        if self._closed or longest_seconds <= 0:
             return []
         self._listen()
         waiter = _Waiter(query, give_back)
@@ -76,7 +75,7 @@ class LongPoll(Generic[T]):
         if queue.task is None:
             queue.task = asyncio.create_task(self._serve_queue(what, queue))
         try:
-            await asyncio.wait({waiter.got}, timeout=seconds)
+            await asyncio.wait({waiter.got}, timeout=longest_seconds)
             waiter.is_late = True
             return await waiter.got if waiter.is_asking or waiter.got.done() else []
         finally:
@@ -109,7 +108,7 @@ class LongPoll(Generic[T]):
                 await self._serve(queue)
                 queue.hint.clear()
                 if queue.waiters:
-                    await _until(queue.hint, self._poll_every)
+                    await _until(queue.hint, self._poll_seconds)
         finally:
             self._queues.pop(what, None)
 
@@ -138,9 +137,9 @@ class LongPoll(Generic[T]):
         return bool(found)
 
 
-async def _until(event: asyncio.Event, seconds: float) -> None:
+async def _until(event: asyncio.Event, longest_seconds: float) -> None:
     try:
-        async with asyncio.timeout(seconds):
+        async with asyncio.timeout(longest_seconds):
             await event.wait()
     except TimeoutError:
         return

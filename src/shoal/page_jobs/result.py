@@ -1,7 +1,6 @@
 """The result of a page job from any worker or bot: a value that can be compared, stored and published."""
 
 from dataclasses import dataclass
-from datetime import timedelta
 from enum import StrEnum
 from typing import Any, Final
 
@@ -33,12 +32,12 @@ class Result(Struct, frozen=True):
     final_url: str | None = None
     http_status: int | None = None
     data: Any = None
-    duration: float | None = None  # seconds
+    duration_seconds: float | None = None
     error_code: str | None = None
     error_message: str | None = None
     html_hash: str | None = None
     retryable: bool = True  # whether a retry may succeed
-    retry_after: timedelta = timedelta(0)  # minimum delay before a retry
+    retry_after_seconds: float = 0.0  # minimum delay before a retry
 
     @property
     def error(self) -> dict[str, str | None] | None:
@@ -52,7 +51,7 @@ class Result(Struct, frozen=True):
             self.final_url,
             self.http_status,
             self.data,
-            self.duration,
+            self.duration_seconds,
             self.error_code,
             self.error_message,
             self.html_hash,
@@ -67,7 +66,7 @@ class Result(Struct, frozen=True):
             "final_url": self.final_url,
             "http_status": self.http_status,
             "data": self.data,
-            "meta": {"crawl_duration": self.duration, "error": self.error, "html_hash": self.html_hash},
+            "meta": {"crawl_duration": self.duration_seconds, "error": self.error, "html_hash": self.html_hash},
             "fetched_at": moment(self.fetched_at),
         }
 

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from shoal.extract.optional_facts import OptionalFactsReader
     from shoal.page_jobs.rendering import PageRenderer
 
-STORE_PAUSE: Final = 1.0  # seconds before the store is asked again for a robots.txt
+STORE_PAUSE_SECONDS: Final = 1.0  # before the store is asked again for a robots.txt
 MOST_READERS: Final = 64  # rule sets with a cached reader
 SHOWN_FACTS: Final = ("title", "description", "canonical", "robots", "lang", "h1", "word_count")
 
@@ -40,21 +40,21 @@ OnResponse = Callable[[Url, Fetched], None]
 
 
 class HostBusy(Exception):
-    """A redirect target's host must not be requested for this many seconds."""
+    """A redirect target's host must not be requested for this time."""
 
-    def __init__(self, seconds: float) -> None:
-        super().__init__(seconds)
-        self.seconds = seconds
+    def __init__(self, wait_seconds: float) -> None:
+        super().__init__(wait_seconds)
+        self.wait_seconds = wait_seconds
 
 
 class NotRendered(Exception):
-    """The renderer is busy, not available or being restarted, which is not the page's fault; try again after this many
-    seconds."""
+    """The renderer is busy, not available or being restarted, which is not the page's fault; try again after this
+    time."""
 
-    def __init__(self, message: str, seconds: float, reason: str = "renderer_unavailable") -> None:
+    def __init__(self, message: str, wait_seconds: float, reason: str = "renderer_unavailable") -> None:
         super().__init__(message)
         self.message = message
-        self.seconds = seconds
+        self.wait_seconds = wait_seconds
         self.reason = reason
 
 
@@ -82,7 +82,7 @@ class PatientRobots:
             try:
                 return await self._source.rules_of(origin)
             except (TimeError, StorageFull):
-                await self._clock.sleep(STORE_PAUSE)
+                await self._clock.sleep(STORE_PAUSE_SECONDS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -246,20 +246,21 @@ class PageJobRunner:
             final_url=fetched.final_url,
             http_status=fetched.status,
             data=_data(work, facts) if further is None else further.data,
-            duration=round(fetched.seconds, 6),
+            duration_seconds=round(fetched.seconds, 6),
             html_hash=None if facts is None else facts.content_hash,
         )
         problem = _problem(fetched)
         if problem is None:
             return result
-        wait = self._asked_by(fetched)
-        return replace_fields(result, status=Status.FAIL, retry_after=wait, **_as_error(problem))
+        wait = self._asked_seconds(fetched)
+        return replace_fields(result, status=Status.FAIL, retry_after_seconds=wait, **_as_error(problem))
 
-    def _asked_by(self, fetched: Fetched) -> timedelta:
-        """Return how long to wait before a retry: a 503 delays its URL, and not always its host."""
+    def _asked_seconds(self, fetched: Fetched) -> float:
+        """Return the seconds to wait before a retry: a 503 delays its URL, and not always its host."""
         if fetched.status != REFUSED:
-            return timedelta(0)
-        return parse_retry_after(fetched.retry_after, self._clock.now(), self._longest_retry_after) or timedelta(0)
+            return 0.0
+        wait = parse_retry_after(fetched.retry_after, self._clock.now(), self._longest_retry_after)
+        return 0.0 if wait is None else wait.total_seconds()
 
 
 async def _fetch(fetcher: PageFetcher, url: Url, chain: RedirectChain | None) -> Fetched:

@@ -7,7 +7,7 @@ import orjson
 
 from shoal.base.clock import from_micros
 from shoal.base.text import plural
-from shoal.hosts.rate import AHEAD
+from shoal.hosts.rate import AHEAD_SECONDS
 from shoal.queue.job import JS, LOCAL, NODE, Job, JobDispatch, is_private
 from shoal.queue.job_admin_store import QueuePosition
 from shoal.queue.states import JobState
@@ -88,10 +88,10 @@ def _in_line(job: Job, position: QueuePosition) -> JobExplanation:
         "waited_seconds": (position.now - job.line_at) / 1e6,
     }
     if position.host is not None:
-        facts |= {"host": position.host, "host_busy_seconds": position.host_busy_for}
-    if position.host_busy_for > AHEAD:
+        facts |= {"host": position.host, "host_busy_seconds": position.host_busy_seconds}
+    if position.host_busy_seconds > AHEAD_SECONDS:
         before = f"{position.ahead} of its jobs {'is' if position.ahead == 1 else 'are'} ahead of this one"
-        says = f"{position.host} may be requested again in {position.host_busy_for:.0f} s, and {before}."
+        says = f"{position.host} may be requested again in {position.host_busy_seconds:.0f} s, and {before}."
         return JobExplanation(job, "host_busy", says, facts)
     like = f"{job.kind} jobs that need {job.capability}"
     if job.capability == JS:

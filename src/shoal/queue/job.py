@@ -176,7 +176,7 @@ class Lease(Struct):
     waited_seconds: float
     priority: int = 50
     ttl_seconds: float = 0.0  # only for a job that was popped from a lane
-    start_in: float = 0.0  # seconds until the slot that its host has for it
+    start_in_seconds: float = 0.0  # until the slot that its host has for it
 
 
 @dataclass(frozen=True, slots=True)

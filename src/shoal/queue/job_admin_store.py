@@ -49,15 +49,15 @@ class Quota:
 @dataclass(frozen=True, slots=True)
 class QueuePosition:
     """The position of a pending job: how many jobs are ahead of it, and how many of its kind and capability are locked.
-    For a job that is leased by host, `ahead` counts only jobs of that host, and `host_busy_for` is the number of
-    seconds until that host may be requested. For a job that needs a browser, `renderers` is the number of connected
-    nodes that have one."""
+    For a job that is leased by host, `ahead` counts only jobs of that host, and `host_busy_seconds` is the time until
+    that host may be requested. For a job that needs a browser, `renderers` is the number of connected nodes that have
+    one."""
 
     now: int
     ahead: int
     locked: int
     host: str | None = None
-    host_busy_for: float = 0.0
+    host_busy_seconds: float = 0.0
     renderers: int = 0
 
 

@@ -201,7 +201,7 @@ class BotApi:
             url="",  # the URL of the job is used
             fetched_at=self._clock.micros(),
             data=form.data,
-            duration=form.meta.crawl_duration,
+            duration_seconds=form.meta.crawl_duration,
             error_code=code,
             error_message=message,
             html_hash=form.meta.html_hash,

@@ -53,5 +53,5 @@ def host_politeness(receipt: HostReceipt) -> schemas.HostPoliteness:
         crawl_delay_clamped=receipt.delay_was_clamped,
         holds={str(status): count for status, count in receipt.holds.statuses.items()},
         hold_seconds=round(receipt.holds.seconds, 3),
-        held_until=from_micros(host.held_until) if host.state.held_for else None,
+        held_until=from_micros(host.held_until) if host.state.held_seconds else None,
     )

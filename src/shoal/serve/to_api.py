@@ -210,7 +210,7 @@ def result(stored: StoredResult) -> schemas.Result:
         http_status=result.http_status,
         data=result.data,
         meta=schemas.ResultMeta(
-            crawl_duration=result.duration, error=_result_error(result), html_hash=result.html_hash
+            crawl_duration=result.duration_seconds, error=_result_error(result), html_hash=result.html_hash
         ),
         fetched_at=from_micros(result.fetched_at),
     )

@@ -89,7 +89,7 @@ class RunningJob(Protocol):
         """Start at most this many fetches per second; None: unlimited."""
         ...
 
-    def stalled_for(self) -> float:
+    def stalled_seconds(self) -> float:
         """Return for how many seconds nothing was settled although work was due."""
         ...
 
@@ -178,7 +178,7 @@ class Child:
 
     async def _tick(self) -> None:
         while True:
-            _send(Tick(0.0 if self._run is None else round(self._run.stalled_for(), 1)))
+            _send(Tick(0.0 if self._run is None else round(self._run.stalled_seconds(), 1)))
             self._browsers.report()
             await self._clock.sleep(TICK_SECONDS)
 

@@ -176,7 +176,7 @@ class PageJobLoop(Generic[R]):
 
     async def _turn(self) -> None:
         """Settle what has finished and lease as many jobs as there is space for, in one commit."""
-        if min(self._settle_in(), self._lease_in()) > 0:
+        if min(self._settle_in_seconds(), self._lease_in_seconds()) > 0:
             return
         want = self._want()
         self._settling, self._results = self._results, []
@@ -203,8 +203,8 @@ class PageJobLoop(Generic[R]):
         for lease in leases:
             if lease.crash_count:
                 self._suspects.append(lease)
-            elif lease.start_in > 0:
-                self._waiting.append((now + lease.start_in, lease))
+            elif lease.start_in_seconds > 0:
+                self._waiting.append((now + lease.start_in_seconds, lease))
             else:
                 self._ahead.append((now, lease))
         self._waiting.sort(key=itemgetter(0))
@@ -224,8 +224,8 @@ class PageJobLoop(Generic[R]):
         late = max(0, len(self._waiting) - space)
         return max(0, space - len(self._running) - len(self._ahead) - late)
 
-    def _settle_in(self) -> float:
-        """Seconds until the results must be settled."""
+    def _settle_in_seconds(self) -> float:
+        """Return the time until the results must be settled."""
         if not self._results:
             return float("inf")
         settle_at = self._first_result_at + BATCH_SECONDS
@@ -235,8 +235,8 @@ class PageJobLoop(Generic[R]):
             return 0.0
         return settle_at - self._clock.monotonic()
 
-    def _lease_in(self) -> float:
-        """Seconds until it is time to ask for jobs; never while every slot has one."""
+    def _lease_in_seconds(self) -> float:
+        """Return the time until jobs are requested; infinite while every slot has one."""
         if self._ahead or len(self._running) >= self._slots or not self._want():
             return float("inf")
         return self._poll_at - self._clock.monotonic()
@@ -255,11 +255,11 @@ class PageJobLoop(Generic[R]):
                 self._on_alone(lease.fence)
                 self._start(lease)
             return
-        while self._ahead and len(self._running) < self._slots and self._start_in() <= 0:
+        while self._ahead and len(self._running) < self._slots and self._start_in_seconds() <= 0:
             self._start(self._ahead.popleft()[1])
 
-    def _start_in(self) -> float:
-        """Seconds until the rate limit allows the next start."""
+    def _start_in_seconds(self) -> float:
+        """Return the time until the rate limit allows the next start."""
         return 0.0 if self._rate is None else self._rate.seconds_left()
 
     def _start(self, lease: Lease) -> None:
@@ -303,9 +303,9 @@ class PageJobLoop(Generic[R]):
     def _check_deadlines(self) -> None:
         """Cancel jobs that run too long, hand back those that waited too long for a slot, and all if time is up."""
         now = self._clock.monotonic()
-        stall_deadline = self._queue.settings.stall_deadline.total_seconds()
+        stall_seconds = self._queue.settings.stall_deadline.total_seconds()
         for fence, started_at in self._started_at.items():
-            if now - started_at > stall_deadline:
+            if now - started_at > stall_seconds:
                 self._stalled.add(fence)
                 self._running[fence].cancel()
         stale: list[Lease] = []
@@ -341,10 +341,10 @@ class PageJobLoop(Generic[R]):
 
     async def _rest(self) -> None:
         """Wait until something finishes, or it is time to settle, lease, start a job or check the deadlines."""
-        start_in = self._waiting[0][0] - self._clock.monotonic() if self._waiting else CHECK_SECONDS
+        start_in_seconds = self._waiting[0][0] - self._clock.monotonic() if self._waiting else CHECK_SECONDS
         if self._ahead and self._rate is not None and len(self._running) < self._slots:
-            start_in = min(start_in, self._start_in())
-        seconds = min(self._settle_in(), self._lease_in(), start_in, CHECK_SECONDS)
+            start_in_seconds = min(start_in_seconds, self._start_in_seconds())
+        seconds = min(self._settle_in_seconds(), self._lease_in_seconds(), start_in_seconds, CHECK_SECONDS)
         if seconds > 0:
             with suppress(TimeoutError):
                 async with asyncio.timeout(seconds):

@@ -86,21 +86,21 @@ class BatchBuilder:
             return 0
         return max(0, self.window_size + self._commit_results - self.held)
 
-    def due_in(self, elapsed: float, longest: float) -> float:
-        """Return the seconds until the next commit is due, given those since the last one."""
+    def due_in_seconds(self, elapsed_seconds: float, longest_seconds: float) -> float:
+        """Return the time until the next commit is due, given the time since the last one."""
         results = self.pending.settled
         finished = len(results)
         if self.is_closed:
             return 0
         if finished and not self.pending.has_tries:  # a commit would only take the same URLs again
-            held_for = min(self._throttle.held_for(done.task.host) for done in results)
-            return min(held_for, longest - elapsed)
+            held_seconds = min(self._throttle.held_seconds(done.task.host) for done in results)
+            return min(held_seconds, longest_seconds - elapsed_seconds)
         if finished >= self._commit_results or (finished and finished == self.held):
             return 0
         if not finished:
-            return longest - elapsed
+            return longest_seconds - elapsed_seconds
         every = self._commit_seconds
-        return (min(STARVING_SECONDS, every) if self._is_starving else every) - elapsed
+        return (min(STARVING_SECONDS, every) if self._is_starving else every) - elapsed_seconds
 
     def cut(self) -> WalkerBatch:
         """Return the batch for the commit that starts now, and begin the next one."""

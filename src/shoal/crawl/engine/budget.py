@@ -80,7 +80,7 @@ class Budget:
             return "max_pages"
         if self.full:
             return "max_bytes"
-        return "max_seconds" if self.seconds_left <= 0 else None
+        return "max_seconds" if self.remaining_seconds <= 0 else None
 
     @property
     def full(self) -> bool:
@@ -90,7 +90,7 @@ class Budget:
         return self._known.bytes + self._bytes >= self._config.max_bytes
 
     @property
-    def seconds_left(self) -> float:
+    def remaining_seconds(self) -> float:
         """The time left in the time budget; infinite without one."""
         if self._config.max_seconds is None:
             return inf

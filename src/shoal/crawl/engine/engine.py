@@ -6,7 +6,6 @@ takes as many URLs as the window needs until the next one; its result says wheth
 
 import sys
 from collections.abc import Awaitable, Callable
-from datetime import timedelta
 from enum import Enum
 
 from msgspec import Struct
@@ -25,7 +24,7 @@ from shoal.crawl.journal.reporter import JournalReporter
 from shoal.fetch.fetch_rate import FetchRate
 from shoal.hosts.throttle import HostUpdate, ThrottleTracker
 
-LONGEST_SILENCE = 1.0  # seconds between commits without results: how fast pause and stop are noticed
+LONGEST_SILENCE_SECONDS = 1.0  # between commits without results: how fast pause and stop are noticed
 OUTAGE_SECONDS = 0.5  # between attempts to reach the store again
 
 
@@ -66,7 +65,7 @@ class Engine:
         throttle: ThrottleTracker,
         control: WalkerRequests,
         hooks: EngineHooks,
-        time_slice: timedelta,
+        slice_seconds: float,
         clock: Clock,
     ) -> None:
         self._commits = commits
@@ -77,15 +76,15 @@ class Engine:
         self._throttle = throttle
         self._control = control
         self._hooks = hooks
-        self._slice_seconds = time_slice.total_seconds()
+        self._slice_seconds = slice_seconds
         self._clock = clock
         self._journal = JournalReporter(clock)
-        self._started = self._cut_last = clock.monotonic()
-        self._progressed = self._started  # when something was settled last, or nothing was due
+        self._started_at = self._cut_at = clock.monotonic()
+        self._progressed_at = self._started_at  # when something was settled last, or nothing was due
 
-    def stalled_for(self) -> float:
-        """Return the seconds in which nothing was settled although work was due. Waiting for a host is not a stall."""
-        return self._clock.monotonic() - self._progressed
+    def stalled_seconds(self) -> float:
+        """Return the time in which nothing was settled although work was due. Waiting for a host is not a stall."""
+        return self._clock.monotonic() - self._progressed_at
 
     def limit_rate(self, rate: FetchRate | None) -> None:
         """Start fetches only at this rate; None: as soon as possible."""
@@ -159,7 +158,7 @@ class Engine:
         update = self._journal.update_for(batch)
         takes_none = self._control.hand_back_reason is not None or not self._hooks.has_capacity()
         want = 0 if takes_none else self._batch.capacity()
-        slice_over = self._clock.monotonic() - self._started >= self._slice_seconds
+        slice_over = self._clock.monotonic() - self._started_at >= self._slice_seconds
         turn = await self._commits.turn(batch, TurnRequest(want, self._batch.held, slice_over, update))
         self._window.resume_sitemaps()
         self._journal.learn(update, turn)
@@ -169,14 +168,14 @@ class Engine:
         window = self._window
         nothing_due = self._batch.held == window.waiting_for_slots or window.waits_for_rate or window.waits_for_renderer
         if batch.has_tries or (not batch.settled and nothing_due):
-            self._progressed = self._clock.monotonic()
+            self._progressed_at = self._clock.monotonic()
         self._hooks.settled(self._commits.stored(batch))
         if batch.hosts:
-            self._throttle.learn(turn.holds)
-            for host in turn.holds:  # responses to other walkers may have led to the hold
+            self._throttle.learn(turn.hold_seconds)
+            for host in turn.hold_seconds:  # responses to other walkers may have led to the hold
                 self._window.put_back(host)
-            self._journal.held(batch.hosts, turn.holds)
-            self._hooks.hosts_held(batch.hosts, turn.holds)
+            self._journal.held(batch.hosts, turn.hold_seconds)
+            self._hooks.hosts_held(batch.hosts, turn.hold_seconds)
         return turn
 
     async def _leave(self, commit: Callable[..., Awaitable[None]], *reason: str) -> None:
@@ -189,26 +188,26 @@ class Engine:
 
     def _cut(self) -> WalkerBatch:
         batch, now = self._batch.cut(), self._clock.monotonic()
-        batch.walked = timedelta(seconds=now - self._cut_last)
-        self._cut_last = now
+        batch.walked_seconds = now - self._cut_at
+        self._cut_at = now
         return batch
 
     async def _wait_until_due(self, turn: Turn) -> None:
         """Wait for enough results, enough time, a request, or the end of all work in flight."""
-        control, began = self._control, self._clock.monotonic()
-        longest = min(silence_after(turn), self._budget.seconds_left)
+        control, began_at = self._control, self._clock.monotonic()
+        longest = min(silence_seconds(turn), self._budget.remaining_seconds)
         while control.hand_back_reason is None and not control.is_nudged:
             if control.error is not None:
                 raise control.error
-            left = self._batch.due_in(self._clock.monotonic() - began, longest)
+            left = self._batch.due_in_seconds(self._clock.monotonic() - began_at, longest)
             if left <= 0:
                 return
             await control.wait(left)
         control.is_nudged = False
 
 
-def silence_after(turn: Turn) -> float:
-    """Return the seconds after which a walker without results commits again."""
+def silence_seconds(turn: Turn) -> float:
+    """Return the time after which a walker without results commits again."""
     if turn.work or turn.wait_seconds is None:
-        return LONGEST_SILENCE
+        return LONGEST_SILENCE_SECONDS
     return max(turn.wait_seconds, STARVING_SECONDS)

@@ -1,6 +1,5 @@
 """Construction of a walker's engine: the options of its crawl become scope, rate limit, window, budget and fetchers."""
 
-from datetime import timedelta
 from typing import TYPE_CHECKING
 
 from shoal.base.clock import Clock
@@ -67,17 +66,22 @@ def build_engine(
     size, rate = window_and_rate(crawl, settings)
     budget = Budget(config, clock)
     throttle = ThrottleTracker(
-        settings.hosts, clock, latency_factor=rate.latency_factor, delay=rate.delay.total_seconds()
+        settings.hosts, clock, latency_factor=rate.latency_factor, delay_seconds=rate.delay_seconds
     )
     robots = _robots(stores, runtime, config, agent, control, signals)
 
     seeds = list(dict.fromkeys(seeds_of(config)))
     scope = CrawlScope(config, seeds_of(config))
     urls = Canonicalizer(config.url_rules(settings.crawl.max_url_length))
+
+    def asked_seconds(header: str) -> float | None:
+        wait = parse_retry_after(header, clock.now(), settings.hosts.longest_retry_after)
+        return None if wait is None else wait.total_seconds()
+
     retries = Retries(
         settings.crawl.page_attempts,
-        settings.crawl.page_backoff,
-        asked=lambda header: parse_retry_after(header, clock.now(), settings.hosts.longest_retry_after),
+        settings.crawl.page_backoff.total_seconds(),
+        asked_seconds=asked_seconds,
     )
     pages = PageReader(
         crawl.key_seed,
@@ -91,7 +95,7 @@ def build_engine(
         guess_sitemaps=wants_sitemaps(config),
         denies=robots.denies,
         # Without a delay no slot can be lost to a forbidden URL, and checking each link twice takes time.
-        checks_links=rate.delay > timedelta(0),
+        checks_links=rate.delay_seconds > 0,
     )
     sitemaps = SitemapReader(crawl.key_seed, scope, urls, clock, pages, retries, keeps_entries=config.analyze)
 
@@ -155,7 +159,7 @@ def build_engine(
             hosts_held=signals.hosts_held,
             options_changed=LiveOptions(settings, commits, scope, budget, throttle).apply,
         ),
-        time_slice=settings.crawl.slice,
+        slice_seconds=settings.crawl.slice.total_seconds(),
         clock=clock,
     )
 
@@ -178,7 +182,7 @@ class LiveOptions:
         self._commits.change(crawl, rate)
         self._scope.change(crawl.config)
         self._budget.change(crawl.config)
-        self._throttle.change(latency_factor=rate.latency_factor, delay=rate.delay.total_seconds())
+        self._throttle.change(latency_factor=rate.latency_factor, delay_seconds=rate.delay_seconds)
         return size
 
 
@@ -187,16 +191,18 @@ def window_and_rate(crawl: Crawl, settings: Settings) -> tuple[WindowSize, HostR
     config = crawl.config
     profile = settings.crawl.speed_profile(config.speed, config.concurrency)
     total = config.concurrency or settings.crawl.max_concurrent_curl
-    delay = profile.delay if config.delay_seconds is None else timedelta(seconds=config.delay_seconds)
+    delay_seconds = profile.delay.total_seconds()
+    if config.delay_seconds is not None:
+        delay_seconds = round(config.delay_seconds, 6)  # a store counts microseconds: less is no delay
     connections = min(total, profile.connections)
     rate = HostRate(
-        delay,
+        delay_seconds,
         probe=config.robots == "obey",
         per_host=config.max_pages_per_host,
         walkers=config.workers,
         # Half of the connections are enough to keep a host busy that is too slow for the delay.
         latency_factor=0.0 if config.speed == "max" else 2 / connections,
-        longest_latency_delay=settings.hosts.longest_slow_delay,
+        longest_latency_delay_seconds=settings.hosts.longest_slow_delay.total_seconds(),
     )
     return WindowSize(total, connections), rate
 
@@ -219,7 +225,7 @@ def _robots(
         signals.robots_out_of_reach(host_origin, error)
 
     cache = RobotsCache(stores.database, stores.hosts, runtime.egress, agent, settings, runtime.clock, runtime.signals)
-    return RobotsCheck(cache, settings.robots_ttl, on_store_error=store_failed)
+    return RobotsCheck(cache, settings.robots_ttl.total_seconds(), on_store_error=store_failed)
 
 
 def _headers(config: CrawlConfig, agent: str, clock: Clock) -> CrawlHeaders:

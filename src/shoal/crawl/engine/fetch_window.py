@@ -101,8 +101,8 @@ class FetchWindow:
                 self._batch.add(Settled(task, task.skip_fate))
             elif task.is_killer:
                 self._responses.give_up(task)
-            elif task.start_in > 0 and not self._admission.is_out_of_reach:
-                self._timers[task.seq] = loop.call_later(task.start_in, self._slot_came, task), task
+            elif task.start_in_seconds > 0 and not self._admission.is_out_of_reach:
+                self._timers[task.seq] = loop.call_later(task.start_in_seconds, self._slot_came, task), task
             else:
                 self._admit(task)
         self._fill()
@@ -198,8 +198,8 @@ class FetchWindow:
         if self._batch.is_closed or (self._rendering is not None and self._rendering.is_full):
             return
         while len(self._fetching) < self._total:
-            if self._rate is not None and (seconds := self._rate.seconds_left()) > 0:
-                self._fill_in(seconds)
+            if self._rate is not None and (wait_seconds := self._rate.seconds_left()) > 0:
+                self._fill_in(wait_seconds)
                 return
             if (next_task := self._queues.next()) is None:
                 return
@@ -207,9 +207,9 @@ class FetchWindow:
                 self._rate.spend()
             self._fetching[next_task.seq] = self._fetchers.start(next_task, partial(self._fetched, next_task))
 
-    def _fill_in(self, seconds: float) -> None:
+    def _fill_in(self, wait_seconds: float) -> None:
         if self._start_timer is None:
-            self._start_timer = asyncio.get_running_loop().call_later(seconds, self._rate_allows)
+            self._start_timer = asyncio.get_running_loop().call_later(wait_seconds, self._rate_allows)
 
     def _rate_allows(self) -> None:
         self._start_timer = None

@@ -1,7 +1,6 @@
 """From a fetched page to its record, its fate and the URLs it links to. No I/O; its only state is its caches."""
 
 from collections.abc import Callable, Iterable
-from datetime import timedelta
 from itertools import compress
 from typing import TYPE_CHECKING, Any
 
@@ -36,7 +35,7 @@ KEPT_FACTS = (
 )
 """The fields that an unchanged page takes from its record in the previous crawl."""
 
-ROBOTS_RETRY = timedelta(seconds=5)
+ROBOTS_RETRY_SECONDS = 5.0
 MOST_REMEMBERED = 50_000  # invalid links, or URLs to be judged again
 LONGEST_REFUSED = 200  # characters
 
@@ -90,9 +89,9 @@ class PageReader:
     def read(self, task: FrontierTask, fetched: Fetched, batch: WalkerBatch) -> Settled:
         """Settle a fetched page, and add what it links to to the batch."""
         code = "" if fetched.failure is None else fetched.failure.code
-        retry_in = None if self._has_no_way_in(task, code) else self._retries.again_in(task.attempts, fetched)
-        if retry_in is not None:
-            return Settled(task, Fate.OPEN, retry_in=retry_in)
+        wait = None if self._has_no_way_in(task, code) else self._retries.retry_in_seconds(task.attempts, fetched)
+        if wait is not None:
+            return Settled(task, Fate.OPEN, retry_in_seconds=wait)
         page = self._page(task, fetched)
         if fetched.further is not None:
             further_to_page(fetched.further, page)
@@ -225,7 +224,7 @@ class PageReader:
     def without_robots(self, task: FrontierTask, why: RobotsUnavailable) -> Settled:
         """Retry a page whose host has no reachable robots.txt later, or fail it after the last attempt."""
         if not self._has_no_way_in(task, why.code) and task.attempts + 1 < self._retries.attempts:
-            return Settled(task, Fate.OPEN, retry_in=ROBOTS_RETRY)
+            return Settled(task, Fate.OPEN, retry_in_seconds=ROBOTS_RETRY_SECONDS)
         page = self._bare(task)
         page.error_code = why.code
         page.error_message = why.message

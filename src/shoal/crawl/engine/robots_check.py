@@ -2,7 +2,6 @@
 
 import asyncio
 from collections.abc import Callable
-from datetime import timedelta
 from enum import Enum
 from typing import NamedTuple
 
@@ -66,13 +65,13 @@ class RobotsCheck:
     def __init__(
         self,
         source: RobotsSource,
-        ttl: timedelta = timedelta(days=1),
+        ttl_seconds: float = 86_400.0,
         capacity: int = MOST_RULES,
         on_store_error: Callable[[str, ShoalError], None] = lambda host_origin, error: None,
     ) -> None:
         self._source = source
         self._on_store_error = on_store_error  # is called with a host whose rules the store could not load
-        self._ttl_seconds = ttl.total_seconds()
+        self._ttl_seconds = ttl_seconds
         self._most = self._rules_left = capacity
         self._reset_timer: asyncio.TimerHandle | None = None
         self._rules: dict[str, Rules | None] = {}

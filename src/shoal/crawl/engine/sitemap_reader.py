@@ -4,7 +4,7 @@ from collections.abc import Iterable
 
 from shoal.base.clock import Clock
 from shoal.base.url import Canonicalizer, Url, UrlRefusal, origin
-from shoal.crawl.engine.page_reader import ROBOTS_RETRY, PageReader
+from shoal.crawl.engine.page_reader import ROBOTS_RETRY_SECONDS, PageReader
 from shoal.crawl.engine.retries import Retries
 from shoal.crawl.engine.robots_check import RobotsUnavailable
 from shoal.crawl.frontier.fates import Fate
@@ -61,9 +61,9 @@ class SitemapReader:
         Until then the walker holds the task: if it is killed, the next one reads the sitemap again.
         """
         fetched.open()
-        retry_in = None if self._pages.is_out_of_reach else self._retries.again_in(task.attempts, fetched)
-        if retry_in is not None:
-            return Settled(task, Fate.OPEN, retry_in=retry_in)
+        wait = None if self._pages.is_out_of_reach else self._retries.retry_in_seconds(task.attempts, fetched)
+        if wait is not None:
+            return Settled(task, Fate.OPEN, retry_in_seconds=wait)
         listed = fetched.sitemap
         if listed is None or listed.kind is None:
             return self._failed(task, fetched.problem or "", fetched.status)
@@ -92,7 +92,7 @@ class SitemapReader:
     def without_robots(self, task: FrontierTask, why: RobotsUnavailable) -> Settled:
         """Retry a sitemap whose host has no reachable robots.txt later, or fail it after the last attempt."""
         if not self._pages.is_out_of_reach and task.attempts + 1 < self._retries.attempts:
-            return Settled(task, Fate.OPEN, retry_in=ROBOTS_RETRY)
+            return Settled(task, Fate.OPEN, retry_in_seconds=ROBOTS_RETRY_SECONDS)
         return self._failed(task, f"could not be fetched ({why.message.rstrip('.')})")
 
     def _add_listed(self, urls: Iterable[Url], task: FrontierTask, fetched: FetchedSitemap, batch: WalkerBatch) -> None:

@@ -79,9 +79,9 @@ class Walker:
         """Make a commit soon, because something about the crawl changed."""
         self._control.nudge()
 
-    def stalled_for(self) -> float:
-        """Return the seconds in which nothing was settled although work was due."""
-        return 0.0 if self._engine is None else self._engine.stalled_for()
+    def stalled_seconds(self) -> float:
+        """Return the time in which nothing was settled although work was due."""
+        return 0.0 if self._engine is None else self._engine.stalled_seconds()
 
     async def _previous_crawl(self) -> PreviousCrawl | None:
         """Load the crawl that this one follows. If it was deleted meanwhile, no request is conditional."""

@@ -2,7 +2,6 @@
 results, takes the next URLs, and returns whether to continue."""
 
 from collections.abc import Awaitable, Callable
-from datetime import timedelta
 from typing import TypeVar
 
 from msgspec import Struct
@@ -42,7 +41,8 @@ from shoal.queue.states import Move
 
 T = TypeVar("T")
 
-WORTH_COUNTING = timedelta(seconds=0.5)  # work without a result is counted from this time on
+WORTH_COUNTING_SECONDS = 0.5  # work without a result is counted from this time on
+RESOLUTION_SECONDS = 1e-6  # of the times that the store counts
 IDLE_SECONDS = 1.0  # how often a walker without work asks whether others found URLs
 
 
@@ -91,7 +91,7 @@ class WalkerCommits:
         self._hand_over = job_states.release(fence.job_id, fence.epoch, "changed")
         self._stored: list[Settled] = []  # committed before the frontier settled it, and not reported yet
         self._found = 0  # the number of URLs in our last journal entry about it
-        self._uncounted = timedelta(0)  # working time of batches too small to be worth a write
+        self._uncounted_seconds = 0.0  # working time of batches too small to be worth a write
 
     async def seeds_landed(self) -> list[Url]:
         """Return the URLs that seeds redirected to, for the seeds fetched so far."""
@@ -150,27 +150,29 @@ class WalkerCommits:
         """Settle the batch and take more URLs, in one commit. If the walker is left without work and the whole frontier
         is drained, the same commit ends the job and the run."""
 
-        async def commit(tx: Tx, holds: dict[int, float]) -> Turn:
+        async def commit(tx: Tx, hold_seconds: dict[int, float]) -> Turn:
             last = request.in_flight == 0
             if last or self._shares_a_budget:  # it may end the run, or others must not take meanwhile
                 await self._crawls.lock(tx, self._crawl.id)
             control, is_changed = await self._fence(tx)
-            holds = await self._settle(tx, batch, worth=WORTH_COUNTING) or holds
+            hold_seconds = await self._settle(tx, batch, worth_seconds=WORTH_COUNTING_SECONDS) or hold_seconds
             if control is not Control.GO:
-                return Turn(control, holds=holds)
+                return Turn(control, hold_seconds=hold_seconds)
             if is_changed:  # URLs are taken only under the current options
-                return Turn(control, holds=holds, changed=await self._crawls.store.get(tx, self._crawl.id))
+                changed = await self._crawls.store.get(tx, self._crawl.id)
+                return Turn(control, hold_seconds=hold_seconds, changed=changed)
             if not last and await self._others_wait(tx, request):
-                return Turn(control, holds=holds, others_wait=True)
-            return await self._refill(tx, request, holds)
+                return Turn(control, hold_seconds=hold_seconds, others_wait=True)
+            return await self._refill(tx, request, hold_seconds)
 
-        batch.walked += self._uncounted
-        turn = await self._run(commit, await self._commit_pages(batch, worth=WORTH_COUNTING))
-        self._uncounted = timedelta(0) if batch or batch.walked >= WORTH_COUNTING else batch.walked
+        batch.walked_seconds += self._uncounted_seconds
+        turn = await self._run(commit, await self._commit_pages(batch, worth_seconds=WORTH_COUNTING_SECONDS))
+        is_counted = batch or batch.walked_seconds >= WORTH_COUNTING_SECONDS
+        self._uncounted_seconds = 0.0 if is_counted else batch.walked_seconds
         self._found = self._found if turn.found is None else turn.found
         return turn
 
-    async def _refill(self, tx: Tx, request: TurnRequest, holds: dict[int, float]) -> Turn:
+    async def _refill(self, tx: Tx, request: TurnRequest, hold_seconds: dict[int, float]) -> Turn:
         """Take more URLs, and write the journal entries."""
         counts = None
         if self._crawl.config.has_budget:
@@ -180,7 +182,7 @@ class WalkerCommits:
         if self.previous_crawl is not None and work:
             await self.previous_crawl.prepare(tx, work)
         traps = {trap.pattern: trap.state for trap in await self._frontier.traps(tx, self._crawl.number)}
-        turn = Turn(Control.GO, work, traps, counts, holds)
+        turn = Turn(Control.GO, work, traps, counts, hold_seconds)
         if any(task.is_suspect for task in work):  # alone in flight: a crash now is the URL's, not the job's
             await self._queue.mark_settled(tx, self.fence)
         if not request.in_flight and not work:
@@ -231,7 +233,7 @@ class WalkerCommits:
         await self._leave(batch, job_states.step_back(self.fence.job_id, self.fence.epoch))
 
     async def _leave(self, batch: WalkerBatch, move: Move) -> None:
-        async def commit(tx: Tx, holds: dict[int, float]) -> None:
+        async def commit(tx: Tx, hold_seconds: dict[int, float]) -> None:
             await self._crawls.lock(tx, self._crawl.id)
             _, is_changed = await self._fence(tx)
             await self._settle(tx, batch, leaves=True)
@@ -240,26 +242,26 @@ class WalkerCommits:
             made = self._hand_over if is_changed and move.reason in BUDGETS else move
             await self._queue.move_in(tx, made, KIND, self._crawl.id)
 
-        batch.walked += self._uncounted
+        batch.walked_seconds += self._uncounted_seconds
         await self._run(commit, await self._commit_pages(batch))
 
-    async def _run(self, commit: Callable[[Tx, dict[int, float]], Awaitable[T]], holds: dict[int, float]) -> T:
+    async def _run(self, commit: Callable[[Tx, dict[int, float]], Awaitable[T]], hold_seconds: dict[int, float]) -> T:
         with lost_is_an_outage():
-            return await self._database.run(lambda tx: commit(tx, holds))
+            return await self._database.run(lambda tx: commit(tx, hold_seconds))
 
-    async def _commit_pages(self, batch: WalkerBatch, *, worth: timedelta = timedelta.resolution) -> dict[int, float]:
+    async def _commit_pages(self, batch: WalkerBatch, *, worth_seconds: float = RESOLUTION_SECONDS) -> dict[int, float]:
         """Commit the pages before a frontier outside the database settles their URLs, and count those that were not
-        stored yet. Return the seconds for which hosts that asked us to wait are held."""
-        if not self._crawl.settles_apart or (not batch and batch.walked < worth):
+        stored yet. Return for how long hosts that asked us to wait are held."""
+        if not self._crawl.settles_apart or (not batch and batch.walked_seconds < worth_seconds):
             return {}
         number = self._crawl.number
 
         async def commit(tx: Tx, _: dict[int, float]) -> dict[int, float]:
             await self._fence(tx)
-            holds = await self._hosts.record(tx, batch.hosts) if batch.hosts else {}
+            hold_seconds = await self._hosts.record(tx, batch.hosts) if batch.hosts else {}
             await self._frontier.quarantine(tx, number, batch.traps)
             await self._respect_releases(tx, batch)
-            walked = batch.walked // await self._count_walkers(tx)
+            walked_seconds = batch.walked_seconds / await self._count_walkers(tx)
             held = await self._frontier.prepare(tx, number, self.fence, batch)
             ended = [done for done in held if done.fate is not Fate.OPEN]
             keys = [(done.task.key, done.task.chk) for done in ended if done.page is not None]
@@ -271,10 +273,10 @@ class WalkerCommits:
             if await self._pages.insert(tx, number, settlement.pages) != len(settlement.pages):
                 raise Conflict  # somebody else has just stored one of them
             await self._crawls.store.keep_sitemaps(tx, number, settlement.sitemaps)
-            await self._crawls.store.add_counts(tx, number, self.fence.job_id, settlement.counts(walked))
+            await self._crawls.store.add_counts(tx, number, self.fence.job_id, settlement.counts(walked_seconds))
             if batch.has_tries:
                 await self._queue.mark_settled(tx, self.fence)
-            return holds
+            return hold_seconds
 
         return await self._run(commit, {})
 
@@ -308,7 +310,7 @@ class WalkerCommits:
                 await self._write_journal(tx, update, turn)
             await self._queue.move_in(tx, self._drained, KIND, self._crawl.id)
             return
-        next_in = await self._frontier.next_in(tx, self._crawl.number, self.fence.job_id)
+        next_in = await self._frontier.next_in_seconds(tx, self._crawl.number, self.fence.job_id)
         turn.wait_seconds = IDLE_SECONDS if next_in is None else min(next_in, IDLE_SECONDS)
 
     async def _fence(self, tx: Tx) -> tuple[Control, bool]:
@@ -318,27 +320,27 @@ class WalkerCommits:
         return _control(state), changed_at != self._crawl.changed_at
 
     async def _settle(
-        self, tx: Tx, batch: WalkerBatch, *, worth: timedelta = timedelta.resolution, leaves: bool = False
+        self, tx: Tx, batch: WalkerBatch, *, worth_seconds: float = RESOLUTION_SECONDS, leaves: bool = False
     ) -> dict[int, float]:
-        """Settle the frontier, and store pages, sitemap records and counters beside it. Return the seconds for which
-        hosts that asked us to wait are held. Locks are taken on hosts first, then on traps, then on the frontier."""
-        if not batch and batch.walked < worth:
+        """Settle the frontier, and store pages, sitemap records and counters beside it. Return for how long hosts
+        that asked us to wait are held. Locks are taken on hosts first, then on traps, then on the frontier."""
+        if not batch and batch.walked_seconds < worth_seconds:
             return {}
         if self._crawl.settles_apart:
             await self._frontier.settle(tx, self._crawl.number, self.fence, batch, leaves=leaves)
             return {}
-        holds = await self._hosts.record(tx, batch.hosts) if batch.hosts else {}
+        hold_seconds = await self._hosts.record(tx, batch.hosts) if batch.hosts else {}
         await self._frontier.quarantine(tx, self._crawl.number, batch.traps)
         await self._respect_releases(tx, batch)
-        walked = batch.walked // await self._count_walkers(tx)
+        walked_seconds = batch.walked_seconds / await self._count_walkers(tx)
         number = self._crawl.number
         settlement = await self._frontier.settle(tx, number, self.fence, batch, leaves=leaves)
         await self._pages.insert(tx, number, settlement.pages)
         await self._crawls.store.keep_sitemaps(tx, number, settlement.sitemaps)
-        await self._crawls.store.add_counts(tx, number, self.fence.job_id, settlement.counts(walked))
+        await self._crawls.store.add_counts(tx, number, self.fence.job_id, settlement.counts(walked_seconds))
         if batch.has_tries:
             await self._queue.mark_settled(tx, self.fence)
-        return holds
+        return hold_seconds
 
     async def _respect_releases(self, tx: Tx, batch: WalkerBatch) -> None:
         """Requeue URLs that the walker put into quarantine although a user has released their pattern meanwhile."""

@@ -39,10 +39,10 @@ class WalkerRequests:
         """Make the commit loop check whether the next commit is due."""
         self._event.set()
 
-    async def wait(self, seconds: float) -> None:
+    async def wait(self, longest_seconds: float) -> None:
         """Wait until something wakes the commit loop, for at most this long."""
         self._event.clear()
-        timer = asyncio.get_running_loop().call_later(seconds, self._event.set)
+        timer = asyncio.get_running_loop().call_later(longest_seconds, self._event.set)
         try:
             await self._event.wait()
         finally:

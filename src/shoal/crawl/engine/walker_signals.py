@@ -85,11 +85,11 @@ class WalkerSignals:
     def rendering_impossible(self, error: ShoalError) -> None:
         self._signals.emit(RenderingImpossible(crawl_id=self._crawl_id, error=error.message))
 
-    def renderer_refused(self, error: ShoalError, seconds: float) -> None:
-        self._signals.emit(RendererRefused(crawl_id=self._crawl_id, error=error.message, retry_in_seconds=seconds))
+    def renderer_refused(self, error: ShoalError, wait_seconds: float) -> None:
+        self._signals.emit(RendererRefused(crawl_id=self._crawl_id, error=error.message, retry_in_seconds=wait_seconds))
 
-    def hosts_held(self, updates: dict[int, HostUpdate], holds: dict[int, float]) -> None:
-        emit_holds(self._signals, updates, holds, self._crawl_id)
+    def hosts_held(self, updates: dict[int, HostUpdate], hold_seconds: dict[int, float]) -> None:
+        emit_holds(self._signals, updates, hold_seconds, self._crawl_id)
 
     def hooks_ran(self, hooks: "Iterable[Hook]") -> None:
         for hook in hooks:

@@ -1,7 +1,7 @@
 """The rotation over hosts: which hosts a walker takes URLs from next, and how many from each.
 
 Pure code. A frontier driver reads candidates, asks a `Rotation` for decisions and writes what was decided. All times
-are seconds, counted from the moment at which the candidates were read.
+count from the moment at which the candidates were read.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -29,7 +29,7 @@ class HostCandidate(Struct, frozen=True):
     state: HostState
     pages: int = 0  # pages that it has given to the crawl so far
     claimed_by: str | None = None  # the job of the walker that claimed it
-    overdue: float = 0.0  # seconds since its turn came
+    overdue_seconds: float = 0.0  # since its turn came
 
 
 class HostShare(Struct, frozen=True):
@@ -50,7 +50,7 @@ def share_hosts(candidates: Sequence[HostCandidate], others: int, walkers: int, 
     ours = [one for one in candidates if one.claimed_by == job_id]
     free = [one for one in candidates if one.claimed_by != job_id]
     vacant = max(0, share - len(ours))
-    unclaimed = [one for one in free[vacant:] if one.overdue > UNCLAIMED_SECONDS]
+    unclaimed = [one for one in free[vacant:] if one.overdue_seconds > UNCLAIMED_SECONDS]
     return HostShare([*ours[:share], *free[:vacant], *unclaimed], [one.host for one in ours[share:]])
 
 
@@ -61,7 +61,7 @@ class HostBatch(Struct, eq=False):
     origin: str
     pages: int  # pages that the host has given to the crawl so far
     state: HostState
-    delay: float  # seconds between two requests
+    delay_seconds: float  # between two requests
     most: int  # URLs that it may give, whatever its slots
     tasks: list[FrontierTask] = field(default_factory=list)
     tried: int = 0
@@ -70,13 +70,13 @@ class HostBatch(Struct, eq=False):
     is_awaited: bool = False  # its answer to the URL in flight decides whether it gets another one
 
     @property
-    def free_in(self) -> float:
-        return self.state.free_in(self.delay)
+    def free_in_seconds(self) -> float:
+        return self.state.free_in_seconds(self.delay_seconds)
 
     @property
     def capacity(self) -> int:
         """The number of further URLs for which the host has a slot."""
-        return slots_within(self.most, self.free_in, self.delay) - len(self.tasks)
+        return slots_within(self.most, self.free_in_seconds, self.delay_seconds) - len(self.tasks)
 
     def add_tried(self, tasks: list[FrontierTask]) -> None:
         """Add URLs that were tried before. They come before all others."""
@@ -102,7 +102,7 @@ class HostBatch(Struct, eq=False):
         del self.tasks[granted.slots :]
         self.tried = min(self.tried, len(self.tasks))
         for place, task in enumerate(self.tasks):
-            task.start_in = granted.first_in + place * self.delay
+            task.start_in_seconds = granted.first_in_seconds + place * self.delay_seconds
             task.is_recovering = self.state.is_recovering
 
     @property
@@ -112,11 +112,12 @@ class HostBatch(Struct, eq=False):
         return self.is_dry or not (self.most or self.tasks or self.is_awaited)
 
     @property
-    def look_again_in(self) -> float:
-        """Seconds until its next turn, if it has more."""
+    def look_again_in_seconds(self) -> float:
+        """The time until its next turn, if it has more."""
         if self.is_awaited:
             return AWAITED_SECONDS
-        return max(0.0, (self.tasks[-1].start_in if self.tasks else self.free_in) - LEAD_SECONDS)
+        last = self.tasks[-1].start_in_seconds if self.tasks else self.free_in_seconds
+        return max(0.0, last - LEAD_SECONDS)
 
 
 class Rotation:
@@ -138,7 +139,7 @@ class Rotation:
 
     def _batch(self, host: HostCandidate) -> HostBatch:
         state = host.state
-        delay, most = self._rate.delay_at(state), self._want
+        delay, most = self._rate.effective_delay_seconds(state), self._want
         if state.is_recovering or (self._rate.probe and not state.robots_known):
             most = 1
         elif delay and self._admission is not None and not self._admission.knows(host.origin):
@@ -187,7 +188,7 @@ class Rotation:
         (`redirect_fates`, by key and check)."""
         skip_fates: dict[int, Fate] = {}
         if self._admission is not None:
-            paced = {batch.host for batch in self.batches if batch.delay}
+            paced = {batch.host for batch in self.batches if batch.delay_seconds}
             for task in found:
                 if task.host in paced and (fate := self._admission.skip_fate(task)) is not None:
                     skip_fates[task.seq] = fate
@@ -200,13 +201,14 @@ class Rotation:
 
     def slot_requests(self) -> list[SlotRequest]:
         """The slots to reserve. A host without a delay needs none."""
-        return [SlotRequest(one.host, len(one.tasks), one.delay) for one in self.batches if one.delay and one.tasks]
+        paced = [batch for batch in self.batches if batch.delay_seconds and batch.tasks]
+        return [SlotRequest(batch.host, len(batch.tasks), batch.delay_seconds) for batch in paced]
 
     def grant(self, granted: Mapping[int, SlotsGranted]) -> None:
         """Keep only those URLs of each host that got a slot."""
         for batch in self.batches:
-            free = SlotsGranted(len(batch.tasks), batch.free_in)
-            batch.grant(granted.get(batch.host, SlotsGranted()) if batch.delay else free)
+            free = SlotsGranted(len(batch.tasks), batch.free_in_seconds)
+            batch.grant(granted.get(batch.host, SlotsGranted()) if batch.delay_seconds else free)
 
     @property
     def tasks(self) -> list[FrontierTask]:

@@ -75,7 +75,7 @@ class FrontierTask(Struct):
     attempts: int
     crashes: int = 0
     kind: UrlKind = UrlKind.PAGE
-    start_in: float = 0.0  # seconds from when it was taken to its slot at its host
+    start_in_seconds: float = 0.0  # from when it was taken to its slot at its host
     etag: str | None = None  # ETag of the page in the previous crawl, for a conditional request
     last_modified: str | None = None
     is_recovering: bool = False  # its host was on hold, and this response decides whether it gets more requests
@@ -141,14 +141,14 @@ class RedirectTarget(Struct, frozen=True):
 
 
 class Settled(Struct):
-    """The outcome of a taken URL. One to be retried is OPEN and waits for at least `retry_in`; one that
-    was not fetched (`untried`) keeps its place and counts no attempt. The commit decides whether a redirect (`onward`)
-    ends here (FETCHED) or continues (OPEN)."""
+    """The outcome of a taken URL. One to be retried is OPEN and waits for at least `retry_in_seconds`; one that was
+    not fetched (`untried`) keeps its place and counts no attempt. The commit decides whether a redirect (`onward`) ends
+    here (FETCHED) or continues (OPEN)."""
 
     task: FrontierTask
     fate: Fate
     page: Page | None = None
-    retry_in: timedelta = timedelta(0)
+    retry_in_seconds: float = 0.0
     untried: bool = False
     sitemap: SitemapRecord | None = None  # set instead of `page` if the URL is a sitemap
     onward: PendingRedirect | None = None
@@ -220,16 +220,15 @@ class Settlement(FrontierChange, kw_only=True):
         """The sitemap records to store, each with its key and check."""
         return [((done.task.key, done.task.chk), done.sitemap) for done in self.closed if done.sitemap is not None]
 
-    def counts(self, walked: timedelta = timedelta(0)) -> Counts:
-        """Return the increments of the crawl's counters; `walked`: the time of work."""
+    def counts(self, walked_seconds: float = 0.0) -> Counts:
+        """Return the increments of the crawl's counters; `walked_seconds`: the time of work."""
         changed = FrontierChange.counts(self)
-        return replace(
-            page_counts(self.closed, walked), opened=changed.opened, settled=changed.settled, skipped=changed.skipped
-        )
+        counts = page_counts(self.closed, walked_seconds)
+        return replace(counts, opened=changed.opened, settled=changed.settled, skipped=changed.skipped)
 
 
-def page_counts(closed: list[Settled], walked: timedelta = timedelta(0)) -> Counts:
-    """Return the increments of the counters of pages; `walked`: the time of work."""
+def page_counts(closed: list[Settled], walked_seconds: float = 0.0) -> Counts:
+    """Return the increments of the counters of pages; `walked_seconds`: the time of work."""
     pages = [done.page for done in closed if done.page is not None]
     return Counts(
         pages=sum(page.status is not None for page in pages),
@@ -239,7 +238,7 @@ def page_counts(closed: list[Settled], walked: timedelta = timedelta(0)) -> Coun
         not_modified=sum(done.is_unchanged for done in closed),
         bytes_saved=sum(page.saved for page in pages),
         depth_reached=max((page.depth for page in pages if page.status is not None), default=0),
-        walked=walked,
+        walked=timedelta(seconds=walked_seconds),
     )
 
 
@@ -257,7 +256,7 @@ class WalkerBatch(Struct):
     settled: list[Settled] = field(default_factory=list)
     found: list[NewUrl] = field(default_factory=list)
     traps: dict[str, Url] = field(default_factory=dict)  # patterns that became traps, each with a sample URL
-    walked: timedelta = timedelta(0)  # time of work since the last batch
+    walked_seconds: float = 0.0  # time of work since the last batch
     skipped: list[SkippedUrl] = field(default_factory=list)
     hosts: dict[int, HostUpdate] = field(default_factory=dict)  # what was learned about hosts: holds, delays, latency
     redirects_decided: bool = False  # the frontier decided, before the pages were committed
@@ -287,7 +286,7 @@ class Turn(Struct):
     work: list[FrontierTask] = field(default_factory=list)
     traps: dict[str, TrapState] = field(default_factory=dict)
     counts: Counts | None = None  # counts of the whole crawl, if it has a budget
-    holds: dict[int, float] = field(default_factory=dict)  # seconds for which hosts of the batch are held
+    hold_seconds: dict[int, float] = field(default_factory=dict)  # for how long hosts of the batch are held
     wait_seconds: float | None = None  # None if it was not requested
     drained: bool = False
     is_journaled: bool = False  # whether the journal entries were written

@@ -9,8 +9,8 @@ from shoal.crawl.journal import messages
 from shoal.crawl.journal.entry import JournalEntry
 from shoal.hosts.throttle import HostUpdate
 
-EVERY = 60.0  # seconds between two entries on the same subject
-FIRST_LOOK = 1.0  # seconds until the next check whether a depth is finished; doubled each time
+EVERY_SECONDS = 60.0  # between two entries on the same subject
+FIRST_LOOK_SECONDS = 1.0  # until the next check whether a depth is finished; doubled each time
 MOST_HOSTS = 1000  # hosts whose last report is remembered
 
 
@@ -34,7 +34,7 @@ class JournalReporter:
         self._report_at = 0.0
         self._depth = 0  # the lowest depth not known to be finished
         self._seen = 0  # lowest depth of the URLs taken last
-        self._look_at, self._look_interval = 0.0, FIRST_LOOK
+        self._look_at, self._look_interval_seconds = 0.0, FIRST_LOOK_SECONDS
         self._hosts: dict[str, float] = {}  # hosts on hold, and when each was reported
 
     def update_for(self, batch: WalkerBatch) -> JournalUpdate | None:
@@ -55,21 +55,21 @@ class JournalReporter:
             return
         self._waiting = []
         if update.found:
-            self._found, self._report_at = False, self._clock.monotonic() + EVERY
+            self._found, self._report_at = False, self._clock.monotonic() + EVERY_SECONDS
         if turn.finished is not None:
-            self._depth, self._look_interval = turn.finished + 1, FIRST_LOOK
+            self._depth, self._look_interval_seconds = turn.finished + 1, FIRST_LOOK_SECONDS
             self._report_at = 0.0
         elif update.depth is not None:
-            self._look_at = self._clock.monotonic() + self._look_interval
-            self._look_interval = min(2 * self._look_interval, EVERY)
+            self._look_at = self._clock.monotonic() + self._look_interval_seconds
+            self._look_interval_seconds = min(2 * self._look_interval_seconds, EVERY_SECONDS)
 
-    def held(self, updates: Mapping[int, HostUpdate], holds: Mapping[int, float]) -> None:
+    def held(self, updates: Mapping[int, HostUpdate], hold_seconds: Mapping[int, float]) -> None:
         """Report hosts that were put on hold."""
         now = self._clock.monotonic()
         if len(self._hosts) > MOST_HOSTS:
             self._hosts.clear()
-        for host, seconds in holds.items():
+        for host, seconds in hold_seconds.items():
             update = updates[host]
             if now >= self._hosts.get(update.origin, 0.0):
-                self._hosts[update.origin] = now + EVERY
+                self._hosts[update.origin] = now + EVERY_SECONDS
                 self._waiting.append(messages.held(update, seconds))

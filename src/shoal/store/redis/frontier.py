@@ -10,7 +10,6 @@ from itertools import compress
 from operator import not_
 from typing import Any
 
-from shoal.base.clock import span
 from shoal.base.database import Tx
 from shoal.base.url import Url, origin
 from shoal.crawl.crawl import FrontierDriver
@@ -204,7 +203,7 @@ class RedisFrontier:
         waiting = [int(member[13:], 16) for member in lists] + [depth_at(int(seq, 16)) for seq in touched]
         return min(waiting, default=None)
 
-    async def next_in(self, tx: Tx, crawl: int, job_id: str = "") -> float | None:
+    async def next_in_seconds(self, tx: Tx, crawl: int, job_id: str = "") -> float | None:
         place = await self._keys.place(tx, crawl)
         ready, *_ = await self._keys.run(place, "look", job_id)
         return None if not ready else max(0.0, (float(ready) - place.now) / 1e6)
@@ -363,7 +362,7 @@ class RedisFrontier:
             waiting.host, waiting.chain = numbers[origin(target)], done.onward.chain if done.onward else None
         if done.fate is Fate.OPEN:
             what = "R"
-            due = place.now + span(done.retry_in) if not done.untried and target is None else 0
+            due = place.now + round(done.retry_in_seconds * 1e6) if not done.untried and target is None else 0
         elif done.fate is Fate.QUARANTINED:
             what = "Q"
         gave = done.page is not None and done.page.status is not None and done.fate is not Fate.OPEN

@@ -84,7 +84,7 @@ class RedisTake:
         found = [(int(word, 16), read_record(record)) for word, record in zip(rows[::2], rows[1::2], strict=True)]
         numbers = sorted({waiting.host for _, waiting in found})
         states, origins = await self._hosts.states(self._tx, numbers), await self._origins(numbers)
-        free = [one for one in found if not states[one[1].host].held_for]
+        free = [one for one in found if not states[one[1].host].held_seconds]
         if not free:
             return None
         seq, waiting = free[0]
@@ -152,7 +152,7 @@ class RedisTake:
                 states[host],
                 int(pages),
                 claimed_by=claim.decode().rpartition(":")[0] or None,
-                overdue=(self._place.now - float(ready_at)) / 1e6,
+                overdue_seconds=(self._place.now - float(ready_at)) / 1e6,
             )
             for host, (_, ready_at, claim, pages) in zip(numbers, rows, strict=True)
         ]
@@ -287,7 +287,7 @@ class RedisTake:
                 values += ["T", waiting.host, seq_word(task.seq), b"", key]
         hosts: list[Value] = []
         for batch in rotation.batches if moves_hosts else ():
-            ready = "" if batch.is_spent else self._place.now + int(1e6 * batch.look_again_in)
+            ready = "" if batch.is_spent else self._place.now + int(1e6 * batch.look_again_in_seconds)
             hosts += [batch.host, ready]
         for host in self._let_go:
             hosts += [host, "x"]

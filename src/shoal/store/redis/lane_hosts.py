@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from functools import partial
 
 from shoal.base.database import Tx
-from shoal.hosts.rate import LONGEST_LOOK, HostState
+from shoal.hosts.rate import LONGEST_LOOK_SECONDS, HostState
 from shoal.queue.job import LeaseRequest
 from shoal.store.redis.connection import Value
 from shoal.store.redis.lane_entries import queue_name, read_place
@@ -25,13 +25,13 @@ class RedisHostQueue:
         self._ready_at_once = 0
         self.leased: Sequence[str] = ()
 
-    async def make_ready(self, tx: Tx, request: LeaseRequest, ahead: float, limit: int) -> None:
+    async def make_ready(self, tx: Tx, request: LeaseRequest, ahead_seconds: float, limit: int) -> None:
         # The script that takes hosts does it.
-        self._ahead, self._ready_at_once = round(ahead * 1e6), limit
+        self._ahead, self._ready_at_once = round(ahead_seconds * 1e6), limit
 
     async def take(self, tx: Tx, request: LeaseRequest, most: int) -> list[tuple[Key, HostState]]:
         queues = queues_of(request)
-        times = (self._now + self._ahead, self._now + 2 * round(LONGEST_LOOK * 1e6))
+        times = (self._now + self._ahead, self._now + 2 * round(LONGEST_LOOK_SECONDS * 1e6))
         asked = (*times, self._ready_at_once, self._now + TAKEN_FOR, most)
         result = await self._server.call("hosts", *asked, *[_name(*queue) for queue in queues])
         if not result or not result[0]:

@@ -7,7 +7,6 @@ from typing import Any
 from msgspec import Struct, field
 from msgspec.msgpack import encode
 
-from shoal.base.clock import span
 from shoal.base.database import Conflict, Tx
 from shoal.base.url import Url, origin
 from shoal.crawl.crawl import Crawl, FrontierDriver
@@ -91,7 +90,10 @@ class SqlFrontier:
         for done in redirects:  # a retried commit decides again
             done.fate, done.page = Fate.OPEN, None
         later = [done for done in batch.settled if done.fate is Fate.OPEN and done.onward is None]
-        retries = [(*_held(crawl, fence, done.task), span(done.retry_in), int(not done.untried)) for done in later]
+        retries = [
+            (*_held(crawl, fence, done.task), round(done.retry_in_seconds * 1e6), int(not done.untried))
+            for done in later
+        ]
         put_back = await tx.batch("put_back_later", retries)
         waiting = _waiting(batch.found)
         numbers = await self._numbers(tx, waiting)
@@ -189,7 +191,7 @@ class SqlFrontier:
         place = await tx.value("shallowest_open", crawl=crawl)
         return None if place is None else depth_at(place)
 
-    async def next_in(self, tx: Tx, crawl: int, job_id: str = "") -> float | None:
+    async def next_in_seconds(self, tx: Tx, crawl: int, job_id: str = "") -> float | None:
         row = await tx.one("next_ready", crawl=crawl, job_id=job_id)
         return None if row is None else max(0, row["ready_at"] - row["now"]) / 1e6
 

@@ -86,7 +86,7 @@ class Take:
                 host_state(row),
                 row["pages"],
                 claimed_by=row["job_id"],
-                overdue=(row["now"] - row["ready_at"]) / 1e6,
+                overdue_seconds=(row["now"] - row["ready_at"]) / 1e6,
             )
             for row in rows
         ]
@@ -197,7 +197,7 @@ class Take:
         due = {host: min((row["due"] for row in rows if row["host"] == host), default=None) for host in spent}
         written = []
         for batch in batches:
-            ready_at = due[batch.host] if batch.host in due else self._now_at + int(1e6 * batch.look_again_in)
+            ready_at = due[batch.host] if batch.host in due else self._now_at + int(1e6 * batch.look_again_in_seconds)
             claim = (None, None) if ready_at is None else (self._fence.job_id, self._fence.epoch)
             written.append((self._crawl, batch.host, ready_at, *claim))
         await self._tx.many("set_hosts_ready", written)

@@ -6,8 +6,8 @@ from typing import Any
 
 from shoal.base.clock import span
 from shoal.base.database import Tx
-from shoal.hosts.rate import AHEAD, FORGET_SECONDS, HostState, SlotRequest, SlotsGranted
-from shoal.hosts.refusals import WITHIN, concern_host, from_text, to_text, with_refusals
+from shoal.hosts.rate import AHEAD_SECONDS, FORGET_SECONDS, HostState, SlotRequest, SlotsGranted
+from shoal.hosts.refusals import WITHIN_SECONDS, concern_host, from_text, to_text, with_refusals
 from shoal.hosts.robots import RobotsRecord, RobotsState
 from shoal.hosts.throttle import REFUSED, HostUpdate
 
@@ -36,10 +36,17 @@ class SqlHostStore:
             rows = await tx.all("hosts_at_origins", origins=origins)
         return {row["origin"]: (row["number"], host_state(row)) for row in rows}
 
-    async def reserve(self, tx: Tx, slot_requests: list[SlotRequest], ahead: float = AHEAD) -> dict[int, SlotsGranted]:
-        micros = round(ahead * 1e6)
+    async def reserve(
+        self, tx: Tx, slot_requests: list[SlotRequest], ahead_seconds: float = AHEAD_SECONDS
+    ) -> dict[int, SlotsGranted]:
+        micros = round(ahead_seconds * 1e6)
         wanted = [
-            {"number": request.host, "slots": request.slots, "delay": round(request.delay * 1e6), "ahead": micros}
+            {
+                "number": request.host,
+                "slots": request.slots,
+                "delay": round(request.delay_seconds * 1e6),
+                "ahead": micros,
+            }
             for request in slot_requests
             if request.slots > 0
         ]
@@ -61,7 +68,7 @@ class SqlHostStore:
         rows = await tx.all("lock_refusals", numbers=sorted(updates))
         kept = {
             row["number"]: with_refusals(
-                from_text(row["refusals"]), updates[row["number"]].refused, row["now"], WITHIN * 1_000_000
+                from_text(row["refusals"]), updates[row["number"]].refused, row["now"], WITHIN_SECONDS * 1_000_000
             )
             for row in rows
             if updates[row["number"]].refused
@@ -90,10 +97,10 @@ def host_state(row: Any) -> HostState:
     """Build the state of a host from a row that has its columns and `now`."""
     now, held_until = row["now"], row["held_until"]
     return HostState(
-        busy_for=max(0, row["next_at"] - now, held_until - now) / 1e6,
-        held_for=max(0, held_until - now) / 1e6,
-        crawl_delay=row["delay"] / 1e6,
-        latency=row["latency"] / 1e6 if row["latency_at"] > now - FORGET else 0.0,
+        busy_seconds=max(0, row["next_at"] - now, held_until - now) / 1e6,
+        held_seconds=max(0, held_until - now) / 1e6,
+        crawl_delay_seconds=row["delay"] / 1e6,
+        latency_seconds=row["latency"] / 1e6 if row["latency_at"] > now - FORGET else 0.0,
         is_recovering=row["backoff"] > 0 and held_until > now - FORGET,
         robots_known=row["robots_at"] is not None,
     )
@@ -103,11 +110,11 @@ def _row(host: int, update: HostUpdate, status: int) -> dict[str, Any]:
     return {
         "number": host,
         "status": status,
-        "hold": span(update.hold),
-        "first": span(update.first),
-        "most": span(update.most),
+        "hold": round(update.hold_seconds * 1e6),
+        "first": round(update.shortest_backoff_seconds * 1e6),
+        "most": round(update.longest_backoff_seconds * 1e6),
         "grows": int(update.grows),
         "forget": FORGET,
         "well": int(update.recovered),
-        "latency": -1 if update.latency is None else round(update.latency * 1e6),
+        "latency": -1 if update.latency_seconds is None else round(update.latency_seconds * 1e6),
     }

@@ -16,14 +16,14 @@ from msgspec import Struct
 
 from shoal.base.clock import span
 from shoal.base.database import Tx
-from shoal.hosts.rate import LONGEST_LOOK, HostSlots, HostState
+from shoal.hosts.rate import LONGEST_LOOK_SECONDS, HostSlots, HostState
 from shoal.queue.job import LeaseRequest
 from shoal.store.sql.hosts import host_state
 
 ROUNDS: Final = 5  # searches for hosts in one commit: hosts that yield no job must not hide others
 ROWS_OF_HOST: Final = 1_000  # taken at once
 READY_AT_ONCE: Final = 1_000
-SAME_TIME: Final = 0.25  # seconds
+SAME_TIME_SECONDS: Final = 0.25  # jobs that start within this time are ordered by rank
 SPARE: Final = 4  # jobs read for each one that is wanted
 Key = tuple[str, str, str, str]  # lane, kind, capability, host
 
@@ -38,13 +38,13 @@ class DueHosts(Struct):
     @property
     def again_in(self) -> int:
         """The microseconds after which to examine this host again."""
-        return round(self.turn.again_in(self.granted) * 1e6)
+        return round(self.turn.again_in_seconds(self.granted) * 1e6)
 
 
 class _Candidate(Struct):
     """A waiting job, and when its host has a slot for it."""
 
-    start_in: float
+    start_in_seconds: float
     lane: int
     rank: int
     job_id: str
@@ -54,7 +54,7 @@ class _Candidate(Struct):
     def order(self) -> tuple[int, int, int, str]:
         """Sort key: by rank among jobs that start at about the same time, because waiting for a later slot must not
         keep a worker from a host that is free now."""
-        return (int(self.start_in / SAME_TIME), self.lane, self.rank, self.job_id)
+        return (int(self.start_in_seconds / SAME_TIME_SECONDS), self.lane, self.rank, self.job_id)
 
 
 async def note_hosts(tx: Tx, job_ids: Sequence[str]) -> None:
@@ -68,8 +68,8 @@ class HostQueue(Protocol):
     """The hosts with waiting jobs, of each lane, kind and capability. A host that was taken is put back by the same
     commit, whether or not it got a job; if that commit fails, the host is ready again."""
 
-    async def make_ready(self, tx: Tx, request: LeaseRequest, ahead: float, limit: int) -> None:
-        """Make hosts ready whose time has come or comes within `ahead` seconds."""
+    async def make_ready(self, tx: Tx, request: LeaseRequest, ahead_seconds: float, limit: int) -> None:
+        """Make hosts ready whose time has come or comes within `ahead_seconds`."""
         ...
 
     async def take(self, tx: Tx, request: LeaseRequest, most: int) -> list[tuple[Key, HostState]]:
@@ -101,8 +101,8 @@ class JobHosts:
         assert request.rate_limiter is not None, "leasing by host needs a rate limit"
         looked: dict[Key, DueHosts] = {}
         found = await self._find(tx, request, want, 0.0, looked)
-        if request.rate_limiter.ahead and sum(one.start_in < SAME_TIME for one in found) < want:
-            found += await self._find(tx, request, want, request.rate_limiter.ahead, looked)
+        if request.rate_limiter.ahead_seconds and sum(one.start_in_seconds < SAME_TIME_SECONDS for one in found) < want:
+            found += await self._find(tx, request, want, request.rate_limiter.ahead_seconds, looked)
         chosen = sorted(found, key=lambda one: one.order)[:want]
         for one in chosen:
             looked[one.key].jobs.append(one.job_id)
@@ -113,14 +113,14 @@ class JobHosts:
         return rows, looked
 
     async def _find(
-        self, tx: Tx, request: LeaseRequest, want: int, ahead: float, looked: dict[Key, DueHosts]
+        self, tx: Tx, request: LeaseRequest, want: int, ahead_seconds: float, looked: dict[Key, DueHosts]
     ) -> list[_Candidate]:
-        """Return jobs of hosts that may be requested within `ahead` seconds, the best ranks first, until there are
+        """Return jobs of hosts that may be requested within `ahead_seconds`, the best ranks first, until there are
         enough."""
         assert request.rate_limiter is not None, "leasing by host needs a rate limit"
         found: list[_Candidate] = []
         # Later hosts are made ready only for this search.
-        await self._hosts.make_ready(tx, request, ahead, want if ahead else READY_AT_ONCE)
+        await self._hosts.make_ready(tx, request, ahead_seconds, want if ahead_seconds else READY_AT_ONCE)
         for _ in range(ROUNDS):
             taken = await self._hosts.take(tx, request, want - len(found))
             hosts = {key: DueHosts(request.rate_limiter.slots_now(state)) for key, state in taken}
@@ -149,7 +149,7 @@ class JobHosts:
         found = []
         for job_id, rank, key in sorted(await self._hosts.waiting(tx, asked), key=lambda row: (row[1], row[0])):
             place = seen[key] = seen.get(key, -1) + 1
-            found.append(_Candidate(hosts[key].turn.starts_in(place), lanes[key[0]], rank, job_id, key))
+            found.append(_Candidate(hosts[key].turn.start_in_seconds(place), lanes[key[0]], rank, job_id, key))
         return found
 
     async def _grant(self, tx: Tx, request: LeaseRequest, job_ids: list[str], ttl: timedelta) -> list[Any]:
@@ -168,9 +168,9 @@ class SqlHostQueue:
     def __init__(self, dialect: str) -> None:
         self._in_one_statement = dialect == "postgres"
 
-    async def make_ready(self, tx: Tx, request: LeaseRequest, ahead: float, limit: int) -> None:
-        longest = 2 * round(LONGEST_LOOK * 1e6)
-        await tx.execute("make_hosts_ready", ahead=round(ahead * 1e6), limit=limit, longest=longest)
+    async def make_ready(self, tx: Tx, request: LeaseRequest, ahead_seconds: float, limit: int) -> None:
+        longest = 2 * round(LONGEST_LOOK_SECONDS * 1e6)
+        await tx.execute("make_hosts_ready", ahead=round(ahead_seconds * 1e6), limit=limit, longest=longest)
 
     async def take(self, tx: Tx, request: LeaseRequest, most: int) -> list[tuple[Key, HostState]]:
         taken: list[tuple[Key, HostState]] = []

@@ -17,7 +17,7 @@ from shoal.store.sql.read_limits import readable
 
 _PAYLOAD_FIELDS = {"url": str, "rule_set": dict, "policy": str, "labels": dict}
 _NEWEST = (1 << 62) - 1
-_PLAIN = ("url", "final_url", "http_status", "fetched_at", "duration", "error_code", "error_message", "html_hash")
+_PLAIN = ("url", "final_url", "http_status", "fetched_at", "error_code", "error_message", "html_hash")
 
 
 class SqlResultStore:
@@ -114,7 +114,7 @@ def _row(new: NewResult) -> tuple[Any, ...]:
     data = None if result.data is None else json_of(result.data).decode()
     return (
         *(new.job_id, new.epoch, new.group_id, new.policy, new.state, result.status, result.http_status),
-        *(result.fetched_at, result.duration, new.digest, _text(result.url), _text(result.final_url)),
+        *(result.fetched_at, result.duration_seconds, new.digest, _text(result.url), _text(result.final_url)),
         *(_text(result.html_hash), _text(result.error_code), message, data),
     )
 
@@ -126,6 +126,7 @@ def _text(value: Any) -> Any:
 
 def _stored(row: Any) -> StoredResult:
     data = None if row["data"] is None else orjson.loads(row["data"])
-    result = Result(status=Status(row["status"]), data=data, **{name: row[name] for name in _PLAIN})
+    plain = {name: row[name] for name in _PLAIN}
+    result = Result(status=Status(row["status"]), data=data, duration_seconds=row["duration"], **plain)
     ids = (row["number"], JobId(row["job_id"]), row["epoch"], row["group_id"], row["policy"])
     return StoredResult(*ids, JobState(row["state"]), result)
