@@ -26,6 +26,7 @@ import uvloop
 from hypothesis import HealthCheck, Phase, settings
 
 from shoal.base.clock import FakeClock
+from shoal.cli.garbage_collection import reduce_collections
 from shoal.store.redis import lane_server
 from shoal.store.sql.sqlite import SqliteDatabase
 from tests.support.effort import times
@@ -122,12 +123,12 @@ def pytest_asyncio_loop_factories(item: pytest.Item) -> dict[str, Callable[[], A
 @pytest.hookimpl(wrapper=True)
 def pytest_collection() -> Generator[None, object, object]:
     """Collect without looking for garbage: a worker keeps a million objects, and each search would visit all of them
-    again, here and in every test."""
+    again, here and in every test. Tests look for it as rarely as our processes do."""
     gc.disable()
     try:
         return (yield)
     finally:
-        gc.freeze()
+        reduce_collections()
         gc.enable()
 
 

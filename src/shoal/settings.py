@@ -433,7 +433,11 @@ class AuditSettings(SettingsSection):
 
     slow_page: Duration = setting("SHOAL_SLOW_PAGE", "2s", "Response time above which a page is slow.")
     deepest_page: Whole = setting(
-        "SHOAL_DEEPEST_PAGE", 4, "Clicks from a seed above which a page is too deep.", ge=1, le=1000
+        "SHOAL_DEEPEST_PAGE",
+        4,
+        "Maximum number of clicks from a seed; a page with more is reported as too deep.",
+        ge=1,
+        le=1000,
     )
     fewest_words: Whole = setting(
         "SHOAL_FEWEST_WORDS", 50, "Words below which a page counts as thin.", ge=0, le=100_000
@@ -750,7 +754,7 @@ class LogSettings(SettingsSection):
         "SHOAL_PROJECT_LOGS",
         "",
         "Folder in which controllers write the crawl logs, one file per project.",
-        shown="logs, beside a SQLite store, else in SHOAL_DATA_DIR",
+        shown="the folder logs beside the SQLite file, otherwise in SHOAL_DATA_DIR",
     )
     project_log_size: Size = setting(
         "SHOAL_PROJECT_LOG_SIZE", "10MB", "Size at which a project log is rotated.", ge=1000

@@ -302,7 +302,7 @@ def test_an_id_that_is_taken_is_refused(start: Start, site: Site, whole: list[st
     assert ID in err
 
 
-def test_a_seed_that_does_not_answer_is_nothing_crawled(start: Start, store_url: str) -> None:
+def test_if_the_seed_does_not_answer_the_command_says_that_nothing_was_crawled(start: Start, store_url: str) -> None:
     seed = f"http://127.0.0.1:{free_port()}/"
     code, out, err = start(seed, "--store", store_url, "--json").finish()
     assert code == 3

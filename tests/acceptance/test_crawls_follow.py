@@ -120,7 +120,7 @@ def journal(fleet: Fleet, crawl_id: str) -> list[str]:
     return [json.loads(line)["msg"] for line in out.splitlines()]
 
 
-def test_with_a_concurrency_of_one_runs_take_their_turns(store_url: str, tmp_path: Path) -> None:
+def test_with_a_concurrency_of_one_runs_do_not_overlap(store_url: str, tmp_path: Path) -> None:
     with Site(pages=15, delay=0.01) as site, Fleet(tmp_path, store_url, WORKER_CONCURRENCY="1") as fleet:
         fleet.controller()
         ids = [fleet.submit(site, analyze=number == 0) for number in range(3)]

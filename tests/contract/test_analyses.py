@@ -118,7 +118,7 @@ async def test_a_crawl_that_gave_no_page_is_not_analysed(bench: Bench) -> None:
     assert await bench.analyses.newest() == []
 
 
-async def test_a_crawl_that_one_process_runs_by_itself_leaves_nothing_to_workers(bench: Bench) -> None:
+async def test_the_crawl_of_a_single_process_gives_workers_no_analysis(bench: Bench) -> None:
     crawl = await bench.submit(analyze=True)
     await bench.sql(f"UPDATE job SET lane = 'local/{crawl.id}' WHERE run_id = '{crawl.id}'")
     [lease] = await bench.queue.lease("here", ["crawl"], [f"local/{crawl.id}"], 1)

@@ -1,4 +1,4 @@
-"""F64: lease, extend, finish, expire, cancel, and the life of a crawl, switched at every store call by a seed.
+"""F64: lease, extend, finish, expire, cancel, and the life of a crawl, interleaved at every store call as a seed says.
 
 Two workers, a janitor, a user and the clock share one store. Each of them may be interrupted between any two statements
 while the others continue, and workers and the janitor may be killed there. After every commit runs and jobs must agree;

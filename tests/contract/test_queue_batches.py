@@ -314,7 +314,7 @@ async def test_a_batch_that_is_not_committed_changes_nothing(bench: Bench) -> No
     assert await bench.number("SELECT count(*) FROM job WHERE state = 'locked'") == 2
 
 
-async def test_workers_that_end_and_lease_in_batches_do_every_job_once(bench: Bench) -> None:
+async def test_workers_that_finish_and_lease_in_batches_run_every_job_once(bench: Bench) -> None:
     jobs = [new() for _ in range(400)]
     await bench.queue.enqueue(jobs)
     done: list[str] = []

@@ -559,7 +559,7 @@ async def test_a_hint_that_came_while_the_connection_was_cut_is_not_lost(bench: 
     await wake.close()
 
 
-async def test_a_lease_says_its_wait_and_term(bench: Bench) -> None:
+async def test_a_lease_tells_how_long_its_job_waited_and_how_long_it_lasts(bench: Bench) -> None:
     await bench.enqueue()
     await bench.jump(3)
     [lease] = await bench.queue.lease("w1", ["page"], ["shared"], 1)

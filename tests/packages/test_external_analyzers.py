@@ -101,7 +101,7 @@ def test_a_command_that_never_ends_is_stopped_with_all_it_started(
         analyze(program, ProcessLimits(timedelta(milliseconds=300), 1 << 30, 1_000))
 
 
-def test_a_command_that_is_missing_fails_alone() -> None:
+def test_a_command_that_does_not_exist_is_an_error_of_its_analyzer() -> None:
     with pytest.raises(AnalyzerError, match="No such file"):
         run_analyzer(ExternalAnalyzer("mine", ["/nowhere/at-all"], LIMITS), SITE, 10)
 

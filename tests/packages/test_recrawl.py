@@ -265,7 +265,7 @@ class LateConditionalSite(ConditionalSite):
         await super().serve(reader, writer)
 
 
-async def test_a_page_whose_earlier_record_is_gone_when_it_is_needed_is_asked_for_again(crawler: Crawler) -> None:
+async def test_a_page_whose_earlier_record_was_removed_meanwhile_is_fetched_in_full(crawler: Crawler) -> None:
     async with serving(LateConditionalSite(pages={"/": []})) as site:
         first = await crawler.crawl(site, robots="ignore")
         crawl = await crawler.submit(site, robots="ignore", recrawl_of=first.crawl.id)

@@ -27,7 +27,7 @@ END_ALL_BACKENDS = "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activit
 
 @dataclass
 class Work:
-    """One crawl in the storm, or page jobs, and how far their site has seen them come."""
+    """A crawl or page jobs under a storm of faults, and the site that they fetch."""
 
     site: Site
     crawl_id: str | None = None

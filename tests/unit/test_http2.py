@@ -56,14 +56,14 @@ async def test_good_pages_come_by_http2_however_few_streams_there_are(pair: Pair
         ("/noise", "protocol_error"),
     ],
 )
-async def test_each_breach_has_its_code_and_the_next_page_is_fetched(pair: Pair, path: str, code: str) -> None:
+async def test_each_http2_fault_has_its_code_and_the_next_page_is_fetched(pair: Pair, path: str, code: str) -> None:
     failure = await pair.ask(path)
     assert isinstance(failure, Failure), failure
     assert failure.code == code, failure
     assert isinstance(await pair.ask("/good/0"), Response)
 
 
-async def test_what_shares_a_connection_with_a_breach_is_fetched_or_may_be_tried_again(pair: Pair) -> None:
+async def test_requests_that_share_a_connection_with_a_fault_are_answered_or_may_be_tried_again(pair: Pair) -> None:
     outcomes = await asyncio.gather(*(pair.ask(path) for path in [*GOOD[:5], "/goaway", "/noise", *GOOD[5:]]))
     failures = [outcome for outcome in outcomes if isinstance(outcome, Failure)]
     assert all(failure.retryable for failure in failures), failures

@@ -238,7 +238,9 @@ NESTED = "<div>" * 50 + "<p>{}</p>" + "<i></i>" * 4_000
         ("//*[.//text()]//*[.//text()]", "x"),
     ],
 )
-def test_xpath_whose_time_grows_faster_than_the_page_is_tried_on_smaller_ones_only(expression: str, text: str) -> None:
+def test_an_xpath_whose_time_grows_faster_than_the_page_is_evaluated_only_on_small_pages(
+    expression: str, text: str
+) -> None:
     extracted = take(NESTED.format(text), a={"xpath": expression}, b={"xpath": "//p[1]"})
     assert extracted.message == f"The page is too large to be searched with {expression!r}."
     assert extracted.data["b"] is not None

@@ -132,7 +132,7 @@ def test_the_seeds_names_have_the_seeds_defaults() -> None:
     assert {name: CATALOGUE[name].default for name in SEED_DEFAULTS} == SEED_DEFAULTS
 
 
-def test_every_other_name_is_shoals_own_and_has_a_sentence() -> None:
+def test_every_setting_has_a_name_of_ours_or_of_a_seed_and_a_description() -> None:
     for name, entry in CATALOGUE.items():
         assert name.startswith("SHOAL_") or name in SEED_DEFAULTS or name in ("DATABASE_URL", "GRPC_NODE_ID")
         assert entry.description.endswith("."), name

@@ -437,7 +437,7 @@ async def test_every_change_by_an_admin_is_logged_and_no_secret_with_it(lite: Se
 
 
 @pytest.mark.parametrize("path", ["/api/v1/tokens/tok_nothing", "/api/v1/tokens/tok_nothing/revoke"])
-async def test_a_token_that_is_not_there_is_not_found(lite: ServedController, path: str) -> None:
+async def test_an_unknown_token_is_answered_404(lite: ServedController, path: str) -> None:
     answer = await lite.ask(path, await lite.token("admin"), method="POST" if "revoke" in path else "GET")
     assert (answer.status, answer.json["code"]) == (404, "not_found")
 

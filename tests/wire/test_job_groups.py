@@ -47,7 +47,7 @@ async def test_every_attempt_at_a_job_can_be_looked_at(api: ServedApi) -> None:
     assert (item["state"], item["meta"]["error"]["code"]) == ("pending", "connect_error")
 
 
-async def test_a_group_is_cancelled_once_and_for_all(api: ServedApi) -> None:
+async def test_cancelling_a_group_again_changes_nothing(api: ServedApi) -> None:
     _, group = await api.ask("/api/v1/jobs", {"urls": [URL], "group": "monday"})
     for _ in range(2):
         status, seen = await api.ask("/api/v1/groups/monday/cancel", method="POST")

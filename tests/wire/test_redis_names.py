@@ -79,7 +79,7 @@ def test_the_command_line_refuses_a_bad_name(
 
 
 @pytest.mark.parametrize("name", BAD)
-async def test_the_api_has_no_crawl_of_a_bad_name(name: str, sqlite_url: str, redis_url: str, keys: Any) -> None:
+async def test_the_api_refuses_a_crawl_with_a_bad_name(name: str, sqlite_url: str, redis_url: str, keys: Any) -> None:
     async with served_api(sqlite_url, REDIS_URL=redis_url, SHOAL_FRONTIER="redis") as api:
         status, _ = await api.ask("/api/v1/crawls", {"seeds": [SEED], "id": name})
         assert status in (400, 422)

@@ -88,7 +88,9 @@ class Gate(Form, frozen=True, kw_only=True, forbid_unknown_fields=True):
     def checked(self) -> "Gate":
         """Return the gate if its rules can all hold at once."""
         if not self.rules and not self.fail:
-            raise InvalidInput("rules", "are missing, so the gate would judge nothing", "add a rule, or codes to fail")
+            raise InvalidInput(
+                "rules", "are missing, so the gate would judge nothing", "add a rule, or finding codes to `fail`"
+            )
         for place, rule in enumerate(self.rules):
             rule.checked(f"rules[{place}]")
         for name in ("ignore", "fail"):

@@ -79,7 +79,9 @@ def show(analysis_id: str, target: ApiTarget, as_json: bool) -> None:
 def report(analysis_id: str, reports: ReportFiles, printed: FormatName | None, target: ApiTarget) -> None:
     """Write the report of an analysis that has ended."""
     if not reports and printed is None:
-        raise UsageError("No report is requested", "pass --html FILE, another flag of `--help`, or --print FORMAT")
+        raise UsageError(
+            "No report is requested", "pass --html FILE, --print FORMAT or another report flag; see --help"
+        )
     reports.check()
 
     async def write(api: ApiClient) -> tuple[list[str], bytes]:

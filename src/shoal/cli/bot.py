@@ -10,6 +10,7 @@ import click
 
 from shoal.base.clock import SystemClock
 from shoal.base.errors import Unauthenticated, UsageError
+from shoal.base.text import plural
 from shoal.cli.api_client import LOGIN_FIX, ApiTarget
 from shoal.cli.long_running import on_stop
 from shoal.cli.output import note, print_json, print_table
@@ -108,7 +109,7 @@ async def _work(settings: Settings, name: str | None, concurrency: int, capabili
     try:
         await bot.serve()
     finally:
-        note(f"{bot.name} pushed {bot.done} results.")
+        note(f"{bot.name} pushed {plural(bot.done, 'result')}.")
 
 
 async def _verify(settings: Settings, capability: str) -> "list[CheckResult]":

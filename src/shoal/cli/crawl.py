@@ -44,7 +44,7 @@ AT_ONCE = 130  # 128 + SIGINT: the second Ctrl-C
 @click.argument("urls", nargs=-1, metavar="URL...")
 @crawl_flags
 @click.option("--output", multiple=True, metavar="FILE", help=OUTPUT_HELP)
-@click.option("--screenshots", metavar="DIR", help="Keep a picture of each rendered page in this folder.")
+@click.option("--screenshots", metavar="DIR", help="Save a screenshot of each rendered page in this folder.")
 @click.option(
     "--id",
     "crawl_id",

@@ -20,7 +20,7 @@ def db() -> None:
 @db.command()
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def current(as_json: bool) -> None:
-    """Show the schema version of the store. Also shows the version that this Shoal needs."""
+    """Show the schema version of the store. Also shows the version that this release of Shoal needs."""
     asyncio.run(_report(upgrade=False, as_json=as_json))
 
 

@@ -113,7 +113,7 @@ def with_command_options(command: C) -> C:
     @wraps(command)
     def sent(node_id: str | None, all_nodes: bool, wait: float, target: ApiTarget, as_json: bool, **values: Any) -> Any:
         if (node_id is None) != all_nodes:
-            raise UsageError("Name one node, or --all for every node", "list the nodes with `shoal nodes ls`")
+            raise UsageError("Give either the id of a node or --all", "list the nodes with `shoal nodes ls`")
         return command(options=CommandOptions(node_id, wait, target, as_json), **values)
 
     return sent  # type: ignore[return-value]
@@ -183,7 +183,7 @@ def _send(options: CommandOptions, body: dict[str, Any]) -> int:
     else:
         print_table(["node", "command", "state", "detail"], [_told(one) for one in commands])
         if refused:
-            note(f"{plural(len(refused), 'node')} did not apply it.")
+            note(f"{plural(len(refused), 'node')} did not apply the command.")
         if waiting:
             silent, seconds = plural(len(waiting), "node"), options.wait_seconds
             note(f"{silent} did not acknowledge it within {seconds:g} s; it stays pending.")

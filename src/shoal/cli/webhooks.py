@@ -142,7 +142,7 @@ def replay(webhook_id: str, target: ApiTarget, as_json: bool, **which: str | Non
     """Deliver events again, with the same ids."""
     body = {name: value for name, value in which.items() if value}
     if not body or ("since" in body) != ("until" in body):
-        raise UsageError("Nothing selected to replay", "give --event, or --since and --until")
+        raise UsageError("No events are selected", "give --event, or both --since and --until")
     response = run_on(target, lambda api: api.post(at(f"{WEBHOOK}/replay", webhook_id), body))
     if as_json:
         print_json(response)

@@ -102,8 +102,8 @@ class _Table:
         return None
 
     def placement(self, node: NodeSlots) -> tuple[str, Offer, str]:
-        """Return the lane, the offer and the reason of jobs that go to this node: the same for all of them until the
-        view is refreshed."""
+        """Return the lane, the offer and the dispatch reason for jobs that go to this node: the same for all of them
+        until the view is refreshed."""
         found = self._placements.get(node.node_id)
         if found is None:
             offer = Offer(node.session, self._offer_ttl)

@@ -1,5 +1,5 @@
-"""The janitor of the fleet: declares silent nodes lost, returns lanes that nobody serves, forgets what is long over.
-Every controller runs one; each change is a compare-and-set."""
+"""The janitor of the fleet: declares silent nodes lost, moves jobs out of lanes that nobody serves, and deletes old
+records. Every controller runs one; each change is a compare-and-set."""
 
 from datetime import timedelta
 

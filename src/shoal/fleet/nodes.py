@@ -117,7 +117,7 @@ class SessionLinks(Protocol):
         ...
 
     def acknowledges(self, node_id: NodeId) -> bool:
-        """Return whether the client of that session acknowledges commands."""
+        """Return whether the current session of the node acknowledges commands."""
         ...
 
 

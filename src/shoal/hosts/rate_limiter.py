@@ -136,7 +136,7 @@ class HostConnections:
         self._last_at: dict[int, float] = {}
 
     async def wait_for_slot(self, host: int, start_at: float, delay_seconds: float) -> None:
-        """Wait for a slot that was granted for `start_at`, at least this long after the last request."""
+        """Wait until `start_at`, and until at least `delay_seconds` after the last request to the host."""
         now = self._clock.monotonic()
         begin_at = max(now, start_at, self._last_at.get(host, 0.0) + delay_seconds)
         if len(self._last_at) >= MOST_HOSTS:

@@ -103,7 +103,7 @@ MESSAGES: Mapping[str, LogMessage] = {
     "BrowsersReaped": LogMessage(LogLevel.WARNING, "ended {count} browsers that a killed process had left behind"),
     "PageRendered": LogMessage(LogLevel.DEBUG, "page rendered in {seconds:.2f} s: {outcome}"),
     "RenderingImpossible": LogMessage(
-        LogLevel.WARNING, "no browser: pages that need one are stored unrendered and counted: {error}"
+        LogLevel.WARNING, "no browser is available, so pages that need one are stored unrendered: {error}"
     ),
     "RenderingPutOff": LogMessage(LogLevel.WARNING, "page job put off for {seconds:g} s, not rendered: {error}"),
     "RendererRefused": LogMessage(

@@ -90,7 +90,9 @@ class Metrics:
         self._render_seconds = self._histogram(
             "shoal_render_seconds", "Time to render a page, not counting its wait for a browser."
         )
-        self._render_requests = self._counter("shoal_render_requests", "Requests that rendered pages made.")
+        self._render_requests = self._counter(
+            "shoal_render_requests", "Requests made by pages while they were rendered."
+        )
         self._browsers_started = self._counter("shoal_browsers_started", "Browsers started.")
         self._browsers_ended = self._counter("shoal_browsers_ended", "Browsers ended, by reason.", "how")
         self._requests = self._counter("shoal_http_requests", "HTTP requests served.", "method", "route", "status")

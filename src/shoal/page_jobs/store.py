@@ -124,7 +124,8 @@ class GroupStore(Protocol):
         ...
 
     async def page_of(self, tx: Tx, after: int | None, limit: int, state: str | None) -> list[Group]:
-        """Return groups, newest first, before that number; optionally only those in one state."""
+        """Return groups, newest first, that come after the one with the number `after`; optionally only those in one
+        state."""
         ...
 
     async def lock(self, tx: Tx, group_id: str) -> Group | None:

@@ -125,7 +125,7 @@ class JobStore(Protocol):
 
     async def unpark(self, tx: Tx, key: str) -> int:
         """Unpark as many jobs of a quota key as its limit allows; returns how many. Call it in a separate commit: it
-        locks the quota key, and a commit that holds such a lock may only wait for hosts."""
+        locks the quota key, and after that a commit may wait only for locks on hosts."""
         ...
 
     async def freshest_lease(self, tx: Tx) -> timedelta | None:

@@ -45,7 +45,7 @@ class Difference(Struct, kw_only=True):
 
 
 class PageDifferences(Struct, kw_only=True):
-    """The numbers of pages that differ."""
+    """How many pages were added, removed or changed."""
 
     before: Annotated[int, describe("Pages of the earlier crawl.")]
     after: Annotated[int, describe("Pages of the later crawl.")]

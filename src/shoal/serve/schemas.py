@@ -538,7 +538,7 @@ class Gate(Struct, kw_only=True):
 
     name: str
     rules: list["GateRule"]
-    ignore: Annotated[list[str], describe("Finding codes that do not count.")]
+    ignore: Annotated[list[str], describe("Finding codes that the gate ignores.")]
     fail: Annotated[list[str], describe("Finding codes that fail the gate as soon as one finding has them.")]
     min_pages: int
     min_pages_percent: float
@@ -878,8 +878,8 @@ class HealthParts(Struct, kw_only=True):
 
     success: Annotated[float, describe("Success rate of recent tasks; 1 before the first one.")]
     load: Annotated[float, describe("Share of free slots, of the busier kind (runs or page jobs).")]
-    latency: Annotated[float, describe("1 at no latency, 0 at 300 s and more.")]
-    depth: Annotated[float, describe("1 with an empty lane, 0 with 20 waiting jobs and more.")]
+    latency: Annotated[float, describe("1 at no latency, 0 at 300 s or more.")]
+    depth: Annotated[float, describe("1 if the lane is empty, 0 if 20 or more jobs wait in it.")]
 
 
 class DesiredState(Struct, kw_only=True):
@@ -910,8 +910,8 @@ class Node(Struct, kw_only=True):
     rate_limit: Annotated[float | None, describe("Pages per second; null: unlimited.")]
     is_proxy_mode: bool
     capabilities: Annotated[list[str], describe("Capabilities of the node; `js` if it can render pages.")]
-    cpu_percent: Annotated[float, describe("CPU use with its children, in percent of one core.")]
-    memory_bytes: Annotated[int, describe("Memory with its children.")]
+    cpu_percent: Annotated[float, describe("CPU use of the node and its child processes, in percent of one core.")]
+    memory_bytes: Annotated[int, describe("Memory of the node and its child processes.")]
     browsers: Annotated[int, describe("Browsers that run on it.")]
     browser_pages: Annotated[int, describe("Pages in these browsers.")]
     browser_slots: Annotated[int, describe("Pages that it renders at once; 0 if it cannot.")]

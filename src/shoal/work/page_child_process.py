@@ -75,7 +75,7 @@ class PageChildProcess:
                 self._child.send(Leave("worn", finish_first=True))
 
     def nudge(self, *, pass_on: bool) -> None:
-        """Learn that a job may be waiting. The child has its own notifications; `pass_on` if they may be slower."""
+        """Learn that a job may be waiting. With `pass_on`, tell the child, too: its own notification may be slower."""
         self._nudged.set()
         if pass_on and self._child is not None:
             self._child.send(Nudge())

@@ -1,7 +1,7 @@
 """In the child: the loop that keeps its page slots full. It leases jobs in batches, runs them concurrently and settles
 them together.
 
-The worker extends the leases. A `JobExecutor` runs and stores the jobs.
+The worker extends the leases. A `JobExecutor` does the work of a job and stores its result.
 """
 
 import asyncio

@@ -79,7 +79,9 @@ class CrawlDump:
             written[type(item)] += 1
             yield records.record_of(item)
         if await self._admin.at_rest(crawl_id, "be dumped") != before:
-            raise StateConflict("crawl", crawl_id, "changed since the dump began", "be dumped", "dump it again")
+            raise StateConflict(
+                "crawl", crawl_id, "no longer as it was when the dump began", "be dumped", "dump it again"
+            )
         yield records.end_record(End.of(written))
 
     async def load(self, lines: Lines, *, crawl_id: str | None = None, trust_named: bool = False) -> CrawlId:

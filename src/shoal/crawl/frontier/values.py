@@ -133,7 +133,7 @@ def crashes_after(before: int, *, alone: bool) -> int:
 
 
 class RedirectTarget(Struct, frozen=True):
-    """A URL that another one redirects to, and what becomes of it. While it also waits itself, its own fate is OPEN."""
+    """A URL that another one redirects to, and its fate: OPEN while it also waits in the frontier itself."""
 
     url: str
     via: str

@@ -223,7 +223,7 @@ class RedisFrontierAdmin:
     async def _kept_after(
         self, place: CrawlPlace, after: Place | None, limit: int
     ) -> list[tuple[Place, WaitingUrl, int, int | None]]:
-        """Return kept URLs with their depth and due time, tried ones first."""
+        """Return open and quarantined URLs with their depth and due time, those already tried first."""
         kind, *at = after or (TOUCHED, -1)
         found: list[tuple[Place, WaitingUrl, int, int | None]] = []
         if kind == TOUCHED:
