@@ -43,7 +43,7 @@ def extra_walkers(app: App, crawl: Crawl, size: int, storage: "StorageWatch") ->
     if app.settings.render.screenshots is not None:
         environment["SHOAL_SCREENSHOTS"] = str(app.settings.render.screenshots)
     context = WorkerContext(
-        node_id="here",
+        node_id="local",
         holder=holder_name(),
         lanes=(local_lane(crawl.id),),
         kinds=(KIND,),

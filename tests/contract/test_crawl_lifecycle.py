@@ -391,7 +391,7 @@ async def test_only_a_failed_crawl_can_be_tried_again(bench: Bench) -> None:
 async def test_a_crawl_whose_own_process_is_gone_says_so(bench: Bench) -> None:
     """Report that it is paused because the storage is full. It continues only when somebody resumes it."""
     config = CrawlConfig(seeds=[f"{SITE}/"], sitemap="off")
-    crawl = await bench.crawls.submit(config, crawl_id=CrawlId("here"), named=[], here=True)
+    crawl = await bench.crawls.submit(config, crawl_id=CrawlId("here"), named=[], local=True)
     lease = await bench.lease(kind=KIND, lane="local/here")
     await Walker(bench, crawl, lease).attach()
     assert await bench.reason(crawl) is None

@@ -212,7 +212,7 @@ async def test_a_stopped_crawl_cannot_be_retried(bench: Bench, walked: bool) -> 
 
 async def test_a_crawl_in_a_process_of_its_own_is_paused_first(bench: Bench) -> None:
     config = CrawlConfig(seeds=[f"{SITE}/"], sitemap="off")
-    crawl = await bench.crawls.submit(config, crawl_id=CrawlId("here"), named=[], here=True)
+    crawl = await bench.crawls.submit(config, crawl_id=CrawlId("here"), named=[], local=True)
     with pytest.raises(StateConflict, match="pause it in the process that runs it"):
         await bench.crawls.retry_these(crawl.id, ALL)
 

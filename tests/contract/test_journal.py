@@ -68,7 +68,7 @@ async def test_the_journal_shows_a_whole_crawl(bench: Bench) -> None:
 
 
 async def test_a_crawl_that_is_running_where_it_was_made_waits_for_no_worker(bench: Bench) -> None:
-    crawl = await bench.crawls.submit(CrawlConfig(seeds=[f"{SITE}/"]), here=True)
+    crawl = await bench.crawls.submit(CrawlConfig(seeds=[f"{SITE}/"]), local=True)
     assert await said(bench, crawl) == ["Crawled by the process that created it"]
 
 

@@ -3,7 +3,7 @@
 The real operations run on a large store, and every statement is examined before it runs. PostgreSQL says how many rows
 each step of a plan read, SQLite how many steps its machine took. Statistics are fresh, or there are none yet, as in the
 first minute of every new store; and PostgreSQL plans with the actual parameter values, or without them, as for prepared
-statements that run often. test_plan_shapes.py checks which index each statement of the whole program uses.
+statements that run often. test_query_indexes.py checks which index each statement of the whole program uses.
 """
 
 import json

@@ -33,7 +33,7 @@ def audit_log_of(bench: Bench) -> AuditLog:
     return AuditLog(bench.database, SqlAuditLogStore())
 
 
-def wish(role: str = "viewer", name: str = "ci", **more: object) -> TokenRequest:
+def token_request(role: str = "viewer", name: str = "ci", **more: object) -> TokenRequest:
     of_node = {"node_id": "crawler-1"} if role == "node" else {}
     return TokenRequest.read({"name": name, "role": role, **of_node, **more})
 
@@ -45,7 +45,7 @@ def holder_of(minted: NewToken) -> Caller:
 
 async def test_a_token_opens_what_its_role_says_and_nothing_else_is_kept_of_it(bench: Bench) -> None:
     tokens = tokens_of(bench)
-    minted = await tokens.create(wish("operator"), ME)
+    minted = await tokens.create(token_request("operator"), ME)
     found = await tokens.verify(minted.text)
     assert found is not None
     assert found.id == minted.token.id
@@ -58,13 +58,13 @@ async def test_a_token_opens_what_its_role_says_and_nothing_else_is_kept_of_it(b
 @pytest.mark.parametrize("role", ROLES)
 async def test_each_role_can_be_given(bench: Bench, role: str) -> None:
     tokens = tokens_of(bench)
-    minted = await tokens.create(wish(role), ME)
+    minted = await tokens.create(token_request(role), ME)
     assert minted.token.scopes == ROLES[role]
 
 
 async def test_a_token_with_any_character_changed_is_rejected(bench: Bench) -> None:
     tokens = tokens_of(bench)
-    right, other = await tokens.create(wish(), ME), await tokens.create(wish(), ME)
+    right, other = await tokens.create(token_request(), ME), await tokens.create(token_request(), ME)
     mixed = f"shl_{right.text.split('_')[1]}_{other.text.split('_')[2]}"
     for text in ("", "shl_", right.text[:-1], right.text + "0", right.text.upper(), mixed, "x" * 100_000):
         assert await tokens.verify(text) is None
@@ -72,7 +72,7 @@ async def test_a_token_with_any_character_changed_is_rejected(bench: Bench) -> N
 
 async def test_the_secret_of_one_under_the_name_of_another_opens_nothing(bench: Bench) -> None:
     tokens = tokens_of(bench)
-    first, second = await tokens.create(wish(), ME), await tokens.create(wish("admin"), ME)
+    first, second = await tokens.create(token_request(), ME), await tokens.create(token_request("admin"), ME)
     await bench.sql(f"UPDATE token SET hash = 'of something else' WHERE id = '{second.token.id}'")
     assert await tokens.verify(second.text) is None
     assert await tokens.verify(first.text) is not None
@@ -80,7 +80,7 @@ async def test_the_secret_of_one_under_the_name_of_another_opens_nothing(bench: 
 
 async def test_a_revoked_token_is_refused_at_once_here_and_in_a_moment_elsewhere(bench: Bench) -> None:
     here, elsewhere = tokens_of(bench), tokens_of(bench)
-    minted = await here.create(wish(), ME)
+    minted = await here.create(token_request(), ME)
     assert await here.verify(minted.text) is not None
     assert await elsewhere.verify(minted.text) is not None
     revoked = await here.revoke(minted.token.id, ME)
@@ -92,7 +92,7 @@ async def test_a_revoked_token_is_refused_at_once_here_and_in_a_moment_elsewhere
 
 async def test_a_token_ends_when_its_time_is_over_by_the_clock_of_the_store(bench: Bench) -> None:
     tokens = tokens_of(bench)
-    minted = await tokens.create(wish(expires_in="1h"), ME)
+    minted = await tokens.create(token_request(expires_in="1h"), ME)
     await bench.jump(3590)
     assert await tokens.verify(minted.text) is not None
     await bench.jump(10)
@@ -102,7 +102,7 @@ async def test_a_token_ends_when_its_time_is_over_by_the_clock_of_the_store(benc
 
 async def test_use_is_noted_at_most_once_a_minute(bench: Bench) -> None:
     tokens = tokens_of(bench)
-    minted = await tokens.create(wish(), ME)
+    minted = await tokens.create(token_request(), ME)
     seen = []
     for _ in range(4):
         await tokens.verify(minted.text)
@@ -115,7 +115,7 @@ async def test_use_is_noted_at_most_once_a_minute(bench: Bench) -> None:
 async def test_a_token_works_and_a_warning_is_logged_if_its_use_cannot_be_recorded(bench: Bench) -> None:
     severed = Severed(bench.database)
     tokens = tokens_of(bench, severed)
-    minted = await tokens.create(wish(), ME)
+    minted = await tokens.create(token_request(), ME)
     severed.writes = False
     assert await tokens.verify(minted.text) is not None
     [told] = [signal for signal in bench.signals_seen if isinstance(signal, TokenUseNotRecorded)]
@@ -125,7 +125,7 @@ async def test_a_token_works_and_a_warning_is_logged_if_its_use_cannot_be_record
 async def test_a_verified_token_is_not_read_from_the_store_again_for_a_moment(bench: Bench) -> None:
     severed = Severed(bench.database)
     tokens = tokens_of(bench, severed)
-    minted = await tokens.create(wish(), ME)
+    minted = await tokens.create(token_request(), ME)
     assert await tokens.verify(minted.text) is not None
     severed.reads = severed.writes = False
     assert await tokens.verify(minted.text) is not None
@@ -136,14 +136,14 @@ async def test_the_cache_of_verified_tokens_is_bounded(bench: Bench, monkeypatch
     assert MOST_REMEMBERED > 3
     tokens = tokens_of(bench)
     for _ in range(5):
-        assert await tokens.verify((await tokens.create(wish(), ME)).text) is not None
+        assert await tokens.verify((await tokens.create(token_request(), ME)).text) is not None
     assert len(tokens._verified) == 3
 
 
 async def test_once_there_was_a_token_everybody_needs_one_for_ever(bench: Bench) -> None:
     tokens, elsewhere = tokens_of(bench), tokens_of(bench)
     assert not await elsewhere.any_made()
-    minted = await tokens.create(wish("viewer"), ME)
+    minted = await tokens.create(token_request("viewer"), ME)
     assert await tokens.any_made()
     await bench.jump(FRESH_SECONDS)
     assert await elsewhere.any_made()
@@ -153,28 +153,28 @@ async def test_once_there_was_a_token_everybody_needs_one_for_ever(bench: Bench)
 
 async def test_no_token_makes_one_with_more_than_it_has(bench: Bench) -> None:
     tokens = tokens_of(bench)
-    operator = holder_of(await tokens.create(wish("operator"), ME))
-    await tokens.create(wish("viewer"), operator)
+    operator = holder_of(await tokens.create(token_request("operator"), ME))
+    await tokens.create(token_request("viewer"), operator)
     for role in ("admin", "bot", "node"):
         with pytest.raises(NotAllowed, match=f"lacks {role}"):
-            await tokens.create(wish(role), operator)
+            await tokens.create(token_request(role), operator)
     assert len(await tokens.newest()) == 2
 
 
 async def test_no_token_makes_one_that_outlasts_it(bench: Bench) -> None:
     tokens = tokens_of(bench)
-    admin = holder_of(await tokens.create(wish("admin", expires_in="1d"), ME))
-    await tokens.create(wish("bot", expires_in="12h"), admin)
+    admin = holder_of(await tokens.create(token_request("admin", expires_in="1d"), ME))
+    await tokens.create(token_request("bot", expires_in="12h"), admin)
     for more in ({}, {"expires_in": "2d"}):
         with pytest.raises(InvalidInput, match="expires_in is later than the expiry"):
-            await tokens.create(wish("bot", **more), admin)
+            await tokens.create(token_request("bot", **more), admin)
     assert len(await tokens.newest()) == 2
 
 
 async def test_the_last_admin_is_not_revoked_by_mistake(bench: Bench) -> None:
     tokens = tokens_of(bench)
-    first, second = await tokens.create(wish("admin"), ME), await tokens.create(wish("admin"), ME)
-    await tokens.create(wish("viewer"), ME)
+    first, second = await tokens.create(token_request("admin"), ME), await tokens.create(token_request("admin"), ME)
+    await tokens.create(token_request("viewer"), ME)
     await tokens.revoke(first.token.id, ME)
     with pytest.raises(StateConflict, match="is the last valid admin token"):
         await tokens.revoke(second.token.id, ME)
@@ -185,7 +185,7 @@ async def test_the_last_admin_is_not_revoked_by_mistake(bench: Bench) -> None:
 async def test_of_two_admins_who_revoke_each_other_one_stays(postgres_bench: Bench) -> None:
     bench, point = postgres_bench, Breakpoint("lock_admin_tokens")
     tokens = tokens_of(bench)
-    first, second = await tokens.create(wish("admin"), ME), await tokens.create(wish("admin"), ME)
+    first, second = await tokens.create(token_request("admin"), ME), await tokens.create(token_request("admin"), ME)
     slow = asyncio.create_task(tokens_of(bench, BreakpointDatabase(bench.database, point)).revoke(first.token.id, ME))
     await point.reached.wait()
     late = asyncio.create_task(tokens.revoke(second.token.id, ME))
@@ -203,7 +203,7 @@ async def test_a_token_that_is_not_there_cannot_be_revoked(bench: Bench) -> None
 
 async def test_creating_and_revoking_are_in_the_audit_log_once_with_caller_and_address(bench: Bench) -> None:
     tokens = tokens_of(bench)
-    minted = await tokens.create(wish("bot", name="scraper"), ME)
+    minted = await tokens.create(token_request("bot", name="scraper"), ME)
     caller = Caller(who="tok_boss", scopes=frozenset({TokenScope.ADMIN}), address="192.0.2.7")
     for _ in range(2):
         await tokens.revoke(minted.token.id, caller)
@@ -216,9 +216,9 @@ async def test_creating_and_revoking_are_in_the_audit_log_once_with_caller_and_a
 
 async def test_rejected_requests_are_not_in_the_audit_log(bench: Bench) -> None:
     tokens = tokens_of(bench)
-    admin = holder_of(await tokens.create(wish("admin", expires_in="1d"), ME))
+    admin = holder_of(await tokens.create(token_request("admin", expires_in="1d"), ME))
     with pytest.raises(InvalidInput):
-        await tokens.create(wish("bot"), admin)
+        await tokens.create(token_request("bot"), admin)
     assert len(await audit_log_of(bench).newest()) == 1
 
 
@@ -236,7 +236,7 @@ async def test_the_audit_log_is_listed_newest_first_by_pages_and_by_subject(benc
 async def test_tokens_are_listed_newest_first_by_pages(bench: Bench) -> None:
     tokens = tokens_of(bench)
     for name in ("one", "two", "three"):
-        await tokens.create(wish(name=name), ME)
+        await tokens.create(token_request(name=name), ME)
     newest = await tokens.newest(limit=2)
     assert [token.name for token in newest] == ["three", "two"]
     assert [token.name for token in await tokens.newest(before=newest[-1].number)] == ["one"]

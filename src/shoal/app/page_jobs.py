@@ -3,9 +3,9 @@
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from shoal.page_jobs.dead_letter_event import DeadLetterEvents
 from shoal.page_jobs.groups import Groups
 from shoal.page_jobs.ingest import Ingest
+from shoal.page_jobs.job_events import DeadLetterEvents
 
 if TYPE_CHECKING:
     from shoal.app.app import App

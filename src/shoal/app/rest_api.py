@@ -20,7 +20,7 @@ from shoal.serve.policies import PolicyApi
 from shoal.serve.politeness import PolitenessApi
 from shoal.serve.results import ResultApi
 from shoal.serve.stats import StatsApi
-from shoal.serve.tokens import AuditApi, TokenApi
+from shoal.serve.tokens import AuditLogApi, TokenApi
 from shoal.serve.webhooks import WebhookApi
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ class RestApi:
             ResultApi(plan.policies, page_jobs.history),
             WebhookApi(app.events.webhooks, app.events.tester, access.idempotency),
             TokenApi(access.tokens),
-            AuditApi(access.audit_log),
+            AuditLogApi(access.audit_log),
             DocsApi(GROUPS, app.console.shell),
         ]
 

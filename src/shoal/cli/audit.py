@@ -34,7 +34,7 @@ from shoal.cli.output import note, print_json
 from shoal.cli.report_files import ReportFiles, note_written, report_flags
 from shoal.export.output import Outputs
 from shoal.local.crawl_request import CrawlRequest
-from shoal.local.local_analysis import analyze_here
+from shoal.local.local_analysis import analyze_locally
 from shoal.serve import to_api
 from shoal.settings_loader import load
 
@@ -119,7 +119,7 @@ async def _audit(
         code = await CrawlCommand(app, crawl, Outputs(()), how_to_go_on, as_json=False, to_stdout=False).run()
         options = AnalysisOptions(gate, commit=None if commit is None else commit.commit)
         async with _publishing(app):
-            analysis = await analyze_here(app, crawl.id, options, baseline)
+            analysis = await analyze_locally(app, crawl.id, options, baseline)
         await _print(app, analysis, output)
         return code if analysis.verdict is None else EXIT_CODES[analysis.verdict.outcome] or code
 

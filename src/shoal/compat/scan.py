@@ -52,7 +52,7 @@ class Statistics:
 
 
 @dataclass(frozen=True, slots=True)
-class Hold:
+class ScanLease:
     """Our claim on the scan: a leased job, and the task that renews its lease."""
 
     crawl: Crawl
@@ -69,7 +69,7 @@ class Scan:
         self._app = app
         self._janitor = app.chores.janitor
         self._lock = asyncio.Lock()
-        self._hold: Hold | None = None
+        self._hold: ScanLease | None = None
         self._held: dict[Url, FrontierTask] = {}  # handed out and not settled
         self._undelivered: deque[FrontierTask] = deque()  # taken for a caller that was cancelled meanwhile
         self._in_doubt = False  # we do not know whether our last commit succeeded
@@ -86,7 +86,7 @@ class Scan:
             return False
         config = read_config({"seeds": list(seeds[:MOST_SEEDS]), "depth": max_depth, "sitemap": "off"}, _public_name)
         try:
-            await self._app.crawls.submit(config, crawl_id=self.id, named=[], here=True, frontier=frontier)
+            await self._app.crawls.submit(config, crawl_id=self.id, named=[], local=True, frontier=frontier)
         except AlreadyExists:
             return False
         await self.add(seeds[MOST_SEEDS:])
@@ -237,7 +237,9 @@ class Scan:
                 raise StateConflict("scan", self.id, state, "give another URL", "resume it first")
             return work
 
-    async def _commit(self, hold: Hold, done: list[FrontierTask], want: int) -> tuple[CrawlState, list[FrontierTask]]:
+    async def _commit(
+        self, hold: ScanLease, done: list[FrontierTask], want: int
+    ) -> tuple[CrawlState, list[FrontierTask]]:
         app, fence = self._app, hold.lease.fence
         batch = WalkerBatch([Settled(task, Fate.FETCHED) for task in done])
 
@@ -249,7 +251,7 @@ class Scan:
 
         return await app.database.run(commit)
 
-    async def _holding(self, *, resuming: bool = False) -> Hold:
+    async def _holding(self, *, resuming: bool = False) -> ScanLease:
         if self._hold is not None and self._in_doubt:
             await self._begin_again(self._hold)
         if self._hold is None:
@@ -257,7 +259,7 @@ class Scan:
             self._paused_here = False
         return self._hold
 
-    async def _begin_again(self, hold: Hold) -> None:
+    async def _begin_again(self, hold: ScanLease) -> None:
         """Recover after a commit with unknown outcome: return every URL we still hold to the queue."""
         self._held.clear()
         self._undelivered.clear()
@@ -267,13 +269,13 @@ class Scan:
             self._forget()
         self._in_doubt = False
 
-    async def _attach(self, resuming: bool) -> Hold:
+    async def _attach(self, resuming: bool) -> ScanLease:
         await self._return_lost_urls()
         crawl = await self.find()
         if crawl is None:
             raise NotFound("scan", self.id, "start one with seeds")
         if crawl.state is CrawlState.PAUSED and resuming:
-            await self._app.crawls.resume(self.id, here=True)
+            await self._app.crawls.resume(self.id, local=True)
         lease = await self._lease(crawl)
         app = self._app
         commits = WalkerCommits(
@@ -287,7 +289,7 @@ class Scan:
             AT_ONCE,
             app.stores.pages,
         )
-        return Hold(crawl, lease, commits, asyncio.create_task(_keep_alive(app, lease)))
+        return ScanLease(crawl, lease, commits, asyncio.create_task(_keep_alive(app, lease)))
 
     async def _lease(self, crawl: Crawl) -> Lease:
         """Create and lease a job of our own in one commit; waiting jobs that nobody holds are cancelled."""

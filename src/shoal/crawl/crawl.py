@@ -13,7 +13,7 @@ from shoal.base.query_params import SESSION, TRACKING, read_name
 from shoal.base.request_form import Form, describe, matching
 from shoal.base.text import shorten
 from shoal.base.url import DEFAULT_RULES, UrlRules
-from shoal.crawl.credentials import SECRET_FIELDS, GivenCookie, check_proxy, hidden
+from shoal.crawl.credentials import SECRET_FIELDS, CrawlCookie, check_proxy, hidden
 from shoal.crawl.states import CrawlState
 from shoal.crawl.url_patterns import check_patterns
 from shoal.egress.custom_headers import MOST_HEADERS, check_headers
@@ -111,7 +111,7 @@ class CrawlConfig(Form, frozen=True, kw_only=True, forbid_unknown_fields=True):
         describe("Extra request headers; all except Accept… are sent to the origins of the seeds only."),
     ] = {}
     cookies: Annotated[
-        list[GivenCookie],
+        list[CrawlCookie],
         describe("Cookies to start with: {name, value, domain, path, secure}.", max_length=MOST_HEADERS),
     ] = []
     proxy: Annotated[

@@ -21,7 +21,7 @@ SECRET_FIELDS: Final = frozenset({"headers", "cookies", "proxy"})
 _COOKIE_UNSAFE: Final = re.compile(r"[\x00-\x1f\x7f;\ud800-\udfff]")
 
 
-class GivenCookie(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class CrawlCookie(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A cookie the crawl starts with. Without a domain it is sent only to the hosts of the seeds."""
 
     name: Annotated[str, Meta(min_length=1, max_length=256)]
@@ -71,7 +71,7 @@ def is_label(proxy: str) -> bool:
     return re.match(PROXY_LABEL, proxy) is not None
 
 
-def cookies_for(given: list[GivenCookie], seeds: list[Url]) -> list[Cookie]:
+def cookies_for(given: list[CrawlCookie], seeds: list[Url]) -> list[Cookie]:
     """Return the cookies in the form of a cookie jar. One without a domain is set for each seed's host, secure if the
     seed uses https."""
     kept = []

@@ -69,7 +69,7 @@ class AddressAnnouncer:
 class ControllerAddresses:
     """A chore of a worker's child: read the addresses of the controllers."""
 
-    name = "listeners"
+    name = "controller addresses"
 
     def __init__(self, database: Database, store: ControllerAddressStore) -> None:
         self._database = database

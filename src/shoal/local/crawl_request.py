@@ -32,7 +32,7 @@ class CrawlRequest:
             return found
         _check_browser(app, self.config)
         named = list(seeds_of(self.config)) if self.trusted else None
-        return await app.crawls.submit(self.config, crawl_id=self.crawl_id, named=named, here=True)
+        return await app.crawls.submit(self.config, crawl_id=self.crawl_id, named=named, local=True)
 
 
 def _check_browser(app: App, config: CrawlConfig) -> None:

@@ -12,7 +12,7 @@ from shoal.work.lease_renewer import LeaseRenewer
 from shoal.work.local_lease import holder_name
 
 
-async def analyze_here(app: App, crawl_id: str, options: AnalysisOptions, baseline: str | None = None) -> Analysis:
+async def analyze_locally(app: App, crawl_id: str, options: AnalysisOptions, baseline: str | None = None) -> Analysis:
     """Analyze a crawl that has ended and return the analysis as it is stored. It is tried once; an error is raised
     after it was recorded."""
     lane = local_lane(new_id("anl"))  # not the crawl's: a process that died may have left a job there

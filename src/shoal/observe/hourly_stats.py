@@ -173,7 +173,7 @@ class HourlyStats:
 class HourlyStatsWriter:
     """Writes the counts to the store. The rest is written when the process ends."""
 
-    name = "hours"
+    name = "hourly stats"
 
     def __init__(self, database: Database, store: HourlyStatsStore, signals: Signals) -> None:
         self._database = database
@@ -201,7 +201,7 @@ class HourlyStatsRetention:
 
     keep: timedelta
     store: HourlyStatsStore
-    name: str = "hours"
+    name: str = "hourly stats"
 
     async def prune(self, database: Database, before: int, limit: int) -> tuple[int, bool]:
         return await database.run(lambda tx: self.store.forget(tx, before)), False

@@ -13,7 +13,7 @@ from shoal.base.ids import JobId
 from shoal.base.signals import Signals
 from shoal.events.store import OutboxStore
 from shoal.extract.required_fields import missing_fields
-from shoal.page_jobs.dead_letter_event import job_event
+from shoal.page_jobs.job_events import job_event
 from shoal.page_jobs.result import INVALID_DATA, Receipt, Result, ResultDelivery, Status
 from shoal.page_jobs.spec import KIND
 from shoal.page_jobs.store import HeldJob, NewResult, ResultStore

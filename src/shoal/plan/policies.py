@@ -185,7 +185,7 @@ class Policies:
         return await self.rating(tx, policy, await self._store.now(tx))
 
     async def rating(self, tx: Tx, policy: Policy, now: int) -> Priority:
-        boosts = await self._store.signals(tx, subjects_of(policy))
+        boosts = await self._store.boosts(tx, subjects_of(policy))
         return rate(facts_of(policy, now, sum(boosts.values())), self.rules)
 
     async def signal(self, form: SignalForm) -> PriorityBoost:
@@ -198,9 +198,9 @@ class Policies:
 
         async def commit(tx: Tx) -> PriorityBoost:
             until = await self._store.now(tx) + span(read_duration(form.lasts))
-            signal = PriorityBoost(subject, form.boost, until)
-            await self._store.put_signal(tx, signal)
-            return signal
+            boost = PriorityBoost(subject, form.boost, until)
+            await self._store.put_boost(tx, boost)
+            return boost
 
         return await self._database.run(commit)
 

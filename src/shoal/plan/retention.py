@@ -13,8 +13,8 @@ class BoostRetention:
 
     keep: timedelta
     store: PolicyStore
-    name: str = "business signals"
+    name: str = "priority boosts"
 
     async def prune(self, database: Database, before: int, limit: int) -> tuple[int, bool]:
-        removed = await database.run(lambda tx: self.store.forget_signals(tx, before, limit))
+        removed = await database.run(lambda tx: self.store.forget_boosts(tx, before, limit))
         return removed, removed == limit

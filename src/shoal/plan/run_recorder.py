@@ -35,7 +35,7 @@ class RunRecorder:
     """Record run outcomes. Several may run at once: one that finds the cursor moved writes nothing and retries
     later."""
 
-    name = "bookkeeper"
+    name = "run recorder"
 
     def __init__(self, database: Database, events: EventStore, policies: PolicyStore) -> None:
         self._database = database

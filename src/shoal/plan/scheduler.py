@@ -133,7 +133,7 @@ class Scheduler:
     ) -> tuple[list[_Plan], list[ScheduleStep], list[PolicyStuck]]:
         """Return a plan for each policy that may start, the next step of those that may not start now, and those that
         cannot be run and must not block the others."""
-        boosts = await self._store.signals(tx, sorted(set(_subjects(policies))))
+        boosts = await self._store.boosts(tx, sorted(set(_subjects(policies))))
         plans, late, stuck = [], [], []
         for policy in policies:
             try:

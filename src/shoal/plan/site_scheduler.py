@@ -110,6 +110,6 @@ class SiteScheduler:
 
     async def _priority(self, policy: Policy, now: int) -> int:
         async def look(tx: Tx) -> dict[str, float]:
-            return await self._store.signals(tx, subjects_of(policy))
+            return await self._store.boosts(tx, subjects_of(policy))
 
         return rate(facts_of(policy, now, sum((await self._database.read(look)).values())), self._rules).value

@@ -122,13 +122,13 @@ class PolicyStore(Protocol):
         """Return these policies, locked against changes until the transaction ends."""
         ...
 
-    async def signals(self, tx: Tx, subjects: Sequence[str]) -> dict[str, float]:
+    async def boosts(self, tx: Tx, subjects: Sequence[str]) -> dict[str, float]:
         """Return the boosts that are valid now, by subject."""
         ...
 
-    async def put_signal(self, tx: Tx, signal: PriorityBoost) -> None: ...
+    async def put_boost(self, tx: Tx, boost: PriorityBoost) -> None: ...
 
-    async def forget_signals(self, tx: Tx, before: int, limit: int) -> int:
+    async def forget_boosts(self, tx: Tx, before: int, limit: int) -> int:
         """Remove boosts that had expired by that time; return how many."""
         ...
 

@@ -322,7 +322,7 @@ class Queue:
             lost = await self._store.lost(tx, lease.fence)
             if lost is None:
                 raise LeaseLost(lease.fence.job_id, lease.fence.epoch)
-            move = await self.verdict_in(tx, lost, GrantEnd.CRASHED, error, reason)
+            move = await self.move_of_lost_in(tx, lost, GrantEnd.CRASHED, error, reason)
             await self.move_in(tx, move, lease.kind, lease.run_id)
             return move.to
 
@@ -336,7 +336,7 @@ class Queue:
             for kind, run_id in sorted({(lease.kind, lease.run_id or "") for lease in leases}):
                 await self.lock_run(tx, kind, run_id or None)
             lost = await self._store.lost_in(tx, [lease.fence for lease in leases], expired=False)
-            moves = [(await self.verdict_in(tx, job, GrantEnd.CRASHED, error), job) for job in lost]
+            moves = [(await self.move_of_lost_in(tx, job, GrantEnd.CRASHED, error), job) for job in lost]
             await self.finish_and_lease_in(tx, [move for move, _ in moves], None)
             for move, job in moves:
                 await self.job_moved_in(tx, move, job.kind, job.run_id)
@@ -389,7 +389,7 @@ class Queue:
             tx.on_commit(partial(self._signals.emit, signal))
 
     async def _expiry(self, tx: Tx, lost: LostJob) -> Move:
-        return await self.verdict_in(tx, lost, GrantEnd.EXPIRED, f"the lease of {lost.lease_holder} expired")
+        return await self.move_of_lost_in(tx, lost, GrantEnd.EXPIRED, f"the lease of {lost.lease_holder} expired")
 
     async def freshest_lease(self) -> timedelta | None:
         """Return the time left on the node lease that ends last; negative if it has expired, None if there is none."""
@@ -442,7 +442,7 @@ class Queue:
             freed += await self._database.run(partial(self._store.unpark, key=key))
         return freed
 
-    async def verdict_in(
+    async def move_of_lost_in(
         self, tx: Tx, lost: LostJob, end: GrantEnd, error: str, reason: str = states.WORKER_LOST
     ) -> Move:
         """Decide what becomes of a job whose worker is lost: it returns to its lane, or becomes a dead letter past

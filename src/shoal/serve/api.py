@@ -16,7 +16,7 @@ from shoal.serve.policies import PolicyApi
 from shoal.serve.politeness import PolitenessApi
 from shoal.serve.results import ResultApi
 from shoal.serve.stats import StatsApi
-from shoal.serve.tokens import AuditApi, TokenApi
+from shoal.serve.tokens import AuditLogApi, TokenApi
 from shoal.serve.webhooks import WebhookApi
 
 GROUPS: tuple[type, ...] = (
@@ -36,7 +36,7 @@ GROUPS: tuple[type, ...] = (
     ResultApi,
     WebhookApi,
     TokenApi,
-    AuditApi,
+    AuditLogApi,
     StatsApi,
     HealthApi,
     DocsApi,

@@ -96,7 +96,7 @@ class TokenApi:
         return to_api.token(token)
 
 
-class AuditApi:
+class AuditLogApi:
     """`/api/v1/audit-log`."""
 
     def __init__(self, audit_log: AuditLog) -> None:

@@ -48,7 +48,7 @@ class LocalLease:
     async def reopen(self, crawl: Crawl) -> None:
         """Make sure that the crawl has a job to lease."""
         if crawl.state is CrawlState.PAUSED:
-            await self._crawls.resume(crawl.id, here=True)
+            await self._crawls.resume(crawl.id, local=True)
         elif crawl.state in (CrawlState.STOPPED, CrawlState.STOPPING, CrawlState.PENDING, CrawlState.FAILED):
             raise StateConflict("crawl", crawl.id, crawl.state, "be resumed", "start a new one")
 

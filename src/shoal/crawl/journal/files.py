@@ -18,7 +18,7 @@ class JournalFiles:
     one of them. If one dies between its claim and its write, those entries are missing in the file; the store has them.
     """
 
-    name = "filer"
+    name = "project logs"
 
     def __init__(self, database: Database, store: JournalStore, append: Callable[[str, list[bytes]], None]) -> None:
         self._database = database

@@ -42,9 +42,9 @@ def in_words(reason: str | None) -> str:
     return REASONS.get(reason or "", reason or "")
 
 
-def submitted(crawl: Crawl, *, here: bool) -> JournalEntry:
+def submitted(crawl: Crawl, *, local: bool) -> JournalEntry:
     waits = crawl.state is CrawlState.QUEUED
-    waiting = "Crawled by the process that created it" if here else "Waiting for a worker"
+    waiting = "Crawled by the process that created it" if local else "Waiting for a worker"
     words = waiting if waits else "Stored, not started yet"
     return JournalEntry(f"crawl_{crawl.state}", words, facts={"seeds": len(crawl.config.seeds)})
 

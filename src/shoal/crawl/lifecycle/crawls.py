@@ -84,11 +84,11 @@ class Crawls(CrawlReader):
         *,
         crawl_id: CrawlId | None = None,
         named: Sequence[str] | None = None,
-        here: bool = False,
+        local: bool = False,
         frontier: FrontierDriver | None = None,
     ) -> Crawl:
         """Store a crawl with its seeds and jobs. `named`: hosts that the user named on this machine's command line;
-        `here`: put its job into a local lane, which workers do not lease from; `frontier`: the driver of its frontier,
+        `local`: put its job into a local lane, which workers do not lease from; `frontier`: the driver of its frontier,
         by default that of the settings."""
         config = self._with_lists(config)
         seeds = seeds_of(config)
@@ -99,7 +99,7 @@ class Crawls(CrawlReader):
         wanted = crawl_id or CrawlId(new_id("crl"))
         driver = frontier or self._settings.frontier
         state = CrawlState.QUEUED if config.start else CrawlState.PENDING
-        jobs = self._walkers(wanted, config, here) if config.start else []
+        jobs = self._walkers(wanted, config, local) if config.start else []
 
         async def commit(tx: Tx) -> Crawl:
             key_seed = await self._seed_of_earlier(tx, config)
@@ -110,7 +110,7 @@ class Crawls(CrawlReader):
             await self.add_urls(tx, crawl.number, first_urls(seeds, crawl.key_seed, config))
             self._transitions.emit_on_commit(tx, crawl.id, CrawlMove(state))
             await self._queue.enqueue_in(tx, jobs)
-            await self.journal.write(tx, crawl.number, [messages.submitted(crawl, here=here)])
+            await self.journal.write(tx, crawl.number, [messages.submitted(crawl, local=local)])
             return crawl
 
         return await self._database.run(commit)
@@ -138,8 +138,8 @@ class Crawls(CrawlReader):
         """Start a crawl that was stored without being submitted."""
         return await self._enqueue(crawl_id, {CrawlState.PENDING}, "be started")
 
-    async def resume(self, crawl_id: str, *, here: bool = False) -> CrawlState:
-        return await self._enqueue(crawl_id, {CrawlState.PAUSED}, "be resumed", here=here)
+    async def resume(self, crawl_id: str, *, local: bool = False) -> CrawlState:
+        return await self._enqueue(crawl_id, {CrawlState.PAUSED}, "be resumed", local=local)
 
     async def retry(self, crawl_id: str) -> CrawlState:
         """Resume a failed crawl with its open URLs; if there are none, retry its failed URLs."""
@@ -207,7 +207,7 @@ class Crawls(CrawlReader):
             if before is None or not ended or not (before or reopened or await self._was_broken_off(tx, crawl)):
                 return reopened
             await self._transitions.move(tx, crawl, states.queue())
-            await self._queue.enqueue_in(tx, self._walkers(crawl.id, crawl.config, here=False))
+            await self._queue.enqueue_in(tx, self._walkers(crawl.id, crawl.config, local=False))
             return reopened
 
         return await self._database.run(commit)
@@ -335,9 +335,11 @@ class Crawls(CrawlReader):
         await self._database.run(commit)
         return (await self.get(crawl_id)).crawl.state
 
-    async def _enqueue(self, crawl_id: str, sources: set[CrawlState], action: str, *, here: bool = False) -> CrawlState:
+    async def _enqueue(
+        self, crawl_id: str, sources: set[CrawlState], action: str, *, local: bool = False
+    ) -> CrawlState:
         status = await self.get(crawl_id)
-        jobs = self._walkers(status.crawl.id, status.crawl.config, here)
+        jobs = self._walkers(status.crawl.id, status.crawl.config, local)
 
         async def commit(tx: Tx) -> None:
             crawl = await self._transitions.locked(tx, crawl_id)
@@ -356,8 +358,8 @@ class Crawls(CrawlReader):
         ours = {name: list(names) for name, names in lists.items() if names != built_in[name]}
         return replace(config, **{name: names for name, names in ours.items() if getattr(config, name) is None})
 
-    def _walkers(self, crawl_id: CrawlId, config: CrawlConfig, here: bool) -> list[NewJob]:
-        lane = lane_of_run(crawl_id, local=here)
+    def _walkers(self, crawl_id: CrawlId, config: CrawlConfig, local: bool) -> list[NewJob]:
+        lane = lane_of_run(crawl_id, local=local)
         return [self._walker(crawl_id, config, lane) for _ in range(config.workers)]
 
     def _walker(self, crawl_id: CrawlId, config: CrawlConfig, lane: str) -> NewJob:

@@ -1,4 +1,4 @@
-"""The frame of every page: templates, navigation, language and theme, notices, confirmation and error pages."""
+"""The shell of every page: templates, navigation, language and theme, notices, confirmation and error pages."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass

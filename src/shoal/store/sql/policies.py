@@ -82,15 +82,15 @@ class SqlPolicies:
     async def of_ids(self, tx: Tx, ids: Sequence[str]) -> dict[str, Policy]:
         return {row["id"]: _policy(row) for row in await tx.all("policies_of_ids", ids=list(ids))}
 
-    async def signals(self, tx: Tx, subjects: Sequence[str]) -> dict[str, float]:
-        rows = await tx.all("business_signals", subjects=list(subjects))
+    async def boosts(self, tx: Tx, subjects: Sequence[str]) -> dict[str, float]:
+        rows = await tx.all("boosts", subjects=list(subjects))
         return {row["subject"]: row["boost"] for row in rows}
 
-    async def put_signal(self, tx: Tx, signal: PriorityBoost) -> None:
-        await tx.execute("put_signal", subject=signal.subject, boost=signal.boost, until=signal.until)
+    async def put_boost(self, tx: Tx, boost: PriorityBoost) -> None:
+        await tx.execute("put_boost", subject=boost.subject, boost=boost.boost, until=boost.until)
 
-    async def forget_signals(self, tx: Tx, before: int, limit: int) -> int:
-        return await tx.execute("forget_signals", before=before, limit=limit)
+    async def forget_boosts(self, tx: Tx, before: int, limit: int) -> int:
+        return await tx.execute("forget_boosts", before=before, limit=limit)
 
     async def counts(self, tx: Tx, late: int) -> PolicyCounts:
         row = await tx.one("count_policies", late=late)

@@ -54,7 +54,7 @@ WHERE id = :id;
 -- Delete a policy.
 DELETE FROM policy WHERE id = :id;
 
--- name: put_signal
+-- name: put_boost
 -- Store a boost for a subject; the last one applies.
 INSERT INTO business_signal (subject, boost, until) VALUES (:subject, :boost, :until)
 ON CONFLICT (subject) DO UPDATE SET boost = excluded.boost, until = excluded.until;

@@ -55,11 +55,11 @@ SELECT p.*, NULL AS live_job_id FROM policy AS p WHERE p.id = ANY(:ids::text[]) 
 -- The live jobs with these dedupe keys.
 SELECT dedupe_key, id FROM job WHERE dedupe_key = ANY(:keys::text[]) AND finished_at IS NULL;
 
--- name: business_signals
+-- name: boosts
 -- Return the points of the boosts of these subjects that apply now.
 SELECT subject, boost FROM business_signal WHERE subject = ANY(:subjects::text[]) AND CASE WHEN until > shoal_now() THEN TRUE ELSE FALSE END;
 
--- name: forget_signals
+-- name: forget_boosts
 -- Remove boosts that ended before a time.
 DELETE FROM business_signal WHERE subject = ANY(ARRAY(
     SELECT subject FROM business_signal WHERE until < :before ORDER BY until LIMIT :limit FOR UPDATE SKIP LOCKED));

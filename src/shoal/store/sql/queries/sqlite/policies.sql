@@ -47,12 +47,12 @@ SELECT p.*, NULL AS live_job_id FROM policy AS p WHERE p.id IN (SELECT value FRO
 -- The live jobs with these dedupe keys.
 SELECT dedupe_key, id FROM job WHERE dedupe_key IN (SELECT value FROM json_each(:keys)) AND finished_at IS NULL;
 
--- name: business_signals
+-- name: boosts
 -- Return the points of the boosts of these subjects that apply now.
 SELECT subject, boost FROM business_signal
 WHERE subject IN (SELECT value FROM json_each(:subjects)) AND until > shoal_now();
 
--- name: forget_signals
+-- name: forget_boosts
 -- Remove boosts that ended before a time.
 DELETE FROM business_signal
 WHERE subject IN (SELECT subject FROM business_signal WHERE until < :before ORDER BY until LIMIT :limit);

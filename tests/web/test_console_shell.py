@@ -1,4 +1,4 @@
-"""The frame of the console: headers, navigation, language and theme, sessions, forms and errors."""
+"""The shell of the console: headers, navigation, language and theme, sessions, forms and errors."""
 
 import re
 from pathlib import Path
