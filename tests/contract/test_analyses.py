@@ -2,6 +2,7 @@
 end of the last one, and its findings are stored once."""
 
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 import orjson
@@ -11,7 +12,7 @@ from shoal.audit.analyses import KIND, AnalysisMoved
 from shoal.audit.analysis import Analysis, AnalysisOptions
 from shoal.audit.analyzer import Analyzer, Found, Needs
 from shoal.audit.analyzers.responses import Responses
-from shoal.audit.artifacts import Artifact
+from shoal.audit.artifacts import Artifact, ArtifactStore
 from shoal.audit.finding import AnalyzerOutcome, Finding, FindingCode, FindingCount, Severity
 from shoal.audit.gate import Gate, GateRule, read_gate
 from shoal.audit.loader import SiteLoader
@@ -28,6 +29,7 @@ from shoal.events.event import TYPES
 from shoal.observe.log_messages import log_line
 from shoal.queue.job import Lease
 from shoal.queue.states import JobState
+from shoal.store.artifacts.folder import FolderArtifacts
 from tests.contract.conftest import Bench, failed, fetched
 
 A = AnalysisState
@@ -43,6 +45,26 @@ class Broken:
 
     def analyze(self, site: Site) -> Iterator[Found]:
         raise RuntimeError("it cannot be counted")
+
+
+class NoEvidence:
+    """An analyzer whose evidence cannot be stored."""
+
+    name = "broken"
+    codes = (FindingCode("broken.set", Severity.ERROR, "What.", "How."),)
+    needs = Needs()
+
+    def analyze(self, site: Site) -> Iterator[Found]:
+        yield Found("broken.set", urls=[None], evidence=lambda place: {"pages": {1, 2}})
+
+
+class NoFile(Broken):
+    """An analyzer that leaves something that is not a file."""
+
+    artifacts = (("broken.txt", None),)
+
+    def analyze(self, site: Site) -> Iterator[Found]:
+        yield from ()
 
 
 class BrokenLoader(SiteLoader):
@@ -74,9 +96,12 @@ def attempt(
     analyzers: Sequence[Analyzer] = (Responses(),),
     alive: bool = True,
     loader: type[SiteLoader] = SiteLoader,
+    artifacts: ArtifactStore | None = None,
 ) -> AnalysisRun:
     read = loader(bench.database, bench.app.stores.sites, bench.app.audit.crawls)
-    context = AnalysisContext(bench.database, bench.analyses, bench.queue, read, bench.clock, bench.signals)
+    context = AnalysisContext(
+        bench.database, bench.analyses, bench.queue, read, bench.clock, bench.signals, artifacts=artifacts
+    )
     return AnalysisRun(context, analyzers, lease, lambda: alive)
 
 
@@ -234,15 +259,32 @@ async def test_what_was_found_is_counted_stored_and_measured(bench: Bench) -> No
     assert [row["depth"] for row in analysis.summary["status_by_depth"]] == [0, 1]
 
 
-async def test_an_analyzer_fails_alone(bench: Bench) -> None:
+@pytest.mark.parametrize(
+    ("analyzer", "error"),
+    [
+        (Broken(), "RuntimeError: it cannot be counted"),
+        (NoEvidence(), "The evidence of broken.set is not JSON"),
+        (NoFile(), "Its files could not be stored: TypeError"),
+    ],
+)
+async def test_an_analyzer_fails_alone(bench: Bench, tmp_path: Path, analyzer: Analyzer, error: str) -> None:
     await completed(bench)
-    assert await attempt(bench, await bench.lease(kind=KIND), [Broken(), Responses()]).run() == J.DONE
+    run = attempt(
+        bench, await bench.lease(kind=KIND), [analyzer, Responses()], artifacts=FolderArtifacts(tmp_path / "files")
+    )
+    assert await run.run() == J.DONE
     analysis = await only(bench)
     assert (analysis.state, analysis.findings) == (A.SUCCESS, 1)
-    outcomes = {one.analyzer: one.error for one in await bench.analyses.outcomes(analysis.id)}
-    assert outcomes == {"broken": "RuntimeError: it cannot be counted", "responses": None}
+    outcomes = {one.analyzer: one.error or "" for one in await bench.analyses.outcomes(analysis.id)}
+    assert outcomes.pop("broken").startswith(error)
+    assert outcomes == {"responses": ""}
+
+
+async def test_an_analyzer_that_fails_is_reported(bench: Bench) -> None:
+    await completed(bench)
+    await attempt(bench, await bench.lease(kind=KIND), [Broken()]).run()
     [failed] = [one for one in bench.signals_seen if isinstance(one, AnalyzerFailed)]
-    assert (failed.run_id, failed.analyzer) == (analysis.id, "broken")
+    assert (failed.run_id, failed.analyzer) == ((await only(bench)).id, "broken")
 
 
 def some_findings(code: str, number: int) -> tuple[AnalyzerOutcome, list[FindingCount], list[Finding]]:

@@ -10,6 +10,7 @@ from shoal.audit.analyzer import Analyzer, Found
 from shoal.audit.artifacts import Artifact
 from shoal.audit.finding import AnalyzerOutcome, Finding, FindingCode, FindingCount
 from shoal.audit.site import Site
+from shoal.base.text import json_of
 
 _SIGN = 1 << 63
 
@@ -95,8 +96,14 @@ def _smallest(kept: list[Candidate], new: Iterator[Candidate], most: int) -> lis
 
 
 def _stored(analyzer: str, code: FindingCode, chosen: list[Candidate]) -> list[Finding]:
-    findings = [
-        Finding(analyzer, code.code, code.severity, url, key, found.evidence(place))
-        for key, found, place, url in chosen
-    ]
+    findings = []
+    for key, found, place, url in chosen:
+        evidence = found.evidence(place)
+        try:
+            json_of(evidence)
+        except TypeError as error:  # of this analyzer alone: the store would fail for all of them
+            raise AnalyzerError(
+                f"The evidence of {code.code} is not JSON ({error}): use texts, numbers, lists and dictionaries."
+            ) from None
+        findings.append(Finding(analyzer, code.code, code.severity, url, key, evidence))
     return sorted(findings, key=lambda finding: (finding.page or "", finding.key))

@@ -176,8 +176,9 @@ class AnalysisRun:
             for name, data in getattr(analyzer, "artifacts", ()):
                 await store.put(analysis.id, name, data)
                 stored.append(Artifact(name, len(data)))
-        except ShoalError as error:
-            return failed(analyzer.name, f"Its files could not be stored: {error.message}")
+        except Exception as error:  # a plug-in may leave anything
+            reason = error.message if isinstance(error, ShoalError) else f"{type(error).__name__}: {error}"
+            return failed(analyzer.name, f"Its files could not be stored: {reason}")
         return result.with_artifacts(tuple(stored))
 
     async def _look_again(
