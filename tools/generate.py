@@ -68,7 +68,7 @@ def env_example() -> str:
     for section in SECTIONS:
         lines += ["", f"# {_about(section)}"]
         for entry in _entries(section):
-            lines += ["", f"# {entry.description}{_not_yet(entry)}", f"#{entry.env}={_example(entry)}"]
+            lines += ["", f"# {entry.description}", f"#{entry.env}={_example(entry)}"]
     return "\n".join(lines) + "\n"
 
 
@@ -122,7 +122,7 @@ def _setting_row(entry: SettingEntry) -> str:
     default = f"`{entry.default}`" if entry.default else "empty"
     form = f" Write {entry.form}." if entry.kind in SPELT_OUT else ""
     limits = f" Takes {entry.limits}." if entry.limits else ""
-    summary = f"{entry.description}{form}{limits}{_not_yet(entry)}"
+    summary = f"{entry.description}{form}{limits}"
     return _row(f"`{entry.env}`", entry.kind + (", secret" if entry.secret else ""), default, summary)
 
 
@@ -130,10 +130,6 @@ def _speed_table() -> list[str]:
     rows = [_row(f"`{name}`", connections or "all", show(delay)) for name, (connections, delay) in SPEEDS.items()]
     head = "Speed profiles, within `MAX_CONCURRENT_CURL`; an explicit setting overrides the profile:"
     return ["", head, "", "| speed | connections per host | delay |", "|---|---|---|", *rows]
-
-
-def _not_yet(entry: SettingEntry) -> str:
-    return " (Accepted; nothing uses it yet.)" if entry.planned else ""
 
 
 def _about(section: str) -> str:
@@ -272,8 +268,7 @@ def events_page() -> str:
         "|---|---|---|",
     ]
     for name, kind in TYPES.items():
-        when = f"{kind.description} (not sent yet)" if kind.planned else kind.description
-        lines.append(_row(f"`{name}`", when, ", ".join(f"`{one}`" for one in kind.data)))
+        lines.append(_row(f"`{name}`", kind.description, ", ".join(f"`{one}`" for one in kind.data)))
     return "\n".join(lines) + "\n"
 
 

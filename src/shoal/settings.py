@@ -142,7 +142,7 @@ class QueueSettings(SettingsSection):
     poison_limit: Whole = setting(
         "SHOAL_POISON_LIMIT",
         3,
-        "Number of consecutive worker deaths without progress after which a job becomes a dead letter.",
+        "Number of consecutive worker deaths without progress beyond which a job becomes a dead letter.",
         ge=1,
         le=100,
     )

@@ -43,10 +43,6 @@ class SettingEntry:
         return self.setting.secret
 
     @property
-    def planned(self) -> bool:
-        return self.setting.planned
-
-    @property
     def description(self) -> str:
         return self.setting.description
 

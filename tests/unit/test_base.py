@@ -1,4 +1,4 @@
-"""Clock, ids, errors and the service shell."""
+"""Clock, ids, errors, and the loop that runs chores."""
 
 import asyncio
 from datetime import UTC, datetime, timedelta
@@ -114,7 +114,7 @@ class Counting:
         return outcome
 
 
-def shell(chore: Counting, clock: FakeClock) -> tuple[Service, list[Signal]]:
+def service_of(chore: Counting, clock: FakeClock) -> tuple[Service, list[Signal]]:
     signals, heard = Signals(), list[Signal]()
     signals.subscribe(heard.append)
     return Service(chore, timedelta(seconds=10), clock, signals), heard
@@ -128,7 +128,7 @@ async def settle() -> None:
 
 async def test_a_chore_runs_within_its_first_interval_and_then_every_interval() -> None:
     clock, chore = FakeClock(), Counting()
-    service, _ = shell(chore, clock)
+    service, _ = service_of(chore, clock)
     service.start()
     await settle()
     assert chore.passes == 0
@@ -141,7 +141,7 @@ async def test_a_chore_runs_within_its_first_interval_and_then_every_interval() 
 
 async def test_a_chore_that_fails_is_tried_again_after_a_growing_pause_and_reported() -> None:
     clock, chore = FakeClock(), Counting(OSError("away"), ValueError("odd"), PassResult(did="something"))
-    service, heard = shell(chore, clock)
+    service, heard = service_of(chore, clock)
     service.start()
     await settle()
     await clock.advance(10)
@@ -154,7 +154,7 @@ async def test_a_chore_that_fails_is_tried_again_after_a_growing_pause_and_repor
 
 async def test_a_nudged_chore_runs_before_its_interval() -> None:
     clock, chore = FakeClock(), Counting()
-    service, _ = shell(chore, clock)
+    service, _ = service_of(chore, clock)
     service.start()
     await settle()
     service.nudge()
@@ -165,7 +165,7 @@ async def test_a_nudged_chore_runs_before_its_interval() -> None:
 
 async def test_stop_may_be_called_twice_and_before_start() -> None:
     clock, chore = FakeClock(), Counting()
-    service, _ = shell(chore, clock)
+    service, _ = service_of(chore, clock)
     await service.stop()
     await service.stop()
     service.start()
@@ -184,7 +184,7 @@ async def test_stop_lets_the_pass_under_way_finish() -> None:
             return PassResult()
 
     chore = Slow()
-    service, _ = shell(chore, clock)
+    service, _ = service_of(chore, clock)
     service.start()
     service.nudge()
     await chore.ran.wait()

@@ -11,6 +11,7 @@ from shoal.pages.bodies import BodyStore
 from shoal.queue.wake import Wake
 from shoal.settings import DatabaseSettings, RedisSettings, Settings
 from shoal.store.bodies.folder import FolderBodies
+from shoal.store.sql import migrations
 from shoal.store.sql.sqlite import SqliteDatabase
 
 if TYPE_CHECKING:
@@ -30,6 +31,11 @@ def database_of(settings: DatabaseSettings, clock: Clock) -> "SqlDatabase":
 
         return PostgresDatabase(settings, clock)
     raise BadConfig("DATABASE_URL", "is not a store URL that Shoal supports", "use sqlite:////path or postgresql://…")
+
+
+def wanted_version(database: "SqlDatabase") -> int:
+    """Return the schema version that this release of Shoal needs."""
+    return migrations.newest(database.dialect)
 
 
 def single_connection_of(database: "SqlDatabase", settings: DatabaseSettings, clock: Clock) -> "SqlDatabase":

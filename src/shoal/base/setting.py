@@ -26,7 +26,7 @@ class SettingKind:
 
 @dataclass(slots=True)
 class Setting:
-    """One setting of a section. `planned`: the name is reserved, nothing reads it yet. `shown`: the default in words.
+    """One setting of a section. `shown`: the default in words.
 
     A default that is a function receives the values of the settings before it in its section.
     """
@@ -35,7 +35,6 @@ class Setting:
     default: object | Default
     description: str
     secret: bool = False
-    planned: bool = False
     shown: str | None = None
     ge: Any = None
     le: Any = None

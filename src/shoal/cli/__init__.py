@@ -1,2 +1,2 @@
-"""The command line. Each command translates its arguments into one call of another package, and is imported only when
-called."""
+"""The command line. Commands translate their arguments into calls of the REST API or of other packages. Each command
+or group is imported only when it is called."""

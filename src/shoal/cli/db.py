@@ -4,12 +4,11 @@ import asyncio
 
 import click
 
-from shoal.app import database_of
+from shoal.app import database_of, wanted_version
 from shoal.base.clock import SystemClock
 from shoal.cli.output import print_json
 from shoal.cli.root import CommandGroup
 from shoal.settings_loader import load
-from shoal.store.sql import migrations
 
 
 @click.group(cls=CommandGroup)
@@ -34,7 +33,7 @@ def upgrade(as_json: bool) -> None:
 async def _report(*, upgrade: bool, as_json: bool) -> None:
     database = database_of(load().settings.database, SystemClock())
     version = await (database.upgrade() if upgrade else database.current())
-    wanted = migrations.newest(database.dialect)
+    wanted = wanted_version(database)
     if as_json:
         print_json({"store": database.name, "version": version, "wanted": wanted})
     else:

@@ -29,7 +29,7 @@ _MOST_ADDRESSES: Final = 8
 
 
 class Egress:
-    """The outgoing requests of one component: a crawl, the forwarder, the renderer's client.
+    """The outgoing requests of one component: a crawl, the courier, the client of the render service.
 
     `done` is called exactly once per request, from the event loop, never from inside `submit`, `follow` or
     `cancel`. Callers do not learn why an address was refused: only `operator_detail` names it.

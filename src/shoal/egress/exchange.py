@@ -1,4 +1,4 @@
-"""Request, response, failure and limits. Sending is left to `egress` and `transport`.
+"""The values that callers exchange with egress: request, response, failure and limits.
 
 A failure is a value: a page that could not be fetched is a result like any other.
 """

@@ -1,1 +1,1 @@
-"""Events: kept in the outbox until every webhook and the event file have them."""
+"""Events: kept in the outbox for webhooks, the event file and the run recorder of policies; see `retention`."""

@@ -15,12 +15,10 @@ SOURCE = "shoal"
 
 @dataclass(frozen=True, slots=True)
 class EventType:
-    """A type of events: when it is sent, and the names in its data. `planned`: not sent yet, but webhooks may already
-    subscribe to it."""
+    """A type of events: when it is sent, and the names in its data."""
 
     description: str
     data: tuple[str, ...]
-    planned: bool = False
 
 
 _CRAWL = ("crawl_id", "reason")

@@ -1,1 +1,4 @@
-"""Extract links and facts from the bytes of a page. Pure: no network, store or clock; bad input never raises."""
+"""Extract links, facts and data from the bytes of a page. No network and no store, and a bad page never raises.
+
+Callers pass in the timer that limits rule sets and measures hooks. Hooks run code of installed packages.
+"""

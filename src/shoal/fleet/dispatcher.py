@@ -1,4 +1,5 @@
-"""The dispatcher: offers each new job to a healthy node, at random weighted by health score, or to the shared lane."""
+"""The dispatcher: offers each new job that is due to a healthy node, at random weighted by health score, or leaves it
+in the shared lane."""
 
 import random
 from bisect import bisect

@@ -1,1 +1,2 @@
-"""Log lines and metrics, made from the signals that other packages emit."""
+"""Log lines, metrics and hourly statistics, made from the signals that other packages emit. Also the log files of
+projects and the size of the store."""

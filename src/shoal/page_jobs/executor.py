@@ -1,4 +1,5 @@
-"""Executes page jobs: leases those whose hosts may be requested now, fetches their pages, and stores the results.
+"""Executes page jobs in batches: `leasing` leases them, `runner` runs each one when its host slot comes, and `ingest`
+accepts the results in the commit that leases the next batch.
 
 The caller decides how many run at once. If a host asks us to wait after its jobs were leased, they are put off:
 returned to their lane until the host may be requested again.

@@ -1,4 +1,4 @@
-"""Create a job for every page policy that is due, unless one of its jobs is still active.
+"""Create a job for every page policy that is due; while one of its jobs is still active, `overlap` decides.
 
 Runs often and reads by index. Each batch is one commit that updates a policy's next time together with its job, so a
 crash leaves nothing half done, and a second scheduler finds nothing left to do.

@@ -1,4 +1,4 @@
-"""Start a crawl for every site policy that is due, unless its last crawl is still active.
+"""Start a crawl for every site policy that is due; while its last crawl is still active, `overlap` decides.
 
 The crawl id is derived from the policy and the planned time. After a crash between creating the crawl and recording it,
 or with a second scheduler, the same crawl is started again, which has no effect.
@@ -57,6 +57,8 @@ def options_of(form: PolicyForm, priority: int) -> dict[str, Any]:
 
 
 class SiteScheduler:
+    """The chore that starts the crawls of site policies; under back-pressure it starts none."""
+
     name = "site scheduler"
 
     def __init__(

@@ -1,6 +1,8 @@
-"""The operations of the queue: enqueue, lease, extend, finish, fail, release, lose, cancel. Each is one commit.
+"""The operations of the queue: enqueue, lease, extend, finish, fail, release, lose, cancel.
 
-A method with `_in` is part of a larger commit. Signals are emitted when the transaction has committed.
+Each is one commit, except `lease`, which commits again after it had to park jobs, and `unpark`, which makes one commit
+per quota key. Jobs that fit into a quota again are unparked after the commit that freed their seats. A method with
+`_in` is part of a larger commit. Signals are emitted when the transaction has committed.
 """
 
 import random
@@ -176,7 +178,7 @@ class Queue:
     async def lease(
         self, holder: str, kinds: list[str], lanes: list[str], limit: int, capabilities: Sequence[str] = (HTTP,)
     ) -> list[Lease]:
-        """Grant up to `limit` jobs. Jobs over their quota are parked, and others are tried instead."""
+        """Grant up to `limit` jobs. Jobs over their quota are parked, and another commit tries others instead."""
         request, leases = LeaseRequest(holder, kinds, lanes, capabilities), list[Lease]()
 
         def emit(result: TurnResult) -> None:

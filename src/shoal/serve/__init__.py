@@ -1,1 +1,2 @@
-"""HTTP: the REST API and the console. Translates requests and calls the packages, nothing else."""
+"""HTTP: the REST API, the bot API, the console, health checks, metrics, and the render service. Authenticates requests,
+translates them and calls the packages, which decide."""

@@ -1,1 +1,1 @@
-"""The built-in analyzers, one module each."""
+"""The built-in analyzers, each in its own module (`registry` lists them), and the loading of others (`plugins`)."""

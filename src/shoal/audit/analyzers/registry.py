@@ -1,4 +1,4 @@
-"""All analyzers: the built-in ones, and those of installed packages."""
+"""The list of built-in analyzers, made from the settings."""
 
 from collections.abc import Callable
 

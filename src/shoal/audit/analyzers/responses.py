@@ -12,6 +12,8 @@ LOOPS = frozenset({"too_many_redirects", "redirect_loop"})
 
 
 class Responses:
+    """Reports server errors and pages without a response. Redirect loops are left to `redirects`."""
+
     name = "responses"
     codes = BY_ANALYZER["responses"]
     needs = Needs()

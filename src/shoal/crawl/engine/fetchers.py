@@ -17,7 +17,7 @@ class Cancel(Protocol):
 
 
 class PageSource(Protocol):
-    """Fetches pages. `shoal.fetch.page_fetcher.PageFetcher` does so over HTTP; a browser can take its place."""
+    """Fetches pages over HTTP, as `shoal.fetch.page_fetcher.PageFetcher` does. A browser may render them afterwards."""
 
     def submit(
         self,

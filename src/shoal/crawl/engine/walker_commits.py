@@ -1,5 +1,5 @@
-"""The commits of one walker: the first one, one per turn, and the last one. Each is fenced, settles the walker's
-results, takes the next URLs, and returns whether to continue."""
+"""The commits of one walker: when it starts, in each turn, and when it leaves. All are fenced. A turn settles the
+walker's results, takes the next URLs, and returns whether to continue."""
 
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
@@ -147,8 +147,9 @@ class WalkerCommits:
         return stored
 
     async def turn(self, batch: WalkerBatch, request: TurnRequest) -> Turn:
-        """Settle the batch and take more URLs, in one commit. If the walker is left without work and the whole frontier
-        is drained, the same commit ends the job and the run."""
+        """Settle the batch and take more URLs, in one commit; with a frontier outside the database, an earlier one
+        stores the pages. If the walker is left without work and the whole frontier is drained, the same commit ends the
+        job and the run."""
 
         async def commit(tx: Tx, hold_seconds: dict[int, float]) -> Turn:
             last = request.in_flight == 0

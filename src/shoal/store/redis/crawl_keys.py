@@ -1,4 +1,5 @@
-"""The frontier of one crawl in Redis: where it is, whether it is there, and its counters, mirrored in the database."""
+"""Access to the frontier of one crawl in Redis: the names of its keys, its scripts, the check that Redis still has it,
+and the copy of its counters in the database."""
 
 import re
 from collections.abc import Sequence

@@ -1,1 +1,1 @@
-"""The stores on SQL: SQLite and PostgreSQL behind one small port, with named queries and numbered migrations."""
+"""The stores on SQL: one database contract on SQLite and PostgreSQL, with named queries and numbered migrations."""

@@ -1,4 +1,4 @@
-"""PostgreSQL behind the database port, on a connection pool that the caller creates and closes."""
+"""The database contract on PostgreSQL, over a connection pool that the caller creates and closes."""
 
 import asyncpg
 

@@ -1,4 +1,4 @@
-"""PostgreSQL behind the database port: connection pool, statement timeouts, error translation, the server's clock."""
+"""The database contract on PostgreSQL: connection pool, statement timeouts, error translation, the server's clock."""
 
 import asyncio
 import os

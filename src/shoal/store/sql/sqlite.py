@@ -1,4 +1,4 @@
-"""SQLite behind the database port: one writer thread and one reader thread per process, several processes on one file.
+"""The database contract on SQLite: one writer thread and one reader thread per process, several processes on one file.
 
 The hop to a thread costs several times the statement itself, so the writer runs all units of work that wait when it
 wakes in one transaction, each in its own savepoint: one failed unit does not undo the others. A unit is a coroutine
