@@ -15,12 +15,13 @@ from xxhash import xxh3_64_intdigest
 from shoal.base.url import origin
 from shoal.crawl.engine.admission import Admission, Admitted
 from shoal.crawl.engine.batch_builder import BatchBuilder
-from shoal.crawl.engine.fetchers import Cancel, Fetchers
+from shoal.crawl.engine.fetchers import Fetchers
 from shoal.crawl.engine.host_queues import HostQueues
 from shoal.crawl.engine.response_reader import ResponseReader
 from shoal.crawl.engine.walker_requests import WalkerRequests
 from shoal.crawl.frontier.fates import Fate
 from shoal.crawl.frontier.values import FrontierTask, Settled, UrlKind
+from shoal.egress import Cancellable
 from shoal.fetch.fetch_rate import FetchRate
 from shoal.fetch.page_fetcher import Fetched
 from shoal.hosts.throttle import THROTTLED, HostAnswer, ThrottleTracker
@@ -61,8 +62,8 @@ class FetchWindow:
         self._queues = HostQueues(size.per_host)
         self._timers: dict[int, tuple[asyncio.TimerHandle, FrontierTask]] = {}  # tasks that wait for their slot
         self._parked: dict[str, list[FrontierTask]] = {}  # per origin, tasks that wait for its robots.txt
-        self._fetching: dict[int, Cancel] = {}
-        self._in_browser: dict[int, Cancel] = {}
+        self._fetching: dict[int, Cancellable] = {}
+        self._in_browser: dict[int, Cancellable] = {}
         self._continuation: asyncio.Handle | None = None  # reads the rest of a large sitemap
         self._rate: FetchRate | None = None
         self._start_timer: asyncio.TimerHandle | None = None  # until the rate limit allows the next fetch
