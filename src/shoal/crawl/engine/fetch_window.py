@@ -200,17 +200,14 @@ class FetchWindow:
             return
         while len(self._fetching) < self._total:
             if self._rate is not None and (wait_seconds := self._rate.seconds_left()) > 0:
-                self._fill_in(wait_seconds)
+                if self._start_timer is None:
+                    self._start_timer = asyncio.get_running_loop().call_later(wait_seconds, self._rate_allows)
                 return
             if (next_task := self._queues.next()) is None:
                 return
             if self._rate is not None:
                 self._rate.spend()
             self._fetching[next_task.seq] = self._fetchers.start(next_task, partial(self._fetched, next_task))
-
-    def _fill_in(self, wait_seconds: float) -> None:
-        if self._start_timer is None:
-            self._start_timer = asyncio.get_running_loop().call_later(wait_seconds, self._rate_allows)
 
     def _rate_allows(self) -> None:
         self._start_timer = None

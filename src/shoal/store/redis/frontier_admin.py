@@ -137,7 +137,7 @@ class RedisFrontierAdmin:
     async def remove(self, tx: Tx, crawl: Crawl, limit: int) -> int:
         removed = await self._sql.remove(tx, crawl, limit)
         if not removed:
-            await self._client.command("UNLINK", *_all_keys(crawl.id))
+            await self._client.command("UNLINK", *(f"{prefix(crawl.id)}{name}" for name in ("generation", "counts")))
         return removed
 
     async def unclaim(self, tx: Tx, crawl: int, fence: Fence) -> None:
@@ -275,7 +275,3 @@ def _fence(name: str) -> Fence:
 
 def _pairs(answer: Any) -> list[tuple[bytes, bytes]]:
     return list(answer.items()) if isinstance(answer, dict) else list(zip(answer[::2], answer[1::2], strict=True))
-
-
-def _all_keys(crawl_id: str) -> list[str]:
-    return [f"{prefix(crawl_id)}{name}" for name in ("generation", "counts")]
