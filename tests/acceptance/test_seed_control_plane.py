@@ -72,8 +72,8 @@ async def lanes(plane: ControlPlane, *ids: JobId) -> list[str]:
 async def test_phase_1_line_1_registry_server_and_client_work_together(store_url: str) -> None:
     async with control_plane(store_url) as plane, connected(plane.address) as there:
         await plane.until(lambda: len(plane.of(NodeRegistered)) == 1)
-        [healthy] = await plane.app.fleet.nodes.list_healthy()
-        assert (healthy.id, healthy.health.value) == ("node-1", pytest.approx(1.0))
+        [node] = await plane.app.fleet.nodes.list_all()
+        assert (node.id, node.takes_jobs, node.health.value) == ("node-1", True, pytest.approx(1.0))
         await plane.app.fleet.nodes.send("node-1", CommandRequest(command="pause"), "me")
         await there.node.applied.at_least(1)
         await there.goodbye()

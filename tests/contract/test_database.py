@@ -30,7 +30,7 @@ from shoal.base.database import Conflict, Database, Tx
 from shoal.base.errors import BackendUnavailable, BadConfig, SchemaMismatch, ShoalError, StorageFull
 from shoal.crawl.states import CrawlState
 from shoal.fleet.node import CommandName
-from shoal.fleet.states import COMMAND_ENDED, CommandState, NodeState
+from shoal.fleet.states import CommandState, NodeState
 from shoal.queue.states import GrantEnd, JobState
 from shoal.settings import DatabaseSettings
 from shoal.store.sql import migrations, queries, sqlite
@@ -1097,7 +1097,7 @@ async def test_the_database_knows_exactly_the_states_of_nodes_and_of_their_comma
         lost = {"lost_at": 1} if state is NodeState.LOST else {"controller": "c"}
         await insert(bench, "node", node | {"id": state.value, "state": state.value, "heartbeat_at": 1} | lost)
     for place, (state, name) in enumerate(product(CommandState, get_args(CommandName))):
-        ended = {"ended_at": 1} if state in COMMAND_ENDED else {}
+        ended = {} if state in (CommandState.WAITING, CommandState.SENT) else {"ended_at": 1}
         row = command | {"id": f"cmd_{place}", "command": name, "state": state.value}
         await insert(bench, "node_command", row | ended)
     for wrong in ({"state": "unheard_of"}, {"command": "explode"}):

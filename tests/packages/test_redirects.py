@@ -1,6 +1,7 @@
 """Redirects of pages: their targets are judged, paced, claimed and explained like any other URL."""
 
 import asyncio
+from collections import Counter
 from collections.abc import AsyncIterator
 from itertools import pairwise, zip_longest
 from pathlib import Path
@@ -168,8 +169,9 @@ async def test_a_target_that_waits_in_line_leaves_it_without_a_request(crawler: 
     assert "b" not in await crawler.pages(seen)
     assert seen.counts.opened == 153
     assert is_exact(crawler, seen)
-    stats = await crawler.app.frontier_admin.stats(seen.crawl.id)
-    assert stats.settled == {"fetched": 152, "fetched_via": 1}
+    settings = crawler.app.settings
+    fates = ledger.read(str(settings.database.url), seen.crawl.id, settings.redis.url).fates
+    assert Counter(row["fate"] for row in fates) == {ledger.FETCHED: 152, ledger.FETCHED_VIA: 1}
 
 
 async def test_two_redirects_to_one_target_fetch_it_once(crawler: Crawler) -> None:

@@ -6,8 +6,9 @@ from typing import Any
 import pytest
 
 from shoal.base.url import Url
-from shoal.crawl.engine.fetchers import Cancel, Fetchers
+from shoal.crawl.engine.fetchers import Fetchers
 from shoal.crawl.frontier.values import FrontierTask, UrlKind
+from shoal.egress import Cancellable
 from shoal.fetch.redirect_chain import RedirectChain, RedirectStep
 
 HERE = Url("https://example.com/")
@@ -26,7 +27,7 @@ class Recorder:
         self.started: list[tuple[Any, ...]] = []
         self.resumed = 0
 
-    def submit(self, url: Url, done: Callable[[Any], None], *rest: Any) -> Cancel:
+    def submit(self, url: Url, done: Callable[[Any], None], *rest: Any) -> Cancellable:
         self.started.append((url, *rest))
         return Handle()
 

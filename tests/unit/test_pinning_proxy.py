@@ -97,7 +97,6 @@ async def test_what_the_rule_refuses_is_not_dialled(
     assert site.connections == 0
     assert session.counts.codes == {code: 1}
     assert (session.counts.refused, session.counts.failed) == ((1, 0) if status == 403 else (0, 1))
-    assert (session.counts.requests, session.counts.tunnels) == ((0, 1) if is_tunnel else (1, 0))
     (refusal,) = session.refusals
     assert refusal.code == code
     assert refusal.target == (host.replace("0x7f.1", "127.0.0.1") if is_tunnel else f"http://{host}/secret")
@@ -196,7 +195,6 @@ async def test_without_a_credential_nothing_is_forwarded(proxy: PinningProxy, si
     assert answer.status == 407
     assert answer.headers["proxy-authenticate"] == 'Basic realm="shoal"'
     assert site.connections == 0
-    assert proxy.unauthorized == 1
 
 
 async def test_a_body_without_a_credential_is_not_taken_for_the_next_request(
@@ -246,8 +244,7 @@ async def test_sessions_of_one_proxy_have_their_own_policy_and_counts(
     async with client(proxy, session) as browser, client(proxy, strict) as stranger:
         assert (await browser.get(url)).status == 200
         assert (await stranger.get(url)).status == 403
-    assert (session.counts.requests, session.counts.refused) == (1, 0)
-    assert (strict.counts.requests, strict.counts.refused) == (1, 1)
+    assert (session.counts.refused, strict.counts.refused) == (0, 1)
     assert session.counts.bytes_received > 0 == strict.counts.bytes_received
 
 
@@ -350,7 +347,7 @@ async def test_a_form_whose_connection_was_lost_is_not_sent_again(browser: Proxy
 
 @pytest.mark.parametrize("fields", [("Content-Length: 5",), ("Transfer-Encoding: chunked",)])
 async def test_a_body_reaches_the_server_and_is_not_sent_twice(
-    browser: ProxyClient, session: ProxySession, site: BadServer, fields: tuple[str, ...]
+    browser: ProxyClient, site: BadServer, fields: tuple[str, ...]
 ) -> None:
     got = b""
 
@@ -363,7 +360,6 @@ async def test_a_body_reaches_the_server_and_is_not_sent_twice(
     body = b"hello" if "5" in fields[0] else b"2\r\nhe\r\n3\r\nllo\r\n0\r\n\r\n"
     assert (await browser.get(f"http://site.test:{site.port}/form", "POST", *fields, body=body)).body == b"ok"
     assert got.replace(b"\r\n", b"").replace(b"2he", b"he").replace(b"3llo0", b"llo") == b"hello"
-    assert session.counts.bytes_sent > len(body)
 
 
 @pytest.mark.parametrize(
@@ -490,9 +486,7 @@ async def test_a_tunnel_carries_bytes_in_both_directions(
     await browser.send(b"GET / HTTP/1.1\r\nHost: site.test\r\n\r\n")
     expected = reply(200, b"<p>page</p>")
     assert await browser.read(len(expected)) == expected
-    assert session.counts.tunnels == 1
     assert session.counts.bytes_received == len(expected)
-    assert session.counts.bytes_sent == len(b"GET / HTTP/1.1\r\nHost: site.test\r\n\r\n")
 
 
 async def test_the_end_of_one_side_is_the_end_of_the_tunnel(browser: ProxyClient, site: BadServer) -> None:

@@ -166,7 +166,7 @@ class Console:
         """Return the name, the value without secrets and the source of each setting."""
         return [(one.env, one.value, one.source) for one in LoadedSettings(self._app.settings, self.sources).shown()]
 
-    @property
+    @cached_property
     def _storage(self) -> Storage:
         sizes = StoreSizeReader(self._app.database, self._app.stores.sizes)
         return Storage(Cached(sizes.read, self._app.clock), self._app.settings)

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from shoal.base.database import Tx
 from shoal.base.url import Url
 from shoal.crawl.crawl import Crawl, FrontierDriver
-from shoal.crawl.frontier.admin_store import CrawlHost, FrontierStats, KeptUrl, Key, KnownKey, Place, UrlFacts
+from shoal.crawl.frontier.admin_store import CrawlHost, KeptUrl, Key, KnownKey, Place, UrlFacts
 from shoal.crawl.frontier.fates import Fate
 from shoal.crawl.frontier.traps import Trap
 from shoal.crawl.frontier.values import (
@@ -136,9 +136,6 @@ class FrontierAdminByCrawl:
 
     async def hosts(self, tx: Tx, crawl: int, limit: int) -> list[CrawlHost]:
         return await (await self._of(tx, crawl)).hosts(tx, crawl, limit)
-
-    async def stats(self, tx: Tx, crawl: int) -> FrontierStats:
-        return await (await self._of(tx, crawl)).stats(tx, crawl)
 
     async def taken(self, tx: Tx, crawl: int) -> int:
         return await (await self._of(tx, crawl)).taken(tx, crawl)

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
-from typing import Any, Final, Protocol, TypeVar
+from typing import Any, Final, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,7 +11,8 @@ from shoal.audit.analysis import Analysis
 from shoal.audit.analyzer import Analyzer, DetailColumn
 from shoal.audit.crawl_facts import CrawlSource
 from shoal.audit.details import PageDetails, read_page_details
-from shoal.audit.site import NUMBERS, TEXTS, LinkGraph, LinkTargets, PageColumns, ProbeAnswer, Site, SitemapRead
+from shoal.audit.prober import Prober
+from shoal.audit.site import NUMBERS, TEXTS, LinkGraph, LinkTargets, PageColumns, Site, SitemapRead
 from shoal.audit.store import PAGE_COLUMNS, SiteStore
 from shoal.base.database import Database, Tx
 from shoal.extract.details import unpacked
@@ -29,20 +30,10 @@ Progress = Callable[[], Awaitable[None]]
 """Called after each batch; raises if the run has to end."""
 
 
-class UrlProber(Protocol):
-    """Requests single URLs of the crawled hosts, politely."""
-
-    async def probe(self, urls: Sequence[str]) -> list[ProbeAnswer]: ...
-
-    def close(self) -> None: ...
-
-
 class SiteLoader:
     """Loads what a set of analyzers needs."""
 
-    def __init__(
-        self, database: Database, store: SiteStore, crawls: CrawlSource, prober: UrlProber | None = None
-    ) -> None:
+    def __init__(self, database: Database, store: SiteStore, crawls: CrawlSource, prober: Prober | None = None) -> None:
         """Without a prober, nothing is requested."""
         self._database = database
         self._store = store

@@ -5,8 +5,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from shoal.audit.analyzer_run import AnalyzerResult
-from shoal.audit.loader import UrlProber
 from shoal.audit.metrics import is_timing
+from shoal.audit.prober import Prober
 from shoal.audit.site import Site
 from shoal.audit.verdict import Outcome, Verdict
 
@@ -18,7 +18,7 @@ def needs_second_look(verdict: Verdict) -> bool:
     )
 
 
-async def measure_again(site: Site, prober: UrlProber, most: int) -> int:
+async def measure_again(site: Site, prober: Prober, most: int) -> int:
     """Request the slowest pages again and put the shorter time into the columns; return how many got faster."""
     times = site.pages["duration_ms"]
     known = np.flatnonzero(~np.isnan(times) & (site.pages["status"] > 0))

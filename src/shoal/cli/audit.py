@@ -81,7 +81,10 @@ def audit(
     if the crawl says too little about the site to judge it."""
     if bool(urls) == (resume is not None):
         raise UsageError("Nothing to audit: give URLs, or --resume ID", 'see "shoal audit --help"')
-    rules = None if gate is None else parse_gate(_text_of(gate), Path(gate).name)
+    rules = None
+    if gate is not None:
+        text = read_file(gate, "the rules of a gate").decode("utf-8", "replace")
+        rules = parse_gate(text, Path(gate).name)
     found = None if commit is None else read_commit(commit, commit_context, os.environ)
     request = crawl_request(urls, None, resume, given_values(options) | ({"analyze": True} if urls else {}))
     reports.check()
@@ -90,10 +93,6 @@ def audit(
     again = [word for flag, value in flags.items() if value is not None for word in (flag, value)]
     results = AuditOutput(reports, annotations, as_json, store, again)
     return uvloop.run(_audit(request, rules, baseline, found, results))
-
-
-def _text_of(path: str) -> str:
-    return read_file(path, "the rules of a gate").decode("utf-8", "replace")
 
 
 @dataclass(frozen=True, slots=True)

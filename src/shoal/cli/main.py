@@ -15,16 +15,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     _have_streams()
     code = 0
     try:
-        code = _version() if words == ["--version"] else _command(words)
+        if words == ["--version"]:
+            print(f"shoal {__version__}")
+        else:
+            code = _command(words)
         sys.stdout.flush()
     except OSError as error:
         return _unwritten(error, code)
     return code
-
-
-def _version() -> int:
-    print(f"shoal {__version__}")
-    return 0
 
 
 def _command(words: list[str]) -> int:

@@ -210,12 +210,10 @@ def changed_values(options: Mapping[str, Any]) -> dict[str, Any]:
     if not given:
         known = ", ".join(flag.name for flag in CHANGES.values())
         raise UsageError("Nothing to change", f"give at least one of {known}")
-    gone: dict[str, Any] = {name: None if value == NONE else [] for name, value in given.items() if _is_none(value)}
+    gone: dict[str, Any] = {
+        name: None if value == NONE else [] for name, value in given.items() if value in (NONE, (NONE,))
+    }
     return {name: CHANGES[name].value(value) for name, value in given.items() if name not in gone} | gone
-
-
-def _is_none(value: Any) -> bool:
-    return value == NONE or tuple(value) == (NONE,)
 
 
 def changed_flag_of(field: str) -> str:

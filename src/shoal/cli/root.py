@@ -160,11 +160,10 @@ def _tell(error: BaseException, as_json: bool) -> int:
         return error.exit_code
     known = _known(error)
     if known is None:
-        _say(
-            "unexpected",
-            f"{_name(error)}; please run the command again with --debug and report the traceback.",
-            as_json,
-        )
+        name = type(error).__name__
+        what = f"{name}: {error}" if str(error) else name
+        fix = "please run the command again with --debug and report the traceback."
+        _say("unexpected", f"{what}; {fix}", as_json)
         return 1
     _say_known(known, as_json)
     return known.response.exit_code
@@ -186,10 +185,6 @@ def _usage(error: click.ClickException) -> UsageError:
     path = context.command_path if context else "shoal"
     problem = re.sub(r" (?:Did you mean|\(Did you mean) (.*)\?\)?$", r" (did you mean \1?)", error.format_message())
     return UsageError(problem.replace(". (", " (").rstrip("."), f'see "{path} --help"')
-
-
-def _name(error: BaseException) -> str:
-    return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
 
 
 def _say_known(error: ShoalError, as_json: bool) -> None:

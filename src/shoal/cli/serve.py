@@ -202,7 +202,7 @@ class Controller:
             authenticator,
             audit_log=app.access.audit_log,
             open_probes=settings.open_probes,
-            pages=console.shell,
+            shell=console.shell,
         )
         server = BoundedServer(config_of(whole, settings), ConnectionLimits(settings, app.clock, app.signals), settings)
         if server.tls is not None:

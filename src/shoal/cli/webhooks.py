@@ -52,7 +52,8 @@ def list_webhooks(target: ApiTarget, as_json: bool) -> None:
     if as_json:
         print_json({"items": items})
     else:
-        print_table(["id", "state", "events", "url"], [_row(webhook) for webhook in items])
+        rows = [[one["id"], _state(one), ", ".join(one["events"]) or "all", one["url"]] for one in items]
+        print_table(["id", "state", "events", "url"], rows)
 
 
 @webhooks.command()
@@ -184,10 +185,6 @@ def _outcome(test: dict[str, Any]) -> str:
     if test["delivered"]:
         return f"Accepted with {test['status']} {took}."
     return f"Not accepted {took}: {test['error'].rstrip('.')}."
-
-
-def _row(webhook: dict[str, Any]) -> list[object]:
-    return [webhook["id"], _state(webhook), ", ".join(webhook["events"]) or "all", webhook["url"]]
 
 
 def _state(webhook: dict[str, Any]) -> str:

@@ -161,12 +161,10 @@ class Courier:
     async def _send_some(self, batch: _Batch, until: float) -> None:
         """Send one delivery after the other and stop at the first failure or when the time is up."""
         while batch.left and batch.all_ok:
-            batch.note(await self._send(batch, *batch.left.popleft()))
+            delivery, event = batch.left.popleft()
+            batch.note(_Sent(delivery, await self._sender.send(batch.webhook.url, batch.secrets, event)))
             if self._clock.monotonic() >= until:
                 return
-
-    async def _send(self, batch: _Batch, delivery: Delivery, event: EventReceipt) -> _Sent:
-        return _Sent(delivery, await self._sender.send(batch.webhook.url, batch.secrets, event))
 
     async def _settle(self, tx: Tx, batch: _Batch) -> tuple[Webhook | None, _Batch | None]:
         """Record the results of a batch and the new state of the webhook; if all succeeded, take the next batch."""

@@ -84,14 +84,14 @@ def _named(document: Document) -> Element | None:
     """Return the longest element marked as article, or else as main."""
     for selector in _CALLED_MAIN:
         lengths = [(len(one.text), one) for one in document.select(selector)[:MOST_CANDIDATES]]
-        texts = [(length, one) for length, one in lengths if _linked(one) <= _MOSTLY_LINKS * length]
+        texts = [
+            (length, one)
+            for length, one in lengths
+            if sum(len(link.text) for link in one.find_all("a")) <= _MOSTLY_LINKS * length
+        ]
         if texts:
             return max(texts, key=lambda pair: pair[0])[1]
     return None
-
-
-def _linked(element: Element) -> int:
-    return sum(len(link.text) for link in element.find_all("a"))
 
 
 def _absolute(base: str) -> Callable[[str], str]:

@@ -138,9 +138,10 @@ class _Page:
 
 def _value(page: _Page, context: Node, rule: FieldRule, name: str, problems: list[str]) -> Any:
     if rule.each is not None:
+        elements = [one for one in _found(page, context, rule) if isinstance(one, Element)]
         objects = [
             {part: _value(page, one, inner, f"{name}[{place}].{part}", problems) for part, inner in rule.each.items()}
-            for place, one in enumerate(page.in_time(_elements(page, context, rule)))
+            for place, one in enumerate(page.in_time(elements))
         ]
         if not objects and rule.required:
             problems.append(f"{name} is required and missing")
@@ -165,10 +166,6 @@ def _values(page: _Page, context: Node, rule: FieldRule, unread: list[str]) -> I
                 yield value
             elif text and not unread:
                 unread.append(shorten(text))
-
-
-def _elements(page: _Page, context: Node, rule: FieldRule) -> list[Element]:
-    return [one for one in _found(page, context, rule) if isinstance(one, Element)]
 
 
 def _found(page: _Page, context: Node, rule: FieldRule) -> Sequence[Any]:

@@ -237,11 +237,6 @@ class Nodes:
         """Return every node, also lost ones, ordered by id."""
         return await self._database.read(self._store.all)
 
-    async def list_healthy(self) -> list[Node]:
-        """Return the nodes that jobs may be dispatched to, the highest health score first."""
-        nodes = [node for node in await self.list_all() if node.takes_jobs]
-        return sorted(nodes, key=lambda node: (-node.health.value, node.id))
-
     async def count(self) -> int:
         """Return how many nodes are not lost."""
         return await self._database.read(self._store.count)

@@ -32,14 +32,3 @@ class CommandState(StrEnum):
     FAILED = "failed"  # the node could not apply it
     UNCONFIRMED = "unconfirmed"  # sent to a client that acknowledges nothing
     EXPIRED = "expired"  # the node did not come back in time
-
-
-COMMAND_ENDED = frozenset(
-    {
-        CommandState.APPLIED,
-        CommandState.UNSUPPORTED,
-        CommandState.FAILED,
-        CommandState.UNCONFIRMED,
-        CommandState.EXPIRED,
-    }
-)

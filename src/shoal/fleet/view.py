@@ -2,8 +2,10 @@
 has dispatched since."""
 
 from collections.abc import Collection
+from datetime import timedelta
 from typing import Literal
 
+from shoal.base.clock import span
 from shoal.base.ids import NodeId
 from shoal.base.signals import Signal
 from shoal.fleet.node import Node
@@ -12,8 +14,8 @@ from shoal.queue.job import HTTP, JS, RUN_KINDS
 
 JobClass = Literal["runs", "pages"]
 CLASSES: tuple[JobClass, ...] = ("runs", "pages")
-MOST_RECONNECTS = 3  # reconnects of a node within `FLAP_MICROS`
-FLAP_MICROS = 60_000_000
+MOST_RECONNECTS = 3  # reconnects of a node within `FLAP_WINDOW`
+FLAP_WINDOW = timedelta(minutes=1)
 
 
 def class_of(kind: str) -> JobClass:
@@ -80,7 +82,7 @@ class FlapWatch:
     def find(self, nodes: Collection[Node]) -> frozenset[NodeId]:
         """Return the nodes that started more than three sessions within the last minute."""
         flapping = frozenset(node.id for node in nodes if self._reconnects(node) > MOST_RECONNECTS)
-        since = max((node.seen_at for node in nodes), default=0) - FLAP_MICROS
+        since = max((node.seen_at for node in nodes), default=0) - span(FLAP_WINDOW)
         present = {node.id for node in nodes}
         # A node that has just said goodbye may be back in a moment.
         self._seen = {name: seen for name, seen in self._seen.items() if name in present or seen[-1][0] > since}
@@ -90,7 +92,7 @@ class FlapWatch:
         seen = self._seen.setdefault(node.id, [])
         if not seen or seen[-1][1] != node.session_epoch:
             seen.append((node.seen_at, node.session_epoch))
-        while len(seen) > 1 and seen[1][0] <= node.seen_at - FLAP_MICROS:
+        while len(seen) > 1 and seen[1][0] <= node.seen_at - span(FLAP_WINDOW):
             del seen[0]
         return node.session_epoch - seen[0][1]
 

@@ -7,7 +7,6 @@ returned to their lane until the host may be requested again.
 
 from collections import Counter
 from collections.abc import Sequence
-from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -24,8 +23,9 @@ from shoal.hosts.store import HostStore
 from shoal.hosts.throttle import HostAnswer, HostUpdate, ThrottleTracker, emit_holds
 from shoal.page_jobs.ingest import Ingest, IngestResult
 from shoal.page_jobs.leasing import PageLeases, PageTask, PutOff
+from shoal.page_jobs.redirect_slots import HostBusy, RedirectSlots
 from shoal.page_jobs.result import ResultDelivery
-from shoal.page_jobs.runner import HostBusy, NotRendered, PageJobRunner, failed
+from shoal.page_jobs.runner import NotRendered, PageJobRunner, failed
 from shoal.page_jobs.spec import KIND, PageWork, host_of
 from shoal.page_jobs.store import GroupStore
 from shoal.pages.page_signals import PagesSettled, status_class
@@ -33,7 +33,6 @@ from shoal.queue.job import HTTP, SHARED_LANE, Fence, Lease, LeaseRequest
 from shoal.queue.queue import Queue
 
 MOST_TASKS: Final = 20_000  # leased tasks remembered until they start
-LONGEST_HOP_SECONDS: Final = 30.0  # for which a page waits for the host it redirects to; after that the job is put off
 NOWHERE: Final = "about:blank"
 UNREADABLE: Final = "This version of the worker cannot read the job; update the worker."
 
@@ -115,7 +114,7 @@ class PageJobExecutor:
         if await self._runner.ask_robots(task.work) and self._rate_limiter.paced:
             return PutOff(lease.fence, 0.0)  # the robots.txt request used the slot, so the page needs another
 
-        slots = _HostRedirectSlots(self._database, self._rate_limiter, self._connections, self._throttle, self._clock)
+        slots = RedirectSlots(self._database, self._rate_limiter, self._connections, self._throttle, self._clock)
         slots.hosts[host_of(task.work.url)] = task.host
 
         def on_response(url: Url, fetched: Fetched) -> None:
@@ -192,46 +191,6 @@ class PageJobExecutor:
         turn.tasks = await self._leases.reserve(tx, turn.settlement.leases)
         turn.settlement.leases = [task.lease for task in turn.tasks]
         return turn
-
-
-class _HostRedirectSlots:
-    """Implements `runner.RedirectSlots` for one job, which already has a slot for its own host."""
-
-    def __init__(
-        self,
-        database: Database,
-        rate_limiter: RateLimiter,
-        connections: HostConnections,
-        throttle: ThrottleTracker,
-        clock: Clock,
-    ) -> None:
-        self._database = database
-        self._rate_limiter = rate_limiter
-        self._connections = connections
-        self._throttle = throttle
-        self._clock = clock
-        self.hosts: dict[str, int] = {}
-
-    async def wait(self, url: Url) -> None:
-        host_origin = origin(url)
-        give_up_at = self._clock.monotonic() + LONGEST_HOP_SECONDS
-        while True:
-            asked_at = self._clock.monotonic()
-            place = await self._database.run(
-                lambda tx: self._rate_limiter.next_slot(tx, host_origin, LONGEST_HOP_SECONDS)
-            )
-            self.hosts[host_origin] = place.host
-            if place.granted:
-                break
-            if asked_at + place.wait_seconds > give_up_at:
-                raise HostBusy(place.wait_seconds)
-            await self._clock.sleep(place.wait_seconds)  # another transaction has just locked the host's row
-        await self._connections.wait_for_slot(place.host, asked_at + place.wait_seconds, place.delay_seconds)
-        if self._throttle.holds(place.host):
-            raise HostBusy(self._throttle.held_seconds(place.host))
-
-    def connected(self, url: Url) -> AbstractAsyncContextManager[None]:
-        return self._connections.at(self.hosts[origin(url)])
 
 
 def _answer(task: PageTask, url: Url, host: int, fetched: Fetched) -> HostAnswer:

@@ -37,13 +37,13 @@ class DeadLetterEvents:
         """Write the results and events of dead letters in the commit that creates them."""
         why = {move.job_id: move for move in moves}
         now: int = await tx.value("now")
-        ends = [(job, why[job.id], _lost(job, why[job.id], now)) for job in await self._results.ended(tx, sorted(why))]
+        ends = []
+        for job in await self._results.ended(tx, sorted(why)):
+            move = why[job.id]
+            result = Result(Status.FAIL, job.url, now, error_code=move.reason, error_message=move.error)
+            ends.append((job, move, result))
         await self._results.insert(tx, [_row(job, move.to, result) for job, move, result in ends])
         await self._outbox.append(tx, *[job_event(job, result, _attempt(job, move)) for job, move, result in ends])
-
-
-def _lost(job: HeldJob, move: Move, now: int) -> Result:
-    return Result(Status.FAIL, job.url, now, error_code=move.reason, error_message=move.error)
 
 
 def _attempt(job: HeldJob, move: Move) -> int:

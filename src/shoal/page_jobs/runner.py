@@ -2,10 +2,10 @@
 
 import asyncio
 from collections.abc import Callable
-from contextlib import AbstractAsyncContextManager, nullcontext
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final
 
 import orjson
 from msgspec.structs import replace as replace_fields
@@ -23,6 +23,7 @@ from shoal.fetch.redirect_chain import RedirectChain
 from shoal.hosts.robots import NO_ROBOTS, RobotsSource, Rules, product_token
 from shoal.hosts.robots_memo import RobotsMemo
 from shoal.hosts.throttle import REFUSED
+from shoal.page_jobs.redirect_slots import RedirectSlots
 from shoal.page_jobs.result import Result, Status
 from shoal.page_jobs.spec import PageWork
 
@@ -39,14 +40,6 @@ OnResponse = Callable[[Url, Fetched], None]
 """Called with the response of a URL's host."""
 
 
-class HostBusy(Exception):
-    """A redirect target's host must not be requested for this time."""
-
-    def __init__(self, wait_seconds: float) -> None:
-        super().__init__(wait_seconds)
-        self.wait_seconds = wait_seconds
-
-
 class NotRendered(Exception):
     """The renderer is busy, not available or being restarted, which is not the page's fault; try again after this
     time."""
@@ -56,18 +49,6 @@ class NotRendered(Exception):
         self.message = message
         self.wait_seconds = wait_seconds
         self.reason = reason
-
-
-class RedirectSlots(Protocol):
-    """The host slots of one job: for its URL and for its redirect targets."""
-
-    async def wait(self, url: Url) -> None:
-        """Wait for a slot at the host of a redirect target; raises `HostBusy` if there is none soon."""
-        ...
-
-    def connected(self, url: Url) -> AbstractAsyncContextManager[None]:
-        """Hold one of the connections that the host of a URL may have."""
-        ...
 
 
 class PatientRobots:
@@ -154,7 +135,7 @@ class PageJobRunner:
         return rules is not None and rules.reachable and not rules.allows(url)
 
     async def run(
-        self, work: PageWork, on_response: OnResponse, blocked: Blocked, slots: "RedirectSlots | None" = None
+        self, work: PageWork, on_response: OnResponse, blocked: Blocked, slots: RedirectSlots | None = None
     ) -> Result:
         """Fetch the page and return its result; see `visit`."""
         return self._result(work, await self.visit(work, on_response, blocked, slots))
@@ -164,7 +145,7 @@ class PageJobRunner:
         work: PageWork,
         on_response: OnResponse,
         blocked: Blocked,
-        slots: "RedirectSlots | None" = None,
+        slots: RedirectSlots | None = None,
         *,
         capture: bool = False,
     ) -> Fetched:

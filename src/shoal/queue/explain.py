@@ -62,7 +62,8 @@ def _waiting(
 ) -> JobExplanation:
     if job.parked is not None and usage is not None:
         locked, most = usage
-        says = f"{job.parked} is limited to {_many(most)} running jobs and has {locked}; the job waits for one to end."
+        allowed = "any number" if most is None else most
+        says = f"{job.parked} is limited to {allowed} running jobs and has {locked}; the job waits for one to end."
         return JobExplanation(job, "quota", says, {"scope": job.parked, "most": most, "locked": locked})
     if job.not_before > position.now:
         seconds = (job.not_before - position.now) / 1e6
@@ -140,7 +141,3 @@ def _ended(job: Job) -> JobExplanation:
     return JobExplanation(
         job, job.state_reason or job.state.value, f"It is {job.state.value}{why} since {at}{error}{tail}.", facts
     )
-
-
-def _many(most: int | None) -> str:
-    return "any number" if most is None else str(most)

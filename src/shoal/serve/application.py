@@ -2,7 +2,7 @@
 
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
-from typing import Protocol
+from typing import TYPE_CHECKING
 from urllib.parse import quote
 
 from starlette.applications import Starlette
@@ -23,6 +23,9 @@ from shoal.serve.connections import EXTENSION
 from shoal.serve.endpoint import EndpointRoute, Finder
 from shoal.serve.problems import http_error, shoal_error, unexpected
 
+if TYPE_CHECKING:
+    from shoal.serve.console.shell import Shell
+
 PROBES = frozenset({"/readyz", "/metrics"})
 OPEN = frozenset({"/login", "/logout"})
 FILES = "/static/"
@@ -36,18 +39,6 @@ HEADERS = [
         b"default-src 'self'; frame-ancestors 'none'; base-uri 'none'; form-action 'self'",
     ),
 ]
-
-
-class ErrorPages(Protocol):
-    """Errors as pages, for requests of a browser that shows them to a person."""
-
-    prefix: str  # path prefix of every URL, behind a proxy
-
-    def error(self, request: Request, error: ShoalError) -> Response: ...
-
-    def missing(self, request: Request, status: int) -> Response: ...
-
-    def failed(self, request: Request) -> Response: ...
 
 
 class RequestServed(Signal, frozen=True, kw_only=True):
@@ -65,11 +56,11 @@ def application(
     *,
     audit_log: AuditLog | None = None,
     open_probes: bool = False,
-    pages: ErrorPages | None = None,
+    shell: "Shell | None" = None,
 ) -> ASGIApp:
-    """Build the application. Without an authenticator, only requests from this machine are allowed. `pages` shows
+    """Build the application. Without an authenticator, only requests from this machine are allowed. `shell` shows
     errors to people; without it, every error is a problem document."""
-    errors = Errors(pages)
+    errors = Errors(shell)
     app = Starlette(
         routes=list(routes),
         exception_handlers={
@@ -85,28 +76,28 @@ def application(
 class Errors:
     """Turns errors into responses: a page for a browser, else a problem document."""
 
-    def __init__(self, pages: ErrorPages | None) -> None:
-        self._pages = pages
-        self.prefix = "" if pages is None else pages.prefix
+    def __init__(self, shell: "Shell | None") -> None:
+        self._shell = shell
+        self.prefix = "" if shell is None else shell.prefix
 
     async def shoal_error(self, request: Request, error: Exception) -> Response:
         assert isinstance(error, ShoalError)
-        if self._pages is None or not wants_page(request):
+        if self._shell is None or not wants_page(request):
             return await shoal_error(request, error)
         if isinstance(error, Unauthenticated):
             return self._to_login(request)
-        return self._pages.error(request, error)
+        return self._shell.error(request, error)
 
     async def http_error(self, request: Request, error: Exception) -> Response:
         assert isinstance(error, HTTPException)
-        if self._pages is None or not wants_page(request):
+        if self._shell is None or not wants_page(request):
             return await http_error(request, error)
-        return self._pages.missing(request, error.status_code)
+        return self._shell.missing(request, error.status_code)
 
     async def unexpected(self, request: Request, error: Exception) -> Response:
-        if self._pages is not None and wants_page(request):
+        if self._shell is not None and wants_page(request):
             with suppress(Exception):  # the frame of all pages may be what failed
-                return self._pages.failed(request)
+                return self._shell.failed(request)
         return await unexpected(request, error)
 
     def _to_login(self, request: Request) -> Response:

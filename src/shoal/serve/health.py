@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 
+from msgspec import UNSET
 from starlette.responses import Response
 
 from shoal import __version__
@@ -64,8 +65,10 @@ class HealthApi:
         if error is not None:
             return Json(schemas.Readiness(status="unavailable", store=error.code, detail=error.message), 503)
         if full := self._full_storage():
-            stores = dict.fromkeys(full, StorageFull.code)
-            return Json({"status": "unavailable", "store": "ok", **stores, "detail": " ".join(full.values())}, 503)
+            store = StorageFull.code if "store" in full else "ok"
+            bodies = StorageFull.code if "bodies" in full else UNSET
+            detail = " ".join(full.values())
+            return Json(schemas.Readiness(status="unavailable", store=store, bodies=bodies, detail=detail), 503)
         if (why := self._wake_problem()) is not None:  # workers poll instead, so it is still ready
             return Json(schemas.Readiness(status="ok", store="ok", detail=f"notify degraded: {why}"))
         return Json(schemas.Readiness(status="ok", store="ok"))

@@ -75,6 +75,8 @@ class PageJobLoop(Generic[R]):
     ) -> None:
         self._executor = executor
         self._queue = queue
+        self._poll_seconds = queue.settings.poll_every.total_seconds()
+        self._stall_seconds = queue.settings.stall_deadline.total_seconds()
         self._slots = slots
         self._holder = holder
         self._clock = clock
@@ -199,7 +201,7 @@ class PageJobLoop(Generic[R]):
             self._validity.renew(now)  # these leases are new; only our parent knows about older ones
         self._batch = max(settled, self._batch // 2)
         empty = len(leases) < want and not self._nudged  # a job may have been added after the store was asked
-        self._poll_at = now + self._queue.settings.poll_every.total_seconds() if empty else 0.0
+        self._poll_at = now + self._poll_seconds if empty else 0.0
         for lease in leases:
             if lease.crash_count:
                 self._suspects.append(lease)
@@ -303,9 +305,8 @@ class PageJobLoop(Generic[R]):
     def _check_deadlines(self) -> None:
         """Cancel jobs that run too long, hand back those that waited too long for a slot, and all if time is up."""
         now = self._clock.monotonic()
-        stall_seconds = self._queue.settings.stall_deadline.total_seconds()
         for fence, started_at in self._started_at.items():
-            if now - started_at > stall_seconds:
+            if now - started_at > self._stall_seconds:
                 self._stalled.add(fence)
                 self._running[fence].cancel()
         stale: list[Lease] = []

@@ -20,16 +20,15 @@ class ReportFormat:
     """How a report is written. `most_per_code`: the findings of one code that it lists."""
 
     media_type: str
-    extension: str
     most_per_code: int
     write: Callable[[Report], str]
 
 
 FORMATS: Final[Mapping[FormatName, ReportFormat]] = {
-    "html": ReportFormat("text/html; charset=utf-8", ".html", 20, to_html),
-    "json": ReportFormat("application/json", ".json", 1_000, to_json),
-    "junit": ReportFormat("application/xml", ".xml", 20, to_junit),
-    "sarif": ReportFormat("application/sarif+json", ".sarif", 200, to_sarif),
-    "markdown": ReportFormat("text/markdown; charset=utf-8", ".md", 1, to_markdown),
-    "annotations": ReportFormat("text/plain; charset=utf-8", ".txt", 1, to_annotations),
+    "html": ReportFormat("text/html; charset=utf-8", 20, to_html),
+    "json": ReportFormat("application/json", 1_000, to_json),
+    "junit": ReportFormat("application/xml", 20, to_junit),
+    "sarif": ReportFormat("application/sarif+json", 200, to_sarif),
+    "markdown": ReportFormat("text/markdown; charset=utf-8", 1, to_markdown),
+    "annotations": ReportFormat("text/plain; charset=utf-8", 1, to_annotations),
 }

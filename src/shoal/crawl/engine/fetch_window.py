@@ -15,12 +15,13 @@ from xxhash import xxh3_64_intdigest
 from shoal.base.url import origin
 from shoal.crawl.engine.admission import Admission, Admitted
 from shoal.crawl.engine.batch_builder import BatchBuilder
-from shoal.crawl.engine.fetchers import Cancel, Fetchers
+from shoal.crawl.engine.fetchers import Fetchers
 from shoal.crawl.engine.host_queues import HostQueues
 from shoal.crawl.engine.response_reader import ResponseReader
 from shoal.crawl.engine.walker_requests import WalkerRequests
 from shoal.crawl.frontier.fates import Fate
 from shoal.crawl.frontier.values import FrontierTask, Settled, UrlKind
+from shoal.egress import Cancellable
 from shoal.fetch.fetch_rate import FetchRate
 from shoal.fetch.page_fetcher import Fetched
 from shoal.hosts.throttle import THROTTLED, HostAnswer, ThrottleTracker
@@ -61,8 +62,8 @@ class FetchWindow:
         self._queues = HostQueues(size.per_host)
         self._timers: dict[int, tuple[asyncio.TimerHandle, FrontierTask]] = {}  # tasks that wait for their slot
         self._parked: dict[str, list[FrontierTask]] = {}  # per origin, tasks that wait for its robots.txt
-        self._fetching: dict[int, Cancel] = {}
-        self._in_browser: dict[int, Cancel] = {}
+        self._fetching: dict[int, Cancellable] = {}
+        self._in_browser: dict[int, Cancellable] = {}
         self._continuation: asyncio.Handle | None = None  # reads the rest of a large sitemap
         self._rate: FetchRate | None = None
         self._start_timer: asyncio.TimerHandle | None = None  # until the rate limit allows the next fetch
@@ -199,17 +200,14 @@ class FetchWindow:
             return
         while len(self._fetching) < self._total:
             if self._rate is not None and (wait_seconds := self._rate.seconds_left()) > 0:
-                self._fill_in(wait_seconds)
+                if self._start_timer is None:
+                    self._start_timer = asyncio.get_running_loop().call_later(wait_seconds, self._rate_allows)
                 return
             if (next_task := self._queues.next()) is None:
                 return
             if self._rate is not None:
                 self._rate.spend()
             self._fetching[next_task.seq] = self._fetchers.start(next_task, partial(self._fetched, next_task))
-
-    def _fill_in(self, wait_seconds: float) -> None:
-        if self._start_timer is None:
-            self._start_timer = asyncio.get_running_loop().call_later(wait_seconds, self._rate_allows)
 
     def _rate_allows(self) -> None:
         self._start_timer = None

@@ -5,15 +5,10 @@ from typing import Protocol
 
 from shoal.base.url import Url
 from shoal.crawl.frontier.values import FrontierTask, UrlKind
+from shoal.egress import Cancellable
 from shoal.fetch.page_fetcher import Fetched
 from shoal.fetch.redirect_chain import RedirectChain
 from shoal.fetch.sitemap_fetcher import FetchedSitemap
-
-
-class Cancel(Protocol):
-    """The handle of a fetch in flight."""
-
-    def cancel(self) -> None: ...
 
 
 class PageSource(Protocol):
@@ -25,7 +20,7 @@ class PageSource(Protocol):
         done: Callable[[Fetched], None],
         condition: tuple[str | None, str | None] | None = None,
         chain: RedirectChain | None = None,
-    ) -> Cancel:
+    ) -> Cancellable:
         """Start a fetch and call `done` once with its result, unless the handle is cancelled first.
 
         `condition` is the ETag and the Last-Modified of a conditional request; `chain` holds the redirects that led to
@@ -37,7 +32,7 @@ class PageSource(Protocol):
 class SitemapSource(Protocol):
     """Fetches sitemaps; large ones one at a time, each after the one before has been read."""
 
-    def submit(self, url: Url, done: Callable[[FetchedSitemap], None]) -> Cancel: ...
+    def submit(self, url: Url, done: Callable[[FetchedSitemap], None]) -> Cancellable: ...
 
     def go_on(self) -> None:
         """Allow the next large sitemap: the last one has been read."""
@@ -51,7 +46,7 @@ class Fetchers:
         self._pages = pages
         self._sitemaps = sitemaps
 
-    def start(self, task: FrontierTask, done: Callable[[Fetched], None]) -> Cancel:
+    def start(self, task: FrontierTask, done: Callable[[Fetched], None]) -> Cancellable:
         """Fetch the URL of a task, or the redirect target that it has reached."""
         if task.kind is UrlKind.SITEMAP:
             return self._sitemaps.submit(task.url, done)

@@ -9,7 +9,7 @@ from shoal.base.database import Database, Tx, Work
 from shoal.base.errors import NotFound, StateConflict
 from shoal.base.url import Url, UrlRefusal, canonical
 from shoal.crawl.crawl import Crawl
-from shoal.crawl.frontier.admin_store import FrontierAdminStore, FrontierStats, UrlFacts
+from shoal.crawl.frontier.admin_store import FrontierAdminStore, UrlFacts
 from shoal.crawl.frontier.explain import (
     UrlExplanation,
     explain_refusal,
@@ -51,11 +51,6 @@ class FrontierAdmin:
         self._store = store
         self._bodies = bodies
         self._forget_files = forget_files
-
-    async def stats(self, crawl_id: str) -> FrontierStats:
-        """Recount the whole frontier, for people and tests. `Crawls.get` has the counters."""
-        number = (await self._crawls.get(crawl_id)).crawl.number
-        return await self._database.read(lambda tx: self._store.stats(tx, number))
 
     async def taken(self, crawl_id: str) -> int:
         """Count the URLs that walkers hold now."""

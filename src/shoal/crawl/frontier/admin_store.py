@@ -4,7 +4,7 @@
 Nothing here is fenced: the caller makes sure, in the same transaction, that no walker has the crawl.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Protocol
 
 from shoal.base.database import Tx
@@ -29,25 +29,6 @@ Place = tuple[int, ...]
 
 LOADING = "loading"
 """The state reason of a crawl that is still being loaded."""
-
-
-@dataclass(frozen=True, slots=True)
-class FrontierStats:
-    """A recount of one frontier."""
-
-    waiting: int = 0  # due now, and not taken
-    later: int = 0  # due later
-    taken: int = 0
-    hosts: int = 0  # hosts at which URLs wait, due or not
-    settled: dict[str, int] = field(default_factory=dict)  # by the name of their fate
-
-    @property
-    def open(self) -> int:
-        return self.waiting + self.later + self.taken
-
-    @property
-    def seen(self) -> int:
-        return self.open + sum(self.settled.values())
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,10 +116,6 @@ class CrawlHost:
 class FrontierAdminStore(Protocol):
     async def hosts(self, tx: Tx, crawl: int, limit: int) -> list[CrawlHost]:
         """Return the hosts of a crawl, those with most pages first. Reads every host of the crawl."""
-        ...
-
-    async def stats(self, tx: Tx, crawl: int) -> FrontierStats:
-        """Recount the frontier; the time grows with its size. `CrawlStore.counts` has exact counters."""
         ...
 
     async def taken(self, tx: Tx, crawl: int) -> int:

@@ -172,7 +172,7 @@ def _waits(crawl: Crawl, waiting: Waiting | None) -> str:
             return f"Its host answered {waiting.held.status}, so it is on hold: no request before {until}."
         case "retry":
             assert waiting is not None
-            tries, due = _times(waiting.kept.attempts), _at(waiting.kept.due)
+            tries, due = plural(waiting.kept.attempts, "attempt"), _at(waiting.kept.due)
             return f"It is waiting for a retry, not before {due}, after {tries}."
         case "turn":
             return "It is waiting for its turn: URLs near the seeds come first, and each host has a rate limit."
@@ -218,7 +218,7 @@ def _settled(url: Url, facts: UrlFacts) -> UrlExplanation:
     known |= {"fetched_at": moment(page.fetched_at), "error": page.error_message}
     if page.flags:
         known["flags"] = ", ".join(names_of(page.flags))
-    tries = _times(page.attempt)
+    tries = plural(page.attempt, "attempt")
     if state is UrlState.FAILED:
         why = f"{page.error_code}: {page.error_message}" if page.error_code else "unknown reason"
         return UrlExplanation(url, state, page.error_code, f"It failed after {tries} ({why}).", known)
@@ -230,14 +230,6 @@ def _settled(url: Url, facts: UrlFacts) -> UrlExplanation:
     return UrlExplanation(url, state, page.error_code, sentence, known)
 
 
-def _links(count: int) -> str:
-    return "1 link" if count == 1 else f"{count} links"
-
-
-def _times(count: int) -> str:
-    return "1 attempt" if count == 1 else f"{count} attempts"
-
-
 def _at(micros: int) -> str:
     when = moment(micros)
     assert when is not None
@@ -247,7 +239,9 @@ def _at(micros: int) -> str:
 def _skipped(config: CrawlConfig, url: Url, fate: Fate) -> str:
     match fate:
         case Fate.SKIPPED_DEPTH:
-            return f"It is more than {_links(config.depth)} away from the seeds, which is the crawl's depth limit."
+            return (
+                f"It is more than {plural(config.depth, 'link')} away from the seeds, which is the crawl's depth limit."
+            )
         case Fate.SKIPPED_SCOPE:
             return f"It is outside the crawl's scope `{config.scope}`: {_border(config)}."
         case Fate.SKIPPED_EXCLUDED:

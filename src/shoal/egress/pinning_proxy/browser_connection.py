@@ -66,7 +66,6 @@ class BrowserConnection:
         return not has_body
 
     async def _serve_tunnel(self, session: ProxySession, request: RequestHead) -> None:
-        session.counts.tunnels += 1
         failure = await session.admit(request.target, request.host)
         if failure is None:
             try:
@@ -96,7 +95,6 @@ class BrowserConnection:
 
     async def _serve_request(self, session: ProxySession, request: RequestHead) -> bool:
         """Serve a plain request. Return whether the connection can be used for another one."""
-        session.counts.requests += 1
         failure = await session.admit(request.url, request.host)
         if failure is None:
             exchange = PlainRequest(session, request, self._browser)

@@ -74,7 +74,6 @@ class PlainRequest:
     async def _exchange(self, server: ByteStream) -> bool:
         request, dialer = self._request, self._session.dialer
         head = request.forwarded(dialer.proxy_authorization, absolute=dialer.sends_to_proxy)
-        self._session.sent(len(head))
         await server.send(head)
         is_in_sync = await copy_body(self._browser, server, request.fields, self._count_sent, until_close=False)
         response = await self._final_response(server)
@@ -122,6 +121,5 @@ class PlainRequest:
 
     def _count_sent(self, count: int) -> None:
         self._sent += count
-        self._session.sent(count)
         if self._sent > self._session.limits.max_message_bytes:
             raise RequestFailed(Failure("body_too_large", "The request is larger than the limit.", retryable=False))

@@ -44,8 +44,6 @@ class PinningProxy:
         self._sessions: dict[str, ProxySession] = {}
         self._serving: set[asyncio.Task[None]] = set()
         self.port = 0
-        self.unauthorized = 0
-        """Requests without the credential of an open session."""
 
     @property
     def address(self) -> str:
@@ -76,11 +74,10 @@ class PinningProxy:
         return session
 
     def find_session(self, credential: tuple[str, str] | None) -> ProxySession | None:
-        """Return the open session with this username and password; else count the request as unauthorized."""
+        """Return the open session with this username and password."""
         session = self._sessions.get(credential[0]) if credential else None
         if session is not None and credential is not None and session.accepts(credential[1]):
             return session
-        self.unauthorized += 1
         return None
 
     def abort(self) -> None:

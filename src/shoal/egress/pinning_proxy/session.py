@@ -40,12 +40,9 @@ class ProxyRefusal(Struct, frozen=True):
 class ProxyCounts:
     """The counts of a session so far."""
 
-    requests: int = 0  # plain HTTP requests, refused ones too
-    tunnels: int = 0  # TLS connections and WebSockets, refused ones too
     refused: int = 0  # refused by a rule or a limit
     failed: int = 0  # failed because of the network or the server
     bytes_received: int = 0
-    bytes_sent: int = 0
     codes: Counter[str] = field(default_factory=Counter)
     """How many requests ended with each code of a refusal or failure."""
 
@@ -130,9 +127,6 @@ class ProxySession:
         if self.counts.bytes_received > self.limits.max_session_bytes:
             return Failure("session_too_large", "The page has received more than the limit.", retryable=False)
         return None
-
-    def sent(self, count: int) -> None:
-        self.counts.bytes_sent += count
 
     @contextmanager
     def holding(self, connection: Abortable) -> Iterator[None]:

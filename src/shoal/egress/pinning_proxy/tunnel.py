@@ -52,7 +52,6 @@ class Tunnel:
         while data := await self._browser.wait_for_bytes():
             self._note(awaits_server=True)
             count += len(data)
-            self._session.sent(len(data))
             if count > most:
                 self._failure = Failure("body_too_large", "The request is larger than the limit.", retryable=False)
                 return

@@ -115,7 +115,7 @@ class FeedApi:
 
     def __init__(self, shell: Shell, pages: Sequence[LivePage], clock: Clock, every: float = EVERY_SECONDS) -> None:
         self._shell = shell
-        self._pages = [(_pattern(path), page) for page in pages for path in page.paths]
+        self._pages = [(re.compile(PART.sub(r"(?P<\1>[^/]+)", path)), page) for page in pages for path in page.paths]
         self._clock = clock
         self._every = every
         self._topics: dict[tuple[Any, ...], Topic] = {}
@@ -225,10 +225,6 @@ class FeedApi:
         lines = await topic.page.lines(topic.view, topic.params, topic.lines[-1][0] if topic.lines else None)
         topic.lines.extend((number, _event("line", {"html": html}, number)) for number, html in lines)
         return changes or bool(lines)
-
-
-def _pattern(path: str) -> re.Pattern[str]:
-    return re.compile(PART.sub(r"(?P<\1>[^/]+)", path))
 
 
 def _rows(html: str) -> Iterator[tuple[str, str]]:

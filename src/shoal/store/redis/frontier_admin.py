@@ -9,7 +9,6 @@ from shoal.base.url import Url, origin
 from shoal.crawl.crawl import Crawl
 from shoal.crawl.frontier.admin_store import (
     CrawlHost,
-    FrontierStats,
     KeptUrl,
     Key,
     KnownKey,
@@ -59,25 +58,6 @@ class RedisFrontierAdmin:
             {"host": host, "pages": given.get(host, 0), "ready_at": ready.get(host, place.now)} for host in most[:limit]
         ]
         return await self._sql.hosts_in_full(tx, rows)
-
-    async def stats(self, tx: Tx, crawl: int) -> FrontierStats:
-        place = await self._keys.place(tx, crawl)
-        lists = await self._lists(place)
-        new = sum([await self._call("LLEN", place, f"url_queue:{host}:{depth}") for host, depth in lists])
-        touched = set(await self._call("HKEYS", place, "touched_urls"))
-        touched -= set(await self._call("ZRANGE", place, "quarantine", 0, -1))
-        _, held, *_ = await self._keys.run(place, "look", "")
-        hosts = await self._call("ZRANGE", place, "url_queue", 0, -1)
-        later = sum(
-            [await self._call("ZCOUNT", place, f"retries:{int(host)}", f"({place.now}", "+inf") for host in hosts]
-        )
-        later += await self._call("ZCOUNT", place, "suspects", f"({place.now}", "+inf")
-        settled: dict[str, int] = {}
-        for fate in (await self._fates(place)).values():
-            if fate is not Fate.OPEN:
-                settled[fate.word] = settled.get(fate.word, 0) + 1
-        waiting = new + len(touched) - later - held
-        return FrontierStats(waiting, later, held, len(hosts), settled)
 
     async def taken(self, tx: Tx, crawl: int) -> int:
         _, held, *_ = await self._keys.run(await self._keys.place(tx, crawl), "look", "")
@@ -137,7 +117,7 @@ class RedisFrontierAdmin:
     async def remove(self, tx: Tx, crawl: Crawl, limit: int) -> int:
         removed = await self._sql.remove(tx, crawl, limit)
         if not removed:
-            await self._client.command("UNLINK", *_all_keys(crawl.id))
+            await self._client.command("UNLINK", *(f"{prefix(crawl.id)}{name}" for name in ("generation", "counts")))
         return removed
 
     async def unclaim(self, tx: Tx, crawl: int, fence: Fence) -> None:
@@ -275,7 +255,3 @@ def _fence(name: str) -> Fence:
 
 def _pairs(answer: Any) -> list[tuple[bytes, bytes]]:
     return list(answer.items()) if isinstance(answer, dict) else list(zip(answer[::2], answer[1::2], strict=True))
-
-
-def _all_keys(crawl_id: str) -> list[str]:
-    return [f"{prefix(crawl_id)}{name}" for name in ("generation", "counts")]

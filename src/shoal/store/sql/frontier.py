@@ -250,7 +250,8 @@ class SqlFrontier:
         closed += await tx.batch("quarantine_urls", [_held(crawl, fence, done.task) for done in trapped])
         ours = {row["seq"] for row in closed}
         done_now = [done for done in [*final, *trapped] if done.task.seq in ours]
-        await tx.many("set_fates", sorted((*_key(done), crawl, int(done.fate)) for done in done_now))
+        fates = sorted((done.task.key, done.task.chk, crawl, int(done.fate)) for done in done_now)
+        await tx.many("set_fates", fates)
         skipped: Counter[Fate] = Counter()
         if targets := _ended_targets(crawl, done_now):
             await tx.many("end_targets", targets)
@@ -401,10 +402,6 @@ def _ended_targets(crawl: int, closed: list[Settled]) -> list[tuple[int, int, in
     """Return the fates of redirect targets that were not fetched after all."""
     ended = dict(target for done in closed if (target := done.ended_target) is not None)
     return sorted((*key, crawl, int(fate)) for key, fate in ended.items())
-
-
-def _key(done: Settled) -> tuple[int, int]:
-    return done.task.key, done.task.chk
 
 
 def _held(crawl: int, fence: Fence, task: FrontierTask) -> tuple[Any, ...]:

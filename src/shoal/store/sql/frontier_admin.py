@@ -17,7 +17,6 @@ from shoal.crawl.frontier.admin_store import (
     LOADING,
     CrawlHost,
     FrontierPosition,
-    FrontierStats,
     KeptUrl,
     Key,
     KnownKey,
@@ -59,13 +58,6 @@ class SqlFrontierAdmin:
         """Add what is known about the hosts of these rows, which have `host`, `pages` and `ready_at`."""
         full = {row["number"]: row for row in await tx.all("hosts_in_full", numbers=[row["host"] for row in rows])}
         return [_host(row, full[row["host"]]) for row in rows if row["host"] in full]
-
-    async def stats(self, tx: Tx, crawl: int) -> FrontierStats:
-        row = await tx.one("frontier_recount", crawl=crawl)
-        fates = await tx.all("fate_recount", crawl=crawl)
-        settled = {Fate(fate["fate"]).word: int(fate["count"]) for fate in fates}
-        counts = {name: row[name] for name in ("waiting", "later", "taken", "hosts")} if row else {}
-        return FrontierStats(**counts, settled=settled)
 
     async def taken(self, tx: Tx, crawl: int) -> int:
         return int(await tx.value("taken_count", crawl=crawl))

@@ -11,8 +11,5 @@ class SqlOutbox:
     """Implements `events.store.OutboxStore`."""
 
     async def append(self, tx: Tx, *events: Event) -> None:
-        await tx.many("append_events", [_row(event) for event in events])
-
-
-def _row(event: Event) -> tuple[str, ...]:
-    return event.id, event.type, event.subject, json_of(event.data, orjson.OPT_UTC_Z).decode()
+        rows = [(one.id, one.type, one.subject, json_of(one.data, orjson.OPT_UTC_Z).decode()) for one in events]
+        await tx.many("append_events", rows)

@@ -1,15 +1,3 @@
--- name: frontier_recount
--- Count the open URLs of a crawl, without those in quarantine. The time is read once, not per row.
-SELECT count(CASE WHEN job_id = '' AND due <= (SELECT shoal_now()) THEN 1 END) AS waiting,
-       count(CASE WHEN job_id = '' AND due > (SELECT shoal_now()) THEN 1 END) AS later,
-       count(CASE WHEN job_id <> '' THEN 1 END) AS taken,
-       count(DISTINCT CASE WHEN job_id = '' THEN host END) AS hosts
-FROM frontier_open WHERE crawl = :crawl AND due < 4611686018427387904;
-
--- name: fate_recount
--- Count the settled URLs of a crawl by fate.
-SELECT fate, count(*) AS count FROM fate WHERE crawl = :crawl AND fate <> 0 GROUP BY fate ORDER BY fate;
-
 -- name: fate_of
 -- Return what became of one URL.
 SELECT fate FROM fate WHERE crawl = :crawl AND key = :key AND chk = :chk;
