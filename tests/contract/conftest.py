@@ -11,6 +11,7 @@ from typing import Any, TypeVar, cast
 from urllib.parse import urlsplit
 
 import asyncpg
+import orjson
 import pytest
 
 from shoal.app import App, database_of
@@ -37,6 +38,7 @@ from shoal.crawl.frontier.values import (
 from shoal.crawl.lifecycle.crawls import KIND
 from shoal.crawl.states import CrawlState
 from shoal.crawl.store import HostRate
+from shoal.events.event import TYPES
 from shoal.fetch.redirect_chain import RedirectChain, RedirectStep
 from shoal.page_jobs.ingest import Ingest
 from shoal.page_jobs.result import ResultDelivery
@@ -180,6 +182,14 @@ class Bench:
         [row] = await self.sql(text)
         [value] = row.values()
         return int(value)
+
+    async def events(self, *kinds: str, subject: str | None = None) -> list[tuple[str, dict[str, Any]]]:
+        """Return type and body of the events so far, those of some types or of one subject, the oldest first."""
+        rows = await self.sql("SELECT type, subject, body FROM outbox ORDER BY created_at, id")
+        wanted = [row for row in rows if row["type"] in (kinds or TYPES) and subject in (None, row["subject"])]
+        found = [(row["type"], orjson.loads(row["body"])) for row in wanted]
+        assert all(set(body) == set(TYPES[kind].data) for kind, body in found), "a body has the fields of its type"
+        return found
 
     async def enqueue(
         self,

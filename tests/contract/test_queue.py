@@ -469,7 +469,8 @@ async def test_progress_between_the_sweeps_look_and_its_move_counts(bench: Bench
 
 
 async def test_a_finish_between_the_sweeps_look_and_its_move_wins(bench: Bench) -> None:
-    """F7: the sweep is fenced, too."""
+    """F7: the sweep finds an expired lease, but its worker, late but alive, finishes the job before the sweep moves
+    it."""
     job_id = await bench.enqueue()
     lease = await bench.lease("w1")
     await bench.jump(10.5)
