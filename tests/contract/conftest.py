@@ -87,6 +87,7 @@ class Bench:
     clock: FakeClock
     dialect: str
     settings: QueueSettings = field(default_factory=QueueSettings)
+    defaults: Settings = DEFAULTS  # the settings of the other packages
     signals_seen: list[Signal] = field(default_factory=list)
     connections: list[Any] = field(default_factory=list)  # at most one; shared by the benches on one store
     pools: list[Any] = field(default_factory=list)  # the pool of that connection, on PostgreSQL
@@ -97,9 +98,9 @@ class Bench:
     def __post_init__(self) -> None:
         self.signals = Signals()
         self.signals.subscribe(self.signals_seen.append)
-        settings = replace(DEFAULTS, queue=self.settings)
+        settings = replace(self.defaults, queue=self.settings)
         if self.redis_url:
-            crawl = DEFAULTS.crawl.but(frontier="redis")
+            crawl = self.defaults.crawl.but(frontier="redis")
             settings = replace(settings, redis=RedisSettings(url=self.redis_url, lanes="sql"), crawl=crawl)
         if self.lanes_url:
             settings = replace(settings, redis=RedisSettings(url=self.lanes_url, lanes="redis"))
@@ -122,6 +123,8 @@ class Bench:
         return replace(self, database=database, signals_seen=[])
 
     def janitor(self) -> Janitor:
+        """Return a janitor whose first pass expires leases at once, like that of a local crawl. The one of a
+        controller (`app.chores.janitor`) first waits a lease term if nobody renewed a lease before its start."""
         return Janitor(self.queue, self.clock)
 
     def storage(self, **checks: Check) -> StorageWatch:

@@ -150,11 +150,12 @@ async def test_a_page_job_whose_child_died_too_often_is_reported(bench: Bench) -
 
 
 async def test_after_a_controllers_start_bots_get_time_to_speak_and_nodes_do_not(bench: Bench) -> None:
-    bots, nodes = await bench.enqueue(priority=60), await bench.enqueue()
+    bots, nodes, _ = await bench.enqueue(priority=60), await bench.enqueue(), await bench.enqueue(priority=40)
     await lease(bench)
     await bench.lease("w1")
     await bench.jump(700)
-    janitor = type(bench.janitor())(bench.queue, bench.clock, bot_grace=timedelta(seconds=30))
+    await bench.lease("w2")  # a sign of life: there was no outage
+    janitor = bench.app.chores.janitor
     await janitor.run_once()
     assert (await bench.job(bots)).state is JobState.LOCKED
     assert (await bench.job(nodes)).state is JobState.PENDING

@@ -8,7 +8,6 @@ import pytest
 from shoal.base.errors import BackendUnavailable, LeaseLost
 from shoal.crawl.lifecycle.crawls import KIND
 from shoal.queue import states
-from shoal.queue.janitor import Janitor
 from shoal.queue.job import Fence, LostJob
 from shoal.queue.queue import Queue
 from shoal.queue.states import MOVES, STALLED, TERMINAL, GrantEnd, JobState
@@ -563,7 +562,7 @@ async def test_an_outage_expires_nothing_within_one_lease_of_its_end(bench: Benc
 
 
 async def test_a_janitor_that_came_after_an_outage_gives_everybody_time_to_extend(bench: Bench) -> None:
-    janitor = Janitor(bench.queue, bench.clock, cautious=True)
+    janitor = bench.app.chores.janitor
     kept, lost = await bench.enqueue(), await bench.enqueue()
     leases = [await bench.lease(), await bench.lease()]
     await bench.jump(30)  # leases could not be extended, and the controller was restarted meanwhile
@@ -577,7 +576,7 @@ async def test_a_janitor_that_came_after_an_outage_gives_everybody_time_to_exten
 
 
 async def test_a_janitor_that_came_while_others_extend_their_leases_sweeps_at_once(bench: Bench) -> None:
-    janitor = Janitor(bench.queue, bench.clock, cautious=True)
+    janitor = bench.app.chores.janitor
     lost, _ = await bench.enqueue(), await bench.enqueue()
     await bench.lease()
     await bench.jump(11)
