@@ -30,6 +30,7 @@ from shoal.cli.garbage_collection import reduce_collections
 from shoal.store.redis import lane_server
 from shoal.store.sql.sqlite import SqliteDatabase
 from tests.support.effort import times
+from tests.support.fleet import OURS
 from tests.support.forked_workers import ForkedWorkers, Group
 from tests.support.kept_pools import KeptPools
 from tests.support.one_database import beside_the_other
@@ -256,6 +257,21 @@ def sqlite_url(new_file: Path, tmp_path: Path) -> str:
 def bare_sqlite_url(tmp_path: Path) -> str:
     """Return the URL of a SQLite file that does not exist yet."""
     return f"sqlite:///{tmp_path}/shoal.db"
+
+
+@pytest.fixture
+def bare_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An empty folder to work in, which is also the home, and no setting of Shoal in the environment."""
+    for name in [name for name in os.environ if name.startswith(OURS)]:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+
+
+@pytest.fixture
+def default_store(bare_environment: None, sqlite_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A new store that commands in this process use, and no other setting."""
+    monkeypatch.setenv("DATABASE_URL", sqlite_url)
 
 
 @pytest.fixture(params=["sqlite", "postgres"])

@@ -21,13 +21,7 @@ DEEP = 50
 MANY = 2000
 AHEAD = 1000  # pages that a crawl may be ahead of its reader, including those in the window and in flight
 
-
-@pytest.fixture(autouse=True)
-def _no_settings_of_this_machine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
-    for name in ("DATABASE_URL", "SHOAL_CONFIG", "SHOAL_ALLOW_NETWORKS"):
-        monkeypatch.delenv(name, raising=False)
+pytestmark = pytest.mark.usefixtures("bare_environment")
 
 
 @pytest.fixture
@@ -79,7 +73,7 @@ async def test_pages_are_typed_and_the_run_says_what_it_came_to(site: Site, sqli
 async def test_the_default_store_is_that_of_the_command_line(site: Site, tmp_path: Path) -> None:
     async for _ in shoal.crawl(site.address, max_pages=1, id=ID):
         pass
-    assert state_of(f"sqlite:///{tmp_path}/data/shoal/shoal.db") == ("completed", "max_pages")
+    assert state_of(f"sqlite:///{tmp_path}/.local/share/shoal/shoal.db") == ("completed", "max_pages")
 
 
 async def test_leaving_the_block_pauses_and_resume_gives_every_page_once(site: Site, store_url: str) -> None:

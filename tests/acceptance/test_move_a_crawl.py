@@ -2,7 +2,6 @@
 
 import gzip
 import json
-import os
 import re
 import signal
 import sqlite3
@@ -89,11 +88,8 @@ def dumped(shoal: Shoal, paused: str, tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Refused:
+def refused(bare_environment: None, capsys: pytest.CaptureFixture[str]) -> Refused:
     """Runs a command that fails, in this process; returns the one sentence it prints."""
-    for name in [name for name in os.environ if name.startswith("SHOAL_") or name == "DATABASE_URL"]:
-        monkeypatch.delenv(name)
-    monkeypatch.chdir(tmp_path)
 
     def run(*words: str) -> str:
         capsys.readouterr()

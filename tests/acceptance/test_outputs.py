@@ -16,7 +16,7 @@ from warcio.archiveiterator import ArchiveIterator
 
 from tests.support import ledger
 from tests.support.fleet import clean_environment
-from tests.support.processes import run_shoal, start_shoal
+from tests.support.processes import Shoal, start_shoal
 from tests.support.s3_server import ACCESS_KEY, REGION, SECRET_KEY, object_store
 from tests.support.site import Site
 
@@ -64,18 +64,6 @@ def crawl(tmp_path: Path) -> Iterator[Crawl]:
         process.kill()
         with suppress(ValueError):  # a test closed a pipe itself
             process.communicate(timeout=DEADLINE_SECONDS)
-
-
-@pytest.fixture
-def shoal(tmp_path: Path) -> Callable[..., tuple[int, str, str]]:
-    """Run any other command to completion."""
-
-    def run(*words: str, **env: str) -> tuple[int, str, str]:
-        done = run_shoal(*words, cwd=tmp_path, env=clean_environment(tmp_path) | env, timeout=DEADLINE_SECONDS)
-        assert "Traceback" not in done.stderr, done.stderr
-        return done.returncode, done.stdout, done.stderr
-
-    return run
 
 
 @pytest.fixture
@@ -153,7 +141,7 @@ def test_an_export_of_a_running_crawl_has_what_is_there_so_far_and_a_later_one_h
     whole: list[str],
     sqlite_url: str,
     tmp_path: Path,
-    shoal: Callable[..., tuple[int, str, str]],
+    shoal: Shoal,
 ) -> None:
     site.allowed = PAGES // 2
     running = crawl(*whole, "--keep-bodies")
@@ -172,7 +160,7 @@ def test_an_export_of_a_running_crawl_has_what_is_there_so_far_and_a_later_one_h
 
 
 def test_a_removed_crawl_leaves_neither_pages_nor_bodies(
-    crawl: Crawl, whole: list[str], sqlite_url: str, tmp_path: Path, shoal: Callable[..., tuple[int, str, str]]
+    crawl: Crawl, whole: list[str], sqlite_url: str, tmp_path: Path, shoal: Shoal
 ) -> None:
     assert ended(crawl(*whole, "--keep-bodies", "--max-pages", "5"))[0] == 0
     assert list((tmp_path / "bodies").rglob("*.warc.gz"))
@@ -182,7 +170,7 @@ def test_a_removed_crawl_leaves_neither_pages_nor_bodies(
 
 
 def test_an_archive_of_a_crawl_that_kept_no_bodies_is_refused_in_words(
-    crawl: Crawl, whole: list[str], sqlite_url: str, tmp_path: Path, shoal: Callable[..., tuple[int, str, str]]
+    crawl: Crawl, whole: list[str], sqlite_url: str, tmp_path: Path, shoal: Shoal
 ) -> None:
     assert ended(crawl(*whole, "--max-pages", "5"))[0] == 0
     code, _, err = shoal("crawls", "export", ID, "--store", sqlite_url, "--output", "a.warc.gz")
@@ -290,7 +278,7 @@ def test_bodies_in_an_object_store_are_kept_exported_and_removed(
     whole: list[str],
     sqlite_url: str,
     tmp_path: Path,
-    shoal: Callable[..., tuple[int, str, str]],
+    shoal: Shoal,
 ) -> None:
     with object_store() as objects:
         env = {

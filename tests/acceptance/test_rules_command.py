@@ -7,20 +7,12 @@ from pathlib import Path
 import pytest
 
 from tests.support.distribution import install
-from tests.support.fleet import clean_environment
-from tests.support.processes import run_shoal
+from tests.support.processes import Shoal
 from tests.support.servers import free_port
 from tests.support.site import Site
 
-DEADLINE_SECONDS = 120
 TITLE = '[fields.title]\ncss = "h1"\nrequired = true\n'
 PRICE = '[fields.price]\ncss = ".price"\nrequired = true\n'
-
-
-def shoal(folder: Path, *words: str, **env: str) -> tuple[int, str, str]:
-    done = run_shoal(*words, cwd=folder, env=clean_environment(folder) | env, timeout=DEADLINE_SECONDS)
-    assert "Traceback" not in done.stderr, done.stderr
-    return done.returncode, done.stdout, done.stderr
 
 
 @pytest.mark.parametrize(
@@ -33,11 +25,11 @@ def shoal(folder: Path, *words: str, **env: str) -> tuple[int, str, str]:
     ],
 )
 def test_the_exit_code_says_whether_a_page_has_what_is_required(
-    rules: str, path: str, code: int, words: str, tmp_path: Path
+    rules: str, path: str, code: int, words: str, tmp_path: Path, shoal: Shoal
 ) -> None:
     (tmp_path / "rules.toml").write_text(rules)
     with Site(pages=1) as site:
-        ended, out, err = shoal(tmp_path, "rules", "test", "rules.toml", f"{site.address}{path}", "--json")
+        ended, out, err = shoal("rules", "test", "rules.toml", f"{site.address}{path}", "--json")
     assert ended == code
     assert words in err
     if code == 0:
@@ -45,35 +37,33 @@ def test_the_exit_code_says_whether_a_page_has_what_is_required(
         assert (told["status"], told["error"], told["data"]) == (200, None, {"title": "Page 0"})
 
 
-def test_a_page_that_cannot_be_fetched_is_not_checked_against_the_rules(tmp_path: Path) -> None:
+def test_a_page_that_cannot_be_fetched_is_not_checked_against_the_rules(tmp_path: Path, shoal: Shoal) -> None:
     (tmp_path / "rules.json").write_text('{"fields": {"title": {"css": "h1"}}}')
-    code, _, err = shoal(
-        tmp_path, "rules", "test", "rules.json", f"http://127.0.0.1:{free_port()}/", SHOAL_PAGE_ATTEMPTS="1"
-    )
+    code, _, err = shoal("rules", "test", "rules.json", f"http://127.0.0.1:{free_port()}/", SHOAL_PAGE_ATTEMPTS="1")
     assert code == 3
     assert "the URL returned no page" in err
 
 
-def test_a_page_that_robots_txt_forbids_is_reported_as_that(tmp_path: Path) -> None:
+def test_a_page_that_robots_txt_forbids_is_reported_as_that(tmp_path: Path, shoal: Shoal) -> None:
     (tmp_path / "rules.toml").write_text(TITLE)
     with Site(pages=1) as site:
         site.robots = "User-agent: *\nDisallow: /\n"
         for words in (["rules", "test", "rules.toml"], ["crawl"]):
-            code, _, err = shoal(tmp_path, *words, site.address)
+            code, _, err = shoal(*words, site.address)
             assert code == 3
             assert "robots.txt disallows it" in err
-    assert shoal(tmp_path, "rules", "test", "absent.toml", "http://127.0.0.1:1/")[0] == 2
+    assert shoal("rules", "test", "absent.toml", "http://127.0.0.1:1/")[0] == 2
 
 
-def test_a_hook_of_an_installed_package_adds_to_the_data_in_every_walker(tmp_path: Path) -> None:
+def test_a_hook_of_an_installed_package_adds_to_the_data_in_every_walker(tmp_path: Path, shoal: Shoal) -> None:
     entry = "[shoal.hooks]\nshout = tiny:shout\n"
     code = "def shout(page):\n    return {'shouted': page.data['title'].upper()}\n"
     path = os.pathsep.join([str(install(tmp_path, code, entry)), os.environ.get("PYTHONPATH", "")])
     (tmp_path / "rules.toml").write_text(TITLE)
     with Site(pages=6) as site:
         words = ["crawl", site.address, "--speed", "max", "--processes", "2", "--rules", "rules.toml", "--output", "-"]
-        ended, out, err = shoal(tmp_path, *words, "--hook", "shout", PYTHONPATH=path)
-        unknown = shoal(tmp_path, *words, "--hook", "absent", PYTHONPATH=path)
+        ended, out, err = shoal(*words, "--hook", "shout", PYTHONPATH=path)
+        unknown = shoal(*words, "--hook", "absent", PYTHONPATH=path)
     assert ended == 0, err
     records = [json.loads(line) for line in out.splitlines()]
     assert {record["data"]["shouted"] for record in records} == {f"PAGE {number}" for number in range(6)}
@@ -81,30 +71,30 @@ def test_a_hook_of_an_installed_package_adds_to_the_data_in_every_walker(tmp_pat
     assert "'absent', which no installed package provides; installed are shout" in unknown[2]
 
 
-def test_a_rule_set_is_carried_out_on_the_bodies_that_a_crawl_kept(tmp_path: Path) -> None:
+def test_a_rule_set_is_carried_out_on_the_bodies_that_a_crawl_kept(tmp_path: Path, shoal: Shoal) -> None:
     store = ["--store", "sqlite:///here.db"]
     (tmp_path / "rules.toml").write_text(TITLE + PRICE)
     with Site(pages=4) as site:
         crawl = ["crawl", site.address, "--speed", "max", *store]
-        assert shoal(tmp_path, *crawl, "--id", "kept", "--keep-bodies")[0] == 0
-        assert shoal(tmp_path, *crawl, "--id", "bare")[0] == 0
-    code, out, err = shoal(tmp_path, "rules", "apply", "rules.toml", "kept", *store)
+        assert shoal(*crawl, "--id", "kept", "--keep-bodies")[0] == 0
+        assert shoal(*crawl, "--id", "bare")[0] == 0
+    code, out, err = shoal("rules", "apply", "rules.toml", "kept", *store)
     assert code == 0, err
     lines = [json.loads(line) for line in out.splitlines()]
     assert {line["data"]["title"] for line in lines} == {f"Page {number}" for number in range(4)}
     assert {line["error"]["code"] for line in lines} == {"invalid_data"}
     assert "4 pages read, 0 skipped, 0 without a body." in err
-    assert shoal(tmp_path, "rules", "apply", "rules.toml", "kept", *store, "--output", "data.jsonl")[:2] == (0, "")
+    assert shoal("rules", "apply", "rules.toml", "kept", *store, "--output", "data.jsonl")[:2] == (0, "")
     assert (tmp_path / "data.jsonl").read_text() == out
-    code, out, err = shoal(tmp_path, "rules", "apply", "rules.toml", "bare", *store)
+    code, out, err = shoal("rules", "apply", "rules.toml", "bare", *store)
     assert (code, out) == (5, "")
     assert "run the crawl with --keep-bodies" in err
     for crawl_id in ("absent", "bare"):
         words = ["rules", "apply", "rules.toml", crawl_id, *store, "--output", "data.jsonl"]
-        assert shoal(tmp_path, *words)[0] == 5
+        assert shoal(*words)[0] == 5
     assert (tmp_path / "data.jsonl").read_text().count("Page") == 4  # as it was
-    assert shoal(tmp_path, "rules", "apply", "rules.toml", "kept", *store, "--output", "/nowhere/x.jsonl")[0] == 4
-    code, _, err = shoal(tmp_path, "rules", "apply", "rules.toml", "kept", *store, "--output", "data.csv")
+    assert shoal("rules", "apply", "rules.toml", "kept", *store, "--output", "/nowhere/x.jsonl")[0] == 4
+    code, _, err = shoal("rules", "apply", "rules.toml", "kept", *store, "--output", "data.csv")
     assert code == 2
     assert "--output data.csv is not a JSON lines file" in err
     assert not (tmp_path / "data.csv").exists()

@@ -10,21 +10,14 @@ from starlette.types import ASGIApp, Message
 
 from shoal.access.caller import Caller
 from shoal.access.scopes import TokenScope
+from shoal.app import App
 from shoal.base.ids import JobId
-from shoal.hosts.rate import HostDelay
-from shoal.hosts.rate_limiter import RateLimiter
-from shoal.page_jobs.bots import Bots
-from shoal.page_jobs.leasing import PageLeases
-from shoal.page_jobs.long_poll import LongPoll
 from shoal.page_jobs.result import Result, ResultDelivery, Status
 from shoal.queue.job import Fence
-from shoal.queue.wake import InProcessWake
 from shoal.serve.application import application
 from shoal.serve.authentication import InProcessAuthenticator
 from shoal.serve.bots import MOST_JOBS, BotApi
 from shoal.serve.endpoint import routes_of
-from shoal.settings import BotSettings
-from shoal.store.sql.groups import SqlGroupStore
 from tests.contract.conftest import Bench
 
 if TYPE_CHECKING:
@@ -33,14 +26,9 @@ if TYPE_CHECKING:
 AWAY = 503
 
 
-def bots_of(bench: Bench) -> BotApi:
-    """The bot API on top of these packages. There is no rate limit for hosts."""
-    clock, settings = bench.clock, BotSettings()
-    places = RateLimiter(bench.hosts, HostDelay(0.0), at_once=True)
-    slots = PageLeases(bench.queue, SqlGroupStore(), places)
-    long_poll = LongPoll[Any](InProcessWake(bench.signals), clock, 1.0)
-    bots = Bots(bench.database, bench.queue, bench.ingest, slots, long_poll, settings, clock, bench.signals)
-    return BotApi(bots, clock, settings.max_result_bytes)
+def bots_of(app: App) -> BotApi:
+    """The bot API of this app."""
+    return BotApi(app.page_jobs.bots, app.clock, app.settings.bots.max_result_bytes)
 
 
 def gateway_of(bench: Bench, api: BotApi, token: str) -> ASGIApp:

@@ -11,6 +11,7 @@ from typing import Any, TypeVar, cast
 from urllib.parse import urlsplit
 
 import asyncpg
+import orjson
 import pytest
 
 from shoal.app import App, database_of
@@ -37,6 +38,7 @@ from shoal.crawl.frontier.values import (
 from shoal.crawl.lifecycle.crawls import KIND
 from shoal.crawl.states import CrawlState
 from shoal.crawl.store import HostRate
+from shoal.events.event import TYPES
 from shoal.fetch.redirect_chain import RedirectChain, RedirectStep
 from shoal.page_jobs.ingest import Ingest
 from shoal.page_jobs.result import ResultDelivery
@@ -85,6 +87,7 @@ class Bench:
     clock: FakeClock
     dialect: str
     settings: QueueSettings = field(default_factory=QueueSettings)
+    defaults: Settings = DEFAULTS  # the settings of the other packages
     signals_seen: list[Signal] = field(default_factory=list)
     connections: list[Any] = field(default_factory=list)  # at most one; shared by the benches on one store
     pools: list[Any] = field(default_factory=list)  # the pool of that connection, on PostgreSQL
@@ -95,9 +98,9 @@ class Bench:
     def __post_init__(self) -> None:
         self.signals = Signals()
         self.signals.subscribe(self.signals_seen.append)
-        settings = replace(DEFAULTS, queue=self.settings)
+        settings = replace(self.defaults, queue=self.settings)
         if self.redis_url:
-            crawl = DEFAULTS.crawl.but(frontier="redis")
+            crawl = self.defaults.crawl.but(frontier="redis")
             settings = replace(settings, redis=RedisSettings(url=self.redis_url, lanes="sql"), crawl=crawl)
         if self.lanes_url:
             settings = replace(settings, redis=RedisSettings(url=self.lanes_url, lanes="redis"))
@@ -120,6 +123,8 @@ class Bench:
         return replace(self, database=database, signals_seen=[])
 
     def janitor(self) -> Janitor:
+        """Return a janitor whose first pass expires leases at once, like that of a local crawl. The one of a
+        controller (`app.chores.janitor`) first waits a lease term if nobody renewed a lease before its start."""
         return Janitor(self.queue, self.clock)
 
     def storage(self, **checks: Check) -> StorageWatch:
@@ -180,6 +185,14 @@ class Bench:
         [row] = await self.sql(text)
         [value] = row.values()
         return int(value)
+
+    async def events(self, *kinds: str, subject: str | None = None) -> list[tuple[str, dict[str, Any]]]:
+        """Return type and body of the events so far, those of some types or of one subject, the oldest first."""
+        rows = await self.sql("SELECT type, subject, body FROM outbox ORDER BY created_at, id")
+        wanted = [row for row in rows if row["type"] in (kinds or TYPES) and subject in (None, row["subject"])]
+        found = [(row["type"], orjson.loads(row["body"])) for row in wanted]
+        assert all(set(body) == set(TYPES[kind].data) for kind, body in found), "a body has the fields of its type"
+        return found
 
     async def enqueue(
         self,

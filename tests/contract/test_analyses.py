@@ -5,7 +5,6 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-import orjson
 import pytest
 
 from shoal.audit.analyses import KIND, AnalysisMoved
@@ -25,7 +24,6 @@ from shoal.base.database import Tx
 from shoal.base.errors import AlreadyExists, InvalidInput, LeaseLost, NotFound, StateConflict
 from shoal.crawl.crawl import Crawl
 from shoal.crawl.states import CrawlState
-from shoal.events.event import TYPES
 from shoal.observe.log_messages import log_line
 from shoal.queue.job import Lease
 from shoal.queue.states import JobState
@@ -34,6 +32,7 @@ from tests.contract.conftest import Bench, failed, fetched
 
 A = AnalysisState
 J = JobState
+COMPLETED = "analysis.completed"
 
 
 class Broken:
@@ -113,13 +112,6 @@ async def try_and_fail(bench: Bench) -> JobState:
     return await bench.queue.fail(lease, "RuntimeError: it cannot be read")
 
 
-async def told(bench: Bench) -> list[dict[str, Any]]:
-    rows = await bench.sql("SELECT body FROM outbox WHERE type = 'analysis.completed'")
-    bodies = [orjson.loads(row["body"]) for row in rows]
-    assert all(tuple(body) == TYPES["analysis.completed"].data for body in bodies)
-    return bodies
-
-
 async def test_a_completed_crawl_that_asked_for_it_has_an_analysis_in_the_same_commit(bench: Bench) -> None:
     crawl = await completed(bench, project="acme", priority=70)
     analysis = await only(bench)
@@ -156,7 +148,7 @@ async def test_a_successful_analysis_has_no_error_and_sends_one_event(bench: Ben
     assert await attempt(bench, await bench.lease(kind=KIND)).run() == J.DONE
     analysis = await only(bench)
     assert analysis.error is None
-    [event] = await told(bench)
+    [(_, event)] = await bench.events(COMPLETED)
     assert (event["analysis_id"], event["state"], event["findings"]) == (analysis.id, "success", analysis.findings)
 
 
@@ -165,11 +157,11 @@ async def test_failed_attempts_before_a_success_leave_no_error_and_send_no_event
     await bench.sql("UPDATE job SET max_attempts = 3 WHERE kind = 'analysis'")
     for pause in (6, 12):
         assert await try_and_fail(bench) is J.PENDING
-        assert ((await only(bench)).state, await told(bench)) == (A.RUNNING, [])
+        assert ((await only(bench)).state, await bench.events(COMPLETED)) == (A.RUNNING, [])
         await bench.jump(pause)
     await attempt(bench, await bench.lease(kind=KIND)).run()
     assert (await only(bench)).error is None
-    assert len(await told(bench)) == 1
+    assert len(await bench.events(COMPLETED)) == 1
 
 
 async def test_a_failed_analysis_has_the_error_of_its_last_attempt_and_sends_one_event(bench: Bench) -> None:
@@ -180,7 +172,7 @@ async def test_a_failed_analysis_has_the_error_of_its_last_attempt_and_sends_one
     analysis = await only(bench)
     assert (analysis.state, analysis.state_reason) == (A.FAILED, "attempts_exhausted")
     assert analysis.error == "RuntimeError: it cannot be read"
-    [event] = await told(bench)
+    [(_, event)] = await bench.events(COMPLETED)
     assert event["state"] == "failed"
 
 
@@ -210,7 +202,7 @@ async def test_an_attempt_whose_lease_is_no_longer_valid_stops_without_error_and
         await attempt(bench, lease, alive=False).run()
     await bench.queue.lose(lease, "its child died")
     assert (await only(bench)).error is None
-    assert await told(bench) == []
+    assert await bench.events(COMPLETED) == []
     await attempt(bench, await bench.lease(kind=KIND)).run()
     assert (await only(bench)).state is A.SUCCESS
 
@@ -396,7 +388,7 @@ async def test_a_crawl_names_the_gate_that_judges_its_analysis(bench: Bench) -> 
     assert analysis.verdict.outcome is Outcome.FAILED
     [rule] = analysis.verdict.rules
     assert (rule.condition, rule.value) == ("errors <= 0", 1)
-    assert (await told(bench))[0]["verdict"] == "failed"
+    assert [body["verdict"] for _, body in await bench.events(COMPLETED)] == ["failed"]
 
 
 async def test_a_gate_that_is_gone_makes_the_verdict_inconclusive(bench: Bench) -> None:

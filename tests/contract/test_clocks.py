@@ -81,7 +81,7 @@ async def test_killed_work_is_given_back_in_time_when_nobody_saw_the_clock_step(
     await bench.lease()
     await bench.step(hours * HOUR)
     bench.jobs.clock = SqlJobStore(bench.dialect, timedelta(0), Availability()).clock
-    janitor = Janitor(bench.queue, bench.clock, cautious=True)
+    janitor = bench.app.chores.janitor
     await janitor.run_once()
     assert (await bench.job(job_id)).state is J.LOCKED
     assert await seconds_until_given_back(bench, janitor, job_id) <= LEASE + 2
@@ -266,7 +266,7 @@ async def test_a_machine_that_starts_with_a_clock_of_yesterday_goes_on_from_toda
     started = await open_bench(sqlite_url, FakeClock())  # it shows the same time as the other one when that was new
     try:
         assert last < await now(started) <= last + MARK_EVERY
-        janitor = Janitor(started.queue, started.clock, cautious=True)
+        janitor = started.app.chores.janitor
         await janitor.run_once()
         assert await seconds_until_given_back(started, janitor, job_id) <= LEASE + 2
         assert steps(started) == [("back", 1)]

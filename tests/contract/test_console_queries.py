@@ -1,7 +1,6 @@
 """The queries of the console: crawls by host and text, pages by filter, counts for charts, hosts of a crawl, and the
 politeness receipt."""
 
-from collections.abc import Iterable
 from datetime import timedelta
 
 import pytest
@@ -9,7 +8,6 @@ import pytest
 from shoal.base.clock import SystemClock
 from shoal.base.database import Tx
 from shoal.base.url import Url
-from shoal.crawl.crawl import Crawl
 from shoal.crawl.frontier.fates import Fate
 from shoal.crawl.frontier.values import Settled, key_of
 from shoal.crawl.journal import messages
@@ -24,22 +22,13 @@ from shoal.pages import pages as pages_module
 from shoal.pages import summary as summary_module
 from shoal.pages.comparison import PageComparer
 from shoal.pages.links import LinkFlag, pack, pack_key
-from shoal.pages.page import Page
 from shoal.pages.pages import Pages
 from shoal.pages.store import ANY_ERROR, PageFilter
 from shoal.pages.summary import PageSummaries
 from shoal.plan.policy import PolicyForm
 from shoal.store.sql.store_sizes import SqlStoreSizes
-from tests.contract.conftest import SITE, Bench, page_of
-
-
-async def store_pages(bench: Bench, crawl: Crawl, pages: Iterable[Page]) -> None:
-    rows = [(*key_of(Url(page.url), crawl.key_seed), page) for page in pages]
-    await bench.database.run(lambda tx: bench.pages.insert(tx, crawl.number, rows))
-
-
-def a_page(path: str, **facts: object) -> Page:
-    return Page(**{"url": f"{SITE}{path}", "depth": 0, "attempt": 1, "fetched_at": 1, "status": 200, **facts})  # type: ignore[arg-type]
+from tests.contract.conftest import Bench, page_of
+from tests.support.stored_pages import SITE, a_page, store_pages
 
 
 async def ids(bench: Bench, **wanted: object) -> list[str]:
@@ -74,14 +63,12 @@ async def test_live_counts_are_those_of_crawls_that_run(bench: Bench) -> None:
 async def test_pages_are_found_by_every_filter(bench: Bench) -> None:
     crawl = await bench.submit()
     await store_pages(
-        bench,
+        bench.app,
         crawl,
-        [
-            a_page("/", title="Home of 100% cotton", content_type="Text/HTML; charset=utf-8"),
-            a_page("/a_b", status=404, depth=1, content_type="text/plain"),
-            a_page("/c", status=None, error_code="timeout", depth=2),
-            a_page("/img", content_type="image/png", depth=1),
-        ],
+        a_page("/", title="Home of 100% cotton", content_type="Text/HTML; charset=utf-8"),
+        a_page("/a_b", status=404, depth=1, content_type="text/plain"),
+        a_page("/c", status=None, error_code="timeout", depth=2),
+        a_page("/img", content_type="image/png", depth=1),
     )
     pages = Pages(bench.database, bench.pages, SystemClock())
 
@@ -106,8 +93,8 @@ async def test_pages_are_found_by_every_filter(bench: Bench) -> None:
 async def test_a_search_that_finds_little_says_where_to_continue(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pages_module, "SCAN", 3)
     crawl, other = await bench.submit(), await bench.submit()
-    await store_pages(bench, crawl, [a_page(f"/{number}", depth=number % 5) for number in range(10)])
-    await store_pages(bench, other, [a_page(f"/{number}") for number in range(3)])
+    await store_pages(bench.app, crawl, *[a_page(f"/{number}", depth=number % 5) for number in range(10)])
+    await store_pages(bench.app, other, *[a_page(f"/{number}") for number in range(3)])
     pages = Pages(bench.database, bench.pages, SystemClock())
     place, seen, steps = 0, list[str](), 0
     while True:
@@ -125,7 +112,7 @@ async def test_a_search_that_finds_little_says_where_to_continue(bench: Bench, m
 
 async def test_a_page_is_found_by_its_number_in_its_crawl_only(bench: Bench) -> None:
     crawl, other = await bench.submit(), await bench.submit()
-    await store_pages(bench, crawl, [a_page("/", detail=b"packed")])
+    await store_pages(bench.app, crawl, a_page("/", detail=b"packed"))
     pages = Pages(bench.database, bench.pages)
     [(number, _)] = (await pages.search(crawl.number, 0, 10, PageFilter())).pages
     page = await pages.get(crawl.number, number)
@@ -141,13 +128,11 @@ async def test_referrers_are_the_pages_that_link_to_a_page(bench: Bench) -> None
     other = key_of(Url(f"{SITE}/other"), crawl.key_seed)[0]
     links = pack([pack_key(other), pack_key(target)], bytes([LinkFlag.INTERNAL] * 2))
     await store_pages(
-        bench,
+        bench.app,
         crawl,
-        [
-            a_page("/a", links=links),
-            a_page("/b", links=pack([pack_key(other)], bytes([LinkFlag.INTERNAL]))),
-            a_page("/c", links=links),
-        ],
+        a_page("/a", links=links),
+        a_page("/b", links=pack([pack_key(other)], bytes([LinkFlag.INTERNAL]))),
+        a_page("/c", links=links),
     )
     found = await Pages(bench.database, bench.pages, SystemClock()).referrers(crawl.number, [target], 10, 60)
     assert found.sources == {target: [f"{SITE}/a", f"{SITE}/c"]}
@@ -162,11 +147,11 @@ async def test_a_summary_continues_with_new_pages_and_starts_over_when_some_were
     monkeypatch.setattr(summary_module, "BATCH", 2)
     crawl = await bench.submit()
     pages = [a_page(f"/shop/{number}", depth=1, duration_ms=30.0, bytes=10) for number in range(3)]
-    await store_pages(bench, crawl, [a_page("/"), *pages])
+    await store_pages(bench.app, crawl, a_page("/"), *pages)
     summaries = PageSummaries(bench.database, bench.pages, SystemClock())
     counted = await summaries.of(crawl.number, {"2xx": 4}, seconds=60)
     assert (counted.pages, counted.is_complete, counted.depths[1]["2xx"]) == (4, True, 3)
-    await store_pages(bench, crawl, [a_page("/shop/x", status=404, content_type="text/html; charset=x")])
+    await store_pages(bench.app, crawl, a_page("/shop/x", status=404, content_type="text/html; charset=x"))
     counted = await summaries.of(crawl.number, {"2xx": 4, "4xx": 1}, seconds=60)
     folder = counted.folders["example.org", "/shop/"]
     assert (counted.pages, dict(folder)) == (5, {"pages": 4, "bytes": 30, "bad": 1})
@@ -268,26 +253,22 @@ async def test_two_crawls_are_compared_by_their_pages(bench: Bench) -> None:
     first, second = await bench.submit(), await bench.submit()
     kept = {"title": "T", "content_hash": "1"}
     await store_pages(
-        bench,
+        bench.app,
         first,
-        [
-            a_page("/", **kept),
-            a_page("/gone"),
-            a_page("/broke", **kept),
-            a_page("/named", **kept),
-            a_page("/text", **kept),
-        ],
+        a_page("/", **kept),
+        a_page("/gone"),
+        a_page("/broke", **kept),
+        a_page("/named", **kept),
+        a_page("/text", **kept),
     )
     await store_pages(
-        bench,
+        bench.app,
         second,
-        [
-            a_page("/", **kept),
-            a_page("/new"),
-            a_page("/broke", status=500, title="Oops"),
-            a_page("/named", title="New", content_hash="2"),
-            a_page("/text", title="T", content_hash="2"),
-        ],
+        a_page("/", **kept),
+        a_page("/new"),
+        a_page("/broke", status=500, title="Oops"),
+        a_page("/named", title="New", content_hash="2"),
+        a_page("/text", title="T", content_hash="2"),
     )
     comparer = PageComparer(bench.database, bench.pages)
     found = await comparer.compare(first.number, second.number)
@@ -306,7 +287,7 @@ async def test_two_crawls_are_compared_by_their_pages(bench: Bench) -> None:
 async def test_the_store_tells_its_size_and_about_how_many_rows_it_has(bench: Bench) -> None:
     crawl = await bench.submit()
     await bench.submit()
-    await store_pages(bench, crawl, [a_page(f"/{number}") for number in range(50)])
+    await store_pages(bench.app, crawl, *[a_page(f"/{number}") for number in range(50)])
     if bench.dialect == "postgres":
         await bench.sql("ANALYZE")
     size = await StoreSizeReader(bench.database, SqlStoreSizes()).read()

@@ -6,7 +6,6 @@ import random
 from collections.abc import Awaitable, Callable
 from typing import Any, TypeVar
 
-import orjson
 import pytest
 
 from shoal.base.database import Database, Tx, Work
@@ -15,15 +14,15 @@ from shoal.base.ids import CrawlId
 from shoal.crawl.crawl import Crawl, CrawlConfig
 from shoal.crawl.engine.walker_commits import TurnRequest
 from shoal.crawl.frontier.fates import Fate
-from shoal.crawl.frontier.values import Control, FrontierTask, Settled, Turn, WalkerBatch
+from shoal.crawl.frontier.values import Control, Turn, WalkerBatch
 from shoal.crawl.lifecycle.change import CrawlChange
 from shoal.crawl.lifecycle.crawls import KIND
 from shoal.crawl.lifecycle.transitions import CrawlMoved
 from shoal.crawl.states import TERMINAL, WALKED, CrawlState
-from shoal.events.event import TYPES
 from shoal.queue import states as job_states
 from shoal.queue.states import JobState
 from tests.contract.conftest import SITE, Bench, Breakpoint, BreakpointDatabase, Walker, failed, fetched, later
+from tests.contract.random_turns import RandomTurns
 
 S = CrawlState
 T = TypeVar("T")
@@ -35,9 +34,7 @@ async def only_job(bench: Bench, crawl: Crawl) -> str:
 
 
 async def events(bench: Bench, crawl: Crawl) -> list[str]:
-    rows = await bench.sql(f"SELECT type, body FROM outbox WHERE subject = '{crawl.id}' ORDER BY created_at, id")
-    assert all(tuple(orjson.loads(row["body"])) == TYPES[row["type"]].data for row in rows)
-    return [row["type"] for row in rows]
+    return [kind for kind, _ in await bench.events(subject=crawl.id)]
 
 
 async def check_ledger(bench: Bench, crawl: Crawl) -> None:
@@ -769,7 +766,7 @@ class Life:
         self.bench = bench
         self.dice = dice
         self.walkers: list[Walker] = []
-        self.found = 0
+        self.turns = RandomTurns(dice)
 
     async def begin(self) -> None:
         self.crawl = await self.bench.submit(f"{SITE}/a", f"{SITE}/b", workers=self.dice.randint(1, 3))
@@ -810,18 +807,9 @@ class Life:
         """A walker of any age, perhaps long lost, commits a batch and follows the returned instruction."""
         if not walker.attached:
             await walker.attach()
-        done = [self._outcome(task, grow) for task in walker.held if not grow or self.dice.random() < 0.6]
-        links = [walker.link(f"/{self.found + place}") for place in range(self.dice.randint(0, 2) if grow else 0)]
-        self.found += len(links)
-        turn = await walker.turn(*done, found=links, want=self.dice.randint(0, 4) if grow else 10)
-        killers = [failed(task) for task in walker.held if task.is_killer]
-        if killers:  # as the engine does: failed without another attempt
-            turn = await walker.turn(*killers)
+        turn = await self.turns.run(walker, grow=grow)
         if turn.control is not Control.GO and self.dice.random() < 0.7:
             await walker.commits.close(WalkerBatch(), turn.control.value)
-
-    def _outcome(self, task: FrontierTask, grow: bool) -> Settled:
-        return self.dice.choice([fetched, fetched, failed, lambda one: later(one, 5)])(task) if grow else fetched(task)
 
     async def expire(self) -> None:
         await self.bench.lose()

@@ -38,11 +38,6 @@ def of(lease: Lease, result: Result) -> ResultDelivery:
     return ResultDelivery(lease.fence, result)
 
 
-async def events(bench: Bench) -> list[tuple[str, dict[str, Any]]]:
-    rows = await bench.sql("SELECT type, body FROM outbox ORDER BY created_at, id")
-    return [(row["type"], orjson.loads(row["body"])) for row in rows]
-
-
 async def results(bench: Bench, job_id: JobId) -> list[StoredResult]:
     return await bench.database.read(lambda tx: bench.results.of_job(tx, job_id))
 
@@ -62,7 +57,7 @@ async def test_a_success_ends_the_job_stores_its_result_and_reports_it_in_one_co
     [stored] = await results(bench, job_id)
     assert stored.result == told
     assert (stored.epoch, stored.state) == (1, J.DONE)
-    [(kind, body)] = await events(bench)
+    [(kind, body)] = await bench.events()
     assert (kind, body["job_id"], body["data"]) == ("crawl.job.completed", job_id, {"name": "Anchor"})
     assert body["meta"] == {"crawl_duration": 0.25, "error": None, "html_hash": "abc"}
     assert [grant["ended"] for grant in await bench.grants(job_id)] == ["done"]
@@ -71,11 +66,11 @@ async def test_a_success_ends_the_job_stores_its_result_and_reports_it_in_one_co
 async def test_a_failure_is_tried_again_later_and_reported_only_after_the_last_attempt(bench: Bench) -> None:
     job_id = await bench.enqueue(payload=work(), max_attempts=2)
     assert await settle_one(bench.ingest, "w1", of(await bench.lease("w1"), bad())) is J.PENDING
-    assert await events(bench) == []
+    assert await bench.events() == []
     assert await bench.queue.lease("w1", ["page"], ["shared"], 1) == [], "there is a pause first"
     await bench.jump(6)
     assert await settle_one(bench.ingest, "w1", of(await bench.lease("w1"), bad())) is J.FAILED
-    [(kind, body)] = await events(bench)
+    [(kind, body)] = await bench.events()
     assert (kind, body["attempt"]) == ("crawl.job.failed", 2)
     assert body["meta"]["error"] == {"code": "connect_error", "message": "It did not answer."}
     assert [stored.state for stored in await results(bench, job_id)] == [J.PENDING, J.FAILED]
@@ -85,7 +80,7 @@ async def test_a_failure_is_tried_again_later_and_reported_only_after_the_last_a
 async def test_an_attempt_that_brought_no_result_is_reported_by_its_number(bench: Bench) -> None:
     await bench.enqueue(payload=work(), max_attempts=1)
     assert await bench.queue.fail(await bench.lease("w1"), "it raised") is J.FAILED
-    [(_, body)] = await events(bench)
+    [(_, body)] = await bench.events()
     assert body["attempt"] == 1
 
 
@@ -125,7 +120,7 @@ async def test_twice_in_one_batch_is_once(bench: Bench) -> None:
     other = replace(delivery, result=good(data={"name": "Buoy"}))
     receipts = (await bench.ingest.settle("w1", [delivery, delivery, other])).receipts
     assert [receipt.state for receipt in receipts] == [J.DONE, J.DONE, None]
-    assert len(await results(bench, job_id)) == len(await events(bench)) == 1
+    assert len(await results(bench, job_id)) == len(await bench.events()) == 1
 
 
 async def _foreign(bench: Bench, lease: Lease) -> tuple[str, ResultDelivery]:
@@ -193,7 +188,7 @@ async def test_a_success_without_a_required_field_counts_as_a_failure(bench: Ben
     assert await settle_one(bench.ingest, "w1", delivery) is J.FAILED
     [stored] = await results(bench, job_id)
     assert (stored.result.status, stored.result.error_code) == (Status.FAIL, "invalid_data")
-    [(kind, _)] = await events(bench)
+    [(kind, _)] = await bench.events()
     assert kind == "crawl.job.failed"
     assert await settle_one(bench.ingest, "w1", delivery) is J.FAILED, "and sent again it is the same"
 
@@ -226,4 +221,4 @@ async def test_two_processes_with_the_same_result_store_it_once(bench: Bench) ->
     finally:
         await other.close()
     assert set(answers) == {J.DONE}
-    assert len(await results(bench, job_id)) == len(await events(bench)) == 1
+    assert len(await results(bench, job_id)) == len(await bench.events()) == 1

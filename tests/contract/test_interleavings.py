@@ -15,13 +15,14 @@ import pytest
 
 from shoal.base.errors import LeaseLost, StateConflict
 from shoal.base.ids import JobId, new_id
-from shoal.crawl.frontier.values import Control, FrontierTask, Settled, WalkerBatch
+from shoal.crawl.frontier.values import Control, WalkerBatch
 from shoal.crawl.lifecycle.crawls import KIND
 from shoal.crawl.states import TERMINAL
 from shoal.queue import states
 from shoal.queue.job import Lease, NewJob
 from shoal.store.sql.sqlite import SqliteDatabase
-from tests.contract.conftest import SITE, Bench, Walker, failed, fetched, later, open_bench
+from tests.contract.conftest import SITE, Bench, Walker, open_bench
+from tests.contract.random_turns import RandomTurns
 from tests.support import ledger
 from tests.support.effort import times
 from tests.support.fleet import SEED
@@ -68,7 +69,7 @@ class Story:
         self.schedule = schedule
         self.dice = schedule.dice
         self.looking = asyncio.Lock()  # the tests' own connection does one thing at a time
-        self.found = 0
+        self.turns = RandomTurns(self.dice)
         self.pages: set[str] = set()
 
     async def tell(self) -> None:
@@ -121,24 +122,13 @@ class Story:
 
     async def advance(self, walker: Walker, *, grow: bool = True) -> bool:
         """Run one turn; return whether it was the last."""
-        done = [self.outcome(task, grow) for task in walker.held if not grow or self.dice.random() < 0.7]
-        pages = any(one.page is not None for one in done)  # only pages have links
-        links = [
-            walker.link(f"/{self.found + place}") for place in range(self.dice.randint(0, 2) if grow and pages else 0)
-        ]
-        self.found += len(links)
-        turn = await walker.turn(*done, found=links, want=self.dice.randint(0, 3) if grow else 10)
-        if killers := [failed(task) for task in walker.held if task.is_killer]:
-            turn = await walker.turn(*killers)
+        turn = await self.turns.run(walker, grow=grow)
         if turn.drained:
             return True
         if turn.control is Control.GO:
             return False
         await walker.commits.close(WalkerBatch(), turn.control.value)
         return True
-
-    def outcome(self, task: FrontierTask, grow: bool) -> Settled:
-        return self.dice.choice([fetched, fetched, failed, lambda one: later(one, 5)])(task) if grow else fetched(task)
 
     async def leave(self, walker: Walker) -> None:
         """End a walker in a random way: it hands its job back, its child dies, or it never commits again."""

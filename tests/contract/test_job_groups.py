@@ -9,7 +9,6 @@ import orjson
 import pytest
 
 from shoal.base.errors import AlreadyExists, InvalidInput, LeaseLost, NotFound
-from shoal.events.event import TYPES
 from shoal.page_jobs.group import GroupConfig, GroupState
 from shoal.page_jobs.groups import GroupEnded
 from shoal.page_jobs.result import Result, ResultDelivery, Status
@@ -25,6 +24,7 @@ from tests.contract.conftest import SITE, Bench, database_at, settle_one
 
 J = JobState
 G = GroupState
+COMPLETED = "crawl.group.completed"
 RULES = {"fields": {"name": {"css": "h1", "required": True}}}
 
 
@@ -44,13 +44,6 @@ def failed(lease: Lease) -> ResultDelivery:
 
 async def take(bench: Bench, count: int = 100, owner: str = "w1") -> list[Lease]:
     return await bench.queue.lease(owner, ["page"], ["shared"], count)
-
-
-async def told(bench: Bench, kind: str = "crawl.group.completed") -> list[dict[str, Any]]:
-    rows = await bench.sql(f"SELECT body FROM outbox WHERE type = '{kind}'")
-    bodies = [orjson.loads(row["body"]) for row in rows]
-    assert all(set(body) == set(TYPES[kind].data) for body in bodies)
-    return bodies
 
 
 async def test_a_group_is_made_with_a_job_for_each_url(bench: Bench) -> None:
@@ -101,12 +94,12 @@ async def test_the_last_job_ends_the_group_and_that_is_reported_once(bench: Benc
     first, second, third = await take(bench)
     await bench.ingest.settle("w1", [done(first), failed(second)])
     assert (await bench.groups.get(group.id)).state is G.OPEN
-    assert await told(bench) == []
+    assert await bench.events(COMPLETED) == []
     await bench.ingest.settle("w1", [done(third)])
     over = await bench.groups.get(group.id)
     assert (over.state, over.jobs) == (G.COMPLETED, {"done": 2, "failed": 1})
     await bench.ingest.settle("w1", [done(third)])
-    [event] = await told(bench)
+    [(_, event)] = await bench.events(COMPLETED)
     assert event["jobs"] == {"done": 2, "failed": 1}
     assert (event["group"], event["total"], event["labels"]) == (group.id, 3, {"team": "a"})
     assert [one.group_id for one in bench.signals_seen if isinstance(one, GroupEnded)] == [group.id]
@@ -116,7 +109,7 @@ async def test_the_end_of_a_group_is_reported_after_the_ends_of_its_jobs(bench: 
     await bench.groups.make(config(2))
     first, second = await take(bench)
     await bench.ingest.settle("w1", [done(first), failed(second)])
-    kinds = [row["type"] for row in await bench.sql("SELECT type FROM outbox ORDER BY created_at, id")]
+    kinds = [kind for kind, _ in await bench.events()]
     assert sorted(kinds[:2]) == ["crawl.job.completed", "crawl.job.failed"]
     assert kinds[2:] == ["crawl.group.completed"]
 
@@ -141,7 +134,7 @@ async def test_a_job_that_kills_its_workers_ends_the_group_too(bench: Bench) -> 
         await bench.queue.lose(lease, "the child died")
     over = await bench.groups.get(group.id)
     assert (over.state, over.jobs) == (G.COMPLETED, {"expired": 1})
-    assert len(await told(bench)) == 1
+    assert len(await bench.events(COMPLETED)) == 1
 
 
 async def test_results_are_given_in_the_order_in_which_jobs_ended(bench: Bench) -> None:
@@ -173,7 +166,7 @@ async def test_cancelling_ends_what_waits_and_what_is_leased(bench: Bench) -> No
         await settle_one(bench.ingest, "w1", done(second))
     assert [grant["ended"] for grant in await bench.grants(second.fence.job_id)] == ["cancelled"]
     assert (await bench.groups.cancel(group.id)).jobs == over.jobs
-    [event] = await told(bench)
+    [(_, event)] = await bench.events(COMPLETED)
     assert event["state"] == "cancelled"
 
 
@@ -226,7 +219,7 @@ async def test_the_last_two_finishing_at_once_end_the_group_exactly_once(bench: 
         finally:
             await other.close()
         assert (await bench.groups.get(group.id)).state is G.COMPLETED
-        assert len(await told(bench)) == round_ + 1
+        assert len(await bench.events(COMPLETED)) == round_ + 1
 
 
 async def test_results_and_the_next_lease_are_one_commit(bench: Bench) -> None:

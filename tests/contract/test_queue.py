@@ -8,7 +8,6 @@ import pytest
 from shoal.base.errors import BackendUnavailable, LeaseLost
 from shoal.crawl.lifecycle.crawls import KIND
 from shoal.queue import states
-from shoal.queue.janitor import Janitor
 from shoal.queue.job import Fence, LostJob
 from shoal.queue.queue import Queue
 from shoal.queue.states import MOVES, STALLED, TERMINAL, GrantEnd, JobState
@@ -469,7 +468,8 @@ async def test_progress_between_the_sweeps_look_and_its_move_counts(bench: Bench
 
 
 async def test_a_finish_between_the_sweeps_look_and_its_move_wins(bench: Bench) -> None:
-    """F7: the sweep is fenced, too."""
+    """F7: the sweep finds an expired lease, but its worker, late but alive, finishes the job before the sweep moves
+    it."""
     job_id = await bench.enqueue()
     lease = await bench.lease("w1")
     await bench.jump(10.5)
@@ -562,7 +562,7 @@ async def test_an_outage_expires_nothing_within_one_lease_of_its_end(bench: Benc
 
 
 async def test_a_janitor_that_came_after_an_outage_gives_everybody_time_to_extend(bench: Bench) -> None:
-    janitor = Janitor(bench.queue, bench.clock, cautious=True)
+    janitor = bench.app.chores.janitor
     kept, lost = await bench.enqueue(), await bench.enqueue()
     leases = [await bench.lease(), await bench.lease()]
     await bench.jump(30)  # leases could not be extended, and the controller was restarted meanwhile
@@ -576,7 +576,7 @@ async def test_a_janitor_that_came_after_an_outage_gives_everybody_time_to_exten
 
 
 async def test_a_janitor_that_came_while_others_extend_their_leases_sweeps_at_once(bench: Bench) -> None:
-    janitor = Janitor(bench.queue, bench.clock, cautious=True)
+    janitor = bench.app.chores.janitor
     lost, _ = await bench.enqueue(), await bench.enqueue()
     await bench.lease()
     await bench.jump(11)

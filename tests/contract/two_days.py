@@ -11,7 +11,6 @@ from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from functools import cache
-from ipaddress import ip_network
 from typing import Any, TypeVar
 from zoneinfo import ZoneInfo
 
@@ -21,23 +20,15 @@ from shoal.base.clock import FakeClock, from_micros, to_micros
 from shoal.base.database import Database, Tx, Work
 from shoal.base.errors import BackendUnavailable
 from shoal.base.service import Chore
-from shoal.crawl.lifecycle.policy_crawls import PolicyCrawls
-from shoal.egress import AddressRule, Egress
+from shoal.egress import Egress
 from shoal.events.courier import Courier
-from shoal.events.forwarder import Forwarder
 from shoal.events.webhook import NewWebhook
-from shoal.events.webhooks import Webhooks
 from shoal.page_jobs.result import ResultDelivery, Status
-from shoal.plan.importer import PolicyImporter
-from shoal.plan.policies import Policies
 from shoal.plan.policy_file import read_json_lines
-from shoal.plan.run_recorder import SINK, RunRecorder
+from shoal.plan.run_recorder import SINK
 from shoal.plan.schedule import Schedule
-from shoal.plan.scheduler import Scheduler
-from shoal.plan.site_scheduler import SiteScheduler
 from shoal.queue.job import Fence
-from shoal.store.sql.events import SqlEvents, SqlWebhooks
-from shoal.store.sql.policies import SqlPolicies
+from shoal.settings_loader import load
 from tests.contract.bad_bots import Bot, Liar, Mortal, Slow, bots_of, result_of
 from tests.contract.conftest import Bench, database_at
 from tests.support.bad_http_server import Asked, BadServer, Line, bad_server, reply
@@ -48,7 +39,9 @@ MINUTE, HOUR = 60_000_000, 3_600_000_000
 BEGINS = datetime(2026, 3, 28, tzinfo=UTC)  # clocks in Europe go forward on the next day
 HOURS = 48
 NEVER = 2**62
-LOOPBACK = AddressRule(allow=(ip_network("127.0.0.0/8"),))
+SETTINGS = load(
+    {"SHOAL_ALLOW_NETWORKS": "127.0.0.0/8", "SHOAL_SCHEDULE_BACKLOG": "1000000", "SHOAL_PAGE_SPEED": "max"}, env={}
+).settings
 FROZEN_CLOCK = """
     CREATE OR REPLACE FUNCTION server_now(shift BIGINT) RETURNS BIGINT LANGUAGE sql STABLE AS
     $$ SELECT shift $$
@@ -137,19 +130,16 @@ class Days:
     kills: int = 0
 
     def __post_init__(self) -> None:
-        self.store, self.events, self.hooks = SqlPolicies(), SqlEvents(), SqlWebhooks()
+        app = self.bench.app
+        self.events, self.hooks = app.stores.events, app.stores.webhooks
+        self.policies, self.importer, self.webhooks = app.plan.policies, app.plan.importer, app.events.webhooks
         self.dying = Dying(self.bench.database, self.dice, 0.05)
-        mortal = self.bench.over(self.dying)
-        database = self.bench.database
-        self.policies = Policies(database, self.store, self.bench.queue, PolicyCrawls(self.bench.crawls), LOOPBACK)
-        self.importer = PolicyImporter(database, self.store, self.policies)
-        self.webhooks = Webhooks(database, self.hooks, self.events, LOOPBACK)
-        self.schedulers = [self.scheduler(mortal), self.scheduler(mortal)]
-        self.site_schedulers = [self.site_scheduler(mortal), self.site_scheduler(mortal)]
-        self.forwarder = Forwarder(self.dying, self.events, self.hooks, self.bench.signals)
-        self.run_recorder = RunRecorder(self.dying, self.events, self.store)
+        mortal, other = self.bench.over(self.dying).app, self.bench.over(self.dying).app
+        self.schedulers = [mortal.chores.scheduler, other.chores.scheduler]
+        self.site_schedulers = [mortal.chores.site_scheduler, other.chores.site_scheduler]
+        self.forwarder, self.run_recorder = mortal.chores.forwarder, mortal.chores.run_recorder
         self.courier = self.new_courier()
-        self.api, self.sure_api = bots_of(mortal), bots_of(self.bench)
+        self.api, self.sure_api = bots_of(mortal), bots_of(app)
         self.bots = [
             Mortal(self, "tok_mortal", 2),
             Slow(self, "tok_slow", 2),
@@ -159,15 +149,15 @@ class Days:
         self.pulling = self.bots
         self.server.scripts["/hook"] = self.receive
 
-    def scheduler(self, bench: Bench) -> Scheduler:
-        return Scheduler(bench.database, self.store, bench.queue, bench.job_admin, bench.signals, backlog=1_000_000)
-
-    def site_scheduler(self, bench: Bench) -> SiteScheduler:
-        return SiteScheduler(bench.database, self.store, PolicyCrawls(bench.crawls), bench.signals)
-
     def new_courier(self) -> Courier:
+        """Return a courier whose jitter is that of our dice."""
         return Courier(
-            self.dying, self.hooks, lambda: Egress(LOOPBACK), self.bench.clock, self.bench.signals, self.dice.random
+            self.dying,
+            self.hooks,
+            lambda: Egress(self.bench.app.address_rule),
+            self.bench.clock,
+            self.bench.signals,
+            self.dice.random,
         )
 
     @property
@@ -269,7 +259,7 @@ async def days_of(url: str, seed: int, begins: datetime = BEGINS) -> AsyncIterat
     clock = FakeClock(begins)
     database = database_at(url, clock)
     await database.open(upgrade=True)
-    bench = Bench(url, database, clock, database.dialect)
+    bench = Bench(url, database, clock, database.dialect, defaults=SETTINGS)
     if bench.dialect == "postgres":
         await bench.sql(FROZEN_CLOCK)
         await bench.sql(f"UPDATE store_clock SET shift = {clock.micros()}")

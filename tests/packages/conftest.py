@@ -2,7 +2,7 @@
 
 import asyncio
 import copy
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -42,6 +42,12 @@ def html(title: str, *links: str, text: str = "") -> Answer:
     anchors = "".join(f'<a href="{link}">x</a>' for link in links)
     body = f"<!doctype html><title>{title}</title><h1>{title}</h1><p>{text or title}</p>{anchors}"
     return 200, {"Content-Type": "text/html; charset=utf-8"}, body
+
+
+def calendar(path: str) -> Answer:
+    """An endless calendar whose pages are all equal."""
+    month = int(path.partition("month=")[2] or 0)
+    return html("Calendar", *(f"/cal?month={month + step}" for step in range(1, 4)), "/real", text="no events")
 
 
 @dataclass
@@ -118,10 +124,11 @@ class Crawler:
 
     app: App
 
-    async def submit(self, site: ScriptedSite, *paths: str, **config: Any) -> Crawl:
+    async def submit(self, site: ScriptedSite, *paths: str, named: Sequence[ScriptedSite] = (), **config: Any) -> Crawl:
+        """`named` are other sites that the crawl may reach although they are on loopback."""
         seeds = [site.url + path for path in paths or ("/",)]
         options = CrawlConfig(seeds=seeds, **{"speed": "max", "sitemap": "off", **config})
-        return await self.app.crawls.submit(options, named=[f"{site.url}/"])
+        return await self.app.crawls.submit(options, named=[f"{one.url}/" for one in (site, *named)])
 
     async def walk(self, crawl: Crawl) -> str:
         """Lease the crawl's next job and run its walker to the end."""

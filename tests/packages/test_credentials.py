@@ -1,7 +1,6 @@
 """Credentials of a crawl (headers, cookies, proxy), and which hosts receive them."""
 
 from pathlib import Path
-from typing import Any
 
 import pytest
 from msgspec.structs import replace
@@ -10,21 +9,12 @@ from shoal.app import opened
 from shoal.base.errors import InvalidInput
 from shoal.base.signals import Signals
 from shoal.crawl.crawl import CrawlConfig
-from shoal.crawl.lifecycle.crawl_status import CrawlStatus
 from shoal.crawl.states import CrawlState
 from shoal.serve import to_api
 from shoal.settings_loader import load
 from tests.packages.conftest import Answer, Crawler, ScriptedSite, html, serving
 
 SECRET = {"Authorization": "Bearer hunter2", "X-Mine": "hunter2"}
-
-
-async def crawl_both(crawler: Crawler, first: ScriptedSite, second: ScriptedSite, **options: Any) -> CrawlStatus:
-    """A crawl of the first site that may follow links to the second."""
-    config = CrawlConfig(seeds=[f"{first.url}/"], speed="max", scope="any", **options)
-    crawl = await crawler.app.crawls.submit(config, named=[f"{first.url}/", f"{second.url}/"])
-    await crawler.walk(crawl)
-    return await crawler.app.crawls.get(crawl.id)
 
 
 async def test_secrets_go_to_the_seeds_origin_and_to_no_other(crawler: Crawler) -> None:
@@ -41,7 +31,9 @@ async def test_secrets_go_to_the_seeds_origin_and_to_no_other(crawler: Crawler) 
             )
 
         async with serving(ScriptedSite(script)) as site:
-            await crawl_both(crawler, site, other, headers={**SECRET, "Accept-Language": "de"})
+            await crawler.crawl(
+                site, named=[other], scope="any", sitemap="on", headers={**SECRET, "Accept-Language": "de"}
+            )
     for path in ("/", "/own", "/away"):
         assert site.told(path, "authorization") == ["Bearer hunter2"]
         assert site.told(path, "x-mine") == ["hunter2"]

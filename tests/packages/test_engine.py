@@ -22,7 +22,7 @@ from shoal.crawl.states import CrawlState
 from shoal.runners import make_walker
 from shoal.settings_loader import load
 from shoal.work.lease_renewer import LeaseRenewer
-from tests.packages.conftest import Answer, Crawler, ScriptedSite, Weighing, altered, html, serving
+from tests.packages.conftest import Answer, Crawler, ScriptedSite, Weighing, altered, calendar, html, serving
 
 T = TypeVar("T")
 
@@ -183,12 +183,6 @@ async def test_a_crawl_ends_when_its_time_is_up(crawler: Crawler) -> None:
     async with serving(ScriptedSite(lambda path: html(path, path + "a"))) as site:
         seen = await crawler.crawl(site, depth=10_000, max_seconds=0.3)
     assert (seen.crawl.state, seen.crawl.state_reason) == (CrawlState.COMPLETED, "max_seconds")
-
-
-def calendar(path: str) -> Answer:
-    """An endless calendar whose pages are all equal."""
-    month = int(path.partition("month=")[2] or 0)
-    return html("Calendar", *(f"/cal?month={month + step}" for step in range(1, 4)), "/real", text="no events")
 
 
 async def test_an_endless_calendar_is_quarantined_and_real_pages_are_not(crawler: Crawler) -> None:

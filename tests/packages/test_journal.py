@@ -1,7 +1,7 @@
 """The journal of a real crawl: the engine writes it in the commits that it makes anyway."""
 
 from shoal.crawl.lifecycle.crawl_status import CrawlStatus
-from tests.packages.conftest import Answer, Crawler, ScriptedSite, html, serving
+from tests.packages.conftest import Answer, Crawler, ScriptedSite, calendar, html, serving
 
 
 def tree(path: str) -> Answer:
@@ -40,10 +40,6 @@ async def test_a_host_that_asks_us_to_wait_is_reported_once(crawler: Crawler) ->
 
 
 async def test_a_pattern_that_repeats_itself_is_reported(crawler: Crawler) -> None:
-    def calendar(path: str) -> Answer:
-        month = int(path.partition("=")[2] or 0)
-        return html("calendar", *(f"/?month={month + step}" for step in range(1, 4)), text="nothing happens")
-
     async with serving(ScriptedSite(calendar)) as site:
         seen = await crawler.crawl(site, depth=200)
     assert any(line.endswith("its pages repeat the same text") for line in await said(crawler, seen))

@@ -11,7 +11,6 @@ import pytest
 
 from shoal.app import opened
 from shoal.base.signals import Signals
-from shoal.crawl.crawl import CrawlConfig
 from shoal.crawl.lifecycle.crawl_status import CrawlStatus
 from shoal.crawl.lifecycle.failed_urls import FailedUrls
 from shoal.crawl.states import CrawlState
@@ -56,14 +55,6 @@ async def explained(crawler: Crawler, seen: CrawlStatus, url: str) -> dict[str, 
     return to_api.url_explanation(seen.crawl.id, found)
 
 
-async def crawl_both(crawler: Crawler, site: ScriptedSite, other: ScriptedSite, **config: Any) -> CrawlStatus:
-    """Crawl a site that redirects to another one, which may be reached as well."""
-    options = CrawlConfig(seeds=[f"{site.url}/"], **{"speed": "max", "sitemap": "off", **config})
-    crawl = await crawler.app.crawls.submit(options, named=[f"{site.url}/", f"{other.url}/"])
-    await crawler.walk(crawl)
-    return await crawler.app.crawls.get(crawl.id)
-
-
 def is_exact(crawler: Crawler, seen: CrawlStatus) -> bool:
     """Return whether the crawl is complete and its rows are consistent."""
     settings = crawler.app.settings
@@ -94,7 +85,7 @@ async def test_the_rules_of_the_targets_own_host_are_asked_for(crawler: Crawler)
     ) as other:
         pages = {"/": html("home", "/a", "/b"), "/a": to(f"{other.url}/deny"), "/b": to(f"{other.url}/ok")}
         async with serving(site_of(pages)) as site:
-            seen = await crawl_both(crawler, site, other, scope="any")
+            seen = await crawler.crawl(site, named=[other], scope="any")
             denied = await explained(crawler, seen, f"{other.url}/deny")
             fetched = await explained(crawler, seen, f"{other.url}/ok")
     assert sorted(other.asked) == ["/ok", "/robots.txt"]
@@ -112,7 +103,7 @@ async def test_a_target_outside_the_scope_is_not_recorded(crawler: Crawler) -> N
     pages = {"/": html("home", "/a")}
     async with serving(site_of({"/x": html("x")})) as other, serving(site_of(pages)) as site:
         pages["/a"] = to(f"{other.url}/x")
-        seen = await crawl_both(crawler, site, other, scope="host")
+        seen = await crawler.crawl(site, named=[other], scope="host")
         said = await explained(crawler, seen, f"{other.url}/x")
     assert other.asked == []
     assert (await crawler.pages(seen))["a"].status == 302
@@ -124,7 +115,7 @@ async def test_a_seed_widens_the_scope_by_where_it_redirects(crawler: Crawler) -
     pages: dict[str, Answer] = {}
     async with serving(site_of({"/x": html("x", "/y"), "/y": html("y")})) as other, serving(site_of(pages)) as site:
         pages["/"] = to(f"{other.url}/x", 301)
-        seen = await crawl_both(crawler, site, other, scope="host")
+        seen = await crawler.crawl(site, named=[other], scope="host")
     assert sorted(other.asked) == ["/robots.txt", "/x", "/y"]
     found = await crawler.pages(seen)
     assert (found["/"].status, found["/"].final_url) == (200, f"{other.url}/x")
@@ -231,7 +222,7 @@ async def test_a_target_that_fails_for_good_has_failed(crawler: Crawler) -> None
     async with serving(site_of({})) as gone:
         pass
     async with serving(site_of({"/": html("home", "/a"), "/a": to(f"{gone.url}/x")})) as site:
-        seen = await crawl_both(crawler, site, gone, scope="any", robots="ignore")
+        seen = await crawler.crawl(site, named=[gone], scope="any", robots="ignore")
         said = await explained(crawler, seen, f"{gone.url}/x")
     page = (await crawler.pages(seen))["a"]
     assert (page.status, page.final_url) == (None, f"{gone.url}/x")
@@ -261,7 +252,7 @@ async def test_hops_to_another_host_keep_the_delay_that_it_asks_for(crawler: Cra
     slow = site_of(there, robots=robots("User-agent: *\nCrawl-delay: 0.3"))
     async with serving(slow) as other, serving(site_of(pages)) as site:
         pages |= {path: to(other.url + path) for path in there}
-        seen = await crawl_both(crawler, site, other, scope="any")
+        seen = await crawler.crawl(site, named=[other], scope="any")
     assert {page.title for page in (await crawler.pages(seen)).values()} == {"home", "a", "b", "c"}
     assert other.times("/robots.txt") == 1
     assert min(gaps(other, *there)) >= 0.3 * LEAST_SHARE

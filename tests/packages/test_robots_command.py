@@ -23,12 +23,7 @@ User-agent: FishBot
 Disallow: /
 """
 
-
-@pytest.fixture(autouse=True)
-def _alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
-    monkeypatch.delenv("DATABASE_URL", raising=False)
+pytestmark = pytest.mark.usefixtures("bare_environment")
 
 
 def host(robots: Answer = (200, {}, FILE)) -> ScriptedSite:

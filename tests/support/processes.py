@@ -13,12 +13,14 @@ import socket
 import struct
 import subprocess
 import sys
+from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 from typing import Any, AnyStr
 
 ROOT = Path(__file__).parents[2]
 FORK = "SHOAL_TEST_FORK"
+Shoal = Callable[..., tuple[int, str, str]]  # runs a command; returns its exit code, stdout and stderr
 AT_START = ("PYTHON", "LD_")  # prefixes of variables that are read only when a program starts
 
 

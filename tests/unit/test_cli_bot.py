@@ -2,8 +2,6 @@
 
 import asyncio
 import json
-import os
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,13 +13,7 @@ from shoal.page_jobs.result import Result, ResultDelivery, Status
 from shoal.queue.job import NewJob
 from shoal.settings_loader import load
 
-
-@pytest.fixture(autouse=True)
-def _a_store_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in [name for name in os.environ if name.startswith("SHOAL_")]:
-        monkeypatch.delenv(name)
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("DATABASE_URL", f"sqlite:///{tmp_path}/shoal.db")
+pytestmark = pytest.mark.usefixtures("default_store")
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-import os
 from pathlib import Path
 from typing import Any
 
@@ -20,11 +19,7 @@ from shoal.settings_loader import load
 
 
 @pytest.fixture(autouse=True)
-def _three_crawls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in [name for name in os.environ if name.startswith("SHOAL_")]:
-        monkeypatch.delenv(name)
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("DATABASE_URL", f"sqlite:///{tmp_path}/shoal.db")
+def _three_crawls(default_store: None) -> None:
     asyncio.run(_submit("one", "two", "three"))
 
 

@@ -2,8 +2,6 @@
 
 import asyncio
 import json
-import os
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -22,10 +20,7 @@ from shoal.settings_loader import load
 
 
 @pytest.fixture(autouse=True)
-def _a_crawl(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in [name for name in os.environ if name.startswith("SHOAL_")]:
-        monkeypatch.delenv(name)
-    monkeypatch.setenv("DATABASE_URL", f"sqlite:///{tmp_path}/shoal.db")
+def _a_crawl(default_store: None) -> None:
     config = CrawlConfig(seeds=["https://one.test/"], sitemap="off")
 
     async def submit() -> None:

@@ -8,11 +8,7 @@ import pytest
 
 from shoal.cli.main import main
 
-
-@pytest.fixture(autouse=True)
-def _own_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("DATABASE_URL", f"sqlite:///{tmp_path}/shoal.db")
+pytestmark = pytest.mark.usefixtures("default_store")
 
 
 def told(capsys: pytest.CaptureFixture[str], *words: str) -> dict[str, object]:

@@ -2,8 +2,6 @@
 
 import asyncio
 import json
-import os
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,12 +14,8 @@ from shoal.settings_loader import load
 
 
 @pytest.fixture(autouse=True)
-def _a_few_jobs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def _a_few_jobs(default_store: None) -> None:
     """One failed, one waits, one is leased."""
-    for name in [name for name in os.environ if name.startswith("SHOAL_")]:
-        monkeypatch.delenv(name)
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("DATABASE_URL", f"sqlite:///{tmp_path}/shoal.db")
     asyncio.run(_prepare())
 
 

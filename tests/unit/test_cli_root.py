@@ -21,13 +21,7 @@ from shoal.cli.root import COMMANDS, HARMFUL, LazyCommands, run, shoal
 ROOT = Path(__file__).parents[2]
 SECRET = "hunter2"
 
-
-@pytest.fixture(autouse=True)
-def _nowhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("HOME", str(tmp_path))
-    for name in [name for name in os.environ if name.startswith("SHOAL_")]:
-        monkeypatch.delenv(name)
+pytestmark = pytest.mark.usefixtures("bare_environment")
 
 
 def process(*words: str, env: dict[str, str] | None = None, stdout: int = subprocess.PIPE) -> tuple[int, str, str]:
@@ -466,9 +460,8 @@ def test_a_full_output_is_reported_in_one_sentence() -> None:
     ],
 )
 def test_a_store_that_a_flag_names_is_refused_by_the_name_of_the_flag(
-    words: list[str], said: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    words: list[str], said: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.chdir(tmp_path)
     assert main(["crawls", "ls", *words]) == 4
     told = capsys.readouterr().err
     assert said in told
@@ -476,9 +469,8 @@ def test_a_store_that_a_flag_names_is_refused_by_the_name_of_the_flag(
 
 
 def test_a_store_that_the_environment_names_is_refused_by_the_name_of_the_setting(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("DATABASE_URL", "sqlite:////proc/no/x.db")
     assert main(["crawls", "ls"]) == 4
     assert "DATABASE_URL names /proc/no/x.db" in capsys.readouterr().err

@@ -3,7 +3,6 @@
 import asyncio
 import json
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -147,10 +146,8 @@ def test_a_fetched_page_is_reported_with_its_status_and_a_failed_one_with_its_co
 
 
 @pytest.fixture
-def crawl(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Crawl:
+def crawl(default_store: None) -> Crawl:
     """A crawl in the default store, with one URL that waits and one that was skipped."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("DATABASE_URL", f"sqlite:///{tmp_path}/shoal.db")
     return asyncio.run(_stored())
 
 

@@ -6,23 +6,20 @@ from html import unescape
 import pytest
 
 from shoal.base.ids import CrawlId
-from shoal.base.url import Url
 from shoal.crawl import states
 from shoal.crawl.crawl import Counts, Crawl, CrawlConfig
 from shoal.crawl.frontier.fates import Fate
-from shoal.crawl.frontier.values import key_of
 from shoal.crawl.journal import messages
 from shoal.crawl.journal.entry import JournalEntry
 from shoal.crawl.states import CrawlMove, CrawlState
 from shoal.crawl.store import OUTSIDE
-from shoal.pages.page import Page
 from shoal.serve.console import crawls as crawls_module
 from shoal.serve.console.crawl_rows import BADGES
 from shoal.serve.console.url_texts import SKIPS
 from tests.support.controller import ServedController
 from tests.support.plain_browser import PlainBrowser
+from tests.support.stored_pages import SITE, a_page, store_pages
 
-SITE = "https://example.com"
 SCRIPT = "<script>alert('x')</script>\"'><img src=x onerror=alert(1)>z{{7*7}}z${7*7}z"
 FOOLING = "\u202egnp.exe\u2066\x00\x1b[31m\u200b\r\n"
 HUGE = "x" * 1_000_000
@@ -36,15 +33,6 @@ async def submit(shop: ServedController, *seeds: str, crawl_id: str | None = Non
 async def move(shop: ServedController, crawl: Crawl, *moves: CrawlMove) -> None:
     for one in moves:
         assert await shop.app.database.run(lambda tx: shop.app.crawls.store.move(tx, crawl.id, one))  # noqa: B023
-
-
-async def store(shop: ServedController, crawl: Crawl, *pages: Page) -> None:
-    rows = [(*key_of(Url(page.url), crawl.key_seed), page) for page in pages]
-    await shop.app.database.run(lambda tx: shop.app.stores.pages.insert(tx, crawl.number, rows))
-
-
-def a_page(path: str = "/", **facts: object) -> Page:
-    return Page(**{"url": f"{SITE}{path}", "depth": 0, "attempt": 1, "fetched_at": 1, "status": 200, **facts})  # type: ignore[arg-type]
 
 
 def test_every_state_has_a_badge_and_every_fate_a_reason() -> None:
@@ -185,7 +173,7 @@ async def test_an_action_that_the_state_forbids_says_so(shop: ServedController, 
 
 async def test_failed_urls_are_retried_from_the_table(shop: ServedController, visitor: PlainBrowser) -> None:
     crawl = await submit(shop)
-    await store(shop, crawl, a_page(status=503), a_page("/b", status=404))
+    await store_pages(shop.app, crawl, a_page(status=503), a_page("/b", status=404))
     await move(shop, crawl, states.run(), states.complete("drained"))
     seen = await visitor.get(f"/crawls/{crawl.id}/pages?status=5xx")
     assert "Retry these" in seen.text
@@ -196,7 +184,7 @@ async def test_failed_urls_are_retried_from_the_table(shop: ServedController, vi
 
 async def test_an_export_has_exactly_the_pages_that_are_shown(shop: ServedController, visitor: PlainBrowser) -> None:
     crawl = await submit(shop)
-    await store(shop, crawl, *[a_page(f"/{number}", status=200 + 204 * (number % 2)) for number in range(7)])
+    await store_pages(shop.app, crawl, *[a_page(f"/{number}", status=200 + 204 * (number % 2)) for number in range(7)])
     shown = (await visitor.get(f"/crawls/{crawl.id}/pages?status=404")).html
     exported = (await visitor.get(f"/crawls/{crawl.id}/export/csv?status=404")).html.splitlines()
     urls = re.findall(rf"<small>({SITE}/\d)</small>", shown)
@@ -220,8 +208,8 @@ async def test_a_page_shows_how_the_crawl_came_to_it_and_its_history(
     shop: ServedController, visitor: PlainBrowser
 ) -> None:
     earlier, crawl = await submit(shop), await submit(shop)
-    await store(shop, earlier, a_page("/a", content_hash="one"))
-    await store(shop, crawl, a_page("/a", content_hash="two", depth=2, parent=f"{SITE}/b"), a_page("/"))
+    await store_pages(shop.app, earlier, a_page("/a", content_hash="one"))
+    await store_pages(shop.app, crawl, a_page("/a", content_hash="two", depth=2, parent=f"{SITE}/b"), a_page("/"))
     pages = await visitor.get(f"/crawls/{crawl.id}/pages")
     [first, second] = sorted({int(number) for number in re.findall(rf"{crawl.id}~(\d+)", pages.html)})
     seen = await visitor.get(f"/pages/{crawl.id}~{first}")
@@ -257,7 +245,7 @@ async def test_foreign_text_stays_harmless_everywhere(shop: ServedController, vi
     crawl = await submit(shop, f"{SITE}/?q={SCRIPT}", user_agent=agent)
     facts = {"title": text, "description": text, "h1": text, "canonical": text, "content_type": text, "robots": text}
     page = a_page(status=None, error_code="other", error_message=text, data={text[:50]: text}, parent=text, **facts)
-    await store(shop, crawl, page)
+    await store_pages(shop.app, crawl, page)
     entry = JournalEntry("urls_found", text)
     await shop.app.database.run(lambda tx: shop.app.crawls.journal.write(tx, crawl.number, [entry]))
     pages = await visitor.get(f"/crawls/{crawl.id}/pages")
@@ -282,7 +270,9 @@ async def test_an_address_of_a_page_is_never_followed_from_the_console(
 ) -> None:
     crawl = await submit(shop)
     bad = "javascript:alert(1)"
-    await store(shop, crawl, a_page(canonical=bad, parent=bad, redirects=[{"url": bad, "status": 301}], final_url=bad))
+    await store_pages(
+        shop.app, crawl, a_page(canonical=bad, parent=bad, redirects=[{"url": bad, "status": 301}], final_url=bad)
+    )
     pages = await visitor.get(f"/crawls/{crawl.id}/pages")
     number = re.search(rf"{crawl.id}~(\d+)", pages.html)
     assert number
@@ -295,7 +285,9 @@ async def test_an_address_of_a_page_is_never_followed_from_the_console(
 async def test_secrets_in_addresses_are_not_shown(shop: ServedController, visitor: PlainBrowser) -> None:
     secret = "tellnobody123"
     crawl = await submit(shop, f"{SITE}/?api_key={secret}", headers={"Authorization": f"Bearer {secret}"})
-    await store(shop, crawl, a_page(f"/?token={secret}", title=f"password={secret}", error_message=f"token={secret}"))
+    await store_pages(
+        shop.app, crawl, a_page(f"/?token={secret}", title=f"password={secret}", error_message=f"token={secret}")
+    )
     for path in ("/", "/crawls", f"/crawls/{crawl.id}", f"/crawls/{crawl.id}/pages", f"/crawls/{crawl.id}/options"):
         seen = await visitor.get(path)
         assert secret not in seen.text, path

@@ -11,13 +11,11 @@ import pytest
 
 from shoal.base.clock import SystemClock
 from shoal.base.errors import Unauthenticated, UsageError
-from shoal.base.ids import JobId, new_id
+from shoal.base.ids import JobId
 from shoal.bot import Bot, Found, Job, JobFailed
 from shoal.bot.client import BotClient
 from shoal.bot.conformance import ConformanceRun
 from shoal.bot.fetcher import BotFetcher
-from shoal.page_jobs.spec import host_of
-from shoal.queue.job import NewJob
 from shoal.queue.states import JobState
 from shoal.settings import Settings
 from shoal.settings_loader import load
@@ -25,6 +23,7 @@ from shoal.store.sql.results import SqlResultStore
 from tests.support.api import ServedApi, served_api
 from tests.support.bad_http_server import bad_server, reply
 from tests.support.controller import served_controller
+from tests.support.page_jobs import add_page_jobs
 from tests.support.site import Site
 
 HERE = "127.0.0.0/8"
@@ -45,17 +44,6 @@ def site() -> Iterator[Site]:
 
 def settings() -> Settings:
     return load({"SHOAL_ALLOW_NETWORKS": HERE}, env={}).settings
-
-
-async def add(api: Any, *urls: str, **more: Any) -> list[JobId]:
-    payload = more.pop("payload", {})
-    jobs = [
-        NewJob(
-            JobId(new_id("job")), "page", None, payload=json.dumps({"url": url, **payload}), host=host_of(url), **more
-        )
-        for url in urls
-    ]
-    return [one.id for one in await api.app.queue.enqueue(jobs)]
 
 
 def bot_at(api: ServedApi, **more: Any) -> Bot:
@@ -86,7 +74,7 @@ async def test_a_bot_fetches_and_brings_its_results_home(api: ServedApi, site: S
         return {"length": len(page.text), "status": page.status}
 
     working = asyncio.create_task(bot.serve())
-    ids = await add(api, site.url(0), site.url(1))
+    ids = await add_page_jobs(api.app, site.url(0), site.url(1))
     assert await until_ended(api, ids) == [JobState.DONE] * 2
     bot.stop()
     await working
@@ -103,7 +91,7 @@ async def test_a_bot_with_free_capacity_pulls_again(api: ServedApi) -> None:
         return None
 
     working = asyncio.create_task(bot.serve())
-    ids = await add(api, "https://a.example/")
+    ids = await add_page_jobs(api.app, "https://a.example/")
     assert await until_ended(api, ids) == [JobState.DONE]
     bot.stop()
     await working
@@ -113,7 +101,7 @@ async def test_a_bot_that_does_not_know_the_proxy_of_a_job_fetches_nothing(api: 
     bot = bot_at(api)
     bot.on_job(bot.fetch)
     working = asyncio.create_task(bot.serve())
-    [job_id] = await add(api, site.url(0), payload={"crawl_config": {"proxy": "eu"}}, max_attempts=1)
+    [job_id] = await add_page_jobs(api.app, site.url(0), payload={"crawl_config": {"proxy": "eu"}}, max_attempts=1)
     assert await until_ended(api, [job_id]) == [JobState.FAILED]
     bot.stop()
     await working
@@ -153,7 +141,7 @@ async def test_what_a_handler_raises_is_why_the_job_failed(api: ServedApi) -> No
             raise JobFailed("out_of_stock", "Nothing there.")
         raise ZeroDivisionError("by hand")
 
-    ids = await add(api, "https://example.org/a", "https://example.com/b", max_attempts=1)
+    ids = await add_page_jobs(api.app, "https://example.org/a", "https://example.com/b", max_attempts=1)
     working = asyncio.create_task(bot.serve())
     assert await until_ended(api, ids) == [JobState.FAILED] * 2
     bot.stop()
@@ -172,7 +160,7 @@ async def test_a_result_that_is_refused_fails_its_job_at_once(api: ServedApi, gi
         return given
 
     working = asyncio.create_task(bot.serve())
-    ids = await add(api, "https://a.example/", max_attempts=1)
+    ids = await add_page_jobs(api.app, "https://a.example/", max_attempts=1)
     assert await until_ended(api, ids) == [JobState.FAILED]
     bot.stop()
     await working
@@ -188,7 +176,7 @@ async def test_a_bot_that_stops_finishes_what_it_has(api: ServedApi) -> None:
         await go_on.wait()
         return Found("raw text", html_hash="abc")
 
-    first, second = await add(api, "https://example.org/", "https://example.com/")
+    first, second = await add_page_jobs(api.app, "https://example.org/", "https://example.com/")
     working = asyncio.create_task(bot.serve())
     async with asyncio.timeout(60):
         await begun.wait()
@@ -211,7 +199,7 @@ async def test_a_bot_stops_working_on_a_job_that_was_cancelled(api: ServedApi) -
         finally:
             dropped.set()
 
-    [job_id] = await add(api, "https://example.org/", lock_ttl=timedelta(seconds=0.3))
+    [job_id] = await add_page_jobs(api.app, "https://example.org/", lock_ttl=timedelta(seconds=0.3))
     working = asyncio.create_task(bot.serve())
     async with asyncio.timeout(60):
         while (await api.app.job_admin.get(job_id)).state is not JobState.LOCKED:
@@ -240,7 +228,7 @@ async def test_verify_finds_nothing_wrong_with_us(sqlite_url: str) -> None:
         try:
             with pytest.raises(UsageError, match="3 waiting jobs are needed"):
                 await ConformanceRun(wire, "special").run()
-            await add(shop, *[f"https://h{number}.example/" for number in range(3)], capability="special")
+            await add_page_jobs(shop.app, *[f"https://h{number}.example/" for number in range(3)], capability="special")
             checks = await ConformanceRun(wire, "special").run()
         finally:
             wire.close()

@@ -1,7 +1,6 @@
 """The bot API over HTTP: pull, heartbeat, results; who owns what, and what is refused."""
 
 import asyncio
-import json
 import sqlite3
 from collections.abc import AsyncIterator
 from contextlib import closing
@@ -10,16 +9,14 @@ from typing import Any
 import orjson
 import pytest
 
-from shoal.base.ids import JobId, new_id
 from shoal.base.signals import Signal
 from shoal.observe.metrics import Metrics
 from shoal.page_jobs.bots import BotPulled
-from shoal.page_jobs.spec import host_of
-from shoal.queue.job import NewJob
 from shoal.queue.states import JobState
 from tests.support.api import ServedApi, served_api
 from tests.support.controller import ME, served_controller
 from tests.support.http_client import HttpAnswer
+from tests.support.page_jobs import add_page_jobs
 
 RULES = {"fields": {"name": {"css": "h1", "required": True}}}
 SECRETS = {"policy": "pol_1", "labels": {"tenant": "acme"}, "project": "acme", "priority": {"importance": 50.0}}
@@ -37,17 +34,6 @@ async def lite(sqlite_url: str) -> AsyncIterator[ServedApi]:
     """Yield an API with a SQLite store, for tests that do not depend on the kind of store."""
     async with served_api(sqlite_url, **FREE) as api:
         yield api
-
-
-async def add(api: Any, *urls: str, **more: Any) -> list[JobId]:
-    payload = {"rule_set": None, **more.pop("payload", {})}
-    jobs = [
-        NewJob(
-            JobId(new_id("job")), "page", None, payload=json.dumps({"url": url, **payload}), host=host_of(url), **more
-        )
-        for url in urls or ("https://a.example/1",)
-    ]
-    return [one.id for one in await api.app.queue.enqueue(jobs)]
 
 
 async def pull(api: ServedApi, **more: Any) -> list[dict[str, Any]]:
@@ -71,7 +57,7 @@ async def state(api: Any, job_id: str) -> JobState:
 
 async def test_a_job_is_pulled_kept_alive_and_answered(api: ServedApi) -> None:
     config = {"proxy": "eu"}
-    [job_id] = await add(api, payload={"rule_set": RULES, "crawl_config": config, **SECRETS}, priority=70)
+    [job_id] = await add_page_jobs(api.app, payload={"rule_set": RULES, "crawl_config": config, **SECRETS}, priority=70)
     [job] = await pull(api)
     assert job == {
         "job_id": job_id,
@@ -98,16 +84,16 @@ async def test_an_empty_pull_is_not_an_error(api: ServedApi) -> None:
 
 
 async def test_a_pull_gets_what_it_can_do_and_js_does_not_include_http(api: ServedApi) -> None:
-    await add(api, "https://a.example/http")
-    await add(api, "https://b.example/js", capability="js")
-    await add(api, "https://c.example/special", capability="special")
+    await add_page_jobs(api.app, "https://a.example/http")
+    await add_page_jobs(api.app, "https://b.example/js", capability="js")
+    await add_page_jobs(api.app, "https://c.example/special", capability="special")
     assert [job["url"] for job in await pull(api, capabilities=["js"], max=10)] == ["https://b.example/js"]
     rest = await pull(api, capabilities=["http", "special"], max=10)
     assert {job["url"] for job in rest} == {"https://a.example/http", "https://c.example/special"}
 
 
 async def test_the_same_result_sent_twice_gets_the_same_answer_and_one_event(api: ServedApi) -> None:
-    [job_id] = await add(api)
+    [job_id] = await add_page_jobs(api.app)
     [job] = await pull(api)
     for _ in range(3):
         assert await push(api, job, success(job)) == (200, {"job_id": job_id, "state": "DONE"})
@@ -117,7 +103,7 @@ async def test_the_same_result_sent_twice_gets_the_same_answer_and_one_event(api
 
 
 async def test_a_failed_result_is_retried_as_the_server_decides_and_then_reported(api: ServedApi) -> None:
-    [job_id] = await add(api, payload=SECRETS, max_attempts=1)
+    [job_id] = await add_page_jobs(api.app, payload=SECRETS, max_attempts=1)
     [job] = await pull(api)
     failed = {"epoch": 1, "status": "fail", "meta": {"error": {"code": "timeout", "message": "No answer."}}}
     assert await push(api, job, failed) == (200, {"job_id": job_id, "state": "FAILED"})
@@ -127,14 +113,14 @@ async def test_a_failed_result_is_retried_as_the_server_decides_and_then_reporte
 
 
 async def test_a_failed_job_that_has_tries_left_is_pending_again(api: ServedApi) -> None:
-    [job_id] = await add(api, max_attempts=2)
+    [job_id] = await add_page_jobs(api.app, max_attempts=2)
     [job] = await pull(api)
     pushed = await push(api, job, {"epoch": 1, "status": "fail", "meta": {"error": "no answer"}})
     assert pushed == (200, {"job_id": job_id, "state": "PENDING"})
 
 
 async def test_a_success_without_a_required_field_counts_as_a_fail(api: ServedApi) -> None:
-    await add(api, payload={"rule_set": RULES}, max_attempts=1)
+    await add_page_jobs(api.app, payload={"rule_set": RULES}, max_attempts=1)
     [job] = await pull(api)
     _, answer = await push(api, job, success(job, data={"price": 3}))
     assert answer["state"] == "FAILED"
@@ -143,14 +129,14 @@ async def test_a_success_without_a_required_field_counts_as_a_fail(api: ServedAp
 
 @pytest.mark.parametrize("data", [{"a": [1, {"b": None}]}, "<html>raw</html>", ["a", "b"], None, "", {"x": "\x00"}])
 async def test_data_may_be_an_object_or_raw_text(api: ServedApi, data: Any) -> None:
-    await add(api)
+    await add_page_jobs(api.app)
     [job] = await pull(api)
     assert (await push(api, job, success(job, data=data)))[0] == 200
     assert (await outbox(api))[0]["data"] == data
 
 
 async def test_a_batch_has_a_status_for_each_item(api: ServedApi) -> None:
-    await add(api, *[f"https://{letter}.example/" for letter in "abc"])
+    await add_page_jobs(api.app, *[f"https://{letter}.example/" for letter in "abc"])
     jobs = await pull(api, max=10)
     assert len(jobs) == 3
     items = [{"job_id": job["job_id"], **success(job)} for job in jobs]
@@ -167,7 +153,7 @@ async def test_a_batch_has_a_status_for_each_item(api: ServedApi) -> None:
 async def test_late_foreign_and_unknown_get_the_same_answer_and_change_nothing(store_url: str) -> None:
     async with served_controller(store_url, SHOAL_PAGE_SPEED="max") as shop:
         ours, theirs = await shop.token("bot"), await shop.token("bot")
-        [job_id] = await add(shop)
+        [job_id] = await add_page_jobs(shop.app)
 
         async def ask(token: str, path: str, body: dict[str, Any]) -> HttpAnswer:
             return await shop.ask(path, token, method="POST", body=orjson.dumps(body))
@@ -204,7 +190,7 @@ async def test_late_foreign_and_unknown_get_the_same_answer_and_change_nothing(s
 
 @pytest.mark.parametrize("epoch", [None, "1", 1.5, 2**63, -(2**64), 10**30])
 async def test_an_epoch_that_can_be_none_is_refused_by_its_name(lite: ServedApi, epoch: Any) -> None:
-    await add(lite)
+    await add_page_jobs(lite.app)
     [job] = await pull(lite)
     status, problem = await push(lite, job, success(job, epoch=epoch))
     assert (status, problem["field"]) == (422, "epoch")
@@ -232,7 +218,7 @@ async def test_an_epoch_that_can_be_none_is_refused_by_its_name(lite: ServedApi,
 async def test_a_pull_that_cannot_be_taken_is_refused_by_its_field(
     lite: ServedApi, body: dict[str, Any], field: str
 ) -> None:
-    [job_id] = await add(lite)
+    [job_id] = await add_page_jobs(lite.app)
     status, problem = await lite.ask("/bot/v1/jobs/pull", body)
     assert (status, problem["code"]) == (422, "invalid_input")
     assert problem["field"].startswith(field)
@@ -264,7 +250,7 @@ async def test_a_capability_that_there_is_not_is_refused_with_those_that_there_a
 async def test_a_result_that_cannot_be_taken_is_refused_by_its_field(
     lite: ServedApi, more: dict[str, Any], field: str
 ) -> None:
-    await add(lite)
+    await add_page_jobs(lite.app)
     [job] = await pull(lite)
     status, problem = await push(lite, job, success(job, **more))
     assert (status, problem["code"], problem["field"]) == (422, "invalid_input", field)
@@ -277,7 +263,7 @@ async def test_a_result_that_cannot_be_taken_is_refused_by_its_field(
 
 
 async def test_a_result_of_fifty_megabytes_is_refused(lite: ServedApi) -> None:
-    await add(lite)
+    await add_page_jobs(lite.app)
     [job] = await pull(lite)
     path = f"/bot/v1/jobs/{job['job_id']}/result"
     status, problem = await lite.ask(path, success(job, data="x" * 50_000_000))
@@ -287,7 +273,7 @@ async def test_a_result_of_fifty_megabytes_is_refused(lite: ServedApi) -> None:
 
 @pytest.mark.parametrize("depth", [100, 800, 990, 5000])
 async def test_data_nested_without_end_is_taken_or_refused_in_words(lite: ServedApi, depth: int) -> None:
-    await add(lite)
+    await add_page_jobs(lite.app)
     [job] = await pull(lite)
     raw = b'{"epoch": 1, "status": "success", "data": ' + b"[" * depth + b"]" * depth + b"}"
     answer = await lite.send("POST", f"/bot/v1/jobs/{job['job_id']}/result", raw=raw)
@@ -308,7 +294,7 @@ async def test_a_bots_token_opens_nothing_else_and_no_other_token_opens_this(sql
 async def test_an_expired_token_takes_no_job_and_brings_no_result(sqlite_url: str) -> None:
     async with served_controller(sqlite_url, SHOAL_PAGE_SPEED="max") as shop:
         token = await shop.token("bot", expires_in="1h")
-        await add(shop)
+        await add_page_jobs(shop.app)
         body = orjson.dumps({"bot_id": "b"})
         [job] = (await shop.ask("/bot/v1/jobs/pull", token, method="POST", body=body)).json["jobs"]
         name = token.split("_")[1]
@@ -327,7 +313,7 @@ async def test_an_expired_token_takes_no_job_and_brings_no_result(sqlite_url: st
 
 async def test_a_token_may_hold_only_so_many_jobs(store_url: str) -> None:
     async with served_api(store_url, **FREE, SHOAL_BOT_JOBS="3") as api:
-        await add(api, *[f"https://h{number}.example/" for number in range(5)])
+        await add_page_jobs(api.app, *[f"https://h{number}.example/" for number in range(5)])
         assert len(await pull(api, max=2)) == 2
         [last] = await pull(api, max=2)
         answer = await api.send("POST", "/bot/v1/jobs/pull", {"bot_id": "b2"})
@@ -347,7 +333,7 @@ async def test_a_token_may_pull_only_so_often(lite: ServedApi, sqlite_url: str) 
 async def test_a_pull_waits_for_a_job_to_come(api: ServedApi) -> None:
     waiting = asyncio.create_task(pull(api, wait_seconds=20))
     await until_waiting(api)
-    [job_id] = await add(api)
+    [job_id] = await add_page_jobs(api.app)
     async with asyncio.timeout(60):
         assert [job["job_id"] for job in await waiting] == [job_id]
 
@@ -365,7 +351,7 @@ async def test_a_bot_that_leaves_while_it_waits_gets_nothing(api: ServedApi) -> 
     writer.close()
     await writer.wait_closed()
     await until_nobody_waits(api)
-    [job_id] = await add(api)
+    [job_id] = await add_page_jobs(api.app)
     assert [job["job_id"] for job in await pull(api, wait_seconds=2)] == [job_id]
     held = await api.app.database.read(lambda tx: api.app.queue.held_by_owner(tx, "bot/local/gone"))
     assert held == 0
@@ -386,7 +372,7 @@ async def test_one_job_for_many_idle_bots_costs_the_store_few_looks(sqlite_url: 
         idle_bots = [asyncio.create_task(idle(api)) for _ in range(300)]
         await until_waiting(api, 300)
         asked.clear()
-        await add(api)
+        await add_page_jobs(api.app)
         async with asyncio.timeout(60):
             done, _ = await asyncio.wait(idle_bots, return_when=asyncio.FIRST_COMPLETED)
         assert len(done) == 1
@@ -423,7 +409,9 @@ async def until_nobody_waits(api: ServedApi) -> None:
 
 async def test_a_pull_hands_out_only_jobs_whose_host_may_be_asked_now(store_url: str) -> None:
     async with served_api(store_url, SHOAL_PAGE_SPEED="slow") as api:
-        ids = await add(api, *[f"https://a.example/{number}" for number in range(4)], "https://b.example/")
+        ids = await add_page_jobs(
+            api.app, *[f"https://a.example/{number}" for number in range(4)], "https://b.example/"
+        )
         jobs = await pull(api, max=10)
         assert sorted(job["url"] for job in jobs) == ["https://a.example/0", "https://b.example/"]
         waiting = [await api.app.job_admin.get(job_id) for job_id in ids[1:4]]
@@ -448,7 +436,7 @@ async def test_the_jobs_of_a_group_reach_bots_with_what_their_group_says(api: Se
 
 
 async def test_a_cancelled_job_is_reported_by_the_heartbeat_and_its_result_refused(api: ServedApi) -> None:
-    [job_id] = await add(api)
+    [job_id] = await add_page_jobs(api.app)
     [job] = await pull(api)
     await api.ask(f"/api/v1/jobs/{job_id}/cancel", method="POST")
     _, beat = await api.ask(f"/bot/v1/jobs/{job_id}/heartbeat", {"epoch": 1})
@@ -465,7 +453,9 @@ async def test_a_lock_outside_of_five_seconds_to_a_day_is_refused(lite: ServedAp
 
 async def test_what_a_bot_does_wrong_is_counted_by_its_name(api: ServedApi) -> None:
     hourly_stats = api.app.chores.hourly_stats
-    await add(api, "https://a.example/1", "https://b.example/2", max_attempts=1, payload={"rule_set": RULES})
+    await add_page_jobs(
+        api.app, "https://a.example/1", "https://b.example/2", max_attempts=1, payload={"rule_set": RULES}
+    )
     first, second = await pull(api, max=2)
     beat = {"epoch": first["lease"]["epoch"]}
     assert (await api.ask(f"/bot/v1/jobs/{first['job_id']}/heartbeat", beat))[0] == 200
@@ -484,7 +474,7 @@ async def test_what_a_bot_does_wrong_is_counted_by_its_name(api: ServedApi) -> N
 
 async def test_a_lease_that_a_bot_lets_expire_is_counted_by_its_name(lite: ServedApi, sqlite_url: str) -> None:
     hourly_stats = lite.app.chores.hourly_stats
-    await add(lite)
+    await add_page_jobs(lite.app)
     await pull(lite)
     with closing(sqlite3.connect(sqlite_url.removeprefix("sqlite:///"))) as file, file:
         file.execute("UPDATE job SET lease_until = 1")
@@ -505,8 +495,8 @@ async def outbox(api: ServedApi) -> list[dict[str, Any]]:
 async def test_what_bots_did_is_counted_the_same_in_stats_and_in_metrics(lite: ServedApi) -> None:
     metrics, hourly_stats = Metrics(), lite.app.chores.hourly_stats
     lite.app.signals.subscribe(metrics.listen)
-    await add(lite, "https://a.example/1", "https://b.example/2", max_attempts=1)
-    await add(lite, "https://c.example/3", max_attempts=2)
+    await add_page_jobs(lite.app, "https://a.example/1", "https://b.example/2", max_attempts=1)
+    await add_page_jobs(lite.app, "https://c.example/3", max_attempts=2)
     ends: dict[str, Any] = {
         "https://a.example/1": {"status": "success", "data": {}, "meta": {"crawl_duration": 3.0}},
         "https://b.example/2": {"status": "fail", "meta": {"crawl_duration": 1.0, "error": "no answer"}},

@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-import os
 import socket
 from collections.abc import AsyncIterator
 from contextlib import closing
@@ -26,10 +25,8 @@ TLS = Path(__file__).parents[1] / "support" / "tls"
 
 
 @pytest.fixture(autouse=True)
-def _nothing_set(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in [name for name in os.environ if name.startswith("SHOAL_")]:
-        monkeypatch.delenv(name)
-    monkeypatch.chdir(tmp_path)
+def _another_store(bare_environment: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Commands that are not sent to the server use a store that is not the server's."""
     monkeypatch.setenv("DATABASE_URL", f"sqlite:///{tmp_path}/elsewhere.db")
 
 

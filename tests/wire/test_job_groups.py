@@ -2,8 +2,6 @@
 
 from typing import Any
 
-import pytest
-
 from shoal.page_jobs.result import Result, ResultDelivery, Status
 from tests.support.api import ServedApi
 
@@ -78,30 +76,6 @@ async def test_an_id_that_is_taken_is_refused(api: ServedApi) -> None:
     await api.ask("/api/v1/jobs", {"urls": [URL], "group": "monday"})
     status, problem = await api.ask("/api/v1/jobs", {"urls": [URL], "group": "monday"})
     assert (status, problem["code"]) == (409, "already_exists")
-
-
-@pytest.mark.parametrize(
-    ("body", "field", "says"),
-    [
-        ({}, "urls", "is missing"),
-        ({"urls": []}, "urls", "cannot be"),
-        ({"urls": [URL, "ftp://example.org/", "nothing"]}, "urls[1]", "urls[2] cannot be fetched either"),
-        ({"urls": [URL, f"{URL}\0"]}, "urls[1]", "control characters"),
-        ({"urls": [URL] * 10_001}, "urls", "of 1 to 10000"),
-        ({"urls": [URL], "max_retry": -1}, "max_retry", "from 0 to 99"),
-        ({"urls": [URL], "crawl_config": {"headers": {"Host": "x"}}}, "crawl_config.headers", "name the host"),
-        ({"urls": [URL], "rule_set": {"fields": {"a": {"css": "["}}}}, "rule_set.fields.a.css", "is"),
-        ({"urls": [URL], "group": "a/b"}, "group", "cannot be"),
-        ({"urls": [URL], "group": ".."}, "group", "cannot be"),
-    ],
-)
-async def test_what_cannot_be_taken_is_refused_by_its_field(
-    api: ServedApi, body: dict[str, Any], field: str, says: str
-) -> None:
-    status, problem = await api.ask("/api/v1/jobs", body)
-    assert (status, problem["code"], problem["field"]) == (422, "invalid_input", field)
-    assert says in problem["detail"]
-    assert (await api.ask("/api/v1/groups"))[1]["items"] == []
 
 
 async def test_unknown_groups_and_analyses_are_reported(api: ServedApi) -> None:

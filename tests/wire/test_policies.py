@@ -83,41 +83,6 @@ async def test_a_signal_is_taken(api: ServedApi) -> None:
         assert (await api.ask("/api/v1/signals", body))[0] == 422
 
 
-@pytest.mark.parametrize(
-    ("body", "field", "fix"),
-    [
-        ({"url": "http://example.org/"}, "frequency", "pass one of them."),
-        (
-            {"url": "http://example.org/", "frequency": "0"},
-            "frequency",
-            "'0' is a duration without a valid unit; write",
-        ),
-        ({"url": "http://example.org/", "frequency": "5s"}, "frequency", "is not between 1m and 366d; write it"),
-        ({"url": "http://example.org/", "cron": "61 * * * *"}, "cron", "; write five fields, such as 30 6 * * 1-5."),
-        ({"url": "http://example.org/", "timezone": "Nowhere"}, "timezone", "zone; write it as Europe/Berlin."),
-        ({"url": "http://10.0.0.1/", "frequency": "6h"}, "url", "SHOAL_ALLOW_NETWORKS"),
-        ({"url": "http://example.org/", "frequency": "6h", "lease_epoch": 3}, "lease_epoch", "is not a known field;"),
-        (
-            {"url": "http://example.org/", "frequency": "6h", "crawl_config": {"proxy": "eu"}},
-            "crawl_config.proxy",
-            "define it in SHOAL_PROXIES.",
-        ),
-        (
-            {"seeds": ["http://example.org/"], "frequency": "6h", "crawl_config": {"proxy": "eu"}},
-            "proxy",
-            "define it in SHOAL_PROXIES.",
-        ),
-    ],
-)
-async def test_a_bad_policy_names_its_field_and_what_to_write(
-    api: ServedApi, body: dict[str, Any], field: str, fix: str
-) -> None:
-    status, problem = await api.ask(HERE, body)
-    assert (status, problem["field"]) == (422, field)
-    assert fix in problem["detail"]
-    assert (await api.ask(HERE))[1]["items"] == []
-
-
 async def test_the_label_of_a_proxy_and_the_rules_of_priorities_are_the_operators(
     sqlite_url: str, tmp_path: Path
 ) -> None:

@@ -1,7 +1,6 @@
 """Names that could be taken for patterns or parts of keys (F40, B77): refused at every edge, and Redis sees none."""
 
 import asyncio
-from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
@@ -39,9 +38,7 @@ SEED = "http://127.0.0.1:1/"
 
 
 @pytest.fixture(autouse=True)
-def _on_redis(sqlite_url: str, redis_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("DATABASE_URL", sqlite_url)
+def _on_redis(default_store: None, redis_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("REDIS_URL", redis_url)
     monkeypatch.setenv("SHOAL_FRONTIER", "redis")
 

@@ -1,9 +1,6 @@
 """The REST API over a real store and a real server: responses, errors and readiness."""
 
 from pathlib import Path
-from typing import Any
-
-import pytest
 
 from shoal.crawl.crawl import CrawlConfig
 from shoal.runners import make_walker
@@ -46,24 +43,6 @@ async def test_a_crawl_whose_job_is_a_dead_letter_says_what_became_of_its_worker
         "failed",
         {"code": "poison", "message": "its child was killed by SIGKILL"},
     )
-
-
-@pytest.mark.parametrize(
-    ("body", "says"),
-    [
-        ({"seeds": ["http://127.0.0.1:9/"], "depth": "3"}, "depth cannot be '3'; give a whole number from 0 to 10000."),
-        ({"seeds": ["http://127.0.0.1:9/"], "exclude": ["("]}, "exclude '(' is not a regular expression"),
-        ({"seeds": ["nonsense"]}, "seeds[0] 'nonsense' is not an absolute http or https URL"),
-        ({"seeds": ["http://127.0.0.1:9/"], "dept": 1}, "dept is not a known field; the nearest one is depth."),
-    ],
-)
-async def test_a_body_that_cannot_be_taken_is_refused_and_nothing_is_stored(
-    api: ServedApi, body: dict[str, Any], says: str
-) -> None:
-    status, problem = await api.ask("/api/v1/crawls", body)
-    assert (status, problem["code"]) == (422, "invalid_input")
-    assert says in problem["detail"]
-    assert (await api.ask("/api/v1/crawls"))[1]["items"] == []
 
 
 async def test_it_is_ready_while_its_store_takes_what_is_written(api: ServedApi) -> None:
