@@ -1,6 +1,7 @@
 """Redirects of pages: their targets are judged, paced, claimed and explained like any other URL."""
 
 import asyncio
+import socket
 from collections import Counter
 from collections.abc import AsyncIterator
 from itertools import pairwise, zip_longest
@@ -219,11 +220,13 @@ async def test_a_page_that_asks_for_a_cookie_is_asked_for_again_with_it(crawler:
 
 
 async def test_a_target_that_fails_for_good_has_failed(crawler: Crawler) -> None:
-    async with serving(site_of({})) as gone:
-        pass
-    async with serving(site_of({"/": html("home", "/a"), "/a": to(f"{gone.url}/x")})) as site:
-        seen = await crawler.crawl(site, named=[gone], scope="any", robots="ignore")
-        said = await explained(crawler, seen, f"{gone.url}/x")
+    gone = site_of({})
+    with socket.socket() as closed:  # a port at which nobody listens, and that nobody else gets
+        closed.bind(("127.0.0.1", 0))
+        gone.port = closed.getsockname()[1]
+        async with serving(site_of({"/": html("home", "/a"), "/a": to(f"{gone.url}/x")})) as site:
+            seen = await crawler.crawl(site, named=[gone], scope="any", robots="ignore")
+            said = await explained(crawler, seen, f"{gone.url}/x")
     page = (await crawler.pages(seen))["a"]
     assert (page.status, page.final_url) == (None, f"{gone.url}/x")
     assert page.error_code is not None
