@@ -213,7 +213,7 @@ def test_a_script_that_ends_without_closing_leaves_nothing_behind(store: str) ->
         assert process.given[0] in rest_of(queue)
 
 
-def test_what_a_process_of_another_machine_held_comes_back_when_its_lease_ends(
+def test_a_url_held_on_another_machine_comes_back_when_its_lease_ends(
     sqlite_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     import sqlite3
@@ -406,7 +406,7 @@ async def test_tasks_and_managers_share_no_url(pool: Any) -> None:
     await asyncio.gather(one.aclose(), two.aclose())
 
 
-async def test_what_a_manager_did_not_complete_comes_back_when_it_is_closed(pool: Any) -> None:
+async def test_closing_a_manager_gives_back_the_urls_it_did_not_complete(pool: Any) -> None:
     one, two = DatabaseUrlQueueManager("scan-1", pool), DatabaseUrlQueueManager("scan-1", pool)
     await one.initialize_scan(SEEDS[:2])
     done, left = await one.next(), await one.next()

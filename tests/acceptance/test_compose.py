@@ -76,7 +76,7 @@ def test_the_services_are_those_that_were_asked_for() -> None:
         assert service.values["cap_drop"] == ["ALL"]
 
 
-def test_what_runs_pages_of_strangers_has_no_way_to_the_store_and_none_of_its_secrets() -> None:
+def test_the_renderer_cannot_reach_the_store_and_has_none_of_its_secrets() -> None:
     services = read_services({"POSTGRES_PASSWORD": "secret"})
     renderer = services["renderer"]
     assert not renderer.has_env_file
@@ -92,7 +92,7 @@ def test_variables_of_the_env_file_win() -> None:
     assert services["web"].values["ports"] == ["127.0.0.1:8700:8700"]
 
 
-def test_what_the_containers_run_crawls_and_renders(
+def test_the_commands_of_the_containers_crawl_and_render(
     bare_postgres_url: str, servers: Servers, chromium: str, tmp_path: Path
 ) -> None:
     """The commands, environments, start order and health checks of the containers, on an empty database."""

@@ -357,7 +357,7 @@ def here(
         (["--resume", "x", "--store", "postgresql://shoal@127.0.0.1:{port}/x"], 8, "--store is correct"),
     ],
 )
-def test_what_cannot_work_is_refused_in_one_line(
+def test_a_wrong_command_line_is_refused_in_one_line(
     here: pytest.CaptureFixture[str], store_url: str, tmp_path: Path, words: list[str], code: int, says: str
 ) -> None:
     facts = {"store": store_url, "folder": str(tmp_path), "port": free_port()}

@@ -81,7 +81,7 @@ async def test_a_schema_that_a_test_has_changed_is_given_to_nobody_else(schemas:
     schemas.take_back(another)
 
 
-def test_what_a_killed_server_committed_is_there_after_its_start(own_postgres: PostgresServer) -> None:
+def test_a_killed_server_still_has_its_commits_after_a_restart(own_postgres: PostgresServer) -> None:
     ask_postgres(own_postgres.url, "CREATE TABLE kept AS SELECT 7 AS value")
     own_postgres.kill()
     with pytest.raises(OSError, match=r"refused|Connect"):

@@ -229,7 +229,7 @@ async def test_an_analysis_that_is_asked_to_leave_hands_its_job_back(bench: Benc
     assert (job.attempts, job.crash_count) == (0, 0)
 
 
-async def test_what_was_found_is_counted_stored_and_measured(bench: Bench) -> None:
+async def test_findings_are_counted_stored_and_measured(bench: Bench) -> None:
     await completed(bench)
     await attempt(bench, await bench.lease(kind=KIND)).run()
     analysis = await only(bench)

@@ -56,7 +56,7 @@ async def keep(bodies: BodyStore, crawl_id: str, data: bytes) -> BodyLocation:
         await writer.close()
 
 
-async def test_what_was_appended_is_read_back_from_its_place(bodies: BodyStore) -> None:
+async def test_an_appended_body_is_read_back_from_its_location(bodies: BodyStore) -> None:
     writer = bodies.writer("crl_1")
     places = [await writer.append(data) for data in (b"first", b"\x00second\xff", b"third" * 1000)]
     assert [await bodies.read(place) for place in reversed(places)] == [b"third" * 1000, b"\x00second\xff", b"first"]
@@ -81,7 +81,7 @@ async def test_two_writers_of_a_crawl_never_share_a_file(bodies: BodyStore) -> N
     assert one.file != two.file
 
 
-async def test_what_was_kept_of_a_crawl_is_forgotten_and_nothing_else(bodies: BodyStore) -> None:
+async def test_forgetting_a_crawl_removes_its_bodies_and_no_others(bodies: BodyStore) -> None:
     gone = [await keep(bodies, "crl_1", b"gone") for _ in range(5)]
     stays = await keep(bodies, "crl_10", b"stays")
     await bodies.forget("crl_1")
@@ -241,7 +241,7 @@ async def test_an_answer_that_does_not_say_that_a_body_is_missing_is_not_taken_f
     bodies.close()
 
 
-async def test_what_a_proxy_may_change_is_not_signed(objects: ObjectStore) -> None:
+async def test_headers_that_a_proxy_may_change_are_not_signed(objects: ObjectStore) -> None:
     bodies = s3(objects)
     await bodies.read(await keep(bodies, "crl_1", b"kept"))
     bodies.close()

@@ -82,7 +82,7 @@ async def test_a_bot_hears_from_its_heartbeat_that_its_job_was_cancelled(bench: 
         await bench.queue.beat(owner_of(bot_holder("tok_b", "x")), leased.fence, TEN_MINUTES)
 
 
-async def test_what_a_bot_lost_comes_back_later_and_matters_less(bench: Bench) -> None:
+async def test_a_job_that_a_bot_lost_comes_back_later_with_a_lower_priority(bench: Bench) -> None:
     job_id = await bench.enqueue(lock_ttl=TEN_MINUTES, max_attempts=4)
     for crashes, priority in ((1, 40), (2, 30)):
         await lease(bench)

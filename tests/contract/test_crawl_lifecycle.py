@@ -746,7 +746,7 @@ async def test_two_walkers_that_end_at_once_end_the_run_once(bench: Bench) -> No
 
 
 @pytest.mark.parametrize("seed", range(8))
-async def test_whatever_happens_run_and_jobs_agree(bench: Bench, seed: int) -> None:
+async def test_run_and_jobs_agree_after_any_sequence_of_operations(bench: Bench, seed: int) -> None:
     """Random lifecycles: leases, turns, deaths, zombies, failures, pauses, stops and resumes, in any order."""
     life = Life(bench, random.Random(seed))
     await life.begin()

@@ -88,7 +88,7 @@ async def test_a_page_that_is_fetched_again_stands_behind_all_that_were_read_bef
     assert [url for _, url in await read(last)] == [f"{SITE}/bad"]
 
 
-async def test_what_fails_again_is_counted_once(bench: Bench) -> None:
+async def test_a_url_that_fails_again_is_counted_once(bench: Bench) -> None:
     crawl = await ended(bench, good=200, bad=500)
     for _ in range(2):
         await bench.crawls.retry_these(crawl.id, ALL)
@@ -133,7 +133,7 @@ async def test_many_go_in_batches_and_a_limit_holds_over_them(bench: Bench, monk
     await check_ledger(bench, crawl)
 
 
-async def test_what_fails_again_meanwhile_is_not_reopened_a_second_time(
+async def test_a_url_that_fails_again_during_a_retry_is_not_reopened_twice(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(crawls_module, "REOPENED_AT_ONCE", 2)

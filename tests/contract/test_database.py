@@ -1041,7 +1041,7 @@ FRONTIER_PLANS = {
 
 
 @pytest.mark.parametrize("name", FRONTIER_PLANS)
-async def test_what_a_turn_asks_is_found_by_an_index(sqlite_bench: Bench, name: str) -> None:
+async def test_the_queries_of_a_turn_use_an_index(sqlite_bench: Bench, name: str) -> None:
     await sqlite_bench.sql("SELECT 1")
     query = queries.load("sqlite")[name]
     values = [1] * len(query.parameters)

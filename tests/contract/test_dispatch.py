@@ -80,7 +80,7 @@ async def test_every_job_of_a_batch_is_dispatched(bench: Bench) -> None:
     ]
 
 
-async def test_what_the_fleet_looks_like_is_signalled_with_each_refresh(bench: Bench) -> None:
+async def test_each_refresh_signals_the_state_of_the_fleet(bench: Bench) -> None:
     controller = Controller(bench)
     await controller.register()
     await controller.make(6)

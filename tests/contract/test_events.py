@@ -474,7 +474,7 @@ async def test_deliveries_not_begun_when_one_failed_count_no_attempt(post: Post)
     assert sorted(post.received()[courier_room.AT_ONCE :]) == sorted(untried)
 
 
-async def test_what_a_slow_receiver_leaves_of_a_batch_is_sent_with_the_next(
+async def test_events_that_a_slow_receiver_left_are_sent_with_the_next_batch(
     post: Post, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(courier_room, "BEGIN_WITHIN", 0.0)
@@ -514,7 +514,7 @@ async def test_the_queue_of_a_disabled_webhook_does_not_keep_old_events(post: Po
     assert await post.states(webhook) == []
 
 
-async def test_what_a_sink_did_not_take_is_kept_longer_but_not_for_ever(post: Post, tmp_path: Path) -> None:
+async def test_an_event_that_a_sink_has_not_read_is_kept_longer_but_not_for_ever(post: Post, tmp_path: Path) -> None:
     file = EventFile(post.bench.database, post.events, tmp_path / "events.jsonl")
     await post.happen("crawl.started")
     await post.forwarder.run_once()

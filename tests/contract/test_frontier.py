@@ -185,7 +185,7 @@ async def test_a_sitemap_and_a_page_of_one_url_are_two_and_keep_their_kind(drive
     assert [task.kind for task in await after.take()] == [UrlKind.SITEMAP]
 
 
-async def test_what_a_sitemap_lists_names_it_as_its_parent(driver: FrontierDriver) -> None:
+async def test_a_url_that_a_sitemap_lists_has_it_as_its_parent(driver: FrontierDriver) -> None:
     crawl = await grown(driver)
     map_url = new_url(crawl, "/map", kind=UrlKind.SITEMAP)
     await add(driver, crawl, map_url)

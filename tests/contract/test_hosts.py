@@ -302,7 +302,7 @@ async def test_after_a_hold_one_url_is_under_way_until_it_was_answered(bench: Be
     assert len(answered.work) == 7, "its good answer is not waited for a second time"
 
 
-async def test_what_was_not_tried_waits_in_its_old_place_and_no_attempt_is_counted(bench: Bench) -> None:
+async def test_an_untried_url_keeps_its_place_and_counts_no_attempt(bench: Bench) -> None:
     crawl = await bench.submit(*[f"{SITE}/{number}" for number in range(3)])
     walker = await bench.walker(crawl)
     first = await walker.take()

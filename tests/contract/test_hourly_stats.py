@@ -93,7 +93,7 @@ async def test_bots_are_seen_by_their_names_and_what_they_got(bench: Bench) -> N
     assert {one.bot_id: one.pulled for one in seen} == {"b1": 3, "b2": 0}
 
 
-async def test_what_a_bot_did_is_added_up_and_a_lost_lease_is_no_sign_of_life(bench: Bench) -> None:
+async def test_the_counts_of_a_bot_are_added_up_and_a_lost_lease_is_no_sign_of_life(bench: Bench) -> None:
     chore = stats_writer(bench)
     bench.signals.emit(BotAsked(token="tok_a", bot_id="b1"))
     for _ in range(2):

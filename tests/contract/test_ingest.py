@@ -201,7 +201,7 @@ async def test_a_success_with_all_required_fields_is_accepted(bench: Bench) -> N
 @pytest.mark.parametrize(
     "data", [{"name": "a\x00b"}, {"name": "half \ud83d"}, "raw text", [1, 2], {"a": {"b": [None]}}]
 )
-async def test_whatever_json_holds_can_be_kept(bench: Bench, data: Any) -> None:
+async def test_the_data_of_a_result_may_be_any_json(bench: Bench, data: Any) -> None:
     job_id = await bench.enqueue(payload=work())
     told = good(data=data, error_message=None, html_hash="\ud83d\x00x")
     await settle_one(bench.ingest, "w1", of(await bench.lease("w1"), told))

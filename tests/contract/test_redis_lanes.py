@@ -171,7 +171,7 @@ async def test_forgotten_scripts_are_sent_again(bench: Bench) -> None:
 
 
 @pytest.mark.parametrize("lost", ["entry", "queue", "all but the generation"])
-async def test_what_was_lost_at_the_head_of_a_lane_is_put_back(bench: Bench, lost: str) -> None:
+async def test_a_job_lost_at_the_head_of_a_lane_is_put_back(bench: Bench, lost: str) -> None:
     jobs = [await bench.enqueue() for _ in range(3)]
     if lost == "entry":
         call(bench, "ZREM", QUEUE, jobs[0])

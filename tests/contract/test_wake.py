@@ -177,7 +177,7 @@ async def test_a_job_that_nobody_takes_is_a_hint_once_and_hides_no_other(sqlite_
         await subscriber.hint()
 
 
-async def test_what_is_announced_in_quick_succession_is_sent_as_one(postgres_url: str) -> None:
+async def test_announcements_in_quick_succession_are_sent_as_one(postgres_url: str) -> None:
     async with process(postgres_url) as one, process(postgres_url) as other:
         subscriber = await listening(one)
         await enqueue(other)

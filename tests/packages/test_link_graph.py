@@ -39,7 +39,7 @@ async def test_a_page_keeps_where_it_links_to_in_its_order(crawler: Crawler) -> 
     assert await links_of(crawler, seen, "a") == []
 
 
-async def test_what_is_not_parsed_has_no_links(crawler: Crawler) -> None:
+async def test_a_file_that_is_not_parsed_has_no_links(crawler: Crawler) -> None:
     async with serving(
         ScriptedSite(lambda path: html("home", "/file") if path == "/" else (200, {"Content-Type": "x/y"}, "x"))
     ) as site:

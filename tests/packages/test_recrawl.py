@@ -150,7 +150,7 @@ async def test_a_page_beyond_the_limit_of_its_host_is_found_by_the_next_crawl(cr
     assert set(await crawler.pages(second)) == {"/", "a", "a/1"}
 
 
-async def test_what_the_earlier_crawl_has_in_quarantine_is_found(crawler: Crawler) -> None:
+async def test_a_recrawl_finds_urls_that_the_earlier_crawl_quarantined(crawler: Crawler) -> None:
     async with serving(ConditionalSite(pages={"/": ["/cal?month=1"], "/cal?month=1": []})) as site:
         crawl = await crawler.submit(site, depth=5)
         trapped = f"{site.url}/cal?month="

@@ -51,7 +51,7 @@ async def test_a_page_decides_whether_its_links_are_followed(
     assert seen.counts.skipped == ({"scope": 1} if follows else {"scope": 1, "nofollow": 2})
 
 
-async def test_what_is_not_html_says_it_in_its_headers(crawler: Crawler) -> None:
+async def test_a_file_that_is_not_html_has_the_directives_of_its_headers(crawler: Crawler) -> None:
     file = (200, {"Content-Type": "application/pdf", "X-Robots-Tag": "noindex"}, "%PDF-")
     async with serving(site({"/": html("home", "/file.pdf"), "/file.pdf": file})) as host:
         pages = await crawler.pages(await crawler.crawl(host))

@@ -57,7 +57,7 @@ async def explained(crawler: Crawler, crawl_id: str, url: str) -> UrlExplanation
     return await crawler.app.frontier_admin.explain(crawl_id, url, 2083)
 
 
-async def test_what_a_sitemap_lists_is_crawled_at_depth_one(crawler: Crawler, told: list[SitemapSettled]) -> None:
+async def test_urls_that_a_sitemap_lists_are_crawled_at_depth_one(crawler: Crawler, told: list[SitemapSettled]) -> None:
     answers: dict[str, Answer] = {}
     async with serving(with_pages(answers)) as site:
         answers["/sitemap.xml"] = urlset(site, "/a", "/b", "/a", "http://elsewhere.example/x")
@@ -234,7 +234,7 @@ async def test_a_guess_that_robots_txt_forbids_is_not_made(crawler: Crawler) -> 
     assert seen.counts.skipped == {"robots": 1}
 
 
-async def test_what_robots_txt_names_is_not_a_guess_wherever_it_lies(
+async def test_a_sitemap_that_robots_txt_names_is_no_guess_even_at_the_guessed_address(
     crawler: Crawler, told: list[SitemapSettled]
 ) -> None:
     answers: dict[str, Answer] = {}

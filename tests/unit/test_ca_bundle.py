@@ -5,7 +5,7 @@ from pathlib import Path
 from shoal.egress.ca_bundle import find_ca_file
 
 
-def test_what_the_environment_names_comes_first(tmp_path: Path) -> None:
+def test_the_file_that_the_environment_names_comes_first(tmp_path: Path) -> None:
     bundle = tmp_path / "bundle.pem"
     bundle.touch()
     assert find_ca_file({"SSL_CERT_FILE": "/named.pem"}, (str(bundle),)) == "/named.pem"

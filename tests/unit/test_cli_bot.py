@@ -49,7 +49,7 @@ async def _run(policy_id: str, *prices: int) -> None:
             await app.page_jobs.ingest.settle("w1", [ResultDelivery(lease.fence, result)])
 
 
-def test_what_a_policy_gave_and_what_changed_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_results_of_a_policy_and_their_changes_are_shown(capsys: pytest.CaptureFixture[str]) -> None:
     policy = told(capsys, "policies", "add", "https://example.com/", "--frequency", "6h")["id"]
     asyncio.run(_run(policy, 1, 2))
     assert [one["data"]["price"] for one in told(capsys, "policies", "results", policy)["items"]] == [2, 1]

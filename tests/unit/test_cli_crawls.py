@@ -133,7 +133,7 @@ def test_a_crawl_is_shown_with_its_options(capsys: pytest.CaptureFixture[str]) -
         (["puase", "one"], 2, 'the nearest one is "shoal crawls pause"'),
     ],
 )
-def test_what_cannot_be_done_is_refused_with_its_exit_code(
+def test_a_command_that_cannot_be_run_has_its_exit_code(
     words: list[str], code: int, said: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["crawls", *words]) == code

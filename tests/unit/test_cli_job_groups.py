@@ -67,7 +67,7 @@ def test_a_bad_url_of_a_file_is_reported_by_its_line_and_nothing_is_made(capsys:
         (["http://127.0.0.1/"], "SHOAL_ALLOW_NETWORKS"),
     ],
 )
-def test_what_cannot_be_taken_is_refused(capsys: pytest.CaptureFixture[str], words: list[str], says: str) -> None:
+def test_a_bad_group_is_refused(capsys: pytest.CaptureFixture[str], words: list[str], says: str) -> None:
     assert main(["jobs", "add", *words]) == 2
     assert says in capsys.readouterr().err
 

@@ -85,7 +85,7 @@ def test_a_job_is_cancelled(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["jobs", "cancel", "job_failed"]) == 7
 
 
-def test_what_has_ended_is_purged_when_told_what(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_purge_names_a_state_and_removes_ended_jobs_only(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["jobs", "purge"]) == 2
     assert main(["jobs", "purge", "--state", "locked"]) == 2
     assert main(["jobs", "purge", "--dead", "--older-than", "soon"]) == 2

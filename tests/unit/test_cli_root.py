@@ -340,7 +340,7 @@ def test_debug_shows_the_traceback_wherever_it_stands(
         (RecursionError(), 1),
     ],
 )
-def test_what_ends_a_command_has_its_exit_code(
+def test_each_end_of_a_command_has_its_exit_code(
     error: BaseException, code: int, broken: dict[str, BaseException], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("shoal.cli.main._unwritten", lambda error, code: code or 141)

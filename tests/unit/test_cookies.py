@@ -75,7 +75,7 @@ def test_a_cookie_goes_back_to_where_it_is_for(field: str, url: Url, sent: str) 
         "a=1; Expires=Thu, 01 Jan 1970 00:00:00 GMT",
     ],
 )
-def test_what_breaks_a_rule_is_not_kept(field: str) -> None:
+def test_a_cookie_that_breaks_a_rule_is_not_kept(field: str) -> None:
     assert not jar_with(field)
 
 

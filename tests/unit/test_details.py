@@ -42,7 +42,7 @@ def read(html: str, headers: Sequence[tuple[str, str]] = ()) -> Details:
     return read_details(Source("http://example.org/", html.encode(), HTML, headers=headers))
 
 
-def test_what_stands_on_a_page_is_kept_as_written() -> None:
+def test_the_details_of_a_page_are_kept_as_written() -> None:
     details = read(
         """<!DOCTYPE html><title>One</title><title>Two</title><base href="/b/"><link rel=canonical href="/c">
         <link rel="alternate" hreflang="de-AT" href="/de"><link rel="shortcut icon" href="/i.ico">

@@ -301,7 +301,7 @@ def test_without_nodes_the_depth_of_the_shared_lane_decides() -> None:
     assert pressure_of(node("a"), shared=100, dispatches=False)[0].check("page") is not None
 
 
-def test_what_was_dispatched_since_the_last_look_counts() -> None:
+def test_jobs_dispatched_since_the_last_refresh_count_as_pressure() -> None:
     view = view_of(node("a"))
     pressure = FleetPressure(view, Signals(), 100)
     dispatcher = Dispatcher(view, TTL)

@@ -145,7 +145,7 @@ def test_foreign_bytes_never_raise(raw: bytes, encodings: str) -> None:
 
 
 @given(st.binary(max_size=5000), st.lists(st.sampled_from(["gzip", "deflate", "br", "zstd"]), max_size=3))
-def test_what_was_encoded_comes_back(body: bytes, names: list[str]) -> None:
+def test_an_encoded_body_is_decoded_to_the_original(body: bytes, names: list[str]) -> None:
     encoded = body
     for name in names:
         encoded = ENCODERS[name](encoded)

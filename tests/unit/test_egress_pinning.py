@@ -196,7 +196,7 @@ class Wanderer:
 
 
 @pytest.mark.parametrize("judged", ["127.0.0.9", "8.8.8.8"])
-async def test_what_was_not_judged_is_refused_when_the_socket_opens(server: BadServer, judged: str) -> None:
+async def test_an_address_that_was_not_judged_is_refused_when_the_socket_opens(server: BadServer, judged: str) -> None:
     transport = Transport(TransportOptions())
     for host in ("127.0.0.1", "localhost"):
         rule = AddressRule(named=frozenset({(host, server.port)}))

@@ -280,7 +280,7 @@ async def test_query_parameters_that_cannot_be_taken_are_refused(query: str, mes
     assert refused.value.message == message
 
 
-async def test_what_cannot_be_a_name_is_not_looked_for() -> None:
+async def test_an_id_that_cannot_exist_is_not_found() -> None:
     with pytest.raises(NotFound):
         await call("GET", "/fish/\x00")
     with pytest.raises(NotFound):

@@ -121,7 +121,7 @@ def test_a_taken_url_is_reported_with_its_holder() -> None:
     assert (said.facts["job_id"], said.facts["epoch"]) == ("job_1", 3)
 
 
-def test_what_still_waited_when_a_budget_ended_the_crawl_was_skipped_by_it() -> None:
+def test_a_url_that_waited_when_a_budget_ended_the_crawl_was_skipped_by_it() -> None:
     said = asked(waiting(), crawl_of(CrawlState.COMPLETED, "max_pages"))
     assert (said.state, said.reason) == (UrlState.SKIPPED, "budget")
     assert "completed, max_pages" in said.sentence

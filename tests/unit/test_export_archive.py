@@ -196,7 +196,7 @@ async def test_a_kept_body_is_unpacked_as_far_as_the_operator_allows(
     assert ("# Fish" in (tmp_path / "x.md" / file_name("http://a.example/")).read_text()) is is_read
 
 
-async def test_what_an_earlier_run_left_is_not_removed_on_the_loop(
+async def test_files_of_an_earlier_run_are_removed_in_a_thread(
     bodies: FolderBodies, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     threads = []

@@ -76,7 +76,7 @@ def test_rows_are_written_group_by_group_and_all_are_there(monkeypatch: pytest.M
     assert read(data).column("url").to_pylist() == [f"http://a.example/{number}" for number in range(240)]
 
 
-def test_what_was_written_before_a_group_is_whole_is_not_held_back(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rows_are_written_as_soon_as_their_group_is_full(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(parquet, "ROW_GROUP_ROWS", 10)
     made = Parquet()
     made.head()

@@ -24,7 +24,7 @@ def test_the_blob_is_what_other_programs_expect() -> None:
     assert blob.hex() == "0100000000000000" + "feffffffffffffff" + "01" + "02"
 
 
-def test_what_was_followed_is_inside_and_not_nofollow() -> None:
+def test_followed_links_are_internal_and_not_nofollow() -> None:
     flags = [LinkFlag.INTERNAL, LinkFlag(0), LinkFlag.INTERNAL | LinkFlag.NOFOLLOW, LinkFlag.INTERNAL]
     assert unpack(pack(map(pack_key, [1, 2, 3, 4]), bytes(flags))).followed() == [1, 4]
 

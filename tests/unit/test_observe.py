@@ -193,7 +193,7 @@ def borrowed_logging() -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("borrowed_logging")
-def test_what_libraries_log_comes_through_the_same_stream() -> None:
+def test_messages_of_libraries_are_logged_to_the_same_stream() -> None:
     stream = io.StringIO()
     logger = logging.getLogger("uvicorn.error")
     logger.addHandler(Bridge(logs_to(stream)))
@@ -295,7 +295,7 @@ def _fools(char: str) -> bool:
 
 
 @given(nasty, nasty, nasty)
-def test_whatever_the_text_an_event_is_one_line_without_control_characters(message: str, value: str, key: str) -> None:
+def test_an_event_with_any_text_is_one_line_without_control_characters(message: str, value: str, key: str) -> None:
     text = said(message, url=value, facts={key: [value]})
     assert text.count("\n") == 1
     assert not [char for char in text[:-1] if _fools(char)]

@@ -58,7 +58,7 @@ def references(value: Any) -> list[str]:
     return [found for one in value for found in references(one)] if isinstance(value, list) else []
 
 
-def test_what_needs_a_token_says_which_scope() -> None:
+def test_an_operation_that_needs_a_token_names_its_scope() -> None:
     made = DOCUMENT["paths"]["/api/v1/crawls"]["post"]
     assert made["security"] == [{"token": []}]
     assert "`write`" in made["description"]

@@ -58,7 +58,7 @@ def test_a_url_is_asked_for_as_it_was_given() -> None:
 @pytest.mark.parametrize(
     "url", ["ftp://example.org/", "example.org", "http://", "http://user:secret@example.org/", "http://127.0.0.1/"]
 )
-def test_what_can_never_be_fetched_is_refused_by_its_place(url: str) -> None:
+def test_a_url_that_can_never_be_fetched_is_refused_by_its_place(url: str) -> None:
     with pytest.raises(InvalidInput) as caught:
         check_url(url, AddressRule(), "urls[3]")
     assert caught.value.facts["field"] == "urls[3]"

@@ -86,7 +86,7 @@ async def browser(proxy: PinningProxy, session: ProxySession) -> AsyncIterator[P
     ],
 )
 @pytest.mark.parametrize("is_tunnel", [False, True])
-async def test_what_the_rule_refuses_is_not_dialled(
+async def test_a_host_that_the_rule_refuses_is_not_dialled(
     browser: ProxyClient, session: ProxySession, site: BadServer, host: str, code: str, status: int, is_tunnel: bool
 ) -> None:
     host = host.format(port=site.port)
@@ -525,9 +525,7 @@ async def test_the_end_of_one_side_is_the_end_of_the_tunnel(browser: ProxyClient
         b"GET http://site.test/ HTTP/1.1\r\n" + b"A: b\r\n" * 101 + b"\r\n",
     ],
 )
-async def test_what_is_no_request_to_a_proxy_is_refused_and_the_connection_closed(
-    proxy: PinningProxy, sent: bytes
-) -> None:
+async def test_a_malformed_proxy_request_is_refused_and_the_connection_closed(proxy: PinningProxy, sent: bytes) -> None:
     async with client(proxy, None) as stranger:
         await stranger.send(sent)
         assert (await stranger.reply()).status == 400

@@ -18,7 +18,7 @@ def test_a_policy_that_is_just_due_has_the_priority_of_its_base() -> None:
     assert rate(CALM).value == 50
 
 
-def test_what_is_stale_rises_what_fails_falls_and_a_signal_counts() -> None:
+def test_staleness_and_signals_raise_the_priority_and_failures_lower_it() -> None:
     stale = PriorityFacts(50, 3, 0, 0, 0)
     failing = PriorityFacts(50, 0, 1, 0, 0)
     hot = PriorityFacts(50, 0, 0, 30, 0)

@@ -81,7 +81,7 @@ def test_the_progress_line_shows_everything_and_marks_estimates() -> None:
     assert "2 to retry" in replace(STANDING, again=2).words()
 
 
-def test_what_failed_counts_as_to_be_tried_again_until_it_was() -> None:
+def test_a_failed_url_counts_as_waiting_for_a_retry_until_it_is_settled() -> None:
     def task(attempts: int) -> FrontierTask:
         return FrontierTask(1, 1, 1, 0, 1, Url("http://a.example/"), None, attempts)
 

@@ -448,7 +448,7 @@ LINES = st.tuples(st.sampled_from(["Allow", "Disallow"]), PATHS).map(": ".join)
 
 
 @given(st.lists(LINES, max_size=6), st.lists(st.sampled_from(["a", "b", "/", "%2F", "?", "%24"]), max_size=6))
-def test_what_is_named_as_the_reason_agrees_with_the_answer(lines: list[str], path: list[str]) -> None:
+def test_the_rule_named_as_the_reason_agrees_with_the_decision(lines: list[str], path: list[str]) -> None:
     given = rules(group(*lines))
     decision = given.decide(Url(f"{SITE}/{''.join(path)}"))
     assert decision.allowed or (decision.rule is not None and not decision.rule.allow)

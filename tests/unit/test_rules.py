@@ -392,7 +392,7 @@ RULES = st.recursive(
 
 @given(RULES, st.dictionaries(SAID | st.just("a"), st.dictionaries(WORDS, SAID | st.booleans() | RULES, max_size=4)))
 @settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
-def test_whatever_is_given_as_a_rule_set_is_taken_or_refused_in_words(given: Any, fields: dict[str, Any]) -> None:
+def test_any_value_given_as_a_rule_set_is_accepted_or_refused_in_words(given: Any, fields: dict[str, Any]) -> None:
     for rules in (given, {"fields": fields}, {"fields": {"a": given}}):
         judged = judge(rules)
         if isinstance(judged, InvalidInput):

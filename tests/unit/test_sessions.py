@@ -104,7 +104,7 @@ def test_many_nodes_report_less_often(bench: Bench) -> None:
     assert first.named == [20, 10]  # its own interval again
 
 
-def test_what_could_not_be_stored_is_stored_later_and_never_older_than_known(bench: Bench) -> None:
+def test_a_session_that_could_not_be_stored_is_stored_later_in_its_newest_state(bench: Bench) -> None:
     session, _ = bench.begin()
     [taken] = bench.sessions.take_unsaved()
     assert taken is session

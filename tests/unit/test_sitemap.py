@@ -400,7 +400,7 @@ def test_no_bytes_are_too_odd_to_be_read(body: bytes, packed: bool) -> None:
 
 
 @given(st.lists(st.text(st.characters(codec="utf-8", exclude_categories=["Cs", "Cc"]), max_size=20), max_size=8))
-def test_what_was_written_is_what_is_read(tails: list[str]) -> None:
+def test_the_urls_of_a_sitemap_are_read_as_they_were_written(tails: list[str]) -> None:
     from xml.sax.saxutils import escape
 
     written = [f"https://e.org/{tail}" for tail in tails if tail == tail.strip() and "\ufffe" not in tail]

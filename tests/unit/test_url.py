@@ -282,7 +282,7 @@ def test_a_base_element_moves_relative_links_and_a_bad_one_does_not() -> None:
     assert canonicalizer.base(BASE, "data:,x") == canonicalizer.base(BASE, None) == BASE
 
 
-def test_what_was_learned_on_one_page_does_not_leak_into_another() -> None:
+def test_links_of_one_page_do_not_change_how_those_of_another_are_resolved() -> None:
     canonicalizer = Canonicalizer()
     hrefs = ["a", "../a", "?q", "/a", "//x/a", "http:a", "#", ""]
     pages = [Url("http://h/p/q"), Url("https://h/p/q"), Url("http://h/r/s/t"), Url("http://h:81/p/q")]

@@ -295,7 +295,7 @@ async def test_secrets_in_addresses_are_not_shown(shop: ServedController, visito
 
 
 @pytest.mark.parametrize("path", ["/crawls/none", "/crawls/none/pages", "/pages/none~1", "/pages/x", "/crawls/%00"])
-async def test_what_does_not_exist_is_said_in_a_sentence(visitor: PlainBrowser, path: str) -> None:
+async def test_a_page_that_does_not_exist_is_answered_with_html(visitor: PlainBrowser, path: str) -> None:
     seen = await visitor.get(path)
     assert seen.status == 404
     assert seen.headers["content-type"].startswith("text/html")

@@ -116,7 +116,7 @@ async def test_foreign_text_in_the_stream_is_text(shop: ServedController) -> Non
                 return
 
 
-async def test_what_is_not_a_live_page_and_a_viewer_too_many_are_refused(shop: ServedController) -> None:
+async def test_a_page_that_is_not_live_and_a_viewer_too_many_are_refused(shop: ServedController) -> None:
     assert (await shop.ask("/console/feed?topic=/nowhere")).status == 404
     shop.app.console.feed._viewers = MOST_VIEWERS
     answer = await shop.ask("/console/feed?topic=/crawls")

@@ -132,7 +132,7 @@ async def test_the_headers_of_a_job_are_shown_to_no_other_host_that_its_page_lea
     assert last.headers["accept-language"] == "de"
 
 
-async def test_what_a_handler_raises_is_why_the_job_failed(api: ServedApi) -> None:
+async def test_an_exception_of_a_handler_is_the_error_of_its_job(api: ServedApi) -> None:
     bot = bot_at(api)
 
     @bot.on_job

@@ -451,7 +451,7 @@ async def test_a_lock_outside_of_five_seconds_to_a_day_is_refused(lite: ServedAp
     assert (status, problem["field"]) == (422, "lock_ttl")
 
 
-async def test_what_a_bot_does_wrong_is_counted_by_its_name(api: ServedApi) -> None:
+async def test_the_mistakes_of_a_bot_are_counted_under_its_name(api: ServedApi) -> None:
     hourly_stats = api.app.chores.hourly_stats
     await add_page_jobs(
         api.app, "https://a.example/1", "https://b.example/2", max_attempts=1, payload={"rule_set": RULES}
@@ -492,7 +492,7 @@ async def outbox(api: ServedApi) -> list[dict[str, Any]]:
     return [one["data"] for one in answer["items"]]
 
 
-async def test_what_bots_did_is_counted_the_same_in_stats_and_in_metrics(lite: ServedApi) -> None:
+async def test_stats_and_metrics_count_the_work_of_bots_alike(lite: ServedApi) -> None:
     metrics, hourly_stats = Metrics(), lite.app.chores.hourly_stats
     lite.app.signals.subscribe(metrics.listen)
     await add_page_jobs(lite.app, "https://a.example/1", "https://b.example/2", max_attempts=1)

@@ -170,7 +170,7 @@ async def test_a_webhook_is_tested_at_a_server_and_straight_on_the_store(sqlite_
         assert (await person.types("webhooks", "test", "whk_none", *at(shop)))[0] == 5
 
 
-async def test_what_only_a_store_can_do_is_not_tried_on_another_one_when_a_server_is_set(
+async def test_a_command_that_needs_a_store_is_refused_when_a_server_is_set(
     shop: ServedController, person: Person, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("DATABASE_URL")
@@ -257,7 +257,7 @@ async def test_a_page_that_is_fetched_again_during_an_export_from_the_store_is_i
 
 
 @pytest.mark.parametrize("name", ["site.warc.gz", "site.md"])
-async def test_what_is_made_from_bodies_is_not_exported_from_a_server(
+async def test_a_format_made_from_bodies_is_not_exported_from_a_server(
     filled: ServedController, person: Person, name: str
 ) -> None:
     code, _, err = await person.types("crawls", "export", "mine", "--output", name, *at(filled))

@@ -157,7 +157,7 @@ async def test_an_acknowledgement_that_was_lost_is_given_again_after_a_reconnect
         assert [command.id for command in there.node.applied if command.id] == [given.id]
 
 
-async def test_what_operators_want_is_sent_again_when_a_node_connects(plane: ControlPlane) -> None:
+async def test_commands_of_operators_are_sent_again_when_a_node_connects(plane: ControlPlane) -> None:
     nodes = plane.app.fleet.nodes
     async with connected(plane.address) as there:
         await plane.until(lambda: len(plane.of(NodeRegistered)) == 1)

@@ -119,7 +119,7 @@ async def test_a_page_of_another_site_may_link_to_us_and_not_read_us(lite: Serve
 
 
 @pytest.mark.parametrize("name", ["X-Forwarded-For", "Forwarded", "X-Real-IP"])
-async def test_what_came_through_a_proxy_is_not_this_machine(lite: ServedController, name: str) -> None:
+async def test_a_request_through_a_proxy_is_not_taken_for_a_local_one(lite: ServedController, name: str) -> None:
     answer = await lite.ask(headers={name: "127.0.0.1"})
     assert (answer.status, answer.json["code"]) == (403, "not_allowed")
     assert "shoal tokens create" in answer.json["detail"]
@@ -273,7 +273,7 @@ async def test_no_token_is_ever_logged(lite: ServedController) -> None:
     assert token.split("_")[2][:-1] not in lite.log.getvalue()
 
 
-async def test_what_one_controller_revokes_the_other_refuses_within_seconds(store_url: str) -> None:
+async def test_a_token_that_one_controller_revokes_is_soon_refused_by_the_other(store_url: str) -> None:
     async with served_controller(store_url) as here, served_controller(store_url) as there:
         boss, token = await here.token("admin"), await here.token()
         assert [(await one.ask(token=token)).status for one in (here, there)] == [200, 200]

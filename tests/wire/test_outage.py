@@ -34,7 +34,7 @@ async def test_every_endpoint_says_that_the_store_is_away_and_when_to_come_again
         assert (await api.ask(f"{CRAWLS}/{crawl_id}"))[1]["state"] == "queued", "nothing of it was done"
 
 
-async def test_what_was_accepted_before_during_and_after_outages_is_there_once(own_postgres: PostgresServer) -> None:
+async def test_crawls_accepted_before_during_and_after_outages_exist_once(own_postgres: PostgresServer) -> None:
     asked: set[str] = set()
     accepted: dict[str, str] = {}
     refused: list[HttpAnswer] = []

@@ -198,9 +198,7 @@ def test_a_child_whose_store_is_away_says_so_in_one_line(role: str, monkeypatch:
     assert "cannot start: PostgreSQL" in line["msg"]
 
 
-async def test_what_happens_in_a_child_is_counted_by_its_worker(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_signals_of_a_child_are_counted_by_its_worker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     said: list[bytes] = []
     monkeypatch.setattr(work_child, "_send", lambda message: said.append(encode(message)))
     relay = Signals()
