@@ -84,7 +84,7 @@ async def test_the_reference_bot_takes_what_the_rule_set_says(sqlite_url: str, t
                 _, said = await bot.communicate()
     assert found.result.data["title"]
     assert found.result.html_hash
-    assert (bot.returncode, b"pushed 1 results" in said) == (0, True)
+    assert (bot.returncode, b"pushed 1 result." in said) == (0, True)
 
 
 def test_the_commands_of_the_guide_on_bots_work(tmp_path: Path) -> None:
