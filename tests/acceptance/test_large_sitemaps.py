@@ -16,7 +16,7 @@ from tests.support.fleet import LONG_LEASE, clean_environment
 # Number of entries and length of each URL: one sitemap with the maximum number of entries, and two with the maximum
 # file size.
 SITEMAPS = ((50_000, 100), (25_000, 2_000), (25_000, 2_000))
-MOST_MEMORY = 300_000_000
+MOST_MEMORY = 350_000_000  # usually 280 MB; more if a body waits for a busy machine. All at once would need over 500
 DEADLINE_SECONDS = 300
 ROOT = Path(__file__).parents[2]
 

@@ -27,10 +27,22 @@ from shoal.base.process import started
 from shoal.queue.job import Grant, Job, NewJob
 from shoal.queue.states import JobState
 from shoal.settings_loader import load
+from shoal.work.child_process import COMMAND
 from shoal.work.pidfile import claim_name
 from tests.support import ledger
 from tests.support.delay_proxy import delay_proxy
-from tests.support.fleet import FIFTH, LONG_LEASE, PATIENCE_SECONDS, QUICK, TENTH, Fleet, send_all, wait_for
+from tests.support.fleet import (
+    FIFTH,
+    LONG_LEASE,
+    PATIENCE_SECONDS,
+    QUICK,
+    ROOT,
+    TENTH,
+    Fleet,
+    clean_environment,
+    send_all,
+    wait_for,
+)
 from tests.support.site import Site, path_of
 
 T = TypeVar("T")
@@ -466,3 +478,24 @@ def test_a_page_child_that_has_grown_is_replaced_and_no_job_notices(jobs: Jobs, 
         found = jobs.until_state(JobState.DONE, *ids)
         assert costs(found) == {(0, 0)}
         assert len({grant.holder for grant in jobs.grants(*ids)}) > 1
+
+
+def test_a_child_whose_worker_no_longer_listens_ends_without_a_traceback(sqlite_url: str, tmp_path: Path) -> None:
+    """The moment between the death of a worker and the kill of its children by the kernel."""
+    reading, writing = os.pipe()
+    child = subprocess.Popen(
+        [*COMMAND, str(os.getpid()), "runs"],
+        stdin=subprocess.PIPE,
+        stdout=writing,
+        stderr=subprocess.PIPE,
+        cwd=tmp_path,
+        env=clean_environment(tmp_path) | {"DATABASE_URL": sqlite_url, "PYTHONPATH": str(ROOT / "src")},
+    )
+    os.close(writing)
+    os.close(reading)
+    assert child.wait(PATIENCE_SECONDS) == 1
+    assert child.stdin is not None
+    assert child.stderr is not None
+    child.stdin.close()
+    assert child.stderr.read() == b""
+    child.stderr.close()

@@ -329,8 +329,11 @@ def _relay(signal: Signal) -> None:
 
 
 def _send(message: Message) -> None:
-    sys.stdout.buffer.write(encode(message))
-    sys.stdout.buffer.flush()
+    try:
+        sys.stdout.buffer.write(encode(message))
+        sys.stdout.buffer.flush()
+    except BrokenPipeError:
+        os._exit(1)  # the worker was killed, and its leases will expire: end with it
 
 
 def _memory() -> int:
