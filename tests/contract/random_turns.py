@@ -7,7 +7,7 @@ from tests.contract.conftest import Walker, failed, fetched, later
 
 
 class RandomTurns:
-    """What the walkers of one crawl commit, as the dice say."""
+    """Commits random turns for the walkers of one crawl."""
 
     def __init__(self, dice: random.Random) -> None:
         self._dice = dice
