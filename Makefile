@@ -1,7 +1,7 @@
 # Every target makes its own environment first: a fresh checkout needs no earlier step.
 
 .DEFAULT_GOAL := help
-.PHONY: help env check fix test bench docs proto lock clean
+.PHONY: help env check fix test test-all bench docs proto lock clean
 
 PYTHON := .venv/bin/python
 # Hundreds of processes import the same modules: compile each of them once.
@@ -13,7 +13,7 @@ COMPILE := .venv/bin/uv pip compile --quiet --no-config --universal --python-ver
 	--generate-hashes --no-header --no-annotate --no-emit-index-url --no-emit-find-links
 
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-6s %s\n", $$1, $$2 }' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-8s %s\n", $$1, $$2 }' Makefile
 
 env: ## make or refresh .venv with the locked packages and the tools of the developers
 	@SHOAL_DEV=1 ./shoal --version >/dev/null
@@ -32,8 +32,11 @@ fix: env ## format, repair what ruff can repair, regenerate
 	$(PYTHON) -m tools.generate
 	$(PYTHON) -m tools.proto
 
-test: env ## everything, with real servers; T="tests/unit -k name" picks, N=0 runs in one process
-	$(PYTHON) -m pytest --workers $(N) $(T)
+test: env ## what every change must pass, with real servers; T="tests/unit -k name" picks, N=0 runs in one process
+	$(PYTHON) -m pytest -n $(N) --dist worksteal -m "not exhaustive" $(T)
+
+test-all: env ## all tests, also with second databases, storms, generators and all guides; T="-m exhaustive": only those
+	$(PYTHON) -m pytest -n $(N) --dist worksteal $(T)
 
 bench: env ## measure; T="name" picks one benchmark
 	@if [ -d bench ]; then $(PYTHON) -m bench $(T); else echo "there is no benchmark yet: bench/ is empty"; fi
@@ -48,8 +51,9 @@ lock: env ## resolve the dependencies again and write the locks
 	$(PYTHON) -m pip install --quiet uv
 	$(COMPILE) --upgrade pyproject.toml --output-file requirements.lock
 	$(COMPILE) --upgrade --group dev --constraint requirements.lock --output-file requirements-dev.lock
-	for name in containers pywb schemathesis; do \
+	for name in containers openapi-python-client pywb schemathesis; do \
 		$(COMPILE) --upgrade tests/support/$$name.in --output-file tests/support/$$name.lock; done
+	npm update --prefix tests/support/node_tools --package-lock-only --ignore-scripts --omit-lockfile-registry-resolved
 
 clean: ## remove .venv and every cache
 	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

@@ -16,9 +16,11 @@ NAMES = {
     "queue": "no-op jobs through a worker, batches, pick-up, 1 M waiting jobs, killed work, and other queues",
     "hosts": "policies on a hundred hosts, with equal priorities and with priorities that differ by host",
     "console": "weight and time of pages, lists over 100 k crawls and 1 M pages, fifty live viewers",
+    "loop": "the longest callback of the event loop while a controller serves requests at their limits",
     "render": "pages rendered per second beside Playwright and Crawlee, memory, and auto on a static site",
     "fleet": "sessions and dispatch decisions with up to 10 k nodes, the queue with dispatch on and off",
     "audit": "all analyzers over 100 k and 1 M pages with 60 links each, and the diff of two crawls",
+    "compat": "single calls of the persistent URL queue, beside the class that it replaces",
     "plan": "a scheduler's pass over 1 M policies, events to a receiver, bots that pull and push",
 }
 

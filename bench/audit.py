@@ -24,13 +24,13 @@ from shoal.audit.analyses import KIND
 from shoal.audit.analyzers.registry import built_in
 from shoal.audit.loader import SiteLoader
 from shoal.audit.run import AnalysisContext, AnalysisRun
+from shoal.base.settings_loader import load
 from shoal.base.signals import Signals
 from shoal.base.url import Url
 from shoal.crawl.crawl import CrawlConfig
 from shoal.crawl.frontier.values import key_of
 from shoal.extract.details import packed, read_details
-from shoal.extract.page_source import Source
-from shoal.settings_loader import load
+from shoal.extract.tree import Source
 
 SIZES = [100_000, 1_000_000]
 SHORT_SIZES = [100_000]
@@ -87,8 +87,8 @@ async def fill(store: str, size: int) -> None:
     rng = np.random.default_rng(7)
     columns = ("crawl, key, chk, url, final_url, status, depth, content_type, bytes, title, description, canonical, "
                "lang, h1, word_count, content_hash, links_internal, links_external, fetched_at, duration_ms, attempt, "
-               "fingerprint, links")  # fmt: skip
-    marks = ", ".join("?" * 23)
+               "fingerprint, text_hash, links")  # fmt: skip
+    marks = ", ".join("?" * 24)
     rows = page_rows(number, urls, pairs, keys, rng)
     database.executemany(f"INSERT INTO page ({columns}) VALUES ({marks})", rows)
     details = [detail(place) for place in range(DETAILS)]
@@ -115,7 +115,7 @@ def page_rows(
             number, key, chk, url, url, 404 if broken else 200, min(place, 3), "text/html; charset=utf-8", 20_000,
             f"Title number {place % (size * 19 // 20)} of the synthetic site", f"What page {place} is about.", url,
             "en", f"Heading {place}", 300 + place % 500, f"{place:032x}", LINKS, 0, 1, 20.0 + place % 300, 1,
-            int(rng.integers(-(2**63), 2**63 - 1)), targets.tobytes() + flags,
+            int(rng.integers(-(2**63), 2**63 - 1)), place + 1, targets.tobytes() + flags,
         )  # fmt: skip
 
 
@@ -162,7 +162,7 @@ async def analyze(store: str) -> dict[str, Any]:
 
 
 def context_of(app: App) -> AnalysisContext:
-    loader = SiteLoader(app.database, app.stores.sites, app.audit.crawls)
+    loader = SiteLoader(app.database, app.stores.sites, app.stores.crawls, app.settings.crawl.max_url_length)
     return AnalysisContext(app.database, app.audit.analyses, app.queue, loader, app.clock, app.signals)
 
 

@@ -23,11 +23,11 @@ from shoal.audit.finding import AnalyzerOutcome, Finding, FindingCount, Severity
 from shoal.audit.states import run, succeed
 from shoal.base.database import Tx
 from shoal.base.ids import CrawlId
+from shoal.base.settings_loader import load
 from shoal.base.signals import Signals
 from shoal.base.url import Url
 from shoal.crawl.crawl import Crawl, CrawlConfig
 from shoal.crawl.frontier.values import key_of
-from shoal.settings_loader import load
 
 CRAWLS = ("earlier", "later")
 CODES = 10

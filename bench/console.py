@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING
 
 from bench.process import ServerCpu
 from bench.report import Report
+from shoal.base.settings import RenderSettings
 from shoal.render.chromium import find_chromium
-from shoal.settings import RenderSettings
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Request

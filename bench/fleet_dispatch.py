@@ -14,14 +14,14 @@ from bench.peers import jobs
 from bench.report import Report
 from shoal.app import App, opened
 from shoal.base.ids import NodeId
+from shoal.base.settings import FleetSettings
+from shoal.base.settings_loader import load
 from shoal.fleet.dispatcher import Dispatcher
 from shoal.fleet.node import DesiredState, NewSession, Node, NodeStatus
 from shoal.fleet.states import NodeState
 from shoal.fleet.view import FleetView
 from shoal.queue import states
 from shoal.queue.job import SHARED_LANE, Lease, LeaseRequest, node_lane
-from shoal.settings import FleetSettings
-from shoal.settings_loader import load
 from tests.support.programs import ServerUnavailable
 
 FLEETS = (1, 100, 10_000)

@@ -26,6 +26,8 @@ from bench.process import ServerCpu
 from bench.report import Report, Table, ratio
 from shoal.app import App, opened
 from shoal.base.database import Tx
+from shoal.base.settings import Settings
+from shoal.base.settings_loader import load
 from shoal.base.url import Url
 from shoal.crawl.crawl import Crawl, CrawlConfig
 from shoal.crawl.frontier.fates import Fate
@@ -34,9 +36,8 @@ from shoal.crawl.frontier.values import WalkerBatch as Brought
 from shoal.crawl.lifecycle.crawls import KIND
 from shoal.crawl.store import HostRate
 from shoal.pages.page import Page
+from shoal.pages.store import PageStore
 from shoal.queue.job import Fence
-from shoal.settings import Settings
-from shoal.settings_loader import load
 from tests.support.programs import ServerUnavailable
 from tests.support.servers import PostgresServer, RedisServer, Servers, ask_postgres, ask_redis
 
@@ -152,7 +153,7 @@ class Rig:
     async def _settle(self, tx: Tx, brought: Brought) -> None:
         app, number = self._app, self._numbered.crawl.number
         settlement = await app.stores.frontier.settle(tx, number, self._fence, brought)
-        await app.stores.pages.insert(tx, number, settlement.pages)
+        await PageStore().insert(tx, number, settlement.pages)
         await app.crawls.store.add_counts(tx, number, self._fence.job_id, settlement.counts())
 
     async def _turn(self, tx: Tx, brought: Brought) -> list[FrontierTask]:
@@ -360,7 +361,7 @@ async def measure_broad(store: Store, size: int, rounds: int, table: Table) -> N
 def settings_of(store: Store) -> Settings:
     names = {"DATABASE_URL": store.url}
     if isinstance(store, RedisStore):
-        names |= {"REDIS_URL": store.redis_url, "SHOAL_FRONTIER": "redis", "SHOAL_LANES": "sql"}
+        names |= {"REDIS_URL": store.redis_url, "SHOAL_FRONTIER": "redis"}
     return load(names).settings
 
 

@@ -18,13 +18,13 @@ from bench.report import Cell, Report
 from shoal.app import App, opened
 from shoal.base.database import Tx
 from shoal.base.ids import JobId, new_id
+from shoal.base.settings import Settings
+from shoal.base.settings_loader import load
 from shoal.plan.policies import new_policy
 from shoal.plan.policy import PolicyForm
+from shoal.plan.store import PolicyStore
+from shoal.process.runners import page_job_executor
 from shoal.queue.job import Fence, NewJob
-from shoal.runners import page_job_executor
-from shoal.settings import Settings
-from shoal.settings_loader import load
-from shoal.store.sql.policies import SqlPolicies
 from shoal.work.page_job_loop import PageJobLoop
 from tests.support.programs import ServerUnavailable
 
@@ -108,7 +108,7 @@ async def grants_of_done(tx: Tx) -> float:
 
 
 async def make_policies(app: App, site: "Site", priorities: str) -> None:
-    now, store = app.clock.micros(), SqlPolicies()
+    now, store = app.clock.micros(), PolicyStore()
     rank = PRIORITIES[priorities]
     policies = []
     for place in range(POLICIES):
@@ -117,7 +117,7 @@ async def make_policies(app: App, site: "Site", priorities: str) -> None:
         policies.append(new_policy(PolicyForm.read(form), now))
     for first in range(0, POLICIES, 1_000):
         await app.database.run(partial(store.insert, policies=policies[first : first + 1_000]))
-    while (await app.chores.scheduler.run_once()).again_in is not None:
+    while (await app.plan.scheduler.run_once()).again_in is not None:
         pass
 
 

@@ -20,15 +20,15 @@ from shoal.app import App, opened
 from shoal.base.database import Tx
 from shoal.base.ids import JobId, new_id
 from shoal.base.service import Chore
+from shoal.base.settings import Settings
+from shoal.base.settings_loader import load
 from shoal.events.event import Event
 from shoal.events.webhook import NewWebhook
 from shoal.plan.policies import new_policy
 from shoal.plan.policy import PolicyForm
+from shoal.plan.store import PolicyStore
 from shoal.queue.job import NewJob
-from shoal.settings import Settings
-from shoal.settings_loader import load
 from shoal.store.sql.outbox import SqlOutbox
-from shoal.store.sql.policies import SqlPolicies
 from tests.support.api import listening
 from tests.support.bad_http_server import bad_server, reply
 from tests.support.programs import ServerUnavailable
@@ -76,14 +76,14 @@ async def measured(store: Store, short: bool, rows: tuple[list[list[Cell]], ...]
 async def schedule(app: App, count: int) -> list[Cell]:
     """One in a hundred is due now, the others in a year."""
     far = PolicyForm.read({"url": "http://example.org/", "frequency": "366d"})
-    store = SqlPolicies()
+    store = PolicyStore()
     now = app.clock.micros()
     for first in range(0, count, AT_ONCE):
         times = [now + (place % DUE > 0) * 10**13 for place in range(first, first + AT_ONCE)]
         policies = [new_policy(far, at) for at in times]
         await app.database.run(partial(store.insert, policies=policies))
     before = await app.database.read(lambda tx: app.queue.page_backlog(tx, "http", count))
-    wall, cpu = await timed(lambda: to_the_end(app.chores.scheduler))
+    wall, cpu = await timed(lambda: to_the_end(app.plan.scheduler))
     made = await app.database.read(lambda tx: app.queue.page_backlog(tx, "http", count)) - before
     return [count, made, wall, cpu]
 

@@ -25,12 +25,12 @@ from bench.peers import jobs
 from bench.process import ServerCpu
 from bench.report import Report, Table
 from shoal.app import App, opened
+from shoal.base.settings import Settings
+from shoal.base.settings_loader import load
 from shoal.base.signals import Signals
-from shoal.cli.worker import workers_of
+from shoal.process.worker import workers_of
 from shoal.queue import states
 from shoal.queue.job import Lease, LeaseRequest
-from shoal.settings import Settings
-from shoal.settings_loader import load
 from tests.support.programs import ServerUnavailable
 
 ADAPTER = Path(jobs.__file__).resolve()
@@ -57,7 +57,8 @@ class Store:
         self.name = name if redis is None else f"{name}, lanes on Redis"
         self.version = version if redis is None else f"{version}, {redis.version}"
         self.redis = redis
-        self.flags = {"DATABASE_URL": url, "REDIS_URL": "" if redis is None else redis.redis_url}
+        lanes = {} if redis is None else {"REDIS_URL": redis.redis_url, "SHOAL_LANES": "redis"}
+        self.flags = {"DATABASE_URL": url, **lanes}
         self._servers = [one for one in (server, None if redis is None else redis.server) if one is not None]
         self.is_embedded = server is None
 

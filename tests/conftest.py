@@ -1,24 +1,23 @@
 """Fixtures that every test may use: real stores, fresh for each test, and the closing lines that name them.
 
-A server starts when the first test asks for it. The process that was called owns the run; forked workers join it.
+A server starts when the first test asks for it. The process that was called owns the run; workers join it.
 """
 
 import asyncio
 import gc
 import os
 import platform
+import re
 import shutil
 import signal
 import sqlite3
 import subprocess
 import tempfile
 from asyncio import AbstractEventLoop
-from collections import Counter
 from collections.abc import AsyncIterator, Callable, Generator, Iterator
 from datetime import timedelta
-from itertools import groupby
-from operator import itemgetter
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import asyncpg
 import pytest
@@ -26,22 +25,31 @@ import uvloop
 from hypothesis import HealthCheck, Phase, settings
 
 from shoal.base.clock import FakeClock
-from shoal.cli.garbage_collection import reduce_collections
+from shoal.base.database.sqlite import SqliteDatabase
+from shoal.process.lifetime import reduce_collections
 from shoal.store.redis import lane_server
-from shoal.store.sql.sqlite import SqliteDatabase
 from tests.support.effort import times
 from tests.support.fleet import OURS
-from tests.support.forked_workers import ForkedWorkers, Group
 from tests.support.kept_pools import KeptPools
 from tests.support.one_database import beside_the_other
 from tests.support.schemas import Schemas
 from tests.support.servers import PostgresServer, RedisServer, Servers, Service, redis_database
+from tests.support.time_limit import TimeLimit
 
+if TYPE_CHECKING:
+    from xdist.workermanage import WorkerController
+
+# What a run takes from the shell: any other variable could make it pass here and fail elsewhere. Shoal sets those of
+# gRPC itself.
+FROM_THE_SHELL = re.compile(
+    "PATH|HOME|TMPDIR|LANG|LC_.*|TZ|PYTHONPATH|PYTHONHASHSEED|PYTEST_.*|SHOAL_TEST_.*|"
+    "GRPC_VERBOSITY|GRPC_ENABLE_FORK_SUPPORT|PIP_.*|UV_.*|(?i:npm_config_.*)|NODE_EXTRA_CA_CERTS|SSL_CERT_.*|"
+    ".*_CA_BUNDLE|(?i:.*_proxy)"
+)
 SERVERS = pytest.StashKey[Servers]()
 MEMORY = Path("/dev/shm")
 ROOM_BYTES = 6_000_000_000
-# Tests of one file that a worker takes at once: they share the fixtures of their module.
-MOST_AT_ONCE, LONG_AT_ONCE = 40, 10
+LIMIT_SECONDS = 240.0  # for a test, on a machine that does other work as well
 # Files with a test that takes ten seconds or more while others run beside it.
 LONG = {
     *("test_browser", "test_browser_pool", "test_chaos", "test_compose", "test_fleet_faults", "test_hostile_site"),
@@ -66,17 +74,35 @@ settings.load_profile("steady")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--workers", type=int, default=0, help="number of processes that run tests; 0: this one does")
+    limit = max(LIMIT_SECONDS, float(times(int(LIMIT_SECONDS))))
+    parser.addoption("--time-limit", type=float, default=limit, help="seconds after which a test has failed")
 
 
 def pytest_configure(config: pytest.Config) -> None:
     # A run in the background of a script ignores Ctrl-C, and the processes it starts would inherit that.
     signal.signal(signal.SIGINT, signal.default_int_handler)
+    for name in [name for name in os.environ if not FROM_THE_SHELL.fullmatch(name)]:
+        del os.environ[name]
     if "TMPDIR" not in os.environ and memory_can_hold_files():
         tempfile.tempdir = os.environ["TMPDIR"] = str(MEMORY)  # our processes inherit it
-    config.stash[SERVERS] = servers = Servers.open()
-    if config.option.workers:
-        config.pluginmanager.register(ForkedWorkers(config.option.workers, groups_of, servers.leave_to_parent))
+    worker: dict[str, str] | None = getattr(config, "workerinput", None)
+    config.stash[SERVERS] = servers = Servers(Path(worker["servers"])) if worker else Servers.open()
+    stacks = servers.folder / f"{worker['workerid'] if worker else 'main'}.stacks"
+    config.pluginmanager.register(TimeLimit(config.option.time_limit, stacks))
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_configure_node(node: "WorkerController") -> None:
+    """Tell a worker, before it starts, where the servers of this run are."""
+    node.workerinput["servers"] = str(node.config.stash[SERVERS].folder)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_handlecrashitem(report: pytest.TestReport) -> None:
+    """Add the stacks of a test that was ended together with its worker."""
+    worker: WorkerController = report.node  # type: ignore[attr-defined]
+    stacks = worker.config.stash[SERVERS].folder / f"{worker.gateway.id}.stacks"
+    report.longrepr = f"{report.longrepr}\n\n{stacks.read_text()}"
 
 
 def memory_can_hold_files() -> bool:
@@ -87,33 +113,9 @@ def memory_can_hold_files() -> bool:
     return room.f_bavail * room.f_frsize >= ROOM_BYTES and not room.f_flag & os.ST_NOEXEC
 
 
-def groups_of(items: list[pytest.Item]) -> list[Group]:
-    """Return groups of tests for forked workers, in the order in which they are begun. Tests that mostly wait are mixed
-    evenly with those that compute. The longest are begun in the first half of the run: one that began last would leave
-    the other workers without work."""
-    groups: list[Group] = []
-    for path, tests in groupby(items, key=lambda item: item.path):
-        groups += batched(list(tests), LONG_AT_ONCE if path.stem in LONG else MOST_AT_ONCE)
-    totals = Counter(map(_share_of_run, groups))
-    seen: Counter[float] = Counter()
-    places: list[tuple[float, Group]] = []
-    for group in groups:
-        share = _share_of_run(group)
-        places.append((seen[share] / totals[share] * share, group))
-        seen[share] += 1
-    return [group for _, group in sorted(places, key=itemgetter(0))]
-
-
-def batched(items: list[pytest.Item], most: int) -> Iterator[Group]:
-    for begin in range(0, len(items), most):
-        yield items[begin : begin + most]
-
-
-def _share_of_run(group: Group) -> float:
-    """The share of a run, from its start, over which groups of this kind are spread."""
-    if group[0].path.stem in LONG:
-        return 0.5
-    return 0.8 if group[0].path.parent.name == "acceptance" else 1.0
+def on_further_versions(items: list[pytest.Item]) -> list[pytest.Item]:
+    """Return the tests that run on one more version of Redis."""
+    return [item for item in items if re.search(r"\bredis-[67]", item.name)]
 
 
 def pytest_asyncio_loop_factories(item: pytest.Item) -> dict[str, Callable[[], AbstractEventLoop]]:
@@ -133,12 +135,13 @@ def pytest_collection() -> Generator[None, object, object]:
         gc.enable()
 
 
-@pytest.hookimpl(trylast=True)
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Drop the tests that run beside the other database. Asynchronous tests begin and end with the shared loop."""
-    if others := set(beside_the_other(items)):
-        config.hook.pytest_deselected(items=others)
-        items[:] = [item for item in items if item not in others]
+@pytest.hookimpl(tryfirst=True)  # before tests are selected by marks
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark the tests that run beside the other database. Files with long tests come first: one that began last would
+    leave the other workers without work. Asynchronous tests begin and end with the shared loop."""
+    for item in [*beside_the_other(items), *on_further_versions(items)]:
+        item.add_marker("exhaustive")
+    items.sort(key=lambda item: item.path.stem not in LONG)
     for item in items:
         if item.get_closest_marker("asyncio") and isinstance(item, pytest.Function):
             item.fixturenames.insert(0, "shared_event_loop")
@@ -226,13 +229,13 @@ def redis_version() -> str:
 
 @pytest.fixture
 def redis(servers: Servers, redis_version: str) -> Service:
-    """A Redis that the whole run shares: not to be stopped nor flushed."""
+    """A Redis that the whole run shares. It refuses to be stopped, flushed or configured: `own_redis` is for that."""
     return servers.redis(redis_version)
 
 
 @pytest.fixture
 def redis_url(redis: Service, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    """An empty database: each worker has its own, and runs one test at a time. Never use FLUSHALL on it."""
+    """An empty database: each worker has its own, and runs one test at a time."""
     monkeypatch.setattr(lane_server, "TIMEOUT", timedelta(seconds=30))  # the tests of other workers keep it busy
     with redis_database(redis) as url:
         yield url

@@ -25,6 +25,8 @@ from shoal.audit.reports import json_report
 from shoal.base import errors, query_params
 from shoal.base.parsing import show
 from shoal.base.request_form import Form, fields_of
+from shoal.base.settings import SPEEDS
+from shoal.base.settings_loader import CATALOGUE, SECTIONS, SettingEntry
 from shoal.cli.root import COMMANDS, LazyCommands, shoal
 from shoal.events.event import TYPES
 from shoal.fetch.error_codes import PAGE_ERRORS
@@ -33,8 +35,6 @@ from shoal.serve.api import GROUPS
 from shoal.serve.endpoint import Endpoint, public_endpoints
 from shoal.serve.openapi import problems_of, tag_of
 from shoal.serve.renderer import RendererApi
-from shoal.settings import SPEEDS
-from shoal.settings_loader import CATALOGUE, SECTIONS, SettingEntry
 
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = ROOT / "src" / "shoal"
@@ -62,7 +62,7 @@ def _read(path: Path) -> str | None:
 
 def env_example() -> str:
     lines = [
-        f"# {NOTICE.format('src/shoal/settings.py')}",
+        f"# {NOTICE.format('src/shoal/base/settings.py')}",
         "# Every setting with its default. Copy this file to .env and uncomment the settings you change.",
     ]
     for section in SECTIONS:
@@ -83,7 +83,7 @@ def settings_page() -> str:
     lines = [
         "# Settings",
         "",
-        NOTICE.format("src/shoal/settings.py"),
+        NOTICE.format("src/shoal/base/settings.py"),
         "",
         "Flags override environment variables, which override `shoal.toml`, which overrides the defaults. `shoal.toml`",
         "is the file in `SHOAL_CONFIG`, or else the one in the current folder; it has the same names as",
@@ -128,7 +128,7 @@ def _setting_row(entry: SettingEntry) -> str:
 
 def _speed_table() -> list[str]:
     rows = [_row(f"`{name}`", connections or "all", show(delay)) for name, (connections, delay) in SPEEDS.items()]
-    head = "Speed profiles, within `MAX_CONCURRENT_CURL`; an explicit setting overrides the profile:"
+    head = "Speed profiles, within `MAX_CONCURRENT_CURL`; if that is set, it replaces the connections, not the delay:"
     return ["", head, "", "| speed | connections per host | delay |", "|---|---|---|", *rows]
 
 

@@ -22,14 +22,14 @@ import uvloop
 from shoal.app import App, opened
 from shoal.base.ids import JobId, new_id
 from shoal.base.service import Service
+from shoal.base.settings_loader import load
 from shoal.base.signals import Signals
-from shoal.cli.child import main as serve_parent
-from shoal.cli.long_running import on_stop
-from shoal.cli.worker import workers_of
+from shoal.process.child import main as serve_parent
+from shoal.process.lifetime import on_stop
+from shoal.process.worker import workers_of
 from shoal.queue import states
 from shoal.queue.job import Lease, LeaseRequest, NewJob
 from shoal.queue.queue import Queue
-from shoal.settings_loader import load
 
 CHILD = (sys.executable, str(Path(__file__).resolve()), "child")
 KIND = "page"
@@ -74,6 +74,7 @@ def environment() -> dict[str, str]:
     return {
         "DATABASE_URL": store,
         "REDIS_URL": redis,
+        "SHOAL_LANES": "redis" if redis else "sql",
         "MAX_CONCURRENT_CURL": os.environ.get("BQ_CONC", "16"),
         "SHOAL_LOG_LEVEL": "error",
     }

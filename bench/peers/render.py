@@ -45,20 +45,19 @@ def memory() -> int:
 
 async def shoal(binary: str, run: Callable[[Render], Awaitable[None]]) -> None:
     from shoal.base.clock import SystemClock
+    from shoal.base.settings import RenderSettings
     from shoal.base.signals import Signals
     from shoal.egress import AddressRule
     from shoal.egress.pinning_proxy import PinningProxy
     from shoal.render.network import PinnedNetwork
     from shoal.render.pool import BrowserPool
-    from shoal.render.render_request import RenderRequest
-    from shoal.render.rendered_page import RenderedPage
-    from shoal.settings import RenderSettings
+    from shoal.render.renderer import RenderedPage, RenderRequest
 
     host, _, port = sys.argv[3].removeprefix("http://").partition(":")
     rule = AddressRule(named=frozenset([(host, int(port))]))
     settings = RenderSettings(chromium=binary, pages=int(sys.argv[5]), browser_pages=10**6)
     network = PinnedNetwork(PinningProxy(), rule)
-    pool = BrowserPool(settings, network, None, "Shoal/bench", 30_000_000, SystemClock(), Signals())
+    pool = BrowserPool(settings, network, "Shoal/bench", 30_000_000, SystemClock(), Signals())
 
     async def render(url: str) -> str:
         page = await pool.render(RenderRequest(url=url, wait="selector", selector="#ready"))

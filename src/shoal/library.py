@@ -7,13 +7,13 @@ from typing import Any, Self
 
 from shoal.app import opened
 from shoal.base.errors import Interrupted, InvalidInput, NothingCrawled
+from shoal.base.settings_loader import load
 from shoal.crawl.crawl import Counts
 from shoal.crawl.lifecycle.crawl_status import CrawlStatus
 from shoal.crawl.states import CrawlState
-from shoal.local.crawl_request import CrawlRequest, read_config, read_id
-from shoal.local.local_crawl import LocalCrawl
 from shoal.pages.page import Page
-from shoal.settings_loader import load
+from shoal.process.crawl_request import CrawlRequest, read_config, read_id
+from shoal.process.local_crawl import LocalCrawl
 
 
 def crawl(
@@ -65,6 +65,12 @@ class CrawlRun:
     def state(self) -> str | None:
         """The final state; None until the crawl has ended."""
         return self._crawl_task.status.crawl.state.value if self._crawl_task.status else None
+
+    @property
+    def state_reason(self) -> str | None:
+        """Why the crawl ended in its state: `drained` if no URL was waiting, `drained_partly` if URLs in quarantine
+        were left out (`counts.skipped["trap"]`), or the limit that was reached; None until it has ended."""
+        return self._crawl_task.status.crawl.state_reason if self._crawl_task.status else None
 
     @property
     def counts(self) -> Counts | None:

@@ -98,7 +98,7 @@ def queued(store_url: str, folder: Path, concurrency: int, *, blocked: int = 0, 
     """Queue analyses on a controller that has no worker yet."""
     program, log = folder / "program.py", folder / "runs.log"
     program.write_text(PROGRAM)
-    command = f"mine={sys.executable} {program} {log} {blocked} {together}"
+    command = f"mine='{sys.executable}' {program} {log} {blocked} {together}"
     env = {"SHOAL_ANALYZERS": command, "WORKER_CONCURRENCY": str(concurrency), **TENTH}
     with Site(pages=6) as site:
         words = ["crawl", site.address, "--id", "site", "--speed", "max", "--store", store_url]
@@ -123,6 +123,7 @@ def test_one_after_another_in_queue_order(store_url: str, tmp_path: Path) -> Non
     assert analyses.lines() == [f"{step} {run}" for run in range(1, ANALYSES + 1) for step in ("start", "end")]
 
 
+@pytest.mark.exhaustive
 def test_one_whose_child_is_killed_runs_again_before_the_next(store_url: str, tmp_path: Path) -> None:
     with queued(store_url, tmp_path, 1, blocked=2) as analyses:
         worker = analyses.fleet.worker()
@@ -141,6 +142,7 @@ def test_one_whose_child_is_killed_runs_again_before_the_next(store_url: str, tm
     assert shown[1]["started_at"] == before, "a lost child is not visible"
 
 
+@pytest.mark.exhaustive
 def test_one_whose_worker_is_killed_runs_again_when_its_lease_has_expired(store_url: str, tmp_path: Path) -> None:
     """Another worker goes on with the next ones meanwhile, one after another as well."""
     with queued(store_url, tmp_path, 1, blocked=2) as analyses:
@@ -174,7 +176,7 @@ def test_two_at_once_overlap(store_url: str, tmp_path: Path) -> None:
     assert sorted(analyses.lines()[:2]) == ["start 1", "start 2"]
 
 
-@pytest.mark.parametrize("grace", ["300ms", "10m"])
+@pytest.mark.parametrize("grace", ["300ms", pytest.param("10m", marks=pytest.mark.exhaustive)])
 def test_a_worker_that_stops_hands_back_its_analysis_soon(store_url: str, tmp_path: Path, grace: str) -> None:
     """Whatever the grace is, it does not wait for an analyzer that takes long, and leaves no process behind."""
     with queued(store_url, tmp_path, 1, blocked=2) as analyses:

@@ -3,6 +3,7 @@
 import re
 import signal
 import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +39,53 @@ def test_the_exit_code_is_the_verdict(tmp_path: Path, rules: dict[str, Any], cod
     outcome = {0: "passed", 10: "failed", 12: "inconclusive"}[code]
     assert shown["verdict"]["outcome"] == outcome
     assert code == 0 or says in shown["verdict"]["reasons"][0]
+
+
+PROGRAM = """
+import pathlib, sys
+runs = pathlib.Path(sys.argv[1])
+runs.write_text(runs.read_text() + "x" if runs.exists() else "x")
+sys.stdin.read()
+sys.exit(len(runs.read_text()) <= int(sys.argv[2]) and "no dictionary")
+"""
+
+
+@pytest.mark.parametrize(
+    ("failures", "optional", "code", "says"),
+    [
+        (0, "", 0, "description_missing"),
+        (1, "", 0, "description_missing"),  # the second attempt succeeds
+        (9, "", 13, 'Analysis failed: Analyzer "mine" failed: It ended with exit code 1: no dictionary.'),
+        (9, "mine", 0, "Optional analyzer mine failed: It ended with exit code 1: no dictionary."),
+    ],
+)
+def test_an_analyzer_that_fails_is_tried_again_and_then_fails_the_audit(
+    tmp_path: Path, failures: int, optional: str, code: int, says: str
+) -> None:
+    program, runs = tmp_path / "program.py", tmp_path / "runs"
+    program.write_text(PROGRAM)
+    env = clean_environment(tmp_path) | {
+        "SHOAL_ANALYZERS": f"mine='{sys.executable}' {program} {runs} {failures}",
+        "SHOAL_OPTIONAL_ANALYZERS": optional,
+        "WORKER_BACKOFF_MS": "10",
+    }
+    with Site(pages=3) as site:
+        done = run_shoal("audit", site.address, "--speed", "max", cwd=tmp_path, env=env, timeout=60)
+    assert done.returncode == code, done.stderr
+    assert "description_missing" in done.stdout, "the findings of the others are shown"
+    assert says in done.stdout + done.stderr
+    assert done.stderr.count('"level":') == (failures > 0), done.stderr
+    assert len(runs.read_text()) == (1 if optional else min(failures + 1, 2))
+
+
+def test_an_audit_of_a_crawl_without_details_says_once_what_was_skipped(tmp_path: Path) -> None:
+    env = clean_environment(tmp_path)
+    with Site(pages=3) as site:
+        run_shoal("crawl", site.address, "--id", "plain", "--speed", "max", cwd=tmp_path, env=env, timeout=60)
+        done = run_shoal("audit", "--resume", "plain", cwd=tmp_path, env=env, timeout=60)
+    assert done.returncode == 0, done.stderr
+    [line] = [line for line in done.stderr.splitlines() if "no page details" in line]
+    assert line.startswith("Skipped canonicals, cookies, ")
 
 
 def test_a_first_look_needs_no_configuration(tmp_path: Path) -> None:

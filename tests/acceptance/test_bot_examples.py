@@ -89,4 +89,4 @@ async def test_the_reference_bot_takes_what_the_rule_set_says(sqlite_url: str, t
 
 def test_the_commands_of_the_guide_on_bots_work(tmp_path: Path) -> None:
     with Site(pages=1) as site:
-        assert run_commands("bots.md", site, tmp_path, **HERE) == 2
+        assert run_commands("bots.md", site, tmp_path, **HERE) == 3

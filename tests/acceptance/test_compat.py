@@ -4,22 +4,29 @@ import asyncio
 import itertools
 import os
 import signal
+import sqlite3
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Iterator
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Iterator
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 import asyncpg
 import pytest
+import redis
 
 from shoal.app import database_of, opened
 from shoal.base.clock import SystemClock
-from shoal.base.errors import InvalidInput, NotFound, StateConflict
+from shoal.base.database import sqlite
+from shoal.base.errors import FrontierLost, InvalidInput, NotFound, StateConflict
+from shoal.base.settings_loader import load
 from shoal.compat import DatabaseUrlQueueManager, PersistentUrlQueueManager, UrlQueueManager
 from shoal.crawl.lifecycle.crawl_status import CrawlStatus
-from shoal.settings_loader import load
+from shoal.store.redis import server_check, single_calls
+from shoal.work.local_lease import holder_name
+from tests.support.redis_versions import on_every_redis
 from tests.support.servers import ask_redis
 
 ROOT = Path(__file__).parents[2]
@@ -34,6 +41,15 @@ queue = PersistentUrlQueueManager("scan-1", sys.argv[2:])
 for _ in range(int(sys.argv[1])):
     print(queue.next(), flush=True)
 print("waiting", flush=True)
+sys.stdin.read()
+"""
+ADDING = """
+import sys
+from shoal.compat import PersistentUrlQueueManager
+queue = PersistentUrlQueueManager("scan-1", sys.argv[2:])
+for place in range(10):
+    queue.add(f"/{place}", parent_url=sys.argv[2], depth=1)
+print("added", queue.has_next(), "waiting", sep="\\n", flush=True)
 sys.stdin.read()
 """
 POOLED = """
@@ -216,8 +232,6 @@ def test_a_script_that_ends_without_closing_leaves_nothing_behind(store: str) ->
 def test_a_url_held_on_another_machine_comes_back_when_its_lease_ends(
     sqlite_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    import sqlite3
-
     monkeypatch.setenv("DATABASE_URL", sqlite_url)
     monkeypatch.setenv("SHOAL_LEASE", "1s")
     monkeypatch.setenv("SHOAL_LEASE_EXTEND", "200ms")
@@ -291,11 +305,143 @@ def test_the_keys_that_a_paused_scan_names_exist_in_redis(
         assert snapshot["redis_keys"]["queue"] == "scan:{scan-1}:url_queue"
         assert [ask_redis(redis_url, "EXISTS", key) for key in snapshot["redis_keys"].values()] == ["1"] * 3
         assert ask_redis(redis_url, "SCARD", queue.seen_key) == "3"
+        with queue.redis_client as client:
+            assert client.exists(queue.queue_key, queue.seen_key) == 2
         queue.cleanup()
         assert ask_redis(redis_url, "DBSIZE") == "0"
     monkeypatch.setenv("SHOAL_FRONTIER", "sql")
     with PersistentUrlQueueManager("scan-2", SEEDS) as queue:
         assert "table frontier" in queue.queue_key
+        with pytest.raises(
+            StateConflict, match="is kept in the database, so it cannot have a Redis client; set REDIS_"
+        ):
+            _ = queue.redis_client
+
+
+@pytest.fixture
+def scan_in_redis(
+    sqlite_url: str, redis_url: str, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[PersistentUrlQueueManager]:
+    """A scan in Redis whose lease is not renewed during the test."""
+    monkeypatch.setenv("DATABASE_URL", sqlite_url)
+    monkeypatch.setenv("REDIS_URL", redis_url)
+    monkeypatch.setenv("SHOAL_LEASE", "300s")
+    monkeypatch.setenv("SHOAL_LEASE_EXTEND", "100s")
+    monkeypatch.setenv("SHOAL_STALL_DEADLINE", "600s")
+    with PersistentUrlQueueManager("scan-1", SEEDS) as queue:
+        yield queue
+
+
+@pytest.fixture
+def round_trips(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
+    """Statements of SQLite and calls to Redis, as they are made."""
+    made: Counter[str] = Counter()
+
+    def execute(self: Any, *given: Any) -> Any:
+        made["sql"] += 1
+        return sqlite3.Connection.execute(self, *given)
+
+    def execute_command(self: Any, *given: Any, **options: Any) -> Any:
+        made["redis"] += 1
+        return send(self, *given, **options)
+
+    send = redis.Redis.execute_command
+    monkeypatch.setattr(redis.Redis, "execute_command", execute_command)
+    monkeypatch.setattr(sqlite._Connection, "execute", execute, raising=False)
+    return made
+
+
+def test_single_calls_in_redis_make_one_round_trip_and_no_statement(
+    scan_in_redis: PersistentUrlQueueManager, round_trips: Counter[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(single_calls, "FRESH_SECONDS", 60.0)
+    monkeypatch.setattr(server_check.WatchedRedis, "_check", no_check)
+    queue = scan_in_redis
+    assert queue.add(f"{SITE}/0", depth=1)
+    assert queue.next() == f"{SITE}/"
+    steps: dict[str, Callable[[int], object]] = {
+        "add": lambda place: queue.add(f"/{place}", f"{SITE}/", 1),
+        "add of a known URL": lambda place: not queue.add(f"/{place}", f"{SITE}/", 1),
+        "has_next": lambda place: queue.has_next(),
+        "next": lambda place: queue.next(),
+    }
+    for name, step in steps.items():
+        step(0)  # the server may not know the script yet
+        round_trips.clear()
+        assert all(step(place) for place in range(1, 21))
+        assert (name, round_trips) == (name, {"redis": 20})
+
+
+async def no_check(server: server_check.WatchedRedis) -> None:
+    """The server is checked every few seconds, which is no part of a call."""
+
+
+@on_every_redis
+def test_single_calls_give_urls_in_the_same_order_as_the_database(
+    store_url: str, redis_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DATABASE_URL", store_url)
+    monkeypatch.setenv("REDIS_URL", redis_url)
+    urls = [(f"http://{host}.example/{place}", depth) for place in range(3) for depth in (2, 1) for host in "abc"]
+    given = []
+    for scan_id, seconds in (("database", 0.0), ("single", 60.0)):
+        monkeypatch.setattr(single_calls, "FRESH_SECONDS", seconds)
+        with PersistentUrlQueueManager(scan_id, SEEDS) as queue:
+            for url, depth in urls:
+                assert queue.add(f"{url}-{depth}", depth=depth)
+            given.append(rest_of(queue))
+            assert queue.get_statistics() == {"queued": 0, "seen": 21, "processed": 21}
+    assert given[0] == given[1]
+
+
+def test_a_process_that_lost_its_lease_without_noticing_takes_and_settles_nothing(
+    scan_in_redis: PersistentUrlQueueManager, sqlite_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(single_calls, "FRESH_SECONDS", 60.0)
+    queue = scan_in_redis
+    assert [queue.next(), queue.next()] == SEEDS[:2]
+    client: Any = queue.redis_client
+    [walker] = client.hkeys("scan:{scan-1}:walkers")
+    with sqlite3.connect(sqlite_url.removeprefix("sqlite:///")) as connection:
+        gone = f"{holder_name().rsplit('/', 2)[0]}/{2**22}/1"  # beyond the largest process id
+        connection.execute("UPDATE job SET lease_holder = ? WHERE state = 'locked'", [gone])
+    connection.close()
+    with PersistentUrlQueueManager("scan-1", []) as other:
+        assert sorted([other.next(), queue.next()]) == SEEDS[1:]
+        assert not client.exists(f"scan:{{scan-1}}:held:{walker}")
+        assert client.scard(queue.processed_key) == 1  # the first of the two
+    client.close()
+
+
+def test_what_single_calls_added_outlives_a_kill_and_reaches_the_database(
+    sqlite_url: str, redis_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DATABASE_URL", sqlite_url)
+    monkeypatch.setenv("REDIS_URL", redis_url)
+    process = Process(ADDING, 2, SITE)
+    process.kill()
+    with PersistentUrlQueueManager.resume("scan-1") as queue:
+        assert queue.get_statistics() == {"queued": 11, "seen": 11, "processed": 0}
+        assert queue.add(f"{SITE}/more", depth=1)
+        assert queue.add(f"{SITE}/most", depth=1)
+    assert seen_in(sqlite_url).counts.opened == 13
+
+
+def test_single_calls_notice_that_the_scan_was_lost_or_stopped(
+    scan_in_redis: PersistentUrlQueueManager, sqlite_url: str, redis_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    queue = scan_in_redis
+    assert queue.add(f"{SITE}/c", depth=1)
+    ask_redis(redis_url, "FLUSHDB")
+    for call in (queue.has_next, lambda: queue.add(f"{SITE}/d", depth=1), queue.next):
+        with pytest.raises(FrontierLost):
+            call()
+    assert queue.next() == f"{SITE}/"  # built again, from its seeds
+    assert queue.add(f"{SITE}/d", depth=1)
+    operator(sqlite_url, "stop")
+    monkeypatch.setattr(single_calls, "FRESH_SECONDS", 0.0)  # as if that time were over
+    with pytest.raises(StateConflict, match="stopping"):
+        queue.add(f"{SITE}/e", depth=1)
 
 
 def test_a_scan_goes_on_after_its_own_pause_without_being_asked_to(queue: PersistentUrlQueueManager) -> None:
@@ -303,9 +449,12 @@ def test_a_scan_goes_on_after_its_own_pause_without_being_asked_to(queue: Persis
     assert queue.next() == f"{SITE}/"
 
 
-def test_a_scan_that_an_operator_paused_waits_for_its_resume(queue: PersistentUrlQueueManager, store: str) -> None:
+def test_a_scan_that_an_operator_paused_waits_for_its_resume(
+    queue: PersistentUrlQueueManager, store: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     queue.next()
     operator(store, "pause")
+    monkeypatch.setattr(single_calls, "FRESH_SECONDS", 0.0)  # as if that time were over
     with pytest.raises(StateConflict, match="resume"):
         queue.next()
     assert seen_in(store).crawl.state == "paused"

@@ -12,6 +12,8 @@ from pathlib import Path
 from typing import Any
 from urllib.request import Request, urlopen
 
+import pytest
+
 from tests.support.compose import FILE, ROOT, Deployment, build_stages, read_services
 from tests.support.fleet import Shoal, wait_for
 from tests.support.script_site import script_site
@@ -19,8 +21,11 @@ from tests.support.servers import Servers, ask_redis
 from tests.support.site import Site
 from tests.support.tool_environments import environment
 
+pytestmark = pytest.mark.exhaustive
+
 REPLICAS_TRIED = 2
 SCRIPTED_PAGES = 5
+REDIS = {"COMPOSE_PROFILES": "redis"}
 DOT_ENV = {"POSTGRES_PASSWORD": "secret", "HOST_UID": "1001", "SHOAL_ALLOW_NETWORKS": "127.0.0.0/8"}
 
 
@@ -55,8 +60,8 @@ def test_the_dockerfile_copies_what_the_build_is_given_and_ends_without_root() -
 
 
 def test_the_services_are_those_that_were_asked_for() -> None:
-    services = read_services({})
-    assert set(services) == {"postgres", "redis", "web", "worker", "renderer"}
+    services = read_services(REDIS)
+    assert set(services) == {"postgres", "redis", "migrate", "web", "worker", "renderer"}
     flags = ["--appendonly", "yes", "--maxmemory", "2gb", "--maxmemory-policy", "noeviction"]
     assert services["redis"].command == ["redis-server", *flags]
     worker = services["worker"]
@@ -66,9 +71,12 @@ def test_the_services_are_those_that_were_asked_for() -> None:
     assert limits.items() <= worker.environment.items()
     assert worker.environment["RENDERER_URL"] == "http://renderer:3000"
     for service in services.values():
-        assert service.health_check
+        assert service.ends or service.health_check
         assert set(service.waits_for) <= set(services)
-    ours = [services[name] for name in ("web", "worker", "renderer")]
+    assert services["migrate"].command == ["db", "upgrade"]
+    for name in ("web", "worker"):
+        assert services[name].values["depends_on"]["migrate"] == {"condition": "service_completed_successfully"}
+    ours = [services[name] for name in ("migrate", "web", "worker", "renderer")]
     assert {service.values["build"]["target"] for service in ours} <= set(build_stages())
     for service in ours:
         assert service.values["user"] == "1000:0"
@@ -77,12 +85,23 @@ def test_the_services_are_those_that_were_asked_for() -> None:
 
 
 def test_the_renderer_cannot_reach_the_store_and_has_none_of_its_secrets() -> None:
-    services = read_services({"POSTGRES_PASSWORD": "secret"})
+    services = read_services(REDIS | {"POSTGRES_PASSWORD": "secret"})
     renderer = services["renderer"]
     assert not renderer.has_env_file
     assert "secret" not in str(renderer.values)
     assert not set(renderer.values["networks"]) & set(services["postgres"].values["networks"])
     assert not set(renderer.values["networks"]) & set(services["redis"].values["networks"])
+
+
+def test_redis_is_a_profile_that_carries_the_lanes() -> None:
+    without = read_services({})
+    assert "redis" not in without
+    for name in ("migrate", "web", "worker"):
+        assert {without[name].environment[setting] for setting in ("REDIS_URL", "SHOAL_LANES")} == {""}
+        given = read_services(REDIS)[name].environment
+        assert (given["REDIS_URL"], given["SHOAL_LANES"]) == ("redis://redis:6379/0", "redis")
+    elsewhere = read_services({"REDIS_URL": "redis://cache:6379/3"})["web"].environment
+    assert (elsewhere["REDIS_URL"], elsewhere["SHOAL_LANES"]) == ("redis://cache:6379/3", "")
 
 
 def test_variables_of_the_env_file_win() -> None:
@@ -96,14 +115,14 @@ def test_the_commands_of_the_containers_crawl_and_render(
     bare_postgres_url: str, servers: Servers, chromium: str, tmp_path: Path
 ) -> None:
     """The commands, environments, start order and health checks of the containers, on an empty database."""
-    redis = servers.new_redis(options=read_services({})["redis"].command[1:])
+    redis = servers.new_redis(options=read_services(REDIS)["redis"].command[1:])
     try:
         facts = {*ask_redis(redis.url, "INFO", "memory").split(), *ask_redis(redis.url, "INFO", "persistence").split()}
         assert {f"maxmemory:{2 << 30}", "maxmemory_policy:noeviction", "aof_enabled:1"} <= facts
         with (
             Site(pages=60) as site,
             scripted_site() as scripted,
-            Deployment(tmp_path, bare_postgres_url, redis.url, **DOT_ENV) as deployment,
+            Deployment(tmp_path, bare_postgres_url, redis.url, **DOT_ENV, **REDIS) as deployment,
         ):
             members = start_in_order(deployment)
             token = (deployment.data / "first-token").read_text().strip()
@@ -143,7 +162,8 @@ def start_in_order(deployment: Deployment) -> list[Shoal]:
         name = next(name for name in left if set(deployment.services[name].waits_for) <= healthy)
         left.remove(name)
         replicas = REPLICAS_TRIED if name == "worker" else 1
-        members += [deployment.start(name, replica) for replica in range(1, replicas + 1)]
+        started = [deployment.start(name, replica) for replica in range(1, replicas + 1)]
+        members += [] if deployment.services[name].ends else started
         healthy.add(name)
     return members
 

@@ -6,6 +6,7 @@ import re
 import signal
 import sqlite3
 import subprocess
+import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import closing
@@ -15,6 +16,7 @@ from typing import IO
 import pytest
 
 from shoal.cli.main import main
+from shoal.process.lifetime import SAME_CTRL_C_SECONDS
 from tests.support import ledger
 from tests.support.fleet import LONG_LEASE, clean_environment
 from tests.support.full_disk import stuff
@@ -24,7 +26,6 @@ from tests.support.servers import ask_redis, free_port
 from tests.support.site import PAGES, Site
 
 DEADLINE_SECONDS = 120
-DELAY_SECONDS = 0.04
 QUICK_LEASE = {"SHOAL_LEASE": "2s", "SHOAL_LEASE_EXTEND": "300ms", "SHOAL_LEASE_SWEEP": "1s"}
 ID = "mine"
 
@@ -85,7 +86,7 @@ def start(tmp_path: Path) -> Iterator[Start]:
 
 @pytest.fixture
 def site() -> Iterator[Site]:
-    with Site(delay=DELAY_SECONDS) as site:
+    with Site() as site:
         yield site
 
 
@@ -114,10 +115,12 @@ def store_url(request: pytest.FixtureRequest) -> str:
 def test_a_crawl_that_was_killed_is_resumed_with_each_page_once(
     start: Start, site: Site, whole: list[str], store_url: str, tmp_path: Path
 ) -> None:
+    site.allowed = PAGES // 3
     first = start(*whole, "--output", "out.jsonl")
     site.wait_for_pages(PAGES // 3)
     first.kill()
     assert not (tmp_path / "out.jsonl").exists()  # an output has its name only once it is complete
+    site.allowed = None
     code, out, err = start("--resume", ID, "--store", store_url, "--output", "out.jsonl", "--json").finish()
     assert code == 0, err
     assert records(tmp_path / "out.jsonl") == once_each(site)
@@ -131,11 +134,13 @@ def test_a_crawl_on_redis_that_was_flushed_and_killed_has_each_page_once(
     start: Start, site: Site, whole: list[str], store_url: str, redis_url: str, tmp_path: Path
 ) -> None:
     on_redis = {"REDIS_URL": redis_url, "SHOAL_FRONTIER": "redis"}
+    site.allowed = PAGES // 2
     first = start(*whole, "--output", "out.jsonl", **on_redis)
     site.wait_for_pages(PAGES // 3)
     ask_redis(redis_url, "FLUSHDB")
     site.wait_for_pages(PAGES // 2)
     first.kill()
+    site.allowed = None
     resumed = start("--resume", ID, "--store", store_url, "--output", "out.jsonl", "--json", **on_redis)
     code, out, err = resumed.finish()
     assert code == 0, err
@@ -149,25 +154,31 @@ def test_an_output_has_each_page_once_although_redis_lost_the_frontier(
 ) -> None:
     crawl = start(*whole, "--output", "out.jsonl", REDIS_URL=redis_url, SHOAL_FRONTIER="redis")
     for pages in (PAGES // 5, PAGES // 2, PAGES * 2 // 3):  # what is fetched again is no trap, however often
+        site.allowed = pages
         site.wait_for_pages(pages)
         ask_redis(redis_url, "FLUSHDB")
+    site.allowed = None
     code, _, err = crawl.finish()
     assert code == 0, err
     assert records(tmp_path / "out.jsonl") == once_each(site)
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("store_url", ["sqlite", "postgres"], indirect=True)
 def test_a_crawl_by_sitemaps_that_was_killed_twice_has_each_page_once(
     start: Start, store_url: str, tmp_path: Path
 ) -> None:
-    with Site(delay=DELAY_SECONDS, listed=True) as site:
+    with Site(listed=True) as site:
         options = ("--store", store_url, "--output", "out.jsonl")
+        site.allowed = PAGES // 10
         first = start(site.address, "--id", ID, "--sitemap", "only", "--speed", "max", "--concurrency", "4", *options)
         site.wait_for_pages(PAGES // 10)
         first.kill()
+        site.allowed = PAGES // 2
         second = start("--resume", ID, *options)
         site.wait_for_pages(PAGES // 2)
         second.kill()
+        site.allowed = None
         code, _, err = start("--resume", ID, *options).finish()
         assert code == 0, err
         assert records(tmp_path / "out.jsonl") == once_each(site)
@@ -179,6 +190,7 @@ def test_a_crawl_by_sitemaps_that_was_killed_twice_has_each_page_once(
 def test_several_processes_bring_exactly_as_many_pages_as_they_may(
     start: Start, site: Site, whole: list[str], store_url: str, tmp_path: Path
 ) -> None:
+    site.delay = 0.04  # so that all three have work
     limits = ("--processes", "3", "--max-pages", "100")
     code, out, err = start(*whole, *limits, "--output", "out.jsonl", "--json").finish()
     assert code == 0, err
@@ -189,11 +201,13 @@ def test_several_processes_bring_exactly_as_many_pages_as_they_may(
 
 def test_a_full_disk_ends_a_crawl_that_can_be_resumed(start: Start, small_disk: Path, tmp_path: Path) -> None:
     store, stuffing = f"sqlite:///{small_disk}/shoal.db", small_disk / "stuffing"
-    with Site(pages=100, delay=DELAY_SECONDS) as site:
+    with Site(pages=100) as site:
+        site.allowed = 30
         words = [site.address, "--id", ID, "--store", store, "--depth", "50", "--speed", "max", "--concurrency", "2"]
         first = start(*words)
         site.wait_for_pages(30)
         stuff(stuffing)
+        site.allowed = None
         code, out, err = first.finish()
         assert code == 8, err
         assert "has no space left; free some space" in err
@@ -205,13 +219,16 @@ def test_a_full_disk_ends_a_crawl_that_can_be_resumed(start: Start, small_disk: 
         assert records(tmp_path / "out.jsonl") == once_each(site)
 
 
+@pytest.mark.exhaustive
 def test_a_crawl_that_was_killed_twice_is_resumed_at_once(
     start: Start, site: Site, whole: list[str], store_url: str, tmp_path: Path
 ) -> None:
     for words, pages in ((whole, 60), (["--resume", ID, "--store", store_url], 120)):
+        site.allowed = pages
         run = start(*words, **LONG_LEASE)
         site.wait_for_pages(pages)
         run.kill()
+    site.allowed = None
     last = start("--resume", ID, "--store", store_url, "--output", "out.jsonl", **LONG_LEASE)
     code, _, err = last.finish()  # the lease of a dead process need not expire first
     assert code == 0, err
@@ -234,11 +251,13 @@ def test_a_completed_crawl_just_writes_its_outputs(
 def test_ctrl_c_pauses_and_says_how_to_go_on(
     start: Start, site: Site, whole: list[str], store_url: str, tmp_path: Path
 ) -> None:
+    site.allowed = PAGES // 3
     run = start(*whole, "--output", "out.jsonl")
     site.wait_for_pages(PAGES // 3)
     run.interrupt()
     code, _, err = run.finish()
     assert code == 11
+    site.allowed = None
     assert f"shoal crawl --resume {ID}" in err
     books = ledger.read(store_url, ID)
     assert (books.crawl["state"], books.crawl["state_reason"]) == ("paused", "interrupted")
@@ -251,11 +270,13 @@ def test_ctrl_c_pauses_and_says_how_to_go_on(
 
 def test_the_line_that_says_how_to_go_on_works_as_it_stands(start: Start, site: Site, tmp_path: Path) -> None:
     store = f"sqlite:///{tmp_path}/elsewhere.db"
+    site.allowed = PAGES // 3
     run = start(site.address, "--store", store, "--depth", "50", "--speed", "max", "--concurrency", "8")
     site.wait_for_pages(PAGES // 3)
     run.interrupt()
     code, _, err = run.finish()
     assert code == 11
+    site.allowed = None
     said = re.search(r"`shoal crawl (.+)`", err)
     assert said is not None, err
     code, _, err = start(*said[1].split()).finish()
@@ -265,15 +286,18 @@ def test_the_line_that_says_how_to_go_on_works_as_it_stands(start: Start, site: 
 def test_a_second_ctrl_c_ends_at_once_and_loses_nothing(
     start: Start, site: Site, whole: list[str], store_url: str, tmp_path: Path
 ) -> None:
+    site.allowed = PAGES // 3
     run = start(*whole)
     site.wait_for_pages(PAGES // 3)
     with closing(sqlite3.connect(store_url.removeprefix("sqlite:///"), isolation_level=None)) as other:
         other.execute("BEGIN IMMEDIATE")  # so that the pause has to wait
         run.interrupt()
         run.wait_to_hear("press Ctrl-C again")
+        time.sleep(2 * SAME_CTRL_C_SECONDS)  # noqa: TID251 (a person has to read it first)
         run.interrupt()
         code, _, _ = run.finish()
         assert code in (11, 130)
+    site.allowed = None
     code, _, err = start("--resume", ID, "--store", store_url, "--output", "out.jsonl").finish()
     assert code == 0, err
     assert records(tmp_path / "out.jsonl") == once_each(site)
@@ -282,13 +306,13 @@ def test_a_second_ctrl_c_ends_at_once_and_loses_nothing(
 def test_a_crawl_that_is_alive_elsewhere_is_not_taken_over(
     start: Start, site: Site, whole: list[str], store_url: str, tmp_path: Path
 ) -> None:
-    # One page after the other: the crawl must still be running when the second process has started.
-    first = start(*whole, "--concurrency", "1", "--output", "first.jsonl", **QUICK_LEASE)
+    site.allowed = 30
+    first = start(*whole, "--output", "first.jsonl", **QUICK_LEASE)
     site.wait_for_pages(30)
     code, _, err = start("--resume", ID, "--store", store_url, "--output", "second.jsonl", **QUICK_LEASE).finish()
     assert code == 7
     assert "another process" in err
-    site.delay = 0
+    site.allowed = None
     code, _, err = first.finish()
     assert code == 0, err
     assert records(tmp_path / "first.jsonl") == once_each(site)
@@ -324,6 +348,19 @@ def test_a_seed_that_is_not_found_is_nothing_crawled(start: Start, site: Site, s
     assert re.search("Responses +4xx 1", out)
     assert f"none returned a page: {seed} answered 404" in out
     assert f"({seed} answered 404)" in err
+
+
+def test_a_seed_that_is_not_found_beside_others_is_named_while_the_crawl_runs_and_at_its_end(
+    start: Start, site: Site, store_url: str
+) -> None:
+    missing = site.url(0) + "no-such-page"
+    site.allowed = 1  # until the seed has been named
+    running = start(missing, site.url(0), "--max-pages", "5", "--speed", "max", "--store", store_url)
+    running.wait_to_hear(f"Seed {missing} answered 404")
+    site.allowed = None
+    code, out, err = running.finish()
+    assert code == 0, err
+    assert re.search(f"Seeds +1 of 2 failed: {re.escape(missing)} answered 404\n", out)
 
 
 @pytest.fixture

@@ -10,8 +10,8 @@ from typing import Self
 
 from shoal.app import opened
 from shoal.base.database import Tx
+from shoal.base.settings_loader import load
 from shoal.queue.job import Grant
-from shoal.settings_loader import load
 from tests.support.fleet import PATIENCE_SECONDS, Fleet, clean_environment, wait_for
 from tests.support.processes import start_shoal
 from tests.support.servers import free_port
@@ -81,7 +81,7 @@ def watched_and_left_alone(fleet: Fleet, crawl_id: str) -> None:
         watch.process.send_signal(signal.SIGINT)
         code, out, err = watch.finish()
     assert (code, out) == (130, "")
-    assert f"The crawl is still running; follow it with `shoal crawls watch {crawl_id}`." in err
+    assert f"The crawl is still running; follow it with `shoal crawls watch {crawl_id} --server " in err
     assert fleet.crawl(crawl_id)["state"] == "running"
 
 

@@ -91,6 +91,7 @@ def test_the_demo_crawls_its_site_and_ends_when_told_to(tmp_path: Path) -> None:
     assert demo.left_behind() == []
 
 
+@pytest.mark.exhaustive
 def test_the_demo_takes_a_free_port_if_its_own_is_taken(tmp_path: Path, taken_port: int) -> None:
     demo = Demo(tmp_path, "--exit", "--json", SHOAL_LISTEN=f"127.0.0.1:{taken_port}")
     out, err = demo.finish()
@@ -116,7 +117,7 @@ def test_the_console_stays_until_ctrl_c_which_leaves_nothing_behind(tmp_path: Pa
     assert demo.left_behind() == []
 
 
-@pytest.mark.parametrize("sign", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("sign", [pytest.param(signal.SIGINT, marks=pytest.mark.exhaustive), signal.SIGTERM])
 def test_an_end_in_the_middle_of_the_crawl_leaves_nothing_behind(tmp_path: Path, sign: signal.Signals) -> None:
     demo = Demo(tmp_path, SHOAL_LISTEN="127.0.0.1:0")
     demo.wait_for("running")

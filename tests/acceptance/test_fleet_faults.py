@@ -98,6 +98,7 @@ def test_the_work_and_the_lane_of_a_killed_worker_go_to_the_other(postgres_url: 
         wait_for_node(fleet, killed.name, state="connected", session_epoch=2)
 
 
+@pytest.mark.exhaustive
 def test_a_worker_that_slept_for_three_leases_is_a_node_again_and_changes_nothing(
     postgres_url: str, tmp_path: Path
 ) -> None:
@@ -115,6 +116,7 @@ def test_a_worker_that_slept_for_three_leases_is_a_node_again_and_changes_nothin
         assert sleeper.alive
 
 
+@pytest.mark.exhaustive
 def test_a_node_that_is_cut_off_keeps_its_leases_and_is_back_with_a_new_session(
     postgres_url: str, tmp_path: Path
 ) -> None:
@@ -162,6 +164,7 @@ def test_nothing_is_dispatched_to_a_node_once_its_drain_is_stored(postgres_url: 
         assert other.alive
 
 
+@pytest.mark.exhaustive
 def test_a_flapping_node_gets_no_offers_and_still_works(postgres_url: str, tmp_path: Path) -> None:
     with two_controllers(tmp_path, postgres_url) as scene:
         fleet, [flapping, steady] = scene.fleet, scene.fleet.workers
@@ -197,6 +200,7 @@ def test_the_nodes_of_a_killed_controller_go_on_and_find_the_other(postgres_url:
         wait_for_node(fleet, orphan.name, page_slots=7)
 
 
+@pytest.mark.exhaustive
 def test_a_job_that_kills_every_worker_ends_as_poison_and_the_crawl_beside_it_goes_on(
     postgres_url: str, tmp_path: Path
 ) -> None:
@@ -227,13 +231,16 @@ def test_a_job_that_kills_every_worker_ends_as_poison_and_the_crawl_beside_it_go
         scene.check()
 
 
-@pytest.mark.parametrize(("driver", "faults"), [("postgres", 20), ("sqlite", 7)])
+@pytest.mark.parametrize(
+    ("driver", "faults"), [pytest.param("postgres", 20, marks=pytest.mark.exhaustive), ("sqlite", 7)]
+)
 def test_random_faults_of_a_fleet_lose_nothing_and_the_ledger_holds_after_each(
     request: pytest.FixtureRequest, tmp_path: Path, driver: str, faults: int
 ) -> None:
     rage(tmp_path, request.getfixturevalue(f"{driver}_url"), faults)
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(("driver", "faults", "durable"), [("postgres", 20, True), ("sqlite", 13, False)])
 def test_random_faults_of_a_fleet_whose_lanes_are_on_redis_lose_nothing(
     request: pytest.FixtureRequest, servers: Servers, tmp_path: Path, driver: str, faults: int, durable: bool
@@ -247,7 +254,7 @@ def test_random_faults_of_a_fleet_whose_lanes_are_on_redis_lose_nothing(
 def rage(folder: Path, store_url: str, faults: int, redis: RedisFaults | None = None) -> None:
     """Let faults strike a fleet under load, and count what is left."""
     seed = seed_of_run()
-    env = {"SHOAL_OFFER_TTL": "1s"} | ({} if redis is None else {"REDIS_URL": redis.url})
+    env = {"SHOAL_OFFER_TTL": "1s"} | ({} if redis is None else {"REDIS_URL": redis.url, "SHOAL_LANES": "redis"})
     try:
         with two_controllers(folder, store_url, **env) as scene, Site(pages=100) as crawled:
             fleet, scene.site.allowed, scene.site.delay = scene.fleet, None, 0.2

@@ -4,10 +4,12 @@ import json
 import os
 import re
 import shlex
+import signal
 import subprocess
 import sys
 import tomllib
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -18,14 +20,18 @@ from shoal.base.clock import SystemClock
 from shoal.events.signature import new_secret, sign
 from shoal.extract.rules import read_rules
 from shoal.page_jobs.group import GroupConfig
-from tests.support.fleet import Fleet, clean_environment
+from tests.support.fleet import Fleet, Shoal, clean_environment, wait_for
 from tests.support.processes import run_shoal
-from tests.support.site import Site
+from tests.support.servers import free_port
+from tests.support.site import Site, path_of
+
+pytestmark = pytest.mark.exhaustive
 
 ROOT = Path(__file__).parents[2]
 GUIDES = ROOT / "docs" / "guides"
 EXAMPLE = "https://example.com/"
 DEADLINE_SECONDS = 120
+RENDERER_TOKEN = "shl-long-and-random"
 FOR_THE_SHELL = frozenset("|<>&;$`*?~")
 
 
@@ -55,18 +61,28 @@ def run(words: list[str], folder: Path, **more: str) -> str:
 
 def run_commands(page: str, site: Site, tmp_path: Path, **env: str) -> int:
     """Run every shell command of a guide and return how many there were."""
+    commands = "".join(blocks(page, "sh")).replace("\\\n", "").replace(EXAMPLE, site.address).splitlines()
+    run_lines(commands, tmp_path, **env)
+    return len(commands)
+
+
+def run_lines(commands: list[str], tmp_path: Path, **env: str) -> None:
+    """Run commands as a reader of the guide does, in a folder with the launcher."""
     (tmp_path / "shoal").write_text(f'#!/bin/sh\nexec "{sys.executable}" -m shoal "$@"\n')
     (tmp_path / "shoal").chmod(0o755)
-    commands = "".join(blocks(page, "sh")).splitlines()
     for command in commands:
-        command = command.replace(EXAMPLE, site.address)
         if command.startswith("./shoal ") and not FOR_THE_SHELL & set(command):
             words, how = shlex.split(command)[1:], clean_environment(tmp_path) | env
             done = run_shoal(*words, cwd=tmp_path, env=how, timeout=DEADLINE_SECONDS)
             assert done.returncode == 0, done.stderr
         else:
             run(["sh", "-c", command], tmp_path, **env)
-    return len(commands)
+
+
+def run_rest_api(site: Site, fleet: Fleet, tmp_path: Path, **env: str) -> str:
+    """Run the requests of the guide on the REST API as one script."""
+    script = "".join(blocks("rest-api.md", "sh")).replace(EXAMPLE, site.address)
+    return run(["sh", "-eu", "-c", script.replace("127.0.0.1:8700", f"127.0.0.1:{fleet.port}")], tmp_path, **env)
 
 
 def test_the_commands_of_the_crawl_guide_work(site: Site, tmp_path: Path) -> None:
@@ -140,7 +156,7 @@ def test_the_commands_of_the_guide_on_page_jobs_work(site: Site, tmp_path: Path)
 
 def test_the_commands_of_the_guide_on_exports_work(site: Site, tmp_path: Path) -> None:
     assert run_commands("export-pages.md", site, tmp_path) == 3
-    made = {"pages.parquet", "site.warc.gz", "site.cdxj", "site.md", "fish.parquet", "broken.csv"}
+    made = {"pages.parquet", "site.warc.gz", "site.cdxj", "site.md", "shelf.parquet", "broken.csv"}
     assert made <= {path.name for path in tmp_path.iterdir()}
 
 
@@ -172,12 +188,9 @@ def test_the_commands_of_the_guide_on_tokens_work(site: Site, tmp_path: Path) ->
 
 @of_two_pages
 def test_the_commands_of_the_guide_on_the_rest_api_work(site: Site, sqlite_url: str, tmp_path: Path) -> None:
-    script = "".join(blocks("rest-api.md", "sh"))
     with Fleet(tmp_path, sqlite_url) as fleet:
         fleet.controller(workers=1)
-        script = script.replace(EXAMPLE, site.address).replace("127.0.0.1:8700", f"127.0.0.1:{fleet.port}")
-        said = run(["sh", "-eu", "-c", script], tmp_path)
-    assert "event: end" in said
+        assert "event: end" in run_rest_api(site, fleet, tmp_path)
     assert len(json.loads((tmp_path / "pages.json").read_text())["items"]) >= 2
 
 
@@ -185,3 +198,112 @@ def test_the_gate_and_the_commands_of_the_guide_on_audits_work(site: Site, tmp_p
     [gate] = blocks("audit-a-site.md", "toml")
     assert len(parse_gate(gate, "gate.toml").rules) == 3
     assert run_commands("audit-a-site.md", site, tmp_path) == 2
+
+
+@pytest.mark.parametrize("site", [9], indirect=True)
+def test_the_pause_of_the_crawl_guide_leaves_pages_for_the_resume(site: Site, tmp_path: Path) -> None:
+    [block] = [text for text in blocks("crawl-a-site.md", "sh") if "--resume" in text]
+    pause, resume = block.replace(EXAMPLE, site.address).splitlines()
+    run_lines([pause], tmp_path)
+    fetched = site.pages_answered
+    assert 0 < fetched < 9
+    run_lines([resume], tmp_path)
+    assert len((tmp_path / "fish.jsonl").read_text().splitlines()) == 9
+
+
+def test_no_runnable_block_has_a_placeholder() -> None:
+    placeholder = re.compile(r"(?<![\w$\"'-])(?:ID|EARLIER|LATER|NAME|URL|TOKEN|FILE)(?![\w=\"'])|\u2026|\.internal")
+    found = {
+        (page.name, line)
+        for page in GUIDES.glob("*.md")
+        for block in blocks(page.name, "sh")
+        for line in block.splitlines()
+        if placeholder.search(line)
+    }
+    assert found == set()
+
+
+class OneHome:
+    """A reader who works through the guides, and starts what each of them says to start."""
+
+    def __init__(self, site: Site, fleet: Fleet, folder: Path) -> None:
+        self._site = site
+        self._fleet = fleet
+        self._folder = folder
+        self._allowed = {"SHOAL_ALLOW_NETWORKS": "127.0.0.0/8"}
+
+    def work_through(self, page: str) -> int:
+        """Return how many commands the guide has."""
+        match page:
+            case "render-pages.md":
+                return self._with_a_renderer()
+            case "page-jobs.md":
+                with self._running(self._fleet.worker()):
+                    return self._run(page)
+            case "bots.md":
+                with self._running(self._fleet.controller()):
+                    commands = self._run(page)
+                    self._let_the_bot_fetch_a_page()
+                    return commands
+            case "rest-api.md":
+                with self._running(self._fleet.controller(workers=1)):
+                    assert "event: end" in run_rest_api(
+                        self._site, self._fleet, self._folder, SHOAL_TOKEN=self._token("admin")
+                    )
+                return len(blocks(page, "sh"))
+        return self._run(page)
+
+    def _run(self, page: str, **env: str) -> int:
+        return run_commands(page, self._site, self._folder, **self._allowed, **env)
+
+    def _with_a_renderer(self) -> int:
+        port = free_port()
+        renderer = self._fleet.command("renderer", "renderer", "--listen", f"127.0.0.1:{port}")
+        with self._running(renderer):
+            wait_for(lambda: "listening" in renderer.said(), "a render service")
+            known = {"RENDERER_URL": f"http://127.0.0.1:{port}", "SHOAL_RENDERER_TOKEN": RENDERER_TOKEN}
+            commands = self._run("render-pages.md", **known)
+        assert json.loads((self._folder / "rendered.json").read_text())["page"]["screenshot"]
+        return commands
+
+    def _let_the_bot_fetch_a_page(self) -> None:
+        [program] = blocks("bots.md", "python")
+        (self._folder / "bot.py").write_text(program)
+        server = {"SHOAL_SERVER": f"http://127.0.0.1:{self._fleet.port}", "SHOAL_TOKEN": self._token("bot")}
+        env = clean_environment(self._folder) | self._allowed | server | {"PYTHONPATH": str(ROOT / "src")}
+        before = self._fetched()
+        with subprocess.Popen([sys.executable, "bot.py"], cwd=self._folder, env=env) as bot:
+            try:
+                wait_for(lambda: self._fetched() > before or bot.poll() is not None, "a page for the bot")
+            finally:
+                bot.terminate()
+        assert bot.returncode == 0
+
+    def _fetched(self) -> int:
+        return sum(visit.path == path_of(0) for visit in list(self._site.visits))
+
+    def _token(self, role: str) -> str:
+        said = run(["./shoal", "tokens", "create", "--role", role, "--name", "reader"], self._folder)
+        [token] = re.findall(r"shl_\w+", said)
+        return str(token)
+
+    @contextmanager
+    def _running(self, process: Shoal) -> Iterator[None]:
+        yield
+        process.send(signal.SIGTERM)
+        assert process.wait() == 0
+
+
+def test_the_guides_work_one_after_another_in_one_home(site: Site, chromium: str, tmp_path: Path) -> None:
+    """In the order of the index."""
+    pages = re.findall(r"guides/([\w-]+\.md)", (ROOT / "docs" / "index.md").read_text())
+    [rules, *_] = [text for text in blocks("extract-data.md", "toml") if "fields" in text]
+    (tmp_path / "rules.toml").write_text(rules)
+    (tmp_path / "urls.txt").write_text(f"{site.url(0)}\n")
+    settings = {"SHOAL_PAGE_SPEED": "max", "SHOAL_OPEN_PROBES": "true", "SHOAL_CHROMIUM": chromium}
+    store = f"sqlite:///{tmp_path}/.local/share/shoal/shoal.db"
+    with Fleet(tmp_path, store, SHOAL_RENDERER_TOKEN=RENDERER_TOKEN, **settings) as fleet:
+        reader = OneHome(site, fleet, tmp_path)
+        counts = {page: reader.work_through(page) for page in pages}
+    assert {"page-jobs.md", "bots.md", "rest-api.md", "render-pages.md"} <= counts.keys()
+    assert sum(counts.values()) > 50

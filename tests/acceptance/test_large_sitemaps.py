@@ -11,7 +11,12 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+import pytest
+
 from tests.support.fleet import LONG_LEASE, clean_environment
+from tests.support.server_threads import serve_to_the_end
+
+pytestmark = pytest.mark.exhaustive
 
 # Number of entries and length of each URL: one sitemap with the maximum number of entries, and two with the maximum
 # file size.
@@ -26,7 +31,7 @@ class LargeSitemaps:
 
     def __init__(self) -> None:
         self._ready = threading.Event()
-        self._thread = threading.Thread(target=lambda: asyncio.run(self._serve()), daemon=True)
+        self._thread = threading.Thread(target=lambda: serve_to_the_end(self._serve()), daemon=True)
         self.address = ""
 
     def __enter__(self) -> Self:

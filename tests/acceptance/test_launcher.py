@@ -161,6 +161,7 @@ def test_a_changed_lock_is_installed_once_also_by_two_runs_at_once(installed: Ch
     assert installed.run("three")[2] == ""
 
 
+@pytest.mark.exhaustive
 def test_the_remains_of_an_interrupted_install_are_removed(installed: Checkout) -> None:
     (installed.venv / "incomplete").touch()
     (installed.venv / "half a package").touch()

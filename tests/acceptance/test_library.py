@@ -2,9 +2,10 @@
 
 import asyncio
 import gc
+import sqlite3
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import closing, suppress
 from pathlib import Path
 
 import pytest
@@ -55,6 +56,16 @@ async def test_three_lines_crawl_a_site(site: Site, store_url: str) -> None:
         urls[page.url] += 1
     assert urls == Counter(site.urls)
     assert ledger.check(store_url, ID, Expected(urls=site.urls)) == []
+
+
+async def test_the_hourly_statistics_count_the_pages(site: Site, sqlite_url: str) -> None:
+    assert len([page async for page in shoal.crawl(site.address, max_pages=3, speed="max", store=sqlite_url)]) == 3
+    async with shoal.crawl(site.address, max_pages=9, speed="max", store=sqlite_url, id=ID) as left_early:
+        await anext(aiter(left_early))
+    with closing(sqlite3.connect(sqlite_url.removeprefix("sqlite:///"))) as store:
+        [(counted,)] = store.execute("SELECT sum(amount) FROM job_hour WHERE kind = 'pages'")
+        [(stored,)] = store.execute("SELECT count(*) FROM page")
+    assert counted == stored > 3
 
 
 async def test_pages_are_typed_and_the_run_says_what_it_came_to(site: Site, sqlite_url: str) -> None:

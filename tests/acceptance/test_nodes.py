@@ -39,9 +39,11 @@ def test_workers_report_obey_and_come_back(store_url: str, tmp_path: Path) -> No
         command(fleet, "worker-2", "config_update", max_concurrency=5, rate_limit=20)
         wait_for_node(fleet, "worker-2", max_concurrency=5, rate_limit=20.0)
 
+        site.allowed = 30
         crawl = fleet.submit(site)
         wait_for_node(fleet, "worker-2", active_tasks=1)
         assert node(fleet, "worker-1")["active_tasks"] == 0
+        site.allowed = None
         done = fleet.wait_for_state(crawl, "completed")
         assert done["pages"] == 60
         began, ended = (datetime.fromisoformat(done[name]) for name in ("started_at", "finished_at"))

@@ -8,8 +8,12 @@ import subprocess
 from pathlib import Path
 from urllib.request import Request, urlopen
 
+import pytest
+
 from tests.support.fleet import Fleet
 from tests.support.tool_environments import environment, plain_environment
+
+pytestmark = pytest.mark.exhaustive
 
 CHECKS = (
     "not_a_server_error",

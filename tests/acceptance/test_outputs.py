@@ -5,6 +5,7 @@ import json
 import signal
 import subprocess
 import sys
+import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -14,6 +15,7 @@ import pyarrow.parquet as pq
 import pytest
 from warcio.archiveiterator import ArchiveIterator
 
+from shoal.process.lifetime import SAME_CTRL_C_SECONDS
 from tests.support import ledger
 from tests.support.fleet import clean_environment
 from tests.support.processes import Shoal, start_shoal
@@ -247,6 +249,7 @@ def test_ctrl_c_twice_ends_also_a_crawl_whose_reader_does_not_read(
     process.send_signal(signal.SIGINT)
     while "press Ctrl-C again" not in process.stderr.readline():
         assert process.poll() is None
+    time.sleep(2 * SAME_CTRL_C_SECONDS)  # noqa: TID251 (a person has to read it first)
     process.send_signal(signal.SIGINT)
     assert process.wait(DEADLINE_SECONDS) == 130
     code, out, err = ended(crawl("--resume", ID, "--store", sqlite_url, "--output", "-"))

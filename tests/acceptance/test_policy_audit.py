@@ -29,7 +29,7 @@ def test_a_due_policy_crawls_analyzes_judges_and_sets_the_status_of_the_commit(s
     program.write_text(WAITING)
     with Site(pages=6) as site, forge_server() as forge:
         env = {
-            "SHOAL_ANALYZERS": f"waiting={sys.executable} {program} {released}",
+            "SHOAL_ANALYZERS": f"waiting='{sys.executable}' {program} {released}",
             "SHOAL_GITHUB_API": forge.api("github"),
             "SHOAL_GITHUB_TOKEN": TOKEN,
             "SHOAL_PUBLIC_URL": PUBLIC_URL,

@@ -108,11 +108,12 @@ def test_a_second_crawl_that_was_killed_goes_on_where_it_was(place: Place, site:
     place.crawl(site.address, "--id", "first", *FAST, "--output", "first.jsonl")
     first = {record["url"]: record for record in place.records("first.jsonl")}
     change(site)
-    site.delay = 0.04
+    site.allowed = PAGES // 3
     killed = place.start(site.address, "--id", "second", *FAST, "--since", "first")
     site.wait_for_pages(PAGES // 3)
     killed.kill()
     killed.communicate(timeout=DEADLINE_SECONDS)
+    site.allowed = None
     told = place.crawl("--resume", "second", "--json", "--output", "second.jsonl")
     check(site, told, place.records("second.jsonl"), first)
     assert ledger.check(store_url, "second", Expected(urls=site.urls)) == []

@@ -20,6 +20,7 @@ import pytest
 from shoal.base.database import Tx
 from shoal.base.errors import InvalidInput
 from shoal.base.ids import JobId, new_id
+from shoal.base.settings_loader import load
 from shoal.fleet import nodes as node_registry
 from shoal.fleet.commands import CommandRequest
 from shoal.fleet.control_server import StreamFailed
@@ -29,7 +30,6 @@ from shoal.observe.log_messages import MESSAGES, LogLevel
 from shoal.page_jobs.group import GroupConfig
 from shoal.queue.job import NewJob, Offer, node_lane
 from shoal.queue.states import JobState
-from shoal.settings_loader import load
 from tests.support import ledger
 from tests.support.control_fleet import control_plane as fleet_settings
 from tests.support.control_fleet import wait_for_node
@@ -179,8 +179,8 @@ def test_phase_2_lines_3_to_6_two_nodes_their_lanes_a_disconnect_and_the_metrics
     ("mode", "nodes", "dispatched"),
     [
         ({}, 2, True),
-        ({"SHOAL_DISPATCH": "shared"}, 2, False),
-        ({"GRPC_ANALYZER_ADDR": ""}, 0, False),
+        pytest.param({"SHOAL_DISPATCH": "shared"}, 2, False, marks=pytest.mark.exhaustive),
+        pytest.param({"GRPC_ANALYZER_ADDR": ""}, 0, False, marks=pytest.mark.exhaustive),
         ({"GRPC_ENABLED": "false"}, 0, False),
     ],
     ids=["private lanes", "SHOAL_DISPATCH=shared", "no GRPC_ANALYZER_ADDR", "GRPC_ENABLED=false"],
@@ -190,8 +190,8 @@ def test_regression_crawls_page_jobs_analyses_and_a_kill_in_every_mode(
 ) -> None:
     with (
         Fleet(tmp_path, postgres_url, **(fleet_settings() | HASTE | mode)) as fleet,
-        Site(pages=30, delay=0.03) as site,
-        Site(pages=20, delay=0.1) as single,
+        Site(pages=30) as site,
+        Site(pages=20) as single,
     ):
         fleet.controller()
         workers = [fleet.worker(name) for name in ("worker-1", "worker-2")]
@@ -200,12 +200,14 @@ def test_regression_crawls_page_jobs_analyses_and_a_kill_in_every_mode(
         if nodes:
             wait_for(lambda: f"shoal_grpc_connected_nodes {nodes}.0" in fleet.metrics(), "the nodes")
         assert len(fleet.get("/api/v1/nodes")["items"]) == nodes
+        site.allowed = single.allowed = 4
         crawl_id, group = fleet.submit(site, concurrency=2, analyze=True), fleet.fetch(single.urls)
         wait_for(lambda: site.pages_answered > 3 and single.pages_answered > 3, "work under way")
         for run_id in (crawl_id, group):
             assert bool(ledger.dispatched(postgres_url, run_id)) == dispatched
         workers[0].kill()
         workers[0].start()
+        site.allowed = single.allowed = None
         fleet.wait_for_state(crawl_id, "completed", "failed")
         wait_for(lambda: fleet.group(group)["state"] == "completed", "the end of the page jobs")
         assert fleet.group(group)["jobs"] == {"done": 20}

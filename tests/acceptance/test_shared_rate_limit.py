@@ -4,6 +4,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import pytest
+
 from tests.support.fleet import Fleet
 from tests.support.site import Site, Visit
 
@@ -50,6 +52,7 @@ def test_each_process_keeps_to_its_connections(store_url: str, tmp_path: Path) -
     assert site.most_at_once <= PROCESSES * 2
 
 
+@pytest.mark.exhaustive
 def test_a_hold_seen_by_one_process_applies_to_all(store_url: str, tmp_path: Path) -> None:
     wait = 5
     with Site() as site:

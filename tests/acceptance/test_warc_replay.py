@@ -14,6 +14,8 @@ from tests.support.fleet import clean_environment
 from tests.support.processes import run_shoal
 from tests.support.pywb import replaying
 
+pytestmark = pytest.mark.exhaustive
+
 HTML = "text/html; charset=utf-8"
 HOME = "".join(f'<a href="{path}">x</a>' for path in ("/old", "/packed", "/pieces", "/gone", "/Q?b=2&a=1")).encode()
 PAGES: dict[str, tuple[int, dict[str, str], bytes]] = {

@@ -5,6 +5,7 @@ F11-F13, F18, F45 and F50 of the fault list are here."""
 import asyncio
 import os
 import signal
+import sqlite3
 import subprocess
 import sys
 import threading
@@ -24,10 +25,10 @@ from shoal.base.database import Tx
 from shoal.base.errors import BadConfig
 from shoal.base.ids import JobId, new_id
 from shoal.base.process import started
+from shoal.base.settings_loader import load
 from shoal.queue.job import Grant, Job, NewJob
 from shoal.queue.states import JobState
-from shoal.settings_loader import load
-from shoal.work.child_process import COMMAND
+from shoal.work.child_handle import COMMAND
 from shoal.work.pidfile import claim_name
 from tests.support import ledger
 from tests.support.delay_proxy import delay_proxy
@@ -158,6 +159,7 @@ def test_page_jobs_of_a_child_that_was_killed_are_given_back_at_once(
         assert worker.alive
 
 
+@pytest.mark.exhaustive
 def test_a_page_job_longer_than_its_lease_is_given_to_nobody_else(jobs: Jobs, store_url: str, tmp_path: Path) -> None:
     ids = jobs.enqueue({"sleep": 5.0}, count=2)
     with Fleet(tmp_path, store_url, **FIFTH) as fleet:
@@ -168,6 +170,7 @@ def test_a_page_job_longer_than_its_lease_is_given_to_nobody_else(jobs: Jobs, st
         assert {(job.lease_epoch, job.crash_count) for job in found} == {(1, 0)}
 
 
+@pytest.mark.exhaustive
 def test_a_child_that_blocks_its_loop_for_two_leases_keeps_its_jobs(jobs: Jobs, store_url: str, tmp_path: Path) -> None:
     [blocking] = jobs.enqueue({"block": 5.0})
     with Fleet(tmp_path, store_url, **FIFTH) as fleet:
@@ -188,6 +191,7 @@ def test_a_child_that_blocks_for_too_long_is_killed_and_the_reason_is_reported(
         assert "did not respond for 1s" in worker.said()
 
 
+@pytest.mark.exhaustive
 def test_a_page_job_that_hangs_is_given_up_at_its_deadline_and_named_so(
     jobs: Jobs, store_url: str, tmp_path: Path
 ) -> None:
@@ -212,6 +216,7 @@ def test_a_worker_told_to_stop_hands_back_page_jobs_without_penalty(jobs: Jobs, 
         assert costs([job]) == {(0, 0)}
 
 
+@pytest.mark.exhaustive
 def test_a_worker_with_endless_grace_finishes_its_page_jobs(jobs: Jobs, store_url: str, tmp_path: Path) -> None:
     ids = jobs.enqueue({"sleep": 3.0}, count=2)
     with Fleet(tmp_path, store_url, SHOAL_SHUTDOWN_GRACE="inf", **FIFTH) as fleet:
@@ -265,7 +270,8 @@ def test_a_worker_whose_grace_is_over_kills_its_children_and_releases_their_leas
     with Site(pages=20) as site, Fleet(tmp_path, store_url, **grace) as fleet:
         fleet.controller()
         worker = fleet.worker()
-        crawl_id = fleet.submit(site, concurrency=2, delay_seconds=0.05)
+        site.allowed = 5
+        crawl_id = fleet.submit(site, concurrency=2)
         site.wait_for_pages(5)
         send_all(worker.children(), signal.SIGSTOP)  # it does not react to a hand-back request
         worker.send(signal.SIGTERM)
@@ -299,6 +305,7 @@ CUT = """
 """
 
 
+@pytest.mark.exhaustive
 def test_a_fleet_whose_database_connections_are_cut_again_and_again_loses_nothing(
     postgres_url: str, tmp_path: Path
 ) -> None:
@@ -395,9 +402,10 @@ def test_a_worker_under_a_name_that_is_taken_says_so_and_ends(store_url: str, tm
 
 def test_a_stop_by_force_kills_the_child_that_does_not_leave_and_ends_the_crawl(store_url: str, tmp_path: Path) -> None:
     times = QUICK | {"SHOAL_FORCE_GRACE": "1s", "SHOAL_CHILD_SILENCE": "10m"}
-    with Site(pages=50, delay=0.05) as site, Fleet(tmp_path, store_url, **times) as fleet:
+    with Site(pages=50) as site, Fleet(tmp_path, store_url, **times) as fleet:
         fleet.controller()
         worker = fleet.worker()
+        site.allowed = 10
         crawl_id = fleet.submit(site, concurrency=2)
         site.wait_for_pages(10)
         stuck = put_to_sleep_between_commits(worker.children, store_url)
@@ -437,6 +445,7 @@ def test_pages_of_a_job_group_are_fetched_by_a_worker(store_url: str, tmp_path: 
         assert worker.wait() == 0
 
 
+@pytest.mark.exhaustive
 def test_a_worker_far_from_its_database_keeps_its_leases(postgres_url: str, tmp_path: Path) -> None:
     """F22: a round trip takes a fifth of a lease."""
     jobs = Jobs(postgres_url)
@@ -499,3 +508,31 @@ def test_a_child_whose_worker_no_longer_listens_ends_without_a_traceback(sqlite_
     child.stdin.close()
     assert child.stderr.read() == b""
     child.stderr.close()
+
+
+def test_processes_end_with_a_sentence_when_their_store_is_upgraded_under_them(store_url: str, tmp_path: Path) -> None:
+    with Fleet(tmp_path, store_url) as fleet:
+        processes = [fleet.controller(), fleet.worker()]
+        wait_for((tmp_path / ".local/share/shoal/workers/worker-1").exists, "a worker that has opened its store")
+        upgrade_to_a_newer_schema(store_url)
+        assert [process.wait() for process in processes] == [4, 4]
+        for process in processes:
+            *_, sentence = process.said().splitlines()
+            assert sentence.startswith("shoal: "), process.said()
+            assert "schema version 999" in sentence
+            assert "it was upgraded while this process ran: update Shoal and start it again" in sentence
+            assert "Traceback" not in process.said()
+
+
+def upgrade_to_a_newer_schema(store_url: str) -> None:
+    if store_url.startswith("sqlite:///"):
+        with closing(sqlite3.connect(store_url.removeprefix("sqlite:///"))) as file:
+            file.execute("PRAGMA user_version = 999")
+        return
+
+    async def upgrade() -> None:
+        connection = await asyncpg.connect(store_url)
+        await connection.execute("INSERT INTO schema_version VALUES (999, now(), 'newer')")
+        await connection.close()
+
+    asyncio.run(upgrade())

@@ -7,6 +7,7 @@ import secrets
 import sqlite3
 from collections.abc import AsyncIterator, Iterable, Iterator
 from dataclasses import asdict, dataclass, field, replace
+from datetime import timedelta
 from typing import Any, TypeVar, cast
 from urllib.parse import urlsplit
 
@@ -20,6 +21,7 @@ from shoal.base.clock import FakeClock, SystemClock
 from shoal.base.database import Call, Callback, Database, Rows, Tx, Work
 from shoal.base.errors import BackendUnavailable, LeaseLost
 from shoal.base.ids import JobId, new_id
+from shoal.base.settings import DatabaseSettings, QueueSettings, RedisSettings, Settings
 from shoal.base.signals import Signal, Signals
 from shoal.base.url import Url
 from shoal.crawl.crawl import Counts, Crawl, CrawlConfig
@@ -40,14 +42,16 @@ from shoal.crawl.states import CrawlState
 from shoal.crawl.store import HostRate
 from shoal.events.event import TYPES
 from shoal.fetch.redirect_chain import RedirectChain, RedirectStep
+from shoal.hosts.store import HostStore
 from shoal.page_jobs.ingest import Ingest
 from shoal.page_jobs.result import ResultDelivery
+from shoal.page_jobs.store import ResultStore
 from shoal.pages.page import Page
+from shoal.pages.store import PageStore
 from shoal.queue.janitor import Janitor
 from shoal.queue.job import Fence, Job, Lease, NewJob
 from shoal.queue.queue import Queue
 from shoal.queue.states import JobState
-from shoal.settings import DatabaseSettings, QueueSettings, RedisSettings, Settings
 from shoal.work.storage_watch import Check, StorageWatch
 from tests.support.servers import Service, ask_postgres
 
@@ -109,8 +113,8 @@ class Bench:
         self.queue, self.crawls, self.journal = self.app.queue, self.app.crawls, self.app.crawls.journal
         self.job_admin, self.analyses = self.app.job_admin, self.app.audit.analyses
         self.groups, self.ingest = self.app.page_jobs.groups, self.app.page_jobs.ingest
-        self.jobs, self.job_admin_store, self.results = stores.jobs, stores.job_admin, stores.results
-        self.lanes, self.frontier, self.hosts, self.pages = stores.lanes, stores.frontier, stores.hosts, stores.pages
+        self.jobs, self.job_admin_store, self.results = stores.jobs, stores.job_admin, ResultStore()
+        self.lanes, self.frontier, self.hosts, self.pages = stores.lanes, stores.frontier, HostStore(), PageStore()
 
     def open_stores(self, settings: Settings) -> Stores:
         """Return stores that are closed with this bench."""
@@ -232,9 +236,9 @@ class Bench:
         await self.jump(seconds)
         await self.janitor().run_once()
 
-    async def submit(self, *seeds: str, **config: Any) -> Crawl:
+    async def submit(self, *seeds: str, policy_id: str | None = None, **config: Any) -> Crawl:
         return await self.crawls.submit(
-            CrawlConfig(**{"seeds": list(seeds) or [f"{SITE}/"], "sitemap": "off", **config})
+            CrawlConfig(**{"seeds": list(seeds) or [f"{SITE}/"], "sitemap": "off", **config}), policy_id=policy_id
         )
 
     async def state(self, crawl: Crawl) -> CrawlState:
@@ -278,12 +282,10 @@ class Walker:
             bench.database,
             bench.crawls,
             bench.frontier,
-            bench.hosts,
             bench.queue,
             crawl,
             lease.fence,
             pace,
-            bench.pages,
         )
 
     async def attach(self) -> None:
@@ -434,11 +436,11 @@ class BreakpointDatabase:
         self._database = database
         self._point = point
 
-    async def run(self, work: Work[T]) -> T:
-        return await self._database.run(lambda tx: work(BreakpointTx(tx, self._point)))
+    async def run(self, work: Work[T], *, within: timedelta | None = None) -> T:
+        return await self._database.run(lambda tx: work(BreakpointTx(tx, self._point)), within=within)
 
-    async def once(self, work: Work[T]) -> T:
-        return await self.run(work)
+    async def once(self, work: Work[T], *, within: timedelta | None = None) -> T:
+        return await self.run(work, within=within)
 
     async def read(self, work: Work[T]) -> T:
         return await self._database.read(work)
@@ -454,12 +456,12 @@ class Severed:
         self._database = database
         self.reads = self.writes = True
 
-    async def run(self, work: Work[T]) -> T:
+    async def run(self, work: Work[T], *, within: timedelta | None = None) -> T:
         self._check(self.writes)
-        return await self._database.run(work)
+        return await self._database.run(work, within=within)
 
-    async def once(self, work: Work[T]) -> T:
-        return await self.run(work)
+    async def once(self, work: Work[T], *, within: timedelta | None = None) -> T:
+        return await self.run(work, within=within)
 
     async def read(self, work: Work[T]) -> T:
         self._check(self.reads)
@@ -531,12 +533,12 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         metafunc.parametrize("lanes_url", ["sql", "redis"], indirect=True)
 
 
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Run the suites of lanes on Redis beside PostgreSQL only; `test_redis_lanes` runs beside both databases."""
-    beside_sqlite = [item for item in items if _drivers_of(item) == ("sqlite", "redis")]
-    if beside_sqlite:
-        config.hook.pytest_deselected(items=beside_sqlite)
-        items[:] = [item for item in items if _drivers_of(item) != ("sqlite", "redis")]
+@pytest.hookimpl(tryfirst=True)  # before tests are selected by marks
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """`make test` runs the suites of lanes on Redis beside PostgreSQL only, and `test_redis_lanes` beside both."""
+    for item in items:
+        if _drivers_of(item) == ("sqlite", "redis"):
+            item.add_marker("exhaustive")
 
 
 def _drivers_of(item: pytest.Item) -> tuple[str | None, str | None]:

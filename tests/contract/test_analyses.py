@@ -1,7 +1,9 @@
 """Contract of analyses: one begins in the commit that completes its crawl, its state shows the first attempt and the
 end of the last one, and its findings are stored once."""
 
+import asyncio
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,8 +12,10 @@ import pytest
 from shoal.audit.analyses import KIND, AnalysisMoved
 from shoal.audit.analysis import Analysis, AnalysisOptions
 from shoal.audit.analyzer import Analyzer, Found, Needs
+from shoal.audit.analyzer_run import AnalyzerSkipped
 from shoal.audit.analyzers.responses import Responses
 from shoal.audit.artifacts import Artifact, ArtifactStore
+from shoal.audit.commit_status.status import CommitState
 from shoal.audit.finding import AnalyzerOutcome, Finding, FindingCode, FindingCount, Severity
 from shoal.audit.gate import Gate, GateRule, read_gate
 from shoal.audit.loader import SiteLoader
@@ -22,10 +26,12 @@ from shoal.audit.store import FindingPlace
 from shoal.audit.verdict import Outcome
 from shoal.base.database import Tx
 from shoal.base.errors import AlreadyExists, InvalidInput, LeaseLost, NotFound, StateConflict
+from shoal.base.forge_commit import ForgeCommit
 from shoal.crawl.crawl import Crawl
 from shoal.crawl.states import CrawlState
 from shoal.observe.log_messages import log_line
 from shoal.queue.job import Lease
+from shoal.queue.queue import JobLeased, JobMoved
 from shoal.queue.states import JobState
 from shoal.store.artifacts.folder import FolderArtifacts
 from tests.contract.conftest import Bench, failed, fetched
@@ -97,7 +103,8 @@ def attempt(
     loader: type[SiteLoader] = SiteLoader,
     artifacts: ArtifactStore | None = None,
 ) -> AnalysisRun:
-    read = loader(bench.database, bench.app.stores.sites, bench.app.audit.crawls)
+    stores, longest = bench.app.stores, bench.app.settings.crawl.max_url_length
+    read = loader(bench.database, stores.sites, stores.crawls, longest)
     context = AnalysisContext(
         bench.database, bench.analyses, bench.queue, read, bench.clock, bench.signals, artifacts=artifacts
     )
@@ -190,8 +197,13 @@ async def test_the_lines_of_the_log_are_those_of_its_design(bench: Bench) -> Non
     ]
     analysis = await only(bench)
     assert all(line.facts["analysis_id"] == line.facts["correlation_id"] == analysis.id for line in lines)
+    assert [(line.facts["attempt"], line.facts["max_attempts"]) for line in lines] == [(1, 2), (2, 2), (2, 2), (2, 2)]
     assert (lines[1].facts["attempt"], lines[1].facts["max_attempts"]) == (2, 2)
     assert lines[1].facts["delay_ms"] == 5000
+    jobs = [one for one in bench.signals_seen if isinstance(one, JobLeased | JobMoved) and one.kind == KIND]
+    assert [(one.run_id, one.attempt, one.max_attempts) for one in jobs] == [
+        (analysis.id, attempt, 2) for attempt in (1, 1, 2, 2)
+    ]
     assert lines[3].facts["total_attempts"] == 2
 
 
@@ -248,7 +260,7 @@ async def test_findings_are_counted_stored_and_measured(bench: Bench) -> None:
     }
     assert analysis.summary is not None
     assert analysis.summary["errors"] == {"connect": 1}
-    assert [row["depth"] for row in analysis.summary["status_by_depth"]] == [0, 1]
+    assert [row["depth"] for row in analysis.summary["status_by_depth"]] == [0, None], "no stored links lead to /broken"
 
 
 @pytest.mark.parametrize(
@@ -264,19 +276,159 @@ async def test_an_analyzer_fails_alone(bench: Bench, tmp_path: Path, analyzer: A
     run = attempt(
         bench, await bench.lease(kind=KIND), [analyzer, Responses()], artifacts=FolderArtifacts(tmp_path / "files")
     )
-    assert await run.run() == J.DONE
+    assert await run.run() == J.PENDING
     analysis = await only(bench)
-    assert (analysis.state, analysis.findings) == (A.SUCCESS, 1)
+    assert (analysis.state, analysis.findings) == (A.RUNNING, 1)
     outcomes = {one.analyzer: one.error or "" for one in await bench.analyses.outcomes(analysis.id)}
     assert outcomes.pop("broken").startswith(error)
     assert outcomes == {"responses": ""}
 
 
-async def test_an_analyzer_that_fails_is_reported(bench: Bench) -> None:
+class Flaky(Broken):
+    """An analyzer that fails a number of times; counts its runs."""
+
+    def __init__(self, failures: int, optional: bool = False) -> None:
+        self.runs, self.failures, self.optional = 0, failures, optional
+
+    def analyze(self, site: Site) -> Iterator[Found]:
+        self.runs += 1
+        if self.runs <= self.failures:
+            raise RuntimeError(f"failure {self.runs}")
+        yield from ()
+
+
+class Counting(Responses):
+    """An analyzer that counts its runs, and asks for a URL that nobody answers."""
+
+    needs = Needs(urls=lambda site: ["https://shop.test/asked"], probes=("/path",))
+    runs = 0
+
+    def analyze(self, site: Site) -> Iterator[Found]:
+        self.runs += 1
+        yield from super().analyze(site)
+
+
+class NotApplicable(Broken):
+    def analyze(self, site: Site) -> Iterator[Found]:
+        raise AnalyzerSkipped("The site has no shop.")
+
+
+async def test_only_the_analyzer_that_failed_runs_again(bench: Bench) -> None:
+    await completed(bench)
+    flaky, other = Flaky(1), Counting()
+    assert await attempt(bench, await bench.lease(kind=KIND), [flaky, other]).run() == J.PENDING
+    assert await bench.events(COMPLETED) == []
+    await bench.jump(6)
+    assert await attempt(bench, await bench.lease(kind=KIND), [flaky, other]).run() == J.DONE
+    analysis = await only(bench)
+    assert (analysis.state, analysis.error, analysis.findings) == (A.SUCCESS, None, 1)
+    assert (flaky.runs, other.runs) == (2, 1)
+    assert [one.error for one in await bench.analyses.outcomes(analysis.id)] == [None, None]
+    assert analysis.metrics is not None
+    assert analysis.metrics["page_unreachable"] == 1, "found by the first attempt"
+    assert analysis.summary is not None
+    assert analysis.summary["not_checked"]["targets"] == 1, "not answered in the first attempt"
+
+
+class Asking(Flaky):
+    """An analyzer that asks for fewer URLs in each run."""
+
+    def __init__(self) -> None:
+        super().__init__(1)
+        self.needs = Needs(urls=lambda site: [f"https://shop.test/{place}" for place in range(4 - self.runs)])
+
+
+async def test_what_was_not_checked_is_counted_by_the_attempt_that_each_analyzer_ended_in(bench: Bench) -> None:
+    await completed(bench)
+    analyzers = [Asking(), Counting()]
+    shown = []
+    for end in (J.PENDING, J.DONE):
+        assert await attempt(bench, await bench.lease(kind=KIND), analyzers).run() == end
+        summary = (await only(bench)).summary or {}
+        shown.append((summary["not_checked"]["targets"], summary["unanswered"]["broken"]["targets"]))
+        await bench.jump(6)
+    assert shown == [(4 + 1, 4), (3 + 1, 3)]
+
+
+class Dying(Flaky):
+    """An analyzer with which the worker dies."""
+
+    def analyze(self, site: Site) -> Iterator[Found]:
+        try:
+            yield from super().analyze(site)
+        except RuntimeError:
+            raise asyncio.CancelledError from None
+
+
+async def test_what_an_attempt_that_died_could_not_check_is_still_counted(bench: Bench) -> None:
+    await completed(bench)
+    analyzers = [other := Counting(), Dying(1)]
+    lease = await bench.lease(kind=KIND)
+    with pytest.raises(asyncio.CancelledError):
+        await attempt(bench, lease, analyzers).run()
+    await bench.queue.fail(lease, "the worker died")
+    await bench.jump(6)
+    assert await attempt(bench, await bench.lease(kind=KIND), analyzers).run() == J.DONE
+    assert other.runs == 1, "its findings were kept"
+    unchecked = ((await only(bench)).summary or {})["not_checked"]
+    assert (unchecked["targets"], unchecked["probes"]) == (1, 1)
+
+
+async def test_an_analyzer_that_fails_in_every_attempt_fails_the_analysis_and_its_commit(bench: Bench) -> None:
+    commit = ForgeCommit(forge="github", repo="acme/shop", sha="a" * 40)
+    await completed(bench, commit=commit)
+    analyzers = [Flaky(9), Responses()]
+    for last in (J.PENDING, J.FAILED):
+        assert await attempt(bench, await bench.lease(kind=KIND), analyzers).run() == last
+        await bench.jump(6)
+    analysis = await only(bench)
+    assert (analysis.state, analysis.state_reason, analysis.findings) == (A.FAILED, "attempts_exhausted", 1)
+    assert analysis.error == 'Analyzer "broken" failed: RuntimeError: failure 2'
+    assert len(await bench.analyses.findings(analysis.id)) == 1, "those of the others are shown"
+    status = await bench.analyses.commit_status(analysis.id)
+    assert status is not None
+    assert (status.state, status.description) == (CommitState.FAILURE, f"Analysis failed: {analysis.error}")
+    [(_, event)] = await bench.events(COMPLETED)
+    assert (event["state"], event["findings"]) == ("failed", 1)
+
+
+@pytest.mark.parametrize("named", [False, True])
+async def test_an_optional_analyzer_that_fails_is_neither_retried_nor_a_failure(bench: Bench, named: bool) -> None:
+    await completed(bench)
+    run = attempt(bench, await bench.lease(kind=KIND), [Flaky(9, optional=not named), Responses()])
+    run._context = replace(run._context, optional=["broken"] if named else [])
+    assert await run.run() == J.DONE
+    broken, _ = await bench.analyses.outcomes((await only(bench)).id)
+    assert (broken.error, broken.optional) == ("RuntimeError: failure 1", True)
+
+
+async def test_an_analyzer_that_does_not_apply_is_skipped(bench: Bench) -> None:
+    await completed(bench)
+    assert await attempt(bench, await bench.lease(kind=KIND), [NotApplicable(), Responses()]).run() == J.DONE
+    skipped, other = await bench.analyses.outcomes((await only(bench)).id)
+    assert (skipped.error, skipped.skipped, other.skipped) == (None, "The site has no shop.", None)
+    assert not [one for one in bench.signals_seen if isinstance(one, AnalyzerFailed)]
+
+
+async def test_a_gate_is_not_passed_while_an_analyzer_has_failed(bench: Bench) -> None:
+    await completed(bench)
+    gate = Gate(rules=[GateRule(metric="pages", op=">", threshold=0)])
+    await bench.analyses.submit((await only(bench)).crawl_id, AnalysisOptions(gate))
+    [_, lease] = await bench.queue.lease("w1", [KIND], ["shared"], 2)
+    await attempt(bench, lease, [Broken(), Responses()]).run()
+    analysis = await bench.analyses.get(lease.run_id or "")
+    assert analysis.verdict is not None
+    assert analysis.verdict.outcome is Outcome.INCONCLUSIVE
+    assert analysis.verdict.reasons == ['Analyzer "broken" failed (RuntimeError: it cannot be counted).']
+
+
+async def test_an_analyzer_that_fails_is_logged_with_the_attempt(bench: Bench) -> None:
     await completed(bench)
     await attempt(bench, await bench.lease(kind=KIND), [Broken()]).run()
-    [failed] = [one for one in bench.signals_seen if isinstance(one, AnalyzerFailed)]
-    assert (failed.run_id, failed.analyzer) == ((await only(bench)).id, "broken")
+    [failed] = [log_line(one) for one in bench.signals_seen if isinstance(one, AnalyzerFailed)]
+    analysis = await only(bench)
+    assert failed.facts["analysis_id"] == failed.facts["correlation_id"] == analysis.id
+    assert (failed.facts["analyzer"], failed.facts["attempt"], failed.facts["max_attempts"]) == ("broken", 1, 2)
 
 
 def some_findings(code: str, number: int) -> tuple[AnalyzerOutcome, list[FindingCount], list[Finding]]:
@@ -307,9 +459,6 @@ async def test_a_later_attempt_replaces_the_findings_of_an_analyzer(bench: Bench
         values = some_findings(code, number)
         await bench.database.run(lambda tx, values=values: bench.analyses.store.keep(tx, analysis, *values))
     assert [one.code for _, one in await bench.analyses.findings(analysis.id)] == ["page_unreachable"]
-    await bench.database.run(lambda tx: bench.analyses.store.reset(tx, analysis))
-    assert await bench.analyses.findings(analysis.id) == []
-    assert await bench.analyses.outcomes(analysis.id) == []
 
 
 async def test_the_findings_of_one_page_are_read_alone(bench: Bench) -> None:

@@ -8,8 +8,8 @@ import pytest
 from shoal.audit.artifacts import ArtifactStore
 from shoal.base.clock import SystemClock
 from shoal.base.errors import BadConfig, NotFound
+from shoal.base.settings import BodySettings
 from shoal.base.signals import Signals
-from shoal.settings import BodySettings
 from shoal.store.artifacts.folder import FolderArtifacts
 from shoal.store.artifacts.s3 import S3Artifacts
 from shoal.store.bodies.s3 import S3Bodies

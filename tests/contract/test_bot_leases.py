@@ -10,7 +10,7 @@ from shoal.queue.job import Fence, Lease, LeaseRequest, bot_holder, owner_of
 from shoal.queue.states import JobState
 from tests.contract.conftest import Bench, settle_one
 
-HALF_HOUR, TEN_MINUTES = timedelta(minutes=30), timedelta(minutes=10)
+HOUR, HALF_HOUR, TEN_MINUTES = timedelta(hours=1), timedelta(minutes=30), timedelta(minutes=10)
 OURS = bot_holder("tok_a", "spider-1")
 PAYLOAD = '{"url": "http://example.org/a", "policy": "pol_1", "labels": {"team": "a"}}'
 
@@ -46,19 +46,43 @@ async def test_a_heartbeat_extends_by_the_jobs_own_term(bench: Bench) -> None:
     job_id = await bench.enqueue(lock_ttl=HALF_HOUR)
     leased = await lease(bench)
     await bench.jump(1700)
-    beat = await bench.queue.beat(owner_of(OURS), leased.fence, TEN_MINUTES)
+    beat = await bench.queue.beat(owner_of(OURS), leased.fence, TEN_MINUTES, HOUR)
     assert (beat.ttl_seconds, beat.cancelled) == (1800.0, False)
     await lose(bench, 1700)
+    assert (await bench.job(job_id)).state is JobState.LOCKED
+
+
+async def test_heartbeats_keep_a_job_only_so_long(bench: Bench) -> None:
+    job_id = await bench.enqueue()
+    leased = await lease(bench)
+    for _ in range(6):
+        await bench.jump(550)
+        beat = await bench.queue.beat(owner_of(OURS), leased.fence, TEN_MINUTES, HOUR)
+    assert 290 < beat.ttl_seconds <= 300
+    await bench.jump(301)
+    with pytest.raises(LeaseLost):
+        await bench.queue.beat(owner_of(OURS), leased.fence, TEN_MINUTES, HOUR)
+    await lose(bench, 0)
+    assert (await bench.job(job_id)).state is JobState.PENDING
+
+
+async def test_a_policys_term_that_is_longer_than_the_maximum_counts(bench: Bench) -> None:
+    job_id = await bench.enqueue(lock_ttl=2 * HOUR)
+    leased = await lease(bench)
+    await bench.jump(4000)
+    beat = await bench.queue.beat(owner_of(OURS), leased.fence, TEN_MINUTES, HOUR)
+    assert 3190 < beat.ttl_seconds <= 3200
+    await lose(bench, 3100)
     assert (await bench.job(job_id)).state is JobState.LOCKED
 
 
 async def test_any_bot_of_a_token_may_speak_for_its_jobs_and_no_other_token(bench: Bench) -> None:
     await bench.enqueue()
     leased = await lease(bench)
-    assert (await bench.queue.beat(owner_of(bot_holder("tok_a", "other")), leased.fence, TEN_MINUTES)).ttl_seconds
+    assert (await bench.queue.beat(owner_of(bot_holder("tok_a", "other")), leased.fence, TEN_MINUTES, HOUR)).ttl_seconds
     for stranger in ("tok_b", "tok_"):
         with pytest.raises(LeaseLost):
-            await bench.queue.beat(owner_of(bot_holder(stranger, "spider-1")), leased.fence, TEN_MINUTES)
+            await bench.queue.beat(owner_of(bot_holder(stranger, "spider-1")), leased.fence, TEN_MINUTES, HOUR)
 
 
 @pytest.mark.parametrize("epoch", [0, -1, 2, 2**62])
@@ -68,7 +92,7 @@ async def test_a_heartbeat_with_another_epoch_is_refused_and_changes_nothing(ben
     before = await bench.job(job_id)
     await bench.jump(5)
     with pytest.raises(LeaseLost):
-        await bench.queue.beat(owner_of(OURS), Fence(leased.fence.job_id, epoch), TEN_MINUTES)
+        await bench.queue.beat(owner_of(OURS), Fence(leased.fence.job_id, epoch), TEN_MINUTES, HOUR)
     assert await bench.job(job_id) == before
 
 
@@ -76,10 +100,10 @@ async def test_a_bot_hears_from_its_heartbeat_that_its_job_was_cancelled(bench: 
     job_id = await bench.enqueue()
     leased = await lease(bench)
     await bench.job_admin.cancel(job_id)
-    beat = await bench.queue.beat(owner_of(OURS), leased.fence, TEN_MINUTES)
+    beat = await bench.queue.beat(owner_of(OURS), leased.fence, TEN_MINUTES, HOUR)
     assert beat.cancelled
     with pytest.raises(LeaseLost):
-        await bench.queue.beat(owner_of(bot_holder("tok_b", "x")), leased.fence, TEN_MINUTES)
+        await bench.queue.beat(owner_of(bot_holder("tok_b", "x")), leased.fence, TEN_MINUTES, HOUR)
 
 
 async def test_a_job_that_a_bot_lost_comes_back_later_with_a_lower_priority(bench: Bench) -> None:

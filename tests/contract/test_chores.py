@@ -6,13 +6,12 @@ from typing import Any
 
 import pytest
 
-from shoal.base.leader import LEAD, LeaderOnly, LeaderTerm
+from shoal.base.leader import LEAD, LeaderOnly, LeaderStore, LeaderTerm
 from shoal.base.service import PassResult
+from shoal.base.settings import QueueSettings
 from shoal.queue.job import Lease
 from shoal.queue.pruner import Pruner, job_retention
 from shoal.queue.states import JobState
-from shoal.settings import QueueSettings
-from shoal.store.sql.leader import SqlLeaderStore
 from tests.contract.conftest import Bench
 
 J = JobState
@@ -177,7 +176,7 @@ class Counting:
 
 
 async def claim(bench: Bench, holder: str) -> LeaderTerm | None:
-    return await bench.database.run(lambda tx: SqlLeaderStore().claim(tx, "c", holder, LEAD))
+    return await bench.database.run(lambda tx: LeaderStore().claim(tx, "c", holder, LEAD))
 
 
 async def test_one_leads_and_goes_on_leading_while_it_claims(bench: Bench) -> None:
@@ -196,7 +195,7 @@ async def test_another_takes_over_with_a_new_term_when_the_time_is_up(bench: Ben
     await bench.jump(6)
     second = await claim(bench, "b")
     assert second == LeaderTerm("c", "b", first.number + 1)
-    holds = [await bench.database.read(lambda tx, t=t: SqlLeaderStore().holds(tx, t)) for t in (first, second)]
+    holds = [await bench.database.read(lambda tx, t=t: LeaderStore().holds(tx, t)) for t in (first, second)]
     assert holds == [False, True]
     assert await claim(bench, "a") is None
 
@@ -213,7 +212,7 @@ async def test_a_lead_that_lapsed_is_a_new_term_also_for_the_same_holder(bench: 
 async def test_a_leader_that_resigns_is_replaced_at_once(bench: Bench) -> None:
     first = await claim(bench, "a")
     assert first is not None
-    await bench.database.run(lambda tx: SqlLeaderStore().give_up(tx, first))
+    await bench.database.run(lambda tx: LeaderStore().give_up(tx, first))
     assert await claim(bench, "b") is not None
 
 
@@ -224,7 +223,7 @@ async def test_of_many_that_claim_at_once_one_leads(bench: Bench) -> None:
 
 async def test_a_led_chore_is_done_by_its_leader_alone(bench: Bench) -> None:
     chores = [Counting(), Counting()]
-    led = [LeaderOnly(chore, bench.database, SqlLeaderStore(), f"h{n}") for n, chore in enumerate(chores)]
+    led = [LeaderOnly(chore, bench.database, f"h{n}") for n, chore in enumerate(chores)]
     for _ in range(3):
         for one in led:
             await one.run_once()

@@ -8,15 +8,22 @@ from pathlib import Path
 import pytest
 
 from shoal.base.clock import FakeClock
-from shoal.base.store_clock import ClockStepped, OwnClockSetBack
+from shoal.base.database.clock import (
+    MARK_EVERY,
+    ClockAnchor,
+    ClockStepped,
+    OwnClockSetBack,
+    WallClock,
+    after_boot,
+    after_check,
+)
+from shoal.base.database.sqlite import SqliteDatabase
 from shoal.hosts.rate import SlotRequest
 from shoal.hosts.throttle import HostUpdate
 from shoal.queue.janitor import Janitor
 from shoal.queue.states import JobState as J
 from shoal.store.sql.availability import Availability
-from shoal.store.sql.clock import MARK_EVERY, ClockAnchor, WallClock, after_boot, after_check
 from shoal.store.sql.jobs import SqlJobStore
-from shoal.store.sql.sqlite import SqliteDatabase
 from tests.contract.conftest import Bench, database_at, open_bench
 
 HOUR = 3600

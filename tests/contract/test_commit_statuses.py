@@ -1,8 +1,11 @@
 """Contract of commit statuses: what an analysis says reaches its forge, in order, whatever dies or refuses."""
 
+import json
 from collections.abc import Iterator
 from dataclasses import replace
+from html import escape
 from typing import Any
+from urllib.parse import quote
 
 import pytest
 
@@ -12,6 +15,7 @@ from shoal.audit.commit_status.publisher import (
     CommitStatusFailed,
     CommitStatusPublished,
     CommitStatusPublisher,
+    without_token,
 )
 from shoal.audit.commit_status.status import CommitState, status_of
 from shoal.audit.gate import read_gate
@@ -242,3 +246,12 @@ async def test_descriptions_are_short_and_on_one_line(bench: Bench) -> None:
     state, text = status_of(failed)
     assert (state, len(text)) == (CommitState.FAILURE, 140)
     assert "\n" not in text
+
+
+def test_a_token_in_a_response_is_hidden_however_it_is_written() -> None:
+    token = 'glpat-a"b/c<d&é'
+    as_json = json.dumps(token)
+    for written in (token, as_json, as_json.replace("/", "\\/"), escape(token), quote(token, safe="")):
+        said = without_token(written, token)
+        assert "glpat" not in said
+        assert "***" in said

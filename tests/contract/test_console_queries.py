@@ -5,19 +5,22 @@ from datetime import timedelta
 
 import pytest
 
-from shoal.base.clock import SystemClock
+from shoal.base.clock import FakeClock, SystemClock
 from shoal.base.database import Tx
 from shoal.base.url import Url
+from shoal.crawl import states
+from shoal.crawl.crawl import Counts
 from shoal.crawl.frontier.fates import Fate
 from shoal.crawl.frontier.values import Settled, key_of
 from shoal.crawl.journal import messages
 from shoal.crawl.lifecycle import search as search_module
 from shoal.crawl.lifecycle.search import CrawlSearch
-from shoal.crawl.store import CrawlFilter
+from shoal.crawl.states import CrawlMove
+from shoal.crawl.store import OUTSIDE, CrawlFilter
 from shoal.events.event import Event
 from shoal.hosts.robots import RobotsRecord, RobotsState
 from shoal.hosts.throttle import HostUpdate
-from shoal.observe.store_sizes import StoreSizeReader
+from shoal.observe.store_sizes import read_store_size
 from shoal.pages import pages as pages_module
 from shoal.pages import summary as summary_module
 from shoal.pages.comparison import PageComparer
@@ -26,7 +29,7 @@ from shoal.pages.pages import Pages
 from shoal.pages.store import ANY_ERROR, PageFilter
 from shoal.pages.summary import PageSummaries
 from shoal.plan.policy import PolicyForm
-from shoal.store.sql.store_sizes import SqlStoreSizes
+from shoal.serve.console.rates import RateSampler
 from tests.contract.conftest import Bench, page_of
 from tests.support.stored_pages import SITE, a_page, store_pages
 
@@ -47,6 +50,32 @@ async def test_crawls_are_found_by_the_host_of_a_seed_and_by_text(bench: Bench) 
     assert await ids(bench, text="SHOP") == [second.id, first.id]
     assert await ids(bench, text=first.id) == [first.id]
     assert await ids(bench, text="nowhere") == []
+
+
+async def test_the_rate_counts_only_the_new_pages_of_a_crawl_that_was_resumed(bench: Bench) -> None:
+    clock, crawl = FakeClock(), await bench.submit("https://example.com/")
+    sampler = RateSampler(bench.crawls, clock)
+
+    async def sample(pages: int, move: CrawlMove | None = None) -> float | None:
+        async def change(tx: Tx) -> None:
+            await bench.crawls.store.add_counts(tx, crawl.number, OUTSIDE, Counts(pages=pages))
+            assert move is None or await bench.crawls.store.move(tx, crawl.id, move)
+
+        await bench.database.run(change)
+        clock.jump(5)
+        await sampler.run_once()
+        return sampler.history[-1] if sampler.history else None
+
+    assert await sample(0) is None
+    assert await sample(300, states.run()) == 0  # how many of them are new is not known
+    assert await sample(10) == 2
+    assert await sample(0, states.ask_to_pause()) == 0
+    assert await sample(0, states.pause()) == 0
+    assert await sample(0, states.queue()) == 0
+    assert await sample(5, states.run()) == 0
+    assert await sample(5) == 1
+    crawl = await bench.submit("https://example.com/")
+    assert await sample(15, states.run()) == 3
 
 
 async def test_live_counts_are_those_of_crawls_that_run(bench: Bench) -> None:
@@ -70,7 +99,7 @@ async def test_pages_are_found_by_every_filter(bench: Bench) -> None:
         a_page("/c", status=None, error_code="timeout", depth=2),
         a_page("/img", content_type="image/png", depth=1),
     )
-    pages = Pages(bench.database, bench.pages, SystemClock())
+    pages = Pages(bench.database, SystemClock())
 
     async def found(**wanted: object) -> list[str]:
         result = await pages.search(crawl.number, 0, 10, PageFilter(**wanted))  # type: ignore[arg-type]
@@ -95,7 +124,7 @@ async def test_a_search_that_finds_little_says_where_to_continue(bench: Bench, m
     crawl, other = await bench.submit(), await bench.submit()
     await store_pages(bench.app, crawl, *[a_page(f"/{number}", depth=number % 5) for number in range(10)])
     await store_pages(bench.app, other, *[a_page(f"/{number}") for number in range(3)])
-    pages = Pages(bench.database, bench.pages, SystemClock())
+    pages = Pages(bench.database, SystemClock())
     place, seen, steps = 0, list[str](), 0
     while True:
         found = await pages.search(crawl.number, place, 2, PageFilter(depth=4), seconds=-1)
@@ -113,7 +142,7 @@ async def test_a_search_that_finds_little_says_where_to_continue(bench: Bench, m
 async def test_a_page_is_found_by_its_number_in_its_crawl_only(bench: Bench) -> None:
     crawl, other = await bench.submit(), await bench.submit()
     await store_pages(bench.app, crawl, a_page("/", detail=b"packed"))
-    pages = Pages(bench.database, bench.pages)
+    pages = Pages(bench.database)
     [(number, _)] = (await pages.search(crawl.number, 0, 10, PageFilter())).pages
     page = await pages.get(crawl.number, number)
     assert page is not None
@@ -134,10 +163,10 @@ async def test_referrers_are_the_pages_that_link_to_a_page(bench: Bench) -> None
         a_page("/b", links=pack([pack_key(other)], bytes([LinkFlag.INTERNAL]))),
         a_page("/c", links=links),
     )
-    found = await Pages(bench.database, bench.pages, SystemClock()).referrers(crawl.number, [target], 10, 60)
+    found = await Pages(bench.database, SystemClock()).referrers(crawl.number, [target], 10, 60)
     assert found.sources == {target: [f"{SITE}/a", f"{SITE}/c"]}
     assert (found.is_complete, found.searched) == (True, 3)
-    few = await Pages(bench.database, bench.pages, SystemClock()).referrers(crawl.number, [target], 1, 60)
+    few = await Pages(bench.database, SystemClock()).referrers(crawl.number, [target], 1, 60)
     assert few.sources == {target: [f"{SITE}/a"]}
 
 
@@ -148,7 +177,7 @@ async def test_a_summary_continues_with_new_pages_and_starts_over_when_some_were
     crawl = await bench.submit()
     pages = [a_page(f"/shop/{number}", depth=1, duration_ms=30.0, bytes=10) for number in range(3)]
     await store_pages(bench.app, crawl, a_page("/"), *pages)
-    summaries = PageSummaries(bench.database, bench.pages, SystemClock())
+    summaries = PageSummaries(bench.database, SystemClock())
     counted = await summaries.of(crawl.number, {"2xx": 4}, seconds=60)
     assert (counted.pages, counted.is_complete, counted.depths[1]["2xx"]) == (4, True, 3)
     await store_pages(bench.app, crawl, a_page("/shop/x", status=404, content_type="text/html; charset=x"))
@@ -260,6 +289,9 @@ async def test_two_crawls_are_compared_by_their_pages(bench: Bench) -> None:
         a_page("/broke", **kept),
         a_page("/named", **kept),
         a_page("/text", **kept),
+        a_page("/hidden", **kept),
+        a_page("/pointed", **kept),
+        a_page("/confirmed", **kept),
     )
     await store_pages(
         bench.app,
@@ -269,18 +301,23 @@ async def test_two_crawls_are_compared_by_their_pages(bench: Bench) -> None:
         a_page("/broke", status=500, title="Oops"),
         a_page("/named", title="New", content_hash="2"),
         a_page("/text", title="T", content_hash="2"),
+        a_page("/hidden", title="T", content_hash="2", robots="noindex"),
+        a_page("/pointed", title="T", content_hash="2", canonical="https://example.com/"),
+        a_page("/confirmed", **kept, status=304),
     )
-    comparer = PageComparer(bench.database, bench.pages)
+    comparer = PageComparer(bench.database)
     found = await comparer.compare(first.number, second.number)
-    lists = (found.new, found.missing, found.status, found.title, found.content)
+    lists = (found.new, found.missing, found.status, found.robots, found.canonical, found.title, found.content)
     assert [[one.url.removeprefix(SITE) for one in some.first] for some in lists] == [
         ["/new"],
         ["/gone"],
         ["/broke"],
+        ["/hidden"],
+        ["/pointed"],
         ["/named"],
         ["/text"],
     ]
-    assert (found.same, found.is_complete) == (1, True)
+    assert (found.same, found.is_complete) == (2, True)
     assert not (await comparer.compare(first.number, second.number, most=2)).is_complete
 
 
@@ -290,7 +327,7 @@ async def test_the_store_tells_its_size_and_about_how_many_rows_it_has(bench: Be
     await store_pages(bench.app, crawl, *[a_page(f"/{number}") for number in range(50)])
     if bench.dialect == "postgres":
         await bench.sql("ANALYZE")
-    size = await StoreSizeReader(bench.database, SqlStoreSizes()).read()
+    size = await read_store_size(bench.database)
     tables = {table.name: table for table in size.tables}
     assert size.bytes > 50_000
     assert (tables["crawl"].rows, tables["fate"].rows) == (2, 2)  # one seed each

@@ -7,12 +7,11 @@ import pytest
 from shoal.app import App, opened
 from shoal.app.address_rule import address_rule_of
 from shoal.base.parsing import Address
-from shoal.cli.child import _begun
+from shoal.base.settings_loader import load
 from shoal.egress import AddressRule
 from shoal.hosts import controller_addresses as listeners_module
 from shoal.hosts.controller_addresses import ANNOUNCED_FOR, AddressAnnouncer, ControllerAddresses
-from shoal.settings_loader import load
-from shoal.store.sql.controller_addresses import SqlControllerAddresses
+from shoal.process.child import _begun
 from tests.contract.conftest import Bench
 from tests.support.controller import served_controller
 
@@ -26,14 +25,14 @@ def refused(rule: AddressRule, host: str, port: int) -> str | None:
 
 
 async def known(bench: Bench) -> set[str]:
-    learning = ControllerAddresses(bench.database, SqlControllerAddresses())
+    learning = ControllerAddresses(bench.database)
     await learning.run_once()
     return {f"{address}:{port}" for address, port in learning.known}
 
 
 async def test_a_controller_is_known_while_it_announces_its_address(bench: Bench) -> None:
-    announcer = AddressAnnouncer(bench.database, SqlControllerAddresses(), Address("127.0.0.1", 8701))
-    other = AddressAnnouncer(bench.database, SqlControllerAddresses(), Address("192.0.2.1", 8702))
+    announcer = AddressAnnouncer(bench.database, Address("127.0.0.1", 8701))
+    other = AddressAnnouncer(bench.database, Address("192.0.2.1", 8702))
     for _ in range(2):
         await announcer.run_once()
         await other.run_once()
@@ -49,12 +48,12 @@ async def test_the_loopback_of_another_machine_is_not_ours(bench: Bench, monkeyp
     with monkeypatch.context() as elsewhere:
         elsewhere.setattr(listeners_module, "machine", lambda: "elsewhere")
         for host in ("127.0.0.1", "192.0.2.1"):
-            await AddressAnnouncer(bench.database, SqlControllerAddresses(), Address(host, 8701)).run_once()
+            await AddressAnnouncer(bench.database, Address(host, 8701)).run_once()
     assert await known(bench) == {"192.0.2.1:8701"}
 
 
 async def test_one_that_listens_everywhere_is_known_by_every_address_of_its_machine(bench: Bench) -> None:
-    await AddressAnnouncer(bench.database, SqlControllerAddresses(), Address("", 8701)).run_once()
+    await AddressAnnouncer(bench.database, Address("", 8701)).run_once()
     assert "0.0.0.0:8701" in await known(bench)
 
 

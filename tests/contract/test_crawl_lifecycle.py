@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import random
 from collections.abc import Awaitable, Callable
+from datetime import timedelta
 from typing import Any, TypeVar
 
 import pytest
@@ -11,6 +12,7 @@ import pytest
 from shoal.base.database import Database, Tx, Work
 from shoal.base.errors import AlreadyExists, InvalidInput, LeaseLost, NotFound, ShoalError, StateConflict
 from shoal.base.ids import CrawlId
+from shoal.crawl import states
 from shoal.crawl.crawl import Crawl, CrawlConfig
 from shoal.crawl.engine.walker_commits import TurnRequest
 from shoal.crawl.frontier.fates import Fate
@@ -435,6 +437,17 @@ async def test_pause_asks_the_walker_and_is_done_when_it_left(bench: Bench) -> N
     assert (await bench.counts(crawl)).pages == 1
     assert await bench.number("SELECT count(*) FROM frontier_open WHERE job_id <> ''") == 0
     await check_ledger(bench, crawl)
+
+
+async def test_a_crawl_that_is_resumed_and_paused_before_its_walker_begins_has_one_start_event(bench: Bench) -> None:
+    crawl = await bench.submit()
+    walker = await bench.walker(crawl)
+    await bench.crawls.pause(crawl.id)
+    await walker.commits.close(WalkerBatch(), "pause")
+    await bench.crawls.resume(crawl.id)
+    assert len(await bench.queue.lease("w1", [KIND], ["shared"], 1)) == 1
+    assert await bench.crawls.pause(crawl.id) is S.PAUSING
+    assert await events(bench, crawl) == ["crawl.started"]
 
 
 async def test_pause_keeps_its_reason(bench: Bench) -> None:
@@ -943,10 +956,10 @@ class Noted:
         self._database = database
         self.names: list[str] = []
 
-    async def run(self, work: Work[T]) -> T:
+    async def run(self, work: Work[T], *, within: timedelta | None = None) -> T:
         return await self._database.run(lambda tx: work(NotedTx(tx, self.names)))
 
-    async def once(self, work: Work[T]) -> T:
+    async def once(self, work: Work[T], *, within: timedelta | None = None) -> T:
         return await self.run(work)
 
     async def read(self, work: Work[T]) -> T:
@@ -983,3 +996,11 @@ async def test_a_commit_without_journal_entries_runs_no_statement_for_them(bench
     assert not {"crawl", "reserve_journal_entries", "insert_journal_entries", "shallowest_open", "finish_depth"} & set(
         noted.names
     )
+
+
+async def test_an_ended_crawl_that_shall_stop_is_not_told_to_go_on(bench: Bench) -> None:
+    crawl = await bench.submit()
+    for move in (states.run(), states.complete("drained")):
+        assert await bench.database.run(lambda tx: bench.crawls.store.move(tx, crawl.id, move))  # noqa: B023
+    with pytest.raises(StateConflict, match=r"is completed, so it cannot be stopped; it has ended\.$"):
+        await bench.crawls.stop(crawl.id)

@@ -4,6 +4,7 @@ import asyncio
 
 import pytest
 
+from shoal.access.audit_hook import AuditHook
 from shoal.base.errors import InvalidInput, NotFound, StateConflict
 from shoal.base.ids import CrawlId
 from shoal.base.url import Url
@@ -11,8 +12,9 @@ from shoal.crawl.crawl import Crawl, CrawlConfig
 from shoal.crawl.frontier.fates import Fate
 from shoal.crawl.frontier.values import FrontierTask, Settled, SitemapRecord, UrlKind, WalkerBatch
 from shoal.crawl.lifecycle import crawls as crawls_module
-from shoal.crawl.lifecycle.failed_urls import FailedPage, FailedUrls
+from shoal.crawl.lifecycle.failed_urls import FailedUrls
 from shoal.crawl.states import CrawlState
+from shoal.pages.store import FailedPage, PageStore
 from tests.contract.conftest import SITE, Bench, Walker, failed, fetched, new_url, page_of
 from tests.contract.test_crawl_lifecycle import check_ledger
 
@@ -143,9 +145,9 @@ async def test_a_url_that_fails_again_during_a_retry_is_not_reopened_twice(
     turn = await walker.turn(*[answered(task, 503) for task in tasks])
     reopen, batches = bench.crawls._reopen, 0
 
-    async def reopen_and_fail(crawl_id: str, pages: list[FailedPage], before: int | None) -> int:
+    async def reopen_and_fail(crawl_id: str, pages: list[FailedPage], before: int | None, audit: AuditHook) -> int:
         nonlocal turn, batches
-        reopened = await reopen(crawl_id, pages, before)
+        reopened = await reopen(crawl_id, pages, before, audit)
         batches += 1
         assert batches < 10, "it runs after what fails again"
         turn = await walker.turn()
@@ -160,7 +162,7 @@ async def test_a_url_that_fails_again_during_a_retry_is_not_reopened_twice(
 
 async def test_a_retry_that_died_between_two_batches_is_completed_by_the_next(bench: Bench) -> None:
     crawl = await ended(bench, good=200, bad=500)
-    page = (await bench.database.read(lambda tx: bench.crawls.store.failed_after(tx, crawl.number, 0, 10)))[0]
+    page = (await bench.database.read(lambda tx: PageStore().failed_after(tx, crawl.number, 0, 10)))[0]
     await bench.database.run(lambda tx: bench.crawls.reopen(tx, crawl.number, [page]))
     assert await bench.crawls.retry_these(crawl.id, ALL) == 0
     assert await bench.state(crawl) is S.QUEUED

@@ -25,20 +25,21 @@ import asyncpg
 import pytest
 
 from shoal.app import database_of
+from shoal.app.schema_watch import SchemaWatch
 from shoal.base.clock import FakeClock, SystemClock
-from shoal.base.database import Conflict, Database, Tx
+from shoal.base.database import Conflict, Database, Tx, migrations, queries, sqlite
+from shoal.base.database.migrations import Migration
+from shoal.base.database.postgres import PostgresDatabase
+from shoal.base.database.sqlite import SqliteDatabase
 from shoal.base.errors import BackendUnavailable, BadConfig, SchemaMismatch, ShoalError, StorageFull
+from shoal.base.settings import DatabaseSettings
 from shoal.crawl.states import CrawlState
 from shoal.fleet.node import CommandName
 from shoal.fleet.states import CommandState, NodeState
 from shoal.queue.states import GrantEnd, JobState
-from shoal.settings import DatabaseSettings
-from shoal.store.sql import migrations, queries, sqlite
-from shoal.store.sql.migrations import Migration
-from shoal.store.sql.postgres import PostgresDatabase
-from shoal.store.sql.sqlite import SqliteDatabase
 from tests.contract.conftest import Bench, database_at
 from tests.support.full_disk import stuff
+from tests.support.patience import wait_until
 from tests.support.servers import Service
 
 # Only one dialect needs these: SQLite tells new URLs from known ones by reading, PostgreSQL by inserting; a hint that
@@ -46,7 +47,7 @@ from tests.support.servers import Service
 SQLITE_ONLY = {
     *("known_keys", "reserve_seq", "insert_fates", "ends_of_lines", "anchor_machine_clock", "drop_job_hosts"),
     # PostgreSQL does these in one statement, `turn_jobs`.
-    *("any_quota", "any_due", "close_grants", "end_jobs", "held_jobs", "lease_jobs", "move_jobs"),
+    *("any_due", "close_grants", "end_jobs", "held_jobs", "lease_jobs", "move_jobs"),
 }
 POSTGRES_ONLY = {"add_fates", "anchor_server_clock", "notify", "turn_jobs"}
 
@@ -183,6 +184,17 @@ async def test_an_attempt_that_is_repeated_runs_only_its_own_callbacks(postgres_
 
     await postgres_bench.database.run(work)
     assert (attempts, called) == ([0, 1], [1])
+
+
+async def test_a_unit_is_repeated_if_the_schema_has_changed_since_its_statements_were_prepared(
+    postgres_bench: Bench,
+) -> None:
+    bench = postgres_bench
+    for _ in range(2):
+        await bench.database.run(lambda tx: tx.value("now"))
+    await bench.sql("DROP FUNCTION shoal_now CASCADE")
+    await bench.sql("CREATE FUNCTION shoal_now() RETURNS int LANGUAGE sql AS 'SELECT 7'")
+    assert await bench.database.run(lambda tx: tx.value("now")) == 7
 
 
 async def test_a_callback_that_raises_is_reported_and_hides_neither_the_commit_nor_the_others(bench: Bench) -> None:
@@ -393,7 +405,7 @@ INITIALISE = """
 import asyncio, sys
 from shoal.app import database_of
 from shoal.base.clock import SystemClock
-from shoal.settings import DatabaseSettings
+from shoal.base.settings import DatabaseSettings
 
 async def main():
     database = database_of(DatabaseSettings(url=sys.argv[1]), SystemClock())
@@ -736,6 +748,18 @@ async def test_a_server_that_goes_away_is_unavailable_until_it_is_back(own_postg
         await database.close()
 
 
+async def test_an_outage_is_not_explained_with_the_states_of_the_drivers_protocol(postgres_bench: Bench) -> None:
+    """The driver raises this if a call is cancelled while its connection is being lost."""
+
+    async def lose(tx: Tx) -> None:
+        raise asyncpg.InternalClientError("cannot switch to state 15; another operation (2) is in progress")
+
+    for call in (postgres_bench.database.run, postgres_bench.database.read):
+        with pytest.raises(BackendUnavailable, match="the connection was lost during a call") as caught:
+            await call(lose)
+        assert "state 15" not in caught.value.message
+
+
 async def test_a_value_that_does_not_fit_is_not_called_an_outage(bench: Bench) -> None:
     """An outage is retried for ever, but a bug of our own must be reported."""
     with pytest.raises(Exception) as caught:  # noqa: PT011 - each driver may say it its way
@@ -847,7 +871,7 @@ async def test_a_copy_made_in_the_middle_of_writing_is_whole_and_has_what_was_co
 
     writing = asyncio.create_task(write())
     for number in range(5):
-        await written[number].wait()
+        await wait_until(written[number].is_set, written[number], writing)
         sure = committed
         copy = tmp_path / f"copy{number}"
         copy.mkdir()
@@ -871,7 +895,7 @@ KILLED = """
 import asyncio, sys
 from pathlib import Path
 from shoal.base.clock import SystemClock
-from shoal.store.sql.sqlite import SqliteDatabase
+from shoal.base.database.sqlite import SqliteDatabase
 
 async def main():
     database = SqliteDatabase(Path(sys.argv[1]), SystemClock())
@@ -894,7 +918,7 @@ def test_a_commit_survives_a_kill(tmp_path: Path) -> None:
     process.kill()
     told = [30, *[int(line) for line in process.stdout.read().split()]]
     process.stdout.close()
-    process.wait()
+    process.wait(60)
     assert_whole(path, max(told) + 1)
 
 
@@ -967,7 +991,7 @@ async def test_a_statement_is_planned_once_for_all_values(postgres_bench: Bench)
 # Plans stay index scans (F24)
 
 # A list that was passed in, a single row, a batch, the clock, and tables that are read in batches.
-SMALL = ("VIRTUAL TABLE", "frontier_seq", "CONSTANT", "chosen", "SCAN c.", "frontier_open", "(subquery")
+SMALL = ("VIRTUAL TABLE", "frontier_seq", "CONSTANT", "chosen", "SCAN c.", "frontier_open", "(subquery", "SCAN skips")
 
 
 # Statements that may read everything: a table of one row or of a few, a partial index of just what is wanted, a
@@ -981,7 +1005,6 @@ WHOLE = {
         "forget_cursors",
         "quotas",
         "all_gates",
-        "any_quota",
         "all_listeners",
         "prune_listeners",
         "any_token",
@@ -997,6 +1020,7 @@ WHOLE = {
         "depth_up_to",
         "all_nodes",
         "overdue_nodes",
+        "forget_lapses",
         "count_nodes",
         "waiting_commands",
         "expire_commands",
@@ -1190,3 +1214,17 @@ async def test_one_live_job_per_key_and_one_row_per_grant_are_the_databases_rule
     await insert(bench, "job_grant", GRANT | {"job_id": "j", "epoch": 1})
     with pytest.raises((sqlite3.IntegrityError, asyncpg.UniqueViolationError)):
         await insert(bench, "job_grant", GRANT | {"job_id": "j", "epoch": 1})
+
+
+async def test_a_process_is_stopped_once_when_its_store_is_newer(bench: Bench) -> None:
+    stopped: list[int] = []
+    watch = SchemaWatch(bench.app.database, lambda: stopped.append(1))
+    await watch.run_once()
+    assert (stopped, watch.error) == ([], None)
+    newer = "INSERT INTO schema_version VALUES (999, now(), 'newer')"
+    await bench.sql("PRAGMA user_version = 999" if bench.dialect == "sqlite" else newer)
+    for _ in range(2):
+        await watch.run_once()
+    assert stopped == [1]
+    assert watch.error is not None
+    assert "999" in watch.error.message

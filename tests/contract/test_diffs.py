@@ -95,11 +95,40 @@ async def test_the_same_pages_have_no_differences(bench: Bench) -> None:
     assert (await all_rows(diff), diff.summary.unchanged) == ([], 5)
 
 
+async def test_a_304_equals_the_page_it_confirms_and_data_is_compared_by_field(bench: Bench) -> None:
+    shop = {"title": "Shop", "content_hash": "a"}
+    first = await crawled(bench, {"/": shop | {"data": {"price": 1.5, "tags": ["x"]}}, "/b": {"content_hash": "b"}})
+    second = await crawled(
+        bench,
+        {
+            "/": shop | {"status": 304, "data": {"tags": ["x"], "price": 1.5}},
+            "/b": {"status": 304, "content_hash": "b"},
+        },
+    )
+    third = await crawled(
+        bench,
+        {
+            "/": shop | {"status": 304, "data": {"price": 2.5, "tags": ["x"]}},
+            "/b": {"status": 304, "content_hash": "c"},
+        },
+    )
+    for before, after in ((first, second), (second, first)):
+        diff = await diffs_of(bench).open(before.id, after.id)
+        assert (await all_rows(diff), diff.summary.unchanged) == ([], 2)
+    for before in (first, second):
+        diff = await diffs_of(bench).open(before.id, third.id)
+        changed = sorted((row.url, row.field, row.before, row.after) for row in await all_rows(diff))
+        assert changed == [(SITE, "data.price", "1.5", "2.5"), (f"{SITE}b", "content_hash", "b", "c")]
+        assert diff.summary.fields == {"content_hash": 1, "data.price": 1}
+
+
 def finding(code: str, key: int) -> Finding:
     return Finding("links", code, Severity.ERROR, f"{SITE}{key}", key)
 
 
-async def analyzed(bench: Bench, crawl: Crawl, found: Mapping[str, list[int]], *, more: int = 0) -> None:
+async def analyzed(
+    bench: Bench, crawl: Crawl, found: Mapping[str, list[int]], *, more: int = 0, skipped: str | None = None
+) -> None:
     """Store a successful analysis with findings of these keys; `more` were found than stored."""
     analysis = await bench.analyses.submit(crawl.id, AnalysisOptions())
     lease = await bench.lease(kind="analysis")
@@ -111,11 +140,23 @@ async def analyzed(bench: Bench, crawl: Crawl, found: Mapping[str, list[int]], *
 
     async def keep(tx: Any) -> None:
         await bench.analyses.started(tx, analysis.id)
-        await bench.analyses.store.keep(tx, analysis, AnalyzerOutcome("links", None, 1, 1.0), counts, findings)
+        await bench.analyses.store.keep(
+            tx, analysis, AnalyzerOutcome("links", None, 1, 1.0, skipped=skipped), counts, findings
+        )
         await bench.analyses.store.conclude(tx, analysis, {}, {}, None)
 
     await bench.database.run(keep)
     await bench.queue.finish(lease)
+
+
+async def test_findings_of_an_analyzer_that_was_skipped_are_not_compared(bench: Bench) -> None:
+    before, after = await crawled(bench, {"/": {}}), await crawled(bench, {"/": {}})
+    await analyzed(bench, before, {"broken_link": [1, 2]})
+    await analyzed(bench, after, {}, skipped="The crawl stored no page details.")
+    diff = await diffs_of(bench).open(before.id, after.id)
+    assert await all_rows(diff) == []
+    assert diff.summary.findings is not None
+    assert [(one.code, one.fixed, one.complete) for one in diff.summary.findings.codes] == [("broken_link", 0, False)]
 
 
 async def test_findings_are_new_fixed_or_still_open(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,8 +10,10 @@ import pytest
 from shoal.app import App
 from shoal.base.errors import HeldBack
 from shoal.base.ids import NodeId
+from shoal.base.settings import FleetSettings, GrpcSettings
 from shoal.base.signals import Signal
 from shoal.crawl.crawl import CrawlConfig
+from shoal.fleet.explain import explain_node
 from shoal.fleet.node import NewSession, NodeStatus
 from shoal.fleet.refresh import FleetSeen
 from shoal.page_jobs.group import GroupConfig
@@ -19,7 +21,6 @@ from shoal.plan.policy import PolicyForm
 from shoal.queue.back_pressure import JobsHeldBack
 from shoal.queue.job import node_lane
 from shoal.queue.states import JobState
-from shoal.settings import FleetSettings, GrpcSettings
 from tests.contract.conftest import SITE, Bench
 
 A = NodeId("node-a")
@@ -31,7 +32,9 @@ class Controller:
     def __init__(self, bench: Bench, **fleet: Any) -> None:
         settings = replace(bench.app.settings, grpc=GrpcSettings(enabled=True), fleet=FleetSettings(**fleet))
         database: Any = bench.database
-        self.app = App(settings, bench.clock, bench.signals, database, stores=bench.open_stores(settings))
+        self.app = App(
+            settings, bench.clock, bench.signals, database, stores=bench.open_stores(settings), controls=True
+        )
         self.chores = {chore.name: chore for chore in self.app.fleet.start()}
 
     async def register(self, node_id: NodeId = A, **status: Any) -> None:
@@ -128,7 +131,7 @@ async def test_the_explanation_of_a_job_names_the_candidates_and_what_became_of_
     assert found.reason == "offered"
     lane = (await bench.job(job)).lane
     node_id = lane.removeprefix("node/")
-    assert f"offered to node {node_id}" in found.sentence
+    assert f"offered to node {node_id}" in str(found.sentence)
     dispatch = found.facts["dispatch"]
     assert (dispatch["node_id"], dispatch["nodes"], dispatch["outcome"]) == (node_id, 2, "offered")
     assert [one["node_id"] for one in dispatch["candidates"]] == [A, "node-b"]
@@ -147,6 +150,34 @@ async def test_the_explanation_of_a_job_names_the_candidates_and_what_became_of_
     assert (await bench.job_admin.explain(job)).reason == "no_worker"
     await bench.lease("w9")
     assert await outcome() == "spilled_over"
+
+
+async def test_a_node_that_takes_nothing_gets_less_and_less_until_it_leases_a_job(bench: Bench) -> None:
+    controller = Controller(bench)
+    await controller.register(max_concurrency=1000, page_slots=1000)
+    assert await controller.make(4) == [node_lane(A)] * 4
+    score = (await controller.app.fleet.nodes.get(A)).health.value
+    await bench.jump(11)
+    await bench.janitor().run_once()
+    node = await controller.app.fleet.nodes.get(A)
+    assert node.lapsed_offers == 1, "one sweep, however many offers"
+    assert node.health.value >= score, "its score does not change by that"
+    for _ in range(20):  # as many sweeps would find
+        await bench.database.run(lambda tx: tx.execute("count_lapse", id=A))
+    await controller.look()
+    node = await controller.app.fleet.nodes.get(A)
+    assert await controller.make(5) == ["shared"] * 5
+    found = explain_node(node, [node], private=True, is_flapping=lambda _: False)
+    assert (found.reason, found.dispatch_share < 0.00001) == ("offers_lapsed", True)
+    assert "did not take jobs that were offered to it (21 times in a row)" in str(found.sentence)
+
+    await controller.chores["fleet janitor"].run_once()
+    assert (await controller.app.fleet.nodes.get(A)).lapsed_offers == 21
+    await bench.queue.lease("node-a/1", ["page"], [node_lane(A), "shared"], 1)
+    await controller.chores["fleet janitor"].run_once()
+    await controller.look()
+    assert (await controller.app.fleet.nodes.get(A)).lapsed_offers == 0
+    assert await controller.make(5) == [node_lane(A)] * 5
 
 
 async def test_a_batch_is_refused_while_the_nodes_are_used_up(bench: Bench) -> None:
@@ -183,7 +214,7 @@ async def test_schedulers_create_nothing_while_the_nodes_are_used_up(bench: Benc
     await app.plan.policies.make(PolicyForm.read({**where, "frequency": "1h"}))
     busy = {"active_pages": 26} if kind == "page" else {"active_tasks": 4}
     await controller.register(**busy)
-    scheduler: Any = app.chores.scheduler if kind == "page" else app.chores.site_scheduler
+    scheduler: Any = app.plan.scheduler if kind == "page" else app.plan.site_scheduler
     await bench.jump(1)
     await scheduler.run_once()
     assert await bench.number("SELECT count(*) FROM job") == 0

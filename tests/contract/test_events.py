@@ -1,8 +1,9 @@
 """Guarantees of the events package: numbers without gaps, each wanted event delivered at least once with one id, failed
 deliveries retried for a day, and no receiver delayed by another one. F56-F58, B87."""
 
+import asyncio
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from datetime import datetime, timedelta
 from ipaddress import ip_network
 from pathlib import Path
@@ -13,21 +14,21 @@ from standardwebhooks.webhooks import WebhookVerificationError
 
 from shoal.base.clock import SystemClock, span
 from shoal.base.database import Database
-from shoal.base.errors import BackendUnavailable, InvalidInput, NotFound
+from shoal.base.errors import BackendUnavailable, InvalidInput, NotFound, TooLarge
 from shoal.base.leader import LEAD, LeaderOnly
+from shoal.base.settings import EventSettings
 from shoal.egress import AddressRule, Egress
 from shoal.events import courier as courier_room
 from shoal.events.courier import TAKEN_FOR, Courier, CourierFailed, WebhookDisabled
-from shoal.events.event import Event
+from shoal.events.event import Event, EventReceipt
 from shoal.events.event_file import EventFile
 from shoal.events.forwarder import Forwarder
 from shoal.events.retention import EventRetention, SinkMissedEvents
+from shoal.events.sender import Answer
 from shoal.events.webhook import WAITS, DeliveryState, NewWebhook, Webhook, WebhookChange
-from shoal.events.webhooks import Webhooks
+from shoal.events.webhooks import MOST_WEBHOOKS, Webhooks
 from shoal.serve import to_api
-from shoal.settings import EventSettings
 from shoal.store.sql.events import SqlEvents, SqlWebhooks
-from shoal.store.sql.leader import SqlLeaderStore
 from shoal.store.sql.outbox import SqlOutbox
 from tests.contract.conftest import Bench, Severed
 from tests.support.bad_http_server import Asked, BadServer, Line, bad_server, reply
@@ -100,7 +101,7 @@ async def test_events_get_numbers_without_gaps_in_the_order_of_their_commits(pos
 async def test_large_events_are_read_a_few_at_a_time_and_none_is_missed(
     post: Post, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("shoal.store.sql.read_limits.MOST_READ", 30)  # two and a half of these
+    monkeypatch.setattr("shoal.base.database.MOST_READ", 30)  # two and a half of these
     await post.happen(*["crawl.started"] * 4, "crawl.completed")
     await post.forwarder.run_once()
     pages, after = [], 0
@@ -117,7 +118,7 @@ async def test_large_events_are_read_a_few_at_a_time_and_none_is_missed(
 async def test_large_events_are_sent_a_few_at_a_time_and_all_of_them(
     post: Post, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("shoal.store.sql.read_limits.MOST_READ", 30)  # two and a half of these
+    monkeypatch.setattr("shoal.base.database.MOST_READ", 30)  # two and a half of these
     webhook = await post.hook()
     wanted = await post.happen(*["crawl.started"] * 5)
     await post.carry()
@@ -474,6 +475,32 @@ async def test_deliveries_not_begun_when_one_failed_count_no_attempt(post: Post)
     assert sorted(post.received()[courier_room.AT_ONCE :]) == sorted(untried)
 
 
+async def test_webhooks_whose_receivers_hang_do_not_take_every_connection(
+    post: Post, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(courier_room, "BEGIN_WITHIN", 0.05)
+    webhooks = [await post.hook() for _ in range(6)]
+    ids = await post.happen("crawl.started", "crawl.failed")
+    sending, most = 0, 0
+    courier = post.courier
+    courier._places = asyncio.Semaphore(2)
+    send = courier._sender.send
+
+    async def slow(url: str, secrets: Sequence[str], event: EventReceipt) -> Answer:
+        nonlocal sending, most
+        sending, most = sending + 1, max(most, sending + 1)
+        await SystemClock().sleep(0.02)
+        sending -= 1
+        return await send(url, secrets, event)
+
+    monkeypatch.setattr(courier._sender, "send", slow)
+    async with asyncio.timeout(60):
+        while len(post.received()) < len(webhooks) * len(ids):
+            await post.carry()
+    assert most == 2
+    assert all(not one.failing_since for one in await post.webhooks.all())
+
+
 async def test_events_that_a_slow_receiver_left_are_sent_with_the_next_batch(
     post: Post, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -542,7 +569,7 @@ async def test_of_two_controllers_with_one_file_one_writes_and_the_other_takes_o
 
     def controller(name: str, database: Database) -> LeaderOnly:
         file = EventFile(database, post.events, path)
-        return LeaderOnly(file, post.bench.database, SqlLeaderStore(), name, lead=file.sink)
+        return LeaderOnly(file, post.bench.database, name, lead=file.sink)
 
     async def told(*types: str) -> list[str]:
         ids = await post.happen(*types)
@@ -573,3 +600,12 @@ async def test_of_two_controllers_with_one_file_one_writes_and_the_other_takes_o
     last = await told("crawl.stopped")
     await first.run_once()  # a released lead can be taken over at once
     assert written()[4:] == last
+
+
+async def test_the_hundred_and_first_webhook_is_refused_also_at_the_same_time(post: Post) -> None:
+    for _ in range(MOST_WEBHOOKS - 1):
+        await post.hook()
+    made = await asyncio.gather(*(post.hook() for _ in range(5)), return_exceptions=True)
+    refused = [str(one) for one in made if isinstance(one, TooLarge)]
+    assert (len(refused), len(await post.webhooks.all())) == (4, 100)
+    assert "the list of webhooks is larger than 100 webhooks; remove one first" in refused[0]

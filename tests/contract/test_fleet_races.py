@@ -6,12 +6,12 @@ from typing import Any
 
 from shoal.app import App
 from shoal.base.ids import NodeId
+from shoal.base.settings import FleetSettings, GrpcSettings
 from shoal.fleet.node import Heartbeat, NodeStatus
 from shoal.fleet.nodes import NodeLost
 from shoal.fleet.states import NodeState
 from shoal.page_jobs.group import GroupConfig
 from shoal.queue.job import node_lane
-from shoal.settings import FleetSettings, GrpcSettings
 from tests.contract.conftest import SITE, Bench
 from tests.support.nodes import EVERY, register
 
@@ -23,7 +23,7 @@ def controller(bench: Bench, name: str) -> App:
     """Return another controller on the store of a bench."""
     settings = replace(bench.app.settings, grpc=GrpcSettings(enabled=True), fleet=FleetSettings())
     database: Any = bench.database
-    app = App(settings, bench.clock, bench.signals, database, stores=bench.open_stores(settings))
+    app = App(settings, bench.clock, bench.signals, database, stores=bench.open_stores(settings), controls=True)
     app.process_name = name
     app.fleet.start()
     return app

@@ -1,5 +1,6 @@
 """Administration of a frontier: count, explain, delete, dump and load."""
 
+import json
 from collections import Counter
 from collections.abc import AsyncIterator
 from dataclasses import asdict
@@ -12,6 +13,7 @@ from shoal.base.clock import SystemClock, from_micros
 from shoal.base.errors import AlreadyExists, InvalidInput, NotAllowed, NotFound, StateConflict
 from shoal.base.url import Url
 from shoal.crawl.crawl import Crawl
+from shoal.crawl.dump import records
 from shoal.crawl.dump.dump import CrawlDump
 from shoal.crawl.engine.walker_commits import TurnRequest
 from shoal.crawl.frontier.admin import FrontierAdmin
@@ -51,7 +53,7 @@ def frontier_admin_of(bench: Bench) -> FrontierAdmin:
 
 def dump_of(bench: Bench) -> CrawlDump:
     admin_store = frontier_admin_store_of(bench)
-    return CrawlDump(bench.database, bench.crawls, bench.frontier, admin_store, bench.pages, frontier_admin_of(bench))
+    return CrawlDump(bench.database, bench.crawls, bench.frontier, admin_store, frontier_admin_of(bench))
 
 
 @pytest.fixture(params=["sqlite", "postgres", "redis"])
@@ -92,7 +94,7 @@ async def other(bench: Bench, request: pytest.FixtureRequest) -> AsyncIterator[B
 async def walked(bench: Bench) -> tuple[Crawl, Walker]:
     """A crawl with something in every state: one fetched, one failed, one skipped, two in quarantine, one for later,
     one taken, two waiting at two hosts, one of them a sitemap."""
-    crawl = await bench.submit()
+    crawl = await bench.submit(policy_id="pol_1")
     walker = await bench.walker(crawl)
     [seed] = await walker.take()
     found = [linked(walker, path) for path in ("/fails", "/later", "/taken", "/trap/1")]
@@ -291,8 +293,9 @@ async def test_a_pattern_in_quarantine_is_released_where_it_was_carried_to(bench
 async def test_dumped_loaded_and_dumped_again_gives_the_same_lines(bench: Bench, other: Bench) -> None:
     crawl = await paused(bench)
     first = await dumped(bench, crawl)
-    loaded = await dump_of(other).load(first)
-    again = await dumped(other, (await other.crawls.get(loaded)).crawl)
+    there = (await other.crawls.get(await dump_of(other).load(first))).crawl
+    assert there.policy_id == "pol_1"
+    again = await dumped(other, there)
     assert sorted(again) == sorted(first)
     assert (again[0], again[-1]) == (first[0], first[-1])
 
@@ -380,6 +383,41 @@ async def test_a_refusal_names_the_line_and_what_is_wrong_with_it(bench: Bench) 
         await dump_of(bench).load([*lines[:2], b"{", *lines[2:]], crawl_id="copy")
 
 
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("fetched_at", 2**62),
+        ("fetched_at", -1),
+        ("depth", 2**63),
+        ("depth", 2**31),
+        ("status", 70_000),
+        ("attempt", 2**40),
+        ("word_count", -1),
+        ("duration_ms", 1e300),
+        ("flags", 2**20),
+        ("text_hash", 2**63),
+        ("title", "a\0b"),
+        ("redirects", [{"url": 3, "status": "x"}]),
+        ("redirects", [{}]),
+    ],
+)
+def test_a_page_with_a_value_that_no_store_could_hold_is_refused(name: str, value: object) -> None:
+    page = {"url": "https://a.test/", "depth": 0, "fetched_at": 1, "attempt": 1}
+    assert records.read(orjson.dumps({"page": page}), 1)
+    line = json.dumps({"page": page | {name: value}})  # orjson writes no numbers of more than 64 bits
+    with pytest.raises(InvalidInput, match=f"line 7 is not valid .*{name}"):
+        records.read(line, 7)
+
+
+@pytest.mark.parametrize(
+    "counts", [{"walked": 2**62}, {"depth_reached": 2**40}, {"opened": -1}, {"skipped": {"a": -1}}]
+)
+async def test_a_count_that_no_store_could_hold_is_refused(bench: Bench, counts: dict[str, object]) -> None:
+    head = orjson.loads((await dumped(bench, await paused(bench)))[0])
+    with pytest.raises(InvalidInput, match=r"line 1 is not valid .*(range|between)"):
+        records.read(orjson.dumps(head | {"counts": head["counts"] | counts}), 1)
+
+
 async def test_a_load_replaces_what_a_killed_load_left_behind(bench: Bench, other: Bench) -> None:
     crawl = await paused(bench)
     admin_store = frontier_admin_store_of(other)
@@ -460,7 +498,7 @@ async def test_a_host_that_is_not_claimed_is_anybodys(bench: Bench) -> None:
 async def test_the_queries_of_the_frontier_admin_use_an_index(
     sqlite_bench: Bench, query: str, values: dict[str, object]
 ) -> None:
-    from shoal.store.sql import queries
+    from shoal.base.database import queries
 
     found = queries.load("sqlite")[query]
     text = found.sql

@@ -4,6 +4,7 @@ import asyncio
 from collections import Counter
 from contextlib import suppress
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import Any, TypeVar
 
 import asyncpg
@@ -119,7 +120,7 @@ async def test_two_crawls_at_once_reserve_no_slot_beyond_two_seconds(postgres_be
     halting = BreakpointDatabase(bench.database, point)
     slow = asyncio.create_task(halting.run(lambda tx: bench.frontier.take(tx, first, holders[0], 5, 0, SLOW)))
     between = asyncio.create_task(point.reached.wait())
-    await asyncio.wait({slow, between}, return_when="FIRST_COMPLETED")
+    await asyncio.wait({slow, between}, timeout=PATIENCE, return_when="FIRST_COMPLETED")
     between.cancel()
     quick = await bench.database.run(lambda tx: bench.frontier.take(tx, second, holders[1], 5, 0, SLOW))
     point.resume()
@@ -172,7 +173,7 @@ class Within:
 
     tx: Tx
 
-    async def run(self, work: Work[T]) -> T:
+    async def run(self, work: Work[T], *, within: timedelta | None = None) -> T:
         return await work(self.tx)
 
     read = run
@@ -220,7 +221,7 @@ async def assert_no_deadlock(bench: Bench, query: str, *works: Any) -> None:
     """Run two commits that both stop after their first use of a query, the first one first, then continue together. The
     driver would hide a deadlock by running one of them again, a second later; so they run on connections of their
     own."""
-    from shoal.store.sql.postgres import PostgresTx
+    from shoal.base.database.postgres import AnswerWatch, PostgresTx
 
     points = [Breakpoint(query), Breakpoint(query)]
 
@@ -228,8 +229,10 @@ async def assert_no_deadlock(bench: Bench, query: str, *works: Any) -> None:
         connection = await asyncpg.connect(bench.url)
         try:
             await connection.execute("SET deadlock_timeout = '20ms'")
-            async with connection.transaction():
-                await work(BreakpointTx(PostgresTx(connection), point))  # type: ignore[arg-type]
+            with AnswerWatch(connection, PATIENCE) as watch:
+                async with connection.transaction():
+                    tx = PostgresTx(connection, watch, PATIENCE)
+                    await work(BreakpointTx(tx, point))  # type: ignore[arg-type]
         finally:
             point.reached.set()
             await connection.close()

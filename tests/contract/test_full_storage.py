@@ -8,15 +8,15 @@ from pathlib import Path
 import pytest
 
 from shoal.base.clock import FakeClock, SystemClock
+from shoal.base.database.sqlite import SqliteDatabase
 from shoal.base.errors import BackendUnavailable, StorageFull
+from shoal.base.settings import WorkSettings
 from shoal.base.signals import Signals
 from shoal.crawl.lifecycle.crawls import KIND
 from shoal.queue.states import JobState
-from shoal.settings import WorkSettings
 from shoal.store.bodies.folder import FolderBodies
-from shoal.store.sql.sqlite import SqliteDatabase
-from shoal.work.child_process import ChildSpawner
-from shoal.work.run_children import RunChildren
+from shoal.work.child_handle import ChildSpawner
+from shoal.work.child_pool import RunChildren
 from shoal.work.storage_watch import BODIES, LONGEST_PAUSE_SECONDS, STORE, StorageFilled, StorageFreed, StorageWatch
 from shoal.work.worker_context import StoreOutOfReach, WorkerContext
 from tests.contract.conftest import PATIENCE, Bench, Severed

@@ -7,17 +7,19 @@ from typing import Any
 
 import pytest
 
+from shoal.app.drivers import single_connection_of
 from shoal.base.clock import Clock, FakeClock, SystemClock
+from shoal.base.settings import DatabaseSettings, WorkSettings
 from shoal.hosts.throttle import HoldsBegun
 from shoal.queue.job import Extended, Fence
 from shoal.queue.states import JobState
-from shoal.settings import WorkSettings
-from shoal.work.child_process import ChildProcess, ChildSpawner, Listener
+from shoal.work.child_handle import ChildProcess, ChildSpawner, Listener
+from shoal.work.child_pool import RunChildren
 from shoal.work.heartbeat import LeaseHeartbeat
 from shoal.work.ipc import Renewed
-from shoal.work.run_children import RunChildren
 from shoal.work.worker_context import StoreOutOfReach, WorkerContext
 from tests.contract.conftest import PATIENCE, Bench, Breakpoint, BreakpointDatabase, Severed
+from tests.support.delay_proxy import delay_proxy
 
 
 class OneLease:
@@ -70,6 +72,25 @@ async def test_a_lease_locked_by_a_stuck_commit_does_not_keep_others_from_being_
     beating.cancel()
 
 
+async def test_a_lease_is_extended_although_the_connection_of_the_heartbeat_fell_silent(postgres_bench: Bench) -> None:
+    bench = postgres_bench
+    bench.queue.settings = bench.settings.but(lease=timedelta(seconds=1), extend_every=timedelta(milliseconds=200))
+    one = await lease(bench, "crawl")
+    with delay_proxy(bench.url) as proxy:
+        settings = DatabaseSettings(url=proxy.url, connect_timeout=timedelta(seconds=30))
+        apart = single_connection_of(bench.app.database, settings, SystemClock())
+        await apart.open()
+        heartbeat = LeaseHeartbeat(bench.queue.on(apart), SystemClock(), [one], lambda doing, error: None)
+        beating = asyncio.create_task(heartbeat.run())
+        await asyncio.wait_for(one.extended.wait(), PATIENCE)
+        proxy.fall_silent()
+        one.extended.clear()
+        await asyncio.wait_for(one.extended.wait(), 10)
+        beating.cancel()
+        proxy.cut_in(0)
+        await apart.close()
+
+
 async def test_a_job_whose_child_missed_its_renewals_is_handed_back_at_once(bench: Bench) -> None:
     job_id = await bench.enqueue(kind="crawl")
     says_so = ["/bin/sh", "-c", """read job; echo '{"type": "Done", "ending": "lease_lost"}'; read more"""]
@@ -87,7 +108,7 @@ async def test_a_job_whose_child_missed_its_renewals_is_handed_back_at_once(benc
 async def test_a_job_that_was_left_during_an_outage_is_handed_back_when_the_store_is_there_again(
     sqlite_bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("shoal.work.run_children.RETRY_AFTER", timedelta(milliseconds=10))
+    monkeypatch.setattr("shoal.work.child_pool.RETRY_AFTER", timedelta(milliseconds=10))
     bench, severed, freed, tried = sqlite_bench, Severed(sqlite_bench.database), asyncio.Event(), asyncio.Event()
     apart = bench.over(severed)
     apart.signals.subscribe(lambda signal: tried.set() if isinstance(signal, StoreOutOfReach) else None)

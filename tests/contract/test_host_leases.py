@@ -50,7 +50,7 @@ async def add(bench: Bench, host: str, count: int = 1, **more: Any) -> list[JobI
 
 
 def places(bench: Bench, delay_seconds: float = SHORT_SECONDS, *, at_once: bool = False) -> RateLimiter:
-    return RateLimiter(bench.hosts, HostDelay(delay_seconds), at_once=at_once)
+    return RateLimiter(HostDelay(delay_seconds), at_once=at_once)
 
 
 async def take(
@@ -62,7 +62,7 @@ async def take(
     moves: Sequence[states.Move] = (),
 ) -> list[Lease]:
     """Lease as a page child does, or with `at_once` as a bot does: a turn, and a slot for each job, in one commit."""
-    slots = PageLeases(bench.queue, bench.groups.store, places(bench, delay_seconds, at_once=at_once))
+    slots = PageLeases(bench.queue, places(bench, delay_seconds, at_once=at_once))
     request = slots.by_host(LeaseRequest("w1", ["page"], capabilities=["http", "js"]))
 
     async def commit(tx: Tx) -> list[Lease]:
@@ -143,13 +143,13 @@ async def test_a_job_whose_host_is_busy_is_explained_by_its_host(bench: Bench) -
     said = await bench.job_admin.explain(ids[2])
     assert (said.reason, said.facts["host"], said.facts["ahead"]) == ("host_busy", url("a"), 1)
     assert said.facts["host_busy_seconds"] == pytest.approx(600, abs=60)
-    assert said.sentence.startswith("http://a.example may be requested again in ")
+    assert str(said.sentence).startswith("http://a.example may be requested again in ")
 
 
 async def test_a_job_without_a_slot_is_returned_as_if_it_had_not_been_leased(bench: Bench) -> None:
     await known(bench, "a")
     [job_id] = await add(bench, "a", quota_keys=("key:one",))
-    request = PageLeases(bench.queue, bench.groups.store, places(bench)).by_host(LeaseRequest("w1", ["page"]))
+    request = PageLeases(bench.queue, places(bench)).by_host(LeaseRequest("w1", ["page"]))
 
     async def commit(tx: Tx) -> TurnResult:
         [lease] = (await bench.queue.finish_and_lease_in(tx, [], request, 1)).leases

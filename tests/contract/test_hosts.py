@@ -346,7 +346,7 @@ async def test_a_crawl_knows_the_hosts_that_it_waits_for(bench: Bench) -> None:
 async def test_the_frontier_admin_reports_that_the_host_of_a_url_is_held(bench: Bench) -> None:
     crawl = await bench.submit(f"{SITE}/a")
     await record(bench, await host_of(bench), throttled(60))
-    admin_store = SqlFrontierAdmin(bench.dialect, bench.hosts, bench.pages)
+    admin_store = SqlFrontierAdmin(bench.dialect)
     url = Url(f"{SITE}/a")
     key = key_of(url, crawl.key_seed)
 

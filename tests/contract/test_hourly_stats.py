@@ -7,24 +7,29 @@ import pytest
 from msgspec.structs import asdict
 
 from shoal.base.errors import BackendUnavailable
-from shoal.observe.hourly_stats import HOUR, HourlyStatsRetention, HourlyStatsWriter
+from shoal.observe.hourly_stats import HOUR, BotActivity, HourlyStatsReader, HourlyStatsRetention, HourlyStatsWriter
 from shoal.observe.metrics import Metrics
 from shoal.page_jobs.bots import BotAsked, BotPulled, BotReported
 from shoal.page_jobs.result import Result, ResultDelivery, Status
+from shoal.queue.job_admin_store import JobFilter
 from shoal.queue.queue import BotLeasesLost
 from shoal.queue.states import JobState
 from shoal.serve import to_api
-from shoal.store.sql.hourly_stats import SqlHourlyStats
 from tests.contract.conftest import Bench
 
 
 def stats_writer(bench: Bench) -> HourlyStatsWriter:
-    return HourlyStatsWriter(bench.database, SqlHourlyStats(), bench.signals)
+    return HourlyStatsWriter(bench.database, bench.signals)
 
 
 async def hours(bench: Bench, kind: str | None = None, back: int = 24) -> list[dict[str, object]]:
-    seen = await bench.database.read(lambda tx: SqlHourlyStats().since(tx, back, kind))
+    seen, _ = await HourlyStatsReader(bench.database).read(back, kind, 10)
     return [asdict(to_api.hour(one)) for one in seen]
+
+
+async def active_bots(bench: Bench) -> list[BotActivity]:
+    _, seen = await HourlyStatsReader(bench.database).read(24, None, 10)
+    return seen
 
 
 async def run_a_few(bench: Bench) -> None:
@@ -50,6 +55,17 @@ async def test_an_hour_reports_what_was_made_and_how_it_ended(bench: Bench) -> N
     assert (hour["created"], hour["done"], hour["failed"], hour["retried"]) == (4, 2, 1, 1)
     assert (hour["retry_rate"], hour["average_seconds"]) == (0.25, 1.5)
     assert await hours(bench, "crawl") == []
+
+
+async def test_a_dead_letter_that_is_retried_was_created_once(bench: Bench) -> None:
+    chore, metrics = stats_writer(bench), Metrics()
+    bench.signals.subscribe(metrics.listen)
+    await run_a_few(bench)
+    assert await bench.job_admin.retry_dead(JobFilter()) == 1
+    await chore.run_once()
+    [hour] = await hours(bench)
+    assert hour["created"] == 4
+    assert 'shoal_jobs_created_total{kind="page"} 4.0' in metrics.render().decode()
 
 
 async def test_several_processes_add_to_one_hour_and_time_goes_on(bench: Bench) -> None:
@@ -89,7 +105,7 @@ async def test_bots_are_seen_by_their_names_and_what_they_got(bench: Bench) -> N
     await chore.run_once()
     [hour] = await hours(bench)
     assert hour["bots"] == 2
-    seen = await bench.database.read(lambda tx: SqlHourlyStats().bots(tx, 24, 10))
+    seen = await active_bots(bench)
     assert {one.bot_id: one.pulled for one in seen} == {"b1": 3, "b2": 0}
 
 
@@ -102,7 +118,7 @@ async def test_the_counts_of_a_bot_are_added_up_and_a_lost_lease_is_no_sign_of_l
         bench.signals.emit(BotLeasesLost(token="tok_a", bot_id="b1", count=4))
         bench.signals.emit(BotLeasesLost(token="tok_a", bot_id="gone", count=1))
         await chore.run_once()
-    [seen] = await bench.database.read(lambda tx: SqlHourlyStats().bots(tx, 24, 10))
+    [seen] = await active_bots(bench)
     assert (seen.bot_id, seen.pulled, seen.results, seen.failures) == ("b1", 0, 6, 2)
     assert (seen.late_results, seen.lost_leases, seen.invalid_data) == (4, 8, 0)
     assert [hour["bots"] for hour in await hours(bench)] == [1]
@@ -128,7 +144,7 @@ async def test_old_hours_are_forgotten(bench: Bench) -> None:
     await bench.enqueue()
     bench.signals.emit(BotAsked(token="tok_a", bot_id="b"))
     await chore.run_once()
-    retention = HourlyStatsRetention(timedelta(days=90), SqlHourlyStats())
+    retention = HourlyStatsRetention(timedelta(days=90))
     now = await bench.number("SELECT shoal_now()")
     assert await retention.prune(bench.database, now + 1, 100) == (2, False)
     assert await hours(bench) == []

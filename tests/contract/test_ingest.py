@@ -13,7 +13,7 @@ from shoal.base.errors import LeaseLost
 from shoal.base.ids import JobId
 from shoal.page_jobs.result import Receipt, Result, ResultDelivery, Status, StoredResult
 from shoal.page_jobs.spec import PageWork
-from shoal.queue.job import Fence, Lease
+from shoal.queue.job import Fence, Lease, LeaseRequest
 from shoal.queue.states import JobState
 from tests.contract.conftest import SITE, Bench, database_at, settle_one
 
@@ -61,6 +61,20 @@ async def test_a_success_ends_the_job_stores_its_result_and_reports_it_in_one_co
     assert (kind, body["job_id"], body["data"]) == ("crawl.job.completed", job_id, {"name": "Anchor"})
     assert body["meta"] == {"crawl_duration": 0.25, "error": None, "html_hash": "abc"}
     assert [grant["ended"] for grant in await bench.grants(job_id)] == ["done"]
+
+
+@pytest.mark.parametrize("text", ["a\0b", "a\ud800b"], ids=["nul", "surrogate"])
+async def test_a_result_with_text_that_cannot_be_stored_does_not_fail_its_batch(bench: Bench, text: str) -> None:
+    jobs = [await bench.enqueue(payload=work(), max_attempts=attempts) for attempts in (1, 2, 1)]
+    leases = [await bench.lease("w1") for _ in jobs]
+    hostile = Result(
+        Status.FAIL, f"{URL}{text}", 1, final_url=text, html_hash=text, error_code=text, error_message=text, data=[text]
+    )
+    deliveries = [of(lease, hostile if place < 2 else good()) for place, lease in enumerate(leases)]
+    settled = await bench.ingest.settle("w1", deliveries)
+    assert {one.fence.job_id: one.state for one in settled.receipts} == dict(
+        zip(jobs, [J.FAILED, J.PENDING, J.DONE], strict=True)
+    )
 
 
 async def test_a_failure_is_tried_again_later_and_reported_only_after_the_last_attempt(bench: Bench) -> None:
@@ -222,3 +236,26 @@ async def test_two_processes_with_the_same_result_store_it_once(bench: Bench) ->
         await other.close()
     assert set(answers) == {J.DONE}
     assert len(await results(bench, job_id)) == len(await bench.events()) == 1
+
+
+@pytest.mark.parametrize(
+    ("more", "theirs", "state", "shown"),
+    [
+        ({}, 1, J.FAILED, 1),
+        ({}, 3, J.PENDING, 3),
+        ({}, None, J.PENDING, 2),
+        ({"policy": "p"}, 1, J.PENDING, 2),
+        ({"max_retry": 1}, 1, J.PENDING, 2),
+    ],
+    ids=["fewer", "more", "not set", "of a policy", "given"],
+)
+async def test_the_worker_of_an_attempt_decides_unless_a_number_was_given(
+    bench: Bench, more: dict[str, Any], theirs: int | None, state: JobState, shown: int
+) -> None:
+    payload = orjson.dumps(orjson.loads(work()) | more).decode()
+    job_id = await bench.enqueue(payload=payload, max_attempts=2)
+    lease = await bench.lease("w1")
+    request = LeaseRequest("w1", ["page"])
+    await bench.database.run(lambda tx: bench.ingest.settle_in(tx, request, [of(lease, bad())], attempts=theirs))
+    job = await bench.job(job_id)
+    assert (job.state, job.attempts, job.max_attempts) == (state, 1, shown)

@@ -13,6 +13,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 
 import pytest
 
+from shoal.base.database.sqlite import SqliteDatabase
 from shoal.base.errors import LeaseLost, StateConflict
 from shoal.base.ids import JobId, new_id
 from shoal.crawl.frontier.values import Control, WalkerBatch
@@ -20,7 +21,6 @@ from shoal.crawl.lifecycle.crawls import KIND
 from shoal.crawl.states import TERMINAL
 from shoal.queue import states
 from shoal.queue.job import Lease, NewJob
-from shoal.store.sql.sqlite import SqliteDatabase
 from tests.contract.conftest import SITE, Bench, Walker, open_bench
 from tests.contract.random_turns import RandomTurns
 from tests.support import ledger

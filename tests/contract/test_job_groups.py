@@ -9,17 +9,16 @@ import orjson
 import pytest
 
 from shoal.base.errors import AlreadyExists, InvalidInput, LeaseLost, NotFound
+from shoal.base.settings import QueueSettings
 from shoal.page_jobs.group import GroupConfig, GroupState
 from shoal.page_jobs.groups import GroupEnded
 from shoal.page_jobs.result import Result, ResultDelivery, Status
-from shoal.page_jobs.retention import GroupRetention
+from shoal.page_jobs.store import GroupRetention
 from shoal.queue.job import Lease, LeaseRequest
 from shoal.queue.job_admin import JobAdmin
 from shoal.queue.job_admin_store import JobFilter
 from shoal.queue.pruner import Pruner, job_retention
 from shoal.queue.states import JobState
-from shoal.settings import QueueSettings
-from shoal.store.sql.groups import SqlGroupStore
 from tests.contract.conftest import SITE, Bench, database_at, settle_one
 
 J = JobState
@@ -198,7 +197,7 @@ async def test_pages_that_need_a_browser_wait_for_a_worker_with_one(bench: Bench
     [job_id] = [row["id"] for row in await bench.sql("SELECT id FROM job LIMIT 1")]
     jobs = JobAdmin(bench.database, bench.queue, bench.job_admin_store)
     said = await jobs.explain(job_id)
-    assert (said.reason, said.sentence) == (
+    assert (said.reason, str(said.sentence)) == (
         "no_renderer",
         "It needs a browser, no connected node has one, and nobody runs such jobs: start a worker on a machine with "
         "Chromium or with RENDERER_URL, or a bot with `js`.",
@@ -238,7 +237,7 @@ async def test_old_groups_go_when_their_jobs_are_gone(bench: Bench) -> None:
     await bench.jump(100)
     await bench.groups.cancel("young")
     now = await bench.database.read(lambda tx: tx.value("now"))
-    retention = GroupRetention(timedelta(seconds=50), SqlGroupStore())
+    retention = GroupRetention(timedelta(seconds=50))
     assert await retention.prune(bench.database, now - 50_000_000, 10) == (0, False), "its jobs are there"
     await bench.sql("DELETE FROM job WHERE state = 'cancelled'")
     assert await retention.prune(bench.database, now - 50_000_000, 10) == (1, False)

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from shoal.base.errors import BackendUnavailable, InvalidInput, NotFound
+from shoal.base.errors import BackendUnavailable, InvalidInput, NotFound, ShoalError
 from shoal.base.ids import JobId, NodeId, new_id
 from shoal.fleet.commands import CommandRequest, commands_to_reach
 from shoal.fleet.janitor import FORGET_EVERY, FleetJanitor
@@ -31,6 +31,7 @@ from shoal.fleet.nodes import (
     NodeRegistered,
     Nodes,
 )
+from shoal.fleet.sessions import Session, SessionRefused, Sessions, SessionSaver
 from shoal.fleet.states import MOVES, CommandState, NodeState
 from shoal.queue.job import NewJob, Offer, node_lane
 from shoal.queue.states import JobState
@@ -124,6 +125,64 @@ async def lanes(bench: Bench) -> dict[str, str]:
 
 
 # Sessions
+
+
+class EndedStream:
+    """A stream that records how the controller ended it."""
+
+    def __init__(self) -> None:
+        self.ends: list[ShoalError | None] = []
+
+    def send(self, command: NodeCommand) -> None: ...
+
+    def name_heartbeat(self, every: timedelta) -> None: ...
+
+    def end(self, error: ShoalError | None) -> None:
+        self.ends.append(error)
+
+
+@pytest.mark.parametrize("at", ["status", "ack"])
+async def test_a_session_that_cannot_be_stored_costs_only_itself(bench: Bench, at: str) -> None:
+    """The edge refuses such values; a field that it forgets must not silence the other nodes."""
+    nodes, sessions, streams = registry(bench), Sessions(bench.clock, bench.app.signals), dict[str, EndedStream]()
+    unstorable = "\ud800"
+    for number in range(5):
+        node_id, stream = NodeId(f"node-{number}"), EndedStream()
+        begun = await register(nodes, node_id)
+        session = Session(node_id, begun.epoch, status(), EVERY, stream, EVERY)
+        sessions.begin(session)
+        is_bad = number == 3
+        sessions.received(
+            session,
+            status(active_tasks=number, version=unstorable if is_bad and at == "status" else ""),
+            [CommandAck(unstorable, CommandState.APPLIED)] if is_bad and at == "ack" else (),
+        )
+        streams[node_id] = stream
+    await SessionSaver(sessions, nodes, bench.app.access.tokens).run_once()
+    stored = {node.id: node.status.active_tasks for node in await nodes.list_all()}
+    assert stored == {f"node-{number}": 0 if number == 3 and at == "status" else number for number in range(5)}
+    assert [name for name, stream in streams.items() if stream.ends] == ["node-3"]
+    assert [type(error) for error in streams["node-3"].ends] == [InvalidInput]
+    [refused] = [signal for signal in bench.signals_seen if isinstance(signal, SessionRefused)]
+    assert refused.node_id == "node-3"
+
+
+async def test_an_error_that_is_not_in_their_data_ends_no_session(bench: Bench) -> None:
+    nodes, sessions, streams = registry(bench), Sessions(bench.clock, bench.app.signals), list[EndedStream]()
+    for number in range(3):
+        begun, stream = await register(nodes, NodeId(f"node-{number}")), EndedStream()
+        session = Session(NodeId(f"node-{number}"), begun.epoch, status(), EVERY, stream, EVERY)
+        sessions.begin(session)
+        sessions.received(session, status(active_tasks=1))
+        streams.append(stream)
+    saver = SessionSaver(sessions, nodes, bench.app.access.tokens)
+    await bench.sql("ALTER TABLE node RENAME COLUMN status TO status_of_a_newer_version")
+    with pytest.raises(Exception, match="status"):
+        await saver.run_once()
+    await bench.sql("ALTER TABLE node RENAME COLUMN status_of_a_newer_version TO status")
+    await saver.run_once()
+    assert [node.status.active_tasks for node in await nodes.list_all()] == [1, 1, 1]
+    assert not any(stream.ends for stream in streams)
 
 
 async def test_each_session_of_a_node_has_a_higher_epoch(bench: Bench) -> None:

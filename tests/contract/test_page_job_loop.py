@@ -12,12 +12,13 @@ import pytest
 
 from shoal.app import App, opened
 from shoal.base.ids import JobId, new_id
+from shoal.base.settings_loader import load
 from shoal.queue.job import Fence, Job, Lease, NewJob
 from shoal.queue.states import GrantEnd, JobState
-from shoal.settings_loader import load
 from shoal.work import page_job_loop
 from shoal.work.page_job_loop import PageJobLoop
 from tests.support.page_child import PlainPages
+from tests.support.patience import wait_until
 
 PATIENCE = 60.0
 HOLDER = "node/1/pages/2"
@@ -82,8 +83,8 @@ class Bench:
 
 
 @asynccontextmanager
-async def at_work(app: App) -> AsyncIterator[Bench]:
-    bench = Bench(app, PlainPages(app.queue))
+async def at_work(app: App, work: PlainPages | None = None) -> AsyncIterator[Bench]:
+    bench = Bench(app, work or PlainPages(app.queue))
     task = asyncio.create_task(bench.loop.run())
     try:
         yield bench
@@ -126,6 +127,37 @@ async def test_a_job_that_waits_for_its_host_occupies_no_slot(app: App) -> None:
         bench.loop.leave(finish_first=False)
         returned = await bench.until_state(JobState.PENDING, *waiting)
         assert [job.attempts for job in returned] == [0] * 4
+
+
+async def test_no_more_jobs_are_leased_than_can_start_within_two_seconds(
+    app: App, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Jobs that wait for their hosts are locked for all other workers."""
+    monkeypatch.setattr(page_job_loop, "AHEAD_SECONDS", 0.4)
+    unstarted: list[int] = []
+
+    class PacedPages(PlainPages):
+        """Hosts with any number of jobs, each of which may start in a moment, and occupies its slot for as long."""
+
+        async def run(self, lease: Lease) -> Lease:
+            await app.clock.sleep(0.4)
+            unstarted.append(len(bench.loop.held) - len(bench.loop._running))
+            return lease
+
+        async def settle(self, results: Sequence[Lease], holder: str, want: int) -> list[Lease]:
+            leases = await super().settle(results, holder, want)
+            for lease in leases:
+                lease.start_in_seconds = 0.3
+            return leases
+
+    async with at_work(app, PacedPages(app.queue)) as bench:
+        await bench.enqueue({}, count=200)
+
+        async def many_done() -> bool:
+            return len(unstarted) >= 20
+
+        await bench.until(many_done)
+    assert max(unstarted) <= 3 * 4  # those of the slots, as many that start in that time, and as many to be stored
 
 
 async def test_a_job_that_raises_counts_an_attempt_and_the_others_are_done(app: App) -> None:
@@ -272,7 +304,7 @@ async def test_a_nudge_during_a_lease_request_is_not_lost(app: App) -> None:
 
     bench.work.settle = slowly  # type: ignore[method-assign]
     working = asyncio.create_task(bench.loop.run())
-    await asked.wait()
+    await wait_until(asked.is_set, asked, working)
     [job] = await bench.enqueue({})
     answer.set()
     await bench.until_state(JobState.DONE, job)

@@ -12,27 +12,23 @@ from msgspec.structs import replace
 from shoal.base.clock import FakeClock, from_micros, to_micros
 from shoal.base.database import Tx
 from shoal.base.errors import InvalidInput, NotFound
-from shoal.crawl.lifecycle.policy_crawls import PolicyCrawls
 from shoal.crawl.states import CrawlState
 from shoal.egress import AddressRule
-from shoal.events.event import Event
-from shoal.events.forwarder import Forwarder
+from shoal.page_jobs.result import ResultDelivery, Status
 from shoal.plan import site_scheduler
 from shoal.plan.policies import Policies, SignalForm
 from shoal.plan.policy import Policy, PolicyForm
 from shoal.plan.retention import BoostRetention
-from shoal.plan.run_recorder import RunRecorder
 from shoal.plan.scheduler import PolicyStuck, Scheduler
-from shoal.plan.site_scheduler import SiteScheduler
+from shoal.plan.site_scheduler import SiteScheduler, start_crawl
+from shoal.plan.store import PolicyStore
 from shoal.queue.job import Lease
 from shoal.queue.job_admin import JobAdmin
 from shoal.queue.queue import JobMoved
-from shoal.queue.states import GrantEnd, JobState
+from shoal.queue.states import TERMINAL, GrantEnd, JobState
 from shoal.serve import to_api
 from shoal.serve.schemas import Freshness
-from shoal.store.sql.events import SqlEvents, SqlWebhooks
-from shoal.store.sql.outbox import SqlOutbox
-from shoal.store.sql.policies import SqlPolicies
+from tests.contract.bad_bots import result_of
 from tests.contract.conftest import Bench
 
 LOOPBACK = AddressRule(allow=(ip_network("127.0.0.0/8"),))
@@ -44,14 +40,11 @@ class PlanBench:
 
     def __init__(self, bench: Bench, backlog: int = 10_000) -> None:
         self.bench = bench
-        self.store, self.events = SqlPolicies(), SqlEvents()
-        self.sites = PolicyCrawls(bench.crawls)
+        self.store = PolicyStore()
         jobs = JobAdmin(bench.database, bench.queue, bench.job_admin_store)
-        self.policies = Policies(bench.database, self.store, bench.queue, self.sites, LOOPBACK)
-        self.site_scheduler = SiteScheduler(bench.database, self.store, self.sites, bench.signals)
-        self.scheduler = Scheduler(bench.database, self.store, bench.queue, jobs, bench.signals, backlog)
-        self.run_recorder = RunRecorder(bench.database, self.events, self.store)
-        self.forwarder = Forwarder(bench.database, self.events, SqlWebhooks(), bench.signals)
+        self.policies = Policies(bench.database, bench.queue, bench.crawls, LOOPBACK)
+        self.site_scheduler = SiteScheduler(bench.database, bench.crawls, bench.signals)
+        self.scheduler = Scheduler(bench.database, bench.queue, jobs, bench.signals, backlog)
 
     async def make(self, **values: Any) -> Policy:
         if "cron" not in values:
@@ -73,14 +66,10 @@ class PlanBench:
         return await self.bench.lease("bot", "page")
 
     async def end(self, lease: Lease, *, success: bool = True, digest: str | None = None) -> None:
-        """End the job, number the event of its end, and record it on the policy."""
-        policy = orjson.loads(lease.payload)["policy"]
-        kind = "crawl.job.completed" if success else "crawl.job.failed"
-        event = Event(kind, lease.fence.job_id, {"policy": policy, "meta": {"html_hash": digest}})
-        await self.bench.queue.finish(lease)
-        await self.bench.database.run(lambda tx: SqlOutbox().append(tx, event))
-        await self.forwarder.run_once()
-        await self.run_recorder.run_once()
+        """Send the result of the last attempt at a job."""
+        result = result_of(Status.SUCCESS if success else Status.FAIL, self.bench.clock.micros(), digest)
+        [receipt] = (await self.bench.ingest.settle("bot", [ResultDelivery(lease.fence, result)])).receipts
+        assert receipt.state in TERMINAL
 
 
 @pytest.fixture
@@ -117,7 +106,7 @@ async def test_next_run_moves_by_whole_frequencies_from_its_planned_time_however
     assert await plan.live() == 1  # missed runs are made up for by one run
 
 
-class SlowPolicies(SqlPolicies):
+class SlowPolicies(PolicyStore):
     """Time passes while it searches for due policies."""
 
     def __init__(self, clock: FakeClock) -> None:
@@ -307,12 +296,11 @@ async def test_jobs_that_nobody_takes_hold_back_only_policies_that_ask_for_the_s
 
 
 async def test_success_and_failure_are_noted_each_once(plan: PlanBench) -> None:
-    policy = await plan.make()
+    policy = await plan.make(max_retry=0)
     await plan.pass_()
     await plan.end(await plan.take(), success=False)
     seen = await plan.policies.get(policy.id)
     assert (seen.last_success_at, seen.error_rate) == (None, pytest.approx(0.2))
-    await plan.run_recorder.run_once()
     await plan.bench.jump(6.1 * HOUR)
     await plan.pass_()
     await plan.end(await plan.take(), digest="a")
@@ -342,29 +330,6 @@ async def test_an_adaptive_policy_runs_less_often_while_nothing_changes_and_more
     assert await run("b") == 6
 
 
-async def test_ends_of_many_policies_that_come_in_one_batch_count_as_if_each_had_come_by_itself(
-    plan: PlanBench,
-) -> None:
-    """A run recorder that was down finds several ended runs of each policy, interleaved with those of other
-    policies."""
-    schedule = {"frequency": "4h", "adaptive": {"min": "1h", "max": "12h"}}
-    policies = [await plan.make(url=f"http://example.org/{place}", **schedule) for place in range(3)]
-    planned = {policy.id: policy.planned_at for policy in policies}
-    ends = [(digest, policy.id) for digest in "aab" for policy in policies]
-    events = [
-        Event("crawl.job.completed", f"job_{place}", {"policy": policy_id, "meta": {"html_hash": digest}})
-        for place, (digest, policy_id) in enumerate(ends)
-    ]
-    await plan.bench.database.run(lambda tx: SqlOutbox().append(tx, *events))
-    await plan.forwarder.run_once()
-    await plan.run_recorder.run_once()
-    for policy in policies:
-        seen = await plan.policies.get(policy.id)
-        assert (seen.frequency_now or timedelta(0)).total_seconds() / HOUR == 3  # 4, then 6, then half of that
-        assert (seen.planned_at - planned[policy.id]) / 1e6 / HOUR == -1
-        assert seen.last_hash == "b"
-
-
 async def test_a_signal_raises_the_priority_of_jobs_that_are_made_while_it_lasts(plan: PlanBench) -> None:
     plain = await plan.make(url="http://example.org/plain")
     hot = await plan.make(url="http://example.org/hot", labels={"team": "a"})
@@ -380,7 +345,7 @@ async def test_a_signal_that_ended_long_ago_is_removed(plan: PlanBench) -> None:
     bench = plan.bench
     for label, lasts in (("team=a", "1h"), ("team=b", "1h"), ("team=c", "9d")):
         await plan.policies.signal(SignalForm.read({"label": label, "boost": 30.0, "lasts": lasts}))
-    retention = BoostRetention(timedelta(days=7), plan.store)
+    retention = BoostRetention(timedelta(days=7))
     now = await bench.database.read(plan.store.now)
     assert await retention.prune(bench.database, now + 3_500_000_000, 1) == (0, False)
     assert await retention.prune(bench.database, now + 3_700_000_000, 1) == (1, True)
@@ -405,6 +370,7 @@ async def test_a_policy_of_a_site_begins_a_crawl_each_time_and_one_at_a_time(pla
     await plan.site_scheduler.run_once()
     [first] = await plan.bench.crawls.newest()
     assert (first.crawl.config.depth, first.crawl.state) == (1, CrawlState.QUEUED)
+    assert first.crawl.policy_id == policy.id
     await plan.bench.jump(1.1 * HOUR)
     await plan.site_scheduler.run_once()
     assert len(await plan.bench.crawls.newest()) == 1
@@ -418,7 +384,7 @@ async def test_a_policy_of_a_site_begins_a_crawl_each_time_and_one_at_a_time(pla
 async def test_a_scheduler_that_dies_before_it_notes_the_crawl_begins_no_second_one(plan: PlanBench) -> None:
     policy = await plan.make(url=None, seeds=["http://example.org/"])
     crawl_id = f"{policy.id}-{policy.planned_at}"
-    await plan.sites.begin(crawl_id, {"seeds": ["http://example.org/"]})  # the scheduler dies here
+    await start_crawl(plan.bench.crawls, policy, crawl_id, 50)  # the scheduler dies here
     await plan.site_scheduler.run_once()
     assert [seen.crawl.id for seen in await plan.bench.crawls.newest()] == [crawl_id]
     assert (await plan.policies.get(policy.id)).live_crawl == crawl_id
@@ -516,64 +482,6 @@ async def test_a_site_that_cannot_be_crawled_any_more_keeps_no_other_from_its_cr
     assert (missed.live_crawl, missed.runs) == (None, 0)
     assert (missed.next_run_at or 0) > (await plan.policies.page_of())[0]
     assert [one.policy_id for one in plan.bench.signals_seen if isinstance(one, PolicyStuck)] == [broken.id]
-
-
-async def test_a_policy_that_cannot_be_read_keeps_no_other_from_its_job(plan: PlanBench) -> None:
-    broken, fine = await plan.make(), await plan.make()
-    await plan.bench.sql(f"UPDATE policy SET spec = '{{}}' WHERE id = '{broken.id}'")
-    await plan.pass_()
-    assert await plan.waiting() == [fine.id]
-    await plan.pass_()
-    assert [one.policy_id for one in plan.bench.signals_seen if isinstance(one, PolicyStuck)] == [broken.id]
-
-
-async def test_a_policy_whose_time_zone_is_gone_keeps_no_other_from_its_job(plan: PlanBench) -> None:
-    broken = await plan.make(windows=["00:00-24:00"], timezone="Europe/Berlin")
-    fine = await plan.make()
-    spec = broken.spec.replace("Europe/Berlin", "Europe/Gone")
-    await plan.bench.sql(f"UPDATE policy SET spec = '{spec}' WHERE id = '{broken.id}'")
-    await plan.pass_()
-    assert await plan.waiting() == [fine.id]
-    assert [told.policy_id for told in plan.bench.signals_seen if isinstance(told, PolicyStuck)] == [broken.id]
-
-
-async def test_a_site_is_crawled_now_when_somebody_says_so(plan: PlanBench) -> None:
-    policy = await plan.make(**SITE, frequency="1h")
-    await plan.site_scheduler.run_once()
-    [first] = await plan.bench.crawls.newest()
-    again = await plan.policies.run_now(policy.id)
-    assert (again.id, again.duplicate) == (first.crawl.id, True)
-    await plan.bench.crawls.stop(first.crawl.id)
-    made = await plan.policies.run_now(policy.id)
-    assert not made.duplicate
-    assert (await plan.policies.get(policy.id)).live_crawl == made.id
-    assert [seen.crawl.id for seen in await plan.bench.crawls.newest()] == [made.id, first.crawl.id]
-    assert await plan.bench.number("SELECT count(*) FROM job WHERE kind = 'page'") == 0
-
-
-async def test_a_crawl_of_a_policy_starts_whatever_its_options_say_of_that(plan: PlanBench) -> None:
-    await plan.make(**SITE, crawl_config={"start": False})
-    await plan.site_scheduler.run_once()
-    [seen] = await plan.bench.crawls.newest()
-    assert seen.crawl.state is CrawlState.QUEUED
-
-
-async def test_a_policy_that_may_not_be_fetched_any_more_can_be_disabled(plan: PlanBench) -> None:
-    policy = await plan.make()
-    await plan.bench.sql(f"UPDATE policy SET spec = '{policy.spec.replace('example.org', '10.0.0.1')}'")
-    assert not (await plan.policies.enable(policy.id, False)).enabled
-    with pytest.raises(InvalidInput):
-        await plan.policies.enable(policy.id, True)
-
-
-async def test_a_policy_that_cannot_be_read_keeps_no_other_from_its_notes(plan: PlanBench) -> None:
-    broken, fine = await plan.make(), await plan.make()
-    await plan.pass_()
-    leases = [await plan.take(), await plan.take()]
-    await plan.bench.sql(f"UPDATE policy SET spec = 'x', last_hash = 'x' WHERE id = '{broken.id}'")
-    for lease in leases:
-        await plan.end(lease, digest="y")
-    assert (await plan.policies.get(fine.id)).last_success_at is not None
 
 
 async def test_a_signal_about_a_url_counts_however_the_policy_writes_it(plan: PlanBench) -> None:

@@ -27,7 +27,7 @@ HEAD = "url,frequency,priority_base,labels,rule_set"
 
 async def take(bench: Bench, rows: Iterator[PolicyFileRow], *, skip_bad: bool = False) -> ImportSummary:
     plan = PlanBench(bench)
-    importer = PolicyImporter(bench.database, plan.store, plan.policies)
+    importer = PolicyImporter(bench.database, plan.policies)
     return await importer.take(rows, skip_bad=skip_bad)
 
 
@@ -54,7 +54,7 @@ async def test_a_file_whose_first_answer_was_lost_is_kept_once(bench: Bench) -> 
     first = new_id("pol")
     for _ in range(2):
         plan = PlanBench(bench)
-        importer = PolicyImporter(bench.database, plan.store, plan.policies)
+        importer = PolicyImporter(bench.database, plan.policies)
         rows = read_csv([HEAD, "http://example.org/a,6h,,,", "http://example.org/b,6h,,,"])
         assert (await importer.take(rows, skip_bad=False, first=first)).made == 2
     assert await urls(bench) == ["http://example.org/a", "http://example.org/b"]
@@ -158,3 +158,19 @@ def test_a_line_that_is_not_utf_8_is_refused(read: Callable[[list[str]], Iterato
         text = '{"url": "http://example.org/", "frequency": "6h", "labels": {"name": "caf\xe9"}}\n'
     [row] = list(read(text.encode("latin-1").decode("utf-8", "surrogateescape").splitlines(keepends=True)))
     assert "UTF-8" in row.problem
+
+
+@pytest.mark.parametrize("skip_bad", [False, True])
+async def test_a_file_with_a_thousand_invalid_lines_is_not_read_to_its_end(bench: Bench, skip_bad: bool) -> None:
+    read = 0
+
+    def endless() -> Iterator[str]:
+        nonlocal read
+        while True:
+            read += 1
+            yield "[]" if read > 1 else '{"url": "https://a.test/", "frequency": "1d"}'
+
+    summary = await take(bench, read_json_lines(endless()), skip_bad=skip_bad)
+    assert (summary.made, summary.bad, len(summary.problems)) == (0, 1_000, 101)
+    assert summary.problems[-1] == (1_001, "is the 1,000th invalid line: the rest was not read")
+    assert read < 1_200

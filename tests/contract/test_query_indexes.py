@@ -1,5 +1,6 @@
 """The index conditions with which each statement finds its rows in PostgreSQL: they do not depend on the table
-statistics at planning time. A connection plans again when the store has grown.
+statistics at planning time. A statement with a limit reads its rows in the order of an index, whichever filters are
+given. A connection plans again when the store has grown.
 
 A connection keeps its plans, and to the planner all indexes of an empty table cost the same. Which index it chose
 depended on when the tables were last analyzed. How long the plan was kept depended on whether somebody created a schema
@@ -9,7 +10,8 @@ always.
 
 import json
 import re
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
+from itertools import combinations
 from typing import Any
 
 import asyncpg
@@ -18,11 +20,11 @@ import pytest
 from shoal.app import database_of
 from shoal.base.clock import FakeClock
 from shoal.base.database import Tx
+from shoal.base.database.postgres import SESSION, PostgresDatabase
+from shoal.base.database.queries import Query, load
+from shoal.base.database.replanning import EVERY_ROWS, EVERY_SECONDS
 from shoal.base.ids import new_id
-from shoal.settings import DatabaseSettings
-from shoal.store.sql.postgres import SESSION, PostgresDatabase
-from shoal.store.sql.queries import load
-from shoal.store.sql.replanning import EVERY_ROWS, EVERY_SECONDS
+from shoal.base.settings import DatabaseSettings
 from tests.contract import test_query_plans
 
 SIZE = 5_000
@@ -39,6 +41,8 @@ OTHERS = (
     "job (id, kind, state, lease_holder, lease_until, run_id, payload, lane, priority, not_before, max_attempts,"
     " created_at)"
     " SELECT 'held_' || i, 'page', 'locked', 'w', i, 'run_' || i, '', 'shared', 50, 0, 2, i FROM n WHERE i % 2 = 0",
+    "job (id, kind, state, payload, lane, priority, not_before, max_attempts, created_at, finished_at)"
+    " SELECT 'dead_' || i, 'page', 'failed', '', 'shared', 50, 0, 2, i, i FROM n WHERE i % 2 = 0",
     "result (job_id, epoch, group_id, policy, state, status, fetched_at, digest, url)"
     " SELECT 'job_' || i, 1, 'run_' || (i / 10), 'pol_' || (i / 10), 'done', 'success', i, '', '' FROM n",
     "job_seat (scope, job_id) SELECT 's_' || (i / 10), 'job_' || i FROM n",
@@ -76,7 +80,9 @@ OTHERS = (
     "request_key (caller, route, key, digest, subject, created_at) SELECT 'c', 'r', i, '', '', i FROM n",
 )
 CRAWLS = "crawl (id, state, project, config, named, priority, key_seed, created_at)"
-CRAWLS += " SELECT 'crl_' || i, 'queued', 'p', '{}', 'x', 50, 1, i FROM n"
+CRAWLS += (
+    " SELECT 'crl_' || i, 'queued', 'p', '{\"seeds\":[\"http://example.org/\"],\"labels\":{}}', 'x', 50, 1, i FROM n"
+)
 # Statements that may look up their rows in either of two ways, both of which are fine.
 EITHER_WAY = {
     **dict.fromkeys(
@@ -106,14 +112,60 @@ WHOLE = {
         ("count_crawls", "count_jobs", "count_policies", "count_renderers", "rows_of_crawls"),
         "they count everything, and are asked by people",
     ),
-    "unfiled_journals": "an index of those alone",
-    **dict.fromkeys(("all_nodes", "overdue_nodes", "count_nodes"), "they look at the whole fleet"),
+    **dict.fromkeys(("unfiled_journals", "new_events"), "an index of those alone"),
+    **dict.fromkeys(("all_nodes", "overdue_nodes", "count_nodes", "forget_lapses"), "they look at the whole fleet"),
     **dict.fromkeys(("waiting_commands", "expire_commands"), "an index of commands that are not answered yet"),
+    "schema_version": "one row for each migration",
     "delete_stale_job_seats": "the sweep looks at every seat",
     "purge_dead": "an index of dead letters alone",
     "lock_admin_tokens": "there are few tokens",
     "all_gates": "there are few gates",
 }
+# Statements with a limit that sort rows of a table, and why they may.
+SORTED = {
+    **dict.fromkeys(("retries_at_hosts", "untried_at_hosts", "take_ready_hosts", "turn_jobs"), "a batch of each host"),
+    "hosts_of_crawl": "the hosts with the most pages, for people",
+    "held_among_hosts": "the hosts of one crawl",
+    "due_deliveries": "a few deliveries that are due at the same microsecond",
+    **dict.fromkeys(("last_of_some_fates", "lock_groups"), "a batch"),
+    "newest_locked": "locked jobs are as many as workers have slots",
+    "overdue_nodes": "it looks at the whole fleet",
+    "bots_seen": "the bots of a few hours",
+}
+OPTIONAL = re.compile(r"\$\d+(?:::\w+| AS \w+\))? (?:IS NULL|= [01]|= '') OR")
+LIMIT = 10
+JOBS = {"before": "job_9", "limit": LIMIT}
+JOB_FILTERS = {"state": "pending", "kind": "page", "lane": "shared"}
+# Statements with optional filters: their other parameters, and a value for each filter with which all rows match.
+FILTERED: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
+    "search_pages": (
+        {"crawl": 1, "number": 100, "upto": 1 << 62, "high": 299, "limit": LIMIT},
+        {"low": 200, "only_errors": 1, "error": "timeout", "depth": 1, "only_failed": 1, "type": "text%", "text": "%"},
+    ),
+    "newest_crawls": (
+        {"before": SIZE, "floor": 0, "limit": LIMIT},
+        {"state": "queued", "project": "p", "labels": "{}", "host": "example.org", "text": "example"},
+    ),
+    "newest_jobs": ({**JOBS, "scan": 5 * LIMIT}, JOB_FILTERS),
+    "newest_of_run": ({**JOBS, "run_id": "run_4"}, JOB_FILTERS),
+    "newest_dead": (JOBS, JOB_FILTERS | {"state": "failed"}),
+    "newest_locked": ({**JOBS, "before": "zzz"}, JOB_FILTERS | {"state": "locked"}),
+    "purge_jobs": ({"after": 100, "until": 100 + LIMIT, "states": "{done}", "spared": "{}"}, {"kind": "page"}),
+    "purge_dead": ({"before": SIZE, "states": "{failed}", "spared": "{}", "limit": LIMIT}, {"kind": "page"}),
+    "expired_jobs": ({"limit": LIMIT}, {"bots": 1}),
+    "next_ready": ({"crawl": 1}, {"job_id": "job_1"}),
+    "hours": ({"since": SIZE - LIMIT}, {"kind": "page"}),
+    "deliveries": ({"webhook": "whk", "before": SIZE, "limit": LIMIT}, {"state": "delivered"}),
+    "policies_after": ({"after": 100, "limit": LIMIT}, {"enabled": 1}),
+    "policies_of_project": ({"project": "default", "after": 100, "limit": LIMIT}, {"enabled": 1}),
+}
+WITHOUT = {
+    "only_errors": 0,
+    "only_failed": 0,
+    "bots": 0,
+    "job_id": "",
+}  # the values of absent filters that are not NULL
+FEW = 100  # rows that such a statement may read of a table
 
 
 @pytest.fixture
@@ -159,12 +211,25 @@ class Planner:
         """Return the index conditions of each statement, for each table that it reads."""
         found = {}
         for name, query in load("postgres").items():
-            values = f"({', '.join(['NULL'] * len(query.parameters))})" if query.parameters else ""
-            await self._plans.execute(f"PREPARE look AS {query.sql}")
-            plan = await self._plans.fetchval(f"EXPLAIN (FORMAT JSON) EXECUTE look{values}")
-            await self._plans.execute("DEALLOCATE look")
-            found[name] = sorted(_lookups(json.loads(plan)[0]["Plan"]))
+            found[name] = sorted(_lookups(await self.plan(query, ["NULL"] * len(query.parameters))))
         return found
+
+    async def plan(self, query: Query, values: list[str], *, how: str = "FORMAT JSON") -> dict[str, Any]:
+        given = f"({', '.join(values)})" if values else ""
+        await self._plans.execute(f"PREPARE look AS {query.sql}")
+        plan = await self._plans.fetchval(f"EXPLAIN ({how}) EXECUTE look{given}")
+        await self._plans.execute("DEALLOCATE look")
+        found: dict[str, Any] = json.loads(plan)[0]["Plan"]
+        return found
+
+    async def rows_read(self, query: Query, values: dict[str, Any]) -> int:
+        """Run a statement and undo it; return how many rows of tables it read."""
+        literals = [test_query_plans._literal(value) for value in query.ordered(values)]
+        undo = self._plans.transaction()
+        await undo.start()
+        plan = await self.plan(query, literals, how="ANALYZE, TIMING OFF, FORMAT JSON")
+        await undo.rollback()
+        return _rows_read(plan)
 
 
 def _lookups(step: dict[str, Any]) -> list[str]:
@@ -173,6 +238,22 @@ def _lookups(step: dict[str, Any]) -> list[str]:
         conditions = _conditions(step) or ["everything"]
         found.append(f"{step['Alias']}: {' and '.join(sorted(conditions))}")
     return found + [lookup for inner in step.get("Plans", []) for lookup in _lookups(inner)]
+
+
+def _rows_read(step: dict[str, Any]) -> int:
+    counts = ("Actual Rows", "Rows Removed by Filter", "Rows Removed by Index Recheck")
+    is_scan = "Relation Name" in step and step["Node Type"] != "ModifyTable"
+    own = sum(step.get(name, 0) for name in counts) * step["Actual Loops"] if is_scan else 0
+    return int(own) + sum(map(_rows_read, step.get("Plans", [])))
+
+
+def _sorts_a_table(step: dict[str, Any]) -> bool:
+    sorts = step["Node Type"] in ("Sort", "Incremental Sort") and bool(_lookups(step))
+    return sorts or any(map(_sorts_a_table, step.get("Plans", [])))
+
+
+def _combinations(names: list[str]) -> Iterator[set[str]]:
+    return (set(some) for count in range(len(names) + 1) for some in combinations(names, count))
 
 
 def _conditions(step: dict[str, Any]) -> list[str]:
@@ -217,6 +298,49 @@ async def test_every_statement_looks_its_rows_up_in_the_same_way_whatever_was_co
     careless = [f"{name}: {how}" for name, how in wanted.items() if any("everything" in one for one in how)]
     careless = [words for words in careless if words.partition(":")[0] not in WHOLE]
     assert not careless, "\n".join(careless)
+
+
+@pytest.fixture
+async def planner(own_database: str) -> AsyncIterator[Planner]:
+    """A large store that was never analyzed."""
+    database = PostgresDatabase(DatabaseSettings(url=own_database))
+    await database.open(upgrade=True)
+    await database.close()
+    plans, writes = await asyncpg.connect(own_database, server_settings=SESSION), await asyncpg.connect(own_database)
+    planner = Planner(plans, writes)
+    await planner.begin()
+    await planner.fill()
+    yield planner
+    await plans.close()
+    await writes.close()
+
+
+async def test_a_statement_with_a_limit_reads_rows_in_the_order_of_an_index(planner: Planner) -> None:
+    limited = [query for query in load("postgres").values() if "LIMIT" in query.sql]
+    sorting = set()
+    for analyzed in (False, True):
+        if analyzed:
+            await planner.count("ANALYZE")
+        for query in limited:
+            plan = await planner.plan(query, ["NULL"] * len(query.parameters))
+            sorting |= {query.name} if _sorts_a_table(plan) else set()
+    assert sorting <= SORTED.keys(), f"{sorted(sorting - SORTED.keys())} read all rows that follow to sort them"
+
+
+async def test_a_statement_with_optional_filters_reads_few_rows_with_any_of_them(planner: Planner) -> None:
+    queries = load("postgres")
+    assert FILTERED.keys() == {name for name, query in queries.items() if OPTIONAL.search(query.sql)}
+    problems = []
+    for analyzed in (False, True):
+        if analyzed:
+            await planner.count("ANALYZE")
+        for name, (others, filters) in FILTERED.items():
+            limit = SIZE if name in SORTED else FEW
+            for given in _combinations(list(filters)):
+                values = others | {one: filters[one] if one in given else WITHOUT.get(one) for one in filters}
+                read = await planner.rows_read(queries[name], values)
+                problems += [f"{name} by {sorted(given)}, {analyzed=}: {read:,} rows"] if read > limit else []
+    assert not problems, "\n".join(problems)
 
 
 # An example statement, because the plans of our own statements never change.

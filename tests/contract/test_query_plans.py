@@ -13,7 +13,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from datetime import timedelta
 from functools import cache
-from importlib.resources import files
+from pathlib import Path
 from typing import Any, TypeVar
 
 import orjson
@@ -22,7 +22,9 @@ from msgspec.structs import replace
 
 from shoal.app import database_of
 from shoal.base.database import Call, Callback, Database, Rows, Tx, Work
+from shoal.base.database.queries import Query, files, load
 from shoal.base.ids import JobId, new_id
+from shoal.base.settings import DatabaseSettings, EventSettings
 from shoal.crawl.crawl import Crawl
 from shoal.crawl.frontier.fates import Fate
 from shoal.crawl.frontier.traps import pattern_of
@@ -36,14 +38,12 @@ from shoal.hosts.throttle import HostUpdate
 from shoal.page_jobs.leasing import PageLeases
 from shoal.plan.policy import PolicyForm
 from shoal.plan.scheduler import Scheduler
+from shoal.plan.store import PolicyStore
 from shoal.queue import states
 from shoal.queue.job import Lease, LeaseRequest, NewJob, Offer
 from shoal.queue.job_admin_store import JobFilter
 from shoal.queue.states import JobState
-from shoal.settings import DatabaseSettings, EventSettings
 from shoal.store.sql.events import SqlEvents, SqlWebhooks
-from shoal.store.sql.policies import SqlPolicies
-from shoal.store.sql.queries import Query, load
 from tests.contract.conftest import SITE, Bench, Walker, clock_for, failed, fetched, later, new_url, redirected
 from tests.support.effort import times
 
@@ -78,7 +78,7 @@ SHARED = HostRate(0.0, walkers=2)
 SHORT = 1e-6  # seconds
 FEW = HostRate(0.0, per_host=1)
 SKIP = Fate.SKIPPED_SCOPE
-QUERY_FILES = ("frontier", "jobs", "hosts")
+QUERY_FILES = ("store/sql/frontier", "store/sql/jobs", "hosts/store", "store/sql/job_hosts")
 PLAN = {"ready_in_queue", "due_policies", "owed_policies", "advance_policies", "waiting_page_jobs", "live_jobs_of_keys"}
 PLAN |= {"policies_after", "policies_of_project"}
 EVENTS = {
@@ -117,8 +117,9 @@ FILL = (
     " SELECT {crawl}, {host}, 1099512827776 + i, 4611686018427387903, 0, '/to/' || i, 'http://example.org/f/' || i, ''"
     " FROM n",
     "INSERT INTO frontier_host (crawl, host, ready_at) SELECT {crawl}, {host} + i, 1 FROM n WHERE i <= 20",
-    "INSERT INTO page (crawl, key, chk, url, depth, attempt, fetched_at, bytes)"
-    " SELECT {crawl}, i * 7919, i, 'http://example.org/a/path/of/some/length/' || i, 1, 1, 1, 100 FROM n",
+    "INSERT INTO page (crawl, key, chk, url, depth, attempt, fetched_at, bytes, status, content_type, error_code)"
+    " SELECT {crawl}, i * 7919, i, 'http://example.org/a/path/of/some/length/' || i, 1, 1, 1, 100, 200, 'text/html',"
+    " 'timeout' FROM n",
     f"INSERT INTO job ({JOB})"
     " SELECT 'job_' || i, 'page', 'pending', 'run_' || (i / 2), '', 'shared', 50, i, 0, 2, i, NULL, 1 FROM n",
     f"INSERT INTO job ({JOB})"
@@ -159,11 +160,11 @@ class Watched:
         self.names: set[str] = set()
         self.problems: set[str] = set()
 
-    async def run(self, work: Work[T]) -> T:
-        return await self._database.run(lambda tx: work(WatchedTx(tx, self)))
+    async def run(self, work: Work[T], *, within: timedelta | None = None) -> T:
+        return await self._database.run(lambda tx: work(WatchedTx(tx, self)), within=within)
 
-    async def once(self, work: Work[T]) -> T:
-        return await self.run(work)
+    async def once(self, work: Work[T], *, within: timedelta | None = None) -> T:
+        return await self.run(work, within=within)
 
     async def read(self, work: Work[T]) -> T:
         return await self._database.read(lambda tx: work(WatchedTx(tx, self)))
@@ -408,7 +409,7 @@ async def lease_by_host(bench: Bench) -> None:
     host = "http://www1.example.org"
     await bench.sql("UPDATE job_host SET ready_at = shoal_now() + CASE WHEN rank % 100 = 0 THEN 0 ELSE 50000000 END")
     await bench.enqueue(lane="with_hosts", host=host)
-    slots = PageLeases(bench.queue, bench.groups.store, RateLimiter(bench.hosts, HostDelay(1.0)))
+    slots = PageLeases(bench.queue, RateLimiter(HostDelay(1.0)))
     request = slots.by_host(LeaseRequest("w5", ["page"], ["with_hosts"]))
     [lease, *_] = await bench.database.run(lambda tx: reserve_and_lease(bench, slots, tx, request))
     await bench.job_admin.explain(lease.fence.job_id)
@@ -440,6 +441,8 @@ async def work_on(bench: Bench) -> None:
     await bench.database.read(lambda tx: tx.all("job_hosts_after", number=0, limit=10))
     await bench.database.run(lambda tx: tx.execute("drop_idle_job_hosts", numbers=[1, 2]))
     await bench.database.read(lambda tx: tx.value("lane_generation"))
+    await bench.database.run(lambda tx: tx.execute("forget_lanes"))
+    await bench.database.run(lambda tx: bench.jobs.set_attempts(tx, leases[0].fence, 3))
     await bench.database.read(lambda tx: tx.all("lane_entries", ids=[lease.fence.job_id for lease in leases]))
     place = {"lane": "shared", "kind": "page", "capability": "", "rank": 0, "id": ""}
     await bench.database.read(lambda tx: tx.all("waiting_jobs_after", **place, limit=10))
@@ -471,10 +474,10 @@ async def serve_bots(bench: Bench) -> None:
     owner = "bot/tok_a/"
     request = LeaseRequest(f"{owner}b1", ["page"], ["shared"], ["http", "js"], timedelta(minutes=10))
     [lease] = (await bench.queue.finish_and_lease([], request, 1)).leases
-    await bench.queue.beat(owner, lease.fence, timedelta(minutes=10))
+    await bench.queue.beat(owner, lease.fence, timedelta(minutes=10), timedelta(hours=1))
     await bench.database.read(lambda tx: bench.jobs.held_by_owner(tx, owner))
     await bench.queue.cancel(lease, "asked")
-    await bench.queue.beat(owner, lease.fence, timedelta(minutes=10))
+    await bench.queue.beat(owner, lease.fence, timedelta(minutes=10), timedelta(hours=1))
 
 
 async def ask_desk(bench: Bench) -> None:
@@ -533,7 +536,7 @@ async def ask_hosts(bench: Bench, crawl: Crawl) -> None:
 
 async def schedule(bench: Bench) -> None:
     """Run the scheduler over many policies of which few are due, beside a full queue; then these have missed a run."""
-    scheduler = Scheduler(bench.database, SqlPolicies(), bench.queue, bench.job_admin, bench.signals, LINKS)
+    scheduler = Scheduler(bench.database, bench.queue, bench.job_admin, bench.signals, LINKS)
     await scheduler.run_once()
     assert await bench.number("SELECT count(*) FROM policy WHERE runs = 1") == SIZE // 500
     await bench.sql("UPDATE policy SET queued = 1 WHERE runs = 1")
@@ -543,7 +546,7 @@ async def schedule(bench: Bench) -> None:
 async def look_at_policies(bench: Bench) -> None:
     """Lists of all of them, and of a project that has none."""
     for project in (None, "rare"):
-        await bench.database.read(lambda tx, name=project: SqlPolicies().page_of(tx, 0, 50, name, None))
+        await bench.database.read(lambda tx, name=project: PolicyStore().page_of(tx, 0, 50, name, None))
 
 
 async def tell(bench: Bench) -> None:
@@ -568,9 +571,7 @@ async def tell(bench: Bench) -> None:
 @cache
 def names_in(dialect: str) -> set[str]:
     """The queries of the frontier, of the queue and of the hosts, and those of plans and events that may read much."""
-    folder = files("shoal.store.sql").joinpath("queries")
-    texts = [place.joinpath(f"{name}.sql").read_text() for place in (folder, folder / dialect) for name in QUERY_FILES]
-    texts.append(folder.joinpath(dialect, "job_hosts.sql").read_text())
+    texts = [Path(path).read_text() for path in files(dialect) if any(f"/{name}." in path for name in QUERY_FILES)]
     return PLAN | EVENTS | set(re.findall(r"^-- name: (\w+)$", "\n".join(texts), re.MULTILINE))
 
 

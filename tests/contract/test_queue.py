@@ -6,12 +6,12 @@ from datetime import timedelta
 import pytest
 
 from shoal.base.errors import BackendUnavailable, LeaseLost
+from shoal.base.settings import QueueSettings
 from shoal.crawl.lifecycle.crawls import KIND
 from shoal.queue import states
 from shoal.queue.job import Fence, LostJob
 from shoal.queue.queue import Queue
 from shoal.queue.states import MOVES, STALLED, TERMINAL, GrantEnd, JobState
-from shoal.settings import QueueSettings
 from tests.contract.conftest import PATIENCE, Bench, Breakpoint, BreakpointDatabase, Severed, database_at, until_blocked
 
 J = JobState
@@ -703,7 +703,7 @@ async def test_the_backoff_doubles_up_to_its_cap_and_jitter_only_adds(sqlite_ben
         sqlite_bench.lanes,
         settings,
         sqlite_bench.signals,
-        lambda: dice,
+        jitter=lambda: dice,
     )
     for attempts in range(1, 101):
         plain = min(5.0 * 2 ** (attempts - 1), 3600.0)

@@ -11,8 +11,9 @@ from shoal.base.database import Database, Work
 from shoal.base.errors import BackendUnavailable, InvalidInput
 from shoal.base.ids import JobId, new_id
 from shoal.queue import states
+from shoal.queue.enqueuer import JobEnqueued
 from shoal.queue.job import Enqueued, Fence, Lease, LeaseRequest, NewJob
-from shoal.queue.queue import JobEnqueued, Queue
+from shoal.queue.queue import Queue
 from shoal.queue.states import JobState
 from tests.contract.conftest import Bench, Breakpoint, BreakpointDatabase, Severed, until_blocked
 
@@ -415,8 +416,8 @@ class Single(Severed):
         super().__init__(database)
         self.writes = False
 
-    async def once(self, work: Work[T]) -> T:
-        return await self._database.once(work)
+    async def once(self, work: Work[T], *, within: timedelta | None = None) -> T:
+        return await self._database.once(work, within=within)
 
 
 async def test_a_small_turn_is_a_commit_of_one_statement(bench: Bench) -> None:

@@ -68,7 +68,7 @@ class Ground:
             self.bench.lanes,
             self.bench.settings,
             self.bench.signals,
-            lambda: DICE,
+            jitter=lambda: DICE,
         )
         self.bench.queue = self.queue
         self.bench.job_admin = JobAdmin(self.bench.database, self.queue, self.bench.job_admin_store)

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Coroutine
+from datetime import timedelta
 from typing import Any, TypeVar
 
 import pytest
@@ -9,6 +10,8 @@ import pytest
 from shoal.base.database import Database, Tx, Work
 from shoal.base.ids import JobId, new_id
 from shoal.crawl.lifecycle.crawls import KIND
+from shoal.hosts.rate import HostDelay
+from shoal.hosts.rate_limiter import RateLimiter
 from shoal.queue import janitor, states
 from shoal.queue.job import Lease, LeaseRequest, NewJob, TurnResult
 from shoal.queue.states import JobState
@@ -54,8 +57,8 @@ async def test_blocked_jobs_at_the_head_do_not_hide_others(bench: Bench) -> None
 class CutSoon(Severed):
     """A store that is out of reach after the next commit that does anything."""
 
-    async def run(self, work: Work[T]) -> T:
-        done = await super().run(work)
+    async def run(self, work: Work[T], *, within: timedelta | None = None) -> T:
+        done = await super().run(work, within=within)
         self.writes = done is None
         return done
 
@@ -296,7 +299,7 @@ class Counted:
         self._database = database
         self.repeated = 0
 
-    async def run(self, work: Work[T]) -> T:
+    async def run(self, work: Work[T], *, within: timedelta | None = None) -> T:
         tries = 0
 
         async def counted(tx: Tx) -> T:
@@ -305,10 +308,10 @@ class Counted:
             tries += 1
             return await work(tx)
 
-        return await self._database.run(counted)
+        return await self._database.run(counted, within=within)
 
-    async def once(self, work: Work[T]) -> T:
-        return await self.run(work)
+    async def once(self, work: Work[T], *, within: timedelta | None = None) -> T:
+        return await self.run(work, within=within)
 
     async def read(self, work: Work[T]) -> T:
         return await self._database.read(work)
@@ -361,6 +364,33 @@ async def test_cancelling_several_jobs_never_deadlocks_with_a_lease(postgres_ben
             await halting.job_admin.cancel_in(tx, job.id, "replaced")
 
     await cross(bench, halting.database.run(cancel_both), point, counted, "page")
+
+
+@pytest.mark.parametrize("by_host", [False, True])
+async def test_leases_wait_for_each_other_only_at_keys_that_have_a_quota(postgres_bench: Bench, by_host: bool) -> None:
+    """Every job of a project has its key, and few projects have a quota."""
+    bench = postgres_bench
+    await bench.job_admin.set_quota("project:a", 5)
+    limiter = RateLimiter(HostDelay(0.0)) if by_host else None
+    request = LeaseRequest("w1", ["page"], rate_limiter=limiter)
+    free, limited = [new(f"project:{name}", host=f"http://{name}.example.org") for name in ("b", "a")]
+
+    async def commit(tx: Tx) -> None:
+        await tx.value("lock_quota_keys", keys=["project:a", "project:b"])
+        await bench.queue.enqueue([free])
+        leasing = bench.database.run(lambda other: bench.queue.finish_and_lease_in(other, (), request, 10))
+        assert ids((await asyncio.wait_for(leasing, 10)).leases) == [free.id]
+        await bench.queue.enqueue([limited])
+        waiting.append(
+            asyncio.create_task(
+                bench.database.run(lambda other: bench.queue.finish_and_lease_in(other, (), request, 10))
+            )
+        )
+        await until_blocked(bench)
+
+    waiting: list[asyncio.Task[TurnResult]] = []
+    await bench.database.run(commit)
+    assert ids((await waiting[0]).leases) == [limited.id]
 
 
 async def test_ending_a_job_does_not_wait_for_a_lease_that_counts_its_quota(postgres_bench: Bench) -> None:

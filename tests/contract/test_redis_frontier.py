@@ -22,8 +22,8 @@ from shoal.crawl.frontier.fates import Fate
 from shoal.crawl.frontier.values import NewUrl, Settled, WalkerBatch
 from shoal.crawl.lifecycle.crawl_jobs import FrontierOutOfReach
 from shoal.crawl.states import CrawlState
-from shoal.local.crawl_request import read_id
 from shoal.pages.links import LinkFlag, pack, pack_key
+from shoal.process.crawl_request import read_id
 from shoal.store.redis.server_check import RedisWarned
 from tests.contract.conftest import SITE, Bench, Walker, fetched, later, new_url, open_bench, page_of
 from tests.contract.frontier_driver import RedisFrontierDriver, check_counters
@@ -159,6 +159,31 @@ async def crawl_to_the_end_with(walker: Walker) -> None:
     raise AssertionError("never drained")
 
 
+async def test_a_rebuilt_frontier_finds_urls_at_their_smallest_depth(driver: RedisFrontierDriver) -> None:
+    """A page that was stored later, at a smaller depth, is fetched again, too."""
+    links = {"/": ["/near", "/far"], "/far": ["/farther"], "/farther": ["/both"], "/near": ["/both"]}
+    crawl = await driver.bench.submit(f"{SITE}/", depth=100)
+    walker = await driver.bench.walker(crawl)
+
+    async def read(path: str, want: int) -> None:
+        tasks = [task for task in walker.held if task.url == SITE + path]
+        done, found = read_page(walker, tasks[0], links)
+        await walker.turn(done, found=found, want=want)
+
+    await walker.take()
+    await read("/", 2)
+    await read("/far", 1)
+    await read("/farther", 0)
+    await read("/near", 0)
+    await driver.call("FLUSHDB")
+    with pytest.raises(BackendUnavailable):
+        await walker.turn(want=1)
+    await walker.attach()
+    await walker.turn(want=10)
+    await read("/near", 10)
+    assert [task.depth for task in walker.held if task.url == f"{SITE}/both"] == [2]
+
+
 async def test_a_frontier_lost_before_the_first_walker_starts_from_its_seeds(driver: RedisFrontierDriver) -> None:
     crawl = await driver.bench.submit(f"{SITE}/0", depth=100)
     await driver.call("FLUSHDB")
@@ -258,6 +283,26 @@ async def test_a_frontier_lost_again_while_it_is_rebuilt_is_rebuilt_again(
     await driver.call("FLUSHDB")
     before_commit(bench, commit, lambda: driver.call("FLUSHDB"), monkeypatch)
     await attach_again(walker)
+    await crawl_to_the_end_with(walker)
+    assert ledger_of(bench, crawl) == []
+
+
+async def test_a_frontier_with_a_key_of_a_wrong_type_is_rebuilt(driver: RedisFrontierDriver) -> None:
+    """F69: each key of the crawl in turn is replaced by one of another type."""
+    bench = driver.bench
+    crawl = await bench.submit(f"{SITE}/0", depth=100)
+    walker = await bench.walker(crawl)
+    for _ in range(4):
+        await advance(walker)
+    keys = sorted(await driver.call("KEYS", "scan:*"))
+    assert len(keys) >= 5
+    for key in keys:
+        kind = await driver.call("TYPE", key)
+        await driver.call("DEL", key)
+        await driver.call(*(("RPUSH", key, "x") if kind != b"list" else ("SET", key, "x")))
+        with suppress(BackendUnavailable):
+            await advance(walker)
+        await attach_again(walker)
     await crawl_to_the_end_with(walker)
     assert ledger_of(bench, crawl) == []
 
@@ -451,13 +496,15 @@ async def test_a_dump_from_redis_is_loaded_into_a_database(driver: RedisFrontier
     await other.close()
 
 
-async def test_a_script_that_the_server_forgot_is_sent_again(driver: RedisFrontierDriver) -> None:
+async def test_a_script_that_the_server_forgot_is_sent_again(own_redis: RedisServer, sqlite_url: str) -> None:
     """F37: the server forgets its scripts (SCRIPT FLUSH) between two calls."""
-    crawl = await driver.bench.submit(f"{SITE}/0", depth=100)
-    await driver.call("SCRIPT", "FLUSH")
-    walker = await driver.bench.walker(crawl)
-    await driver.call("SCRIPT", "FLUSH")
+    bench = await open_bench(sqlite_url, redis_url=own_redis.url)
+    crawl = await bench.submit(f"{SITE}/0", depth=100)
+    ask_redis(own_redis.url, "SCRIPT", "FLUSH")
+    walker = await bench.walker(crawl)
+    ask_redis(own_redis.url, "SCRIPT", "FLUSH")
     assert len(await walker.take()) == 1
+    await bench.close()
 
 
 @pytest.mark.parametrize("name", ["a:b", "{a}", "*", "[a]", "a b", "ä", "x" * 512, ""])

@@ -4,6 +4,7 @@ same. What all lanes must do is in the suites of the queue and the fleet, which 
 import asyncio
 import shutil
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -14,12 +15,12 @@ from shoal.base.clock import SystemClock
 from shoal.base.database import Tx
 from shoal.base.errors import BackendUnavailable
 from shoal.base.ids import JobId, new_id
+from shoal.base.settings import RedisSettings
 from shoal.base.signals import Signals
 from shoal.queue.job import Lease, LeaseRequest, NewJob, local_lane, node_lane
-from shoal.settings import RedisSettings
 from shoal.store.redis import lane_repair
 from shoal.store.redis.connection import LoopRedis, ThreadRedis
-from shoal.store.redis.lane_entries import queue_name
+from shoal.store.redis.lane_entries import GENERATION, queue_name
 from shoal.store.redis.lane_server import LanesDegraded, LanesRestored
 from shoal.store.redis.lanes import RedisLanes
 from shoal.store.redis.wake import RedisWake
@@ -164,10 +165,10 @@ async def test_a_backlog_of_thousands_is_put_back_in_bounded_steps(bench: Bench)
 
 
 @on_every_redis
-async def test_forgotten_scripts_are_sent_again(bench: Bench) -> None:
-    job = await bench.enqueue()
-    call(bench, "SCRIPT", "FLUSH")
-    assert await take(bench) == [job]
+async def test_forgotten_scripts_are_sent_again(mortal: Bench) -> None:
+    job = await mortal.enqueue()
+    call(mortal, "SCRIPT", "FLUSH")
+    assert await take(mortal) == [job]
 
 
 @pytest.mark.parametrize("lost", ["entry", "queue", "all but the generation"])
@@ -571,3 +572,64 @@ def test_both_clients_have_one_interface() -> None:
     assert {name for name in vars(LoopRedis) if not name.startswith("_")} == {
         name for name in vars(ThreadRedis) if not name.startswith("_")
     }
+
+
+# A store whose lanes are in the database again
+
+
+@on_every_redis
+async def test_jobs_are_leased_while_some_processes_have_lanes_in_redis_and_others_in_the_database(
+    store_url: str, redis_url: str
+) -> None:
+    before = await open_bench(store_url, lanes_url=redis_url)
+    after = before.over(before.database)
+    after.lanes_url = ""
+    after.__post_init__()
+    jobs = [await bench.enqueue() for bench in (before, after, before, after)]
+    assert await take(after, 1) == jobs[:1], "leased past Redis, which still has it"
+    await before.clock.advance(1)
+    assert sorted([*await take(before), *await take(before), *await take(after)]) == sorted(jobs[1:])
+    await before.close()
+
+
+@on_every_redis
+async def test_lanes_that_nobody_uses_any_more_are_removed_from_redis(
+    store_url: str, redis_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = await open_bench(store_url, lanes_url=redis_url)
+    await before.enqueue(host="https://a.example")
+    after = before.over(before.database)
+    after.defaults = replace(after.defaults, redis=RedisSettings(url=redis_url))
+    after.lanes_url = ""
+    after.__post_init__()
+    pruner = after.app.chores.pruner
+    assert await idle_seconds(redis_url, at_least=1)
+    await pruner.run_once()
+    assert depth(before) == 1, "a process used them a moment ago"
+    assert await idle_seconds(redis_url), "a pass that removes nothing is no use of them, or none ever would"
+    monkeypatch.setattr(lane_repair.AbandonedLanes, "keep", timedelta(0))
+    assert (await pruner.run_once()).did == "removed 1 lanes in Redis"
+    assert ask_redis(redis_url, "DBSIZE") == "0", "no key is left"
+    assert (await pruner.run_once()).did == ""
+    assert len(await take(after)) == 1
+    await before.close()
+
+
+async def idle_seconds(redis_url: str, at_least: int = 0) -> int:
+    """Return for how long nobody has used the lanes, after waiting for that if necessary."""
+    for _ in range(100):
+        if (idle := int(ask_redis(redis_url, "OBJECT", "IDLETIME", GENERATION))) >= at_least:
+            return idle
+        await SystemClock().sleep(0.1)
+    raise AssertionError("the lanes are in use")
+
+
+@on_every_redis
+async def test_lanes_stay_in_a_redis_that_does_not_know_idle_times(store_url: str, own_redis: RedisServer) -> None:
+    bench = await open_bench(store_url, lanes_url=own_redis.url)
+    await bench.enqueue()
+    ask_redis(own_redis.url, "CONFIG", "SET", "maxmemory-policy", "allkeys-lfu")
+    assert await bench.app.stores.abandoned_lanes.prune(bench.database, 0, 1) == (0, False)
+    assert depth(bench) == 1
+    assert not [signal for signal in bench.signals_seen if isinstance(signal, LanesDegraded)]
+    await bench.close()

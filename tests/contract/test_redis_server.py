@@ -11,8 +11,8 @@ import pytest
 
 from shoal.base.clock import FakeClock
 from shoal.base.errors import BackendUnavailable, FrontierLost, RedisMisconfigured, ShoalError
+from shoal.base.settings import RedisSettings
 from shoal.base.signals import Signal, Signals
-from shoal.settings import RedisSettings
 from shoal.store.redis.connection import LoopRedis, RedisClient, ThreadRedis
 from shoal.store.redis.crawl_keys import CrawlKeys, CrawlPlace
 from shoal.store.redis.server_check import RECHECK_SECONDS, RedisWarned, WatchedRedis, check_server
@@ -66,7 +66,7 @@ async def begin(client: RedisClient) -> None:
 
 async def write(client: RedisClient) -> None:
     """Write with a script, as the frontier does."""
-    await CrawlKeys(client).run(PLACE, "known", 1, secrets.token_bytes(12))
+    await CrawlKeys(client).run(PLACE, "known", 1, secrets.token_bytes(12), "")
 
 
 async def refusals(client: RedisClient, *words: str) -> list[str]:

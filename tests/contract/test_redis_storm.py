@@ -18,6 +18,8 @@ from tests.support.effort import times
 from tests.support.redis_versions import on_every_redis
 from tests.support.servers import RedisServer, Servers, ask_redis
 
+pytestmark = pytest.mark.exhaustive
+
 
 @on_every_redis
 @pytest.mark.parametrize("seed", range(times(3)))

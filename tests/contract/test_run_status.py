@@ -3,21 +3,25 @@ design, for crawls and for analyses, with the number of attempts and the pauses 
 
 from dataclasses import dataclass, replace
 from datetime import timedelta
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 import pytest
 
 from shoal.audit.analyses import KIND as ANALYSIS
 from shoal.audit.states import AnalysisState
+from shoal.base.database import Work
+from shoal.base.errors import StorageFull
+from shoal.base.settings import QueueSettings
 from shoal.crawl.crawl import Crawl
 from shoal.crawl.lifecycle.crawls import KIND as CRAWL
 from shoal.crawl.states import CrawlState
 from shoal.queue.job import Lease
 from shoal.queue.states import JobState
-from shoal.settings import QueueSettings
-from tests.contract.conftest import SITE, Bench, Walker
+from tests.contract.conftest import SITE, Bench, Severed, Walker
 from tests.contract.test_analyses import attempt as analyse
 from tests.contract.test_analyses import completed, only
+
+T = TypeVar("T")
 
 J = JobState
 ATTEMPTS, BACKOFF = 3, 5.0
@@ -105,6 +109,42 @@ async def fail(bench: Bench, run: Run) -> JobState:
     lease = await bench.lease(kind=run.kind)
     await run.begin(lease)
     return await bench.queue.fail(lease, "a temporary error")
+
+
+@pytest.mark.parametrize(("theirs", "tries"), [(1, 1), (5, 5), (None, ATTEMPTS)])
+async def test_the_worker_that_runs_an_attempt_decides_how_many_there_are(
+    retrying_bench: Bench, run: Run, theirs: int | None, tries: int
+) -> None:
+    """Only if its number is set; otherwise that of the process that created the run holds."""
+    given = {} if theirs is None else {"job_attempts": theirs}
+    worker = replace(retrying_bench, settings=QueueSettings(backoff=timedelta(seconds=BACKOFF), **given))
+    for attempt in range(1, tries + 1):
+        lease = await worker.lease(kind=run.kind)
+        assert (lease.attempts + 1, lease.max_attempts) == (attempt, tries)
+        assert (await worker.job(lease.fence.job_id)).max_attempts == tries
+        await run.begin(lease)
+        assert await worker.queue.fail(lease, "an error") is (J.FAILED if attempt == tries else J.PENDING)
+        await worker.jump(3600)
+    assert (await run.shown()).state == "failed"
+
+
+class FullAfterTheFirst(Severed):
+    """A store that is full after one commit."""
+
+    async def run(self, work: Work[T], *, within: timedelta | None = None) -> T:
+        if not self.writes:
+            raise StorageFull("the store")
+        self.writes = False
+        return await self._database.run(work, within=within)
+
+
+async def test_granted_leases_are_returned_although_their_attempts_cannot_be_changed(retrying_bench: Bench) -> None:
+    for _ in range(3):
+        await retrying_bench.submit()
+    settings = QueueSettings(job_attempts=5)
+    worker = replace(retrying_bench.over(FullAfterTheFirst(retrying_bench.database)), settings=settings)
+    leases = await worker.queue.lease("worker", [CRAWL], ["shared"], 3)
+    assert [lease.max_attempts for lease in leases] == [ATTEMPTS] * 3
 
 
 async def test_success_at_once(retrying_bench: Bench, run: Run) -> None:

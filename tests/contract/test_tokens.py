@@ -17,7 +17,6 @@ from shoal.crawl.states import CrawlState
 from shoal.queue.job_admin_store import JobFilter
 from shoal.store.bodies.folder import FolderBodies
 from shoal.store.sql.frontier_admin import SqlFrontierAdmin
-from shoal.store.sql.tokens import SqlAuditLogStore, SqlTokenStore
 from tests.contract.conftest import Bench, Breakpoint, BreakpointDatabase, Severed, until_blocked
 
 ME = local_caller("127.0.0.1")
@@ -26,11 +25,18 @@ ME = local_caller("127.0.0.1")
 def tokens_of(bench: Bench, database: Database | None = None) -> Tokens:
     """The tokens of one more process on the store."""
     over = database or bench.database
-    return Tokens(over, SqlTokenStore(), AuditLog(over, SqlAuditLogStore()), bench.clock, bench.signals)
+    audit_log = AuditLog(over)
+    return Tokens(
+        over,
+        audit_log,
+        bench.clock,
+        bench.signals,
+        lambda token_id: bench.queue.release_bot(token_id, "token_revoked"),
+    )
 
 
 def audit_log_of(bench: Bench) -> AuditLog:
-    return AuditLog(bench.database, SqlAuditLogStore())
+    return AuditLog(bench.database)
 
 
 def token_request(role: str = "viewer", name: str = "ci", **more: object) -> TokenRequest:
@@ -43,6 +49,25 @@ def holder_of(minted: NewToken) -> Caller:
     return Caller(who=token.id, scopes=token.scopes, until=token.expires_at)
 
 
+@pytest.fixture
+async def first_token(bench: Bench) -> NewToken:
+    """The first token of a store is an admin's."""
+    return await tokens_of(bench).create(token_request("admin", "first"), ME)
+
+
+@pytest.mark.parametrize("role", [role for role in ROLES if role != "admin"])
+async def test_the_first_token_must_be_that_of_an_admin(bench: Bench, role: str) -> None:
+    tokens = tokens_of(bench)
+    with pytest.raises(InvalidInput, match=r"role of the first token must be admin.*--role admin"):
+        await tokens.create(token_request(role), ME)
+    assert not await tokens_of(bench).any_made()
+    assert await audit_log_of(bench).newest() == []
+    admin = await tokens.create(token_request("admin"), ME)
+    await tokens.revoke(admin.token.id, ME, even_last=True)
+    await tokens.create(token_request(role), ME)  # the store knows tokens already
+
+
+@pytest.mark.usefixtures("first_token")
 async def test_a_token_opens_what_its_role_says_and_nothing_else_is_kept_of_it(bench: Bench) -> None:
     tokens = tokens_of(bench)
     minted = await tokens.create(token_request("operator"), ME)
@@ -50,18 +75,20 @@ async def test_a_token_opens_what_its_role_says_and_nothing_else_is_kept_of_it(b
     assert found is not None
     assert found.id == minted.token.id
     assert [scope for scope in TokenScope if allows(found.scopes, scope)] == ["read", "write"]
-    [row] = await bench.sql("SELECT * FROM token")
-    assert minted.text not in str(row)
-    assert minted.text.split("_")[2] not in str(row)
+    rows = str(await bench.sql("SELECT * FROM token"))
+    assert minted.text not in rows
+    assert minted.text.split("_")[2] not in rows
 
 
 @pytest.mark.parametrize("role", ROLES)
+@pytest.mark.usefixtures("first_token")
 async def test_each_role_can_be_given(bench: Bench, role: str) -> None:
     tokens = tokens_of(bench)
     minted = await tokens.create(token_request(role), ME)
     assert minted.token.scopes == ROLES[role]
 
 
+@pytest.mark.usefixtures("first_token")
 async def test_a_token_with_any_character_changed_is_rejected(bench: Bench) -> None:
     tokens = tokens_of(bench)
     right, other = await tokens.create(token_request(), ME), await tokens.create(token_request(), ME)
@@ -70,6 +97,7 @@ async def test_a_token_with_any_character_changed_is_rejected(bench: Bench) -> N
         assert await tokens.verify(text) is None
 
 
+@pytest.mark.usefixtures("first_token")
 async def test_the_secret_of_one_under_the_name_of_another_opens_nothing(bench: Bench) -> None:
     tokens = tokens_of(bench)
     first, second = await tokens.create(token_request(), ME), await tokens.create(token_request("admin"), ME)
@@ -78,6 +106,7 @@ async def test_the_secret_of_one_under_the_name_of_another_opens_nothing(bench: 
     assert await tokens.verify(first.text) is not None
 
 
+@pytest.mark.usefixtures("first_token")
 async def test_a_revoked_token_is_refused_at_once_here_and_in_a_moment_elsewhere(bench: Bench) -> None:
     here, elsewhere = tokens_of(bench), tokens_of(bench)
     minted = await here.create(token_request(), ME)
@@ -90,6 +119,7 @@ async def test_a_revoked_token_is_refused_at_once_here_and_in_a_moment_elsewhere
     assert await elsewhere.verify(minted.text) is None
 
 
+@pytest.mark.usefixtures("first_token")
 async def test_a_token_ends_when_its_time_is_over_by_the_clock_of_the_store(bench: Bench) -> None:
     tokens = tokens_of(bench)
     minted = await tokens.create(token_request(expires_in="1h"), ME)
@@ -100,6 +130,7 @@ async def test_a_token_ends_when_its_time_is_over_by_the_clock_of_the_store(benc
     assert (await tokens.get(minted.token.id)).state == "expired"
 
 
+@pytest.mark.usefixtures("first_token")
 async def test_use_is_noted_at_most_once_a_minute(bench: Bench) -> None:
     tokens = tokens_of(bench)
     minted = await tokens.create(token_request(), ME)
@@ -112,6 +143,7 @@ async def test_use_is_noted_at_most_once_a_minute(bench: Bench) -> None:
     assert seen[0] == seen[1] < seen[2] == seen[3]
 
 
+@pytest.mark.usefixtures("first_token")
 async def test_a_token_works_and_a_warning_is_logged_if_its_use_cannot_be_recorded(bench: Bench) -> None:
     severed = Severed(bench.database)
     tokens = tokens_of(bench, severed)
@@ -122,6 +154,7 @@ async def test_a_token_works_and_a_warning_is_logged_if_its_use_cannot_be_record
     assert told.token_id == minted.token.id
 
 
+@pytest.mark.usefixtures("first_token")
 async def test_a_verified_token_is_not_read_from_the_store_again_for_a_moment(bench: Bench) -> None:
     severed = Severed(bench.database)
     tokens = tokens_of(bench, severed)
@@ -131,6 +164,7 @@ async def test_a_verified_token_is_not_read_from_the_store_again_for_a_moment(be
     assert await tokens.verify(minted.text) is not None
 
 
+@pytest.mark.usefixtures("first_token")
 async def test_the_cache_of_verified_tokens_is_bounded(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("shoal.access.tokens.MOST_REMEMBERED", 3)
     assert MOST_REMEMBERED > 3
@@ -143,14 +177,15 @@ async def test_the_cache_of_verified_tokens_is_bounded(bench: Bench, monkeypatch
 async def test_once_there_was_a_token_everybody_needs_one_for_ever(bench: Bench) -> None:
     tokens, elsewhere = tokens_of(bench), tokens_of(bench)
     assert not await elsewhere.any_made()
-    minted = await tokens.create(token_request("viewer"), ME)
+    minted = await tokens.create(token_request("admin"), ME)
     assert await tokens.any_made()
     await bench.jump(FRESH_SECONDS)
     assert await elsewhere.any_made()
-    await tokens.revoke(minted.token.id, ME)
+    await tokens.revoke(minted.token.id, ME, even_last=True)
     assert await tokens_of(bench).any_made()
 
 
+@pytest.mark.usefixtures("first_token")
 async def test_no_token_makes_one_with_more_than_it_has(bench: Bench) -> None:
     tokens = tokens_of(bench)
     operator = holder_of(await tokens.create(token_request("operator"), ME))
@@ -158,7 +193,7 @@ async def test_no_token_makes_one_with_more_than_it_has(bench: Bench) -> None:
     for role in ("admin", "bot", "node"):
         with pytest.raises(NotAllowed, match=f"lacks {role}"):
             await tokens.create(token_request(role), operator)
-    assert len(await tokens.newest()) == 2
+    assert len(await tokens.newest()) == 3
 
 
 async def test_no_token_makes_one_that_outlasts_it(bench: Bench) -> None:
@@ -187,7 +222,7 @@ async def test_of_two_admins_who_revoke_each_other_one_stays(postgres_bench: Ben
     tokens = tokens_of(bench)
     first, second = await tokens.create(token_request("admin"), ME), await tokens.create(token_request("admin"), ME)
     slow = asyncio.create_task(tokens_of(bench, BreakpointDatabase(bench.database, point)).revoke(first.token.id, ME))
-    await point.reached.wait()
+    await point.wait_until_reached()
     late = asyncio.create_task(tokens.revoke(second.token.id, ME))
     await until_blocked(bench)
     point.go.set()
@@ -201,13 +236,14 @@ async def test_a_token_that_is_not_there_cannot_be_revoked(bench: Bench) -> None
         await tokens_of(bench).revoke("tok_nothing", ME)
 
 
+@pytest.mark.usefixtures("first_token")
 async def test_creating_and_revoking_are_in_the_audit_log_once_with_caller_and_address(bench: Bench) -> None:
     tokens = tokens_of(bench)
     minted = await tokens.create(token_request("bot", name="scraper"), ME)
     caller = Caller(who="tok_boss", scopes=frozenset({TokenScope.ADMIN}), address="192.0.2.7")
     for _ in range(2):
         await tokens.revoke(minted.token.id, caller)
-    revoked, created = await audit_log_of(bench).newest()
+    revoked, created, _ = await audit_log_of(bench).newest()
     assert (created.action.name, created.who, created.address) == ("token.created", "local", "127.0.0.1")
     assert created.action.facts == {"name": "scraper", "scopes": ["bot"], "node_id": None, "expires_in": None}
     assert (revoked.action.name, revoked.action.subject) == ("token.revoked", minted.token.id)
@@ -236,7 +272,7 @@ async def test_the_audit_log_is_listed_newest_first_by_pages_and_by_subject(benc
 async def test_tokens_are_listed_newest_first_by_pages(bench: Bench) -> None:
     tokens = tokens_of(bench)
     for name in ("one", "two", "three"):
-        await tokens.create(token_request(name=name), ME)
+        await tokens.create(token_request("admin", name), ME)
     newest = await tokens.newest(limit=2)
     assert [token.name for token in newest] == ["three", "two"]
     assert [token.name for token in await tokens.newest(before=newest[-1].number)] == ["one"]
@@ -268,7 +304,7 @@ def test_a_token_request_names_a_role_or_scopes(more: dict[str, object]) -> None
         TokenRequest.read({"name": "x", **more}).wanted()
 
 
-async def unwritable(tx: Tx, subject: str) -> None:
+async def unwritable(tx: Tx, action: str, subject: str) -> None:
     raise BackendUnavailable("the log", "it is away", "wait")
 
 
@@ -278,7 +314,7 @@ async def test_an_action_whose_audit_entry_cannot_be_written_is_not_carried_out(
     await bench.crawls.stop(crawl.id)
     await bench.enqueue()
     await bench.queue.finish(await bench.lease())
-    admin_store = SqlFrontierAdmin(bench.dialect, bench.hosts, bench.pages)
+    admin_store = SqlFrontierAdmin(bench.dialect)
     bodies = FolderBodies(Path("nowhere"), bench.clock)
     frontier_admin = FrontierAdmin(bench.database, bench.crawls, bench.queue, admin_store, bodies)
     deeds = [

@@ -1,20 +1,19 @@
 """A simulation of policies, scheduler, bots and events: two days of many policies with all kinds of faults.
 
-Two schedulers, a forwarder, a run recorder and a courier are killed at their commits, or just after them; of four bots,
+Two schedulers, a forwarder and a courier are killed at their commits, or just after them; of four bots,
 one dies with the jobs it holds, one is slower than its lease, and one sends false results; all of them use HTTP. Every
 policy ran according to its schedule, one job at a time; each accepted result is one event, and each event was delivered
 under one id. More: SHOAL_TEST_EFFORT=10.
 """
 
-from bisect import bisect_left
 from collections import Counter, defaultdict
 from itertools import pairwise
 from typing import Any
 
 import orjson
+import pytest
 
 from shoal.events.event import TYPES
-from shoal.plan.site_scheduler import policy_of
 from tests.contract.two_days import HOURS, MINUTE, Days, Diary, days_of, forms
 from tests.support.effort import times
 
@@ -58,7 +57,7 @@ def check_runs(
     own: dict[str, list[dict[str, Any]]] = defaultdict(list)
     for run in runs_of_all:
         own[policy_of_run(run)].append(run)
-    hashes = hashes_of(days, events)
+    hashes = hashes_of(events)
     overlaps: Counter[str] = Counter()
     for policy in policies:
         runs = own[policy["id"]]
@@ -73,18 +72,16 @@ def check_runs(
 
 def policy_of_run(run: dict[str, Any]) -> str:
     key = run.get("dedupe_key")
-    return key.removeprefix("policy:") if key else policy_of(run["id"])
+    return key.removeprefix("policy:") if key else run["policy_id"]
 
 
-def hashes_of(days: Days, events: list[dict[str, Any]]) -> dict[str, list[tuple[int, str]]]:
-    """Return the content hashes of successful runs by policy, and when the run recorder had read them."""
+def hashes_of(events: list[dict[str, Any]]) -> dict[str, list[tuple[int, str]]]:
+    """Return the content hashes of successful runs by policy, and when the runs ended."""
     found: dict[str, list[tuple[int, str]]] = defaultdict(list)
-    places = [place for place, _ in days.noted]
     for event in events:
         data = orjson.loads(event["body"])
         if event["type"] == "crawl.job.completed":
-            at = days.noted[bisect_left(places, event["sequence"])][1]
-            found[data["policy"]].append((at, data["meta"]["html_hash"]))
+            found[data["policy"]].append((event["created_at"], data["meta"]["html_hash"]))
     return found
 
 
@@ -113,6 +110,7 @@ async def check_results(days: Days) -> None:
     assert silent == await days.bench.sql("SELECT id FROM job WHERE state = 'expired' ORDER BY id")
 
 
+@pytest.mark.exhaustive
 async def test_two_days_of_policies_with_kills_and_bad_bots(sqlite_url: str) -> None:
     async with days_of(sqlite_url, SEED) as days:
         await live_through(days, times(300), 15)

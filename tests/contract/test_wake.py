@@ -11,14 +11,14 @@ import asyncpg
 import pytest
 
 from shoal.app import App, opened
+from shoal.base.database.postgres import PostgresDatabase
 from shoal.base.ids import JobId, new_id
+from shoal.base.settings_loader import load
 from shoal.base.signals import Signal, Signals
 from shoal.queue.job import NewJob, local_lane
 from shoal.queue.wake import BURST, WakeDegraded, WakeListenerFailed, WakeRestored
-from shoal.settings_loader import load
 from shoal.store.redis.wake import RedisWake
 from shoal.store.sql import postgres_wake
-from shoal.store.sql.postgres import PostgresDatabase
 from shoal.store.sql.postgres_wake import PostgresWake
 from tests.contract.conftest import begin_lanes
 

@@ -14,14 +14,14 @@ import pytest
 from shoal.app import App, opened
 from shoal.base.errors import InvalidInput
 from shoal.base.ids import JobId, NodeId, new_id
-from shoal.cli.control_plane import rendering_of
+from shoal.base.settings_loader import load
 from shoal.fleet.node import NodeCommand
 from shoal.fleet.states import CommandState
+from shoal.process.control_plane import rendering_of
+from shoal.process.runners import storage_of
 from shoal.queue.job import Job, NewJob
 from shoal.queue.states import JobState
-from shoal.runners import storage_of
-from shoal.settings_loader import load
-from shoal.work.child_process import ChildSpawner
+from shoal.work.child_handle import ChildSpawner
 from shoal.work.node_agent import NodeAgent
 from shoal.work.worker import Worker, WorkerState
 from shoal.work.worker_context import WorkerContext
@@ -75,7 +75,7 @@ async def worker(sqlite_url: str) -> AsyncIterator[tuple[App, Worker]]:
             node_id="n",
             holder=f"n/{os.getpid()}",
             lanes=["shared"],
-            kinds=["plain"],
+            kinds=["plain", "crawl"],
             queue=app.queue,
             settings=app.settings.work,
             clock=app.clock,
@@ -201,6 +201,25 @@ async def test_a_worker_that_follows_a_failed_one_keeps_its_size_and_stays_pause
     paused.pause()
     status = paused.successor().status
     assert (status.state, status.run_capacity, status.page_capacity) == (WorkerState.PAUSED, 3, 5)
+
+
+async def test_a_page_child_without_jobs_takes_no_share_of_the_rate_limit(node: Node, tmp_path: Path) -> None:
+    rates, done, second_page = tmp_path / "rates", tmp_path / "done", tmp_path / "second_page"
+
+    def shares() -> list[float]:
+        return [float(line) for line in rates.read_text().split()] if rates.exists() else []
+
+    await node.until_state(await node.enqueue("page"), JobState.DONE)  # from now on there is a page child
+    node.worker.set_rate(20)
+    crawl = await node.enqueue("crawl", rates=str(rates), until=str(done))
+    await node.until(lambda: shares()[-1:] == [20])
+    page = await node.enqueue("page", until=str(second_page))
+    await node.until(lambda: shares()[-1:] == [10])
+    second_page.touch()
+    await node.until_state(page, JobState.DONE)
+    await node.until(lambda: shares()[-1:] == [20])
+    done.touch()
+    await node.until_state(crawl, JobState.DONE)
 
 
 @pytest.mark.parametrize("size", [{"runs": 0}, {"pages": -1}], ids=str)

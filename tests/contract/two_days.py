@@ -20,15 +20,14 @@ from shoal.base.clock import FakeClock, from_micros, to_micros
 from shoal.base.database import Database, Tx, Work
 from shoal.base.errors import BackendUnavailable
 from shoal.base.service import Chore
+from shoal.base.settings_loader import load
 from shoal.egress import Egress
 from shoal.events.courier import Courier
 from shoal.events.webhook import NewWebhook
 from shoal.page_jobs.result import ResultDelivery, Status
 from shoal.plan.policy_file import read_json_lines
-from shoal.plan.run_recorder import SINK
 from shoal.plan.schedule import Schedule
 from shoal.queue.job import Fence
-from shoal.settings_loader import load
 from tests.contract.bad_bots import Bot, Liar, Mortal, Slow, bots_of, result_of
 from tests.contract.conftest import Bench, database_at
 from tests.support.bad_http_server import Asked, BadServer, Line, bad_server, reply
@@ -81,7 +80,7 @@ class Dying:
         self.chance = chance
         self.died = 0
 
-    async def run(self, work: Work[T]) -> T:
+    async def run(self, work: Work[T], *, within: timedelta | None = None) -> T:
         if self._dice.random() >= self.chance:
             return await self._database.run(work)
         self.died += 1
@@ -92,7 +91,7 @@ class Dying:
                 await self._database.run(lambda tx: _undone(tx, work))
         raise BackendUnavailable("the store", "the process was killed", "start it again")
 
-    async def once(self, work: Work[T]) -> T:
+    async def once(self, work: Work[T], *, within: timedelta | None = None) -> T:
         return await self.run(work)
 
     async def read(self, work: Work[T]) -> T:
@@ -119,7 +118,6 @@ class Days:
     server: BadServer
     dice: random.Random
     passes: list[int] = field(default_factory=list)  # when a pass of a scheduler succeeded
-    noted: list[tuple[int, int]] = field(default_factory=list)  # the cursor of the run recorder, and when it got there
     accepted: list[ResultDelivery] = field(default_factory=list)
     received: dict[str, set[bytes]] = field(default_factory=dict)
     deliveries: int = 0
@@ -131,13 +129,13 @@ class Days:
 
     def __post_init__(self) -> None:
         app = self.bench.app
-        self.events, self.hooks = app.stores.events, app.stores.webhooks
+        self.hooks = app.stores.webhooks
         self.policies, self.importer, self.webhooks = app.plan.policies, app.plan.importer, app.events.webhooks
         self.dying = Dying(self.bench.database, self.dice, 0.05)
         mortal, other = self.bench.over(self.dying).app, self.bench.over(self.dying).app
-        self.schedulers = [mortal.chores.scheduler, other.chores.scheduler]
-        self.site_schedulers = [mortal.chores.site_scheduler, other.chores.site_scheduler]
-        self.forwarder, self.run_recorder = mortal.chores.forwarder, mortal.chores.run_recorder
+        self.schedulers = [mortal.plan.scheduler, other.plan.scheduler]
+        self.site_schedulers = [mortal.plan.site_scheduler, other.plan.site_scheduler]
+        self.forwarder = mortal.chores.forwarder
         self.courier = self.new_courier()
         self.api, self.sure_api = bots_of(mortal), bots_of(app)
         self.bots = [
@@ -220,8 +218,6 @@ class Days:
 
     async def _tell(self) -> None:
         await self._survives(self.forwarder)
-        await self._survives(self.run_recorder)
-        self.noted.append((await self.bench.database.read(lambda tx: self.events.cursor(tx, SINK)), self.now))
         await self.courier.run_once()
         await self.courier.rest()
         if self.dice.random() < 0.02:
@@ -316,7 +312,7 @@ class Diary:
     form: dict[str, Any]
     begun: int
     lives: list[tuple[int, int]]  # of its jobs, or crawls: made, ended
-    hashes: list[tuple[int, str]]  # of its successful runs, with the time at which they were recorded
+    hashes: list[tuple[int, str]]  # of its successful runs, with the time at which they ended
 
     def __post_init__(self) -> None:
         self.step = FREQUENCIES.get(self.form["frequency"] or "", 0) * MINUTE

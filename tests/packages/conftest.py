@@ -13,16 +13,18 @@ import pytest
 from shoal.app import App, opened
 from shoal.base.clock import SystemClock
 from shoal.base.database import Tx
+from shoal.base.settings import Settings
+from shoal.base.settings_loader import load
 from shoal.base.signals import Signals
 from shoal.crawl.crawl import Crawl, CrawlConfig
 from shoal.crawl.frontier.values import Settlement, WalkerBatch
 from shoal.crawl.lifecycle.crawl_status import CrawlStatus
 from shoal.crawl.store import FrontierStore
 from shoal.pages.page import Page
+from shoal.pages.store import PageStore
+from shoal.process.runners import make_walker
 from shoal.queue.job import Fence
-from shoal.runners import make_walker
-from shoal.settings import Settings
-from shoal.settings_loader import load
+from tests.support.patience import wait_until
 
 Answer = tuple[int, dict[str, str], str | bytes]
 CLOCK = SystemClock()
@@ -60,6 +62,7 @@ class ScriptedSite:
     late: dict[str, str] = field(default_factory=dict)  # paths that are answered only after another path was requested
     port: int = 0
     asked: list[str] = field(default_factory=list)
+    methods: list[str] = field(default_factory=list)  # the method of each request
     moments: list[float] = field(default_factory=list)  # the time of each request
     agents: set[str] = field(default_factory=set)
     heard: list[dict[str, str]] = field(default_factory=list)  # the headers of each request, names in lower case
@@ -76,11 +79,9 @@ class ScriptedSite:
     def times(self, path: str) -> int:
         return self.asked.count(path)
 
-    async def until(self, condition: Callable[[], bool]) -> None:
-        """Wait for requests that make something true."""
-        while not condition():
-            self.news.clear()
-            await self.news.wait()
+    async def until(self, condition: Callable[[], bool], *tasks: "asyncio.Task[Any]") -> None:
+        """Wait for requests that make something true, while the tasks that make them run."""
+        await wait_until(condition, self.news, *tasks)
 
     async def _after(self, path: str) -> None:
         await self.until(lambda: path in self.asked)
@@ -89,8 +90,10 @@ class ScriptedSite:
         try:
             while head := await reader.readuntil(b"\r\n\r\n"):
                 first, *fields = head.decode("latin-1").split("\r\n")
-                path = first.split(" ")[1].removeprefix(self.url)  # a request to a proxy has the whole URL
+                method, path = first.split(" ")[:2]
+                path = path.removeprefix(self.url)  # a request to a proxy has the whole URL
                 self.asked.append(path)
+                self.methods.append(method)
                 self.moments.append(CLOCK.monotonic())
                 self.heard.append({name.lower(): value for name, _, value in (f.partition(": ") for f in fields if f)})
                 self.news.set()
@@ -100,7 +103,8 @@ class ScriptedSite:
                 await self._after(self.late.get(path, path))
                 data = body if isinstance(body, bytes) else body.encode()
                 lines = [f"HTTP/1.1 {status} X", *(f"{name}: {value}" for name, value in headers.items())]
-                writer.write("\r\n".join([*lines, f"Content-Length: {len(data)}", "", ""]).encode() + data)
+                head = "\r\n".join([*lines, f"Content-Length: {len(data)}", "", ""]).encode()
+                writer.write(head if method == "HEAD" else head + data)
                 await writer.drain()
         except (asyncio.IncompleteReadError, ConnectionError):
             pass
@@ -141,7 +145,7 @@ class Crawler:
         return await self.app.crawls.get(crawl.id)
 
     async def pages(self, seen: CrawlStatus) -> dict[str, Page]:
-        rows = await self.app.database.read(lambda tx: self.app.stores.pages.after(tx, seen.crawl.number, 0, 10_000))
+        rows = await self.app.database.read(lambda tx: PageStore().after(tx, seen.crawl.number, 0, 10_000))
         return {page.url.partition("/")[2].partition("/")[2].partition("/")[2] or "/": page for _, page in rows}
 
 

@@ -3,7 +3,7 @@
 import pytest
 
 from shoal.base.errors import InvalidInput
-from shoal.local.crawl_request import read_config
+from shoal.process.crawl_request import read_config
 from tests.packages.conftest import Crawler
 
 BAD = [

@@ -5,6 +5,7 @@ import errno
 import pytest
 
 from shoal.base.errors import BodiesUnavailable, NotFound, StorageFull
+from shoal.hosts.store import HostStore
 from shoal.pages.bodies import answer_of, place_of
 from shoal.pages.warc import pieces, read_member
 from tests.packages.conftest import Answer, Crawler, ScriptedSite, html, serving
@@ -107,7 +108,7 @@ async def test_a_full_disk_while_storing_robots_txt_ends_the_walker_before_a_pag
     async def no_room(*values: object) -> None:
         raise StorageFull("the store")
 
-    monkeypatch.setattr(crawler.app.stores.hosts, "keep_robots", no_room)
+    monkeypatch.setattr(HostStore, "keep_robots", no_room)
     async with serving(ScriptedSite(shop)) as site:
         crawl = await crawler.submit(site)
         with pytest.raises(StorageFull):

@@ -13,19 +13,17 @@ from pathlib import Path
 import pytest
 
 from shoal.base.clock import SystemClock
+from shoal.base.settings import RenderSettings
 from shoal.base.signals import Signal, Signals
 from shoal.egress import AddressRule, Failure
 from shoal.egress.pinning_proxy import PinningProxy
 from shoal.render import browser as browser_module
 from shoal.render.browser import reap
 from shoal.render.chromium import binary_behind
-from shoal.render.memory import memory_of
 from shoal.render.network import PinnedNetwork
-from shoal.render.pool import BrowserPool
-from shoal.render.render_request import Document, RenderRequest
-from shoal.render.rendered_page import RenderedPage
+from shoal.render.pool import BrowserPool, memory_of
+from shoal.render.renderer import Document, RenderedPage, RenderRequest
 from shoal.render.signals import BrowserEnded, BrowserStarted
-from shoal.settings import RenderSettings
 from tests.packages.conftest import Answer, ScriptedSite, html, serving
 from tests.support.effort import times
 
@@ -40,10 +38,10 @@ class Pool(BrowserPool):
         self.heard: list[Signal] = []
         signals = Signals()
         signals.subscribe(self.heard.append)
-        given = RenderSettings(**{"chromium": chromium, "timeout": "5s", **settings})
+        given = RenderSettings(**{"chromium": chromium, "timeout": "5s", "pages": "4", **settings})
         rule = AddressRule(named=frozenset(("127.0.0.1", port) for port in ports))
         network = PinnedNetwork(PinningProxy(), rule)
-        super().__init__(given, network, None, "Shoal/test", 30_000_000, SystemClock(), signals, 4)
+        super().__init__(given, network, "Shoal/test", 30_000_000, SystemClock(), signals)
 
     @property
     def started(self) -> list[int]:
@@ -95,7 +93,7 @@ async def test_a_killed_browser_is_replaced_and_its_pages_are_rendered_again(chr
         await pool.page()
         body = b"<title>before</title><script src=/slow.js></script>"
         rendering = [asyncio.create_task(pool.page(body, f"{site.url}/{number}")) for number in range(3)]
-        await site.until(lambda: site.times("/slow.js") == 3)
+        await site.until(lambda: site.times("/slow.js") == 3, *rendering)
         os.killpg(pool.started[0], signal.SIGKILL)
         await site.until(lambda: site.times("/slow.js") == 6)
         site.late.clear()
@@ -107,11 +105,26 @@ async def test_a_killed_browser_is_replaced_and_its_pages_are_rendered_again(chr
         assert pool.ended == [(pool.started[0], "crashed")]
 
 
+async def test_a_page_that_leaves_hundreds_of_requests_waiting_does_not_jam_their_origin(chromium: str) -> None:
+    site = ScriptedSite(lambda path: html("x"), late={f"/slow/{number}": "/never" for number in range(4)})
+    greedy = b"<script>for (let number = 0; number < 900; number++) fetch('/slow/' + number)</script>"
+    async with serving(site), pool_of(chromium, site.port) as pool:
+        page = await pool.page(greedy, f"{site.url}/greedy", wait="networkidle", timeout=1.5, connections=4)
+        assert not page.is_complete
+        assert not pool._connections._in_flight
+        assert not pool._connections._waiting
+        page = await pool.page(b"<script src=/next.js></script>", f"{site.url}/next", connections=4)
+        assert page.is_complete
+        assert "/next.js" in site.asked
+        site.asked.append("/never")
+        site.news.set()
+
+
 async def test_restart_hands_the_pages_to_a_new_browser(chromium: str) -> None:
     site = ScriptedSite(lambda path: html("x"), late={"/slow.js": "/go"})
     async with serving(site), pool_of(chromium, site.port) as pool:
         rendering = asyncio.create_task(pool.page(b"<script src=/slow.js></script>", f"{site.url}/page"))
-        await site.until(lambda: "/slow.js" in site.asked)
+        await site.until(lambda: "/slow.js" in site.asked, rendering)
         await pool.restart()
         await site.until(lambda: site.times("/slow.js") == 2)
         site.late.clear()
@@ -159,6 +172,7 @@ async def test_contexts_share_nothing(chromium: str) -> None:
             assert "<title>|</title>" in (await pool.page(body)).html
 
 
+@pytest.mark.exhaustive
 async def test_browsers_are_recycled_and_nothing_grows(chromium: str) -> None:
     """With SHOAL_TEST_EFFORT=5, these are 300 pages."""
     pages = times(60)

@@ -7,11 +7,11 @@ from msgspec.structs import replace
 
 from shoal.app import opened
 from shoal.base.errors import InvalidInput
+from shoal.base.settings_loader import load
 from shoal.base.signals import Signals
 from shoal.crawl.crawl import CrawlConfig
 from shoal.crawl.states import CrawlState
 from shoal.serve import to_api
-from shoal.settings_loader import load
 from tests.packages.conftest import Answer, Crawler, ScriptedSite, html, serving
 
 SECRET = {"Authorization": "Bearer hunter2", "X-Mine": "hunter2"}

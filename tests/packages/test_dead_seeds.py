@@ -6,9 +6,11 @@ import pytest
 from msgspec import to_builtins
 
 from shoal.crawl.crawl import CrawlConfig
+from shoal.crawl.journal.entry import JournalEntry, JournalLevel
 from shoal.crawl.lifecycle.crawl_status import CrawlStatus
 from shoal.crawl.states import CrawlState
 from shoal.pages.page import Page
+from shoal.pages.store import PageStore
 from shoal.serve import to_api
 from tests.packages.conftest import Crawler, ScriptedSite, html, serving
 from tests.support.servers import free_port
@@ -19,7 +21,7 @@ async def crawl_of(crawler: Crawler, *seeds: str, **options: str) -> tuple[Crawl
     crawl = await crawler.app.crawls.submit(config, named=list(seeds))
     await crawler.walk(crawl)
     seen = await crawler.app.crawls.get(crawl.id)
-    rows = await crawler.app.database.read(lambda tx: crawler.app.stores.pages.after(tx, crawl.number, 0, 100))
+    rows = await crawler.app.database.read(lambda tx: PageStore().after(tx, crawl.number, 0, 100))
     return seen, {page.url: page for _, page in rows}
 
 
@@ -70,7 +72,7 @@ async def test_a_link_that_cannot_be_reached_is_tried_again_in_a_crawl_of_one_se
         config = CrawlConfig(seeds=[f"{site.url}/"], speed="max", sitemap="off", scope="any", robots="ignore")
         crawl = await crawler.app.crawls.submit(config, named=[f"{site.url}/", dead])
         await crawler.walk(crawl)
-    rows = await crawler.app.database.read(lambda tx: crawler.app.stores.pages.after(tx, crawl.number, 0, 10))
+    rows = await crawler.app.database.read(lambda tx: PageStore().after(tx, crawl.number, 0, 10))
     assert {page.url: page.attempt for _, page in rows} == {f"{site.url}/": 1, dead: 4}
 
 
@@ -101,3 +103,44 @@ async def test_a_crawl_counts_its_pages_by_the_class_of_their_status(crawler: Cr
     assert sum(counts.responses.values()) == counts.pages
     assert to_builtins(to_api.crawl(seen).responses) == counts.responses
     assert counts.errors == 0
+
+
+async def test_seeds_that_failed_beside_others_are_named_while_the_crawl_runs_and_when_it_has_ended(
+    crawler: Crawler,
+) -> None:
+    robots = (200, {}, "User-agent: *\nDisallow: /secret")
+    known = {"/good": html("good"), "/listed": html("listed")}
+    async with serving(ScriptedSite(known.get, robots=robots)) as site:
+        listed = "".join(f"<url><loc>{site.url}{path}</loc></url>" for path in ("/listed", "/gone-too"))
+        known["/sitemap.xml"] = (200, {}, f"<urlset>{listed}</urlset>")
+        seen = await crawler.crawl(site, "/gone", "/good", "/secret", sitemap="on")
+        alone = await crawler.crawl(site, "/gone", sitemap="on")
+    assert [(seed.url.removeprefix(site.url), seed.status) for seed in seen.dead_seeds] == [
+        ("/gone", 404),
+        ("/secret", None),
+    ]
+    assert seen.which_seeds_failed.startswith(
+        f"2 of 3 failed: {site.url}/gone answered 404; {site.url}/secret: robots.txt"
+    )
+    assert (len(alone.failed_seeds), alone.dead_seeds) == (1, ())
+    assert (alone.counts.responses["2xx"], alone.counts.responses["4xx"]) == (1, 2), "it goes on with the sitemap"
+    assert [(line.level, line.message) for line in await seed_lines(crawler, alone)] == [
+        (JournalLevel.WARNING, f"Seed {site.url}/gone answered 404")
+    ]
+    assert len(await seed_lines(crawler, seen)) == 2
+
+
+async def test_of_hundreds_of_failed_seeds_the_first_are_named_and_the_rest_is_counted(crawler: Crawler) -> None:
+    async with serving(ScriptedSite({"/good": html("good")}.get)) as site:
+        seen = await crawler.crawl(site, "/good", *(f"/{number}" for number in range(250)))
+    assert len(seen.dead_seeds) == 250
+    assert seen.which_seeds_failed.startswith("250 of 251 failed: ")
+    assert seen.which_seeds_failed.endswith("; and 247 more")
+    *named, last = await seed_lines(crawler, seen)
+    assert len(named) == 3
+    assert last.message == "More seeds failed; they are counted when the crawl has ended"
+
+
+async def seed_lines(crawler: Crawler, seen: CrawlStatus) -> list[JournalEntry]:
+    entries = [one.entry for one in await crawler.app.crawls.journal.entries(seen.crawl.id)]
+    return [entry for entry in entries if entry.event in ("seed_failed", "more_seeds_failed")]

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections import Counter
+from datetime import timedelta
 from typing import TypeVar
 
 import pytest
@@ -11,6 +12,7 @@ from shoal.base.clock import FakeClock
 from shoal.base.database import Work
 from shoal.base.errors import BackendUnavailable, LeaseLost
 from shoal.base.query_params import SESSION
+from shoal.base.settings_loader import load
 from shoal.base.signals import Signals
 from shoal.base.url import Url
 from shoal.crawl.engine.batch_builder import MOST_URLS, STARVING_SECONDS
@@ -19,8 +21,7 @@ from shoal.crawl.frontier.explain import UrlState
 from shoal.crawl.frontier.traps import TrapState, pattern_of
 from shoal.crawl.frontier.values import Control, Turn
 from shoal.crawl.states import CrawlState
-from shoal.runners import make_walker
-from shoal.settings_loader import load
+from shoal.process.runners import make_walker
 from shoal.work.lease_renewer import LeaseRenewer
 from tests.packages.conftest import Answer, Crawler, ScriptedSite, Weighing, altered, calendar, html, serving
 
@@ -103,7 +104,7 @@ async def test_an_unreachable_robots_txt_blocks_the_site(crawler: Crawler) -> No
     async with serving(ScriptedSite(tree, robots=(503, {}, ""))) as site:
         crawl = await crawler.submit(site)
         walking = asyncio.create_task(crawler.walk(crawl))
-        await site.until(lambda: site.times("/robots.txt") > 0)
+        await site.until(lambda: site.times("/robots.txt") > 0, walking)
         await crawler.app.crawls.stop(crawl.id)
         await walking
     assert site.times("/") == 0
@@ -258,11 +259,13 @@ async def test_a_server_error_is_retried_and_then_recorded(crawler: Crawler) -> 
 async def test_a_paused_and_resumed_crawl_fetches_no_page_twice(crawler: Crawler) -> None:
     wide = html("home", *(f"/{number}" for number in range(40)))
     async with serving(ScriptedSite(lambda path: wide if path == "/" else html(path))) as site:
-        crawl = await crawler.submit(site, delay_seconds=0.02, concurrency=2)
+        site.late["/20"] = "never"
+        crawl = await crawler.submit(site, concurrency=2)
         walking = asyncio.create_task(crawler.walk(crawl))
-        await site.until(lambda: len(site.asked) >= 8)
+        await site.until(lambda: "/20" in site.asked, walking)
         await crawler.app.crawls.pause(crawl.id)
         assert await walking == "paused"
+        site.late.clear()
         assert (await crawler.app.crawls.get(crawl.id)).crawl.state is CrawlState.PAUSED
         fetched = set(await crawler.pages(await crawler.app.crawls.get(crawl.id)))
         await crawler.app.crawls.resume(crawl.id)
@@ -325,16 +328,16 @@ class Deaf:
         self._lost = lost
         self.commits = 0
 
-    async def run(self, work: Work[T]) -> T:
-        answer = await self._app.database.run(work)
+    async def run(self, work: Work[T], *, within: timedelta | None = None) -> T:
+        answer = await self._app.database.run(work, within=within)
         self.commits += 1
         ended = (await self._app.crawls.get(self._crawl_id)).crawl.state is CrawlState.COMPLETED
         if self.commits in self._lost or ended:
             raise BackendUnavailable("the store", "the cable was cut after the commit", "plug it in")
         return answer
 
-    async def once(self, work: Work[T]) -> T:
-        return await self.run(work)
+    async def once(self, work: Work[T], *, within: timedelta | None = None) -> T:
+        return await self.run(work, within=within)
 
     async def read(self, work: Work[T]) -> T:
         return await self._app.database.read(work)
@@ -353,6 +356,17 @@ async def test_a_commit_whose_response_was_lost_is_neither_lost_nor_repeated(cra
     assert (seen.crawl.state, seen.crawl.state_reason) == (CrawlState.COMPLETED, "drained")
     assert seen.counts.pages == len(await crawler.pages(seen)) == 41
     assert deaf.commits > 4
+
+
+async def test_a_walker_that_is_asked_to_hand_back_does_not_wait_for_the_end_of_an_outage(crawler: Crawler) -> None:
+    async with serving(ScriptedSite(html)) as site:
+        crawl = await crawler.submit(site)
+        [lease] = await crawler.app.queue.lease("test", ["crawl"], ["shared"], 1)
+        away = Deaf(crawler.app, crawl.id, set(range(1, 1000)))
+        walker = make_walker(altered(crawler.app, database=away), crawl, lease.fence, lambda: True)
+        walker.leave("shutdown")
+        with pytest.raises(BackendUnavailable):
+            await asyncio.wait_for(walker.run(), 30)
 
 
 async def test_a_walker_suspended_past_its_lease_continues_if_nobody_took_the_job(crawler: Crawler) -> None:

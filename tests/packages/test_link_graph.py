@@ -4,6 +4,7 @@ from shoal.base.url import Url
 from shoal.crawl.frontier.values import key_of
 from shoal.crawl.lifecycle.crawl_status import CrawlStatus
 from shoal.pages.links import LinkFlag, unpack
+from shoal.pages.store import PageStore
 from tests.packages.conftest import Answer, Crawler, ScriptedSite, html, serving
 
 INSIDE, OUTSIDE, NOFOLLOW = LinkFlag.INTERNAL, LinkFlag(0), LinkFlag.NOFOLLOW
@@ -56,9 +57,7 @@ async def test_every_link_between_pages_is_in_the_graph(crawler: Crawler) -> Non
         seen = await crawler.crawl(site, depth=100)
     pages = await crawler.pages(seen)
     names = {key(seen, page.url): path for path, page in pages.items()}
-    rows = await crawler.app.database.read(
-        lambda tx: crawler.app.stores.pages.links_after(tx, seen.crawl.number, 0, len(pages) + 1)
-    )
+    rows = await crawler.app.database.read(lambda tx: PageStore().links_after(tx, seen.crawl.number, 0, len(pages) + 1))
     found = {names[source]: [names[target] for target in unpack(blob).followed()] for _, source, blob in rows}
     assert len(found) == len(pages) >= 60
     for path, targets in found.items():

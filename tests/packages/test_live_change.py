@@ -10,7 +10,7 @@ from shoal.crawl.engine.fetch_window import WindowSize
 from shoal.crawl.lifecycle.change import CrawlChange
 from shoal.crawl.lifecycle.crawl_status import CrawlStatus
 from shoal.crawl.states import CrawlState
-from shoal.runners import make_walker
+from shoal.process.runners import make_walker
 from tests.packages.conftest import Answer, Crawler, ScriptedSite, html, serving
 
 PAGES = 30
@@ -37,7 +37,7 @@ async def changed_between(crawler: Crawler, site: ScriptedSite, change: CrawlCha
 
     with patch.object(LiveOptions, "apply", applied):
         walking = asyncio.create_task(walker.run())
-        await site.until(lambda: FIRST in site.asked)
+        await site.until(lambda: FIRST in site.asked, walking)
         await crawler.app.crawls.change(crawl.id, change)
         walker.nudge()
         await walking

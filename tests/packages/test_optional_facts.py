@@ -12,6 +12,7 @@ from shoal.crawl.engine.walker_signals import HookRan
 from shoal.crawl.states import CrawlState
 from shoal.extract.details import unpacked
 from shoal.extract.hooks import find_hooks
+from shoal.pages.store import PageStore
 from tests.packages.conftest import Crawler, ScriptedSite, html, serving
 from tests.support.distribution import install
 
@@ -21,7 +22,7 @@ async def test_a_crawl_that_will_be_analysed_keeps_the_details_of_every_answer(c
     async with serving(ScriptedSite(answers.get)) as site:
         seen = await crawler.crawl(site, analyze=True)
         other = await crawler.crawl(site)
-    pages, store = crawler.app.database, crawler.app.stores.pages
+    pages, store = crawler.app.database, PageStore()
     found = [unpacked(packed) for _, packed in await pages.read(lambda tx: store.details_after(tx, 1, 0, 10))]
     assert [details.titles for details in found] == [["home"], [], []]
     assert [anchor.url for anchor in found[0].links] == ["/a", "/file"]

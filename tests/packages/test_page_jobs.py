@@ -12,15 +12,16 @@ import pytest
 from shoal.app import App, opened
 from shoal.base.errors import InvalidInput
 from shoal.base.ids import JobId, new_id
+from shoal.base.settings_loader import load
 from shoal.base.signals import Signals
+from shoal.hosts.store import HostStore
 from shoal.hosts.throttle import HostUpdate
 from shoal.page_jobs.executor import UNREADABLE, PageJobExecutor, PutOff
 from shoal.page_jobs.group import Group, GroupConfig, GroupState
 from shoal.page_jobs.result import Result, ResultDelivery
 from shoal.page_jobs.spec import PageSpec
+from shoal.process.runners import page_job_executor
 from shoal.queue.job import NewJob
-from shoal.runners import page_job_executor
-from shoal.settings_loader import load
 from tests.packages.conftest import Answer, ScriptedSite, html, serving
 
 RULES = {"fields": {"name": {"css": "h1", "required": True}, "price": {"css": ".price", "type": "float"}}}
@@ -241,9 +242,10 @@ async def test_a_job_of_a_later_version_fails_with_its_reason(app: App, payload:
 
 
 class LaterSpec(PageSpec, frozen=True, kw_only=True):
-    """A group spec as a later version may store it."""
+    """A group spec as a later version may store it: a field has another type."""
 
-    of_a_later_version: bool = True
+    def text(self) -> str:
+        return '{"rule_set": ["of a later version"]}'
 
 
 async def test_a_group_of_a_later_version_keeps_no_other_job_from_being_done(
@@ -317,7 +319,7 @@ async def test_a_job_whose_redirect_leads_to_a_host_that_is_held_is_put_off(app:
         jobs = page_job_executor(app)
         try:
             await fetch(app, f"{there.url}/first")
-            number = (await app.database.run(lambda tx: app.stores.hosts.numbers(tx, [there.url])))[there.url]
+            number = (await app.database.run(lambda tx: HostStore().numbers(tx, [there.url])))[there.url]
             held = {
                 number: HostUpdate(
                     there.url,
@@ -327,7 +329,7 @@ async def test_a_job_whose_redirect_leads_to_a_host_that_is_held_is_put_off(app:
                     longest_backoff_seconds=1e-6,
                 )
             }
-            await app.database.run(lambda tx: app.stores.hosts.record(tx, held))
+            await app.database.run(lambda tx: HostStore().record(tx, held))
             await app.page_jobs.groups.make(GroupConfig.read({"urls": [f"{here.url}/a"]}))
             [lease] = await jobs.settle([], "w1", 1)
             put_off = await jobs.run(lease)
@@ -364,3 +366,20 @@ async def next_slot(app: App, site: ScriptedSite) -> int:
     """Return when the host may be requested next, as stored."""
     rows = await app.database.read(lambda tx: tx.all("hosts_at_origins", origins=[site.url]))
     return int(rows[0]["next_at"])
+
+
+@pytest.mark.parametrize(("given", "attempts"), [({}, 3), ({"max_retry": 0}, 1)], ids=["default", "given"])
+async def test_a_page_is_tried_as_often_as_its_worker_says_unless_a_number_was_given(
+    store_url: str, tmp_path: Path, given: dict[str, int], attempts: int
+) -> None:
+    async with serving(ScriptedSite(lambda path: (500, {}, ""))) as site:
+        async with process(store_url, tmp_path, WORKER_JOB_ATTEMPTS="1") as creator:
+            config = GroupConfig.read({"urls": [f"{site.url}/page"], **given})
+            group = await creator.page_jobs.groups.make(config)
+        async with process(store_url, tmp_path, WORKER_JOB_ATTEMPTS="3") as worker:
+            jobs = page_job_executor(worker)
+            try:
+                await work_off(worker, jobs, group)
+            finally:
+                jobs.close()
+    assert site.times("/page") == attempts

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
+from datetime import timedelta
 from itertools import pairwise
 from typing import TypeVar
 
@@ -10,11 +11,12 @@ import pytest
 from shoal.app import App, opened
 from shoal.base.database import Tx, Work
 from shoal.base.errors import BackendUnavailable
+from shoal.base.settings_loader import load
 from shoal.base.signals import Signal, Signals
 from shoal.crawl.states import CrawlState
+from shoal.hosts.store import HostStore
 from shoal.hosts.throttle import HostHeld, HostUpdate
-from shoal.runners import make_walker
-from shoal.settings_loader import load
+from shoal.process.runners import make_walker
 from tests.packages.conftest import CLOCK, Answer, Crawler, ScriptedSite, altered, html, serving
 from tests.support.recorder import Told
 
@@ -84,17 +86,17 @@ class Overseen:
         self.stalled: Callable[[], float] = lambda: 0.0
         self.longest_stall = 0.0
 
-    async def run(self, work: Work[T]) -> T:
+    async def run(self, work: Work[T], *, within: timedelta | None = None) -> T:
         if self._throttle.refused:
             self.commits += 1
             self.longest_stall = max(self.longest_stall, self.stalled())
             first, self._first = self._first, None
             if first is not None:
                 await first()
-        return await self._database.run(work)
+        return await self._database.run(work, within=within)
 
-    async def once(self, work: Work[T]) -> T:
-        return await self.run(work)
+    async def once(self, work: Work[T], *, within: timedelta | None = None) -> T:
+        return await self.run(work, within=within)
 
     async def read(self, work: Work[T]) -> T:
         return await self._database.read(work)
@@ -198,12 +200,12 @@ async def test_three_pages_that_answer_503_hold_their_host(polite: Crawler, told
 async def test_pages_of_several_crawls_that_answer_503_hold_their_host_together(polite: Crawler, told: Heard) -> None:
     """Each crawl has one bad page: none of them knows enough by itself."""
     bad = {"/a", "/b", "/c"}
-    throttle = Throttle(lambda path, refused: path in bad and refused < 3, retry_after="1", status=503)
+    throttle = Throttle(lambda path, refused: path in bad and refused < 3, retry_after="60", status=503)
     async with serving(ScriptedSite(throttle)) as site:
         for path in sorted(bad):
             crawl = await polite.submit(site, path, robots="ignore")
             walking = asyncio.create_task(polite.walk(crawl))
-            await site.until(lambda path=path: path in site.asked)  # type: ignore[misc]
+            await site.until(lambda path=path: path in site.asked, walking)  # type: ignore[misc]
             await polite.app.crawls.pause(crawl.id)
             await walking
     assert [(held.status, held.why) for held in told.holds()] == [(503, "retry_after")]
@@ -214,7 +216,7 @@ async def test_a_hold_survives_the_walker_that_caused_it(polite: Crawler) -> Non
     async with serving(ScriptedSite(throttle)) as site:
         crawl = await polite.submit(site)
         walking = asyncio.create_task(polite.walk(crawl))
-        await site.until(lambda: bool(throttle.refused))
+        await site.until(lambda: bool(throttle.refused), walking)
         await polite.app.crawls.pause(crawl.id)
         assert await walking == "paused"
         await polite.app.crawls.resume(crawl.id)
@@ -286,8 +288,8 @@ async def test_a_host_that_others_may_ask_sooner_does_not_make_us_take_it_again_
 
     async def hold() -> None:
         async def commit(tx: Tx) -> None:
-            [host] = (await crawler.app.stores.hosts.numbers(tx, [site.url])).values()
-            await crawler.app.stores.hosts.record(
+            [host] = (await HostStore().numbers(tx, [site.url])).values()
+            await HostStore().record(
                 tx,
                 {
                     host: HostUpdate(

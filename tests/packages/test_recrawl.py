@@ -9,19 +9,21 @@ import pytest
 
 from shoal.base.errors import InvalidInput
 from shoal.base.url import Url
+from shoal.cli.summary import rows_of, summary
 from shoal.crawl.engine import batch_builder
 from shoal.crawl.engine.not_modified import FEWEST
 from shoal.crawl.engine.previous_crawl import PreviousCrawl
 from shoal.crawl.frontier.values import FrontierTask
 from shoal.crawl.lifecycle.crawl_status import CrawlStatus
 from shoal.extract.rules import read_rules
-from shoal.local.rule_replay import ReplayTally, RuleReplay
 from shoal.pages.bodies import CapturedExchange, answer_of, place_of
 from shoal.pages.body_recorder import BodyRecorder
 from shoal.pages.links import unpack
 from shoal.pages.page import Page
+from shoal.pages.store import PageStore
 from shoal.pages.warc import kind_of, pieces
-from shoal.runners import make_walker
+from shoal.process.rule_replay import ReplayTally, RuleReplay
+from shoal.process.runners import make_walker
 from tests.packages.conftest import Answer, Crawler, ScriptedSite, Weighing, altered, html, serving
 
 MONDAY = "Mon, 05 Jan 2026 00:00:00 GMT"
@@ -300,9 +302,7 @@ async def test_links_of_an_unchanged_page_are_in_the_graph(crawler: Crawler) -> 
 
 async def test_details_are_kept_and_missing_ones_are_read(crawler: Crawler) -> None:
     async def details(seen: CrawlStatus) -> int:
-        rows = await crawler.app.database.read(
-            lambda tx: crawler.app.stores.pages.details_after(tx, seen.crawl.number, 0, 100)
-        )
+        rows = await crawler.app.database.read(lambda tx: PageStore().details_after(tx, seen.crawl.number, 0, 100))
         return len(rows)
 
     async with serving(conditional_site()) as site:
@@ -420,3 +420,17 @@ async def test_links_of_unchanged_pages_go_into_several_commits_if_they_are_many
     assert (second.counts.pages, second.counts.not_modified) == (841, 841)
     assert set(await crawler.pages(second)) == set(await crawler.pages(first))
     assert 50 < max(weighing.weights) < 50 + FEWEST * 20
+
+
+async def test_pages_confirmed_by_two_recrawls_are_unchanged_in_every_diff(crawler: Crawler) -> None:
+    async with serving(conditional_site()) as site:
+        first = await crawler.crawl(site)
+        second = await again(crawler, site, first)
+        third = await again(crawler, site, second)
+    pages = await crawler.pages(third)
+    assert {page.status for page in pages.values()} == {304}
+    assert rows_of(third, summary(third), ())[3] == ("Responses", "unchanged 5")
+    for before, after in ((first, third), (second, third), (third, first)):
+        diff = await crawler.app.audit.diffs.open(before.crawl.id, after.crawl.id)
+        assert [row async for rows in diff.rows() for row in rows] == []
+        assert (diff.summary.changed, diff.summary.unchanged) == (0, 5)

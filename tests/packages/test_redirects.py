@@ -17,8 +17,8 @@ from shoal.crawl.lifecycle.failed_urls import FailedUrls
 from shoal.crawl.states import CrawlState
 from shoal.pages import warc
 from shoal.pages.bodies import place_of
+from shoal.process.runners import make_walker
 from shoal.queue.states import GrantEnd, give_back
-from shoal.runners import make_walker
 from shoal.serve import to_api
 from tests.packages.conftest import Answer, Crawler, ScriptedSite, html, serving, settings_for
 from tests.support import ledger
@@ -272,7 +272,7 @@ async def test_a_walker_that_dies_between_two_hops_loses_nothing(crawler: Crawle
         crawl = await crawler.submit(site)
         walking = asyncio.create_task(crawler.walk(crawl))
         site.late["/1"] = "never"
-        await site.until(lambda: "/1" in site.asked)
+        await site.until(lambda: "/1" in site.asked, walking)
         walking.cancel()
         await asyncio.gather(walking, return_exceptions=True)
         site.late.clear()
@@ -312,7 +312,7 @@ async def test_a_crawl_that_waits_between_hops_goes_on_in_another_store(crawler:
         crawl = await crawler.submit(site)
         walking = asyncio.create_task(crawler.walk(crawl))
         site.late["/b"] = "never"
-        await site.until(lambda: "/b" in site.asked)
+        await site.until(lambda: "/b" in site.asked, walking)
         waiting = await explained(crawler, await crawler.app.crawls.get(crawl.id), f"{site.url}/b")
         first = await explained(crawler, await crawler.app.crawls.get(crawl.id), f"{site.url}/a")
         await crawler.app.crawls.pause(crawl.id)

@@ -5,10 +5,11 @@ import pytest
 
 from shoal.app import opened
 from shoal.base.errors import InvalidInput
+from shoal.base.settings_loader import load
 from shoal.base.signals import Signals
 from shoal.crawl.crawl import CrawlConfig
 from shoal.crawl.engine.walker_signals import FetchBlocked
-from shoal.settings_loader import load
+from shoal.pages.store import PageStore
 from tests.packages.conftest import Crawler, ScriptedSite, html, serving
 from tests.support.recorder import Told
 
@@ -20,7 +21,7 @@ async def test_a_link_inside_is_blocked_and_only_operators_learn_where_it_led(cr
         inward = f"http://localhost:{inside.port}/"
         async with serving(ScriptedSite(lambda path: html("home", inward))) as site:
             seen = await crawler.crawl(site, scope="any")
-    rows = await crawler.app.database.read(lambda tx: crawler.app.stores.pages.after(tx, seen.crawl.number, 1, 10))
+    rows = await crawler.app.database.read(lambda tx: PageStore().after(tx, seen.crawl.number, 1, 10))
     [record] = [record for _, record in rows]  # the record after the first, which is that of the linking page
     assert (record.url, record.status, record.error_code) == (inward, None, "address_not_public")
     assert "127.0.0.1" not in (record.error_message or "")
@@ -57,7 +58,7 @@ async def test_the_controllers_own_address_is_not_crawled_even_in_an_allowed_net
         async with opened(settings, Signals()) as app, serving(ScriptedSite(lambda path: html("x"))) as site:
             site.script = lambda path: html("home", f"{controller.url}/api/v1/crawls")
             seen = await Crawler(app).crawl(site, scope="any")
-            rows = await app.database.read(lambda tx: app.stores.pages.after(tx, seen.crawl.number, 0, 10))
+            rows = await app.database.read(lambda tx: PageStore().after(tx, seen.crawl.number, 0, 10))
     codes = {page.url: page.error_code for _, page in rows}
     assert codes == {f"{site.url}/": None, f"{controller.url}/api/v1/crawls": "self_connection"}
     assert controller.asked == []

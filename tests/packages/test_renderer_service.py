@@ -12,17 +12,17 @@ import pytest
 
 from shoal.base.clock import SystemClock
 from shoal.base.errors import BackendUnavailable, BadConfig, RateLimited
+from shoal.base.settings import RenderSettings
 from shoal.crawl.engine.walker_signals import RendererRefused
 from shoal.crawl.states import CrawlState
 from shoal.egress import AddressRule, Egress, Failure, Request, Response
 from shoal.render.remote_renderer import RemoteRenderer
-from shoal.render.render_request import RenderRequest
-from shoal.render.rendered_page import RenderedPage
-from shoal.settings import RenderSettings
+from shoal.render.renderer import RenderedPage, RenderRequest
 from tests.packages.conftest import Answer, ScriptedSite, html, serving
 from tests.packages.test_page_jobs import fetch, process
 from tests.packages.test_rendering import crawler_with
 from tests.support.fleet import Shoal, clean_environment, wait_for
+from tests.support.patience import PATIENCE_SECONDS
 from tests.support.script_site import script_site
 from tests.support.servers import free_port
 
@@ -85,6 +85,15 @@ async def asking(one: Service, token: str = TOKEN) -> AsyncIterator[RemoteRender
         yield client
     finally:
         await client.close()
+
+
+async def test_idle_strangers_make_room_for_a_caller_with_the_token(chromium: str, tmp_path: Path) -> None:
+    with service(chromium, tmp_path, SHOAL_MAX_CONNECTIONS="40") as one:
+        strangers = [await asyncio.open_connection("127.0.0.1", one.port) for _ in range(100)]
+        assert (await one.get("/metrics")).status == 200
+        assert one.process.said().count("too many unauthenticated connections") == 1
+        for _, writer in strangers:
+            writer.close()
 
 
 async def test_the_service_renders_refuses_and_tells(chromium: str, tmp_path: Path) -> None:
@@ -152,17 +161,18 @@ async def test_a_full_queue_is_answered_with_429_and_a_client_that_leaves_frees_
             request = RenderRequest.read({"url": f"{site.url}/page", "robots": "ignore"})
             slow = RenderRequest(url=request.url, robots="ignore", document=document)  # type: ignore[arg-type]
             first = asyncio.create_task(client.render(slow))
-            await site.until(lambda: "/slow.js" in site.asked)
+            await site.until(lambda: "/slow.js" in site.asked, first)
             with pytest.raises(RateLimited) as refused:
                 await client.render(request)
             assert refused.value.facts["retry_after_seconds"] == 2
             first.cancel()
-            while True:  # the service notices that the client has gone
-                try:
-                    assert isinstance(await client.render(request), RenderedPage)
-                    break
-                except RateLimited:
-                    continue
+            async with asyncio.timeout(PATIENCE_SECONDS):
+                while True:  # the service notices that the client has gone
+                    try:
+                        assert isinstance(await client.render(request), RenderedPage)
+                        break
+                    except RateLimited:
+                        continue
 
 
 async def test_a_killed_service_counts_no_attempt_and_loses_no_page(chromium: str, tmp_path: Path) -> None:
@@ -172,7 +182,7 @@ async def test_a_killed_service_counts_no_attempt_and_loses_no_page(chromium: st
         async for crawler in crawler_with("/nowhere/chromium", tmp_path, **env):
             async with serving(site):
                 crawling = asyncio.create_task(crawler.crawl(site, render="auto"))
-                await site.until(lambda: "/data/page/1" in site.asked)
+                await site.until(lambda: "/data/page/1" in site.asked, crawling)
                 await asyncio.to_thread(renderer.process.kill)
                 with pytest.raises(BackendUnavailable):
                     async with asking(renderer) as client:

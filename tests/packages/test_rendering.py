@@ -9,13 +9,13 @@ import pytest
 
 from shoal.app import opened
 from shoal.base.errors import BadConfig, InvalidInput
+from shoal.base.settings_loader import load
 from shoal.base.signals import Signal, Signals
 from shoal.crawl.engine.walker_signals import RenderingImpossible
 from shoal.crawl.states import CrawlState
 from shoal.extract.flags import PageFlag
+from shoal.process.runners import make_walker
 from shoal.render.signals import BrowserEnded, PageRendered
-from shoal.runners import make_walker
-from shoal.settings_loader import load
 from tests.packages.conftest import Answer, Crawler, ScriptedSite, html, serving
 from tests.support.script_site import EMPTY, script_site
 
@@ -103,6 +103,7 @@ async def test_static_pages_are_not_rendered_and_kinds_are_remembered(renderer: 
     assert all(path.startswith("busy/") for path, page in pages.items() if page.rendered)
 
 
+@pytest.mark.exhaustive
 async def test_hostile_pages_are_contained_counted_and_the_others_are_crawled(renderer: RenderingCrawler) -> None:
     hostile = {
         "/loop": "<script>while (true);</script>",
@@ -213,7 +214,7 @@ async def test_a_restart_of_the_browser_loses_no_page_and_counts_no_attempt(rend
         [lease] = await renderer.app.queue.lease("test", ["crawl"], ["shared"], 1)
         walker = make_walker(renderer.app, crawl, lease.fence, lambda: True)
         walking = asyncio.create_task(walker.run())
-        await site.until(lambda: "/data/page/1" in site.asked)
+        await site.until(lambda: "/data/page/1" in site.asked, walking)
         await renderer.app.browsers.restart()
         await walking
         pages = await renderer.pages(await renderer.app.crawls.get(crawl.id))

@@ -12,18 +12,19 @@ from pathlib import Path
 import pytest
 
 from shoal.base.clock import FakeClock
+from shoal.base.database.sqlite import SqliteDatabase
 from shoal.base.errors import BackendUnavailable
+from shoal.base.settings import HostSettings
 from shoal.base.signals import Signal, Signals
 from shoal.base.url import Url
 from shoal.crawl.engine.robots_check import RobotsAnswer, RobotsCheck
 from shoal.egress import AddressRule, Egress
 from shoal.hosts.robots import MAX_BYTES, RobotsState, Rules
 from shoal.hosts.robots_cache import ASK_AGAIN, KEEP_OLD, CrawlDelayCut, RobotsCache
+from shoal.hosts.store import HostStore
 from shoal.hosts.throttle import HostHeld
-from shoal.settings import HostSettings
-from shoal.store.sql.hosts import SqlHostStore
-from shoal.store.sql.sqlite import SqliteDatabase
 from tests.packages.conftest import Answer, ScriptedSite, serving
+from tests.support.patience import PATIENCE_SECONDS
 from tests.support.recorder import Told
 
 NOTHING = "User-agent: *\nDisallow: /\n"
@@ -52,9 +53,7 @@ async def bench(sqlite_url: str) -> AsyncIterator[Bench]:
     signals = Signals()
     signals.subscribe(told)
     egress = Egress(LOOPBACK)
-    yield Bench(
-        database, RobotsCache(database, SqlHostStore(), egress, "Shoal/1", HostSettings(), clock, signals), clock, told
-    )
+    yield Bench(database, RobotsCache(database, egress, "Shoal/1", HostSettings(), clock, signals), clock, told)
     egress.close()
     await database.close()
 
@@ -185,8 +184,8 @@ async def test_a_delay_that_was_cut_is_reported(bench: Bench) -> None:
 async def test_a_host_that_asks_us_to_wait_with_its_robots_is_held(bench: Bench) -> None:
     async with serving(site((503, {"Retry-After": "600"}, ""))) as host:
         assert (await bench.rules(host)).state is RobotsState.UNREACHABLE
-        numbers = await bench.database.run(lambda tx: SqlHostStore().numbers(tx, [host.url]))
-        standings = await bench.database.read(lambda tx: SqlHostStore().states(tx, numbers.values()))
+        numbers = await bench.database.run(lambda tx: HostStore().numbers(tx, [host.url]))
+        standings = await bench.database.read(lambda tx: HostStore().states(tx, numbers.values()))
     assert [stands.held_seconds for stands in standings.values()] == [pytest.approx(600, abs=5)]
     [held] = [told for told in bench.told if isinstance(told, HostHeld)]
     assert (held.origin, held.status, held.why) == (host.url, 503, "retry_after")
@@ -201,7 +200,7 @@ async def test_the_request_names_us_and_wants_plain_text(bench: Bench) -> None:
 async def learned(robots: RobotsCheck, url: Url) -> RobotsAnswer:
     known = asyncio.Event()
     robots.ask(url, known.set)
-    await known.wait()
+    await asyncio.wait_for(known.wait(), PATIENCE_SECONDS)
     return robots.judge(url)
 
 
@@ -244,7 +243,7 @@ async def test_two_requests_for_the_same_robots_txt_share_one_load(bench: Bench)
         for event in told:
             robots.ask(Url(f"{host.url}/x"), event.set)
         for event in told:
-            await event.wait()
+            await asyncio.wait_for(event.wait(), PATIENCE_SECONDS)
         assert asked == [host.url]
         assert robots.judge(Url(f"{host.url}/x")) is RobotsAnswer.DENIED
     robots.close()

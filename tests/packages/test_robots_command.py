@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from shoal.app import opened
+from shoal.base.settings_loader import load
 from shoal.cli.main import main
-from shoal.settings_loader import load
 from tests.packages.conftest import Answer, ScriptedSite, serving
 
 FILE = """

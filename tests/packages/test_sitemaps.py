@@ -15,8 +15,8 @@ from shoal.crawl.frontier.values import Settlement, WalkerBatch
 from shoal.crawl.states import CrawlState
 from shoal.crawl.store import FrontierStore
 from shoal.fetch.sitemap_fetcher import SMALL_BYTES
+from shoal.process.runners import make_walker
 from shoal.queue.job import Fence
-from shoal.runners import make_walker
 from tests.packages.conftest import Answer, Crawler, ScriptedSite, Weighing, altered, html, serving
 
 XML = {"Content-Type": "application/xml"}
@@ -354,10 +354,12 @@ async def test_where_a_seed_redirected_to_is_known_to_the_next_walker(crawler: C
         async with serving(ScriptedSite(lambda path: (301, {"Location": f"{there.url}/"}, ""))) as here:
             config = config_of(here, sitemap=sitemap, concurrency=1)
             crawl = await crawler.app.crawls.submit(config, named=[f"{here.url}/", f"{there.url}/"])
+            there.late["/a"] = "never"
             walking = asyncio.create_task(crawler.walk(crawl))
-            await there.until(lambda: there.times("/") > 0)
+            await there.until(lambda: there.times("/a") > 0, walking)
             await crawler.app.crawls.pause(crawl.id)
-            await walking
+            assert await walking == "paused"
+            there.late.clear()
             await crawler.app.crawls.resume(crawl.id)
             await crawler.walk(crawl)
             seen = await crawler.app.crawls.get(crawl.id)

@@ -18,11 +18,11 @@ from starlette.types import ASGIApp
 
 from shoal.app import App, opened
 from shoal.base.clock import FakeClock
+from shoal.base.settings_loader import load
 from shoal.serve.application import application
 from shoal.serve.crawl_feed import CrawlFeeds
 from shoal.serve.endpoint import Finder, routes_of
 from shoal.serve.health import FRESH_SECONDS, HealthApi
-from shoal.settings_loader import load
 from tests.support.http_client import HttpAnswer, request
 
 MAX_BODY = 1_000_000
@@ -74,7 +74,8 @@ class ServedApi:
 async def served_api(store_url: str, **settings: str) -> AsyncIterator[ServedApi]:
     """The API of a new app on this store."""
     flags = {"DATABASE_URL": store_url, "SHOAL_ALLOW_NETWORKS": "127.0.0.0/8", **settings}
-    async with opened(load(flags, env={}).settings) as app, listening(app) as api:
+    loaded = load(flags, env={}).settings
+    async with opened(loaded, controls=loaded.grpc.enabled) as app, listening(app) as api:
         yield api
 
 

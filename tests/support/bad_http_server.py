@@ -9,6 +9,8 @@ from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from tests.support.patience import wait_until
+
 TLS = Path(__file__).parent / "tls"
 
 
@@ -61,9 +63,7 @@ class BadServer:
 
     async def until(self, condition: Callable[[], bool]) -> None:
         """Wait for something that a request or the end of a connection makes true."""
-        while not condition():
-            self._changed.clear()
-            await self._changed.wait()
+        await wait_until(condition, self._changed)
 
     async def until_asked(self, times: int = 1) -> None:
         await self.until(lambda: len(self.asked) >= times)

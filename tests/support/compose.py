@@ -18,7 +18,7 @@ ROOT = Path(__file__).parents[2]
 FILE = ROOT / "compose.yaml"
 HEALTH_SECONDS = 30
 _READ = "import json, sys; from ruamel.yaml import YAML; json.dump(YAML(typ='safe').load(sys.stdin), sys.stdout)"
-_VARIABLE = re.compile(r"\$\{([A-Z_]+)(?::-([^${}]*))?\}")
+_VARIABLE = re.compile(r"\$\{([A-Z_]+)(?:(:[-+])([^${}]*))?\}")
 _STAGE = re.compile(r"^FROM \S+ AS (\S+)$", re.MULTILINE)
 
 
@@ -43,9 +43,13 @@ class ComposeService:
 
     @property
     def waits_for(self) -> list[str]:
-        """The services that must be healthy before this one is started."""
-        conditions = self.values.get("depends_on", {})
-        return [name for name, how in conditions.items() if how["condition"] == "service_healthy"]
+        """The services that must be healthy, or have ended well, before this one is started."""
+        return [name for name, how in self.values.get("depends_on", {}).items() if how.get("required", True)]
+
+    @property
+    def ends(self) -> bool:
+        """True if others wait for its end."""
+        return self.values.get("restart") == "no"
 
     @property
     def health_check(self) -> list[str]:
@@ -53,15 +57,20 @@ class ComposeService:
 
 
 def read_services(variables: Mapping[str, str]) -> dict[str, ComposeService]:
-    """Return the services of compose.yaml, with the variables of a `.env`."""
+    """Return the services of compose.yaml, with the variables and the profile of a `.env`."""
     python = environment("containers") / "bin" / "python"
     done = subprocess.run([python, "-c", _READ], input=FILE.read_text(), capture_output=True, text=True, check=True)
     found = fill_in(json.loads(done.stdout)["services"], variables)
-    return {name: ComposeService(name, values) for name, values in found.items()}
+    profile = variables.get("COMPOSE_PROFILES")
+    return {
+        name: ComposeService(name, values)
+        for name, values in found.items()
+        if profile in values.get("profiles", [profile])
+    }
 
 
 def fill_in(value: Any, variables: Mapping[str, str]) -> Any:
-    """Replace `${NAME}` and `${NAME:-default}`, also within defaults, and `$$`."""
+    """Replace `${NAME}`, `${NAME:-default}` and `${NAME:+if set}`, also within each other, and `$$`."""
     if isinstance(value, dict):
         return {name: fill_in(each, variables) for name, each in value.items()}
     if isinstance(value, list):
@@ -69,7 +78,9 @@ def fill_in(value: Any, variables: Mapping[str, str]) -> Any:
     if not isinstance(value, str):
         return value
     while found := _VARIABLE.search(value):
-        value = value.replace(found[0], variables.get(found[1]) or found[2] or "")
+        name, sign, other = found.groups("")
+        given = variables.get(name, "")
+        value = value.replace(found[0], (other if given else "") if sign == ":+" else given or other)
     return value.replace("$$", "$")
 
 
@@ -114,7 +125,7 @@ class Deployment(Fleet):
         return f"http://127.0.0.1:{self._renderer_port}"
 
     def start(self, name: str, replica: int = 1) -> Shoal:
-        """Start a service and wait until its health check passes."""
+        """Start a service and wait until its health check passes, or until it has ended well."""
         service = self.services[name]
         places = self._places | {"127.0.0.1:8701": f"127.0.0.1:{free_port()}"}
         env = (self._variables if service.has_env_file else {}) | {
@@ -122,6 +133,9 @@ class Deployment(Fleet):
         }
         words = [_moved(word, places) for word in service.command]
         member = self._add(f"{name}-{replica}", words, GRPC_NODE_ID=f"{name}-{replica}", **env)
+        if service.ends:
+            assert member.wait() == 0
+            return member
         kind, *check = [_moved(word, places) for word in service.health_check]
         assert (kind, check[0]) == ("CMD", "python")
         wait_for(lambda: self._passes(check[1:], member), f"a healthy {name}")

@@ -10,6 +10,7 @@ from typing import Any, Self
 from shoal.base.parsing import Address
 from tests.support.control_plane import CuttableProxy
 from tests.support.fleet import QUICK, Fleet, Shoal, wait_for
+from tests.support.server_threads import serve_to_the_end
 from tests.support.servers import free_port
 
 START_SECONDS = 30.0
@@ -65,7 +66,7 @@ class ThreadedProxy:
         self._ready = threading.Event()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._over = asyncio.Event()
-        self._thread = threading.Thread(target=lambda: asyncio.run(self._listen()), name="proxy", daemon=True)
+        self._thread = threading.Thread(target=lambda: serve_to_the_end(self._listen()), name="proxy", daemon=True)
         self.address = ""
 
     def __enter__(self) -> Self:

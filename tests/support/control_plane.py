@@ -15,13 +15,13 @@ from shoal.app import App, opened
 from shoal.base.clock import SystemClock
 from shoal.base.ids import NodeId
 from shoal.base.parsing import Address
+from shoal.base.settings_loader import load
 from shoal.base.signals import Signal, Signals
 from shoal.fleet.channel_options import KeepAlive
 from shoal.fleet.control_client import ControlClient
 from shoal.fleet.control_server import ControlServer
 from shoal.fleet.node import CommandAck, Node, NodeCommand, NodeStatus
 from shoal.fleet.states import CommandState
-from shoal.settings_loader import load
 from tests.support.recorder import Told
 
 PATIENCE = 30.0
@@ -65,8 +65,11 @@ class ControlPlane:
         return node
 
     async def token(self, role: str = "node", **more: Any) -> str:
+        tokens = self.app.access.tokens
+        if role != "admin" and not await tokens.any_made():
+            await tokens.create(TokenRequest(name="first", role="admin"), local_caller())
         wish = TokenRequest.read({"name": "test", "role": role, **more})
-        return (await self.app.access.tokens.create(wish, local_caller())).text
+        return (await tokens.create(wish, local_caller())).text
 
 
 @asynccontextmanager
@@ -76,7 +79,7 @@ async def control_plane(
     settings = load({"DATABASE_URL": store_url, "GRPC_ENABLED": "true", **given}, env={}).settings
     signals, seen = Signals(), list[Signal]()
     signals.subscribe(seen.append)
-    async with opened(settings, signals) as app:
+    async with opened(settings, signals, controls=True) as app:
         if controller:
             app.process_name = controller
         server = app.fleet.control_server(keepalive)

@@ -13,13 +13,13 @@ from shoal.access.caller import local_caller
 from shoal.access.token import TokenRequest
 from shoal.app import App, opened
 from shoal.base.clock import SystemClock
+from shoal.base.settings import LogSettings
+from shoal.base.settings_loader import load
 from shoal.base.signals import Signal, Signals
-from shoal.cli.listen import address_of, open_socket
-from shoal.cli.serve import Controller
 from shoal.observe.logs import Logs
 from shoal.observe.metrics import Metrics
-from shoal.settings import LogSettings
-from shoal.settings_loader import load
+from shoal.process.controller import Controller
+from shoal.process.http import address_of, open_socket
 from shoal.work.worker import Worker
 from tests.support.http_client import HttpAnswer, request
 
@@ -38,9 +38,13 @@ class ServedController:
     tls: ssl.SSLContext | None = None
 
     async def token(self, role: str = "viewer", **more: Any) -> str:
+        """Create a token; the first one of a store must be an admin's."""
+        tokens = self.app.access.tokens
+        if role != "admin" and not await tokens.any_made():
+            await tokens.create(TokenRequest(name="first", role="admin"), ME)
         of_node = {"node_id": "crawler-1"} if role == "node" else {}
         wish = TokenRequest.read({"name": "test", "role": role, **of_node, **more})
-        return (await self.app.access.tokens.create(wish, ME)).text
+        return (await tokens.create(wish, ME)).text
 
     async def ask(
         self,
@@ -68,7 +72,7 @@ async def served_controller(
     flags["SHOAL_LISTEN"] = address_of(listener)
     settings = load(flags, env={}).settings
     signals = Signals()
-    async with opened(settings, signals) as app:
+    async with opened(settings, signals, controls=settings.grpc.enabled) as app:
         shop = ServedController(app, listener.getsockname()[1], tls=tls)
         signals.subscribe(shop.signals_seen.append)
         signals.subscribe(Logs(LogSettings(level="debug", format="json"), SystemClock(), shop.log).listen)

@@ -1,4 +1,4 @@
-"""A slow network: a proxy on loopback that forwards everything after a delay, which can be changed at any time."""
+"""A bad network: a proxy on loopback that forwards everything after a delay, cuts connections, or forgets them."""
 
 import asyncio
 import contextlib
@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from urllib.parse import SplitResult, urlsplit, urlunsplit
 
 from shoal.base.clock import SystemClock
+from tests.support.server_threads import close_connections
 
 CLOCK = SystemClock()
 
@@ -16,7 +17,7 @@ CLOCK = SystemClock()
 def delay_proxy(url: str) -> Iterator["DelayProxy"]:
     """A proxy to the same server, which is as fast as any until it gets a delay."""
     parts = urlsplit(url)
-    loop = asyncio.new_event_loop()
+    loop = asyncio.SelectorEventLoop()
     thread = threading.Thread(target=loop.run_forever, daemon=True)
     thread.start()
     proxy = DelayProxy(parts)
@@ -25,6 +26,7 @@ def delay_proxy(url: str) -> Iterator["DelayProxy"]:
         yield proxy
     finally:
         asyncio.run_coroutine_threadsafe(proxy.close(), loop).result()
+        asyncio.run_coroutine_threadsafe(close_connections(), loop).result()
         loop.call_soon_threadsafe(loop.stop)
         thread.join()
         loop.close()
@@ -32,10 +34,13 @@ def delay_proxy(url: str) -> Iterator["DelayProxy"]:
 
 class DelayProxy:
     """A proxy in front of a server. `delay_seconds` is how much longer each round trip takes from now on. After
-    `cut_in`, whatever is connected then is cut off."""
+    `cut_in`, whatever is connected then is cut off. After `fall_silent`, whatever is connected then stays open, and
+    nothing passes any more, not even its end; new connections work."""
 
     def __init__(self, server: SplitResult) -> None:
         self.delay_seconds = 0.0
+        self.connected = 0  # so far
+        self._silent = 0  # of those
         self._target = server
         self._tasks: set[asyncio.Task[None]] = set()
         self._writers: list[asyncio.StreamWriter] = []
@@ -55,6 +60,9 @@ class DelayProxy:
     def cut_in(self, seconds: float) -> None:
         self._loop.call_soon_threadsafe(self._loop.call_later, seconds, self._cut)
 
+    def fall_silent(self) -> None:
+        self._silent = self.connected
+
     def _cut(self) -> None:
         for writer in self._writers:
             writer.transport.abort()
@@ -72,18 +80,28 @@ class DelayProxy:
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.connected += 1
+        number = self.connected
+        self._end_with_proxy(asyncio.current_task())
         there, back = await asyncio.open_connection(self._target.hostname, self._target.port)
         self._writers += [writer, back]
         for source, sink, delayed in ((reader, back, True), (there, writer, False)):
-            task = asyncio.create_task(self._pass_on(source, sink, delayed))
-            self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
+            self._end_with_proxy(asyncio.create_task(self._pass_on(number, source, sink, delayed)))
 
-    async def _pass_on(self, source: asyncio.StreamReader, sink: asyncio.StreamWriter, delayed: bool) -> None:
+    def _end_with_proxy(self, task: asyncio.Task[None] | None) -> None:
+        assert task is not None
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _pass_on(
+        self, number: int, source: asyncio.StreamReader, sink: asyncio.StreamWriter, delayed: bool
+    ) -> None:
         with contextlib.suppress(OSError):
             while data := await source.read(65536):
                 if delayed:
                     await CLOCK.sleep(self.delay_seconds)
-                sink.write(data)
-                await sink.drain()
-        sink.close()
+                if number > self._silent:
+                    sink.write(data)
+                    await sink.drain()
+        if number > self._silent:
+            sink.close()

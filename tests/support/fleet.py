@@ -275,7 +275,7 @@ def send_all(pids: Iterable[int], sign: signal.Signals) -> None:
 def lanes_of_run() -> dict[str, str]:
     """Return the setting that puts lanes on the Redis server of SHOAL_TEST_LANES, in a database of their own."""
     server = os.environ.get(LANES)
-    return {"REDIS_URL": f"{server}/{secrets.randbelow(DATABASES)}"} if server else {}
+    return {"REDIS_URL": f"{server}/{secrets.randbelow(DATABASES)}", "SHOAL_LANES": "redis"} if server else {}
 
 
 def clean_environment(folder: Path) -> dict[str, str]:

@@ -23,7 +23,7 @@ from typing import Any
 MARK = "SHOAL_TEST_FLEET"  # in the environment of every process of a fleet
 MOST_BYTES = 200_000
 FILES = 3
-MODULES = ("shoal.cli.child", "tests.support.page_child")
+MODULES = ("shoal.process.child", "tests.support.page_child")
 TEMPLATE = "template"  # the name of these processes; the kernel takes 15 bytes
 PR_SET_PDEATHSIG, PR_SET_NAME, PR_SET_CHILD_SUBREAPER = 1, 15, 36
 PAUSE_SECONDS = 0.0005

@@ -10,22 +10,24 @@ import random
 import sqlite3
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import Any, Protocol, TypeVar, cast
 
 import asyncpg
 
 from shoal.base.database import Call, Callback, Rows, Tx, Work
-from shoal.store.sql.postgres import PostgresDatabase
-from shoal.store.sql.sqlite import SqliteDatabase, SqliteTx
+from shoal.base.database.postgres import PostgresDatabase
+from shoal.base.database.sqlite import SqliteDatabase, SqliteTx
 
 T = TypeVar("T")
 
 BLOCKED_SECONDS = 0.03  # an actor that has not returned by then is waiting for a database lock
 STUCK_SECONDS = 60.0
-LOCK_QUOTA_KEYS = "lock_quota_keys"  # the lock of quotas, which a lease takes after its jobs
+LOCK_QUOTA_KEYS = {"lock_quota_keys", "lock_limited_keys"}  # the locks of quotas, which a lease takes after its jobs
 BEFORE_QUOTA_KEYS = frozenset(  # statements that wait for the row of a run or of a job
     {
-        *("lock_crawl", "lock_group", "lock_analysis", "fence_job", "lock_job", "lock_jobs", "lock_expired"),
+        *("lock_crawl", "lock_group", "lock_groups", "lock_analysis"),
+        *("fence_job", "lock_job", "lock_jobs", "lock_expired"),
         *("lock_held_jobs", "still_expired", "lease_job", "beat_job", "extend_leases", "cancel_job"),
         *("cancel_waiting_jobs", "kill_jobs_of_run", "set_priority_of_run"),
     }
@@ -143,7 +145,7 @@ class SteppedTx:
     async def _turn(self, query: str) -> None:
         if self._has_quota_keys and query in BEFORE_QUOTA_KEYS:
             self._schedule.disorder.append(query)
-        self._has_quota_keys |= query == LOCK_QUOTA_KEYS
+        self._has_quota_keys |= query in LOCK_QUOTA_KEYS
         await self._schedule.turn(query)
 
     async def all(self, query: str, **values: Any) -> list[Any]:
@@ -188,9 +190,9 @@ class Stepped(Protocol):
 
     schedule: Schedule
 
-    async def run(self, work: Work[T]) -> T: ...
+    async def run(self, work: Work[T], *, within: timedelta | None = None) -> T: ...
 
-    async def once(self, work: Work[T]) -> T: ...
+    async def once(self, work: Work[T], *, within: timedelta | None = None) -> T: ...
 
     async def read(self, work: Work[T]) -> T: ...
 
@@ -210,7 +212,7 @@ class SteppedSqlite:
         self._free: list[sqlite3.Connection] = []
         self._writing = False
 
-    async def run(self, work: Work[T]) -> T:
+    async def run(self, work: Work[T], *, within: timedelta | None = None) -> T:
         await self.schedule.turn("begin", lambda: not self._writing)
         self._writing = True
         try:
@@ -222,7 +224,7 @@ class SteppedSqlite:
         await self.schedule.turn("committed")
         return answer
 
-    async def once(self, work: Work[T]) -> T:
+    async def once(self, work: Work[T], *, within: timedelta | None = None) -> T:
         return await self.run(work)
 
     async def read(self, work: Work[T]) -> T:
@@ -270,7 +272,7 @@ class SteppedPostgres:
         self.deadlocks: list[str] = []
         self._database = database
 
-    async def run(self, work: Work[T]) -> T:
+    async def run(self, work: Work[T], *, within: timedelta | None = None) -> T:
         async def stepped(tx: Tx) -> T:
             try:
                 return await work(cast(Tx, SteppedTx(tx, self.schedule)))
@@ -285,7 +287,7 @@ class SteppedPostgres:
         await self.schedule.turn("committed")
         return answer
 
-    async def once(self, work: Work[T]) -> T:
+    async def once(self, work: Work[T], *, within: timedelta | None = None) -> T:
         return await self.run(work)
 
     async def read(self, work: Work[T]) -> T:

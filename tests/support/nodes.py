@@ -10,7 +10,7 @@ from shoal.fleet.nodes import Nodes
 EVERY = timedelta(seconds=10)
 
 
-async def register(nodes: Nodes, node_id: str, **status: Any) -> SessionBegun:
+async def register(nodes: Nodes, node_id: str, *, every: timedelta = EVERY, **status: Any) -> SessionBegun:
     """Begin a session of a node that reports this."""
     usual: dict[str, Any] = {"max_concurrency": 2, "page_slots": 15, "instance": f"{node_id}-1"}
     reported = NodeStatus(**(usual | status))
@@ -18,7 +18,7 @@ async def register(nodes: Nodes, node_id: str, **status: Any) -> SessionBegun:
         node_id=NodeId(node_id),
         controller=nodes.controller,
         address="127.0.0.1:4000",
-        heartbeat_every=EVERY,
+        heartbeat_every=every,
         status=reported,
     )
     return await nodes.register(session)

@@ -1,24 +1,20 @@
 """The database that a test runs beside.
 
 The contract suites hold every statement to both databases. Tests of processes, of whole crawls and of the API are about
-these, so each of them runs beside one database, half of them beside either. The storms of deaths and faults name both
-databases themselves, because what is lost depends on the database. With SHOAL_TEST_EFFORT above 1, all tests run beside
-both.
+these, so `make test` runs each of them beside one database, half of them beside either; `make test-all` beside both.
 """
 
 from zlib import crc32
 
 import pytest
 
-from tests.support.effort import times
-
 DATABASES = ("sqlite", "postgres")
 FOLDERS = {"acceptance", "packages", "wire"}
 
 
 def beside_the_other(items: list[pytest.Item]) -> list[pytest.Item]:
-    """Return the tests that are not to be run, because they are run beside the other database."""
-    return [] if times(10) > 10 else [item for item in items if _is_beside_the_other(item)]
+    """Return the tests that are only in the exhaustive run, because they are run beside the other database."""
+    return [item for item in items if _is_beside_the_other(item)]
 
 
 def _is_beside_the_other(item: pytest.Item) -> bool:

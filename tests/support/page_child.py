@@ -100,7 +100,10 @@ class PlainRun:
             self._reason.set_result(reason)
 
     def limit_rate(self, per_second: float | None) -> None:
-        """It fetches nothing."""
+        """Write the limit to the file that the payload names: it fetches nothing."""
+        if log := orjson.loads(self._lease.payload).get("rates"):
+            with Path(log).open("a") as file:
+                file.write(f"{per_second}\n")
 
     def stalled_seconds(self) -> float:
         return 0.0
@@ -115,7 +118,7 @@ def pages(app: App, lanes: Sequence[str]) -> PlainPages:
 
 
 if __name__ == "__main__":
-    from shoal.cli.child import main
-    from shoal.runners import RUNNERS
+    from shoal.process.child import main
+    from shoal.process.runners import RUNNERS
 
-    main({**RUNNERS, "plain": plain_run}, pages)
+    main({**RUNNERS, "plain": plain_run, "crawl": plain_run}, pages)

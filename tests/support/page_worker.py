@@ -5,9 +5,9 @@ import sys
 import uvloop
 
 from shoal.app import opened
-from shoal.cli.long_running import on_stop, watched
-from shoal.cli.worker import workers_of
-from shoal.settings_loader import load
+from shoal.base.settings_loader import load
+from shoal.process.lifetime import on_stop, watched
+from shoal.process.worker import workers_of
 
 COMMAND = (sys.executable, "-m", "tests.support.page_child")
 

@@ -3,6 +3,8 @@
 import asyncio
 from typing import Generic, TypeVar
 
+from tests.support.patience import wait_until
+
 T = TypeVar("T")
 
 
@@ -18,7 +20,5 @@ class Told(list[T], Generic[T]):
         self._changed.set()
 
     async def at_least(self, number: int) -> list[T]:
-        while len(self) < number:
-            self._changed.clear()
-            await self._changed.wait()
+        await wait_until(lambda: len(self) >= number, self._changed)
         return self

@@ -21,8 +21,8 @@ from urllib.parse import urlsplit, urlunsplit
 
 import asyncpg
 
-from shoal.settings import DatabaseSettings
-from shoal.store.sql.postgres import PostgresDatabase
+from shoal.base.database.postgres import PostgresDatabase
+from shoal.base.settings import DatabaseSettings
 from tests.support.kept_pools import KeptPools
 
 T = TypeVar("T")
@@ -43,7 +43,8 @@ DEFINITION = """
         SELECT concat_ws(' ', relname, relkind, relnatts, relchecks, relhastriggers, reloptions) AS line FROM pg_class
         WHERE relnamespace = $1::regnamespace
         UNION ALL
-        SELECT concat_ws(' ', relname, attname, atttypid, attnotnull, atthasdef, attisdropped) FROM pg_attribute
+        SELECT concat_ws(' ', relname, attname, atttypid, atttypmod, attcollation, attnotnull, atthasdef, attisdropped)
+        FROM pg_attribute
         JOIN pg_class ON pg_class.oid = attrelid AND relnamespace = $1::regnamespace AND relkind = 'r'
         UNION ALL
         SELECT concat_ws(' ', proname, provolatile, prosrc) FROM pg_proc WHERE pronamespace = $1::regnamespace

@@ -30,7 +30,6 @@ from urllib.parse import urlsplit
 import asyncpg
 
 from tests.support import server_guard
-from tests.support.forked_workers import WORKER
 from tests.support.programs import (
     Identity,
     Program,
@@ -48,8 +47,12 @@ POSTGRES = "SHOAL_TEST_POSTGRES"
 REDIS = "SHOAL_TEST_REDIS"
 DEADLINE_SECONDS = 120.0
 POLL_SECONDS = 0.02
+DATABASES = 15  # of a Redis server, without the first
 FIRST_PORT, PORTS = 20_000, 12_000
 CLUSTER_BUS = 10_000  # the distance of a Redis node's second port
+# A shared server refuses what would be felt by the tests of other workers.
+USER = ["--user", "default", "on", "nopass", "~*", "&*", "+@all"]
+SHARED = [*USER, "-flushall", "-shutdown", "-config", "+config|get", "-script", "+script|load"]
 _places: dict[int, Iterator[int]] = {}  # for each process: the next port to try
 # Most databases sort text by the rules of a language, unlike SQLite, which compares bytes.
 SORTED = "CREATE DATABASE sorted TEMPLATE template0 LOCALE_PROVIDER icu ICU_LOCALE 'en-US'"
@@ -309,11 +312,6 @@ class Servers:
             self._guard.wait(3 * server_guard.STOP_DEADLINE_SECONDS)
             self._guard = None
 
-    def leave_to_parent(self) -> None:
-        """In a forked process: let the run end with the parent."""
-        if self._guard is not None and self._guard.stdin is not None:
-            self._guard.stdin.close()
-
     def __enter__(self) -> "Servers":
         return self
 
@@ -329,7 +327,7 @@ class Servers:
     def redis(self, version: str = "") -> Service:
         """`version`: one of `redis_versions`, or the usual server."""
         if version:
-            return self._shared(f"redis-{version}", lambda: self.new_redis(version=version).service)
+            return self._shared(f"redis-{version}", lambda: self.new_redis(version=version, options=SHARED).service)
         return self._shared("redis", self._start_redis)
 
     def chromium(self) -> Service:
@@ -374,7 +372,7 @@ class Servers:
         if "://" in url:
             name, version = redis_version(url)
             return Service(name, version, f"named by {REDIS}", url)
-        return self.new_redis().service
+        return self.new_redis(options=SHARED).service
 
     def _shared(self, kind: str, start: Callable[[], Service]) -> Service:
         note = self.folder / f"{kind}.json"
@@ -455,7 +453,8 @@ def ask_redis(url: str, *words: str) -> str:
 @contextlib.contextmanager
 def redis_database(redis: Service) -> Iterator[str]:
     """Lend an empty database of a shared server: each worker has its own, and runs one test at a time."""
-    url = f"{redis.url.rsplit('/', 1)[0]}/{int(os.environ.get(WORKER, '0')) + 1}"
+    worker = os.environ.get("PYTEST_XDIST_WORKER", "gw0")
+    url = f"{redis.url.rsplit('/', 1)[0]}/{int(worker.removeprefix('gw')) % DATABASES + 1}"
     ask_redis(url, "FLUSHDB")
     yield url
     ask_redis(url, "FLUSHDB")

@@ -15,6 +15,8 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Self
 
+from tests.support.server_threads import serve_to_the_end
+
 PAGES = 300
 CHILDREN = 5  # of a page: 300 pages are four links deep
 ELSEWHERE = 20  # external URLs that are linked
@@ -35,17 +37,26 @@ class Site:
 
     `delay` is how long each answer takes: it makes a crawl last, so that there is time to kill somebody. `listed`: no
     page has a link, and all of them are in sitemaps. `validators`: each page has an ETag, and is not sent to a client
-    that already has it.
+    that already has it. `host` and `port`: where it listens, for crawls that were stored before.
     """
 
     def __init__(
-        self, *, pages: int = PAGES, delay: float = 0.0, listed: bool = False, validators: bool = False
+        self,
+        *,
+        pages: int = PAGES,
+        delay: float = 0.0,
+        listed: bool = False,
+        validators: bool = False,
+        host: str = "127.0.0.1",
+        port: int = 0,
     ) -> None:
         self.delay = delay
         self._listed = pages if listed else 0
         self.validators = validators
         self.robots: str | None = None  # a text for its robots.txt
         self.sent = 0  # pages that were sent completely
+        self._host = host
+        self._wanted_port = port
         self.port = 0
         self.visits: list[Visit] = []
         self._allowed: int | None = None
@@ -58,7 +69,7 @@ class Site:
         self._under_way = 0
         self.most_at_once = 0
         self._news = threading.Condition()
-        self._thread = threading.Thread(target=lambda: asyncio.run(self._serve()), name="site", daemon=True)
+        self._thread = threading.Thread(target=lambda: serve_to_the_end(self._serve()), name="site", daemon=True)
         self._connections: set[asyncio.Task[None]] = set()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._stop = asyncio.Event()
@@ -66,7 +77,7 @@ class Site:
 
     @property
     def address(self) -> str:
-        return f"http://127.0.0.1:{self.port}/"
+        return f"http://{self._host}:{self.port}/"
 
     @property
     def urls(self) -> frozenset[str]:
@@ -142,7 +153,7 @@ class Site:
 
     async def _serve(self) -> None:
         self._loop = asyncio.get_running_loop()
-        server = await asyncio.start_server(self._connected, "127.0.0.1", 0)
+        server = await asyncio.start_server(self._connected, self._host, self._wanted_port)
         with self._news:
             self.port = server.sockets[0].getsockname()[1]
             self._news.notify_all()
@@ -213,10 +224,11 @@ class Site:
         self._bodies[path_of(number)] += f"<p>{text}</p>"
 
     def forget(self) -> None:
-        """Forget all requests."""
+        """Forget all requests, and what was answered."""
         with self._news:
             self.visits.clear()
             self._distinct.clear()
+            self._answered.clear()
             self.sent = 0
 
     def _sitemap(self, path: str) -> str | None:

@@ -5,6 +5,7 @@ from shoal.base.url import Url
 from shoal.crawl.crawl import Crawl
 from shoal.crawl.frontier.values import key_of
 from shoal.pages.page import Page
+from shoal.pages.store import PageStore
 
 SITE = "http://example.org"
 
@@ -15,4 +16,4 @@ def a_page(path: str = "/", **facts: object) -> Page:
 
 async def store_pages(app: App, crawl: Crawl, *pages: Page) -> None:
     rows = [(*key_of(Url(page.url), crawl.key_seed), page) for page in pages]
-    await app.database.run(lambda tx: app.stores.pages.insert(tx, crawl.number, rows))
+    await app.database.run(lambda tx: PageStore().insert(tx, crawl.number, rows))

@@ -1,7 +1,9 @@
 """Programs that tests run and that have packages of their own: an environment each, installed once for each lock."""
 
+import fcntl
 import hashlib
 import os
+import shutil
 import subprocess
 import sys
 from contextlib import suppress
@@ -30,10 +32,28 @@ def environment(name: str) -> Path:
     return home
 
 
+def node_tools() -> Path:
+    """Return the folder with the programs of `node_tools/package-lock.json`."""
+    source = Path(__file__).with_name("node_tools")
+    lock = (source / "package-lock.json").read_bytes()
+    home = ROOT / ".venv" / f"node_tools-{hashlib.sha256(lock).hexdigest()[:12]}"
+    with home.with_suffix(".lock").open("w") as waiting:
+        fcntl.flock(waiting, fcntl.LOCK_EX)  # one process installs, because each would take minutes beside the others
+        if not home.exists():
+            new = home.with_suffix(".new")
+            shutil.copytree(source, new, dirs_exist_ok=True)
+            _run("node_tools", "npm", "ci", "--prefix", str(new), "--ignore-scripts", "--no-audit", "--no-fund")
+            new.rename(home)
+    return home / "node_modules" / ".bin"
+
+
 def _run(name: str, *words: str) -> None:
-    done = subprocess.run(
-        words, capture_output=True, text=True, timeout=INSTALL_SECONDS, check=False, env=plain_environment()
-    )
+    try:
+        done = subprocess.run(
+            words, capture_output=True, text=True, timeout=INSTALL_SECONDS, check=False, env=plain_environment()
+        )
+    except FileNotFoundError:
+        raise ServerUnavailable(f"{name} cannot be installed without {words[0]}: install Node.js") from None
     if done.returncode:
         raise ServerUnavailable(
             f"{name} cannot be installed, so what needs it cannot be tested:\n{done.stderr[-2000:]}"

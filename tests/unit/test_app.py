@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from shoal.app import opened
-from shoal.settings_loader import load
+from shoal.base.settings_loader import load
 
 GROUPS = ("stores", "access", "audit", "events", "page_jobs", "plan", "chores", "rest_api")
 NOT_FOR_CRAWLS = (
@@ -22,13 +22,13 @@ NOT_FOR_CRAWLS = (
     "shoal.events.webhooks",
     "shoal.page_jobs.groups",
     "shoal.plan.policies",
-    "shoal.store.sql.postgres",
+    "shoal.base.database.postgres",
 )
 OPEN = """
 import asyncio, sys
 from shoal.app import opened
 from shoal.cli import crawl
-from shoal.settings_loader import load
+from shoal.base.settings_loader import load
 
 async def main():
     async with opened(load({"DATABASE_URL": sys.argv[1]}, env={}).settings):
@@ -40,7 +40,7 @@ asyncio.run(main())
 
 @pytest.mark.parametrize("group", GROUPS)
 async def test_each_object_is_built_once_and_shared(sqlite_url: str, group: str) -> None:
-    async with opened(load({"DATABASE_URL": sqlite_url}, env={}).settings) as app:
+    async with opened(load({"DATABASE_URL": sqlite_url, "REDIS_URL": "redis://127.0.0.1:1"}, env={}).settings) as app:
         holder = getattr(app, group)
         names = [name for name, value in vars(type(holder)).items() if isinstance(value, cached_property)]
         assert names

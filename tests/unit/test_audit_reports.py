@@ -174,6 +174,8 @@ def test_charts_show_every_number_within_their_frame() -> None:
     deep = [{"depth": depth, "2xx": 1, "3xx": 0, "4xx": 0, "5xx": 0, "error": 0} for depth in range(900)]
     rows = status_by_depth({"status_by_depth": deep}).rows
     assert (len(rows), rows[-1]) == (25, ("24+", {"2xx": 876, "3xx": 0, "4xx": 0, "5xx": 0, "error": 0}))
+    [(_, counts), unlinked] = status_by_depth({"status_by_depth": [deep[0], {**deep[0], "depth": None}]}).rows
+    assert unlinked == ("no link", counts)
 
 
 def test_the_site_tree_adds_up_pages_of_folders() -> None:
@@ -185,9 +187,24 @@ def test_the_site_tree_adds_up_pages_of_folders() -> None:
 def test_the_result_in_short() -> None:
     assert in_short(report_with()) == "4 errors, 50 warnings, 10 notices on 138 pages"
     assert in_short(report_with(error="no\nluck")) == "Analysis failed: no␊luck"
+    failed = report_with(error="Exit code 3: no dictionary.")
+    for kind in ("markdown", "annotations"):
+        assert "no dictionary." in written(kind, failed)
+        assert "no dictionary.." not in written(kind, failed)
 
 
 def test_the_published_schema_describes_the_report() -> None:
     published = schema()
     described = published["$defs"]["AuditReport"]["properties"]
     assert set(described) == set(orjson.loads(written("json", report_with(FAILED))))
+
+
+def test_pages_without_a_response_and_what_was_not_checked_are_named_beside_the_others() -> None:
+    report = report_with(None, None)
+    assert report.analysis.metrics is not None
+    report.analysis.metrics["failed_pages"] = 2.0
+    assert in_short(report).endswith("on 138 pages (2 more gave no response)")
+    html = written("html", report)
+    assert re.search(r"pages without a response</dt><dd>2<", html)
+    assert "links to other sites, #fragments of links, images" in html  # of an analysis that did not count them
+    assert "Not checked" in written("markdown", report)

@@ -9,7 +9,7 @@ import pytest
 from shoal.base.errors import InvalidInput
 from shoal.base.request_form import fields_of
 from shoal.crawl.crawl import CrawlConfig
-from shoal.local.crawl_request import read_config
+from shoal.process.crawl_request import read_config
 from shoal.serve.endpoint import parse
 
 SEEDS = ["http://a.example/"]

@@ -11,6 +11,7 @@ from shoal.base.errors import RESPONSES, ShoalError
 from shoal.base.ids import PREFIXES, new_id
 from shoal.base.service import PassResult, Service
 from shoal.base.signals import ChoreDone, ChoreFailed, Signal, Signals
+from tests.support.patience import PATIENCE_SECONDS
 
 
 def test_a_moment_survives_the_way_through_the_store() -> None:
@@ -187,10 +188,35 @@ async def test_stop_lets_the_pass_under_way_finish() -> None:
     service, _ = service_of(chore, clock)
     service.start()
     service.nudge()
-    await chore.ran.wait()
+    await asyncio.wait_for(chore.ran.wait(), PATIENCE_SECONDS)
     stopping = asyncio.ensure_future(service.stop())
     await settle()
     assert not stopping.done()
     await clock.advance(5)
     await stopping
     assert finished == [True]
+
+
+async def test_stop_does_not_wait_for_ever_for_a_pass_that_hangs() -> None:
+    class Hanging(Counting):
+        async def run_once(self) -> PassResult:
+            self.ran.set()
+            return await asyncio.get_running_loop().create_future()
+
+    chore = Hanging()
+    service, _ = service_of(chore, FakeClock())
+    service.start()
+    service.nudge()
+    await asyncio.wait_for(chore.ran.wait(), 10)
+    await asyncio.wait_for(service.stop(patience=0.05), 10)
+
+
+async def test_a_chore_that_cannot_write_its_rest_does_not_fail_the_stop() -> None:
+    class Closing(Counting):
+        async def close(self) -> None:
+            await self.run_once()
+
+    chore = Closing(OSError("away"))
+    service, heard = service_of(chore, FakeClock())
+    await asyncio.wait_for(service.stop(patience=0.2), 10)
+    assert [failure.error for failure in heard if isinstance(failure, ChoreFailed)] == ["away"]

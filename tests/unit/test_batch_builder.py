@@ -3,6 +3,7 @@
 import pytest
 
 from shoal.base.clock import SystemClock
+from shoal.base.settings import CrawlSettings, HostSettings
 from shoal.base.url import Url
 from shoal.crawl.crawl import CrawlConfig
 from shoal.crawl.engine import batch_builder
@@ -11,7 +12,6 @@ from shoal.crawl.engine.budget import Budget
 from shoal.crawl.frontier.fates import Fate
 from shoal.crawl.frontier.values import SUSPECT_FROM, FrontierTask, Settled
 from shoal.hosts.throttle import ThrottleTracker
-from shoal.settings import CrawlSettings, HostSettings
 
 WINDOW = 4
 LONGEST = 1.0

@@ -8,10 +8,10 @@ import pytest
 
 from shoal.app import opened
 from shoal.base.ids import JobId
+from shoal.base.settings_loader import load
 from shoal.cli.main import main
 from shoal.page_jobs.result import Result, ResultDelivery, Status
 from shoal.queue.job import NewJob
-from shoal.settings_loader import load
 
 pytestmark = pytest.mark.usefixtures("default_store")
 

@@ -10,12 +10,12 @@ import pytest
 from shoal.app import opened
 from shoal.base.database import Tx
 from shoal.base.ids import CrawlId
+from shoal.base.settings_loader import load
 from shoal.base.url import Url
 from shoal.cli.main import main
 from shoal.crawl.crawl import CrawlConfig
 from shoal.crawl.frontier.fates import Fate
 from shoal.crawl.frontier.values import NewUrl, key_of
-from shoal.settings_loader import load
 
 
 @pytest.fixture(autouse=True)
@@ -71,6 +71,26 @@ def test_an_address_that_workers_may_not_fetch_is_refused_as_what_the_person_wro
     assert capsys.readouterr().err.startswith(
         "shoal: URL has an address or port that is not allowed (SSRF protection); "
     )
+
+
+def test_a_seed_that_may_not_be_fetched_is_named_when_its_crawl_is_resumed_here(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SHOAL_ALLOW_NETWORKS", "10.0.0.0/8")
+    assert main(["crawls", "add", "http://10.0.0.1/", "--project", "inside"]) == 0
+    crawl_id = capsys.readouterr().out.strip()
+    monkeypatch.delenv("SHOAL_ALLOW_NETWORKS")
+    assert main(["crawl", "--resume", crawl_id]) == 2
+    assert "shoal: Seed http://10.0.0.1/ has an address or port that is not allowed" in capsys.readouterr().err
+
+
+def test_advice_names_the_store_that_was_named(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    store = f"sqlite:///{tmp_path}/an other.db"
+    for host in ("one", "two"):
+        assert main(["crawls", "add", f"https://{host}.test/", "--store", store]) == 0
+        assert f" --store 'sqlite:///{tmp_path}/an other.db'`" in capsys.readouterr().err
+    assert main(["crawls", "ls", "--limit", "1", "--store", store]) == 0
+    assert f" --store 'sqlite:///{tmp_path}/an other.db'`" in capsys.readouterr().err
 
 
 def test_a_crawl_is_made_for_the_workers_with_the_options_of_a_crawl(capsys: pytest.CaptureFixture[str]) -> None:
@@ -164,7 +184,9 @@ def test_a_quarantined_pattern_is_shown_and_released(tmp_path: Path, capsys: pyt
     assert main(["crawls", "show", "mine", "--store", store]) == 0
     assert f"{pattern} (1 URL, such as {pattern}1)" in capsys.readouterr().out
     assert main(["crawls", "release", "mine", pattern, "--store", store]) == 0
-    assert "1 URL of" in capsys.readouterr().out
+    said = capsys.readouterr()
+    assert "1 URL of" in said.out
+    assert f"`shoal crawl --resume mine --store {store}`" in said.err
     assert main(["crawls", "release", "mine", pattern, "--store", store]) == 5
 
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import re
 from typing import Any
 
 import pytest
@@ -10,13 +11,13 @@ from shoal.app import App, opened
 from shoal.base.clock import FakeClock
 from shoal.base.errors import BackendUnavailable
 from shoal.base.ids import CrawlId
+from shoal.base.settings_loader import load
 from shoal.cli.api_client import ApiClient
 from shoal.cli.crawls_follow import RetryingApiClient
 from shoal.cli.main import main
 from shoal.crawl import states
 from shoal.crawl.crawl import CrawlConfig
 from shoal.crawl.states import CrawlMove
-from shoal.settings_loader import load
 
 
 @pytest.fixture(autouse=True)
@@ -99,6 +100,7 @@ def test_a_journal_is_read_as_lines_or_as_json(capsys: pytest.CaptureFixture[str
     assert main(["crawls", "logs", "one"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert [line.split("INFO", 1)[1].strip() for line in lines] == ["Waiting for a worker", "Paused (on request)"]
+    assert all(re.match(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ INFO ", line) for line in lines), lines
     assert main(["crawls", "logs", "one", "-n", "1", "--json"]) == 0
     [line] = capsys.readouterr().out.splitlines()
     told = json.loads(line)

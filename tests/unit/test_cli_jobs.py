@@ -2,15 +2,17 @@
 
 import asyncio
 import json
+import re
 from typing import Any
 
 import pytest
 
 from shoal.app import App, opened
 from shoal.base.ids import JobId
+from shoal.base.settings_loader import load
+from shoal.cli import job_groups
 from shoal.cli.main import main
 from shoal.queue.job import NewJob
-from shoal.settings_loader import load
 
 
 @pytest.fixture(autouse=True)
@@ -45,6 +47,9 @@ def test_jobs_are_listed_newest_first_with_what_they_are_about(capsys: pytest.Ca
     assert head.split() == ["ID", "KIND", "STATE", "ATTEMPTS", "PRIORITY", "CREATED", "ABOUT"]
     assert [row.split()[0] for row in rows] == ["job_waits", "job_leased", "job_failed"]
     assert rows[0].endswith("https://example.com/2")
+    attempts = [re.search(r"\d/1", row) for row in rows]
+    assert [found and found[0] for found in attempts] == ["0/1", "1/1", "1/1"]
+    assert "failed (its last attempt failed)" in rows[2]
 
 
 def test_a_list_goes_on_after_its_last_job(capsys: pytest.CaptureFixture[str]) -> None:
@@ -128,3 +133,17 @@ def test_a_retried_job_can_be_leased(capsys: pytest.CaptureFixture[str]) -> None
         return [one.fence.job_id for one in leases]
 
     assert sorted(asyncio.run(_with_app(lease))) == ["job_failed", "job_waits"]
+
+
+def test_an_empty_list_is_a_sentence_on_stderr(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["jobs", "ls", "--kind", "crawl"]) == 0
+    shown = capsys.readouterr()
+    assert (shown.out, shown.err) == ("", "No such jobs.\n")
+
+
+def test_a_wait_without_a_worker_says_why_no_job_starts(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(job_groups, "QUIET_SECONDS", 0.0)
+    assert main(["jobs", "add", "https://example.com/", "--wait", "--wait-timeout", "2s"]) == 6
+    assert "No job has started yet: It is next; " in capsys.readouterr().err

@@ -1,7 +1,9 @@
 """The command line as a whole: exit codes, messages, and lazy imports."""
 
+import asyncio
 import json
 import os
+import signal
 import subprocess
 import sys
 import tomllib
@@ -13,10 +15,12 @@ import pytest
 
 from shoal import __version__
 from shoal.base import errors
+from shoal.base.clock import SystemClock
 from shoal.cli import root
 from shoal.cli.main import main
 from shoal.cli.output import print_json, print_table
 from shoal.cli.root import COMMANDS, HARMFUL, LazyCommands, run, shoal
+from shoal.process.lifetime import on_stop
 
 ROOT = Path(__file__).parents[2]
 SECRET = "hunter2"
@@ -341,9 +345,8 @@ def test_debug_shows_the_traceback_wherever_it_stands(
     ],
 )
 def test_each_end_of_a_command_has_its_exit_code(
-    error: BaseException, code: int, broken: dict[str, BaseException], monkeypatch: pytest.MonkeyPatch
+    error: BaseException, code: int, broken: dict[str, BaseException]
 ) -> None:
-    monkeypatch.setattr("shoal.cli.main._unwritten", lambda error, code: code or 141)
     broken["error"] = error
     assert main(["broken"]) == code
 
@@ -392,7 +395,7 @@ def test_config_show_prints_values_with_their_sources_and_no_secret(
     assert main(["config", "show", "--json"]) == 0
     document = capsys.readouterr().out
     assert "WORKER_CONCURRENCY" in table
-    assert json.loads(document)["WORKER_CONCURRENCY"] == {"value": "4", "source": "env"}
+    assert json.loads(document)["WORKER_CONCURRENCY"] == {"value": 4, "source": "env"}
     assert json.loads(document)["DATABASE_URL"]["value"] == "postgresql://me:***@db/x"
     assert SECRET not in table + document
 
@@ -433,23 +436,40 @@ def test_real_processes_end_with_the_right_codes_and_without_tracebacks() -> Non
     assert err == "shoal: SHOAL_LEESE is not a setting; the nearest setting is SHOAL_LEASE.\n"
 
 
-def test_a_disconnected_reader_is_not_logged_as_an_error() -> None:
+# A print fails at once without a buffer, and with one when the command ends.
+BUFFERING = pytest.mark.parametrize("env", [{"PYTHONUNBUFFERED": ""}, {"PYTHONUNBUFFERED": "1"}], ids=str)
+PRINTING = (["config", "show"], ["config", "show", "--json"], ["--version"], ["--help"], ["crawl", "--help"])
+
+
+@BUFFERING
+def test_a_disconnected_reader_is_not_logged_as_an_error(env: dict[str, str]) -> None:
     reading, writing = os.pipe()
     os.close(reading)
     try:
-        assert process("config", "show", stdout=writing) == (141, "", "")
-        assert process("--version", stdout=writing) == (141, "", "")
+        for words in PRINTING:
+            assert process(*words, env=env, stdout=writing) == (141, "", ""), words
     finally:
         os.close(writing)
 
 
+@BUFFERING
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="this system has no /dev/full")
-def test_a_full_output_is_reported_in_one_sentence() -> None:
+def test_a_full_output_is_reported_in_one_sentence(env: dict[str, str]) -> None:
     with Path("/dev/full").open("w") as full:
-        code, _, err = process("config", "show", stdout=full.fileno())
-    assert code == 8
-    assert err.count("\n") == 1
-    assert "no space left" in err
+        for words in PRINTING:
+            code, _, err = process(*words, env=env, stdout=full.fileno())
+            assert code == 8, words
+            assert err.count("\n") == 1, err
+            assert "no space left" in err
+            assert err.startswith("{" if "--json" in words else "shoal: "), err
+
+
+@BUFFERING
+def test_an_output_that_cannot_be_written_is_reported_in_one_sentence(env: dict[str, str]) -> None:
+    said = "shoal: the output cannot be written (Bad file descriptor).\n"
+    with Path(os.devnull).open() as read_only:
+        for words in (["config", "show"], ["--version"], ["--help"]):
+            assert process(*words, env=env, stdout=read_only.fileno()) == (1, "", said), words
 
 
 @pytest.mark.parametrize(
@@ -474,3 +494,27 @@ def test_a_store_that_the_environment_names_is_refused_by_the_name_of_the_settin
     monkeypatch.setenv("DATABASE_URL", "sqlite:////proc/no/x.db")
     assert main(["crawls", "ls"]) == 4
     assert "DATABASE_URL names /proc/no/x.db" in capsys.readouterr().err
+
+
+async def test_two_sigints_within_milliseconds_are_one_ctrl_c() -> None:
+    stops: list[int] = []
+    second = asyncio.Event()
+
+    def stop() -> None:
+        stops.append(1)
+        if len(stops) == 2:
+            second.set()
+
+    on_stop(stop)
+    loop = asyncio.get_running_loop()
+    try:
+        for _ in range(2):
+            os.kill(os.getpid(), signal.SIGINT)
+        await SystemClock().sleep(0.3)
+        assert stops == [1]
+        os.kill(os.getpid(), signal.SIGINT)
+        async with asyncio.timeout(30):
+            await second.wait()
+    finally:
+        loop.remove_signal_handler(signal.SIGINT)
+        loop.remove_signal_handler(signal.SIGTERM)

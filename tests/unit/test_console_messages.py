@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
+import shoal
 from shoal.audit.codes import CODES
-from shoal.crawl.journal.messages import REASONS
+from shoal.audit.not_checked import NOT_CHECKED
 from shoal.serve import console
 from shoal.serve.console.messages import ENGLISH, languages, preferred
 
@@ -22,13 +23,17 @@ PLACES = re.compile(r"{\w+}")
 
 
 def texts() -> set[str]:
-    """Return the texts that the code and the templates show, the reasons of states, and what finding codes say."""
-    found = set(REASONS.values()).union(*((code.title, code.fix) for code in CODES.values()))
-    for path in [*PACKAGE.glob("*.py"), PACKAGE.parent / "login.py"]:
-        for node in ast.walk(ast.parse(path.read_text())):
+    """Return the texts that the code and the templates show, and what finding codes say."""
+    found = {*NOT_CHECKED.values()}.union(*((code.title, code.fix) for code in CODES.values()))
+    for path in Path(shoal.__file__).parent.rglob("*.py"):
+        text = path.read_text()
+        if path.parent != PACKAGE and "message(" not in text:
+            continue
+        calls = CALLS if path.parent == PACKAGE else {"message"}
+        for node in ast.walk(ast.parse(text)):
             if isinstance(node, ast.Call):
                 name = node.func.id if isinstance(node.func, ast.Name) else getattr(node.func, "attr", "")
-                if name in CALLS:
+                if name in calls:
                     found |= {
                         one.value for one in node.args if isinstance(one, ast.Constant) and isinstance(one.value, str)
                     }

@@ -9,7 +9,7 @@ from shoal.base.errors import InvalidInput
 from shoal.pages.store import ChartFacts
 from shoal.pages.summary import PageSummary
 from shoal.queue.job import Grant
-from shoal.serve.console.cached import SHARE, Cached
+from shoal.serve.cached import SHARE, Cached
 from shoal.serve.console.charts import Cell, Column, Part, columns, shares, squarify, treemap
 from shoal.serve.console.crawl_charts import folder_cells
 from shoal.serve.console.format import NOTHING, Formats
@@ -26,6 +26,12 @@ FRENCH = Formats(languages()["fr"], NOW)
 
 def plain(text: str) -> str:
     return text.replace("\N{NO-BREAK SPACE}", " ").replace("\u202f", " ")
+
+
+def test_a_share_is_100_or_0_percent_only_if_it_is_all_or_nothing() -> None:
+    shares = (None, 0.0, 0.0001, 0.04, 0.123, 0.994, 367 / 368, 0.99999, 1.0)
+    words = [NOTHING, "0 %", "0.1 %", "4.0 %", "12 %", "99 %", "99.7 %", "99.9 %", "100 %"]
+    assert [plain(FORMATS.percent(share)) for share in shares] == words
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from shoal.base.ids import NodeId
 from shoal.fleet.messages import LISTED, StatusUpdate, command_message, read_command, read_status_update, status_message
 from shoal.fleet.node import CommandAck, NodeCommand, NodeStatus
 from shoal.fleet.states import CommandState, NodeState
-from shoal.fleet.wire.control_pb2 import ControlCommand, CrawlerStatus
+from shoal.fleet.wire.control_pb2 import DESCRIPTOR, ControlCommand, CrawlerStatus
 
 NODE = NodeId("node-1")
 FULL = NodeStatus(
@@ -120,11 +120,40 @@ def test_the_state_is_what_the_node_says(fields: dict[str, Any], state: NodeStat
         ({"instance": "a" * 101}, "instance"),
         ({"capabilities": ["a"] * 200}, "capabilities"),
         ({"acknowledged": [{"command_id": "cmd_1", "result": "maybe"}]}, "acknowledged"),
+        *[
+            (fields, named)
+            for text in ("a\0", "a" * 101)
+            for fields, named in (
+                ({"instance": text}, "instance"),
+                ({"version": text}, "version"),
+                ({"state": text}, "state"),
+                ({"capabilities": ["http", text]}, "capabilities"),
+                ({"held_leases": [{"job_id": text}]}, "held_leases.job_id"),
+                ({"acknowledged": [{"command_id": text, "result": "applied"}]}, "acknowledged.command_id"),
+            )
+        ],
     ],
 )
 def test_a_wrong_field_is_refused_by_name(fields: dict[str, Any], named: str) -> None:
     with pytest.raises(InvalidInput, match=named):
         read_status_update(seed(**fields))
+
+
+def test_the_detail_of_an_acknowledgement_is_made_storable() -> None:
+    update = read_status_update(seed(acknowledged=[{"command_id": "c", "result": "failed", "detail": "a\0b" * 500}]))
+    assert update.acks[0].detail == ("ab" * 500)[: len(update.acks[0].detail)]
+    assert len(update.acks[0].detail) <= 500
+
+
+def test_every_text_of_a_message_is_checked() -> None:
+    """A text field that is added to the protocol must be added to the table above."""
+    checked = {"instance", "version", "state", "capabilities", "job_id", "command_id", "detail", "result", "node_id"}
+    fields = [
+        field
+        for name in ("CrawlerStatus", "HeldLease", "Acknowledgement")
+        for field in DESCRIPTOR.message_types_by_name[name].fields
+    ]
+    assert {field.name for field in fields if field.type == field.TYPE_STRING} == checked
 
 
 def test_a_refusal_does_not_repeat_a_long_node_id() -> None:

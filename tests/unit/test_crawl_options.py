@@ -1,6 +1,7 @@
 """The flags of a crawl: each is a field of the crawl with the field's description, and errors name the flag."""
 
 import re
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -9,9 +10,10 @@ from click.testing import CliRunner
 from shoal.base.errors import InvalidInput
 from shoal.base.request_form import fields_of
 from shoal.cli import crawl as command
+from shoal.cli import options
 from shoal.cli.options import FLAGS, CrawlFlag, flag_of, given_values, read_header, read_seconds
 from shoal.crawl.crawl import CrawlConfig
-from shoal.local.crawl_request import read_config, read_id
+from shoal.process.crawl_request import read_config, read_id
 
 SEED = "http://a.example/"
 
@@ -19,8 +21,8 @@ SEED = "http://a.example/"
 def parsed(*words: str) -> CrawlConfig:
     """Return the config for a command line."""
     context = command.crawl.make_context("crawl", [SEED, *words])
-    options = {name: value for name, value in context.params.items() if name in FLAGS}
-    return read_config({"seeds": [SEED], **given_values(options)}, flag_of)
+    chosen = {name: value for name, value in context.params.items() if name in FLAGS}
+    return read_config({"seeds": [SEED], **given_values(chosen)}, flag_of)
 
 
 @pytest.mark.parametrize(
@@ -106,3 +108,18 @@ def test_an_address_that_cannot_be_crawled_is_refused_as_what_the_person_wrote()
 def test_a_hook_that_nobody_offers_is_refused_by_its_flag() -> None:
     with pytest.raises(InvalidInput, match=r"^--hook names 'none', which no installed package provides"):
         parsed("--hook", "none")
+
+
+@pytest.mark.parametrize("name", ["os:system", "a b", "", "x\n", "../x"])
+def test_a_hook_that_cannot_be_the_name_of_one_is_refused(name: str) -> None:
+    with pytest.raises(InvalidInput, match="hooks"):
+        CrawlConfig.read({"seeds": ["https://example.com/"], "hooks": [name]})
+    assert CrawlConfig.read({"seeds": ["https://example.com/"], "hooks": ["my-shop.prices"]}).hooks
+
+
+def test_a_file_is_read_up_to_a_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(options, "LARGEST_FILE", 1_000)
+    (tmp_path / "gate").write_bytes(b"x" * 1_000)
+    assert len(options.read_file(str(tmp_path / "gate"), "rules")) == 1_000
+    with pytest.raises(InvalidInput, match="is larger than 1KB; pass a file with rules"):
+        options.read_file("/dev/zero", "rules")

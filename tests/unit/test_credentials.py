@@ -13,7 +13,7 @@ from shoal.crawl.credentials import cookies_for, hidden, hides
 from shoal.egress.custom_headers import LONGEST_HEADER, MOST_HEADERS, split
 from shoal.fetch.cookies import CookieJar
 from shoal.fetch.crawl_headers import CrawlHeaders, seed_origins
-from shoal.local.crawl_request import read_config
+from shoal.process.crawl_request import read_config
 
 SEED = "https://a.example/"
 SECRET = "hunter2"

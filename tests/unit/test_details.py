@@ -25,8 +25,8 @@ from shoal.extract.details import (
     read_details,
     unpacked,
 )
-from shoal.extract.fingerprint import fingerprint
-from shoal.extract.page_source import Source
+from shoal.extract.fingerprint import fingerprint, sketch, word_pairs
+from shoal.extract.tree import Source
 
 HTML = "text/html; charset=utf-8"
 PIECES = """
@@ -169,22 +169,39 @@ def test_foreign_bytes_raise_nothing_and_come_back_from_the_store(body: bytes, h
     assert unpacked(packed(unpacked(packed(details)))) == unpacked(packed(details))
 
 
+def simhash(text: str) -> int | None:
+    return fingerprint(word_pairs(text))
+
+
+def test_sketches_differ_as_much_as_their_texts() -> None:
+    words = [f"word{number}" for number in range(400)]
+    one, same, half, apart = (
+        sketch(word_pairs(" ".join(some)))
+        for some in (words, words + words, words[:200] + words[:0:-2], [f"other{number}" for number in range(400)])
+    )
+    alike = [sum(mine == theirs for mine, theirs in zip(one, other, strict=True)) for other in (same, half, apart)]
+    assert len(one) == 128
+    assert alike[0] > 110
+    assert 20 < alike[1] < 70
+    assert alike[2] < 5
+
+
 def test_a_text_that_changed_a_little_has_nearly_the_same_fingerprint() -> None:
     text = " ".join(f"word{n % 97} and{n % 31}" for n in range(1_000))
-    one, other = fingerprint(text), fingerprint(text.replace("word5 ", "other ", 3))
-    apart = fingerprint(" ".join(f"entirely{n % 89} different{n % 53}" for n in range(1_000)))
+    one, other = simhash(text), simhash(text.replace("word5 ", "other ", 3))
+    apart = simhash(" ".join(f"entirely{n % 89} different{n % 53}" for n in range(1_000)))
     assert one is not None
     assert other is not None
     assert apart is not None
-    assert one == fingerprint(text.upper())
+    assert one == simhash(text.upper())
     near, far = (((one ^ another) % 2**64).bit_count() for another in (other, apart))
     assert 0 < near <= 3 < 10 < far
     assert -(2**63) <= one < 2**63
 
 
 def test_a_text_of_one_word_has_no_fingerprint() -> None:
-    assert fingerprint("word") is None
-    assert fingerprint(" ") is None
+    assert simhash("word") is None
+    assert simhash(" ") is None
 
 
 @settings(deadline=None)

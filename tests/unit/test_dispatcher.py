@@ -86,6 +86,20 @@ def test_jobs_are_spread_in_proportion_to_the_scores() -> None:
     assert sum(found.values()) == DRAWS
 
 
+def test_a_node_that_let_offers_lapse_gets_less_and_another_one_the_rest() -> None:
+    wide = {"page_slots": 100_000}
+    good, bad = node("good", **wide), replace(node("bad", **wide), lapsed_offers=3)
+    lanes = lanes_of(dispatcher_of(good, bad).choose_lanes(jobs(DRAWS)))
+    assert lanes[node_lane("bad")] / DRAWS == pytest.approx(1 / 9, abs=0.02)
+    assert lanes[node_lane("good")] + lanes[node_lane("bad")] == DRAWS
+    assert explain_node(bad, [good, bad], private=True, is_flapping=lambda _: False).dispatch_share == pytest.approx(
+        1 / 9
+    )
+    alone = dispatcher_of(bad).choose_lanes(jobs(DRAWS))
+    assert lanes_of(alone)["shared"] / DRAWS == pytest.approx(7 / 8, abs=0.02)
+    assert {orjson.loads(job.dispatch or "")["reason"] for job in alone if job.lane == "shared"} == {"offers_lapsed"}
+
+
 def test_full_nodes_are_skipped_and_the_others_keep_their_proportions() -> None:
     full = [node(f"full{place}", pages=30) for place in range(50)]
     better, worse = node("better", page_slots=DRAWS), node("worse", page_slots=DRAWS, success_rate=0.0)
@@ -402,11 +416,11 @@ def test_a_flapping_node_is_explained_and_is_no_capacity() -> None:
     assert view.load("pages") is None
     told = explain_node(seen("a", 5, 4), [seen("a", 5, 4)], private=True, is_flapping=view.is_flapping)
     assert (told.reason, told.dispatch_share, told.rank) == ("flapping", 0.0, None)
-    assert "more than 3 times within a minute" in told.sentence
+    assert "more than 3 times within a minute" in str(told.sentence)
 
 
 @pytest.mark.parametrize("desired", ["paused", "drained"])
 def test_a_node_that_was_told_to_take_nothing_gets_nothing_though_it_has_not_heard_it_yet(desired: Any) -> None:
     told = replace(node("a"), desired=DesiredState(state=desired))
     assert lanes_of(dispatcher_of(told).choose_lanes(jobs(5))) == {"shared": 5}
-    assert explain_node(told, [told], private=True).reason == desired
+    assert explain_node(told, [told], private=True, is_flapping=lambda _: False).reason == desired

@@ -6,7 +6,7 @@ import pytest
 
 from shoal.base.url import Url, UrlRefusal, canonical
 from shoal.egress.address import AddressRule, endpoint, is_public, listening, literal
-from shoal.egress.local import is_local
+from shoal.egress.resolver import is_local
 
 PUBLIC_ONLY = AddressRule()
 

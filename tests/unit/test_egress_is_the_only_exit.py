@@ -83,25 +83,28 @@ METHODS = {
 # that others connect to, a worker starts children, and some want only the machine's name or the name of an error.
 ALLOWED = {
     "cli/demo.py": {"socket"},
-    "cli/listen.py": {"socket"},
-    "cli/serve.py": {"socket"},
+    "compat/persistent.py": {"redis"},  # a client of the server that the operator named, for the caller's own code
+    "process/http.py": {"socket"},
+    "process/controller.py": {"socket"},
     "egress/curl.py": {"pycurl"},
-    "egress/local.py": {"socket"},
+    "egress/address.py": {"socket"},
     "egress/pinning_proxy/dialer.py": {"asyncio"},
     "egress/resolver.py": {"socket"},
     "egress/curl_handle.py": {"socket"},
     # The control plane: a worker dials the controller that its operator named, and nothing else.
     "fleet/control_client.py": {"grpc"},
     "fleet/control_server.py": {"grpc"},
+    "fleet/control_port.py": {"loop", "socket"},  # to the gRPC server of this process
     "fleet/wire/": {"grpc"},
     "audit/external.py": {"subprocess"},  # the commands of analyzers that the operator named
     "audit/process_guard.py": {"subprocess"},
     "render/browser.py": {"subprocess"},
     "serve/connections.py": {"socket"},
-    "settings.py": {"socket"},
-    "store/": {"asyncpg", "redis"},
+    "base/settings.py": {"socket"},
+    "base/database/postgres.py": {"asyncpg"},
+    "store/": {"redis"},
     "work/local_lease.py": {"socket"},
-    "work/child_process.py": {"asyncio"},
+    "work/child_handle.py": {"asyncio"},
 }
 
 

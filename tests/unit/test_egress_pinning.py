@@ -7,10 +7,9 @@ import pytest
 
 from shoal.base.clock import FakeClock
 from shoal.egress import AddressRule, Egress, Endpoint, Failure, Outcome, Request, Resolver, Response, listening
-from shoal.egress.address import AddressRefusal
+from shoal.egress.address import AddressRefusal, Route
 from shoal.egress.curl_handle import CurlHandle, TransportOptions
 from shoal.egress.exchange import Limits
-from shoal.egress.route import Route
 from shoal.egress.transport import Transport
 from tests.support.bad_http_server import BadServer, bad_server, reply
 

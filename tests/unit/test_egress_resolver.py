@@ -10,6 +10,7 @@ import pytest
 
 from shoal.base.clock import FakeClock, SystemClock
 from shoal.egress import Failure, Resolver
+from shoal.egress import resolver as resolver_module
 from shoal.egress.resolver import Answer, system_lookup
 
 
@@ -107,7 +108,8 @@ async def test_a_name_server_that_does_not_answer_is_given_up() -> None:
     resolver.close()
 
 
-async def test_slow_names_do_not_hold_up_others_while_a_thread_is_free() -> None:
+async def test_slow_names_do_not_hold_up_others_while_a_thread_is_free(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(resolver_module, "THREADS", 2)
     go = threading.Event()
 
     def lookup(host: str) -> tuple[str, ...]:
@@ -115,7 +117,7 @@ async def test_slow_names_do_not_hold_up_others_while_a_thread_is_free() -> None
             go.wait(10)
         return ("192.0.2.1",)
 
-    resolver = Resolver(SystemClock(), lookup=lookup, threads=2)
+    resolver = Resolver(SystemClock(), lookup=lookup)
     slow = ask(resolver, "slow.test")
     for number in range(5):
         assert await ask(resolver, f"quick{number}.test") == ("192.0.2.1",)
@@ -125,9 +127,10 @@ async def test_slow_names_do_not_hold_up_others_while_a_thread_is_free() -> None
     resolver.close()
 
 
-async def test_the_oldest_answers_are_evicted_for_new_ones() -> None:
+async def test_the_oldest_answers_are_evicted_for_new_ones(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(resolver_module, "MOST_KNOWN", 3)
     names = Names({f"h{number}.test": ("192.0.2.1",) for number in range(4)})
-    resolver = Resolver(FakeClock(), lookup=names, size=3)
+    resolver = Resolver(FakeClock(), lookup=names)
     for host in ("h0.test", "h1.test", "h2.test", "h3.test", "h3.test", "h0.test"):
         await ask(resolver, host)
     assert names.asked == {"h0.test": 2, "h1.test": 1, "h2.test": 1, "h3.test": 1}

@@ -33,9 +33,9 @@ LIMITS = Limits(
 PAGE = b"<p>page</p>" * 100
 
 
-def new_egress(limits: Limits = LIMITS, *, ca_file: str | None = None, verify_tls: bool = True) -> Egress:
+def new_egress(limits: Limits = LIMITS, *, ca_file: str | None = None) -> Egress:
     resolver = Resolver(SystemClock(), lookup=lambda _host: ("127.0.0.1",))
-    return Egress(LOOPBACK, limits, resolver=resolver, ca_file=ca_file, verify_tls=verify_tls)
+    return Egress(LOOPBACK, limits, resolver=resolver, ca_file=ca_file)
 
 
 @pytest.fixture
@@ -529,10 +529,10 @@ class FullSocket:
 
 
 @asynccontextmanager
-async def tls_pair(certificate: str, *, verify: bool = True) -> AsyncIterator[tuple[Egress, BadServer]]:
+async def tls_pair(certificate: str) -> AsyncIterator[tuple[Egress, BadServer]]:
     async with bad_server(certificate) as server:
         server.answer("/", reply(200, PAGE))
-        egress = new_egress(ca_file=str(TLS / "authority.pem"), verify_tls=verify)
+        egress = new_egress(ca_file=str(TLS / "authority.pem"))
         try:
             yield egress, server
         finally:
@@ -555,11 +555,6 @@ async def test_a_certificate_that_proves_nothing_is_a_failure(certificate: str, 
         failure = failed(await egress.fetch(Request(f"https://site.test:{server.port}/")))
         assert (failure.code, failure.retryable) == (code, False)
         assert server.asked == []
-
-
-async def test_verification_is_off_only_when_it_was_switched_off() -> None:
-    async with tls_pair("expired", verify=False) as (egress, server):
-        assert answered(await egress.fetch(Request(f"https://site.test:{server.port}/"))).raw == PAGE
 
 
 @pytest.mark.filterwarnings("ignore:ssl.TLSVersion:DeprecationWarning")

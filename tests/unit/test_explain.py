@@ -10,6 +10,7 @@ import pytest
 from shoal.app import opened
 from shoal.base.clock import from_micros, to_micros
 from shoal.base.ids import CrawlId, JobId
+from shoal.base.settings_loader import load
 from shoal.base.url import Url, UrlRefusal
 from shoal.cli.main import main
 from shoal.crawl.crawl import Crawl, CrawlConfig
@@ -21,7 +22,6 @@ from shoal.crawl.states import CrawlState
 from shoal.hosts.rate import HeldHost
 from shoal.pages.page import Page
 from shoal.queue.job import Fence
-from shoal.settings_loader import load
 
 SITE = "https://example.org"
 URL = Url(f"{SITE}/a/7")

@@ -1,16 +1,15 @@
 """The fates that drivers write as numbers are those of the rules."""
 
 import re
-from pathlib import Path
+from importlib.resources import files
 
 import pytest
 
 from shoal.crawl.frontier.fates import CLAIMABLE, REOPENING, Fate
 from shoal.store.redis import scripts
-from shoal.store.sql import queries
 
 SCRIPT = (scripts.FOLDER / "frontier.lua").read_text()
-QUERIES = (Path(queries.__file__).parent / "queries/postgres/frontier.sql").read_text()
+QUERIES = files("shoal.store.sql").joinpath("frontier.postgres.sql").read_text()
 
 
 @pytest.mark.parametrize(("name", "fates"), [("reopening", REOPENING), ("claimable", CLAIMABLE)])

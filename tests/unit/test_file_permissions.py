@@ -11,8 +11,13 @@ from shoal.app import App, opened
 from shoal.app.file_permissions import file_permission_warning
 from shoal.base.clock import SystemClock
 from shoal.base.disk import make_private
+from shoal.base.errors import BadConfig
+from shoal.base.settings_loader import load
+from shoal.base.url import Url
+from shoal.events.event_file import EventFile
+from shoal.export.part_file import PartFile
 from shoal.observe.project_logs import ProjectLogs
-from shoal.settings_loader import load
+from shoal.render.screenshots import file_name, save_screenshot
 from shoal.store.bodies.folder import FolderBodies
 
 
@@ -77,3 +82,28 @@ def test_a_folder_that_exists_stays_as_it_is(folder: Path) -> None:
     (folder / "a").chmod(0o755)
     make_private(folder / "a" / "b" / "c")
     assert modes_in(folder) == {"a": 0o755, "a/b": 0o700, "a/b/c": 0o700}
+
+
+async def test_screenshots_and_the_event_file_are_for_their_owner_only(folder: Path) -> None:
+    await save_screenshot(folder / "pictures", Url("https://example.com/"), b"png")
+    EventFile(None, None, folder / "events.jsonl")._append(b"{}\n")  # type: ignore[arg-type]
+    assert set(modes_in(folder).values()) == {0o600, 0o700}
+
+
+async def test_a_symbolic_link_in_place_of_a_file_is_not_followed(folder: Path) -> None:
+    """In a folder that others can write to, it could lead to any file of ours."""
+    target, url = folder / "mine", Url("https://example.com/")
+    target.write_bytes(b"mine")
+    for name in ("events.jsonl", "pages.jsonl.part", file_name(url), "shop.log"):
+        (folder / name).symlink_to(target)
+    with pytest.raises(BadConfig, match="SHOAL_EVENTS_FILE"):
+        EventFile(None, None, folder / "events.jsonl")._append(b"{}\n")  # type: ignore[arg-type]
+    with pytest.raises(BadConfig, match="SHOAL_SCREENSHOTS"):
+        await save_screenshot(folder, url, b"png")
+    part = PartFile(str(folder / "pages.jsonl"))
+    for write in (part.check, part.begin):
+        with pytest.raises(BadConfig, match=r"pages\.jsonl"):
+            write()
+    with pytest.raises(OSError, match="symbolic"):
+        ProjectLogs(folder, 1, 2).append("shop", [b"a line"])
+    assert target.read_bytes() == b"mine"

@@ -1,11 +1,12 @@
 """Gates: what is refused and why, and the verdict for every kind of rule and circumstance."""
 
+import time
 from typing import Any
 
 import pytest
 
 from shoal.audit.codes import ANALYZER_OF, CODES
-from shoal.audit.finding import FindingCount, Severity
+from shoal.audit.finding import AnalyzerOutcome, FindingCount, Severity
 from shoal.audit.gate import GateRule, parse_gate, read_gate
 from shoal.audit.metrics import NAMED, SUMS, is_timing
 from shoal.audit.verdict import GateInput, Outcome, Verdict, judge
@@ -23,7 +24,7 @@ def measured(analyzers: dict[str, str | None] | None = None, **metrics: float) -
         if values[code]
     ]
     ran: dict[str, str | None] = dict.fromkeys(ANALYZER_OF.values()) | (analyzers or {})
-    return GateInput(values, counts, ran)
+    return GateInput(values, counts, [AnalyzerOutcome(name, error, 0, 0.0) for name, error in ran.items()])
 
 
 def rule(metric: str, op: str, threshold: float, **more: Any) -> dict[str, Any]:
@@ -42,6 +43,28 @@ def test_a_rule_must_hold(op: str, threshold: float, outcome: Outcome) -> None:
     assert verdict.outcome is outcome
     assert (verdict.rules[0].value, verdict.rules[0].outcome) == (5, outcome)
     assert bool(verdict.reasons) is (outcome is F)
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("x = " + "1" * 5_000, "is not valid TOML"),
+        ("min_pages = " + "1" * 4_000, "min_pages"),
+        ("[[rules]]\nmetric = 'pages'\nop = '>'\nthreshold = " + "1" * 4_000, "threshold"),
+        ("a." * 300_000 + "a = 1", "a key has more than 50 parts"),
+        ('"a" . ' * 100_000 + "a = 1", "a key has more than 50 parts"),
+        (r'"\"".' * 100_000 + "a = 1", "a key has more than 50 parts"),
+        ("x = {" + "a." * 300_000 + "a = 1}", "a key has more than 50 parts"),
+        ("[" + "a." * 300_000 + "a]", "a key has more than 50 parts"),
+        ("x = " + "[" * 100_000, "is nested too deeply"),
+        ("x = 1 # " + "a" * 1_000_000, "is larger than 1 MB"),
+    ],
+)
+def test_a_hostile_gate_file_is_refused_at_once(text: str, says: str) -> None:
+    began = time.process_time()
+    with pytest.raises(InvalidInput, match=says):
+        parse_gate(text, "gate.toml")
+    assert time.process_time() - began < 2
 
 
 def test_a_rule_of_severity_warning_is_reported_and_fails_nothing() -> None:
@@ -116,7 +139,7 @@ def test_metrics_of_plug_ins_count_from_zero_if_the_plug_in_ran() -> None:
     gate = read_gate({"rules": [rule("spelling.mistake", "<=", 0)]})
     assert judge(gate, measured({"spelling": None})).outcome is P
     found = measured({"spelling": None})
-    assert judge(gate, GateInput(found.metrics | {"spelling.mistake": 2}, found.counts, found.analyzers)).outcome is F
+    assert judge(gate, GateInput(found.metrics | {"spelling.mistake": 2}, found.counts, found.outcomes)).outcome is F
     assert judge(gate, measured()).outcome is U
 
 

@@ -7,7 +7,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from shoal.extract.main_text import MainText, main_text
-from shoal.extract.page_source import Source
+from shoal.extract.tree import Source
 
 STORY = "<p>" + "A sentence about tea, which is long enough to be a part of a story. " * 6 + "</p>"
 

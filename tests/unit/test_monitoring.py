@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from shoal.fleet.refresh import FleetSeen
 from shoal.observe.metrics import Metrics
 
 DEPLOY = Path(__file__).resolve().parents[2] / "deploy"
@@ -60,3 +61,10 @@ def test_prometheus_accepts_the_alert_rules(tmp_path: Path) -> None:
         pytest.skip("promtool is neither on this machine nor to be had from Debian")
     done = subprocess.run([tool, "check", "rules", str(ALERTS)], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_without_a_control_plane_there_is_no_number_of_nodes_to_alert_on() -> None:
+    metrics = Metrics()
+    assert b"\nshoal_grpc_connected_nodes " not in metrics.render()
+    metrics.listen(FleetSeen(connected=0, nodes=[], pressure=[]))
+    assert b"\nshoal_grpc_connected_nodes 0.0" in metrics.render()

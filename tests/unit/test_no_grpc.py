@@ -4,7 +4,8 @@ import subprocess
 import sys
 
 MODULES = (
-    "shoal.cli.serve, shoal.cli.worker, shoal.cli.child, shoal.app.fleet, shoal.app.rest_api, shoal.work.node_agent"
+    "shoal.process.controller, shoal.process.worker, shoal.process.child, shoal.app.fleet, shoal.app.rest_api,"
+    " shoal.work.node_agent"
 )
 
 

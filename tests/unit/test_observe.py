@@ -18,13 +18,13 @@ from hypothesis import strategies as st
 
 import shoal
 from shoal.base.clock import FakeClock
+from shoal.base.settings import LogSettings
 from shoal.base.signals import ChoreDone, ChoreFailed, Signal
 from shoal.base.text import clean, names_a_secret, redact, visible
 from shoal.observe.log_messages import MESSAGES, LogLevel, log_line
 from shoal.observe.logs import QUIET, Bridge, Logs, capture_stdlib
 from shoal.observe.metrics import Metrics
 from shoal.queue.queue import JobsLeased
-from shoal.settings import LogSettings
 
 CLOCK = FakeClock(datetime(2026, 1, 2, 3, 4, 5, 678000, tzinfo=UTC))
 SECRET = "s3cr3tV4lu3"

@@ -4,7 +4,7 @@ import random
 from typing import Any
 
 from shoal.audit.diff.page_columns import FIELDS, PageDigests, compare, digest
-from shoal.audit.store import PAGE_COLUMNS
+from shoal.audit.store import COMPARED_COLUMNS
 from tests.support.effort import times
 
 
@@ -12,7 +12,7 @@ def rows_of(pages: dict[str, str], first: int) -> list[list[Any]]:
     rows = []
     for number, (url, title) in enumerate(pages.items(), first):
         values = {"number": number, "url": url, "title": title, "duration_ms": random.random()}
-        rows.append([values.get(name) for name in PAGE_COLUMNS])
+        rows.append([values.get(name) for name in COMPARED_COLUMNS])
     return rows
 
 
@@ -26,7 +26,7 @@ def test_the_join_finds_what_a_plain_comparison_finds() -> None:
         seed = chance.randrange(1 << 60)
         columns = [PageDigests.joined([digest(part[:5], seed), digest(part[5:], seed)]) for part in rows]
         pairs = compare(*columns)
-        urls = {row[0]: row[PAGE_COLUMNS.index("url")] for part in rows for row in part}
+        urls = {row[0]: row[COMPARED_COLUMNS.index("url")] for part in rows for row in part}
         assert [urls[number] for number in pairs.added.tolist()] == [url for url in after if url not in before]
         assert [urls[number] for number in pairs.removed.tolist()] == [url for url in before if url not in after]
         old, new = ([urls[number] for number in numbers.tolist()] for numbers in pairs.changed)

@@ -7,7 +7,7 @@ import pytest
 
 from shoal.base.errors import InvalidInput
 from shoal.egress.address import AddressRule
-from shoal.extract.required_fields import missing_fields
+from shoal.extract.rules import missing_fields
 from shoal.page_jobs.spec import PageWork, check_url
 
 URL = "https://example.org/a"

@@ -10,6 +10,7 @@ import pytest
 from shoal.base.clock import SystemClock
 from shoal.base.errors import NothingCrawled
 from shoal.base.ids import CrawlId
+from shoal.base.settings import LogSettings
 from shoal.base.url import Url
 from shoal.cli.exit_code import exit_code_of
 from shoal.cli.progress import LiveLine, PlainLines, ProgressSnapshot, held_words
@@ -23,15 +24,14 @@ from shoal.crawl.lifecycle.crawl_status import CrawlStatus
 from shoal.crawl.lifecycle.failed_urls import FailedSeed
 from shoal.crawl.states import CrawlState
 from shoal.hosts.rate import HeldHost
-from shoal.local.local_crawl import CrawlTally
 from shoal.observe.log_messages import LogLevel
 from shoal.observe.logs import Logs
 from shoal.pages.page import Page
 from shoal.pages.response_counts import count_responses, response_class
+from shoal.process.local_crawl import CrawlTally
 from shoal.serve.console.crawl_rows import row_of
 from shoal.serve.console.format import Formats
 from shoal.serve.console.messages import ENGLISH
-from shoal.settings import LogSettings
 
 STANDING = ProgressSnapshot(
     pages=1234, errors=1, depth=2, hosts=3, waiting=500, rate=45.25, elapsed=27.4, seconds_left=184.0
@@ -140,6 +140,7 @@ def test_the_summary_of_a_completed_crawl() -> None:
     assert told == {
         "crawl_id": "mine",
         "state": "completed",
+        "state_reason": "drained",
         "pages": 9,
         "errors": 1,
         "responses": {"2xx": 7, "3xx": 0, "4xx": 1, "5xx": 1, "none": 1},
@@ -151,10 +152,12 @@ def test_the_summary_of_a_completed_crawl() -> None:
         "pages_per_second": 0.1,
         "depth_reached": 3,
         "failed_seeds": [],
+        "dead_seeds": [],
+        "cut_off": ["6 URLs are deeper than `--depth 3`"],
     }
     assert rows_of(done, told, ["pages.jsonl"]) == [
         ("Crawl", "mine"),
-        ("State", "completed (all URLs were crawled)"),
+        ("State", "completed (no URL was waiting)"),
         ("Pages", "9"),
         ("Responses", "2xx 7, 4xx 1, 5xx 1, no response 1"),
         ("Errors", "1"),

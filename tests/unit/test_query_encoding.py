@@ -3,7 +3,7 @@
 import pytest
 
 from shoal.base.url import Canonicalizer, Url
-from shoal.extract.query_encoding import with_encoded_queries
+from shoal.extract.encoding import with_encoded_queries
 
 BASE = Url("http://h/dir/page?q")
 

@@ -1,6 +1,6 @@
 """When 503 responses concern the whole host."""
 
-from shoal.hosts.refusals import ENOUGH, WITHIN_SECONDS, concern_host, with_refusals
+from shoal.hosts.throttle import ENOUGH, WITHIN_SECONDS, concern_host, with_refusals
 
 
 def test_several_urls_within_a_minute_concern_the_host() -> None:

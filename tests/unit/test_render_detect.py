@@ -110,6 +110,6 @@ def test_noscript_is_left_out_of_rendered_pages() -> None:
 
 
 def test_a_crawl_that_does_not_render_imports_nothing_for_it() -> None:
-    source = "import sys, shoal.cli.crawl, shoal.local.local_crawl; print(*sys.modules)"
+    source = "import sys, shoal.cli.crawl, shoal.process.local_crawl; print(*sys.modules)"
     said = subprocess.run([sys.executable, "-c", source], capture_output=True, text=True, check=True)
     assert [name for name in said.stdout.split() if name.startswith("shoal.") and "render" in name] == []

@@ -1,11 +1,16 @@
 """Forms: reading them as a whole or field by field gives the same result, and errors name the field."""
 
+import json
 from typing import Any
 
 import pytest
+from msgspec import ValidationError
 
 from shoal.base.errors import InvalidInput
+from shoal.base.forge_commit import ForgeCommit
 from shoal.base.request_form import Form
+from shoal.crawl.crawl import CrawlConfig
+from shoal.page_jobs.spec import PageWork
 from shoal.plan.policy import PolicyForm
 from shoal.serve.bots import BatchForm, PullForm
 
@@ -48,3 +53,30 @@ def test_the_first_field_that_cannot_be_taken_is_named_each_time(values: Any, sa
         with pytest.raises(InvalidInput) as refused:
             PolicyForm.read(values)
         assert says in refused.value.message
+
+
+@pytest.mark.parametrize(
+    ("form", "values"),
+    [
+        (
+            CrawlConfig,
+            {"seeds": ["https://a.example/"], "cookies": [{"name": "a", "value": "b", "domain": "a.example"}]},
+        ),
+        (PolicyForm, {"url": "https://a.example/", "frequency": "6h", "adaptive": {"min": "1h", "max": "7d"}}),
+        (PageWork, {"url": "https://a.example/"}),
+        (ForgeCommit, {"forge": "gitea", "repo": "a/b", "sha": "0" * 40}),
+    ],
+)
+def test_a_stored_form_with_fields_of_a_newer_version_is_read_without_them(
+    form: type[Form], values: dict[str, Any]
+) -> None:
+    def newer(value: Any) -> Any:
+        if isinstance(value, dict):
+            return {name: newer(part) for name, part in value.items()} | {"added_later": [{"a": 1}]}
+        return [newer(part) for part in value] if isinstance(value, list) else value
+
+    with pytest.raises(InvalidInput, match="added_later"):
+        form.read(newer(values))
+    assert form.stored(json.dumps(newer(values))) == form.stored(json.dumps(values))
+    with pytest.raises(ValidationError):
+        form.stored('{"added_later": 1, "seeds": 5, "url": 5, "forge": 5}')

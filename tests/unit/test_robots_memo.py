@@ -8,7 +8,7 @@ import pytest
 from shoal.base.clock import FakeClock
 from shoal.base.errors import BackendUnavailable
 from shoal.hosts.robots import RobotsRecord, RobotsState, Rules
-from shoal.hosts.robots_memo import FRESH_SECONDS, RobotsMemo
+from shoal.hosts.robots_cache import FRESH_SECONDS, RobotsMemo
 
 HOST = "https://example.com"
 

@@ -10,11 +10,20 @@ from hypothesis import strategies as st
 
 from shoal.base.errors import InvalidInput
 from shoal.crawl.crawl import CrawlConfig
-from shoal.extract.page_source import Source
-from shoal.extract.rule_reader import LARGEST_DATA, MOST_VALUES, Extracted, RuleReader
+from shoal.extract.rule_reader import (
+    LARGEST_DATA,
+    MOST_VALUES,
+    Extracted,
+    RuleReader,
+    read_bool,
+    read_date,
+    read_float,
+    read_int,
+    read_url,
+)
 from shoal.extract.rules import DEEPEST, LARGEST, MOST_FIELDS, RuleSet, read_rules, rules_of
 from shoal.extract.selectors import MAX_COSTLY_CSS_TAGS, MAX_XPATH_DEPTH, MAX_XPATH_TAGS, find_json_ld
-from shoal.extract.values import read_bool, read_date, read_float, read_int, read_url
+from shoal.extract.tree import Source
 
 URL = "http://shop.example/tea/1"
 
@@ -191,7 +200,7 @@ def test_names_and_sizes_are_bounded() -> None:
         (b"", "r.toml", "r.toml: fields is missing; write [fields.NAME]"),
         (b"[]", "r.json", "r.json: the rule set is not a table"),
         (b"[fields.a]\ncss=2024-01-01", "r.toml", "r.toml: fields.a.css cannot be '2024-01-01'"),
-        (b"[fields" + b".a.each" * 5_000 + b"]\ncss='x'", "r.toml", "r.toml: the rule set"),
+        (b"[fields" + b".a.each" * 5_000 + b"]\ncss='x'", "r.toml", "a key has more than 50 parts"),
         (b" " * (LARGEST + 1), "r.toml", "r.toml is larger than 256 KB"),
     ],
 )

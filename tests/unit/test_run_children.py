@@ -3,10 +3,10 @@
 from typing import Any, cast
 
 from shoal.base.clock import SystemClock
+from shoal.base.settings import WorkSettings
 from shoal.base.signals import Signal, Signals
-from shoal.settings import WorkSettings
-from shoal.work.child_process import ChildSpawner
-from shoal.work.run_children import RunChildren
+from shoal.work.child_handle import ChildSpawner
+from shoal.work.child_pool import RunChildren
 from shoal.work.storage_watch import StorageWatch
 from shoal.work.worker_context import ChildGone, WorkerContext
 

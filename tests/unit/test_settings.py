@@ -21,9 +21,9 @@ from shoal.base.parsing import (
     show_size,
 )
 from shoal.base.query_params import SESSION
+from shoal.base.settings import CrawlSettings, QueueSettings, Settings
+from shoal.base.settings_loader import CATALOGUE, LoadedSettings, load
 from shoal.base.text import redact_url, visible
-from shoal.settings import CrawlSettings, QueueSettings, Settings
-from shoal.settings_loader import CATALOGUE, LoadedSettings, load
 
 HOME = {"HOME": "/home/somebody"}
 
@@ -357,3 +357,39 @@ def test_the_delay_between_attempts_doubles_up_to_a_maximum() -> None:
     settings = QueueSettings(backoff=timedelta(seconds=5), longest_backoff=timedelta(seconds=30))
     delays = [settings.backoff_after(attempts).total_seconds() for attempts in (1, 2, 3, 4, 10_000)]
     assert delays == [5, 10, 20, 30, 30]
+
+
+def test_variables_that_kubernetes_sets_for_services_are_ignored() -> None:
+    injected = {
+        "SHOAL_SERVICE_HOST": "10.96.0.7",
+        "SHOAL_SERVICE_PORT": "8700",
+        "SHOAL_SERVICE_PORT_HTTP": "8700",
+        "SHOAL_PORT": "tcp://10.96.0.7:8700",
+        "SHOAL_PORT_8700_TCP": "tcp://10.96.0.7:8700",
+        "SHOAL_PORT_8700_TCP_PROTO": "tcp",
+        "SHOAL_PORT_8700_TCP_PORT": "8700",
+        "SHOAL_PORT_8700_TCP_ADDR": "10.96.0.7",
+        "SHOAL_WEB_SERVICE_HOST": "10.96.0.8",
+        "SHOAL_WEB_SERVICE_PORT_GRPC": "9000",
+        "SHOAL_WEB_PORT": "udp://10.96.0.8:9000",
+    }
+    assert load(env=injected).settings == load(env={}).settings
+    for mistake in ({"SHOAL_PORT": "8700"}, {"SHOAL_WEB_SERVICE_PORT": "http"}):
+        with pytest.raises(BadConfig, match="is not a setting"):
+            load(env=mistake)
+
+
+def test_a_grace_of_zero_is_accepted_and_json_has_numbers() -> None:
+    loaded = load({"SHOAL_BOT_GRACE": "0s"}, env={})
+    assert loaded.settings.bots.grace == timedelta(0)
+    plain = {row.env: row.plain for row in loaded.shown()}
+    assert (plain["WORKER_CONCURRENCY"], plain["GRPC_ENABLED"]) == (2, False)
+    assert (plain["SHOAL_BOT_GRACE"], plain["GRPC_HEARTBEAT_INTERVAL"]) == ("0s", "10s")
+
+
+def test_the_user_agent_carries_a_contact_url() -> None:
+    plain, contact = load(env={}).settings.egress, "https://example.com/bot"
+    assert load(env={"SHOAL_CONTACT": contact}).settings.egress.user_agent == f"{plain.agent} (+{contact})"
+    own = {"SHOAL_CONTACT": contact, "SHOAL_USER_AGENT": "mybot/1"}
+    assert load(env=own).settings.egress.user_agent == "mybot/1 (+https://example.com/bot)"
+    assert plain.user_agent == plain.agent

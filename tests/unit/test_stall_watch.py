@@ -4,7 +4,7 @@ process."""
 import threading
 
 from shoal.base.clock import SystemClock
-from shoal.cli.stall_watch import StallWatch
+from shoal.process.lifetime import StallWatch
 
 
 async def test_a_page_that_blocks_the_loop_is_named_with_the_way_to_go_on() -> None:

@@ -64,6 +64,21 @@ def test_a_very_low_rate_allows_the_first_fetch_at_once() -> None:
     assert rate.seconds_left() == 0
 
 
+def test_a_rate_that_is_changed_again_and_again_gives_no_start_away() -> None:
+    clock = FakeClock()
+    rate = FetchRate(1, clock)
+    starts = 0
+    for step in range(1000):  # ten seconds, at one or half a fetch per second
+        while rate.seconds_left() <= 0:
+            rate.spend()
+            starts += 1
+        clock.jump(0.01)
+        rate.change(0.5 if step % 2 else 1)
+    assert 7 <= starts <= 9
+    rate.change(1000)
+    assert rate.seconds_left() <= 0.001
+
+
 def test_usage_counts_this_process() -> None:
     before = usage()
     assert before.memory_bytes > 10_000_000

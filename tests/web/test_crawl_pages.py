@@ -1,21 +1,27 @@
 """The pages of the console over HTTP: what they show of crawls and pages, and what their forms change."""
 
 import re
+from contextlib import suppress
 from html import unescape
 
 import pytest
 
+from shoal.access.audit_hook import no_audit
+from shoal.base.errors import NotFound
 from shoal.base.ids import CrawlId
+from shoal.base.url import Url
 from shoal.crawl import states
-from shoal.crawl.crawl import Counts, Crawl, CrawlConfig
-from shoal.crawl.frontier.fates import Fate
+from shoal.crawl.crawl import TRAP, Counts, Crawl, CrawlConfig
+from shoal.crawl.frontier.fates import SKIPS, Fate
+from shoal.crawl.frontier.values import key_of
 from shoal.crawl.journal import messages
 from shoal.crawl.journal.entry import JournalEntry
-from shoal.crawl.states import CrawlMove, CrawlState
+from shoal.crawl.states import CrawlMove
 from shoal.crawl.store import OUTSIDE
+from shoal.pages.links import pack, pack_key
+from shoal.serve.console import crawl_actions
 from shoal.serve.console import crawls as crawls_module
-from shoal.serve.console.crawl_rows import BADGES
-from shoal.serve.console.url_texts import SKIPS
+from shoal.serve.console.badges import COLOURS, LABELS
 from tests.support.controller import ServedController
 from tests.support.plain_browser import PlainBrowser
 from tests.support.stored_pages import SITE, a_page, store_pages
@@ -36,8 +42,10 @@ async def move(shop: ServedController, crawl: Crawl, *moves: CrawlMove) -> None:
 
 
 def test_every_state_has_a_badge_and_every_fate_a_reason() -> None:
-    assert set(BADGES) == set(CrawlState)
-    assert set(SKIPS) == {fate.word for fate in Fate if fate.skipped}
+    for kind, labels in LABELS.items():
+        assert set(labels) == set(kind)
+        assert set(COLOURS[kind]) <= set(kind)
+    assert set(SKIPS) == {fate.word for fate in Fate if fate.skipped} | {TRAP}
 
 
 # The list
@@ -149,6 +157,30 @@ async def test_only_an_admin_removes_crawls(shop: ServedController, visitor: Pla
     assert (await visitor.get(f"/crawls/{crawl.id}")).status == 404
 
 
+async def test_a_long_removal_goes_on_after_its_form_and_is_shown(
+    shop: ServedController, visitor: PlainBrowser, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for module in (crawls_module, crawl_actions):
+        monkeypatch.setattr(module, "REMOVE_SECONDS", 0.0)  # every removal takes longer
+    one, other = await submit(shop), await submit(shop)
+    for crawl in (one, other):
+        await move(shop, crawl, states.stop())
+    await visitor.get("/crawls")
+    turns = shop.app.crawl_removals._turns
+    async with turns, turns:  # none is left for the two removals
+        said = await visitor.post(f"/crawls/{one.id}/actions", {"action": "remove", "confirmed": "yes"})
+        assert "The crawl is being removed." in said.text
+        said = await visitor.post("/crawls/actions", {"action": "remove", "id": other.id, "confirmed": "yes"})
+        assert "1 crawl is being removed." in said.text
+        assert said.text.count("Being removed") == 2
+        page = await visitor.get(f"/crawls/{one.id}")
+        assert ("Being removed" in page.text, 'value="remove"' in page.html) == (True, False)
+    for crawl in (one, other):
+        with suppress(NotFound):  # it is gone already
+            assert await shop.app.crawl_removals.remove(crawl.id, 10, no_audit) is None
+        assert (await visitor.get(f"/crawls/{crawl.id}")).status == 404
+
+
 # A crawl
 
 
@@ -210,14 +242,49 @@ async def test_a_page_shows_how_the_crawl_came_to_it_and_its_history(
     earlier, crawl = await submit(shop), await submit(shop)
     await store_pages(shop.app, earlier, a_page("/a", content_hash="one"))
     await store_pages(shop.app, crawl, a_page("/a", content_hash="two", depth=2, parent=f"{SITE}/b"), a_page("/"))
+    await store_pages(shop.app, crawl, a_page("/b"), a_page("/alone", depth=1, parent=f"{SITE}/sitemap.xml"))
     pages = await visitor.get(f"/crawls/{crawl.id}/pages")
-    [first, second] = sorted({int(number) for number in re.findall(rf"{crawl.id}~(\d+)", pages.html)})
+    first, second, _, alone = sorted({int(number) for number in re.findall(rf"{crawl.id}~(\d+)", pages.html)})
+    orphan = await visitor.get(f"/pages/{crawl.id}~{alone}")
+    assert "A sitemap lists it." in orphan.text
+    assert "No page links to it" in orphan.text
     seen = await visitor.get(f"/pages/{crawl.id}~{first}")
-    assert f"A link on {SITE}/b led to it, 2 links from a seed." in seen.text
+    assert f"A link on {SITE}/b led to it, at depth 2." in seen.text
     assert re.search(r"History .* this one 200 0.B the same .* ago 200 0.B different", seen.text)
     assert "It is a seed." in (await visitor.get(f"/pages/{crawl.id}~{second}")).text
     visitor.headers["Accept-Language"] = "fr"
-    assert "à 2 liens d'une URL de départ" in (await visitor.get(f"/pages/{crawl.id}~{first}")).text
+    assert "à la profondeur 2" in (await visitor.get(f"/pages/{crawl.id}~{first}")).text
+
+
+async def test_more_linking_pages_than_are_shown_are_not_counted(shop: ServedController, visitor: PlainBrowser) -> None:
+    crawl = await submit(shop)
+    links = pack([pack_key(key_of(Url(f"{SITE}/target"), crawl.key_seed)[0])], b"\x01")
+    await store_pages(shop.app, crawl, a_page("/target"), *(a_page(f"/{number}", links=links) for number in range(51)))
+    pages = await visitor.get(f"/crawls/{crawl.id}/pages")
+    first = min(int(number) for number in re.findall(rf"{crawl.id}~(\d+)", pages.html))
+    assert "50+ pages" in (await visitor.get(f"/pages/{crawl.id}~{first}")).text
+
+
+async def test_a_crawl_is_compared_with_the_last_completed_one_of_the_same_seeds(
+    shop: ServedController, visitor: PlainBrowser
+) -> None:
+    good, failed, foreign, other, crawl = (
+        await submit(shop),
+        await submit(shop),
+        await submit(shop, project="theirs"),
+        await submit(shop, f"{SITE}/other"),
+        await submit(shop),
+    )
+    for one in (good, foreign, other):
+        await move(shop, one, states.run(), states.complete("drained"))
+    await move(shop, failed, states.run(), states.fail("no_seed_gave_a_page"))
+    await store_pages(shop.app, good, a_page("/"))
+    await store_pages(shop.app, crawl, a_page("/", robots="noindex", canonical=f"{SITE}/c"))
+    seen = await visitor.get(f"/crawls/{crawl.id}/diff")
+    assert re.search(rf'value="{good.id}" selected', seen.html)
+    assert "Indexing rules changed 1" in seen.text
+    assert "→ noindex" in seen.text
+    assert f"→ {SITE}/c" in seen.text
 
 
 async def test_the_log_is_shown_in_the_language_of_the_reader(shop: ServedController, visitor: PlainBrowser) -> None:
@@ -299,3 +366,9 @@ async def test_a_page_that_does_not_exist_is_answered_with_html(visitor: PlainBr
     seen = await visitor.get(path)
     assert seen.status == 404
     assert seen.headers["content-type"].startswith("text/html")
+
+
+async def test_the_form_names_the_line_of_an_invalid_seed(visitor: PlainBrowser) -> None:
+    await visitor.get("/crawls/new")
+    seen = await visitor.post("/crawls/new", {"seeds": "https://example.com/\nhttps://[/"})
+    assert (seen.status, "Line 2 " in seen.text, "seeds[" in seen.text) == (422, True, False)

@@ -2,6 +2,7 @@
 
 import json
 import re
+from datetime import timedelta
 
 from standardwebhooks.webhooks import Webhook as Receiver
 
@@ -22,12 +23,13 @@ from shoal.events.webhook import NewWebhook
 from shoal.fleet.node import CommandAck
 from shoal.fleet.states import CommandState
 from shoal.pages.page import Page
-from shoal.pages.store import PageFilter
+from shoal.pages.store import PageStore
 from shoal.queue import states
 from shoal.queue.job import LeaseRequest
 from shoal.queue.job_admin_store import JobFilter
 from tests.support.bad_http_server import bad_server, reply
 from tests.support.controller import ServedController, served_controller
+from tests.support.http_client import HttpAnswer
 from tests.support.nodes import register
 from tests.support.plain_browser import PlainBrowser
 
@@ -54,7 +56,7 @@ async def test_a_dead_letter_is_found_explained_and_retried(shop: ServedControll
     listed = await visitor.get("/jobs?q=state:dead+kind:page")
     assert (job_id in listed.html, "Failed" in listed.text) == (True, True)
     page = await visitor.get(f"/jobs/{job_id}")
-    assert "Its last attempt failed. It is a dead letter" in page.text
+    assert "It is failed (its last attempt failed) since " in page.text
     assert "no route <b>to</b> host" in page.text
     assert "<b>to</b>" not in page.html
     assert re.search(r"crawler-1/7.*4711", page.text)
@@ -65,7 +67,32 @@ async def test_a_dead_letter_is_found_explained_and_retried(shop: ServedControll
     assert "Cancel this job?" in asked.text
     assert (await shop.app.job_admin.get(job_id)).state == "pending"
     done = await visitor.post(f"/jobs/{job_id}/actions", {"action": "cancel", "confirmed": "yes"})
-    assert "It was cancelled." in done.text
+    assert "It is cancelled (on request) since " in done.text
+
+
+async def test_the_api_and_the_console_explain_each_job_alike(shop: ServedController, visitor: PlainBrowser) -> None:
+    for _ in range(4):
+        assert (await shop.ask(method="POST", body=b'{"seeds": ["https://example.com/"]}')).status == 202
+    ids = [job.id for job in (await shop.app.job_admin.newest(JobFilter(), limit=4)).items][::-1]
+    none = "No worker is running crawl jobs that need http; start one that leases from the shared lane."
+    assert {await explained_alike(shop, visitor, "jobs", one) for one in ids} == {none}
+    await shop.app.queue.finish_and_lease([], LeaseRequest("crawler-1/7", ["crawl"]), 1)
+    running = "1 crawl jobs that need http are running."
+    assert [await explained_alike(shop, visitor, "jobs", one) for one in ids[1:]] == [
+        f"It is next; {running}",
+        f"1 job is ahead of it; {running}",
+        f"2 jobs are ahead of it; {running}",
+    ]
+    visitor.headers["Accept-Language"] = "fr"
+    assert "2 tâches sont devant elle ; 1 tâches crawl" in (await visitor.get(f"/jobs/{ids[-1]}")).text
+
+
+async def explained_alike(shop: ServedController, visitor: PlainBrowser, kind: str, subject: str) -> str:
+    """Return the explanation of a job or a node, which its page has, too."""
+    explanation: str = (await shop.ask(f"/api/v1/{kind}/{subject}/explain")).json["explanation"]
+    page = await visitor.get(f"/{'fleet' if kind == 'nodes' else kind}/{subject}")
+    assert explanation in page.text
+    return explanation
 
 
 async def test_all_dead_letters_that_match_are_retried_after_a_question(
@@ -127,6 +154,33 @@ async def test_a_node_is_paused_and_its_acknowledgement_is_shown(shop: ServedCon
     assert "Applied" in (await visitor.get("/fleet/crawler-1")).text
     wrong = await visitor.post("/fleet/crawler-1/commands", {"action": "config_update", "page_slots": "many"})
     assert (wrong.status, "give a number" in wrong.text) == (422, True)
+
+
+async def test_a_lost_node_has_no_score_and_no_runs(shop: ServedController, visitor: PlainBrowser) -> None:
+    nodes = shop.app.fleet.nodes
+    await register(nodes, "crawler-1", every=timedelta(microseconds=1), active_tasks=1, held_leases=(("job_1", 1),))
+    assert await nodes.lose(await nodes.get("crawler-1"))
+    for path in ("/fleet", "/fleet/crawler-1"):
+        seen = await visitor.get(path)
+        assert "Lost" in seen.text
+        assert ("1 / 2" in seen.text, "job_1" in seen.text, "0.85" in seen.text) == (path != "/fleet", False, False)
+    assert "What it reported last" in seen.text
+    answer = (await shop.ask("/api/v1/nodes/crawler-1")).json
+    assert (answer["state"], answer["health_score"]) == ("lost", 0)
+
+
+async def test_the_api_and_the_console_explain_a_flapping_node_alike(
+    shop: ServedController, visitor: PlainBrowser
+) -> None:
+    nodes, view = shop.app.fleet.nodes, shop.app.fleet.view
+    for _ in range(5):
+        await register(nodes, "crawler-1")
+        view.install([await nodes.get("crawler-1")], 0)
+    assert "connected more than 3 times within a minute" in await explained_alike(shop, visitor, "nodes", "crawler-1")
+    assert (await shop.ask("/api/v1/nodes/crawler-1/explain")).json["dispatch_share"] == 0.0
+    assert "of new jobs" not in (await visitor.get("/fleet/crawler-1")).text
+    visitor.headers["Accept-Language"] = "fr"
+    assert "connecté plus de 3 fois en une minute" in (await visitor.get("/fleet/crawler-1")).text
 
 
 async def test_all_nodes_get_a_command_only_after_a_question(shop: ServedController, visitor: PlainBrowser) -> None:
@@ -250,6 +304,66 @@ async def test_a_webhook_is_created_with_a_secret_and_its_deliveries_are_replaye
     assert actions == ["webhook.removed", "webhook.replayed", "webhook.changed", "webhook.created"]
 
 
+async def audited(shop: ServedController, subject: str) -> list[str]:
+    """Return what the audit log says of a subject, oldest first."""
+    return [entry.action.name for entry in await shop.app.access.audit_log.newest(subject=subject)][::-1]
+
+
+async def test_the_api_and_the_console_write_the_same_audit_entries(
+    shop: ServedController, visitor: PlainBrowser
+) -> None:
+    async def ask(path: str, method: str = "POST", **fields: object) -> dict[str, str]:
+        answer = await shop.ask(f"/api/v1{path}", method=method, body=json.dumps(fields).encode())
+        assert answer.status < 300, answer.body
+        return answer.json if answer.body else {}
+
+    await visitor.get("/policies")
+    await visitor.post("/policies/new", {"url": "https://example.com/a", "frequency": "6h"})
+    [by_form] = (await shop.app.plan.policies.page_of())[1]
+    by_request = (await ask("/policies", url="https://example.com/b", frequency="6h"))["id"]
+    for action in ("run", "disable", "enable"):
+        await visitor.post(f"/policies/{by_form.id}/actions", {"action": action})
+        await ask(f"/policies/{by_request}/{action}")
+    await visitor.post(f"/policies/{by_form.id}/actions", {"action": "remove", "confirmed": "yes"})
+    await ask(f"/policies/{by_request}", "DELETE")
+    entries = [f"policy.{word}" for word in ("created", "run", "disabled", "enabled", "removed")]
+    assert await audited(shop, by_form.id) == await audited(shop, by_request) == entries
+
+    await visitor.post("/crawls/new", {"seeds": "https://example.com/", "robots": "ignore", "start": "no"})
+    [crawl] = [status.crawl for status in await shop.app.crawls.newest()]
+    bold = (await ask("/crawls", seeds=["https://example.com/"], robots="ignore", start=False))["id"]
+    polite = (await ask("/crawls", seeds=["https://example.com/"], start=False))["id"]
+    await visitor.post(f"/crawls/{crawl.id}/options", {"max_pages": "7"})
+    for crawl_id in (bold, polite):
+        await ask(f"/crawls/{crawl_id}", "PATCH", max_pages=7)
+    assert await audited(shop, crawl.id) == await audited(shop, bold) == ["crawl.ignores_robots", "crawl.changed"]
+    assert await audited(shop, polite) == ["crawl.changed"]
+
+    await add_pages(shop, "https://example.com/a", "https://example.org/b")
+    dead = [await bury_one(shop), await bury_one(shop)]
+    await visitor.post(f"/jobs/{dead[0]}/actions", {"action": "retry"})
+    await ask(f"/jobs/{dead[1]}/retry")
+    await visitor.post(f"/jobs/{dead[0]}/actions", {"action": "cancel", "confirmed": "yes"})
+    await ask(f"/jobs/{dead[1]}/cancel")
+    assert await audited(shop, dead[0]) == await audited(shop, dead[1]) == ["job.retried", "job.cancelled"]
+
+
+async def test_gates_and_groups_changed_over_the_api_are_in_the_audit_log(shop: ServedController) -> None:
+    async def ask(path: str, method: str, body: object = None) -> HttpAnswer:
+        return await shop.ask(f"/api/v1{path}", method=method, body=json.dumps(body or {}).encode())
+
+    rules = {"rules": [{"metric": "broken_links", "op": "<=", "threshold": 0}]}
+    assert (await ask("/gates", "POST", {"name": "strict", **rules})).status == 201
+    assert (await ask("/gates", "POST", {"name": "strict", **rules})).status == 409
+    assert (await ask("/gates/strict", "PUT", rules)).status == 200
+    assert (await ask("/gates/strict", "DELETE")).status == 204
+    assert await audited(shop, "strict") == ["gate.created", "gate.replaced", "gate.removed"]
+    group = (await ask("/jobs", "POST", {"urls": ["https://example.com/a"]})).json["id"]
+    for _ in range(2):
+        await ask(f"/groups/{group}/cancel", "POST")
+    assert await audited(shop, group) == ["group.cancelled"]
+
+
 async def test_a_test_event_is_sent_from_the_page_of_a_webhook_and_its_outcome_is_shown(sqlite_url: str) -> None:
     async with served_controller(sqlite_url, SHOAL_ALLOW_NETWORKS="127.0.0.0/8") as shop:
         visitor = PlainBrowser(shop.port)
@@ -317,6 +431,20 @@ async def test_a_token_is_created_shown_once_and_revoked(shop: ServedController,
     assert await shop.app.access.tokens.verify(shown[0]) is None
 
 
+async def test_the_browser_that_creates_the_first_token_stays_signed_in(
+    shop: ServedController, visitor: PlainBrowser
+) -> None:
+    page = await visitor.get("/settings")
+    assert "<option>admin</option>" in page.html
+    assert "<option>viewer</option>" not in page.html
+    made = await visitor.post("/settings/tokens", {"name": "me", "role": "admin"})
+    assert "This browser is signed in with it." in made.text
+    assert "data-copy" in made.html
+    assert (await shop.ask("/api/v1/tokens")).status == 401
+    seen = await visitor.get("/settings")
+    assert "<option>viewer</option>" in seen.html
+
+
 async def test_settings_are_for_administrators_and_hide_secrets(sqlite_url: str) -> None:
     async with served_controller(sqlite_url, SHOAL_PROXIES="secret=http://user:hunter2@proxy.example:3128") as shop:
         visitor = PlainBrowser(shop.port)
@@ -340,7 +468,7 @@ async def test_an_analysis_shows_its_verdict_findings_and_baseline(
     counts = [FindingCount("links", "broken_link", Severity.ERROR, "Pages link nowhere.", "Mend them.", 2, 2)]
     metrics = {"pages": 10.0, "findings": 2.0, "errors": 2.0, "warnings": 0.0, "notices": 0.0, "broken_link": 2.0}
     metrics |= {"blocked_pages": 0.0, "quarantined_urls": 0.0, "broken_links": 2.0}
-    verdict = judge(gate, GateInput(metrics, counts, {"links": None}))
+    verdict = judge(gate, GateInput(metrics, counts, [AnalyzerOutcome("links", None, 2, 1.0)]))
     findings = [Finding("links", "broken_link", Severity.ERROR, EVIL, key, {"target": EVIL}) for key in (1, 2)]
     analysis = await completed_analysis(shop)
     store, outcome = (
@@ -399,10 +527,8 @@ async def store_page(shop: ServedController, analysis: Analysis, url: str) -> st
     crawl = (await shop.app.crawls.get(analysis.crawl_id)).crawl
     page = Page(url=url, depth=0, attempt=1, fetched_at=1, status=200)
     rows = [(*key_of(Url(url), crawl.key_seed), page)]
-    await shop.app.database.run(lambda tx: shop.app.stores.pages.insert(tx, crawl.number, rows))
-    [(number, _)] = await shop.app.database.read(
-        lambda tx: shop.app.stores.pages.some_after(tx, crawl.number, 0, 1, PageFilter())
-    )
+    await shop.app.database.run(lambda tx: PageStore().insert(tx, crawl.number, rows))
+    [(number, _)] = await shop.app.database.read(lambda tx: PageStore().after(tx, crawl.number, 0, 1))
     return f"{crawl.id}~{number}"
 
 

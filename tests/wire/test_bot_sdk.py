@@ -12,14 +12,14 @@ import pytest
 from shoal.base.clock import SystemClock
 from shoal.base.errors import Unauthenticated, UsageError
 from shoal.base.ids import JobId
+from shoal.base.settings import Settings
+from shoal.base.settings_loader import load
 from shoal.bot import Bot, Found, Job, JobFailed
 from shoal.bot.client import BotClient
 from shoal.bot.conformance import ConformanceRun
 from shoal.bot.fetcher import BotFetcher
+from shoal.page_jobs.store import ResultStore
 from shoal.queue.states import JobState
-from shoal.settings import Settings
-from shoal.settings_loader import load
-from shoal.store.sql.results import SqlResultStore
 from tests.support.api import ServedApi, served_api
 from tests.support.bad_http_server import bad_server, reply
 from tests.support.controller import served_controller
@@ -61,7 +61,7 @@ async def until_ended(api: Any, job_ids: list[JobId]) -> list[JobState]:
 
 
 async def result_of(api: Any, job_id: JobId) -> Any:
-    [stored] = await api.app.database.read(lambda tx: SqlResultStore().of_job(tx, job_id))
+    [stored] = await api.app.database.read(lambda tx: ResultStore().of_job(tx, job_id))
     return stored.result
 
 

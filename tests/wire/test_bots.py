@@ -291,14 +291,17 @@ async def test_a_bots_token_opens_nothing_else_and_no_other_token_opens_this(sql
             assert (await shop.ask(path, bot)).status == 403
 
 
-async def test_an_expired_token_takes_no_job_and_brings_no_result(sqlite_url: str) -> None:
-    async with served_controller(sqlite_url, SHOAL_PAGE_SPEED="max") as shop:
+async def test_a_revoked_token_takes_no_job_brings_no_result_and_holds_nothing(store_url: str) -> None:
+    async with served_controller(store_url, SHOAL_PAGE_SPEED="max") as shop:
         token = await shop.token("bot", expires_in="1h")
         await add_page_jobs(shop.app)
         body = orjson.dumps({"bot_id": "b"})
         [job] = (await shop.ask("/bot/v1/jobs/pull", token, method="POST", body=body)).json["jobs"]
         name = token.split("_")[1]
         await shop.app.access.tokens.revoke(f"tok_{name}", ME)
+        released = await shop.app.job_admin.get(job["job_id"])
+        assert (released.state, released.state_reason) == (JobState.PENDING, "token_revoked")
+        assert (released.attempts, released.crash_count) == (0, 0)
         path = f"/bot/v1/jobs/{job['job_id']}/result"
 
         async def refused() -> bool:
@@ -308,7 +311,22 @@ async def test_an_expired_token_takes_no_job_and_brings_no_result(sqlite_url: st
         async with asyncio.timeout(60):
             while not await refused():
                 await shop.app.clock.sleep(0.2)
-        assert await state(shop, job["job_id"]) is JobState.LOCKED
+        other = await shop.token("bot")
+        [again] = (await shop.ask("/bot/v1/jobs/pull", other, method="POST", body=body)).json["jobs"]
+        assert again["job_id"] == job["job_id"]
+
+
+async def test_a_token_that_is_revoked_while_its_bot_waits_gets_no_job(sqlite_url: str) -> None:
+    async with served_controller(sqlite_url, SHOAL_PAGE_SPEED="max") as shop:
+        token = await shop.token("bot")
+        body = orjson.dumps({"bot_id": "b", "wait_seconds": 20})
+        waiting = asyncio.create_task(shop.ask("/bot/v1/jobs/pull", token, method="POST", body=body))
+        await until_waiting(shop)
+        await shop.app.access.tokens.revoke(f"tok_{token.split('_')[1]}", ME)
+        [job_id] = await add_page_jobs(shop.app)
+        async with asyncio.timeout(60):
+            assert (await waiting).status == 401
+        assert await state(shop, job_id) is JobState.PENDING
 
 
 async def test_a_token_may_hold_only_so_many_jobs(store_url: str) -> None:
@@ -468,8 +486,13 @@ async def test_the_mistakes_of_a_bot_are_counted_under_its_name(api: ServedApi) 
     await hourly_stats.run_once()
     seen = {bot["bot_id"]: bot for bot in (await api.ask("/api/v1/stats"))[1]["bots"]}
     names = ("pulled", "results", "failures", "invalid_data", "late_results", "heartbeats", "late_heartbeats")
-    assert [seen["b1"][name] for name in names] == [2, 2, 0, 1, 1, 1, 1]
-    assert [seen[""][name] for name in names] == [0, 0, 0, 0, 1, 0, 0]  # nobody had this job
+    assert [seen["b1"][name] for name in names] == [2, 2, 0, 1, 2, 1, 1]
+    assert list(seen) == ["b1"]
+    await pull(api, bot_id="b2")
+    assert (await push(api, {"job_id": "job_nobody"}, success(second)))[0] == 409
+    await hourly_stats.run_once()
+    seen = {bot["bot_id"]: bot for bot in (await api.ask("/api/v1/stats"))[1]["bots"]}
+    assert {name: bot["late_results"] for name, bot in seen.items()} == {"b1": 2, "b2": 0, "": 1}  # by either of them
 
 
 async def test_a_lease_that_a_bot_lets_expire_is_counted_by_its_name(lite: ServedApi, sqlite_url: str) -> None:

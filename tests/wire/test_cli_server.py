@@ -15,8 +15,9 @@ from shoal.access.token import mint
 from shoal.base.ids import CrawlId
 from shoal.cli.main import main
 from shoal.crawl.crawl import CrawlConfig
-from shoal.local.export import stored
 from shoal.pages.page import Page
+from shoal.pages.store import PageStore
+from shoal.process.export import stored
 from tests.support.bad_http_server import bad_server, reply
 from tests.support.controller import ServedController, served_controller
 from tests.support.servers import free_port
@@ -92,7 +93,9 @@ async def test_the_same_straight_on_the_store_needs_no_token(
 
 
 async def test_creating_the_first_token_warns_that_authentication_is_now_required(person: Person) -> None:
-    make = ("tokens", "create", "--role", "bot", "--name", "spider")
+    code, _, err = await person.types("tokens", "create", "--role", "bot", "--name", "spider")
+    assert (code, "must be admin" in err) == (2, True)
+    make = ("tokens", "create", "--role", "admin", "--name", "me")
     assert "from now on every request" in (await person.types(*make))[2]
     assert "from now on" not in (await person.types(*make))[2]
 
@@ -106,7 +109,7 @@ async def test_the_first_token_is_made_at_a_server_that_is_still_open(shop: Serv
 async def test_long_lists_come_over_several_pages(sqlite_url: str, person: Person, monkeypatch: Any) -> None:
     monkeypatch.setattr("shoal.cli.api_client.PAGE", 2)
     for name in ("a", "b", "c", "d", "e"):
-        await person.told("tokens", "create", "--name", name, "--role", "bot", "--store", sqlite_url)
+        await person.told("tokens", "create", "--name", name, "--role", "admin", "--store", sqlite_url)
     listed = await person.told("tokens", "ls", "--limit", "4", "--store", sqlite_url)
     assert [token["name"] for token in listed["items"]] == ["e", "d", "c", "b"]
     assert listed["next"] is not None
@@ -194,7 +197,7 @@ async def filled(shop: ServedController) -> ServedController:
     found += [answered(4, status=404), answered(5, status=503)]
     found.append(answered(6, status=None, error_code="timeout", error_message="It took too long."))
     rows = [(number, number, page) for number, page in enumerate(found)]
-    await shop.app.database.run(lambda tx: shop.app.stores.pages.insert(tx, crawl.number, rows))
+    await shop.app.database.run(lambda tx: PageStore().insert(tx, crawl.number, rows))
     return shop
 
 
@@ -237,7 +240,7 @@ async def test_a_page_that_is_fetched_again_during_an_export_is_in_it_once(
     monkeypatch.setattr("shoal.cli.crawls_export.PAGE", 7)
     crawl = (await filled.app.crawls.get("mine")).crawl
     again = [(100, 100, answered(5)), (101, 101, answered(7))]
-    await filled.app.database.run(lambda tx: filled.app.stores.pages.insert(tx, crawl.number, again))
+    await filled.app.database.run(lambda tx: PageStore().insert(tx, crawl.number, again))
     _, out, _ = await person.types("crawls", "export", "mine", "--output", "-", *at(filled))
     urls = [json.loads(line)["url"] for line in out.splitlines()]
     assert urls == [f"https://example.com/{number}" for number in range(8)]
@@ -246,12 +249,12 @@ async def test_a_page_that_is_fetched_again_during_an_export_is_in_it_once(
 async def test_a_page_that_is_fetched_again_during_an_export_from_the_store_is_in_it_once(
     filled: ServedController, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("shoal.local.export.PAGES_AT_ONCE", 6)
+    monkeypatch.setattr("shoal.process.export.PAGES_AT_ONCE", 6)
     app, number = filled.app, (await filled.app.crawls.get("mine")).crawl.number
     reading = stored(app, number)
     first = await anext(reading)
     again = [(100, 100, answered(5))]
-    await app.database.run(lambda tx: app.stores.pages.insert(tx, number, again))
+    await app.database.run(lambda tx: PageStore().insert(tx, number, again))
     urls = [page.url for pages in [first, *[pages async for pages in reading]] for page in pages]
     assert urls == [f"https://example.com/{one}" for one in range(7)]
 
@@ -284,9 +287,10 @@ async def test_crawls_are_managed_at_a_server_in_the_same_words(
     ]
     for words in (["ls"], ["ls", "--limit", "1"], ["ls", "--after", ids[1]], ["show", ids[0]]):
         for more in ([], ["--json"]):
-            there = await person.types("crawls", *words, *more, *boss)
-            assert there == await person.types("crawls", *words, *more, "--store", sqlite_url)
-            assert there[0] == 0
+            code, out, note = await person.types("crawls", *words, *more, *boss)
+            here = await person.types("crawls", *words, *more, "--store", sqlite_url)
+            assert (code, out, note.partition(" --server")[0]) == (*here[:2], here[2].partition(" --store")[0])
+            assert code == 0
     assert (await person.types("crawls", "pause", ids[0], *boss))[1] == f"{ids[0]} is paused.\n"
     assert (await person.types("crawls", "resume", ids[0], *boss))[1] == f"{ids[0]} is queued.\n"
     assert (await person.told("crawls", "set", ids[0], "--max-pages", "7", *boss))["config"]["max_pages"] == 7
@@ -439,6 +443,8 @@ async def test_policies_are_exported_for_their_owner_only_and_not_to_where_nothi
     assert (tmp_path / "all.csv").stat().st_mode & 0o777 == 0o600
     code, _, err = await person.types("policies", "export", str(tmp_path / "none" / "all.csv"), *here)
     assert (code, "cannot be written (its folder does not exist); use a file in a folder" in err) == (4, True)
+    code, _, err = await person.types("audit", "https://shop.test/", "--junit", str(tmp_path / "none" / "x.xml"), *here)
+    assert (code, "--junit" in err, "--output" in err) == (4, True, False)
     code, _, err = await person.types("policies", "import", "none.csv", *here)
     assert (code, "none.csv cannot be read (no such file or directory)" in err) == (2, True)
 
@@ -447,3 +453,24 @@ async def test_a_bot_that_is_not_let_in_is_told_which_flag_to_give(shop: ServedC
     await shop.token("admin")
     code, _, err = await person.types("bot", "verify", *at(shop, "wrong"))
     assert (code, "pass a valid token with --token-file, --token or SHOAL_TOKEN" in err) == (7, True)
+
+
+async def test_a_long_removal_goes_on_after_its_request_and_is_followed(
+    shop: ServedController, person: Person, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("shoal.serve.crawls.REMOVE_SECONDS", 0.0)  # every removal takes longer
+    config = CrawlConfig.read({"seeds": ["https://example.com/"], "start": False})
+    for crawl_id in ("followed", "left"):
+        await shop.app.crawls.submit(config, crawl_id=CrawlId(crawl_id))
+        await shop.app.crawls.stop(crawl_id)
+    code, out, err = await person.types("crawls", "rm", "followed", "--server", f"http://127.0.0.1:{shop.port}")
+    assert (code, out) == (0, "Removed followed.\n")
+    assert "followed is being removed: " in err
+    answer = await shop.ask("/api/v1/crawls/left", method="DELETE")
+    assert (answer.status, answer.json["crawl_id"]) == (202, "left")
+    monkeypatch.setattr("shoal.serve.crawls.REMOVE_SECONDS", 10.0)
+    assert (await shop.ask("/api/v1/crawls/left", method="DELETE")).status in (204, 404)
+    [entry] = await shop.app.access.audit_log.newest(subject="left")
+    assert entry.action.name == "crawl.removed"
+    code, _, err = await person.types("crawls", "rm", "left", "--server", f"http://127.0.0.1:{shop.port}")
+    assert (code, "left" in err) == (5, True)

@@ -6,7 +6,8 @@ from contextlib import AsyncExitStack, asynccontextmanager
 
 import pytest
 
-from shoal.serve.connections import MOST_HEAD_BYTES, ConnectionsCut
+from shoal.access.connection_limits import ConnectionsCut
+from shoal.serve.connections import MOST_HEAD_BYTES
 from tests.support.controller import CRAWLS, ServedController, served_controller
 from tests.wire.test_gateway import tls_flags, trusting
 
@@ -66,11 +67,12 @@ async def test_a_body_that_trickles_is_not_waited_for(sqlite_url: str, sent: byt
 
 
 async def test_a_refused_request_whose_body_never_ends_is_cut(sqlite_url: str) -> None:
-    async with served_controller(sqlite_url, **QUICK) as shop, connected(shop) as peer:
+    async with served_controller(sqlite_url, **QUICK) as shop:
         await shop.token()
-        peer.send(b"POST /api/v1/crawls HTTP/1.1\r\nHost: localhost\r\nContent-Length: 5000\r\n\r\n{")
-        assert (await peer.head()).startswith(b"HTTP/1.1 401")
-        await peer.rest()
+        async with connected(shop) as peer:
+            peer.send(b"POST /api/v1/crawls HTTP/1.1\r\nHost: localhost\r\nContent-Length: 5000\r\n\r\n{")
+            assert (await peer.head()).startswith(b"HTTP/1.1 401")
+            await peer.rest()
 
 
 async def test_headers_of_megabytes_are_refused(sqlite_url: str) -> None:

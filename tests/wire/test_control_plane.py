@@ -2,7 +2,11 @@
 
 import asyncio
 import math
-from collections.abc import AsyncIterator
+import socket
+import struct
+import tempfile
+from collections.abc import AsyncIterator, Iterator
+from contextlib import suppress
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -13,10 +17,14 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
 from shoal.access.caller import local_caller
+from shoal.access.connection_limits import ConnectionLimits, ConnectionsCut
 from shoal.access.token import mint
-from shoal.base.errors import BackendUnavailable, NodeDisplaced
+from shoal.base.clock import FakeClock, SystemClock
+from shoal.base.errors import BackendUnavailable, BadConfig, NodeDisplaced
 from shoal.base.parsing import Address
-from shoal.fleet import control_server
+from shoal.base.settings import ServeSettings
+from shoal.base.signals import Signal, Signals
+from shoal.fleet import control_port, control_server
 from shoal.fleet.channel_options import KeepAlive
 from shoal.fleet.commands import CommandRequest
 from shoal.fleet.control_client import CommandApplied, ControlConnected, ControlLost
@@ -297,6 +305,147 @@ async def test_a_goodbye_removes_the_node_and_a_broken_stream_does_not(plane: Co
     assert node.controller is None
 
 
+@pytest.mark.parametrize(
+    "first", [b"", b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\4\0\0\0\0\0"], ids=["silent", "settings"]
+)
+async def test_idle_strangers_make_room_for_a_node_with_a_token(sqlite_url: str, first: bytes) -> None:
+    limits = {"SHOAL_MAX_CONNECTIONS": "80", "SHOAL_MAX_PEER_CONNECTIONS": "80"}
+    async with control_plane(sqlite_url, **limits) as plane:
+        token = await plane.token(node_id="node-1")
+        strangers = []
+        for _ in range(100):
+            strangers.append(await asyncio.open_connection("127.0.0.1", plane.address.port))
+            strangers[-1][1].write(first)
+        try:
+            async with asyncio.timeout(5), connected(plane.address, SHOAL_NODE_TOKEN=token):
+                await plane.until(lambda: len(plane.of(NodeRegistered)) == 1)
+                for _ in range(20):  # newer strangers do not displace the node
+                    strangers.append(await asyncio.open_connection("127.0.0.1", plane.address.port))
+                await asyncio.gather(*(reader.read() for reader, _ in strangers[:100]), return_exceptions=True)
+                assert len(plane.app.fleet.sessions) == 1
+                assert len(plane.of(ConnectionsCut)) == 1
+        finally:
+            for _, writer in strangers:
+                writer.close()
+
+
+async def test_a_stranger_that_sends_nothing_is_closed(plane: ControlPlane, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(control_port, "FIRST_BYTE_SECONDS", 0.05)
+    reader, writer = await asyncio.open_connection("127.0.0.1", plane.address.port)
+    async with asyncio.timeout(PATIENCE):
+        assert await reader.read() == b""
+    writer.close()
+
+
+async def test_a_peer_that_reads_nothing_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(control_port, "UNREAD_SECONDS", 0.2)
+    limits, left = ConnectionLimits(ServeSettings(), SystemClock(), Signals()), asyncio.Event()
+    monkeypatch.setattr(limits, "leave", lambda _: left.set())
+    port = control_port.ControlPort(limits, Signals())
+
+    async def end_in_the_middle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read(1)
+        writer.write(bytes(30_000_000))
+        writer.close()
+
+    server = await asyncio.start_unix_server(end_in_the_middle, port.target().removeprefix("unix:"))
+    address = await port.open(Address("127.0.0.1", 0))
+    try:
+        with socket.socket() as peer:
+            peer.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            peer.connect(("127.0.0.1", address.port))
+            peer.send(b"x")
+            async with asyncio.timeout(PATIENCE):
+                await left.wait()
+    finally:
+        await port.close()
+        server.close()
+
+
+async def test_connections_that_cannot_reach_grpc_are_one_warning_per_minute() -> None:
+    clock, signals, seen = FakeClock(), Signals(), list[Signal]()
+    signals.subscribe(seen.append)
+    port = control_port.ControlPort(ConnectionLimits(ServeSettings(), clock, signals), signals)
+    port.target()  # nobody listens there
+    address = await port.open(Address("127.0.0.1", 0))
+
+    async def connect_in_vain() -> None:
+        reader, writer = await asyncio.open_connection("127.0.0.1", address.port)
+        writer.write(b"x")
+        async with asyncio.timeout(PATIENCE):
+            with suppress(ConnectionResetError):
+                await reader.read()
+        writer.close()
+
+    try:
+        for _ in range(3):
+            await connect_in_vain()
+        clock.jump(60)
+        await connect_in_vain()
+    finally:
+        await port.close()
+    warned = [(one.closed, one.peer, one.error) for one in seen if isinstance(one, control_port.NodesNotForwarded)]
+    assert warned == [(closed, "127.0.0.1", "no such file or directory") for closed in (1, 3)]
+
+
+async def test_a_connection_that_is_reset_at_once_is_no_error(plane: ControlPlane) -> None:
+    problems: list[object] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: problems.append(context))
+    for _ in range(20):
+        with socket.socket() as peer:
+            peer.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            peer.connect(("127.0.0.1", plane.address.port))
+    async with plane.channel() as channel:
+        await open_session(channel).write(status("later"))
+        await plane.until(lambda: len(plane.of(NodeRegistered)) == 1)
+    assert not problems
+
+
+@pytest.fixture
+def short_folder() -> Iterator[Path]:
+    """A folder whose name leaves room for that of a socket."""
+    with tempfile.TemporaryDirectory() as folder:
+        yield Path(folder)
+
+
+async def test_the_folder_of_the_sockets_may_have_any_name(
+    sqlite_url: str, short_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = short_folder / "50%20 é"
+    folder.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(folder))
+    async with control_plane(sqlite_url) as plane, plane.channel() as channel:  # without a token, only from loopback
+        await open_session(channel).write(status("node-1"))
+        await plane.until(lambda: len(plane.of(NodeRegistered)) == 1)
+    assert not list(folder.iterdir())
+    long = folder / ("x" * 100)
+    long.mkdir()
+    for unusable in (long, folder / "missing"):
+        monkeypatch.setattr(tempfile, "tempdir", str(unusable))
+        with pytest.raises(BadConfig, match="TMPDIR"):
+            async with control_plane(sqlite_url):
+                pass
+
+
+async def test_health_checks_that_watch_and_reflection_are_counted(sqlite_url: str) -> None:
+    async with control_plane(sqlite_url, SHOAL_GRPC_PEER_STREAMS="20") as plane, plane.channel() as channel:
+        watch = health_pb2_grpc.HealthStub(channel).Watch
+        reflect = reflection_pb2_grpc.ServerReflectionStub(channel).ServerReflectionInfo
+        watching = [watch(health_pb2.HealthCheckRequest()) for _ in range(10)]
+        for call in watching:
+            assert (await call.read()).status == health_pb2.HealthCheckResponse.SERVING
+        reflecting = [reflect() for _ in range(10)]
+        for call in reflecting:
+            await call.write(reflection_pb2.ServerReflectionRequest(list_services=""))
+            await call.read()
+        assert (await refusal(watch(health_pb2.HealthCheckRequest())))[0] is Code.RESOURCE_EXHAUSTED
+        one_more = reflect()
+        assert (await refusal(one_more, reflection_pb2.ServerReflectionRequest()))[0] is Code.RESOURCE_EXHAUSTED
+        for call in (*watching, *reflecting):
+            call.cancel()
+        await plane.until(lambda: not plane.server._service._streams)
+
+
 async def test_more_streams_of_one_peer_than_allowed_are_refused(sqlite_url: str) -> None:
     async with control_plane(sqlite_url, SHOAL_GRPC_PEER_STREAMS="50") as plane, plane.channel() as channel:
         calls = [open_session(channel) for _ in range(1000)]
@@ -423,6 +572,21 @@ async def test_a_revoked_token_ends_the_session(plane: ControlPlane, monkeypatch
         [of_node] = [one for one in await plane.app.access.tokens.newest() if one.node_id == "seed-1"]
         await plane.app.access.tokens.revoke(of_node.id, local_caller())
         assert (await refusal(call, status()))[0] is Code.UNAUTHENTICATED
+
+
+async def test_a_token_that_another_process_revokes_ends_the_session_without_a_heartbeat(store_url: str) -> None:
+    async with control_plane(store_url) as plane, control_plane(store_url) as other, plane.channel() as channel:
+        call = open_session(channel, await plane.token(node_id="seed-1"))
+        await call.write(status())
+        await plane.until(lambda: len(plane.of(NodeRegistered)) == 1)
+        await plane.save()
+        assert len(plane.app.fleet.sessions) == 1
+        [of_node] = [one for one in await other.app.access.tokens.newest() if one.node_id == "seed-1"]
+        await other.app.access.tokens.revoke(of_node.id, local_caller())
+        await plane.save()  # a chore, every second
+        code, said = await refusal(call)
+        assert code is Code.UNAUTHENTICATED
+        assert "revoked" in said
 
 
 async def test_metadata_of_a_megabyte_is_refused(plane: ControlPlane) -> None:

@@ -81,6 +81,7 @@ async def test_a_flood_of_pings_closes_the_connection(plane: ControlPlane) -> No
 def test_programs_start_while_their_parent_has_a_session(tmp_path: Path) -> None:
     """With its own handlers, gRPC crashes about one of fifty forks of uvloop before its program begins."""
     code = f"""
+    import shoal.fleet  # before gRPC, which reads the variables that it sets
     import asyncio, uvloop
     from tests.support.control_plane import connected, control_plane
 

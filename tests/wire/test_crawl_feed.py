@@ -15,7 +15,7 @@ import pytest
 
 from shoal.base.errors import NotFound, RateLimited
 from shoal.crawl.journal.entry import JournalEntry
-from shoal.runners import make_walker
+from shoal.process.runners import make_walker
 from shoal.serve import crawl_feed as live_module
 from shoal.serve.crawl_feed import CrawlFeeds
 from tests.support.api import ServedApi

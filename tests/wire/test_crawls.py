@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from shoal.runners import make_walker
+from shoal.process.runners import make_walker
 from tests.support.api import MAX_BODY, ServedApi
 from tests.support.site import Site
 

@@ -6,7 +6,7 @@ from datetime import timedelta
 import pytest
 
 from shoal.access.caller import LOCAL
-from shoal.access.idempotency import KEPT, IdempotencyKey
+from shoal.access.idempotency import KEPT
 from shoal.app import opened
 from shoal.base.clock import span
 from tests.support.api import ServedApi, listening
@@ -77,13 +77,10 @@ async def test_a_repeat_after_a_death_in_the_middle_finds_the_group_that_it_name
 
 
 async def forget_answer(tx: object, path: str = CRAWLS) -> None:
-    from shoal.store.sql.idempotency import SqlIdempotencyStore
-
-    key = IdempotencyKey(LOCAL, f"POST {path}", "k")
-    store = SqlIdempotencyStore()
-    kept = await store.keep(tx, key, "", "")
-    await tx.execute("drop_old_key", caller=key.caller, route=key.route, key=key.key, age=span(-timedelta(days=1)))
-    await store.keep(tx, key, kept.digest, kept.subject)
+    key = {"caller": LOCAL, "route": f"POST {path}", "key": "k"}
+    kept = await tx.one("keep_key", digest="", subject="", **key)
+    await tx.execute("drop_old_key", age=span(-timedelta(days=1)), **key)
+    await tx.one("keep_key", digest=kept["digest"], subject=kept["subject"], **key)
 
 
 async def test_a_key_is_forgotten_after_a_day(api: ServedApi) -> None:

@@ -3,7 +3,7 @@
 from typing import Any
 
 from shoal.page_jobs.result import Result, ResultDelivery, Status
-from tests.support.api import ServedApi
+from tests.support.api import ServedApi, served_api
 
 URL = "http://127.0.0.1:9/a"
 RULES = {"fields": {"name": {"css": "h1", "required": True}}}
@@ -53,15 +53,15 @@ async def test_cancelling_a_group_again_changes_nothing(api: ServedApi) -> None:
     assert group["id"] == "monday"
 
 
-async def test_a_batch_is_held_back_while_too_many_jobs_wait(api: ServedApi) -> None:
-    api.app.fleet.start()
-    api.app.fleet.view.install([], api.app.settings.fleet.shared_depth_max)
-    key = {"Idempotency-Key": "k1"}
-    refused = await api.send("POST", "/api/v1/jobs", {"urls": [URL]}, key)
-    assert (refused.status, refused.json["code"], refused.headers["retry-after"]) == (429, "back_pressure", "5")
-    assert "wait in the shared lane" in refused.json["detail"]
-    api.app.fleet.view.install([], 0)
-    assert (await api.send("POST", "/api/v1/jobs", {"urls": [URL]}, key)).status == 202
+async def test_a_batch_is_held_back_while_too_many_jobs_wait(store_url: str) -> None:
+    async with served_api(store_url, GRPC_ENABLED="true") as api:
+        api.app.fleet.view.install([], api.app.settings.fleet.shared_depth_max)
+        key = {"Idempotency-Key": "k1"}
+        refused = await api.send("POST", "/api/v1/jobs", {"urls": [URL]}, key)
+        assert (refused.status, refused.json["code"], refused.headers["retry-after"]) == (429, "back_pressure", "5")
+        assert "wait in the shared lane" in refused.json["detail"]
+        api.app.fleet.view.install([], 0)
+        assert (await api.send("POST", "/api/v1/jobs", {"urls": [URL]}, key)).status == 202
 
 
 async def test_the_same_key_makes_one_group(api: ServedApi) -> None:

@@ -109,7 +109,11 @@ async def test_explain_says_why_a_node_gets_jobs_or_none(api: ServedApi) -> None
 
 
 async def test_a_token_of_a_node_names_its_node_and_only_it_does(api: ServedApi) -> None:
-    status, made = await api.ask("/api/v1/tokens", {"name": "crawler-1", "role": "node", "node_id": "crawler-1"})
+    wanted = {"name": "crawler-1", "role": "node", "node_id": "crawler-1"}
+    status, problem = await api.ask("/api/v1/tokens", wanted)
+    assert (status, "must be admin" in problem["detail"]) == (422, True)
+    await api.ask("/api/v1/tokens", {"name": "me", "role": "admin"})
+    status, made = await api.ask("/api/v1/tokens", wanted)
     assert (status, made["node_id"], made["scopes"]) == (201, "crawler-1", ["node"])
 
 

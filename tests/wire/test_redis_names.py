@@ -10,10 +10,10 @@ import shoal
 from shoal.app import opened
 from shoal.base.errors import InvalidInput
 from shoal.base.ids import CrawlId
+from shoal.base.settings_loader import load
 from shoal.cli.main import main
 from shoal.compat import PersistentUrlQueueManager
 from shoal.crawl.crawl import CrawlConfig
-from shoal.settings_loader import load
 from tests.support.api import served_api
 from tests.support.servers import ask_redis
 

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from shoal.crawl.crawl import CrawlConfig
-from shoal.runners import make_walker
+from shoal.process.runners import make_walker
 from tests.support.api import ServedApi, served_api
 from tests.support.full_disk import stuff
 from tests.support.servers import PostgresServer, free_port

@@ -9,12 +9,10 @@ import pytest
 from shoal.base.ids import JobId, new_id
 from shoal.page_jobs.history import changes_of
 from shoal.page_jobs.result import Result, Status
-from shoal.page_jobs.retention import ResultRetention
-from shoal.page_jobs.store import NewResult
+from shoal.page_jobs.store import NewResult, ResultRetention, ResultStore
 from shoal.queue.job import NewJob
 from shoal.queue.job_admin_store import JobFilter
 from shoal.queue.states import JobState
-from shoal.store.sql.results import SqlResultStore
 from tests.support.api import ServedApi
 
 
@@ -53,7 +51,7 @@ async def test_the_results_of_a_policy_are_listed_newest_first(api: ServedApi) -
 async def test_a_page_of_large_results_has_fewer_of_them_and_none_is_missed(
     api: ServedApi, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("shoal.store.sql.read_limits.MOST_READ", 25)  # two and a half of these
+    monkeypatch.setattr("shoal.base.database.MOST_DECODED", 25)  # two and a half of these
     ours = await policy(api)
     for price in range(5):
         await ran(api, ours, {"price": price})
@@ -85,7 +83,7 @@ async def test_however_many_failures_came_after_them_successes_are_compared(api:
         await ran(api, ours, {"price": price})
     fail = Result(Status.FAIL, "https://a.example/", 1, error_code="failed", error_message="")
     rows = [NewResult(JobId(f"job_{n}"), 1, None, ours, JobState.FAILED, "", fail) for n in range(250)]
-    await api.app.database.run(lambda tx: SqlResultStore().insert(tx, rows))
+    await api.app.database.run(lambda tx: ResultStore().insert(tx, rows))
     status, told = await api.ask(f"/api/v1/policies/{ours}/diff")
     assert (status, told["changes"]) == (200, [{"path": "price", "from": 1, "to": 2}])
 
@@ -111,7 +109,7 @@ async def test_results_of_a_policy_outlive_their_jobs_and_the_last_success_outli
     _, page = await api.ask(f"/api/v1/policies/{ours}/results")
     assert len(page["items"]) == 3
     later = api.app.clock.micros() + 1_000_000
-    retention = ResultRetention(timedelta(0), SqlResultStore())
+    retention = ResultRetention(timedelta(0))
     assert [await retention.prune(api.app.database, later, 2) for _ in range(3)] == [(1, True), (2, True), (0, False)]
     assert await retention.prune(api.app.database, later, 100) == (0, False)
     _, page = await api.ask(f"/api/v1/policies/{ours}/results")

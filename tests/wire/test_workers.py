@@ -18,24 +18,24 @@ from shoal.base.clock import SystemClock
 from shoal.base.errors import BackendUnavailable, NotAllowed, StorageFull
 from shoal.base.ids import JobId
 from shoal.base.parsing import Address
+from shoal.base.settings import LogSettings
+from shoal.base.settings_loader import load
 from shoal.base.signals import Signal, Signals
-from shoal.cli import child
-from shoal.cli.worker_http import probed
 from shoal.crawl.lifecycle.transitions import CrawlMoved
 from shoal.crawl.states import CrawlState
 from shoal.observe.logs import Logs
 from shoal.observe.metrics import Metrics
 from shoal.pages.page_signals import PagesSettled
+from shoal.process import child
+from shoal.process.http import probed
+from shoal.process.runners import storage_of
 from shoal.queue.job import Fence, Lease
 from shoal.queue.queue import JobMoved, Queue
 from shoal.queue.states import GrantEnd, JobState
 from shoal.render.local_browsers import LocalBrowsers
-from shoal.runners import storage_of
-from shoal.settings import LogSettings
-from shoal.settings_loader import load
-from shoal.work import child as work_child
-from shoal.work.child import Child, RunningJob
-from shoal.work.child_process import ChildSpawner
+from shoal.work import child_loop
+from shoal.work.child_handle import ChildSpawner
+from shoal.work.child_loop import Child, RunningJob
 from shoal.work.ipc import Browsers, BrowsersRestarted, Done, Message, RestartBrowsers, Tick, decode, encode
 from shoal.work.storage_watch import StorageFilled, StorageFreed
 from shoal.work.worker import Worker, WorkerFailed, WorkerStarted
@@ -61,7 +61,7 @@ class Stumbling(Queue):
 async def test_a_worker_that_fails_is_told_of_at_once_and_followed_by_another(
     sqlite_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("shoal.cli.serve.FIRST_PAUSE", 0.01)
+    monkeypatch.setattr("shoal.process.controller.FIRST_PAUSE", 0.01)
     told: list[Signal] = []
     replaced = asyncio.Event()
 
@@ -118,7 +118,7 @@ async def test_a_worker_with_a_listen_address_serves_health_and_metrics(sqlite_u
         assert 'shoal_pages_total{status_class="2xx"} 3.0' in (await asked(address, "/metrics"))[1]
         assert json.loads((await asked(address, "/readyz"))[1]) == {"status": "ok", "store": "ok"}
         assert [(await asked(address, path))[0] for path in ("/healthz", "/api/v1/crawls", "/")] == [200, 404, 404]
-        made = await app.access.tokens.create(TokenRequest.read({"name": "ci", "role": "viewer"}), local_caller())
+        made = await app.access.tokens.create(TokenRequest.read({"name": "ci", "role": "admin"}), local_caller())
     async with opened(settings, signals) as app, probed(app, metrics, Address("127.0.0.1", 0)) as address:
         assert (await asked(address, "/metrics"))[0] == 401
         assert (await asked(address, "/metrics", made.text))[0] == 200
@@ -157,7 +157,7 @@ async def test_a_child_that_finds_no_space_says_so_and_does_not_fail_its_job(
     error: Exception, storage: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     said: list[Message] = []
-    monkeypatch.setattr(work_child, "_send", said.append)
+    monkeypatch.setattr(child_loop, "_send", said.append)
 
     async def runner(lease: Lease, alive: Callable[[], bool]) -> RunningJob:
         raise error
@@ -200,7 +200,7 @@ def test_a_child_whose_store_is_away_says_so_in_one_line(role: str, monkeypatch:
 
 async def test_signals_of_a_child_are_counted_by_its_worker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     said: list[bytes] = []
-    monkeypatch.setattr(work_child, "_send", lambda message: said.append(encode(message)))
+    monkeypatch.setattr(child_loop, "_send", lambda message: said.append(encode(message)))
     relay = Signals()
     Child(load(env={}).settings, cast(Any, None), SystemClock(), relay, LocalBrowsers())
     job = {"job_id": "job_1", "run_id": "crl_1", "to": JobState.DONE, "reason": None, "error": None}

@@ -4,8 +4,9 @@ and never changed."""
 from dataclasses import dataclass, field
 from typing import Any
 
+import orjson
+
 from shoal.access.caller import Caller
-from shoal.access.store import AuditLogStore
 from shoal.base.database import Database, Tx
 
 
@@ -32,19 +33,30 @@ class StoredAuditEntry:
 class AuditLog:
     """Writes and lists audit log entries."""
 
-    def __init__(self, database: Database, store: AuditLogStore) -> None:
+    def __init__(self, database: Database) -> None:
         self._database = database
-        self._store = store
 
     async def note_in(self, tx: Tx, by: Caller, entry: AuditEntry) -> None:
         """Write an entry in the commit of its action."""
-        await self._store.append(tx, by, entry)
+        facts = orjson.dumps(entry.facts).decode()
+        await tx.execute(
+            "append_audit_entry", who=by.who, act=entry.name, subject=entry.subject, facts=facts, address=by.address
+        )
 
     async def note(self, by: Caller, entry: AuditEntry) -> None:
         """Write an entry for an action that changed nothing in the store."""
-        await self._database.run(lambda tx: self._store.append(tx, by, entry))
+        await self._database.run(lambda tx: self.note_in(tx, by, entry))
 
     async def newest(
         self, *, before: int | None = None, limit: int = 50, subject: str | None = None
     ) -> list[StoredAuditEntry]:
-        return await self._database.read(lambda tx: self._store.page_of(tx, before, limit, subject))
+        """Return entries, newest first; only those of `subject` if it is given."""
+        about = {} if subject is None else {"subject": subject}
+        query = "newest_audit_entries_on" if about else "newest_audit_entries"
+        rows = await self._database.read(lambda tx: tx.all(query, before=before, limit=limit, **about))
+        return [_stored(row) for row in rows]
+
+
+def _stored(row: Any) -> StoredAuditEntry:
+    entry = AuditEntry(row["act"], row["subject"], orjson.loads(row["facts"]))
+    return StoredAuditEntry(number=row["number"], at=row["at"], who=row["who"], action=entry, address=row["address"])

@@ -4,11 +4,12 @@ The id of the object that a request creates is chosen in advance and stored with
 no response, because the first one died or is still running, therefore creates the same object, not a second one.
 """
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import timedelta
 from hashlib import sha256
-from typing import Protocol
+from typing import Any
 
+from shoal.base.clock import span
 from shoal.base.database import Database, Tx
 from shoal.base.errors import InvalidInput
 
@@ -37,39 +38,17 @@ class StoredResponse:
 
 @dataclass(frozen=True, slots=True)
 class IdempotencyRecord:
-    """The stored state of a key: the digest of the request, the id of the created object, and the response, if there is
-    one yet."""
+    """The stored state of a key: the id of the created object, and the response, if there is one yet."""
 
-    digest: str
     subject: str
     answer: StoredResponse | None
-
-
-class IdempotencyStore(Protocol):
-    async def prune(self, tx: Tx, key: IdempotencyKey, age: timedelta, limit: int) -> None:
-        """Remove keys older than `age`: this one, and up to `limit` others."""
-        ...
-
-    async def keep(self, tx: Tx, key: IdempotencyKey, digest: str, subject: str) -> IdempotencyRecord:
-        """Store a key unless it is stored already; return the stored record."""
-        ...
-
-    async def answered(self, tx: Tx, key: IdempotencyKey, answer: StoredResponse) -> StoredResponse:
-        """Store a response unless there is one already; return the stored one. If the key is gone, nothing is
-        stored."""
-        ...
-
-    async def forget(self, tx: Tx, key: IdempotencyKey) -> None:
-        """Remove a key that has no response."""
-        ...
 
 
 class Idempotency:
     """Executes requests with an idempotency key once."""
 
-    def __init__(self, database: Database, store: IdempotencyStore) -> None:
+    def __init__(self, database: Database) -> None:
         self._database = database
-        self._store = store
 
     async def begin(self, key: IdempotencyKey, content: str, subject: str) -> IdempotencyRecord:
         """Return the id to create, and the response if it was created already. Reject a key that was sent with a
@@ -80,19 +59,27 @@ class Idempotency:
             )
         digest = sha256(content.encode()).hexdigest()
 
-        async def commit(tx: Tx) -> IdempotencyRecord:
-            await self._store.prune(tx, key, KEPT, PRUNED_AT_ONCE)
-            return await self._store.keep(tx, key, digest, subject)
+        async def commit(tx: Tx) -> Any:
+            await tx.execute("drop_old_key", age=span(KEPT), **asdict(key))
+            await tx.execute("prune_keys", age=span(KEPT), limit=PRUNED_AT_ONCE)
+            return await tx.one("keep_key", digest=digest, subject=subject, **asdict(key))
 
-        kept = await self._database.run(commit)
-        if kept.digest != digest:
+        row = await self._database.run(commit)
+        if row["digest"] != digest:
             raise InvalidInput("Idempotency-Key", "was already used with a different request", "choose another key")
-        return kept
+        return IdempotencyRecord(row["subject"], _response(row))
 
     async def end(self, key: IdempotencyKey, answer: StoredResponse) -> StoredResponse:
-        """Store the response; return the one that every repeated request gets from now on."""
-        return await self._database.run(lambda tx: self._store.answered(tx, key, answer))
+        """Store the response, unless there is one already or the key is gone; return the one that every repeated
+        request gets from now on."""
+        values = {"status": answer.status, "answer": answer.body, "location": answer.location}
+        row = await self._database.run(lambda tx: tx.one("answer_key", **values, **asdict(key)))
+        return (None if row is None else _response(row)) or answer
 
     async def forget(self, key: IdempotencyKey) -> None:
         """Release the key of a rejected request, which created nothing, so that a corrected one can use it."""
-        await self._database.run(lambda tx: self._store.forget(tx, key))
+        await self._database.run(lambda tx: tx.execute("forget_key", **asdict(key)))
+
+
+def _response(row: Any) -> StoredResponse | None:
+    return None if row["status"] is None else StoredResponse(row["status"], row["answer"], row["location"])

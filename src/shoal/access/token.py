@@ -8,6 +8,7 @@ import re
 import secrets
 from binascii import crc32
 from dataclasses import dataclass
+from enum import StrEnum
 from hashlib import sha256
 from typing import Annotated, ClassVar, Literal
 
@@ -18,6 +19,7 @@ from shoal.base.errors import InvalidInput
 from shoal.base.ids import TokenId
 from shoal.base.parsing import read_node_id, read_span
 from shoal.base.request_form import Check, Form, describe
+from shoal.base.sentence import message
 from shoal.base.text import visible
 
 ALPHABET = "0123456789abcdefghjkmnpqrstvwxyz"  # Crockford: no i, l, o, u
@@ -26,6 +28,19 @@ _SHAPE = re.compile(
     rf"shl_([{ALPHABET}]{{{NAME_LENGTH}}})_[{ALPHABET}]{{{SECRET_LENGTH}}}([{ALPHABET}]{{{SUM_LENGTH}}})"
 )
 LONGEST_NAME = 100
+
+
+class TokenState(StrEnum):
+    VALID = "valid"
+    EXPIRED = "expired"
+    REVOKED = "revoked"
+
+
+LABELS = {
+    TokenState.VALID: message("Valid"),
+    TokenState.EXPIRED: message("Expired"),
+    TokenState.REVOKED: message("Revoked"),
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,10 +62,11 @@ class Token:
     seen_at: int
 
     @property
-    def state(self) -> str:
+    def state(self) -> TokenState:
         if self.revoked_at is not None:
-            return "revoked"
-        return "expired" if self.expires_at is not None and self.expires_at <= self.seen_at else "valid"
+            return TokenState.REVOKED
+        is_over = self.expires_at is not None and self.expires_at <= self.seen_at
+        return TokenState.EXPIRED if is_over else TokenState.VALID
 
 
 def _check_name(name: str) -> str:

@@ -1,6 +1,7 @@
 """Operations on tokens: create, verify, list, revoke. Enforcing their scopes is left to the API."""
 
 from collections import OrderedDict
+from collections.abc import Awaitable, Callable, Collection
 from dataclasses import dataclass
 from datetime import timedelta
 from hmac import compare_digest
@@ -20,6 +21,10 @@ from shoal.base.signals import Signal, Signals
 FRESH_SECONDS = 2.0  # a verified token is cached this long; another controller's revocation may be that late
 MOST_REMEMBERED = 1000
 USED_EVERY = timedelta(minutes=1)  # between two records of use
+FIRST_FIX = (
+    "create an admin token first (`shoal tokens create --role admin --name NAME`) and keep it: once a token exists,"
+    " every request and every node needs one"
+)
 NOBODY = hash_of("")  # compared with if there is no such token, so that the check takes equally long
 
 
@@ -42,19 +47,27 @@ class Tokens:
     """Manages tokens. One per process: it caches verified tokens for a moment."""
 
     def __init__(
-        self, database: Database, store: TokenStore, audit_log: AuditLog, clock: Clock, signals: Signals
+        self,
+        database: Database,
+        audit_log: AuditLog,
+        clock: Clock,
+        signals: Signals,
+        release: Callable[[TokenId], Awaitable[None]],
     ) -> None:
+        """`release` returns the jobs that a revoked token holds."""
         self._database = database
-        self._store = store
+        self._store = TokenStore()
         self._audit_log = audit_log
         self._clock = clock
         self._signals = signals
+        self._release = release
         self._verified: OrderedDict[str, tuple[float, Token]] = OrderedDict()  # by hash
         self._any_made = False
         self._looked_at = -FRESH_SECONDS
 
     async def create(self, request: TokenRequest, by: Caller) -> NewToken:
-        """Create a token with at most the scopes of its creator."""
+        """Create a token with at most the scopes of its creator. The first one must be an admin's: from then on every
+        caller needs a token, and nobody else could create another one."""
         scopes = request.wanted()
         lasts = None if request.expires_in is None else read_duration(request.expires_in)
         _check_scopes(scopes, by)
@@ -66,6 +79,8 @@ class Tokens:
         }
 
         async def commit(tx: Tx) -> NewToken:
+            if TokenScope.ADMIN not in scopes and not await self._store.any_made(tx):
+                raise InvalidInput("role", "of the first token must be admin", FIRST_FIX)
             token, text = None, ""
             while token is None:
                 token_id, text = mint()
@@ -87,6 +102,12 @@ class Tokens:
             return None
         hashed = hash_of(text)
         return self._remembered(hashed) or await self._look_up(token_id, hashed)
+
+    async def ended(self, token_ids: Collection[TokenId]) -> set[TokenId]:
+        """Return those of these tokens that were revoked or have expired. The store is always asked."""
+        if not token_ids:
+            return set()
+        return await self._database.read(lambda tx: self._store.ended(tx, sorted(token_ids)))
 
     def remembers(self, text: str) -> bool:
         """Return whether this text was verified as a valid token not long ago."""
@@ -135,7 +156,8 @@ class Tokens:
 
     async def revoke(self, token_id: str, by: Caller, *, even_last: bool = False) -> Token:
         """Revoke a token, here at once and on other controllers within a moment. Revoking it again changes nothing. The
-        last valid admin token is kept unless `even_last` is set."""
+        last valid admin token is kept unless `even_last` is set. What it holds is released, also when this is repeated
+        because the store was away for a moment."""
 
         async def commit(tx: Tx) -> Token:
             admins = await self._store.lock_admins(tx)
@@ -153,6 +175,7 @@ class Tokens:
 
         token = await self._database.run(commit)
         self._verified.pop(token.hash, None)
+        await self._release(token.id)
         return await self.get(token_id)
 
 

@@ -2,8 +2,8 @@
 
 `App` holds those that are shared, each built at most once; most of the other modules build the objects behind the
 attribute of `App` with their name. `connect` opens the store; `drivers`, `stores` and `frontiers` choose the drivers.
-Objects that serve one job or one command are built where it starts: in `shoal.runners`, `shoal.local`, `shoal.compat`
-and `shoal.cli`.
+Objects that serve one job or one command are built where it starts: in `shoal.process`, `shoal.compat` and
+`shoal.cli`.
 """
 
 from shoal.app.app import App

@@ -20,13 +20,19 @@ class Access:
 
     @cached_property
     def audit_log(self) -> AuditLog:
-        return AuditLog(self._app.database, self._app.stores.audit_log)
+        return AuditLog(self._app.database)
 
     @cached_property
     def tokens(self) -> Tokens:
         app = self._app
-        return Tokens(app.database, app.stores.tokens, self.audit_log, app.clock, app.signals)
+        return Tokens(
+            app.database,
+            self.audit_log,
+            app.clock,
+            app.signals,
+            lambda token_id: app.queue.release_bot(token_id, "token_revoked"),
+        )
 
     @cached_property
     def idempotency(self) -> Idempotency:
-        return Idempotency(self._app.database, self._app.stores.idempotency)
+        return Idempotency(self._app.database)

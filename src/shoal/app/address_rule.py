@@ -1,10 +1,10 @@
 """The address rule of crawls and webhooks (SSRF protection), made from the settings."""
 
 from shoal.base.parsing import Address
+from shoal.base.settings import Settings
 from shoal.egress import AddressRule, Endpoint, is_local, listening
 from shoal.egress.address import Address as IpAddress
 from shoal.hosts.controller_addresses import ControllerAddresses
-from shoal.settings import Settings
 
 
 def address_rule_of(

@@ -1,15 +1,16 @@
 """The objects of one process, on one store."""
 
 import os
-from collections.abc import Callable, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING
 
 from shoal.app.address_rule import address_rule_of
 from shoal.app.drivers import bodies_of
 from shoal.app.stores import Stores
+from shoal.audit.job_listener import AnalysisListener
 from shoal.base.clock import Clock
 from shoal.base.database import Tx
+from shoal.base.settings import Settings
 from shoal.base.signals import Signals
 from shoal.crawl.journal.journal import Journal
 from shoal.crawl.lifecycle.crawl_jobs import CrawlJobs
@@ -17,13 +18,13 @@ from shoal.crawl.lifecycle.crawls import KIND, Crawls
 from shoal.crawl.lifecycle.transitions import CrawlTransitions
 from shoal.egress import Proxies
 from shoal.hosts.controller_addresses import ControllerAddresses
+from shoal.page_jobs.job_listener import PageJobListener
+from shoal.plan.policy_runs import PolicyRuns
 from shoal.queue.back_pressure import BackPressure, no_back_pressure
-from shoal.queue.job import DeadLetterListener, LostJob, NewJob, RunListener
-from shoal.queue.lanes import LaneChoice, lanes_as_given
+from shoal.queue.enqueuer import Enqueuer
+from shoal.queue.lanes import lanes_as_given
 from shoal.queue.queue import Queue
-from shoal.queue.states import Move
 from shoal.queue.wake import InProcessWake, Wake, announcing
-from shoal.settings import Settings
 
 # Modules that most commands never need are imported where they are used, to keep the start of small crawls fast.
 if TYPE_CHECKING:
@@ -39,11 +40,13 @@ if TYPE_CHECKING:
     from shoal.app.rest_api import RestApi
     from shoal.crawl.dump.dump import CrawlDump
     from shoal.crawl.frontier.admin import FrontierAdmin
+    from shoal.crawl.frontier.removals import CrawlRemovals
     from shoal.crawl.politeness import Politeness
     from shoal.observe.hourly_stats import HourlyStatsReader
     from shoal.pages.pages import Pages
     from shoal.queue.job_admin import JobAdmin
     from shoal.render.local_browsers import LocalBrowsers
+    from shoal.serve.cached import StateCounts
 
 
 class App:
@@ -62,9 +65,12 @@ class App:
         database: "SqlDatabase",
         wake: Wake | None = None,
         stores: Stores | None = None,
+        *,
+        controls: bool = False,
     ) -> None:
         """`database` is open, and the caller closes it. Without `wake`, wake-up hints stay in this process. `stores`
-        are by default those that the settings choose."""
+        are by default those that the settings choose. `controls`: this process runs the control plane, so it dispatches
+        jobs to nodes and holds them back while nobody has room for them."""
         self.settings = settings
         self.clock = clock
         self.signals = signals
@@ -75,14 +81,46 @@ class App:
         self.bodies = bodies_of(settings, clock, signals)
         self.address_rule = address_rule_of(settings)
         self.proxies = Proxies(settings.egress.proxies)
-        self.controller_addresses = ControllerAddresses(database, stores.controller_addresses)
-        self.dispatch: LaneChoice = lanes_as_given  # a controller with a control plane replaces these two
-        self.fleet_pressure: BackPressure = no_back_pressure
-        self.queue = Queue(
-            database, stores.jobs, stores.lanes, settings.queue, signals, choose_lanes=self._choose_lanes
+        self.controller_addresses = ControllerAddresses(database)
+        self.controls = controls
+        choose_lanes = self.fleet.dispatcher.choose_lanes if controls and self.fleet.dispatches else lanes_as_given
+        self.back_pressure: BackPressure = self.fleet.pressure.check if controls else no_back_pressure
+        enqueuer = Enqueuer(stores.jobs, stores.lanes, signals, choose_lanes)
+        self.policy_runs = PolicyRuns()
+        self.analysis_listener = AnalysisListener(
+            database,
+            stores.crawls,
+            enqueuer,
+            stores.jobs,
+            stores.outbox,
+            signals,
+            settings.queue.job_attempts,
+            lambda: stores.audit,
         )
         journal = Journal(database, stores.journal, stores.crawls, settings.crawl.journal_lines)
         transitions = CrawlTransitions(stores.crawls, journal, stores.outbox, signals)
+        crawl_jobs = CrawlJobs(
+            stores.crawls,
+            stores.frontier,
+            stores.jobs,
+            journal,
+            transitions,
+            signals,
+            [self.analysis_listener, self.policy_runs],
+        )
+        self.queue = Queue(
+            database,
+            stores.jobs,
+            stores.lanes,
+            settings.queue,
+            signals,
+            {
+                KIND: crawl_jobs,
+                "page": PageJobListener(stores.outbox, signals, [self.policy_runs]),
+                "analysis": self.analysis_listener,
+            },
+            choose_lanes=choose_lanes,
+        )
         self.crawls = Crawls(
             database,
             stores.crawls,
@@ -95,24 +133,6 @@ class App:
             settings.crawl,
             self.proxies,
         )
-        crawl_jobs = CrawlJobs(
-            stores.crawls, stores.frontier, self.queue, journal, transitions, signals, lambda: self.audit.analyses
-        )
-        self.queue.register(
-            {
-                KIND: crawl_jobs,
-                "page": LazyRunListener(lambda: self.page_jobs.groups),
-                "analysis": LazyRunListener(lambda: self.audit.analyses),
-            },
-            {"page": LazyDeadLetterListener(lambda: self.page_jobs.dead_letter_events)},
-        )
-
-    def _choose_lanes(self, jobs: Sequence[NewJob]) -> Sequence[NewJob]:
-        return self.dispatch(jobs)
-
-    def back_pressure(self, kind: str) -> str | None:
-        """Return why no more jobs of this kind should be created now; None: create them."""
-        return self.fleet_pressure(kind)
 
     @cached_property
     def job_admin(self) -> "JobAdmin":
@@ -127,6 +147,12 @@ class App:
         store, forget = self.stores.frontier_admin, self._forget_artifacts
         return FrontierAdmin(self.database, self.crawls, self.queue, store, self.bodies, forget)
 
+    @cached_property
+    def crawl_removals(self) -> "CrawlRemovals":
+        from shoal.crawl.frontier.removals import CrawlRemovals
+
+        return CrawlRemovals(self.frontier_admin)
+
     async def _forget_artifacts(self, crawl_id: str) -> None:
         await self.audit.files.forget_crawl(crawl_id)
 
@@ -140,13 +166,13 @@ class App:
     def pages(self) -> "Pages":
         from shoal.pages.pages import Pages
 
-        return Pages(self.database, self.stores.pages, self.clock)
+        return Pages(self.database, self.clock)
 
     @cached_property
     def hourly_stats(self) -> "HourlyStatsReader":
         from shoal.observe.hourly_stats import HourlyStatsReader
 
-        return HourlyStatsReader(self.database, self.stores.hourly_stats)
+        return HourlyStatsReader(self.database)
 
     @cached_property
     def process_name(self) -> str:
@@ -158,9 +184,7 @@ class App:
         from shoal.crawl.dump.dump import CrawlDump
 
         stores = self.stores
-        return CrawlDump(
-            self.database, self.crawls, stores.frontier, stores.frontier_admin, stores.pages, self.frontier_admin
-        )
+        return CrawlDump(self.database, self.crawls, stores.frontier, stores.frontier_admin, self.frontier_admin)
 
     @cached_property
     def browsers(self) -> "LocalBrowsers":
@@ -212,6 +236,12 @@ class App:
         return Chores(self)
 
     @cached_property
+    def state_counts(self) -> "StateCounts":
+        from shoal.serve.cached import Cached, StateCounts
+
+        return StateCounts(Cached(self.crawls.count, self.clock), Cached(self.job_admin.count, self.clock))
+
+    @cached_property
     def console(self) -> "Console":
         from shoal.app.console import Console
 
@@ -229,35 +259,9 @@ class App:
         async def write(tx: Tx) -> None:
             await tx.execute("test_write", name="ready")
 
-        await self.database.run(write)
+        await self.database.run(write, within=self.settings.database.connect_timeout)
 
     async def check_space(self) -> None:
         """Raise unless the store accepts writes and has free space."""
         await self.check_store()
         await self.database.check_space()
-
-
-class LazyRunListener:
-    """The listener of a kind of run that most processes never see; it is built when a job of that kind moves."""
-
-    def __init__(self, build: Callable[[], RunListener]) -> None:
-        self._build = build
-
-    async def lock(self, tx: Tx, run_id: str) -> None:
-        await self._build().lock(tx, run_id)
-
-    async def job_moved(self, tx: Tx, run_id: str, move: Move) -> None:
-        await self._build().job_moved(tx, run_id, move)
-
-    async def was_idle(self, tx: Tx, run_id: str, lost: LostJob) -> bool:
-        return await self._build().was_idle(tx, run_id, lost)
-
-
-class LazyDeadLetterListener:
-    """A dead-letter listener that is built when there is a dead letter."""
-
-    def __init__(self, build: Callable[[], DeadLetterListener]) -> None:
-        self._build = build
-
-    async def on_dead_letters(self, tx: Tx, moves: Sequence[Move]) -> None:
-        await self._build().on_dead_letters(tx, moves)

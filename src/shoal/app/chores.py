@@ -5,22 +5,19 @@ from functools import cached_property, partial
 from typing import TYPE_CHECKING
 
 from shoal.app.data_folders import journal_folder
+from shoal.base.database.sqlite import SqliteDatabase
 from shoal.base.leader import LeaderOnly
 from shoal.base.service import Chore, Service
 from shoal.hosts.controller_addresses import AddressAnnouncer
 from shoal.observe.hourly_stats import EVERY as HOURLY_STATS_EVERY
 from shoal.observe.hourly_stats import HourlyStatsRetention, HourlyStatsWriter
 from shoal.queue.janitor import Janitor
-from shoal.store.sql.sqlite import SqliteDatabase
 
 if TYPE_CHECKING:
     from shoal.app.app import App
     from shoal.crawl.journal.files import JournalFiles
     from shoal.events.courier import Courier
     from shoal.events.forwarder import Forwarder
-    from shoal.plan.run_recorder import RunRecorder
-    from shoal.plan.scheduler import Scheduler
-    from shoal.plan.site_scheduler import SiteScheduler
 
 FLEET_EVERY = timedelta(seconds=1)  # how old the view of the fleet may be, and how late a command of another controller
 JOURNAL_FILES_EVERY = timedelta(seconds=1)  # maximum delay of a journal entry on its way to a file
@@ -39,8 +36,9 @@ class Chores:
         deliveries: list[Chore] = [self.forwarder, self.courier, self._app.audit.status_publisher]
         if self.event_file is not None:
             deliveries.append(self.event_file)
-        schedulers: list[Chore] = [self.scheduler, self.site_scheduler, self.run_recorder]
-        fleet: list[Chore] = self._app.fleet.start() if settings.grpc.enabled else []
+        plan = self._app.plan
+        schedulers: list[Chore] = [plan.scheduler, plan.site_scheduler, plan.run_recorder]
+        fleet: list[Chore] = self._app.fleet.start() if self._app.controls else []
         return [
             self._service(self.janitor, settings.queue.sweep_every),
             self._service(self.journal_files, JOURNAL_FILES_EVERY),
@@ -70,20 +68,22 @@ class Chores:
     def pruner(self) -> Chore:
         """The chore that enforces retention."""
         from shoal.events.retention import EventRetention
-        from shoal.page_jobs.retention import GroupRetention, ResultRetention
+        from shoal.page_jobs.store import GroupRetention, ResultRetention
         from shoal.plan.retention import BoostRetention
-        from shoal.queue.pruner import Pruner, job_retention
+        from shoal.queue.pruner import Pruner, RetentionRule, job_retention
 
         app, stores, settings = self._app, self._app.stores, self._app.settings
-        rules = [
+        rules: list[RetentionRule] = [
             *job_retention(stores.job_admin, settings.queue),
             EventRetention(stores.events, settings.events, app.signals),
-            GroupRetention(settings.queue.keep_dead, stores.groups),
-            HourlyStatsRetention(settings.queue.keep_hours, stores.hourly_stats),
-            ResultRetention(settings.pages.keep_results, stores.results),
-            BoostRetention(settings.plan.keep_signals, stores.policies),
+            GroupRetention(settings.queue.keep_dead),
+            HourlyStatsRetention(settings.queue.keep_hours),
+            ResultRetention(settings.pages.keep_results),
+            BoostRetention(settings.plan.keep_signals),
         ]
-        return LeaderOnly(Pruner(app.database, rules), app.database, stores.leader, app.process_name)
+        if settings.redis.url and settings.redis.lanes == "sql":
+            rules.append(stores.abandoned_lanes)
+        return LeaderOnly(Pruner(app.database, rules), app.database, app.process_name)
 
     @cached_property
     def journal_files(self) -> "JournalFiles":
@@ -121,57 +121,18 @@ class Chores:
         from shoal.events.event_file import EventFile
 
         file = EventFile(app.database, app.stores.events, path)
-        return LeaderOnly(file, app.database, app.stores.leader, app.process_name, lead=file.sink)
+        return LeaderOnly(file, app.database, app.process_name, lead=file.sink)
 
     @cached_property
     def hourly_stats(self) -> HourlyStatsWriter:
         """The chore that writes hourly statistics; it counts the signals of this process from when it is built."""
-        return HourlyStatsWriter(self._app.database, self._app.stores.hourly_stats, self._app.signals)
+        return HourlyStatsWriter(self._app.database, self._app.signals)
 
     @cached_property
     def address_announcer(self) -> AddressAnnouncer:
         """The chore that announces to workers where this controller listens."""
         app = self._app
-        return AddressAnnouncer(app.database, app.stores.controller_addresses, app.settings.serve.listen)
-
-    @cached_property
-    def scheduler(self) -> "Scheduler":
-        """The chore that creates the page jobs of policies."""
-        from shoal.plan.scheduler import Scheduler
-
-        app, backlog = self._app, self._app.settings.plan.backlog
-        return Scheduler(
-            app.database,
-            app.stores.policies,
-            app.queue,
-            app.job_admin,
-            app.signals,
-            backlog,
-            app.plan.priority_rules,
-            app.back_pressure,
-        )
-
-    @cached_property
-    def site_scheduler(self) -> "SiteScheduler":
-        """The chore that creates the crawls of policies."""
-        from shoal.plan.site_scheduler import SiteScheduler
-
-        app, plan = self._app, self._app.plan
-        return SiteScheduler(
-            app.database,
-            app.stores.policies,
-            plan.policy_crawls,
-            app.signals,
-            plan.priority_rules,
-            app.back_pressure,
-        )
-
-    @cached_property
-    def run_recorder(self) -> "RunRecorder":
-        """The chore that records the outcomes of the jobs and crawls of policies."""
-        from shoal.plan.run_recorder import RunRecorder
-
-        return RunRecorder(self._app.database, self._app.stores.events, self._app.stores.policies)
+        return AddressAnnouncer(app.database, app.settings.serve.listen)
 
     def _service(self, chore: Chore, every: timedelta) -> Service:
         return Service(chore, every, self._app.clock, self._app.signals)

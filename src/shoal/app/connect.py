@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING
 from shoal.app.app import App
 from shoal.app.drivers import database_of, single_connection_of, wake_of
 from shoal.base.clock import SystemClock
+from shoal.base.database.sqlite import SqliteDatabase
 from shoal.base.errors import BadConfig, NotFound
 from shoal.base.ids import JobId
+from shoal.base.settings import Settings
 from shoal.base.signals import Signals
 from shoal.queue.job import Fence
 from shoal.queue.queue import Queue
-from shoal.settings import Settings
-from shoal.store.sql.sqlite import SqliteDatabase
 
 if TYPE_CHECKING:
     import asyncpg
@@ -24,10 +24,15 @@ if TYPE_CHECKING:
 
 @asynccontextmanager
 async def opened(
-    settings: Settings, signals: Signals | None = None, *, upgrade: bool = False, existing: bool = False
+    settings: Settings,
+    signals: Signals | None = None,
+    *,
+    upgrade: bool = False,
+    existing: bool = False,
+    controls: bool = False,
 ) -> AsyncIterator[App]:
     """Open the store, yield the app, and close the store at the end. An embedded store is always upgraded, and created
-    if it does not exist, unless `existing` is true."""
+    if it does not exist, unless `existing` is true. `controls`: see `App`."""
     clock = SystemClock()
     signals = signals or Signals()
     database = database_of(settings.database, clock)
@@ -35,7 +40,8 @@ async def opened(
         _check_path(database.path, settings.database.data_dir, existing)
     await database.open(upgrade=upgrade or isinstance(database, SqliteDatabase))
     try:
-        app = App(settings, clock, signals, database, wake_of(database, settings.redis, clock, signals))
+        wake = wake_of(database, settings.redis, clock, signals)
+        app = App(settings, clock, signals, database, wake, controls=controls)
         try:
             await app.stores.check_redis()
             yield app
@@ -56,8 +62,7 @@ async def opened(
 async def attach(settings: Settings, store: "asyncpg.Pool | SqlDatabase") -> App:
     """Return an app on a store that the caller has opened and will close: an open database of ours, or the PostgreSQL
     database of a pool. An empty database is initialised."""
-    from shoal.store.sql.borrowed_pool import BorrowedPoolPostgres
-    from shoal.store.sql.postgres import PostgresDatabase
+    from shoal.base.database.postgres import BorrowedPoolPostgres, PostgresDatabase
 
     if isinstance(store, SqliteDatabase | PostgresDatabase):
         return App(settings, SystemClock(), Signals(), store)

@@ -6,15 +6,16 @@ from datetime import timedelta
 from functools import cached_property
 from typing import TYPE_CHECKING, Final
 
+from shoal.base.settings_loader import LoadedSettings
 from shoal.crawl.lifecycle.search import CrawlSearch
 from shoal.crawl.scope.preview import ScopePreviewer
 from shoal.egress import Egress, Limits
-from shoal.observe.store_sizes import StoreSizeReader
+from shoal.observe.store_sizes import read_store_size
 from shoal.pages.comparison import PageComparer
 from shoal.pages.summary import PageSummaries
+from shoal.serve.cached import Cached
 from shoal.serve.console.analyses import AnalysesPage, AnalysisPage
 from shoal.serve.console.bots import BotsPage
-from shoal.serve.console.cached import Cached
 from shoal.serve.console.crawl import CrawlFigures, CrawlPage
 from shoal.serve.console.crawl_actions import CrawlActions
 from shoal.serve.console.crawl_diff import CrawlDiffPage
@@ -23,7 +24,7 @@ from shoal.serve.console.crawls import CrawlsPage
 from shoal.serve.console.events import EventsPage
 from shoal.serve.console.feed import FeedApi, LivePage
 from shoal.serve.console.fleet import FleetPage, NodePage
-from shoal.serve.console.jobs import JobCounts, JobPage, JobsPage
+from shoal.serve.console.jobs import JobPage, JobsPage
 from shoal.serve.console.new_crawl import NewCrawlPage
 from shoal.serve.console.node_rates import NodeRateSampler
 from shoal.serve.console.overview import Overview, OverviewPage
@@ -38,11 +39,11 @@ from shoal.serve.console.settings import SettingsPage
 from shoal.serve.console.shell import Shell
 from shoal.serve.console.storage import Storage
 from shoal.serve.console.webhook import WebhookPage
-from shoal.settings_loader import LoadedSettings
 
 if TYPE_CHECKING:
     from shoal.app.app import App
 
+SIZES_SHARE: Final = 0.005  # share of the time that may be spent on reading the sizes of the store
 SAMPLE_EVERY: Final = timedelta(seconds=5)
 SECTIONS: Final = (
     "overview",
@@ -71,15 +72,12 @@ class Console:
     def rates(self) -> RateSampler:
         return RateSampler(self._app.crawls, self._app.clock)
 
-    async def _count(self) -> tuple[dict[str, int], dict[str, dict[str, int]]]:
-        return await self._app.crawls.count(), await self._app.job_admin.count()
-
     @cached_property
     def overview(self) -> OverviewPage:
         app = self._app
         figures = Overview(
             app.crawls,
-            Cached(self._count, app.clock),
+            app.state_counts,
             app.plan.policies,
             app.fleet.nodes,
             app.events.webhooks,
@@ -90,8 +88,8 @@ class Console:
     @cached_property
     def crawls(self) -> CrawlsPage:
         app = self._app
-        counts = Cached(app.crawls.count, app.clock)
-        return CrawlsPage(self.shell, app.crawls, CrawlSearch(app.crawls, app.clock), app.frontier_admin, counts)
+        search = CrawlSearch(app.crawls, app.clock)
+        return CrawlsPage(self.shell, app.crawls, search, app.crawl_removals, app.state_counts.crawls)
 
     @cached_property
     def new_crawl(self) -> NewCrawlPage:
@@ -100,9 +98,9 @@ class Console:
     @cached_property
     def crawl(self) -> CrawlPage:
         app = self._app
-        summaries = PageSummaries(app.database, app.stores.pages, app.clock)
+        summaries = PageSummaries(app.database, app.clock)
         figures = CrawlFigures(app.crawls, app.frontier_admin, summaries, app.job_admin, app.politeness, app.clock)
-        return CrawlPage(self.shell, figures)
+        return CrawlPage(self.shell, figures, app.crawl_removals)
 
     def _previewer(self) -> ScopePreviewer:
         app, settings = self._app, self._app.settings
@@ -115,7 +113,7 @@ class Console:
 
     @cached_property
     def jobs(self) -> JobsPage:
-        return JobsPage(self.shell, self._app.job_admin, JobCounts(self._app.job_admin, self._app.clock))
+        return JobsPage(self.shell, self._app.job_admin, self._app.state_counts.jobs)
 
     @cached_property
     def job(self) -> JobPage:
@@ -132,7 +130,7 @@ class Console:
     @cached_property
     def node(self) -> NodePage:
         fleet = self._app.fleet
-        return NodePage(self.shell, fleet.nodes, self.node_rates, private=fleet.dispatches)
+        return NodePage(self.shell, fleet.nodes, self.node_rates, fleet.explainer)
 
     @cached_property
     def policies(self) -> PoliciesPage:
@@ -168,8 +166,8 @@ class Console:
 
     @cached_property
     def _storage(self) -> Storage:
-        sizes = StoreSizeReader(self._app.database, self._app.stores.sizes)
-        return Storage(Cached(sizes.read, self._app.clock), self._app.settings)
+        sizes = Cached(lambda: read_store_size(self._app.database), self._app.clock, SIZES_SHARE)
+        return Storage(sizes, self._app.settings)
 
     @cached_property
     def feed(self) -> FeedApi:
@@ -197,9 +195,9 @@ class Console:
             self.crawls,
             self.new_crawl,
             CrawlPagesPage(self.shell, app.crawls, pages, self.crawl),
-            CrawlDiffPage(self.shell, app.crawls, PageComparer(app.database, app.stores.pages), self.crawl),
+            CrawlDiffPage(self.shell, app.crawls, PageComparer(app.database), self.crawl),
             self.crawl,
-            CrawlActions(self.shell, app.crawls, app.frontier_admin),
+            CrawlActions(self.shell, app.crawls, app.frontier_admin, app.crawl_removals),
             PagePage(self.shell, app.crawls, app.frontier_admin, pages, copies, findings),
             self.jobs,
             self.job,

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from shoal.settings import DatabaseSettings, Settings
+from shoal.base.settings import DatabaseSettings, Settings
 
 
 def body_folder(settings: Settings) -> Path | None:

@@ -5,18 +5,18 @@ from typing import TYPE_CHECKING
 
 from shoal.app.data_folders import artifact_folder, body_folder
 from shoal.base.clock import Clock
+from shoal.base.database import migrations
+from shoal.base.database.sqlite import SqliteDatabase
 from shoal.base.errors import BadConfig
+from shoal.base.settings import DatabaseSettings, RedisSettings, Settings
 from shoal.base.signals import Signals
 from shoal.pages.bodies import BodyStore
 from shoal.queue.wake import Wake
-from shoal.settings import DatabaseSettings, RedisSettings, Settings
 from shoal.store.bodies.folder import FolderBodies
-from shoal.store.sql import migrations
-from shoal.store.sql.sqlite import SqliteDatabase
 
 if TYPE_CHECKING:
     from shoal.audit.artifacts import ArtifactStore
-    from shoal.store.sql.postgres import PostgresDatabase
+    from shoal.base.database.postgres import PostgresDatabase
 
     SqlDatabase = SqliteDatabase | PostgresDatabase
 
@@ -27,7 +27,7 @@ def database_of(settings: DatabaseSettings, clock: Clock) -> "SqlDatabase":
     if url.startswith("sqlite:///"):
         return SqliteDatabase(Path(url.removeprefix("sqlite:///")).expanduser(), clock)
     if url.startswith(("postgresql://", "postgres://")):
-        from shoal.store.sql.postgres import PostgresDatabase
+        from shoal.base.database.postgres import PostgresDatabase
 
         return PostgresDatabase(settings, clock)
     raise BadConfig("DATABASE_URL", "is not a store URL that Shoal supports", "use sqlite:////path or postgresql://…")
@@ -39,12 +39,13 @@ def wanted_version(database: "SqlDatabase") -> int:
 
 
 def single_connection_of(database: "SqlDatabase", settings: DatabaseSettings, clock: Clock) -> "SqlDatabase":
-    """Return a driver for the same store that uses one connection of its own."""
+    """Return a driver for the same store that uses one connection of its own, and another while that does not
+    answer."""
     if isinstance(database, SqliteDatabase):
         return SqliteDatabase(database.path, clock)
-    from shoal.store.sql.postgres import PostgresDatabase
+    from shoal.base.database.postgres import PostgresDatabase
 
-    return PostgresDatabase(settings.but(pool_size=1), single_statements=True)
+    return PostgresDatabase(settings.but(pool_size=2), single_statements=True)
 
 
 def wake_of(database: "SqlDatabase", settings: RedisSettings, clock: Clock, signals: Signals) -> Wake:

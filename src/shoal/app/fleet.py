@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 
 from shoal.base.service import Chore
 from shoal.fleet.dispatcher import DispatchCounter, Dispatcher
+from shoal.fleet.explain import NodeExplainer
 from shoal.fleet.janitor import CommandSender, FleetJanitor
 from shoal.fleet.nodes import Nodes
 from shoal.fleet.pressure import FleetPressure, PressureStatus
@@ -18,22 +19,23 @@ if TYPE_CHECKING:
     from shoal.fleet.control_server import ControlServer
 
 
+# Of SHOAL_MAX_CONNECTIONS: each may cost three file descriptors, beside those of the HTTP port.
+UNPROVEN_NODES = 1 / 8
+
+
 class Fleet:
-    """The registry of nodes, the dispatcher and back-pressure. `start` puts the last two into effect, in controllers
-    that run the control plane; other processes can still read the registry and give commands."""
+    """The registry of nodes, the dispatcher and back-pressure. The last two are in effect in controllers that run the
+    control plane; other processes can still read the registry and give commands."""
 
     def __init__(self, app: "App") -> None:
         self._app = app
 
     def start(self) -> list[Chore]:
-        """Dispatch jobs from now on, and hold them back under pressure; returns the chores, each to be run every
-        second."""
+        """Follow what happens to jobs from now on; returns the chores, each to be run every second."""
         app = self._app
         app.signals.subscribe(self.view.listen)
-        app.fleet_pressure = self.pressure.check
         chores: list[Chore] = [self.session_saver, self.refresh, self.janitor, CommandSender(self.nodes)]
         if self.dispatches:
-            app.dispatch = self.dispatcher.choose_lanes
             chores.append(DispatchCounter(self.dispatcher, app.signals))
         return chores
 
@@ -50,19 +52,24 @@ class Fleet:
     @cached_property
     def session_saver(self) -> SessionSaver:
         """The chore that stores what the nodes of this process report."""
-        return SessionSaver(self.sessions, self.nodes)
+        return SessionSaver(self.sessions, self.nodes, self._app.access.tokens)
 
     def control_server(self, keepalive: "KeepAlive | None" = None) -> "ControlServer":
         """Build the gRPC server of the control plane."""
         from shoal.access.auth_throttle import AuthThrottle
+        from shoal.access.connection_limits import ConnectionLimits
+        from shoal.fleet.control_port import ControlPort
         from shoal.fleet.control_server import ControlServer, ControlService
         from shoal.fleet.node_authentication import NodeAuthenticator
 
         app, serve = self._app, self._app.settings.serve
         authenticator = NodeAuthenticator(app.access.tokens, AuthThrottle(app.clock))
-        service = ControlService(self.nodes, self.sessions, authenticator, app.settings.grpc, app.clock, app.signals)
+        port = ControlPort(ConnectionLimits(serve, app.clock, app.signals, UNPROVEN_NODES), app.signals)
+        service = ControlService(
+            self.nodes, self.sessions, authenticator, app.settings.grpc, app.clock, app.signals, port
+        )
         certificate = None if serve.tls_cert is None or serve.tls_key is None else (serve.tls_cert, serve.tls_key)
-        return ControlServer(service, app.settings.grpc, certificate, keepalive)
+        return ControlServer(service, port, app.settings.grpc, certificate, keepalive)
 
     @cached_property
     def nodes(self) -> Nodes:
@@ -80,6 +87,10 @@ class Fleet:
     @cached_property
     def view(self) -> FleetView:
         return FleetView()
+
+    @property
+    def explainer(self) -> NodeExplainer:
+        return NodeExplainer(self.nodes, self.view, private=self.dispatches)
 
     @cached_property
     def refresh(self) -> FleetRefresh:
@@ -99,7 +110,7 @@ class Fleet:
 
     def pressures(self) -> list[PressureStatus]:
         """Return the back-pressure on each class of jobs; nothing if this process runs no control plane."""
-        return [self.pressure.status(one) for one in CLASSES] if self._app.settings.grpc.enabled else []
+        return [self.pressure.status(one) for one in CLASSES] if self._app.controls else []
 
     @cached_property
     def janitor(self) -> FleetJanitor:

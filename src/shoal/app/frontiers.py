@@ -7,6 +7,7 @@ from shoal.base.url import Url
 from shoal.crawl.crawl import Crawl, FrontierDriver
 from shoal.crawl.frontier.admin_store import CrawlHost, KeptUrl, Key, KnownKey, Place, UrlFacts
 from shoal.crawl.frontier.fates import Fate
+from shoal.crawl.frontier.rebuild import ClaimedTarget, KnownPage
 from shoal.crawl.frontier.traps import Trap
 from shoal.crawl.frontier.values import (
     Added,
@@ -108,8 +109,11 @@ class FrontierByCrawl:
     async def restart(self, tx: Tx, crawl: int, fence: Fence, generation: str) -> None:
         await self._redis.restart(tx, crawl, fence, generation)
 
-    async def keep_known(self, tx: Tx, crawl: int, fate: Fate, keys: list[tuple[int, int]]) -> None:
-        await self._redis.keep_known(tx, crawl, fate, keys)
+    async def keep_known(self, tx: Tx, crawl: int, fate: Fate, pages: list[KnownPage]) -> None:
+        await self._redis.keep_known(tx, crawl, fate, pages)
+
+    async def claim_targets(self, tx: Tx, crawl: int, targets: list[ClaimedTarget]) -> None:
+        await self._redis.claim_targets(tx, crawl, targets)
 
     async def finish_rebuild(self, tx: Tx, crawl: int) -> None:
         await self._redis.finish_rebuild(tx, crawl)

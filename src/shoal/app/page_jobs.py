@@ -1,15 +1,13 @@
-"""The objects of `shoal.page_jobs`. The runner of page jobs is built in `shoal.runners`."""
+"""The objects of `shoal.page_jobs`. The runner of page jobs is built in `shoal.process.runners`."""
 
 from functools import cached_property
 from typing import TYPE_CHECKING
 
 from shoal.page_jobs.groups import Groups
 from shoal.page_jobs.ingest import Ingest
-from shoal.page_jobs.job_events import DeadLetterEvents
 
 if TYPE_CHECKING:
     from shoal.app.app import App
-    from shoal.hosts.rate import HostDelay
     from shoal.page_jobs.bots import Bots
     from shoal.page_jobs.history import History
     from shoal.page_jobs.leasing import PageTask
@@ -28,8 +26,6 @@ class PageJobs:
         app, stores = self._app, self._app.stores
         return Groups(
             app.database,
-            stores.groups,
-            stores.results,
             app.queue,
             stores.outbox,
             app.address_rule,
@@ -41,41 +37,30 @@ class PageJobs:
     @cached_property
     def ingest(self) -> Ingest:
         app, stores = self._app, self._app.stores
-        return Ingest(app.database, app.queue, stores.results, stores.outbox, self.groups, app.signals)
-
-    @cached_property
-    def dead_letter_events(self) -> DeadLetterEvents:
-        return DeadLetterEvents(self._app.stores.results, self._app.stores.outbox)
+        return Ingest(app.database, app.queue, stores.outbox, app.signals, [app.policy_runs])
 
     @cached_property
     def history(self) -> "History":
         from shoal.page_jobs.history import History
 
-        return History(self._app.database, self._app.stores.results)
-
-    @cached_property
-    def host_delay(self) -> "HostDelay":
-        """The delay between two requests to a host, for page jobs and other requests outside crawls."""
-        from shoal.hosts.rate import HostDelay
-
-        settings, profile = self._app.settings, self._app.settings.pages.speed_profile
-        longest = settings.hosts.longest_slow_delay.total_seconds()
-        return HostDelay(profile.delay.total_seconds(), profile.ease, longest)
+        return History(self._app.database)
 
     @cached_property
     def bots(self) -> "Bots":
+        from shoal.hosts.rate import HostDelay
         from shoal.hosts.rate_limiter import RateLimiter
         from shoal.page_jobs.bots import Bots
         from shoal.page_jobs.leasing import PageLeases
 
         app, settings = self._app, self._app.settings
-        rate_limiter = RateLimiter(app.stores.hosts, self.host_delay, at_once=True)
+        rate_limiter = RateLimiter(HostDelay.outside_crawls(settings), at_once=True)
         return Bots(
             app.database,
             app.queue,
             self.ingest,
-            PageLeases(app.queue, app.stores.groups, rate_limiter),
+            PageLeases(app.queue, rate_limiter),
             self.long_poll,
+            app.access.tokens,
             settings.bots,
             app.clock,
             app.signals,

@@ -1,9 +1,8 @@
-"""The objects of `shoal.plan`, without its schedulers (see `shoal.app.chores`)."""
+"""The objects of `shoal.plan`."""
 
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from shoal.crawl.lifecycle.policy_crawls import PolicyCrawls
 from shoal.plan.importer import PolicyImporter
 from shoal.plan.policies import Policies
 from shoal.plan.priority import PriorityRule
@@ -11,10 +10,13 @@ from shoal.plan.priority_rules import read_priority_rules
 
 if TYPE_CHECKING:
     from shoal.app.app import App
+    from shoal.plan.run_recorder import RunRecorder
+    from shoal.plan.scheduler import Scheduler
+    from shoal.plan.site_scheduler import SiteScheduler
 
 
 class Plan:
-    """Policies, their import, and the rules of their priority."""
+    """Policies, their import, the rules of their priority, and their schedulers."""
 
     def __init__(self, app: "App") -> None:
         self._app = app
@@ -22,24 +24,36 @@ class Plan:
     @cached_property
     def policies(self) -> Policies:
         app = self._app
-        return Policies(
-            app.database,
-            app.stores.policies,
-            app.queue,
-            self.policy_crawls,
-            app.address_rule,
-            self.priority_rules,
-            app.proxies,
-        )
+        return Policies(app.database, app.queue, app.crawls, app.address_rule, self.priority_rules, app.proxies)
 
     @cached_property
     def importer(self) -> PolicyImporter:
-        return PolicyImporter(self._app.database, self._app.stores.policies, self.policies)
-
-    @cached_property
-    def policy_crawls(self) -> PolicyCrawls:
-        return PolicyCrawls(self._app.crawls)
+        return PolicyImporter(self._app.database, self.policies)
 
     @cached_property
     def priority_rules(self) -> tuple[PriorityRule, ...]:
         return read_priority_rules(self._app.settings.plan.rules)
+
+    @cached_property
+    def scheduler(self) -> "Scheduler":
+        """The chore that creates the page jobs of policies."""
+        from shoal.plan.scheduler import Scheduler
+
+        app, rules = self._app, self.priority_rules
+        backlog = app.settings.plan.backlog
+        return Scheduler(app.database, app.queue, app.job_admin, app.signals, backlog, rules, app.back_pressure)
+
+    @cached_property
+    def site_scheduler(self) -> "SiteScheduler":
+        """The chore that creates the crawls of policies."""
+        from shoal.plan.site_scheduler import SiteScheduler
+
+        app = self._app
+        return SiteScheduler(app.database, app.crawls, app.signals, self.priority_rules, app.back_pressure)
+
+    @cached_property
+    def run_recorder(self) -> "RunRecorder":
+        """The chore that records the runs of policies which ended before the store was upgraded."""
+        from shoal.plan.run_recorder import RunRecorder
+
+        return RunRecorder(self._app.database, self._app.stores.events)

@@ -6,19 +6,18 @@ from msgspec.structs import replace
 
 from shoal.app.address_rule import address_rule_of
 from shoal.base.clock import Clock
+from shoal.base.settings import Settings
 from shoal.base.signals import Signals
 from shoal.crawl.crawl import Crawl
 from shoal.crawl.engine.render_stage_factory import pages_at_once
 from shoal.egress import AddressRule, Egress, Limits, Proxies, Proxy, listening
 from shoal.egress.pinning_proxy import PinningProxy, ProxyLimits
-from shoal.hosts.robots_cache import RobotsCache, RobotsReader
-from shoal.hosts.robots_memo import RobotsMemo
+from shoal.hosts.robots_cache import RobotsCache, RobotsMemo, RobotsReader
 from shoal.render.chromium import find_chromium
 from shoal.render.network import PinnedNetwork
 from shoal.render.pool import BrowserPool
 from shoal.render.remote_renderer import RemoteRenderer
 from shoal.render.renderer import Renderer
-from shoal.settings import Settings
 
 if TYPE_CHECKING:
     from shoal.app.app import App
@@ -38,16 +37,19 @@ def crawl_renderer(app: "App", crawl: Crawl, rule: AddressRule, egress: Egress, 
     if config.render == "always":
         check_browser(settings)
     agent = config.user_agent or settings.egress.user_agent
-    cache = RobotsCache(app.database, app.stores.hosts, egress, agent, settings.hosts, app.clock, app.signals)
+    cache = RobotsCache(app.database, egress, agent, settings.hosts, app.clock, app.signals)
     pool = BrowserPool(
-        settings.render,
-        PinnedNetwork(PinningProxy(ProxyLimits.of(settings.egress), clock=app.clock), rule, upstream=proxy),
-        RobotsMemo(cache, app.clock),
+        settings.render.but(pages=pages_at_once(settings.crawl, config.workers)),
+        PinnedNetwork(
+            PinningProxy(ProxyLimits.of(settings.egress), clock=app.clock),
+            rule,
+            upstream=proxy,
+            robots=RobotsMemo(cache, app.clock),
+        ),
         agent,
         settings.egress.max_decoded_bytes,
         app.clock,
         app.signals,
-        pages_at_once(settings.crawl, config.workers),
     )
     app.browsers.add(pool)
     return pool
@@ -60,18 +62,17 @@ def service_pool(settings: Settings, clock: Clock, signals: Signals, pages: int 
     egress = Egress(rule, Limits.of(settings.egress), clock=clock)
     agent = settings.egress.user_agent
     return BrowserPool(
-        settings.render,
+        settings.render if pages is None else settings.render.but(pages=pages),
         PinnedNetwork(
             PinningProxy(ProxyLimits.of(settings.egress), clock=clock),
             rule,
             Proxies(settings.egress.proxies).find,
+            robots=RobotsMemo(RobotsReader(egress, agent, settings.hosts.longest_crawl_delay), clock),
         ),
-        RobotsMemo(RobotsReader(egress, agent, settings.hosts.longest_crawl_delay), clock),
         agent,
         settings.egress.max_decoded_bytes,
         clock,
         signals,
-        pages,
     )
 
 

@@ -40,7 +40,12 @@ class RestApi:
         return [
             BotApi(page_jobs.bots, app.clock, settings.bots.max_result_bytes),  # most requested: matched first
             CrawlApi(
-                app.crawls, app.frontier_admin, access.idempotency, settings.crawl.max_url_length, app.audit.gates
+                app.crawls,
+                app.frontier_admin,
+                app.crawl_removals,
+                access.idempotency,
+                settings.crawl.max_url_length,
+                app.audit.gates,
             ),
             PageApi(app.crawls, app.pages),
             PolitenessApi(app.politeness),
@@ -48,11 +53,11 @@ class RestApi:
             GroupApi(page_jobs.groups, access.idempotency),
             JobApi(app.job_admin),
             QuotaApi(app.job_admin),
-            StatsApi(app.crawls, app.job_admin, app.hourly_stats, app.clock, app.fleet.pressures),
+            StatsApi(app.state_counts, app.hourly_stats, app.fleet.pressures),
             AnalysisApi(app.audit.analyses, app.audit.gates, app.audit.files),
             GateApi(app.audit.gates),
             DiffApi(lambda: app.audit.diffs),
-            NodeApi(app.fleet.nodes, private=app.fleet.dispatches, is_flapping=app.fleet.view.is_flapping),
+            NodeApi(app.fleet.nodes, app.fleet.explainer),
             PolicyApi(
                 plan.policies, plan.importer, access.idempotency, app.audit.gates, settings.serve.max_import_bytes
             ),

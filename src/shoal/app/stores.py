@@ -5,41 +5,31 @@ from typing import TYPE_CHECKING
 
 from shoal.base.clock import Clock, SystemClock
 from shoal.base.errors import BackendUnavailable
+from shoal.base.settings import RedisSettings, Settings
 from shoal.base.signals import Signals
 from shoal.crawl.journal.journal import JournalStore
 from shoal.crawl.store import CrawlStore, FrontierStore
 from shoal.events.store import OutboxStore
-from shoal.hosts.controller_addresses import ControllerAddressStore
-from shoal.hosts.store import HostStore
-from shoal.pages.store import PageStore
 from shoal.queue.lanes import Lanes
-from shoal.settings import RedisSettings, Settings
 from shoal.store.sql.availability import Availability
-from shoal.store.sql.controller_addresses import SqlControllerAddresses
 from shoal.store.sql.crawls import SqlCrawlStore
 from shoal.store.sql.frontier import SqlFrontier
-from shoal.store.sql.hosts import SqlHostStore
 from shoal.store.sql.jobs import SqlJobStore
 from shoal.store.sql.journal import SqlJournalStore
 from shoal.store.sql.outbox import SqlOutbox
-from shoal.store.sql.pages import SqlPageStore
 
 if TYPE_CHECKING:
-    from shoal.access.idempotency import IdempotencyStore
-    from shoal.access.store import AuditLogStore, TokenStore
-    from shoal.audit.store import AnalysisStore, CommitStatusStore, GateStore, SiteStore
-    from shoal.base.leader import LeaderStore
+    from shoal.audit.store import AnalysisStore, AuditStores, CommitStatusStore, GateStore, SiteStore
     from shoal.crawl.frontier.admin_store import FrontierAdminStore
     from shoal.events.store import EventStore, WebhookStore
     from shoal.fleet.store import NodeStore
-    from shoal.observe.hourly_stats import HourlyStatsStore
-    from shoal.observe.store_sizes import StoreSizes
-    from shoal.page_jobs.store import GroupStore, ResultStore
-    from shoal.plan.store import PolicyStore
     from shoal.queue.job_admin_store import JobAdminStore
     from shoal.store.redis.connection import RedisClient
+    from shoal.store.redis.frontier import RedisFrontier
+    from shoal.store.redis.lane_repair import AbandonedLanes
     from shoal.store.redis.lane_server import LaneServer
     from shoal.store.redis.server_check import WatchedRedis
+    from shoal.store.redis.single_calls import SingleCalls
 
 
 class Stores:
@@ -60,7 +50,7 @@ class Stores:
 
     @cached_property
     def lanes(self) -> Lanes:
-        if self._lane_server is None:
+        if self._settings.redis.lanes == "sql":
             return self.jobs.lanes
         from shoal.store.redis.lanes import RedisLanes
 
@@ -68,19 +58,24 @@ class Stores:
 
     @cached_property
     def _available(self) -> Availability:
-        if self._lane_server is None:
+        if self._settings.redis.lanes == "sql":
             return Availability()
         from shoal.store.redis.lanes import LaneChanges
 
         return Availability(LaneChanges(self._lane_server))
 
     @cached_property
-    def _lane_server(self) -> "LaneServer | None":
-        settings = self._settings.redis
-        if settings.lanes == "sql":
-            return None
+    def abandoned_lanes(self) -> "AbandonedLanes":
+        """The lanes that other settings may have left in Redis."""
+        from shoal.store.redis.lane_repair import AbandonedLanes
+
+        return AbandonedLanes(self._lane_server)
+
+    @cached_property
+    def _lane_server(self) -> "LaneServer":
         from shoal.store.redis.lane_server import TIMEOUT, LaneServer
 
+        settings = self._settings.redis
         # Jobs can be leased without Redis, so nobody waits long for it.
         client = self._redis_client(settings.but(timeout=min(settings.timeout, TIMEOUT)))
         return LaneServer(client, self._clock, self._signals)
@@ -91,13 +86,19 @@ class Stores:
 
     @cached_property
     def frontier(self) -> FrontierStore:
-        sql = SqlFrontier(self._dialect, self.hosts)
+        sql = SqlFrontier(self._dialect)
         if self.redis is None:
             return sql
         from shoal.app.frontiers import FrontierByCrawl
+
+        return FrontierByCrawl(sql, self._redis_frontier)
+
+    @cached_property
+    def _redis_frontier(self) -> "RedisFrontier":
         from shoal.store.redis.frontier import RedisFrontier
 
-        return FrontierByCrawl(sql, RedisFrontier(self.redis, self.hosts, sql))
+        assert self.redis is not None
+        return RedisFrontier(self.redis, SqlFrontier(self._dialect))
 
     @cached_property
     def redis(self) -> "WatchedRedis | None":
@@ -107,6 +108,25 @@ class Stores:
         from shoal.store.redis.server_check import WatchedRedis
 
         return WatchedRedis(self._redis_client(self._settings.redis), SystemClock(), self._signals)
+
+    def single_calls(self) -> "SingleCalls | None":
+        """Return what calls the frontier of one crawl from any thread, if there is a Redis server."""
+        if self.redis is None:
+            return None
+        from shoal.store.redis.crawl_keys import CrawlKeys
+        from shoal.store.redis.single_calls import SingleCalls
+
+        turns = self._redis_frontier.turns
+        return SingleCalls(self._thread_redis, CrawlKeys(self.redis), turns, self._clock)
+
+    @cached_property
+    def _thread_redis(self) -> "WatchedRedis":
+        from shoal.store.redis.connection import ThreadRedis
+        from shoal.store.redis.server_check import WatchedRedis
+
+        if self._dialect == "sqlite" and self.redis is not None:
+            return self.redis
+        return WatchedRedis(ThreadRedis(self._settings.redis), SystemClock(), self._signals)
 
     def _redis_client(self, settings: RedisSettings) -> "RedisClient":
         from shoal.store.redis.connection import LoopRedis, ThreadRedis
@@ -132,24 +152,14 @@ class Stores:
         """Close connections to Redis, if there are any."""
         if "redis" in self.__dict__ and self.redis is not None:
             await self.redis.close()
-        if "_lane_server" in self.__dict__ and self._lane_server is not None:
+        if "_thread_redis" in self.__dict__:
+            await self._thread_redis.close()
+        if "_lane_server" in self.__dict__:
             await self._lane_server.close()
 
     @cached_property
     def journal(self) -> JournalStore:
         return SqlJournalStore()
-
-    @cached_property
-    def pages(self) -> PageStore:
-        return SqlPageStore()
-
-    @cached_property
-    def hosts(self) -> HostStore:
-        return SqlHostStore()
-
-    @cached_property
-    def controller_addresses(self) -> ControllerAddressStore:
-        return SqlControllerAddresses()
 
     @cached_property
     def outbox(self) -> OutboxStore:
@@ -165,13 +175,19 @@ class Stores:
     def frontier_admin(self) -> "FrontierAdminStore":
         from shoal.store.sql.frontier_admin import SqlFrontierAdmin
 
-        sql = SqlFrontierAdmin(self._dialect, self.hosts, self.pages)
+        sql = SqlFrontierAdmin(self._dialect)
         if self.redis is None:
             return sql
         from shoal.app.frontiers import FrontierAdminByCrawl
         from shoal.store.redis.frontier_admin import RedisFrontierAdmin
 
         return FrontierAdminByCrawl(sql, RedisFrontierAdmin(self.redis, sql))
+
+    @cached_property
+    def audit(self) -> "AuditStores":
+        from shoal.audit.store import AuditStores
+
+        return AuditStores(self.analyses, self.gates, self.commit_statuses)
 
     @cached_property
     def analyses(self) -> "AnalysisStore":
@@ -198,24 +214,6 @@ class Stores:
         return SqlSiteStore()
 
     @cached_property
-    def groups(self) -> "GroupStore":
-        from shoal.store.sql.groups import SqlGroupStore
-
-        return SqlGroupStore()
-
-    @cached_property
-    def results(self) -> "ResultStore":
-        from shoal.store.sql.results import SqlResultStore
-
-        return SqlResultStore()
-
-    @cached_property
-    def policies(self) -> "PolicyStore":
-        from shoal.store.sql.policies import SqlPolicies
-
-        return SqlPolicies()
-
-    @cached_property
     def events(self) -> "EventStore":
         from shoal.store.sql.events import SqlEvents
 
@@ -228,43 +226,7 @@ class Stores:
         return SqlWebhooks()
 
     @cached_property
-    def tokens(self) -> "TokenStore":
-        from shoal.store.sql.tokens import SqlTokenStore
-
-        return SqlTokenStore()
-
-    @cached_property
-    def audit_log(self) -> "AuditLogStore":
-        from shoal.store.sql.tokens import SqlAuditLogStore
-
-        return SqlAuditLogStore()
-
-    @cached_property
-    def idempotency(self) -> "IdempotencyStore":
-        from shoal.store.sql.idempotency import SqlIdempotencyStore
-
-        return SqlIdempotencyStore()
-
-    @cached_property
-    def hourly_stats(self) -> "HourlyStatsStore":
-        from shoal.store.sql.hourly_stats import SqlHourlyStats
-
-        return SqlHourlyStats()
-
-    @cached_property
-    def sizes(self) -> "StoreSizes":
-        from shoal.store.sql.store_sizes import SqlStoreSizes
-
-        return SqlStoreSizes()
-
-    @cached_property
     def nodes(self) -> "NodeStore":
         from shoal.store.sql.nodes import SqlNodeStore
 
         return SqlNodeStore()
-
-    @cached_property
-    def leader(self) -> "LeaderStore":
-        from shoal.store.sql.leader import SqlLeaderStore
-
-        return SqlLeaderStore()

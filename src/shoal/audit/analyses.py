@@ -1,10 +1,11 @@
 """The lifecycle of an analysis: created in the commit that completes its crawl, or on request; executed by a job, ended
 with the job."""
 
+from collections.abc import Sequence
+
 from shoal.audit import states
 from shoal.audit.analysis import PREVIOUS, Analysis, AnalysisOptions
 from shoal.audit.commit_status.status import CommitStatus, status_of
-from shoal.audit.crawl_facts import CrawlFacts, CrawlSource
 from shoal.audit.finding import AnalyzerOutcome, Finding, FindingCount
 from shoal.audit.states import AnalysisState
 from shoal.audit.store import AuditStores, FindingPlace, NewAnalysis
@@ -12,11 +13,15 @@ from shoal.base.database import Database, Tx
 from shoal.base.errors import InvalidInput, NotFound, StateConflict
 from shoal.base.ids import AnalysisId, JobId, new_id
 from shoal.base.signals import Signal, Signals
+from shoal.crawl.crawl import Crawl
+from shoal.crawl.states import SETTLED
+from shoal.crawl.store import CrawlStore
 from shoal.events.event import Event
 from shoal.events.store import OutboxStore
-from shoal.queue.job import SHARED_LANE, LostJob, NewJob
-from shoal.queue.queue import Queue
+from shoal.queue.enqueuer import Enqueuer
+from shoal.queue.job import SHARED_LANE, NewJob
 from shoal.queue.states import TERMINAL, JobState, Move
+from shoal.queue.store import JobStore
 
 KIND = "analysis"
 EVENT = "analysis.completed"
@@ -24,31 +29,36 @@ MOST_FINDINGS = 1_000  # in one answer
 
 
 class AnalysisMoved(Signal, frozen=True, kw_only=True):
-    """An analysis ended. `total_attempts`: the failed attempts of its job."""
+    """An analysis ended, in this attempt. `total_attempts`: the failed attempts of its job."""
 
     kind: str = KIND
     run_id: str
     state: AnalysisState
     reason: str | None
     error: str | None
+    attempt: int
+    max_attempts: int
     total_attempts: int
 
 
 class CommitStatusWanted(Signal, frozen=True, kw_only=True):
     """The commit of an analysis should show another status."""
 
+    kind: str = KIND
     run_id: str
 
 
 class Analyses:
-    """Manages analyses; implements `queue.job.RunListener` for them."""
+    """Manages analyses."""
 
     def __init__(
         self,
         database: Database,
         stores: AuditStores,
-        crawls: CrawlSource,
-        queue: Queue,
+        crawls: CrawlStore,
+        enqueuer: Enqueuer,
+        jobs: JobStore,
+        attempts: int,
         outbox: OutboxStore,
         signals: Signals,
     ) -> None:
@@ -57,7 +67,9 @@ class Analyses:
         self._gates = stores.gates
         self._statuses = stores.statuses
         self._crawls = crawls
-        self._queue = queue
+        self._enqueuer = enqueuer
+        self._jobs = jobs
+        self._attempts = attempts
         self._outbox = outbox
         self._signals = signals
 
@@ -66,15 +78,15 @@ class Analyses:
 
         A gate or baseline that is gone by now must not undo that commit: the gate then judges without it, and says so.
         """
-        crawl = await self._crawls.facts(tx, crawl_id)
+        crawl = await self._crawls.get(tx, crawl_id)
         assert crawl is not None, "it is completed in this transaction"
-        wanted = crawl.options
-        stored = await self._gates.get(tx, wanted["gate"]) if wanted.get("gate") else None
+        wanted = crawl.config
+        stored = None if wanted.gate is None else await self._gates.get(tx, wanted.gate)
         options = AnalysisOptions(
             None if stored is None else stored.gate,
-            wanted.get("gate"),
-            await self._find_baseline(tx, crawl, wanted.get("baseline")),
-            wanted.get("commit"),
+            wanted.gate,
+            await self._find_baseline(tx, crawl, wanted.baseline),
+            wanted.commit,
         )
         await self._store(tx, crawl, options, SHARED_LANE)
 
@@ -85,27 +97,26 @@ class Analyses:
         baseline: str | None = None,
         *,
         lane: str = SHARED_LANE,
-        attempts: int | None = None,
     ) -> Analysis:
         """Store an analysis of a crawl that has ended, and its job.
 
-        `baseline`: an analysis, a crawl whose newest analysis it is, or `previous`. `attempts`: how often it is tried,
-        if not as often as the settings say.
+        `baseline`: an analysis, a crawl whose newest analysis it is, or `previous`.
         """
 
         async def write(tx: Tx) -> Analysis:
-            crawl = await self._crawls.facts(tx, crawl_id)
+            crawl = await self._crawls.get(tx, crawl_id)
             if crawl is None:
                 raise NotFound("crawl", crawl_id)
-            if not crawl.has_ended:
+            if crawl.state not in SETTLED:
                 raise StateConflict("crawl", crawl_id, crawl.state, "be analyzed", "wait until it has ended")
-            if not crawl.pages:
+            counts = await self._crawls.counts(tx, crawl.number)
+            if not counts.pages + counts.errors:
                 raise StateConflict("crawl", crawl_id, "empty", "be analyzed", "crawl a site that returns pages")
             found = await self._find_baseline(tx, crawl, baseline)
             if found is None and baseline not in (None, PREVIOUS):
                 raise _no_baseline("baseline", baseline)
             complete = AnalysisOptions(options.gate, options.gate_name, found, options.commit)
-            analysis_id = await self._store(tx, crawl, complete, lane, attempts)
+            analysis_id = await self._store(tx, crawl, complete, lane)
             stored = await self.store.get(tx, analysis_id)
             assert stored is not None, "it was stored in this transaction"
             return stored
@@ -119,11 +130,11 @@ class Analyses:
         if await self._database.read(lambda tx: self._named_baseline(tx, wanted)) is None:
             raise _no_baseline(called, wanted)
 
-    async def _find_baseline(self, tx: Tx, crawl: CrawlFacts, wanted: str | None) -> AnalysisId | None:
+    async def _find_baseline(self, tx: Tx, crawl: Crawl, wanted: str | None) -> AnalysisId | None:
         if wanted is None:
             return None
         if wanted == PREVIOUS:
-            found = await self.store.newest_success(tx, crawl.project, crawl.site)
+            found = await self.store.newest_success(tx, crawl.project, crawl.config.seeds[0])
         else:
             found = await self._named_baseline(tx, wanted)
         return None if found is None else found.id
@@ -135,17 +146,13 @@ class Analyses:
             found = of_crawl[0] if of_crawl else None
         return None if found is None or found.state is not AnalysisState.SUCCESS else found
 
-    async def _store(
-        self, tx: Tx, crawl: CrawlFacts, options: AnalysisOptions, lane: str, attempts: int | None = None
-    ) -> AnalysisId:
+    async def _store(self, tx: Tx, crawl: Crawl, options: AnalysisOptions, lane: str) -> AnalysisId:
         analysis_id = AnalysisId(new_id("anl"))
-        await self.store.insert(
-            tx, NewAnalysis(analysis_id, crawl.number, crawl.id, crawl.project, crawl.site, options)
-        )
-        most = attempts or self._queue.settings.job_attempts
+        site = crawl.config.seeds[0]
+        await self.store.insert(tx, NewAnalysis(analysis_id, crawl.number, crawl.id, crawl.project, site, options))
         job_id = JobId(new_id("job"))
-        job = NewJob(job_id, KIND, analysis_id, lane=lane, priority=crawl.priority, max_attempts=most)
-        await self._queue.enqueue_in(tx, [job])
+        job = NewJob(job_id, KIND, analysis_id, lane=lane, priority=crawl.priority, max_attempts=self._attempts)
+        await self._enqueuer.enqueue_in(tx, [job])
         return analysis_id
 
     async def get(self, analysis_id: str) -> Analysis:
@@ -212,26 +219,29 @@ class Analyses:
     async def lock(self, tx: Tx, run_id: str) -> None:
         await self.store.lock(tx, run_id)
 
-    async def was_idle(self, tx: Tx, run_id: str, lost: LostJob) -> bool:
-        return False
+    async def jobs_moved(self, tx: Tx, moves: Sequence[tuple[Move, str | None]]) -> None:
+        """End analyses in the commit that ends their jobs. A job that is retried, or only lost its worker, does not
+        change its analysis."""
+        for move, run_id in moves:
+            if run_id is not None and move.to in TERMINAL:
+                await self._end(tx, run_id, move)
 
-    async def job_moved(self, tx: Tx, run_id: str, move: Move) -> None:
-        """End the analysis in the commit that ends its job. A job that is retried, or only lost its worker, does not
-        change it."""
-        if move.to not in TERMINAL:
-            return
+    async def _end(self, tx: Tx, run_id: str, move: Move) -> None:
         done = move.to is JobState.DONE
         end = states.succeed() if done else states.fail(move.reason, move.error)
         if not await self.store.move(tx, run_id, end):
             return
         analysis = await self._want_status(tx, run_id)
-        jobs = await self._queue.jobs_of_run(tx, run_id)
+        jobs = await self._jobs.jobs_of_run(tx, run_id)
+        failures = max((job.attempts for job in jobs), default=0)
         moved = AnalysisMoved(
             run_id=run_id,
             state=analysis.state,
             reason=analysis.state_reason,
             error=analysis.error,
-            total_attempts=max((job.attempts for job in jobs), default=0),
+            attempt=failures if move.counts_attempt else failures + 1,
+            max_attempts=max((job.max_attempts for job in jobs), default=0),
+            total_attempts=failures,
         )
         tx.on_commit(lambda: self._signals.emit(moved))
         about = {"analysis_id": run_id, "crawl_id": analysis.crawl_id, "project": analysis.project}

@@ -1,7 +1,8 @@
 """The contract of analyzers: what they need, what they get, and what they yield.
 
 An analyzer is pure: it gets the columns of a whole crawl and yields batches of findings. It may raise anything; the
-analysis then reports its failure and keeps the findings of the others.
+analysis then keeps the findings of the others and tries it again. If its attribute `optional` is true, its failure does
+not fail the analysis.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -28,7 +29,8 @@ class Needs:
     `pages`: columns of the page record. `details`: detail columns, each with the function that computes it.
     `links`: the link graph. `sitemap`: which pages sitemaps list. `blocked`: URLs that robots.txt forbids.
     `robots`: the robots.txt of each host. `probes`: paths to request from each host, such as `/llms.txt`.
-    `previous`: the page columns of the baseline's crawl.
+    `previous`: the page columns of the baseline's crawl. `urls`: returns other URLs to ask for, once everything else is
+    loaded; as many as the time allows.
     """
 
     pages: Sequence[str] = ()
@@ -39,6 +41,7 @@ class Needs:
     robots: bool = False
     probes: Sequence[str] = ()
     previous: bool = False
+    urls: Callable[["Site"], Iterable[str]] = lambda site: ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,6 +3,7 @@
 import heapq
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from typing import Final
 
 from xxhash import xxh3_64_intdigest
 
@@ -12,6 +13,7 @@ from shoal.audit.finding import AnalyzerOutcome, Finding, FindingCode, FindingCo
 from shoal.audit.site import Site
 from shoal.base.text import json_of
 
+MOST_CODES: Final = 200  # that one analyzer reports in one analysis
 _SIGN = 1 << 63
 
 
@@ -21,6 +23,10 @@ Candidate = tuple[int, Found, int, str | None]
 
 class AnalyzerError(Exception):
     """An analyzer could not run, or broke its contract. The message is a sentence for people."""
+
+
+class AnalyzerSkipped(Exception):
+    """An analyzer does not apply to this crawl. The message is a sentence that says why."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,20 +43,27 @@ class AnalyzerResult:
     def with_artifacts(self, artifacts: tuple[Artifact, ...]) -> "AnalyzerResult":
         return replace(self, outcome=replace(self.outcome, artifacts=artifacts))
 
+    def made_optional(self) -> "AnalyzerResult":
+        return replace(self, outcome=replace(self.outcome, optional=True))
+
 
 def failed(analyzer: str, error: str) -> AnalyzerResult:
     """Return the result of an analyzer that failed."""
     return AnalyzerResult(AnalyzerOutcome(analyzer, error[:2_000], 0, 0.0))
 
 
+def skipped(analyzer: str, reason: str) -> AnalyzerResult:
+    """Return the result of an analyzer that does not apply to the crawl."""
+    return AnalyzerResult(AnalyzerOutcome(analyzer, None, 0, 0.0, skipped=reason[:2_000]))
+
+
 def run_analyzer(analyzer: Analyzer, site: Site, most_stored: int) -> AnalyzerResult:
     """Run an analyzer to completion. If a code has more findings than may be stored, those with the smallest keys are
     chosen: they are the same in every analysis of an unchanged site, so that two analyses can still be compared."""
-    if analyzer.needs.details:
-        if not site.has_details:
-            raise AnalyzerError("The crawl stored no page details; crawl again with the option analyze.")
-        if analyzer.name in site.detail_errors:
-            raise AnalyzerError(site.detail_errors[analyzer.name])
+    if analyzer.needs.details and not site.has_details:
+        raise AnalyzerSkipped("The crawl stored no page details; crawl again with the option analyze.")
+    if analyzer.name in site.load_errors:
+        raise AnalyzerError(site.load_errors[analyzer.name])
     codes: dict[str, FindingCode] = {}
     counts: dict[str, int] = {}
     chosen: dict[str, list[Candidate]] = {}
@@ -59,6 +72,8 @@ def run_analyzer(analyzer: Analyzer, site: Site, most_stored: int) -> AnalyzerRe
             codes = {code.code: code for code in analyzer.codes}
         if found.code not in codes:
             raise AnalyzerError(f'It reported the code "{found.code}", which it does not declare.')
+        if found.code not in counts and len(counts) == MOST_CODES:
+            raise AnalyzerError(f"It reported more than {MOST_CODES} codes.")
         counts[found.code] = counts.get(found.code, 0) + len(found)
         chosen[found.code] = _smallest(chosen.get(found.code, []), _keyed(found, site), most_stored)
     totals, findings = [], []

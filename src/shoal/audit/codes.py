@@ -158,8 +158,10 @@ BY_ANALYZER: Final[Mapping[str, tuple[FindingCode, ...]]] = {
         _code("thin_content", _N, "The page has very few words.", "Write more, merge it, or mark it noindex."),
     ),
     "soft_404": (
-        _code("soft_404", _E, "The page says that it was not found, but answers 200.",
+        _code("soft_404", _E, "The page is what the site shows for pages that do not exist, but answers 200.",
               "Answer 404 or 410 for pages that do not exist."),
+        _code("soft_404_title", _N, "The title or heading says that the page was not found, but it answers 200.",
+              "If the page does not exist, answer 404 or 410."),
     ),
     "urls": (
         _code("url_too_long", _N, "The URL is longer than 200 characters.", "Shorten it."),

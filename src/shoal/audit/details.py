@@ -53,6 +53,7 @@ class PageDetails(msgspec.Struct, gc=False):
     json_ld: list[Any] = []
     json_ld_errors: list[str] = []
     microdata: list[Any] = []
+    sketch: str = ""
 
 
 _BROKEN: Final = (cast(type[Exception], isal_zlib.error), msgspec.MsgspecError)

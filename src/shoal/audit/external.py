@@ -1,11 +1,13 @@
 """External analyzers: a command that reads pages as JSON lines and prints findings as JSON lines.
 
-It runs in a process group of its own, with limits on time, memory and output. Whatever goes wrong, only the findings of
+It runs below a process guard, with limits on time, memory, output and files. Whatever goes wrong, only the findings of
 this analyzer are lost.
 """
 
+import contextlib
 import os
 import re
+import selectors
 import signal
 import subprocess
 import sys
@@ -14,8 +16,9 @@ import threading
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
+from itertools import islice
 from pathlib import Path
-from typing import IO, Annotated, Any, Final
+from typing import Annotated, Any, Final
 
 import msgspec
 import orjson
@@ -32,10 +35,17 @@ from shoal.base.text import clean, has_nul
 ARTIFACTS: Final = "SHOAL_ARTIFACTS_DIR"
 MOST_ARTIFACTS: Final = 100
 LONGEST_ERROR: Final = 500  # characters of what it printed to stderr
-_SECONDS_TO_DIE: Final = 5.0
+MOST_FILES: Final = 10_000  # while it runs
+DEEPEST: Final = 50  # folders in folders
+_SECONDS_TO_DIE: Final = 2.0
+_SECONDS_BETWEEN_LOOKS: Final = 0.2
+_AT_ONCE: Final = 65_536  # bytes
+_LINES_AT_ONCE: Final = 200
 _CODE: Final = re.compile(r"[a-z][a-z0-9_]{0,63}")
 _SENT: Final = [
-    name for name in (*NUMBERS, *TEXTS) if name not in ("number", "key", "flags", "fingerprint", "redirects")
+    name
+    for name in (*NUMBERS, *TEXTS)
+    if name not in ("number", "key", "flags", "fingerprint", "text_hash", "redirects")
 ]
 
 Line = Annotated[str, msgspec.Meta(max_length=1_000)]
@@ -58,7 +68,7 @@ class ProcessLimits:
 
     time: timedelta
     memory: int  # bytes
-    output: int  # bytes on stdout, and of its artifacts
+    output: int  # bytes on stdout, of its files, and of each file that it writes anywhere
 
 
 class ExternalAnalyzer:
@@ -79,10 +89,10 @@ class ExternalAnalyzer:
         """End the command now, or as soon as it has started; `analyze`, which runs in another thread, then raises."""
         self._stopped = True
         if self._process is not None:
-            _kill(self._process)
+            self._process.terminate()
 
     def analyze(self, site: Site) -> Iterator[Found]:
-        with tempfile.TemporaryDirectory(prefix="shoal-") as folder:
+        with tempfile.TemporaryDirectory(prefix="shoal-", ignore_cleanup_errors=True) as folder:
             printed = self._run(site, Path(folder))
             self.artifacts = self._collect(Path(folder))
         reported = [self._read(line, number) for number, line in enumerate(printed.splitlines(), 1) if line.strip()]
@@ -100,43 +110,83 @@ class ExternalAnalyzer:
 
     def _run(self, site: Site, folder: Path) -> bytes:
         """Run the command to completion and return what it printed."""
-        guard = [sys.executable, "-I", "-S", process_guard.__file__, str(os.getpid()), str(self._limits.memory)]
-        environment = {"PATH": os.environ.get("PATH", os.defpath), "LANG": "C.UTF-8", ARTIFACTS: str(folder)}
-        with tempfile.TemporaryFile() as errors:
-            process = subprocess.Popen(
-                [*guard, *self._command],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=errors,
-                cwd=folder,
-                env=environment,
-                start_new_session=True,
-            )
-            self._process = process
-            if self._stopped:
-                _kill(process)
-            timer = threading.Timer(self._limits.time.total_seconds(), _kill, [process])
-            timer.start()
-            feeder = threading.Thread(target=_feed, args=(process.stdin, site), daemon=True)
-            feeder.start()
-            try:
-                assert process.stdout is not None
-                printed = process.stdout.read(self._limits.output + 1)
-                if len(printed) > self._limits.output:
-                    raise AnalyzerError(f"It printed more than {show_size(self._limits.output)}.")
-                code = process.wait()
-                if not timer.is_alive():
-                    raise AnalyzerError(f"It was stopped after {show_duration(self._limits.time)}.")
-            finally:
-                timer.cancel()
-                _kill(process)
-                self._process = None
-                process.wait(_SECONDS_TO_DIE)
-                feeder.join(_SECONDS_TO_DIE)
-                process.stdout.close()  # type: ignore[union-attr]
-            if code:
-                raise AnalyzerError(f"It {_how_it_ended(code)}{_last_words(errors)}.")
+        limits = self._limits
+        arguments = [os.getpid(), limits.memory, limits.output]
+        process = subprocess.Popen(
+            [sys.executable, "-I", "-S", process_guard.__file__, *map(str, arguments), *self._command],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            cwd=folder,
+            env={"PATH": os.environ.get("PATH", os.defpath), "LANG": "C.UTF-8", ARTIFACTS: str(folder)},
+            start_new_session=True,
+        )
+        self._process = process
+        if self._stopped:
+            process.terminate()
+        problems: list[str] = []
+        has_ended = threading.Event()
+        timer = threading.Timer(limits.time.total_seconds(), process.terminate)
+        # Only a guard that was stopped by its own command needs it.
+        last_timer = threading.Timer(limits.time.total_seconds() + _SECONDS_TO_DIE, _kill, [process])
+        watcher = threading.Thread(target=self._watch, args=(folder, process, has_ended, problems))
+        threads = (timer, last_timer, watcher)
+        for thread in threads:
+            thread.start()
+        try:
+            printed, errors = _exchange(process, page_lines(site), limits.output)
+            if len(printed) <= limits.output:
+                process.wait()  # it may have closed its pipes; the timers end it
+            is_late = not timer.is_alive()
+        finally:
+            has_ended.set()
+            timer.cancel()
+            last_timer.cancel()
+            self._process = None
+            _end(process)
+            for thread in threads:
+                thread.join()
+        if problems:
+            raise AnalyzerError(problems[0])
+        if is_late:
+            raise AnalyzerError(f"It was stopped after {show_duration(limits.time)}.")
+        if len(printed) > limits.output:
+            raise AnalyzerError(f"It printed more than {show_size(limits.output)}.")
+        if process.returncode:
+            raise AnalyzerError(f"It {_how_it_ended(process.returncode)}{_last_words(errors)}.")
         return printed
+
+    def _watch(
+        self, folder: Path, process: "subprocess.Popen[bytes]", has_ended: threading.Event, problems: list[str]
+    ) -> None:
+        """End the command if its files become too large or too many."""
+        while not has_ended.wait(_SECONDS_BETWEEN_LOOKS):
+            if (problem := self._excess(folder)) is not None:
+                problems.append(problem)
+                process.terminate()
+                return
+
+    def _excess(self, folder: Path) -> str | None:
+        """Return what is too large or too many below a folder."""
+        files = size = 0
+        folders = [(str(folder), 0)]
+        for inner, depth in folders:
+            try:
+                with os.scandir(inner) as entries:
+                    for entry in entries:
+                        files += 1
+                        size += entry.stat(follow_symlinks=False).st_size
+                        if entry.is_dir(follow_symlinks=False):
+                            folders.append((entry.path, depth + 1))
+                        if size > self._limits.output:
+                            return f"Its files have more than {show_size(self._limits.output)}."
+                        if files > MOST_FILES or depth > DEEPEST:
+                            return (
+                                f"It wrote more than {MOST_FILES:,} files, or nested folders more than {DEEPEST} deep."
+                            )
+            except OSError:  # it was removed
+                continue
+        return None
 
     def _read(self, line: bytes, number: int) -> ReportedFinding:
         try:
@@ -154,15 +204,11 @@ class ExternalAnalyzer:
 
     def _collect(self, folder: Path) -> list[tuple[str, bytes]]:
         """Return the files that it left; links and folders are ignored."""
-        found, left = [], self._limits.output
-        for path in sorted(folder.iterdir())[:MOST_ARTIFACTS]:
-            if path.is_symlink() or not path.is_file() or not SAFE_NAME.fullmatch(path.name):
-                continue
-            left -= path.stat().st_size
-            if left < 0:
-                raise AnalyzerError(f"Its files have more than {show_size(self._limits.output)}.")
-            found.append((f"{self.name}-{path.name}", path.read_bytes()))
-        return found
+        if (problem := self._excess(folder)) is not None:
+            raise AnalyzerError(problem)
+        names = [path.name for path in folder.iterdir() if not path.is_symlink() and path.is_file()]
+        kept = [name for name in sorted(names) if SAFE_NAME.fullmatch(name)][:MOST_ARTIFACTS]
+        return [(f"{self.name}-{name}", (folder / name).read_bytes()) for name in kept]
 
 
 def _found(code: str, found: list[ReportedFinding]) -> Found:
@@ -179,40 +225,77 @@ def page_lines(site: Site) -> Iterator[bytes]:
     yield orjson.dumps({"shoal": 1, "pages": len(site.pages)}) + b"\n"
     columns: Mapping[str, Sequence[Any]] = {
         name: site.pages[name].tolist() if name in NUMBERS else site.pages.text(name) for name in _SENT
-    }
+    } | {"depth": site.clicks.tolist()}
     for values in zip(*columns.values(), strict=True):
         page = dict(zip(columns, values, strict=True))
         page["status"] = page["status"] or None
+        page["depth"] = None if page["depth"] < 0 else page["depth"]
         page["word_count"] = None if page["word_count"] < 0 else page["word_count"]
         yield orjson.dumps(page) + b"\n"
 
 
-def _feed(stdin: IO[bytes] | None, site: Site) -> None:
-    assert stdin is not None
-    try:
-        with stdin:
-            stdin.writelines(page_lines(site))
-    except (BrokenPipeError, ValueError):
-        return  # it does not want to read more
+def _exchange(process: "subprocess.Popen[bytes]", lines: Iterator[bytes], limit: int) -> tuple[bytes, bytes]:
+    """Send the lines to a process until it ends; return what it printed, up to a little more than the limit, and the
+    end of what it wrote to stderr. A pipe that something else keeps open is not waited for."""
+    assert process.stdin is not None
+    assert process.stdout is not None
+    assert process.stderr is not None
+    printed, errors, unsent = bytearray(), bytearray(), next(lines)
+    for pipe in (process.stdin, process.stdout, process.stderr):
+        os.set_blocking(pipe.fileno(), False)
+    with selectors.DefaultSelector() as selector:
+        selector.register(process.stdin, selectors.EVENT_WRITE)
+        selector.register(process.stdout, selectors.EVENT_READ, printed)
+        selector.register(process.stderr, selectors.EVENT_READ, errors)
+        has_ended = False
+        while selector.get_map() and len(printed) <= limit:
+            ready = selector.select(0 if has_ended else _SECONDS_BETWEEN_LOOKS)
+            if has_ended and not any(key.data is not None for key, _ in ready):
+                break  # all that it wrote was read
+            has_ended = process.poll() is not None
+            for key, _ in ready:
+                if key.data is not None:
+                    read = os.read(key.fd, _AT_ONCE)
+                    key.data.extend(read)
+                    del errors[: -4 * LONGEST_ERROR]
+                    if not read:
+                        selector.unregister(key.fileobj)
+                    continue
+                try:
+                    unsent = unsent[os.write(key.fd, unsent) :] or b"".join(islice(lines, _LINES_AT_ONCE))
+                except BrokenPipeError:  # it does not want to read more
+                    unsent = b""
+                if not unsent:
+                    selector.unregister(process.stdin)
+                    process.stdin.close()
+    return bytes(printed), bytes(errors)
+
+
+def _end(process: "subprocess.Popen[bytes]") -> None:
+    """End the command and everything that it started, and close its pipes."""
+    process.terminate()
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        process.wait(_SECONDS_TO_DIE)
+    _kill(process)
+    process.wait(_SECONDS_TO_DIE)
+    for pipe in (process.stdin, process.stdout, process.stderr):
+        if pipe is not None:
+            pipe.close()
 
 
 def _kill(process: "subprocess.Popen[bytes]") -> None:
-    """End the command and everything that it started."""
-    try:
+    """Kill the process group of a command, which its guard leads."""
+    with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(process.pid, signal.SIGKILL)
-    except (ProcessLookupError, PermissionError):
-        return
 
 
 def _how_it_ended(code: int) -> str:
-    if code == 128 + signal.SIGKILL:
+    if code in (128 + signal.SIGKILL, -signal.SIGKILL):
         return "was killed, probably because it used too much memory"
     name = next((one.name for one in signal.Signals if code == 128 + one), None)
     return f"ended with exit code {code}" if name is None else f"was ended by {name}"
 
 
-def _last_words(errors: IO[bytes]) -> str:
-    size = errors.seek(0, os.SEEK_END)
-    errors.seek(max(0, size - 4 * LONGEST_ERROR))
-    lines = errors.read().decode("utf-8", "replace").strip().splitlines()
+def _last_words(errors: bytes) -> str:
+    lines = errors.decode("utf-8", "replace").strip().splitlines()
     return f": {clean(lines[-1], LONGEST_ERROR).rstrip('.')}" if lines else ""

@@ -5,6 +5,7 @@ from enum import StrEnum
 from typing import Any, Final
 
 from shoal.audit.artifacts import Artifact
+from shoal.base.sentence import message
 
 
 class Severity(StrEnum):
@@ -13,6 +14,13 @@ class Severity(StrEnum):
     ERROR = "error"  # visitors or search engines meet something broken
     WARNING = "warning"  # works, but harms the site
     NOTICE = "notice"  # worth knowing; often intended
+
+
+LABELS = {
+    Severity.ERROR: message("Error"),
+    Severity.WARNING: message("Warning"),
+    Severity.NOTICE: message("Notice"),
+}
 
 
 RANKS: Final = {severity: rank for rank, severity in enumerate(Severity)}
@@ -68,13 +76,27 @@ class FindingCount:
 
 @dataclass(frozen=True, slots=True)
 class AnalyzerOutcome:
-    """How one analyzer of an analysis ended. `error` is None unless it failed."""
+    """How one analyzer of an analysis ended. `error` is None unless it failed; `skipped` is None unless it does not
+    apply to the crawl, and says why. `optional`: its failure does not fail the analysis."""
 
     analyzer: str
     error: str | None
     findings: int
     duration_ms: float
     artifacts: tuple[Artifact, ...] = ()
+    skipped: str | None = None
+    optional: bool = False
+
+    @property
+    def fails_analysis(self) -> bool:
+        return self.error is not None and not self.optional
+
+    @property
+    def missing(self) -> str | None:
+        """Why its findings are missing, as the end of a sentence about it; None if they are not."""
+        if self.error is not None:
+            return f"failed ({self.error})"
+        return None if self.skipped is None else f"was skipped ({self.skipped})"
 
 
 def most_serious_first(counts: list[FindingCount]) -> list[FindingCount]:

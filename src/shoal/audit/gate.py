@@ -1,7 +1,6 @@
 """Quality gates: the rules that a crawl must meet, as data. They are validated strictly and never run as code. Pure."""
 
 import re
-import tomllib
 from collections.abc import Mapping
 from math import inf, isfinite
 from typing import Annotated, Any, ClassVar, Final, Literal
@@ -12,6 +11,7 @@ from msgspec import Meta, field
 from shoal.audit.codes import CODES
 from shoal.audit.metrics import NAMED, SUMS
 from shoal.base.errors import InvalidInput
+from shoal.base.parsing import read_toml
 from shoal.base.request_form import Form, describe
 from shoal.base.text import nearest, shorten
 
@@ -159,8 +159,8 @@ def parse_gate(text: str, name: str) -> Gate:
     if len(text) > LARGEST_FILE:
         raise InvalidInput(name, "is larger than 1 MB", "give a file with rules")
     try:
-        values = orjson.loads(text) if name.lower().endswith(".json") else tomllib.loads(text)
-    except (orjson.JSONDecodeError, tomllib.TOMLDecodeError, RecursionError) as error:
+        values = orjson.loads(text) if name.lower().endswith(".json") else read_toml(text)
+    except ValueError as error:
         kind = "JSON" if name.lower().endswith(".json") else "TOML"
         raise InvalidInput(name, f"is not valid {kind} ({shorten(error, 200)})", "correct it") from None
     return read_gate(values, name)

@@ -2,6 +2,7 @@
 
 import re
 
+from shoal.access.audit_hook import AuditHook, no_audit
 from shoal.audit.gate import Gate
 from shoal.audit.store import GateStore, StoredGate
 from shoal.base.database import Database, Tx
@@ -17,21 +18,23 @@ class Gates:
         self._database = database
         self.store = store
 
-    async def create(self, name: str, gate: Gate) -> StoredGate:
+    async def create(self, name: str, gate: Gate, *, audit: AuditHook = no_audit) -> StoredGate:
         """Store a gate under a new name."""
-        return await self._write(name, gate, may_exist=False)
+        return await self._write(name, gate, may_exist=False, audit=audit)
 
-    async def put(self, name: str, gate: Gate) -> StoredGate:
+    async def put(self, name: str, gate: Gate, *, audit: AuditHook = no_audit) -> StoredGate:
         """Store a gate, in place of an earlier one of that name."""
-        return await self._write(name, gate, may_exist=True)
+        return await self._write(name, gate, may_exist=True, audit=audit)
 
-    async def _write(self, name: str, gate: Gate, *, may_exist: bool) -> StoredGate:
+    async def _write(self, name: str, gate: Gate, *, may_exist: bool, audit: AuditHook) -> StoredGate:
         if not _NAME.fullmatch(name):
             raise InvalidInput("name", "is not a name", "give 1 to 64 letters, digits and `_.-`")
 
         async def write(tx: Tx) -> StoredGate:
-            if not await self.store.put(tx, name, gate) and not may_exist:
+            is_new = await self.store.put(tx, name, gate)
+            if not is_new and not may_exist:
                 raise AlreadyExists("gate", name, "replace it with PUT, or choose another name")
+            await audit(tx, "gate.created" if is_new else "gate.replaced", name)
             stored = await self.store.get(tx, name)
             assert stored is not None, "it was stored in this transaction"
             return stored
@@ -52,6 +55,10 @@ class Gates:
     async def all(self) -> list[StoredGate]:
         return await self._database.read(self.store.all)
 
-    async def delete(self, name: str) -> None:
-        if not await self._database.run(lambda tx: self.store.delete(tx, name)):
-            raise NotFound("gate", name)
+    async def delete(self, name: str, *, audit: AuditHook = no_audit) -> None:
+        async def commit(tx: Tx) -> None:
+            if not await self.store.delete(tx, name):
+                raise NotFound("gate", name)
+            await audit(tx, "gate.removed", name)
+
+        await self._database.run(commit)

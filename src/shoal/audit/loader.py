@@ -1,7 +1,10 @@
 """Load a crawl from the store as columns, batch by batch: pages first, then links, then details."""
 
 import asyncio
+from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
+from datetime import timedelta
+from itertools import chain
 from typing import Any, Final, TypeVar
 
 import numpy as np
@@ -9,35 +12,44 @@ from numpy.typing import NDArray
 
 from shoal.audit.analysis import Analysis
 from shoal.audit.analyzer import Analyzer, DetailColumn
-from shoal.audit.crawl_facts import CrawlSource
 from shoal.audit.details import PageDetails, read_page_details
-from shoal.audit.prober import Prober
-from shoal.audit.site import NUMBERS, TEXTS, LinkGraph, LinkTargets, PageColumns, Site, SitemapRead
+from shoal.audit.prober import Prober, Progress
+from shoal.audit.site import NUMBERS, TEXTS, LinkGraph, LinkTargets, PageColumns, Site, SitemapRead, SiteUrls
 from shoal.audit.store import PAGE_COLUMNS, SiteStore
 from shoal.base.database import Database, Tx
+from shoal.crawl.store import CrawlStore
 from shoal.extract.details import unpacked
 
 T = TypeVar("T", bound=Sequence[Any])
+P = TypeVar("P")  # the place of a row in the order of an index
 
 BATCH: Final = 5_000  # pages
 MOST_ORIGINS: Final = 50  # maximum number of origins that are probed, and whose robots.txt is read
 MOST_BLOCKED: Final = 1_000  # blocked URLs whose text is looked up
+MOST_ASKED: Final = 500  # URLs that are probed, and as many others that analyzers ask for
+LONGEST_ASKING: Final = timedelta(minutes=2)  # for each of the two
 _FIRST_KEY: Final = -(1 << 63)
+_FIRST_CHECK: Final = -(1 << 31)
 _LINK: Final = 9  # bytes
 _ALWAYS: Final = ("url", "final_url", "content_type", "robots", "redirects", "error_code")
-
-Progress = Callable[[], Awaitable[None]]
-"""Called after each batch; raises if the run has to end."""
 
 
 class SiteLoader:
     """Loads what a set of analyzers needs."""
 
-    def __init__(self, database: Database, store: SiteStore, crawls: CrawlSource, prober: Prober | None = None) -> None:
+    def __init__(
+        self,
+        database: Database,
+        store: SiteStore,
+        crawls: CrawlStore,
+        max_url_length: int,
+        prober: Prober | None = None,
+    ) -> None:
         """Without a prober, nothing is requested."""
         self._database = database
         self._store = store
         self._crawls = crawls
+        self._max_url_length = max_url_length
         self.prober = prober
 
     async def load(
@@ -46,18 +58,17 @@ class SiteLoader:
         """Load what the analyzers need. `previous`: the number of the baseline's crawl, if there is one."""
         needs = [analyzer.needs for analyzer in analyzers]
         crawl = analysis.crawl
-        urls = await self._database.read(lambda tx: self._crawls.urls(tx, analysis.crawl_id))
+        stored = await self._database.read(lambda tx: self._crawls.get(tx, analysis.crawl_id))
+        assert stored is not None, "an analysis is deleted with its crawl"
+        urls = SiteUrls(stored, self._max_url_length)
         site = Site(await self._pages(crawl, {name for need in needs for name in need.pages}, progress), urls)
-        site.quarantined = await self._database.read(lambda tx: self._crawls.quarantined(tx, crawl))
+        site.quarantined = (await self._database.read(lambda tx: self._crawls.counts(tx, crawl))).held
         if any(need.sitemap for need in needs):
             site.sitemaps = await self._sitemaps(crawl)
-        if any(need.links or need.sitemap for need in needs):
-            site.link_targets = await self._link_targets(crawl, site, progress)
-        if any(need.links for need in needs):
-            site.links = await self._links(crawl, site, progress)
+        site.link_targets = await self._link_targets(crawl, site, progress)
+        site.links = await self._links(crawl, site, progress)  # the clicks to each page are measured in any case
         columns = {analyzer.name: analyzer.needs.details for analyzer in analyzers if analyzer.needs.details}
-        if columns:
-            await self._details(crawl, site, columns, progress)
+        await self._details(crawl, site, columns, progress)
         if any(need.blocked for need in needs):
             await self._blocked_urls(crawl, site)
         origins = site.origins[:MOST_ORIGINS]
@@ -68,8 +79,27 @@ class SiteLoader:
         paths = {path for need in needs for path in need.probes}
         wanted = [origin + path for origin in origins for path in sorted(paths)]
         if wanted and self.prober is not None:
-            site.probes = {answer.url: answer for answer in await self.prober.probe(wanted)}
+            site.probes = await self.prober.probe(wanted[:MOST_ASKED], LONGEST_ASKING, progress)
+        await self._ask(site, analyzers, progress)
         return site
+
+    async def _ask(self, site: Site, analyzers: Sequence[Analyzer], progress: Progress) -> None:
+        """Ask for the URLs that analyzers want to know about, and count what they asked for in vain."""
+        wanted: dict[str, dict[str, None]] = {analyzer.name: {} for analyzer in analyzers}
+        for analyzer in analyzers:
+            try:
+                if site.has_details or not analyzer.needs.details:
+                    wanted[analyzer.name] = dict.fromkeys(analyzer.needs.urls(site))
+            except Exception as error:  # only this analyzer fails
+                site.load_errors[analyzer.name] = f"{type(error).__name__}: {error}"
+        urls = list(dict.fromkeys(chain.from_iterable(wanted.values())))
+        if urls and self.prober is not None:
+            site.asked = await self.prober.check(urls[:MOST_ASKED], LONGEST_ASKING, progress)
+        answered = {url for url, answer in site.probes.items() if answer.status is not None}
+        for analyzer in analyzers:
+            probes = {origin + path for origin in site.origins for path in analyzer.needs.probes}
+            targets = wanted[analyzer.name].keys() - site.asked.keys()
+            site.unanswered[analyzer.name] = {"targets": len(targets), "probes": len(probes - answered)}
 
     def close(self) -> None:
         """Close the connections that probes opened."""
@@ -100,8 +130,8 @@ class SiteLoader:
             aliases |= {target: by_url[via] for target, _, via in rows if via in by_url}
             await progress()
         blocked: list[int] = []
-        async for keys in self._batches(self._store.blocked_after, crawl, _FIRST_KEY):
-            blocked += [key for (key,) in keys]
+        async for keys in self._batches(self._store.blocked_after, crawl, (_FIRST_KEY, _FIRST_CHECK)):
+            blocked += [key for ((key, _),) in keys]
             await progress()
         return LinkTargets(site.pages["key"], aliases, blocked)
 
@@ -137,20 +167,24 @@ class SiteLoader:
             analyzer: [(site.details[analyzer][name], compute) for name, compute in names.items()]
             for analyzer, names in columns.items()
         }
+        references: Counter[str] = Counter()
         site.has_details = False
         async for rows in self._batches(self._store.details_after, crawl, 0):
             site.has_details = True
             places = np.searchsorted(numbers, np.array([row[0] for row in rows], np.int64)).tolist()
             for place, details in _readable(places, rows):
+                references["images"] += len(details.images)
+                references.update([resource.kind for resource in details.resources])
                 for analyzer, parts in computed.items():
                     try:
                         for column, compute in parts:
                             column[place] = compute(details)
                     except Exception as error:  # only this analyzer fails
-                        site.detail_errors[analyzer] = f"{type(error).__name__}: {error}"
-            for failed in computed.keys() & site.detail_errors.keys():
+                        site.load_errors[analyzer] = f"{type(error).__name__}: {error}"
+            for failed in computed.keys() & site.load_errors.keys():
                 del computed[failed]
             await progress()
+        site.references = references if site.has_details else None
 
     async def _sitemaps(self, crawl: int) -> list[SitemapRead]:
         rows = await self._database.read(lambda tx: self._store.sitemaps(tx, crawl))
@@ -183,7 +217,7 @@ class SiteLoader:
                 site.blocked_urls[target] = url
 
     async def _batches(
-        self, read: Callable[[Tx, int, int, int], Awaitable[list[T]]], crawl: int, after: int
+        self, read: Callable[[Tx, int, P, int], Awaitable[list[T]]], crawl: int, after: P
     ) -> AsyncIterator[list[T]]:
         """Yield batches of rows, each row preceded by its index. The next batch is read while the current one is
         used."""
@@ -196,7 +230,7 @@ class SiteLoader:
             finally:
                 following.cancel()
 
-    async def _read(self, read: Callable[[Tx, int, int, int], Awaitable[list[T]]], crawl: int, after: int) -> list[T]:
+    async def _read(self, read: Callable[[Tx, int, P, int], Awaitable[list[T]]], crawl: int, after: P) -> list[T]:
         return await self._database.read(lambda tx: read(tx, crawl, after, BATCH))
 
 

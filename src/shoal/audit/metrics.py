@@ -27,7 +27,7 @@ NAMED: Final[Mapping[str, str]] = {
     "avg_response_ms": "mean response time of all pages, in milliseconds",
     "p95_response_ms": "response time that 95 % of the pages stay below, in milliseconds",
     "max_response_ms": "longest response time, in milliseconds",
-    "max_depth": "largest number of clicks from a seed to a page",
+    "max_depth": "largest number of clicks from the nearest seed to a page that links lead to",
     "blocked_pages": "pages that refused the crawler (401, 403, 407, 429 or 503)",
     "quarantined_urls": "URLs that were held back as a crawler trap",
 }

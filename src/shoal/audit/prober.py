@@ -1,25 +1,37 @@
-"""Requests of an analysis: well-known files of a host, and slow pages that are measured again.
+"""Requests of an analysis: well-known files of a host, URLs that were not crawled, and slow pages that are measured
+again.
 
 Polite like any fetch: robots.txt is obeyed, and each request waits for a slot of its host.
 """
 
-from collections.abc import Sequence
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from datetime import timedelta
 from typing import Final
 
 from shoal.audit.site import ProbeAnswer
 from shoal.base.clock import Clock
 from shoal.base.database import Database
-from shoal.base.url import Url, origin
-from shoal.egress import Egress, Failure, Request
+from shoal.base.url import Canonicalizer, Url, origin
+from shoal.egress import PLAIN_URLS, REDIRECTS, Egress, Failure, Request, leads_to
 from shoal.hosts.rate_limiter import RateLimiter
 from shoal.hosts.robots import RobotsSource
 
-LONGEST_TEXT: Final = 100_000  # characters of a body
+LARGEST_BODY: Final = 100_000  # bytes that are kept
 LONGEST_WAIT_SECONDS: Final = 60.0  # for a slot
+HOSTS_AT_ONCE: Final = 8
+MOST_REDIRECTS: Final = 5
+REFUSALS: Final = frozenset({401, 403, 407, 429, 503})  # say nothing about what other visitors get
+_POLL_SECONDS: Final = 0.5
+
+Progress = Callable[[], Awaitable[None]]
+"""Called regularly; raises if the run has to end."""
+
+_Ask = Callable[[Url], Awaitable[ProbeAnswer | None]]
 
 
 class Prober:
-    """Requests single URLs, one after another. The caller owns the egress."""
+    """Requests single URLs. The caller owns the egress."""
 
     def __init__(
         self, database: Database, limiter: RateLimiter, robots: RobotsSource, egress: Egress, agent: str, clock: Clock
@@ -30,10 +42,79 @@ class Prober:
         self._egress = egress
         self._agent = agent
         self._clock = clock
+        self._urls = Canonicalizer(PLAIN_URLS)
 
-    async def probe(self, urls: Sequence[str]) -> list[ProbeAnswer]:
-        """Return an answer for each URL; `status` is None where robots.txt forbids it or no response came."""
-        return [await self._ask(Url(url)) for url in urls]
+    async def probe(self, urls: Sequence[str], within: timedelta, progress: Progress) -> dict[str, ProbeAnswer]:
+        """Return what URLs answer; `status` is None where robots.txt forbids it or no response came.
+
+        A URL has no answer if the time was over before. `progress` is called regularly; if it raises, everything is
+        stopped.
+        """
+        return await self._ask_hosts(self._ask, urls, within, progress)
+
+    async def check(self, urls: Sequence[str], within: timedelta, progress: Progress) -> dict[str, ProbeAnswer]:
+        """Return where URLs lead: with HEAD, and again with GET if that fails; redirects are followed.
+
+        A URL has no answer if the time was over before, if robots.txt or the address rule forbids it, or if the server
+        refuses us. `progress` is called regularly; if it raises, everything is stopped.
+        """
+        return await self._ask_hosts(self._check, urls, within, progress)
+
+    async def _ask_hosts(
+        self, ask: _Ask, urls: Sequence[str], within: timedelta, progress: Progress
+    ) -> dict[str, ProbeAnswer]:
+        """Ask several hosts at once, each for one URL after another, until the time is over."""
+        answers: dict[str, ProbeAnswer] = {}
+        hosts: dict[str, list[Url]] = {}
+        for url in urls:
+            hosts.setdefault(origin(Url(url)), []).append(Url(url))
+        waiting = iter(hosts.values())
+        ends_at = self._clock.monotonic() + within.total_seconds()
+
+        async def ask_next() -> None:
+            for urls_of_host in waiting:
+                for url in urls_of_host:
+                    if (answer := await ask(url)) is not None:
+                        answers[url] = answer
+
+        tasks = [asyncio.create_task(ask_next()) for _ in range(min(HOSTS_AT_ONCE, len(hosts)))]
+        running = set(tasks)
+        try:
+            while running and (left := ends_at - self._clock.monotonic()) > 0:
+                done, running = await asyncio.wait(running, timeout=min(left, _POLL_SECONDS))
+                for task in done:
+                    task.result()
+                await progress()
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+        return answers
+
+    async def _check(self, url: Url) -> ProbeAnswer | None:
+        answer = await self._follow(url, "HEAD")
+        if answer is not None and answer.is_broken:  # some servers answer only GET
+            answer = await self._follow(url, "GET")
+        return None if answer is None or answer.status in REFUSALS else answer
+
+    async def _follow(self, url: Url, method: str) -> ProbeAnswer | None:
+        """Return the last answer of a chain of redirects; None if one of its requests must not be sent."""
+        target = url
+        for hops in range(MOST_REDIRECTS + 1):
+            rules = await self._robots.rules_of(origin(target))
+            if not rules.reachable or not rules.allows(target) or not await self._slot(target):
+                return None
+            request = Request(target, method, headers=(("User-Agent", self._agent),), limits=self._egress.limits)
+            response = await self._egress.fetch(request)
+            if isinstance(response, Failure):
+                return None if response.is_blocked else ProbeAnswer(url, None, error=response.code, moved=hops > 0)
+            following = leads_to(response, self._urls) if response.status in REDIRECTS else None
+            if isinstance(following, Failure):
+                return ProbeAnswer(url, None, error=following.code, moved=True)
+            if following is None:
+                return ProbeAnswer(url, response.status, moved=hops > 0)
+            target = following
+        return ProbeAnswer(url, None, error="too_many_redirects", moved=True)
 
     def close(self) -> None:
         self._egress.close()
@@ -47,9 +128,9 @@ class Prober:
         if isinstance(response, Failure):
             return ProbeAnswer(url, None)
         body = response.body(self._egress.limits)
-        text = "" if isinstance(body, Failure) else body[:LONGEST_TEXT].decode("utf-8", "replace")
+        kept = b"" if isinstance(body, Failure) else body[:LARGEST_BODY]
         return ProbeAnswer(
-            url, response.status, response.headers.get("content-type"), text, round(response.seconds * 1000, 3)
+            url, response.status, response.headers.get("content-type"), kept, round(response.seconds * 1000, 3)
         )
 
     async def _slot(self, url: Url) -> bool:

@@ -1,25 +1,38 @@
-"""Runs a command with limits, and ends it when its parent is gone: `process_guard.py PARENT MEMORY COMMAND…`.
+"""Runs a command with limits, and ends everything that it started: `process_guard.py PARENT MEMORY FILE COMMAND…`.
 
-A program of its own, because the worker's child has threads, in which Python must not run code between fork and exec;
-and because a killed child could not end what it started.
+It does so when the command ends, on SIGTERM, and when its parent is gone. A program of its own, because the worker's
+child has threads, in which Python must not run code between fork and exec; and because a killed child could not end
+what it started.
 """
 
+import contextlib
+import ctypes
 import os
 import resource
 import signal
 import subprocess
 import sys
+from pathlib import Path
 
 LOOK_SECONDS = 1.0
+PR_SET_CHILD_SUBREAPER = 36
 
 
-def main(parent: int, memory: int, command: list[str]) -> int:
+def main(parent: int, memory: int, file: int, command: list[str]) -> int:
     """Run the command in our process group; return its exit code, or 128 and the signal that ended it."""
 
     def limit() -> None:
         resource.setrlimit(resource.RLIMIT_AS, (memory, memory))
+        resource.setrlimit(resource.RLIMIT_FSIZE, (file, file))
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
 
+    def end(signum: int, frame: object) -> None:
+        end_descendants()
+        os._exit(128 + signum)
+
+    signal.signal(signal.SIGTERM, end)
+    if sys.platform == "linux":  # a process whose parent died becomes our child, in whatever session it is
+        ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     try:
         process = subprocess.Popen(command, preexec_fn=limit)  # noqa: PLW1509 - this process has one thread
     except OSError as error:
@@ -30,10 +43,39 @@ def main(parent: int, memory: int, command: list[str]) -> int:
             code = process.wait(LOOK_SECONDS)
         except subprocess.TimeoutExpired:
             if os.getppid() != parent:
+                end_descendants()
                 os.killpg(0, signal.SIGKILL)
         else:
+            end_descendants()
             return code if code >= 0 else 128 - code
 
 
+def end_descendants() -> None:
+    """Kill all descendants until there are none: one may fork while the others are being killed."""
+    while True:
+        for pid in descendants():
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.kill(pid, signal.SIGKILL)
+        try:
+            os.waitpid(-1, 0)
+            while os.waitpid(-1, os.WNOHANG)[0]:
+                pass
+        except ChildProcessError:
+            return
+
+
+def descendants() -> list[int]:
+    """Return the descendants of this process; none where there is no /proc."""
+    children: dict[int, list[int]] = {}
+    for path in Path("/proc").glob("[1-9]*"):
+        with contextlib.suppress(OSError):
+            parent = int((path / "stat").read_bytes().rpartition(b")")[2].split()[1])  # a name may have parentheses
+            children.setdefault(parent, []).append(int(path.name))
+    found = [os.getpid()]
+    for pid in found:
+        found += children.get(pid, [])
+    return found[1:]
+
+
 if __name__ == "__main__":
-    sys.exit(main(int(sys.argv[1]), int(sys.argv[2]), sys.argv[3:]))
+    sys.exit(main(int(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]), sys.argv[4:]))

@@ -1,14 +1,16 @@
 """Measure slow pages again before a response time fails a gate: one slow moment must not fail a release."""
 
-from collections.abc import Sequence
+from datetime import timedelta
+from typing import Final
 
 import numpy as np
 
-from shoal.audit.analyzer_run import AnalyzerResult
 from shoal.audit.metrics import is_timing
-from shoal.audit.prober import Prober
+from shoal.audit.prober import Prober, Progress
 from shoal.audit.site import Site
 from shoal.audit.verdict import Outcome, Verdict
+
+LONGEST_MEASURING: Final = timedelta(minutes=2)
 
 
 def needs_second_look(verdict: Verdict) -> bool:
@@ -18,21 +20,17 @@ def needs_second_look(verdict: Verdict) -> bool:
     )
 
 
-async def measure_again(site: Site, prober: Prober, most: int) -> int:
+async def measure_again(site: Site, prober: Prober, most: int, progress: Progress) -> int:
     """Request the slowest pages again and put the shorter time into the columns; return how many got faster."""
     times = site.pages["duration_ms"]
     known = np.flatnonzero(~np.isnan(times) & (site.pages["status"] > 0))
     slowest = known[np.argsort(-times[known], kind="stable")[:most]].tolist()
-    answers = await prober.probe([site.pages.answered_at(page) for page in slowest])
+    urls = [site.pages.answered_at(page) for page in slowest]
+    answers = await prober.probe(urls, LONGEST_MEASURING, progress)
     faster = 0
-    for page, answer in zip(slowest, answers, strict=True):
-        if answer.duration_ms is not None and answer.duration_ms < times[page]:
+    for page, url in zip(slowest, urls, strict=True):
+        answer = answers.get(url)
+        if answer is not None and answer.duration_ms is not None and answer.duration_ms < times[page]:
             times[page] = answer.duration_ms
             faster += 1
     return faster
-
-
-def with_result(results: Sequence[AnalyzerResult], new: AnalyzerResult) -> list[AnalyzerResult]:
-    """Return the results after replacing that of one analyzer."""
-    kept = [result for result in results if result.outcome.analyzer != new.outcome.analyzer]
-    return [*kept, new]

@@ -1,25 +1,27 @@
 """One attempt at an analysis, in a worker's child.
 
-Each analyzer's findings are stored in a commit of their own, in place of those of an earlier attempt. The last commit
-stores metrics and verdict and ends the job. Every commit checks the fence, so a process that lost its lease changes
-nothing.
+Each analyzer's findings are stored in a commit of their own. A later attempt runs only the analyzers that failed or
+have not run yet. The last commit stores metrics and verdict and ends the attempt: the job is done, or it is retried or
+failed because of an analyzer that failed and is not optional. Every commit checks the fence, so a process that lost its
+lease changes nothing.
 """
 
 import asyncio
 import gc
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
 from shoal.audit.analyses import KIND, Analyses
 from shoal.audit.analysis import Analysis, Summary
 from shoal.audit.analyzer import Analyzer
-from shoal.audit.analyzer_run import AnalyzerError, AnalyzerResult, failed, run_analyzer
+from shoal.audit.analyzer_run import AnalyzerError, AnalyzerResult, AnalyzerSkipped, failed, run_analyzer, skipped
 from shoal.audit.artifacts import Artifact, ArtifactStore
 from shoal.audit.external import ExternalAnalyzer
+from shoal.audit.finding import AnalyzerOutcome
 from shoal.audit.loader import SiteLoader
 from shoal.audit.overview import measure, summarize
-from shoal.audit.remeasure import measure_again, needs_second_look, with_result
+from shoal.audit.remeasure import measure_again, needs_second_look
 from shoal.audit.site import Site
 from shoal.audit.verdict import GateInput, Outcome, Verdict, judge
 from shoal.base.clock import Clock
@@ -49,8 +51,12 @@ class AnalyzerFailed(Signal, frozen=True, kw_only=True):
 
     kind: str = KIND
     run_id: str
+    job_id: str
     analyzer: str
     error: str
+    optional: bool
+    attempt: int
+    max_attempts: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +72,7 @@ class AnalysisContext:
     artifacts: ArtifactStore | None = None
     most_stored: int = 10_000  # findings of one code
     most_remeasured: int = 20  # slow pages
+    optional: Collection[str] = ()  # analyzers whose failure does not fail the analysis, besides those that say so
 
 
 class AnalysisRun:
@@ -100,7 +107,8 @@ class AnalysisRun:
             self._running.stop()
 
     def limit_rate(self, per_second: float | None) -> None:
-        """Ignored: an analysis fetches nothing."""
+        """Do nothing: a node's limit applies to crawls and page jobs. The requests of the prober, a thousand at most,
+        wait only for the rate limits of their hosts."""
 
     def stalled_seconds(self) -> float:
         return self._context.clock.monotonic() - self._moved_at
@@ -110,25 +118,43 @@ class AnalysisRun:
 
     async def _analyze(self) -> str:
         context = self._context
-        analysis = await context.database.run(self._attach)
+        analysis, earlier = await context.database.run(self._attach)
         previous = await self._previous_crawl(analysis)
-        site = await context.loader.load(analysis, self.analyzers, self._progress, previous)
-        results: Sequence[AnalyzerResult] = []
-        for analyzer in self.analyzers:
-            result = await self._with_artifacts(analysis, analyzer, await self._run_one(analyzer, site))
-            await context.database.run(lambda tx, result=result: self._keep(tx, analysis, result))  # type: ignore[misc]
-            results = [*results, result]
+        ended = {one.analyzer for one in earlier if not one.fails_analysis}
+        remaining = [analyzer for analyzer in self.analyzers if analyzer.name not in ended]
+        timing = [analyzer for analyzer in self.analyzers if any(code.timing for code in analyzer.codes)]
+        site = await context.loader.load(analysis, [*remaining, *timing], self._progress, previous)
+        unanswered = (analysis.summary or {}).get("unanswered", {})  # in earlier attempts
+        site.unanswered |= {name: counts for name, counts in unanswered.items() if name in ended}
+        summary = await asyncio.to_thread(summarize, site)
+        await context.database.run(lambda tx: self._summarize(tx, analysis, summary))
+        for analyzer in remaining:
+            await self._run_and_keep(analysis, analyzer, site)
             await self._progress()
-        measured = measure(site, results)
+        measured = await self._measure(analysis, site)
         verdict = await self._judge(analysis, measured)
         if verdict is not None and needs_second_look(verdict):
-            results = await self._look_again(analysis, site, results)
-            measured = measure(site, results)
+            await self._look_again(analysis, timing, site)
+            summary = await asyncio.to_thread(summarize, site)
+            measured = await self._measure(analysis, site)
             verdict = await self._judge(analysis, measured)
-        move = states.finish(self._lease.fence.job_id, self._lease.fence.epoch)
-        summary = await asyncio.to_thread(summarize, site)
+        move = self._end(measured.outcomes)
         await context.database.run(lambda tx: self._finish(tx, analysis, measured, summary, verdict, move))
         return move.to.value
+
+    async def _measure(self, analysis: Analysis, site: Site) -> GateInput:
+        """Measure the site and what all analyzers found, in this attempt or an earlier one."""
+        analyses = self._context.analyses
+        return measure(site, await analyses.counts(analysis.id), await analyses.outcomes(analysis.id))
+
+    def _end(self, outcomes: Sequence[AnalyzerOutcome]) -> Move:
+        """Return the end of this attempt."""
+        failed = [one for one in outcomes if one.fails_analysis]
+        if not failed:
+            return states.finish(self._lease.fence.job_id, self._lease.fence.epoch)
+        more = f" (and {len(failed) - 1} more)" if len(failed) > 1 else ""
+        error = f'Analyzer "{failed[0].analyzer}" failed{more}: {failed[0].error}'
+        return self._context.queue.failure(self._lease, error)
 
     async def _previous_crawl(self, analysis: Analysis) -> int | None:
         """Return the number of the baseline's crawl; None if there is no baseline, or it was removed."""
@@ -138,14 +164,32 @@ class AnalysisRun:
         found = await self._context.database.read(lambda tx: self._context.analyses.store.get(tx, baseline))
         return None if found is None else found.crawl
 
-    async def _attach(self, tx: Tx) -> Analysis:
+    async def _attach(self, tx: Tx) -> tuple[Analysis, list[AnalyzerOutcome]]:
+        """Start the attempt; return the analysis, and how analyzers ended in earlier attempts."""
         analysis = await self._context.analyses.started(tx, self._lease.run_id or "")
         await self._fence(tx)
-        await self._context.analyses.store.reset(tx, analysis)
-        return analysis
+        return analysis, await self._context.analyses.store.outcomes(tx, analysis)
 
     async def _fence(self, tx: Tx) -> None:
         await self._context.queue.fence(tx, self._lease.fence)
+
+    async def _run_and_keep(self, analysis: Analysis, analyzer: Analyzer, site: Site) -> None:
+        result = await self._with_artifacts(analysis, analyzer, await self._run_one(analyzer, site))
+        is_optional = analyzer.name in self._context.optional or bool(getattr(analyzer, "optional", False))
+        result = result.made_optional() if is_optional else result
+        await self._context.database.run(lambda tx: self._keep(tx, analysis, result))
+        if result.outcome.error is not None:
+            self._context.signals.emit(
+                AnalyzerFailed(
+                    run_id=analysis.id,
+                    job_id=self._lease.fence.job_id,
+                    analyzer=analyzer.name,
+                    error=result.outcome.error,
+                    optional=is_optional,
+                    attempt=self._lease.attempts + 1,
+                    max_attempts=self._lease.max_attempts,
+                )
+            )
 
     async def _run_one(self, analyzer: Analyzer, site: Site) -> AnalyzerResult:
         """Run one analyzer in a thread, so that this process keeps sending heartbeats. Its failure is a result."""
@@ -154,14 +198,13 @@ class AnalysisRun:
         self._running = analyzer
         try:
             result = await asyncio.to_thread(run_analyzer, analyzer, site, self._context.most_stored)
+        except AnalyzerSkipped as reason:
+            result = skipped(analyzer.name, str(reason))
         except Exception as error:
             if self._leaving is not None:
                 raise _Left from None  # it may have been stopped
             text = str(error) if isinstance(error, AnalyzerError) else f"{type(error).__name__}: {error}"
             result = failed(analyzer.name, text)
-            self._context.signals.emit(
-                AnalyzerFailed(run_id=self._lease.run_id or "", analyzer=analyzer.name, error=text)
-            )
         finally:
             self._running = None
         return result.timed(1000 * (clock.monotonic() - began))
@@ -181,21 +224,13 @@ class AnalysisRun:
             return failed(analyzer.name, f"Its files could not be stored: {reason}")
         return result.with_artifacts(tuple(stored))
 
-    async def _look_again(
-        self, analysis: Analysis, site: Site, results: Sequence[AnalyzerResult]
-    ) -> Sequence[AnalyzerResult]:
+    async def _look_again(self, analysis: Analysis, analyzers: Sequence[Analyzer], site: Site) -> None:
         """Measure slow pages again, and repeat the analyzers that report them."""
         prober = self._context.loader.prober
-        if prober is None or not await measure_again(site, prober, self._context.most_remeasured):
-            return results
-        for analyzer in self.analyzers:
-            if any(code.timing for code in analyzer.codes):
-                result = await self._run_one(analyzer, site)
-                await self._context.database.run(
-                    lambda tx, result=result: self._keep(tx, analysis, result)  # type: ignore[misc]
-                )
-                results = with_result(results, result)
-        return results
+        if prober is None or not await measure_again(site, prober, self._context.most_remeasured, self._progress):
+            return
+        for analyzer in analyzers:
+            await self._run_and_keep(analysis, analyzer, site)
 
     async def _judge(self, analysis: Analysis, measured: GateInput) -> Verdict | None:
         options = analysis.options
@@ -212,10 +247,16 @@ class AnalysisRun:
             analysis = await analyses.store.get(tx, analysis_id)
             if analysis is None or analysis.metrics is None:
                 return None  # removed since
-            outcomes = {one.analyzer: one.error for one in await analyses.store.outcomes(tx, analysis)}
+            outcomes = await analyses.store.outcomes(tx, analysis)
             return GateInput(analysis.metrics, await analyses.store.counts(tx, analysis), outcomes)
 
         return await self._context.database.read(read)
+
+    async def _summarize(self, tx: Tx, analysis: Analysis, summary: Summary) -> None:
+        """Store the summary before findings, so that an attempt that goes on from them knows what was not checked."""
+        await self._context.analyses.lock(tx, analysis.id)
+        await self._fence(tx)
+        await self._context.analyses.store.summarize(tx, analysis, summary)
 
     async def _keep(self, tx: Tx, analysis: Analysis, result: AnalyzerResult) -> None:
         await self._context.analyses.lock(tx, analysis.id)
@@ -228,7 +269,7 @@ class AnalysisRun:
         await self._context.analyses.lock(tx, analysis.id)
         await self._fence(tx)
         await self._context.analyses.store.conclude(tx, analysis, measured.metrics, summary, verdict)
-        await self._context.queue.move_in(tx, move, KIND, analysis.id)
+        await self._context.queue.move_in(tx, move, KIND, analysis.id, self._lease)
 
     async def _progress(self) -> None:
         self._moved_at = self._context.clock.monotonic()

@@ -1,22 +1,25 @@
 """A crawl as columns: what analyzers work on. A page is identified by its index in the columns, and links refer to
 these indexes."""
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, Final
+from typing import Any, Final, TypedDict
 
 import numpy as np
 import orjson
 from numpy.typing import NDArray
 
-from shoal.audit.crawl_facts import CrawlUrls
-from shoal.base.url import Url, origin
+from shoal.base.url import Canonicalizer, Url, UrlRefusal, origin
+from shoal.crawl.crawl import Crawl
+from shoal.crawl.frontier.values import key_of
 from shoal.pages.links import LinkFlag
 
 SELF: Final = "\0self"
 _AT_ONCE: Final = 20_000  # pages
 _LINKS_AT_ONCE: Final = 4_000_000
+_DOUBLINGS: Final = 5  # 32 redirects in a row
 _LAST: Final = (1 << 63) - 1  # the largest key
 
 Ids = NDArray[np.intp]
@@ -32,6 +35,7 @@ NUMBERS: Final[dict[str, tuple[Any, Any]]] = {
     "bytes": (np.int64, 0),
     "flags": (np.int16, 0),
     "fingerprint": (np.int64, 0),
+    "text_hash": (np.int64, 0),
 }
 """Numeric columns with their type and the value that means "missing"."""
 
@@ -164,6 +168,28 @@ class LinkGraph:
             counts += np.bincount(targets[keep] + 1, minlength=len(counts))
         return counts[1:]
 
+    def clicks_from(self, seeds: Ids, lands_on: NDArray[np.int32]) -> NDArray[np.int32]:
+        """Return the number of clicks from the nearest seed to each page; -1 if no links lead there. `lands_on`: where
+        a visitor of each page arrives, which is another one if the page only redirects."""
+        pages = len(self.offsets) - 1
+        clicks = np.full(pages, -1, np.int32)
+        sizes = np.diff(self.offsets)
+        padded = np.append(self.link_targets.page_of, np.int32(-1))  # the entry of -1
+        front, distance = np.union1d(seeds, lands_on[seeds]), 0
+        clicks[front] = 0
+        while len(front):
+            distance += 1
+            reached = np.zeros(pages + 1, np.bool_)
+            for first in range(0, len(front), _AT_ONCE):
+                some = front[first : first + _AT_ONCE]
+                size = sizes[some]
+                begin = np.repeat(self.offsets[some] - np.concatenate([[0], np.cumsum(size)[:-1]]), size)
+                reached[padded[self.targets[begin + np.arange(size.sum())]]] = True
+            reached[lands_on[np.flatnonzero(reached[:pages])]] = True
+            front = np.flatnonzero(reached[:pages] & (clicks < 0))
+            clicks[front] = distance
+        return clicks
+
     def sources(self, wanted: Mask, most: int) -> dict[int, list[int]]:
         """Return the first pages that link to each of the wanted targets, at most `most` for each."""
         found: dict[int, list[int]] = {}
@@ -241,13 +267,55 @@ class SitemapRead:
 
 @dataclass(frozen=True, slots=True)
 class ProbeAnswer:
-    """The answer of a host to a probe. `status` is None if there was none."""
+    """The answer of a host to a probe. `status` is None if there was none; `error` may say why. `moved`: redirects led
+    to it."""
 
     url: str
     status: int | None
     content_type: str | None = None
-    text: str = ""
+    body: bytes = b""
     duration_ms: float | None = None
+    error: str | None = None
+    moved: bool = False
+
+    @property
+    def text(self) -> str:
+        return self.body.decode("utf-8", "replace")
+
+    @property
+    def is_broken(self) -> bool:
+        return self.status is None or self.status >= 400
+
+    @property
+    def outcome(self) -> dict[str, Any]:
+        """The answer as evidence."""
+        return {"error": self.error} if self.status is None else {"status": self.status}
+
+
+class SiteUrls:
+    """URLs as the crawl sees them."""
+
+    def __init__(self, crawl: Crawl, max_length: int) -> None:
+        self._key_seed = crawl.key_seed
+        self._urls = Canonicalizer(crawl.config.url_rules(max_length))
+
+    def resolve(self, base: str, written: Sequence[str]) -> list[str | None]:
+        """Return the canonical form of links as a page wrote them; None for those that are not valid."""
+        page = self._urls.canonical(base)
+        if isinstance(page, UrlRefusal):
+            return [None] * len(written)
+        return [None if isinstance(url, UrlRefusal) else url for url in self._urls.resolve(page, written)]
+
+    def key(self, url: str) -> int:
+        """Return the key of a canonical URL."""
+        return key_of(Url(url), self._key_seed)[0]
+
+
+class Unanswered(TypedDict):
+    """What an analyzer asked for in vain: URLs, and paths of hosts."""
+
+    targets: int
+    probes: int
 
 
 @dataclass
@@ -255,16 +323,19 @@ class Site:
     """The parts of a crawl that an analysis loaded. Parts that no analyzer needs are empty."""
 
     pages: PageColumns
-    urls: CrawlUrls
+    urls: SiteUrls
     details: dict[str, dict[str, list[Any]]] = field(default_factory=dict)  # by analyzer and column, one value per page
-    detail_errors: dict[str, str] = field(default_factory=dict)  # analyzers whose detail columns could not be computed
+    load_errors: dict[str, str] = field(default_factory=dict)  # analyzers whose detail columns or URLs are not known
     has_details: bool = True
     link_targets: LinkTargets | None = None
     links: LinkGraph | None = None
     sitemaps: list[SitemapRead] = field(default_factory=list)
     robots: dict[str, str | None] = field(default_factory=dict)  # by origin; None: the host has none
     probes: dict[str, ProbeAnswer] = field(default_factory=dict)  # by URL
+    asked: dict[str, ProbeAnswer] = field(default_factory=dict)  # what analyzers asked for, by URL; only with an answer
+    unanswered: dict[str, Unanswered] = field(default_factory=dict)  # by analyzer
     blocked_urls: dict[int, str] = field(default_factory=dict)  # by target; only those that are known
+    references: Counter[str] | None = None  # images and other resources of pages; None if no details were read
     previous: PageColumns | None = None
     quarantined: int = 0
 
@@ -276,6 +347,23 @@ class Site:
             name = origin(Url(url or ""))
             counts[name] = counts.get(name, 0) + 1
         return sorted(counts, key=lambda name: -counts[name])
+
+    @cached_property
+    def clicks(self) -> NDArray[np.int32]:
+        """The number of clicks from the nearest seed to each page; -1 if no links lead there.
+
+        The depth of a record is that of the path that the crawl found first, which may begin at a sitemap.
+        """
+        assert self.links is not None, "the link graph is always loaded"
+        pages, page_of = self.pages, self.links.link_targets.page_of
+        lands_on = np.arange(len(pages), dtype=np.int32)
+        moved = np.flatnonzero((pages["status"] >= 300) & (pages["status"] < 400) & (pages["status"] != 304))
+        targets = self.find([pages.answered_at(page) for page in moved.tolist()])
+        known = np.where(targets >= 0, page_of[targets], -1) if len(moved) else targets
+        lands_on[moved] = np.where(known >= 0, known, moved)
+        for _ in range(_DOUBLINGS):
+            lands_on = lands_on[lands_on]
+        return self.links.clicks_from(np.flatnonzero(pages["depth"] == 0), lands_on)
 
     @cached_property
     def listed_targets(self) -> Mask:
@@ -336,6 +424,13 @@ class Site:
             return targets
         pages = np.where(targets >= 0, self.link_targets.page_of[np.maximum(targets, 0)], targets)
         return np.where((targets >= 0) & (pages < 0), -2, pages).astype(np.int32)
+
+    @cached_property
+    def unknown_canonicals(self) -> dict[int, str]:
+        """The canonical URLs of HTML pages that were not crawled, by page."""
+        pages, written = np.flatnonzero(self.pages.is_html & (self.canonical_pages == -2)), self.pages.text("canonical")
+        urls = {page: self._canonical(page, written[page] or "") for page in pages.tolist()}
+        return {page: url for page, url in urls.items() if url is not None and url is not SELF}
 
     @cached_property
     def canonical_moves(self) -> Mask:

@@ -4,11 +4,13 @@ only the start of the first attempt and the end of the last one are visible."""
 from dataclasses import dataclass
 from enum import StrEnum
 
+from shoal.base.sentence import message
+
 
 class AnalysisState(StrEnum):
     PENDING = "pending"  # no attempt has started
     RUNNING = "running"  # an attempt started; it, or a later one, is running or waiting
-    SUCCESS = "success"  # all analyzers have run, and their findings are stored
+    SUCCESS = "success"  # all analyzers have run, or are optional or do not apply; the findings are stored
     FAILED = "failed"  # the last attempt failed
 
 
@@ -19,6 +21,12 @@ MOVES: dict[AnalysisState, frozenset[AnalysisState]] = {
     AnalysisState.FAILED: frozenset(),
 }
 TERMINAL = frozenset({AnalysisState.SUCCESS, AnalysisState.FAILED})
+LABELS = {
+    AnalysisState.PENDING: message("Waiting"),
+    AnalysisState.RUNNING: message("Running"),
+    AnalysisState.SUCCESS: message("Completed"),
+    AnalysisState.FAILED: message("Failed"),
+}
 
 
 @dataclass(frozen=True, slots=True)

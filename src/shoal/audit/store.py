@@ -87,6 +87,10 @@ class AnalysisStore(Protocol):
         """Change the state by compare-and-set; return False if the current state does not allow it."""
         ...
 
+    async def summarize(self, tx: Tx, analysis: Analysis, summary: Summary) -> None:
+        """Store the summary of the crawl, before the first findings of an attempt. May be repeated."""
+        ...
+
     async def keep(
         self,
         tx: Tx,
@@ -106,13 +110,8 @@ class AnalysisStore(Protocol):
     ) -> None:
         """Store the metrics, the summary, the verdict and the number of all findings. May be repeated.
 
-        Outcomes and findings of analyzers that `keep` was not called for in this attempt stay: a caller that runs
-        other analyzers than an earlier attempt calls `reset` first.
+        Outcomes and findings of earlier attempts stay, except those that `keep` has replaced since.
         """
-        ...
-
-    async def reset(self, tx: Tx, analysis: Analysis) -> None:
-        """Delete all outcomes and findings of earlier attempts."""
         ...
 
     async def outcomes(self, tx: Tx, analysis: Analysis) -> list[AnalyzerOutcome]:
@@ -182,10 +181,14 @@ class AuditStores:
 
 PAGE_COLUMNS: Final = (
     *("number", "key", "status", "depth", "duration_ms", "word_count", "bytes", "flags", "fingerprint"),
+    "text_hash",
     *("url", "final_url", "content_type", "title", "description", "canonical", "robots", "lang", "h1"),
     *("content_hash", "redirects", "error_code"),
 )
 """The columns of `SiteStore.pages_after`, in this order."""
+
+COMPARED_COLUMNS: Final = (*PAGE_COLUMNS, "data")
+"""The columns that a diff reads; `data` is JSON, or None."""
 
 
 class SiteStore(Protocol):
@@ -195,8 +198,12 @@ class SiteStore(Protocol):
         """Return rows of `PAGE_COLUMNS`, after the page with that number. `redirects` is JSON, or None."""
         ...
 
+    async def compared_after(self, tx: Tx, crawl: int, number: int, limit: int) -> list[Sequence[Any]]:
+        """Return rows of `COMPARED_COLUMNS`, after the page with that number."""
+        ...
+
     async def pages_numbered(self, tx: Tx, crawl: int, numbers: Sequence[int]) -> list[Sequence[Any]]:
-        """Return rows of `PAGE_COLUMNS` of these pages, ordered by number; fewer if the crawl is gone."""
+        """Return rows of `COMPARED_COLUMNS` of these pages, ordered by number; fewer if the crawl is gone."""
         ...
 
     async def links_after(self, tx: Tx, crawl: int, number: int, limit: int) -> list[tuple[int, bytes]]:
@@ -212,8 +219,11 @@ class SiteStore(Protocol):
         by key."""
         ...
 
-    async def blocked_after(self, tx: Tx, crawl: int, key: int, limit: int) -> list[tuple[int]]:
-        """Return the keys of URLs that robots.txt forbids, ordered. It reads the fates of all URLs of the crawl."""
+    async def blocked_after(
+        self, tx: Tx, crawl: int, after: tuple[int, int], limit: int
+    ) -> list[tuple[tuple[int, int]]]:
+        """Return key and check of URLs that robots.txt forbids, in the order of the index. All calls together read the
+        fates of all URLs of the crawl once."""
         ...
 
     async def sitemaps(self, tx: Tx, crawl: int) -> list[tuple[str, int | None, str | None, bytes | None]]:

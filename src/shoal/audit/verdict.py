@@ -7,9 +7,10 @@ from enum import StrEnum
 from typing import Any, Final, Self
 
 from shoal.audit.codes import ANALYZER_OF
-from shoal.audit.finding import FindingCount
+from shoal.audit.finding import AnalyzerOutcome, FindingCount
 from shoal.audit.gate import Gate, GateRule
 from shoal.audit.metrics import BY_SEVERITY, SUMS, Metrics
+from shoal.base.sentence import message
 
 BLOCKED_SHARE: Final = 0.5  # share of all pages
 TRAPPED_SHARE: Final = 1.0  # quarantined URLs per page
@@ -30,6 +31,18 @@ class Outcome(StrEnum):
     PASSED = "passed"
     FAILED = "failed"
     INCONCLUSIVE = "inconclusive"  # the crawl says too little about the site to pass or fail
+
+
+LABELS: Final[Mapping[Outcome, str]] = {
+    Outcome.PASSED: message("Passed"),
+    Outcome.FAILED: message("Failed"),
+    Outcome.INCONCLUSIVE: message("Inconclusive"),
+}
+VERDICTS: Final[Mapping[Outcome, str]] = {
+    Outcome.PASSED: message("Gate passed"),
+    Outcome.FAILED: message("Gate failed"),
+    Outcome.INCONCLUSIVE: message("Gate inconclusive"),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +88,7 @@ class GateInput:
 
     metrics: Metrics
     counts: Sequence[FindingCount]
-    analyzers: Mapping[str, str | None]  # each that ran, with its error if it failed
+    outcomes: Sequence[AnalyzerOutcome]
 
     def without(self, ignored: list[str]) -> Metrics:
         """Return the metrics as they are without the findings of some codes."""
@@ -94,7 +107,8 @@ def judge(gate: Gate, measured: GateInput, baseline: GateInput | None = None) ->
     """Compare the metrics of an analysis with the rules of a gate.
 
     A crawl that says too little about the site makes the verdict inconclusive, whatever the rules say. Otherwise one
-    failed rule fails the gate, and one rule that could not be measured makes it inconclusive.
+    failed rule fails the gate, and one rule that could not be measured, or an analyzer that failed and is not optional,
+    makes it inconclusive.
     """
     metrics = measured.without(gate.ignore)
     before = None if baseline is None else baseline.without(gate.ignore)
@@ -107,6 +121,8 @@ def judge(gate: Gate, measured: GateInput, baseline: GateInput | None = None) ->
         reasons = [rule.reason or rule.condition for rule in decisive if rule.outcome is outcome]
         if reasons:
             return Verdict(outcome, reasons, rules)
+    if failed := [f'Analyzer "{one.analyzer}" {one.missing}.' for one in measured.outcomes if one.fails_analysis]:
+        return Verdict(Outcome.INCONCLUSIVE, failed, rules)
     return Verdict(Outcome.PASSED, [], rules)
 
 
@@ -162,15 +178,15 @@ def _outcome(holds: bool) -> Outcome:
 
 
 def _missing(metric: str, measured: GateInput) -> str | None:
-    """Return why a metric has no value: an analyzer that it depends on failed, or did not run."""
-    failed = {name: error for name, error in measured.analyzers.items() if error is not None}
+    """Return why a metric has no value: an analyzer that it depends on failed, was skipped, or did not run."""
+    missing = {one.analyzer: one.missing for one in measured.outcomes if one.missing is not None}
     if metric in BY_SEVERITY or metric == "findings":
-        needed = list(failed)
+        needed = list(missing)
     else:
         needed = [ANALYZER_OF.get(code, code.partition(".")[0]) for code in SUMS.get(metric, (metric,))]
     for name in needed:
-        if name in failed:
-            return f'analyzer "{name}" failed ({failed[name]}).'
-    if "." in metric and needed[0] not in measured.analyzers:
+        if name in missing:
+            return f'analyzer "{name}" {missing[name]}.'
+    if "." in metric and needed[0] not in {one.analyzer for one in measured.outcomes}:
         return f'analyzer "{needed[0]}" is not installed where the analysis ran.'
     return None

@@ -3,6 +3,7 @@
 import errno
 import os
 import secrets
+import stat
 from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
@@ -48,8 +49,24 @@ def make_private(folder: Path) -> None:
 
 
 def open_private(path: str, flags: int) -> int:
-    """Open a file, and create it readable by its owner only. For use as the `opener` of `open`."""
-    return os.open(path, flags, OWNER_ONLY)
+    """Open a file, and create it readable by its owner only. A symbolic link is refused: in a folder that others can
+    write to, it could lead to any file of ours. For use as the `opener` of `open`."""
+    return os.open(path, flags | os.O_NOFOLLOW, OWNER_ONLY)
+
+
+def open_here(path: str, flags: int) -> int:
+    """Open a file with the usual permissions, but not through a symbolic link, unless it leads to a device. For use as
+    the `opener` of `open`."""
+    try:
+        return os.open(path, flags | os.O_NOFOLLOW, 0o666)
+    except OSError as error:
+        if error.errno != errno.ELOOP:
+            raise
+        handle = os.open(path, flags & ~(os.O_CREAT | os.O_TRUNC))
+        if stat.S_ISCHR(os.fstat(handle).st_mode):
+            return handle
+        os.close(handle)
+        raise
 
 
 def readable_by_others(paths: Iterable[Path]) -> list[Path]:

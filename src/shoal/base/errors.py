@@ -17,6 +17,7 @@
     │   ├── BackendUnavailable    a store or service does not respond
     │   ├── WaitTimedOut          a wait exceeded its timeout
     │   ├── RateLimited           too many requests
+    │   ├── TookTooLong           a request used up its time budget
     │   ├── HeldBack              too many jobs wait already
     │   └── Interrupted           stopped by a signal; can be resumed
     └── OperatorError             the operator of Shoal must act
@@ -218,6 +219,15 @@ class RateLimited(TimeError):
         super().__init__(f"{what}; try again in {retry_after_seconds:g} s.", retry_after_seconds=retry_after_seconds)
 
 
+class TookTooLong(TimeError):
+    """A request used up its time budget."""
+
+    code = "took_too_long"
+
+    def __init__(self, what: str, seconds: float) -> None:
+        super().__init__(f"{what} was stopped after {seconds:g} s; try again when the server is less busy.")
+
+
 class HeldBack(TimeError):
     """Too many jobs wait already: back-pressure."""
 
@@ -362,6 +372,7 @@ RESPONSES: dict[type[ShoalError], ErrorResponse] = {
     BackendUnavailable: ErrorResponse(503, 8, "UNAVAILABLE"),
     WaitTimedOut: ErrorResponse(504, 6, "DEADLINE_EXCEEDED"),
     RateLimited: ErrorResponse(429, 8, "RESOURCE_EXHAUSTED"),
+    TookTooLong: ErrorResponse(503, 8, "DEADLINE_EXCEEDED"),
     HeldBack: ErrorResponse(429, 8, "RESOURCE_EXHAUSTED"),
     Interrupted: ErrorResponse(503, 11, "CANCELLED"),
     BadConfig: ErrorResponse(500, 4, "FAILED_PRECONDITION"),

@@ -4,8 +4,8 @@ compare-and-set anyway, so two controllers that both believe they lead for a mom
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Protocol
 
+from shoal.base.clock import span
 from shoal.base.database import Database, Tx
 from shoal.base.errors import TimeError
 from shoal.base.service import Chore, Closable, PassResult
@@ -23,30 +23,33 @@ class LeaderTerm:
     number: int
 
 
-class LeaderStore(Protocol):
+class LeaderStore:
+    """The leads of all chores."""
+
     async def claim(self, tx: Tx, chore: str, holder: str, ttl: timedelta) -> LeaderTerm | None:
         """Take or renew the lead; return None while another holder has it. The number increases whenever the holder
         changes, or the lead was given up or has expired in between."""
-        ...
+        number = await tx.value("claim_lead", chore=chore, holder=holder, ttl=span(ttl))
+        return None if number is None else LeaderTerm(chore, holder, number)
 
     async def holds(self, tx: Tx, term: LeaderTerm) -> bool:
         """Return whether the term is still the current one and has not expired."""
-        ...
+        return await tx.one("leads_still", chore=term.chore, holder=term.holder, term=term.number) is not None
 
     async def give_up(self, tx: Tx, term: LeaderTerm) -> None:
         """Give up the lead, so that another controller can take over immediately."""
-        ...
+        await tx.execute("give_up_lead", chore=term.chore, holder=term.holder, term=term.number)
 
 
 class LeaderOnly:
     """A chore that only its leader runs: the passes of other controllers do nothing. `lead` is the name of the lead
     they compete for; by default the name of the chore."""
 
-    def __init__(self, chore: Chore, database: Database, store: LeaderStore, holder: str, lead: str = "") -> None:
+    def __init__(self, chore: Chore, database: Database, holder: str, lead: str = "") -> None:
         self.name = chore.name
         self._chore = chore
         self._database = database
-        self._store = store
+        self._store = LeaderStore()
         self._holder = holder
         self._lead = lead or chore.name
         self._term: LeaderTerm | None = None

@@ -12,7 +12,7 @@ from decimal import Decimal
 from functools import lru_cache
 from ipaddress import IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
 from shoal.base.text import redact_url, shorten, visible
@@ -364,3 +364,24 @@ def show(value: object) -> str:
     if isinstance(value, tuple) and not isinstance(value, Address):
         return ",".join(map(str, value))
     return str(value)
+
+
+LARGEST_TOML = 1_000_000  # characters
+_SMALL_TOML = 5_000  # characters, which take no time whatever they are
+_LONG_KEY = r"""(?:(?:[\w-]+|"(?:[^"\\\n]|\\.)*"|'[^'\n]*')[ \t]*\.[ \t]*){50}"""
+
+
+def read_toml(text: str) -> dict[str, Any]:
+    """Parse TOML that somebody else wrote; raise `ValueError` for anything that is not, or would take long to parse."""
+    import tomllib  # most commands read no TOML
+
+    import re2
+
+    if len(text) > LARGEST_TOML:
+        raise ValueError(f"it has more than {LARGEST_TOML:,} characters")
+    if len(text) > _SMALL_TOML and re2.search(_LONG_KEY, text):  # the parser's time grows with the square of the parts
+        raise ValueError("a key has more than 50 parts")
+    try:
+        return tomllib.loads(text)
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None

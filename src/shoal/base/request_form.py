@@ -102,8 +102,11 @@ class Form(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
     @classmethod
     def stored(cls, text: str) -> Self:
-        """Return the form from its stored text."""
-        return json.decode(text, type=cls)
+        """Return the form from its stored text. Fields that a newer version of Shoal has added are ignored."""
+        try:
+            return json.decode(text, type=cls)
+        except ValidationError:
+            return convert(known_fields(json.decode(text), cls), cls)
 
     def text(self) -> str:
         """Return the form as JSON, to be stored."""
@@ -168,6 +171,21 @@ def fields_of(form: type[Form]) -> dict[str, Field]:
         default = one.default if one.default_factory is NODEFAULT else one.default_factory()
         known[one.encode_name] = Field(one.encode_name, annotations[one.name], default, one.required, one.name)
     return known
+
+
+def known_fields(value: Any, annotation: Any) -> Any:
+    """Return a decoded value without the fields that the structs of an annotation do not have. Only requests are
+    strict; a process must be able to read what a newer one has stored."""
+    kind = _bare(annotation)
+    if isinstance(kind, type) and issubclass(kind, Struct) and isinstance(value, dict):
+        types_by_name = {one.encode_name: one.type for one in fields(kind)}
+        return {name: known_fields(part, types_by_name[name]) for name, part in value.items() if name in types_by_name}
+    inner = get_args(kind)
+    if isinstance(value, list) and inner:
+        return [known_fields(part, inner[0]) for part in value]
+    if isinstance(value, dict) and len(inner) == 2:
+        return {name: known_fields(part, inner[1]) for name, part in value.items()}
+    return value
 
 
 def accepts(annotation: Any) -> str:

@@ -2,6 +2,7 @@
 
 import asyncio
 import random
+from contextlib import suppress
 from datetime import timedelta
 from typing import Protocol, runtime_checkable
 
@@ -11,6 +12,7 @@ from shoal.base.signals import ChoreDone, ChoreFailed, Signals
 
 FIRST_BACKOFF = 0.5
 LONGEST_BACKOFF = 30.0
+LAST_PASS_SECONDS = 10.0  # how long a stop waits for the current pass; a silent peer must not hold up the process
 
 
 class PassResult:
@@ -42,7 +44,8 @@ class Service:
     """Runs one chore until stopped.
 
     `start` first waits a random part of the interval, so that many processes do not run in step. `stop` lets the
-    current pass finish and may be called twice; called before `start`, it makes `start` a no-op.
+    current pass finish, or cancels it after `patience` seconds, and may be called twice; called before `start`, it
+    makes `start` a no-op.
     """
 
     def __init__(self, chore: Chore, interval: timedelta, clock: Clock, signals: Signals) -> None:
@@ -63,13 +66,25 @@ class Service:
         """Run the chore as soon as possible, without waiting for its interval."""
         self._nudged.set()
 
-    async def stop(self) -> None:
+    async def stop(self, patience: float = LAST_PASS_SECONDS) -> None:
         self._stopping.set()
         self._nudged.set()
         if self._task is not None:
-            await asyncio.shield(self._task)
+            await asyncio.wait({self._task}, timeout=patience)
+            self._task.cancel()
+            await asyncio.wait({self._task})
         if isinstance(self._chore, Closable):
-            await self._chore.close()
+            with suppress(TimeoutError):
+                async with asyncio.timeout(patience):
+                    while pause := await self._close(self._chore):
+                        await self._clock.sleep(pause)
+
+    async def _close(self, chore: Closable) -> float:
+        try:
+            await chore.close()
+        except Exception as error:  # what it still had to write may be lost; the process ends all the same
+            return self._failed(str(error) or repr(error))
+        return 0.0
 
     async def _loop(self) -> None:
         await self._pause(random.random() * self._interval)

@@ -1,7 +1,7 @@
 """A setting (name, accepted values, parser), and sections, which hold the values of settings.
 
-`shoal.settings` defines the settings, `shoal.settings_loader` reads their sources. No validation library is used:
-every command reads all settings first, and importing such a library takes longer than reading them.
+`settings` defines the settings, `settings_loader` reads their sources. No validation library is used: every command
+reads all settings first, and importing such a library takes longer than reading them.
 """
 
 from collections.abc import Callable, Mapping

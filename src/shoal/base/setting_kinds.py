@@ -20,6 +20,7 @@ from shoal.base.parsing import (
     read_networks,
     read_node_id,
     read_path,
+    read_pause,
     read_proxies,
     read_redis_url,
     read_size,
@@ -32,6 +33,7 @@ from shoal.base.query_params import SESSION, TRACKING, reader_of
 from shoal.base.setting import SettingKind
 
 Duration = Annotated[timedelta, SettingKind("duration", "a duration such as 500ms, 10s, 2m or 1h", read_duration)]
+Pause = Annotated[timedelta, SettingKind("duration", "a duration such as 500ms, 10s, 2m or 1h", read_pause)]
 DurationOrInf = Annotated[
     timedelta, SettingKind("duration or inf", "a duration such as 30s, or inf", read_duration_or_inf)
 ]

@@ -103,6 +103,12 @@ def encodable(value: Any) -> Any:
     return value
 
 
+def storable(text: str) -> str:
+    """Return the text without NUL, which PostgreSQL rejects, and with lone surrogates, which cannot be encoded,
+    replaced."""
+    return text if text.isascii() and "\0" not in text else str(encodable(text)).replace("\0", "")
+
+
 def json_of(value: Any, option: int | None = None) -> bytes:
     """Serialize a value to JSON, whatever its strings contain; `encodable` is applied only if needed."""
     try:

@@ -69,8 +69,8 @@ class Bot:
     @property
     def fetcher(self) -> "BotFetcher":
         if self._fetcher is None:
+            from shoal.base.settings_loader import load
             from shoal.bot.fetcher import BotFetcher
-            from shoal.settings_loader import load
 
             self._fetcher = BotFetcher(load().settings, self._clock, browser="js" in self._capabilities)
         return self._fetcher

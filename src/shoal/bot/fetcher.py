@@ -9,16 +9,15 @@ from typing import TYPE_CHECKING, Any, Final
 import xxhash
 
 from shoal.base.clock import Clock
+from shoal.base.settings import Settings
 from shoal.base.signals import Signals
 from shoal.bot.client import BotJob
 from shoal.egress import AddressRule, Egress, Failure, Limits, Proxies
 from shoal.extract.encoding import decode
-from shoal.hosts.robots_cache import RobotsReader
-from shoal.hosts.robots_memo import RobotsMemo
+from shoal.hosts.robots_cache import RobotsMemo, RobotsReader
 from shoal.page_jobs.result import Status
 from shoal.page_jobs.runner import EgressRoute, EgressRoutes, NotRendered, PageJobRunner
 from shoal.page_jobs.spec import PageConfig, PageWork
-from shoal.settings import Settings
 
 if TYPE_CHECKING:
     from shoal.page_jobs.rendering import PageRenderer

@@ -5,11 +5,12 @@ import click
 from shoal.audit.reports.formats import FORMATS, FormatName
 from shoal.base.errors import UsageError
 from shoal.cli.api_client import ApiClient, ApiTarget, at, run_on, with_api_target
-from shoal.cli.output import facts_of, note, print_json, print_table, to_the_second
+from shoal.cli.output import facts_of, print_json, print_table, to_the_second
 from shoal.cli.report_files import ReportFiles, note_written, report_flags
 from shoal.cli.root import CommandGroup
 from shoal.cli.summary import print_rows
 from shoal.export.part_file import Stdout
+from shoal.observe.logs import note
 
 ANALYSES = "/api/v1/analyses"
 
@@ -40,7 +41,7 @@ def list_analyses(crawl_id: str | None, state: str | None, limit: int, target: A
     rows = [
         [one["id"], one["state"], one["crawl_id"], one["findings"], to_the_second(one["created_at"])] for one in items
     ]
-    print_table(["id", "state", "crawl", "findings", "created"], rows)
+    print_table(["id", "state", "crawl", "findings", "created"], rows, "No analyses.")
     if more is not None:
         note("Not all are shown; raise --limit.")
 
@@ -65,8 +66,11 @@ def show(analysis_id: str, target: ApiTarget, as_json: bool) -> None:
             ["severity", "code", "count", "fix"],
             [[one["severity"], one["code"], one["count"], one["fix"]] for one in codes],
         )
-    for failed in [one for one in analysis["analyzers"] if one["error"]]:
-        note(f"Analyzer {failed['analyzer']} failed: {failed['error']}")
+    for one in analysis["analyzers"]:
+        if one["error"]:
+            note(f"{'Optional analyzer' if one['optional'] else 'Analyzer'} {one['analyzer']} failed: {one['error']}")
+        elif one["skipped"]:
+            note(f"Analyzer {one['analyzer']} was skipped: {one['skipped']}")
     for reason in verdict["reasons"] if verdict else ():
         note(reason)
 

@@ -3,6 +3,7 @@ so REST can do whatever a command can."""
 
 import asyncio
 import re
+import shlex
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
@@ -23,8 +24,8 @@ from shoal.base.errors import (
     UsageError,
     from_problem,
 )
-from shoal.settings import ClientSettings, Settings
-from shoal.settings_loader import load
+from shoal.base.settings import ClientSettings, Settings
+from shoal.base.settings_loader import load
 
 T = TypeVar("T")
 C = TypeVar("C", bound=Callable[..., Any])
@@ -75,6 +76,13 @@ class ApiTarget:
     def is_remote(self, settings: Settings) -> bool:
         """Return whether to call a server; a store named by a flag takes precedence."""
         return bool(settings.client.server) and self.store is None
+
+    def command(self, *words: str) -> str:
+        """Return a command line on the same store or server, for advice. It has no token: that is a secret."""
+        flags = {"--store": self.store, "--server": self.server, "--token-file": self.token_file}
+        return shlex.join(
+            ["shoal", *words, *(word for flag, value in flags.items() if value for word in (flag, value))]
+        )
 
 
 def settings_of_store(store: str | None, what: str) -> Settings:
@@ -194,7 +202,7 @@ async def _inside(settings: Settings, existing: bool) -> AsyncIterator[ApiClient
     """Open the application in this process, on the store; the caller is the local user."""
     from shoal.access.caller import local_caller
     from shoal.app import opened
-    from shoal.cli.long_running import quiet
+    from shoal.process.lifetime import quiet
     from shoal.serve.application import application
     from shoal.serve.authentication import InProcessAuthenticator
     from shoal.serve.endpoint import routes_of

@@ -14,31 +14,35 @@ import uvloop
 from msgspec import to_builtins
 
 from shoal.app import App, opened
-from shoal.audit.analyses import CommitStatusWanted
+from shoal.audit.analyses import KIND, AnalysisMoved, CommitStatusWanted
 from shoal.audit.analysis import Analysis, AnalysisOptions
 from shoal.audit.gate import Gate, parse_gate
 from shoal.audit.reports.annotations import to_annotations
 from shoal.audit.reports.formats import FORMATS, FormatName
 from shoal.audit.reports.report import load_report
+from shoal.audit.run import AnalysisAttempted, AnalyzerFailed
+from shoal.audit.states import AnalysisState
 from shoal.audit.verdict import Outcome
 from shoal.base.errors import UsageError
 from shoal.base.service import PassResult
+from shoal.base.settings_loader import load
 from shoal.base.signals import Signal
 from shoal.cli.audit_summary import print_summary
 from shoal.cli.ci_commit import CiCommit, read_commit
 from shoal.cli.crawl import CrawlCommand, crawl_request
-from shoal.cli.garbage_collection import reduce_collections
-from shoal.cli.long_running import quiet
 from shoal.cli.options import crawl_flags, given_values, read_file
-from shoal.cli.output import note, print_json
+from shoal.cli.output import print_json
 from shoal.cli.report_files import ReportFiles, note_written, report_flags
 from shoal.export.output import Outputs
-from shoal.local.crawl_request import CrawlRequest
-from shoal.local.local_analysis import analyze_locally
+from shoal.observe.logs import note
+from shoal.process.crawl_request import CrawlRequest
+from shoal.process.lifetime import quiet, reduce_collections
+from shoal.process.local_analysis import analyze_locally
+from shoal.queue.queue import JobMoved
 from shoal.serve import to_api
-from shoal.settings_loader import load
 
 EXIT_CODES = {Outcome.PASSED: 0, Outcome.FAILED: 10, Outcome.INCONCLUSIVE: 12}
+ANALYSIS_FAILED = 13
 
 
 @click.command(epilog="Example: shoal audit https://example.com/ --gate gate.toml")
@@ -77,8 +81,8 @@ def audit(
     as_json: bool,
     **options: Any,
 ) -> int:
-    """Crawl a site, report what is wrong with it, and judge it by a gate. Exits with 10 if the gate failed, and with 12
-    if the crawl says too little about the site to judge it."""
+    """Crawl a site, report what is wrong with it, and judge it by a gate. Exits with 10 if the gate failed, with 12
+    if the crawl says too little about the site to judge it, and with 13 if an analyzer failed in every attempt."""
     if bool(urls) == (resume is not None):
         raise UsageError("Nothing to audit: give URLs, or --resume ID", 'see "shoal audit --help"')
     rules = None
@@ -110,7 +114,7 @@ async def _audit(
     request: CrawlRequest, gate: Gate | None, baseline: str | None, commit: CiCommit | None, output: AuditOutput
 ) -> int:
     settings = load({"DATABASE_URL": output.store} | (dict(commit.settings) if commit else {})).settings
-    async with opened(settings, quiet(settings)) as app:
+    async with opened(settings, quiet(settings, _is_printed)) as app:
         if baseline is not None:
             await app.audit.analyses.check_baseline(baseline, called="--baseline")
         crawl = await request.find(app)
@@ -120,7 +124,23 @@ async def _audit(
         async with _publishing(app):
             analysis = await analyze_locally(app, crawl.id, options, baseline)
         await _print(app, analysis, output)
+        if analysis.state is AnalysisState.FAILED:
+            return ANALYSIS_FAILED
         return code if analysis.verdict is None else EXIT_CODES[analysis.verdict.outcome] or code
+
+
+def _is_printed(signal: Signal) -> bool:
+    """Return whether the summary says this, too. The first failure of an analyzer is logged: the next attempt may
+    succeed."""
+    match signal:
+        case AnalysisAttempted() | AnalysisMoved():
+            return True
+        case JobMoved(kind=kind):
+            return kind == KIND
+        case AnalyzerFailed(attempt=attempt):
+            return attempt > 1
+        case _:
+            return False
 
 
 @asynccontextmanager

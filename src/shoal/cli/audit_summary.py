@@ -5,8 +5,9 @@ import shlex
 from shoal.audit.finding import Severity
 from shoal.audit.reports.report import Report, counted
 from shoal.audit.verdict import Outcome
-from shoal.base.text import shorten, visible
-from shoal.cli.output import note, print_table
+from shoal.base.text import plural, shorten, visible
+from shoal.cli.output import print_table
+from shoal.observe.logs import note
 
 COLUMNS = ["severity", "code", "count", "example", "fix"]
 LONGEST_EXAMPLE = 80  # characters, so that one long URL does not push the fixes away
@@ -22,9 +23,14 @@ def print_summary(report: Report, store: str | None, earlier: str | None = None)
         rows.append([count.severity.value, count.code, f"{count.count:,}", example, count.fix])
     if rows:
         print_table(COLUMNS, rows)
-    note(f"{counted(report)}." if rows else f"Nothing is wrong on {report.pages:,} pages.")
-    for failed in report.failed_analyzers:
-        note(f"Analyzer {failed.analyzer} failed: {failed.error}")
+    missing = [*report.failed_analyzers, *report.skipped_analyzers]
+    nothing = f"Nothing was found on {plural(report.pages, 'page')}." if not missing else "The others found nothing."
+    for line in missing_analyzers(report):
+        note(line)
+    note(f"{counted(report)}." if rows else nothing)
+    note(f"Not checked: {report.not_checked}.")
+    if report.analysis.error is not None:
+        note(f"Analysis failed: {visible(report.analysis.error)}")
     verdict = report.analysis.verdict
     if verdict is not None:
         note(f"Gate: {verdict.outcome}")
@@ -34,6 +40,18 @@ def print_summary(report: Report, store: str | None, earlier: str | None = None)
             note(f"  Warning: {visible(reason)}")
     for line in next_steps(report, store, earlier):
         note(line)
+
+
+def missing_analyzers(report: Report) -> list[str]:
+    """Return which analyzers failed or were skipped, and why; those with the same reason in one line."""
+    lines = [
+        f"{'Optional analyzer' if one.optional else 'Analyzer'} {one.analyzer} failed: {visible(one.error or '')}"
+        for one in report.failed_analyzers
+    ]
+    reasons: dict[str, list[str]] = {}
+    for one in report.skipped_analyzers:
+        reasons.setdefault(one.skipped or "", []).append(one.analyzer)
+    return lines + [f"Skipped {', '.join(names)}: {visible(reason)}" for reason, names in reasons.items()]
 
 
 def next_steps(report: Report, store: str | None, earlier: str | None) -> list[str]:

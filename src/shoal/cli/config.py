@@ -4,10 +4,10 @@ import sys
 
 import click
 
+from shoal.base.settings_loader import load
 from shoal.base.text import LONGEST, shorten
 from shoal.cli.output import print_json, print_table
 from shoal.cli.root import CommandGroup
-from shoal.settings_loader import load
 
 LONGEST_SHOWN = 50  # characters of a value on a terminal; pipes get the full value
 
@@ -23,7 +23,7 @@ def show(as_json: bool) -> None:
     """Print every setting with its value and its source. The source is flag, env, the path of a file, or default."""
     rows = load().shown()
     if as_json:
-        print_json({row.env: {"value": row.value, "source": row.source} for row in rows})
+        print_json({row.env: {"value": row.plain, "source": row.source} for row in rows})
     else:
         longest = LONGEST_SHOWN if sys.stdout.isatty() else LONGEST
         print_table(

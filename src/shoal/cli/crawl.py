@@ -15,27 +15,27 @@ from shoal.app import App, opened
 from shoal.base.errors import (
     BackendUnavailable,
     BodiesUnavailable,
+    InvalidInput,
     LeaseLost,
     ShoalError,
     StorageFull,
     UsageError,
 )
+from shoal.base.settings_loader import load
+from shoal.base.text import redact_url
 from shoal.cli.exit_code import exit_code_of
-from shoal.cli.garbage_collection import reduce_collections
-from shoal.cli.long_running import on_stop, quiet
 from shoal.cli.options import OUTPUT_HELP, crawl_flags, flag_of, given_values, names_of
-from shoal.cli.output import note
 from shoal.cli.progress import Progress, Screen, screen
-from shoal.cli.stall_watch import StallWatch
 from shoal.cli.summary import print_line, print_rows, rows_of, summary
 from shoal.crawl.crawl import Crawl
 from shoal.crawl.lifecycle.crawl_status import CrawlStatus
 from shoal.crawl.states import TERMINAL, WALKED, CrawlState
 from shoal.egress import Limits
 from shoal.export.output import Outputs
-from shoal.local.crawl_request import CrawlRequest, read_config, read_id
-from shoal.local.local_crawl import LocalCrawl
-from shoal.settings_loader import load
+from shoal.observe.logs import note
+from shoal.process.crawl_request import CrawlRequest, read_config, read_id
+from shoal.process.lifetime import StallWatch, on_stop, quiet, reduce_collections
+from shoal.process.local_crawl import LocalCrawl
 
 AT_ONCE = 130  # 128 + SIGINT: the second Ctrl-C
 
@@ -149,7 +149,14 @@ class CrawlCommand:
         except (StorageFull, BodiesUnavailable, BackendUnavailable, BrokenPipeError) as error:
             await self._print_interrupted(error.code if isinstance(error, ShoalError) else "interrupted")
             raise
+        except InvalidInput as error:
+            raise error.called(self._called) from None
         return exit_code_of(await self._tell(), self._how_to_go_on)
+
+    def _called(self, field: str) -> str:
+        """Return the flag of a field of the crawl. Who resumes it may not know its seeds: they are named."""
+        seeds = {f"seeds[{place}]": seed for place, seed in enumerate(self._crawl.config.seeds)}
+        return f"Seed {redact_url(seeds[field])}" if field in seeds else flag_of(field)
 
     async def _walk(self) -> None:
         async with LocalCrawl(self._app, self._crawl) as local_crawl:

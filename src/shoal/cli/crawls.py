@@ -1,10 +1,12 @@
 """`shoal crawls`: list and manage crawls, through a server or directly on the store."""
 
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any
 
 import click
 
+from shoal.base.errors import NotFound
 from shoal.base.text import plural, visible
 from shoal.cli.api_client import ApiClient, ApiTarget, at, run_on, with_api_target
 from shoal.cli.crawls_add import add
@@ -13,13 +15,14 @@ from shoal.cli.crawls_dump import dump, load
 from shoal.cli.crawls_export import export
 from shoal.cli.crawls_follow import logs, wait, watch
 from shoal.cli.options import change_flags, changed_flag_of, changed_values
-from shoal.cli.output import facts_of, note, print_json, print_table, to_the_second
+from shoal.cli.output import facts_of, print_json, print_table, to_the_second
 from shoal.cli.root import CommandGroup
 from shoal.cli.summary import in_bytes, print_rows
-from shoal.crawl.journal.messages import in_words
 from shoal.crawl.lifecycle.change import CrawlChange
 from shoal.crawl.lifecycle.failed_urls import FailedSeed, FailedUrls
-from shoal.crawl.states import CrawlState
+from shoal.crawl.lifecycle.failed_urls import in_words as seeds_in_words
+from shoal.crawl.states import DRAINED_PARTLY, CrawlState, reason_text
+from shoal.observe.logs import note
 from shoal.pages.response_counts import in_words as in_classes
 
 MOST = 1000  # per list
@@ -55,9 +58,9 @@ def list_crawls(limit: int, target: ApiTarget, as_json: bool, **wanted: Any) -> 
     if as_json:
         print_json({"items": items, "next": last})
         return
-    print_table(LISTED, [_row(crawl) for crawl in items])
+    print_table(LISTED, [_row(crawl) for crawl in items], "No crawls.")
     if last is not None:
-        note(f"More crawls: `shoal crawls ls --after {last}`")
+        note(f"More crawls: `{target.command('crawls', 'ls', '--after', last)}`")
 
 
 @crawls.command()
@@ -79,6 +82,8 @@ def show(crawl_id: str, target: ApiTarget, as_json: bool) -> None:
         traps = [(trap["state"].capitalize(), _trap(trap)) for trap in crawl.pop("traps")]
         held = [("Held", _held(host)) for host in crawl.pop("held_hosts")]
         failed = [("Failed seed", FailedSeed.of(seed).words()) for seed in crawl.pop("failed_seeds")]
+        dead = [FailedSeed.of(seed) for seed in crawl.pop("dead_seeds", ())]
+        failed += [("Failed seeds", f"{len(dead):,}: {seeds_in_words(dead)}")] if dead else []
         print_rows([*_rows(crawl), *failed, *traps, *held], to_stdout=True)
 
 
@@ -170,13 +175,22 @@ def set_options(crawl_id: str, target: ApiTarget, as_json: bool, **options: Any)
 @with_api_target
 @_json
 def release(crawl_id: str, pattern: str, target: ApiTarget, as_json: bool) -> None:
-    """Release a URL pattern from quarantine. Its URLs are crawled, and it is not quarantined again."""
-    released = run_on(target, lambda api: api.post(at(f"{CRAWL}/release", crawl_id), {"pattern": pattern}))
+    """Release a URL pattern from quarantine. Its URLs are crawled, and it is not quarantined again. A completed crawl
+    is queued again for them."""
+
+    async def release_it(api: ApiClient) -> tuple[dict[str, Any], str]:
+        released = await api.post(at(f"{CRAWL}/release", crawl_id), {"pattern": pattern})
+        return released, (await api.get(at(CRAWL, crawl_id)))["state"]
+
+    released, state = run_on(target, release_it)
     if as_json:
         print_json(released)
     else:
         count = released["released"]
         print(f"{plural(count, 'URL')} of {visible(pattern)} queued again.")
+        if state == CrawlState.QUEUED.value:
+            here = ApiTarget(target.store).command("crawl", "--resume", crawl_id)
+            note(f"A worker continues the crawl; without one, use `{here}`.")
 
 
 @crawls.command()
@@ -185,7 +199,17 @@ def release(crawl_id: str, pattern: str, target: ApiTarget, as_json: bool) -> No
 @_json
 def rm(crawl_id: str, target: ApiTarget, as_json: bool) -> None:
     """Remove a crawl that has ended. Its pages, URLs and stored bodies are removed with it."""
-    run_on(target, lambda api: api.delete(at(CRAWL, crawl_id)))
+
+    async def remove(api: ApiClient) -> None:
+        """Repeat the request while the removal goes on."""
+        path = at(CRAWL, crawl_id)
+        removing = await api.delete(path)
+        with suppress(NotFound):  # it was removed between two requests
+            while removing is not None:
+                note(f"{crawl_id} is being removed: {plural(removing['removed'], 'row')} so far.")
+                removing = await api.delete(path)
+
+    run_on(target, remove)
     if as_json:
         print_json({"crawl_id": crawl_id, "removed": True})
     else:
@@ -205,7 +229,7 @@ def politeness(crawl_id: str, target: ApiTarget, as_json: bool) -> None:
     robots = "obeys robots.txt" if receipt["obeys_robots"] else "ignores robots.txt"
     connections = plural(receipt["connections_per_host"], "connection")
     note(f"{receipt['user_agent']} {robots}; {connections} per host, {receipt['delay_seconds']:g} s apart.")
-    print_table(POLITE, [_host_row(host) for host in receipt["hosts"]])
+    print_table(POLITE, [_host_row(host) for host in receipt["hosts"]], "No host was requested.")
     if receipt["more_hosts"]:
         note("The crawl has more hosts.")
 
@@ -223,8 +247,14 @@ def _move(target: ApiTarget, crawl_id: str, verb: str, as_json: bool, body: Mapp
 
 
 def _row(crawl: dict[str, Any]) -> list[object]:
-    counts = [crawl["pages"], in_classes(crawl["responses"]) or "-", crawl["errors"], crawl["queued"]]
-    return [crawl["id"], crawl["state"], *counts, to_the_second(crawl["created_at"]), _seeds(crawl["seeds"])]
+    counts = [
+        crawl["pages"],
+        in_classes(crawl["responses"], crawl["not_modified"]) or "-",
+        crawl["errors"],
+        crawl["queued"],
+    ]
+    partly = " (partly)" if crawl["state_reason"] == DRAINED_PARTLY else ""
+    return [crawl["id"], crawl["state"] + partly, *counts, to_the_second(crawl["created_at"]), _seeds(crawl["seeds"])]
 
 
 def _seeds(seeds: list[str]) -> str:
@@ -234,9 +264,9 @@ def _seeds(seeds: list[str]) -> str:
 def _rows(crawl: dict[str, Any]) -> list[tuple[str, str]]:
     crawl = dict(crawl)
     reason = crawl.pop("state_reason")
-    crawl["state"] += f" ({in_words(reason)})" if reason else ""
+    crawl["state"] += f" ({reason_text(reason)})" if reason else ""
     crawl |= {name: in_bytes(crawl[name]) for name in ("bytes", "bytes_saved")}
-    crawl["responses"] = in_classes(crawl["responses"])
+    crawl["responses"] = in_classes(crawl["responses"], crawl["not_modified"])
     options = crawl.pop("config")
     return facts_of({**crawl, **options})
 

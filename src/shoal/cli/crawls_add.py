@@ -10,8 +10,9 @@ from shoal.base.errors import InvalidInput, UsageError
 from shoal.cli.api_client import ApiTarget, run_on, with_api_target
 from shoal.cli.crawls_follow import at_its_end
 from shoal.cli.options import add_flags, added_flag_of, added_values
-from shoal.cli.output import note, print_json
-from shoal.local.crawl_request import read_config
+from shoal.cli.output import print_json
+from shoal.observe.logs import note
+from shoal.process.crawl_request import read_config
 
 CRAWLS = "/api/v1/crawls"
 
@@ -46,6 +47,6 @@ def add(urls: Sequence[str], hold: bool, wait: bool, target: ApiTarget, as_json:
     if as_json:
         print_json(crawl)
     else:
-        note(f"The crawl is {crawl['state']}; follow it with `shoal crawls watch {crawl['id']}`.")
+        note(f"The crawl is {crawl['state']}; follow it with `{target.command('crawls', 'watch', crawl['id'])}`.")
         print(crawl["id"], flush=True)
     return 0

@@ -10,13 +10,14 @@ import click
 from shoal.app import opened
 from shoal.audit.diff.formats import FORMATS, RowFormatName, pieces
 from shoal.base.errors import InvalidInput
+from shoal.base.settings import Settings
 from shoal.base.text import shorten
 from shoal.cli.api_client import ApiTarget, at, run_on, with_api_target
-from shoal.cli.long_running import quiet
-from shoal.cli.output import note, print_json, print_table
+from shoal.cli.output import print_json, print_table
 from shoal.cli.summary import print_rows
 from shoal.export.part_file import PartFile
-from shoal.settings import Settings
+from shoal.observe.logs import note
+from shoal.process.lifetime import quiet
 
 DIFF = "/api/v1/crawls/{}/diff"
 SHOWN = 10

@@ -10,15 +10,16 @@ from typing import TYPE_CHECKING
 import click
 
 from shoal.app import opened
+from shoal.base.settings import Settings
 from shoal.base.text import plural
-from shoal.cli.api_client import settings_of_store
-from shoal.cli.long_running import quiet
-from shoal.cli.output import note, print_json
+from shoal.cli.api_client import ApiTarget, settings_of_store
+from shoal.cli.output import print_json
 from shoal.cli.summary import print_line, summary
 from shoal.crawl.lifecycle.crawl_status import CrawlStatus
 from shoal.crawl.states import CrawlState
-from shoal.local.crawl_request import read_id
-from shoal.settings import Settings
+from shoal.observe.logs import note
+from shoal.process.crawl_request import read_id
+from shoal.process.lifetime import quiet
 
 if TYPE_CHECKING:
     from shoal.crawl.dump.files import DumpFile, DumpToStdout
@@ -98,7 +99,7 @@ def load(file: str, crawl_id: str | None, allow_private_seeds: bool, store: str 
         print_json(summary(status) | {"queued": counts.queued})
         return
     verb = NEXT.get(crawl.state)
-    what_next = f" Continue it with `shoal crawls {verb} {crawl.id}`." if verb else ""
+    what_next = f" Continue it with `{ApiTarget(store).command('crawls', verb, crawl.id)}`." if verb else ""
     note(f"Loaded {plural(counts.pages, 'page')} and {plural(counts.queued, 'waiting URL')}; {crawl.state}.{what_next}")
     print(crawl.id, flush=True)
 

@@ -9,19 +9,19 @@ from xxhash import xxh3_128_digest
 from shoal.app import opened
 from shoal.base.clock import SystemClock
 from shoal.base.errors import InvalidInput
+from shoal.base.settings import Settings
 from shoal.base.text import plural
 from shoal.cli.api_client import PAGE, ApiClient, ApiTarget, at, run_on, with_api_target
-from shoal.cli.long_running import quiet
 from shoal.cli.options import OUTPUT_HELP
-from shoal.cli.output import note
 from shoal.cli.summary import print_line
 from shoal.egress import Limits
 from shoal.export.output import Outputs
 from shoal.export.page_filter import ERROR, ExportFilter
-from shoal.local.export import export as write
+from shoal.observe.logs import note
 from shoal.pages.page import Page
 from shoal.pages.store import ANY_ERROR
-from shoal.settings import Settings
+from shoal.process.export import export as write
+from shoal.process.lifetime import quiet
 
 CRAWL = "/api/v1/crawls/{}"
 

@@ -15,7 +15,7 @@ from shoal.base.parsing import read_duration
 from shoal.base.text import shorten, visible
 from shoal.cli.api_client import PAGE, ApiClient, ApiTarget, at, run_on, with_api_target
 from shoal.cli.exit_code import exit_code_of
-from shoal.cli.output import note, print_json
+from shoal.cli.output import print_json, to_the_second
 from shoal.cli.progress import Progress, screen
 from shoal.cli.summary import print_line, print_rows, rows_of, summary
 from shoal.crawl.crawl import Counts, Crawl, CrawlConfig
@@ -24,7 +24,8 @@ from shoal.crawl.lifecycle.crawl_status import CrawlStatus
 from shoal.crawl.lifecycle.failed_urls import FailedSeed
 from shoal.crawl.states import TERMINAL, CrawlState
 from shoal.hosts.rate import HeldHost
-from shoal.local.local_crawl import CrawlTally
+from shoal.observe.logs import note
+from shoal.process.local_crawl import CrawlTally
 
 CRAWL = "/api/v1/crawls/{}"
 LIMITS = ("depth", "max_pages", "max_bytes", "max_seconds", "max_pages_per_host")
@@ -83,9 +84,10 @@ def watch(crawl_id: str, target: ApiTarget, as_json: bool) -> int:
         watched = RemoteCrawl(api, (await _status(api, crawl_id)).crawl)
         async with Progress(watched, clock, screen(), before=watched.seconds_before(clock)):
             status = await _until_still(api, crawl_id, clock)
-        return _print_result(status, as_json)
+        return _print_result(status, target, as_json)
 
-    return _looking(target, follow, f"The crawl is still running; follow it with `shoal crawls watch {crawl_id}`.")
+    again = target.command("crawls", "watch", crawl_id)
+    return _looking(target, follow, f"The crawl is still running; follow it with `{again}`.")
 
 
 @click.command(epilog="Example: shoal crawls wait ID --timeout 2h")
@@ -107,7 +109,7 @@ def at_its_end(target: ApiTarget, crawl_id: str, as_json: bool, longest: float |
                 status = await _until_still(api, crawl_id, clock)
         except TimeoutError:
             raise WaitTimedOut(f"the end of crawl {crawl_id}", longest or 0.0) from None
-        return _print_result(status, as_json)
+        return _print_result(status, target, as_json)
 
     return _looking(target, follow)
 
@@ -194,23 +196,22 @@ async def _status(api: ApiClient, crawl_id: str) -> CrawlStatus:
     walked = timedelta(seconds=response["worked_seconds"])
     counts = Counts(opened=response["queued"], walked=walked, **{name: response[name] for name in sums})
     why = (response["error"] or {}).get("message", "")
-    return CrawlStatus(
-        crawl, counts, tuple(response["node_ids"]), why, tuple(map(FailedSeed.of, response["failed_seeds"]))
-    )
+    failed, dead = (tuple(map(FailedSeed.of, response.get(name, ()))) for name in ("failed_seeds", "dead_seeds"))
+    return CrawlStatus(crawl, counts, tuple(response["node_ids"]), why, failed, dead)
 
 
 def _micros(moment: str | None) -> int | None:
     return None if moment is None else to_micros(datetime.fromisoformat(moment))
 
 
-def _print_result(status: CrawlStatus, as_json: bool) -> int:
+def _print_result(status: CrawlStatus, target: ApiTarget, as_json: bool) -> int:
     """Print the summary of a crawl; return the exit code."""
     totals = summary(status)
     if as_json:
         print_line(totals, to_stdout=True)
     else:
         print_rows(rows_of(status, totals, ()), to_stdout=True)
-    return exit_code_of(status, f"shoal crawls resume {status.crawl.id}")
+    return exit_code_of(status, target.command("crawls", "resume", status.crawl.id))
 
 
 def _looking(target: ApiTarget, look: Callable[[ApiClient, Clock], Awaitable[int]], left: str | None = None) -> int:
@@ -225,8 +226,7 @@ def _looking(target: ApiTarget, look: Callable[[ApiClient, Clock], Awaitable[int
 
 
 def _line(line: dict[str, Any]) -> str:
-    at = datetime.fromisoformat(line["timestamp"]).astimezone().isoformat(sep=" ", timespec="seconds")
-    return f"{at} {line['level'].upper():<7} {visible(line['msg'])}"
+    return f"{to_the_second(line['timestamp'])} {line['level'].upper():<7} {visible(line['msg'])}"
 
 
 def duration_of(text: str) -> timedelta:

@@ -6,9 +6,9 @@ import click
 
 from shoal.app import database_of, wanted_version
 from shoal.base.clock import SystemClock
+from shoal.base.settings_loader import load
 from shoal.cli.output import print_json
 from shoal.cli.root import CommandGroup
-from shoal.settings_loader import load
 
 
 @click.group(cls=CommandGroup)

@@ -11,19 +11,20 @@ import uvloop
 from shoal.app import App, opened
 from shoal.base.errors import BackendUnavailable, NothingCrawled
 from shoal.base.parsing import Address, is_loopback
+from shoal.base.settings_loader import load
 from shoal.base.text import plural
-from shoal.cli.listen import address_of, open_socket
-from shoal.cli.long_running import watched
-from shoal.cli.output import note, print_json
-from shoal.cli.serve import Controller
+from shoal.cli.output import print_json
 from shoal.cli.summary import in_bytes, in_time, summary
-from shoal.cli.worker import workers_of
 from shoal.crawl.crawl import CrawlConfig
 from shoal.crawl.journal import messages
 from shoal.crawl.lifecycle.crawl_status import CrawlStatus
 from shoal.crawl.states import TERMINAL, CrawlState
 from shoal.demo.server import DemoSite
-from shoal.settings_loader import load
+from shoal.observe.logs import note
+from shoal.process.controller import Controller
+from shoal.process.http import address_of, open_socket
+from shoal.process.lifetime import watched
+from shoal.process.worker import workers_of
 
 LOOK_SECONDS = 0.5
 

@@ -13,11 +13,13 @@ from shoal.base.text import plural
 from shoal.cli.api_client import ApiClient, ApiTarget, at, run_on, with_api_target
 from shoal.cli.crawls_follow import duration_of
 from shoal.cli.options import read_file, read_header, read_label, read_rules_file
-from shoal.cli.output import note, print_json, print_table, to_the_second
+from shoal.cli.output import print_json, print_table, to_the_second
+from shoal.observe.logs import note
 
 JOBS = "/api/v1/jobs"
 GROUPS = "/api/v1/groups"
 LOOK_AGAIN = 0.5  # seconds
+QUIET_SECONDS = 3.0  # without a job that started, before we say why
 MOST = 100_000  # results per call
 
 _json = click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
@@ -128,7 +130,7 @@ def groups(state: str | None, limit: int, target: ApiTarget, as_json: bool) -> N
         print_json({"items": items, "next": more})
         return
     rows = [[one["id"], one["state"], one["total"], _counts(one), to_the_second(one["created_at"])] for one in items]
-    print_table(["id", "state", "total", "jobs", "created"], rows)
+    print_table(["id", "state", "total", "jobs", "created"], rows, "No job groups.")
     if more is not None:
         note("Not all are shown; raise --limit.")
 
@@ -153,12 +155,24 @@ async def _until_over(api: ApiClient, group: dict[str, Any], longest: float | No
     clock = SystemClock()
     try:
         async with asyncio.timeout(longest):
+            began, is_quiet = clock.monotonic(), True
             while group["state"] == "open":
                 await clock.sleep(LOOK_AGAIN)
                 group = await api.get(at(f"{GROUPS}/{{}}", group["id"]))
+                is_quiet = is_quiet and group["jobs"].get("pending", 0) == group["total"]
+                if is_quiet and clock.monotonic() - began > QUIET_SECONDS:
+                    is_quiet = False
+                    await _explain_wait(api, group["id"])
     except TimeoutError:
         raise WaitTimedOut(f"The end of {group['id']}", longest or 0) from None
     return group
+
+
+async def _explain_wait(api: ApiClient, group_id: str) -> None:
+    """Say why the first job of a group has not started."""
+    [job, *_], _ = await api.list(JOBS, 1, run_id=group_id)
+    found = await api.get(at(f"{JOBS}/{{}}/explain", job["id"]))
+    note(f"No job has started yet: {found['explanation']}")
 
 
 def _lines_of(file: str) -> list[tuple[str, str]]:

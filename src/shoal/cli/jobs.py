@@ -10,10 +10,12 @@ from shoal.base.parsing import read_duration
 from shoal.base.text import plural
 from shoal.cli import job_groups
 from shoal.cli.api_client import ApiTarget, at, run_on, with_api_target
-from shoal.cli.output import facts_of, note, print_json, print_table, to_the_second
+from shoal.cli.output import facts_of, print_json, print_table, to_the_second
 from shoal.cli.root import CommandGroup
 from shoal.cli.summary import print_rows
-from shoal.queue.states import TERMINAL, JobState
+from shoal.observe.logs import note
+from shoal.queue.job import attempts_made
+from shoal.queue.states import TERMINAL, JobState, reason_text
 
 JOBS, QUOTAS = "/api/v1/jobs", "/api/v1/quotas"
 MOST = 1000  # per list
@@ -55,9 +57,9 @@ def list_jobs(limit: int, cursor: str | None, dead: bool, target: ApiTarget, as_
         print_json({"items": items, "next": more})
         return
     columns = ["id", "kind", "state", "attempts", "priority", "created", "about"]
-    print_table(columns, [_row(job) for job in items])
+    print_table(columns, [_row(job) for job in items], "No such jobs.")
     if more is not None:
-        note(f"More jobs: `shoal jobs ls --cursor {more}`")
+        note(f"More jobs: `{target.command('jobs', 'ls', '--cursor', more)}`")
 
 
 @jobs.command()
@@ -214,8 +216,9 @@ def _move(target: ApiTarget, job_id: str, verb: str, as_json: bool) -> None:
 
 
 def _row(job: dict[str, Any]) -> list[object]:
-    state = f"{job['state']} ({job['state_reason']})" if job["state_reason"] else job["state"]
-    attempts = f"{job['attempts']}/{job['max_attempts']}"
+    reason = reason_text(job["state_reason"])
+    state = f"{job['state']} ({reason})" if reason else job["state"]
+    attempts = f"{attempts_made(JobState(job['state']), job['attempts'])}/{job['max_attempts']}"
     about = job["url"] or job["run_id"] or ""
     return [job["id"], job["kind"], state, attempts, job["priority"], to_the_second(job["created_at"]), about]
 

@@ -13,16 +13,19 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code."""
     words = list(sys.argv[1:] if argv is None else argv)
     _have_streams()
-    code = 0
     try:
         if words == ["--version"]:
-            print(f"shoal {__version__}")
-        else:
-            code = _command(words)
-        sys.stdout.flush()
+            print(f"shoal {__version__}", flush=True)
+            return 0
+        return _command(words)
+    except BrokenPipeError:
+        return PIPE_CLOSED
     except OSError as error:
-        return _unwritten(error, code)
-    return code
+        from shoal.cli.root import tell
+
+        return tell(error, as_json=False)
+    finally:
+        _drop_unwritten()
 
 
 def _command(words: list[str]) -> int:
@@ -37,11 +40,9 @@ def _have_streams() -> None:
     sys.stderr = sys.stderr or os.fdopen(os.open(os.devnull, os.O_WRONLY), "w")
 
 
-def _unwritten(error: OSError, code: int) -> int:
-    # The interpreter would report the unwritten buffer at exit.
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    if isinstance(error, BrokenPipeError):
-        return code or PIPE_CLOSED
-    if code == 0:
-        print(f"shoal: the output cannot be written ({error.strerror}).", file=sys.stderr)
-    return code or 1
+def _drop_unwritten() -> None:
+    """Drop what could not be written, and has been reported: the interpreter would report it again at exit."""
+    try:
+        sys.stdout.flush()
+    except OSError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

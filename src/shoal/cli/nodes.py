@@ -12,23 +12,17 @@ from shoal.base.clock import SystemClock
 from shoal.base.errors import RESPONSES, NotFound, UsageError, WaitTimedOut
 from shoal.base.text import plural
 from shoal.cli.api_client import ApiClient, ApiTarget, at, run_on, with_api_target
-from shoal.cli.output import facts_of, note, print_json, print_table
+from shoal.cli.output import facts_of, print_json, print_table, to_the_second
 from shoal.cli.root import CommandGroup
 from shoal.cli.summary import print_rows
+from shoal.fleet.states import COMMAND_LABELS, COMMANDS_ENDED, CommandState
+from shoal.observe.logs import note
 
 C = TypeVar("C", bound=Callable[..., Any])
 NODES = "/api/v1/nodes"
 NODE = f"{NODES}/{{}}"
 MOST = 10_000  # per list
 POLL_SECONDS = 0.25
-ENDED = frozenset({"applied", "unsupported", "failed", "unconfirmed", "expired"})
-MEANINGS = {
-    "waiting": "stored; the node gets it when it is connected",
-    "sent": "sent, not acknowledged yet",
-    "applied": "applied",
-    "unconfirmed": "sent; this node does not acknowledge commands",
-    "expired": "expired before the node came back",
-}
 
 _json = click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 _id = click.argument("node_id", metavar="ID")
@@ -78,7 +72,7 @@ def show(node_id: str, target: ApiTarget, as_json: bool) -> None:
         print_json(node)
         return
     leases = [f"{one['job_id']} ({one['epoch']})" for one in node["held_leases"]]
-    commands = [f"{one['command']} {one['state']} {one['created_at'][:19]}Z" for one in node["commands"]]
+    commands = [f"{one['command']} {one['state']} {to_the_second(one['created_at'])}" for one in node["commands"]]
     wish = {name: value for name, value in node["wish"].items() if value not in ("", None, "connected")}
     facts = facts_of(node | {"wish": wish}, without=("held_leases", "commands"))
     print_rows([*facts, ("Leases", ", ".join(leases)), ("Commands", ", ".join(commands))], to_stdout=True)
@@ -177,7 +171,7 @@ def _send(options: CommandOptions, body: dict[str, Any]) -> int:
 
     commands = run_on(options.target, work)
     refused = [one for one in commands if one["state"] in ("failed", "unsupported")]
-    waiting = [one for one in commands if one["state"] not in ENDED] if options.wait_seconds else []
+    waiting = [one for one in commands if one["state"] not in COMMANDS_ENDED] if options.wait_seconds else []
     if options.as_json:
         print_json({"items": commands} if options.node_id is None else commands[0])
     else:
@@ -196,9 +190,9 @@ async def _ended(api: ApiClient, commands: list[dict[str, Any]], wait_seconds: f
     """Wait until every command has ended, up to the time limit; return their states."""
     clock = SystemClock()
     deadline = clock.monotonic() + wait_seconds
-    while any(one["state"] not in ENDED for one in commands) and clock.monotonic() < deadline:
+    while any(one["state"] not in COMMANDS_ENDED for one in commands) and clock.monotonic() < deadline:
         await clock.sleep(POLL_SECONDS)
-        commands = [one if one["state"] in ENDED else await _newer(api, one) for one in commands]
+        commands = [one if one["state"] in COMMANDS_ENDED else await _newer(api, one) for one in commands]
     return commands
 
 
@@ -212,20 +206,24 @@ async def _newer(api: ApiClient, command: dict[str, Any]) -> dict[str, Any]:
 
 def _told(command: dict[str, Any]) -> list[object]:
     name = command["command"].replace("_", "-")
-    return [command["node_id"], name, MEANINGS.get(command["state"], command["state"]), command["detail"]]
+    label = COMMAND_LABELS[CommandState(command["state"])]
+    return [command["node_id"], name, label[0].lower() + label[1:], command["detail"]]
 
 
 def _row(node: dict[str, Any], now: datetime) -> list[object]:
     seconds = (now - datetime.fromisoformat(node["heartbeat_at"]).astimezone(UTC)).total_seconds()
+    heartbeat = f"{max(0.0, seconds):.0f} s ago"
+    if node["state"] == "lost":  # what it reported last is no longer so
+        return [node["id"], "lost", *["-"] * 3, node["queue_depth"], "-", "-", heartbeat, node["version"]]
     return [
         node["id"],
-        node["state"] if node["controller"] or node["state"] == "lost" else f"{node['state']} (no session)",
+        node["state"] if node["controller"] else f"{node['state']} (no session)",
         f"{node['health_score']:.2f}",
         f"{node['active_tasks']}/{node['max_concurrency']}",
         f"{node['active_pages']}/{node['page_slots']}",
         node["queue_depth"],
         f"{node['success_rate']:.0%}",
         f"{node['avg_latency_seconds']:.1f} s",
-        f"{max(0.0, seconds):.0f} s ago",
+        heartbeat,
         node["version"],
     ]

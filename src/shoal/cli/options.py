@@ -11,13 +11,14 @@ from typing import Any, Literal, TypeVar, get_args, get_origin
 import click
 
 from shoal.base.errors import InvalidInput, UsageError
-from shoal.base.parsing import read_duration, read_size
+from shoal.base.parsing import read_duration, read_size, show_size
 from shoal.base.request_form import fields_of
 from shoal.base.text import shorten
 from shoal.crawl.crawl import CrawlConfig
 from shoal.crawl.credentials import SECRET_FIELDS
 from shoal.crawl.lifecycle.change import CrawlChange
 
+LARGEST_FILE = 256_000_000  # bytes of a file that is read as a whole
 FIELDS = fields_of(CrawlConfig)
 CHANGEABLE = fields_of(CrawlChange)
 OUTPUT_HELP = (
@@ -65,10 +66,14 @@ def read_hook(name: str) -> str:
 def read_file(path: str, what: str) -> bytes:
     """Read a file that the user named; raise a clear error if it cannot be read."""
     try:
-        return Path(path).expanduser().read_bytes()
+        with Path(path).expanduser().open("rb") as file:
+            data = file.read(LARGEST_FILE + 1)
     except (OSError, RuntimeError) as error:
         why = (getattr(error, "strerror", None) or str(error)).lower()
         raise InvalidInput(shorten(path), f"cannot be read ({why})", f"pass a readable file with {what}") from None
+    if len(data) > LARGEST_FILE:
+        raise InvalidInput(shorten(path), f"is larger than {show_size(LARGEST_FILE)}", f"pass a file with {what}")
+    return data
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,6 @@
 """Output of commands: data on stdout, progress on stderr; table headers are bold on a terminal."""
 
 import json
-import os
 import re
 import sys
 from collections.abc import Collection, Mapping, Sequence
@@ -9,8 +8,8 @@ from dataclasses import asdict, is_dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
-from shoal.base.text import clean, escaped, visible
-from shoal.observe.logs import has_colour
+from shoal.base.text import escaped, visible
+from shoal.observe.logs import has_colour, note
 
 TIME = re.compile(r"\d{4}-\d\d-\d\dT[\d:.]+Z")
 
@@ -37,17 +36,6 @@ def _plain(value: Any) -> Any:
     if isinstance(value, set | frozenset | tuple):
         return sorted(map(str, value))
     return str(value)
-
-
-def note(text: str) -> None:
-    """Print a line for the user on stderr; never data."""
-    print(as_called(clean(text)), file=sys.stderr, flush=True)
-
-
-def as_called(text: str) -> str:
-    """Return advice with the name under which the launcher was called, so that it can be copied."""
-    command = os.environ.get("SHOAL_COMMAND", "shoal")
-    return text if command == "shoal" else re.sub('(?<=[`"])shoal(?= )', lambda _: command, text)
 
 
 def to_the_second(time: str | None) -> str:
@@ -81,8 +69,12 @@ def shown(value: Any) -> str:
             return str(value)
 
 
-def print_table(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
-    """Print a table. Cells are never folded, even on a narrow terminal: a folded id cannot be copied."""
+def print_table(columns: Sequence[str], rows: Sequence[Sequence[object]], empty: str = "Nothing to show.") -> None:
+    """Print a table; if it has no rows, only the sentence `empty`, on stderr. Cells are never folded, even on a narrow
+    terminal: a folded id cannot be copied."""
+    if not rows:
+        note(empty)
+        return
     cells = [[visible("" if cell is None else str(cell)) for cell in row] for row in rows]
     lines = [[name.upper() for name in columns], *cells]
     widths = [max(map(_width, column)) for column in zip(*lines, strict=True)]

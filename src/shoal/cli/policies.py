@@ -12,10 +12,11 @@ from shoal.base.errors import BadConfig, InvalidInput, UsageError
 from shoal.base.text import plural
 from shoal.cli.api_client import ApiTarget, at, run_on, with_api_target
 from shoal.cli.options import read_file, read_rules_file
-from shoal.cli.output import facts_of, note, print_json, print_table, to_the_second
+from shoal.cli.output import facts_of, print_json, print_table, to_the_second
 from shoal.cli.root import CommandGroup
 from shoal.cli.summary import print_rows
 from shoal.export.part_file import PartFile
+from shoal.observe.logs import note
 
 POLICIES = "/api/v1/policies"
 POLICY = f"{POLICIES}/{{}}"
@@ -110,9 +111,9 @@ def list_policies(
         print_json({"items": items, "next": more})
         return
     columns = ["id", "when", "next run", "last success", "stale", "what"]
-    print_table(columns, [_row(policy) for policy in items])
+    print_table(columns, [_row(policy) for policy in items], "No policies.")
     if more is not None:
-        note(f"More policies: `shoal policies ls --cursor {more}`")
+        note(f"More policies: `{target.command('policies', 'ls', '--cursor', more)}`")
 
 
 @policies.command()
@@ -144,11 +145,11 @@ def results(policy_id: str, limit: int, cursor: str | None, target: ApiTarget, a
         print_json({"items": items, "next": more})
         return
     rows = [_result(one) for one in items]
-    print_table(["fetched", "job", "state", "hash", "what"], rows)
+    print_table(["fetched", "job", "state", "hash", "what"], rows, "No run has ended yet.")
     if not rows and cursor is None:
         note("No results yet. A site policy has crawls instead of results; see `shoal policies show`.")
     if more is not None:
-        note(f"More results: `shoal policies results {policy_id} --cursor {more}`")
+        note(f"More results: `{target.command('policies', 'results', policy_id, '--cursor', more)}`")
 
 
 @policies.command(epilog="Example: shoal policies diff pol_01hr2v8k3m4n5p6q")
@@ -166,7 +167,7 @@ def diff(policy_id: str, before: str | None, after: str | None, target: ApiTarge
         print_json(found)
         return
     rows = [[one["path"], _data(one["from"]), _data(one["to"])] for one in found["changes"]]
-    print_table(["path", "from", "to"], rows)
+    print_table(["path", "from", "to"], rows, "Nothing differs.")
     page = {
         None: "Unknown whether the page changed (a hash is missing)",
         True: "The page changed",

@@ -15,13 +15,14 @@ from typing import Protocol, Self
 from shoal.base.clock import Clock, from_micros
 from shoal.base.errors import TimeError
 from shoal.base.text import plural
-from shoal.cli.output import note
 from shoal.cli.summary import in_time
 from shoal.crawl.crawl import Counts, Crawl
 from shoal.crawl.lifecycle.crawl_status import CrawlStatus
+from shoal.crawl.lifecycle.failed_urls import MAX_LISTED
 from shoal.hosts.rate import HeldHost
-from shoal.local.local_crawl import CrawlTally
+from shoal.observe.logs import note
 from shoal.pages.response_counts import ResponseClass
+from shoal.process.local_crawl import CrawlTally
 
 LOOK_SECONDS = 1.0
 DRAW_SECONDS = 0.25
@@ -108,6 +109,7 @@ class Progress:
         self._samples: deque[tuple[float, int]] = deque(maxlen=RATE_SAMPLES + 1)
         self._counts = Counts()
         self._held: str | None = None
+        self._named = 0  # seeds that failed and were named, or are too many
         self._task: asyncio.Task[None] | None = None
 
     @property
@@ -133,7 +135,17 @@ class Progress:
             await self._clock.sleep(self._screen.period)
             if self._clock.monotonic() - self._samples[-1][0] > LOOK_SECONDS - DRAW_SECONDS / 2:
                 await self._look()
+            self._name_failed_seeds()
             self._screen.show(self.snapshot())
+
+    def _name_failed_seeds(self) -> None:
+        """Name the first seeds that failed; the summary counts the rest."""
+        failed = self._source.tally.failed_seeds
+        for seed in failed[self._named : MAX_LISTED]:
+            self._screen.say(f"Seed {seed.words()}")
+        if len(failed) > MAX_LISTED >= self._named:
+            self._screen.say("More seeds failed; they are counted at the end")
+        self._named = len(failed)
 
     async def _look(self) -> None:
         with suppress(TimeError):  # the store is busy or unavailable, and the walker handles that

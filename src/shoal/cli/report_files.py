@@ -1,15 +1,16 @@
 """Flags that write reports of an analysis to files, for `shoal audit` and `shoal analyses report`."""
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from contextlib import contextmanager
 from functools import wraps
 from typing import Any, Final, TypeVar
 
 import click
 
 from shoal.audit.reports.formats import FormatName
-from shoal.base.errors import InvalidInput
-from shoal.cli.output import note
+from shoal.base.errors import BadConfig, InvalidInput
 from shoal.export.part_file import PartFile
+from shoal.observe.logs import note
 
 C = TypeVar("C", bound=Callable[..., Any])
 Download = Callable[[FormatName], Awaitable[bytes]]
@@ -34,15 +35,19 @@ class ReportFiles:
                 raise InvalidInput(
                     FLAGS[format_name][0], f"names {name!r}, as does another flag", "use one file for each"
                 )
-        self._files = {format_name: PartFile(name) for format_name, name in wanted.items()}
+        self._files: dict[FormatName, PartFile] = {}
+        for format_name, name in wanted.items():
+            with _named_by_its_flag(format_name):
+                self._files[format_name] = PartFile(name)
 
     def __bool__(self) -> bool:
         return bool(self._files)
 
     def check(self) -> None:
         """Raise if a file cannot be written, before any work is done."""
-        for file in self._files.values():
-            file.check()
+        for format_name, file in self._files.items():
+            with _named_by_its_flag(format_name):
+                file.check()
 
     async def write(self, download: Download) -> list[str]:
         """Write all files; return their names."""
@@ -55,6 +60,14 @@ class ReportFiles:
             finally:
                 file.leave()
         return [file.name for file in self._files.values()]
+
+
+@contextmanager
+def _named_by_its_flag(format_name: FormatName) -> Iterator[None]:
+    try:
+        yield
+    except BadConfig as error:
+        raise error.called(FLAGS[format_name][0]) from None
 
 
 def report_flags(command: C) -> C:

@@ -7,6 +7,8 @@ from typing import Any
 import click
 
 from shoal.base.errors import InvalidInput
+from shoal.base.settings import Settings
+from shoal.base.settings_loader import load
 from shoal.base.text import redact_url
 from shoal.base.url import Url, UrlRefusal, canonical, origin
 from shoal.cli.output import print_json
@@ -15,8 +17,6 @@ from shoal.cli.summary import print_rows
 from shoal.egress import AddressRule, Egress, Limits, endpoint
 from shoal.hosts.robots import ANYBODY, PRODUCT, Decision, RobotsState, Rules
 from shoal.hosts.robots_cache import RobotsCache, fetch_robots
-from shoal.settings import Settings
-from shoal.settings_loader import load
 
 DENIED = 1
 MOST_SITEMAPS_SHOWN = 10
@@ -122,7 +122,7 @@ async def _kept_rules(settings: Settings, egress: Egress, url: Url, agent: str) 
     from shoal.app import opened
 
     async with opened(settings, existing=True) as app:
-        cache = RobotsCache(app.database, app.stores.hosts, egress, agent, settings.hosts, app.clock, app.signals)
+        cache = RobotsCache(app.database, egress, agent, settings.hosts, app.clock, app.signals)
         return await cache.rules_of(origin(url))
 
 

@@ -16,10 +16,12 @@ from typing import Any
 import click
 
 from shoal import __version__
+from shoal.base.disk import NO_SPACE
 from shoal.base.errors import BackendUnavailable, BadConfig, ShoalError, StorageFull, UsageError
 from shoal.base.text import clean, nearest, shorten
 
 INTERRUPTED = 130
+UNWRITABLE = (errno.EBADF, errno.EIO)  # stdout was opened for reading, or its terminal is gone
 FLAG_OF = {  # settings that have a flag
     "DATABASE_URL": "--store",
     "SHOAL_LISTEN": "--listen",
@@ -58,10 +60,10 @@ class LazyCommands:
 COMMANDS: dict[str, LazyCommands] = {
     "crawl": LazyCommands("shoal.cli.crawl:crawl", "Crawl a site in this process."),
     "audit": LazyCommands("shoal.cli.audit:audit", "Crawl a site and report what is wrong with it."),
-    "serve": LazyCommands("shoal.cli.serve:serve", "Run the controller: REST API, console and background chores."),
-    "worker": LazyCommands("shoal.cli.worker:worker", "Run a worker that executes jobs from the store."),
+    "serve": LazyCommands("shoal.cli.processes:serve", "Run the controller: REST API, console and background chores."),
+    "worker": LazyCommands("shoal.cli.processes:worker", "Run a worker that executes jobs from the store."),
     "bot": LazyCommands("shoal.cli.bot:bot", "Run a bot that pulls page jobs from a server."),
-    "renderer": LazyCommands("shoal.cli.renderer:renderer", "Run the render service: Chromium for workers."),
+    "renderer": LazyCommands("shoal.cli.processes:renderer", "Run the render service: Chromium for workers."),
     "crawls": LazyCommands("shoal.cli.crawls:crawls", "Start, list and manage crawls."),
     "jobs": LazyCommands("shoal.cli.jobs:jobs", "Create page jobs for single URLs; list and manage jobs."),
     "nodes": LazyCommands("shoal.cli.nodes:nodes", "List nodes, and pause, drain or resize them."),
@@ -120,6 +122,7 @@ def run(words: Sequence[str]) -> int:
     try:
         with shoal.make_context("shoal", words or ["--help"]) as context:
             outcome = shoal.invoke(context)
+        sys.stdout.flush()  # an error of the last lines is one of the command, as that of any other line
     except click.exceptions.Exit as leaving:
         return leaving.exit_code
     except BrokenPipeError:
@@ -127,7 +130,7 @@ def run(words: Sequence[str]) -> int:
     except (Exception, KeyboardInterrupt) as error:
         if debug and not isinstance(error, click.ClickException):
             traceback.print_exc()
-        return _tell(_by_flag(error, words), as_json="--json" in words)
+        return tell(_by_flag(error, words), as_json="--json" in words)
     return outcome if isinstance(outcome, int) else 0
 
 
@@ -151,7 +154,7 @@ def _is_given(flag: str, words: Sequence[str]) -> bool:
     return any(word == flag or word.startswith(f"{flag}=") for word in words)
 
 
-def _tell(error: BaseException, as_json: bool) -> int:
+def tell(error: BaseException, as_json: bool) -> int:
     """Print the error in one sentence on stderr; return the exit code."""
     if isinstance(error, KeyboardInterrupt | click.Abort):
         return INTERRUPTED
@@ -160,6 +163,9 @@ def _tell(error: BaseException, as_json: bool) -> int:
         return error.exit_code
     known = _known(error)
     if known is None:
+        if isinstance(error, OSError) and error.filename is None and error.errno in UNWRITABLE:
+            _say("output_failed", f"the output cannot be written ({error.strerror}).", as_json)
+            return 1
         name = type(error).__name__
         what = f"{name}: {error}" if str(error) else name
         fix = "please run the command again with --debug and report the traceback."
@@ -175,7 +181,7 @@ def _known(error: BaseException) -> ShoalError | None:
         return next(filter(None, map(_known, error.exceptions)), None)
     if isinstance(error, click.ClickException):
         return _usage(error)
-    if isinstance(error, OSError) and error.errno == errno.ENOSPC:
+    if isinstance(error, OSError) and error.errno in NO_SPACE:
         return StorageFull("the disk or the output")
     return error if isinstance(error, ShoalError) else None
 
@@ -191,7 +197,7 @@ def _say_known(error: ShoalError, as_json: bool) -> None:
     if as_json:
         _to_stderr(json.dumps(_cleaned(error.problem())))
     else:
-        from shoal.cli.output import as_called
+        from shoal.observe.logs import as_called
 
         _to_stderr(f"shoal: {as_called(clean(error.message))}")
 

@@ -11,21 +11,22 @@ import uvloop
 
 from shoal.app import opened
 from shoal.base.errors import InvalidInput, NotFound, NothingCrawled
+from shoal.base.settings_loader import load
 from shoal.base.text import plural, shorten
 from shoal.cli.api_client import settings_of_store
 from shoal.cli.options import FLAGS, flag_of, given_values, read_rules_file
-from shoal.cli.output import note, print_json
+from shoal.cli.output import print_json
 from shoal.cli.root import CommandGroup
 from shoal.cli.summary import print_rows
 from shoal.crawl.crawl import CrawlConfig
 from shoal.export.part_file import PartFile, Stdout
 from shoal.extract.optional_facts import INVALID_DATA
 from shoal.extract.rules import RuleSet, read_rules
-from shoal.local.crawl_request import CrawlRequest, read_config
-from shoal.local.local_crawl import LocalCrawl
-from shoal.local.rule_replay import ReplayTally, RuleReplay
+from shoal.observe.logs import note
 from shoal.pages.page import Page
-from shoal.settings_loader import load
+from shoal.process.crawl_request import CrawlRequest, read_config
+from shoal.process.local_crawl import LocalCrawl
+from shoal.process.rule_replay import ReplayTally, RuleReplay
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 

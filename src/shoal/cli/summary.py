@@ -7,9 +7,10 @@ from typing import Any
 
 from shoal.base.text import plural, visible
 from shoal.crawl.engine.budget import BUDGETS
-from shoal.crawl.journal.messages import in_words
+from shoal.crawl.journal.messages import left_in_quarantine
 from shoal.crawl.lifecycle.crawl_status import CrawlStatus
 from shoal.crawl.lifecycle.failed_urls import FailedSeed
+from shoal.crawl.states import reason_text
 from shoal.pages.response_counts import in_words as in_classes
 
 SHORTEST_BREAK = 5.0  # seconds; less is normal at the start and end of a crawl
@@ -26,6 +27,7 @@ def summary(status: CrawlStatus, elapsed: float | None = None) -> dict[str, Any]
     return {
         "crawl_id": crawl.id,
         "state": crawl.state.value,
+        "state_reason": crawl.state_reason,
         "pages": counts.pages,
         "errors": counts.errors,
         "responses": counts.responses,
@@ -37,6 +39,8 @@ def summary(status: CrawlStatus, elapsed: float | None = None) -> dict[str, Any]
         "pages_per_second": round(counts.pages / seconds, 1) if seconds else 0.0,
         "depth_reached": counts.depth_reached,
         "failed_seeds": [_failed_seed(seed) for seed in status.failed_seeds],
+        "dead_seeds": [_failed_seed(seed) for seed in status.dead_seeds],
+        "cut_off": cut_off(status),
     }
 
 
@@ -48,16 +52,17 @@ def _failed_seed(seed: FailedSeed) -> dict[str, Any]:
 def rows_of(status: CrawlStatus, totals: dict[str, Any], outputs: Sequence[str]) -> list[tuple[str, str]]:
     """Return the summary as table rows."""
     reason = status.crawl.state_reason
-    why = f" ({in_words(reason)})" if reason else ""
+    why = f" ({reason_text(reason)})" if reason else ""
     rows = [
         ("Crawl", status.crawl.id),
         ("State", status.crawl.state.value + why),
         ("Pages", f"{totals['pages']:,}"),
-        *([("Responses", responses)] if (responses := in_classes(totals["responses"])) else []),
+        *([("Responses", responses)] if (responses := in_classes(totals["responses"], totals["not_modified"])) else []),
         ("Errors", f"{totals['errors']:,}"),
         *([("Seeds", f"none returned a page: {status.why_no_seed}")] if status.failed_seeds else []),
+        *([("Seeds", failed)] if (failed := status.which_seeds_failed) else []),
         ("Skipped", _skipped(totals["skipped"])),
-        *(("Cut off", what) for what in cut_off(status)),
+        *(("Cut off", what) for what in totals["cut_off"]),
         ("Received", in_bytes(totals["bytes"])),
         ("Took", _took(totals, status.counts.walked.total_seconds())),
         ("Depth", str(totals["depth_reached"])),
@@ -72,7 +77,7 @@ def rows_of(status: CrawlStatus, totals: dict[str, Any], outputs: Sequence[str])
 
 
 def cut_off(status: CrawlStatus) -> list[str]:
-    """Describe what each limit cut off, with the flag that sets it."""
+    """Describe what each limit cut off, with the flag that sets it, and what is in quarantine."""
     config, counts, reason = status.crawl.config, status.counts, status.crawl.state_reason
     deeper, at_full_hosts = counts.skipped.get("depth", 0), counts.skipped.get("host_budget", 0)
     reasons = []
@@ -81,6 +86,8 @@ def cut_off(status: CrawlStatus) -> list[str]:
     if at_full_hosts:
         limit = f"`--max-pages-per-host {config.max_pages_per_host}`"
         reasons.append(f"{plural(at_full_hosts, 'URL')} {_verb(at_full_hosts)} beyond {limit}")
+    if counts.held:
+        reasons.append(left_in_quarantine(status.crawl.id, counts.held))
     if reason in BUDGETS and counts.queued:
         flag = {
             "max_pages": f"--max-pages {config.max_pages}",

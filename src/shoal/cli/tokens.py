@@ -7,9 +7,10 @@ import click
 from shoal.access.scopes import ROLES, TokenScope
 from shoal.base.text import visible
 from shoal.cli.api_client import ApiClient, ApiTarget, at, run_on, with_api_target
-from shoal.cli.output import facts_of, note, print_json, print_table, to_the_second
+from shoal.cli.output import facts_of, print_json, print_table, to_the_second
 from shoal.cli.root import CommandGroup
 from shoal.cli.summary import print_rows
+from shoal.observe.logs import note
 
 TOKENS = "/api/v1/tokens"
 MOST = 1000  # per list
@@ -72,6 +73,7 @@ def create(
     note(f"{made['id']} has the scope {', '.join(made['scopes'])}. Store the token safely; it is not shown again.")
     if is_first:
         note("This is the first token: from now on every request to `shoal serve` on this store needs one.")
+        note("Nodes and bots need tokens of their own: --role node --node-id ID, --role bot.")
 
 
 @tokens.command("ls")
@@ -85,7 +87,7 @@ def list_tokens(limit: int, target: ApiTarget, as_json: bool) -> None:
         print_json({"items": items, "next": more})
         return
     columns = ["id", "state", "scopes", "expires", "last used", "name"]
-    print_table(columns, [_row(token) for token in items])
+    print_table(columns, [_row(token) for token in items], "No tokens.")
     if more is not None:
         note("Not all are shown; raise --limit.")
 
@@ -132,7 +134,8 @@ def log(subject: str | None, limit: int, target: ApiTarget, as_json: bool) -> No
     if as_json:
         print_json({"items": items, "next": more})
         return
-    print_table(["at", "who", "from", "act", "subject", "facts"], [_act(entry) for entry in items])
+    columns = ["at", "who", "from", "act", "subject", "facts"]
+    print_table(columns, [_act(entry) for entry in items], "The audit log has no such entries.")
     if more is not None:
         note("Not all are shown; raise --limit.")
 

@@ -7,9 +7,11 @@ import click
 from shoal.base.errors import UsageError
 from shoal.base.text import plural
 from shoal.cli.api_client import ApiTarget, at, run_on, with_api_target
-from shoal.cli.output import facts_of, note, print_json, print_table, to_the_second
+from shoal.cli.output import facts_of, print_json, print_table, to_the_second
 from shoal.cli.root import CommandGroup
 from shoal.cli.summary import print_rows
+from shoal.events.webhook import WebhookState
+from shoal.observe.logs import note
 
 WEBHOOKS = "/api/v1/webhooks"
 WEBHOOK = f"{WEBHOOKS}/{{}}"
@@ -53,7 +55,7 @@ def list_webhooks(target: ApiTarget, as_json: bool) -> None:
         print_json({"items": items})
     else:
         rows = [[one["id"], _state(one), ", ".join(one["events"]) or "all", one["url"]] for one in items]
-        print_table(["id", "state", "events", "url"], rows)
+        print_table(["id", "state", "events", "url"], rows, "No webhooks.")
 
 
 @webhooks.command()
@@ -188,6 +190,5 @@ def _outcome(test: dict[str, Any]) -> str:
 
 
 def _state(webhook: dict[str, Any]) -> str:
-    if not webhook["enabled"]:
-        return f"disabled ({webhook['reason']})"
-    return "failing" if webhook["failing_since"] else "enabled"
+    state = WebhookState.of(enabled=webhook["enabled"], failing=webhook["failing_since"] is not None)
+    return f"{state} ({webhook['reason']})" if state is WebhookState.DISABLED else state.value

@@ -7,9 +7,9 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
 from shoal.app import attach
+from shoal.base.settings_loader import load
 from shoal.compat.memory import url_of, urls_of
 from shoal.compat.scan import Scan
-from shoal.settings_loader import load
 
 if TYPE_CHECKING:
     import asyncpg

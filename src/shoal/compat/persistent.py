@@ -5,20 +5,25 @@ import threading
 import weakref
 from collections.abc import Coroutine
 from contextlib import AsyncExitStack, suppress
+from functools import cached_property, lru_cache
 from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from shoal.app import opened
 from shoal.base.clock import SystemClock
 from shoal.base.errors import NotFound, ShoalError, StateConflict
+from shoal.base.settings_loader import load
 from shoal.base.url import Url
 from shoal.compat.memory import EMPTY, url_of, urls_of
 from shoal.compat.scan import Scan
 from shoal.crawl.crawl import FrontierDriver
-from shoal.settings_loader import load
+
+if TYPE_CHECKING:
+    import redis
 
 T = TypeVar("T")
 
+_parent_of = lru_cache(maxsize=64)(url_of)  # callers add all links of a page one after the other
 LAST_SECONDS = 5.0  # allowed for returning our job when the interpreter exits
 
 
@@ -53,25 +58,43 @@ class PersistentUrlQueueManager:
         found.max_depth = crawl.config.depth
         return found
 
+    @cached_property
+    def redis_client(self) -> "redis.Redis":
+        """A client of the Redis that keeps the scan, for callers that look at its keys. Raises `StateConflict` if the
+        scan is kept in the database."""
+        settings = load().settings.redis
+        if not self.queue_key.startswith("scan:") or not settings.url:
+            fix = "set REDIS_URL before the scan is started"
+            raise StateConflict("scan", self.scan_id, "kept in the database", "have a Redis client", fix)
+        import redis
+
+        return redis.Redis.from_url(settings.url, decode_responses=True)
+
     def add(self, url: str, parent_url: str | None = None, depth: int = 0) -> bool:
         """Add a URL, resolved against its parent if relative; return False if it is invalid, known or too deep."""
         found = url_of(url, parent_url)
         if found is None or depth > self.max_depth:
             return False
-        added = self._call(self._scan.add([found], depth, url_of(parent_url) if parent_url else None))
+        parent = _parent_of(parent_url) if parent_url else None
+        self._check_open()
+        added: int | None = self._scan.add_at_once(found, depth, parent)
+        if added is None:
+            added = self._call(self._scan.add([found], depth, parent))
         if added is None:  # the scan does not exist (any more): start it with this URL as seed
             return self._call(self._begin([found]))
         return added > 0
 
     def next(self) -> str:
         """Return the next URL and settle the previous one for good. Raises IndexError if there is none."""
-        url = self._call(self._scan.next(settling=True))
+        self._check_open()
+        url = self._scan.next_at_once() or self._call(self._scan.next(settling=True))
         if url is None:
             raise IndexError(EMPTY)
         return url
 
     def has_next(self) -> bool:
-        return self._call(self._scan.has_next())
+        self._check_open()
+        return self._scan.has_next_at_once() or self._call(self._scan.has_next())
 
     def get_statistics(self) -> dict[str, int]:
         return self._call(self._scan.statistics()).as_dict()
@@ -115,10 +138,16 @@ class PersistentUrlQueueManager:
         return made
 
     def _call(self, work: Coroutine[Any, Any, T]) -> T:
-        if not self._end.alive:
+        try:
+            self._check_open()
+        except StateConflict:
             work.close()
-            raise StateConflict("scan", self.scan_id, "closed here", "be used", "open it again")
+            raise
         return self._thread.call(work)
+
+    def _check_open(self) -> None:
+        if not self._end.alive:
+            raise StateConflict("scan", self.scan_id, "closed here", "be used", "open it again")
 
 
 class _LoopThread:
@@ -171,7 +200,7 @@ async def _open(
     app = await leaving.enter_async_context(opened(load().settings))
     frontier = _wanted_frontier()
     try:
-        scan = Scan(app, scan_id)
+        scan = Scan(app, scan_id, at_once=True)
         await scan.begin(urls_of(seeds), max_depth, frontier)
         await scan.attach()
         crawl = await scan.find()

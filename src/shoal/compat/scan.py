@@ -5,14 +5,15 @@ lease. URLs held by a process that died are returned to the queue by the next pr
 """
 
 import asyncio
+import threading
 from collections import deque
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 
 from shoal.app import App
 from shoal.base.database import Tx
-from shoal.base.errors import AlreadyExists, LeaseLost, NotFound, StateConflict
+from shoal.base.errors import AlreadyExists, LeaseLost, NotFound, ShoalError, StateConflict
 from shoal.base.ids import JobId, new_id
 from shoal.base.url import Url
 from shoal.crawl.crawl import Crawl, FrontierDriver
@@ -22,7 +23,7 @@ from shoal.crawl.frontier.values import FrontierTask, NewUrl, Settled, WalkerBat
 from shoal.crawl.lifecycle.crawls import KIND
 from shoal.crawl.states import TERMINAL, CrawlState
 from shoal.crawl.store import HostRate
-from shoal.local.crawl_request import read_config, read_id
+from shoal.process.crawl_request import read_config, read_id
 from shoal.queue import states as job_states
 from shoal.queue.job import Job, Lease, NewJob, local_lane
 from shoal.queue.states import GrantEnd, JobState
@@ -34,6 +35,7 @@ DEEPEST = 32_767
 AT_ONCE = HostRate(0.0)
 SHORTEST_WAIT = 0.01  # seconds; another transaction has just locked the host
 LONGEST_WAIT = 0.25
+TURN_SECONDS = 0.001  # a call from a caller's thread takes about a tenth of that
 BUSY_TRIES = 200  # after that, the waiting URLs are left to other processes
 ALREADY = frozenset({CrawlState.QUEUED, CrawlState.RUNNING})
 ENDED = TERMINAL | {CrawlState.STOPPING}
@@ -58,17 +60,21 @@ class ScanLease:
     crawl: Crawl
     lease: Lease
     commits: WalkerCommits
+    renewer: LeaseRenewer
     keeping: asyncio.Task[None]
 
 
 class Scan:
     """A scan as seen by one process."""
 
-    def __init__(self, app: App, scan_id: str) -> None:
+    def __init__(self, app: App, scan_id: str, *, at_once: bool = False) -> None:
+        """`at_once`: callers use the methods that call Redis from their own threads."""
         self.id = read_id(scan_id, "scan_id")
         self._app = app
+        self._calls = app.stores.single_calls() if at_once else None
         self._janitor = app.chores.janitor
         self._lock = asyncio.Lock()
+        self._turning = threading.Lock()  # held with the other one, or by a caller's thread
         self._hold: ScanLease | None = None
         self._held: dict[Url, FrontierTask] = {}  # handed out and not settled
         self._undelivered: deque[FrontierTask] = deque()  # taken for a caller that was cancelled meanwhile
@@ -92,6 +98,37 @@ class Scan:
         await self.add(seeds[MOST_SEEDS:])
         return True
 
+    def add_at_once(self, url: Url, depth: int, parent: Url | None) -> bool | None:
+        """Add a URL from the caller's thread, without asking the database; None if it must be asked."""
+        return None if self._calls is None else self._calls.add(url, min(depth, DEEPEST), parent)
+
+    def has_next_at_once(self) -> bool:
+        """Return whether any URL waits, from the caller's thread; False if the database must be asked."""
+        return self._calls is not None and (self._calls.waiting() or 0) > 0
+
+    def next_at_once(self) -> Url | None:
+        """Settle the URLs held so far and take the next one, from the caller's thread; None if the database must be
+        asked."""
+        calls = self._calls
+        if calls is None or not self._turning.acquire(blocking=False):
+            return None
+        try:
+            hold, done = self._hold, list(self._held.values())
+            if hold is None or self._in_doubt or self._undelivered or not hold.renewer.trusted():
+                return None
+            try:
+                task = calls.exchange(hold.lease.fence, done)
+                if not done:
+                    self._held.clear()
+                if task is not None:
+                    self._held[task.url] = task
+            except BaseException:  # even Ctrl-C: the URL may have been taken
+                self._in_doubt = True
+                raise
+            return None if task is None else task.url
+        finally:
+            self._turning.release()
+
     async def add(self, urls: Sequence[Url], depth: int = 0, parent: Url | None = None) -> int | None:
         """Add URLs to the queue; return how many were new, or None if the scan does not exist."""
 
@@ -104,14 +141,34 @@ class Scan:
             parent_key = None if parent is None else key_of(parent, crawl.key_seed)[0]
             seed, deep = crawl.key_seed, min(depth, DEEPEST)
             new = [NewUrl(*key_of(url, seed), url, deep, Fate.OPEN, parent_key) for url in urls]
-            return await self._app.crawls.add_urls(tx, crawl.number, new)
+            added = await self._app.crawls.add_urls(tx, crawl.number, new)
+            await self._look_in(tx, crawl, urls[-1] if urls else None)
+            return added
 
         return await self._app.database.run(commit)
+
+    async def _look(self) -> None:
+        """Let calls from the threads of callers use what the database says now, and copy the counters of Redis into
+        it."""
+
+        async def commit(tx: Tx) -> None:
+            await self._look_in(tx, await self._app.crawls.store.get(tx, self.id))
+
+        if self._calls is not None:
+            await self._app.database.run(commit)
+
+    async def _look_in(self, tx: Tx, crawl: Crawl | None, url: Url | None = None) -> None:
+        if self._calls is None:
+            return
+        if crawl is None or crawl.frontier != "redis" or crawl.state in ENDED:
+            tx.on_commit(self._calls.forget)
+        else:
+            await self._calls.look(tx, crawl.number, url, is_running=crawl.state is CrawlState.RUNNING)
 
     async def attach(self) -> bool:
         """Lease a job of the scan, resuming it if paused, and return the URLs of dead processes to the queue. False if
         the scan does not exist or has ended."""
-        async with self._lock:
+        async with self._alone():
             crawl = await self.find()
             if crawl is None or crawl.state in ENDED:
                 return False
@@ -148,6 +205,8 @@ class Scan:
         return True
 
     async def statistics(self) -> Statistics:
+        await self._look()
+
         async def look(tx: Tx) -> Statistics:
             crawl = await self._app.crawls.store.get(tx, self.id)
             if crawl is None:
@@ -162,7 +221,7 @@ class Scan:
     async def pause(self) -> None:
         """Pause the scan for all processes. URLs we hold are returned to the queue."""
         if await self.find() is not None:
-            async with self._lock:
+            async with self._alone():
                 await self._app.crawls.pause(self.id, "pause_scan")
                 await self._leave("pause_scan")
                 self._paused_here = True
@@ -184,7 +243,7 @@ class Scan:
 
     async def leave(self, *, settling: bool = False) -> None:
         """Return our job; URLs we hold and did not settle go back to the queue."""
-        async with self._lock:
+        async with self._alone():
             await self._leave("left", list(self._held.values()) if settling else [])
 
     def let_go(self) -> None:
@@ -193,6 +252,16 @@ class Scan:
             loop = self._hold.keeping.get_loop()
             if not loop.is_closed():
                 loop.call_soon_threadsafe(self._hold.keeping.cancel)
+
+    @asynccontextmanager
+    async def _alone(self) -> AsyncIterator[None]:
+        async with self._lock:
+            while not self._turning.acquire(blocking=False):  # waiting must not block the loop, which renews the lease
+                await self._app.clock.sleep(TURN_SECONDS)
+            try:
+                yield
+            finally:
+                self._turning.release()
 
     async def _is_over(self) -> bool:
         """Return whether the scan does not exist, or has ended with no URLs left."""
@@ -218,7 +287,7 @@ class Scan:
     async def _turn(self, done: list[FrontierTask], want: int) -> list[FrontierTask]:
         """Settle and take in one commit. If the lease was lost, so was the right to settle: take a new lease and only
         take."""
-        async with self._lock:
+        async with self._alone():
             hold = await self._holding()
             try:
                 state, work = await self._commit(hold, done, want)
@@ -247,6 +316,9 @@ class Scan:
             state, taken = await hold.commits.exchange(tx, batch, want)
             if state is CrawlState.RUNNING and want:  # let other processes take from the same host
                 await app.stores.frontier_admin.unclaim(tx, hold.crawl.number, fence)
+            if self._calls is not None:
+                now = await app.crawls.store.get(tx, self.id)
+                await self._look_in(tx, now, taken[0].url if taken else None)
             return state, taken
 
         return await app.database.run(commit)
@@ -282,14 +354,13 @@ class Scan:
             app.database,
             app.crawls,
             app.stores.frontier,
-            app.stores.hosts,
             app.queue,
             crawl,
             lease.fence,
             AT_ONCE,
-            app.stores.pages,
         )
-        return ScanLease(crawl, lease, commits, asyncio.create_task(_keep_alive(app, lease)))
+        renewer = LeaseRenewer(app.queue, lease, app.clock)
+        return ScanLease(crawl, lease, commits, renewer, asyncio.create_task(self._keep_alive(renewer)))
 
     async def _lease(self, crawl: Crawl) -> Lease:
         """Create and lease a job of our own in one commit; waiting jobs that nobody holds are cancelled."""
@@ -363,6 +434,7 @@ class Scan:
     async def _leave(self, reason: str, done: Sequence[FrontierTask] = ()) -> None:
         hold, report = self._hold, WalkerBatch([Settled(task, Fate.FETCHED) for task in done])
         self._forget()
+        await self._copy_counters()
         if hold is not None:
             with suppress(LeaseLost):  # then there is no job to return
                 await hold.commits.hand_back(report, reason)
@@ -375,10 +447,17 @@ class Scan:
         self._undelivered.clear()
         self._in_doubt = False
 
+    async def _keep_alive(self, renewer: LeaseRenewer) -> None:
+        async with renewer:
+            while True:
+                await self._app.clock.sleep(self._app.queue.settings.extend_every.total_seconds())
+                await self._copy_counters()
 
-async def _keep_alive(app: App, lease: Lease) -> None:
-    async with LeaseRenewer(app.queue, lease, app.clock):
-        await asyncio.Event().wait()
+    async def _copy_counters(self) -> None:
+        """Copy what calls from other threads changed. If the store is unavailable, a later copy is as good."""
+        if self._calls is not None and self._calls.has_changes:
+            with suppress(ShoalError):
+                await self._look()
 
 
 def _public_name(option: str) -> str:

@@ -1,5 +1,6 @@
 """The crawl: the options a caller sends, and the row and counts that Shoal stores."""
 
+import re
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Annotated, Any, Literal
@@ -11,6 +12,7 @@ from shoal.base.forge_commit import ForgeCommit
 from shoal.base.ids import CrawlId
 from shoal.base.query_params import SESSION, TRACKING, read_name
 from shoal.base.request_form import Form, describe, matching
+from shoal.base.settings import Speed
 from shoal.base.text import shorten
 from shoal.base.url import DEFAULT_RULES, UrlRules
 from shoal.crawl.credentials import SECRET_FIELDS, CrawlCookie, check_proxy, hidden
@@ -18,7 +20,6 @@ from shoal.crawl.states import CrawlState
 from shoal.crawl.url_patterns import check_patterns
 from shoal.egress.custom_headers import MOST_HEADERS, check_headers
 from shoal.pages.response_counts import ResponseClass, count_responses
-from shoal.settings import Speed
 
 FrontierDriver = Literal["sql", "redis"]
 Scope = Literal["page", "prefix", "host", "domain", "any"]
@@ -38,6 +39,7 @@ Params = Annotated[list[Text], Meta(max_length=1000)]
 Label = Annotated[str, Meta(min_length=1, max_length=100)]
 LabelText = Annotated[str, Meta(max_length=500)]
 Selector = Annotated[str, Meta(min_length=1, max_length=1000)]
+_HOOK_NAME = re.compile(r"[\w.-]+", re.ASCII)
 HookName = Annotated[str, Meta(min_length=1, max_length=100)]
 SHOWN_APART = {"seeds", "project", "labels", "priority", "start"}
 
@@ -60,6 +62,16 @@ def plain_labels(labels: dict[str, str]) -> dict[str, str]:
                 f"has {shorten(name)!r}: names and values must be one line of text each, and a name must not contain ="
             )
     return labels
+
+
+def hook_names(names: list[str]) -> list[str]:
+    """Return the names if they can be those of hooks. Whether one is installed is up to the workers."""
+    for name in names:
+        if _HOOK_NAME.fullmatch(name) is None:
+            raise ValueError(
+                f"has {shorten(name)!r}; name an entry point in the group shoal.hooks, not a function of a module"
+            )
+    return names
 
 
 def usable_rules(rules: dict[str, Any] | None) -> dict[str, Any] | None:
@@ -166,6 +178,7 @@ class CrawlConfig(Form, frozen=True, kw_only=True, forbid_unknown_fields=True):
         "user_agent": one_line,
         "labels": plain_labels,
         "rules": usable_rules,
+        "hooks": hook_names,
     }
 
     @property
@@ -188,6 +201,10 @@ class CrawlConfig(Form, frozen=True, kw_only=True, forbid_unknown_fields=True):
         )
 
 
+TRAP = "trap"
+"""The reason under which URLs in quarantine count as skipped. It is stored only once their patterns are cleared."""
+
+
 @dataclass(frozen=True, slots=True)
 class Counts:
     """Counters of a crawl, summed over its walkers."""
@@ -203,6 +220,11 @@ class Counts:
     depth_reached: int = 0
     walked: timedelta = timedelta(0)  # wall-clock time of work: time shared by several walkers counts once
     skipped: dict[str, int] = field(default_factory=dict)
+
+    @property
+    def held(self) -> int:
+        """URLs in quarantine as a crawler trap. They count as settled, and as skipped."""
+        return self.skipped.get(TRAP, 0)
 
     @property
     def queued(self) -> int:
@@ -231,6 +253,7 @@ class Crawl:
     finished_at: int | None
     changed_at: int = 0  # when its options were last changed; 0: never
     frontier: FrontierDriver = "sql"  # the driver it was started with
+    policy_id: str | None = None  # the policy that started it
 
     @property
     def bodies(self) -> str:

@@ -3,11 +3,12 @@
 import re
 from typing import Annotated, Any, Final
 
-from msgspec import Meta, Struct
+from msgspec import Struct
 from msgspec.structs import force_setattr
 
 from shoal.base.errors import BadConfig
 from shoal.base.parsing import PROXY_LABEL
+from shoal.base.request_form import describe
 from shoal.base.text import HIDDEN, redact_url
 from shoal.base.url import Url, UrlRefusal, canonical, hostname
 from shoal.egress import AddressRule, Proxy
@@ -24,11 +25,14 @@ _COOKIE_UNSAFE: Final = re.compile(r"[\x00-\x1f\x7f;\ud800-\udfff]")
 class CrawlCookie(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A cookie the crawl starts with. Without a domain it is sent only to the hosts of the seeds."""
 
-    name: Annotated[str, Meta(min_length=1, max_length=256)]
-    value: Annotated[str, Meta(max_length=LONGEST)] = ""
-    domain: Annotated[str, Meta(min_length=1, max_length=253)] | None = None
-    path: Annotated[str, Meta(max_length=1024)] = "/"
-    secure: bool = False
+    name: Annotated[str, describe("Name of the cookie.", min_length=1, max_length=256)]
+    value: Annotated[str, describe("Value of the cookie.", max_length=LONGEST)] = ""
+    domain: (
+        Annotated[str, describe("Domain of the cookie. Default: the hosts of the seeds.", min_length=1, max_length=253)]
+        | None
+    ) = None
+    path: Annotated[str, describe("Path prefix to which it is sent.", max_length=1024)] = "/"
+    secure: Annotated[bool, describe("Whether it is sent only over HTTPS.")] = False
 
     def __post_init__(self) -> None:
         if any(_COOKIE_UNSAFE.search(text) for text in (self.name, self.value, self.path)):

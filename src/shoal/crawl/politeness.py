@@ -6,13 +6,13 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from shoal.base.database import Database
+from shoal.base.settings import Settings
 from shoal.crawl.engine.engine_factory import window_and_rate
 from shoal.crawl.frontier.admin_store import CrawlHost, FrontierAdminStore
 from shoal.crawl.journal.journal import MOST_AT_ONCE
 from shoal.crawl.lifecycle.crawl_status import CrawlStatus
 from shoal.crawl.lifecycle.crawls import Crawls
 from shoal.hosts.robots import RobotsState, Rules
-from shoal.settings import Settings
 
 MOST_HOSTS: Final = 200
 HELD: Final = "host_held"  # the journal's event

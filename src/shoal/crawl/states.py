@@ -3,6 +3,9 @@
 from dataclasses import dataclass
 from enum import StrEnum
 
+from shoal.base.sentence import message
+from shoal.queue import states as job_states
+
 
 class CrawlState(StrEnum):
     PENDING = "pending"  # stored, not submitted
@@ -15,6 +18,9 @@ class CrawlState(StrEnum):
     COMPLETED = "completed"  # frontier drained, or a budget spent
     FAILED = "failed"  # its job became a dead letter, or no seed returned a page
 
+
+DRAINED = "drained"
+DRAINED_PARTLY = "drained_partly"  # only URLs in quarantine are left
 
 MOVES: dict[CrawlState, frozenset[CrawlState]] = {
     CrawlState.PENDING: frozenset({CrawlState.QUEUED, CrawlState.STOPPED}),
@@ -42,7 +48,38 @@ MOVES: dict[CrawlState, frozenset[CrawlState]] = {
 }
 TERMINAL = frozenset({CrawlState.STOPPED, CrawlState.COMPLETED, CrawlState.FAILED})
 ENDING = TERMINAL | {CrawlState.STOPPING}
+SETTLED = TERMINAL | {CrawlState.PAUSED}  # nobody adds pages, so they can be analyzed and compared
 WALKED = frozenset({CrawlState.RUNNING, CrawlState.PAUSING, CrawlState.STOPPING})
+PAUSABLE = frozenset(state for state in MOVES if CrawlState.PAUSED in MOVES[state]) - {CrawlState.PAUSING}
+STOPPABLE = frozenset(state for state in MOVES if CrawlState.STOPPED in MOVES[state]) - {CrawlState.STOPPING}
+
+LABELS = {
+    CrawlState.PENDING: message("Not started"),
+    CrawlState.QUEUED: message("In queue"),
+    CrawlState.RUNNING: message("Running"),
+    CrawlState.PAUSING: message("Pausing"),
+    CrawlState.PAUSED: message("Paused"),
+    CrawlState.STOPPING: message("Stopping"),
+    CrawlState.STOPPED: message("Stopped"),
+    CrawlState.COMPLETED: message("Completed"),
+    CrawlState.FAILED: message("Failed"),
+}
+REASONS = job_states.REASONS | {
+    DRAINED_PARTLY: message("URLs in quarantine were left out"),
+    "max_pages": message("the page limit was reached"),
+    "max_bytes": message("the size limit was reached"),
+    "max_seconds": message("the time limit was reached"),
+    "no_seed_gave_a_page": message("no seed returned a page"),
+    "process_gone": message("its process is gone; continue with `shoal crawl --resume`"),
+    "changed": message("its options were changed"),
+    "frontier_lost": message("Redis lost its frontier"),
+}
+"""Texts for the reason of a crawl's state, or why a walker left."""
+
+
+def reason_text(reason: str | None) -> str:
+    """Return the reason of a crawl's state in words; an unknown one as it is stored."""
+    return REASONS.get(reason or "", reason or "")
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +116,11 @@ def ask_to_stop(reason: str = "asked") -> CrawlMove:
 
 def stop(reason: str = "asked") -> CrawlMove:
     return CrawlMove(CrawlState.STOPPED, reason)
+
+
+def drain(*, leaves_urls: bool) -> CrawlMove:
+    """Complete a crawl whose frontier is empty; `leaves_urls`: except for URLs in quarantine."""
+    return complete(DRAINED_PARTLY if leaves_urls else DRAINED)
 
 
 def complete(reason: str) -> CrawlMove:

@@ -22,9 +22,10 @@ from shoal.crawl.frontier.values import (
     Taken,
     WalkerBatch,
 )
-from shoal.crawl.lifecycle.failed_urls import DroppedPage, FailedPage, FailedSeed
+from shoal.crawl.lifecycle.failed_urls import FailedSeed
 from shoal.crawl.states import CrawlMove, CrawlState
 from shoal.hosts.rate import HeldHost, HostDelay
+from shoal.pages.store import DroppedPage
 from shoal.queue.job import Fence
 
 OUTSIDE = ""
@@ -51,6 +52,7 @@ class CrawlStore(Protocol):
         state: CrawlState,
         key_seed: int | None = None,
         frontier: FrontierDriver = "sql",
+        policy_id: str | None = None,
     ) -> Crawl | None:
         """Store a crawl; return None if the id is taken. Without a key seed the crawl gets a random one; give that of
         an earlier crawl if a URL must have the same key in both. A frontier outside the database gets a generation."""
@@ -118,20 +120,12 @@ class CrawlStore(Protocol):
         """Store sitemap records, each under its key and check; return how many were new."""
         ...
 
-    async def last_page(self, tx: Tx, number: int) -> int:
-        """Return the number of the page that was stored last; 0 if there is none."""
-        ...
-
     async def landed(self, tx: Tx, number: int, keys: list[int]) -> list[str]:
         """Return the final URLs of those of these pages that redirected and were HTML."""
         ...
 
-    async def failed_after(self, tx: Tx, number: int, after: int, limit: int) -> list[FailedPage]:
-        """Return failed pages after the page `after`, in the order in which they were stored."""
-        ...
-
-    async def drop_failed(self, tx: Tx, number: int, pages: list[FailedPage]) -> list[DroppedPage]:
-        """Remove the records of these pages; return those that were still there. Call under the crawl's lock."""
+    async def urls_of_dropped(self, tx: Tx, number: int, pages: list[DroppedPage]) -> list[NewUrl]:
+        """Return the URLs of these pages, each with the key of the sitemap, or else of the page, that led to it."""
         ...
 
     async def change(self, tx: Tx, crawl_id: str, config: CrawlConfig) -> None:

@@ -14,11 +14,9 @@ from shoal.egress.exchange import (
     Response,
     Signer,
 )
-from shoal.egress.local import is_local
-from shoal.egress.proxies import Proxies
-from shoal.egress.proxy import Proxy
+from shoal.egress.proxy import Proxies, Proxy
 from shoal.egress.redirect import PLAIN_URLS, REDIRECTS, AtHop, Cancellable, circular, endless, leads_to
-from shoal.egress.resolver import Resolver
+from shoal.egress.resolver import Resolver, is_local
 
 __all__ = [
     "PLAIN_URLS",

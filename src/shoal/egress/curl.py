@@ -94,7 +94,7 @@ def listen(
     handle.setopt(pycurl.M_TIMERFUNCTION, on_timer)
 
 
-def lock_down(handle: Easy, *, ca_file: str | None, verify_tls: bool, proxy: str, proxy_login: str) -> None:
+def lock_down(handle: Easy, *, ca_file: str | None, proxy: str, proxy_login: str) -> None:
     """Set the options that never change, beginning with those that switch off libcurl's own behaviour."""
     fixed: Sequence[tuple[int, object]] = (
         (pycurl.PROTOCOLS, pycurl.PROTO_HTTP | pycurl.PROTO_HTTPS),
@@ -107,8 +107,8 @@ def lock_down(handle: Easy, *, ca_file: str | None, verify_tls: bool, proxy: str
         (pycurl.HTTP09_ALLOWED, 0),
         (pycurl.NOSIGNAL, 1),
         (PATH_AS_IS, 1),
-        (pycurl.SSL_VERIFYPEER, int(verify_tls)),
-        (pycurl.SSL_VERIFYHOST, 2 if verify_tls else 0),
+        (pycurl.SSL_VERIFYPEER, 1),
+        (pycurl.SSL_VERIFYHOST, 2),
         (pycurl.SSLVERSION, pycurl.SSLVERSION_TLSv1_2),
         (pycurl.HTTP_VERSION, pycurl.CURL_HTTP_VERSION_2TLS),
         # Otherwise requests to one host would queue behind the first, whether or not the host speaks HTTP/2.

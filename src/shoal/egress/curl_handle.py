@@ -13,11 +13,10 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from shoal.egress import curl
-from shoal.egress.address import AddressRefusal
+from shoal.egress.address import AddressRefusal, Route
 from shoal.egress.curl_errors import CUT, explain, refused
 from shoal.egress.decode import accept_encoding
 from shoal.egress.exchange import Failure, HeaderPairs, Headers, Limits, Outcome, Request, Response, Signer
-from shoal.egress.route import Route
 
 _WITH_BODY: Final = frozenset({"POST", "PUT", "PATCH"})
 
@@ -60,7 +59,6 @@ class TransportOptions(Struct, frozen=True):
     """The options shared by all handles of a transport."""
 
     ca_file: str | None = None
-    verify_tls: bool = True
     proxy: str = ""
     proxy_login: str = ""
     idle_connections: int = 256
@@ -186,7 +184,6 @@ class CurlHandle:
         curl.lock_down(
             easy,
             ca_file=options.ca_file,
-            verify_tls=options.verify_tls,
             proxy=options.proxy,
             proxy_login=options.proxy_login,
         )

@@ -9,16 +9,15 @@ from functools import partial
 from typing import Final
 
 from shoal.base.clock import Clock, SystemClock
-from shoal.base.url import Canonicalizer, Url, UrlRefusal, origin
-from shoal.egress.address import AddressRefusal, AddressRule, endpoint, literal
+from shoal.base.url import Url, UrlRefusal, origin
+from shoal.egress.address import AddressRefusal, AddressRule, Route, endpoint, literal, pin
 from shoal.egress.ca_bundle import machine_ca_file
 from shoal.egress.curl_errors import refused
 from shoal.egress.curl_handle import CurlHandle, TransportOptions
 from shoal.egress.exchange import Failure, Limits, Outcome, Request
 from shoal.egress.proxy import Proxy
-from shoal.egress.redirect import PLAIN_URLS, AtHop, Cancellable, RedirectFollower
+from shoal.egress.redirect import URLS, AtHop, Cancellable, RedirectFollower
 from shoal.egress.resolver import Answer, Resolver
-from shoal.egress.route import Route, pin
 from shoal.egress.transport import Transport
 
 Done = Callable[[Outcome], None]
@@ -43,26 +42,21 @@ class Egress:
         clock: Clock | None = None,
         resolver: Resolver | None = None,
         proxy: Proxy | None = None,
-        verify_tls: bool = True,
         ca_file: str | None = None,
-        idle_connections: int = 256,
     ) -> None:
         self._rule = rule
         self.limits = limits
         self._clock = clock or SystemClock()
         self._resolver = resolver or Resolver(self._clock, timeout=limits.connect_timeout)
         self._proxy = proxy
-        self._urls = Canonicalizer(PLAIN_URLS)
         self._routes: dict[str, Route] = {}
         self._waiting: set[Exchange] = set()
         self._is_closed = False
         self._transport = Transport(
             TransportOptions(
                 ca_file=ca_file or machine_ca_file(),
-                verify_tls=verify_tls,
                 proxy=proxy.url if proxy else "",
                 proxy_login=proxy.login if proxy else "",
-                idle_connections=idle_connections,
             )
         )
 
@@ -85,7 +79,6 @@ class Egress:
             request,
             done,
             send=self.submit,
-            urls=self._urls,
             limits=request.limits or self.limits,
             clock=self._clock,
             at_hop=at_hop,
@@ -117,7 +110,7 @@ class Egress:
         if self._is_closed:
             exchange.finish_soon(_cancelled(exchange.url))
             return
-        url = self._urls.canonical(exchange.request.url)
+        url = URLS.canonical(exchange.request.url)
         if isinstance(url, UrlRefusal):
             exchange.finish_soon(Failure(url.code, f"The address {url.problem}.", retryable=False, url=exchange.url))
             return

@@ -6,14 +6,14 @@ A failure is a value: a page that could not be fetched is a result like any othe
 import re
 from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Final, NamedTuple
 
-from msgspec import Struct
+from msgspec import Meta, Struct
 
 from shoal.egress.decode import DecodingFault, decode
 
 if TYPE_CHECKING:
-    from shoal.settings import EgressSettings
+    from shoal.base.settings import EgressSettings
 
 HeaderPairs = tuple[tuple[str, str], ...]
 PUBLIC_HEADERS: Final = frozenset({"accept", "accept-encoding", "accept-language", "dnt", "sec-gpc", "user-agent"})
@@ -172,12 +172,12 @@ class Response(Struct):
 class Failure(Struct):
     """Why there is no response. `message` is public; `operator_detail` names addresses and is for operators only."""
 
-    code: str
-    message: str
-    retryable: bool
-    operator_detail: str = ""
-    url: str = ""
-    redirects: tuple[Hop, ...] = ()
+    code: Annotated[str, Meta(description="Stable code of the error.")]
+    message: Annotated[str, Meta(description="The error in one sentence.")]
+    retryable: Annotated[bool, Meta(description="Whether another attempt may succeed.")]
+    operator_detail: Annotated[str, Meta(description="Details such as addresses, for operators only.")] = ""
+    url: Annotated[str, Meta(description="URL of the request that failed.")] = ""
+    redirects: Annotated[tuple[Hop, ...], Meta(description="Redirects that were followed before it.")] = ()
 
     @property
     def is_blocked(self) -> bool:

@@ -1,10 +1,13 @@
-"""A proxy for requests. The egress checks its address and connects to it."""
+"""Proxies for requests, and those that the operator configured: callers refer to them by label and never see their
+addresses. The egress checks the address of a proxy and connects to it."""
 
-from dataclasses import dataclass
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
 from typing import Final
 from urllib.parse import unquote, urlsplit
 
-from shoal.base.errors import BadConfig
+from shoal.base.errors import BadConfig, InvalidInput
+from shoal.base.parsing import LabelledProxy
 from shoal.base.url import UrlRefusal, canonical, hostname
 from shoal.egress.address import AddressRule, literal
 
@@ -46,3 +49,25 @@ def _means_address(host: str) -> bool:
     if isinstance(url, UrlRefusal):  # numbers that are not a valid address
         return host.rstrip(".").rpartition(".")[2][:1].isdigit()
     return literal(hostname(url)) is not None
+
+
+class Proxies:
+    def __init__(self, labelled: Iterable[LabelledProxy] = ()) -> None:
+        self._urls = {one.label: one.url for one in labelled}
+
+    def check(self, label: str | None, field: str) -> None:
+        """Reject a label that is not configured."""
+        if label is None or label in self._urls:
+            return
+        known = f"use {', '.join(sorted(self._urls))}, or" if self._urls else "leave it out, or"
+        raise InvalidInput(
+            field, f"{label!r} is not the label of a configured proxy", f"{known} define it in SHOAL_PROXIES"
+        )
+
+    def find(self, label: str) -> Proxy | None:
+        """Return the proxy with that label; any address is allowed, since the operator configured it. None if only bots
+        know its address, or the label is unknown."""
+        if not self._urls.get(label):
+            return None
+        proxy = Proxy.parse(self._urls[label], AddressRule())
+        return replace(proxy, rule=AddressRule(named=frozenset({(proxy.host, proxy.port)})))

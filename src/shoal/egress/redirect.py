@@ -20,6 +20,7 @@ AtHop = Callable[[Request, Response], Request | Failure]
 
 PLAIN_URLS: Final = UrlRules(tracking=(), session=())
 """Keep all query parameters of a redirect: it may depend on those that a frontier drops."""
+URLS: Final = Canonicalizer(PLAIN_URLS)
 
 
 class Cancellable(Protocol):
@@ -47,7 +48,6 @@ class RedirectFollower:
         "_request",
         "_send",
         "_started",
-        "_urls",
     )
 
     def __init__(
@@ -56,7 +56,6 @@ class RedirectFollower:
         done: Callable[[Outcome], None],
         *,
         send: Sender,
-        urls: Canonicalizer,
         limits: Limits,
         clock: Clock,
         at_hop: AtHop | None,
@@ -64,7 +63,6 @@ class RedirectFollower:
         self._request = request
         self._done = done
         self._send = send
-        self._urls = urls
         self._limits = limits
         self._clock = clock
         self._at_hop = at_hop
@@ -95,7 +93,7 @@ class RedirectFollower:
             return response
         if len(self._hops) >= self._limits.max_redirects:
             return self._with_hop(endless(response), response)
-        url = leads_to(response, self._urls)
+        url = leads_to(response, URLS)
         if url is None:
             return response
         if isinstance(url, Failure):

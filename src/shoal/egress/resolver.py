@@ -1,4 +1,5 @@
-"""Resolves names to addresses, with a short cache per host. The address rule decides which addresses are allowed.
+"""Resolves names to addresses, with a short cache per host, and knows the name and addresses of this machine. The
+address rule decides which addresses are allowed.
 
 The system's resolver blocks, so it runs in a few threads of our own. They are daemons: a name server that
 does not respond must not keep a program from exiting.
@@ -15,11 +16,14 @@ from queue import SimpleQueue
 from typing import Final
 
 from shoal.base.clock import Clock
+from shoal.egress.address import Address
 from shoal.egress.exchange import Failure
 
 Answer = tuple[str, ...] | Failure
 Lookup = Callable[[str], tuple[str, ...]]
 
+THREADS = 8
+MOST_KNOWN = 10_000  # names in the cache
 _FINAL: Final = frozenset({socket.EAI_NONAME, getattr(socket, "EAI_NODATA", socket.EAI_NONAME)})
 
 
@@ -40,20 +44,16 @@ class Resolver:
         ttl: timedelta = timedelta(seconds=60),
         failure_ttl: timedelta = timedelta(seconds=5),
         timeout: timedelta = timedelta(seconds=10),
-        threads: int = 8,
-        size: int = 10_000,
     ) -> None:
         self._clock = clock
         self._lookup = lookup
         self._ttl = ttl.total_seconds()
         self._failure_ttl = failure_ttl.total_seconds()
         self._timeout = timeout.total_seconds()
-        self._threads = threads
-        self._size = size
         self._known: dict[str, tuple[float, Answer]] = {}
         self._waiting: dict[str, list[Callable[[Answer], None]]] = {}
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._pool = _Threads(threads)
+        self._pool = _Threads(THREADS)
 
     def resolve(self, host: str, done: Callable[[Answer], None]) -> None:
         """Call `done` with the answer: immediately if it is cached, else from the event loop."""
@@ -77,7 +77,7 @@ class Resolver:
             return
         # Pending callbacks belong to the previous loop and cannot be called any more.
         self.close()
-        self._pool = _Threads(self._threads)
+        self._pool = _Threads(THREADS)
         self._loop = loop
 
     def _ask(self, host: str) -> None:
@@ -122,7 +122,7 @@ class Resolver:
 
     def _remember(self, host: str, until: float, answer: Answer) -> None:
         self._known.pop(host, None)
-        if len(self._known) >= self._size:
+        if len(self._known) >= MOST_KNOWN:
             del self._known[next(iter(self._known))]
         self._known[host] = (until, answer)
 
@@ -160,3 +160,25 @@ class _Threads:
 def _run_jobs(work: "SimpleQueue[Callable[[], None] | None]") -> None:
     while (job := work.get()) is not None:
         job()
+
+
+def is_local(address: Address) -> bool:
+    """Return whether a socket on this machine can be bound to this address."""
+    family = socket.AF_INET if address.version == 4 else socket.AF_INET6
+    with contextlib.suppress(OSError), socket.socket(family, socket.SOCK_DGRAM) as probe:
+        probe.bind((str(address), 0))
+        return True
+    return False
+
+
+def machine() -> str:
+    """Return the name of this machine, or of this container, which has its own loopback interface."""
+    return socket.gethostname()
+
+
+def known_addresses() -> list[str]:
+    """Return the addresses to which the name of this machine resolves: other machines may know it by them."""
+    with contextlib.suppress(OSError, UnicodeError):
+        found = socket.getaddrinfo(machine(), None)
+        return sorted({str(info[4][0]).partition("%")[0] for info in found})
+    return []

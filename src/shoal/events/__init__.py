@@ -1,1 +1,1 @@
-"""Events: kept in the outbox for webhooks, the event file and the run recorder of policies; see `retention`."""
+"""Events: kept in the outbox for webhooks and the event file; see `retention`."""

@@ -21,7 +21,8 @@ from shoal.events.sender import RESPONSE_TIMEOUT, Answer, WebhookSender
 from shoal.events.store import WebhookStore
 from shoal.events.webhook import JITTER, WAITS, Delivery, Webhook
 
-AT_ONCE = 8  # concurrent deliveries to one webhook
+AT_ONCE = 8  # concurrent deliveries to one webhook; a webhook that fails gets one
+AT_ONCE_TO_ALL = 200  # each may hold a connection for as long as a response may take
 BATCH = 64  # deliveries that one commit takes and the next one settles
 BEGIN_WITHIN = 2.0  # seconds; deliveries not started by then are returned, because nobody else can send taken ones
 TAKEN_FOR = 3 * RESPONSE_TIMEOUT
@@ -112,6 +113,7 @@ class Courier:
         self._signals = signals
         self._jitter = jitter
         self._serving: dict[str, asyncio.Task[None]] = {}
+        self._places = asyncio.Semaphore(AT_ONCE_TO_ALL)
 
     async def run_once(self) -> PassResult:
         """Start serving every webhook that has something due, without waiting for any."""
@@ -153,7 +155,8 @@ class Courier:
     async def _round(self, batch: _Batch) -> _Batch | None:
         """Send a batch; one commit settles it and takes the next."""
         until = self._clock.monotonic() + BEGIN_WITHIN
-        await asyncio.gather(*(self._send_some(batch, until) for _ in range(AT_ONCE)))
+        lanes = AT_ONCE if batch.webhook.failing_since is None else 1
+        await asyncio.gather(*(self._send_some(batch, until) for _ in range(lanes)))
         after, following = await self._database.run(lambda tx: self._settle(tx, batch))
         self._tell(batch.webhook, batch.sent, after)
         return following
@@ -161,8 +164,12 @@ class Courier:
     async def _send_some(self, batch: _Batch, until: float) -> None:
         """Send one delivery after the other and stop at the first failure or when the time is up."""
         while batch.left and batch.all_ok:
-            delivery, event = batch.left.popleft()
-            batch.note(_Sent(delivery, await self._sender.send(batch.webhook.url, batch.secrets, event)))
+            must_wait = self._places.locked()
+            async with self._places:
+                if not batch.left or (must_wait and self._clock.monotonic() >= until):
+                    return
+                delivery, event = batch.left.popleft()
+                batch.note(_Sent(delivery, await self._sender.send(batch.webhook.url, batch.secrets, event)))
             if self._clock.monotonic() >= until:
                 return
 
@@ -212,6 +219,8 @@ class Courier:
 
 def _standing(webhook: Webhook, sent: list[_Sent], now: int) -> Webhook:
     """Return the webhook after a batch; `now` is the store's time."""
+    if not sent:  # no place was free in time
+        return webhook
     if any(one.status == 410 for one in sent):
         return replace(webhook, enabled=False, reason="gone")
     if any(one.ok for one in sent):

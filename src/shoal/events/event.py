@@ -22,6 +22,7 @@ class EventType:
 
 
 _CRAWL = ("crawl_id", "reason")
+_CRAWL_END = (*_CRAWL, "skipped", "message")  # the message names what was left out
 _JOB = (
     *("job_id", "url", "policy", "labels", "group", "attempt", "status", "final_url", "http_status", "data", "meta"),
     "fetched_at",
@@ -29,9 +30,9 @@ _JOB = (
 
 TYPES: Mapping[str, EventType] = {
     "crawl.started": EventType("a crawl was started by its first worker", _CRAWL),
-    "crawl.completed": EventType("a crawl was completed, or reached a limit", _CRAWL),
-    "crawl.failed": EventType("a crawl failed and cannot continue", _CRAWL),
-    "crawl.stopped": EventType("a crawl was stopped", _CRAWL),
+    "crawl.completed": EventType("a crawl was completed, or reached a limit", _CRAWL_END),
+    "crawl.failed": EventType("a crawl failed and cannot continue", _CRAWL_END),
+    "crawl.stopped": EventType("a crawl was stopped", _CRAWL_END),
     "crawl.job.completed": EventType("a page job has its result", _JOB),
     "crawl.job.failed": EventType("a page job failed for the last time, or its workers were lost too often", _JOB),
     "crawl.group.completed": EventType(

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from shoal.base.database import Database
+from shoal.base.disk import open_private
 from shoal.base.errors import BadConfig
 from shoal.base.service import PassResult
 from shoal.events.store import EventStore
@@ -36,7 +37,7 @@ class EventFile:
 
     def _append(self, lines: bytes) -> None:
         try:
-            with self._path.open("ab+") as file:
+            with open(self._path, "ab+", opener=open_private) as file:
                 file.write(_fresh_line(file) + lines)
                 file.flush()
                 os.fsync(file.fileno())

@@ -4,9 +4,9 @@ from datetime import timedelta
 
 from shoal.base.clock import span
 from shoal.base.database import Database, Tx
+from shoal.base.settings import EventSettings
 from shoal.base.signals import Signal, Signals
 from shoal.events.store import EventStore, ReadingProgress
-from shoal.settings import EventSettings
 
 
 class SinkMissedEvents(Signal, frozen=True, kw_only=True):
@@ -17,8 +17,8 @@ class SinkMissedEvents(Signal, frozen=True, kw_only=True):
 
 class EventRetention:
     """Implements `queue.pruner.RetentionRule`. Events that a webhook still waits for are kept however old they are. For
-    the event file and the run recorder of policies they are kept longer, but not for ever: a file that is no longer
-    used looks like one that cannot be written at the moment."""
+    the event file they are kept longer, but not for ever: a file that is no longer used looks like one that cannot be
+    written at the moment."""
 
     name = "events"
 

@@ -63,6 +63,10 @@ class EventStore(Protocol):
         """Store the cursor of a sink; return False if it was no longer at `seen`."""
         ...
 
+    async def drop_cursor(self, tx: Tx, sink: str) -> None:
+        """Remove the cursor of a sink that reads no more, so that no event is kept for it."""
+        ...
+
     async def last_before(self, tx: Tx, time: int) -> int:
         """Return the number of the last event from before a time; 0 if there is none."""
         ...

@@ -47,7 +47,7 @@ class WebhookTester:
             webhook = await self._store.get(tx, webhook_id)
             if webhook is None:
                 raise unknown_webhook(webhook_id)
-            await audit(tx, webhook_id)
+            await audit(tx, "webhook.tested", webhook_id)
             return webhook, await self._store.now(tx)
 
         webhook, now = await self._database.run(look)

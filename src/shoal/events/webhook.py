@@ -3,11 +3,12 @@
 from dataclasses import dataclass
 from datetime import timedelta
 from enum import StrEnum
-from typing import Annotated, ClassVar
+from typing import Annotated, ClassVar, Self
 
 from msgspec import field
 
 from shoal.base.request_form import Form, describe
+from shoal.base.sentence import message
 from shoal.base.url import UrlRefusal, canonical
 from shoal.events.event import TYPES
 from shoal.events.signature import check_secret
@@ -79,6 +80,28 @@ class DeliveryState(StrEnum):
     DEAD = "dead"  # the last attempt failed; can be replayed
 
 
+class WebhookState(StrEnum):
+    ENABLED = "enabled"
+    FAILING = "failing"  # enabled, and every delivery has failed lately
+    DISABLED = "disabled"
+
+    @classmethod
+    def of(cls, *, enabled: bool, failing: bool) -> Self:
+        return cls.DISABLED if not enabled else cls.FAILING if failing else cls.ENABLED
+
+
+LABELS = {
+    WebhookState.ENABLED: message("Enabled"),
+    WebhookState.FAILING: message("Failing"),
+    WebhookState.DISABLED: message("Disabled"),
+}
+DELIVERY_LABELS = {
+    DeliveryState.WAITING: message("Waiting"),
+    DeliveryState.DELIVERED: message("Delivered"),
+    DeliveryState.DEAD: message("Given up"),
+}
+
+
 @dataclass(frozen=True, slots=True)
 class Webhook:
     """A receiver of events. `old_secret` (several are separated by spaces) also signs until `old_until`."""
@@ -95,6 +118,10 @@ class Webhook:
     failing_since: int | None
     held_until: int  # it asked to be sent nothing before; 0: it did not
     created_at: int
+
+    @property
+    def state(self) -> WebhookState:
+        return WebhookState.of(enabled=self.enabled, failing=self.failing_since is not None)
 
     def wants(self, kind: str) -> bool:
         return not self.events or any(

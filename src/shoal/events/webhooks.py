@@ -55,13 +55,15 @@ class Webhooks:
         )
 
         async def commit(tx: Tx) -> Webhook:
+            if webhooks := await self._store.all(tx):
+                await self._store.lock(tx, webhooks[0].id)  # one at a time; the others are counted after its commit
             if (there := await self._store.get(tx, webhook.id)) is not None:
                 return there
             if len(await self._store.all(tx)) >= MOST_WEBHOOKS:
                 raise TooLarge("the list of webhooks", f"{MOST_WEBHOOKS} webhooks", "remove one first")
             made = replace(webhook, cursor=await self._events.last(tx), created_at=await self._store.now(tx))
             await self._store.insert(tx, made)
-            await audit(tx, made.id)
+            await audit(tx, "webhook.created", made.id)
             return await self._locked(tx, made.id)
 
         return await self._database.run(commit)
@@ -90,7 +92,7 @@ class Webhooks:
                 webhook = replace(webhook, url=change.url, failing_since=None, held_until=0)
             return webhook if change.events is None else replace(webhook, events=tuple(change.events))
 
-        return await self._update(webhook_id, changed, audit)
+        return await self._update(webhook_id, changed, audit, "webhook.changed")
 
     async def rotate(self, webhook_id: str, *, audit: AuditHook = no_audit) -> Webhook:
         """Create a new secret; the previous ones also sign for a day. The response contains the new secret."""
@@ -99,7 +101,7 @@ class Webhooks:
             old = " ".join(webhook.secrets(now)[:MOST_OLD_SECRETS])  # so rotating twice does not cut off receivers
             return replace(webhook, secret=new_secret(), old_secret=old, old_until=now + span(OLD_SECRET_FOR))
 
-        return await self._update(webhook_id, rotated, audit)
+        return await self._update(webhook_id, rotated, audit, "webhook.rotated")
 
     async def remove(self, webhook_id: str, *, audit: AuditHook = no_audit) -> None:
         """Remove a webhook and its queue, which may be long: one batch per commit, so that others can write
@@ -114,7 +116,7 @@ class Webhooks:
         async def commit(tx: Tx) -> None:
             if not await self._store.remove(tx, webhook_id):
                 raise unknown_webhook(webhook_id)
-            await audit(tx, webhook_id)
+            await audit(tx, "webhook.removed", webhook_id)
 
         while await self._database.run(empty) == EMPTIED_AT_ONCE:
             pass
@@ -136,7 +138,7 @@ class Webhooks:
             if event is None:
                 raise NotFound("event", event_id, "it may have been removed after SHOAL_EVENTS_KEEP")
             await self._store.put(tx, webhook_id, [event.sequence])
-            await audit(tx, webhook_id)
+            await audit(tx, "webhook.replayed", webhook_id)
             return 1
 
         return await self._database.run(commit)
@@ -178,14 +180,16 @@ class Webhooks:
         found = await self._events.between(tx, after, until, BATCH)
         wanted = [number for _, number, kind in found if webhook.wants(kind) and number <= webhook.cursor]
         await self._store.put(tx, webhook_id, wanted)
-        await audit(tx, webhook_id)
+        await audit(tx, "webhook.replayed", webhook_id)
         return len(found), len(wanted), found[-1][:2] if found else after
 
-    async def _update(self, webhook_id: str, change: Callable[[Webhook, int], Webhook], audit: AuditHook) -> Webhook:
+    async def _update(
+        self, webhook_id: str, change: Callable[[Webhook, int], Webhook], audit: AuditHook, action: str
+    ) -> Webhook:
         async def commit(tx: Tx) -> Webhook:
             after = change(await self._locked(tx, webhook_id), await self._store.now(tx))
             await self._store.save(tx, after)
-            await audit(tx, webhook_id)
+            await audit(tx, action, webhook_id)
             return after
 
         return await self._database.run(commit)

@@ -17,7 +17,7 @@ from shoal.base.disk import sync_folder
 from shoal.egress import Failure, Limits, Response
 from shoal.export.part_file import check_place, translated, unusable
 from shoal.extract.main_text import LONGEST_PAGE, main_text
-from shoal.extract.page_source import Source
+from shoal.extract.tree import Source
 from shoal.pages.bodies import BodyLocation, answer_in, place_of
 from shoal.pages.page import Page
 

@@ -7,7 +7,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import BinaryIO
 
-from shoal.base.disk import NO_SPACE, sync_folder
+from shoal.base.disk import NO_SPACE, open_here, sync_folder
 from shoal.base.errors import BackendUnavailable, BadConfig, ShoalError, StorageFull
 from shoal.base.text import escaped
 
@@ -35,7 +35,7 @@ class PartFile:
         """Raise if the file cannot be written, before any work is done."""
         was_there = self._part.exists()
         try:
-            self._part.open("ab").close()
+            open(self._part, "ab", opener=open_here).close()
         except OSError as error:
             raise unusable(self.name, error.strerror or str(error)) from None
         if not was_there:
@@ -49,7 +49,7 @@ class PartFile:
                 descriptor = os.open(self._part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
                 self._file = os.fdopen(descriptor, "wb", buffering=BUFFER)
             else:
-                self._file = self._part.open("wb", buffering=BUFFER)
+                self._file = open(self._part, "wb", BUFFER, opener=open_here)  # noqa: SIM115 - kept open
         except OSError as error:
             raise unusable(self.name, error.strerror or str(error)) from None
 

@@ -15,10 +15,9 @@ from typing import Any, Final, TypeVar
 import orjson
 from turbohtml import Document, Element, MicrodataItem, RdfaItem
 
-from shoal.extract.fingerprint import fingerprint
+from shoal.extract.fingerprint import fingerprint, sketch, word_pairs
 from shoal.extract.page import seen_body
-from shoal.extract.page_source import HeaderPairs, Source
-from shoal.extract.tree import parse
+from shoal.extract.tree import HeaderPairs, Source, parse
 
 T = TypeVar("T")
 
@@ -201,13 +200,14 @@ class Details:
     microdata: list[dict[str, Any]] = field(default_factory=list)
     rdfa: list[dict[str, Any]] = field(default_factory=list)
     fingerprint: int | None = None
+    sketch: str = ""  # of the visible text, in hexadecimal digits: see `fingerprint`
     cut: list[str] = field(default_factory=list)
 
 
 def read_details(source: Source, *, html: bool = True) -> Details:
     """Return the details of a response; only those of its headers if it is not HTML.
 
-    The fingerprint is computed last, because reading the visible text removes scripts and styles from the tree.
+    Fingerprint and sketch are computed last, because reading the visible text removes scripts and styles from the tree.
     """
     details = Details(http_version=source.http_version)
     _read_headers(source.headers, details)
@@ -215,7 +215,9 @@ def read_details(source: Source, *, html: bool = True) -> Details:
         document = _tree(source, details)
         _Reader(details).read(document)
         _read_structured(document, details)
-        details.fingerprint = fingerprint(_visible_text(document))
+        pairs = word_pairs(_visible_text(document))
+        details.fingerprint = fingerprint(pairs)
+        details.sketch = sketch(pairs).hex() if pairs else ""
     return details
 
 

@@ -13,7 +13,7 @@ import orjson
 
 from shoal.base.errors import InvalidInput
 from shoal.base.text import shorten
-from shoal.extract.page_source import Source
+from shoal.extract.tree import Source
 
 GROUP: Final = "shoal.hooks"
 LARGEST: Final = 1_000_000  # bytes of JSON that a hook may return per page

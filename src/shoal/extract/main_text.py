@@ -12,8 +12,7 @@ from typing import Final
 from ada_url import join_url
 from turbohtml import Document, Element
 
-from shoal.extract.page_source import Source
-from shoal.extract.tree import parse
+from shoal.extract.tree import Source, parse
 
 LONGEST_PAGE: Final = 5_000_000  # characters; a longer page is truncated
 LONGEST: Final = 2_000_000  # characters of a text

@@ -6,9 +6,9 @@ from typing import Any
 
 from shoal.extract.details import packed, read_details
 from shoal.extract.hooks import Hook, HookFault
-from shoal.extract.page_source import Source
 from shoal.extract.rule_reader import RuleReader
 from shoal.extract.rules import RuleSet
+from shoal.extract.tree import Source
 
 INVALID_DATA = "invalid_data"
 HOOK_FAILED = "hook_failed"

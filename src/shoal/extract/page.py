@@ -17,7 +17,7 @@ from xxhash import xxh3_64_intdigest, xxh3_128_hexdigest
 
 from shoal.extract.encoding import decode, is_html
 from shoal.extract.flags import NO_FLAGS, PageFlag
-from shoal.extract.header_links import LONGEST_URL, refresh_target
+from shoal.extract.response_headers import LONGEST_URL, refresh_target
 from shoal.extract.tree import MAX_TAGS, parse
 
 
@@ -43,7 +43,7 @@ class PageFacts(Struct):
     lang: str | None = None
     h1: str | None = None
     word_count: int | None = None
-    text_hash: int | None = None  # hash of the visible text, 64 bits: equal for pages that differ only in markup
+    text_hash: int | None = None  # hash of the visible text, signed 64 bits: equal if pages differ only in markup
     base: str | None = None  # `<base href>` as written
     links: list[str] = field(default_factory=list)  # as written, in document order for each kind of element
     nofollow: list[str] = field(default_factory=list)  # the same for links with rel=nofollow
@@ -51,6 +51,7 @@ class PageFacts(Struct):
 
 DEFAULT_OPTIONS: Final = ExtractOptions()
 
+_SIGN: Final = 1 << 63
 _INVISIBLE: Final = ("script", "style", "iframe", "noembed", "noframes")
 
 # Maps each byte to 1 (in a word) or 0 (between words). ASCII punctuation is deleted, so that "don't" is one word
@@ -133,7 +134,7 @@ def _read_text(document: Document, facts: PageFacts) -> None:
     visible = "" if body is None else " ".join(body.stripped_strings)
     text = visible.replace("\N{NO-BREAK SPACE}", " ").encode(errors="replace")
     facts.word_count = count_words(text)
-    facts.text_hash = xxh3_64_intdigest(text)
+    facts.text_hash = xxh3_64_intdigest(text) - _SIGN
 
 
 def seen_body(document: Document) -> Element | None:

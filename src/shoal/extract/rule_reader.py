@@ -1,16 +1,22 @@
-"""Extract data from a page with a rule set. `shoal.extract.rules` validates rule sets."""
+"""Extract data from a page with a rule set, and parse the text that a rule found into a typed value.
+`shoal.extract.rules` validates rule sets."""
 
+import math
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import datetime
+from decimal import Decimal
+from email.utils import parsedate_to_datetime
 from functools import cached_property
 from typing import Any, Final, TypeVar
 
 import orjson
+from ada_url import join_url
 from turbohtml import Element, Node, PlainText
 
 from shoal.base.text import encodable, shorten
 from shoal.extract.details import BadJsonLd, json_ld_texts, read_json_ld
-from shoal.extract.page_source import Source
 from shoal.extract.rules import FieldRule, RuleSet
 from shoal.extract.selectors import (
     MAX_COSTLY_CSS_TAGS,
@@ -24,7 +30,7 @@ from shoal.extract.selectors import (
     regex,
     without_literals,
 )
-from shoal.extract.values import read_bool, read_date, read_float, read_int, read_url
+from shoal.extract.tree import Source
 from shoal.extract.xpath_cost import cost_of, depth_of
 
 T = TypeVar("T")
@@ -248,3 +254,93 @@ def _within_bounds(extracted: Extracted) -> Extracted:
         return extracted
     problem = f"The data is larger than {LARGEST_DATA // 1000} KB"
     return Extracted(dict.fromkeys(extracted.data), [problem, *extracted.problems])
+
+
+LONGEST_NUMBER: Final = 60
+LONGEST_INT: Final = 19  # characters: fits into 64 bits, for stores and JSON parsers
+
+# Thousands separated by a space or an apostrophe; dots and commas are ambiguous and resolved later.
+_NUMBER: Final = re.compile(r"[-+\u2212]?(?:\d{1,3}(?:[\s'\u2019]\d{3})++(?!\d)(?:[.,]\d+)?|[.,]?\d[\d.,]*+)", re.ASCII)
+_SCIENTIFIC: Final = re.compile(r"\s*[-+]?\d{1,30}(?:\.\d{1,30})?[eE][-+]?\d{1,3}\s*", re.ASCII)
+_MARK: Final = re.compile(r"[.,]")
+_GROUPS: Final = re.compile(r"['\u2019\s]")
+_TRUE: Final = frozenset({"true", "yes", "on", "1", "y"})
+_FALSE: Final = frozenset({"false", "no", "off", "0", "n"})
+
+
+def read_int(text: str) -> int | None:
+    """Return the first number in the text if it is an integer, as in `1.234.567`, `1,234` and `12 pieces`."""
+    written = _plain_number(text, three_are_thousands=True)
+    if written is None:
+        return None
+    whole, _, fraction = written.partition(".")
+    if fraction.strip("0") or len(whole) >= LONGEST_INT:
+        return None
+    return int(whole) if whole.strip("-+") else 0
+
+
+def read_float(text: str) -> float | None:
+    """Return the first number in the text, as in `1,234.5`, `1.234,5` and `€ 12,50`."""
+    written = _plain_number(text, three_are_thousands=False)
+    number = math.nan if written is None else float(written)
+    return number if math.isfinite(number) else None
+
+
+def _plain_number(text: str, *, three_are_thousands: bool) -> str | None:
+    """Return the first number in plain decimal notation."""
+    if len(text) < LONGEST_NUMBER and _SCIENTIFIC.fullmatch(text):
+        return f"{Decimal(text.strip()):f}"
+    found = _NUMBER.search(text)
+    if found is None or len(found[0]) > LONGEST_NUMBER:
+        return None
+    digits = _GROUPS.sub("", found[0]).replace("\N{MINUS SIGN}", "-").rstrip(".,")
+    mark = _decimal_mark(digits, three_are_thousands)
+    whole, _, fraction = digits.rpartition(mark) if mark else (digits, "", "")
+    first, *groups = _MARK.split(whole)
+    if any(len(group) != 3 for group in groups):  # 1.2.3 is a version
+        return None
+    return f"{first}{''.join(groups)}.{fraction}" if mark else first + "".join(groups)
+
+
+def _decimal_mark(digits: str, three_are_thousands: bool) -> str | None:
+    """Return the decimal separator: the last of `.` and `,`, unless it occurs more than once. A lone comma before three
+    digits separates thousands; a lone dot does so only if an integer is wanted."""
+    last = max(digits.rfind("."), digits.rfind(","))
+    if last < 0:
+        return None
+    mark = digits[last]
+    if digits.count(mark) > 1:
+        return None
+    lone = digits.count(".") + digits.count(",") == 1
+    if lone and len(digits) - last - 1 == 3 and (mark == "," or three_are_thousands):
+        return None
+    return mark
+
+
+def read_bool(text: str) -> bool | None:
+    word = text.strip().lower()
+    return True if word in _TRUE else False if word in _FALSE else None
+
+
+def read_date(text: str, form: str | None = None) -> str | None:
+    """Return a date, or a date with time, in ISO 8601."""
+    written = text.strip()[:LONGEST_NUMBER]
+    ways: tuple[Callable[[str], datetime], ...] = (datetime.fromisoformat, parsedate_to_datetime)
+    if form is not None:
+        ways = (lambda text: datetime.strptime(text, form),)  # noqa: DTZ007 - the time zone is the text's, or none
+    for way in ways:
+        try:
+            found = way(written)
+        except (ValueError, TypeError, IndexError, OverflowError, re.error):
+            continue
+        plain = found.time() == datetime.min.time() and found.tzinfo is None and ":" not in written
+        return found.date().isoformat() if plain else found.isoformat()
+    return None
+
+
+def read_url(text: str, base: str) -> str | None:
+    """Return the absolute URL, resolved against the page's base."""
+    try:
+        return join_url(base, text.strip()) if text.strip() else None
+    except ValueError:
+        return None

@@ -18,7 +18,6 @@ Workers run rule sets that others stored, so they are untrusted: they can read o
 """
 
 import re
-import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import PurePath
@@ -29,6 +28,7 @@ from msgspec import Meta
 from msgspec.structs import replace
 
 from shoal.base.errors import InvalidInput
+from shoal.base.parsing import read_toml
 from shoal.base.request_form import Form, describe
 from shoal.base.text import shorten
 from shoal.extract.selectors import check_css, check_json_ld, check_regex, check_xpath
@@ -96,7 +96,7 @@ def rules_of(text: bytes, name: str) -> dict[str, Any]:
         raise InvalidInput(name, f"is larger than {LARGEST // 1000} KB", "split the rule set")
     suffix = PurePath(name).suffix.lower()
     try:
-        found = orjson.loads(text) if suffix == ".json" else tomllib.loads(text.decode("utf-8-sig"))
+        found = orjson.loads(text) if suffix == ".json" else read_toml(text.decode("utf-8-sig"))
     except ValueError as error:
         kind = "JSON" if suffix == ".json" else "TOML"
         fix = "correct it; .json files are JSON, others TOML"
@@ -193,3 +193,37 @@ class _RuleChecker:
 
 
 _CHECKS: Final = {"css": check_css, "xpath": check_xpath, "jsonld": check_json_ld, "regex": check_regex}
+
+
+MOST_PROBLEMS: Final = 10
+
+
+def missing_fields(rule_set: Mapping[str, Any] | None, url: str, data: Any) -> str | None:
+    """Return the missing required fields in one sentence; None if there are none."""
+    if not rule_set or not _is_for(rule_set, url):
+        return None
+    problems: list[str] = []
+    if isinstance(data, Mapping):
+        _look(rule_set["fields"], data, "", problems)
+    elif any(rule.get("required") for rule in rule_set["fields"].values()):
+        problems.append("the data is not an object, but the rule set has required fields")
+    text = "; ".join(problems[:MOST_PROBLEMS])
+    return f"{text}." if text else None
+
+
+def _is_for(rule_set: Mapping[str, Any], url: str) -> bool:
+    if not rule_set.get("urls"):
+        return True
+    from shoal.extract.selectors import regex
+
+    return any(regex(pattern).search(url) for pattern in rule_set["urls"])
+
+
+def _look(fields: Mapping[str, Any], data: Mapping[str, Any], where: str, problems: list[str]) -> None:
+    for name, rule in fields.items():
+        value = data.get(name)
+        if rule.get("required") and value in (None, "", []):
+            problems.append(f"{where}{name} is required and missing")
+        for place, one in enumerate(value if rule.get("each") and isinstance(value, list) else []):
+            if isinstance(one, Mapping):
+                _look(rule["each"], one, f"{where}{name}[{place}].", problems)

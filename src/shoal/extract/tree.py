@@ -1,13 +1,18 @@
-"""Parse a page into a tree, within limits. Other modules read the tree.
+"""Parse a page into a tree, within limits; and a response as its readers see it: bytes, text and tree, each created
+once, on first use.
 
 The content of `<template>` is removed, because a browser does not show it.
 """
 
 import re
-from typing import Final
+from collections.abc import Sequence
+from functools import cached_property
+from typing import Any, Final
 
 import turbohtml
 from turbohtml import Document, Namespace
+
+from shoal.extract.encoding import decode
 
 MAX_TAGS: Final = 500_000
 
@@ -42,3 +47,38 @@ def _within_limits(text: str, max_tags: int) -> tuple[str, bool]:
         return "<x-"
 
     return _MERGED_TAG.sub(rename_repeated, text[:end]), end == len(text)
+
+
+HeaderPairs = Sequence[tuple[str, str]]
+
+
+class Source:
+    """The response of a page. The tree is shared: a change to it is visible to all later readers."""
+
+    def __init__(
+        self,
+        url: str,
+        body: bytes,
+        content_type: str | None = None,
+        *,
+        status: int = 200,
+        headers: HeaderPairs = (),
+        http_version: str = "",
+    ) -> None:
+        self.url = url  # the final URL, after redirects
+        self.body = body
+        self.content_type = content_type
+        self.status = status
+        self.headers = headers
+        self.http_version = http_version
+        self.data: dict[str, Any] = {}  # the data extracted so far
+
+    @cached_property
+    def text(self) -> str:
+        """Return the decoded body."""
+        return decode(self.body, self.content_type)[0]
+
+    @cached_property
+    def document(self) -> Document:
+        """Return the parsed body, without the content of `<template>`."""
+        return parse(self.text)[0]

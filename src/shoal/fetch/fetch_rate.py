@@ -13,6 +13,13 @@ class FetchRate:
         self._clock = clock
         self._next_at = clock.monotonic()
 
+    def change(self, per_second: float) -> None:
+        """Use another rate from now on. The time since the last start counts, so changes add no starts."""
+        now = self._clock.monotonic()
+        if self._next_at > now:
+            self._next_at = now + (self._next_at - now) * self.per_second / per_second
+        self.per_second = per_second
+
     def seconds_left(self) -> float:
         """Return the seconds until the next fetch may start; 0: it may start now."""
         return max(0.0, self._next_at - self._clock.monotonic())
@@ -20,3 +27,11 @@ class FetchRate:
     def spend(self) -> None:
         """Count a fetch that starts now."""
         self._next_at = max(self._next_at, self._clock.monotonic() - BURST_SECONDS) + 1 / self.per_second
+
+
+def changed(rate: FetchRate | None, per_second: float | None, clock: Clock) -> FetchRate | None:
+    """Return the limit that follows `rate`: the same one with a new rate, a new one, or none."""
+    if rate is None or per_second is None:
+        return None if per_second is None else FetchRate(per_second, clock)
+    rate.change(per_second)
+    return rate

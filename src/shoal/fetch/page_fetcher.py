@@ -25,10 +25,9 @@ from shoal.egress import (
     endless,
     leads_to,
 )
-from shoal.extract.directives import of_headers
 from shoal.extract.flags import PageFlag
-from shoal.extract.header_links import canonical_of, refresh_of
 from shoal.extract.page import ExtractOptions, PageFacts, extract
+from shoal.extract.response_headers import canonical_of, of_headers, refresh_of
 from shoal.fetch.crawl_headers import CrawlHeaders
 from shoal.fetch.redirect_chain import MOST_COOKIES, RedirectChain, RedirectStep, headers_hash
 from shoal.hosts.throttle import THROTTLED
@@ -229,7 +228,7 @@ class PageFetcher:
         body: bytes,
         content_type: str | None,
     ) -> None:
-        from shoal.extract.page_source import Source
+        from shoal.extract.tree import Source
 
         source = Source(
             response.url,

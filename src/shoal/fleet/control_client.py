@@ -13,6 +13,7 @@ import grpc
 from shoal.base.clock import Clock
 from shoal.base.errors import BadConfig, NodeDisplaced
 from shoal.base.ids import NodeId
+from shoal.base.settings import GrpcSettings
 from shoal.base.signals import Signal, Signals
 from shoal.fleet.channel_options import DISPLACED, LARGEST_MESSAGE, KeepAlive
 from shoal.fleet.messages import StatusUpdate, read_command, status_message
@@ -20,7 +21,6 @@ from shoal.fleet.node import CommandAck, NodeCommand, NodeStatus
 from shoal.fleet.node_authentication import AUTHORIZATION
 from shoal.fleet.wire.control_pb2 import ControlCommand
 from shoal.fleet.wire.control_pb2_grpc import CrawlerControlStub
-from shoal.settings import GrpcSettings
 
 REMEMBERED = 1000  # commands whose answers are kept, in case they are sent again
 GOODBYE_SECONDS = 5.0  # for the controller to take note of the end
@@ -133,10 +133,10 @@ class ControlClient:
     def _backoff(self, failures: int) -> float:
         """Return the seconds until the next attempt, given how many have failed in a row. Jitter keeps the nodes of a
         controller that died from coming back all at once."""
-        first, longest = self._settings.reconnect_backoff, self._settings.max_reconnect_backoff
-        return min(
-            first.total_seconds() * 2.0 ** min(max(failures - 1, 0), 30), longest.total_seconds()
-        ) * random.uniform(0.5, 1)
+        first = self._settings.reconnect_backoff.total_seconds()
+        longest = self._settings.max_reconnect_backoff.total_seconds()
+        delay = first * 2.0 ** min(max(failures - 1, 0), 30)
+        return random.uniform(min(delay, longest / 1.5), min(1.5 * delay, longest))
 
     async def _pause(self, seconds: float) -> None:
         closing = asyncio.ensure_future(self._closing.wait())

@@ -4,24 +4,27 @@ its stream deregisters it. Health checks and reflection are answered without a t
 import asyncio
 import ssl
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
 from datetime import timedelta
 from pathlib import Path
 from typing import Any, TypeAlias
-from urllib.parse import unquote
 
 import grpc
 from google.protobuf.message import DecodeError
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
+from grpc_reflection.v1alpha.reflection_pb2_grpc import add_ServerReflectionServicer_to_server
 
 from shoal.base.clock import Clock
 from shoal.base.errors import BackendUnavailable, InvalidInput, RateLimited, ShoalError, WaitTimedOut
-from shoal.base.ids import NodeId
+from shoal.base.ids import NodeId, TokenId
 from shoal.base.parsing import Address
+from shoal.base.settings import GrpcSettings
 from shoal.base.signals import Signal, Signals
 from shoal.fleet.channel_options import DISPLACED, LARGEST_MESSAGE, KeepAlive
 from shoal.fleet.commands import commands_to_reach
+from shoal.fleet.control_port import ControlPort
 from shoal.fleet.messages import StatusUpdate, command_message, read_status_update
 from shoal.fleet.node import NewSession, NodeCommand, SessionBegun
 from shoal.fleet.node_authentication import NodeAuthenticator
@@ -31,13 +34,14 @@ from shoal.fleet.sessions import Sessions, displacement, stored_interval
 from shoal.fleet.states import NodeState
 from shoal.fleet.wire.control_pb2 import DESCRIPTOR, ControlCommand, CrawlerStatus
 from shoal.fleet.wire.control_pb2_grpc import CrawlerControlServicer, add_CrawlerControlServicer_to_server
-from shoal.settings import GrpcSettings
 
 LARGEST_METADATA = 8 * 1024
+HANDSHAKE_SECONDS = 10  # for TLS and HTTP/2
+IDLE_SECONDS = 60  # after which a connection without a stream is closed
 FIRST_MESSAGE_SECONDS = 10.0  # for a node to register after it has opened a stream
 # The server cannot tell a half-close from a broken stream at once: only the latter is followed by a cancellation.
 HALF_CLOSE_SECONDS = 0.1
-ADMIT_EVERY = 300.0  # seconds after which a token is verified again: it may have been revoked
+ADMIT_EVERY = 300.0  # seconds after which a node is admitted again: it may have needed no token before
 STOP_SECONDS = 2.0  # for streams to end when the server stops
 MOST_UNREAD = 1000  # commands that a node has not read yet
 LOG_EVERY = 60.0  # seconds between two logged failures of the same kind from the same peer
@@ -118,9 +122,11 @@ class ControlService(CrawlerControlServicer):
         settings: GrpcSettings,
         clock: Clock,
         signals: Signals,
+        port: ControlPort,
     ) -> None:
         self._nodes = nodes
         self._sessions = sessions
+        self._port = port
         self._authenticator = authenticator
         self._settings = settings
         self._clock = clock
@@ -134,15 +140,15 @@ class ControlService(CrawlerControlServicer):
     async def Session(  # type: ignore[override]  # noqa: N802
         self, request_iterator: object, context: StreamContext
     ) -> None:
-        stream, address = SessionStream(context), address_of(context.peer())
+        stream, address = SessionStream(context), self._port.address_of(context.peer())
         node_id = ""
         try:
             self._enter(address)
             try:
                 update = await self._first(context)
-                await self._admit(update.node_id, context)
+                token_id = await self._admit(update.node_id, context)
                 node_id = update.node_id
-                session = await self._begin(update, stream, address)
+                session = await self._begin(update, stream, address, token_id)
                 del update  # this frame stays as long as the stream, with thousands of others
                 await self._receive(session, context)
             finally:
@@ -158,7 +164,7 @@ class ControlService(CrawlerControlServicer):
             error = refusal
         except Exception as unexpected:
             self._failed(node_id, address, "unexpected", repr(unexpected))
-            raise
+            await context.abort(grpc.StatusCode.INTERNAL, "unexpected error; the log of the controller names it")
         await self._abort(context, node_id, address, error)
 
     async def stop(self) -> None:
@@ -170,6 +176,19 @@ class ControlService(CrawlerControlServicer):
         """Wait until the ends of all sessions are stored."""
         while self._storing:
             await asyncio.wait(set(self._storing))
+
+    @asynccontextmanager
+    async def counted(self, context: StreamContext) -> AsyncIterator[None]:
+        """Count a stream that needs no credential against the limit of its peer; refuse it above that."""
+        address = self._port.address_of(context.peer())
+        try:
+            self._enter(address)
+        except RateLimited as refusal:
+            await self._abort(context, "", address, refusal)
+        try:
+            yield
+        finally:
+            self._leave(address)
 
     def _enter(self, address: str) -> None:
         """Count a stream; raise if its peer has too many."""
@@ -183,9 +202,11 @@ class ControlService(CrawlerControlServicer):
         if not self._streams[address]:
             del self._streams[address]
 
-    async def _admit(self, node_id: NodeId, context: StreamContext) -> None:
+    async def _admit(self, node_id: NodeId, context: StreamContext) -> TokenId | None:
         metadata = list(context.invocation_metadata() or ())
-        await self._authenticator.admit(node_id, metadata, address_of(context.peer()))
+        token_id = await self._authenticator.admit(node_id, metadata, self._port.address_of(context.peer()))
+        self._port.prove(context.peer())
+        return token_id
 
     async def _first(self, context: StreamContext) -> StatusUpdate:
         try:
@@ -208,7 +229,9 @@ class ControlService(CrawlerControlServicer):
         await self._clock.sleep(HALF_CLOSE_SECONDS)  # cancelled here if the stream is broken
         return None
 
-    async def _begin(self, update: StatusUpdate, stream: SessionStream, address: str) -> NodeSession:
+    async def _begin(
+        self, update: StatusUpdate, stream: SessionStream, address: str, token_id: TokenId | None
+    ) -> NodeSession:
         every = max(update.heartbeat_every or self._settings.heartbeat_interval, self._sessions.spread)
         status = update.status
         begun = await self._nodes.register(
@@ -221,7 +244,7 @@ class ControlService(CrawlerControlServicer):
             )
         )
         own = update.heartbeat_every or self._settings.heartbeat_interval
-        session = NodeSession(update.node_id, begun.epoch, status, own, stream, every)
+        session = NodeSession(update.node_id, begun.epoch, status, own, stream, every, token_id)
         stream.epoch, stream.names_heartbeats = begun.epoch, status.acknowledges
         if not self._sessions.begin(session):  # it registered again while this registration was under way
             raise displacement(session, "") or AssertionError(session)
@@ -300,21 +323,52 @@ def commands_for(session: NodeSession, begun: SessionBegun) -> Sequence[NodeComm
     return commands
 
 
+class CountedHealth(health.aio.HealthServicer):
+    """Health checks. Those that watch stay open, so they are counted."""
+
+    def __init__(self, service: ControlService) -> None:
+        super().__init__()
+        self._service = service
+
+    async def Watch(self, request: Any, context: StreamContext) -> None:  # noqa: N802
+        async with self._service.counted(context):
+            await super().Watch(request, context)
+
+
+class CountedReflection(reflection.aio.ReflectionServicer):
+    """Reflection, on streams that are counted, too."""
+
+    def __init__(self, service: ControlService, names: Sequence[str]) -> None:
+        super().__init__(names)
+        self._service = service
+
+    async def ServerReflectionInfo(  # type: ignore[override]  # noqa: N802
+        self, request_iterator: Any, context: StreamContext
+    ) -> AsyncIterator[Any]:
+        async with self._service.counted(context):
+            responses: Any = super().ServerReflectionInfo(request_iterator, context)
+            async for response in responses:
+                yield response
+
+
 class ControlServer:
     """Listens for nodes until it is stopped. `certificate` holds the paths of a certificate chain and its key."""
 
     def __init__(
         self,
         service: ControlService,
+        port: ControlPort,
         settings: GrpcSettings,
         certificate: tuple[Path, Path] | None = None,
         keepalive: KeepAlive | None = None,
     ) -> None:
         self._service = service
-        self._health = health.aio.HealthServicer()
+        self._port = port
+        self._health = CountedHealth(service)
         self._server = grpc.aio.server(
             options=[
-                ("grpc.so_reuseport", 0),  # a second controller on this port must fail instead of sharing it
+                ("grpc.server_handshake_timeout_ms", HANDSHAKE_SECONDS * 1000),
+                ("grpc.max_connection_idle_ms", IDLE_SECONDS * 1000),
                 ("grpc.max_receive_message_length", LARGEST_MESSAGE),
                 ("grpc.max_metadata_size", LARGEST_METADATA),
                 # This limit of gRPC is per connection and far above our own, because streams beyond it are refused
@@ -325,30 +379,32 @@ class ControlServer:
         )
         add_CrawlerControlServicer_to_server(service, self._server)
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
-        reflection.enable_server_reflection((SERVICE, health.SERVICE_NAME, reflection.SERVICE_NAME), self._server)
+        names = (SERVICE, health.SERVICE_NAME, reflection.SERVICE_NAME)
+        add_ServerReflectionServicer_to_server(CountedReflection(service, names), self._server)  # type: ignore[no-untyped-call]
         self._credentials = None if certificate is None else credentials_of(*certificate)
 
     async def start(self, listen: Address) -> Address:
         """Listen on an address; return it with the port that was chosen if that was 0."""
-        target = f"[::]:{listen.port}" if not listen.host else str(listen)
-        try:
-            if self._credentials is None:
-                port = self._server.add_insecure_port(target)
-            else:
-                port = self._server.add_secure_port(target, self._credentials)
-        except RuntimeError as error:
-            fix = "stop the process that uses it, or choose another with GRPC_LISTEN_ADDR"
-            raise BackendUnavailable(f"port {listen.port}", str(error)[:200], fix) from None
+        if self._credentials is None:
+            self._server.add_insecure_port(self._port.target())
+        else:
+            self._server.add_secure_port(self._port.target(), self._credentials)
         await self._server.start()
         for name in ("", SERVICE):
             await self._health.set(name, health_pb2.HealthCheckResponse.SERVING)
-        return Address(listen.host, port)
+        try:
+            return await self._port.open(listen)
+        except BackendUnavailable:
+            await self.stop()
+            raise
 
     async def stop(self) -> None:
         """Refuse new streams, end the open ones, and wait until their ends are stored."""
+        self._port.close_listener()
         await self._health.enter_graceful_shutdown()
         await self._service.stop()
         await self._server.stop(STOP_SECONDS)
+        await self._port.close()
         await self._service.settled()
 
 
@@ -379,9 +435,3 @@ def credentials_of(cert: Path, key: Path) -> grpc.ServerCredentials:
         return fresh
 
     return grpc.dynamic_ssl_server_credentials(read(), fetch, require_client_authentication=False)
-
-
-def address_of(peer: str) -> str:
-    """Return the address in a peer as gRPC names it, such as `ipv4:127.0.0.1:4711` or `ipv6:%5B::1%5D:4711`."""
-    kind, _, rest = unquote(peer).partition(":")
-    return rest.rpartition(":")[0].strip("[]") if kind in ("ipv4", "ipv6") else kind

@@ -93,8 +93,11 @@ class _Table:
         self._leave_out_full()
 
     def draw(self, chance: Callable[[], float]) -> NodeSlots | None:
-        """Return a node that is not full, with a probability proportional to its score; None if there is none."""
+        """Return a node that is not full, with a probability proportional to its score, and lower if it let offers
+        lapse; None if there is none, or if all let offers lapse and the job should not wait for them."""
         while self._nodes:
+            if self._trust < 1 and chance() >= self._trust:
+                return None
             for _ in range(TRIES):
                 place = bisect(self._weights, chance() * self._weights[-1], hi=len(self._nodes) - 1)
                 if not self._nodes[place].is_full(self._class, self._capability):
@@ -112,14 +115,21 @@ class _Table:
             self._placements[node.node_id] = found
         return found
 
-    @cached_property
+    @property
     def why_shared(self) -> str:
         """Why jobs go to the shared lane, as JSON. Once no node has room, none has until the view is refreshed."""
-        return self._decision(None)
+        return self._why_no_room if not self._nodes else self._why_lapsed
 
-    def _decision(self, node: NodeSlots | None) -> str:
+    @cached_property
+    def _why_no_room(self) -> str:
+        return self._decision(None, "no_room")
+
+    @cached_property
+    def _why_lapsed(self) -> str:
+        return self._decision(None, "offers_lapsed")
+
+    def _decision(self, node: NodeSlots | None, why: str = "weighted_random") -> str:
         best = self._best if node is None or node in self._best else [*self._best[:-1], node]
-        why = "weighted_random" if node is not None else "no_room"
         candidates = [DispatchCandidate(one.node_id, round(one.score, 3), self._skipped(one)) for one in best]
         return encode(DispatchDecision(None if node is None else node.node_id, why, len(self._all), candidates))
 
@@ -135,7 +145,8 @@ class _Table:
 
     def _leave_out_full(self) -> None:
         self._nodes = [node for node in self._all if not self._skipped(node)]
-        self._weights = list(accumulate(node.score for node in self._nodes))
+        self._weights = list(accumulate(node.score * node.trust for node in self._nodes))
+        self._trust = max((node.trust for node in self._nodes), default=1.0)
 
 
 def encode(decision: DispatchDecision) -> str:

@@ -1,17 +1,37 @@
-"""Explain in words why a node gets jobs, or why it gets none. Pure."""
+"""Explain in words why a node gets jobs, or why it gets none."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from datetime import timedelta
 
 from shoal.base.ids import NodeId
+from shoal.base.sentence import Sentence, Share, message
 from shoal.fleet.node import Node
+from shoal.fleet.nodes import Nodes
 from shoal.fleet.states import NodeState
-from shoal.fleet.view import CLASSES, MOST_RECONNECTS, NodeSlots
+from shoal.fleet.view import CLASSES, MOST_RECONNECTS, FleetView, NodeSlots
 
-FLAPPING = (
-    f"It connected more than {MOST_RECONNECTS} times within a minute. It takes jobs from the shared lane, and gets its "
-    "own again once it stays connected."
+FLAPPING = message(
+    "It connected more than {count} times within a minute. It takes jobs from the shared lane, and gets its own again "
+    "once it stays connected."
 )
+LOST = message("It has sent no heartbeat for {silent}. The jobs of its lane are in the shared one.")
+DISCONNECTED = message("Its session broke off. It gets jobs again as soon as it reconnects.")
+TOLD = message("It has been told to be {state} and will report that soon.")
+IDLE = message("It is {state}{because} and leases nothing until `shoal nodes resume {id}`.")
+SHARED = message("SHOAL_DISPATCH is shared: like every worker, it takes jobs from the shared lane.")
+FULL = message("Its lane holds twice as many {jobs} as it has slots for, so others get new ones.")
+LAPSED = message(
+    "It did not take jobs that were offered to it ({times} times in a row), so it gets only {share} of new jobs, until "
+    "it leases one."
+)
+DISPATCHED = message("It gets about {share} of new jobs, in proportion to its health score.")
+STATES = {"paused": message("paused"), "draining": message("draining"), "drained": message("drained")}
+JOBS = {
+    ("runs",): message("runs"),
+    ("pages",): message("pages"),
+    ("runs", "pages"): message("runs and pages"),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,42 +41,60 @@ class NodeExplanation:
 
     node: Node
     reason: str
-    sentence: str
+    sentence: Sentence
     dispatch_share: float
     rank: int | None
     healthy_nodes: int
 
 
+class NodeExplainer:
+    """Explains the nodes of the store. Only a controller with the control plane knows which of them are flapping.
+    `private`: jobs are dispatched to private lanes at all."""
+
+    def __init__(self, nodes: Nodes, view: FleetView, *, private: bool) -> None:
+        self._nodes = nodes
+        self._view = view
+        self._private = private
+
+    async def explain(self, node_id: str) -> NodeExplanation:
+        node, fleet = await self._nodes.get(node_id), await self._nodes.list_all()
+        return explain_node(node, fleet, private=self._private, is_flapping=self._view.is_flapping)
+
+
 def explain_node(
-    node: Node, fleet: Sequence[Node], *, private: bool, is_flapping: Callable[[NodeId], bool] = lambda node_id: False
+    node: Node, fleet: Sequence[Node], *, private: bool, is_flapping: Callable[[NodeId], bool]
 ) -> NodeExplanation:
-    """Explain a node among all nodes. `private`: jobs are dispatched to private lanes at all."""
+    """Explain a node among all nodes."""
     healthy = [one for one in fleet if one.takes_jobs and not is_flapping(one.id)]
     healthy.sort(key=lambda one: (-one.health.value, one.id))
-    total = sum(one.health.value for one in healthy)
+    total = sum(one.health.value * one.trust for one in healthy)
+    trusted = max((one.trust for one in healthy), default=1.0)  # the rest goes to the shared lane
     rank = next((place for place, one in enumerate(healthy, 1) if one.id == node.id), None)
-    share = node.health.value / total if rank is not None and total and private else 0.0
+    share = trusted * node.health.value * node.trust / total if rank is not None and total and private else 0.0
     if private and node.takes_jobs and is_flapping(node.id):
-        reason, sentence = "flapping", FLAPPING
+        reason, sentence = "flapping", Sentence(FLAPPING, {"count": MOST_RECONNECTS})
     else:
         reason, sentence = _why(node, share, private=private)
     return NodeExplanation(node, reason, sentence, share, rank, len(healthy))
 
 
-def _why(node: Node, share: float, *, private: bool) -> tuple[str, str]:
+def _why(node: Node, share: float, *, private: bool) -> tuple[str, Sentence]:
     if node.state is NodeState.LOST:
-        silent = (node.seen_at - node.heartbeat_at) / 1e6
-        return "lost", f"It has sent no heartbeat for {silent:.0f} s. The jobs of its lane are in the shared one."
+        return "lost", Sentence(LOST, {"silent": timedelta(microseconds=node.seen_at - node.heartbeat_at)})
     if node.controller is None:
-        return "disconnected", "Its session broke off. It gets jobs again as soon as it reconnects."
-    if node.state is NodeState.CONNECTED and node.desired.state != "connected":
-        return node.desired.state, f"It has been told to be {node.desired.state} and will report that soon."
+        return "disconnected", Sentence(DISCONNECTED)
+    wanted = node.desired.state
+    if node.state is NodeState.CONNECTED and wanted != "connected":
+        return wanted, Sentence(TOLD, {"state": Sentence(STATES[wanted])})
     if node.state is not NodeState.CONNECTED:
         because = f" ({node.desired.reason})" if node.desired.reason else ""
-        return node.state.value, f"It is {node.state}{because} and leases nothing until `shoal nodes resume {node.id}`."
+        state = Sentence(STATES[node.state.value])
+        return node.state.value, Sentence(IDLE, {"state": state, "because": because, "id": node.id})
     if not private:
-        return "shared", "SHOAL_DISPATCH is shared: like every worker, it takes jobs from the shared lane."
+        return "shared", Sentence(SHARED)
     slots = NodeSlots(node)
-    if full := [name for name in CLASSES if slots.is_full(name)]:
-        return "full", f"Its lane holds twice as many {' and '.join(full)} as it has slots for, so others get new ones."
-    return "dispatched", f"It gets about {share:.0%} of new jobs, in proportion to its health score."
+    if full := tuple(name for name in CLASSES if slots.is_full(name)):
+        return "full", Sentence(FULL, {"jobs": Sentence(JOBS[full])})
+    if node.lapsed_offers:
+        return "offers_lapsed", Sentence(LAPSED, {"times": node.lapsed_offers, "share": Share(share)})
+    return "dispatched", Sentence(DISPATCHED, {"share": Share(share)})

@@ -9,13 +9,14 @@ DEEPEST = 20  # waiting jobs that score 0
 
 @dataclass(frozen=True, slots=True)
 class HealthScore:
-    """The parts of a score before they are weighted, and the score. A draining node scores 0, whatever its parts."""
+    """The parts of a score before they are weighted, and the score. A node that is draining or lost scores 0,
+    whatever its parts."""
 
     success: float
     load: float
     latency: float
     depth: float
-    draining: bool = False
+    scores: bool = True
 
     @property
     def weighted(self) -> dict[str, float]:
@@ -26,11 +27,11 @@ class HealthScore:
             "latency": LATENCY * self.latency,
             "depth": DEPTH * self.depth,
         }
-        return dict.fromkeys(parts, 0.0) if self.draining else parts
+        return parts if self.scores else dict.fromkeys(parts, 0.0)
 
     @property
     def value(self) -> float:
-        if self.draining:
+        if not self.scores:
             return 0.0
         return SUCCESS * self.success + LOAD * self.load + LATENCY * self.latency + DEPTH * self.depth
 
@@ -50,7 +51,7 @@ def score(
         load=_part(1 - active / most) if most > 0 else 0.0,
         latency=_part(1 - latency_seconds / SLOWEST_SECONDS),
         depth=_part(1 - depth / DEEPEST),
-        draining=draining,
+        scores=not draining,
     )
 
 

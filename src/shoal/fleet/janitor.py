@@ -4,9 +4,9 @@ records. Every controller runs one; each change is a compare-and-set."""
 from datetime import timedelta
 
 from shoal.base.clock import Clock
+from shoal.base.database.clock import ClockWatch
 from shoal.base.errors import StorageFull, TimeError
 from shoal.base.service import PassResult
-from shoal.base.store_clock import ClockWatch
 from shoal.fleet.node import MISSED, Node
 from shoal.fleet.nodes import BATCH, Nodes
 
@@ -52,6 +52,7 @@ class FleetJanitor:
             self._hold_until = max(self._hold_until, began - jumped_ago + self._grace)
             lost = 0 if self._in_grace(began) else await self._lose(overdue)
             returned = await self._nodes.return_lanes()
+            await self._nodes.forget_lapses()
             await self._forget()
         except (TimeError, StorageFull):  # no controller could store heartbeats either
             self._outage = True

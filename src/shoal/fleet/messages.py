@@ -1,12 +1,13 @@
 """Translation between wire messages of the control plane and the values of this package. What a node reports is
 untrusted: it is checked here, and nowhere else."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 
 from shoal.base.errors import InvalidInput
 from shoal.base.ids import NodeId
+from shoal.base.text import storable
 from shoal.fleet.commands import MOST_PAGES, MOST_RUNS
 from shoal.fleet.node import CommandAck, NodeCommand, NodeStatus
 from shoal.fleet.nodes import check_node_id
@@ -25,8 +26,9 @@ from shoal.fleet.wire.control_pb2 import (
 from shoal.queue.job import HTTP
 
 INFINITY = float("inf")
-LONGEST_TEXT = 100  # characters of an instance, a version or a capability
+LONGEST_TEXT = 100  # characters of any text but a detail
 LONGEST_DETAIL = 500
+MOST_CAPABILITIES = 100
 LONGEST_HEARTBEAT = 600.0  # seconds
 LISTED = 1000  # held leases that a status message lists at most, to stay below the size limit of a message
 
@@ -87,9 +89,14 @@ def read_status_update(message: CrawlerStatus) -> StatusUpdate:
         raise InvalidInput("max_concurrency", problem, f"report how many runs it takes at once, 1 to {MOST_RUNS}")
     if message.page_slots > MOST_PAGES:
         raise InvalidInput("page_slots", f"is {message.page_slots}", f"report at most {MOST_PAGES}")
-    texts = (message.instance, message.version, message.state, *message.capabilities)
-    if len(texts) > LONGEST_TEXT or any(len(text) > LONGEST_TEXT for text in texts):
-        raise InvalidInput("instance, version, state or capabilities", "is too long", f"use {LONGEST_TEXT} characters")
+    if len(message.capabilities) > MOST_CAPABILITIES:
+        raise InvalidInput("capabilities", f"has {len(message.capabilities)} items", f"use {MOST_CAPABILITIES}")
+    _check_texts("instance", [message.instance])
+    _check_texts("version", [message.version])
+    _check_texts("state", [message.state])
+    _check_texts("capabilities", message.capabilities)
+    _check_texts("held_leases.job_id", [lease.job_id for lease in message.held_leases])
+    _check_texts("acknowledged.command_id", [ack.command_id for ack in message.acknowledged])
     every = message.heartbeat_seconds
     return StatusUpdate(
         node_id=node_id,
@@ -97,6 +104,15 @@ def read_status_update(message: CrawlerStatus) -> StatusUpdate:
         acks=[_ack(ack) for ack in message.acknowledged],
         heartbeat_every=timedelta(seconds=min(every, LONGEST_HEARTBEAT)) if every > 0 else None,
     )
+
+
+def _check_texts(name: str, texts: Iterable[str]) -> None:
+    """Refuse text that not every store can hold. Protocol buffers refuse lone surrogates themselves."""
+    for text in texts:
+        if len(text) > LONGEST_TEXT:
+            raise InvalidInput(name, "is too long", f"use at most {LONGEST_TEXT} characters")
+        if "\0" in text:
+            raise InvalidInput(name, "contains a NUL character", "leave it out")
 
 
 def _status(message: CrawlerStatus) -> NodeStatus:
@@ -135,7 +151,7 @@ def _ack(ack: Acknowledgement) -> CommandAck:
     state = _RESULTS.get(ack.result)
     if state is None:
         raise InvalidInput("acknowledged.result", f"is {ack.result[:80]!r}", f"use one of {', '.join(_RESULTS)}")
-    return CommandAck(ack.command_id, state, ack.detail[:LONGEST_DETAIL])
+    return CommandAck(ack.command_id, state, storable(ack.detail[:LONGEST_DETAIL]))
 
 
 def status_message(update: StatusUpdate, *, stopping: bool = False) -> CrawlerStatus:

@@ -1,7 +1,7 @@
 """Nodes: what they report, what operators want of them, and what is stored about them."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Literal
 
@@ -12,6 +12,7 @@ from shoal.fleet.health import HealthScore, score
 from shoal.fleet.states import CommandState, NodeState
 from shoal.queue.job import HTTP
 
+MOST_HALVED = 20  # times that the share of a node is halved: then it gets one job of a million
 MISSED = 3  # heartbeats after which a node is lost
 
 CommandName = Literal["config_update", "pause", "resume", "drain", "restart_browser"]
@@ -100,6 +101,7 @@ class Node:
     run_depth: int = 0  # due runs in its lane
     page_depth: int = 0  # due page jobs in its lane
     browser_depth: int = 0  # those of them that need a browser
+    lapsed_offers: int = 0  # sweeps that found offers which it did not take in time, since it last leased a job
 
     @property
     def depth(self) -> int:
@@ -107,7 +109,14 @@ class Node:
 
     @property
     def health(self) -> HealthScore:
-        return self.status.health(self.depth)
+        """Its score by its last report; 0 once it is lost."""
+        found = self.status.health(self.depth)
+        return replace(found, scores=False) if self.state is NodeState.LOST else found
+
+    @property
+    def trust(self) -> float:
+        """How much of its share of the dispatch it gets: half as much for each time that it let offers lapse."""
+        return 0.5 ** min(self.lapsed_offers, MOST_HALVED)
 
     @property
     def takes_jobs(self) -> bool:
@@ -208,7 +217,7 @@ class DispatchCandidate:
 
 @dataclass(frozen=True, slots=True)
 class DispatchDecision:
-    """Why a job went to a lane: the node (None: the shared lane), `weighted_random` by health score or `no_room` on any
+    """Why a job went to a lane: the node (None: the shared lane), `weighted_random` by health score, `no_room` on any
     node, how many nodes took jobs, and the best candidates."""
 
     node_id: NodeId | None

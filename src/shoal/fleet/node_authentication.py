@@ -10,7 +10,7 @@ from shoal.access.auth_throttle import AuthThrottle
 from shoal.access.scopes import TokenScope
 from shoal.access.tokens import Tokens
 from shoal.base.errors import NotAllowed, Unauthenticated
-from shoal.base.ids import NodeId
+from shoal.base.ids import NodeId, TokenId
 from shoal.base.parsing import is_loopback
 
 AUTHORIZATION = "authorization"
@@ -25,13 +25,13 @@ class NodeAuthenticator:
         self._tokens = tokens
         self._throttle = throttle
 
-    async def admit(self, node_id: NodeId, metadata: Sequence[tuple[str, str | bytes]], address: str) -> None:
-        """Raise unless this node may register from this address."""
+    async def admit(self, node_id: NodeId, metadata: Sequence[tuple[str, str | bytes]], address: str) -> TokenId | None:
+        """Raise unless this node may register from this address; return its token, None if it needs none."""
         given = [value for key, value in metadata if key == AUTHORIZATION]
         if not given:
             if await self._tokens.any_made() or not is_loopback(address):
                 raise Unauthenticated(FIX)
-            return
+            return None
         match = _BEARER.fullmatch(given[0]) if len(given) == 1 and isinstance(given[0], str) else None
         if match is None:
             raise Unauthenticated(FIX)
@@ -43,3 +43,4 @@ class NodeAuthenticator:
             raise Unauthenticated(FIX)
         if TokenScope.NODE not in token.scopes or token.node_id != node_id:
             raise NotAllowed(f'this token may not register as node "{node_id}"', FIX)
+        return token.id

@@ -256,7 +256,7 @@ class Nodes:
 
         async def commit(tx: Tx) -> NodeCommand:
             _found(await self._store.get(tx, NodeId(node_id)), node_id)
-            await audit(tx, node_id)
+            await audit(tx, "node.command", node_id)
             return (await self._make_in(tx, [NodeId(node_id)], request, by))[0]
 
         command = await self._database.run(commit)
@@ -269,12 +269,16 @@ class Nodes:
 
         async def commit(tx: Tx) -> list[NodeCommand]:
             nodes = [node.id for node in await self._store.all(tx) if node.state is not NodeState.LOST]
-            await audit(tx, "all nodes")
+            await audit(tx, "node.commands", "all nodes")
             return await self._make_in(tx, nodes, request, by)
 
         commands = await self._database.run(commit)
         await self._send(commands)
         return commands
+
+    async def forget_lapses(self) -> None:
+        """Dispatch as before to nodes that take jobs again."""
+        await self._database.run(self._store.forget_lapses)
 
     async def waiting_commands(self) -> list[NodeCommand]:
         """Return the commands that wait for nodes whose session is on this controller, in the order they were made."""

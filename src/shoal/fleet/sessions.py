@@ -10,9 +10,10 @@ from typing import Protocol
 
 from msgspec import structs
 
+from shoal.access.tokens import Tokens
 from shoal.base.clock import Clock
-from shoal.base.errors import BackendUnavailable, NodeDisplaced, ShoalError
-from shoal.base.ids import NodeId
+from shoal.base.errors import BackendUnavailable, InvalidInput, NodeDisplaced, ShoalError, Unauthenticated
+from shoal.base.ids import NodeId, TokenId
 from shoal.base.service import PassResult
 from shoal.base.signals import Signal, Signals
 from shoal.fleet.node import CommandAck, Heartbeat, NodeCommand, NodeStatus
@@ -31,6 +32,13 @@ class NodeClockOff(Signal, frozen=True, kw_only=True):
 
     node_id: str
     ahead_seconds: int
+
+
+class SessionRefused(Signal, frozen=True, kw_only=True):
+    """The report of a node cannot be stored, so its session is ended; the sessions of other nodes go on."""
+
+    node_id: str
+    error: str
 
 
 class NodeStream(Protocol):
@@ -57,6 +65,7 @@ class Session:
     own_interval: timedelta
     stream: NodeStream
     heartbeat_every: timedelta
+    token_id: TokenId | None = None  # with which it registered
     logged_at: float = -LOG_EVERY
     clock_checked: bool = False
     desired: NodeState = NodeState.CONNECTED  # for clients that do not report their state
@@ -169,6 +178,12 @@ class Sessions:
             if self._sessions.get(session.node_id) is session:
                 self._unsaved.setdefault(session.node_id, session)
 
+    def refuse(self, session: Session, error: Exception) -> None:
+        """End a session whose data the store refuses."""
+        session.acks.clear()
+        self._signals.emit(SessionRefused(node_id=session.node_id, error=repr(error)))
+        session.stream.end(InvalidInput("the status", "cannot be stored", "register again with valid values"))
+
     def end_all(self, error: ShoalError) -> None:
         for session in self.all():
             session.stream.end(error)
@@ -199,26 +214,68 @@ class SessionSaver:
 
     name = "node_sessions"
 
-    def __init__(self, sessions: Sessions, nodes: Nodes) -> None:
+    def __init__(self, sessions: Sessions, nodes: Nodes, tokens: Tokens) -> None:
         self._sessions = sessions
         self._nodes = nodes
+        self._tokens = tokens
 
     async def run_once(self) -> PassResult:
         self._sessions.name_heartbeats()
+        await self._end_without_token()
         sessions = self._sessions.take_unsaved()
         try:
-            current = await self._nodes.heartbeat([session.heartbeat for session in sessions])
+            current = await self._heartbeat(sessions)
             for session in sessions:
                 if session.node_id not in current:
                     await self._end(session)
                 elif session.acks:
-                    acks = list(session.acks)
-                    await self._nodes.acknowledge(session.node_id, acks)
-                    del session.acks[: len(acks)]
-        except ShoalError:
+                    await self._acknowledge(session)
+        except Exception:
             self._sessions.put_unsaved(sessions)
             raise
         return PassResult()
+
+    async def _end_without_token(self) -> None:
+        """End the sessions whose tokens were revoked, by whichever process, or have expired."""
+        sessions = self._sessions.all()
+        ended = await self._tokens.ended({one.token_id for one in sessions if one.token_id is not None})
+        for session in sessions:
+            if session.token_id in ended:
+                session.stream.end(Unauthenticated("the token was revoked or has expired; create another one"))
+
+    async def _heartbeat(self, sessions: Sequence[Session]) -> set[NodeId]:
+        """Store statuses, but for those of sessions whose data the store refuses. If it refuses all, the fault is not
+        in their data, and the sessions go on."""
+        refused: list[tuple[Session, Exception]] = []
+        current = await self._store(sessions, refused)
+        if len(refused) == len(sessions) > 1:
+            raise refused[0][1]
+        for session, error in refused:
+            self._sessions.refuse(session, error)
+        return current | {session.node_id for session, _ in refused}
+
+    async def _store(self, sessions: Sequence[Session], refused: list[tuple[Session, Exception]]) -> set[NodeId]:
+        """Store statuses in one batch; halve a batch that the store refuses, until only refused sessions are left."""
+        try:
+            return await self._nodes.heartbeat([session.heartbeat for session in sessions])
+        except ShoalError:
+            raise
+        except Exception as error:
+            if len(sessions) == 1:
+                refused.append((sessions[0], error))
+                return set()
+            middle = len(sessions) // 2
+            return await self._store(sessions[:middle], refused) | await self._store(sessions[middle:], refused)
+
+    async def _acknowledge(self, session: Session) -> None:
+        acks = list(session.acks)
+        try:
+            await self._nodes.acknowledge(session.node_id, acks)
+            del session.acks[: len(acks)]
+        except ShoalError:
+            raise
+        except Exception as error:
+            self._sessions.refuse(session, error)
 
     async def _end(self, session: Session) -> None:
         """End a session that the store does not know any more: another controller has the node, or it was lost."""

@@ -2,6 +2,8 @@
 
 from enum import StrEnum
 
+from shoal.base.sentence import message
+
 
 class NodeState(StrEnum):
     CONNECTED = "connected"  # leases jobs
@@ -22,6 +24,13 @@ MOVES: dict[NodeState, frozenset[NodeState]] = {
     NodeState.LOST: REPORTED,
 }
 TERMINAL: frozenset[NodeState] = frozenset()
+LABELS = {
+    NodeState.CONNECTED: message("Connected"),
+    NodeState.PAUSED: message("Paused"),
+    NodeState.DRAINING: message("Draining"),
+    NodeState.DRAINED: message("Drained"),
+    NodeState.LOST: message("Lost"),
+}
 
 
 class CommandState(StrEnum):
@@ -32,3 +41,15 @@ class CommandState(StrEnum):
     FAILED = "failed"  # the node could not apply it
     UNCONFIRMED = "unconfirmed"  # sent to a client that acknowledges nothing
     EXPIRED = "expired"  # the node did not come back in time
+
+
+COMMAND_LABELS = {
+    CommandState.WAITING: message("Waiting for the node"),
+    CommandState.SENT: message("Sent, not acknowledged yet"),
+    CommandState.APPLIED: message("Applied"),
+    CommandState.UNSUPPORTED: message("Not supported by the node"),
+    CommandState.FAILED: message("Failed"),
+    CommandState.UNCONFIRMED: message("Sent; this node does not acknowledge commands"),
+    CommandState.EXPIRED: message("Expired before the node came back"),
+}
+COMMANDS_ENDED = frozenset(CommandState) - {CommandState.WAITING, CommandState.SENT}

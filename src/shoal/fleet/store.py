@@ -55,6 +55,11 @@ class NodeStore(Protocol):
         others."""
         ...
 
+    async def forget_lapses(self, tx: Tx) -> None:
+        """Set `lapsed_offers` to 0 for nodes that have leased a job since their last offer lapsed and still hold it.
+        Reads every locked job, if there are such nodes."""
+        ...
+
     async def lock_desired_states(self, tx: Tx, node_ids: Sequence[NodeId]) -> dict[NodeId, DesiredState]:
         """Return what operators want of these nodes, locked against changes until this transaction ends. Nodes that do
         not exist are absent."""

@@ -37,6 +37,7 @@ class NodeSlots:
         "of_both",
         "score",
         "session",
+        "trust",
     )
 
     def __init__(self, node: Node) -> None:
@@ -45,6 +46,7 @@ class NodeSlots:
         self.session = f"{node.id}:{node.session_epoch}"
         self.capabilities = frozenset(status.capabilities)
         self.score = node.health.value
+        self.trust = node.trust
         # A client that does not name its instance knows one kind of slots, for all jobs.
         self.of_both = not status.page_slots and not status.acknowledges
         if self.of_both:

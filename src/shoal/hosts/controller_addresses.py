@@ -2,19 +2,19 @@
 crawl can request a controller (SSRF protection)."""
 
 import asyncio
-from collections.abc import Iterable
 from contextlib import suppress
 from datetime import timedelta
 from ipaddress import IPv4Address
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
+from shoal.base.clock import span
 from shoal.base.database import Database, Tx
 from shoal.base.errors import ShoalError
 from shoal.base.parsing import Address
 from shoal.base.service import PassResult
 from shoal.egress.address import Address as IpAddress
 from shoal.egress.address import literal
-from shoal.egress.local import known_addresses, machine
+from shoal.egress.resolver import known_addresses, machine
 
 ANNOUNCE_EVERY = timedelta(seconds=10)
 ANNOUNCED_FOR = timedelta(minutes=1)
@@ -28,58 +28,51 @@ class ControllerAddress(NamedTuple):
     port: int
 
 
-class ControllerAddressStore(Protocol):
-    async def announce(self, tx: Tx, listeners: Iterable[ControllerAddress], ttl: timedelta) -> None:
-        """Store these addresses for `ttl`, or extend those that are stored already; remove expired ones."""
-        ...
-
-    async def withdraw(self, tx: Tx, listeners: Iterable[ControllerAddress]) -> None:
-        """Remove these addresses; unknown ones are ignored."""
-        ...
-
-    async def listening(self, tx: Tx) -> list[ControllerAddress]:
-        """Return the addresses that have not expired. A controller that started within the last seconds may be
-        missing."""
-        ...
-
-
 class AddressAnnouncer:
-    """A chore of a controller: announce the addresses on which it listens."""
+    """A chore of a controller: announce the addresses on which it listens, and remove those that have expired."""
 
     name = "announcer"
 
-    def __init__(self, database: Database, store: ControllerAddressStore, listen: Address) -> None:
+    def __init__(self, database: Database, listen: Address) -> None:
         self._database = database
-        self._store = store
         self._listen = listen
         self._listeners: list[ControllerAddress] = []
 
     async def run_once(self) -> PassResult:
         if not self._listeners:
             hosts = await asyncio.to_thread(_hosts, self._listen.host)  # the resolver may be slow
-            self._listeners = [ControllerAddress(machine(), host, self._listen.port) for host in hosts]
-        await self._database.run(lambda tx: self._store.announce(tx, self._listeners, ANNOUNCED_FOR))
+            self._listeners = sorted(ControllerAddress(machine(), host, self._listen.port) for host in hosts)
+        await self._database.run(self._announce)
         return PassResult()
 
     async def close(self) -> None:
         with suppress(ShoalError):  # the store cannot be reached: the entry expires soon anyway
-            await self._database.run(lambda tx: self._store.withdraw(tx, self._listeners))
+            await self._database.run(self._withdraw)
+
+    async def _announce(self, tx: Tx) -> None:
+        for one in self._listeners:
+            await tx.execute("keep_listener", **one._asdict(), ttl=span(ANNOUNCED_FOR))
+        await tx.execute("prune_listeners")
+
+    async def _withdraw(self, tx: Tx) -> None:
+        for one in self._listeners:
+            await tx.execute("remove_listener", **one._asdict())
 
 
 class ControllerAddresses:
-    """A chore of a worker's child: read the addresses of the controllers."""
+    """A chore of a worker's child: read the addresses of the controllers. One that started within the last seconds may
+    be missing."""
 
     name = "controller addresses"
 
-    def __init__(self, database: Database, store: ControllerAddressStore) -> None:
+    def __init__(self, database: Database) -> None:
         self._database = database
-        self._store = store
         self.known: frozenset[tuple[IpAddress, int]] = frozenset()
 
     async def run_once(self) -> PassResult:
-        found = await self._database.read(self._store.listening)
+        rows = await self._database.read(lambda tx: tx.all("all_listeners"))
         here, known = machine(), set()
-        for one in found:
+        for one in [ControllerAddress(**row) for row in rows]:
             address = literal(one.host) or IPv4Address(0)
             if one.machine == here or not (address.is_loopback or address.is_unspecified):
                 known.add((address, one.port))

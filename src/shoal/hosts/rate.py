@@ -5,6 +5,8 @@ from typing import Final
 
 from msgspec import Struct
 
+from shoal.base.settings import Settings
+
 AHEAD_SECONDS = 2.0
 """How far ahead slots are reserved. A killed process wastes no more than that, and others wait no longer."""
 UNPACED: Final = 1_000_000  # slots of a host that needs no delay between requests
@@ -35,6 +37,12 @@ class HostDelay(Struct, frozen=True):
     delay_seconds: float
     latency_factor: float = 0.0  # seconds of delay per second of response time of a slow host
     longest_latency_delay_seconds: float = 0.0
+
+    @classmethod
+    def outside_crawls(cls, settings: Settings) -> "HostDelay":
+        """Return the delay for page jobs and other requests outside crawls."""
+        profile, longest = settings.pages.speed_profile, settings.hosts.longest_slow_delay
+        return cls(profile.delay.total_seconds(), profile.ease, longest.total_seconds())
 
     def effective_delay_seconds(self, state: HostState) -> float:
         """Return the time between two requests: our own delay, the one robots.txt asks for, or the one for a slow

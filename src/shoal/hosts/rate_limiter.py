@@ -41,8 +41,8 @@ class RateLimiter:
     """Grants slots. `at_once`: grant only slots that are free right now, for callers that cannot be given a start time
     and fetch robots.txt themselves."""
 
-    def __init__(self, hosts: HostStore, delay: HostDelay, *, at_once: bool = False) -> None:
-        self._hosts = hosts
+    def __init__(self, delay: HostDelay, *, at_once: bool = False) -> None:
+        self._hosts = HostStore()
         self._delay = delay
         self._at_once = at_once
 

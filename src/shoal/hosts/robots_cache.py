@@ -1,18 +1,21 @@
-"""The robots.txt cache: returns the rules of a host from the store while they are fresh, otherwise fetches them."""
+"""Where the rules of a host come from: its robots.txt, the cache in the store in front of it, and the short memory of a
+process in front of that."""
 
+import asyncio
 from dataclasses import replace
 from datetime import timedelta
+from typing import Final
 
 from shoal.base.clock import Clock
 from shoal.base.database import Database, Tx
 from shoal.base.retry_after import asked_wait, parse_retry_after
+from shoal.base.settings import HostSettings
 from shoal.base.signals import Signal, Signals
 from shoal.base.url import UrlRefusal
 from shoal.egress import Egress, Failure, HeaderPairs, Limits, Outcome, Request
-from shoal.hosts.robots import MAX_BYTES, RobotsRecord, RobotsState, Rules, Throttled, readable
+from shoal.hosts.robots import MAX_BYTES, RobotsRecord, RobotsSource, RobotsState, Rules, Throttled, readable
 from shoal.hosts.store import HostStore
 from shoal.hosts.throttle import THROTTLED, emit_holds, throttle_update
-from shoal.settings import HostSettings
 
 ASK_AGAIN = timedelta(seconds=4)  # if robots.txt was unreachable: sooner than a walker retries pages of the host
 KEEP_OLD = timedelta(days=30)  # how long an old file may be used while a new one cannot be fetched
@@ -23,6 +26,8 @@ LIMITS = Limits(
     total_timeout=timedelta(seconds=30),
 )
 PLAIN: HeaderPairs = (("Accept", "text/plain,*/*;q=0.8"), ("Accept-Encoding", "identity"))  # so it can be truncated
+FRESH_SECONDS: Final = 600.0  # for which a process remembers the rules of a host
+MOST_RULES: Final = 2_000  # hosts
 NOWHERE = {refusal.code for refusal in UrlRefusal} | {"too_many_redirects", "redirect_loop"}
 
 
@@ -68,12 +73,11 @@ class RobotsReader:
 
 
 class RobotsCache:
-    """Returns the rules of any host for one agent."""
+    """Returns the rules of any host for one agent: from the store while they are fresh, otherwise fetched."""
 
     def __init__(
         self,
         database: Database,
-        store: HostStore,
         egress: Egress,
         agent: str,
         settings: HostSettings,
@@ -81,7 +85,7 @@ class RobotsCache:
         signals: Signals,
     ) -> None:
         self._database = database
-        self._store = store
+        self._store = HostStore()
         self._egress = egress
         self._agent = agent
         self._settings = settings
@@ -139,6 +143,51 @@ class RobotsCache:
 
     def _max_age(self, record: RobotsRecord) -> timedelta:
         return ASK_AGAIN if record.state is RobotsState.UNREACHABLE else self._settings.robots_ttl
+
+
+class RobotsMemo:
+    """Rules by origin; concurrent requests for the same host share one call to the source. Rules that could not be
+    fetched are not remembered: the next caller tries again."""
+
+    def __init__(self, source: RobotsSource, clock: Clock) -> None:
+        self._source = source
+        self._clock = clock
+        self._known: dict[str, tuple[float, Rules]] = {}
+        self._loading: dict[str, asyncio.Task[Rules]] = {}
+
+    def known(self, origin: str) -> Rules | None:
+        """Return the remembered rules of a host; None if there are none."""
+        at, rules = self._known.get(origin, (0.0, None))
+        return None if rules is None or self._clock.monotonic() - at > FRESH_SECONDS else rules
+
+    async def rules_of(self, origin: str) -> Rules:
+        """Return the rules of a host. Raises what the source raises."""
+        rules = self.known(origin)
+        if rules is not None:
+            return rules
+        task = self._loading.get(origin)
+        if task is None:
+            task = self._loading[origin] = asyncio.create_task(self._load(origin))
+            task.add_done_callback(lambda done: self._loaded(origin, done))
+        return await asyncio.shield(task)  # a caller that gives up does not keep the others from getting them
+
+    def close(self) -> None:
+        for task in self._loading.values():
+            task.cancel()
+        self._known.clear()
+
+    async def _load(self, origin: str) -> Rules:
+        rules = await self._source.rules_of(origin)
+        if rules.reachable:
+            if len(self._known) >= MOST_RULES:
+                self._known.clear()
+            self._known[origin] = self._clock.monotonic(), rules
+        return rules
+
+    def _loaded(self, origin: str, task: asyncio.Task[Rules]) -> None:
+        self._loading.pop(origin, None)
+        if not task.cancelled():
+            task.exception()  # if all callers gave up, nobody else looks at it
 
 
 def _record(outcome: Outcome) -> RobotsRecord:

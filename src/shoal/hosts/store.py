@@ -1,27 +1,44 @@
-"""The store contract of hosts."""
+"""The store of hosts."""
 
 from collections.abc import Iterable, Mapping
 from datetime import timedelta
-from typing import Protocol
+from typing import Any
 
+import orjson
+
+from shoal.base.clock import span
 from shoal.base.database import Tx
-from shoal.hosts.rate import AHEAD_SECONDS, HostState, SlotRequest, SlotsGranted
-from shoal.hosts.robots import RobotsRecord
-from shoal.hosts.throttle import HostUpdate
+from shoal.hosts.rate import AHEAD_SECONDS, FORGET_SECONDS, HostState, SlotRequest, SlotsGranted
+from shoal.hosts.robots import RobotsRecord, RobotsState
+from shoal.hosts.throttle import REFUSED, WITHIN_SECONDS, HostUpdate, concern_host, with_refusals
+
+FORGET = FORGET_SECONDS * 1_000_000
 
 
-class HostStore(Protocol):
+class HostStore:
+    """What all processes know about hosts: their next free slot, holds, latency and robots.txt."""
+
     async def numbers(self, tx: Tx, origins: list[str]) -> dict[str, int]:
         """Return the number of each origin (`scheme://host[:port]`); new origins are inserted, in sorted order."""
-        ...
+        found = await self._known(tx, origins)
+        new = sorted(set(origins).difference(found))
+        if new:
+            await tx.many("insert_hosts", [{"origin": origin} for origin in new])
+            found |= await self._known(tx, new)
+        return found
 
     async def states(self, tx: Tx, hosts: Iterable[int]) -> dict[int, HostState]:
         """Return the states of these hosts. Nothing is locked, so only slots granted by `reserve` may be used."""
-        ...
+        rows = await tx.all("host_states", numbers=sorted(set(hosts)))
+        return {row["number"]: host_state(row) for row in rows}
 
     async def at_origins(self, tx: Tx, origins: list[str]) -> dict[str, tuple[int, HostState]]:
         """Return `numbers` and `states` together."""
-        ...
+        rows = await tx.all("hosts_at_origins", origins=origins)
+        if len(rows) < len(origins):
+            await self.numbers(tx, origins)
+            rows = await tx.all("hosts_at_origins", origins=origins)
+        return {row["origin"]: (row["number"], host_state(row)) for row in rows}
 
     async def reserve(
         self, tx: Tx, slot_requests: list[SlotRequest], ahead_seconds: float = AHEAD_SECONDS
@@ -29,18 +46,85 @@ class HostStore(Protocol):
         """Reserve slots that are due within `ahead_seconds`, in one statement. A host without a slot in that time, or
         whose row is locked by another commit, is missing from the result: try again at the next turn. It never waits
         for a lock, so it may come last in a commit. Delays must be longer than zero."""
-        ...
+        micros = round(ahead_seconds * 1e6)
+        wanted = [
+            {
+                "number": request.host,
+                "slots": request.slots,
+                "delay": round(request.delay_seconds * 1e6),
+                "ahead": micros,
+            }
+            for request in slot_requests
+            if request.slots > 0
+        ]
+        rows = await tx.batch("reserve_slots", wanted)
+        return {row["number"]: SlotsGranted(row["slots"], max(0, row["first_in"]) / 1e6) for row in rows}
 
     async def record(self, tx: Tx, updates: Mapping[int, HostUpdate]) -> dict[int, float]:
         """Record which hosts ask us to wait, have recovered or are slow, in one statement that locks rows by number.
         URLs that answered 503 are added to those that any process reported within the last minute; enough of them put
         the host on hold. Return the remaining seconds of the hold for each host that asks us to wait."""
-        ...
+        statuses = {host: one.status for host, one in updates.items()} | await self._refused(tx, updates)
+        rows = await tx.batch(
+            "update_hosts", [_row(host, one, statuses[host]) for host, one in sorted(updates.items())]
+        )
+        return {row["number"]: row["held_for"] / 1e6 for row in rows if statuses[row["number"]]}
+
+    async def _refused(self, tx: Tx, updates: Mapping[int, HostUpdate]) -> dict[int, int]:
+        """Merge the URLs that answered 503 with those that other processes recorded; return the hosts to hold for
+        it, with that status. Locks the rows of all these hosts, in the order of their numbers."""
+        if not any(one.refused for one in updates.values()):
+            return {}
+        kept = {}
+        for row in await tx.all("lock_refusals", numbers=sorted(updates)):
+            if urls := updates[row["number"]].refused:
+                before = dict(orjson.loads(row["refusals"] or "[]"))
+                kept[row["number"]] = with_refusals(before, urls, row["now"], WITHIN_SECONDS * 1_000_000)
+        rows = [{"number": host, "refusals": orjson.dumps(list(kept[host].items())).decode()} for host in kept]
+        await tx.many("keep_refusals", rows)
+        return {host: REFUSED for host, urls in kept.items() if concern_host(urls)}
 
     async def robots(self, tx: Tx, origin: str) -> RobotsRecord | None:
         """Return the stored robots.txt of the host with its age; None if it was never requested."""
-        ...
+        row = await tx.one("host_robots", origin=origin)
+        if row is None or row["robots_state"] is None:
+            return None
+        return RobotsRecord(RobotsState(row["robots_state"]), row["robots"] or "", timedelta(microseconds=row["age"]))
 
     async def keep_robots(self, tx: Tx, origin: str, record: RobotsRecord, delay: timedelta) -> None:
         """Store the robots.txt of the host and the delay between requests that it asks for."""
-        ...
+        await self.numbers(tx, [origin])
+        same = {"origin": origin, "state": record.state, "hash": record.hash}
+        if not await tx.execute("robots_unchanged", **same, delay=span(delay)):
+            await tx.execute("keep_robots", **same, delay=span(delay), body=record.body)
+
+    async def _known(self, tx: Tx, origins: list[str]) -> dict[str, int]:
+        rows = await tx.all("host_numbers", origins=origins)
+        return {row["origin"]: row["number"] for row in rows}
+
+
+def host_state(row: Any) -> HostState:
+    """Build the state of a host from a row that has its columns and `now`."""
+    now, held_until = row["now"], row["held_until"]
+    return HostState(
+        busy_seconds=max(0, row["next_at"] - now, held_until - now) / 1e6,
+        held_seconds=max(0, held_until - now) / 1e6,
+        crawl_delay_seconds=row["delay"] / 1e6,
+        latency_seconds=row["latency"] / 1e6 if row["latency_at"] > now - FORGET else 0.0,
+        is_recovering=row["backoff"] > 0 and held_until > now - FORGET,
+        robots_known=row["robots_at"] is not None,
+    )
+
+
+def _row(host: int, update: HostUpdate, status: int) -> dict[str, Any]:
+    return {
+        "number": host,
+        "status": status,
+        "hold": round(update.hold_seconds * 1e6),
+        "first": round(update.shortest_backoff_seconds * 1e6),
+        "most": round(update.longest_backoff_seconds * 1e6),
+        "grows": int(update.grows),
+        "forget": FORGET,
+        "well": int(update.recovered),
+        "latency": -1 if update.latency_seconds is None else round(update.latency_seconds * 1e6),
+    }

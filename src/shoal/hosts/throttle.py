@@ -5,16 +5,18 @@ durable and shared, and decides the length of a back-off, because other processe
 """
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from typing import Final, TypeVar
 
 from msgspec import Struct, field
 from msgspec.structs import replace
 
 from shoal.base.clock import Clock
 from shoal.base.retry_after import parse_retry_after
+from shoal.base.settings import HostSettings
 from shoal.base.signals import Signal, Signals
-from shoal.hosts.refusals import WITHIN_SECONDS, concern_host, with_refusals
-from shoal.settings import HostSettings
+
+N = TypeVar("N", int, float)
 
 REFUSED = 503
 THROTTLED = frozenset({429, REFUSED})
@@ -24,6 +26,10 @@ REPORT_FACTOR = 1.5  # a latency that changed by this factor is reported again
 REPORT_AGAIN_SECONDS = 300.0  # a host that stays slow is reported again before the store forgets it
 SLACK_SECONDS = 0.1  # tolerance: a slot reserved after a hold may appear to begin this much before the hold ends
 MOST_HOSTS = 10_000  # maximum number of hosts remembered
+ENOUGH: Final = 3
+"""The number of different URLs that puts their host on hold with 503."""
+WITHIN_SECONDS: Final = 60
+"""The time within which they count."""
 
 
 class HostUpdate(Struct):
@@ -55,6 +61,20 @@ def throttle_update(
     """Return the update for a host that asks us to wait: for the time it gave, or for our back-off."""
     hold, grows = asked_seconds or 0.0, asked_seconds is None
     return HostUpdate(origin, status, hold, shortest_backoff_seconds, longest_backoff_seconds, grows=grows)
+
+
+def with_refusals(kept: Mapping[int, N], urls: Iterable[int], now: N, within: N) -> dict[int, N]:
+    """Add URLs, by hash, that answered 503 now, and return the newest `ENOUGH`. Entries older than `within`, which
+    has the unit of `now`, are dropped, and so are those that a clock set back left in the future. (A commit that waited
+    for another may carry an earlier time.)"""
+    recent = {url: at for url, at in kept.items() if abs(now - at) <= within} | dict.fromkeys(urls, now)
+    return dict(sorted(recent.items(), key=lambda one: one[1])[-ENOUGH:])
+
+
+def concern_host(refusals: Mapping[int, object]) -> bool:
+    """Return whether recent refusals put their host on hold. One page that always answers 503 says nothing about other
+    pages; several of them within a minute do."""
+    return len(refusals) >= ENOUGH
 
 
 class HostAnswer(Struct, frozen=True):

@@ -87,14 +87,16 @@ class FleetMetrics:
         self._heartbeats[signal.node_id] = self._heartbeats.get(signal.node_id, 0) + 1
 
     def collect(self) -> Iterator[Metric]:
-        """Return the metrics of the nodes that were seen last."""
+        """Return the metrics of the nodes that were seen last. Called in a thread, while signals arrive."""
+        seen = self._seen
         heartbeats = self._heartbeat()
-        for node_id, count in self._heartbeats.items():
+        for node_id, count in list(self._heartbeats.items()):
             heartbeats.add_metric([node_id], count)
         yield heartbeats
         connected, score, part, depths = self._connected(), self._score(), self._part(), self._depth()
-        connected.add_metric([], 0 if self._seen is None else self._seen.connected)
-        for node in () if self._seen is None else self._seen.nodes:
+        if seen is not None:  # otherwise no node can connect here, and 0 would look like an outage
+            connected.add_metric([], seen.connected)
+        for node in () if seen is None else seen.nodes:
             health = node.health
             score.add_metric([node.id], health.value)
             for name in PARTS:

@@ -1,11 +1,11 @@
 """Hourly statistics: counted from signals and added to the store in batches. A killed process loses the last few
 seconds of its counts; the states of jobs are stored elsewhere, and exact."""
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from shoal.base.database import Database, Tx
 from shoal.base.service import PassResult
@@ -77,36 +77,33 @@ class BotActivity:
     lost_leases: int = 0  # expired leases: neither a result nor a heartbeat came in time
 
 
-class HourlyStatsStore(Protocol):
-    async def add(self, tx: Tx, batch: Batch) -> None:
-        """Add a batch to the current hour, by the store's clock."""
-        ...
-
-    async def since(self, tx: Tx, hours: int, kind: str | None) -> list[HourRow]:
-        """Return the last `hours` hours in which something happened, newest first."""
-        ...
-
-    async def bots(self, tx: Tx, hours: int, limit: int) -> list[BotActivity]:
-        """Return the bots that sent requests in these hours, most recent first."""
-        ...
-
-    async def forget(self, tx: Tx, before: int) -> int: ...
-
-
 class HourlyStatsReader:
     """Reads the stored statistics."""
 
-    def __init__(self, database: Database, store: HourlyStatsStore) -> None:
+    def __init__(self, database: Database) -> None:
         self._database = database
-        self._store = store
 
     async def read(self, hours: int, kind: str | None, most_bots: int) -> tuple[list[HourRow], list[BotActivity]]:
-        """Return the last hours and the bots that were active in them, read together."""
+        """Return those of the last `hours` hours in which something happened, newest first, and the bots that sent
+        requests in them, most recent first, read together."""
 
         async def look(tx: Tx) -> tuple[list[HourRow], list[BotActivity]]:
-            return await self._store.since(tx, hours, kind), await self._store.bots(tx, hours, most_bots)
+            now: int = await tx.value("now")
+            since = now - now % HOUR - (hours - 1) * HOUR
+            bots = {row["hour"]: row["bots"] for row in await tx.all("bots_by_hour", since=since)}
+            amounts: dict[int, dict[str, float]] = defaultdict(dict)
+            for row in await tx.all("hours", since=since, kind=kind):
+                amounts[row["hour"]][row["name"]] = row["amount"]
+            seen = sorted({*amounts, *bots}, reverse=True)
+            rows = [HourRow(hour, amounts[hour], bots.get(hour, 0)) for hour in seen]
+            return rows, [_activity(row) for row in await tx.all("bots_seen", since=since, limit=most_bots)]
 
         return await self._database.read(look)
+
+
+def _activity(row: Any) -> BotActivity:
+    counts = {name: int(row[name]) for name in BOT_COUNTS}
+    return BotActivity(row["token"], row["bot_id"], row["seen_at"], **counts)
 
 
 class HourlyStats:
@@ -115,7 +112,7 @@ class HourlyStats:
     def __init__(self) -> None:
         self._batch = Batch()
         self.handlers: Mapping[str, Callable[[Any], None]] = {
-            "JobEnqueued": lambda signal: self._count(signal.kind, "created", len(signal.job_ids)),
+            "JobEnqueued": lambda signal: self._count(signal.kind, "created", signal.is_new * len(signal.job_ids)),
             "JobMoved": self._job_moved,
             "JobsMoved": lambda signal: self._ended(signal.kind, str(signal.how), signal.count),
             "ResultsTaken": self._results_taken,
@@ -175,9 +172,8 @@ class HourlyStatsWriter:
 
     name = "hourly stats"
 
-    def __init__(self, database: Database, store: HourlyStatsStore, signals: Signals) -> None:
+    def __init__(self, database: Database, signals: Signals) -> None:
         self._database = database
-        self._store = store
         self._hours = HourlyStats()
         signals.subscribe(self._hours.listen)
 
@@ -185,7 +181,7 @@ class HourlyStatsWriter:
         batch = self._hours.take()
         if batch:
             try:
-                await self._database.run(lambda tx: self._store.add(tx, batch))
+                await self._database.run(lambda tx: _add_to_hour(tx, batch))
             except BaseException:
                 self._hours.put_back(batch)
                 raise
@@ -195,13 +191,32 @@ class HourlyStatsWriter:
         await self.run_once()
 
 
+async def _add_to_hour(tx: Tx, batch: Batch) -> None:
+    """Add a batch to the current hour, by the store's clock."""
+    now: int = await tx.value("now")
+    hour = now - now % HOUR
+    # Sorted, so that two processes that add at the same time cannot deadlock.
+    amounts = [(hour, kind, name, float(amount)) for (kind, name), amount in sorted(batch.amounts.items())]
+    bots = [
+        (hour, *bot, now if done["requests"] else 0, *(done[name] for name in BOT_COUNTS))
+        for bot, done in sorted(batch.bots.items())
+    ]
+    if amounts:
+        await tx.many("add_to_hours", amounts)
+    if bots:
+        await tx.many("add_bots_to_hour", bots)
+
+
 @dataclass(slots=True)
 class HourlyStatsRetention:
     """Retention of hourly statistics. Implements `queue.pruner.RetentionRule`."""
 
     keep: timedelta
-    store: HourlyStatsStore
     name: str = "hourly stats"
 
     async def prune(self, database: Database, before: int, limit: int) -> tuple[int, bool]:
-        return await database.run(lambda tx: self.store.forget(tx, before)), False
+        async def forget(tx: Tx) -> int:
+            jobs = await tx.execute("forget_job_hours", before=before)
+            return jobs + await tx.execute("forget_bot_hours", before=before)
+
+        return await database.run(forget), False

@@ -75,7 +75,10 @@ MESSAGES: Mapping[str, LogMessage] = {
         },
     ),
     "AnalyzerFailed": LogMessage(
-        LogLevel.WARNING, "analyzer {analyzer} failed, the findings of the others are kept: {error}"
+        LogLevel.WARNING,
+        "analyzer {analyzer} failed, the findings of the others are kept: {error}",
+        of="optional",
+        choices={"True": (LogLevel.WARNING, "optional analyzer {analyzer} failed: {error}")},
     ),
     "BodyStoreFailed": LogMessage(LogLevel.WARNING, "body store failed, retrying in {retry_in_seconds:g} s: {error}"),
     "BotAsked": LogMessage(LogLevel.DEBUG, "bot {bot_id} requested jobs"),
@@ -143,6 +146,9 @@ MESSAGES: Mapping[str, LogMessage] = {
         "no session with the controller at {controller}, connecting again in {retry_in_seconds:.1f} s: {error}",
     ),
     "NodeClockOff": LogMessage(LogLevel.WARNING, "the clock of node {node_id} is {ahead_seconds} s ahead of ours"),
+    "SessionRefused": LogMessage(
+        LogLevel.ERROR, "the session of node {node_id} is ended, because its status cannot be stored: {error}"
+    ),
     "StreamFailed": LogMessage(
         LogLevel.WARNING,
         "control stream from {address} failed, {type}: {error}",
@@ -208,6 +214,11 @@ MESSAGES: Mapping[str, LogMessage] = {
         LogLevel.WARNING,
         "too many unauthenticated connections, the latest from {peer}; the longest idle are closed ({cut} so far, "
         "{open} open); the limits are SHOAL_MAX_CONNECTIONS and SHOAL_MAX_PEER_CONNECTIONS",
+    ),
+    "NodesNotForwarded": LogMessage(
+        LogLevel.WARNING,
+        "connections to the gRPC port are closed, the latest from {peer}, because gRPC cannot be reached ({closed} so "
+        "far): {error}",
     ),
     "CrawlEnded": LogMessage(LogLevel.DEBUG, "a child's crawl {state}"),
     "CrawlChanged": LogMessage(LogLevel.INFO, "crawl changed"),

@@ -7,6 +7,7 @@ Everything is sanitized by `clean` last, whether it comes from signals or, throu
 import json
 import logging
 import os
+import re
 import sys
 import threading
 import traceback
@@ -16,10 +17,10 @@ from enum import Enum
 from typing import Any, TextIO
 
 from shoal.base.clock import Clock
+from shoal.base.settings import LogSettings
 from shoal.base.signals import Signal
 from shoal.base.text import HIDDEN, clean, names_a_secret
 from shoal.observe.log_messages import LogLevel, LogLine, level_of, log_line
-from shoal.settings import LogSettings
 
 # The documented fields come first, in this order; the others follow as given.
 ORDER = (
@@ -86,6 +87,17 @@ class Logs:
             return f"{time} {line.level.name:<7} {message}  {facts}".rstrip()
         level = f"\x1b[{COLOURS[line.level]}m{line.level.name:<7}\x1b[0m"
         return f"\x1b[2m{time}\x1b[0m {level} {message}  \x1b[2m{facts}\x1b[0m"
+
+
+def note(text: str) -> None:
+    """Print a line for the user on stderr; never data."""
+    print(as_called(clean(text)), file=sys.stderr, flush=True)
+
+
+def as_called(text: str) -> str:
+    """Return advice with the name under which the launcher was called, so that it can be copied."""
+    command = os.environ.get("SHOAL_COMMAND", "shoal")
+    return text if command == "shoal" else re.sub('(?<=[`"])shoal(?= )', lambda _: command, text)
 
 
 def has_colour(stream: TextIO) -> bool:

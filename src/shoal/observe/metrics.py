@@ -157,7 +157,7 @@ class Metrics:
         self._chore_failures.labels(signal.chore).inc()
 
     def _job_enqueued(self, signal: Any) -> None:
-        self._jobs_created.labels(signal.kind).inc(len(signal.job_ids))
+        self._jobs_created.labels(signal.kind).inc(signal.is_new * len(signal.job_ids))
 
     def _job_leased(self, signal: Any) -> None:
         self._lease_wait.labels(signal.kind).observe(max(0.0, signal.waited_seconds))

@@ -1,7 +1,6 @@
 """The size of the store: bytes and rows of its tables, without counting them."""
 
 from dataclasses import dataclass
-from typing import Protocol
 
 from shoal.base.database import Database, Tx
 
@@ -24,19 +23,15 @@ class StoreSize:
     tables: tuple[TableSize, ...]
 
 
-class StoreSizes(Protocol):
-    async def read(self, tx: Tx) -> StoreSize:
-        """Return the sizes. Rows are what the database estimates, or for a file the range of row numbers, which counts
-        removed rows in between; URLs and pages of crawls are the sums of their counters."""
-        ...
+async def read_store_size(database: Database) -> StoreSize:
+    """Return the sizes. Rows are what the database estimates, or for a file the range of row numbers, which counts
+    removed rows in between; URLs and pages of crawls are the sums of their counters."""
 
+    async def look(tx: Tx) -> StoreSize:
+        rows = await tx.all("table_sizes")
+        counted = dict(await tx.one("rows_of_crawls") or {})
+        tables = tuple(TableSize(row["name"], counted.get(row["name"], row["rows"]), row["bytes"]) for row in rows)
+        whole = await tx.one("store_size") or {"bytes": 0, "free": None}
+        return StoreSize(int(whole["bytes"] or 0), whole["free"], tables)
 
-class StoreSizeReader:
-    """Reads the sizes of the store."""
-
-    def __init__(self, database: Database, sizes: StoreSizes) -> None:
-        self._database = database
-        self._sizes = sizes
-
-    async def read(self) -> StoreSize:
-        return await self._database.read(self._sizes.read)
+    return await database.read(look)

@@ -6,9 +6,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from shoal.access.tokens import Tokens
 from shoal.base.clock import Clock
 from shoal.base.database import Database, Tx
-from shoal.base.errors import LeaseLost, RateLimited
+from shoal.base.errors import LeaseLost, RateLimited, Unauthenticated
+from shoal.base.ids import TokenId
+from shoal.base.settings import BotSettings
 from shoal.base.signals import Signal, Signals
 from shoal.page_jobs.ingest import Ingest, IngestResult
 from shoal.page_jobs.leasing import PageLeases, PageTask, PutOff
@@ -18,7 +21,6 @@ from shoal.page_jobs.spec import KIND
 from shoal.queue import states
 from shoal.queue.job import SHARED_LANE, Fence, HeartbeatAnswer, LeaseRequest, TurnResult, bot_holder, bot_of, owner_of
 from shoal.queue.queue import Queue
-from shoal.settings import BotSettings
 
 COUNT_EVERY_SECONDS: Final = 10.0  # after which the jobs a token holds are counted again in the store
 UNREADABLE_SECONDS: Final = 60.0  # before a job that this version cannot read may be leased again
@@ -64,12 +66,14 @@ class Pull:
 
 @dataclass(slots=True)
 class _Meter:
-    """The usage of one token: pulls in this second, and the jobs it holds as far as this process knows."""
+    """The usage of one token: pulls in this second, the jobs it holds as far as this process knows, and the name of its
+    only bot; empty if several use it."""
 
     second: int = -1
     pulls: int = 0
     held: int = 0
     counted_at: float = float("-inf")
+    only_bot: str | None = None
 
 
 class Bots:
@@ -82,6 +86,7 @@ class Bots:
         ingest: Ingest,
         leases: PageLeases,
         long_poll: LongPoll[PageTask],
+        tokens: Tokens,
         settings: BotSettings,
         clock: Clock,
         signals: Signals,
@@ -91,6 +96,7 @@ class Bots:
         self._ingest = ingest
         self._leases = leases
         self._long_poll = long_poll
+        self._tokens = tokens
         self._settings = settings
         self._clock = clock
         self._signals = signals
@@ -99,14 +105,20 @@ class Bots:
     async def look(self, pull: Pull) -> list[PageTask]:
         """Lease jobs that are available now. Raises `RateLimited` if the token pulls too often or holds its maximum."""
         self._count_pull(pull.token)
+        meter = self._meter(pull.token)
+        meter.only_bot = pull.bot_id if meter.only_bot in (None, pull.bot_id) else ""
         self._signals.emit(BotAsked(token=pull.token, bot_id=pull.bot_id))
         return await self._long_poll.look(pull.capabilities, lambda: self._lease(pull))
 
     async def wait(self, pull: Pull, longest_seconds: float) -> list[PageTask]:
-        """Wait up to `longest_seconds` for jobs, after `look` found none."""
-        return await self._long_poll.wait(
+        """Wait up to `longest_seconds` for jobs, after `look` found none; a token that ended meanwhile gets none."""
+        tasks = await self._long_poll.wait(
             pull.capabilities, lambda: self._lease(pull), lambda tasks: self.hand_back(pull, tasks), longest_seconds
         )
+        if tasks and await self._tokens.ended({TokenId(pull.token)}):
+            await self.hand_back(pull, tasks)
+            raise Unauthenticated("the token was revoked or has expired; create another one")
+        return tasks
 
     async def hand_back(self, pull: Pull, tasks: Sequence[PageTask]) -> None:
         """Release jobs leased for a bot that disconnected before it received them."""
@@ -121,9 +133,10 @@ class Bots:
         self._meter(pull.token).held -= len(tasks)
 
     async def beat(self, token: str, fence: Fence) -> HeartbeatAnswer:
-        """Renew the lease of a job; raises `LeaseLost` if it does not belong to this token."""
+        """Renew the lease of a job; raises `LeaseLost` if it does not belong to this token, or was held too long."""
+        owner, settings = owner_of(bot_holder(token, "")), self._settings
         try:
-            beat = await self._queue.beat(owner_of(bot_holder(token, "")), fence, self._settings.lock_ttl)
+            beat = await self._queue.beat(owner, fence, settings.lock_ttl, settings.longest_lock)
         except LeaseLost:
             await self._report_late(token, [fence], "late_heartbeats")
             raise
@@ -154,10 +167,11 @@ class Bots:
 
     async def _report_late(self, token: str, fences: Sequence[Fence], name: str) -> None:
         """Tell which bots of this token sent something without a valid lease. A grant that it never had, or that was
-        removed, counts for the token alone."""
+        removed, counts for the only bot of the token; if it has several, for the token alone."""
         holders = await self._ingest.holders(fences)
-        owner = owner_of(bot_holder(token, ""))
-        ours = [holder if owner_of(holder) == owner else owner for holder in (holders.get(one, "") for one in fences)]
+        unknown = bot_holder(token, self._meter(token).only_bot or "")
+        known = [holders.get(fence, "") for fence in fences]
+        ours = [holder if owner_of(holder) == owner_of(unknown) else unknown for holder in known]
         for holder, count in Counter(ours).items():
             self._report(token, holder, {name: count})
 

@@ -27,7 +27,6 @@ from shoal.page_jobs.redirect_slots import HostBusy, RedirectSlots
 from shoal.page_jobs.result import ResultDelivery
 from shoal.page_jobs.runner import NotRendered, PageJobRunner, failed
 from shoal.page_jobs.spec import KIND, PageWork, host_of
-from shoal.page_jobs.store import GroupStore
 from shoal.pages.page_signals import PagesSettled, status_class
 from shoal.queue.job import HTTP, SHARED_LANE, Fence, Lease, LeaseRequest
 from shoal.queue.queue import Queue
@@ -72,8 +71,6 @@ class PageJobExecutor:
         database: Database,
         queue: Queue,
         ingest: Ingest,
-        groups: GroupStore,
-        hosts: HostStore,
         rate_limiter: RateLimiter,
         connections: HostConnections,
         throttle: ThrottleTracker,
@@ -85,8 +82,9 @@ class PageJobExecutor:
     ) -> None:
         self._database = database
         self._ingest = ingest
-        self._hosts = hosts
-        self._leases = PageLeases(queue, groups, rate_limiter, runner.denies)
+        self._attempts = queue.own_attempts
+        self._hosts = HostStore()
+        self._leases = PageLeases(queue, rate_limiter, runner.denies)
         self._rate_limiter = rate_limiter
         self._connections = connections
         self._throttle = throttle
@@ -185,11 +183,12 @@ class PageJobExecutor:
         deliveries = [one for one in results if isinstance(one, ResultDelivery)]
         put_off = [one.move for one in results if isinstance(one, PutOff)]
         request = self._leases.by_host(LeaseRequest(holder, [KIND], list(self._lanes), self._capabilities))
-        turn = _Turn(await self._ingest.settle_in(tx, request, deliveries, want, put_off))
+        turn = _Turn(await self._ingest.settle_in(tx, request, deliveries, want, put_off, self._attempts))
         if updates:
             turn.hold_seconds = await self._hosts.record(tx, updates)
         turn.tasks = await self._leases.reserve(tx, turn.settlement.leases)
         turn.settlement.leases = [task.lease for task in turn.tasks]
+        await self._ingest.call_hooks(tx, turn.settlement)
         return turn
 
 

@@ -1,17 +1,19 @@
 """The life of a job group: created with all its jobs in one commit, read, cancelled, and ended with its last job."""
 
-from collections.abc import Sequence
+import asyncio
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import orjson
 
+from shoal.access.audit_hook import AuditHook, no_audit
 from shoal.base.database import Database, Tx
 from shoal.base.errors import AlreadyExists, HeldBack, InvalidInput, NotFound
 from shoal.base.ids import GroupId, JobId, new_id
 from shoal.base.signals import Signal, Signals
 from shoal.base.url import Url, origin
 from shoal.egress.address import AddressRule
-from shoal.egress.proxies import Proxies
+from shoal.egress.proxy import Proxies
 from shoal.events.event import Event
 from shoal.events.store import OutboxStore
 from shoal.page_jobs.group import Group, GroupConfig, GroupState
@@ -20,12 +22,13 @@ from shoal.page_jobs.spec import KIND, PageSpec, check_url
 from shoal.page_jobs.store import GroupStore, NewGroup, ResultStore
 from shoal.queue import states as job_states
 from shoal.queue.back_pressure import BackPressure, JobsHeldBack, no_back_pressure
-from shoal.queue.job import LostJob, NewJob, quota_keys
+from shoal.queue.job import NewJob, quota_keys
 from shoal.queue.queue import Queue
-from shoal.queue.states import TERMINAL, Move
 
 EVENT = "crawl.group.completed"
 RETRY_AFTER_SECONDS = 5.0  # after which a batch that was held back may be sent again
+URLS_INLINE = 500  # more are read in a thread, because ten thousand would stop the event loop for 100 ms
+JOBS_AT_ONCE = 2_000  # jobs that one statement enqueues
 MAX_LISTED = 10  # indexes of rejected URLs in an error message
 
 
@@ -37,14 +40,30 @@ class GroupEnded(Signal, frozen=True, kw_only=True):
     jobs: dict[str, int]
 
 
+async def end_group(
+    tx: Tx, outbox: OutboxStore, signals: Signals, group: Group, state: GroupState, reason: str | None = None
+) -> None:
+    """End an open group, which is locked."""
+    counts = await GroupStore().end(tx, group.id, state, reason)
+    body = {"group": group.id, "state": state.value, "project": group.project, "labels": group.labels}
+    await outbox.append(tx, Event(EVENT, group.id, body | {"total": group.total, "jobs": counts}))
+    ended = GroupEnded(group_id=group.id, state=state, jobs=counts)
+    tx.on_commit(lambda: signals.emit(ended))
+
+
+async def end_groups_without_jobs(tx: Tx, outbox: OutboxStore, signals: Signals, group_ids: Iterable[str]) -> None:
+    """End those of these groups whose last job has ended, in the commit that ended it. They are locked."""
+    for group_id in group_ids:
+        if (group := await GroupStore().lock_ended(tx, group_id)) is not None:
+            await end_group(tx, outbox, signals, group, GroupState.COMPLETED)
+
+
 class Groups:
-    """Operations on job groups; also notified when one of their jobs ends."""
+    """Operations on job groups."""
 
     def __init__(
         self,
         database: Database,
-        store: GroupStore,
-        results: ResultStore,
         queue: Queue,
         outbox: OutboxStore,
         rule: AddressRule,
@@ -53,8 +72,8 @@ class Groups:
         back_pressure: BackPressure = no_back_pressure,
     ) -> None:
         self._database = database
-        self.store = store
-        self._results = results
+        self._store = GroupStore()
+        self._results = ResultStore()
         self._queue = queue
         self._outbox = outbox
         self._rule = rule
@@ -66,30 +85,34 @@ class Groups:
         """Store a group and a job for each of its URLs in one commit. All jobs are queued at once; the rate limit
         decides how many of a host are leased at a time. Raises `HeldBack` while the workers have too much to do."""
         self._proxies.check(config.crawl_config.proxy, "crawl_config.proxy")
-        urls = self._urls(config.urls)
-        if (why := self._back_pressure(KIND)) is not None:
-            self._signals.emit(JobsHeldBack(source="batch", kind=KIND, jobs=len(urls), why=why))
-            raise HeldBack(why, RETRY_AFTER_SECONDS)
         group_id = GroupId(config.group or new_id("grp"))
+        if len(config.urls) > URLS_INLINE:
+            jobs = await asyncio.to_thread(self._jobs, config, group_id)
+        else:
+            jobs = self._jobs(config, group_id)
+        if (why := self._back_pressure(KIND)) is not None:
+            self._signals.emit(JobsHeldBack(source="batch", kind=KIND, jobs=len(jobs), why=why))
+            raise HeldBack(why, RETRY_AFTER_SECONDS)
         spec = PageSpec(crawl_config=config.crawl_config, rule_set=config.rule_set)
-        new = NewGroup(group_id, config.project, config.labels, config.priority, len(urls), spec)
+        new = NewGroup(group_id, config.project, config.labels, config.priority, len(jobs), spec)
 
         async def commit(tx: Tx) -> None:
-            if await self.store.insert(tx, new) is None:
+            if await self._store.insert(tx, new) is None:
                 raise AlreadyExists("job group", group_id, "choose another id, or leave it out")
-            await self._queue.enqueue_in(tx, self._jobs(config, group_id, urls))
+            for start in range(0, len(jobs), JOBS_AT_ONCE):
+                await self._queue.enqueue_in(tx, jobs[start : start + JOBS_AT_ONCE])
 
         await self._database.run(commit)
         return await self.get(group_id)
 
     async def get(self, group_id: str) -> Group:
-        group = await self._database.read(lambda tx: self.store.get(tx, group_id))
+        group = await self._database.read(lambda tx: self._store.get(tx, group_id))
         if group is None:
             raise NotFound("job group", group_id)
         return group
 
     async def newest(self, *, after: int | None = None, limit: int = 50, state: str | None = None) -> list[Group]:
-        return await self._database.read(lambda tx: self.store.page_of(tx, after, limit, state))
+        return await self._database.read(lambda tx: self._store.page_of(tx, after, limit, state))
 
     async def results(self, group_id: str, *, after: int = 0, limit: int = 100) -> list[StoredResult]:
         """Return the results of its jobs in the order in which they ended; a job that will be retried has none yet."""
@@ -106,48 +129,28 @@ class Groups:
 
         return await self._database.read(look)
 
-    async def cancel(self, group_id: str, reason: str = "asked") -> Group:
+    async def cancel(self, group_id: str, reason: str = "asked", *, audit: AuditHook = no_audit) -> Group:
         """Cancel all jobs that have not ended; fetches in progress are dropped. A group that has ended is left
         unchanged."""
 
         async def commit(tx: Tx) -> None:
-            group = await self.store.lock(tx, group_id)
+            group = await self._store.lock(tx, group_id)
             if group is None:
                 raise NotFound("job group", group_id)
             if group.state is GroupState.OPEN:
+                await audit(tx, "group.cancelled", group_id)
                 await self._cancel_jobs(tx, group_id, reason)
-                await self._end(tx, group, GroupState.CANCELLED, reason)
+                await end_group(tx, self._outbox, self._signals, group, GroupState.CANCELLED, reason)
 
         await self._database.run(commit)
         return await self.get(group_id)
 
-    async def lock(self, tx: Tx, run_id: str) -> None:
-        await self.store.lock(tx, run_id)
-
-    async def was_idle(self, tx: Tx, run_id: str, lost: LostJob) -> bool:
-        return False
-
-    async def job_moved(self, tx: Tx, run_id: str, move: Move) -> None:
-        """Decide, in the commit that ended one or more jobs, whether the group has ended. The group is locked."""
-        if move.to not in TERMINAL or await self.store.has_live_jobs(tx, run_id):
-            return
-        group = await self.store.lock(tx, run_id)
-        if group is not None and group.state is GroupState.OPEN:
-            await self._end(tx, group, GroupState.COMPLETED, None)
-
     async def _cancel_jobs(self, tx: Tx, group_id: str, reason: str) -> None:
         """Cancel waiting jobs first, so that nobody can lease them while the leased ones are cancelled."""
         await self._queue.cancel_waiting(tx, group_id, reason)
-        held = await self.store.held(tx, group_id)
+        held = await self._store.held(tx, group_id)
         moves = [job_states.cancel(fence.job_id, fence.epoch, reason) for fence in held]
         await self._queue.finish_and_lease_in(tx, moves, None)
-
-    async def _end(self, tx: Tx, group: Group, state: GroupState, reason: str | None) -> None:
-        counts = await self.store.end(tx, group.id, state, reason)
-        body = {"group": group.id, "state": state.value, "project": group.project, "labels": group.labels}
-        await self._outbox.append(tx, Event(EVENT, group.id, body | {"total": group.total, "jobs": counts}))
-        ended = GroupEnded(group_id=group.id, state=state, jobs=counts)
-        tx.on_commit(lambda: self._signals.emit(ended))
 
     def _urls(self, given: Sequence[str]) -> list[Url]:
         """Return the canonical URLs without duplicates. An error names all invalid ones by index."""
@@ -162,7 +165,8 @@ class Groups:
             raise _refusal(refused)
         return list(found)
 
-    def _jobs(self, config: GroupConfig, group_id: GroupId, urls: list[Url]) -> list[NewJob]:
+    def _jobs(self, config: GroupConfig, group_id: GroupId) -> list[NewJob]:
+        urls = self._urls(config.urls)
         attempts = self._queue.settings.job_attempts if config.max_retry is None else config.max_retry + 1
         common: dict[str, Any] = {
             "kind": KIND,
@@ -172,12 +176,17 @@ class Groups:
             "capability": config.capability,
             "quota_keys": quota_keys(config.project, config.labels),
         }
-        return [NewJob(id=JobId(new_id("job")), payload=_payload(url), host=origin(url), **common) for url in urls]
+        return [
+            NewJob(id=JobId(new_id("job")), payload=_payload(url, config.max_retry), host=origin(url), **common)
+            for url in urls
+        ]
 
 
-def _payload(url: Url) -> str:
-    """Return the payload of a job in a group: only its URL; the rest is stored with the group."""
-    return orjson.dumps({"url": url}).decode()
+def _payload(url: Url, max_retry: int | None) -> str:
+    """Return the payload of a job in a group: its URL, and `max_retry` if it was given, so that a worker with another
+    number keeps it. The rest is stored with the group."""
+    given = {} if max_retry is None else {"max_retry": max_retry}
+    return orjson.dumps({"url": url, **given}).decode()
 
 
 def _refusal(refused: list[tuple[int, InvalidInput]]) -> InvalidInput:

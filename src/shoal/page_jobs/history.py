@@ -42,9 +42,9 @@ class Diff:
 class History:
     """The results of policies. Does not check that the policy exists; callers do."""
 
-    def __init__(self, database: Database, results: ResultStore) -> None:
+    def __init__(self, database: Database) -> None:
         self._database = database
-        self._results = results
+        self._results = ResultStore()
 
     async def of_policy(self, policy: str, *, before: int | None = None, limit: int = 50) -> list[StoredResult]:
         return await self._database.read(lambda tx: self._results.of_policy(tx, policy, before, limit))

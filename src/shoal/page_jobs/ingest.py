@@ -4,24 +4,27 @@ job and write its event, all in one commit. Does not fetch."""
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
+from typing import Any, Final
 
 from msgspec import Struct
 from msgspec.structs import replace
 
 from shoal.base.database import Database, Tx
-from shoal.base.ids import JobId
 from shoal.base.signals import Signals
+from shoal.events.event import Event
 from shoal.events.store import OutboxStore
-from shoal.extract.required_fields import missing_fields
-from shoal.page_jobs.job_events import job_event
+from shoal.extract.rules import missing_fields
+from shoal.page_jobs.groups import end_groups_without_jobs
 from shoal.page_jobs.result import INVALID_DATA, Receipt, Result, ResultDelivery, Status
 from shoal.page_jobs.spec import KIND
-from shoal.page_jobs.store import HeldJob, NewResult, ResultStore
+from shoal.page_jobs.store import GroupStore, HeldJob, NewResult, ResultStore
 from shoal.pages.page_signals import ResultsTaken
 from shoal.queue import states
-from shoal.queue.job import Fence, Lease, LeaseRequest, RunListener, TurnResult, owner_of
+from shoal.queue.job import EndedRun, Fence, Lease, LeaseRequest, RunEndHook, TurnResult, owner_of
 from shoal.queue.queue import Queue
 from shoal.queue.states import TERMINAL, JobState, Move
+
+EVENTS: Final = {Status.SUCCESS: "crawl.job.completed", Status.FAIL: "crawl.job.failed"}
 
 
 class Accepted(Struct, frozen=True):
@@ -31,6 +34,7 @@ class Accepted(Struct, frozen=True):
     result: Result
     digest: str
     move: Move
+    max_attempts: int  # the number that decided whether a failed job is retried
 
 
 @dataclass(slots=True)
@@ -44,30 +48,35 @@ class IngestResult:
 
 
 class Ingest:
-    """Ingest results. `owner` is the lease holder: a worker process or a bot's token; `listener` is notified once for
-    each group of a batch in which jobs ended."""
+    """Ingests results. `owner` is the lease holder: a worker process or a bot's token."""
 
     def __init__(
         self,
         database: Database,
         queue: Queue,
-        store: ResultStore,
         outbox: OutboxStore,
-        listener: RunListener,
         signals: Signals,
+        hooks: Sequence[RunEndHook],
     ) -> None:
         self._database = database
         self._queue = queue
-        self._store = store
+        self._store = ResultStore()
+        self._group_store = GroupStore()
         self._outbox = outbox
-        self._listener = listener
         self._signals = signals
+        self._hooks = hooks
 
     async def settle(self, owner: str, deliveries: Sequence[ResultDelivery]) -> IngestResult:
         """Store results, and end or return their jobs. Each result is handled independently: one that is late or from
         another owner changes nothing; a duplicate gets the same receipt again."""
         request = LeaseRequest(owner, [KIND])
-        return await self._database.run(lambda tx: self.settle_in(tx, request, deliveries))
+
+        async def commit(tx: Tx) -> IngestResult:
+            settlement = await self.settle_in(tx, request, deliveries)
+            await self.call_hooks(tx, settlement)
+            return settlement
+
+        return await self._database.run(commit)
 
     async def holders(self, fences: Sequence[Fence]) -> dict[Fence, str]:
         """Return who held each of these grants, as far as they are known."""
@@ -80,12 +89,16 @@ class Ingest:
         deliveries: Sequence[ResultDelivery],
         want: int = 0,
         put_off: Sequence[Move] = (),
+        attempts: int | None = None,
     ) -> IngestResult:
-        """Like `settle`, as part of a larger commit. `put_off`: jobs that are only returned. The caller may replace
-        `IngestResult.leases` before the commit: the signals describe the leases that are left then."""
+        """Like `settle`, as part of a larger commit, which ends with `call_hooks`. `put_off`: jobs that are only
+        returned. `attempts`: how often the worker tries jobs whose number of attempts is only a default. The caller may
+        replace `IngestResult.leases` before the commit: the signals describe the leases that are left then."""
         settlement = IngestResult(request)
         tx.on_commit(lambda: self._emit(settlement))
-        await self._lock_runs(tx, {*(one.fence.job_id for one in deliveries), *(move.job_id for move in put_off)})
+        job_ids = {*(one.fence.job_id for one in deliveries), *(move.job_id for move in put_off)}
+        if job_ids:  # groups before their jobs, which is the lock order of every job move
+            await self._group_store.lock_all(tx, jobs=sorted(job_ids))
         held = await self._held(tx, owner_of(request.holder), deliveries)
         late = [one.fence for one in deliveries if one.fence not in held]
         answers = await self._store.answers(tx, request.holder, late) if late else {}
@@ -93,7 +106,7 @@ class Ingest:
         for delivery, digest in zip(deliveries, digests, strict=True):
             job = held.pop(delivery.fence, None)  # a second delivery for the same grant gets the receipt of the first
             if job is not None:
-                one = self._judge(job, delivery.result, digest)
+                one = self._judge(job, delivery.result, digest, attempts)
                 settlement.accepted.append(one)
                 answers[delivery.fence] = (digest, one.move.to)
         settlement.receipts = [
@@ -101,6 +114,16 @@ class Ingest:
         ]
         settlement.leases = (await self._carry_out(tx, settlement.accepted, request, want, put_off)).leases
         return settlement
+
+    async def call_hooks(self, tx: Tx, settlement: IngestResult) -> None:
+        """Report the runs of policies that ended. Call it last in the commit: it locks the rows of policies."""
+        runs = [
+            _ended_run(one.job, one.result)
+            for one in settlement.accepted
+            if one.job.policy is not None and one.move.to in TERMINAL
+        ]
+        for hook in self._hooks if runs else ():
+            await hook.ended(tx, runs)
 
     def _emit(self, settlement: IngestResult) -> None:
         results = [one.result for one in settlement.accepted]
@@ -111,23 +134,18 @@ class Ingest:
         moves = [one.move for one in settlement.accepted]
         self._queue.emit_turn(settlement.request, moves, TurnResult([], settlement.leases))
 
-    async def _lock_runs(self, tx: Tx, job_ids: set[JobId]) -> None:
-        """Lock the groups of these jobs before the jobs, which is the lock order of every job move."""
-        runs = await self._store.runs_of(tx, sorted(job_ids)) if job_ids else []
-        for run_id in sorted({run_id for run_id in runs if run_id}):
-            await self._listener.lock(tx, run_id)
-
     async def _held(self, tx: Tx, owner: str, deliveries: Sequence[ResultDelivery]) -> dict[Fence, HeldJob]:
         """Return the jobs of those deliveries whose grants are still valid."""
         ids = sorted({one.fence.job_id for one in deliveries})
         jobs = await self._store.lock(tx, ids) if ids else []
         return {Fence(job.id, job.epoch): job for job in jobs if owner_of(job.owner) == owner}
 
-    def _judge(self, job: HeldJob, given: Result, digest: str) -> Accepted:
+    def _judge(self, job: HeldJob, given: Result, digest: str, attempts: int | None) -> Accepted:
         result = _checked(job, given if given.url else replace(given, url=job.url))
-        return Accepted(job, result, digest, self._move(job, result))
+        decides = job.max_attempts if attempts is None or job.has_own_limit else max(attempts, job.attempts + 1)
+        return Accepted(job, result, digest, self._move(job, result, decides), decides)
 
-    def _move(self, job: HeldJob, result: Result) -> Move:
+    def _move(self, job: HeldJob, result: Result, max_attempts: int) -> Move:
         if result.status is Status.SUCCESS:
             return states.finish(job.id, job.epoch)
         error = f"{result.error_code}: {result.error_message}"
@@ -135,7 +153,7 @@ class Ingest:
             failed = states.fail(job.id, job.epoch, error)
             failed.reason = result.error_code
             return failed
-        if job.attempts + 1 < job.max_attempts:
+        if job.attempts + 1 < max_attempts:
             wait = max(self._queue.backoff(job.attempts + 1), timedelta(seconds=result.retry_after_seconds))
             return states.retry(job.id, job.epoch, error, wait)
         return states.fail(job.id, job.epoch, error)
@@ -143,18 +161,56 @@ class Ingest:
     async def _carry_out(
         self, tx: Tx, accepted: list[Accepted], request: LeaseRequest, want: int, put_off: Sequence[Move]
     ) -> TurnResult:
+        for one in accepted:
+            if one.max_attempts != one.job.max_attempts and one.result.status is not Status.SUCCESS:
+                await self._queue.set_attempts_in(tx, Fence(one.job.id, one.job.epoch), one.max_attempts)
         await self._store.insert(tx, [_row(one) for one in accepted])
         moves = sorted([*(one.move for one in accepted), *put_off], key=lambda move: move.job_id)
         result = await self._queue.finish_and_lease_in(tx, moves, request, want)
-        await self._outbox.append(tx, *[job_event(one.job, one.result) for one in accepted if one.move.to in TERMINAL])
-        for run_id, move in _ended_in(accepted).items():  # the event of a group's end comes after those of its jobs
-            await self._listener.job_moved(tx, run_id, move)
+        await self._outbox.append(tx, *[_event(one.job, one.result) for one in accepted if one.move.to in TERMINAL])
+        # The event of a group's end comes after those of its jobs.
+        ended = {one.job.run_id: None for one in accepted if one.job.run_id and one.move.to in TERMINAL}
+        await end_groups_without_jobs(tx, self._outbox, self._signals, ended)
         return result
 
 
-def _ended_in(accepted: list[Accepted]) -> dict[str, Move]:
-    """Return the groups in which a job ended, each with the last such move."""
-    return {one.job.run_id: one.move for one in accepted if one.job.run_id and one.move.to in TERMINAL}
+async def report_dead_letters(tx: Tx, outbox: OutboxStore, moves: Sequence[Move]) -> list[EndedRun]:
+    """Write results and events for page jobs that ended without one, because their workers were lost too often, or
+    raised, in the commit that ends them. Return the runs of policies among them."""
+    why = {move.job_id: move for move in moves}
+    now: int = await tx.value("now")
+    results, rows, events, runs = ResultStore(), [], [], []
+    for job in await results.ended(tx, sorted(why)):
+        move = why[job.id]
+        result = Result(Status.FAIL, job.url, now, error_code=move.reason, error_message=move.error)
+        # No real result has an empty digest: nobody sent this one, so nobody can send it again.
+        rows.append(NewResult(job.id, job.epoch, job.run_id, job.policy, move.to, digest="", result=result))
+        # The job already counts a failed attempt, but never a lost one.
+        events.append(_event(job, result, max(1, job.attempts + (not move.counts_attempt))))
+        if job.policy is not None:
+            runs.append(_ended_run(job, result))
+    await results.insert(tx, rows)
+    await outbox.append(tx, *events)
+    return runs
+
+
+def _event(job: HeldJob, result: Result, attempt: int | None = None) -> Event:
+    """Return the event of an ended job. `attempt`: its number, if it differs from what the job's row says."""
+    about: dict[str, Any] = {
+        "job_id": job.id,
+        "group": job.run_id,
+        "policy": job.policy,
+        "labels": job.labels,
+        "attempt": attempt or job.attempts + 1,
+    }
+    return Event(EVENTS[result.status], job.id, about | result.event_data())
+
+
+def _ended_run(job: HeldJob, result: Result) -> EndedRun:
+    """Return an ended job as a run of its policy."""
+    success = result.status is Status.SUCCESS
+    html_hash = result.html_hash if success else None
+    return EndedRun(id=job.id, is_success=success, policy_id=job.policy, html_hash=html_hash)
 
 
 def _checked(job: HeldJob, result: Result) -> Result:

@@ -49,13 +49,12 @@ class PageLeases:
     def __init__(
         self,
         queue: Queue,
-        groups: GroupStore,
         rate_limiter: RateLimiter,
         denies: Callable[[PageWork], bool] = lambda work: False,
     ) -> None:
         self._denies = denies  # returns whether robots.txt is known to forbid a page, which then needs no slot
         self._queue = queue
-        self._groups = groups
+        self._groups = GroupStore()
         self._rate_limiter = rate_limiter
 
     def by_host(self, request: LeaseRequest) -> LeaseRequest:
@@ -82,7 +81,7 @@ class PageLeases:
 
     async def _read(self, tx: Tx, leases: Sequence[Lease]) -> list[PageTask]:
         groups = sorted({lease.run_id for lease in leases if lease.run_id})
-        specs = await self._groups.specs(tx, groups) if groups else {}
+        specs = await self._groups.specs(tx, groups)
         return [PageTask(lease, _work(lease, specs)) for lease in leases]
 
 

@@ -12,9 +12,7 @@ from shoal.fetch.page_fetcher import Fetched, PageFetcher
 from shoal.fetch.rendering import RenderOptions, request_of, take_rendered
 from shoal.page_jobs.runner import NotRendered
 from shoal.page_jobs.spec import PageConfig
-from shoal.render.render_request import RenderRequest
-from shoal.render.rendered_page import RenderedPage
-from shoal.render.renderer import Renderer
+from shoal.render.renderer import RenderedPage, Renderer, RenderRequest
 
 PAUSE_SECONDS: Final = 5.0  # before a page that the renderer could not take is tried again
 

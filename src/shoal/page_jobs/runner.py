@@ -21,7 +21,7 @@ from shoal.fetch.crawl_headers import CrawlHeaders
 from shoal.fetch.page_fetcher import RETRYABLE_STATUS, Fetched, PageFetcher
 from shoal.fetch.redirect_chain import RedirectChain
 from shoal.hosts.robots import NO_ROBOTS, RobotsSource, Rules, product_token
-from shoal.hosts.robots_memo import RobotsMemo
+from shoal.hosts.robots_cache import RobotsMemo
 from shoal.hosts.throttle import REFUSED
 from shoal.page_jobs.redirect_slots import RedirectSlots
 from shoal.page_jobs.result import Result, Status

@@ -1,21 +1,27 @@
-"""The store contracts of page job results and job groups."""
+"""The stores of job groups and of the results of page jobs, and how long each is kept."""
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any, Protocol
+from datetime import timedelta
+from typing import Any
 
-from msgspec import Struct
+import orjson
+from msgspec import DecodeError, Struct, ValidationError
 
-from shoal.base.database import Tx
+from shoal.base.database import Conflict, Database, Tx, readable
 from shoal.base.ids import GroupId, JobId
+from shoal.base.text import json_of, storable
 from shoal.page_jobs.group import Group, GroupState
-from shoal.page_jobs.result import Result, StoredResult
+from shoal.page_jobs.result import LONGEST_MESSAGE, Result, Status, StoredResult
 from shoal.page_jobs.spec import PageSpec
-from shoal.queue.job import Fence
+from shoal.queue.job import Fence, owner_of
 from shoal.queue.states import JobState
 
-Place = tuple[int, int]
-"""The position of a result in order of age: fetch time and number."""
+_NEWEST = (1 << 62) - 1
+_GROUP_FIELDS = ("number", "state_reason", "project", "priority", "total", "created_at", "finished_at")
+_RESULT_FIELDS = ("url", "final_url", "http_status", "fetched_at", "error_code", "error_message", "html_hash")
+_PAYLOAD_FIELDS = {"url": str, "rule_set": dict, "policy": str, "labels": dict, "max_retry": int}
 
 
 class HeldJob(Struct, frozen=True):
@@ -28,6 +34,7 @@ class HeldJob(Struct, frozen=True):
     owner: str
     attempts: int
     max_attempts: int
+    has_own_limit: bool  # `max_attempts` comes from a policy or was given with the job, so that workers keep it
     url: str
     rule_set: dict[str, Any] | None
     policy: str | None
@@ -46,62 +53,6 @@ class NewResult(Struct, frozen=True):
     result: Result
 
 
-class ResultStore(Protocol):
-    async def runs_of(self, tx: Tx, job_ids: list[JobId]) -> list[str | None]:
-        """Return the groups of these jobs. Takes no locks: a job never changes its group."""
-        ...
-
-    async def lock(self, tx: Tx, job_ids: list[JobId]) -> list[HeldJob]:
-        """Return and lock those of the jobs that are leased now; they stay leased until this transaction ends or moves
-        them. Locked in order of id, after their groups."""
-        ...
-
-    async def ended(self, tx: Tx, job_ids: list[JobId]) -> list[HeldJob]:
-        """Return jobs that have just lost their last lease, as they were then; nobody holds them now."""
-        ...
-
-    async def answers(self, tx: Tx, owner: str, fences: list[Fence]) -> dict[Fence, tuple[str, JobState]]:
-        """For each of these grants that belonged to this owner and has a result, return its digest and the job state it
-        led to."""
-        ...
-
-    async def holders(self, tx: Tx, fences: Sequence[Fence]) -> dict[Fence, str]:
-        """Return who held each of these grants, as far as they are known."""
-        ...
-
-    async def insert(self, tx: Tx, results: Sequence[NewResult]) -> None:
-        """Insert results, at most one for each grant."""
-        ...
-
-    async def of_group(self, tx: Tx, group_id: str, after: int, limit: int) -> list[StoredResult]:
-        """Return the final result of each ended job of a group, in storage order, after that number; jobs that will be
-        retried have none. Fewer than `limit` if they are large; empty only at the end."""
-        ...
-
-    async def of_policy(self, tx: Tx, policy: str, before: int | None, limit: int) -> list[StoredResult]:
-        """Return the final result of each ended job of a policy, newest first, before that number, including jobs
-        already pruned. Fewer than `limit` if they are large; empty only at the end."""
-        ...
-
-    async def success_of_policy(self, tx: Tx, policy: str, before: int | None) -> StoredResult | None:
-        """Return the last success of a policy, optionally before that number, however many failures came after it."""
-        ...
-
-    async def one_of_policy(self, tx: Tx, policy: str, job_id: str) -> StoredResult | None:
-        """Return the final result of one of its jobs."""
-        ...
-
-    async def forget(self, tx: Tx, before: int, after: Place, limit: int) -> tuple[int, Place | None]:
-        """Read the next `limit` results of policies older than `before`, in order of age after a position, and remove
-        all but the last success of each policy. Return how many, and the position of the last one read, or None at the
-        end."""
-        ...
-
-    async def of_job(self, tx: Tx, job_id: JobId) -> list[StoredResult]:
-        """Return every result of a job, oldest first."""
-        ...
-
-
 @dataclass(frozen=True, slots=True)
 class NewGroup:
     """A group to insert."""
@@ -114,40 +65,237 @@ class NewGroup:
     spec: PageSpec
 
 
-class GroupStore(Protocol):
+class GroupStore:
+    """Job groups. Their jobs are in the queue's store."""
+
     async def insert(self, tx: Tx, group: NewGroup) -> Group | None:
         """Insert an open group; None if its id is taken."""
-        ...
+        values = {name: getattr(group, name) for name in NewGroup.__slots__}
+        values |= {"labels": orjson.dumps(group.labels).decode(), "spec": group.spec.text()}
+        row = await tx.one("insert_group", **values)
+        return None if row is None else _group(row)
 
     async def get(self, tx: Tx, group_id: str) -> Group | None:
         """Return the group with the number of its jobs by state: current, or as of its end."""
-        ...
+        row = await tx.one("group_by_id", id=group_id)
+        return None if row is None else _group(row, await self._jobs(tx, row))
 
     async def page_of(self, tx: Tx, after: int | None, limit: int, state: str | None) -> list[Group]:
         """Return groups, newest first, that come after the one with the number `after`; optionally only those in one
         state."""
-        ...
+        states = {each.value: state or each.value for each in GroupState}
+        rows = await tx.all("groups_before", before=_NEWEST if after is None else after, limit=limit, **states)
+        return [_group(row, await self._jobs(tx, row)) for row in rows]
 
     async def lock(self, tx: Tx, group_id: str) -> Group | None:
         """Return the group without its jobs, locked; the lock order is group, then jobs."""
-        ...
+        row = await tx.one("lock_group", id=group_id)
+        return None if row is None else _group(row)
+
+    async def lock_all(self, tx: Tx, *, groups: Sequence[str] = (), jobs: Sequence[JobId] = ()) -> None:
+        """Lock these groups, and the groups of these jobs, for a commit that ends or returns jobs. Such commits share
+        a group while one of its jobs waits, and wait for each other after that (decision 0050)."""
+        await tx.all("lock_groups", groups=list(groups), jobs=list(jobs))
+
+    async def lock_ended(self, tx: Tx, group_id: str) -> Group | None:
+        """Return the group if it is open and its last job has ended, now locked alone; None if jobs are left. Call it
+        under `lock_all`, after the jobs have ended: of several commits that end the last jobs, exactly one gets it.
+        Raises `Conflict` if others that share the group may be ending its last jobs, too."""
+        row = await tx.one("group_to_end", id=group_id)
+        if row is None or not row["is_due"]:
+            return None
+        if row["id"] is None:
+            raise Conflict  # jobs that others are ending now might be the last: see them committed, or not at all
+        lives = await tx.one("group_lives", run_id=group_id) is not None
+        return None if lives else _group(row)
 
     async def specs(self, tx: Tx, group_ids: list[str]) -> dict[str, PageSpec | None]:
         """Return the page specs of these groups; None where this version cannot read one."""
-        ...
-
-    async def has_live_jobs(self, tx: Tx, group_id: str) -> bool:
-        """Return whether a job of the group is waiting or running. Call it under the group's lock."""
-        ...
+        rows = await tx.all("specs_of_groups", ids=group_ids) if group_ids else []
+        return {row["id"]: _spec(row["spec"]) for row in rows}
 
     async def held(self, tx: Tx, group_id: str) -> list[Fence]:
         """Return the grants under which jobs of the group are running, by id."""
-        ...
-
-    async def prune(self, tx: Tx, before: int, limit: int) -> int:
-        """Remove groups that ended before that time and have no jobs left; return how many."""
-        ...
+        rows = await tx.all("held_of_group", run_id=group_id)
+        return [Fence(JobId(row["id"]), row["lease_epoch"]) for row in rows]
 
     async def end(self, tx: Tx, group_id: str, state: GroupState, reason: str | None) -> dict[str, int]:
         """End an open group and store the number of its jobs by final state; return these numbers."""
-        ...
+        counts = await self._count(tx, group_id)
+        jobs = orjson.dumps(counts).decode()
+        await tx.execute("end_group", id=group_id, state=state, reason=reason, jobs=jobs)
+        return counts
+
+    async def _jobs(self, tx: Tx, row: Any) -> dict[str, int]:
+        if row["jobs"] is not None:
+            return dict(orjson.loads(row["jobs"]))
+        return await self._count(tx, row["id"])
+
+    async def _count(self, tx: Tx, group_id: str) -> dict[str, int]:
+        rows = await tx.all("states_of_group", run_id=group_id)
+        return {row["state"]: row["count"] for row in rows}
+
+
+class ResultStore:
+    """The results of page jobs, and the leased jobs that they belong to."""
+
+    async def lock(self, tx: Tx, job_ids: list[JobId]) -> list[HeldJob]:
+        """Return and lock those of the jobs that are leased now; they stay leased until this transaction ends or moves
+        them. Locked in order of id, after their groups."""
+        return await self._read(tx, await tx.all("lock_held_jobs", ids=job_ids))
+
+    async def ended(self, tx: Tx, job_ids: list[JobId]) -> list[HeldJob]:
+        """Return jobs that have just lost their last lease, as they were then; nobody holds them now."""
+        return await self._read(tx, await tx.all("ended_jobs", ids=job_ids))
+
+    async def answers(self, tx: Tx, owner: str, fences: list[Fence]) -> dict[Fence, tuple[str, JobState]]:
+        """For each of these grants that belonged to this owner and has a result, return its digest and the job state it
+        led to."""
+        ids = sorted({fence.job_id for fence in fences})
+        rows = await tx.all("answers_to_results", ids=ids)
+        ours = [row for row in rows if row["holder"] and owner_of(row["holder"]) == owner_of(owner)]
+        return {Fence(JobId(row["job_id"]), row["epoch"]): (row["digest"], JobState(row["state"])) for row in ours}
+
+    async def holders(self, tx: Tx, fences: Sequence[Fence]) -> dict[Fence, str]:
+        """Return who held each of these grants, as far as they are known."""
+        rows = await tx.all("holders_of_grants", ids=sorted({fence.job_id for fence in fences}))
+        found = {Fence(JobId(row["job_id"]), row["epoch"]): row["holder"] for row in rows}
+        return {fence: found[fence] for fence in fences if fence in found}
+
+    async def insert(self, tx: Tx, results: Sequence[NewResult]) -> None:
+        """Insert results, at most one for each grant."""
+        await tx.many("insert_results", [_row(one) for one in results])
+
+    async def of_group(self, tx: Tx, group_id: str, after: int, limit: int) -> list[StoredResult]:
+        """Return the final result of each ended job of a group, in storage order, after that number; jobs that will be
+        retried have none. Fewer than `limit` if they are large; empty only at the end."""
+        heads = readable(await tx.all("sizes_of_group", group_id=group_id, after=after, limit=limit), decoded=True)
+        last = heads[-1]["number"] if heads else after
+        rows = await tx.all("results_of_group", group_id=group_id, after=after, last=last) if heads else []
+        return [_stored(row) for row in rows]
+
+    async def of_policy(self, tx: Tx, policy: str, before: int | None, limit: int) -> list[StoredResult]:
+        """Return the final result of each ended job of a policy, newest first, before that number, including jobs
+        already pruned. Fewer than `limit` if they are large; empty only at the end."""
+        newest = _NEWEST if before is None else before
+        heads = readable(await tx.all("sizes_of_policy", policy=policy, before=newest, limit=limit), decoded=True)
+        last = heads[-1]["number"] if heads else newest
+        rows = await tx.all("results_of_policy", policy=policy, before=newest, last=last) if heads else []
+        return [_stored(row) for row in rows]
+
+    async def success_of_policy(self, tx: Tx, policy: str, before: int | None) -> StoredResult | None:
+        """Return the last success of a policy, optionally before that number, however many failures came after it."""
+        row = await tx.one("success_of_policy", policy=policy, before=_NEWEST if before is None else before)
+        return None if row is None else _stored(row)
+
+    async def one_of_policy(self, tx: Tx, policy: str, job_id: str) -> StoredResult | None:
+        """Return the final result of one of its jobs."""
+        row = await tx.one("result_of_policy", policy=policy, job_id=job_id)
+        return None if row is None else _stored(row)
+
+    async def of_job(self, tx: Tx, job_id: JobId) -> list[StoredResult]:
+        """Return every result of a job, oldest first."""
+        return [_stored(row) for row in await tx.all("results_of_job", job_id=job_id)]
+
+    async def _read(self, tx: Tx, rows: list[Any]) -> list[HeldJob]:
+        groups = sorted({row["run_id"] for row in rows if row["run_id"]})
+        specs = await tx.all("specs_of_groups", ids=groups) if groups else []
+        common = {row["id"]: _readable(row["spec"]) | {"labels": orjson.loads(row["labels"])} for row in specs}
+        return [_held(row, common.get(row["run_id"])) for row in rows]
+
+
+@dataclass(slots=True)
+class GroupRetention:
+    """Removes ended groups whose jobs are gone, with their results. Implements `queue.pruner.RetentionRule`."""
+
+    keep: timedelta
+    name: str = "job groups"
+
+    async def prune(self, database: Database, before: int, limit: int) -> tuple[int, bool]:
+        removed = await database.run(lambda tx: tx.execute("prune_groups", before=before, limit=limit))
+        return removed, removed == limit
+
+
+@dataclass(slots=True)
+class ResultRetention:
+    """Removes old results of policies, in order of age, except the last success of each."""
+
+    keep: timedelta
+    name: str = "results of policies"
+    _fetched_at: int = 0  # rows kept before this position are not read again until the end is reached
+    _number: int = 0
+
+    async def prune(self, database: Database, before: int, limit: int) -> tuple[int, bool]:
+        since, number = self._fetched_at, self._number
+
+        async def commit(tx: Tx) -> tuple[int, list[Any]]:
+            rows = await tx.all("old_results", before=before, since=since, number=number, limit=limit)
+            numbers = [row["number"] for row in rows]
+            return await tx.execute("forget_results", numbers=numbers) if rows else 0, rows
+
+        removed, rows = await database.run(commit)
+        is_full = len(rows) == limit
+        self._fetched_at, self._number = (rows[-1]["fetched_at"], rows[-1]["number"]) if is_full else (0, 0)
+        return removed, is_full
+
+
+def _group(row: Any, jobs: dict[str, int] | None = None) -> Group:
+    return Group(
+        id=GroupId(row["id"]),
+        state=GroupState(row["state"]),
+        labels=orjson.loads(row["labels"]),
+        spec=_spec(row["spec"]),
+        jobs=jobs or {},
+        **{name: row[name] for name in _GROUP_FIELDS},
+    )
+
+
+def _spec(text: str) -> PageSpec | None:
+    try:
+        return PageSpec.stored(text)
+    except (ValidationError, DecodeError):
+        return None
+
+
+def _held(row: Any, spec: dict[str, Any] | None) -> HeldJob:
+    """Build a held job. The spec of a group applies to all of its jobs; a job without a group has its own."""
+    own = _readable(row["payload"])
+    shared = own if spec is None else spec
+    job_id, kind, run_id, epoch, owner, attempts, max_attempts = row[:7]
+    has_own_limit = "policy" in own or "max_retry" in own
+    known = (own.get("url", ""), shared.get("rule_set"), own.get("policy"), shared.get("labels", {}))
+    return HeldJob(job_id, kind, run_id, epoch, owner, attempts, max_attempts, has_own_limit, *known)
+
+
+def _readable(payload: str) -> dict[str, Any]:
+    """Return the known, well-typed fields of a job's payload, so that a job with an unreadable payload can still be
+    ended."""
+    with suppress(orjson.JSONDecodeError):
+        decoded = orjson.loads(payload)
+        if isinstance(decoded, dict):
+            return {name: value for name, value in decoded.items() if isinstance(value, _PAYLOAD_FIELDS.get(name, ()))}
+    return {}
+
+
+def _row(new: NewResult) -> tuple[Any, ...]:
+    """Return the columns in the order that `insert_results` names."""
+    result = new.result
+    message = None if result.error_message is None else storable(result.error_message)[:LONGEST_MESSAGE]
+    data = None if result.data is None else json_of(result.data).decode()
+    return (
+        *(new.job_id, new.epoch, new.group_id, new.policy, new.state, result.status, result.http_status),
+        *(result.fetched_at, result.duration_seconds, new.digest, _text(result.url), _text(result.final_url)),
+        *(_text(result.html_hash), _text(result.error_code), message, data),
+    )
+
+
+def _text(value: str | None) -> str | None:
+    return None if value is None else storable(value)
+
+
+def _stored(row: Any) -> StoredResult:
+    data = None if row["data"] is None else orjson.loads(row["data"])
+    plain = {name: row[name] for name in _RESULT_FIELDS}
+    result = Result(status=Status(row["status"]), data=data, duration_seconds=row["duration"], **plain)
+    ids = (row["number"], JobId(row["job_id"]), row["epoch"], row["group_id"], row["policy"])
+    return StoredResult(*ids, JobState(row["state"]), result)

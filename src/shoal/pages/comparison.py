@@ -1,4 +1,4 @@
-"""The comparison of two crawls in the console: new and missing URLs, changed statuses, titles and contents.
+"""The comparison of two crawls in the console: new and missing URLs, and what changed of the others.
 
 It answers at once, also while a crawl is running: it reads only outlines of pages, and stops at a limit. `audit.diff`
 compares everything, page fields and findings, without a limit, but only crawls that have ended, and one pair at a time.
@@ -9,11 +9,13 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from shoal.base.database import Database
+from shoal.pages.page import NOT_MODIFIED
 from shoal.pages.store import PageOutline, PageStore
 
 BATCH: Final = 2_000
 MOST_PAGES: Final = 200_000  # pages of each crawl; those of one crawl are held in memory
 SHOWN: Final = 100  # examples of each kind
+FIELDS: Final = ("robots", "canonical", "title")
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,33 +43,44 @@ class ChangeList:
 
 @dataclass(slots=True)
 class Comparison:
-    """The differences between two crawls. A page whose status changed is in no other list."""
+    """The differences between two crawls. A page whose status changed is in no other list, and one is in `content` only
+    if nothing else explains the change. 304 confirms the page of an earlier crawl, so it equals 200."""
 
     new: ChangeList = field(default_factory=ChangeList)
     missing: ChangeList = field(default_factory=ChangeList)
     status: ChangeList = field(default_factory=ChangeList)
+    robots: ChangeList = field(default_factory=ChangeList)
+    canonical: ChangeList = field(default_factory=ChangeList)
     title: ChangeList = field(default_factory=ChangeList)
     content: ChangeList = field(default_factory=ChangeList)
     same: int = 0
     is_complete: bool = True
 
     def add(self, before: PageOutline, after: PageOutline) -> None:
-        if before.status != after.status:
+        if _confirmed(before.status) != _confirmed(after.status):
             self.status.add(before, after)
-        elif before.title != after.title:
-            self.title.add(before, after)
-        elif before.content_hash != after.content_hash:
+            return
+        changed = [name for name in FIELDS if getattr(before, name) != getattr(after, name)]
+        for name in changed:
+            getattr(self, name).add(before, after)
+        if changed:
+            return
+        if before.content_hash != after.content_hash:
             self.content.add(before, after)
         else:
             self.same += 1
 
 
+def _confirmed(status: int | None) -> int | None:
+    return 200 if status == NOT_MODIFIED else status
+
+
 class PageComparer:
     """Compares two crawls for the console."""
 
-    def __init__(self, database: Database, store: PageStore) -> None:
+    def __init__(self, database: Database) -> None:
         self._database = database
-        self._store = store
+        self._store = PageStore()
 
     async def compare(self, before: int, after: int, most: int = MOST_PAGES) -> Comparison:
         """Compare two crawls, reading at most `most` pages of each."""

@@ -48,6 +48,7 @@ class Page:
     error_message: str | None = None
     data: dict[str, Any] | None = None
     flags: int = 0  # parsing problems that were tolerated: see `extract.flags`; not part of the record
+    text_hash: int | None = None  # 64-bit hash of the visible text; not part of the record
     fingerprint: int | None = None  # 64-bit similarity hash of the text, close for similar pages; only if analysed
     detail: Blob | None = None  # packed data for analyses; stored and read separately from the record
     body_file: str | None = None  # where the raw response is stored, if it is: see `bodies`

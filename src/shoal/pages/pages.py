@@ -1,6 +1,7 @@
 """Reading the stored pages of a crawl."""
 
-from collections.abc import AsyncIterator, Collection
+import asyncio
+from collections.abc import AsyncIterator, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -36,14 +37,10 @@ class Referrers:
 class Pages:
     """The stored pages of crawls."""
 
-    def __init__(self, database: Database, store: PageStore, clock: Clock | None = None) -> None:
+    def __init__(self, database: Database, clock: Clock | None = None) -> None:
         self._database = database
-        self._store = store
+        self._store = PageStore()
         self._clock = clock or SystemClock()
-
-    async def after(self, crawl: int, number: int, limit: int, which: PageFilter) -> list[tuple[int, Page]]:
-        """Return matching pages of a crawl with their numbers, in storage order."""
-        return await self._database.read(lambda tx: self._store.some_after(tx, crawl, number, limit, which))
 
     async def search(
         self, crawl: int, number: int, limit: int, which: PageFilter, seconds: float = QUICK
@@ -98,14 +95,10 @@ class Pages:
             blobs = await self._database.read(
                 lambda tx: self._store.links_after(tx, crawl, start, BLOBS)  # noqa: B023 - awaited at once
             )
-            for _, source, blob in blobs:
-                # Searching for the bytes of a key is several times as fast as reading all keys, but they may also match
-                # across two neighbouring keys.
-                near = [key for key, packed in wanted.items() if packed in blob]
-                for key in near and set(near).intersection(unpack(blob).keys):
+            for source, key in await asyncio.to_thread(_links_to, wanted, blobs):
+                if len(sources[key]) < most:
                     sources[key].append(source)
-                    if len(sources[key]) >= most:
-                        del wanted[key]
+            wanted = {key: packed for key, packed in wanted.items() if len(sources[key]) < most}
             found.searched += len(blobs)
             if len(blobs) < BLOBS:
                 found.is_complete = True
@@ -115,3 +108,13 @@ class Pages:
         urls = await self.urls_of(crawl, sorted({source for some in sources.values() for source in some}))
         found.sources = {key: [urls[one] for one in some if one in urls] for key, some in sources.items()}
         return found
+
+
+def _links_to(wanted: Mapping[int, bytes], blobs: Iterable[tuple[int, int, bytes]]) -> list[tuple[int, int]]:
+    """Return source and target of the links to the wanted keys. Searching for the bytes of a key is several times as
+    fast as reading all keys, but they may also match across two neighbouring keys."""
+    found = []
+    for _, source, blob in blobs:
+        near = [key for key, packed in wanted.items() if packed in blob]
+        found += [(source, key) for key in near and set(near).intersection(unpack(blob).keys)]
+    return found

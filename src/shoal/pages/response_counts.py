@@ -23,7 +23,9 @@ def count_responses(statuses: Iterable[int | None]) -> dict[ResponseClass, int]:
     return counts
 
 
-def in_words(responses: Mapping[ResponseClass, int]) -> str:
-    """Return a summary such as `2xx 7, 4xx 1, no response 2`; empty if all counts are zero."""
-    names = ((kind, "no response" if kind == "none" else kind) for kind in CLASSES)
-    return ", ".join(f"{name} {responses[kind]:,}" for kind, name in names if responses[kind])
+def in_words(responses: Mapping[ResponseClass, int], unchanged: int = 0) -> str:
+    """Return a summary such as `2xx 7, unchanged 3, no response 2`; empty if all counts are zero. `unchanged`: how many
+    of the 3xx confirmed a page of the previous crawl (304)."""
+    counts = [("2xx", responses["2xx"]), ("unchanged", unchanged), ("3xx", responses["3xx"] - unchanged)]
+    counts += [("4xx", responses["4xx"]), ("5xx", responses["5xx"]), ("no response", responses["none"])]
+    return ", ".join(f"{name} {count:,}" for name, count in counts if count > 0)

@@ -1,8 +1,11 @@
-"""The page store contract."""
+"""The store of pages."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from operator import attrgetter
+from typing import Any, NamedTuple
+
+import orjson
 
 from shoal.base.database import Tx
 from shoal.base.url import Url
@@ -42,6 +45,10 @@ class PageFilter:
 
 
 ANY_ERROR = "any"
+_PLAIN = tuple(name for name in Page.__slots__ if name not in ("redirects", "data", "rendered", "detail"))
+_plain = attrgetter(*_PLAIN)
+_FOREIGN = ("title", "description", "canonical", "robots", "lang", "h1", "content_type", "error_message")
+_LAST_NUMBER = 2**62
 
 
 class ChartFacts(NamedTuple):
@@ -64,68 +71,190 @@ class PageOutline(NamedTuple):
     status: int | None
     content_hash: str | None
     title: str | None
+    robots: str | None = None
+    canonical: str | None = None
 
 
-class PageStore(Protocol):
+@dataclass(frozen=True, slots=True)
+class FailedPage:
+    """A failed page: an error, or a status of 400 or more."""
+
+    number: int
+    url: Url
+    status: int | None
+    error_code: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class DroppedPage:
+    """A failed page whose record was removed, so that its URL can be fetched again."""
+
+    key: int
+    chk: int
+    url: Url
+    depth: int
+    parent: str | None
+    status: int | None
+    error_code: str | None
+    bytes: int
+    final_url: Url
+
+
+class PageStore:
+    """The stored pages of crawls, with their links and details. Pages are never changed."""
+
     async def insert(self, tx: Tx, crawl: int, pages: Sequence[tuple[int, int, Page]]) -> int:
         """Insert pages, each under its URL's key; return how many were new. An existing page is left unchanged."""
-        ...
+        rows = [_row(crawl, key, chk, page) for key, chk, page in pages]
+        details = [
+            {"crawl": crawl, "key": key, "chk": chk, "detail": page.detail}
+            for key, chk, page in pages
+            if page.detail is not None
+        ]
+        await tx.many("insert_details", details)
+        try:
+            return await tx.many("insert_pages", rows)
+        except UnicodeEncodeError:  # a lone surrogate in some text: rare, so checked only now
+            return await tx.many("insert_pages", [_encodable(row) for row in rows])
 
     async def known(self, tx: Tx, crawl: int, keys: list[tuple[int, int]]) -> set[tuple[int, int]]:
         """Return those of these keys and checks that have a page."""
-        ...
+        rows = await tx.all("known_pages", crawl=crawl, keys=sorted({key for key, _ in keys}))
+        return {(row["key"], row["chk"]) for row in rows} & set(keys)
 
     async def after(self, tx: Tx, crawl: int, number: int, limit: int) -> list[tuple[int, Page]]:
         """Return pages in storage order, after the page with that number."""
-        ...
-
-    async def some_after(
-        self, tx: Tx, crawl: int, number: int, limit: int, wanted: PageFilter
-    ) -> list[tuple[int, Page]]:
-        """Return those pages of `after` that match the filter. It may read many more than it returns."""
-        ...
+        rows = await tx.all("pages_after", crawl=crawl, number=number, limit=limit)
+        return [(row["number"], _page(row)) for row in rows]
 
     async def search(
         self, tx: Tx, crawl: int, number: int, limit: int, wanted: PageFilter, scan: int
     ) -> tuple[list[tuple[int, Page]], int | None]:
         """Look at the next `scan` pages after a number; return those that match the filter, at most `limit`, and the
         number of the last page that was looked at, None at the end."""
-        ...
+        if not wanted:
+            found = await self.after(tx, crawl, number, limit)
+            return found, found[-1][0] if len(found) == limit else None
+        low, high = (wanted.statuses.start, wanted.statuses.stop - 1) if wanted.statuses else (None, None)
+        only_errors = int(wanted.error == ANY_ERROR)
+        values = {
+            "low": low,
+            "high": high,
+            "only_errors": only_errors,
+            "error": None if only_errors else wanted.error,
+            "type": None if wanted.content_type is None else f"{_like(wanted.content_type.lower())}%",
+            "depth": wanted.depth,
+            "text": None if wanted.text is None else f"%{_like(wanted.text.lower())}%",
+            "only_failed": int(wanted.failed),
+        }
+        last = await tx.value("page_number_after", crawl=crawl, number=number, skip=scan - 1)
+        upto = _LAST_NUMBER if last is None else last
+        rows = await tx.all("search_pages", crawl=crawl, number=number, upto=upto, limit=limit, **values)
+        return [(row["number"], _page(row)) for row in rows], last
 
     async def facts_after(self, tx: Tx, crawl: int, number: int, limit: int) -> list[ChartFacts]:
         """Return the facts of pages that charts count, in the order of `after`."""
-        ...
+        rows = await tx.all("page_facts_after", crawl=crawl, number=number, limit=limit)
+        return [ChartFacts(*row) for row in rows]
 
     async def outlines_after(self, tx: Tx, crawl: int, number: int, limit: int) -> list[PageOutline]:
         """Return the outlines of pages, in the order of `after`."""
-        ...
+        rows = await tx.all("page_outlines_after", crawl=crawl, number=number, limit=limit)
+        return [PageOutline(*row) for row in rows]
 
     async def numbered(self, tx: Tx, crawl: int, number: int) -> Page | None:
         """Return the page with this number, with its details."""
-        ...
+        row = await tx.one("page_numbered", crawl=crawl, number=number, limit=1)
+        if row is None:
+            return None
+        page = _page(row)
+        for kept in await tx.all("details_of_keys", crawl=crawl, keys=[row["key"]]):
+            if kept["chk"] == row["chk"]:
+                page.detail = kept["detail"]
+        return page
 
     async def links_after(self, tx: Tx, crawl: int, number: int, limit: int) -> list[tuple[int, int, bytes]]:
         """Return number, key and link blob of pages, in the order of `after`; `shoal.pages.links` reads the blobs.
         Pages that were not parsed have no blob and are omitted."""
-        ...
+        rows = await tx.all("links_after", crawl=crawl, number=number, limit=limit)
+        return [(row["number"], row["key"], row["links"]) for row in rows]
 
     async def validators(self, tx: Tx, crawl: int, keys: list[int]) -> list[Validators]:
         """Return the pages with these keys, with the validators of those that can be requested conditionally: pages
         with a response of their own, without a redirect. Two pages may share a key."""
-        ...
+        rows = await tx.all("page_validators", crawl=crawl, keys=list(set(keys)))
+        return [Validators(*(row[name] for name in Validators.__slots__)) for row in rows]
 
     async def of_keys(
         self, tx: Tx, crawl: int, keys: list[int], *, details: bool = False
     ) -> list[tuple[int, int, Page]]:
         """Return the pages with these keys, each with its key and check, optionally with their details."""
-        ...
+        keys = list(set(keys))
+        rows = await tx.all("pages_of_keys", crawl=crawl, keys=keys)
+        found = [(row["key"], row["chk"], _page(row)) for row in rows]
+        if details:
+            kept = await tx.all("details_of_keys", crawl=crawl, keys=keys)
+            known = {(row["key"], row["chk"]): row["detail"] for row in kept}
+            for key, chk, page in found:
+                page.detail = known.get((key, chk))
+        return found
 
     async def urls_of(self, tx: Tx, crawl: int, keys: list[int]) -> dict[int, Url]:
         """Return the URLs of the pages with these keys; keys without a page are omitted."""
-        ...
+        return {row["key"]: Url(row["url"]) for row in await tx.all("urls_of_keys", crawl=crawl, keys=keys)}
 
     async def details_after(self, tx: Tx, crawl: int, number: int, limit: int) -> list[tuple[int, bytes]]:
         """Return the details of pages, each with its page's number, in the order of `after`;
         `shoal.extract.details.unpacked` reads them. Pages of a crawl without `analyze`, and pages without a response,
         have none."""
-        ...
+        rows = await tx.all("details_after", crawl=crawl, number=number, limit=limit)
+        return [(row["number"], row["detail"]) for row in rows]
+
+    async def last_number(self, tx: Tx, crawl: int) -> int:
+        """Return the number of the page that was stored last; 0 if there is none."""
+        last: int = await tx.value("last_page_number", crawl=crawl)
+        return last
+
+    async def failed_after(self, tx: Tx, crawl: int, number: int, limit: int) -> list[FailedPage]:
+        """Return failed pages, in the order of `after`."""
+        rows = await tx.all("failed_pages_after", crawl=crawl, number=number, limit=limit)
+        return [FailedPage(row["number"], Url(row["url"]), row["status"], row["error_code"]) for row in rows]
+
+    async def drop_failed(self, tx: Tx, crawl: int, pages: list[FailedPage]) -> list[DroppedPage]:
+        """Remove the records of these pages; return those that were still there. Call under the crawl's lock."""
+        numbers = [page.number for page in pages]
+        await tx.execute("drop_failed_details", crawl=crawl, numbers=numbers)
+        rows = await tx.all("drop_failed_pages", crawl=crawl, numbers=numbers)
+        return [DroppedPage(*(row[name] for name in DroppedPage.__slots__)) for row in rows]
+
+
+def _like(text: str) -> str:
+    """Escape the wildcards of LIKE."""
+    return text.replace("\\", "\\\\").replace("%", "\\%").replace("_", "\\_")
+
+
+def _row(crawl: int, key: int, chk: int, page: Page) -> dict[str, Any]:
+    row = dict(zip(_PLAIN, _plain(page), strict=True))
+    for name in _FOREIGN:
+        if row[name] is not None and "\x00" in row[name]:
+            row[name] = row[name].replace("\x00", "")  # PostgreSQL rejects NUL in text
+    row["crawl"], row["key"], row["chk"] = crawl, key, chk
+    row["rendered"] = int(page.rendered)
+    row["redirects"] = orjson.dumps(page.redirects).decode() if page.redirects else None
+    row["data"] = orjson.dumps(page.data).decode() if page.data is not None else None
+    return row
+
+
+def _encodable(row: dict[str, Any]) -> dict[str, Any]:
+    return {
+        name: value.encode("utf-8", "replace").decode() if isinstance(value, str) else value
+        for name, value in row.items()
+    }
+
+
+def _page(row: Any) -> Page:
+    values = {name: row[name] for name in _PLAIN}
+    values["rendered"] = bool(row["rendered"])
+    values["redirects"] = orjson.loads(row["redirects"]) if row["redirects"] else []
+    values["data"] = orjson.loads(row["data"]) if row["data"] else None
+    return Page(**values)

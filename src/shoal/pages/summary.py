@@ -80,9 +80,9 @@ def _bucket(milliseconds: float) -> int:
 class PageSummaries:
     """The summaries of the crawls that somebody looked at lately."""
 
-    def __init__(self, database: Database, store: PageStore, clock: Clock) -> None:
+    def __init__(self, database: Database, clock: Clock) -> None:
         self._database = database
-        self._store = store
+        self._store = PageStore()
         self._clock = clock
         self._kept: OrderedDict[int, PageSummary] = OrderedDict()
 

@@ -9,6 +9,7 @@ from typing import IO
 
 from msgspec import json
 
+from shoal.access.audit_hook import AuditHook, no_audit
 from shoal.base.database import Database, Tx
 from shoal.base.errors import ShoalError
 from shoal.base.ids import ids_behind, new_id
@@ -20,6 +21,7 @@ from shoal.plan.store import NewPolicy, PolicyStore
 BATCH = 1_000
 PAUSE = 100  # lines validated per batch, in a thread, so that the event loop stays responsive
 MAX_LISTED = 100  # invalid lines
+MAX_BAD = 1_000  # invalid lines; the rest of such a file is not read
 IN_MEMORY = 8_000_000
 
 
@@ -29,19 +31,27 @@ class ImportSummary:
 
     made: int = 0
     bad: int = 0
+    last: int = 0  # number of the last invalid line
     problems: list[tuple[int, str]] = field(default_factory=list)  # line number and problem of the first invalid lines
 
 
 class PolicyImporter:
-    def __init__(self, database: Database, store: PolicyStore, policies: Policies) -> None:
+    def __init__(self, database: Database, policies: Policies) -> None:
         self._database = database
-        self._store = store
+        self._store = PolicyStore()
         self._policies = policies
 
-    async def take(self, rows: Iterator[PolicyFileRow], *, skip_bad: bool, first: str | None = None) -> ImportSummary:
+    async def take(
+        self,
+        rows: Iterator[PolicyFileRow],
+        *,
+        skip_bad: bool,
+        first: str | None = None,
+        audit: AuditHook = no_audit,
+    ) -> ImportSummary:
         """Store the policies of the rows in one commit. An invalid line rejects the whole file unless `skip_bad` is
-        set. Ids are derived from `first` and the line number, so importing the same file with the same id again adds
-        nothing.
+        set; `MAX_BAD` of them do so in any case. Ids are derived from `first` and the line number, so importing the
+        same file with the same id again adds nothing.
 
         As much as possible is done before the commit, because it blocks all other writers of a SQLite store.
         """
@@ -49,8 +59,10 @@ class PolicyImporter:
         now = await self._database.read(self._store.now)
         with tempfile.SpooledTemporaryFile(IN_MEMORY) as good:
             count = await self._judge(rows, good, summary, now, ids_behind(first or new_id("pol")))
-            if count and (skip_bad or not summary.bad):
-                await self._database.run(lambda tx: self._keep(tx, good))
+            if summary.bad >= MAX_BAD:
+                summary.problems.append((summary.last, f"is the {MAX_BAD:,}th invalid line: the rest was not read"))
+            elif count and (skip_bad or not summary.bad):
+                await self._database.run(lambda tx: self._keep(tx, good, audit))
                 summary.made = count
         return summary
 
@@ -70,11 +82,14 @@ class PolicyImporter:
                 problem = row.problem or self._problem(row.form)
                 if problem:
                     summary.bad += 1
+                    summary.last = row.line
                     if len(summary.problems) < MAX_LISTED:
                         summary.problems.append((row.line, problem))
                 elif row.form is not None:
                     good.write(json.encode(new_policy(row.form, now, id_of(row.line))) + b"\n")
                     kept += 1
+                if summary.bad >= MAX_BAD:
+                    break
             return read, kept
 
         count, read = 0, PAUSE
@@ -91,7 +106,8 @@ class PolicyImporter:
         except ShoalError as error:
             return error.message
 
-    async def _keep(self, tx: Tx, good: IO[bytes]) -> None:
+    async def _keep(self, tx: Tx, good: IO[bytes], audit: AuditHook) -> None:
+        await audit(tx, "policies.imported", "")
         good.seek(0)
         while lines := list(islice(good, BATCH)):
             await self._store.insert(tx, [_READER.decode(line) for line in lines])

@@ -8,22 +8,24 @@ from typing import Annotated, ClassVar
 from msgspec import Meta
 from msgspec.structs import replace as replace_fields
 
+from shoal.access.audit_hook import AuditHook, no_audit
 from shoal.base.clock import span
-from shoal.base.database import Database, Tx
+from shoal.base.database import Conflict, Database, Tx
 from shoal.base.errors import InvalidInput, NotFound
 from shoal.base.ids import new_id
 from shoal.base.parsing import read_duration, read_span
 from shoal.base.request_form import Form, describe
 from shoal.base.text import HIDDEN
+from shoal.crawl.lifecycle.crawls import Crawls
 from shoal.egress.address import AddressRule
-from shoal.egress.proxies import Proxies
+from shoal.egress.proxy import Proxies
 from shoal.page_jobs.spec import check_url
 from shoal.plan.change import PolicyChange
 from shoal.plan.policy import Policy, PolicyForm
 from shoal.plan.priority import RULES, Priority, PriorityRule, rate
 from shoal.plan.schedule import Schedule
 from shoal.plan.scheduler import facts_of, job_of, subjects_of
-from shoal.plan.site_scheduler import CrawlStarter, options_of
+from shoal.plan.site_scheduler import config_of, start_crawl
 from shoal.plan.store import NewPolicy, PolicyCounts, PolicyStore, PriorityBoost, ScheduleStep
 from shoal.queue.job import Enqueued
 from shoal.queue.queue import Queue
@@ -61,28 +63,29 @@ class Policies:
     def __init__(
         self,
         database: Database,
-        store: PolicyStore,
         queue: Queue,
-        crawl_starter: CrawlStarter,
+        crawls: Crawls,
         rule: AddressRule,
         rules: tuple[PriorityRule, ...] = RULES,
         proxies: Proxies | None = None,
     ) -> None:
         self._database = database
-        self._store = store
+        self._store = PolicyStore()
         self._queue = queue
-        self._crawl_starter = crawl_starter
+        self._crawls = crawls
         self._rule = rule
         self.rules = rules
         self._proxies = proxies or Proxies()
 
-    async def make(self, form: PolicyForm, policy_id: str | None = None) -> Policy:
+    async def make(self, form: PolicyForm, policy_id: str | None = None, *, audit: AuditHook = no_audit) -> Policy:
         """Store a policy; with a frequency it is due at once. Creating one again with the same id changes nothing."""
         form = self.judged(form)
         wanted = policy_id or new_id("pol")
 
         async def commit(tx: Tx) -> None:
-            await self._store.insert(tx, [new_policy(form, await self._store.now(tx), wanted)])
+            if await self._store.get(tx, wanted) is None:
+                await self._store.insert(tx, [new_policy(form, await self._store.now(tx), wanted)])
+                await audit(tx, "policy.created", wanted)
 
         await self._database.run(commit)
         return await self.get(wanted)
@@ -95,7 +98,7 @@ class Policies:
             check_url(form.url, self._rule, "url")
             self._proxies.check(form.page_config.proxy, "crawl_config.proxy")
         else:
-            self._crawl_starter.check(options_of(form, form.priority_base))
+            self._crawls.check(config_of(form, form.priority_base))
         return form
 
     async def get(self, policy_id: str) -> Policy:
@@ -126,18 +129,21 @@ class Policies:
         """Count the policies, those that are due, and those that have been due for longer than `late`."""
         return await self._database.read(lambda tx: self._store.counts(tx, span(late)))
 
-    async def rewrite(self, policy_id: str, form: PolicyForm) -> Policy:
+    async def rewrite(self, policy_id: str, form: PolicyForm, *, audit: AuditHook = no_audit) -> Policy:
         """Replace the definition of a policy. Its run history is kept; a changed schedule starts now."""
         form = self.judged(form)
-        return await self._update(policy_id, lambda policy, now: _rewritten(policy, form, now))
+        return await self._update(policy_id, lambda policy, now: _rewritten(policy, form, now), audit, "policy.changed")
 
-    async def change(self, policy_id: str, change: PolicyChange) -> Policy:
+    async def change(self, policy_id: str, change: PolicyChange, *, audit: AuditHook = no_audit) -> Policy:
         """Update some fields of a policy."""
         return await self._update(
-            policy_id, lambda policy, now: _rewritten(policy, self.judged(change.applied(policy.form)), now)
+            policy_id,
+            lambda policy, now: _rewritten(policy, self.judged(change.applied(policy.form)), now),
+            audit,
+            "policy.changed",
         )
 
-    async def enable(self, policy_id: str, enabled: bool) -> Policy:
+    async def enable(self, policy_id: str, enabled: bool, *, audit: AuditHook = no_audit) -> Policy:
         """Enable a policy, after validating it again, or disable it without validation."""
 
         def turned(policy: Policy, now: int) -> Policy:
@@ -145,40 +151,52 @@ class Policies:
             form = self.judged(form) if enabled else form
             return _restarted(replace(policy, spec=form.text()), form, now, fresh=False)
 
-        return await self._update(policy_id, turned)
+        return await self._update(policy_id, turned, audit, "policy.enabled" if enabled else "policy.disabled")
 
-    async def remove(self, policy_id: str) -> None:
+    async def remove(self, policy_id: str, *, audit: AuditHook = no_audit) -> None:
         """Remove a policy. Its active job, if any, is not cancelled."""
-        if not await self._database.run(lambda tx: self._store.remove(tx, policy_id)):
-            raise _unknown(policy_id)
 
-    async def run_now(self, policy_id: str) -> StartedRun:
+        async def commit(tx: Tx) -> None:
+            if not await self._store.remove(tx, policy_id):
+                raise _unknown(policy_id)
+            await audit(tx, "policy.removed", policy_id)
+
+        await self._database.run(commit)
+
+    async def run_now(self, policy_id: str, *, audit: AuditHook = no_audit) -> StartedRun:
         """Run a policy now, outside its schedule, which does not change. If a run is active, return that one."""
         policy = await self.get(policy_id)
-        return await self._crawl_now(policy) if policy.form.is_site else await self._job_now(policy_id)
+        return await (self._crawl_now(policy, audit) if policy.form.is_site else self._job_now(policy_id, audit))
 
-    async def _job_now(self, policy_id: str) -> StartedRun:
+    async def _job_now(self, policy_id: str, audit: AuditHook) -> StartedRun:
         async def commit(tx: Tx) -> Enqueued:
-            policy = await self._store.lock(tx, policy_id)
+            policy = await self._store.get(tx, policy_id)
             if policy is None:
                 raise _unknown(policy_id)
             now = await self._store.now(tx)
             [enqueued] = await self._queue.enqueue_in(tx, [job_of(policy, await self.rating(tx, policy, now))])
             if not enqueued.duplicate:
-                await self._store.advance(tx, [_begun_now(policy)])
+                await audit(tx, "policy.run", policy_id)
+                if not await self._store.advance(tx, [_begun_now(policy)]):
+                    raise Conflict  # it was changed or removed since it was read; jobs are locked before policies
             return enqueued
 
         enqueued = await self._database.run(commit)
         return StartedRun(enqueued.id, enqueued.duplicate)
 
-    async def _crawl_now(self, policy: Policy) -> StartedRun:
+    async def _crawl_now(self, policy: Policy, audit: AuditHook) -> StartedRun:
         """Start a crawl whose id contains the number of runs so far, so that concurrent requests get the same crawl."""
-        if policy.live_crawl is not None and await self._crawl_starter.lives(policy.live_crawl):
+        if policy.live_crawl is not None and await self._crawls.is_active(policy.live_crawl):
             return StartedRun(policy.live_crawl, duplicate=True, is_crawl=True)
         crawl_id = f"{policy.id}-{policy.planned_at}n{policy.runs}"
         rating = await self._database.read(lambda tx: self._rating_now(tx, policy))
-        await self._crawl_starter.begin(crawl_id, options_of(policy.form, rating.value))
-        await self._database.run(lambda tx: self._store.advance(tx, [_begun_now(policy, crawl_id)]))
+        await start_crawl(self._crawls, policy, crawl_id, rating.value)
+
+        async def commit(tx: Tx) -> None:
+            await audit(tx, "policy.run", policy.id)
+            await self._store.advance(tx, [_begun_now(policy, crawl_id)])
+
+        await self._database.run(commit)
         return StartedRun(crawl_id, is_crawl=True)
 
     async def _rating_now(self, tx: Tx, policy: Policy) -> Priority:
@@ -204,12 +222,15 @@ class Policies:
 
         return await self._database.run(commit)
 
-    async def _update(self, policy_id: str, change: Callable[[Policy, int], Policy]) -> Policy:
+    async def _update(
+        self, policy_id: str, change: Callable[[Policy, int], Policy], audit: AuditHook, action: str
+    ) -> Policy:
         async def commit(tx: Tx) -> None:
             policy = await self._store.lock(tx, policy_id)
             if policy is None:
                 raise _unknown(policy_id)
             await self._store.save(tx, change(policy, await self._store.now(tx)))
+            await audit(tx, action, policy_id)
 
         await self._database.run(commit)
         return await self.get(policy_id)
@@ -217,8 +238,7 @@ class Policies:
 
 def _begun_now(policy: Policy, crawl: str | None = None) -> ScheduleStep:
     """Return the step that records a new run and leaves the schedule unchanged."""
-    at, seen = policy.next_run_at, policy.next_run_at or 0
-    return ScheduleStep(policy.id, seen, policy.planned_at, at, policy.queued, begun=True, crawl=crawl)
+    return replace(ScheduleStep.of(policy, policy.next_run_at, queued=policy.queued, begun=True), crawl=crawl)
 
 
 def new_policy(form: PolicyForm, now: int, policy_id: str | None = None) -> NewPolicy:

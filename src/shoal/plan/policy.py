@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from enum import StrEnum
 from functools import cached_property
 from typing import Annotated, Any, ClassVar, Literal, get_args
 
@@ -11,6 +12,7 @@ from shoal.base.clock import span, to_micros
 from shoal.base.errors import InvalidInput
 from shoal.base.parsing import read_duration, read_pause, read_span
 from shoal.base.request_form import Form, describe, matching
+from shoal.base.sentence import message
 from shoal.base.text import HIDDEN
 from shoal.egress.custom_headers import hidden_headers
 from shoal.page_jobs.spec import PageConfig, check_config, check_rule_set
@@ -161,6 +163,26 @@ class PolicyForm(Form, frozen=True, kw_only=True, forbid_unknown_fields=True):
         return Schedule(frequency or own, self.cron, self.timezone, windows, read_pause(self.jitter))
 
 
+class PolicyState(StrEnum):
+    DISABLED = "disabled"
+    ACTIVE = "active"  # its job is waiting or running
+    OVER = "over"  # past `not_after`
+    LATE = "late"  # due for more than `LATE`
+    DUE = "due"
+    PLANNED = "planned"
+
+
+LATE = timedelta(minutes=1)
+LABELS = {
+    PolicyState.DISABLED: message("Disabled"),
+    PolicyState.ACTIVE: message("Active"),
+    PolicyState.OVER: message("Over"),
+    PolicyState.LATE: message("Late"),
+    PolicyState.DUE: message("Due"),
+    PolicyState.PLANNED: message("Planned"),
+}
+
+
 @dataclass(frozen=True)
 class Policy:
     """A stored policy. `planned_at` is its next scheduled time, `next_run_at` when that run starts."""
@@ -194,6 +216,17 @@ class Policy:
     def dedupe_key(self) -> str:
         """The dedupe key of its jobs: the database allows only one active job per key."""
         return f"policy:{self.id}"
+
+    def state(self, now: int) -> PolicyState:
+        if not self.enabled:
+            return PolicyState.DISABLED
+        if self.live_job_id is not None:
+            return PolicyState.ACTIVE
+        if self.next_run_at is None:
+            return PolicyState.OVER
+        if self.next_run_at > now:
+            return PolicyState.PLANNED
+        return PolicyState.LATE if self.next_run_at <= now - span(LATE) else PolicyState.DUE
 
     def staleness(self, now: int) -> float:
         """Return the age of the last success in schedule intervals; 1 if there was none."""

@@ -1,12 +1,12 @@
 """The file of priority rules, read once at process start. The meaning of rules is defined in `priority`."""
 
-import tomllib
 from pathlib import Path
 from typing import Any
 
 import orjson
 
 from shoal.base.errors import BadConfig
+from shoal.base.parsing import read_toml
 from shoal.base.text import shorten
 from shoal.plan.priority import RULES, PriorityRule, read_rules
 
@@ -26,7 +26,7 @@ def _read(path: Path) -> Any:
         raise BadConfig(SETTING, f"names {path}, which cannot be read ({why})", "use a readable file") from None
     kind = "TOML" if path.suffix == ".toml" else "JSON"
     try:
-        return tomllib.loads(data.decode()) if kind == "TOML" else orjson.loads(data)
+        return read_toml(data.decode()) if kind == "TOML" else orjson.loads(data)
     except ValueError as error:  # invalid TOML, JSON or UTF-8
         problem = f"names {path}, which is not {kind} ({shorten(error, 200)})"
         raise BadConfig(SETTING, problem, "correct that line") from None

@@ -12,9 +12,8 @@ class BoostRetention:
     """Remove boosts that expired long ago. Implements `queue.pruner.RetentionRule`."""
 
     keep: timedelta
-    store: PolicyStore
     name: str = "priority boosts"
 
     async def prune(self, database: Database, before: int, limit: int) -> tuple[int, bool]:
-        removed = await database.run(lambda tx: self.store.forget_boosts(tx, before, limit))
+        removed = await database.run(lambda tx: PolicyStore().forget_boosts(tx, before, limit))
         return removed, removed == limit

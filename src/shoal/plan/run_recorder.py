@@ -1,15 +1,13 @@
-"""Record on each policy how its runs ended, from job and crawl events, and adapt its frequency.
+"""Record on policies how their runs ended, and adapt their frequency.
 
-The event cursor moves in the commit that records the runs, so each event counts exactly once, even after a crash.
+A run is recorded in the commit that ends it. Those that ended before Shoal did so are read from events, once.
 """
 
-from contextlib import suppress
+from collections.abc import Sequence
 from datetime import timedelta
 from functools import partial
-from typing import Any
 
-import orjson
-from msgspec import DecodeError
+import msgspec
 
 from shoal.base.database import Database, Tx
 from shoal.base.parsing import read_duration
@@ -17,11 +15,11 @@ from shoal.base.service import PassResult
 from shoal.events.event import EventReceipt
 from shoal.events.store import EventStore
 from shoal.plan.policy import Policy
-from shoal.plan.site_scheduler import policy_of
 from shoal.plan.store import PolicyStore, RunNote
+from shoal.queue.job import EndedRun
 
 BATCH = 1_000
-SINK = "policies"
+SINK, UNTIL = "policies", "policies until"  # cursors: the last event that was read, and the last one to read
 FASTER, SLOWER = 0.5, 1.5  # factors for an adaptive frequency after a change, or without one
 ENDS = {
     "crawl.job.completed": True,
@@ -31,64 +29,101 @@ ENDS = {
 }
 
 
-class RunRecorder:
-    """Record run outcomes. Several may run at once: one that finds the cursor moved writes nothing and retries
-    later."""
-
-    name = "run recorder"
-
-    def __init__(self, database: Database, events: EventStore, policies: PolicyStore) -> None:
-        self._database = database
-        self._events = events
-        self._policies = policies
-
-    async def run_once(self) -> PassResult:
-        seen = await self._database.read(lambda tx: self._events.cursor(tx, SINK))
-        events = await self._database.read(lambda tx: self._events.after(tx, seen, BATCH))
-        if not events:
-            return PassResult()
-        await self._database.run(partial(self._note, seen, events))
-        return PassResult(again_in=timedelta(0))
-
-    async def _note(self, seen: int, events: list[EventReceipt], tx: Tx) -> None:
-        if not await self._events.move_cursor(tx, SINK, seen, events[-1].sequence):
-            return
-        ends = [(one, orjson.loads(one.body)) for one in events if one.type in ENDS]
-        known = await self._policies.of_ids(tx, sorted({_policy_of(one, data) for one, data in ends}))
-        notes: dict[str, RunNote] = {}
-        for one, data in ends:
-            policy = known.get(_policy_of(one, data))
-            if policy is not None:
-                if policy.id in notes:
-                    # If a batch has two ended runs of a policy, the second one must see the result of the first. Reload
-                    # every policy recorded so far, because the next event may be another ended run of any of them.
-                    await self._policies.note(tx, list(notes.values()))
-                    known |= await self._policies.of_ids(tx, sorted(notes))
-                    policy, notes = known[policy.id], {}
-                with suppress(DecodeError):  # the scheduler reports policies that cannot be read
-                    notes[policy.id] = note_of(policy, one, data)
-        await self._policies.note(tx, list(notes.values()))
+async def record_ends(tx: Tx, runs: Sequence[EndedRun]) -> None:
+    """Record runs of policies, in the order in which they ended; those of no policy are left out. Locks the policies in
+    the order of their ids, and should be the last in its transaction."""
+    store, left = PolicyStore(), [(run.policy_id, run) for run in runs if run.policy_id is not None]
+    while left:
+        first = dict(reversed(left))  # the next run of the same policy must see the note of this one
+        known = await store.of_ids(tx, sorted(first))
+        await store.note(tx, [_note(policy, first[policy.id]) for policy in known.values()])
+        left = [(policy_id, run) for policy_id, run in left if run is not first[policy_id]]
 
 
-def _policy_of(event: EventReceipt, data: dict[str, Any]) -> str:
-    """Return the policy of a run, or an empty string."""
-    return policy_of(event.subject) if event.type in ("crawl.completed", "crawl.failed") else data.get("policy") or ""
-
-
-def note_of(policy: Policy, event: EventReceipt, data: dict[str, Any]) -> RunNote:
-    success = ENDS[event.type]
-    digest = data.get("meta", {}).get("html_hash") if success else None
-    step = adapted(policy, digest)
-    shift = timedelta(0) if step is None else step - (policy.schedule.frequency or timedelta(0))
-    return RunNote(policy.id, success, event.created_at, digest, step, shift)
+def _note(policy: Policy, run: EndedRun) -> RunNote:
+    try:
+        step = adapted(policy, run.html_hash)
+        shift = timedelta(0) if step is None else step - (policy.schedule.frequency or timedelta(0))
+    except Exception:  # a policy that cannot be read must not undo the end of its run; the scheduler reports it
+        step, shift = None, timedelta(0)
+    return RunNote(policy.id, run.is_success, run.at, run.html_hash, step, shift)
 
 
 def adapted(policy: Policy, digest: str | None) -> timedelta | None:
     """Return the new frequency: shorter if the page changed, longer if it did not, within the bounds."""
+    if digest is None or policy.last_hash is None:
+        return None
     bounds = policy.form.adaptive
     step = policy.schedule.frequency
-    if bounds is None or step is None or digest is None or policy.last_hash is None:
+    if bounds is None or step is None:
         return None
     wanted = step * (SLOWER if digest == policy.last_hash else FASTER)
     shortest, longest = read_duration(bounds.min), read_duration(bounds.max)
     return max(shortest, min(longest, wanted))
+
+
+class RunRecorder:
+    """Record the runs that ended before the store was upgraded. The cursor moves in the commit that records them, so
+    each event counts exactly once, even after a crash; several recorders may run at once."""
+
+    name = "run recorder"
+
+    def __init__(self, database: Database, events: EventStore) -> None:
+        self._database = database
+        self._events = events
+        self._has_read_all = False
+
+    async def run_once(self) -> PassResult:
+        if self._has_read_all:
+            return PassResult()
+        seen, until, events = await self._database.read(self._look)
+        if events:
+            await self._database.run(partial(self._record, seen, events))
+            return PassResult(again_in=timedelta(0))
+        if await self._database.read(self._events.last) >= until:  # else some have no number yet
+            await self._database.run(self._end)
+            self._has_read_all = True
+        return PassResult()
+
+    async def _look(self, tx: Tx) -> tuple[int, int, list[EventReceipt]]:
+        seen, until = await self._events.cursor(tx, SINK), await self._events.cursor(tx, UNTIL)
+        events = await self._events.after(tx, seen, BATCH) if seen < until else []
+        return seen, until, [event for event in events if event.sequence <= until]
+
+    async def _end(self, tx: Tx) -> None:
+        for sink in (SINK, UNTIL):
+            await self._events.drop_cursor(tx, sink)
+
+    async def _record(self, seen: int, events: list[EventReceipt], tx: Tx) -> None:
+        if await self._events.move_cursor(tx, SINK, seen, events[-1].sequence):
+            await record_ends(tx, [_ended(event) for event in events if event.type in ENDS])
+
+
+class _Meta(msgspec.Struct, frozen=True):
+    html_hash: str | None = None
+
+
+class _Body(msgspec.Struct, frozen=True):
+    """The fields of an event that are recorded. The others are skipped unread: results may be large."""
+
+    policy: str | None = None
+    meta: _Meta = _Meta()
+
+
+_read = msgspec.json.Decoder(_Body).decode
+
+
+def _ended(event: EventReceipt) -> EndedRun:
+    success, body = ENDS[event.type], _read(event.body)
+    return EndedRun(
+        id=event.subject,
+        is_success=success,
+        policy_id=body.policy or policy_of(event.subject),
+        html_hash=body.meta.html_hash if success else None,
+        at=event.created_at,
+    )
+
+
+def policy_of(crawl_id: str) -> str | None:
+    """Return the policy of a crawl by its id."""
+    return crawl_id.rpartition("-")[0] if crawl_id.startswith("pol_") else None

@@ -4,13 +4,17 @@ The crawl id is derived from the policy and the planned time. After a crash betw
 or with a second scheduler, the same crawl is started again, which has no effect.
 """
 
+from contextlib import suppress
 from dataclasses import replace
-from typing import Any, Protocol
 
 from shoal.base.database import Database, Tx
-from shoal.base.errors import TimeError
+from shoal.base.errors import AlreadyExists, NotFound, StateConflict, TimeError
+from shoal.base.ids import CrawlId
 from shoal.base.service import PassResult
 from shoal.base.signals import Signals
+from shoal.crawl.crawl import CrawlConfig
+from shoal.crawl.lifecycle.crawls import KIND as CRAWL
+from shoal.crawl.lifecycle.crawls import Crawls
 from shoal.plan.policy import Policy, PolicyForm
 from shoal.plan.priority import RULES, PriorityRule, rate
 from shoal.plan.scheduler import PolicyStuck, facts_of, kept_waiting, put_off, step_of, subjects_of
@@ -18,25 +22,6 @@ from shoal.plan.store import PolicyStore, ScheduleStep
 from shoal.queue.back_pressure import BackPressure, JobsHeldBack, no_back_pressure
 
 BATCH = 100
-CRAWL = "crawl"  # the kind of the jobs that its crawls get
-
-
-class CrawlStarter(Protocol):
-    """Starts and stops crawls."""
-
-    async def lives(self, crawl_id: str) -> bool:
-        """Return whether the crawl exists and has not ended."""
-        ...
-
-    def check(self, options: dict[str, Any]) -> None:
-        """Reject options that are invalid for a crawl."""
-        ...
-
-    async def begin(self, crawl_id: str, options: dict[str, Any]) -> None:
-        """Start a crawl with these options and this id, unless it exists."""
-        ...
-
-    async def stop(self, crawl_id: str) -> None: ...
 
 
 def crawl_of(policy: Policy, now: int) -> str:
@@ -45,15 +30,18 @@ def crawl_of(policy: Policy, now: int) -> str:
     return f"{policy.id}-{policy.planned_at}{'' if is_due else 'o'}"
 
 
-def policy_of(crawl_id: str) -> str:
-    """Return the policy of a crawl, or an empty string."""
-    return crawl_id.rpartition("-")[0] if crawl_id.startswith("pol_") else ""
-
-
-def options_of(form: PolicyForm, priority: int) -> dict[str, Any]:
-    """Return the crawl options of a site policy."""
+def config_of(form: PolicyForm, priority: int) -> CrawlConfig:
+    """Return the options of a site policy's crawl; raise if they are not valid."""
     own = {"seeds": form.seeds, "project": form.project, "labels": form.labels, "priority": priority, "start": True}
-    return form.crawl_config | own
+    return CrawlConfig.read(
+        form.crawl_config | own, called=lambda name: name if name in own else f"crawl_config.{name}"
+    )
+
+
+async def start_crawl(crawls: Crawls, policy: Policy, crawl_id: str, priority: int) -> None:
+    """Start a crawl of a policy with this id, unless it exists."""
+    with suppress(AlreadyExists):
+        await crawls.submit(config_of(policy.form, priority), crawl_id=CrawlId(crawl_id), policy_id=policy.id)
 
 
 class SiteScheduler:
@@ -64,15 +52,14 @@ class SiteScheduler:
     def __init__(
         self,
         database: Database,
-        store: PolicyStore,
-        crawl_starter: CrawlStarter,
+        crawls: Crawls,
         signals: Signals,
         rules: tuple[PriorityRule, ...] = RULES,
         back_pressure: BackPressure = no_back_pressure,
     ) -> None:
         self._database = database
-        self._store = store
-        self._crawl_starter = crawl_starter
+        self._store = PolicyStore()
+        self._crawls = crawls
         self._signals = signals
         self._rules = rules
         self._back_pressure = back_pressure
@@ -96,14 +83,16 @@ class SiteScheduler:
         if (later := kept_waiting(policy, now)) is not None:
             await self._advance(later)
             return
-        lives = policy.live_crawl is not None and await self._crawl_starter.lives(policy.live_crawl)
-        if lives and policy.live_crawl is not None and policy.form.overlap == "replace":
-            await self._crawl_starter.stop(policy.live_crawl)
+        last = policy.live_crawl
+        lives = last is not None and await self._crawls.is_active(last)
+        if lives and last is not None and policy.form.overlap == "replace":
+            with suppress(StateConflict, NotFound):  # it has just ended, or was removed
+                await self._crawls.stop(last, "replaced")
             lives = False
         step = step_of(policy, now, lives)
         if not lives:
             crawl_id = crawl_of(policy, now)
-            await self._crawl_starter.begin(crawl_id, options_of(policy.form, await self._priority(policy, now)))
+            await start_crawl(self._crawls, policy, crawl_id, await self._priority(policy, now))
             step = replace(step, crawl=crawl_id)
         await self._advance(step)
 

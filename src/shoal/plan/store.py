@@ -1,14 +1,17 @@
-"""The store contract of policies."""
+"""The store of policies."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from datetime import timedelta
-from typing import Protocol
+from typing import Any
 
 from msgspec import Struct
 
+from shoal.base.clock import span
 from shoal.base.database import Tx
-from shoal.plan.policy import Policy
+from shoal.plan.policy import BACKLOG_QUEUES, Policy
+
+_FIELDS = tuple(field.name for field in fields(Policy))
 
 
 class NewPolicy(Struct, frozen=True):
@@ -26,15 +29,24 @@ class NewPolicy(Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class ScheduleStep:
-    """The next schedule state of a policy, applied by compare-and-set on `next_run_at`."""
+    """The next schedule state of a policy, applied by compare-and-set on `next_run_at` and `runs`."""
 
     id: str
     seen: int  # `next_run_at` as it was read
+    seen_runs: int
     planned_at: int
     next_run_at: int | None
     queued: bool
     begun: bool  # a job was created now
     crawl: str | None = None  # or the id of the crawl, for a site
+
+    @classmethod
+    def of(
+        cls, policy: Policy, next_run_at: int | None, *, queued: bool, begun: bool, planned_at: int | None = None
+    ) -> "ScheduleStep":
+        """Return the step of a policy from the state in which it was read."""
+        seen, planned = policy.next_run_at or 0, policy.planned_at if planned_at is None else planned_at
+        return cls(policy.id, seen, policy.runs, planned, next_run_at, queued, begun)
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +55,7 @@ class RunNote:
 
     id: str
     success: bool
-    at: int
+    at: int | None  # None: now
     hash: str | None
     frequency_now: timedelta | None  # the adapted frequency
     shift: timedelta  # how far that moves its next run
@@ -67,73 +79,133 @@ class PolicyCounts:
     late: int
 
 
-class PolicyStore(Protocol):
+class PolicyStore:
+    """Policies, and the boosts of business systems."""
+
     async def insert(self, tx: Tx, policies: Sequence[NewPolicy]) -> None:
         """Insert policies and assign their `number`; an existing id is left unchanged."""
-        ...
+        await tx.many("insert_policies", [_row(policy) for policy in policies])
 
     async def get(self, tx: Tx, policy_id: str) -> Policy | None:
         """Return a policy with the id of its active job."""
-        ...
+        return _found(await tx.one("policy", id=policy_id))
 
-    async def lock(self, tx: Tx, policy_id: str) -> Policy | None: ...
+    async def lock(self, tx: Tx, policy_id: str) -> Policy | None:
+        return _found(await tx.one("lock_policy", id=policy_id))
 
     async def save(self, tx: Tx, policy: Policy) -> None:
         """Store what a user may change: spec, enabled, times, adapted frequency."""
-        ...
+        await tx.execute(
+            "save_policy",
+            id=policy.id,
+            project=policy.form.project,
+            line=policy.form.backlog_queue,
+            spec=policy.spec,
+            enabled=int(policy.enabled),
+            planned_at=policy.planned_at,
+            next_run_at=policy.next_run_at,
+            queued=int(policy.queued),
+            frequency_now=None if policy.frequency_now is None else span(policy.frequency_now),
+        )
 
-    async def remove(self, tx: Tx, policy_id: str) -> bool: ...
+    async def remove(self, tx: Tx, policy_id: str) -> bool:
+        return await tx.execute("remove_policy", id=policy_id) == 1
 
     async def page_of(self, tx: Tx, after: int, limit: int, project: str | None, enabled: bool | None) -> list[Policy]:
         """Return policies in order of creation, after a number."""
-        ...
+        wanted = None if enabled is None else int(enabled)
+        if project is None:
+            rows = await tx.all("policies_after", after=after, limit=limit, enabled=wanted)
+        else:
+            rows = await tx.all("policies_of_project", after=after, limit=limit, project=project, enabled=wanted)
+        return [_policy(row) for row in rows]
 
     async def list_due(self, tx: Tx, limit: int) -> list[Policy]:
         """Return due policies of all queues, the longest due first, without locking them. Reads by index, so policies
         that are not due cost nothing."""
-        ...
+        rows = [row for queue in BACKLOG_QUEUES for row in await tx.all("due_in_queue", line=queue, limit=limit)]
+        return sorted(map(_policy, rows), key=lambda policy: (policy.next_run_at, policy.number))[:limit]
 
     async def is_ready(self, tx: Tx, queue: str) -> bool:
         """Return whether a queue has a policy that is due or has a queued run; another scheduler may run it first."""
-        ...
+        return await tx.one("ready_in_queue", line=queue) is not None
 
     async def due(self, tx: Tx, queue: str, limit: int) -> list[Policy]:
-        """Return due policies of a queue, longest due first, locked against other schedulers until the transaction
-        ends. Reads by index, so policies that are not due cost nothing."""
-        ...
+        """Return due policies of a queue, longest due first. Reads by index, so policies that are not due cost nothing.
+        They are not locked, because jobs are locked before policies: see `advance`."""
+        return [_policy(row) for row in await tx.all("due_policies", line=queue, limit=limit)]
 
     async def owed(self, tx: Tx, queue: str, limit: int) -> list[Policy]:
-        """Return policies whose queued run can start now that the previous one has ended, locked in the same way."""
-        ...
+        """Return policies whose queued run can start now that the previous one has ended, in the same way."""
+        return [_policy(row) for row in await tx.all("owed_policies", line=queue, limit=limit)]
 
     async def due_sites(self, tx: Tx, limit: int) -> tuple[int, list[Policy]]:
         """Return the store's time, and site policies that are due or have a queued run."""
-        ...
+        rows = await tx.all("due_sites", limit=limit) + await tx.all("owed_sites", limit=limit)
+        found = {row["id"]: _policy(row) for row in rows}
+        return await tx.value("now"), list(found.values())
 
-    async def advance(self, tx: Tx, steps: Sequence[ScheduleStep]) -> None: ...
+    async def advance(self, tx: Tx, steps: Sequence[ScheduleStep]) -> int:
+        """Apply steps to policies that nobody has changed since they were read; return to how many. Locks them in the
+        order of their ids."""
+        rows = [{name: _plain(getattr(step, name)) for name in ScheduleStep.__slots__} for step in steps]
+        return await tx.many("advance_policies", sorted(rows, key=lambda row: row["id"]))
 
-    async def note(self, tx: Tx, notes: Sequence[RunNote]) -> None: ...
+    async def note(self, tx: Tx, notes: Sequence[RunNote]) -> None:
+        """Record the outcomes of runs. Locks the policies in the order of their ids."""
+        rows = [{name: _plain(getattr(note, name)) for name in RunNote.__slots__} for note in notes]
+        await tx.many("note_policies", sorted(rows, key=lambda row: row["id"]))
 
     async def live_jobs(self, tx: Tx, keys: Sequence[str]) -> dict[str, str]:
         """Return the active jobs with these dedupe keys."""
-        ...
+        return {row["dedupe_key"]: row["id"] for row in await tx.all("live_jobs_of_keys", keys=list(keys))}
 
     async def of_ids(self, tx: Tx, ids: Sequence[str]) -> dict[str, Policy]:
-        """Return these policies, locked against changes until the transaction ends."""
-        ...
+        """Return these policies, locked against changes until the transaction ends, in the order of their ids."""
+        return {row["id"]: _policy(row) for row in await tx.all("policies_of_ids", ids=list(ids))}
 
     async def boosts(self, tx: Tx, subjects: Sequence[str]) -> dict[str, float]:
         """Return the boosts that are valid now, by subject."""
-        ...
+        rows = await tx.all("boosts", subjects=list(subjects))
+        return {row["subject"]: row["boost"] for row in rows}
 
-    async def put_boost(self, tx: Tx, boost: PriorityBoost) -> None: ...
+    async def put_boost(self, tx: Tx, boost: PriorityBoost) -> None:
+        await tx.execute("put_boost", subject=boost.subject, boost=boost.boost, until=boost.until)
 
     async def forget_boosts(self, tx: Tx, before: int, limit: int) -> int:
         """Remove boosts that had expired by that time; return how many."""
-        ...
+        return await tx.execute("forget_boosts", before=before, limit=limit)
 
     async def counts(self, tx: Tx, late: int) -> PolicyCounts:
         """Count the policies, those that are due, and those that were due before `late` microseconds ago."""
-        ...
+        row = await tx.one("count_policies", late=late)
+        assert row is not None
+        return PolicyCounts(int(row["total"]), int(row["due"]), int(row["late"]))
 
-    async def now(self, tx: Tx) -> int: ...
+    async def now(self, tx: Tx) -> int:
+        now: int = await tx.value("now")
+        return now
+
+
+def _row(new: NewPolicy) -> tuple[Any, ...]:
+    times = new.planned_at, new.next_run_at, new.created_at
+    return (new.id, new.project, new.backlog_queue, new.spec, int(new.enabled), *times)
+
+
+def _found(row: Any) -> Policy | None:
+    return None if row is None else _policy(row)
+
+
+def _policy(row: Any) -> Policy:
+    values = {name: row[name] for name in _FIELDS}
+    now = values["frequency_now"]
+    frequency = None if now is None else timedelta(microseconds=now)
+    flags = {"enabled": bool(values["enabled"]), "queued": bool(values["queued"])}
+    return Policy(**(values | flags | {"frequency_now": frequency}))
+
+
+def _plain(value: Any) -> Any:
+    """Convert a boolean or a duration to a number: both databases store them as integers."""
+    if isinstance(value, timedelta):
+        return span(value)
+    return int(value) if isinstance(value, bool) else value

@@ -1,16 +1,54 @@
 """Explain in words why a job is in its state. A pure function of the job, its queue position and its quota."""
 
 from dataclasses import dataclass, field
+from datetime import timedelta
 from typing import Any
 
 import orjson
 
 from shoal.base.clock import from_micros
-from shoal.base.text import plural
+from shoal.base.sentence import Sentence, message
 from shoal.hosts.rate import AHEAD_SECONDS
 from shoal.queue.job import JS, LOCAL, NODE, Job, JobDispatch, is_private
 from shoal.queue.job_admin_store import QueuePosition
-from shoal.queue.states import JobState
+from shoal.queue.states import REASONS, JobState
+
+QUOTA = message("{scope} is limited to {most} running jobs and has {locked}; the job waits for one to end.")
+RETRY = message("It failed ({error}) and will be retried in {wait}.")
+SCHEDULED = message("It is scheduled to start in {wait}.")
+LOCAL_LANE = message("It belongs to `shoal crawl`, not to the workers; continue it with `shoal crawl --resume`.")
+OFFERED = message("It is offered to node {node}; if it is not taken within {left}, any worker may take it.")
+HOST_BUSY = (
+    message("{host} may be requested again in {wait}, and {count} of its jobs is ahead of this one."),
+    message("{host} may be requested again in {wait}, and {count} of its jobs are ahead of this one."),
+)
+MAY_RENDER = (
+    message("It needs a browser; {count} connected node can render, and may take it."),
+    message("It needs a browser; {count} connected nodes can render, and may take it."),
+)
+NO_RENDERER = message(
+    "It needs a browser, no connected node has one, and nobody runs such jobs: start a worker on a machine with "
+    "Chromium or with RENDERER_URL, or a bot with `js`."
+)
+NO_WORKER = message(
+    "No worker is running {kind} jobs that need {capability}; start one that leases from the {lane} lane."
+)
+AHEAD = (
+    message("{count} job is ahead of it; {running} {kind} jobs that need {capability} are running."),
+    message("{count} jobs are ahead of it; {running} {kind} jobs that need {capability} are running."),
+)
+NEXT = message("It is next; {running} {kind} jobs that need {capability} are running.")
+LEASE_OVER = message("The lease of {holder} expired {left} ago; the janitor returns the job to its lane.")
+TO_BE_KILLED = message("{holder} is running it and was told to kill it.")
+WORKED_ON = message("{holder} is running it; the lease expires in {left} unless renewed.")
+SINCE = message("It is {state} since {at}{error}{again}.")
+RUN_AGAIN = message("; run it again with `shoal jobs retry {id}`")
+ENDED = {
+    JobState.DONE: message("done"),
+    JobState.FAILED: message("failed"),
+    JobState.EXPIRED: message("expired"),
+    JobState.CANCELLED: message("cancelled"),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,7 +57,7 @@ class JobExplanation:
 
     job: Job
     reason: str
-    sentence: str
+    sentence: Sentence
     facts: dict[str, Any] = field(default_factory=dict)
 
 
@@ -62,20 +100,23 @@ def _waiting(
 ) -> JobExplanation:
     if job.parked is not None and usage is not None:
         locked, most = usage
-        allowed = "any number" if most is None else most
-        says = f"{job.parked} is limited to {allowed} running jobs and has {locked}; the job waits for one to end."
+        allowed = Sentence(message("any number of")) if most is None else most
+        says = Sentence(QUOTA, {"scope": job.parked, "most": allowed, "locked": locked})
         return JobExplanation(job, "quota", says, {"scope": job.parked, "most": most, "locked": locked})
     if job.not_before > position.now:
-        seconds = (job.not_before - position.now) / 1e6
-        why = f"it failed ({job.error}) and will be retried" if job.attempts else "it is scheduled to start"
-        return JobExplanation(job, "not_before", f"{why} in {seconds:.0f} s.".capitalize(), {"in_seconds": seconds})
+        wait = timedelta(microseconds=job.not_before - position.now)
+        says = Sentence(RETRY if job.attempts else SCHEDULED, {"error": job.error, "wait": wait})
+        return JobExplanation(job, "not_before", says, {"in_seconds": wait.total_seconds()})
     if job.lane.startswith(LOCAL):
-        says = "It belongs to `shoal crawl`, not to the workers; continue it with `shoal crawl --resume`."
-        return JobExplanation(job, "local_lane", says, {"lane": job.lane})
+        return JobExplanation(job, "local_lane", Sentence(LOCAL_LANE), {"lane": job.lane})
     if dispatch is not None and dispatch.offered_until is not None:
-        node, left = job.lane.removeprefix(NODE), (dispatch.offered_until - position.now) / 1e6
-        says = f"It is offered to node {node}; if it is not taken within {max(left, 0):.0f} s, any worker may take it."
-        facts = {"lane": job.lane, "offered_session": dispatch.offered_session, "offer_seconds": left}
+        left = timedelta(microseconds=dispatch.offered_until - position.now)
+        says = Sentence(OFFERED, {"node": job.lane.removeprefix(NODE), "left": max(left, timedelta(0))})
+        facts = {
+            "lane": job.lane,
+            "offered_session": dispatch.offered_session,
+            "offer_seconds": left.total_seconds(),
+        }
         return JobExplanation(job, "offered", says, facts)
     return _in_line(job, position)
 
@@ -91,53 +132,47 @@ def _in_line(job: Job, position: QueuePosition) -> JobExplanation:
     if position.host is not None:
         facts |= {"host": position.host, "host_busy_seconds": position.host_busy_seconds}
     if position.host_busy_seconds > AHEAD_SECONDS:
-        before = f"{position.ahead} of its jobs {'is' if position.ahead == 1 else 'are'} ahead of this one"
-        says = f"{position.host} may be requested again in {position.host_busy_seconds:.0f} s, and {before}."
+        wait = timedelta(seconds=position.host_busy_seconds)
+        says = _counted(HOST_BUSY, position.ahead, {"host": position.host, "wait": wait})
         return JobExplanation(job, "host_busy", says, facts)
-    like = f"{job.kind} jobs that need {job.capability}"
     if job.capability == JS:
         facts["renderers"] = position.renderers
     if job.capability == JS and not position.locked:
-        if position.renderers:
-            says = f"It needs a browser; {plural(position.renderers, 'connected node')} can render, and may take it."
-            return JobExplanation(job, "in_line", says, facts)
-        says = (
-            "It needs a browser, no connected node has one, and nobody runs such jobs: start a worker on a machine "
-            "with Chromium or with RENDERER_URL, or a bot with `js`."
-        )
-        return JobExplanation(job, "no_renderer", says, facts)
+        if not position.renderers:
+            return JobExplanation(job, "no_renderer", Sentence(NO_RENDERER), facts)
+        return JobExplanation(job, "in_line", _counted(MAY_RENDER, position.renderers, {}), facts)
+    like: dict[str, Any] = {"kind": job.kind, "capability": job.capability}
     if not position.locked:
-        says = f"No worker is running {like}; start one that leases from the {job.lane} lane."
-        return JobExplanation(job, "no_worker", says, facts)
-    stand = (
-        f"{plural(position.ahead, 'job')} {'is' if position.ahead == 1 else 'are'} ahead of it"
-        if position.ahead
-        else "It is next"
-    )
-    return JobExplanation(job, "in_line", f"{stand}; {position.locked} {like} are running.", facts)
+        return JobExplanation(job, "no_worker", Sentence(NO_WORKER, like | {"lane": job.lane}), facts)
+    like |= {"running": position.locked}
+    says = _counted(AHEAD, position.ahead, like) if position.ahead else Sentence(NEXT, like)
+    return JobExplanation(job, "in_line", says, facts)
+
+
+def _counted(forms: tuple[str, str], count: int, values: dict[str, Any]) -> Sentence:
+    one, other = forms
+    return Sentence(one, values | {"count": count}, other)
 
 
 def _locked(job: Job, position: QueuePosition) -> JobExplanation:
-    left = ((job.lease_until or 0) - position.now) / 1e6
-    facts = {"holder": job.lease_holder, "lease_seconds": left, "epoch": job.lease_epoch}
-    if left < 0:
-        says = f"The lease of {job.lease_holder} expired {-left:.0f} s ago; the janitor returns the job to its lane."
-        return JobExplanation(job, "lease_over", says, facts)
-    if job.kill_at is not None:
-        return JobExplanation(job, "to_be_killed", f"{job.lease_holder} is running it and was told to kill it.", facts)
-    return JobExplanation(
-        job, "worked_on", f"{job.lease_holder} is running it; the lease expires in {left:.0f} s unless renewed.", facts
-    )
+    left = timedelta(microseconds=(job.lease_until or 0) - position.now)
+    facts = {"holder": job.lease_holder, "lease_seconds": left.total_seconds(), "epoch": job.lease_epoch}
+    if left < timedelta(0):
+        reason, text = "lease_over", LEASE_OVER
+    else:
+        reason, text = ("to_be_killed", TO_BE_KILLED) if job.kill_at is not None else ("worked_on", WORKED_ON)
+    return JobExplanation(job, reason, Sentence(text, {"holder": job.lease_holder, "left": abs(left)}), facts)
 
 
 def _ended(job: Job) -> JobExplanation:
-    at = from_micros(job.finished_at or 0).isoformat(timespec="seconds").replace("+00:00", "Z")
-    why = f" ({job.state_reason})" if job.state_reason else ""
+    state = Sentence(ENDED[job.state])
+    if job.state_reason:
+        reason = REASONS.get(job.state_reason)
+        state = Sentence(
+            "{state} ({reason})", {"state": state, "reason": Sentence(reason) if reason else job.state_reason}
+        )
     error = f": {job.error.rstrip('.')}" if job.error and job.state is not JobState.DONE else ""
-    tail = (
-        f"; run it again with `shoal jobs retry {job.id}`" if job.state in (JobState.FAILED, JobState.EXPIRED) else ""
-    )
+    again = Sentence(RUN_AGAIN, {"id": job.id}) if job.state in (JobState.FAILED, JobState.EXPIRED) else ""
+    values = {"state": state, "at": from_micros(job.finished_at or 0), "error": error, "again": again}
     facts = {"attempts": job.attempts, "crash_count": job.crash_count, "error": job.error}
-    return JobExplanation(
-        job, job.state_reason or job.state.value, f"It is {job.state.value}{why} since {at}{error}{tail}.", facts
-    )
+    return JobExplanation(job, job.state_reason or job.state.value, Sentence(SINCE, values), facts)

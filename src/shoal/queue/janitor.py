@@ -6,9 +6,9 @@ from datetime import timedelta
 from functools import partial
 
 from shoal.base.clock import Clock
+from shoal.base.database.clock import ClockCheck
 from shoal.base.errors import StorageFull, TimeError
 from shoal.base.service import PassResult
-from shoal.base.store_clock import ClockCheck
 from shoal.queue.job import RUN_KINDS, LostJob
 from shoal.queue.queue import Queue
 

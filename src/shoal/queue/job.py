@@ -55,6 +55,11 @@ def owner_of(holder: str) -> str:
     return "/".join(holder.split("/", 2)[:2]) + "/" if is_bot(holder) else holder
 
 
+def attempts_made(state: JobState, failed: int) -> int:
+    """Return how many attempts a job has had, given those that failed: one more if it runs, or is done."""
+    return failed + (state in (JobState.LOCKED, JobState.DONE))
+
+
 def local_lane(run_id: str) -> str:
     """Return the lane of a run that one process executes by itself; no worker of the fleet leases from it."""
     return f"{LOCAL}{run_id}"
@@ -287,13 +292,15 @@ class LostJob:
 
 
 class RunListener(Protocol):
-    """The owner of the runs of one job kind. The queue calls it in the transaction that ends or returns a job, so
-    that run and job change in one commit. `lock` is called first: the lock order is run, then job. It emits signals
-    about the run through `tx.on_commit`."""
+    """The owner of the runs of one job kind. The queue calls it in the transaction that ends or returns jobs, so that
+    runs and jobs change in one commit. `lock` is called first: the lock order is run, then job. It emits signals about
+    runs through `tx.on_commit`."""
 
     async def lock(self, tx: Tx, run_id: str) -> None: ...
 
-    async def job_moved(self, tx: Tx, run_id: str, move: Move) -> None: ...
+    async def jobs_moved(self, tx: Tx, moves: Sequence[tuple[Move, str | None]]) -> None:
+        """Follow up on the moves of jobs, each with its run, if it has one. The runs are locked."""
+        ...
 
     async def was_idle(self, tx: Tx, run_id: str, lost: "LostJob") -> bool:
         """Return whether a grant that lost its worker had none of the run's work in flight; if so, that is not
@@ -301,8 +308,23 @@ class RunListener(Protocol):
         ...
 
 
-class DeadLetterListener(Protocol):
-    """Called in the same commit when jobs of a kind become dead letters without a result, because their workers were
-    lost or raised."""
+class EndedRun(Struct, frozen=True, kw_only=True):
+    """A run that has completed or failed: a crawl, or a page job of a policy. `html_hash`: of the page, if there is
+    one; `analyze`: it is a crawl that workers shall analyze now; `at`: when it ended, by the store's clock, if that was
+    not now."""
 
-    async def on_dead_letters(self, tx: Tx, moves: Sequence[Move]) -> None: ...
+    id: str
+    is_success: bool
+    policy_id: str | None = None
+    html_hash: str | None = None
+    analyze: bool = False
+    at: int | None = None
+
+
+class RunEndHook(Protocol):
+    """What follows from the end of runs in packages above theirs."""
+
+    async def ended(self, tx: Tx, runs: Sequence[EndedRun]) -> None:
+        """Record it in the commit that ends the runs, as the last thing that locks rows: those of policies are the last
+        in the lock order."""
+        ...

@@ -11,10 +11,11 @@ from shoal.base.errors import InvalidInput, LeaseLost, NotFound, StateConflict
 from shoal.base.ids import JobId
 from shoal.base.text import shorten
 from shoal.queue import explain, states
+from shoal.queue.enqueuer import LONGEST_NAME
 from shoal.queue.explain import JobExplanation
 from shoal.queue.job import RUN_KINDS, Grant, Job
 from shoal.queue.job_admin_store import DEAD, JobAdminStore, JobFilter, Purged, Quota
-from shoal.queue.queue import LONGEST_NAME, Queue
+from shoal.queue.queue import Queue
 from shoal.queue.states import JobState, Move
 
 BATCH = 500  # jobs per commit
@@ -71,13 +72,13 @@ class JobAdmin:
 
         return await self._database.read(look)
 
-    async def retry(self, job_id: str) -> Job:
+    async def retry(self, job_id: str, *, audit: AuditHook = no_audit) -> Job:
         """Retry a dead letter: it becomes pending again, with all its attempts."""
         job = await self.get(job_id)
         self._check_own(job, "be retried on its own")
         if job.state not in DEAD:
             raise StateConflict("job", job.id, job.state, "be retried", "only failed and expired jobs can be retried")
-        retried = await self._retry([job])
+        retried = await self._retry([job], audit, job.id)
         job = await self.get(job_id)
         if not retried:
             raise StateConflict(
@@ -85,7 +86,7 @@ class JobAdmin:
             )
         return job
 
-    async def retry_dead(self, which: JobFilter, limit: int | None = None) -> int:
+    async def retry_dead(self, which: JobFilter, limit: int | None = None, *, audit: AuditHook = no_audit) -> int:
         """Retry matching dead letters in batches, except those of runs; returns how many. May be repeated: a
         retried job is no longer a dead letter."""
         done, before = 0, None
@@ -94,21 +95,28 @@ class JobAdmin:
             batch = BATCH if limit is None else min(BATCH, limit - done)
             page = await self.newest(which, before=before, limit=batch)
             jobs = _one_of_each_key([job for job in page.items if job.kind not in RUN_KINDS])
-            retried = await self._retry(jobs)
+            retried = await self._retry(jobs, audit, "")
+            audit = no_audit if retried else audit  # the audit log gets one entry, if any job is retried
             done, before = done + len(retried), page.next
             if before is None:
                 break
         return done
 
-    async def cancel(self, job_id: str, reason: str = "asked") -> Job:
+    async def cancel(self, job_id: str, reason: str = "asked", *, audit: AuditHook = no_audit) -> Job:
         """Cancel a job: at once if it is pending; if it is locked, its grant ends now and its result will be
         refused. A job that is already cancelled is left unchanged."""
         job = await self.get(job_id)
         self._check_own(job, "be cancelled on its own")
         if job.state is JobState.CANCELLED:
             return job
-        move = await self._database.run(lambda tx: self.cancel_in(tx, job.id, reason))
-        if move is None:
+
+        async def commit(tx: Tx) -> Move | None:
+            move = await self.cancel_in(tx, job.id, reason)
+            if move is not None:
+                await audit(tx, "job.cancelled", job.id)
+            return move
+
+        if await self._database.run(commit) is None:
             raise StateConflict("job", job.id, (await self.get(job_id)).state, "be cancelled")
         return await self.get(job_id)
 
@@ -142,7 +150,7 @@ class JobAdmin:
 
         async def commit(tx: Tx) -> None:
             await self._store.set_quota(tx, key, most)
-            await audit(tx, key)
+            await audit(tx, "quota.set", key)
 
         await self._database.run(commit)
         return next(quota for quota in await self.quotas(after=key[:-1], limit=MOST) if quota.key == key)
@@ -151,7 +159,7 @@ class JobAdmin:
         async def commit(tx: Tx) -> None:
             if not await self._store.remove_quota(tx, key):
                 raise NotFound("quota", shorten(key), "list them with `shoal jobs quota ls`")
-            await audit(tx, key)
+            await audit(tx, "quota.removed", key)
 
         await self._database.run(commit)
 
@@ -165,30 +173,32 @@ class JobAdmin:
         if job is None or job.state in states.TERMINAL:
             return None
         move = states.cancel(job.id, job.lease_epoch, reason)
-        await self._queue.lock_run(tx, job.kind, job.run_id)
         if job.state is JobState.LOCKED:
             try:
                 await self._queue.move_in(tx, move, job.kind, job.run_id)
             except LeaseLost:
                 return None
             return move
+        await self._queue.lock_run(tx, job.kind, job.run_id)
         if not await self._store.cancel(tx, job.id, reason):
             return None
         await self._queue.job_moved_in(tx, move, job.kind, job.run_id)
         return move
 
-    async def _retry(self, jobs: list[Job]) -> set[JobId]:
+    async def _retry(self, jobs: list[Job], audit: AuditHook, subject: str) -> set[JobId]:
         async def commit(tx: Tx) -> set[JobId]:
             retried = set(await self._store.retry(tx, [job.id for job in jobs]))
             if retried:
-                tx.on_commit(lambda: self._queue.emit_enqueued([job for job in jobs if job.id in retried]))
+                await audit(tx, "job.retried" if subject else "jobs.retried", subject)
+                again = [job for job in jobs if job.id in retried]
+                tx.on_commit(lambda: self._queue.emit_enqueued(again))
             return retried
 
         return await self._database.run(commit)
 
     async def _purge(self, which: JobFilter, after: int, before: int, limit: int, audit: AuditHook) -> Purged:
         async def commit(tx: Tx) -> Purged:
-            await audit(tx, "")
+            await audit(tx, "jobs.purged", "")
             return await self._store.purge(tx, which, after, before, limit, RUN_KINDS)
 
         return await self._database.run(commit)

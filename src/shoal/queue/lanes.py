@@ -5,7 +5,7 @@ table is the lane as well: a pop selects and locks in one statement. A driver th
 pops ids first and then locks their records by compare-and-set, so an entry whose job has moved on is simply dropped.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Protocol
@@ -87,9 +87,14 @@ class Lanes(Protocol):
         is empty."""
         ...
 
-    async def return_offers(self, tx: Tx, limit: int) -> int:
+    async def return_offers(self, tx: Tx, limit: int) -> list[str]:
         """Move up to `limit` jobs whose offer to a node has expired to the shared lane, the longest expired first;
-        returns how many. May be repeated."""
+        returns for each job the id of its node, empty if that is not recorded. May be repeated."""
+        ...
+
+    async def count_lapses(self, tx: Tx, node_ids: Collection[str]) -> None:
+        """Count for each of these nodes that it did not take what was offered to it. Locks the nodes, and no commit may
+        wait for a node after it has locked a host: call it in a separate commit."""
         ...
 
     async def depth(self, tx: Tx, lane: str, most: int) -> int:

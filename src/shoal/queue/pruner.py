@@ -8,9 +8,9 @@ from typing import Protocol
 from shoal.base.clock import span
 from shoal.base.database import Database
 from shoal.base.service import PassResult
+from shoal.base.settings import QueueSettings
 from shoal.queue.job import RUN_KINDS
 from shoal.queue.job_admin_store import JobAdminStore, JobFilter
-from shoal.settings import QueueSettings
 
 BATCH = 500
 BATCHES = 20  # per rule in one pass, so that every rule gets its turn

@@ -14,14 +14,15 @@ from typing import TypeVar
 
 from shoal.base.clock import Clock
 from shoal.base.database import Database, Tx
-from shoal.base.errors import BackendUnavailable, InvalidInput, LeaseLost
+from shoal.base.database.clock import ClockWatch
+from shoal.base.errors import BackendUnavailable, LeaseLost, ShoalError
 from shoal.base.ids import JobId
+from shoal.base.settings import QueueSettings
 from shoal.base.signals import Signal, Signals
-from shoal.base.store_clock import ClockWatch
 from shoal.queue import states
+from shoal.queue.enqueuer import Enqueuer
 from shoal.queue.job import (
     HTTP,
-    DeadLetterListener,
     Enqueued,
     Extended,
     Fence,
@@ -34,30 +35,22 @@ from shoal.queue.job import (
     NewJob,
     RunListener,
     TurnResult,
+    bot_holder,
     bot_of,
     is_bot,
 )
 from shoal.queue.lanes import LaneChoice, LaneRepair, Lanes, lanes_as_given
 from shoal.queue.states import GrantEnd, JobState, Move
 from shoal.queue.store import JobStore
-from shoal.settings import QueueSettings
 
 T = TypeVar("T")
 
 JITTER = 0.1
-LONGEST_NAME = 1000  # characters of a dedupe key or a quota key
 ROUNDS = 20  # attempts of a lease that finds only jobs over their quota
+ANSWER_PART = 0.5  # of a lease: how long the store may take to grant or renew it
 SMALL = 40  # jobs per turn: up to this number, the round trip to the store takes longer than the work in it
+RELEASED_AT_ONCE = 100  # jobs of a bot, in one commit
 APART = 50  # turns to wait, after one that needed more than a statement, before a single statement is tried again
-
-
-class JobEnqueued(Signal, frozen=True, kw_only=True):
-    """Jobs of one kind, run and lane were stored in one commit, and wait to be leased."""
-
-    job_ids: tuple[str, ...]
-    kind: str
-    run_id: str | None
-    lane: str
 
 
 class JobsReturned(Signal, frozen=True, kw_only=True):
@@ -112,6 +105,8 @@ class JobMoved(Signal, frozen=True, kw_only=True):
     how: GrantEnd
     reason: str | None
     error: str | None
+    attempt: int | None = None  # None if the lease is not known
+    max_attempts: int | None = None
 
 
 class Queue:
@@ -124,26 +119,19 @@ class Queue:
         lanes: Lanes,
         settings: QueueSettings,
         signals: Signals,
+        listeners: Mapping[str, RunListener] | None = None,
         jitter: Callable[[], float] = random.random,
         choose_lanes: LaneChoice = lanes_as_given,
     ) -> None:
         self._database = database
         self._store = store
         self._lanes = lanes
-        self._choose_lanes = choose_lanes
+        self._enqueuer = Enqueuer(store, lanes, signals, choose_lanes)
         self.settings = settings
         self._signals = signals
-        self._run_listeners: dict[str, RunListener] = {}
-        self._dead_letter_listeners: dict[str, DeadLetterListener] = {}
+        self._listeners = listeners or {}
         self._jitter = jitter
         self._apart = 0
-
-    def register(
-        self, runs: Mapping[str, RunListener], dead_letters: Mapping[str, DeadLetterListener] | None = None
-    ) -> None:
-        """Register the listeners of runs and of dead letters, by job kind."""
-        self._run_listeners.update(runs)
-        self._dead_letter_listeners.update(dead_letters or {})
 
     def on(self, database: Database) -> "Queue":
         """Return a queue over the same jobs that uses another connection. It has no listeners: only extend leases."""
@@ -157,37 +145,25 @@ class Queue:
         return await commit(lambda tx: self.enqueue_in(tx, jobs))
 
     async def enqueue_in(self, tx: Tx, jobs: Sequence[NewJob]) -> list[Enqueued]:
-        """Store jobs in an open transaction, in the lanes that the lane chooser gives them."""
-        for place, job in enumerate(jobs):
-            _check(job, place)
-        jobs = self._choose_lanes(jobs)
-        enqueued = await self._store.insert(tx, jobs)
-        if new := [job for job, at in zip(jobs, enqueued, strict=True) if not at.duplicate]:
-            await self._lanes.push(tx, new)
-            tx.on_commit(lambda: self.emit_enqueued(new))
-        return enqueued
+        """Store jobs in an open transaction."""
+        return await self._enqueuer.enqueue_in(tx, jobs)
 
-    def emit_enqueued(self, jobs: Sequence[NewJob | Job]) -> None:
-        """Signal that these jobs wait to be leased: one signal for all of a kind, run and lane."""
-        groups: dict[tuple[str, str | None, str], list[JobId]] = {}
-        for job in jobs:
-            groups.setdefault((job.kind, job.run_id, job.lane), []).append(job.id)
-        for (kind, run_id, lane), ids in groups.items():
-            self._signals.emit(JobEnqueued(job_ids=tuple(ids), kind=kind, run_id=run_id, lane=lane))
+    def emit_enqueued(self, jobs: Sequence[Job]) -> None:
+        """Signal that dead letters wait to be leased again."""
+        self._enqueuer.emit_enqueued(jobs, is_new=False)
 
     async def lease(
         self, holder: str, kinds: list[str], lanes: list[str], limit: int, capabilities: Sequence[str] = (HTTP,)
     ) -> list[Lease]:
         """Grant up to `limit` jobs. Jobs over their quota are parked, and another commit tries others instead."""
         request, leases = LeaseRequest(holder, kinds, lanes, capabilities), list[Lease]()
-
-        def emit(result: TurnResult) -> None:
-            for lease in result.leases:
-                self._emit_leased(lease, holder)
+        granted: list[Lease] = []
 
         for _ in range(ROUNDS):
             try:
-                result = await self._turn((), request, limit - len(leases), emit)
+                result = await self._turn(
+                    (), request, limit - len(leases), lambda result: granted.extend(result.leases)
+                )
             except BackendUnavailable:
                 if not leases:
                     raise
@@ -195,7 +171,43 @@ class Queue:
             leases += result.leases
             if not result.parked or len(leases) == limit:
                 break
+        await self._decide_attempts(granted)
+        for lease in granted:
+            self._emit_leased(lease, holder)
         return leases
+
+    @property
+    def own_attempts(self) -> int | None:
+        """Return our own `WORKER_JOB_ATTEMPTS`; None if it is not set."""
+        return self.settings.job_attempts if "job_attempts" in self.settings.given else None
+
+    async def set_attempts_in(self, tx: Tx, fence: Fence, attempts: int) -> None:
+        """Change how often a leased job may be tried, in an open transaction."""
+        await self._store.set_attempts(tx, fence, attempts)
+
+    async def _decide_attempts(self, leases: Sequence[Lease]) -> None:
+        """Let our own `WORKER_JOB_ATTEMPTS` decide how often a run is tried, if it is set, instead of that of the
+        process that created the job. For page jobs, `page_jobs.ingest` does it when one has failed."""
+        attempts = self.own_attempts
+        if attempts is None:
+            return
+        runs = [(lease, max(attempts, lease.attempts + 1)) for lease in leases]
+        differing = [
+            (lease, most) for lease, most in runs if lease.kind in self._listeners and most != lease.max_attempts
+        ]
+        if not differing:
+            return
+        differing.sort(key=lambda one: one[0].fence.job_id)  # locked in this order, like everywhere
+
+        async def commit(tx: Tx) -> list[tuple[Lease, int]]:
+            return [one for one in differing if await self._store.set_attempts(tx, one[0].fence, one[1])]
+
+        try:
+            changed = await self._database.run(commit, within=self.settings.lease * ANSWER_PART)
+        except ShoalError:
+            return  # the leases are granted whatever happens here; the stored numbers hold for this attempt
+        for lease, most in changed:
+            lease.max_attempts = most
 
     async def finish_and_lease(self, moves: Sequence[Move], request: LeaseRequest, limit: int) -> TurnResult:
         """End a batch of jobs and lease the next one in one commit, for kinds whose runs have no listener."""
@@ -231,11 +243,11 @@ class Queue:
 
         small, self._apart = len(moves) + limit <= SMALL and not self._apart, max(0, self._apart - 1)
         if small:
-            result = await self._database.once(once)
+            result = await self._database.once(once, within=self.settings.lease * ANSWER_PART)
             if result is not None:
                 return result
             self._apart = APART
-        return await self._database.run(commit)
+        return await self._database.run(commit, within=self.settings.lease * ANSWER_PART)
 
     def emit_turn(self, request: LeaseRequest, moves: Sequence[Move], result: TurnResult) -> None:
         """Signal what a committed turn did, in few signals whatever the size of the batch."""
@@ -255,7 +267,9 @@ class Queue:
 
     async def lease_one(self, job_id: JobId, holder: str) -> Lease | None:
         """Grant this job if it is pending."""
-        return await self._database.run(lambda tx: self.lease_one_in(tx, job_id, holder))
+        return await self._database.run(
+            lambda tx: self.lease_one_in(tx, job_id, holder), within=self.settings.lease * ANSWER_PART
+        )
 
     async def lease_one_in(self, tx: Tx, job_id: JobId, holder: str) -> Lease | None:
         """Grant this job if it is pending, in an open transaction."""
@@ -266,12 +280,14 @@ class Queue:
 
     async def extend(self, fences: Sequence[Fence]) -> Extended:
         """Renew leases for one more term; returns those that are still held, and which of their jobs to kill."""
-        return await self._database.run(lambda tx: self._store.extend(tx, fences, self.settings.lease))
+        return await self._database.run(
+            lambda tx: self._store.extend(tx, fences, self.settings.lease), within=self.settings.lease * ANSWER_PART
+        )
 
-    async def beat(self, owner: str, fence: Fence, ttl: timedelta) -> HeartbeatAnswer:
-        """Renew a bot's lease by the job's own term, or `ttl`; raises `LeaseLost` if it does not belong to that
-        owner."""
-        beat = await self._database.run(lambda tx: self._store.beat(tx, owner, fence, ttl))
+    async def beat(self, owner: str, fence: Fence, ttl: timedelta, longest: timedelta) -> HeartbeatAnswer:
+        """Renew a bot's lease by the job's own term, or `ttl`, up to `longest` after it was granted; raises `LeaseLost`
+        if that time is over, or the lease does not belong to that owner."""
+        beat = await self._database.run(lambda tx: self._store.beat(tx, owner, fence, ttl, longest))
         if beat is None:
             raise LeaseLost(fence.job_id, fence.epoch)
         return beat
@@ -295,26 +311,28 @@ class Queue:
 
     async def fail(self, lease: Lease, error: str) -> JobState:
         """Count a failed attempt: retry after a back-off, or fail for good after the last attempt."""
+        return await self._move(self.failure(lease, error), lease)
+
+    def failure(self, lease: Lease, error: str) -> Move:
+        """Return the move that counts a failed attempt."""
         job_id, epoch = lease.fence.job_id, lease.fence.epoch
         if lease.attempts + 1 < lease.max_attempts:
-            move = states.retry(job_id, epoch, error, self.backoff(lease.attempts + 1))
-        else:
-            move = states.fail(job_id, epoch, error)
-        return await self._move(move, lease.kind, lease.run_id)
+            return states.retry(job_id, epoch, error, self.backoff(lease.attempts + 1))
+        return states.fail(job_id, epoch, error)
 
     async def release(self, lease: Lease, reason: str) -> JobState:
         """Return a job to its lane without counting an attempt."""
         move = states.release(lease.fence.job_id, lease.fence.epoch, reason)
-        return await self._move(move, lease.kind, lease.run_id)
+        return await self._move(move, lease)
 
     async def finish(self, lease: Lease, reason: str | None = None) -> JobState:
         move = states.finish(lease.fence.job_id, lease.fence.epoch, reason)
-        return await self._move(move, lease.kind, lease.run_id)
+        return await self._move(move, lease)
 
     async def cancel(self, lease: Lease, reason: str) -> JobState:
         """End a job whose work was killed on request."""
         move = states.cancel(lease.fence.job_id, lease.fence.epoch, reason)
-        return await self._move(move, lease.kind, lease.run_id)
+        return await self._move(move, lease)
 
     async def lose(self, lease: Lease, error: str, reason: str = states.WORKER_LOST) -> JobState:
         """Take a job back before its lease expires, because our child died with it or was killed as stalled."""
@@ -325,7 +343,7 @@ class Queue:
             if lost is None:
                 raise LeaseLost(lease.fence.job_id, lease.fence.epoch)
             move = await self.move_of_lost_in(tx, lost, GrantEnd.CRASHED, error, reason)
-            await self.move_in(tx, move, lease.kind, lease.run_id)
+            await self._move_in(tx, move, lease.kind, lease.run_id, lease)
             return move.to
 
         return await self._database.run(commit)
@@ -340,8 +358,8 @@ class Queue:
             lost = await self._store.lost_in(tx, [lease.fence for lease in leases], expired=False)
             moves = [(await self.move_of_lost_in(tx, job, GrantEnd.CRASHED, error), job) for job in lost]
             await self.finish_and_lease_in(tx, [move for move, _ in moves], None)
-            for move, job in moves:
-                await self.job_moved_in(tx, move, job.kind, job.run_id)
+            for kind in sorted({job.kind for job in lost}):
+                await self._jobs_moved_in(tx, kind, [(move, job.run_id) for move, job in moves if job.kind == kind])
             return len(moves)
 
         return await self._database.run(commit)
@@ -360,7 +378,7 @@ class Queue:
             lost = await self._store.lost(tx, fence) if await self._store.still_expired(tx, fence) else None
             if lost is None:
                 raise LeaseLost(fence.job_id, fence.epoch)
-            await self.move_in(tx, await self._expiry(tx, lost), lost.kind, lost.run_id)
+            await self._move_in(tx, await self._expiry(tx, lost), lost.kind, lost.run_id)
             self._emit_lost(tx, [lost])
 
         try:
@@ -377,8 +395,7 @@ class Queue:
             lost = await self._store.lost_in(tx, [Fence(job.id, job.epoch) for job in seen], expired=True)
             moves = [await self._expiry(tx, job) for job in lost]
             await self.finish_and_lease_in(tx, moves, None)
-            for move in moves:
-                await self.job_moved_in(tx, move, kind, run_id)
+            await self._jobs_moved_in(tx, kind, [(move, run_id) for move in moves])
             self._emit_lost(tx, lost)
             return len(moves)
 
@@ -401,14 +418,17 @@ class Queue:
         """Make jobs available whose time has come, correct the counts of quotas, and return offers that no node took
         to the shared lane; returns how many offers."""
 
-        async def commit(tx: Tx) -> int:
+        async def commit(tx: Tx) -> list[str]:
             offers = await self._lanes.return_offers(tx, limit)
-            self._emit_returned(tx, offers)
+            self._emit_returned(tx, len(offers))
             await self._store.repair_quota_counts(tx)
             await self._lanes.make_due(tx)
             return offers
 
-        return await self._database.run(commit)
+        offered_to = await self._database.run(commit)
+        if offered_to:
+            await self._database.run(lambda tx: self._lanes.count_lapses(tx, set(offered_to)))
+        return len(offered_to)
 
     async def repair_lanes(self) -> LaneRepair:
         """Put back what lanes outside the database have lost."""
@@ -432,6 +452,21 @@ class Queue:
         held = await self._database.read(lambda tx: self._store.held_by_process(tx, holder))
         return await self.lose_all(held, f"{holder} was restarted") if held else 0
 
+    async def release_bot(self, token: str, reason: str) -> None:
+        """Return the jobs that a bot's token holds to their lanes at once, because it can send no result for them.
+        Nothing is counted against them."""
+        holder = bot_holder(token, "").rstrip("/")
+        held = await self._database.read(lambda tx: self._store.held_by_process(tx, holder))
+        for start in range(0, len(held), RELEASED_AT_ONCE):
+            fences = [lease.fence for lease in held[start : start + RELEASED_AT_ONCE]]
+            moves = [states.release(fence.job_id, fence.epoch, reason) for fence in fences]
+            await self._database.run(partial(self._release_in, kind=held[0].kind, moves=moves))
+
+    async def _release_in(self, tx: Tx, kind: str, moves: Sequence[Move]) -> None:
+        refused = await self._store.move(tx, moves)
+        signal = JobsMoved(kind=kind, how=GrantEnd.RELEASED, count=len(moves) - len(refused))
+        tx.on_commit(partial(self._signals.emit, signal))
+
     async def depth_up_to(self, lane: str, most: int) -> int:
         """Return how many due jobs wait in a lane, up to `most`."""
         return await self._database.read(lambda tx: self._lanes.depth(tx, lane, most))
@@ -451,7 +486,7 @@ class Queue:
         the poison limit. A job lost by a bot waits first, and may be lost only as often as its policy allows
         retries. A crash counts only if the worker had some of the run's work in flight. The run and the job are
         locked."""
-        listener = self._run_listeners.get(lost.kind)
+        listener = self._listeners.get(lost.kind)
         if listener is not None and lost.run_id is not None and await listener.was_idle(tx, lost.run_id, lost):
             return states.give_back_idle(lost.id, lost.epoch, end, error, reason)
         crashes = 1 if lost.settled else lost.crash_count + 1
@@ -463,27 +498,32 @@ class Queue:
             return states.bot_lost(lost.id, lost.epoch, error, self.backoff(crashes))
         return states.give_back(lost.id, lost.epoch, end, error, reason)
 
-    async def move_in(self, tx: Tx, move: Move, kind: str, run_id: str | None) -> None:
-        """Carry out a move and its effect on the run in an open transaction; raises if the job has moved on."""
+    async def move_in(self, tx: Tx, move: Move, kind: str, run_id: str | None, lease: Lease | None = None) -> None:
+        """Carry out a move and its effect on the run in an open transaction; raises if the job has moved on. `lease`:
+        under which it is made, for the log."""
         await self.lock_run(tx, kind, run_id)
+        await self._move_in(tx, move, kind, run_id, lease)
+
+    async def _move_in(self, tx: Tx, move: Move, kind: str, run_id: str | None, lease: Lease | None = None) -> None:
+        """Do the same if the run is locked already. To lock it again might be to wait for others that share the lock,
+        and they for a job that we hold."""
         if await self._store.move(tx, [move]):
             raise LeaseLost(move.job_id, move.epoch)
-        await self.job_moved_in(tx, move, kind, run_id)
+        await self.job_moved_in(tx, move, kind, run_id, lease)
 
-    async def job_moved_in(self, tx: Tx, move: Move, kind: str, run_id: str | None) -> None:
-        """Follow up on a move: signal it on commit, report a dead letter, and let the listener of the run, which is
-        locked, update the run."""
-        tx.on_commit(lambda: self._emit_moved(move, kind, run_id))
-        await self.notify_dead_letters_in(tx, kind, [move])
-        if run_id is not None and kind in self._run_listeners:
-            await self._run_listeners[kind].job_moved(tx, run_id, move)
+    async def job_moved_in(self, tx: Tx, move: Move, kind: str, run_id: str | None, lease: Lease | None = None) -> None:
+        """Follow up on a move: signal it on commit, and let the listener of the run, which is locked, update the
+        run."""
+        await self._jobs_moved_in(tx, kind, [(move, run_id)], lease)
 
-    async def notify_dead_letters_in(self, tx: Tx, kind: str, moves: Sequence[Move]) -> None:
-        """Notify the dead-letter listener of moves that made jobs dead letters without a result, because their workers
-        were lost or raised."""
-        dead = [move for move in moves if move.to in (JobState.EXPIRED, JobState.FAILED)]
-        if dead and kind in self._dead_letter_listeners:
-            await self._dead_letter_listeners[kind].on_dead_letters(tx, dead)
+    async def _jobs_moved_in(
+        self, tx: Tx, kind: str, moves: Sequence[tuple[Move, str | None]], lease: Lease | None = None
+    ) -> None:
+        """Follow up on the moves of jobs of one kind."""
+        for move, run_id in moves:
+            tx.on_commit(partial(self._emit_moved, move, kind, run_id, lease))
+        if kind in self._listeners:
+            await self._listeners[kind].jobs_moved(tx, moves)
 
     async def fence(self, tx: Tx, fence: Fence) -> None:
         """Raise `LeaseLost` unless the job is still locked with that epoch; it stays so until the transaction ends."""
@@ -531,10 +571,10 @@ class Queue:
 
     async def lock_run(self, tx: Tx, kind: str, run_id: str | None) -> None:
         """Lock the run of a job. Every commit that moves a job does this first: the lock order is run, then job."""
-        if run_id is not None and kind in self._run_listeners:
-            await self._run_listeners[kind].lock(tx, run_id)
+        if run_id is not None and kind in self._listeners:
+            await self._listeners[kind].lock(tx, run_id)
 
-    def _emit_moved(self, move: Move, kind: str, run_id: str | None) -> None:
+    def _emit_moved(self, move: Move, kind: str, run_id: str | None, lease: Lease | None) -> None:
         self._signals.emit(
             JobMoved(
                 job_id=move.job_id,
@@ -544,6 +584,8 @@ class Queue:
                 how=move.grant_end,
                 reason=move.reason,
                 error=move.error,
+                attempt=None if lease is None else lease.attempts + 1,
+                max_attempts=None if lease is None else lease.max_attempts,
             )
         )
 
@@ -555,8 +597,8 @@ class Queue:
         """Return the retry delay: `WORKER_BACKOFF_MS · 2^(attempts-1)` plus jitter, which only adds."""
         return self.settings.backoff_after(attempts) * (1 + JITTER * self._jitter())
 
-    async def _move(self, move: Move, kind: str, run_id: str | None) -> JobState:
-        await self._database.run(lambda tx: self.move_in(tx, move, kind, run_id))
+    async def _move(self, move: Move, lease: Lease) -> JobState:
+        await self._database.run(lambda tx: self.move_in(tx, move, lease.kind, lease.run_id, lease))
         return move.to
 
     def _emit_returned(self, tx: Tx, count: int) -> None:
@@ -576,14 +618,3 @@ class Queue:
                 waited_seconds=lease.waited_seconds,
             )
         )
-
-
-def _check(job: NewJob, place: int) -> None:
-    """Reject, by its field name, a value that the store would reject with a bare error."""
-    if not 0 <= job.priority <= 100:
-        raise InvalidInput(f"jobs[{place}].priority", f"cannot be {job.priority}", "give a whole number from 0 to 100")
-    if job.max_attempts < 1:
-        raise InvalidInput(f"jobs[{place}].max_attempts", f"cannot be {job.max_attempts}", "give 1 or more")
-    if len(job.dedupe_key or "") > LONGEST_NAME or any(not 0 < len(key) <= LONGEST_NAME for key in job.quota_keys):
-        problem = "has a dedupe key or a quota key that is empty or too long"
-        raise InvalidInput(f"jobs[{place}]", problem, f"use 1 to {LONGEST_NAME} characters")

@@ -7,8 +7,8 @@ from datetime import timedelta
 from typing import Protocol
 
 from shoal.base.database import Tx
+from shoal.base.database.clock import StoreClock
 from shoal.base.ids import JobId
-from shoal.base.store_clock import StoreClock
 from shoal.queue.job import (
     Enqueued,
     Extended,
@@ -48,13 +48,20 @@ class JobStore(Protocol):
         Never waits for a fence."""
         ...
 
-    async def beat(self, tx: Tx, owner: str, fence: Fence, ttl: timedelta) -> HeartbeatAnswer | None:
-        """Renew a bot's lease by the job's own `lock_ttl` or else `ttl`; None if it does not belong to that owner.
-        The result says whether the job was cancelled."""
+    async def beat(
+        self, tx: Tx, owner: str, fence: Fence, ttl: timedelta, longest: timedelta
+    ) -> HeartbeatAnswer | None:
+        """Renew a bot's lease by the job's own `lock_ttl` or else `ttl`, but not beyond `longest` after it was granted,
+        unless its term is longer; None if that time is over, or the lease does not belong to that owner. The result
+        says whether the job was cancelled."""
         ...
 
     async def held_by_owner(self, tx: Tx, owner: str) -> int:
         """Return how many jobs an owner holds. Reads every locked job: call it rarely."""
+        ...
+
+    async def set_attempts(self, tx: Tx, fence: Fence, attempts: int) -> bool:
+        """Change how often a leased job may be tried; return False if the job moved on, or has failed as often."""
         ...
 
     async def note(self, tx: Tx, fence: Fence, node: str, pid: int, config: str | None) -> bool:

@@ -6,8 +6,9 @@ from typing import Protocol
 
 from shoal.base.clock import Clock
 from shoal.base.signals import Signal, Signals
+from shoal.queue.enqueuer import JobEnqueued
 from shoal.queue.job import is_local
-from shoal.queue.queue import JobEnqueued, JobMoved, JobsMoved, JobsReturned
+from shoal.queue.queue import JobMoved, JobsMoved, JobsReturned
 from shoal.queue.states import GrantEnd, JobState
 
 RETURNS = (GrantEnd.RELEASED, GrantEnd.CRASHED, GrantEnd.EXPIRED)

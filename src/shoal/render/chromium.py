@@ -7,7 +7,7 @@ from functools import cache
 from pathlib import Path
 
 from shoal.base.errors import BadConfig
-from shoal.settings import RenderSettings
+from shoal.base.settings import RenderSettings
 
 # The headless shell comes first: browser contexts take half the time and memory that they take in the full browser.
 NAMES = (

@@ -17,14 +17,11 @@ from shoal.base.clock import Clock
 from shoal.base.errors import ShoalError
 from shoal.base.url import Url, origin
 from shoal.egress import Failure
-from shoal.hosts.robots_memo import RobotsMemo
+from shoal.hosts.robots_cache import RobotsMemo
 from shoal.render.browser import Browser
 from shoal.render.cdp import BrowserLost, CdpSession, CommandFailed, Params
-from shoal.render.network import PinnedSession
-from shoal.render.page_script import CLICK, HTML, SCROLL, WAIT_FOR
-from shoal.render.render_request import MOST_STEPS, Document, RenderRequest
-from shoal.render.rendered_page import RenderCounts, RenderedPage
-from shoal.render.subrequests import OriginConnections, allows
+from shoal.render.network import OriginConnections, PinnedSession, WaitingRequest, allows
+from shoal.render.renderer import MOST_STEPS, Document, RenderCounts, RenderedPage, RenderRequest
 
 QUIET_SECONDS: Final = 0.25  # without a request: then the page is idle
 STEP_SECONDS: Final = 2.0  # at most, after each scroll or click
@@ -395,19 +392,20 @@ class PageSession:
             headers = params["request"]["headers"] | self._request.headers
             more["headers"] = [{"name": name, "value": value} for name, value in headers.items()]
         self._release(network_id)  # a redirect has left the origin before
+        if network_id:
+            self._in_flight.setdefault(network_id, "")  # this event may come before that of the request itself
 
-        def go() -> None:
-            if self._is_closed:
-                self._connections.end(place)
-                return
-            if network_id:
-                self._in_flight[network_id] = place
-                self._held.add(network_id)
-            else:
-                self._connections.end(place)
+        def go() -> bool:
+            if network_id and network_id not in self._in_flight:  # it ended while it waited
+                return False
             session.post("Fetch.continueRequest", requestId=params["requestId"], **more)
+            if not network_id:  # its end will not be noticed
+                return False
+            self._in_flight[network_id] = place
+            self._held.add(network_id)
+            return True
 
-        self._connections.start(place, self._request.connections, go)
+        self._connections.start(place, WaitingRequest(self, self._request.connections, go))
 
     def _ended(self, network_id: str) -> None:
         self._release(network_id)
@@ -436,6 +434,7 @@ class PageSession:
         self._is_closed = True
         for task in self._tasks:
             task.cancel()
+        self._connections.drop(self)
         for network_id in list(self._held):
             self._release(network_id)
         for session_id in self._frames:
@@ -456,3 +455,34 @@ def _cookie(url: str, cookie: Any) -> Params:
 
 def _shown(argument: Params) -> str:
     return str(argument.get("value", argument.get("description", argument.get("type", ""))))
+
+
+HTML: Final = """(most) => {
+  const type = document.doctype;
+  const head = type ? `<!DOCTYPE ${type.name}>` : "";
+  const html = head + (document.documentElement ? document.documentElement.outerHTML : "");
+  return {url: document.URL, html: html.length > most ? null : html};
+}"""
+
+WAIT_FOR: Final = """(selector) => new Promise((done) => {
+  const look = () => document.querySelector(selector) !== null;
+  if (look()) return done(true);
+  const watch = new MutationObserver(() => { if (look()) { watch.disconnect(); done(true); } });
+  watch.observe(document, {subtree: true, childList: true, attributes: true});
+})"""
+
+SCROLL: Final = """() => {
+  const page = document.scrollingElement || document.documentElement;
+  const grew = page.scrollHeight !== window.__shoalHeight;
+  window.__shoalHeight = page.scrollHeight;
+  if (grew) window.scrollTo(0, page.scrollHeight);
+  return grew;
+}"""
+
+CLICK: Final = """(selector) => {
+  const element = document.querySelector(selector);
+  if (!element || element.disabled || element.getClientRects().length === 0) return false;
+  element.scrollIntoView();
+  element.click();
+  return true;
+}"""

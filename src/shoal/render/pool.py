@@ -2,26 +2,25 @@
 old, when it uses too much memory, when it hangs and when it crashes."""
 
 import asyncio
-from collections.abc import Coroutine, Sequence
+import os
+import signal
+from collections.abc import Coroutine, Iterable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 
 from shoal.base.clock import Clock
+from shoal.base.settings import RenderSettings
 from shoal.base.signals import Signals
 from shoal.base.url import Url
 from shoal.egress import Failure
-from shoal.hosts.robots_memo import RobotsMemo
 from shoal.render.browser import Browser, reap, start_browser
 from shoal.render.cdp import BrowserLost, CommandFailed
 from shoal.render.chromium import find_chromium
-from shoal.render.memory import kill_process, memory_of
-from shoal.render.network import PinnedNetwork
+from shoal.render.network import OriginConnections, PinnedNetwork
 from shoal.render.page_session import PageCrashed, PageSession
-from shoal.render.render_request import RenderRequest
-from shoal.render.rendered_page import RenderedPage
+from shoal.render.renderer import RenderedPage, RenderRequest
 from shoal.render.signals import BrowserEnded, BrowsersReaped, BrowserStarted, PageRendered
-from shoal.render.subrequests import OriginConnections
-from shoal.settings import RenderSettings
 
 LOOK_SECONDS: Final = 1.0  # between two looks at the memory of the browsers
 PAGE_CRASHES: Final = 2  # a page fails after its own process has crashed this often
@@ -41,28 +40,25 @@ class _PooledBrowser:
 
 
 class BrowserPool:
-    """Renders up to `pages` pages at once; the others wait for their turn."""
+    """Renders up to `settings.pages` pages at once; the others wait for their turn."""
 
     def __init__(
         self,
         settings: RenderSettings,
         network: PinnedNetwork,
-        robots: RobotsMemo | None,
         agent: str,
         max_bytes: int,
         clock: Clock,
         signals: Signals,
-        pages: int | None = None,
     ) -> None:
         self._settings = settings
         self._network = network
-        self._robots = robots
         self._agent = agent
         self._max_bytes = max_bytes
         self._clock = clock
         self._signals = signals
         self._connections = OriginConnections()
-        self._free = asyncio.Semaphore(pages or settings.pages)
+        self._free = asyncio.Semaphore(settings.pages)
         self._starting = asyncio.Lock()
         self._current: _PooledBrowser | None = None
         self._browsers: set[_PooledBrowser] = set()
@@ -110,6 +106,7 @@ class BrowserPool:
     async def restart(self) -> None:
         """Replace the browsers that run; the pages in them start again in the next one."""
         running = list(self._browsers)
+        self._connections = OriginConnections()  # the requests of these browsers end with them
         for pooled in running:
             pooled.is_restarted = True
             self._retire(pooled, "restarted")
@@ -164,7 +161,7 @@ class BrowserPool:
             created = await browser.call("Target.createBrowserContext", disposeOnDetach=True)
             context_id: str = created["browserContextId"]
             try:
-                robots = self._robots if request.robots == "obey" else None
+                robots = self._network.robots if request.robots == "obey" else None
                 session = PageSession(browser, request, robots, self._connections, way, self._clock)
                 seconds = min(longest, request.timeout or longest)
                 outcome = await session.render(context_id, seconds, self._agent, self._max_bytes)
@@ -259,3 +256,25 @@ class BrowserPool:
                     self._retire(pooled, "recycled")
                 elif idle >= MOST_IDLE_LOOKS:
                     self._retire(pooled, "idle")
+
+
+PAGE_SIZE = os.sysconf("SC_PAGE_SIZE")
+
+
+def memory_of(groups: Iterable[int]) -> dict[int, dict[int, int]]:
+    """Return the bytes that each process of some process groups has for itself, by group and pid."""
+    found: dict[int, dict[int, int]] = {group: {} for group in groups}
+    for folder in Path("/proc").iterdir() if found and Path("/proc/self").exists() else ():
+        if not folder.name.isdecimal():
+            continue
+        with suppress(OSError, ValueError, IndexError):
+            state, _, group, *_ = (folder / "stat").read_text().rpartition(")")[2].split()
+            if int(group) in found and state != "Z":
+                _, resident, shared, *_ = (folder / "statm").read_text().split()
+                found[int(group)][int(folder.name)] = (int(resident) - int(shared)) * PAGE_SIZE
+    return found
+
+
+def kill_process(pid: int) -> None:
+    with suppress(ProcessLookupError, PermissionError):
+        os.kill(pid, signal.SIGKILL)

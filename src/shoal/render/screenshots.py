@@ -6,6 +6,7 @@ from pathlib import Path
 
 from xxhash import xxh3_64_hexdigest
 
+from shoal.base.disk import make_private, open_private
 from shoal.base.errors import BadConfig
 from shoal.base.url import Url
 
@@ -22,8 +23,9 @@ async def save_screenshot(folder: Path, url: Url, picture: bytes) -> None:
     """Write the picture of a page; raise `BadConfig` if the folder cannot be written to."""
 
     def write() -> None:
-        folder.mkdir(parents=True, exist_ok=True)
-        (folder / file_name(url)).write_bytes(picture)
+        make_private(folder)
+        with open(folder / file_name(url), "wb", opener=open_private) as file:
+            file.write(picture)
 
     try:
         await asyncio.to_thread(write)

@@ -23,7 +23,7 @@ from shoal.base.forge_commit import ForgeCommit
 from shoal.base.request_form import Form, describe
 from shoal.crawl.crawl import Name
 from shoal.serve import examples, schemas, to_api
-from shoal.serve.endpoint import EndpointRequest, Nothing, endpoint
+from shoal.serve.endpoint import EndpointRequest, Nothing, always, endpoint
 from shoal.serve.pagination import Paging, number_of, page_of, text_of
 from shoal.serve.problems import Json
 
@@ -157,6 +157,7 @@ class AnalysisApi:
         response=str,
         media_type=" or ".join(sorted({one.media_type.partition(";")[0] for one in FORMATS.values()})),
         problems=[NotFound, StateConflict],
+        expensive=always,
     )
     async def show_report(self, request: EndpointRequest[Nothing, ReportQuery]) -> Response:
         """The HTML report is one file that needs neither a network nor scripts."""

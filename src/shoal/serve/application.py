@@ -187,11 +187,11 @@ class Gateway:
             served = RequestServed(method=scope["method"], route=route, status=sender.status, seconds=seconds)
             self._signals.emit(served)
 
-    async def _respond(self, found: EndpointRoute, request: Request, sender: ResponseSender) -> Response:
+    async def _respond(self, found: EndpointRoute, request: Request, sender: ResponseSender) -> ASGIApp:
         """Call an endpoint, with the error handling of the framework."""
         request.scope["app"] = self._app
         try:
-            response: Response = await found.endpoint(request)
+            response: ASGIApp = await found.endpoint(request)
         except ShoalError as error:
             return await self._errors.shoal_error(request, error)
         except ClientDisconnect:

@@ -10,6 +10,7 @@ from typing import Protocol
 from urllib.parse import urlsplit
 
 from starlette.requests import Request
+from starlette.responses import Response
 
 from shoal.access.auth_throttle import AuthThrottle
 from shoal.access.caller import Caller, local_caller
@@ -18,8 +19,8 @@ from shoal.access.token import Token
 from shoal.access.tokens import Tokens
 from shoal.base.errors import InvalidInput, NotAllowed, Unauthenticated
 from shoal.base.parsing import is_loopback
+from shoal.base.settings import ServeSettings
 from shoal.base.signals import Signal, Signals
-from shoal.settings import ServeSettings
 
 SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
 FORWARDED = ("x-forwarded-for", "forwarded", "x-real-ip")
@@ -83,7 +84,7 @@ class LoopbackAuthenticator:
         if any(name in request.headers for name in FORWARDED):
             raise NotAllowed(
                 "this request came through a proxy, but without tokens only local requests are accepted",
-                "create a token with `shoal tokens create`",
+                "create a token with `shoal tokens create --role admin --name NAME`",
             )
         return local_caller(address)
 
@@ -182,6 +183,11 @@ def address_of(request: Request) -> str:
 def cookie_name(request: Request) -> str:
     """Return the cookie name. With TLS it has a prefix that browsers accept only for cookies set by this very host."""
     return f"__Host-{COOKIE}" if is_secure(request) else COOKIE
+
+
+def sign_in(request: Request, response: Response, text: str) -> None:
+    """Make the browser that gets this response send the token from now on."""
+    response.set_cookie(cookie_name(request), text, httponly=True, samesite="strict", secure=is_secure(request))
 
 
 def is_secure(request: Request) -> bool:

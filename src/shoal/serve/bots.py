@@ -42,7 +42,7 @@ class PullForm(Form, frozen=True, kw_only=True):
     wait_seconds: Annotated[float, describe("How long to wait for a job (long polling).", ge=0, le=LONGEST_WAIT)] = 0.0
 
 
-class BeatForm(Form, frozen=True, kw_only=True):
+class HeartbeatForm(Form, frozen=True, kw_only=True):
     epoch: Annotated[Epoch, describe("Epoch of the lease, from the pull response.")]
 
 
@@ -128,18 +128,18 @@ class BotApi:
         "/bot/v1/jobs/{job_id}/heartbeat",
         scope=TokenScope.BOT,
         summary="Renew the lease of a job.",
-        body=BeatForm,
-        response=schemas.Beat,
+        body=HeartbeatForm,
+        response=schemas.Heartbeat,
         request_example={"epoch": 1},
         response_example={"ttl_seconds": 600.0, "cancelled": False},
         problems=[LeaseLost],
     )
-    async def beat_job(self, request: EndpointRequest[BeatForm, Nothing]) -> schemas.Beat:
+    async def send_heartbeat(self, request: EndpointRequest[HeartbeatForm, Nothing]) -> schemas.Heartbeat:
         """If `cancelled` is true, stop working on the job: its result will be rejected."""
         beat = await self._bots.beat(
             caller_of(request.http).who, _fence(request.path_param("job_id"), request.body.epoch)
         )
-        return schemas.Beat(ttl_seconds=beat.ttl_seconds, cancelled=beat.cancelled)
+        return schemas.Heartbeat(ttl_seconds=beat.ttl_seconds, cancelled=beat.cancelled)
 
     @endpoint(
         "POST",

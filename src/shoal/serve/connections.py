@@ -1,126 +1,35 @@
-"""Connections of the HTTP server: how many may be open, and how long a client may take to send a request.
+"""Connections of the HTTP server: how many may be open, how long a client may take to send a request, and how long it
+may read nothing of the response.
 
 A connection is *proven* once a request on it had a valid credential. Others are closed when they are slow or too many,
 the longest-waiting first, so that a client with a credential always gets in. Authorization is done elsewhere.
 """
 
 import asyncio
+import fcntl
 import socket
 import ssl
-from collections.abc import Callable, Iterable
+import sys
+import termios
+from collections.abc import Callable
+from contextlib import suppress
 from enum import Enum, auto
 from functools import partial
-from ipaddress import ip_address
-from itertools import islice
-from typing import Any, Protocol, cast
+from typing import Any, cast
 
 import orjson
 import uvicorn
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 
 from shoal.access.auth_throttle import client_network
-from shoal.base.clock import Clock
-from shoal.base.signals import Signal, Signals
+from shoal.access.connection_limits import UNREAD_SECONDS, ConnectionLimits
+from shoal.base.settings import ServeSettings
 from shoal.serve.tls import tls_of
-from shoal.settings import ServeSettings
 
 EXTENSION = "shoal.proven"  # in the ASGI scope: the callback for a valid credential
 MOST_HEAD_BYTES = 64_000  # request line and headers
 SLOWEST_BODY = 1_000  # bytes per second
-WARN_EVERY_SECONDS = 60.0
 ACCEPT_AGAIN_SECONDS = 0.1
-LOOKED_AT = 100  # oldest connections that are searched for one to close
-
-
-class ConnectionsCut(Signal, frozen=True, kw_only=True):
-    """There were too many connections without a credential. Emitted at most once a minute."""
-
-    cut: int  # since the last signal
-    open: int
-    peer: str  # address of the last one
-
-
-class Connection(Protocol):
-    """A connection that is counted and may be closed."""
-
-    peer: str
-
-    @property
-    def is_waiting(self) -> bool:
-        """Return whether it is open without a response in progress, so that it may be closed."""
-        ...
-
-    def cut(self) -> None:
-        """Close it at once; it then calls `leave` itself."""
-        ...
-
-
-class ConnectionLimits:
-    """The open connections of a server, and which of them to close when there are too many."""
-
-    def __init__(self, settings: ServeSettings, clock: Clock, signals: Signals) -> None:
-        self._most = settings.max_connections
-        self._most_unproven = max(1, self._most * 3 // 4)  # the rest is reserved for callers with a credential
-        self._most_of_peer = settings.max_peer_connections
-        self._proxies = settings.trusted_proxies
-        self.clock = clock
-        self._signals = signals
-        self._open = 0
-        self._unproven: dict[Connection, None] = {}  # in order of arrival
-        self._by_peer: dict[str, dict[Connection, None]] = {}  # the same connections by peer
-        self._cut = 0
-        self._warned_at = -WARN_EVERY_SECONDS
-
-    def enter(self, connection: Connection) -> bool:
-        """Count a new connection, closing an older one at the limit; return False if none can be closed."""
-        peers = self._by_peer.get(connection.peer, {})
-        if len(peers) >= self._most_of_peer and not self._is_proxy(connection.peer):
-            fits = self._cut_one(connection.peer, peers)
-        elif len(self._unproven) >= self._most_unproven or self._open >= self._most:
-            fits = self._cut_one(connection.peer, self._unproven)
-        else:
-            fits = True
-        if fits:
-            self._open += 1
-            self._unproven[connection] = None
-            self._by_peer.setdefault(connection.peer, {})[connection] = None
-        return fits
-
-    def prove(self, connection: Connection) -> None:
-        """Mark this connection as proven: a request on it had a valid credential."""
-        if connection in self._unproven:
-            del self._unproven[connection]
-            peers = self._by_peer[connection.peer]
-            del peers[connection]
-            if not peers:
-                del self._by_peer[connection.peer]
-
-    def leave(self, connection: Connection) -> None:
-        self._open -= 1
-        self.prove(connection)
-
-    def _cut_one(self, peer: str, among: Iterable[Connection]) -> bool:
-        self._cut += 1
-        self._warn(peer)
-        found = next((one for one in islice(among, LOOKED_AT) if one.is_waiting), None)
-        if found is not None:
-            found.cut()
-        return found is not None
-
-    def _is_proxy(self, peer: str) -> bool:
-        """Return whether the peer is a trusted proxy. It forwards the connections of many clients and limits them
-        itself."""
-        try:
-            address = ip_address(peer.partition("/")[0])
-        except ValueError:
-            return False
-        return any(address in network for network in self._proxies)
-
-    def _warn(self, peer: str) -> None:
-        now = self.clock.monotonic()
-        if now - self._warned_at >= WARN_EVERY_SECONDS:
-            self._signals.emit(ConnectionsCut(cut=self._cut, open=self._open, peer=peer))
-            self._warned_at, self._cut = now, 0
 
 
 class Reading(Enum):
@@ -147,6 +56,8 @@ class BoundedProtocol(HttpToolsProtocol):
         self._head_bytes = 0
         self._body_bytes = 0  # since the timer was set
         self._timer: asyncio.TimerHandle | None = None
+        self._unread_bytes = 0  # when its timer was set
+        self._unread_timer: asyncio.TimerHandle | None = None
 
     @property
     def is_waiting(self) -> bool:
@@ -173,6 +84,7 @@ class BoundedProtocol(HttpToolsProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._stop_timer()
+        self._stop_unread_timer()
         self._leave()
         super().connection_lost(exc)
 
@@ -209,6 +121,37 @@ class BoundedProtocol(HttpToolsProtocol):
         self._stop_timer()
         self._reading = Reading.NOTHING
         super().on_message_complete()
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        self._await_reader()
+
+    def on_response_complete(self) -> None:
+        super().on_response_complete()
+        self._await_reader()
+
+    def _await_reader(self) -> None:
+        """Close the connection if its client reads nothing for too long of what waits to be sent."""
+        self._stop_unread_timer()
+        if self.transport.get_write_buffer_size():
+            self._unread_bytes = self._unread()
+            self._unread_timer = self.loop.call_later(UNREAD_SECONDS, self._reader_may_be_silent)
+
+    def _reader_may_be_silent(self) -> None:
+        # While a response may be written, what waits can grow although its client reads.
+        is_growing = self._is_answering and not self.flow.write_paused
+        if is_growing or self._unread() < self._unread_bytes:
+            self._await_reader()
+        else:
+            self.transport.abort()
+
+    def _unread(self) -> int:
+        """Return the bytes in our buffer and in that of the kernel, which takes more only when a third of it is free:
+        a slow client needs minutes to read that much."""
+        kernel = bytearray(4)
+        with suppress(OSError):
+            fcntl.ioctl(self.transport.get_extra_info("socket").fileno(), termios.TIOCOUTQ, kernel)
+        return self.transport.get_write_buffer_size() + int.from_bytes(kernel, sys.byteorder)
 
     def _leave(self) -> None:
         if self._is_in:
@@ -263,6 +206,11 @@ class BoundedProtocol(HttpToolsProtocol):
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
+
+    def _stop_unread_timer(self) -> None:
+        if self._unread_timer is not None:
+            self._unread_timer.cancel()
+            self._unread_timer = None
 
 
 class Handshake:

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 from msgspec import Meta, field
 from starlette.responses import Response
 
-from shoal.access.audit_hook import no_audit
+from shoal.access.audit_hook import AuditHook
 from shoal.access.idempotency import Idempotency
 from shoal.access.scopes import TokenScope
 from shoal.audit.gates import Gates
@@ -17,16 +17,18 @@ from shoal.base.request_form import Form, describe
 from shoal.base.text import shorten
 from shoal.crawl.crawl import CrawlConfig, Name
 from shoal.crawl.frontier.admin import FrontierAdmin
+from shoal.crawl.frontier.removals import CrawlRemovals
 from shoal.crawl.lifecycle.change import CrawlChange
 from shoal.crawl.lifecycle.crawls import Crawls
 from shoal.crawl.lifecycle.failed_urls import FailedUrls
 from shoal.crawl.states import CrawlState
 from shoal.serve import examples, schemas, to_api
-from shoal.serve.endpoint import EndpointRequest, Nothing, endpoint
+from shoal.serve.endpoint import EndpointRequest, Nothing, always, endpoint
 from shoal.serve.idempotency import respond_once
 from shoal.serve.pagination import Paging, number_of, page_of
 from shoal.serve.problems import Json
 
+REMOVE_SECONDS = 10.0  # after which a removal goes on without the request
 LAST_CRAWL = 2**31 - 1  # the largest number of a crawl
 Labels = Annotated[list[Annotated[str, Meta(max_length=601)]], Meta(max_length=64)]
 Pattern = Annotated[str, Meta(min_length=1, max_length=10_000)]
@@ -63,11 +65,18 @@ class CrawlApi:
     """`/api/v1/crawls`. `longest_url` is the maximum length of a URL in characters."""
 
     def __init__(
-        self, crawls: Crawls, frontier: FrontierAdmin, idempotency: Idempotency, longest_url: int, gates: Gates
+        self,
+        crawls: Crawls,
+        frontier: FrontierAdmin,
+        removals: CrawlRemovals,
+        idempotency: Idempotency,
+        longest_url: int,
+        gates: Gates,
     ) -> None:
         self._crawls = crawls
         self._gates = gates
         self._frontier = frontier
+        self._removals = removals
         self._idempotency = idempotency
         self._longest_url = longest_url
 
@@ -86,7 +95,7 @@ class CrawlApi:
     async def create_crawl(self, request: EndpointRequest[CrawlConfig, Nothing]) -> Response:
         """The crawl is stored and queued when the response is sent; with `start: false` it is only stored."""
         return await respond_once(
-            self._idempotency, request, "crl", lambda crawl_id: self._create(request.body, crawl_id)
+            self._idempotency, request, "crl", lambda crawl_id: self._create(request.body, crawl_id, request.audit)
         )
 
     @endpoint(
@@ -118,7 +127,7 @@ class CrawlApi:
         scope=TokenScope.READ,
         summary="Show a crawl.",
         response=schemas.CrawlDetail,
-        response_example=examples.CRAWL | {"held_hosts": [examples.HELD_HOST], "failed_seeds": []},
+        response_example=examples.CRAWL | {"held_hosts": [examples.HELD_HOST], "failed_seeds": [], "dead_seeds": []},
         problems=[NotFound],
     )
     async def show_crawl(self, request: EndpointRequest[Nothing, Nothing]) -> schemas.CrawlDetail:
@@ -141,21 +150,28 @@ class CrawlApi:
     async def change_crawl(self, request: EndpointRequest[CrawlChange, Nothing]) -> schemas.Crawl:
         """Fields that are absent do not change; `null` removes a limit. Workers apply the change from their next commit
         on."""
-        return to_api.crawl(await self._crawls.change(request.path_param("crawl_id"), request.body))
+        return to_api.crawl(
+            await self._crawls.change(request.path_param("crawl_id"), request.body, audit=request.audit)
+        )
 
     @endpoint(
         "DELETE",
         "/api/v1/crawls/{crawl_id}",
         scope=TokenScope.ADMIN,
         summary="Remove a crawl that has ended.",
-        audit="crawl.removed",
         status=204,
+        accepted=schemas.CrawlRemoval,
         problems=[NotFound, StateConflict],
     )
     async def remove_crawl(self, request: EndpointRequest[Nothing, Nothing]) -> Response:
-        """Its pages, URLs and stored bodies are removed too."""
-        await self._frontier.erase(request.path_param("crawl_id"), audit=request.audit)
-        return Response(status_code=204)
+        """Its pages, URLs and stored bodies are removed too. If that takes longer than ten seconds, the status is 202
+        and the removal goes on; `removed` is the number of rows so far. To follow it, repeat the request until the
+        status is 204 or 404."""
+        crawl_id = request.path_param("crawl_id")
+        removed = await self._removals.remove(crawl_id, REMOVE_SECONDS, request.audit)
+        if removed is None:
+            return Response(status_code=204)
+        return Json(schemas.CrawlRemoval(crawl_id=crawl_id, removed=removed), 202)
 
     @endpoint(
         "POST",
@@ -202,7 +218,6 @@ class CrawlApi:
         "/api/v1/crawls/{crawl_id}/stop",
         scope=TokenScope.WRITE,
         summary="Stop a crawl permanently.",
-        audit="crawl.stopped_by_force",
         body=StopForm,
         status=202,
         response=schemas.Crawl,
@@ -213,8 +228,7 @@ class CrawlApi:
     async def stop_crawl(self, request: EndpointRequest[StopForm, Nothing]) -> schemas.Crawl:
         """Workers finish the URLs in flight first; then the crawl is `stopped`. Stopping it again changes nothing. With
         `force`, workers that have not finished after `SHOAL_FORCE_GRACE` are killed."""
-        force = request.body.force
-        audit = request.audit if force else no_audit
+        force, audit = request.body.force, request.audit
         return await self._moved(
             request.path_param("crawl_id"), lambda crawl_id: self._crawls.stop(crawl_id, force=force, audit=audit)
         )
@@ -236,8 +250,8 @@ class CrawlApi:
         failed crawl continues with its queue."""
         crawl_id = request.path_param("crawl_id")
         if request.body == RetryCrawlForm():
-            return await self._moved(crawl_id, self._crawls.retry)
-        retried = await self._crawls.retry_these(crawl_id, request.body)
+            return await self._moved(crawl_id, lambda one: self._crawls.retry(one, audit=request.audit))
+        retried = await self._crawls.retry_these(crawl_id, request.body, audit=request.audit)
         return to_api.crawl_retried(await self._crawls.get(crawl_id), retried)
 
     @endpoint(
@@ -249,6 +263,7 @@ class CrawlApi:
         response=schemas.UrlExplained,
         response_example=examples.URL_EXPLAINED,
         problems=[NotFound],
+        expensive=always,
     )
     async def explain_url(self, request: EndpointRequest[Nothing, ExplainQuery]) -> dict[str, Any]:
         """The response says whether the URL was fetched, failed, is waiting, was skipped, refused or never seen, and
@@ -283,16 +298,17 @@ class CrawlApi:
         problems=[NotFound, StateConflict],
     )
     async def release_trap(self, request: EndpointRequest[ReleaseForm, Nothing]) -> schemas.TrapReleased:
-        """Its URLs are queued again, and the pattern will not be quarantined a second time."""
+        """Its URLs are queued again, and the pattern will not be quarantined a second time. A completed crawl is queued
+        again for them."""
         crawl_id, pattern = request.path_param("crawl_id"), request.body.pattern
-        released = await self._crawls.release(crawl_id, pattern)
+        released = await self._crawls.release(crawl_id, pattern, audit=request.audit)
         return schemas.TrapReleased(crawl_id=crawl_id, pattern=pattern, released=released)
 
-    async def _create(self, config: CrawlConfig, crawl_id: str) -> Json:
+    async def _create(self, config: CrawlConfig, crawl_id: str, audit: AuditHook) -> Json:
         if config.gate is not None:
             await self._gates.check(config.gate)
         with suppress(AlreadyExists):  # the id is new, or a request with the same idempotency key created the crawl
-            await self._crawls.submit(config, crawl_id=CrawlId(crawl_id))
+            await self._crawls.submit(config, crawl_id=CrawlId(crawl_id), audit=audit)
         crawl = to_api.crawl(await self._crawls.get(crawl_id))
         return Json(crawl, 202, {"Location": f"/api/v1/crawls/{crawl_id}"})
 

@@ -1,7 +1,8 @@
 """REST endpoints for the differences between two crawls."""
 
+import asyncio
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 from msgspec import Meta, Struct
 from starlette.responses import Response, StreamingResponse
@@ -13,10 +14,10 @@ from shoal.audit.finding import Severity
 from shoal.base.errors import NotFound, StateConflict
 from shoal.base.request_form import Form, describe
 from shoal.crawl.crawl import Name
-from shoal.serve.endpoint import EndpointRequest, Nothing, endpoint
+from shoal.serve.endpoint import EndpointRequest, Nothing, always, endpoint
 
 if TYPE_CHECKING:
-    from shoal.audit.diff.diff import CrawlDiffs
+    from shoal.audit.diff.diff import CrawlDiff, CrawlDiffs
 
 Against = Annotated[Name, describe("The earlier crawl.")]
 Listed = Annotated[int, Meta(ge=0, le=1000)]
@@ -35,7 +36,7 @@ class DiffRowsQuery(Form, frozen=True, kw_only=True, forbid_unknown_fields=True)
 class Difference(Struct, kw_only=True):
     """One difference between two crawls."""
 
-    change: Change
+    change: Annotated[Change, describe("added, removed or changed for a page; new or fixed for a finding.")]
     url: Annotated[str | None, describe("The page; null for a finding about the whole site.")]
     field: Annotated[str | None, describe("Field of the page that changed.")]
     before: Annotated[str | int | None, describe("Value of the field in the earlier crawl.")]
@@ -49,20 +50,20 @@ class PageDifferences(Struct, kw_only=True):
 
     before: Annotated[int, describe("Pages of the earlier crawl.")]
     after: Annotated[int, describe("Pages of the later crawl.")]
-    added: int
-    removed: int
-    changed: int
-    unchanged: int
+    added: Annotated[int, describe("Pages that only the later crawl has.")]
+    removed: Annotated[int, describe("Pages that only the earlier crawl has.")]
+    changed: Annotated[int, describe("Pages that differ in a field.")]
+    unchanged: Annotated[int, describe("Pages that do not differ.")]
     fields: Annotated[dict[str, int], describe("Number of pages by the field that changed.")]
 
 
 class CodeDifferences(Struct, kw_only=True):
     """The changes in the findings of one code."""
 
-    code: str
+    code: Annotated[str, describe("Stable code of the problem.")]
     severity: Severity
-    new: int
-    fixed: int
+    new: Annotated[int, describe("Findings that only the later analysis has.")]
+    fixed: Annotated[int, describe("Findings that only the earlier analysis has.")]
     open: Annotated[int, describe("Findings of both analyses.")]
     complete: Annotated[bool, describe("False if so many were found that not all are stored and compared.")]
 
@@ -72,10 +73,10 @@ class FindingDifferences(Struct, kw_only=True):
 
     before: Annotated[str, describe("Analysis of the earlier crawl.")]
     after: Annotated[str, describe("Analysis of the later crawl.")]
-    new: int
-    fixed: int
-    open: int
-    codes: list[CodeDifferences]
+    new: Annotated[int, describe("Findings that only the later analysis has.")]
+    fixed: Annotated[int, describe("Findings that only the earlier analysis has.")]
+    open: Annotated[int, describe("Findings of both.")]
+    codes: Annotated[list[CodeDifferences], describe("The finding codes with a difference.")]
 
 
 class Differences(Struct, kw_only=True):
@@ -83,7 +84,7 @@ class Differences(Struct, kw_only=True):
 
     before: Annotated[str, describe("The earlier crawl.")]
     after: Annotated[str, describe("The later crawl.")]
-    pages: PageDifferences
+    pages: Annotated[PageDifferences, describe("Pages that were added, removed or changed.")]
     findings: Annotated[FindingDifferences | None, describe("Null unless both crawls were analyzed.")]
     items: Annotated[list[Difference], describe("The first differences of each kind.")]
 
@@ -130,12 +131,13 @@ class DiffApi:
         response=Differences,
         response_example=EXAMPLE,
         problems=[NotFound, StateConflict],
+        expensive=always,
     )
     async def compare_crawls(self, request: EndpointRequest[Nothing, DiffQuery]) -> Differences:
         """Pages are compared by URL, findings by what they are about. Both crawls must have ended."""
-        from shoal.audit.diff.diff import first_rows
+        diff = await self._open(request)
+        from shoal.audit.diff.diff import first_rows  # which `_open` has imported
 
-        diff = await self._diffs().open(request.query.against, request.path_param("crawl_id"))
         rows = await first_rows(diff, request.query.limit)
         return differences_of(diff.summary, [Difference(**record(row)) for row in rows])
 
@@ -148,12 +150,17 @@ class DiffApi:
         response=str,
         media_type=" or ".join(media_type.partition(";")[0] for media_type, _ in FORMATS.values()),
         problems=[NotFound, StateConflict],
+        expensive=always,
     )
     async def download_differences(self, request: EndpointRequest[Nothing, DiffRowsQuery]) -> Response:
         """One row per added or removed page, per changed field and per finding, written while it is computed."""
-        diff = await self._diffs().open(request.query.against, request.path_param("crawl_id"))
+        diff = await self._open(request)
         name = request.query.format
         return StreamingResponse(pieces(diff, name), media_type=FORMATS[name][0])
+
+    async def _open(self, request: EndpointRequest[Nothing, Any]) -> "CrawlDiff":
+        diffs = await asyncio.to_thread(self._diffs)  # which imports it for the first request
+        return await diffs.open(request.query.against, request.path_param("crawl_id"))
 
 
 def differences_of(summary: DiffSummary, items: list[Difference]) -> Differences:

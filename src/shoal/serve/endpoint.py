@@ -17,6 +17,7 @@ from msgspec import Struct
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Match, Route
+from starlette.types import ASGIApp
 from starlette.types import Scope as AsgiScope
 
 from shoal.access.audit_log import AuditEntry, AuditLog
@@ -26,6 +27,7 @@ from shoal.base.errors import InvalidInput, NotFound, ShoalError, TooLarge, Wron
 from shoal.base.request_form import Form, fields_of
 from shoal.base.text import shorten
 from shoal.serve.authentication import caller_of
+from shoal.serve.expensive_reads import ExpensiveReads
 from shoal.serve.problems import Json
 
 F = TypeVar("F", bound=Form)
@@ -40,6 +42,11 @@ WHOLE = re.compile(r"-?[0-9]{1,19}")  # as many digits as a 64-bit integer has
 MARK = "shoal_endpoint"
 
 
+def always(query: Form) -> bool:
+    """Mark an endpoint as expensive, whatever the query is."""
+    return True
+
+
 class Nothing(Form, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The form of an endpoint without a body, or without query parameters."""
 
@@ -51,22 +58,21 @@ class EndpointRequest(Generic[B, Q]):
     http: Request
     body: B
     query: Q
-    action: str | None = None  # its name in the audit log
 
     def path_param(self, name: str) -> str:
         return str(self.http.path_params[name])
 
-    async def audit(self, tx: Tx, subject: str) -> None:
-        """Write the action to the audit log, in the commit that carries it out."""
+    async def audit(self, tx: Tx, action: str, subject: str) -> None:
+        """Write an action of the caller to the audit log, in the commit that carries it out (`AuditHook`)."""
         audit_log: AuditLog | None = getattr(self.http.app.state, "audit_log", None)
-        if audit_log is not None and self.action is not None:
-            await audit_log.note_in(tx, caller_of(self.http), AuditEntry(self.action, subject))
+        if audit_log is not None:
+            await audit_log.note_in(tx, caller_of(self.http), AuditEntry(action, subject))
 
-    async def audit_alone(self, subject: str) -> None:
+    async def audit_alone(self, action: str, subject: str) -> None:
         """Write an action that changes nothing else in the store to the audit log."""
         audit_log: AuditLog | None = getattr(self.http.app.state, "audit_log", None)
-        if audit_log is not None and self.action is not None:
-            await audit_log.note(caller_of(self.http), AuditEntry(self.action, subject))
+        if audit_log is not None:
+            await audit_log.note(caller_of(self.http), AuditEntry(action, subject))
 
 
 Handler = Callable[[Any, EndpointRequest[Any, Any]], Awaitable[Response | Struct | dict[str, Any]]]
@@ -89,13 +95,14 @@ class Endpoint:
     query: type[Form]
     status: int
     response: Any  # a type, or None without a response body
+    accepted: Any  # the type of a 202, if work may go on after the response; else None
     media_type: str  # or several, as `one or another`
     problems: tuple[type[ShoalError], ...]  # besides those that every endpoint may return
     request_example: Any
     response_example: Any
     idempotency_key: bool  # honours `Idempotency-Key`
-    audit: str | None  # name of the action in the audit log; the handler passes `request.audit` on
     public: bool  # part of the OpenAPI document
+    expensive: Callable[[Any], bool]  # whether a query may read much of a crawl; such reads are limited
 
     @property
     def path_params(self) -> list[str]:
@@ -114,13 +121,14 @@ def endpoint(
     query: type[Form] = Nothing,
     status: int = 200,
     response: Any = None,
+    accepted: Any = None,
     media_type: str = "application/json",
     problems: Sequence[type[ShoalError]] = (),
     request_example: Any = None,
     response_example: Any = None,
     idempotency_key: bool = False,
-    audit: str | None = None,
     public: bool = True,
+    expensive: Callable[[Any], bool] = lambda _: False,
 ) -> Callable[[Handler], Handler]:
     """Add the decorated method to the table. A body is required if one of its fields is, unless `needs_body` is set."""
 
@@ -138,13 +146,14 @@ def endpoint(
             query=query,
             status=status,
             response=response,
+            accepted=accepted,
             media_type=media_type,
             problems=tuple(problems),
             request_example=request_example,
             response_example=response_example,
             idempotency_key=idempotency_key,
-            audit=audit,
             public=public,
+            expensive=expensive,
         )
         setattr(handler, MARK, spec)
         return handler
@@ -162,22 +171,36 @@ def table_of(group: type) -> tuple[Endpoint, ...]:
 class EndpointRoute(Route):
     """The route of an endpoint: validates the request, calls the handler, and encodes what it returns."""
 
-    def __init__(self, spec: Endpoint, group: object, max_body: int, parsing: asyncio.Semaphore) -> None:
+    def __init__(
+        self,
+        spec: Endpoint,
+        group: object,
+        max_body: int,
+        parsing: asyncio.Semaphore,
+        reads: ExpensiveReads | None = None,
+    ) -> None:
         self.spec = spec
+        self._reads = reads
         self._handler = getattr(group, spec.name)
         self._max_body = max_body
         self._parsing = parsing
         super().__init__(spec.path, self._respond, methods=[spec.method], name=spec.name)
 
-    async def _respond(self, request: Request) -> Response:
+    async def _respond(self, request: Request) -> ASGIApp:
         spec = self.spec
         check_path_params(request.path_params)
         query = read_query(spec.query, request)
         unread = spec.method == "GET" or bool(spec.file)
         text = b"" if unread else await read_body(request, self._max_body)
         body = await self._parse(text) if text or spec.needs_body else spec.body()
-        found = await self._handler(EndpointRequest(request, body, query, spec.audit))
-        return found if isinstance(found, Response) else Json(found, spec.status)
+
+        async def respond() -> Response:
+            found = await self._handler(EndpointRequest(request, body, query))
+            return found if isinstance(found, Response) else Json(found, spec.status)
+
+        if self._reads is not None and spec.expensive(query):
+            return await self._reads.respond(request, respond)
+        return await respond()
 
     async def _parse(self, text: bytes) -> Form:
         """Parse a body; a large one in a thread, because it may take seconds."""
@@ -187,14 +210,16 @@ class EndpointRoute(Route):
             return await asyncio.to_thread(parse, self.spec.body, text)
 
 
-def routes_of(groups: Sequence[object], max_body: int) -> list[BaseRoute]:
-    """Return the routes of these groups' endpoints.
+def routes_of(groups: Sequence[object], max_body: int, reads: ExpensiveReads | None = None) -> list[BaseRoute]:
+    """Return the routes of these groups' endpoints. Without `reads`, expensive reads are not limited.
 
     One large body is parsed at a time: threads share one interpreter, and a parsed body takes a multiple of its size.
     """
     parsing = asyncio.Semaphore(1)
     limits = [(group, getattr(group, "max_body", max_body)) for group in groups]  # a group may set its own limit
-    return [EndpointRoute(spec, group, limit, parsing) for group, limit in limits for spec in table_of(type(group))]
+    return [
+        EndpointRoute(spec, group, limit, parsing, reads) for group, limit in limits for spec in table_of(type(group))
+    ]
 
 
 class Finder:

@@ -230,7 +230,17 @@ ANALYSIS_DETAIL: dict[str, Any] = ANALYSIS | {
             "stored": 3,
         }
     ],
-    "analyzers": [{"analyzer": "links", "error": None, "findings": 3, "duration_ms": 1.4, "artifacts": []}],
+    "analyzers": [
+        {
+            "analyzer": "links",
+            "error": None,
+            "findings": 3,
+            "duration_ms": 1.4,
+            "artifacts": [],
+            "skipped": None,
+            "optional": False,
+        }
+    ],
     "summary": {"depth": [{"depth": 0, "2xx": 1}]},
     "commit_status": None,
 }
@@ -395,7 +405,7 @@ EVENT: dict[str, Any] = {
     "time": "2026-03-01T09:00:00Z",
     "datacontenttype": "application/json",
     "sequence": "42",
-    "data": {"crawl_id": "crl_01hr2v8k3m4n5p6q", "reason": None},
+    "data": {"crawl_id": "crl_01hr2v8k3m4n5p6q", "reason": "drained", "skipped": {"robots": 4}, "message": None},
 }
 DELIVERY: dict[str, Any] = {
     "event_id": EVENT["id"],

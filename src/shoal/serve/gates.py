@@ -37,7 +37,7 @@ class GateApi:
         summary="Create a gate.",
         body=NewGate,
         status=201,
-        response=schemas.Gate,
+        response=schemas.StoredGate,
         request_example={"name": "release", **_RULES},
         response_example=examples.GATE,
         problems=[AlreadyExists],
@@ -46,7 +46,7 @@ class GateApi:
         """Crawls, policies and analyses refer to it by its name. A rule holds while `metric op threshold` is true; with
         `max_increase`, while the metric has not risen by more than that since the baseline."""
         fields = asdict(request.body)
-        stored = await self._gates.create(fields.pop("name"), Gate(**fields).checked())
+        stored = await self._gates.create(fields.pop("name"), Gate(**fields).checked(), audit=request.audit)
         return Json(to_api.gate(stored), 201, {"Location": f"/api/v1/gates/{stored.name}"})
 
     @endpoint(
@@ -65,11 +65,11 @@ class GateApi:
         "/api/v1/gates/{name}",
         scope=TokenScope.READ,
         summary="Show a gate.",
-        response=schemas.Gate,
+        response=schemas.StoredGate,
         response_example=examples.GATE,
         problems=[NotFound],
     )
-    async def show_gate(self, request: EndpointRequest[Nothing, Nothing]) -> schemas.Gate:
+    async def show_gate(self, request: EndpointRequest[Nothing, Nothing]) -> schemas.StoredGate:
         return to_api.gate(await self._gates.get(request.path_param("name")))
 
     @endpoint(
@@ -78,13 +78,13 @@ class GateApi:
         scope=TokenScope.WRITE,
         summary="Create or replace a gate.",
         body=Gate,
-        response=schemas.Gate,
+        response=schemas.StoredGate,
         request_example=_RULES,
         response_example=examples.GATE,
     )
-    async def replace_gate(self, request: EndpointRequest[Gate, Nothing]) -> schemas.Gate:
+    async def replace_gate(self, request: EndpointRequest[Gate, Nothing]) -> schemas.StoredGate:
         """Analyses that exist keep the rules they were created with."""
-        stored = await self._gates.put(request.path_param("name"), request.body.checked())
+        stored = await self._gates.put(request.path_param("name"), request.body.checked(), audit=request.audit)
         return to_api.gate(stored)
 
     @endpoint(
@@ -97,5 +97,5 @@ class GateApi:
     )
     async def remove_gate(self, request: EndpointRequest[Nothing, Nothing]) -> Response:
         """An analysis of a crawl whose gate is gone has an inconclusive verdict."""
-        await self._gates.delete(request.path_param("name"))
+        await self._gates.delete(request.path_param("name"), audit=request.audit)
         return Response(status_code=204)

@@ -1,5 +1,6 @@
 """REST endpoints for job groups (page jobs that were created together) and their results."""
 
+import asyncio
 from typing import Annotated
 
 from msgspec.structs import replace
@@ -93,7 +94,7 @@ class GroupApi:
         response_example={"items": [examples.RESULT], "next": "MTIw"},
         problems=[NotFound],
     )
-    async def list_results(self, request: EndpointRequest[Nothing, Paging]) -> schemas.ResultList:
+    async def list_group_results(self, request: EndpointRequest[Nothing, Paging]) -> Response:
         """Until the group has ended, `next` is set: request it later for the results that follow. A page of large
         results may have fewer items than `limit`. A job has no result while it is being retried, or if it was cancelled
         or lost its workers."""
@@ -103,7 +104,7 @@ class GroupApi:
         more = found and await self._groups.results(group.id, after=found[-1].number, limit=1)
         growing = bool(more) or group.state is GroupState.OPEN
         results, following = growing_page_of(found, query.limit, after, lambda one: one.number, growing=growing)
-        return schemas.ResultList(items=[to_api.result(one) for one in results], next=following)
+        return await asyncio.to_thread(to_api.results, results, following)
 
     @endpoint(
         "GET",
@@ -114,10 +115,10 @@ class GroupApi:
         response_example={"items": [examples.RESULT], "next": None},
         problems=[NotFound],
     )
-    async def list_results_of_job(self, request: EndpointRequest[Nothing, Nothing]) -> schemas.ResultList:
+    async def list_job_results(self, request: EndpointRequest[Nothing, Nothing]) -> Response:
         """The list is complete; `next` is always null. An attempt whose worker was lost has no result."""
         found = await self._groups.results_of_job(request.path_param("job_id"))
-        return schemas.ResultList(items=[to_api.result(one) for one in found], next=None)
+        return await asyncio.to_thread(to_api.results, found, None)
 
     @endpoint(
         "POST",
@@ -131,7 +132,7 @@ class GroupApi:
     )
     async def cancel_group(self, request: EndpointRequest[Nothing, Nothing]) -> schemas.Group:
         """Fetches in progress are aborted. A group that has ended is not changed."""
-        return to_api.group(await self._groups.cancel(request.path_param("group_id")))
+        return to_api.group(await self._groups.cancel(request.path_param("group_id"), audit=request.audit))
 
     async def _create(self, config: GroupConfig, group_id: str, *, own: bool) -> Json:
         """Create the group. `own`: an existing group with this id was created by a request with the same key."""

@@ -90,5 +90,5 @@ class HealthApi:
         media_type="text/plain",
     )
     async def show_metrics(self, request: EndpointRequest[Nothing, Nothing]) -> Response:
-        body, media_type = self._metrics()
+        body, media_type = await asyncio.to_thread(self._metrics)  # a large fleet has 100,000 series
         return Response(body, media_type=media_type)

@@ -97,7 +97,7 @@ class JobApi:
         crawl or an analysis, retry the crawl or the analysis."""
         body = request.body
         which = JobFilter(body.state, body.kind, body.run_id, body.lane, dead=True)
-        return schemas.JobsRetried(retried=await self._jobs.retry_dead(which, body.limit))
+        return schemas.JobsRetried(retried=await self._jobs.retry_dead(which, body.limit, audit=request.audit))
 
     @endpoint(
         "POST",
@@ -105,7 +105,6 @@ class JobApi:
         scope=TokenScope.ADMIN,
         summary="Remove jobs that have ended.",
         body=PurgeForm,
-        audit="jobs.purged",
         response=schemas.JobsPurged,
         response_example={"purged": 12},
         request_example={"kind": "page", "older_than_seconds": 86400},
@@ -162,7 +161,7 @@ class JobApi:
     async def cancel_job(self, request: EndpointRequest[Nothing, Nothing]) -> schemas.Job:
         """Takes effect immediately; if the job is running, its result will be rejected. To cancel the job of a crawl or
         an analysis, stop the crawl or the analysis."""
-        return to_api.job(await self._jobs.cancel(request.path_param("job_id")))
+        return to_api.job(await self._jobs.cancel(request.path_param("job_id"), audit=request.audit))
 
     @endpoint(
         "POST",
@@ -174,7 +173,7 @@ class JobApi:
         problems=[NotFound, StateConflict],
     )
     async def retry_job(self, request: EndpointRequest[Nothing, Nothing]) -> schemas.Job:
-        return to_api.job(await self._jobs.retry(request.path_param("job_id")))
+        return to_api.job(await self._jobs.retry(request.path_param("job_id"), audit=request.audit))
 
 
 class QuotaApi:
@@ -204,7 +203,6 @@ class QuotaApi:
         scope=TokenScope.ADMIN,
         summary="Set the maximum number of concurrent jobs of a quota key.",
         body=QuotaForm,
-        audit="quota.set",
         response=schemas.Quota,
         response_example=examples.QUOTA,
         request_example={"most": 5},
@@ -219,7 +217,6 @@ class QuotaApi:
         "/api/v1/quotas/{scope:path}",
         scope=TokenScope.ADMIN,
         summary="Remove a quota.",
-        audit="quota.removed",
         status=204,
         problems=[NotFound],
     )

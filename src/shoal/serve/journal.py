@@ -51,7 +51,7 @@ class JournalApi:
         response_example={"items": [examples.JOURNAL_ENTRY], "next": "MTI"},
         problems=[NotFound],
     )
-    async def list_lines(self, request: EndpointRequest[Nothing, JournalQuery]) -> dict[str, Any]:
+    async def list_journal_entries(self, request: EndpointRequest[Nothing, JournalQuery]) -> dict[str, Any]:
         """Until the crawl has ended, `next` is set: request it later for the entries that follow."""
         query, crawl_id = request.query, request.path_param("crawl_id")
         if query.tail is not None and query.cursor is not None:

@@ -8,8 +8,8 @@ from starlette.routing import BaseRoute, Route
 
 from shoal.access.scopes import TokenScope, allows
 from shoal.base.errors import NotAllowed, RateLimited, ShoalError, TooLarge, Unauthenticated
-from shoal.serve.authentication import TokenAuthenticator, address_of, cookie_name, is_secure
-from shoal.serve.console.messages import message
+from shoal.base.sentence import message
+from shoal.serve.authentication import TokenAuthenticator, address_of, cookie_name, is_secure, sign_in
 from shoal.serve.console.shell import Shell, local_path, sentence
 from shoal.serve.console.view import View
 
@@ -44,7 +44,7 @@ class Login:
         except (Unauthenticated, NotAllowed, RateLimited) as error:
             return self._shown(request, wanted, error)
         entered = self._shell.redirect(wanted)
-        entered.set_cookie(cookie_name(request), text, httponly=True, samesite="strict", secure=is_secure(request))
+        sign_in(request, entered, text)
         return entered
 
     async def leave(self, request: Request) -> Response:

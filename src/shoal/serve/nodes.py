@@ -1,14 +1,12 @@
 """REST endpoints for nodes: list, show, explain, and give commands."""
 
-from collections.abc import Callable
 from typing import Annotated
 
 from shoal.access.scopes import TokenScope
 from shoal.base.errors import NotFound
-from shoal.base.ids import NodeId
 from shoal.base.request_form import Form, describe
 from shoal.fleet.commands import LONGEST_REASON, CommandRequest
-from shoal.fleet.explain import explain_node
+from shoal.fleet.explain import NodeExplainer
 from shoal.fleet.node import CommandName
 from shoal.fleet.nodes import Nodes
 from shoal.fleet.states import NodeState
@@ -44,13 +42,11 @@ class CommandForm(Form, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 
 class NodeApi:
-    """`/api/v1/nodes`. `private`: jobs are dispatched to private lanes. `is_flapping`: whether a node connects again
-    and again, as far as this controller has seen."""
+    """`/api/v1/nodes`."""
 
-    def __init__(self, nodes: Nodes, *, private: bool, is_flapping: Callable[[NodeId], bool]) -> None:
+    def __init__(self, nodes: Nodes, explainer: NodeExplainer) -> None:
         self._nodes = nodes
-        self._private = private
-        self._is_flapping = is_flapping
+        self._explainer = explainer
 
     @endpoint(
         "GET",
@@ -83,7 +79,6 @@ class NodeApi:
         response=schemas.NodeCommandList,
         request_example={"command": "pause", "reason": "database maintenance"},
         response_example={"items": [examples.NODE_COMMAND]},
-        audit="node.commands",
     )
     async def command_all_nodes(self, request: EndpointRequest[CommandForm, Nothing]) -> schemas.NodeCommandList:
         """Lost nodes are left out. The response has one command per node; each is acknowledged by its node."""
@@ -115,9 +110,7 @@ class NodeApi:
         problems=[NotFound],
     )
     async def explain_node(self, request: EndpointRequest[Nothing, Nothing]) -> schemas.NodeExplained:
-        node = await self._nodes.get(request.path_param("node_id"))
-        fleet = await self._nodes.list_all()
-        return to_api.node_explanation(explain_node(node, fleet, private=self._private, is_flapping=self._is_flapping))
+        return to_api.node_explanation(await self._explainer.explain(request.path_param("node_id")))
 
     @endpoint(
         "POST",
@@ -130,7 +123,6 @@ class NodeApi:
         request_example={"command": "config_update", "max_concurrency": 4, "rate_limit": 20},
         response_example=examples.NODE_COMMAND,
         problems=[NotFound],
-        audit="node.command",
     )
     async def command_node(self, request: EndpointRequest[CommandForm, Nothing]) -> schemas.NodeCommand:
         """The command is stored, delivered at least once, applied once and acknowledged; its state shows its progress.

@@ -3,7 +3,7 @@
 import re
 from collections.abc import Iterable, Sequence
 from http import HTTPStatus
-from typing import Any
+from typing import Annotated, Any
 
 from msgspec import Struct
 from msgspec.json import schema_components
@@ -21,6 +21,7 @@ from shoal.base.errors import (
     Unauthenticated,
     WrongMediaType,
 )
+from shoal.base.request_form import describe
 from shoal.serve.endpoint import Endpoint, Nothing
 
 ABOUT = """The REST API of Shoal, a self-hosted crawl platform.
@@ -31,6 +32,40 @@ ALWAYS: tuple[type[ShoalError], ...] = (BackendUnavailable, StorageFull)
 WITH_TOKEN: tuple[type[ShoalError], ...] = (Unauthenticated, NotAllowed, RateLimited)
 WITH_BODY: tuple[type[ShoalError], ...] = (InvalidInput, TooLarge, WrongMediaType)
 REFERENCE = "#/components/schemas/{name}"
+TAGS = {
+    "analyses": "Analyses of crawls, their findings and reports.",
+    "audit-log": "Administrative actions, and who took them.",
+    "bots": "The bot API: lease page jobs, extend the leases, send the results.",
+    "crawls": "Crawls of sites: start and control them, read their pages, their journal and their differences.",
+    "events": "The events that webhooks deliver, as a list.",
+    "gates": "Quality gates: named rules that a crawl must meet.",
+    "groups": "Groups of page jobs that were created together, and their results.",
+    "jobs": "Page jobs for single URLs, and the jobs of crawls and analyses.",
+    "nodes": "Workers with a control plane, and commands for them.",
+    "policies": "Recurring crawls of pages and sites.",
+    "priority-rules": "The rules that set the priority of a policy's jobs.",
+    "quotas": "Limits on the number of jobs that run at once, by quota key.",
+    "server": "The process itself: health, metrics and this document.",
+    "signals": "Temporary changes of priority.",
+    "stats": "Counts and hourly statistics.",
+    "tokens": "API tokens.",
+    "webhooks": "Receivers of events, and their deliveries.",
+}
+# Parameters and fields that mean the same wherever they have no description; `thing_id` is the id of the thing.
+COMMON = {
+    "created_at": "When it was created.",
+    "finished_at": "When it ended; null before that.",
+    "items": "The items of this page, in order.",
+    "labels": "Labels as name and value.",
+    "name": "Name under which it is stored.",
+    "priority": "Priority from 0 to 100; higher runs first.",
+    "project": "Project that it belongs to.",
+    "scope": "Quota key, such as `project:NAME`.",
+    "started_at": "When it started; null before that.",
+    "state": "Current state.",
+    "state_reason": "Why it is in this state, if there is a reason.",
+}
+LOCATION = {"Location": {"description": "Path of the new object.", "schema": {"type": "string"}}}
 
 KEY = {
     "name": "Idempotency-Key",
@@ -44,24 +79,32 @@ KEY = {
 class Problem(Struct, kw_only=True):
     """An error in RFC 9457 format. Further fields, such as `field` and `id`, depend on the error."""
 
-    type: str
-    title: str
-    status: int
-    code: str
-    detail: str
+    type: Annotated[str, describe("URI of the error type.")]
+    title: Annotated[str, describe("The kind of error, in a few words.")]
+    status: Annotated[int, describe("The HTTP status.")]
+    code: Annotated[str, describe("Stable code of the error.")]
+    detail: Annotated[str, describe("What is wrong, and what to do about it.")]
 
 
 def document(endpoints: Sequence[Endpoint]) -> dict[str, Any]:
     """Return the whole document."""
     schemas = Schemas(endpoints)
+    tags = sorted({tag_of(endpoint) for endpoint in endpoints})
     paths: dict[str, Any] = {}
     for endpoint in endpoints:
         path = re.sub(r":\w+}", "}", endpoint.path)
         paths.setdefault(path, {})[endpoint.method.lower()] = _operation(endpoint, schemas)
     return {
         "openapi": "3.1.0",
-        "info": {"title": "Shoal", "version": __version__, "description": ABOUT},
+        "info": {
+            "title": "Shoal",
+            "version": __version__,
+            "description": ABOUT,
+            "contact": {"name": "The operator of this server"},
+            "license": {"name": "Apache License 2.0", "identifier": "Apache-2.0"},
+        },
         "servers": [{"url": "/"}],
+        "tags": [{"name": tag, "description": TAGS[tag]} for tag in tags],
         "paths": paths,
         "components": {
             "schemas": schemas.components,
@@ -74,14 +117,18 @@ class Schemas:
     """The schemas of the inputs and responses of the endpoints."""
 
     def __init__(self, endpoints: Iterable[Endpoint]) -> None:
-        used = [kind for one in endpoints for kind in (one.body, one.query, one.response) if kind is not None]
+        used = [
+            kind for one in endpoints for kind in (one.body, one.query, one.response, one.accepted) if kind is not None
+        ]
         kinds = dict.fromkeys(used)
         kinds[Problem] = None
         references, components = schema_components(list(kinds), ref_template=REFERENCE)
         self._found = dict(zip(kinds, references, strict=True))
         self._queries = {self._name(endpoint.query) for endpoint in endpoints}
         self._all = components
-        self.components = {name: _portable(one) for name, one in components.items() if name not in self._queries}
+        self.components = {
+            name: self._described(_portable(one)) for name, one in components.items() if name not in self._queries
+        }
 
     def of(self, kind: Any) -> dict[str, Any]:
         return self._found[kind]
@@ -89,7 +136,7 @@ class Schemas:
     def parameters(self, endpoint: Endpoint) -> list[dict[str, Any]]:
         """Return the path parameters, headers and query parameters."""
         schema = {"type": "string", "minLength": 1}
-        found = [_parameter("path", name, dict(schema), required=True) for name in endpoint.path_params]
+        found = [_parameter("path", name, schema | {"description": _common(name)}) for name in endpoint.path_params]
         found += [KEY] if endpoint.idempotency_key else []
         form = self._all[self._name(endpoint.query)]
         needed = form.get("required", ())
@@ -99,7 +146,24 @@ class Schemas:
         ]
 
     def _name(self, kind: Any) -> str:
-        return str(self._found[kind]["$ref"]).rpartition("/")[2]
+        return _referred(self._found[kind])
+
+    def _described(self, component: dict[str, Any]) -> dict[str, Any]:
+        """Describe every property: by its own sentence, a common one, or that of the component which it refers to."""
+        for name, one in component.get("properties", {}).items():
+            parts = [one, *one.get("anyOf", ())]
+            own = [part.pop("description") for part in parts if "description" in part]
+            referred = [self._all[_referred(part)].get("description", "") for part in parts if "$ref" in part]
+            one["description"] = next(filter(None, [*own, _common(name), *referred]), "")
+        return component
+
+
+def _common(name: str) -> str:
+    return f"Id of the {name.removesuffix('_id')}." if name.endswith("_id") else COMMON.get(name, "")
+
+
+def _referred(schema: dict[str, Any]) -> str:
+    return str(schema["$ref"]).rpartition("/")[2]
 
 
 def _operation(endpoint: Endpoint, schemas: Schemas) -> dict[str, Any]:
@@ -125,9 +189,9 @@ def _operation(endpoint: Endpoint, schemas: Schemas) -> dict[str, Any]:
 
 
 def tag_of(endpoint: Endpoint) -> str:
-    """Return the group of an endpoint: the first word of its path after the version."""
-    found = re.match(r"/(?:api|bot)/v1/(\w+)", endpoint.path)
-    return found[1] if found else "server"
+    """Return the group of an endpoint: the first part of its path after the version."""
+    found = re.match(r"/api/v1/([\w-]+)", endpoint.path)
+    return found[1] if found else "bots" if endpoint.path.startswith("/bot/") else "server"
 
 
 def problems_of(endpoint: Endpoint) -> list[type[ShoalError]]:
@@ -146,7 +210,12 @@ def _responses(endpoint: Endpoint, schemas: Schemas) -> dict[str, Any]:
             {"example": endpoint.response_example} if endpoint.response_example is not None else {}
         )
         response["content"] = dict.fromkeys(endpoint.media_type.split(" or "), content)
+    if endpoint.name.startswith("create_"):
+        response["headers"] = LOCATION
     responses = {str(endpoint.status): response}
+    if endpoint.accepted is not None:
+        content = {"schema": schemas.of(endpoint.accepted)}
+        responses["202"] = {"description": HTTPStatus.ACCEPTED.phrase, "content": {"application/json": content}}
     codes: dict[int, list[str]] = {422: ["invalid_input"]}  # every endpoint rejects unknown query parameters
     for kind in problems_of(endpoint):
         codes.setdefault(_status(kind), [])
@@ -167,10 +236,9 @@ def _status(kind: type[ShoalError]) -> int:
     return RESPONSES[kind].http_status
 
 
-def _parameter(where: str, name: str, schema: dict[str, Any], *, required: bool) -> dict[str, Any]:
-    parameter = {"name": name, "in": where, "required": required, "schema": schema}
-    summary = schema.pop("description", None)
-    return parameter | ({"description": summary} if summary else {})
+def _parameter(where: str, name: str, schema: dict[str, Any], *, required: bool = True) -> dict[str, Any]:
+    description = schema.pop("description")
+    return {"name": name, "in": where, "required": required, "description": description, "schema": schema}
 
 
 def _without_null(schema: dict[str, Any]) -> dict[str, Any]:
@@ -181,11 +249,17 @@ def _without_null(schema: dict[str, Any]) -> dict[str, Any]:
 
 
 def _portable(schema: Any) -> Any:
-    """Translate patterns for readers other than Python, which spell the end of the text `$`."""
-    if isinstance(schema, dict):
-        return {name: _pattern(value) if name == "pattern" else _portable(value) for name, value in schema.items()}
-    return [_portable(one) for one in schema] if isinstance(schema, list) else schema
-
-
-def _pattern(value: Any) -> Any:
-    return value.replace(r"\Z", "$") if isinstance(value, str) else _portable(value)
+    """Return a schema as generators of clients need it: the end of the text in a pattern is `$`, an array has `items`,
+    an enum has a type."""
+    if isinstance(schema, list):
+        return [_portable(one) for one in schema]
+    if not isinstance(schema, dict):
+        return schema
+    portable = {name: _portable(value) for name, value in schema.items()}
+    if isinstance(schema.get("pattern"), str):
+        portable["pattern"] = schema["pattern"].replace(r"\Z", "$")
+    if schema.get("type") == "array":
+        portable["items"] = portable.get("items") or {}  # false after the items of a tuple, whose length is fixed
+    if isinstance(schema.get("enum"), list):
+        portable["type"] = "string"
+    return portable

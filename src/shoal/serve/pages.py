@@ -1,5 +1,6 @@
 """REST endpoint for the pages of a crawl."""
 
+import math
 from typing import Annotated
 
 from msgspec import Meta
@@ -40,6 +41,7 @@ class PageApi:
         response=schemas.PageList,
         response_example={"items": [examples.PAGE], "next": "MTIw"},
         problems=[NotFound],
+        expensive=lambda query: query.status is not None or query.error is not None,
     )
     async def list_pages(self, request: EndpointRequest[Nothing, PageQuery]) -> schemas.PageList:
         """Until the crawl has ended, `next` is set: request it later for the pages that follow."""
@@ -47,9 +49,9 @@ class PageApi:
         crawl = (await self._crawls.get(request.path_param("crawl_id"))).crawl
         after = number_of(query.cursor) or 0
         which = PageFilter(None if query.status is None else statuses_of(query.status), query.error)
-        found = await self._pages.after(crawl.number, after, query.limit + 1, which)
+        found = await self._pages.search(crawl.number, after, query.limit + 1, which, math.inf)
         growing = crawl.state not in TERMINAL
-        pages, following = growing_page_of(found, query.limit, after, lambda row: row[0], growing=growing)
+        pages, following = growing_page_of(found.pages, query.limit, after, lambda row: row[0], growing=growing)
         return schemas.PageList(items=[to_api.page(page, crawl.id) for _, page in pages], next=following)
 
 

@@ -10,6 +10,7 @@ from msgspec import UNSET, to_builtins
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 
+from shoal.access.audit_hook import AuditHook
 from shoal.access.idempotency import Idempotency
 from shoal.access.scopes import TokenScope
 from shoal.audit.gates import Gates
@@ -18,15 +19,17 @@ from shoal.base.errors import InvalidInput, NotFound, TooLarge, WrongMediaType
 from shoal.base.request_form import Form, describe
 from shoal.base.text import shorten
 from shoal.plan.change import PolicyChange
-from shoal.plan.importer import PolicyImporter
+from shoal.plan.importer import MAX_BAD, PolicyImporter
 from shoal.plan.policies import Policies, SignalForm
 from shoal.plan.policy import Policy, PolicyForm
 from shoal.plan.policy_file import PolicyFileRow, lines_of, read_csv, read_json_lines, write_csv, write_json_lines
 from shoal.serve import examples, schemas, to_api
-from shoal.serve.endpoint import EndpointRequest, Nothing, endpoint
+from shoal.serve.endpoint import EndpointRequest, Nothing, always, endpoint
 from shoal.serve.idempotency import respond_once
 from shoal.serve.pagination import Paging, number_of, page_of
 from shoal.serve.problems import Json
+
+EXPORT_BATCH = 250  # policies that one callback of the event loop writes
 
 
 class PolicyQuery(Paging, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -78,7 +81,7 @@ class PolicyApi:
     async def create_policy(self, request: EndpointRequest[PolicyForm, Nothing]) -> Response:
         """Its first run is due immediately, or at the first time that matches `cron`."""
         return await respond_once(
-            self._idempotency, request, "pol", lambda policy_id: self._create(request.body, policy_id)
+            self._idempotency, request, "pol", lambda policy_id: self._create(request.body, policy_id, request.audit)
         )
 
     @endpoint(
@@ -127,17 +130,20 @@ class PolicyApi:
             lines = TextIOWrapper(file, encoding="utf-8-sig", errors="surrogateescape", newline="")
 
             async def create(first: str) -> Json:
-                return await self._import(READERS[kind](lines_of(lines)), request.query.bad == "skip", first)
+                return await self._import(
+                    READERS[kind](lines_of(lines)), request.query.bad == "skip", first, request.audit
+                )
 
             return await respond_once(
                 self._idempotency, request, "pol", create, lambda: f"{kind} {request.query.bad} {digest}"
             )
 
-    async def _import(self, rows: Iterator[PolicyFileRow], skip: bool, first: str) -> Json:
-        summary = await self._importer.take(rows, skip_bad=skip, first=first)
-        if summary.bad and not skip:
-            line, problem = summary.problems[0]
-            fix = "correct it, or skip invalid lines with bad=skip"
+    async def _import(self, rows: Iterator[PolicyFileRow], skip: bool, first: str, audit: AuditHook) -> Json:
+        summary = await self._importer.take(rows, skip_bad=skip, first=first, audit=audit)
+        is_cut = summary.bad >= MAX_BAD
+        if summary.bad and (is_cut or not skip):
+            line, problem = summary.problems[-1 if is_cut and skip else 0]
+            fix = "correct the file" if is_cut else "correct it, or skip invalid lines with bad=skip"
             refusal = InvalidInput(f"line {line}:", problem.rstrip("."), fix)
             refusal.facts |= {"field": f"line {line}"} | to_builtins(to_api.policies_imported(summary))
             raise refusal
@@ -148,14 +154,14 @@ class PolicyApi:
         "/api/v1/policies/export",
         scope=TokenScope.ADMIN,
         summary="Export policies as a file.",
-        audit="policies.exported",
         query=ExportOptions,
         response=str,
         media_type="application/x-ndjson or text/csv",
+        expensive=always,
     )
     async def export_policies(self, request: EndpointRequest[Nothing, ExportOptions]) -> Response:
         """The file can be imported again, so it contains headers, cookies and proxies in clear text."""
-        await request.audit_alone("")
+        await request.audit_alone("policies.exported", "")
         as_csv = request.query.format == "csv"
         kind = "text/csv; charset=utf-8" if as_csv else "application/x-ndjson"
         name = {"Content-Disposition": f'attachment; filename="policies.{request.query.format}"'}
@@ -187,7 +193,9 @@ class PolicyApi:
     async def replace_policy(self, request: EndpointRequest[PolicyForm, Nothing]) -> schemas.Policy:
         """Its status is kept. A new schedule starts now."""
         await self._check_gate(request.body.crawl_config)
-        return await self._shown(await self._policies.rewrite(request.path_param("policy_id"), request.body))
+        return await self._shown(
+            await self._policies.rewrite(request.path_param("policy_id"), request.body, audit=request.audit)
+        )
 
     @endpoint(
         "PATCH",
@@ -206,7 +214,9 @@ class PolicyApi:
         schedule starts now."""
         if request.body.crawl_config is not UNSET:
             await self._check_gate(request.body.crawl_config)
-        return await self._shown(await self._policies.change(request.path_param("policy_id"), request.body))
+        return await self._shown(
+            await self._policies.change(request.path_param("policy_id"), request.body, audit=request.audit)
+        )
 
     @endpoint(
         "DELETE",
@@ -218,7 +228,7 @@ class PolicyApi:
     )
     async def remove_policy(self, request: EndpointRequest[Nothing, Nothing]) -> Response:
         """A run in progress is not cancelled."""
-        await self._policies.remove(request.path_param("policy_id"))
+        await self._policies.remove(request.path_param("policy_id"), audit=request.audit)
         return Response(status_code=204)
 
     @endpoint(
@@ -233,7 +243,7 @@ class PolicyApi:
     )
     async def run_policy(self, request: EndpointRequest[Nothing, Nothing]) -> schemas.PolicyRun:
         """Creates a job for a page, or a crawl for a site. The schedule does not change."""
-        run = await self._policies.run_now(request.path_param("policy_id"))
+        run = await self._policies.run_now(request.path_param("policy_id"), audit=request.audit)
         job_id, crawl_id = (None, run.id) if run.is_crawl else (run.id, None)
         return schemas.PolicyRun(job_id=job_id, crawl_id=crawl_id, duplicate=run.duplicate)
 
@@ -247,7 +257,9 @@ class PolicyApi:
         problems=[NotFound],
     )
     async def enable_policy(self, request: EndpointRequest[Nothing, Nothing]) -> schemas.Policy:
-        return await self._shown(await self._policies.enable(request.path_param("policy_id"), True))
+        return await self._shown(
+            await self._policies.enable(request.path_param("policy_id"), True, audit=request.audit)
+        )
 
     @endpoint(
         "POST",
@@ -259,7 +271,9 @@ class PolicyApi:
         problems=[NotFound],
     )
     async def disable_policy(self, request: EndpointRequest[Nothing, Nothing]) -> schemas.Policy:
-        return await self._shown(await self._policies.enable(request.path_param("policy_id"), False))
+        return await self._shown(
+            await self._policies.enable(request.path_param("policy_id"), False, audit=request.audit)
+        )
 
     @endpoint(
         "POST",
@@ -298,9 +312,9 @@ class PolicyApi:
         if isinstance(options.get("gate"), str):
             await self._gates.check(options["gate"], "crawl_config.gate")
 
-    async def _create(self, form: PolicyForm, policy_id: str) -> Json:
+    async def _create(self, form: PolicyForm, policy_id: str, audit: AuditHook) -> Json:
         await self._check_gate(form.crawl_config)
-        policy = await self._policies.make(form, policy_id)
+        policy = await self._policies.make(form, policy_id, audit=audit)
         headers = {"Location": f"/api/v1/policies/{policy.id}"}
         return Json(to_api.policy(policy, policy.created_at), 201, headers)
 
@@ -319,7 +333,7 @@ class PolicyApi:
     async def _lines(self, project: str | None, as_csv: bool) -> AsyncIterator[bytes]:
         after = 0
         while True:
-            _, found = await self._policies.page_of(after=after, limit=1000, project=project)
+            _, found = await self._policies.page_of(after=after, limit=EXPORT_BATCH, project=project)
             yield write_csv(found, head=not after) if as_csv else write_json_lines(found)
             if not found:
                 return

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Callable
-from typing import Final
+from typing import Annotated, Final
 
 from msgspec import Struct
 from starlette.requests import ClientDisconnect, Request
@@ -11,10 +11,10 @@ from starlette.responses import Response
 from shoal import __version__
 from shoal.access.scopes import TokenScope
 from shoal.base.errors import BadConfig, RateLimited
+from shoal.base.request_form import describe
 from shoal.egress import Failure
 from shoal.render.pool import BrowserPool
-from shoal.render.render_request import RenderRequest
-from shoal.render.rendered_page import RenderAnswer, RenderedPage
+from shoal.render.renderer import RenderAnswer, RenderedPage, RenderRequest
 from shoal.serve.disconnect import disconnect
 from shoal.serve.endpoint import EndpointRequest, Nothing, endpoint
 
@@ -41,11 +41,11 @@ ANSWER: Final = {
 class RendererHealth(Struct, kw_only=True):
     """The state of the render service."""
 
-    status: str
-    version: str
-    browsers: int
-    pages: int  # in the browsers
-    waiting: int  # for their turn
+    status: Annotated[str, describe("`ok`.")]
+    version: Annotated[str, describe("Version of Shoal.")]
+    browsers: Annotated[int, describe("Browsers that are running.")]
+    pages: Annotated[int, describe("Pages in the browsers.")]
+    waiting: Annotated[int, describe("Requests that wait for their turn.")]
 
 
 class RendererApi:

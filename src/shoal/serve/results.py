@@ -1,8 +1,10 @@
 """REST endpoints for the results of policies and their changes."""
 
+import asyncio
 from typing import Annotated
 
 from msgspec import Meta
+from starlette.responses import Response
 
 from shoal.access.scopes import TokenScope
 from shoal.base.errors import NotFound
@@ -41,7 +43,7 @@ class ResultApi:
         },
         problems=[NotFound],
     )
-    async def list_policy_results(self, request: EndpointRequest[Nothing, Paging]) -> schemas.ResultList:
+    async def list_policy_results(self, request: EndpointRequest[Nothing, Paging]) -> Response:
         """The final result of each finished run. Results are kept longer than their jobs, and the last success is
         always kept. A page of large results may have fewer items than `limit`."""
         policy = await self._policies.get(request.path_param("policy_id"))
@@ -50,7 +52,7 @@ class ResultApi:
         )
         more = found and await self._history.of_policy(policy.id, before=found[-1].number, limit=1)
         following = cursor_of(str(found[-1].number)) if more else None
-        return schemas.ResultList(items=[to_api.result(one) for one in found], next=following)
+        return await asyncio.to_thread(to_api.results, found, following)
 
     @endpoint(
         "GET",

@@ -34,10 +34,12 @@ NextLater = Annotated[str | None, describe("Cursor of what follows; null once no
 class Crawl(Struct, kw_only=True):
     """A crawl and its progress so far."""
 
-    id: str
+    id: Annotated[str, describe("Id of the crawl.")]
     state: CrawlState
-    state_reason: Annotated[str | None, describe("Why the crawl is in this state.")]
-    seeds: list[str]
+    state_reason: Annotated[
+        str | None, describe("Why the crawl is in this state, such as drained, drained_partly or max_pages.")
+    ]
+    seeds: Annotated[list[str], describe("URLs that the crawl started from.")]
     project: str
     labels: dict[str, str]
     priority: int
@@ -48,15 +50,15 @@ class Crawl(Struct, kw_only=True):
     errors: Annotated[int, describe("URLs that returned no response, or one that cannot be used.")]
     responses: Annotated["Responses", describe("Pages by HTTP status class.")]
     queued: Annotated[int, describe("URLs that are waiting or being fetched.")]
-    skipped: Annotated[dict[str, int], describe("URLs that were not requested, by reason.")]
+    skipped: Annotated[dict[str, int], describe("URLs that were not requested, by reason; trap: those in quarantine.")]
     bytes: Annotated[int, describe("Bytes received.")]
     not_modified: Annotated[int, describe("Pages that a server reported as unchanged (304).")]
     bytes_saved: Annotated[int, describe("Bytes not transferred because pages were unchanged.")]
-    depth_reached: int
+    depth_reached: Annotated[int, describe("Largest depth of a fetched page.")]
     worked_seconds: Annotated[
         float, describe("Time during which workers ran this crawl; time shared by several workers counts once.")
     ]
-    config: Annotated[dict[str, Any], describe("Options of the crawl; secrets are masked.")]
+    config: Annotated[dict[str, Any], describe("Options of the crawl; secrets are masked.", title="Options")]
     node_ids: Annotated[list[str], describe("Nodes that are running the crawl now.")]
     error: Annotated["CrawlError | None", describe("Why the crawl failed, if it did.")]
 
@@ -76,8 +78,8 @@ class Responses(Struct, kw_only=True):
 class CrawlError(Struct, kw_only=True):
     """Why a crawl, an analysis or a seed failed."""
 
-    code: str | None
-    message: str
+    code: Annotated[str | None, describe("Stable code of the error, if it has one.")]
+    message: Annotated[str, describe("The error in one sentence.")]
 
 
 class CrawlDetail(Crawl, kw_only=True):
@@ -89,6 +91,13 @@ class CrawlDetail(Crawl, kw_only=True):
     failed_seeds: Annotated[
         list["FailedSeed"],
         describe("All seeds, if the crawl has ended and every seed failed with 4xx, 5xx or no response. Else empty."),
+    ]
+    dead_seeds: Annotated[
+        list["FailedSeed"],
+        describe(
+            "The seeds that failed or were skipped, if the crawl has ended and another seed returned a page. "
+            "Of more than 1,000 seeds, only the first 1,000 are looked up."
+        ),
     ]
 
 
@@ -103,15 +112,15 @@ class CrawlRetried(Crawl, kw_only=True):
 class FailedSeed(Struct, kw_only=True):
     """A seed that returned no page."""
 
-    url: str
-    status: int | None
+    url: Annotated[str, describe("The seed.")]
+    status: Annotated[int | None, describe("HTTP status of its last response; null if there was none.")]
     error: Annotated["CrawlError | None", describe("Why there was no response.")]
 
 
 class HeldHost(Struct, kw_only=True):
     """A host that receives no requests for a while."""
 
-    origin: str
+    origin: Annotated[str, describe("Scheme, host and port.")]
     held_until: Annotated[Moment, describe("No request is sent before this time.")]
     status: Annotated[int, describe("The HTTP status that caused the pause.")]
 
@@ -119,17 +128,17 @@ class HeldHost(Struct, kw_only=True):
 class HostPoliteness(Struct, kw_only=True):
     """How one host was treated. Delays are seconds between two requests."""
 
-    origin: str
-    pages: int
+    origin: Annotated[str, describe("Scheme, host and port.")]
+    pages: Annotated[int, describe("Pages fetched from the host.")]
     requests_per_second: Annotated[float | None, describe("Pages per second of work; null before the first page.")]
     delay_seconds: Annotated[
         float, describe("Delay between requests: our own or the Crawl-delay of robots.txt, whichever is longer.")
     ]
     robots: Annotated[RobotsState | None, describe("The result of the last request for robots.txt; null if unknown.")]
     robots_hash: Annotated[str | None, describe("Content hash of the robots.txt: its version.")]
-    robots_fetched_at: Moment | None
+    robots_fetched_at: Annotated[Moment | None, describe("When its robots.txt was fetched last.")]
     crawl_delay_asked: Annotated[float | None, describe("The delay that robots.txt asks for.")]
-    crawl_delay_honoured: float
+    crawl_delay_honoured: Annotated[float, describe("The part of that delay that is applied.")]
     crawl_delay_clamped: Annotated[bool, describe("Whether it asks for more than the maximum.")]
     holds: Annotated[dict[str, int], describe("How often it asked us to wait, by the status of its response.")]
     hold_seconds: Annotated[float, describe("How long it was not requested because of that.")]
@@ -140,11 +149,11 @@ class PolitenessReceipt(Struct, kw_only=True):
     """How a crawl treated its hosts, those with most pages first."""
 
     crawl_id: str
-    obeys_robots: bool
-    user_agent: str
-    connections_per_host: int
+    obeys_robots: Annotated[bool, describe("Whether the crawl obeys robots.txt.")]
+    user_agent: Annotated[str, describe("User-Agent header that it sends.")]
+    connections_per_host: Annotated[int, describe("Concurrent requests to one host.")]
     delay_seconds: Annotated[float, describe("Our own delay between requests to one host.")]
-    hosts: list[HostPoliteness]
+    hosts: Annotated[list[HostPoliteness], describe("Its hosts, at most 200.")]
     more_hosts: Annotated[bool, describe("Whether the crawl has more hosts than are listed.")]
 
 
@@ -156,7 +165,7 @@ class CrawlList(Struct, kw_only=True):
 class Trap(Struct, kw_only=True):
     """A URL pattern whose pages repeat the same content."""
 
-    pattern: str
+    pattern: Annotated[str, describe("The URL pattern.")]
     state: TrapState
     sample: Annotated[str, describe("One of its URLs.")]
     count: Annotated[int, describe("Number of quarantined URLs.")]
@@ -164,22 +173,22 @@ class Trap(Struct, kw_only=True):
 
 class TrapList(Struct, kw_only=True):
     items: list[Trap]
-    next: str | None
+    next: NextPage
 
 
 class TrapReleased(Struct, kw_only=True):
     """A URL pattern after its release from quarantine."""
 
     crawl_id: str
-    pattern: str
+    pattern: Annotated[str, describe("The URL pattern.")]
     released: Annotated[int, describe("Number of URLs that are queued again.")]
 
 
 class JournalEntry(Struct, kw_only=True):
     """An entry of a crawl's journal. Further fields depend on the event."""
 
-    timestamp: Moment
-    level: str
+    timestamp: Annotated[Moment, describe("When it happened.")]
+    level: Annotated[str, describe("info, warning or error.")]
     event: Annotated[str, describe("Stable name of the event.")]
     msg: Annotated[str, describe("Message for people.")]
     crawl_id: str
@@ -192,43 +201,43 @@ class JournalEntryList(Struct, kw_only=True):
 
 
 class Redirect(Struct, kw_only=True):
-    url: str
-    status: int
+    url: Annotated[str, describe("URL that redirected.")]
+    status: Annotated[int, describe("Status of the redirect.")]
 
 
 class PageError(Struct, kw_only=True):
-    code: str
-    message: str | None
+    code: Annotated[str, describe("Stable code of the error.")]
+    message: Annotated[str | None, describe("The error in one sentence.")]
 
 
 class Page(Struct, kw_only=True):
     """The record of one fetched URL."""
 
     crawl_id: str
-    url: str
+    url: Annotated[str, describe("The requested URL.")]
     final_url: Annotated[str | None, describe("URL after redirects.")]
     status: Annotated[int | None, describe("HTTP status of the last response; null if there was none.")]
-    depth: Annotated[int, describe("Number of links from the nearest seed.")]
+    depth: Annotated[int, describe("Number of links on the path that was found first; 1 for an entry of a sitemap.")]
     parent: Annotated[str | None, describe("The page on which the URL was found first.")]
-    content_type: str | None
-    encoding: str | None
-    bytes: int
-    title: str | None
-    description: str | None
-    canonical: str | None
-    robots: str | None
-    lang: str | None
-    h1: str | None
-    word_count: int | None
-    content_hash: str | None
-    links_internal: int | None
-    links_external: int | None
-    redirects: list[Redirect]
-    fetched_at: Moment
-    duration_ms: float | None
-    attempt: int
-    rendered: bool
-    error: PageError | None
+    content_type: Annotated[str | None, describe("The Content-Type header as sent.")]
+    encoding: Annotated[str | None, describe("Character encoding that was used to decode the page.")]
+    bytes: Annotated[int, describe("Size of the body as sent, before content decoding.")]
+    title: Annotated[str | None, describe("Title of the page.")]
+    description: Annotated[str | None, describe("Meta description.")]
+    canonical: Annotated[str | None, describe("Canonical URL as the page or the Link header has it.")]
+    robots: Annotated[str | None, describe("Robots directives of the page and of the X-Robots-Tag header.")]
+    lang: Annotated[str | None, describe("Language of the page.")]
+    h1: Annotated[str | None, describe("First heading of level 1.")]
+    word_count: Annotated[int | None, describe("Number of words in the visible text.")]
+    content_hash: Annotated[str | None, describe("Content hash of the decoded body.")]
+    links_internal: Annotated[int | None, describe("Number of distinct pages in scope that it links to.")]
+    links_external: Annotated[int | None, describe("Number of distinct pages out of scope that it links to.")]
+    redirects: Annotated[list[Redirect], describe("The redirects, in order.")]
+    fetched_at: Annotated[Moment, describe("When it was fetched.")]
+    duration_ms: Annotated[float | None, describe("Duration of the last request in milliseconds.")]
+    attempt: Annotated[int, describe("Number of this attempt.")]
+    rendered: Annotated[bool, describe("Whether a browser rendered the page.")]
+    error: Annotated[PageError | None, describe("What went wrong; a page can have both a status and an error.")]
     data: Annotated[dict[str, Any] | None, describe("Data extracted by the rule set.")]
 
 
@@ -240,32 +249,32 @@ class PageList(Struct, kw_only=True):
 class Health(Struct, kw_only=True):
     """Liveness of the process."""
 
-    status: str
-    version: str
+    status: Annotated[str, describe("`ok`.")]
+    version: Annotated[str, describe("Version of Shoal.")]
 
 
 class Readiness(Struct, kw_only=True):
     """Readiness of the process. `bodies` is present while the body store is full."""
 
-    status: str
-    store: str
-    bodies: str | UnsetType = UNSET
+    status: Annotated[str, describe("`ok` or `unavailable`.")]
+    store: Annotated[str, describe("`ok`, or the code of its error.")]
+    bodies: Annotated[str | UnsetType, describe("`storage_full` while the body store is full.")] = UNSET
     detail: Annotated[str | UnsetType, describe("What is wrong or degraded.")] = UNSET
 
 
 class Token(Struct, kw_only=True):
     """An API token, without its secret."""
 
-    id: str
-    name: str
+    id: Annotated[str, describe("Id of the token, which is not a secret.")]
+    name: Annotated[str, describe("Name for people.")]
     state: Annotated[str, describe("valid, expired or revoked.")]
-    scopes: list[TokenScope]
+    scopes: Annotated[list[TokenScope], describe("What the token may do.")]
     node_id: Annotated[str | None, describe("Node that may use the token, for the scope node.")]
     made_by: Annotated[str, describe("Id of the token that created it, or `local`.")]
     created_at: datetime
-    expires_at: datetime | None
+    expires_at: Annotated[datetime | None, describe("When it becomes invalid; null: never.")]
     last_used_at: Annotated[datetime | None, describe("Time of the last use, to the minute.")]
-    revoked_at: datetime | None
+    revoked_at: Annotated[datetime | None, describe("When it was revoked, if it was.")]
 
 
 class TokenMade(Token, kw_only=True):
@@ -282,12 +291,12 @@ class TokenList(Struct, kw_only=True):
 class AuditEntry(Struct, kw_only=True):
     """An administrative action."""
 
-    number: int
-    at: datetime
+    number: Annotated[int, describe("Position in the audit log.")]
+    at: Annotated[datetime, describe("When it happened.")]
     who: Annotated[str, describe("Id of the caller's token, or `local` for a user on the server itself.")]
     act: Annotated[str, describe("Name of the action, such as `token.created`.")]
     subject: Annotated[str, describe("Id of the object of the action.")]
-    facts: dict[str, Any]
+    facts: Annotated[dict[str, Any], describe("Further fields of the action.")]
     address: Annotated[str | None, describe("IP address of the caller.")]
 
 
@@ -299,7 +308,7 @@ class AuditLog(Struct, kw_only=True):
 class Group(Struct, kw_only=True):
     """Page jobs that were created together."""
 
-    id: str
+    id: Annotated[str, describe("Id of the group.")]
     state: GroupState
     state_reason: str | None
     project: str
@@ -310,7 +319,7 @@ class Group(Struct, kw_only=True):
     created_at: Moment
     finished_at: Moment | None
     crawl_config: Annotated[dict[str, Any], describe("Fetch options; secrets are masked.")]
-    rule_set: dict[str, Any] | None
+    rule_set: Annotated[dict[str, Any] | None, describe("Rule set with the data to extract from each page.")]
 
 
 class GroupList(Struct, kw_only=True):
@@ -319,13 +328,13 @@ class GroupList(Struct, kw_only=True):
 
 
 class ResultError(Struct, kw_only=True):
-    code: str
-    message: str | None
+    code: Annotated[str, describe("Stable code of the error.")]
+    message: Annotated[str | None, describe("The error in one sentence.")]
 
 
 class ResultMeta(Struct, kw_only=True):
     crawl_duration: Annotated[float | None, describe("Duration of the fetch in seconds.")]
-    error: ResultError | None
+    error: Annotated[ResultError | None, describe("Why the page could not be fetched, if so.")]
     html_hash: Annotated[str | None, describe("Content hash; stable until the page changes.")]
 
 
@@ -333,17 +342,17 @@ class Result(Struct, kw_only=True):
     """The result of a page job."""
 
     job_id: str
-    group: str | None
-    policy: str | None
+    group: Annotated[str | None, describe("Group of the job, if it has one.")]
+    policy: Annotated[str | None, describe("Policy of the job, if it has one.")]
     attempt: Annotated[int, describe("Epoch of the lease that produced the result.")]
     state: Annotated[JobState, describe("State of the job after this result.")]
     status: Annotated[Status, describe("`fail` also if the data lacks a required field.")]
-    url: str
-    final_url: str | None
-    http_status: int | None
+    url: Annotated[str, describe("The requested URL.")]
+    final_url: Annotated[str | None, describe("URL after redirects.")]
+    http_status: Annotated[int | None, describe("HTTP status of the last response; null if there was none.")]
     data: Annotated[Any, describe("Data extracted by the rule set; without one, the title and other facts.")]
-    meta: ResultMeta
-    fetched_at: Moment
+    meta: Annotated[ResultMeta, describe("How the fetch went.")]
+    fetched_at: Annotated[Moment, describe("When it was fetched.")]
 
 
 class ResultList(Struct, kw_only=True):
@@ -353,9 +362,9 @@ class ResultList(Struct, kw_only=True):
 
 class DiffSide(Struct, kw_only=True):
     job_id: str
-    status: Status
-    html_hash: str | None
-    fetched_at: Moment
+    status: Annotated[Status, describe("Whether the result is a success.")]
+    html_hash: Annotated[str | None, describe("Content hash; stable until the page changes.")]
+    fetched_at: Annotated[Moment, describe("When it was fetched.")]
 
 
 class DataChange(Struct, kw_only=True, rename={"before": "from", "after": "to"}):
@@ -368,17 +377,17 @@ class ResultDiff(Struct, kw_only=True, rename={"before": "from", "after": "to"})
     """The changes between two results of a policy."""
 
     policy_id: str
-    before: DiffSide
-    after: DiffSide
+    before: Annotated[DiffSide, describe("The earlier result.")]
+    after: Annotated[DiffSide, describe("The later result.")]
     html_changed: Annotated[bool | None, describe("Whether the page changed; null if a hash is missing.")]
-    changes: list[DataChange]
+    changes: Annotated[list[DataChange], describe("Changes of the extracted data.")]
     more_changes: Annotated[int, describe("Number of changes that are not listed.")]
 
 
 class BotConfig(Struct, kw_only=True):
-    headers: dict[str, str]
-    js_required: bool
-    timeout_hint: float | None
+    headers: Annotated[dict[str, str], describe("Headers to send.")]
+    js_required: Annotated[bool, describe("Whether the page needs a browser.")]
+    timeout_hint: Annotated[float | None, describe("Timeout for the request in seconds, if one was set.")]
     proxy: Annotated[str | None, describe("Label of the proxy to use.")]
 
 
@@ -391,20 +400,27 @@ class BotJob(Struct, kw_only=True):
     """A page to fetch."""
 
     job_id: str
-    url: str
+    url: Annotated[str, describe("URL to fetch.")]
     priority: int
     crawl_config: Annotated[BotConfig, describe("Fetch options.")]
     rule_set: Annotated[dict[str, Any] | None, describe("Data to extract from the page.")]
-    lease: BotLease
+    lease: Annotated[BotLease, describe("The lease of the job.")]
 
 
 class PulledJobs(Struct, kw_only=True):
-    jobs: list[BotJob]
+    jobs: Annotated[list[BotJob], describe("The leased jobs; empty if none is due.")]
 
 
-class Beat(Struct, kw_only=True):
+class Heartbeat(Struct, kw_only=True):
     ttl_seconds: Annotated[float, describe("Seconds until the lease expires without another heartbeat.")]
     cancelled: Annotated[bool, describe("True: stop working on the job; its result will be rejected.")]
+
+
+class CrawlRemoval(Struct, kw_only=True):
+    """A removal that goes on."""
+
+    crawl_id: str
+    removed: Annotated[int, describe("Rows that were removed so far.")]
 
 
 class Pushed(Struct, kw_only=True):
@@ -415,9 +431,9 @@ class Pushed(Struct, kw_only=True):
 class PushedItem(Struct, kw_only=True, omit_defaults=True):
     job_id: str
     status: Annotated[int, describe("HTTP status of this result: 200 or 409.")]
-    state: str | UnsetType = UNSET
+    state: Annotated[str | UnsetType, describe("State of the job, if the result was accepted.")] = UNSET
     code: Annotated[str | UnsetType, describe("`lease_lost` if the result was rejected.")] = UNSET
-    detail: str | UnsetType = UNSET
+    detail: Annotated[str | UnsetType, describe("Why the result was rejected.")] = UNSET
 
 
 class PushedBatch(Struct, kw_only=True):
@@ -427,7 +443,7 @@ class PushedBatch(Struct, kw_only=True):
 class Analysis(Struct, kw_only=True):
     """An analysis of a crawl. Retries do not change its state."""
 
-    id: str
+    id: Annotated[str, describe("Id of the analysis.")]
     crawl_id: str
     project: str
     site: Annotated[str, describe("The first seed of the crawl.")]
@@ -463,7 +479,7 @@ class CommitStatus(Struct, kw_only=True):
     """The status of a commit on its forge."""
 
     state: Annotated[CommitState, describe("The state that the commit should show.")]
-    description: str
+    description: Annotated[str, describe("Sentence beside the state.")]
     shown: Annotated[CommitState | None, describe("The state that it shows; null if nothing was published yet.")]
     error: Annotated[str | None, describe("Why the last attempt to publish it failed; it is tried again for a day.")]
 
@@ -471,18 +487,18 @@ class CommitStatus(Struct, kw_only=True):
 class Verdict(Struct, kw_only=True):
     """The verdict of a gate."""
 
-    outcome: Outcome
+    outcome: Annotated[Outcome, describe("Whether the gate passed.")]
     reasons: Annotated[list[str], describe("Why the gate did not pass, as sentences.")]
-    rules: list["RuleResult"]
+    rules: Annotated[list["RuleResult"], describe("Each rule with its outcome.")]
 
 
 class RuleResult(Struct, kw_only=True):
     """A rule of a gate with what was measured."""
 
     condition: Annotated[str, describe("The rule, such as `broken_links <= 0`.")]
-    metric: str
+    metric: Annotated[str, describe("Metric or finding code that was compared.")]
     severity: Annotated[str, describe("`warning` if the rule cannot fail the gate.")]
-    outcome: Outcome
+    outcome: Annotated[Outcome, describe("Whether the rule holds.")]
     value: Annotated[float | None, describe("The measured value; null if it could not be measured.")]
     baseline: Annotated[float | None, describe("The value of the baseline, if the rule compares with it.")]
     reason: Annotated[str | None, describe("Why the rule did not pass.")]
@@ -491,9 +507,9 @@ class RuleResult(Struct, kw_only=True):
 class FindingCount(Struct, kw_only=True):
     """All findings of one code."""
 
-    code: str
+    code: Annotated[str, describe("Stable code of the problem.")]
     severity: Severity
-    analyzer: str
+    analyzer: Annotated[str, describe("Analyzer that reports it.")]
     title: Annotated[str, describe("What is wrong.")]
     fix: Annotated[str, describe("How to fix it.")]
     count: Annotated[int, describe("Exact number of findings.")]
@@ -503,29 +519,31 @@ class FindingCount(Struct, kw_only=True):
 class Artifact(Struct, kw_only=True):
     """A file that an analyzer left, to download under its name."""
 
-    name: str
-    bytes: int
+    name: Annotated[str, describe("Name of the file.")]
+    bytes: Annotated[int, describe("Size of the file.")]
 
 
 class AnalyzerOutcome(Struct, kw_only=True):
     """How one analyzer ended."""
 
-    analyzer: str
+    analyzer: Annotated[str, describe("Name of the analyzer.")]
     error: Annotated[str | None, describe("Why it failed; the findings of the others are kept.")]
-    findings: int
-    duration_ms: float
+    findings: Annotated[int, describe("Number of its findings.")]
+    duration_ms: Annotated[float, describe("How long it ran, in milliseconds.")]
     artifacts: Annotated[list[Artifact], describe("Files that it left.")]
+    skipped: Annotated[str | None, describe("Why it does not apply to the crawl; null if it does.")]
+    optional: Annotated[bool, describe("Its failure does not fail the analysis.")]
 
 
 class Finding(Struct, kw_only=True):
     """A finding of an analyzer."""
 
-    analyzer: str
+    analyzer: Annotated[str, describe("Analyzer that reported it.")]
     code: Annotated[str, describe("Stable code of the problem.")]
     severity: Severity
     page: Annotated[str | None, describe("URL of the page concerned; null if it concerns the whole site.")]
     key: Annotated[str, describe("Key of the problem; identical in every analysis of the site.")]
-    evidence: dict[str, Any]
+    evidence: Annotated[dict[str, Any], describe("What the analyzer saw; the fields depend on the code.")]
 
 
 class FindingList(Struct, kw_only=True):
@@ -533,56 +551,60 @@ class FindingList(Struct, kw_only=True):
     next: NextPage
 
 
-class Gate(Struct, kw_only=True):
+class StoredGate(Struct, kw_only=True):
     """A gate under its name."""
 
-    name: str
-    rules: list["GateRule"]
+    name: Annotated[str, describe("Name of the gate.")]
+    rules: Annotated[list["StoredGateRule"], describe("Conditions that must hold.")]
     ignore: Annotated[list[str], describe("Finding codes that the gate ignores.")]
     fail: Annotated[list[str], describe("Finding codes that fail the gate as soon as one finding has them.")]
-    min_pages: int
-    min_pages_percent: float
+    min_pages: Annotated[int, describe("With fewer pages the verdict is inconclusive.")]
+    min_pages_percent: Annotated[
+        float, describe("With fewer pages, in percent of the baseline's, the verdict is inconclusive.")
+    ]
     created_at: Moment
-    changed_at: Moment
+    changed_at: Annotated[Moment, describe("When it was changed last.")]
 
 
-class GateRule(Struct, kw_only=True):
+class StoredGateRule(Struct, kw_only=True):
     """A condition that must hold."""
 
-    metric: str
-    op: str | None
-    threshold: float | None
-    max_increase: float | None
-    severity: str
+    metric: Annotated[str, describe("Metric or finding code to compare.")]
+    op: Annotated[str | None, describe("Comparison that must hold: metric op threshold.")]
+    threshold: Annotated[float | None, describe("Value to compare the metric with.")]
+    max_increase: Annotated[
+        float | None, describe("Maximum increase against the baseline, instead of op and threshold.")
+    ]
+    severity: Annotated[str, describe("`warning`: the rule is reported, but does not fail the gate.")]
 
 
 class GateList(Struct, kw_only=True):
-    items: list[Gate]
+    items: list[StoredGate]
 
 
 class Job(Struct, kw_only=True):
     """A job: the unit of work that workers and bots lease."""
 
-    id: str
-    kind: str
+    id: Annotated[str, describe("Id of the job.")]
+    kind: Annotated[str, describe("page, crawl or analysis.")]
     state: JobState
     state_reason: str | None
     url: Annotated[str | None, describe("The URL of a page job.")]
     run_id: Annotated[str | None, describe("Its crawl, analysis or group.")]
-    lane: str
-    capability: str
+    lane: Annotated[str, describe("The queue in which it waits: shared, or the private one of a node.")]
+    capability: Annotated[str, describe("What a worker or bot must support to run it: http, js or special.")]
     priority: int
     scopes: Annotated[list[str], describe("Quota keys that the job counts against.")]
-    dedupe_key: str | None
+    dedupe_key: Annotated[str | None, describe("No other job with this key is created while this one waits or runs.")]
     attempts: Annotated[int, describe("Number of failed attempts.")]
-    max_attempts: int
+    max_attempts: Annotated[int, describe("Number of attempts after which it fails.")]
     crash_count: Annotated[int, describe("Workers lost while running it, since it last made progress.")]
-    lease_epoch: int
+    lease_epoch: Annotated[int, describe("Number of its current or last lease.")]
     locked_by: Annotated[str | None, describe("Lease holder: a worker process, or a bot as `bot/TOKEN/NAME`.")]
     locked_at: Annotated[Moment | None, describe("Start of the current lease.")]
     lease_until: Annotated[Moment | None, describe("When the lease expires without a heartbeat.")]
     not_before: Annotated[Moment, describe("The job is not leased before this time.")]
-    error: str | None
+    error: Annotated[str | None, describe("Error of the last attempt, if it failed.")]
     created_at: Moment
     finished_at: Moment | None
 
@@ -590,14 +612,14 @@ class Job(Struct, kw_only=True):
 class Grant(Struct, kw_only=True):
     """One lease of a job from start to end."""
 
-    epoch: int
-    holder: str
-    node: str | None
-    pid: int | None
-    granted_at: Moment
-    ended_at: Moment | None
+    epoch: Annotated[int, describe("Number of the lease, from 1.")]
+    holder: Annotated[str, describe("Lease holder: a worker process, or a bot as `bot/TOKEN/NAME`.")]
+    node: Annotated[str | None, describe("Node of the worker.")]
+    pid: Annotated[int | None, describe("Process id of the child process that ran the job.")]
+    granted_at: Annotated[Moment, describe("Start of the lease.")]
+    ended_at: Annotated[Moment | None, describe("End of the lease; null while it lasts.")]
     ended: Annotated[str | None, describe("How the lease ended.")]
-    error: str | None
+    error: Annotated[str | None, describe("Error of this attempt, if it failed.")]
 
 
 class JobDetail(Job, kw_only=True):
@@ -616,10 +638,10 @@ class UrlExplained(Struct, kw_only=True):
 
     open_fields: ClassVar[bool] = True
     crawl_id: str
-    url: str
+    url: Annotated[str, describe("The URL in canonical form.")]
     state: UrlState
-    reason: str | None
-    explanation: str
+    reason: Annotated[str | None, describe("Stable name of the reason, if there is one.")]
+    explanation: Annotated[str, describe("The reason in one sentence.")]
 
 
 class JobExplained(Struct, kw_only=True):
@@ -628,8 +650,8 @@ class JobExplained(Struct, kw_only=True):
     open_fields: ClassVar[bool] = True
     job_id: str
     state: JobState
-    reason: str
-    explanation: str
+    reason: Annotated[str, describe("Stable name of the reason.")]
+    explanation: Annotated[str, describe("The reason in one sentence.")]
     capability: Annotated[str, describe("What a worker or bot must support to run it: http, js or special.")]
 
 
@@ -659,11 +681,11 @@ class Hour(Struct, kw_only=True):
     """Statistics of one hour."""
 
     hour: Annotated[Moment, describe("Start of the hour.")]
-    created: int
-    done: int
-    failed: int
+    created: Annotated[int, describe("Jobs created.")]
+    done: Annotated[int, describe("Jobs finished successfully.")]
+    failed: Annotated[int, describe("Jobs that failed.")]
     expired: Annotated[int, describe("Dead letters: jobs that lost their worker or bot too often.")]
-    retried: int
+    retried: Annotated[int, describe("Attempts that were followed by a retry.")]
     lost: Annotated[int, describe("Leases that expired because their worker or bot was lost.")]
     retry_rate: Annotated[float | None, describe("Share of finished attempts that are retried.")]
     average_seconds: Annotated[float | None, describe("Average duration of a page job's fetch.")]
@@ -673,8 +695,8 @@ class Hour(Struct, kw_only=True):
 class BotSeen(Struct, kw_only=True):
     """A bot that sent requests, and what the server observed."""
 
-    token: str
-    bot_id: str
+    token: Annotated[str, describe("Id of its token.")]
+    bot_id: Annotated[str, describe("Name that the bot sent with its requests.")]
     pulled: Annotated[int, describe("Number of jobs it received.")]
     results: Annotated[int, describe("Number of its results that were accepted.")]
     failures: Annotated[int, describe("Accepted results that report a failure.")]
@@ -695,7 +717,7 @@ class BackPressure(Struct, kw_only=True):
         describe("Load: running jobs plus jobs in private lanes, divided by twice the slots; null without nodes."),
     ]
     held: Annotated[bool, describe("No jobs are created for policies, and batches are refused.")]
-    reason: str | None
+    reason: Annotated[str | None, describe("Why new jobs are held back, if they are.")]
 
 
 class Stats(Struct, kw_only=True):
@@ -717,32 +739,36 @@ class Freshness(Struct, kw_only=True):
 class Policy(Struct, kw_only=True):
     """A policy and its status."""
 
-    id: str
-    url: str | None
-    seeds: list[str]
-    frequency: str | None
-    cron: str | None
-    timezone: str
-    windows: list[str]
-    jitter: str
-    priority_base: int
+    id: Annotated[str, describe("Id of the policy.")]
+    url: Annotated[str | None, describe("Page to fetch; null for a site.")]
+    seeds: Annotated[list[str], describe("URLs from which a site is crawled; empty for a page.")]
+    frequency: Annotated[str | None, describe("Interval between runs; null with cron.")]
+    cron: Annotated[str | None, describe("Schedule as a cron expression; null with a frequency.")]
+    timezone: Annotated[str, describe("Time zone of cron and windows.")]
+    windows: Annotated[list[str], describe("Time windows in which runs may start.")]
+    jitter: Annotated[str, describe("Maximum random delay of each run.")]
+    priority_base: Annotated[int, describe("Base priority from 0 to 100; higher runs first.")]
     crawl_config: Annotated[dict[str, Any], describe("Fetch or crawl options; secrets are masked.")]
-    rule_set: dict[str, Any] | None
-    lock_ttl: str
-    max_retry: int
-    queue: str | None
-    overlap: str
-    adaptive: dict[str, str] | None
-    not_after: Moment | None
+    rule_set: Annotated[dict[str, Any] | None, describe("Rule set with the data to extract from each page.")]
+    lock_ttl: Annotated[str, describe("Lease duration of a bot's job without a heartbeat.")]
+    max_retry: Annotated[int, describe("Maximum number of retries.")]
+    queue: Annotated[
+        str | None, describe("Capability that a bot or worker needs: http, js or special; null: the default.")
+    ]
+    overlap: Annotated[
+        str, describe("What to do when a run is due while the last one is still active: skip, queue or replace.")
+    ]
+    adaptive: Annotated[dict[str, str] | None, describe("Bounds of the adaptive frequency.")]
+    not_after: Annotated[Moment | None, describe("No run starts after this time.")]
     labels: dict[str, str]
     project: str
-    enabled: bool
+    enabled: Annotated[bool, describe("Whether its runs are scheduled.")]
     next_run_at: Annotated[Moment | None, describe("Null if the policy is disabled or has ended.")]
-    last_run_at: Moment | None
-    last_success_at: Moment | None
+    last_run_at: Annotated[Moment | None, describe("Time of the last run.")]
+    last_success_at: Annotated[Moment | None, describe("Time of the last success.")]
     live_job_id: Annotated[str | None, describe("The page job that is waiting or running.")]
     last_crawl_id: Annotated[str | None, describe("The last crawl of a site policy.")]
-    freshness: Freshness
+    freshness: Annotated[Freshness, describe("Age of the last success.")]
     created_at: Moment
 
 
@@ -764,7 +790,7 @@ class Boost(Struct, kw_only=True):
 
     subject: Annotated[str, describe("`url:URL` or `label:NAME=VALUE`.")]
     boost: Annotated[float, describe("Points added to the priority; negative to lower it.")]
-    until: Moment
+    until: Annotated[Moment, describe("When the change ends.")]
 
 
 class PriorityRule(Struct, kw_only=True):
@@ -780,8 +806,8 @@ class PriorityRuleList(Struct, kw_only=True):
 
 
 class InvalidLine(Struct, kw_only=True):
-    line: int
-    problem: str
+    line: Annotated[int, describe("Line number.")]
+    problem: Annotated[str, describe("What is wrong with it.")]
 
 
 class PoliciesImported(Struct, kw_only=True):
@@ -795,10 +821,10 @@ class PoliciesImported(Struct, kw_only=True):
 class Webhook(Struct, kw_only=True):
     """An HTTP endpoint that receives events."""
 
-    id: str
-    url: str
+    id: Annotated[str, describe("Id of the webhook.")]
+    url: Annotated[str, describe("URL that receives the events.")]
     events: Annotated[list[str], describe("Event types to send; empty for all.")]
-    enabled: bool
+    enabled: Annotated[bool, describe("Whether events are sent.")]
     reason: Annotated[str | None, describe("Why it is disabled: `asked` (by a user), `gone` (410) or `failing`.")]
     failing_since: Annotated[Moment | None, describe("Since when every delivery has failed.")]
     held_until: Annotated[Moment | None, describe("No delivery before this time, as requested with Retry-After.")]
@@ -826,13 +852,13 @@ class Delivery(Struct, kw_only=True):
     """The delivery of one event to one webhook."""
 
     event_id: str
-    event_type: str
-    sequence: int
+    event_type: Annotated[str, describe("Type of the event.")]
+    sequence: Annotated[int, describe("Sequence number of the event.")]
     state: DeliveryState
-    attempts: int
+    attempts: Annotated[int, describe("Number of attempts so far.")]
     next_at: Annotated[Moment | None, describe("Time of the next attempt.")]
     status: Annotated[int | None, describe("HTTP status of the last attempt.")]
-    error: str | None
+    error: Annotated[str | None, describe("Why the last attempt failed.")]
 
 
 class DeliveryList(Struct, kw_only=True):
@@ -843,15 +869,15 @@ class DeliveryList(Struct, kw_only=True):
 class Event(Struct, kw_only=True):
     """An event in CloudEvents 1.0 format."""
 
-    specversion: str
-    id: str
-    source: str
-    type: str
-    subject: str
-    time: Moment
-    datacontenttype: str
+    specversion: Annotated[str, describe("Version of CloudEvents.")]
+    id: Annotated[str, describe("Id of the event; the same in every delivery.")]
+    source: Annotated[str, describe("Always `shoal`.")]
+    type: Annotated[str, describe("Type of the event, such as `crawl.completed`.")]
+    subject: Annotated[str, describe("Id of the object of the event.")]
+    time: Annotated[Moment, describe("When it happened.")]
+    datacontenttype: Annotated[str, describe("Media type of `data`.")]
     sequence: Annotated[str, describe("Sequence number of the event.")]
-    data: Any
+    data: Annotated[Any, describe("Fields of the event; they depend on its type.")]
 
 
 class EventList(Struct, kw_only=True):
@@ -865,7 +891,7 @@ class WebhookTest(Struct, kw_only=True):
     event_id: str
     delivered: Annotated[bool, describe("Whether the receiver accepted the event (2xx).")]
     status: Annotated[int | None, describe("Status of the response; null if there was none.")]
-    duration_seconds: float
+    duration_seconds: Annotated[float, describe("Duration of the request.")]
     error: Annotated[str | None, describe("Why the event was not accepted.")]
 
 
@@ -887,44 +913,44 @@ class DesiredState(Struct, kw_only=True):
     started."""
 
     state: Annotated[str, describe("connected, paused or drained.")]
-    reason: str
-    max_concurrency: int | None
-    page_slots: int | None
+    reason: Annotated[str, describe("Why, as the operator gave it.")]
+    max_concurrency: Annotated[int | None, describe("Crawls and analyses to run at once.")]
+    page_slots: Annotated[int | None, describe("Page jobs to run at once.")]
     rate_limit: Annotated[float | None, describe("Pages per second; 0: unlimited.")]
 
 
 class Node(Struct, kw_only=True):
     """A worker with a control plane, as it reported itself last."""
 
-    id: str
+    id: Annotated[str, describe("Name of the node.")]
     state: NodeState
     health_score: Annotated[float, describe("Weighted sum of the parts; 0 while it is draining.")]
-    health: HealthParts
+    health: Annotated[HealthParts, describe("The parts of the health score.")]
     max_concurrency: Annotated[int, describe("Crawls and analyses that it runs at once.")]
     active_tasks: Annotated[int, describe("Crawls and analyses that it runs now.")]
     page_slots: Annotated[int, describe("Page jobs that it runs at once.")]
     active_pages: Annotated[int, describe("Page jobs that it holds now.")]
     queue_depth: Annotated[int, describe("Jobs that wait in its private lane.")]
-    success_rate: float
-    avg_latency_seconds: float
+    success_rate: Annotated[float, describe("Share of recent tasks that succeeded.")]
+    avg_latency_seconds: Annotated[float, describe("Average duration of recent tasks, in seconds.")]
     rate_limit: Annotated[float | None, describe("Pages per second; null: unlimited.")]
-    is_proxy_mode: bool
+    is_proxy_mode: Annotated[bool, describe("Whether it has proxies.")]
     capabilities: Annotated[list[str], describe("Capabilities of the node; `js` if it can render pages.")]
     cpu_percent: Annotated[float, describe("CPU use of the node and its child processes, in percent of one core.")]
     memory_bytes: Annotated[int, describe("Memory of the node and its child processes.")]
     browsers: Annotated[int, describe("Browsers that run on it.")]
     browser_pages: Annotated[int, describe("Pages in these browsers.")]
     browser_slots: Annotated[int, describe("Pages that it renders at once; 0 if it cannot.")]
-    uptime_seconds: int
-    total_processed: int
-    version: str
-    address: str
+    uptime_seconds: Annotated[int, describe("Seconds since its start.")]
+    total_processed: Annotated[int, describe("Tasks since its start.")]
+    version: Annotated[str, describe("Version of Shoal that it runs.")]
+    address: Annotated[str, describe("IP address from which it connected.")]
     controller: Annotated[str | None, describe("Controller that has its session; null without a session.")]
     session_epoch: Annotated[int, describe("Number of its session; rises with each one.")]
-    connected_at: Moment
-    heartbeat_at: Moment
-    lost_at: Moment | None
-    wish: DesiredState
+    connected_at: Annotated[Moment, describe("Start of its session.")]
+    heartbeat_at: Annotated[Moment, describe("Time of its last heartbeat.")]
+    lost_at: Annotated[Moment | None, describe("When it was declared lost, if it was.")]
+    wish: Annotated[DesiredState, describe("The state and limits that operators have set.")]
 
 
 class NodeList(Struct, kw_only=True):
@@ -935,19 +961,19 @@ class NodeList(Struct, kw_only=True):
 class NodeCommand(Struct, kw_only=True):
     """A command for a node, and its progress."""
 
-    id: str
+    id: Annotated[str, describe("Id of the command.")]
     node_id: str
-    command: str
-    reason: str
-    max_concurrency: int | None
-    page_slots: int | None
+    command: Annotated[str, describe("pause, resume, drain, config_update or restart_browser.")]
+    reason: Annotated[str, describe("Why, as the operator gave it.")]
+    max_concurrency: Annotated[int | None, describe("Crawls and analyses to run at once, for `config_update`.")]
+    page_slots: Annotated[int | None, describe("Page jobs to run at once, for `config_update`.")]
     rate_limit: Annotated[float | None, describe("Pages per second; 0: unlimited.")]
     state: Annotated[CommandState, describe("State of the command; `applied` once the node has acknowledged it.")]
     detail: Annotated[str, describe("What the node said about it.")]
-    created_by: str
+    created_by: Annotated[str, describe("Id of the token that sent it, or `local`.")]
     created_at: Moment
-    sent_at: Moment | None
-    ended_at: Moment | None
+    sent_at: Annotated[Moment | None, describe("When it was sent to the node.")]
+    ended_at: Annotated[Moment | None, describe("When the command reached its final state.")]
 
 
 class NodeCommandList(Struct, kw_only=True):
@@ -958,14 +984,14 @@ class HeldLease(Struct, kw_only=True):
     """A job that a node holds."""
 
     job_id: str
-    epoch: int
+    epoch: Annotated[int, describe("Number of the lease.")]
 
 
 class NodeDetail(Node, kw_only=True):
     """A node with the leases it holds and its newest commands."""
 
-    held_leases: list[HeldLease]
-    commands: list[NodeCommand]
+    held_leases: Annotated[list[HeldLease], describe("Jobs that the node holds.")]
+    commands: Annotated[list[NodeCommand], describe("Its newest commands, newest first.")]
 
 
 class NodeExplained(Struct, kw_only=True):
@@ -974,12 +1000,12 @@ class NodeExplained(Struct, kw_only=True):
     node_id: str
     state: NodeState
     reason: Annotated[str, describe("Stable name of the reason.")]
-    explanation: str
-    score: float
+    explanation: Annotated[str, describe("The reason in one sentence.")]
+    score: Annotated[float, describe("Its health score.")]
     parts: Annotated[HealthParts, describe("The parts of the score with their weights: they add up to it.")]
     dispatch_share: Annotated[float, describe("Share of new jobs that it gets, while it is not full.")]
     rank: Annotated[int | None, describe("Its rank among the healthy nodes, by score; null if it is not one of them.")]
-    healthy_nodes: int
+    healthy_nodes: Annotated[int, describe("Number of healthy nodes.")]
     waiting_runs: Annotated[int, describe("Crawls and analyses in its lane.")]
     waiting_pages: Annotated[int, describe("Page jobs in its lane.")]
     waiting_browser_pages: Annotated[int, describe("Page jobs in its lane that need a browser.")]

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from shoal.base.errors import BadConfig
 from shoal.base.service import PassResult
-from shoal.settings import ServeSettings
+from shoal.base.settings import ServeSettings
 
 CERT, KEY = "SHOAL_TLS_CERT", "SHOAL_TLS_KEY"
 LOOK_EVERY = timedelta(seconds=10)

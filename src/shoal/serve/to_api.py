@@ -1,6 +1,7 @@
 """Translate the values of the packages into response schemas."""
 
 import dataclasses
+from collections.abc import Sequence
 from typing import Any
 
 import orjson
@@ -43,6 +44,7 @@ from shoal.queue.explain import JobExplanation
 from shoal.queue.job import Grant, Job
 from shoal.queue.job_admin_store import Quota
 from shoal.serve import schemas
+from shoal.serve.problems import Json
 
 
 def crawl(status: CrawlStatus) -> schemas.Crawl:
@@ -87,7 +89,10 @@ def crawl_detail(status: CrawlStatus, held: list[HeldHost]) -> schemas.CrawlDeta
         schemas.HeldHost(origin=host.origin, held_until=from_micros(host.until), status=host.status) for host in held
     ]
     return schemas.CrawlDetail(
-        **asdict(crawl(status)), held_hosts=hosts, failed_seeds=[failed_seed(seed) for seed in status.failed_seeds]
+        **asdict(crawl(status)),
+        held_hosts=hosts,
+        failed_seeds=[failed_seed(seed) for seed in status.failed_seeds],
+        dead_seeds=[failed_seed(seed) for seed in status.dead_seeds],
     )
 
 
@@ -168,7 +173,7 @@ def job_explanation(found: JobExplanation) -> dict[str, Any]:
         job_id=found.job.id,
         state=found.job.state,
         reason=found.reason,
-        explanation=found.sentence,
+        explanation=str(found.sentence),
         capability=found.job.capability,
     )
     parts = found.job.priority_parts
@@ -194,6 +199,11 @@ def group(group: Group) -> schemas.Group:
         finished_at=moment(group.finished_at),
         **spec,
     )
+
+
+def results(found: Sequence[StoredResult], following: str | None) -> Json:
+    """Return one page of results. It may have megabytes: call it in a thread."""
+    return Json(schemas.ResultList(items=[result(one) for one in found], next=following))
 
 
 def result(stored: StoredResult) -> schemas.Result:
@@ -341,11 +351,11 @@ def finding(finding: Finding) -> schemas.Finding:
     )
 
 
-def gate(stored: StoredGate) -> schemas.Gate:
+def gate(stored: StoredGate) -> schemas.StoredGate:
     gate = stored.gate
-    return schemas.Gate(
+    return schemas.StoredGate(
         name=stored.name,
-        rules=[schemas.GateRule(**to_builtins(rule)) for rule in gate.rules],
+        rules=[schemas.StoredGateRule(**to_builtins(rule)) for rule in gate.rules],
         ignore=gate.ignore,
         fail=gate.fail,
         min_pages=gate.min_pages,
@@ -560,7 +570,7 @@ def node_explanation(found: NodeExplanation) -> schemas.NodeExplained:
         node_id=node.id,
         state=node.state,
         reason=found.reason,
-        explanation=found.sentence,
+        explanation=str(found.sentence),
         score=round(node.health.value, 4),
         parts=schemas.HealthParts(**{name: round(part, 4) for name, part in weighted.items()}),
         dispatch_share=round(found.dispatch_share, 4),

@@ -111,7 +111,7 @@ class AuditLogApi:
         response=schemas.AuditLog,
         response_example={"items": [AUDIT_ENTRY], "next": None},
     )
-    async def list_acts(self, request: EndpointRequest[Nothing, AuditLogQuery]) -> schemas.AuditLog:
+    async def list_audit_log(self, request: EndpointRequest[Nothing, AuditLogQuery]) -> schemas.AuditLog:
         query = request.query
         before, limit = number_of(query.cursor), query.limit + 1
         found = await self._audit_log.newest(before=before, limit=limit, subject=query.subject)

@@ -11,10 +11,10 @@ from shoal import __version__
 from shoal.base.clock import Clock
 from shoal.base.errors import ShoalError
 from shoal.base.process import ProcessUsage, usage
+from shoal.base.settings import WorkSettings
 from shoal.fleet.node import CommandAck, NodeCommand, NodeStatus
 from shoal.fleet.states import CommandState, NodeState
 from shoal.queue.job import HTTP, JS
-from shoal.settings import WorkSettings
 from shoal.work.worker import Worker, WorkerState
 
 _STATES = {

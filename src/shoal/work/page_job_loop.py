@@ -14,7 +14,7 @@ from typing import Generic, Protocol, TypeVar
 from shoal.base.clock import Clock
 from shoal.base.errors import BackendUnavailable, LeaseLost, ShoalError, StorageFull
 from shoal.base.parsing import show_duration
-from shoal.fetch.fetch_rate import FetchRate
+from shoal.fetch.fetch_rate import FetchRate, changed
 from shoal.queue.job import Fence, Lease
 from shoal.queue.queue import Queue
 from shoal.queue.states import STALLED
@@ -26,6 +26,7 @@ BATCH = 100  # results that are settled at once, however recent the last commit 
 BATCH_SECONDS = 0.05  # the longest that a result waits for others while jobs are running
 AHEAD_LIMIT = 500  # jobs that may be held beyond the slots
 AHEAD_SECONDS = 2.0  # a job that could not start for this long is handed back: another worker may have a free slot
+LEARNED_PART = 0.1  # by which the last job changes the average duration
 STORE_RETRY_SECONDS = 0.5  # after a commit that did not reach the store
 LEAVE_SECONDS = 2.0  # for jobs that are running when it is time to leave
 CHECK_SECONDS = 1.0  # the longest time between two checks for overdue jobs
@@ -95,6 +96,7 @@ class PageJobLoop(Generic[R]):
         self._changed = asyncio.Event()
         self._validity = LeaseValidity(queue.settings.lease, clock)
         self._batch = 0  # how many results the last commit settled
+        self._job_seconds = 0.0  # how long a job occupies a slot, on average over the last ones
         self._poll_at = 0.0  # when to ask for jobs even without a nudge
         self._nudged = False  # since the last request for jobs
         self._paused = False
@@ -142,7 +144,7 @@ class PageJobLoop(Generic[R]):
 
     def limit_rate(self, per_second: float | None) -> None:
         """Start at most this many jobs per second; None: unlimited."""
-        self._rate = None if per_second is None else FetchRate(per_second, self._clock)
+        self._rate = changed(self._rate, per_second, self._clock)
         self.nudge()
 
     def renewed(self) -> None:
@@ -219,12 +221,15 @@ class PageJobLoop(Generic[R]):
             return 0
         if not self._validity.holds() and self.held:
             return 0
-        space = self._slots + min(AHEAD_LIMIT, 2 * self._batch)
+        free = self._slots - len(self._running)
+        space = free + min(AHEAD_LIMIT, 2 * self._batch)
         if self._rate is not None:  # others would be handed back before they start
-            space = min(space, len(self._running) + max(1, int(AHEAD_SECONDS / 2 * self._rate.per_second)))
-        # As many again may wait for their hosts, because they occupy no slot meanwhile.
-        late = max(0, len(self._waiting) - space)
-        return max(0, space - len(self._running) - len(self._ahead) - late)
+            space = min(space, max(1, int(AHEAD_SECONDS / 2 * self._rate.per_second)))
+        # As many again may wait for their hosts, where they occupy no slot, if slots become free for them in time.
+        again = space + len(self._running)
+        if self._job_seconds:
+            again = min(again, int(self._slots * AHEAD_SECONDS / self._job_seconds))
+        return max(0, space - len(self._ahead) - max(0, len(self._waiting) - again))
 
     def _settle_in_seconds(self) -> float:
         """Return the time until the results must be settled."""
@@ -294,6 +299,8 @@ class PageJobLoop(Generic[R]):
             if not self._results:
                 self._first_result_at = self._clock.monotonic()
             self._results.append((lease.fence, result))
+            seconds = self._clock.monotonic() - self._started_at[lease.fence]
+            self._job_seconds += (seconds - self._job_seconds) * LEARNED_PART if self._job_seconds else seconds
         self._running.pop(lease.fence, None)
         self._started_at.pop(lease.fence, None)
         if self._suspect == lease.fence:

@@ -16,10 +16,10 @@ from shoal.base.signals import Signal
 from shoal.queue.job import Fence
 from shoal.queue.queue import Queue
 from shoal.queue.wake import Wake
-from shoal.work.child_process import ChildProcess
+from shoal.work.child_handle import ChildProcess
+from shoal.work.child_pool import RunChildren
 from shoal.work.heartbeat import LeaseHeartbeat
-from shoal.work.page_child_process import PageChildProcess
-from shoal.work.run_children import RunChildren
+from shoal.work.page_child_handle import PageChildProcess
 from shoal.work.task_window import TaskWindow
 from shoal.work.worker_context import WorkerContext
 
@@ -201,6 +201,11 @@ class Worker:
         self._stopping.set()
         self._woken.set()
 
+    def stop_once(self) -> None:
+        """Lease nothing more and shut down, unless it does already."""
+        if not self._stopping.is_set():
+            self.stop()
+
     def pause(self) -> None:
         """Lease nothing more until `resume`; the jobs in hand continue. A worker that is draining continues to
         drain."""
@@ -238,8 +243,9 @@ class Worker:
         if per_second is not None and not 0 < per_second < float("inf"):
             raise InvalidInput("rate_limit", f"is {per_second}", "use more than 0 pages per second")
         self._rate = per_second
-        for pool in self._pools:
-            pool.limit_rate(None)
+        if per_second is None:
+            for pool in self._pools:
+                pool.limit_rate(None)
         self._share_rate()
 
     async def restart_browsers(self) -> list[str]:
@@ -281,11 +287,12 @@ class Worker:
         self._share_rate()
 
     def _share_rate(self) -> None:
-        """Divide the rate limit among the children that fetch pages."""
-        fetching = sum(pool.fetching for pool in self._pools)
-        if self._rate is not None and fetching:
+        """Divide the rate limit among the children that fetch pages. An idle page child is told the share that it would
+        have with a job: it leases one before we know."""
+        if self._rate is not None:
+            fetching = sum(pool.fetching for pool in self._pools)
             for pool in self._pools:
-                pool.limit_rate(self._rate / fetching)
+                pool.limit_rate(self._rate / (fetching if pool.fetching else fetching + 1))
 
     def _on_wake(self) -> None:
         self._woken.set()

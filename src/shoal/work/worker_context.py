@@ -5,11 +5,11 @@ from dataclasses import dataclass
 
 from shoal.base.clock import Clock
 from shoal.base.errors import LeaseLost, ShoalError, StorageFull
+from shoal.base.settings import CrawlSettings, WorkSettings
 from shoal.base.signals import Signal, Signals
 from shoal.queue.job import Lease
 from shoal.queue.queue import Queue
-from shoal.settings import CrawlSettings, WorkSettings
-from shoal.work.child_process import ChildSpawner
+from shoal.work.child_handle import ChildSpawner
 from shoal.work.storage_watch import StorageWatch
 
 

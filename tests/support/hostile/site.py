@@ -17,6 +17,7 @@ from tests.support.hostile import answers, pages
 from tests.support.hostile.answers import HTML, redirect, repeat, send
 from tests.support.hostile.sitemaps import maps, named
 from tests.support.hostile.traps import TRAPS, trap_of
+from tests.support.server_threads import serve_to_the_end
 
 START_SECONDS = 20.0
 INSIDE = "address_not_public"
@@ -61,7 +62,7 @@ class HostileSite:
         self._started = threading.Event()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._stop = asyncio.Event()
-        self._thread = threading.Thread(target=lambda: asyncio.run(self._serve()), name="hostile", daemon=True)
+        self._thread = threading.Thread(target=lambda: serve_to_the_end(self._serve()), name="hostile", daemon=True)
 
     @property
     def settings(self) -> dict[str, str]:

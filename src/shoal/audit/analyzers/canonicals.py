@@ -9,7 +9,7 @@ from shoal.audit.analyzer import Found, Needs
 from shoal.audit.codes import BY_ANALYZER
 from shoal.audit.details import PageDetails
 from shoal.audit.site import Site
-from shoal.extract.header_links import canonical_of
+from shoal.extract.response_headers import canonical_of
 
 
 def _declared(details: PageDetails) -> tuple[list[str], str | None] | None:
@@ -21,7 +21,12 @@ def _declared(details: PageDetails) -> tuple[list[str], str | None] | None:
 class Canonicals:
     name = "canonicals"
     codes = BY_ANALYZER["canonicals"]
-    needs = Needs(pages=("canonical",), details={"declared": _declared}, links=True)
+    needs = Needs(
+        pages=("canonical",),
+        details={"declared": _declared},
+        links=True,
+        urls=lambda site: site.unknown_canonicals.values(),
+    )
 
     def analyze(self, site: Site) -> Iterator[Found]:
         pages, target = site.pages, site.canonical_pages
@@ -34,6 +39,9 @@ class Canonicals:
         is_moved = known & site.canonical_moves
         is_broken = known & ((status >= 400) | (status == 0))
         is_chain = known & ~is_broken & (target[other] >= 0) & (target[other] != other)
+        for page, url in site.unknown_canonicals.items():
+            if answer := site.asked.get(url):
+                is_broken[page], is_moved[page] = answer.is_broken, answer.moved
         yield self._found(site, "canonical_broken", is_broken)
         yield self._found(site, "canonical_redirect", is_moved & ~is_broken)
         yield self._found(site, "canonical_chain", is_chain)
@@ -45,6 +53,8 @@ class Canonicals:
         def evidence(place: int) -> dict[str, Any]:
             page = int(found[place])
             target = int(site.canonical_pages[page])
+            if target < 0:
+                return {"canonical": written[page], **site.asked[site.unknown_canonicals[page]].outcome}
             return {"canonical": written[page], "status": int(site.pages["status"][target])}
 
         return Found(code, found, evidence=evidence)

@@ -10,8 +10,8 @@ from shoal.audit.analyzer_run import AnalyzerError
 from shoal.audit.external import ExternalAnalyzer, ProcessLimits
 from shoal.audit.finding import FindingCode
 from shoal.audit.site import Site
+from shoal.base.settings import AuditSettings
 from shoal.base.text import clean
-from shoal.settings import AuditSettings
 
 GROUP: Final = "shoal.analyzers"
 

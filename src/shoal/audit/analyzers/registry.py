@@ -26,7 +26,7 @@ from shoal.audit.analyzers.structured_data import StructuredData
 from shoal.audit.analyzers.thin_content import ThinContent
 from shoal.audit.analyzers.titles import Titles
 from shoal.audit.analyzers.urls import Urls
-from shoal.settings import AuditSettings
+from shoal.base.settings import AuditSettings
 
 PLAIN: tuple[Callable[[], Analyzer], ...] = (
     Links, Redirects, Responses, Titles, Descriptions, Headings, Canonicals, Indexability, Hreflang, Duplicates,

@@ -1,6 +1,6 @@
-"""The requests that set a commit status, as each forge documents them. Pure."""
+"""The forges of the settings, and the requests that set a commit status, as each forge documents them. Pure."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
 from urllib.parse import quote
@@ -9,7 +9,9 @@ import orjson
 
 from shoal import __version__
 from shoal.audit.commit_status.status import CommitState, CommitStatus
-from shoal.egress import Limits, Request
+from shoal.base.settings import ForgeSettings
+from shoal.base.url import UrlRefusal, canonical
+from shoal.egress import Endpoint, Limits, Request, endpoint
 
 GITLAB_STATES: Final = {
     CommitState.PENDING: "running",
@@ -36,6 +38,23 @@ class Forge:
         if not self.api:
             return f"{self.prefix}_API"
         return None if self.token else f"{self.prefix}_TOKEN"
+
+
+def forges_of(settings: ForgeSettings) -> dict[str, Forge]:
+    """Return the forges of the settings, by the name that a commit gives them."""
+    gitea = Forge("gitea", settings.gitea_api, settings.gitea_token, "SHOAL_GITEA")
+    return {
+        "github": Forge("github", settings.github_api, settings.github_token, "SHOAL_GITHUB"),
+        "gitlab": Forge("gitlab", settings.gitlab_api, settings.gitlab_token, "SHOAL_GITLAB"),
+        "gitea": gitea,
+        "forgejo": gitea,
+    }
+
+
+def endpoints_of(forges: Iterable[Forge]) -> frozenset[Endpoint]:
+    """Return the hosts and ports of forges. The operator named them, so their addresses may be private."""
+    urls = [canonical(f"{forge.api}/") for forge in forges if forge.api]
+    return frozenset(endpoint(url) for url in urls if not isinstance(url, UrlRefusal))
 
 
 def status_request(forge: Forge, status: CommitStatus, link: str | None, limits: Limits) -> Request:

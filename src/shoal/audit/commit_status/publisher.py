@@ -5,11 +5,15 @@ that is down never fails an analysis.
 """
 
 import asyncio
+import json
 import random
 from collections.abc import Callable, Mapping
 from datetime import timedelta
+from html import escape
 from typing import Final
+from urllib.parse import quote
 
+from shoal.audit.analyses import KIND
 from shoal.audit.commit_status.forges import Forge, is_published, status_request
 from shoal.audit.commit_status.status import CommitStatus
 from shoal.audit.store import CommitStatusStore
@@ -18,7 +22,7 @@ from shoal.base.database import Database
 from shoal.base.retry_after import asked_wait, parse_retry_after
 from shoal.base.service import PassResult
 from shoal.base.signals import Signal, Signals
-from shoal.base.text import redact, shorten
+from shoal.base.text import HIDDEN, shorten
 from shoal.egress import Egress, Limits, Response
 from shoal.events.webhook import JITTER, WAITS
 
@@ -35,6 +39,7 @@ QUICK_ATTEMPTS: Final = 3  # attempts in a process that ends with its analysis
 class CommitStatusPublished(Signal, frozen=True, kw_only=True):
     """A forge shows a commit status."""
 
+    kind: str = KIND
     run_id: str
     forge: str
     repo: str
@@ -45,6 +50,7 @@ class CommitStatusPublished(Signal, frozen=True, kw_only=True):
 class CommitStatusFailed(Signal, frozen=True, kw_only=True):
     """A commit status could not be published. `again_in_seconds`: None if it was the last attempt."""
 
+    kind: str = KIND
     run_id: str
     forge: str
     repo: str
@@ -134,10 +140,19 @@ class CommitStatusPublisher:
         if is_published(forge, outcome.status, outcome.raw):
             return None, None
         wait = parse_retry_after(asked_wait(outcome.headers.get), self._clock.now(), LONGEST_HOLD)
-        said = redact(shorten(outcome.raw.decode("utf-8", "replace"), 300).replace(forge.token, "***"))
+        said = shorten(without_token(outcome.raw.decode("utf-8", "replace"), forge.token), 300)
         return f"the forge answered {outcome.status}: {said}", wait
 
     def _open_egress(self) -> Egress:
         if self._egress is None:
             self._egress = self._new_egress()
         return self._egress
+
+
+def without_token(text: str, token: str) -> str:
+    """Hide a token in a response, also as JSON, HTML and URLs write it. Do this before the text is cut: half a token
+    would not be recognized."""
+    as_json = json.dumps(token)[1:-1]
+    for written in (token, as_json, as_json.replace("/", "\\/"), escape(token), quote(token, safe="")):
+        text = text.replace(written, HIDDEN)
+    return text

@@ -8,7 +8,7 @@ from shoal.audit.analysis import Analysis
 from shoal.audit.finding import Severity
 from shoal.audit.metrics import BY_SEVERITY
 from shoal.audit.states import AnalysisState
-from shoal.audit.verdict import Outcome
+from shoal.audit.verdict import VERDICTS, Outcome
 from shoal.base.forge_commit import ForgeCommit
 from shoal.base.text import plural, visible
 
@@ -23,9 +23,9 @@ class CommitState(StrEnum):
 
 
 OUTCOMES: Final = {
-    Outcome.PASSED: (CommitState.SUCCESS, "Gate passed"),
-    Outcome.FAILED: (CommitState.FAILURE, "Gate failed"),
-    Outcome.INCONCLUSIVE: (CommitState.ERROR, "Gate inconclusive"),
+    Outcome.PASSED: CommitState.SUCCESS,
+    Outcome.FAILED: CommitState.FAILURE,
+    Outcome.INCONCLUSIVE: CommitState.ERROR,
 }
 
 
@@ -54,7 +54,7 @@ def status_of(analysis: Analysis) -> tuple[CommitState, str]:
     verdict = analysis.verdict
     if verdict is None:
         return CommitState.SUCCESS, _bounded(_counted(analysis))
-    state, words = OUTCOMES[verdict.outcome]
+    state, words = OUTCOMES[verdict.outcome], VERDICTS[verdict.outcome]
     if not verdict.reasons:
         return state, _bounded(f"{words}: {_counted(analysis)}")
     more = f" (and {len(verdict.reasons) - 1} more)" if len(verdict.reasons) > 1 else ""

@@ -6,19 +6,20 @@ Pages are read once in batches and joined on columns of hashes; only pages that 
 import asyncio
 import secrets
 from collections import Counter
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
 from shoal.audit.analysis import Analysis
-from shoal.audit.crawl_facts import CrawlFacts, CrawlSource
 from shoal.audit.diff.page_columns import (
     FIELDS,
     NAMES,
     PageDigests,
     PagePairs,
     compare,
+    data_of,
     digest,
+    in_text,
     number_of,
     url_of,
     values_of,
@@ -29,6 +30,9 @@ from shoal.audit.states import AnalysisState
 from shoal.audit.store import AnalysisStore, FindingPlace, SiteStore
 from shoal.base.database import Database, Tx
 from shoal.base.errors import InvalidInput, NotFound, StateConflict
+from shoal.crawl.crawl import Crawl
+from shoal.crawl.states import SETTLED
+from shoal.crawl.store import CrawlStore
 
 BATCH: Final = 5_000
 LARGEST_KEY: Final = (1 << 63) - 1
@@ -42,7 +46,7 @@ class CrawlDiff:
         database: Database,
         sites: SiteStore,
         analyses: AnalysisStore,
-        crawls: tuple[CrawlFacts, CrawlFacts],
+        crawls: tuple[Crawl, Crawl],
         pairs: PagePairs,
         summary: DiffSummary,
     ) -> None:
@@ -64,11 +68,13 @@ class CrawlDiff:
         async for rows in self._changed():
             fields.update(row.field for row in rows if row.field is not None)
             yield rows
-        self.summary.fields = {name: fields[name] for name in (NAMES.get(one, one) for one in FIELDS) if fields[name]}
+        names = [NAMES.get(one, one) for one in FIELDS]
+        in_order = [*names, *sorted(fields.keys() - set(names))]
+        self.summary.fields = {name: fields[name] for name in in_order if fields[name]}
         async for rows in self._findings():
             yield rows
 
-    async def _listed(self, crawl: CrawlFacts, numbers: list[int], change: Change) -> AsyncIterator[list[DiffRow]]:
+    async def _listed(self, crawl: Crawl, numbers: list[int], change: Change) -> AsyncIterator[list[DiffRow]]:
         for start in range(0, len(numbers), BATCH):
             rows = await self._read(crawl, numbers[start : start + BATCH])
             yield [DiffRow(change, url_of(row)) for row in rows.values()]
@@ -78,22 +84,22 @@ class CrawlDiff:
         for start in range(0, len(numbers_after), BATCH):
             some = numbers_before[start : start + BATCH], numbers_after[start : start + BATCH]
             earlier, later = await self._read(self._before, some[0]), await self._read(self._after, some[1])
-            rows = []
-            for old, new in zip(*some, strict=True):
-                if old in earlier and new in later:  # else the crawl was removed meanwhile
-                    rows += _field_changes(earlier[old], later[new])
-            yield rows
+            yield await asyncio.to_thread(_changes, earlier, later, list(zip(*some, strict=True)))
 
-    async def _read(self, crawl: CrawlFacts, numbers: Sequence[int]) -> dict[int, Sequence[Any]]:
+    async def _read(self, crawl: Crawl, numbers: Sequence[int]) -> dict[int, Sequence[Any]]:
         rows = await self._database.read(lambda tx: self._sites.pages_numbered(tx, crawl.number, numbers))
         return {number_of(row): row for row in rows}
 
     async def _findings(self) -> AsyncIterator[list[DiffRow]]:
+        missing: set[str] = set()  # analyzers that failed or were skipped: nothing can be said about their findings
+
         async def read(tx: Tx) -> list[tuple[Analysis, list[FindingCount]]]:
             found = []
             for crawl in (self._before, self._after):
-                newest = await self._analyses.page_of(tx, None, 1, AnalysisState.SUCCESS, crawl.id)
-                found += [(one, await self._analyses.counts(tx, one)) for one in newest]
+                for one in await self._analyses.page_of(tx, None, 1, AnalysisState.SUCCESS, crawl.id):
+                    found.append((one, await self._analyses.counts(tx, one)))
+                    outcomes = await self._analyses.outcomes(tx, one)
+                    missing.update(outcome.analyzer for outcome in outcomes if outcome.missing is not None)
             return found
 
         analyzed = await self._database.read(read)
@@ -105,6 +111,9 @@ class CrawlDiff:
         for code in sorted(known, key=lambda code: (RANKS[known[code].severity], code)):
             compared = CodeDiff(code, known[code].severity)
             result.codes.append(compared)
+            if known[code].analyzer in missing:
+                compared.complete = False
+                continue
             earlier = await self._keys(before, code, counts_before)
             later = await self._keys(after, code, counts_after)
             limit = min(earlier.limit, later.limit)
@@ -156,16 +165,30 @@ def _finding_rows(
     return rows
 
 
+def _changes(
+    earlier: Mapping[int, Sequence[Any]], later: Mapping[int, Sequence[Any]], pairs: list[tuple[int, int]]
+) -> list[DiffRow]:
+    """Return the changes of the pages with these numbers; pages of a crawl that was removed meanwhile are left out."""
+    both = [(earlier[old], later[new]) for old, new in pairs if old in earlier and new in later]
+    return [change for before, after in both for change in _field_changes(before, after)]
+
+
 def _field_changes(before: Sequence[Any], after: Sequence[Any]) -> list[DiffRow]:
     pairs = zip(FIELDS, values_of(before), values_of(after), strict=True)
-    url = url_of(after)
-    return [DiffRow(Change.CHANGED, url, NAMES.get(name, name), old, new) for name, old, new in pairs if old != new]
+    changes = [(NAMES.get(name, name), old, new) for name, old, new in pairs if old != new]
+    earlier, later = data_of(before), data_of(after)
+    changes += [
+        (f"data.{name}", in_text(earlier.get(name)), in_text(later.get(name)))
+        for name in sorted(earlier.keys() | later.keys())
+        if earlier.get(name) != later.get(name)
+    ]
+    return [DiffRow(Change.CHANGED, url_of(after), *change) for change in changes]
 
 
 class CrawlDiffs:
     """Makes diffs. Only one diff at a time reads the pages of its crawls, because two at once would both be slower."""
 
-    def __init__(self, database: Database, sites: SiteStore, analyses: AnalysisStore, crawls: CrawlSource) -> None:
+    def __init__(self, database: Database, sites: SiteStore, analyses: AnalysisStore, crawls: CrawlStore) -> None:
         self._database = database
         self._sites = sites
         self._analyses = analyses
@@ -193,21 +216,21 @@ class CrawlDiffs:
         )
         return CrawlDiff(self._database, self._sites, self._analyses, crawls, pairs, summary)
 
-    async def _find(self, crawl_id: str) -> CrawlFacts:
-        found = await self._database.read(lambda tx: self._crawls.facts(tx, crawl_id))
+    async def _find(self, crawl_id: str) -> Crawl:
+        found = await self._database.read(lambda tx: self._crawls.get(tx, crawl_id))
         if found is None:
             raise NotFound("crawl", crawl_id)
-        if not found.has_ended:
+        if found.state not in SETTLED:
             raise StateConflict("crawl", crawl_id, found.state, "be compared", "wait until it has ended")
         return found
 
-    async def _columns(self, crawl: CrawlFacts, seed: int) -> PageDigests:
+    async def _columns(self, crawl: Crawl, seed: int) -> PageDigests:
         parts: list[PageDigests] = []
         number = 0
         while True:
             after = number
             rows = await self._database.read(
-                lambda tx, after=after: self._sites.pages_after(tx, crawl.number, after, BATCH)  # type: ignore[misc]
+                lambda tx, after=after: self._sites.compared_after(tx, crawl.number, after, BATCH)  # type: ignore[misc]
             )
             if not rows:
                 return PageDigests.joined(parts)

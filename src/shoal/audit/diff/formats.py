@@ -1,5 +1,6 @@
 """The rows of a diff as JSON lines, CSV and Parquet."""
 
+import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import fields
 from typing import TYPE_CHECKING, Any, Final, Literal, Protocol
@@ -94,7 +95,7 @@ async def pieces(diff: "CrawlDiff", name: RowFormatName) -> AsyncIterator[bytes]
     made = FORMATS[name][1]()
     yield made.head()
     async for rows in diff.rows():
-        yield made.rows(rows)
+        yield await asyncio.to_thread(made.rows, rows)
     yield made.tail()
 
 

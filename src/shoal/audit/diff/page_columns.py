@@ -9,18 +9,22 @@ import orjson
 from numpy.typing import NDArray
 from xxhash import xxh3_64_intdigest, xxh3_128_digest
 
-from shoal.audit.store import PAGE_COLUMNS
+from shoal.audit.store import COMPARED_COLUMNS
+from shoal.pages.page import NOT_MODIFIED
 
 FIELDS: Final = (
     *("status", "error_code", "final_url", "depth", "content_type", "title", "description", "canonical", "robots"),
     *("lang", "h1", "word_count", "content_hash"),
 )
-"""The fields that are compared: what a page says and how it answers, not how long it took or when."""
+"""The fields that are compared: what a page says and how it answers, not how long it took or when. The fields of `data`
+are compared as well, each under its own name."""
 NAMES: Final = {"error_code": "error"}
 """Fields whose public name differs."""
 
-_NUMBER, _URL = PAGE_COLUMNS.index("number"), PAGE_COLUMNS.index("url")
-_PLACES: Final = tuple(PAGE_COLUMNS.index(name) for name in FIELDS)
+_NUMBER, _URL, _DATA = (COMPARED_COLUMNS.index(name) for name in ("number", "url", "data"))
+_PLACES: Final = tuple(COMPARED_COLUMNS.index(name) for name in FIELDS)
+_STATUS: Final = FIELDS.index("status")
+_CONFIRMED: Final = 200  # only pages with this status are requested with a condition
 _DIGEST = np.dtype("S16")
 
 
@@ -54,12 +58,19 @@ class PagePairs:
 
 
 def digest(rows: Sequence[Sequence[Any]], seed: int) -> PageDigests:
-    """Return the columns of rows of `PAGE_COLUMNS`. A secret seed keeps sites from constructing collisions."""
+    """Return the columns of rows of `COMPARED_COLUMNS`. A secret seed keeps sites from constructing collisions."""
     count = len(rows)
     return PageDigests(
         np.fromiter((row[_NUMBER] for row in rows), np.int64, count),
         np.fromiter((xxh3_128_digest(row[_URL].encode("utf-8", "replace"), seed) for row in rows), _DIGEST, count),
-        np.fromiter((xxh3_64_intdigest(orjson.dumps(values_of(row)), seed) for row in rows), np.uint64, count),
+        np.fromiter(
+            (
+                xxh3_64_intdigest(orjson.dumps([values_of(row), data_of(row)], option=orjson.OPT_SORT_KEYS), seed)
+                for row in rows
+            ),
+            np.uint64,
+            count,
+        ),
     )
 
 
@@ -79,8 +90,22 @@ def compare(before: PageDigests, after: PageDigests) -> PagePairs:
 
 
 def values_of(row: Sequence[Any]) -> list[Any]:
-    """Return the compared fields of a row of `PAGE_COLUMNS`."""
-    return [row[place] for place in _PLACES]
+    """Return the compared fields of a row of `COMPARED_COLUMNS`. A 304 counts as the status of the page that it
+    confirms."""
+    values = [row[place] for place in _PLACES]
+    if values[_STATUS] == NOT_MODIFIED:
+        values[_STATUS] = _CONFIRMED
+    return values
+
+
+def data_of(row: Sequence[Any]) -> dict[str, Any]:
+    """Return the extracted data of a page by field."""
+    return orjson.loads(row[_DATA]) if row[_DATA] else {}
+
+
+def in_text(value: Any) -> str | int | None:
+    """Return a value of `data` as a diff shows it: lists, objects and fractions as JSON."""
+    return value if value is None or isinstance(value, str | int) else orjson.dumps(value).decode()
 
 
 def url_of(row: Sequence[Any]) -> str:

@@ -57,12 +57,15 @@ class Folder:
 
 
 def status_by_depth(summary: Mapping[str, Any]) -> Chart:
-    """Return columns of pages by depth, stacked by status class. Levels past the last column are added up in it."""
-    levels = list(summary.get("status_by_depth", ()))
-    rows = [(str(row["depth"]), {kind: int(row[kind]) for kind in STATUS_KINDS}) for row in levels[: MOST_COLUMNS - 1]]
-    if rest := levels[MOST_COLUMNS - 1 :]:
-        name = str(rest[0]["depth"]) + ("+" if len(rest) > 1 else "")
-        rows.append((name, {kind: sum(int(row[kind]) for row in rest) for kind in STATUS_KINDS}))
+    """Return columns of pages by depth, stacked by status class. Levels past the last column are added up in it; pages
+    that no links lead to have one of their own."""
+    counted = [row for row in summary.get("status_by_depth", ()) if row["depth"] is not None]
+    groups = [(str(row["depth"]), [row]) for row in counted[: MOST_COLUMNS - 1]]
+    if rest := counted[MOST_COLUMNS - 1 :]:
+        groups.append((str(rest[0]["depth"]) + ("+" if len(rest) > 1 else ""), rest))
+    if unlinked := [row for row in summary.get("status_by_depth", ()) if row["depth"] is None]:
+        groups.append(("no link", unlinked))
+    rows = [(name, {kind: sum(int(row[kind]) for row in group) for kind in STATUS_KINDS}) for name, group in groups]
     return _columns("Status by depth", "clicks from the start", rows, STATUS_KINDS)
 
 

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Final
 from shoal import __version__
 from shoal.audit.finding import Severity
 from shoal.audit.reports import charts
-from shoal.audit.reports.report import VERDICTS, Report, counted, evidence_in_words
-from shoal.audit.verdict import Outcome
+from shoal.audit.reports.report import Report, counted, evidence_in_words
+from shoal.audit.verdict import VERDICTS, Outcome
 from shoal.base.clock import from_micros
 from shoal.base.text import encodable, visible
 
@@ -21,11 +21,12 @@ CONTENT_POLICY: Final = "default-src 'none'; style-src 'unsafe-inline'; base-uri
 
 MARKS: Final = {Outcome.PASSED: "✓", Outcome.FAILED: "✗", Outcome.INCONCLUSIVE: "?"}
 SHOWN_METRICS: Final = {
-    "pages": "pages",
+    "pages": "pages with a response",
+    "failed_pages": "pages without a response",
     "errors": "errors",
     "warnings": "warnings",
     "notices": "notices",
-    "broken_links": "broken links",
+    "broken_links": "broken or unreachable links",
     "server_errors": "server errors",
     "avg_response_ms": "ms average response",
     "max_depth": "clicks to the deepest page",
@@ -40,7 +41,7 @@ def to_html(report: Report) -> str:
         report=report,
         analysis=analysis,
         found=counted(report),
-        verdict=VERDICTS[report.outcome],
+        verdict="No gate" if report.outcome is None else VERDICTS[report.outcome],
         mark=MARKS.get(report.outcome, ""),  # type: ignore[arg-type]
         outcome=report.outcome or "none",
         policy=CONTENT_POLICY,

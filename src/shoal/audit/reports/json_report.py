@@ -68,6 +68,8 @@ class ReportAnalyzer(Struct, kw_only=True):
     findings: int
     duration_ms: float
     artifacts: Annotated[list[Artifact], describe("Files that it left, to download by name.")] = []
+    skipped: Annotated[str | None, describe("Why it does not apply to the crawl; null if it does.")] = None
+    optional: Annotated[bool, describe("Its failure does not fail the analysis.")] = False
 
 
 class AuditReport(Struct, kw_only=True):

@@ -1,6 +1,7 @@
 """The report as JUnit XML, which most CI systems show: a test per rule of the gate and per finding code.
 
-With a gate, only its rules fail; without one, every code of severity error does. An analyzer that failed is an error.
+With a gate, only its rules fail; without one, every code of severity error does. An analyzer that failed is an error;
+one that does not apply to the crawl is skipped.
 """
 
 import re
@@ -65,10 +66,13 @@ def _gate_suite(root: Element, report: Report) -> None:
 
 def _analyzer_suite(root: Element, report: Report, analyzer: str) -> None:
     suite = ElementTree.SubElement(root, "testsuite", name=_text(analyzer))
-    error = next((outcome.error for outcome in report.outcomes if outcome.analyzer == analyzer), None)
-    if error is not None:
+    outcome = next(outcome for outcome in report.outcomes if outcome.analyzer == analyzer)
+    if outcome.error is not None or outcome.skipped is not None:
         case = ElementTree.SubElement(suite, "testcase", classname=_text(analyzer), name="runs")
-        ElementTree.SubElement(case, "error", message=_text(error), type="analyzer_failed")
+        if outcome.error is not None:
+            ElementTree.SubElement(case, "error", message=_text(outcome.error), type="analyzer_failed")
+        else:
+            ElementTree.SubElement(case, "skipped", message=_text(outcome.skipped or ""))
         return
     found = {count.code: count for count in report.codes if count.analyzer == analyzer}
     known = [code.code for code in BY_ANALYZER.get(analyzer, ())]
@@ -100,7 +104,7 @@ def _count(suite: Element, report: Report) -> None:
     suite.set("tests", str(len(suite)))
     suite.set("failures", str(len(suite.findall("testcase/failure"))))
     suite.set("errors", str(len(suite.findall("testcase/error"))))
-    suite.set("skipped", "0")
+    suite.set("skipped", str(len(suite.findall("testcase/skipped"))))
     suite.set("time", f"{seconds:.3f}")
     suite.set("timestamp", from_micros(report.analysis.created_at).strftime("%Y-%m-%dT%H:%M:%S"))
     for case in suite:

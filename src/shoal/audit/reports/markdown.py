@@ -3,8 +3,8 @@
 import re
 from typing import Final
 
-from shoal.audit.reports.report import VERDICTS, Report, in_short
-from shoal.audit.verdict import Outcome
+from shoal.audit.reports.report import Report, in_short
+from shoal.audit.verdict import VERDICTS, Outcome
 from shoal.base.text import visible
 
 MOST_CODES: Final = 25
@@ -36,8 +36,11 @@ def to_markdown(report: Report) -> str:
         lines.append(f"| {count.severity} | `{count.code}` | {count.count:,} | {shown} | {_plain(count.fix)} |")
     if len(report.codes) > MOST_CODES:
         lines += ["", f"{len(report.codes) - MOST_CODES} more codes are in the full report."]
+    for skipped in report.skipped_analyzers:
+        lines += ["", f"Analyzer {_code(skipped.analyzer)} was skipped: {_plain(skipped.skipped or '')}"]
     for failed in report.failed_analyzers:
         lines += ["", f"Analyzer {_code(failed.analyzer)} failed: {_plain(failed.error or '')}"]
+    lines += ["", _plain(f"Not checked: {report.not_checked}.")]
     lines += ["", f"Analysis {_code(analysis.id)} of crawl {_code(analysis.crawl_id)}."]
     return "\n".join(lines) + "\n"
 

@@ -7,19 +7,14 @@ from typing import Any, Final
 from shoal.audit.analyses import Analyses
 from shoal.audit.analysis import Analysis
 from shoal.audit.finding import AnalyzerOutcome, Finding, FindingCount, Severity, most_serious_first
+from shoal.audit.not_checked import ALWAYS, in_words
 from shoal.audit.states import TERMINAL
-from shoal.audit.verdict import Outcome
+from shoal.audit.verdict import VERDICTS, Outcome
 from shoal.base.errors import StateConflict
 from shoal.base.text import plural, visible
 
 LONGEST_VALUE: Final = 300  # characters of a value of the evidence
 MOST_PARTS: Final = 3  # items that are shown of a list in the evidence
-VERDICTS: Final[Mapping[Outcome | None, str]] = {
-    Outcome.PASSED: "Gate passed",
-    Outcome.FAILED: "Gate failed",
-    Outcome.INCONCLUSIVE: "Gate inconclusive",
-    None: "No gate",
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +34,15 @@ class Report:
     @property
     def failed_analyzers(self) -> list[AnalyzerOutcome]:
         return [outcome for outcome in self.outcomes if outcome.error is not None]
+
+    @property
+    def not_checked(self) -> str:
+        """List what the analysis did not check. Analyses that ended before this was recorded have no numbers."""
+        return in_words((self.analysis.summary or {}).get("not_checked", dict.fromkeys(ALWAYS)))
+
+    @property
+    def skipped_analyzers(self) -> list[AnalyzerOutcome]:
+        return [outcome for outcome in self.outcomes if outcome.skipped is not None]
 
     @property
     def pages(self) -> int:
@@ -66,15 +70,16 @@ async def load_report(analyses: Analyses, analysis_id: str, most_per_code: int) 
 
 def evidence_in_words(evidence: Mapping[str, Any]) -> str:
     """Return evidence as one line of text: `status: 404; links: 3; linked from: https://example.com/`."""
-    return "; ".join(f"{name.replace('_', ' ')}: {_in_words(value)}" for name, value in evidence.items())
+    return "; ".join(f"{name.replace('_', ' ')}: {value_in_words(value)}" for name, value in evidence.items())
 
 
-def _in_words(value: Any) -> str:
+def value_in_words(value: Any) -> str:
+    """Return one value of the evidence as text; of a list, its first items and the number of the others."""
     if isinstance(value, Mapping):
-        return " ".join(_in_words(part) for part in value.values())
+        return " ".join(value_in_words(part) for part in value.values())
     if isinstance(value, list):
         more = f" and {len(value) - MOST_PARTS} more" if len(value) > MOST_PARTS else ""
-        return ", ".join(_in_words(part) for part in value[:MOST_PARTS]) + more
+        return ", ".join(value_in_words(part) for part in value[:MOST_PARTS]) + more
     text = visible(str(value))
     return text if len(text) <= LONGEST_VALUE else text[:LONGEST_VALUE] + "…"
 
@@ -82,11 +87,14 @@ def _in_words(value: Any) -> str:
 def counted(report: Report) -> str:
     """Return the number of findings of each severity: `1 error, 4 warnings, 0 notices on 12 pages`."""
     found = [plural(number, severity) for severity, number in report.by_severity().items()]
-    return f"{', '.join(found)} on {plural(report.pages, 'page')}"
+    silent = round((report.analysis.metrics or {}).get("failed_pages", 0))
+    more = f" ({silent:,} more gave no response)" if silent else ""
+    return f"{', '.join(found)} on {plural(report.pages, 'page')}{more}"
 
 
 def in_short(report: Report) -> str:
-    """Return the result in a few words: the verdict, and the number of findings of each severity."""
+    """Return the result in a few words, without a full stop: the verdict, and the number of findings of each
+    severity."""
     if report.analysis.error is not None:
-        return f"Analysis failed: {visible(report.analysis.error)}"
+        return f"Analysis failed: {visible(report.analysis.error).rstrip('.')}"
     return counted(report) if report.outcome is None else f"{VERDICTS[report.outcome]}: {counted(report)}"

@@ -43,12 +43,25 @@ def to_sarif(report: Report) -> str:
                     }
                     for outcome in report.failed_analyzers
                 ]
+                + [
+                    {
+                        "level": "note",
+                        "message": {"text": f"Analyzer {outcome.analyzer} was skipped: {outcome.skipped}"},
+                        "descriptor": {"id": "analyzer_skipped"},
+                    }
+                    for outcome in report.skipped_analyzers
+                ]
                 + ([{"level": "error", "message": {"text": analysis.error}}] if analysis.error is not None else []),
             }
         ],
         "results": results,
         "columnKind": "unicodeCodePoints",
-        "properties": {"site": analysis.site, "verdict": report.outcome, "pages": report.pages},
+        "properties": {
+            "site": analysis.site,
+            "verdict": report.outcome,
+            "pages": report.pages,
+            "notChecked": report.not_checked,
+        },
     }
     document = {"$schema": SCHEMA, "version": "2.1.0", "runs": [run]}
     return json_of(document, orjson.OPT_INDENT_2).decode() + "\n"

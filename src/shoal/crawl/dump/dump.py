@@ -48,14 +48,13 @@ class CrawlDump:
         crawls: Crawls,
         frontier: FrontierStore,
         admin_store: FrontierAdminStore,
-        pages: PageStore,
         admin: FrontierAdmin,
     ) -> None:
         self._database = database
         self._crawls = crawls
         self._frontier = frontier
         self._admin_store = admin_store
-        self._pages = pages
+        self._pages = PageStore()
         self._admin = admin
 
     async def dump(self, crawl_id: str, *, secrets: bool = False) -> AsyncIterator[bytes]:
@@ -150,7 +149,7 @@ class CrawlDump:
             await self._admin.erase(wanted)  # a load that was killed left it behind
         named = head.crawl.named if trust_named else []
         number = await self._database.run(
-            lambda tx: self._admin_store.receive(tx, wanted, head.crawl.config, named, head.seed)
+            lambda tx: self._admin_store.receive(tx, wanted, head.crawl.config, named, head.seed, head.crawl.policy_id)
         )
         if number is None:
             raise AlreadyExists("crawl", wanted, "load it under another id with --id, or remove that crawl first")

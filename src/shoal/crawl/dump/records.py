@@ -14,9 +14,9 @@ The store has only the hash of most URLs, so the dump includes the hash seed and
 
 from base64 import b64encode
 from collections import Counter
-from dataclasses import asdict, replace
-from datetime import datetime, timedelta
-from typing import Annotated, Any, Literal
+from dataclasses import asdict, is_dataclass, replace
+from datetime import UTC, datetime, timedelta
+from typing import Annotated, Any, Literal, TypeVar
 
 import orjson
 from msgspec import Meta, Struct, convert, to_builtins
@@ -24,6 +24,7 @@ from msgspec.structs import replace as replace_fields
 
 from shoal.base.clock import from_micros, span, to_micros
 from shoal.base.errors import InvalidInput
+from shoal.base.request_form import known_fields
 from shoal.base.url import Url, UrlRules, canonical
 from shoal.crawl.crawl import Counts, Crawl, CrawlConfig
 from shoal.crawl.credentials import hidden
@@ -37,6 +38,8 @@ from shoal.fetch.redirect_chain import RedirectChain
 from shoal.pages.links import unpack
 from shoal.pages.page import Page
 
+T = TypeVar("T")
+
 VERSION = 1
 FIX = "use a complete file written by `shoal crawls dump`"
 FATES = {fate.word: fate for fate in Fate}
@@ -45,21 +48,45 @@ ANY_URL = UrlRules(max_length=65_536, tracking=(), session=())  # accept what th
 
 _SIGN_64, _SIGN_32 = 1 << 63, 1 << 31
 
-Natural = Annotated[int, Meta(ge=0, le=(1 << 63) - 1)]
+BIGGEST = (1 << 63) - 1
+BIGGEST_INT = (1 << 31) - 1
+LATEST = to_micros(datetime(9999, 12, 30, tzinfo=UTC))
+RANGES = {
+    "status": (0, 999),
+    "depth": (0, BIGGEST_INT),
+    "fetched_at": (0, LATEST),
+    "attempt": (0, BIGGEST_INT),
+    "bytes": (0, BIGGEST),
+    "word_count": (0, BIGGEST_INT),
+    "links_internal": (0, BIGGEST_INT),
+    "links_external": (0, BIGGEST_INT),
+    "duration_ms": (0, BIGGEST),
+    "flags": (0, 32_767),
+    "fingerprint": (-BIGGEST - 1, BIGGEST),
+    "text_hash": (-BIGGEST - 1, BIGGEST),
+    "listed": (0, BIGGEST_INT),
+    "count": (0, BIGGEST_INT),
+    "depth_reached": (0, BIGGEST_INT),
+    **dict.fromkeys(("opened", "settled", "pages", "errors", "not_modified", "bytes_saved"), (0, BIGGEST)),
+}
+"""The values of pages, sitemaps, traps and counts that every store can hold and every export can write."""
+
+Natural = Annotated[int, Meta(ge=0, le=BIGGEST)]
 Small = Annotated[int, Meta(ge=0, le=32_767)]
 Moment = Annotated[datetime, Meta(tz=True)]
+Id = Annotated[str, Meta(pattern=r"^(?!\.{1,2}\Z)[A-Za-z0-9_.-]{1,64}\Z")]
 Half = Annotated[str, Meta(pattern=r"^[0-9a-f]{16}\Z")]
 
 
-class _Record(Struct, frozen=True, forbid_unknown_fields=True):
-    """A line, or a part of one."""
+class _Record(Struct, frozen=True):
+    """A line, or a part of one. Fields that a newer version of Shoal has added are ignored."""
 
 
 class Head(_Record, frozen=True):
     """The first line: the crawl, the seed of its keys, and its counts."""
 
     class Run(_Record, frozen=True):
-        id: Annotated[str, Meta(pattern=r"^(?!\.{1,2}\Z)[A-Za-z0-9_.-]{1,64}\Z")]
+        id: Id
         state: CrawlState
         state_reason: str | None
         config: CrawlConfig
@@ -67,6 +94,7 @@ class Head(_Record, frozen=True):
         created_at: Moment
         started_at: Moment | None
         finished_at: Moment | None
+        policy_id: Id | None = None
 
         def __post_init__(self) -> None:
             CrawlConfig.read(self.config.plain())
@@ -169,6 +197,7 @@ def head_record(crawl: Crawl, counts: Counts, *, secrets: bool = False) -> bytes
         "state_reason": crawl.state_reason,
         "config": config if secrets else hidden(config),
         "named": sorted(crawl.named),
+        "policy_id": crawl.policy_id,
         **{name: _moment(getattr(crawl, name)) for name in ("created_at", "started_at", "finished_at")},
     }
     sums = asdict(counts) | {"walked": span(counts.walked)}
@@ -236,11 +265,11 @@ def _read(values: Any) -> Line:
         case {"url": _}:
             return convert(values, _Url).value()
         case {"trap": trap}:
-            return convert(trap, Trap)
+            return _in_range(convert(trap, Trap))
         case {"sitemap": sitemap}:
             record = convert(sitemap, SitemapRecord)
             _whole_url(record.url)
-            return record
+            return _in_range(record)
         case {"redirect": redirect}:
             return convert(redirect, _Target).value()
         case {"page": page}:
@@ -259,17 +288,39 @@ def _head(values: dict[str, Any]) -> Head:
     """Read the first line; in a dump the time of work is a number of microseconds."""
     counts = values.get("counts")
     if isinstance(counts, dict) and isinstance(counts.get("walked"), int):
+        if not 0 <= counts["walked"] <= LATEST:
+            raise ValueError("counts.walked is out of range")
         counts["walked"] = timedelta(microseconds=counts["walked"])
-    return convert(values, Head)
+    head = convert(known_fields(values, Head), Head)
+    _in_range(head.counts)
+    if not all(0 <= count <= BIGGEST for count in (*head.counts.responses.values(), *head.counts.skipped.values())):
+        raise ValueError("a count is out of range")
+    return head
 
 
 def _checked(page: Page) -> Page:
     _whole_url(page.url)
+    _in_range(page)
+    for step in page.redirects:
+        if type(step.get("url")) is not str or type(step.get("status")) is not int or not 0 <= step["status"] <= 999:
+            raise ValueError("redirects are not a list of objects with url and status")
     if page.links is not None:
         unpack(page.links)
     if page.detail is not None:
         unpacked(page.detail)
     return replace(page, body_file=None, body_offset=None, body_length=None)  # bodies are not dumped
+
+
+def _in_range(item: T) -> T:
+    """Return an item whose numbers and texts a store can hold; raise ValueError for any other."""
+    for name in item.__dataclass_fields__ if is_dataclass(item) else item.__struct_fields__:  # type: ignore[attr-defined]
+        value = getattr(item, name)
+        if isinstance(value, str) and "\0" in value:
+            raise ValueError(f"{name} has a NUL character")
+        low, high = RANGES.get(name, (-BIGGEST - 1, BIGGEST))
+        if isinstance(value, int | float) and not low <= value <= high:
+            raise ValueError(f"{name} is not between {low} and {high}")
+    return item
 
 
 def _whole_url(text: str) -> Url:

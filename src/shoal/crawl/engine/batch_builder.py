@@ -3,11 +3,11 @@
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from shoal.base.settings import CrawlSettings
 from shoal.crawl.engine.budget import Budget
 from shoal.crawl.engine.not_modified import NotModifiedPages
 from shoal.crawl.frontier.values import FrontierTask, Settled, WalkerBatch
 from shoal.hosts.throttle import ThrottleTracker
-from shoal.settings import CrawlSettings
 
 if TYPE_CHECKING:
     from shoal.pages.body_recorder import BodyRecorder

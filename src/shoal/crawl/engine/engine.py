@@ -95,7 +95,7 @@ class Engine:
 
         After an outage of the store, start over from what it knows, as long as the job is ours. Whether the commit that
         failed was stored is unknown, so its batch is not sent twice: either the store has it, or the URLs in it are
-        still ours and are taken again.
+        still ours and are taken again. A walker that was asked to hand back does not wait for the end of an outage.
         """
         try:
             while True:
@@ -103,8 +103,8 @@ class Engine:
                     return await self._crawl()
                 except BackendUnavailable:
                     self._hooks.settled(self._commits.stored())
-                    if not self._hooks.alive():
-                        raise
+                    if not self._hooks.alive() or self._control.hand_back_reason is not None:
+                        raise  # the process that leased the job returns it once the store is back
                     self._window.drop()
                     self._pages.forget()
                     self._pages.traps.forget()

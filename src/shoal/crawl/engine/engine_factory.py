@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 from shoal.base.clock import Clock
 from shoal.base.errors import ShoalError, StorageFull
 from shoal.base.retry_after import parse_retry_after
+from shoal.base.settings import Settings
 from shoal.base.url import Canonicalizer
 from shoal.crawl.crawl import Crawl, CrawlConfig
 from shoal.crawl.credentials import cookies_for
@@ -40,7 +41,6 @@ from shoal.hosts.robots import product_token
 from shoal.hosts.robots_cache import RobotsCache
 from shoal.hosts.throttle import ThrottleTracker
 from shoal.queue.job import Fence
-from shoal.settings import Settings
 
 if TYPE_CHECKING:  # few crawls store bodies or read more than facts
     from shoal.extract.optional_facts import OptionalFactsReader
@@ -104,12 +104,10 @@ def build_engine(
         stores.database,
         stores.crawls,
         stores.frontier,
-        stores.hosts,
         stores.queue,
         crawl,
         fence,
         rate,
-        stores.pages,
         previous_crawl=previous,
         admission=admission,
     )
@@ -224,7 +222,7 @@ def _robots(
             control.fail(error)  # before an attempt is counted for any URL of that host
         signals.robots_out_of_reach(host_origin, error)
 
-    cache = RobotsCache(stores.database, stores.hosts, runtime.egress, agent, settings, runtime.clock, runtime.signals)
+    cache = RobotsCache(stores.database, runtime.egress, agent, settings, runtime.clock, runtime.signals)
     return RobotsCheck(cache, settings.robots_ttl.total_seconds(), on_store_error=store_failed)
 
 

@@ -18,9 +18,9 @@ from shoal.crawl.frontier.values import FrontierTask, NewUrl, PendingRedirect, S
 from shoal.crawl.scope.scope import CrawlScope
 from shoal.crawl.scope.sitemap_guesses import guesses
 from shoal.egress import Hop
-from shoal.extract.directives import combined, forbids_following
+from shoal.extract.encoding import with_encoded_queries
 from shoal.extract.page import PageFacts
-from shoal.extract.query_encoding import with_encoded_queries
+from shoal.extract.response_headers import combined, forbids_following
 from shoal.fetch.page_fetcher import Fetched
 from shoal.pages.links import LinkFlag, join, pack
 from shoal.pages.page import NOT_MODIFIED, Page
@@ -31,7 +31,7 @@ if TYPE_CHECKING:  # few crawls ask for more than facts
 KEPT_FACTS = (
     *("content_type", "encoding", "bytes", "title", "description", "canonical", "robots", "lang", "h1", "word_count"),
     *("content_hash", "links_internal", "links_external", "rendered"),
-    *("data", "fingerprint", "detail", "links", "flags"),
+    *("data", "text_hash", "fingerprint", "detail", "links", "flags"),
 )
 """The fields that an unchanged page takes from its record in the previous crawl."""
 
@@ -404,6 +404,7 @@ def facts_to_page(facts: PageFacts, page: Page) -> None:
     page.h1 = facts.h1
     page.word_count = facts.word_count
     page.content_hash = facts.content_hash
+    page.text_hash = facts.text_hash
     page.flags = int(facts.flags)
 
 

@@ -13,7 +13,7 @@ from shoal.crawl.crawl import Counts, Crawl, CrawlConfig
 from shoal.crawl.frontier.fates import Fate
 from shoal.crawl.frontier.traps import Trap, TrapState
 from shoal.crawl.frontier.values import FrontierTask, UrlKind
-from shoal.crawl.states import CrawlState
+from shoal.crawl.states import DRAINED, CrawlState
 from shoal.pages.links import unpack
 from shoal.pages.page import Page
 from shoal.pages.store import PageStore, Validators
@@ -40,11 +40,9 @@ class RecalledPage(Struct, frozen=True):
 class PreviousCrawl:
     """The previous crawl as one walker reads it. It has ended, so it does not change."""
 
-    def __init__(
-        self, database: Database, pages: PageStore, crawl: Crawl, config: CrawlConfig, *, is_whole: bool
-    ) -> None:
+    def __init__(self, database: Database, crawl: Crawl, config: CrawlConfig, *, is_whole: bool) -> None:
         self._database = database
-        self._pages = pages
+        self._pages = PageStore()
         self._number = crawl.number
         self._depth = config.depth
         self._with_details = config.analyze
@@ -117,7 +115,7 @@ def is_whole(crawl: Crawl, counts: Counts, traps: list[Trap]) -> bool:
 
     Links in quarantine or over the page limit of their host do not count: the next crawl may fetch them.
     """
-    drained = (crawl.state, crawl.state_reason) == (CrawlState.COMPLETED, "drained")
+    drained = (crawl.state, crawl.state_reason) == (CrawlState.COMPLETED, DRAINED)
     held = any(trap.state is TrapState.QUARANTINED for trap in traps)
     return drained and not held and Fate.SKIPPED_HOST_BUDGET.word not in counts.skipped
 

@@ -2,6 +2,7 @@
 
 from functools import partial
 
+from shoal.base.settings import CrawlSettings
 from shoal.crawl.crawl import Crawl
 from shoal.crawl.credentials import is_label
 from shoal.crawl.engine.walker_context import WalkerRuntime
@@ -12,7 +13,6 @@ from shoal.fetch.page_fetcher import PageFetcher
 from shoal.fetch.rendering import RenderCallbacks, RenderOptions, RenderStage
 from shoal.render.renderer import Renderer
 from shoal.render.screenshots import save_screenshot
-from shoal.settings import CrawlSettings
 
 
 def build_render_stage(

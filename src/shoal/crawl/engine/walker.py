@@ -10,7 +10,7 @@ from shoal.crawl.engine.previous_crawl import PreviousCrawl, is_whole
 from shoal.crawl.engine.walker_context import WalkerCallbacks, WalkerRuntime, WalkerStores
 from shoal.crawl.engine.walker_requests import WalkerRequests
 from shoal.crawl.engine.walker_signals import WalkerSignals
-from shoal.fetch.fetch_rate import FetchRate
+from shoal.fetch.fetch_rate import FetchRate, changed
 from shoal.queue.job import Fence
 
 if TYPE_CHECKING:  # few crawls store bodies or read more than facts
@@ -71,7 +71,7 @@ class Walker:
 
     def limit_rate(self, per_second: float | None) -> None:
         """Start at most this many fetches per second; None: unlimited."""
-        self._rate = None if per_second is None else FetchRate(per_second, self._runtime.clock)
+        self._rate = changed(self._rate, per_second, self._runtime.clock)
         if self._engine is not None:
             self._engine.limit_rate(self._rate)
 
@@ -100,7 +100,7 @@ class Walker:
         if found is None:
             return None
         previous, whole = found
-        return PreviousCrawl(stores.database, stores.pages, previous, config, is_whole=whole)
+        return PreviousCrawl(stores.database, previous, config, is_whole=whole)
 
     def _body_recorder(self) -> "BodyRecorder | None":
         if not self._crawl.config.keep_bodies:

@@ -64,12 +64,10 @@ class WalkerCommits:
         database: Database,
         crawls: Crawls,
         frontier: FrontierStore,
-        hosts: HostStore,
         queue: Queue,
         crawl: Crawl,
         fence: Fence,
         rate: HostRate,
-        pages: PageStore,
         *,
         previous_crawl: PreviousCrawl | None = None,
         admission: AdmissionChecks | None = None,
@@ -77,13 +75,13 @@ class WalkerCommits:
         self._database = database
         self._crawls = crawls
         self._frontier = frontier
-        self._hosts = hosts
+        self._hosts = HostStore()
         self._queue = queue
         self._journal = crawls.journal
         self._crawl = crawl
         self.fence = fence
         self._rate = rate
-        self._pages = pages
+        self._pages = PageStore()
         self.previous_crawl = previous_crawl  # the crawl that this one follows
         self.admission = admission  # knows which URLs need no slot
         self.has_other_walkers = crawl.config.workers > 1
@@ -119,7 +117,7 @@ class WalkerCommits:
         try:
             await self._database.run(commit)
         except FrontierLost:
-            rebuild = FrontierRebuild(self._database, self._crawls, self._frontier, self._pages, self._queue)
+            rebuild = FrontierRebuild(self._database, self._crawls, self._frontier, self._queue)
             try:
                 await rebuild.run(self._crawl, self.fence)
             except FrontierLost as error:

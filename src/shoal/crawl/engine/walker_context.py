@@ -7,16 +7,14 @@ from msgspec import Struct
 
 from shoal.base.clock import Clock
 from shoal.base.database import Database
+from shoal.base.settings import Settings
 from shoal.base.signals import Signals
 from shoal.crawl.frontier.values import Settled
 from shoal.crawl.lifecycle.crawls import Crawls
 from shoal.crawl.store import FrontierStore
 from shoal.egress import Egress
-from shoal.hosts.store import HostStore
 from shoal.pages.bodies import BodyStore
-from shoal.pages.store import PageStore
 from shoal.queue.queue import Queue
-from shoal.settings import Settings
 
 if TYPE_CHECKING:  # few crawls render
     from shoal.render.renderer import Renderer
@@ -28,9 +26,7 @@ class WalkerStores(Struct, frozen=True, kw_only=True):
     database: Database
     crawls: Crawls
     frontier: FrontierStore
-    hosts: HostStore
     queue: Queue
-    pages: PageStore
     bodies: BodyStore
 
 

@@ -76,13 +76,16 @@ class FrontierAdmin:
 
         return await self._repeat(step)
 
-    async def erase(self, crawl_id: str, *, audit: AuditHook = no_audit) -> None:
+    async def erase(
+        self, crawl_id: str, *, audit: AuditHook = no_audit, progress: Callable[[int], None] = lambda _: None
+    ) -> None:
         """Remove a crawl that has ended: kept bodies, files of its analyses, frontier, pages, jobs and itself, in
-        batches. An interrupted call leaves a consistent state except for the files, and another call continues."""
+        batches. An interrupted call leaves a consistent state except for the files, and another call continues.
+        `progress` is called with the number of rows of each batch."""
 
         async def note(tx: Tx) -> Crawl:
             ended = await self._locked(tx, crawl_id, TERMINAL, "be removed")
-            await audit(tx, crawl_id)
+            await audit(tx, "crawl.removed", crawl_id)
             return ended
 
         async def step(tx: Tx) -> int:
@@ -92,7 +95,8 @@ class FrontierAdmin:
         ended = await self._database.run(note)
         await self._bodies.forget(ended.bodies)
         await self._forget_files(crawl_id)
-        await self._repeat(step)
+        while rows := await self._database.run(step):
+            progress(rows)
 
     async def at_rest(self, crawl_id: str, action: str) -> CrawlStatus:
         """Return the crawl and its counts; raise `StateConflict` if a walker has it or may get it."""

@@ -139,7 +139,13 @@ class FrontierAdminStore(Protocol):
         ...
 
     async def receive(
-        self, tx: Tx, crawl_id: CrawlId, config: CrawlConfig, named: list[str], key_seed: int
+        self,
+        tx: Tx,
+        crawl_id: CrawlId,
+        config: CrawlConfig,
+        named: list[str],
+        key_seed: int,
+        policy_id: str | None = None,
     ) -> int | None:
         """Create a crawl that is loaded from another store and return its number; None if the id is taken. It is
         stopped with the reason `LOADING` until `admit`."""

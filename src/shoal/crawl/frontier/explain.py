@@ -5,6 +5,7 @@ from enum import StrEnum
 from typing import Any
 
 from shoal.base.clock import moment
+from shoal.base.sentence import message
 from shoal.base.text import plural
 from shoal.base.url import Url, UrlRefusal, hostname, origin, registrable_domain
 from shoal.crawl.crawl import Crawl, CrawlConfig
@@ -35,6 +36,18 @@ class UrlState(StrEnum):
     FAILED = "failed"
     QUARANTINED = "quarantined"
     SKIPPED = "skipped"
+
+
+LABELS = {
+    UrlState.REFUSED: message("Refused"),
+    UrlState.NEVER_SEEN: message("Not found yet"),
+    UrlState.WAITING: message("Waiting"),
+    UrlState.TAKEN: message("Being fetched"),
+    UrlState.FETCHED: message("Fetched"),
+    UrlState.FAILED: message("Failed"),
+    UrlState.QUARANTINED: message("In quarantine"),
+    UrlState.SKIPPED: message("Skipped"),
+}
 
 
 @dataclass(frozen=True, slots=True)

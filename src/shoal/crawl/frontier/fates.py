@@ -2,6 +2,8 @@
 
 from enum import IntEnum
 
+from shoal.base.sentence import message
+
 
 class Fate(IntEnum):
     """The fate of a URL. The numbers are stored: never reuse or renumber one."""
@@ -51,3 +53,24 @@ REOPENING = frozenset({Fate.SKIPPED_DEPTH, Fate.SKIPPED_NOFOLLOW, Fate.SKIPPED_N
 
 CLAIMABLE = REOPENING | {Fate.SKIPPED_SCOPE}
 """Fates of skipped URLs that a redirect may still lead to, because redirects of seeds widen the scope."""
+
+SKIPS = {
+    "depth": message("deeper than the limit"),
+    "scope": message("outside the scope"),
+    "excluded": message("excluded by a pattern"),
+    "not_included": message("not included by a pattern"),
+    "robots": message("disallowed by robots.txt"),
+    "nofollow": message("marked nofollow"),
+    "url_too_long": message("URL too long"),
+    "scheme": message("not http or https"),
+    "credentials": message("URL with a password"),
+    "control_characters": message("URL with control characters"),
+    "backslash": message("URL with a backslash"),
+    "invalid_url": message("not a valid URL"),
+    "repeating_path": message("a path that repeats itself"),
+    "too_many_segments": message("a path with too many segments"),
+    "host_budget": message("page limit of the host"),
+    "not_in_sitemap": message("not in a sitemap"),
+    "trap": message("in quarantine as a crawler trap"),
+}
+"""Texts for why URLs were skipped, by the name in records."""

@@ -1,24 +1,27 @@
 """Rebuilds a frontier that its store lost, from the pages of the crawl.
 
-A page stores the hashes of its links, not their URLs. So pages with links to URLs that have no page are fetched again,
-as few as it takes to find each of these URLs once; all other pages are recorded as settled. Seeds and sitemaps are
-added again. A page that is fetched again keeps its record.
+A page stores the hashes of its links, not their URLs. So pages that link or redirect to URLs without a page are fetched
+again, as few as it takes to find each of these URLs at its smallest depth; all other pages are recorded as settled.
+Seeds and sitemaps are added again. A page that is fetched again keeps its record and the targets of its redirects: to
+any other page these are known, but it may follow them once more.
 """
 
 import secrets
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Protocol, runtime_checkable
+from typing import NamedTuple, Protocol, runtime_checkable
 
 from shoal.base.database import Database, Tx
 from shoal.base.errors import BackendUnavailable, FrontierLost, StateConflict
 from shoal.base.url import Url, UrlRefusal, canonical
 from shoal.crawl.crawl import Crawl
 from shoal.crawl.frontier.fates import Fate
-from shoal.crawl.frontier.values import NewUrl, key_of
+from shoal.crawl.frontier.values import NewUrl, RedirectTarget, key_of
 from shoal.crawl.journal import messages
 from shoal.crawl.lifecycle.crawls import Crawls
 from shoal.crawl.scope.seeds import first_urls, seeds_of
+from shoal.crawl.scope.sitemap_guesses import guesses, wants_sitemaps
 from shoal.crawl.store import FrontierStore
 from shoal.pages.links import unpack
 from shoal.pages.page import Page
@@ -38,6 +41,13 @@ def lost_is_an_outage() -> Iterator[None]:
         raise BackendUnavailable("the frontier", "its store lost it", "it is rebuilt from the pages") from error
 
 
+KnownPage = tuple[tuple[int, int], Url | None]
+"""The key of a page, and the URL that responded, if one did."""
+
+ClaimedTarget = tuple[tuple[int, int], RedirectTarget]
+"""The key of a redirect target, and what is known about it."""
+
+
 @runtime_checkable
 class LosableFrontier(FrontierStore, Protocol):
     """A frontier whose store may lose it."""
@@ -46,8 +56,12 @@ class LosableFrontier(FrontierStore, Protocol):
         """Begin a lost frontier again, empty, and let nobody but this walker use it until `finish_rebuild`."""
         ...
 
-    async def keep_known(self, tx: Tx, crawl: int, fate: Fate, keys: list[tuple[int, int]]) -> None:
-        """Record URLs that were settled before the frontier was lost. Idempotent."""
+    async def keep_known(self, tx: Tx, crawl: int, fate: Fate, pages: list[KnownPage]) -> None:
+        """Record pages that were settled before the frontier was lost, and count them for their hosts. Idempotent."""
+        ...
+
+    async def claim_targets(self, tx: Tx, crawl: int, targets: list[ClaimedTarget]) -> None:
+        """Record the targets of redirects, so that only the page that redirects there fetches them. Idempotent."""
         ...
 
     async def finish_rebuild(self, tx: Tx, crawl: int) -> None: ...
@@ -56,16 +70,18 @@ class LosableFrontier(FrontierStore, Protocol):
 class FrontierRebuild:
     """The rebuilding of one crawl's frontier by one of its walkers."""
 
-    def __init__(
-        self, database: Database, crawls: Crawls, frontier: FrontierStore, pages: PageStore, queue: Queue
-    ) -> None:
+    def __init__(self, database: Database, crawls: Crawls, frontier: FrontierStore, queue: Queue) -> None:
         assert isinstance(frontier, LosableFrontier)
         self._database = database
         self._crawls = crawls
         self._frontier = frontier
-        self._pages = pages
+        self._pages = PageStore()
         self._queue = queue
-        self._known: set[int] = set()  # keys of URLs that need not be found again
+        self._own: set[int] = set()  # keys of URLs that have a page
+        self._targets: set[int] = set()  # keys of URLs that were fetched as the target of a page's redirects
+        self._claimed: set[int] = set()  # those of them that a page keeps
+        self._found_at: dict[int, int] = {}  # the depth at which a page that is fetched again finds a URL, by its key
+        self._landed: list[Url] = []  # where seeds redirected to
 
     async def run(self, crawl: Crawl, fence: Fence) -> int:
         """Rebuild the frontier, in many commits; return how many pages are fetched again. If the walker dies or the
@@ -90,8 +106,10 @@ class FrontierRebuild:
 
         async def end(tx: Tx) -> None:
             await self._queue.fence(tx, fence)
-            seeds = first_urls(seeds_of(crawl.config), crawl.key_seed, crawl.config)
-            await self._frontier.reopen(tx, crawl.number, [url for url in seeds if url.key not in self._known], [])
+            first = first_urls(seeds_of(crawl.config), crawl.key_seed, crawl.config)
+            if wants_sitemaps(crawl.config):
+                first += guesses(self._landed, crawl.key_seed)
+            await self._frontier.reopen(tx, crawl.number, [url for url in first if not self._is_known(url.key)], [])
             await self._frontier.finish_rebuild(tx, crawl.number)
             await self._crawls.journal.write(tx, crawl.number, [messages.frontier_rebuilt(again)])
 
@@ -103,55 +121,106 @@ class FrontierRebuild:
         while found := await self._pages_after(crawl, after):
             after = found[-1][0]
             for _, page in found:
-                self._known.update(key for key, _ in _keys_of(crawl, page))
+                self._own.add(key_of(Url(page.url), crawl.key_seed)[0])
+                followed = _redirects(crawl, page).followed
+                self._targets.update(key_of(url, crawl.key_seed)[0] for url in followed)
+                if page.depth == 0 and page.status is not None:
+                    self._landed += followed[-1:]
 
     async def _add_pages(self, crawl: Crawl, fence: Fence) -> int:
         after, again = 0, 0
         while found := await self._pages_after(crawl, after):
             after = found[-1][0]
-            settled: dict[Fate, list[tuple[int, int]]] = {}
+            settled: dict[Fate, list[KnownPage]] = {}
+            claims: list[ClaimedTarget] = []
             reopened: list[NewUrl] = []
             for _, page in found:
-                own, *via = _keys_of(crawl, page)
-                if page.status is None:
-                    settled.setdefault(Fate.FAILED, []).append(own)
-                elif self._leads_on(crawl, page):
-                    reopened.append(NewUrl(*own, Url(page.url), page.depth, Fate.OPEN))
+                key, redirects = key_of(Url(page.url), crawl.key_seed), _redirects(crawl, page)
+                fate = Fate.FAILED if page.status is None else Fate.FETCHED
+                ours = self._claims(crawl, page, redirects.followed, fate)
+                # A page that could not follow its redirects again would not find its links either; that of the target
+                # does.
+                can_follow = len(ours) == len(redirects.followed)
+                if fate is Fate.FETCHED and can_follow and self._leads_on(crawl, page, redirects.ahead):
+                    reopened.append(NewUrl(*key, Url(page.url), page.depth, Fate.OPEN))
                 else:
-                    settled.setdefault(Fate.FETCHED, []).append(own)
-                settled.setdefault(Fate.FETCHED_VIA, []).extend(via)
+                    answered = None if page.status is None else Url(page.answered_at)
+                    settled.setdefault(fate, []).append((key, answered))
+                claims += ours
             again += len(reopened)
-            await self._keep(crawl, fence, settled, reopened)
+            await self._keep(crawl, fence, settled, claims, reopened)
         return again
 
     async def _keep(
-        self, crawl: Crawl, fence: Fence, settled: dict[Fate, list[tuple[int, int]]], reopened: list[NewUrl]
+        self,
+        crawl: Crawl,
+        fence: Fence,
+        settled: dict[Fate, list[KnownPage]],
+        claims: list[ClaimedTarget],
+        reopened: list[NewUrl],
     ) -> None:
         async def commit(tx: Tx) -> None:
             await self._queue.fence(tx, fence)
             await self._frontier.reopen(tx, crawl.number, reopened, [])
-            for fate, keys in settled.items():
-                await self._frontier.keep_known(tx, crawl.number, fate, keys)
+            for fate, pages in settled.items():
+                await self._frontier.keep_known(tx, crawl.number, fate, pages)
+            await self._frontier.claim_targets(tx, crawl.number, claims)
 
         await self._database.run(commit)
 
-    def _leads_on(self, crawl: Crawl, page: Page) -> bool:
-        """Return whether a page has links to URLs that nobody knows any more; they count as known from then on."""
-        if page.links is None or page.depth >= crawl.config.depth:
-            return False
-        unknown = set(unpack(page.links).followed()) - self._known
-        self._known |= unknown
-        return bool(unknown)
+    def _claims(self, crawl: Crawl, page: Page, followed: list[Url], fate: Fate) -> list[ClaimedTarget]:
+        """Return the redirect targets that are this page's. A server that forgot a claim may have led several pages to
+        one URL, or to another page; the first page keeps it."""
+        claims: list[ClaimedTarget] = []
+        for place, url in enumerate(followed, 1):
+            key = key_of(url, crawl.key_seed)
+            if key[0] not in self._own and key[0] not in self._claimed:
+                self._claimed.add(key[0])
+                is_last = place == len(followed)
+                end = Fate.FAILED if is_last and fate is Fate.FAILED else Fate.FETCHED_VIA
+                claims.append((key, RedirectTarget(url, page.url, end)))
+        return claims
+
+    def _leads_on(self, crawl: Crawl, page: Page, ahead: Url | None) -> bool:
+        """Return whether a page leads to URLs that nobody knows any more, or that were found only at a greater depth so
+        far; it finds them from then on."""
+        found: list[tuple[int, int]] = []
+        if ahead is not None:
+            found.append((key_of(ahead, crawl.key_seed)[0], page.depth))
+        follows = crawl.config.sitemap != "only" and page.depth < crawl.config.depth
+        if follows and page.links is not None:
+            found += [(key, page.depth + 1) for key in unpack(page.links).followed()]
+        nearer = {
+            key: depth
+            for key, depth in found
+            if not self._is_known(key) and self._found_at.get(key, sys.maxsize) > depth
+        }
+        self._found_at |= nearer
+        return bool(nearer)
+
+    def _is_known(self, key: int) -> bool:
+        return key in self._own or key in self._targets
 
     async def _pages_after(self, crawl: Crawl, after: int) -> list[tuple[int, Page]]:
         return await self._database.read(lambda tx: self._pages.after(tx, crawl.number, after, PAGES_AT_ONCE))
 
 
-def _keys_of(crawl: Crawl, page: Page) -> list[tuple[int, int]]:
-    """Return the key of a page, and that of the URL it redirected to."""
-    keys = [key_of(Url(page.url), crawl.key_seed)]
-    if page.final_url is not None and page.final_url != page.url:
-        final = canonical(page.final_url, crawl.config.url_rules())
-        if not isinstance(final, UrlRefusal):
-            keys.append(key_of(final, crawl.key_seed))
-    return keys
+class _Redirects(NamedTuple):
+    """The URLs that a page's redirects led to, in canonical form: those it `followed`, and one `ahead` that it did
+    not."""
+
+    followed: list[Url]
+    ahead: Url | None
+
+
+def _redirects(crawl: Crawl, page: Page) -> _Redirects:
+    if not page.redirects or page.final_url is None:
+        return _Redirects([], None)
+    written = [*(hop["url"] for hop in page.redirects), page.final_url]
+    *passed, last = [canonical(url, crawl.config.url_rules()) for url in written]
+    was_fetched = page.answered_at == page.final_url
+    followed = dict.fromkeys([*passed, last] if was_fetched else passed)
+    urls = [url for url in followed if not isinstance(url, UrlRefusal) and url != page.url]
+    if isinstance(last, UrlRefusal) or last in followed or last == page.url:
+        return _Redirects(urls, None)
+    return _Redirects(urls, last)

@@ -6,40 +6,13 @@ from typing import Any
 from shoal.base.text import plural
 from shoal.crawl.crawl import Counts, Crawl
 from shoal.crawl.journal.entry import JournalEntry, JournalLevel
-from shoal.crawl.states import CrawlMove, CrawlState
+from shoal.crawl.lifecycle.failed_urls import FailedSeed
+from shoal.crawl.states import CrawlMove, CrawlState, reason_text
 from shoal.hosts.throttle import HostUpdate
 from shoal.pages import response_counts
 from shoal.queue.states import GrantEnd, JobState, Move
 
 MOST_DEPTHS = 50  # depths reported at once, one entry each
-REASONS = {
-    "drained": "all URLs were crawled",
-    "max_pages": "the page limit was reached",
-    "max_bytes": "the size limit was reached",
-    "max_seconds": "the time limit was reached",
-    "interrupted": "interrupted",
-    "storage_full": "the storage is full",
-    "no_seed_gave_a_page": "no seed returned a page",
-    "asked": "on request",
-    "process_gone": "its process is gone; continue with `shoal crawl --resume`",
-    "attempts_exhausted": "its last attempt failed",
-    "poison": "its workers were lost too often",
-    "stalled": "it made no progress for too long",
-    "walker_lost": "its last worker was lost",
-    "shutdown": "its worker is shutting down",
-    "draining": "its worker is being drained",
-    "resized": "its worker was given fewer slots",
-    "slice": "another crawl is waiting for a worker",
-    "no_child": "its worker could not start a process",
-    "store_away": "the store was not available",
-    "changed": "its options were changed",
-    "frontier_lost": "Redis lost its frontier",
-}
-"""Texts for the reason of a crawl's state, or why a walker left."""
-
-
-def in_words(reason: str | None) -> str:
-    return REASONS.get(reason or "", reason or "")
 
 
 def submitted(crawl: Crawl, *, local: bool) -> JournalEntry:
@@ -56,15 +29,29 @@ def moved(crawl: Crawl, move: CrawlMove, counts: Counts | None) -> JournalEntry:
     if counts is not None:
         facts |= {"pages": counts.pages, "errors": counts.errors, "responses": counts.responses}
         facts |= {"bytes": counts.bytes, "queued": counts.queued}
+        facts |= {"skipped": counts.skipped}
         message += f": {counts_text(counts)}, {sum(counts.skipped.values()):,} skipped"
     if move.reason is not None:
-        message += f" ({in_words(move.reason)})"
-    return JournalEntry(f"crawl_{move.to}", message, _LEVELS.get(move.to, JournalLevel.INFO), facts)
+        message += f" ({reason_text(move.reason)})"
+    usual = JournalLevel.INFO
+    if counts is not None and counts.held:
+        message += f". {left_in_quarantine(crawl.id, counts.held)}"
+        usual = JournalLevel.WARNING
+    return JournalEntry(f"crawl_{move.to}", message, _LEVELS.get(move.to, usual), facts)
+
+
+def left_in_quarantine(crawl_id: str, urls: int) -> str:
+    """Say how many URLs a crawl left out as a trap, and how to crawl them."""
+    were = "was" if urls == 1 else "were"
+    return (
+        f"{plural(urls, 'URL')} {were} not crawled: in quarantine as a crawler trap. See the patterns with "
+        f"`shoal crawls show {crawl_id}`, and release one with `shoal crawls release {crawl_id} PATTERN`."
+    )
 
 
 def counts_text(counts: Counts) -> str:
     """Describe pages and errors, with the response classes unless all were 2xx."""
-    answers = response_counts.in_words(counts.responses)
+    answers = response_counts.in_words(counts.responses, counts.not_modified)
     shown = f" ({answers})" if counts.responses["2xx"] != sum(counts.responses.values()) else ""
     return f"{plural(counts.pages, 'page')}{shown}, {plural(counts.errors, 'error')}"
 
@@ -116,7 +103,7 @@ def frontier_rebuilt(pages: int) -> JournalEntry:
 
 def limit_reached(move: Move) -> JournalEntry:
     """Report that a walker found a budget spent while others are still running."""
-    words = f"{in_words(move.reason).capitalize()}; other workers finish what they are fetching"
+    words = f"{reason_text(move.reason).capitalize()}; other workers finish what they are fetching"
     return JournalEntry("limit_reached", words, facts={"job_id": move.job_id, "reason": move.reason})
 
 
@@ -129,13 +116,13 @@ def walker_moved(move: Move) -> JournalEntry | None:
         facts["error"] = move.error
     if move.to is not JobState.PENDING:
         return JournalEntry(
-            "walker_given_up", f"Failed for good: {move.error or in_words(move.reason)}", JournalLevel.ERROR, facts
+            "walker_given_up", f"Failed for good: {move.error or reason_text(move.reason)}", JournalLevel.ERROR, facts
         )
     match move.grant_end:
         case GrantEnd.RELEASED:
             return JournalEntry(
                 "walker_handed_back",
-                f"Returned to the queue, waiting for a worker ({in_words(move.reason)})",
+                f"Returned to the queue, waiting for a worker ({reason_text(move.reason)})",
                 facts=facts,
             )
         case GrantEnd.RETRIED:
@@ -162,6 +149,16 @@ def depths_finished(before: int, upto: int) -> list[JournalEntry]:
         JournalEntry("depth_finished", f"Depth {depth} finished", facts={"depth": depth})
         for depth in range(max(before + 1, upto + 1 - MOST_DEPTHS), upto + 1)
     ]
+
+
+def seed_failed(seed: FailedSeed) -> JournalEntry:
+    facts = {"url": seed.url, "cause": str(seed.status or seed.error_code)}
+    return JournalEntry("seed_failed", f"Seed {seed.words()}", JournalLevel.WARNING, facts)
+
+
+def more_seeds_failed() -> JournalEntry:
+    words = "More seeds failed; they are counted when the crawl has ended"
+    return JournalEntry("more_seeds_failed", words, JournalLevel.WARNING)
 
 
 def held(update: HostUpdate, seconds: float) -> JournalEntry:

@@ -7,6 +7,7 @@ from shoal.base.clock import Clock
 from shoal.crawl.frontier.values import Turn, WalkerBatch
 from shoal.crawl.journal import messages
 from shoal.crawl.journal.entry import JournalEntry
+from shoal.crawl.lifecycle.failed_urls import MAX_LISTED, FailedSeed
 from shoal.hosts.throttle import HostUpdate
 
 EVERY_SECONDS = 60.0  # between two entries on the same subject
@@ -35,17 +36,28 @@ class JournalReporter:
         self._depth = 0  # the lowest depth not known to be finished
         self._seen = 0  # lowest depth of the URLs taken last
         self._look_at, self._look_interval_seconds = 0.0, FIRST_LOOK_SECONDS
+        self._dead_seeds = 0
         self._hosts: dict[str, float] = {}  # hosts on hold, and when each was reported
 
     def update_for(self, batch: WalkerBatch) -> JournalUpdate | None:
         """Return what the commit of this batch adds to the journal; None if nothing."""
         self._found = self._found or bool(batch.found)
+        if self._dead_seeds <= MAX_LISTED:
+            for seed in filter(None, map(FailedSeed.settled, batch.settled)):
+                self._seed_failed(seed)
         for pattern, sample in batch.traps.items():
             self._waiting.append(messages.trapped(pattern, sample))
         now = self._clock.monotonic()
         found = self._found and now >= self._report_at
         depth = self._depth if self._seen > self._depth and now >= self._look_at else None
         return JournalUpdate(self._waiting, found, depth) if found or self._waiting or depth is not None else None
+
+    def _seed_failed(self, seed: FailedSeed) -> None:
+        self._dead_seeds += 1
+        if self._dead_seeds <= MAX_LISTED:
+            self._waiting.append(messages.seed_failed(seed))
+        elif self._dead_seeds == MAX_LISTED + 1:
+            self._waiting.append(messages.more_seeds_failed())
 
     def learn(self, update: JournalUpdate | None, turn: Turn) -> None:
         """Update the state from the result of that commit."""

@@ -7,6 +7,7 @@ from msgspec import UNSET, UnsetType
 from msgspec.structs import replace
 
 from shoal.base.request_form import Check, Form, describe
+from shoal.base.settings import Speed
 from shoal.crawl.crawl import (
     Count,
     CrawlConfig,
@@ -19,7 +20,6 @@ from shoal.crawl.crawl import (
     Size,
 )
 from shoal.crawl.url_patterns import check_patterns
-from shoal.settings import Speed
 
 
 class CrawlChange(Form, frozen=True, kw_only=True, forbid_unknown_fields=True):

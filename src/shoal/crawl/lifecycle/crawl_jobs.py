@@ -1,6 +1,6 @@
 """Updates a crawl when one of its jobs changes its state; the queue calls it in the same commit."""
 
-from collections.abc import Callable
+from collections.abc import Sequence
 
 from shoal.base.database import Tx
 from shoal.base.errors import BackendUnavailable, FrontierLost, RedisMisconfigured, ShoalError
@@ -12,13 +12,12 @@ from shoal.crawl.engine.budget import BUDGETS
 from shoal.crawl.journal import messages
 from shoal.crawl.journal.journal import Journal
 from shoal.crawl.lifecycle.crawl_status import LIVE, NO_PAGE
-from shoal.crawl.lifecycle.on_completed import OnCompleted
 from shoal.crawl.lifecycle.transitions import CrawlTransitions
 from shoal.crawl.states import CrawlMove, CrawlState
 from shoal.crawl.store import CrawlStore, FrontierStore
-from shoal.queue.job import Fence, Job, LostJob, is_local
-from shoal.queue.queue import Queue
+from shoal.queue.job import EndedRun, Fence, Job, LostJob, RunEndHook, is_local
 from shoal.queue.states import GrantEnd, JobState, Move
+from shoal.queue.store import JobStore
 
 OUT_OF_REACH = (BackendUnavailable, FrontierLost, RedisMisconfigured)
 """Errors of a frontier outside the database. (Those of the database end the transaction whatever is caught.)"""
@@ -34,34 +33,41 @@ class FrontierOutOfReach(Signal, frozen=True, kw_only=True):
 
 
 class CrawlJobs:
-    """The listener of crawl jobs. `on_completed` gives the hook for completed crawls that ask for an analysis."""
+    """The listener of crawl jobs."""
 
     def __init__(
         self,
         store: CrawlStore,
         frontier: FrontierStore,
-        queue: Queue,
+        jobs: JobStore,
         journal: Journal,
         transitions: CrawlTransitions,
         signals: Signals,
-        on_completed: Callable[[], OnCompleted],
+        hooks: Sequence[RunEndHook],
     ) -> None:
         self._store = store
         self._frontier = frontier
-        self._queue = queue
+        self._jobs = jobs
         self._journal = journal
         self._transitions = transitions
         self._signals = signals
-        self._on_completed = on_completed
+        self._hooks = hooks
 
     async def lock(self, tx: Tx, run_id: str) -> None:
         await self._store.lock(tx, run_id)
 
-    async def job_moved(self, tx: Tx, run_id: str, move: Move) -> None:
-        """Update the crawl in the commit that moved one of its jobs. Locks the crawl."""
+    async def jobs_moved(self, tx: Tx, moves: Sequence[tuple[Move, str | None]]) -> None:
+        """Update the crawls in the commit that moved their jobs. Locks the crawls."""
+        ends = [await self._job_moved(tx, run_id, move) for move, run_id in moves if run_id is not None]
+        if ended := [run for run in ends if run is not None]:
+            for hook in self._hooks:
+                await hook.ended(tx, ended)
+
+    async def _job_moved(self, tx: Tx, run_id: str, move: Move) -> EndedRun | None:
+        """Update a crawl; return it if it completed or failed."""
         crawl = await self._store.lock(tx, run_id)
         if crawl is None:  # removed: its jobs end without it
-            return
+            return None
         if move.grant_end is GrantEnd.RELEASED:
             await self._put_back(tx, crawl, Fence(move.job_id, move.epoch))
         end = await self._end_of(tx, crawl, move)
@@ -71,9 +77,13 @@ class CrawlJobs:
         await self._journal.write(tx, crawl.number, [] if entry is None else [entry])
         if end is not None:
             await self._transitions.move(tx, crawl, end)
-            await self._call_completion_hook(tx, crawl, end, move.job_id)
         if end is not None or crawl.state not in LIVE or move.reason in BUDGETS:
-            await self._queue.cancel_waiting(tx, run_id, (end.to if end else crawl.state).value)
+            await self._jobs.cancel_waiting(tx, run_id, (end.to if end else crawl.state).value)
+        if end is None or end.to not in (CrawlState.COMPLETED, CrawlState.FAILED):
+            return None
+        completed = end.to is CrawlState.COMPLETED
+        analyze = completed and crawl.config.analyze and await self._has_workers(tx, move.job_id)
+        return EndedRun(id=crawl.id, is_success=completed, policy_id=crawl.policy_id, analyze=analyze)
 
     async def _put_back(self, tx: Tx, crawl: Crawl, fence: Fence) -> None:
         """Put the URLs of a walker whose job was released, e.g. because the store was unavailable or full, back into
@@ -103,24 +113,21 @@ class CrawlJobs:
         out_of_reach = FrontierOutOfReach(crawl_id=crawl.id, error=error.message)
         tx.on_commit(lambda: self._signals.emit(out_of_reach))
 
-    async def _call_completion_hook(self, tx: Tx, crawl: Crawl, end: CrawlMove, job_id: JobId) -> None:
-        """Call the completion hook for a completed crawl. It needs workers, so local crawls do not have it."""
-        if end.to is not CrawlState.COMPLETED or not crawl.config.analyze:
-            return
-        job = await self._queue.job(tx, job_id)
-        if job is not None and not is_local(job.lane):
-            await self._on_completed().begin(tx, crawl.id)
+    async def _has_workers(self, tx: Tx, job_id: JobId) -> bool:
+        """Return whether the job of the crawl waited for workers: a local crawl may be alone on its store."""
+        job = await self._jobs.get(tx, job_id)
+        return job is not None and not is_local(job.lane)
 
     async def _end_of(self, tx: Tx, crawl: Crawl, move: Move) -> CrawlMove | None:
         if crawl.state not in LIVE:
             return None
         if crawl.state in (CrawlState.PAUSING, CrawlState.STOPPING):
             # Cancel waiting jobs first, as a pause does: a walker leased while we count would run on a paused crawl.
-            await self._queue.cancel_waiting(tx, crawl.id, QUIET[crawl.state].value)
-        pending, locked = await self._queue.live_of_run(tx, crawl.id)
+            await self._jobs.cancel_waiting(tx, crawl.id, QUIET[crawl.state].value)
+        pending, locked = await self._jobs.live_of_run(tx, crawl.id)
         counts = await self._store.counts(tx, crawl.number)
         if move.to is JobState.DONE and crawl.state is not CrawlState.STOPPING and counts.drained:
-            return states.complete("drained") if counts.pages else states.fail(NO_PAGE)
+            return states.drain(leaves_urls=counts.held > 0) if counts.pages else states.fail(NO_PAGE)
         if crawl.state is CrawlState.RUNNING and not locked and (spent := await self._spent_budget(tx, crawl)):
             return states.complete(spent)
         if crawl.state in (CrawlState.PAUSING, CrawlState.STOPPING):
@@ -131,15 +138,16 @@ class CrawlJobs:
     async def _spent_budget(self, tx: Tx, crawl: Crawl) -> str | None:
         """Return the budget because of which a walker left. The last walker to leave completes the crawl, so that
         nothing is committed after its end."""
-        left = await left_for_a_budget(self._queue, tx, crawl) if crawl.config.has_budget else []
+        left = left_for_a_budget(await self._jobs.jobs_of_run(tx, crawl.id), crawl) if crawl.config.has_budget else []
         return left[0].state_reason if left else None
 
     async def _is_first_to_finish(self, tx: Tx, crawl: Crawl, move: Move) -> bool:
         """Return whether this walker is the first to leave because of a spent budget."""
-        return move.reason in BUDGETS and len(await left_for_a_budget(self._queue, tx, crawl)) == 1
+        if move.reason not in BUDGETS:
+            return False
+        return len(left_for_a_budget(await self._jobs.jobs_of_run(tx, crawl.id), crawl)) == 1
 
 
-async def left_for_a_budget(queue: Queue, tx: Tx, crawl: Crawl) -> list[Job]:
+def left_for_a_budget(jobs: list[Job], crawl: Crawl) -> list[Job]:
     """Return the walkers that found a budget spent under the crawl's current options."""
-    jobs = await queue.jobs_of_run(tx, crawl.id)
     return [job for job in jobs if job.state_reason in BUDGETS and (job.finished_at or 0) >= crawl.changed_at]

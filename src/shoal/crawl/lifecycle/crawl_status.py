@@ -20,6 +20,7 @@ from shoal.queue.queue import Queue
 NO_PAGE = "no_seed_gave_a_page"
 LEFT = "process_gone"
 SEEDS_AT_ONCE = 100  # seeds looked up per statement
+MOST_SEEDS = 1000  # seeds looked up once one of them has returned a page
 LIVE = states.WALKED | {CrawlState.QUEUED}
 
 
@@ -32,11 +33,21 @@ class CrawlStatus:
     node_ids: tuple[str, ...] = ()
     error_message: str = ""
     failed_seeds: tuple[FailedSeed, ...] = ()  # all seeds if the crawl has ended and none returned a page; else empty
+    dead_seeds: tuple[FailedSeed, ...] = ()  # the failed ones if the crawl has ended and another returned a page
 
     @property
     def why_no_seed(self) -> str:
         """Return why no seed returned a page; empty if one did, or if the crawl has not ended."""
         return in_words(self.failed_seeds)
+
+    @property
+    def which_seeds_failed(self) -> str:
+        """Return how many seeds failed although another one returned a page, and why; empty if none did."""
+        if not self.dead_seeds:
+            return ""
+        seeds = len(dict.fromkeys(self.crawl.config.seeds))
+        whole = f"{seeds:,}" if seeds <= MOST_SEEDS else f"the first {MOST_SEEDS:,}"
+        return f"{len(self.dead_seeds):,} of {whole} failed: {in_words(self.dead_seeds)}"
 
 
 class CrawlReader:
@@ -53,9 +64,17 @@ class CrawlReader:
             if crawl is None:
                 raise NotFound("crawl", crawl_id)
             status = await self._look_at(tx, crawl)
-            return dataclasses.replace(status, failed_seeds=await self._failed_seeds(tx, status))
+            failed, are_all = await self._failed_seeds(tx, crawl)
+            if are_all:
+                return dataclasses.replace(status, failed_seeds=failed)
+            return dataclasses.replace(status, dead_seeds=failed)
 
         return await self._database.read(look)
+
+    async def is_active(self, crawl_id: str) -> bool:
+        """Return whether a crawl exists and has not ended."""
+        crawl = await self._database.read(lambda tx: self.store.get(tx, crawl_id))
+        return crawl is not None and crawl.state not in states.TERMINAL
 
     async def newest(
         self,
@@ -94,6 +113,8 @@ class CrawlReader:
 
     async def _look_at(self, tx: Tx, crawl: Crawl, counts: Counts | None = None) -> CrawlStatus:
         counts = counts or await self.store.counts(tx, crawl.number)
+        if crawl.state_reason == states.DRAINED and counts.held:  # it ended before the reasons were told apart
+            crawl = dataclasses.replace(crawl, state_reason=states.DRAINED_PARTLY)
         if crawl.state not in LIVE and crawl.state is not CrawlState.FAILED:
             return CrawlStatus(crawl, counts)
         jobs = await self._queue.jobs_of_run(tx, crawl.id)
@@ -103,19 +124,18 @@ class CrawlReader:
         why = await self._why(tx, crawl, counts, jobs) if crawl.state is CrawlState.FAILED else ""
         return CrawlStatus(crawl, counts, tuple(nodes), why)
 
-    async def _failed_seeds(self, tx: Tx, status: CrawlStatus) -> tuple[FailedSeed, ...]:
-        """Return the seeds of a crawl that has ended if none of them returned a page. For most crawls the first batch
-        of lookups finds one that did."""
-        crawl, failed = status.crawl, list[FailedSeed]()
+    async def _failed_seeds(self, tx: Tx, crawl: Crawl) -> tuple[tuple[FailedSeed, ...], bool]:
+        """Return the seeds that returned no page, if the crawl has ended, and whether these are all seeds. If they are
+        not, only the first `MOST_SEEDS` were looked up."""
+        failed = list[FailedSeed]()
         if crawl.state not in states.TERMINAL:
-            return ()
+            return (), False
         seeds = [(url, key_of(url, crawl.key_seed)) for url in dict.fromkeys(seeds_of(crawl.config))]
         for start in range(0, len(seeds), SEEDS_AT_ONCE):
-            some = seeds[start : start + SEEDS_AT_ONCE]
-            failed += await self.store.failed_seeds(tx, crawl.number, some)
-            if len(failed) < start + len(some):
-                return ()
-        return tuple(failed)
+            if start >= MOST_SEEDS and len(failed) < start:
+                break
+            failed += await self.store.failed_seeds(tx, crawl.number, seeds[start : start + SEEDS_AT_ONCE])
+        return tuple(failed), len(failed) == len(seeds)
 
     async def _is_abandoned(self, tx: Tx, crawl: Crawl, jobs: list[Job]) -> bool:
         """Return whether a local crawl's process died without reporting it; workers do not take over such a crawl."""

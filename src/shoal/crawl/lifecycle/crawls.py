@@ -1,5 +1,6 @@
 """The lifecycle of crawls: submit, start, pause, resume, stop, change, retry."""
 
+import asyncio
 import dataclasses
 from collections.abc import Sequence
 from typing import Any
@@ -10,40 +11,45 @@ from shoal.access.audit_hook import AuditHook, no_audit
 from shoal.base.database import Database, Tx
 from shoal.base.errors import (
     AlreadyExists,
+    FrontierLost,
     InvalidInput,
     NotFound,
     StateConflict,
 )
 from shoal.base.ids import CrawlId, JobId, new_id
 from shoal.base.query_params import SESSION, TRACKING
+from shoal.base.settings import CrawlSettings
 from shoal.base.signals import Signal, Signals
+from shoal.base.url import Url
 from shoal.crawl import states
 from shoal.crawl.crawl import Crawl, CrawlConfig, FrontierDriver
 from shoal.crawl.engine.budget import BUDGETS
 from shoal.crawl.frontier.traps import Trap
-from shoal.crawl.frontier.values import NewUrl
+from shoal.crawl.frontier.values import FrontierChange, NewUrl
 from shoal.crawl.journal import messages
 from shoal.crawl.journal.entry import JournalEntry
 from shoal.crawl.journal.journal import Journal
 from shoal.crawl.lifecycle.change import CrawlChange
 from shoal.crawl.lifecycle.crawl_jobs import left_for_a_budget
 from shoal.crawl.lifecycle.crawl_status import LIVE, CrawlReader, CrawlStatus
-from shoal.crawl.lifecycle.failed_urls import DroppedPage, FailedPage, FailedUrls
+from shoal.crawl.lifecycle.failed_urls import FailedUrls, taken_back
 from shoal.crawl.lifecycle.transitions import CrawlTransitions
 from shoal.crawl.scope.seeds import check_addresses, check_label, check_proxy, check_walkers, first_urls, seeds_of
 from shoal.crawl.states import CrawlMove, CrawlState
 from shoal.crawl.store import OUTSIDE, CrawlStore, FrontierStore
 from shoal.egress.address import AddressRule
-from shoal.egress.proxies import Proxies
+from shoal.egress.proxy import Proxies
 from shoal.hosts.rate import HeldHost
+from shoal.pages.store import FailedPage, PageStore
 from shoal.queue.job import Job, NewJob, local_lane, quota_keys
 from shoal.queue.lanes import lane_of_run
 from shoal.queue.queue import Queue
-from shoal.settings import CrawlSettings
 
 KIND = "crawl"
 MOST_HELD = 100  # hosts on hold that are reported
 REOPENED_AT_ONCE = 500  # failed URLs per commit
+SEEDS_INLINE = 500  # more are read in a thread, because ten thousand would stop the event loop for 150 ms
+URLS_AT_ONCE = 2_000  # URLs that one statement adds to the frontier
 
 
 class CrawlChanged(Signal, frozen=True, kw_only=True):
@@ -71,6 +77,7 @@ class Crawls(CrawlReader):
     ) -> None:
         super().__init__(database, store, queue)
         self._frontier = frontier
+        self._pages = PageStore()
         self.journal = journal
         self._transitions = transitions
         self._rule = rule
@@ -86,16 +93,19 @@ class Crawls(CrawlReader):
         named: Sequence[str] | None = None,
         local: bool = False,
         frontier: FrontierDriver | None = None,
+        policy_id: str | None = None,
+        audit: AuditHook = no_audit,
     ) -> Crawl:
         """Store a crawl with its seeds and jobs. `named`: hosts that the user named on this machine's command line;
         `local`: put its job into a local lane, which workers do not lease from; `frontier`: the driver of its frontier,
-        by default that of the settings."""
+        by default that of the settings; `policy_id`: the policy whose run it is. `audit` is told of a crawl that
+        ignores robots.txt."""
         config = self._with_lists(config)
-        seeds = seeds_of(config)
-        check_label(self._proxies, config)
+        if len(config.seeds) > SEEDS_INLINE:
+            seeds = await asyncio.to_thread(self._seeds, config, is_named=named is not None)
+        else:
+            seeds = self._seeds(config, is_named=named is not None)
         check_walkers(config, self._settings.max_concurrent_chrome)
-        if named is None:
-            self.check(config)
         wanted = crawl_id or CrawlId(new_id("crl"))
         driver = frontier or self._settings.frontier
         state = CrawlState.QUEUED if config.start else CrawlState.PENDING
@@ -103,11 +113,15 @@ class Crawls(CrawlReader):
 
         async def commit(tx: Tx) -> Crawl:
             key_seed = await self._seed_of_earlier(tx, config)
-            crawl = await self.store.insert(tx, wanted, config, list(named or []), state, key_seed, driver)
+            crawl = await self.store.insert(tx, wanted, config, list(named or []), state, key_seed, driver, policy_id)
             if crawl is None:
                 raise AlreadyExists("crawl", wanted, "choose another id, or resume that crawl")
+            if config.robots == "ignore":
+                await audit(tx, "crawl.ignores_robots", crawl.id)
             await self._frontier.begin(tx, crawl)
-            await self.add_urls(tx, crawl.number, first_urls(seeds, crawl.key_seed, config))
+            urls = first_urls(seeds, crawl.key_seed, config)
+            for start in range(0, len(urls), URLS_AT_ONCE):
+                await self.add_urls(tx, crawl.number, urls[start : start + URLS_AT_ONCE])
             self._transitions.emit_on_commit(tx, crawl.id, CrawlMove(state))
             await self._queue.enqueue_in(tx, jobs)
             await self.journal.write(tx, crawl.number, [messages.submitted(crawl, local=local)])
@@ -118,9 +132,7 @@ class Crawls(CrawlReader):
     def check(self, config: CrawlConfig) -> None:
         """Raise if a seed or the proxy has a blocked address, or its label is unknown; host names are checked on
         resolution."""
-        check_addresses(self._rule, seeds_of(config))
-        check_label(self._proxies, config)
-        check_proxy(self._rule, config)
+        self._seeds(config, is_named=False)
 
     async def _seed_of_earlier(self, tx: Tx, config: CrawlConfig) -> int | None:
         """Return the key seed of the crawl that this one repeats, so that a URL has the same key in both."""
@@ -141,11 +153,11 @@ class Crawls(CrawlReader):
     async def resume(self, crawl_id: str, *, local: bool = False) -> CrawlState:
         return await self._enqueue(crawl_id, {CrawlState.PAUSED}, "be resumed", local=local)
 
-    async def retry(self, crawl_id: str) -> CrawlState:
+    async def retry(self, crawl_id: str, *, audit: AuditHook = no_audit) -> CrawlState:
         """Resume a failed crawl with its open URLs; if there are none, retry its failed URLs."""
         status = await self.get(crawl_id)
         if status.crawl.state is CrawlState.FAILED and status.counts.drained:
-            if not await self.retry_these(crawl_id, FailedUrls()):
+            if not await self.retry_these(crawl_id, FailedUrls(), audit=audit):
                 raise StateConflict(
                     "crawl",
                     crawl_id,
@@ -154,13 +166,13 @@ class Crawls(CrawlReader):
                     "none of its URLs was ever requested; start a new one",
                 )
             return (await self.get(crawl_id)).crawl.state
-        return await self._enqueue(crawl_id, {CrawlState.FAILED}, "be retried")
+        return await self._enqueue(crawl_id, {CrawlState.FAILED}, "be retried", audit=audit)
 
-    async def retry_these(self, crawl_id: str, which: FailedUrls) -> int:
+    async def retry_these(self, crawl_id: str, which: FailedUrls, *, audit: AuditHook = no_audit) -> int:
         """Retry failed URLs, in batches; return how many. The last batch queues a crawl that had ended. URLs that fail
         again in the meantime are left alone."""
         number, after, reopened = (await self.get(crawl_id)).crawl.number, 0, 0
-        upto = await self._database.read(lambda tx: self.store.last_page(tx, number))
+        upto = await self._database.read(lambda tx: self._pages.last_number(tx, number))
         while True:
             found = [page for page in await self._failed_after(number, after) if page.number <= upto]
             chosen = [page for page in found if page in which]
@@ -169,7 +181,8 @@ class Crawls(CrawlReader):
                 chosen = chosen[: which.limit - reopened]
                 is_last = is_last or reopened + len(chosen) == which.limit
             if chosen or is_last:
-                reopened += await self._reopen(crawl_id, chosen, reopened if is_last else None)
+                reopened += await self._reopen(crawl_id, chosen, reopened if is_last else None, audit)
+                audit = no_audit  # the audit log gets one entry, with the first batch
             if is_last:
                 return reopened
             after = found[-1].number
@@ -183,23 +196,28 @@ class Crawls(CrawlReader):
     async def reopen(self, tx: Tx, number: int, pages: list[FailedPage]) -> int:
         """Reopen the URLs of failed pages as if they had never been tried; return how many. Remove their records and
         subtract their counts. Pages that somebody else reopened are left out. Call under the crawl's lock."""
-        dropped = await self.store.drop_failed(tx, number, pages)
+        dropped = await self._pages.drop_failed(tx, number, pages)
+        urls = await self.store.urls_of_dropped(tx, number, dropped)
         answered = [page.final_url for page in dropped if page.status is not None]
-        change = await self._frontier.reopen(tx, number, [page.url for page in dropped], answered)
+        try:
+            change = await self._frontier.reopen(tx, number, urls, answered)
+        except FrontierLost:  # the walker that rebuilds it finds the URLs, which have no page any more
+            change = FrontierChange(is_counted=True)
         changed = change.counts()
-        counts = dataclasses.replace(DroppedPage.taken_back(dropped), opened=changed.opened, settled=changed.settled)
+        counts = dataclasses.replace(taken_back(dropped), opened=changed.opened, settled=changed.settled)
         await self.store.add_counts(tx, number, OUTSIDE, counts)
         return len(dropped)
 
     async def _failed_after(self, crawl: int, number: int) -> list[FailedPage]:
-        return await self._database.read(lambda tx: self.store.failed_after(tx, crawl, number, REOPENED_AT_ONCE))
+        return await self._database.read(lambda tx: self._pages.failed_after(tx, crawl, number, REOPENED_AT_ONCE))
 
-    async def _reopen(self, crawl_id: str, pages: list[FailedPage], before: int | None) -> int:
+    async def _reopen(self, crawl_id: str, pages: list[FailedPage], before: int | None, audit: AuditHook) -> int:
         """Reopen one batch. `before` is set for the last batch: the number of URLs reopened by the earlier ones."""
 
         async def commit(tx: Tx) -> int:
             crawl = await self._transitions.locked(tx, crawl_id)
             await self._check_retry(tx, crawl)
+            await audit(tx, "crawl.retried", crawl_id)
             reopened = await self.reopen(tx, crawl.number, pages) if pages else 0
             if reopened:
                 await self.journal.write(tx, crawl.number, [messages.reopened(reopened)])
@@ -224,7 +242,7 @@ class Crawls(CrawlReader):
         """Return whether a retry was interrupted before its last batch."""
         return crawl.state_reason not in BUDGETS and not (await self.store.counts(tx, crawl.number)).drained
 
-    async def change(self, crawl_id: str, change: CrawlChange) -> CrawlStatus:
+    async def change(self, crawl_id: str, change: CrawlChange, *, audit: AuditHook = no_audit) -> CrawlStatus:
         """Change limits, filters or rate of a crawl; its walkers apply them from their next commit on. Walkers that
         left because of a limit that has now changed are replaced."""
 
@@ -235,8 +253,9 @@ class Crawls(CrawlReader):
             config = change.applied(crawl.config)
             if config == crawl.config:
                 return
-            left = await left_for_a_budget(self._queue, tx, crawl)
+            left = left_for_a_budget(await self._queue.jobs_of_run(tx, crawl.id), crawl)
             await self.store.change(tx, crawl_id, config)
+            await audit(tx, "crawl.changed", crawl_id)
             if config.priority != crawl.priority:
                 await self._queue.set_priority(tx, crawl_id, config.priority)
             changed = CrawlChanged(crawl_id=crawl_id, changes=change.plain())
@@ -273,18 +292,28 @@ class Crawls(CrawlReader):
         number = (await self.get(crawl_id)).crawl.number
         return await self._database.read(lambda tx: self._frontier.held_hosts(tx, number, MOST_HELD))
 
-    async def release(self, crawl_id: str, pattern: str) -> int:
-        """Release a pattern from quarantine; return how many of its URLs wait again. It is not quarantined again."""
+    async def release(self, crawl_id: str, pattern: str, *, audit: AuditHook = no_audit) -> int:
+        """Release a pattern from quarantine; return how many of its URLs wait again. It is not quarantined again. A
+        completed crawl is queued again for them."""
 
         async def commit(tx: Tx) -> int:
             crawl = await self._transitions.locked(tx, crawl_id)
-            if crawl.state in states.TERMINAL:
+            is_completed = crawl.state is CrawlState.COMPLETED
+            if crawl.state in states.TERMINAL and not is_completed:
                 raise StateConflict("crawl", crawl_id, crawl.state, "release a pattern", "start a new crawl")
-            freed = await self._frontier.free(tx, crawl.number, pattern)
+            held = sum(trap.count for trap in await self._frontier.traps(tx, crawl.number) if trap.pattern == pattern)
+            try:
+                freed = await self._frontier.free(tx, crawl.number, pattern)
+            except FrontierLost:  # the walker that rebuilds it finds the URLs again, and their pattern released
+                freed = FrontierChange(requeued=held, is_counted=True)
             if freed is None:
                 raise NotFound("quarantined pattern", pattern, "list them with `shoal crawls show`")
+            await audit(tx, "crawl.released", crawl_id)
             await self.store.add_counts(tx, crawl.number, OUTSIDE, freed.counts())
             await self.journal.write(tx, crawl.number, [messages.released(pattern, freed.requeued)])
+            if is_completed and freed.requeued:
+                await self._transitions.move(tx, crawl, states.queue())
+                await self._queue.enqueue_in(tx, self._walkers(crawl.id, crawl.config, local=False))
             return freed.requeued
 
         return await self._database.run(commit)
@@ -320,7 +349,8 @@ class Crawls(CrawlReader):
             killed = await self._queue.kill_run(tx, crawl_id) if force else 0
             if killed:
                 await self.journal.write(tx, crawl.number, [messages.forced(self._queue.settings.force_grace)])
-            await audit(tx, crawl_id)
+            if force:
+                await audit(tx, "crawl.stopped_by_force", crawl_id)
             if crawl.state in (ask.to, now.to):
                 return
             # Cancel waiting jobs first, so that no worker can lease one while we count the walkers.
@@ -328,7 +358,7 @@ class Crawls(CrawlReader):
             _, locked = await self._queue.live_of_run(tx, crawl_id)
             if locked and crawl.state is CrawlState.QUEUED:
                 # Its walker is leased and about to start: ask it.
-                await self._transitions.set_state(tx, crawl_id, states.run())
+                await self._transitions.set_state(tx, crawl_id, states.run(), with_event=crawl.started_at is None)
             if not await self._transitions.move(tx, crawl, ask if locked else now):
                 raise _conflict(crawl, action)
 
@@ -336,7 +366,13 @@ class Crawls(CrawlReader):
         return (await self.get(crawl_id)).crawl.state
 
     async def _enqueue(
-        self, crawl_id: str, sources: set[CrawlState], action: str, *, local: bool = False
+        self,
+        crawl_id: str,
+        sources: set[CrawlState],
+        action: str,
+        *,
+        local: bool = False,
+        audit: AuditHook = no_audit,
     ) -> CrawlState:
         status = await self.get(crawl_id)
         jobs = self._walkers(status.crawl.id, status.crawl.config, local)
@@ -345,10 +381,20 @@ class Crawls(CrawlReader):
             crawl = await self._transitions.locked(tx, crawl_id)
             if crawl.state not in sources or not await self._transitions.move(tx, crawl, states.queue()):
                 raise _conflict(crawl, action)
+            await audit(tx, "crawl.retried", crawl_id)
             await self._queue.enqueue_in(tx, jobs)
 
         await self._database.run(commit)
         return CrawlState.QUEUED
+
+    def _seeds(self, config: CrawlConfig, *, is_named: bool) -> list[Url]:
+        """Return the seeds, checked. Hosts that the user named on this machine's command line may have any address."""
+        seeds = seeds_of(config)
+        check_label(self._proxies, config)
+        if not is_named:
+            check_addresses(self._rule, seeds)
+            check_proxy(self._rule, config)
+        return seeds
 
     def _with_lists(self, config: CrawlConfig) -> CrawlConfig:
         """Copy the operator's parameter lists into the crawl: the process that runs it may have other settings."""
@@ -375,7 +421,8 @@ class Crawls(CrawlReader):
 
 
 def _conflict(crawl: Crawl, action: str) -> StateConflict:
-    return StateConflict("crawl", crawl.id, crawl.state, action, INSTEAD.get(crawl.state))
+    advice = "it has ended" if action in ENDING and crawl.state in states.TERMINAL else INSTEAD.get(crawl.state)
+    return StateConflict("crawl", crawl.id, crawl.state, action, advice)
 
 
 INSTEAD = {
@@ -386,6 +433,7 @@ INSTEAD = {
     CrawlState.FAILED: "it has ended; continue it with `shoal crawls retry`",
 }
 """Advice by state: what a user can do with the crawl instead of the rejected action."""
+ENDING = frozenset({"be paused", "be stopped"})  # a caller who asks for the end does not want to resume it
 
 
 EARLIER = "recrawl_of (--since)"

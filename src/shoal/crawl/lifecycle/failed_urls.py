@@ -12,9 +12,10 @@ from shoal.base.text import shorten
 from shoal.base.url import Url
 from shoal.crawl.crawl import Count, Counts
 from shoal.crawl.frontier.fates import Fate
-from shoal.crawl.frontier.values import NewUrl
+from shoal.crawl.frontier.values import Settled, UrlKind
 from shoal.fetch.error_codes import PAGE_ERRORS
 from shoal.pages.response_counts import count_responses
+from shoal.pages.store import DroppedPage, FailedPage
 
 Words = Annotated[list[Annotated[str, Meta(min_length=1, max_length=50)]], Meta(max_length=100)]
 Pattern = Annotated[str, Meta(min_length=1, max_length=1000)]
@@ -22,36 +23,15 @@ MAX_LISTED = 3  # seeds named in an error message
 _STATUS = re.compile(r"[45](\d\d|xx)|error")
 
 
-@dataclass(frozen=True, slots=True)
-class FailedPage:
-    """A failed page: an error, or a status of 400 or more."""
-
-    number: int
-    url: Url
-    status: int | None
-    error_code: str | None
-
-
-@dataclass(frozen=True, slots=True)
-class DroppedPage:
-    """A failed page whose record was removed, so that its URL can be fetched again."""
-
-    url: NewUrl
-    status: int | None
-    error_code: str | None
-    bytes: int
-    final_url: Url
-
-    @staticmethod
-    def taken_back(dropped: Sequence["DroppedPage"]) -> Counts:
-        """Return the counts of these pages as negative numbers."""
-        responses = count_responses(page.status for page in dropped)
-        return Counts(
-            pages=-sum(page.status is not None for page in dropped),
-            errors=-sum(page.error_code is not None for page in dropped),
-            bytes=-sum(page.bytes for page in dropped),
-            responses={kind: -count for kind, count in responses.items()},
-        )
+def taken_back(dropped: Sequence[DroppedPage]) -> Counts:
+    """Return the counts of these pages as negative numbers."""
+    responses = count_responses(page.status for page in dropped)
+    return Counts(
+        pages=-sum(page.status is not None for page in dropped),
+        errors=-sum(page.error_code is not None for page in dropped),
+        bytes=-sum(page.bytes for page in dropped),
+        responses={kind: -count for kind, count in responses.items()},
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +49,18 @@ class FailedSeed:
         error = seed["error"] or {"code": None, "message": None}
         return cls(seed["url"], seed["status"], error["code"], error["message"])
 
+    @classmethod
+    def settled(cls, done: Settled) -> Self | None:
+        """Return the seed that failed with this outcome; None if it is not that of a seed, or not a failure."""
+        task, page = done.task, done.page
+        if task.depth > 0 or task.kind is not UrlKind.PAGE or done.fate is Fate.OPEN:
+            return None
+        if page is not None:
+            if page.status is not None and page.status < 400:
+                return None
+            return cls(task.url, page.status, page.error_code, page.error_message)
+        return cls(task.url, None, done.fate.word, f"skipped ({done.fate.word})") if done.fate.skipped else None
+
     def words(self) -> str:
         if self.status is not None:
             return f"{self.url} answered {self.status}"
@@ -78,7 +70,7 @@ class FailedSeed:
 
 
 def in_words(failed: Sequence[FailedSeed]) -> str:
-    """Describe why no seed returned a page: the first few, and how many more there are."""
+    """Describe why these seeds returned no page: the first few, and how many more there are."""
     listed = [seed.words() for seed in failed[:MAX_LISTED]]
     more = len(failed) - len(listed)
     return "; ".join([*listed, *([f"and {more:,} more"] if more else [])])

@@ -1,10 +1,12 @@
 """Changes of a crawl's state. Each is one commit with its event, its journal entry and its signal."""
 
+from typing import Any
+
 from shoal.base.database import Tx
 from shoal.base.errors import NotFound
 from shoal.base.signals import Signal, Signals
 from shoal.crawl import states
-from shoal.crawl.crawl import Crawl
+from shoal.crawl.crawl import Counts, Crawl
 from shoal.crawl.journal import messages
 from shoal.crawl.journal.journal import Journal
 from shoal.crawl.states import CrawlMove, CrawlState
@@ -54,24 +56,29 @@ class CrawlTransitions:
 
     async def move(self, tx: Tx, crawl: Crawl, move: CrawlMove) -> bool:
         """Change the state, write it to the journal and signal it on commit."""
-        if not await self.set_state(tx, crawl.id, move):
+        counts = await self._store.counts(tx, crawl.number) if move.to in states.TERMINAL else None
+        if not await self.set_state(tx, crawl.id, move, counts):
             return False
         ended = await self._store.get(tx, crawl.id) if move.to in states.TERMINAL else None
         self.emit_on_commit(tx, crawl.id, move, None if ended is None else ended.took_seconds)
-        counts = await self._store.counts(tx, crawl.number) if move.to in states.TERMINAL else None
         entries = [messages.moved(crawl, move, counts)]
         if counts is not None and counts.drained and counts.pages:
             entries = [*await self._journal.finish_depth(tx, crawl.number, counts.depth_reached), *entries]
         await self._journal.write(tx, crawl.number, entries)
         return True
 
-    async def set_state(self, tx: Tx, crawl_id: str, move: CrawlMove, *, with_event: bool = True) -> bool:
-        """Change the state and append its event, unless `with_event` is False: a crawl has one start event."""
+    async def set_state(
+        self, tx: Tx, crawl_id: str, move: CrawlMove, counts: Counts | None = None, *, with_event: bool = True
+    ) -> bool:
+        """Change the state and append its event, unless `with_event` is False: a crawl has one start event. `counts`:
+        those of a crawl that ends."""
         moved = await self._store.move(tx, crawl_id, move)
         if moved and with_event and move.to in EVENTS:
-            await self._outbox.append(
-                tx, Event(EVENTS[move.to], crawl_id, {"crawl_id": crawl_id, "reason": move.reason})
-            )
+            data: dict[str, Any] = {"crawl_id": crawl_id, "reason": move.reason}
+            if counts is not None:
+                said = messages.left_in_quarantine(crawl_id, counts.held) if counts.held else None
+                data |= {"skipped": counts.skipped, "message": said}
+            await self._outbox.append(tx, Event(EVENTS[move.to], crawl_id, data))
         return moved
 
     def emit_on_commit(self, tx: Tx, crawl_id: str, move: CrawlMove, seconds: float | None = None) -> None:

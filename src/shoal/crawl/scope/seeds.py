@@ -11,8 +11,7 @@ from shoal.crawl.frontier.fates import Fate
 from shoal.crawl.frontier.values import NewUrl, key_of
 from shoal.crawl.scope.sitemap_guesses import guesses, wants_sitemaps
 from shoal.egress.address import AddressRule, literal
-from shoal.egress.proxies import Proxies
-from shoal.egress.proxy import Proxy
+from shoal.egress.proxy import Proxies, Proxy
 
 OWN_FIX = "use another site; a user on this machine can crawl it with `shoal crawl`"
 ADDRESS_FIX = "use a public one, or ask the operator to allow its network with SHOAL_ALLOW_NETWORKS"

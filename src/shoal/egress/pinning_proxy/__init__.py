@@ -1,8 +1,7 @@
 """A forward proxy on loopback that is a browser's only way to the network, under the same rules as every request."""
 
-from shoal.egress.pinning_proxy.chromium_flags import CHROMIUM_NETWORK_FLAGS, chromium_network_flags
-from shoal.egress.pinning_proxy.limits import ProxyLimits
-from shoal.egress.pinning_proxy.server import PinningProxy
+from shoal.egress.pinning_proxy.connections import ProxyLimits
+from shoal.egress.pinning_proxy.server import CHROMIUM_NETWORK_FLAGS, PinningProxy, chromium_network_flags
 from shoal.egress.pinning_proxy.session import Allow, ProxyCounts, ProxyRefusal, ProxySession
 
 __all__ = [

@@ -14,10 +14,8 @@ from msgspec import Struct
 from shoal.base.url import Url
 from shoal.egress.address import endpoint
 from shoal.egress.exchange import BLOCKED, Failure
-from shoal.egress.pinning_proxy.connection_slots import ConnectionSlots
+from shoal.egress.pinning_proxy.connections import ConnectionSlots, IdleConnections, ProxyLimits
 from shoal.egress.pinning_proxy.dialer import PinnedDialer
-from shoal.egress.pinning_proxy.idle_connections import IdleConnections
-from shoal.egress.pinning_proxy.limits import ProxyLimits
 
 Allow = Callable[[str], Awaitable[str | None]]
 """Called with the URL of each plain request and the `host:port` of each tunnel; returns the reason for a refusal."""

@@ -9,41 +9,28 @@ from starlette.responses import Response, StreamingResponse
 from shoal.access.scopes import TokenScope
 from shoal.audit.analyses import Analyses
 from shoal.audit.analysis import AnalysisOptions
+from shoal.audit.finding import LABELS as SEVERITIES
 from shoal.audit.finding import FindingCount, most_serious_first
 from shoal.audit.gates import Gates
-from shoal.audit.states import TERMINAL, AnalysisState
+from shoal.audit.not_checked import ALWAYS, NOT_CHECKED
+from shoal.audit.reports.report import value_in_words
+from shoal.audit.states import LABELS, TERMINAL, AnalysisState
 from shoal.audit.store import FindingPlace
-from shoal.audit.verdict import Outcome
+from shoal.audit.verdict import VERDICTS
 from shoal.base.errors import InvalidInput, NotFound, ShoalError
+from shoal.base.sentence import message
 from shoal.base.text import redact_url
 from shoal.serve.console.feed import AnyQuery
 from shoal.serve.console.forms import FORM_TYPE, read_form
-from shoal.serve.console.messages import message
 from shoal.serve.console.search import Search, parse, suggestion
 from shoal.serve.console.shell import Notice, Shell, sentence
 from shoal.serve.console.view import View
-from shoal.serve.endpoint import EndpointRequest, Nothing, endpoint
+from shoal.serve.endpoint import EndpointRequest, Nothing, always, endpoint
 
 ROWS: Final = 50
 BATCH: Final = 500
 LAST: Final = 2**31 - 1
 QUALIFIERS: Final = ("state", "crawl")
-BADGES: Final = {
-    AnalysisState.PENDING: ("queued", message("Waiting")),
-    AnalysisState.RUNNING: ("running", message("Running")),
-    AnalysisState.SUCCESS: ("completed", message("Completed")),
-    AnalysisState.FAILED: ("failed", message("Failed")),
-}
-VERDICTS: Final = {
-    Outcome.PASSED: ("good", message("Gate passed")),
-    Outcome.FAILED: ("failed", message("Gate failed")),
-    Outcome.INCONCLUSIVE: ("warning", message("Inconclusive")),
-}
-SEVERITIES: Final = {
-    "error": ("error", message("Error")),
-    "warning": ("warning", message("Warning")),
-    "notice": ("info", message("Notice")),
-}
 STARTED: Final = message("The analysis was created; it appears here as soon as a worker has run it.")
 
 
@@ -66,7 +53,7 @@ class AnalysesPage:
         context |= {"topic": self._shell.url("/analyses", **params).removeprefix(self._shell.prefix)}
         context |= {"gates": [stored.name for stored in await self._gates.all()]}
         language = self._shell.view(request.http).language
-        states = [(state.value, language(word)) for state, (_, word) in BADGES.items()]
+        states = [(state.value, language(word)) for state, word in LABELS.items()]
         context["suggestions"] = {
             "state": suggestion(language("where it is"), states),
             "crawl": suggestion(language("the id of a crawl"), [one.crawl_id for one, _ in context["rows"]]),
@@ -90,7 +77,6 @@ class AnalysesPage:
             "search": search,
             "problem": problem,
             "rows": [(one, redact_url(one.site)) for one in found[:ROWS]],
-            "badges": BADGES,
             "verdicts": VERDICTS,
             "is_first": number is None,
             "older": found[ROWS - 1].number if len(found) > ROWS else None,
@@ -151,6 +137,7 @@ class AnalysisPage:
         context |= {
             "code": next((one for one, _ in context["codes"] if one.code == code), None),
             "findings": [one for _, one in found[:ROWS]],
+            "in_words": value_in_words,
             "next": found[ROWS - 1][0].number if len(found) > ROWS else None,
             "is_first": place is None,
             "topic": f"/analyses/{analysis_id}",
@@ -161,22 +148,25 @@ class AnalysisPage:
         analysis = await self._analyses.get(params["analysis_id"])
         counts = most_serious_first(await self._analyses.counts(analysis.id))
         before = await self._baseline(analysis.options.baseline)
-        known = {one.code for one in counts}
+        outcomes = await self._analyses.outcomes(analysis.id)
+        known, missing = {one.code for one in counts}, {one.analyzer for one in outcomes if one.missing is not None}
         return {
             "analysis": analysis,
             "site": redact_url(analysis.site),
-            "badges": BADGES,
             "verdicts": VERDICTS,
-            "severities": SEVERITIES,
             "codes": [
                 (one, None if before is None else before[one.code].count if one.code in before else 0) for one in counts
             ],
-            "resolved": [] if before is None else [one for code, one in before.items() if code not in known],
-            "totals": [
-                (name, word, sum(one.count for one in counts if one.severity == name))
-                for name, (_, word) in SEVERITIES.items()
+            "resolved": [
+                one for one in (before or {}).values() if one.code not in known and one.analyzer not in missing
             ],
-            "outcomes": await self._analyses.outcomes(analysis.id),
+            "totals": [
+                (severity, word, sum(one.count for one in counts if one.severity is severity))
+                for severity, word in SEVERITIES.items()
+            ],
+            "not_checked": (analysis.summary or {}).get("not_checked", dict.fromkeys(ALWAYS)),
+            "kinds": NOT_CHECKED,
+            "outcomes": outcomes,
             "is_live": analysis.state not in TERMINAL,
         }
 
@@ -199,6 +189,7 @@ class AnalysisPage:
         summary="Download the findings.",
         query=AnyQuery,
         public=False,
+        expensive=always,
     )
     async def download_findings(self, request: EndpointRequest[Nothing, AnyQuery]) -> Response:
         """All stored findings, one JSON object per line."""

@@ -8,9 +8,10 @@ from starlette.responses import Response
 
 from shoal.access.scopes import TokenScope
 from shoal.access.tokens import Tokens
+from shoal.base.sentence import message
 from shoal.observe.hourly_stats import PAGES, BotActivity, HourlyStatsReader
 from shoal.serve.console.feed import AnyQuery
-from shoal.serve.console.messages import Language, message
+from shoal.serve.console.messages import Language
 from shoal.serve.console.shell import Shell
 from shoal.serve.console.view import View
 from shoal.serve.endpoint import EndpointRequest, Nothing, endpoint

@@ -10,8 +10,11 @@ from starlette.responses import Response
 
 from shoal.access.scopes import TokenScope
 from shoal.base.clock import Clock
+from shoal.base.sentence import message
 from shoal.crawl.crawl import shown_config
 from shoal.crawl.frontier.admin import FrontierAdmin
+from shoal.crawl.frontier.fates import SKIPS
+from shoal.crawl.frontier.removals import CrawlRemovals
 from shoal.crawl.lifecycle.change import CrawlChange
 from shoal.crawl.lifecycle.crawl_status import CrawlStatus
 from shoal.crawl.lifecycle.crawls import Crawls
@@ -23,7 +26,7 @@ from shoal.queue.job_admin_store import JobFilter
 from shoal.serve.console import crawl_charts, url_texts
 from shoal.serve.console.crawl_rows import class_name, class_parts, row_of
 from shoal.serve.console.feed import AnyQuery, LivePage
-from shoal.serve.console.messages import Language, message
+from shoal.serve.console.messages import Language
 from shoal.serve.console.shell import Shell
 from shoal.serve.console.view import View
 from shoal.serve.endpoint import EndpointRequest, Nothing, endpoint
@@ -139,8 +142,9 @@ class CrawlTab:
 class CrawlPage:
     """`/crawls/{crawl_id}` and its tabs."""
 
-    def __init__(self, shell: Shell, figures: CrawlFigures) -> None:
+    def __init__(self, shell: Shell, figures: CrawlFigures, removals: CrawlRemovals) -> None:
         self.shell = shell
+        self._removals = removals
         self.figures = figures
         self._tabs = {
             tab.tab: tab
@@ -196,14 +200,14 @@ class CrawlPage:
 
     def head(self, view: View, status: CrawlStatus, tab: str) -> dict[str, Any]:
         """Return what every tab shows: the title, the state, actions and tabs."""
-        row = row_of(status, self.shell.formats(view))
+        row = row_of(status, self.shell.formats(view), self._removals.is_running(status.crawl.id))
         return {
             "row": row,
             "status": status,
             "crawl": status.crawl,
             "tab": tab,
             "tabs": [(name, view.language(title)) for name, title in TABS],
-            "is_live": row.is_live,
+            "is_live": row.is_live or row.is_removing,
         }
 
     async def _summary(self, view: View, status: CrawlStatus, params: Mapping[str, str]) -> dict[str, Any]:
@@ -247,7 +251,7 @@ class CrawlPage:
             "asked": asked,
             "explained": explained
             and (
-                *url_texts.STATES[explained.state],
+                explained.state,
                 url_texts.why(explained, self.shell.formats(view)),
                 url_texts.facts_of(explained, self.shell.formats(view)),
             ),
@@ -289,4 +293,4 @@ def option_text(value: Any, language: Language) -> str:
 def skip_words(status: CrawlStatus, language: Language) -> list[tuple[str, str, int]]:
     """Return the reasons for which URLs were skipped, in words, those of most URLs first."""
     counts = sorted(status.counts.skipped.items(), key=lambda one: -one[1])
-    return [(reason, language(url_texts.SKIPS.get(reason, reason)), count) for reason, count in counts]
+    return [(reason, language(SKIPS.get(reason, reason)), count) for reason, count in counts]

@@ -9,13 +9,14 @@ from starlette.responses import Response
 
 from shoal.access.scopes import TokenScope
 from shoal.base.errors import InvalidInput, ShoalError
+from shoal.base.sentence import message
 from shoal.crawl.frontier.admin import FrontierAdmin
+from shoal.crawl.frontier.removals import CrawlRemovals
 from shoal.crawl.lifecycle.change import CrawlChange
 from shoal.crawl.lifecycle.crawls import Crawls
 from shoal.crawl.lifecycle.failed_urls import FailedUrls
 from shoal.serve.authentication import caller_of
 from shoal.serve.console.forms import FORM_TYPE, ConsoleForm, read_form
-from shoal.serve.console.messages import message
 from shoal.serve.console.shell import Notice, Shell, local_path, sentence
 from shoal.serve.endpoint import EndpointRequest, Nothing, endpoint
 
@@ -62,13 +63,16 @@ ACTIONS: Final = {
 }
 RETRIED: Final = (message("{count} failed URL will be retried."), message("{count} failed URLs will be retried."))
 RELEASED: Final = (message("{count} URL is queued again."), message("{count} URLs are queued again."))
+REMOVING: Final = message("The crawl is being removed.")
+REMOVE_SECONDS: Final = 2.0  # after which removals go on without the form that asked for them
 CHANGED: Final = message("The options were changed; workers apply them from their next commit on.")
 
 
 class CrawlActions:
     """Forms that change a crawl."""
 
-    def __init__(self, shell: Shell, crawls: Crawls, frontier: FrontierAdmin) -> None:
+    def __init__(self, shell: Shell, crawls: Crawls, frontier: FrontierAdmin, removals: CrawlRemovals) -> None:
+        self._removals = removals
         self._shell = shell
         self._crawls = crawls
         self._frontier = frontier
@@ -79,7 +83,6 @@ class CrawlActions:
         scope=TokenScope.WRITE,
         summary="Start, pause, resume, stop, continue or remove a crawl.",
         file=(FORM_TYPE,),
-        audit="crawl.changed",
         public=False,
     )
     async def act_on_crawl(self, request: EndpointRequest[Nothing, Nothing]) -> Response:
@@ -98,12 +101,18 @@ class CrawlActions:
             "start": lambda: crawls.start(crawl_id),
             "pause": lambda: crawls.pause(crawl_id),
             "resume": lambda: crawls.resume(crawl_id),
-            "retry": lambda: crawls.retry(crawl_id),
+            "retry": lambda: crawls.retry(crawl_id, audit=request.audit),
             "stop": lambda: crawls.stop(crawl_id),
             "force": lambda: crawls.stop(crawl_id, force=True, audit=request.audit),
-            "remove": lambda: self._frontier.erase(crawl_id, audit=request.audit),
         }
-        return await self._done(request, form, verbs[name], language(action.done), removed=name == "remove")
+        if name != "remove":
+            return await self._done(request, form, verbs[name], language(action.done))
+
+        async def remove() -> str:
+            rows = await self._removals.remove(crawl_id, REMOVE_SECONDS, request.audit)
+            return language(action.done if rows is None else REMOVING)
+
+        return await self._done(request, form, remove, removed=True)
 
     @endpoint(
         "POST",
@@ -125,7 +134,7 @@ class CrawlActions:
         )
 
         async def retry() -> str:
-            return language.plural(*RETRIED, await self._crawls.retry_these(crawl_id, which))
+            return language.plural(*RETRIED, await self._crawls.retry_these(crawl_id, which, audit=request.audit))
 
         return await self._done(request, form, retry)
 
@@ -142,7 +151,9 @@ class CrawlActions:
         language = self._shell.view(request.http).language
 
         async def release() -> str:
-            return language.plural(*RELEASED, await self._crawls.release(crawl_id, form.get("pattern")))
+            return language.plural(
+                *RELEASED, await self._crawls.release(crawl_id, form.get("pattern"), audit=request.audit)
+            )
 
         return await self._done(request, form, release)
 
@@ -158,7 +169,7 @@ class CrawlActions:
         form, crawl_id = await read_form(request.http), request.path_param("crawl_id")
 
         async def change() -> None:
-            await self._crawls.change(crawl_id, CrawlChange.read(changed_values(form)))
+            await self._crawls.change(crawl_id, CrawlChange.read(changed_values(form)), audit=request.audit)
 
         return await self._done(request, form, change, self._shell.view(request.http).language(CHANGED))
 

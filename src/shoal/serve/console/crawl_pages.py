@@ -1,7 +1,8 @@
 """The pages of a crawl: a table with filters, an export of exactly what the filters select, and the broken links with
 the pages that link to them."""
 
-from collections.abc import AsyncIterator, Mapping
+import asyncio
+from collections.abc import AsyncIterator, Collection, Mapping
 from typing import Final
 
 from starlette.responses import Response, StreamingResponse
@@ -20,7 +21,7 @@ from shoal.pages.store import ANY_ERROR, PageFilter
 from shoal.serve.console.crawl import CrawlPage
 from shoal.serve.console.feed import AnyQuery
 from shoal.serve.console.shell import Shell, sentence
-from shoal.serve.endpoint import EndpointRequest, Nothing, endpoint
+from shoal.serve.endpoint import EndpointRequest, Nothing, always, endpoint
 from shoal.serve.pages import statuses_of
 
 ROWS: Final = 50
@@ -82,6 +83,7 @@ class CrawlPagesPage:
         summary="Download the pages that the filters select.",
         query=AnyQuery,
         public=False,
+        expensive=always,
     )
     async def export_pages(self, request: EndpointRequest[Nothing, AnyQuery]) -> Response:
         kind = request.path_param("kind")
@@ -101,6 +103,7 @@ class CrawlPagesPage:
         summary="Show the broken links of a crawl.",
         query=AnyQuery,
         public=False,
+        expensive=always,
     )
     async def show_broken(self, request: EndpointRequest[Nothing, AnyQuery]) -> Response:
         status = await self._crawls.get(request.path_param("crawl_id"))
@@ -109,9 +112,14 @@ class CrawlPagesPage:
         found = await self._pages.search(number, after, BROKEN_ROWS, PageFilter(failed=True))
         keys = {page.url: key_of(Url(page.url), status.crawl.key_seed)[0] for _, page in found.pages}
         referrers = await self._pages.referrers(number, keys.values(), REFERRERS, REFERRER_SECONDS)
+        parents = {key_of(Url(page.parent), status.crawl.key_seed)[0] for _, page in found.pages if page.parent}
+        linking = set((await self._pages.urls_of(number, sorted(parents))).values())  # a sitemap is not a page
         context = self._frame.head(self._shell.view(request.http), status, "broken") | {
             "broken": [
-                (one, page, response_class(page.status), _sources(page, referrers.sources.get(keys[page.url], [])))
+                (
+                    *(one, page, response_class(page.status)),
+                    _sources(page, linking, referrers.sources.get(keys[page.url], [])),
+                )
                 for one, page in found.pages
             ],
             "referrers": referrers,
@@ -123,7 +131,7 @@ class CrawlPagesPage:
     async def _export(self, crawl: Crawl, wanted: PageFilter, made: Format) -> AsyncIterator[bytes]:
         yield made.head()
         async for batch in self._pages.all(crawl.number, wanted):
-            for part in made.pages(crawl.id, batch):
+            for part in await asyncio.to_thread(lambda: list(made.pages(crawl.id, batch))):  # noqa: B023 - awaited at once
                 yield part
         for part in made.tail():
             yield part
@@ -161,7 +169,7 @@ def _fails(given: Mapping[str, str]) -> bool:
     return bool(given.get("error")) or given.get("status", "")[:1] in ("4", "5", "n")
 
 
-def _sources(page: Page, found: list[Url]) -> list[str]:
-    """Return the pages that link to a page; the one that led the crawl there is always known."""
-    first = [] if page.parent is None else [page.parent]
+def _sources(page: Page, linking: Collection[str], found: list[Url]) -> list[str]:
+    """Return the pages that link to a page; the one that led the crawl there is always known, if it was a page."""
+    first = [page.parent] if page.parent is not None and page.parent in linking else []
     return list(dict.fromkeys([*first, *found]))[:REFERRERS]

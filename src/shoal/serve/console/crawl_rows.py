@@ -4,35 +4,33 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
+from shoal.base.sentence import message
 from shoal.base.text import redact_url
-from shoal.crawl.journal.messages import REASONS
 from shoal.crawl.lifecycle.crawl_status import CrawlStatus
-from shoal.crawl.states import TERMINAL, CrawlState
+from shoal.crawl.states import (
+    DRAINED,
+    DRAINED_PARTLY,
+    LABELS,
+    PAUSABLE,
+    STOPPABLE,
+    TERMINAL,
+    WALKED,
+    CrawlState,
+    reason_text,
+)
 from shoal.pages.response_counts import CLASSES, ResponseClass
 from shoal.serve.console.charts import Part
 from shoal.serve.console.format import Formats
-from shoal.serve.console.messages import Language, message
+from shoal.serve.console.messages import Language
 
-BADGES: Final = {
-    CrawlState.PENDING: message("Not started"),
-    CrawlState.QUEUED: message("In queue"),
-    CrawlState.RUNNING: message("Running"),
-    CrawlState.PAUSING: message("Pausing"),
-    CrawlState.PAUSED: message("Paused"),
-    CrawlState.STOPPING: message("Stopping"),
-    CrawlState.STOPPED: message("Stopped"),
-    CrawlState.COMPLETED: message("Completed"),
-    CrawlState.FAILED: message("Failed"),
-}
 KINDS: Final = {"2xx": "s2", "3xx": "s3", "4xx": "s4", "5xx": "s5", "none": "s0"}
 """The colour class of each class of responses."""
-PLAIN_REASONS: Final = frozenset({None, "asked", "drained"})  # the badge already says so
-WORKING: Final = frozenset({CrawlState.RUNNING, CrawlState.PAUSING, CrawlState.STOPPING})
-
-PAUSABLE: Final = frozenset({CrawlState.QUEUED, CrawlState.RUNNING})
-STOPPABLE: Final = frozenset(
-    {CrawlState.PENDING, CrawlState.QUEUED, CrawlState.RUNNING, CrawlState.PAUSING, CrawlState.PAUSED}
+HELD: Final = (
+    message("{count} URL is in quarantine and was not crawled"),
+    message("{count} URLs are in quarantine and were not crawled"),
 )
+REMOVING: Final = message("Being removed")
+PLAIN_REASONS: Final = frozenset({None, "asked", DRAINED})  # the badge already says so
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,9 +42,11 @@ class CrawlRow:
     reason: str
     site: str
     more_seeds: int
-    share: float | None  # settled share of the known URLs, an estimate
+    done: int  # URLs that are settled and not in quarantine
+    share: float | None  # of them in the known URLs, an estimate
     rate: float | None  # pages per second of work
     seconds: float | None  # seconds of work
+    is_removing: bool = False
 
     @property
     def id(self) -> str:
@@ -65,6 +65,11 @@ class CrawlRow:
         return self.state not in TERMINAL
 
     @property
+    def is_releasable(self) -> bool:
+        """Return whether patterns can be released from quarantine."""
+        return self.is_live or self.state is CrawlState.COMPLETED
+
+    @property
     def is_pausable(self) -> bool:
         return self.state in PAUSABLE
 
@@ -74,21 +79,23 @@ class CrawlRow:
 
     @property
     def is_working(self) -> bool:
-        return self.state in WORKING
+        return self.state in WALKED
 
 
-def row_of(status: CrawlStatus, formats: Formats) -> CrawlRow:
+def row_of(status: CrawlStatus, formats: Formats, is_removing: bool = False) -> CrawlRow:
     crawl, counts = status.crawl, status.counts
     seconds = counts.walked.total_seconds() or None
     return CrawlRow(
         status=status,
-        badge=formats.language(BADGES[crawl.state]),
+        badge=formats.language(REMOVING if is_removing else LABELS[crawl.state]),
         reason=reason_of(status, formats.language),
         site=formats.text(redact_url(crawl.config.seeds[0])),
         more_seeds=len(crawl.config.seeds) - 1,
-        share=counts.settled / counts.opened if counts.opened else None,
+        done=counts.settled - counts.held,
+        share=(counts.settled - counts.held) / counts.opened if counts.opened else None,
         rate=counts.pages / seconds if seconds and counts.pages else None,
         seconds=seconds,
+        is_removing=is_removing,
     )
 
 
@@ -101,7 +108,9 @@ def reason_of(status: CrawlStatus, language: Language) -> str:
         return Formats(language, 0).text(status.error_message)
     if crawl.state_reason in PLAIN_REASONS:
         return ""
-    return Formats(language, 0).text(language(REASONS.get(crawl.state_reason or "", crawl.state_reason or "")))
+    if crawl.state_reason == DRAINED_PARTLY:
+        return language.plural(*HELD, status.counts.held)
+    return Formats(language, 0).text(language(reason_text(crawl.state_reason)))
 
 
 def class_parts(responses: Mapping[ResponseClass, int], formats: Formats) -> list[Part]:

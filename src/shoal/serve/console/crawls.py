@@ -1,6 +1,7 @@
 """The list of crawls: search with qualifiers, counts by state, and actions on a selection or on everything that
 matches."""
 
+import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
@@ -11,17 +12,19 @@ from starlette.responses import Response
 from shoal.access.audit_hook import AuditHook
 from shoal.access.scopes import TokenScope
 from shoal.base.errors import InvalidInput, NotFound, StateConflict
-from shoal.crawl.frontier.admin import FrontierAdmin
+from shoal.base.sentence import message
+from shoal.crawl.frontier.removals import CrawlRemovals
 from shoal.crawl.lifecycle.crawls import Crawls
 from shoal.crawl.lifecycle.search import CrawlSearch, FoundCrawls
-from shoal.crawl.states import TERMINAL, CrawlState
+from shoal.crawl.states import LABELS, PAUSABLE, STOPPABLE, TERMINAL, CrawlState
 from shoal.crawl.store import CrawlFilter
 from shoal.serve.authentication import caller_of
-from shoal.serve.console.cached import Cached
-from shoal.serve.console.crawl_rows import BADGES, PAUSABLE, STOPPABLE, CrawlRow, row_of
+from shoal.serve.cached import Cached
+from shoal.serve.console.crawl_actions import REMOVE_SECONDS
+from shoal.serve.console.crawl_rows import CrawlRow, row_of
 from shoal.serve.console.feed import AnyQuery
 from shoal.serve.console.forms import FORM_TYPE, ConsoleForm, read_form
-from shoal.serve.console.messages import Language, message
+from shoal.serve.console.messages import Language
 from shoal.serve.console.search import Search, parse, suggestion
 from shoal.serve.console.shell import Notice, Shell, local_path, sentence
 from shoal.serve.console.view import View
@@ -80,6 +83,7 @@ ACTIONS: Final = {
         is_final=True,
     ),
 }
+REMOVING: Final = (message("{count} crawl is being removed."), message("{count} crawls are being removed."))
 
 
 class CrawlsPage:
@@ -93,14 +97,14 @@ class CrawlsPage:
         shell: Shell,
         crawls: Crawls,
         search: CrawlSearch,
-        frontier: FrontierAdmin,
+        removals: CrawlRemovals,
         counts: Cached[dict[str, int]],
     ) -> None:
         self._counts = counts
         self._shell = shell
         self._search = search
         self._crawls = crawls
-        self._frontier = frontier
+        self._removals = removals
 
     @endpoint("GET", "/crawls", scope=TokenScope.READ, summary="Show the crawls.", query=AnyQuery, public=False)
     async def show_crawls(self, request: EndpointRequest[Nothing, AnyQuery]) -> Response:
@@ -121,7 +125,7 @@ class CrawlsPage:
         except InvalidInput as error:
             problem = sentence(error.message)
         formats = self._shell.formats(view)
-        rows = [row_of(status, formats) for status in found.crawls]
+        rows = [row_of(status, formats, self._removals.is_running(status.crawl.id)) for status in found.crawls]
         counts = await self._counts.get()
         return {
             "search": search,
@@ -129,11 +133,11 @@ class CrawlsPage:
             "rows": rows,
             "counts": counts,
             "total": sum(counts.values()),
-            "badges": [(state.value, view.language(word)) for state, word in BADGES.items() if counts.get(state.value)],
+            "badges": [(state.value, view.language(word)) for state, word in LABELS.items() if counts.get(state.value)],
             "is_first": after is None,
             "older": found.next,
             "is_short": found.next is not None and len(rows) < ROWS,
-            "is_live": any(row.is_live for row in rows),
+            "is_live": any(row.is_live or row.is_removing for row in rows),
             "actions": {
                 name: action
                 for name, action in ACTIONS.items()
@@ -150,7 +154,6 @@ class CrawlsPage:
         scope=TokenScope.WRITE,
         summary="Pause, resume, stop or remove crawls.",
         file=(FORM_TYPE,),
-        audit="crawls.changed",
         public=False,
     )
     async def act_on_crawls(self, request: EndpointRequest[Nothing, Nothing]) -> Response:
@@ -191,20 +194,31 @@ class CrawlsPage:
     async def _apply(
         self, name: str, action: BulkAction, ids: list[str], skipped: int, language: Language, audit: AuditHook
     ) -> Notice:
+        until = asyncio.get_running_loop().time() + REMOVE_SECONDS
+
+        async def remove(crawl_id: str) -> bool:
+            """Return whether the removal goes on."""
+            seconds = max(0.0, until - asyncio.get_running_loop().time())
+            return await self._removals.remove(crawl_id, seconds, audit) is not None
+
         verbs: dict[str, Callable[[str], Awaitable[object]]] = {
             "pause": self._crawls.pause,
             "resume": self._crawls.resume,
             "stop": self._crawls.stop,
-            "remove": lambda crawl_id: self._frontier.erase(crawl_id, audit=audit),
+            "remove": remove,
         }
-        done, problem = 0, ""
+        done, going_on, problem = 0, 0, ""
         for crawl_id in ids:
             try:
-                await verbs[name](crawl_id)
-                done += 1
+                if await verbs[name](crawl_id) is True:
+                    going_on += 1
+                else:
+                    done += 1
             except (StateConflict, NotFound) as error:  # its state changed meanwhile
                 problem = sentence(error.message)
-        text = language.plural(*action.done, done)
+        text = language.plural(*action.done, done) if done or not going_on else ""
+        if going_on:
+            text += " " + language.plural(*REMOVING, going_on)
         if skipped:
             text += " " + language.plural("{count} is in another state.", "{count} are in another state.", skipped)
         if len(ids) == MOST_AT_ONCE:
@@ -220,7 +234,7 @@ def suggestions(rows: Sequence[CrawlRow], language: Language) -> dict[str, objec
     crawls = [row.status.crawl for row in rows]
     labels = [f"{name}={value}" for crawl in crawls for name, value in crawl.config.labels.items()]
     return {
-        "state": suggestion(language("where it is"), [(state.value, language(word)) for state, word in BADGES.items()]),
+        "state": suggestion(language("where it is"), [(state.value, language(word)) for state, word in LABELS.items()]),
         "host": suggestion(language("of a seed"), [urlsplit(row.site).netloc for row in rows]),
         "project": suggestion(language("that it belongs to"), [crawl.project for crawl in crawls]),
         "label": suggestion(language("as name=value"), labels),

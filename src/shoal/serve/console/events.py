@@ -61,7 +61,6 @@ class EventsPage:
         scope=TokenScope.ADMIN,
         summary="Create a webhook from the form.",
         file=(FORM_TYPE,),
-        audit="webhook.created",
         public=False,
     )
     async def create_webhook_from_form(self, request: EndpointRequest[Nothing, Nothing]) -> Response:

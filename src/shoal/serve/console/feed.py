@@ -217,7 +217,7 @@ class FeedApi:
         context = await topic.page.context(topic.view, topic.params)
         changes = False
         for name in topic.page.regions:
-            html = self._shell.region(topic.view, name, context)
+            html = await asyncio.to_thread(self._shell.region, topic.view, name, context)  # of 500 nodes: 200 ms
             before = topic.regions.get(name)
             if before is None or before.html != html:
                 topic.regions[name] = Region.of(name, html, before)

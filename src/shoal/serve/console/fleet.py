@@ -1,5 +1,6 @@
 """The fleet: nodes with their health, slots and lanes, commands with their acknowledgement, why a node gets jobs."""
 
+import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, get_args
 
@@ -7,38 +8,25 @@ from starlette.responses import Response
 
 from shoal.access.scopes import TokenScope
 from shoal.base.errors import InvalidInput
+from shoal.base.sentence import message
 from shoal.fleet import health
 from shoal.fleet.commands import CommandRequest
-from shoal.fleet.explain import NodeExplanation, explain_node
+from shoal.fleet.explain import NodeExplainer
 from shoal.fleet.node import CommandName, Node
 from shoal.fleet.nodes import Nodes
 from shoal.fleet.pressure import PressureStatus
-from shoal.fleet.states import CommandState, NodeState
+from shoal.fleet.states import NodeState
 from shoal.serve.authentication import caller_of
 from shoal.serve.console.actions import carry_out
 from shoal.serve.console.charts import Part
 from shoal.serve.console.feed import AnyQuery
 from shoal.serve.console.format import Formats
 from shoal.serve.console.forms import FORM_TYPE, ConsoleForm, read_form
-from shoal.serve.console.messages import message
 from shoal.serve.console.node_rates import NodeRateSampler
 from shoal.serve.console.shell import Shell
 from shoal.serve.console.view import View
 from shoal.serve.endpoint import EndpointRequest, Nothing, endpoint
 
-BADGES: Final = {
-    NodeState.CONNECTED: message("Connected"),
-    NodeState.PAUSED: message("Paused"),
-    NodeState.DRAINING: message("Draining"),
-    NodeState.DRAINED: message("Drained"),
-    NodeState.LOST: message("Lost"),
-}
-COLOURS: Final = {
-    NodeState.CONNECTED: "good",
-    NodeState.PAUSED: "paused",
-    NodeState.DRAINING: "warning",
-    NodeState.LOST: "failed",
-}
 PARTS: Final = {
     "success": (message("Success"), health.SUCCESS, "p1"),
     "load": (message("Free slots"), health.LOAD, "p2"),
@@ -51,25 +39,6 @@ COMMANDS: Final = {
     "drain": message("Drain"),
     "restart_browser": message("Restart the browser"),
     "config_update": message("Change its limits"),
-}
-COMMAND_STATES: Final = {
-    CommandState.WAITING: ("queued", message("Waiting for the node")),
-    CommandState.SENT: ("info", message("Sent, not acknowledged yet")),
-    CommandState.APPLIED: ("good", message("Applied")),
-    CommandState.UNSUPPORTED: ("warning", message("Not supported by the node")),
-    CommandState.FAILED: ("failed", message("Failed")),
-    CommandState.UNCONFIRMED: ("", message("Sent; this node does not acknowledge commands")),
-    CommandState.EXPIRED: ("failed", message("Expired before the node came back")),
-}
-WHY: Final = {
-    "lost": message("It sent no heartbeat in time. The jobs of its lane are in the shared one."),
-    "disconnected": message("Its session broke off. It gets jobs again as soon as it reconnects."),
-    "paused": message("It is paused and leases nothing until somebody resumes it."),
-    "draining": message("It is draining and leases nothing until somebody resumes it."),
-    "drained": message("It is drained and leases nothing until somebody resumes it."),
-    "shared": message("Jobs are not dispatched to nodes: like every worker, it takes them from the shared lane."),
-    "full": message("Its lane holds twice as many jobs as it has slots for, so others get the new ones."),
-    "dispatched": message("It gets about {share} of new jobs, in proportion to its health score."),
 }
 CLASS_NAMES: Final = {"runs": message("Crawls and analyses"), "pages": message("Page jobs")}
 GIVEN: Final = message("The command was given; the node acknowledges it below.")
@@ -97,14 +66,14 @@ class FleetPage:
     @endpoint("GET", "/fleet", scope=TokenScope.READ, summary="Show the fleet.", query=AnyQuery, public=False)
     async def show_fleet(self, request: EndpointRequest[Nothing, AnyQuery]) -> Response:
         context = await self.context(self._shell.view(request.http), {})
-        return self._shell.page(request.http, "fleet.html", context | {"topic": "/fleet"}, section="fleet")
+        context |= {"topic": "/fleet"}
+        return await asyncio.to_thread(self._shell.page, request.http, "fleet.html", context, section="fleet")
 
     async def context(self, view: View, params: Mapping[str, str]) -> dict[str, Any]:
         nodes, formats = await self._nodes.list_all(), self._shell.formats(view)
         healthy = [node for node in nodes if node.takes_jobs]
         return {
             "nodes": [(node, score_parts(node, formats), self._rates.of(node.id)) for node in nodes],
-            "badges": {state: (COLOURS.get(state, ""), view.language(word)) for state, word in BADGES.items()},
             "healthy": len(healthy),
             "lost": sum(node.state is NodeState.LOST for node in nodes),
             "runs": (
@@ -127,7 +96,6 @@ class FleetPage:
         scope=TokenScope.WRITE,
         summary="Give every node the same command.",
         file=(FORM_TYPE,),
-        audit="node.commands",
         public=False,
     )
     async def command_fleet(self, request: EndpointRequest[Nothing, Nothing]) -> Response:
@@ -145,16 +113,16 @@ class FleetPage:
 
 
 class NodePage:
-    """`/fleet/{node_id}`. `private`: jobs are dispatched to private lanes."""
+    """`/fleet/{node_id}`."""
 
     paths = ("/fleet/{node_id}",)
     regions = ("node",)
 
-    def __init__(self, shell: Shell, nodes: Nodes, rates: NodeRateSampler, *, private: bool) -> None:
+    def __init__(self, shell: Shell, nodes: Nodes, rates: NodeRateSampler, explainer: NodeExplainer) -> None:
         self._shell = shell
         self._nodes = nodes
         self._rates = rates
-        self._private = private
+        self._explainer = explainer
 
     @endpoint("GET", "/fleet/{node_id}", scope=TokenScope.READ, summary="Show a node.", query=AnyQuery, public=False)
     async def show_node(self, request: EndpointRequest[Nothing, AnyQuery]) -> Response:
@@ -163,25 +131,20 @@ class NodePage:
         return self._shell.page(request.http, "node.html", context | {"topic": f"/fleet/{node_id}"}, section="fleet")
 
     async def context(self, view: View, params: Mapping[str, str]) -> dict[str, Any]:
-        node = await self._nodes.get(params["node_id"])
-        found = explain_node(node, await self._nodes.list_all(), private=self._private)
+        found = await self._explainer.explain(params["node_id"])
+        node = found.node
         formats, weighted = self._shell.formats(view), node.health.weighted
         return {
             "node": node,
-            "badge_of": (COLOURS.get(node.state, ""), view.language(BADGES[node.state])),
             "found": found,
-            "sentence": why(found, formats),
+            "sentence": formats.sentence(found.sentence),
             "score": score_parts(node, formats),
             "parts": [
                 (view.language(title), getattr(node.health, name), weight, weighted[name])
                 for name, (title, weight, _) in PARTS.items()
             ],
             "rates": self._rates.of(node.id),
-            "commands": [
-                (one, view.language(COMMANDS[one.command]), COMMAND_STATES[one.state][0], view.language(word))
-                for one in await self._nodes.commands_of(node.id)
-                for word in (COMMAND_STATES[one.state][1],)
-            ],
+            "commands": [(one, view.language(COMMANDS[one.command])) for one in await self._nodes.commands_of(node.id)],
             "drain_question": view.language(DRAIN_QUESTION),
             "drain_explanation": view.language(DRAIN_EXPLANATION),
             "names": {name: view.language(title) for name, title in COMMANDS.items()},
@@ -197,7 +160,6 @@ class NodePage:
         scope=TokenScope.WRITE,
         summary="Give a node a command.",
         file=(FORM_TYPE,),
-        audit="node.command",
         public=False,
     )
     async def command_one(self, request: EndpointRequest[Nothing, Nothing]) -> Response:
@@ -239,9 +201,3 @@ def score_parts(node: Node, formats: Formats) -> list[Part]:
         for name, (title, _, kind) in PARTS.items()
     ]
     return [*shown, Part("missing", max(0.0, 1 - node.health.value))]
-
-
-def why(found: NodeExplanation, formats: Formats) -> str:
-    """Return why a node gets jobs, or none, in the reader's language."""
-    text = formats.language(WHY[found.reason]) if found.reason in WHY else formats.text(found.sentence, 500)
-    return text.replace("{share}", formats.percent(found.dispatch_share))

@@ -1,16 +1,18 @@
 """Numbers, sizes, durations and times as people read them."""
 
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Final
 
-from shoal.base.clock import from_micros
+from shoal.base.clock import from_micros, to_micros
+from shoal.base.sentence import Sentence, Share, in_percent, message
 from shoal.base.text import clean, redact, visible
-from shoal.serve.console.messages import Language, message
+from shoal.serve.console.messages import Language
 
 NOTHING: Final = "\N{EN DASH}"
 SPACE: Final = "\N{NO-BREAK SPACE}"
 LONGEST: Final = 300  # characters of untrusted text in one place
+LONGEST_SENTENCE: Final = 500
 LONGEST_BLOCK: Final = 100_000
 SIZES: Final = ("B", "kB", "MB", "GB", "TB")
 AGES: Final = (
@@ -39,7 +41,9 @@ class Formats:
         return self.language.number(value, 0 if value >= 10 or float(value).is_integer() else 1)
 
     def percent(self, share: float | None) -> str:
-        return NOTHING if share is None else f"{self.language.number(100 * share, 0 if share >= 0.1 else 1)}{SPACE}%"
+        if share is None:
+            return NOTHING
+        return f"{self.language.number(*in_percent(share))}{SPACE}%"
 
     def size(self, count: float | None) -> str:
         if count is None:
@@ -105,6 +109,31 @@ class Formats:
 
     def clock(self, at: int) -> str:
         return f"{from_micros(at):%H:%M:%S}"
+
+    def sentence(self, said: Sentence, longest: int = LONGEST_SENTENCE) -> str:
+        """Return a sentence in this language, safe to show."""
+        return self.text(self._translated(said), longest)
+
+    def _translated(self, said: Sentence) -> str:
+        values = {name: self._value(value) for name, value in said.values.items()}
+        if said.other is None:
+            return self.language(said.text, **values)
+        return self.language.plural(said.text, said.other, said.values["count"], values.pop("count"), **values)
+
+    def _value(self, value: object) -> str:
+        match value:
+            case Sentence():
+                return self._translated(value)
+            case Share():
+                return self.percent(value)
+            case int():
+                return self.number(value)
+            case timedelta():
+                return self.duration(value.total_seconds())
+            case datetime():
+                return self.exact(to_micros(value))
+            case _:
+                return str(value)
 
     def block(self, value: str, longest: int = LONGEST_BLOCK) -> str:
         """Return untrusted text of several lines: line ends and tabs stay, the rest is as in `text`."""

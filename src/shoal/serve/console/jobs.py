@@ -8,19 +8,20 @@ from typing import Any, Final
 from starlette.responses import Response
 
 from shoal.access.scopes import TokenScope
-from shoal.base.clock import Clock
 from shoal.base.errors import InvalidInput
+from shoal.base.sentence import message
 from shoal.queue.job import SHARED_LANE
 from shoal.queue.job_admin import JobAdmin
 from shoal.queue.job_admin_store import JobFilter
-from shoal.queue.states import JobState
+from shoal.queue.states import LABELS, JobState, reason_text
 from shoal.serve.authentication import caller_of
+from shoal.serve.cached import Cached
 from shoal.serve.console.actions import carry_out
 from shoal.serve.console.charts import Span, timeline
 from shoal.serve.console.feed import AnyQuery
 from shoal.serve.console.forms import FORM_TYPE, read_form
-from shoal.serve.console.job_rows import BADGES, PRIORITY_PARTS, explained, held_by, row_of
-from shoal.serve.console.messages import Language, message
+from shoal.serve.console.job_rows import PRIORITY_PARTS, held_by, row_of
+from shoal.serve.console.messages import Language
 from shoal.serve.console.search import Search, parse, suggestion
 from shoal.serve.console.shell import Shell, local_path, sentence
 from shoal.serve.console.view import View
@@ -29,9 +30,8 @@ from shoal.serve.endpoint import EndpointRequest, Nothing, endpoint
 ROWS: Final = 50
 QUALIFIERS: Final = ("state", "kind", "run", "lane")
 DEAD_LETTERS: Final = "dead"  # a value of `state:` for failed and expired jobs
+LONGEST_ERROR: Final = 1000  # characters
 LONGEST_CURSOR: Final = 60
-KEEP_COUNTS: Final = 20  # times as long as counting took
-KEEP_AT_LEAST: Final = 2.0  # seconds
 DEAD_RETRIED: Final = (
     message("{count} dead letter will be retried."),
     message("{count} dead letters will be retried."),
@@ -51,37 +51,13 @@ REMOVE: Final = message("Remove")
 CANCEL: Final = message("Cancel the job")
 
 
-class JobCounts:
-    """The number of jobs by kind and state. Counting reads every job, so a count is cached for a time that grows with
-    how long it took."""
-
-    def __init__(self, jobs: JobAdmin, clock: Clock) -> None:
-        self._jobs = jobs
-        self._clock = clock
-        self._counts: dict[str, dict[str, int]] = {}
-        self._fresh_until = 0.0
-
-    async def read(self) -> Mapping[str, Mapping[str, int]]:
-        began = self._clock.monotonic()
-        if began >= self._fresh_until:
-            self._fresh_until = began + KEEP_AT_LEAST  # others who ask meanwhile get the previous count
-            self._counts = await self._jobs.count()
-            now = self._clock.monotonic()
-            self._fresh_until = now + max(KEEP_AT_LEAST, KEEP_COUNTS * (now - began))
-        return self._counts
-
-    def forget(self) -> None:
-        """Count again when somebody asks: an action changed the jobs."""
-        self._fresh_until = 0.0
-
-
 class JobsPage:
     """`/jobs`."""
 
     paths = ("/jobs",)
     regions = ("job_counts", "job_rows")
 
-    def __init__(self, shell: Shell, jobs: JobAdmin, counts: JobCounts) -> None:
+    def __init__(self, shell: Shell, jobs: JobAdmin, counts: Cached[dict[str, dict[str, int]]]) -> None:
         self._shell = shell
         self._jobs = jobs
         self._counts = counts
@@ -106,7 +82,7 @@ class JobsPage:
         found = await self._jobs.newest(
             which, before=before if 0 < len(before) <= LONGEST_CURSOR and before.isprintable() else None, limit=ROWS
         )
-        counts, formats = await self._counts.read(), self._shell.formats(view)
+        counts, formats = await self._counts.get(), self._shell.formats(view)
         by_state = {state: sum(kinds.get(state, 0) for kinds in counts.values()) for state in JobState}
         return {
             "search": search,
@@ -119,7 +95,7 @@ class JobsPage:
             "by_state": by_state,
             "dead": by_state[JobState.FAILED] + by_state[JobState.EXPIRED],
             "total": sum(by_state.values()),
-            "badges": [(state, view.language(word)) for state, word in BADGES.items()],
+            "badges": [(state, view.language(word)) for state, word in LABELS.items()],
             "is_live": True,
         }
 
@@ -132,7 +108,6 @@ class JobsPage:
         scope=TokenScope.WRITE,
         summary="Retry or remove dead letters.",
         file=(FORM_TYPE,),
-        audit="jobs.purged",
         public=False,
     )
     async def act_on_jobs(self, request: EndpointRequest[Nothing, Nothing]) -> Response:
@@ -154,7 +129,7 @@ class JobsPage:
 
         async def act() -> str:
             if action == "retry":
-                return language.plural(*DEAD_RETRIED, await self._jobs.retry_dead(which))
+                return language.plural(*DEAD_RETRIED, await self._jobs.retry_dead(which, audit=request.audit))
             return language.plural(*PURGED, await self._jobs.purge(which, timedelta(0), audit=request.audit))
 
         self._counts.forget()
@@ -198,7 +173,9 @@ class JobPage:
         return {
             "row": row,
             "job": job,
-            "sentence": explained(found, formats),
+            "reason": view.language(reason_text(job.state_reason)),
+            "sentence": formats.sentence(found.sentence, LONGEST_ERROR),
+            "error": "" if found.sentence.values.get("error") or job.state is JobState.DONE else job.error,
             "facts": {name: value for name, value in found.facts.items() if name not in ("dispatch", "error")},
             "dispatch": found.facts.get("dispatch"),
             "history": [(grant, *holder) for grant, holder in zip(history, holders, strict=True)],
@@ -227,9 +204,9 @@ class JobPage:
         form, job_id = await read_form(request.http), request.path_param("job_id")
         language = self._shell.view(request.http).language
         action = form.get("action")
-        verbs: dict[str, tuple[Callable[[str], Awaitable[object]], str]] = {
-            "retry": (self._jobs.retry, RETRIED),
-            "cancel": (self._jobs.cancel, CANCELLED),
+        verbs: dict[str, tuple[Callable[[], Awaitable[object]], str]] = {
+            "retry": (lambda: self._jobs.retry(job_id, audit=request.audit), RETRIED),
+            "cancel": (lambda: self._jobs.cancel(job_id, audit=request.audit), CANCELLED),
         }
         if action not in verbs:
             raise InvalidInput("action", "is not known", f"use one of {', '.join(verbs)}")
@@ -237,12 +214,12 @@ class JobPage:
             words = language(CANCEL_QUESTION), language(CANCEL_EXPLANATION), language(CANCEL)
             return self._shell.confirm(request.http, form, *words)
         verb, done = verbs[action]
-        return await carry_out(self._shell, f"/jobs/{job_id}", lambda: verb(job_id), language(done))
+        return await carry_out(self._shell, f"/jobs/{job_id}", verb, language(done))
 
 
 def suggestions(language: Language) -> dict[str, object]:
     """Return the qualifiers, with the states and the kinds."""
-    states = [(state.value, language(word)) for state, word in BADGES.items()]
+    states = [(state.value, language(word)) for state, word in LABELS.items()]
     return {
         "state": suggestion(language("where it is"), [("dead", language("Dead letters")), *states]),
         "kind": suggestion(language("what it does"), ("crawl", "page", "analysis")),

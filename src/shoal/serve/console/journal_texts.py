@@ -2,10 +2,13 @@
 
 from typing import Any, Final
 
+from shoal.base.sentence import message
+from shoal.crawl.crawl import TRAP
 from shoal.crawl.journal.entry import JournalEntry
-from shoal.crawl.journal.messages import REASONS
+from shoal.crawl.states import reason_text
+from shoal.serve.console.crawl_rows import HELD
 from shoal.serve.console.format import Formats
-from shoal.serve.console.messages import ENGLISH, message
+from shoal.serve.console.messages import ENGLISH
 
 FIXED: Final = {
     message("Waiting for a worker"),
@@ -19,6 +22,7 @@ FIXED: Final = {
     message("Pausing"),
     message("Paused"),
     message("Stopping"),
+    message("More seeds failed; they are counted when the crawl has ended"),
 }
 COUNTED: Final = {
     "urls_found": ("urls", message("Found {count} URL"), message("Found {count} URLs")),
@@ -31,6 +35,7 @@ COUNTED: Final = {
 FILLED: Final = {
     "depth_finished": message("Depth {depth} finished"),
     "host_held": message("{host} answered {status}: no requests for {seconds} s"),
+    "seed_failed": message("Seed {url} failed ({cause})"),
     "pattern_quarantined": message("Quarantined {pattern} as a crawler trap: its pages repeat the same text"),
     "pattern_released": message("{pattern} is released from quarantine; URLs queued again: {urls}"),
     "worker_lost": message("Worker lost, waiting for another: {error}"),
@@ -79,9 +84,10 @@ def _end(entry: JournalEntry, formats: Formats) -> str:
     pages = language.plural("{count} page", "{count} pages", int(facts["pages"]))
     errors = language.plural("{count} error", "{count} errors", int(facts["errors"]))
     reason = _reason(facts, formats)
-    return f"{language(ENDS[entry.event])}: {pages}, {errors}" + (f" ({reason})" if reason else "")
+    held = facts.get("skipped", {}).get(TRAP, 0)
+    left = f". {language.plural(*HELD, held)}" if held else ""
+    return f"{language(ENDS[entry.event])}: {pages}, {errors}" + (f" ({reason})" if reason else "") + left
 
 
 def _reason(facts: dict[str, Any], formats: Formats) -> str:
-    name = facts.get("reason") or ""
-    return formats.language(REASONS.get(name, name))
+    return formats.language(reason_text(facts.get("reason")))

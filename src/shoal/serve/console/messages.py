@@ -14,11 +14,6 @@ from typing import Any, Final
 LOCALES: Final = Path(__file__).parent / "locales"
 
 
-def message(text: str) -> str:
-    """Mark a text that is translated later, where it is shown."""
-    return text
-
-
 @dataclass(frozen=True, slots=True)
 class Language:
     """A language: its texts, and how it writes numbers."""
@@ -36,10 +31,10 @@ class Language:
         found = self.texts.get(text, text)
         return found.format(**values) if values else found
 
-    def plural(self, one: str, other: str, count: int, shown: str | None = None) -> str:
+    def plural(self, one: str, other: str, count: int, shown: str | None = None, **values: Any) -> str:
         """Return the form of a text for a count, with the count as `{count}`."""
         form = one if self.one_from <= count < self.one_below else other
-        return self(form, count=self.number(count) if shown is None else shown)
+        return self(form, count=self.number(count) if shown is None else shown, **values)
 
     def number(self, value: float, digits: int = 0) -> str:
         """Return a number with separators."""

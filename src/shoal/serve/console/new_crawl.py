@@ -1,5 +1,7 @@
 """The form for a new crawl: it checks each field while it is filled in, and previews what the scope will take."""
 
+import asyncio
+import re
 from collections.abc import Callable, Mapping
 from typing import Any, Final, get_args
 
@@ -8,19 +10,18 @@ from starlette.responses import Response
 from shoal.access.scopes import TokenScope
 from shoal.base.errors import InvalidInput, ShoalError
 from shoal.base.request_form import fields_of
+from shoal.base.sentence import message
+from shoal.base.settings import Speed
 from shoal.crawl.crawl import CrawlConfig, Scope, shown_config
-from shoal.crawl.frontier.fates import Fate
+from shoal.crawl.frontier.fates import SKIPS
 from shoal.crawl.lifecycle.crawls import Crawls
 from shoal.crawl.scope.preview import ScopePreview, ScopePreviewer
-from shoal.crawl.scope.seeds import seeds_of
 from shoal.serve.console.feed import AnyQuery
 from shoal.serve.console.forms import FORM_TYPE, ConsoleForm, read_form
-from shoal.serve.console.messages import message
 from shoal.serve.console.shell import Notice, Shell, sentence
 from shoal.serve.crawls import labels_of
 from shoal.serve.endpoint import EndpointRequest, Nothing, endpoint
 from shoal.serve.problems import Json
-from shoal.settings import Speed
 
 LISTS: Final = ("seeds", "include", "exclude")  # one value per line
 NUMBERS: Final = ("depth", "max_pages", "max_seconds", "max_pages_per_host", "concurrency", "workers", "priority")
@@ -29,16 +30,6 @@ TEXTS: Final = ("scope", "speed", "robots", "sitemap", "render", "user_agent", "
 SWITCHES: Final = ("keep_bodies", "analyze")
 SAMPLE: Final = "https://example.com/"
 STARTED: Final = message("The crawl was created.")
-REASONS: Final = {
-    Fate.OPEN: message("would be fetched"),
-    Fate.SKIPPED_SCOPE: message("outside the scope"),
-    Fate.SKIPPED_EXCLUDED: message("excluded by a pattern"),
-    Fate.SKIPPED_NOT_INCLUDED: message("not included by a pattern"),
-    Fate.SKIPPED_ROBOTS: message("disallowed by robots.txt"),
-    Fate.SKIPPED_DEPTH: message("too deep"),
-    Fate.SKIPPED_REPEATING_PATH: message("a path that repeats itself"),
-    Fate.SKIPPED_TOO_MANY_SEGMENTS: message("a path with too many segments"),
-}
 
 
 class NewCrawlPage:
@@ -73,11 +64,11 @@ class NewCrawlPage:
     async def create_from_form(self, request: EndpointRequest[Nothing, Nothing]) -> Response:
         form = await read_form(request.http)
         action = form.get("action")
-        config, problems = self._read(form)
+        config, problems = await asyncio.to_thread(self._read, form)
         if config is None or action == "preview":
             shown = await self._preview(config) if config is not None else None
             return self._shown(request, dict(form), problems, shown)
-        crawl = await self._crawls.submit(config)
+        crawl = await self._crawls.submit(config, audit=request.audit)
         language = self._shell.view(request.http).language
         return self._shell.redirect(f"/crawls/{crawl.id}", Notice(language(STARTED)))
 
@@ -92,10 +83,10 @@ class NewCrawlPage:
     async def check_form(self, request: EndpointRequest[Nothing, Nothing]) -> Json:
         """Return the problem of each field, and with `preview` what the scope would take, as HTML."""
         form = await read_form(request.http)
-        config, problems = self._read(form)
+        config, problems = await asyncio.to_thread(self._read, form)
         html = ""
         if form.get("action") == "preview" and config is not None:
-            context = {"preview": await self._preview(config), "reasons": REASONS}
+            context = {"preview": await self._preview(config), "skips": SKIPS}
             html = self._shell.region(self._shell.view(request.http), "scope_preview", context)
         return Json({"problems": problems, "preview": html})
 
@@ -115,11 +106,10 @@ class NewCrawlPage:
             return None, problems
         try:
             config = CrawlConfig.read(values)
-            seeds_of(config)
             self._crawls.check(config)
         except InvalidInput as error:
             field = str(error.facts.get("field", "seeds")).partition("[")[0].partition(" ")[0]
-            return None, {field: sentence(error.message)}
+            return None, {field: sentence(error.called(_in_form).message)}
         return config, {}
 
     def _shown(
@@ -136,7 +126,7 @@ class NewCrawlPage:
             "is_new": not values.get("scope"),
             "problems": problems,
             "preview": preview,
-            "reasons": REASONS,
+            "skips": SKIPS,
             "scopes": get_args(Scope),
             "speeds": get_args(Speed),
         }
@@ -163,6 +153,12 @@ def _values(form: ConsoleForm, problems: dict[str, str]) -> dict[str, Any]:
 def _nameless(name: str) -> str:
     """Return no name for a field: its problem is shown below it."""
     return name.removeprefix(name.partition("[")[0])
+
+
+def _in_form(name: str) -> str:
+    """Return the name of a field as the form shows it: each seed is a line."""
+    place = re.fullmatch(r"seeds\[(\d+)\]", name)
+    return name if place is None else f"line {int(place[1]) + 1}"
 
 
 def _number(text: str, is_float: bool) -> int | float | str:

@@ -3,7 +3,6 @@
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import timedelta
 from typing import Any, Final
 
 from starlette.responses import Response
@@ -22,8 +21,9 @@ from shoal.fleet.states import NodeState
 from shoal.observe.hourly_stats import HOUR, PAGES, HourlyStatsReader
 from shoal.pages.response_counts import CLASSES
 from shoal.plan.policies import Policies
+from shoal.plan.policy import LATE
 from shoal.plan.store import PolicyCounts
-from shoal.serve.console.cached import Cached
+from shoal.serve.cached import StateCounts
 from shoal.serve.console.charts import Column, Part
 from shoal.serve.console.crawl_rows import KINDS, class_name, row_of
 from shoal.serve.console.feed import AnyQuery
@@ -34,7 +34,6 @@ from shoal.serve.console.view import View
 from shoal.serve.endpoint import EndpointRequest, Nothing, endpoint
 
 HOURS: Final = 24
-LATE: Final = timedelta(minutes=1)
 SHOWN: Final = 8
 LATEST_ANALYSES: Final = 100
 
@@ -57,12 +56,12 @@ class Figures:
 
 
 class Overview:
-    """Reads the figures of the overview from the packages. `counts`: crawls by state, and jobs by kind and state."""
+    """Reads the figures of the overview from the packages."""
 
     def __init__(
         self,
         crawls: Crawls,
-        counts: Cached[tuple[dict[str, int], dict[str, dict[str, int]]]],
+        counts: StateCounts,
         policies: Policies,
         nodes: Nodes,
         webhooks: Webhooks,
@@ -78,10 +77,9 @@ class Overview:
     async def read(self) -> Figures:
         running = await self._crawls.matching(CrawlFilter(state=CrawlState.RUNNING), limit=SHOWN)
         latest = running or await self._crawls.matching(CrawlFilter(), limit=SHOWN)
-        crawls, jobs = await self._counts.get()
         return Figures(
-            crawls=crawls,
-            jobs=jobs,
+            crawls=await self._counts.crawls.get(),
+            jobs=await self._counts.jobs.get(),
             policies=await self._policies.counts(LATE),
             nodes=Counter(node.state for node in await self._nodes.list_all()),
             outbox_lag=await self._webhooks.lag_seconds(),

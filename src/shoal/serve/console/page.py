@@ -23,7 +23,6 @@ from shoal.pages.page import Page
 from shoal.pages.pages import Pages
 from shoal.pages.response_counts import response_class
 from shoal.serve.console import url_texts
-from shoal.serve.console.analyses import SEVERITIES
 from shoal.serve.console.crawl_rows import row_of
 from shoal.serve.console.feed import AnyQuery
 from shoal.serve.console.page_copies import PageCopies
@@ -82,7 +81,10 @@ class PagePage:
         response = await self._copies.response(page)
         view = self._shell.view(request.http)
         key = key_of(Url(page.url), crawl.key_seed)[0]
-        referrers = await self._pages.referrers(crawl.number, [key], MOST_SOURCES, SOURCE_SECONDS)
+        referrers = await self._pages.referrers(crawl.number, [key], MOST_SOURCES + 1, SOURCE_SECONDS)
+        parents = [] if page.parent is None else [key_of(Url(page.parent), crawl.key_seed)[0]]
+        linking = list((await self._pages.urls_of(crawl.number, parents)).values())  # a sitemap is not a page
+        sources = list(dict.fromkeys([*linking, *referrers.sources[key]]))
         data = None if page.data is None else orjson.dumps(page.data, option=orjson.OPT_INDENT_2).decode()
         status = await self._crawls.get(crawl.id)
         formats = self._shell.formats(view)
@@ -97,15 +99,13 @@ class PagePage:
             "has_body": response is not None,
             "has_screenshot": await self._copies.screenshot(page) is not None,
             "links": await self._links(crawl, page),
-            "sources": list(dict.fromkeys([*([page.parent] if page.parent else []), *referrers.sources[key]])),
+            "sources": sources[:MOST_SOURCES],
+            "has_more_sources": len(sources) > MOST_SOURCES,
             "referrers": referrers,
             "data": data,
             "history": await self._history(crawl, page),
-            "why": f"{url_texts.origin(page, formats)} {url_texts.why(explained, formats)}",
-            "findings": [
-                (one, CODES.get(one.code), SEVERITIES[one.severity.value])
-                for one in await self._findings.of(crawl.id, page.url)
-            ],
+            "why": f"{url_texts.origin(page, formats, is_linked=bool(linking))} {url_texts.why(explained, formats)}",
+            "findings": [(one, CODES.get(one.code)) for one in await self._findings.of(crawl.id, page.url)],
         }
         return self._shell.page(request.http, "page.html", context, section="crawls")
 

@@ -1,7 +1,6 @@
 """Policies: the list, what is due, how fresh each is, its runs, and its actions."""
 
 from collections.abc import Awaitable, Callable, Mapping
-from datetime import timedelta
 from typing import Any, Final
 
 import orjson
@@ -10,13 +9,13 @@ from starlette.responses import Response
 from shoal.access.scopes import TokenScope
 from shoal.base.clock import span
 from shoal.base.errors import InvalidInput
+from shoal.base.sentence import message
 from shoal.page_jobs.history import History
 from shoal.plan.policies import Policies
-from shoal.plan.policy import Policy, shown_options
+from shoal.plan.policy import LATE, Policy, shown_options
 from shoal.serve.console.actions import carry_out
 from shoal.serve.console.feed import AnyQuery
 from shoal.serve.console.forms import FORM_TYPE, read_form
-from shoal.serve.console.messages import message
 from shoal.serve.console.policy_rows import row_of
 from shoal.serve.console.search import Search, parse, suggestion
 from shoal.serve.console.shell import Notice, Shell, local_path, sentence
@@ -26,7 +25,6 @@ from shoal.serve.endpoint import EndpointRequest, Nothing, endpoint
 ROWS: Final = 50
 MOST_DUE: Final = 200
 RUNS: Final = 20
-LATE: Final = timedelta(minutes=1)
 LAST_POLICY: Final = 2**31 - 1
 QUALIFIERS: Final = ("is", "project")
 KINDS: Final = ("due", "late", "enabled", "disabled")
@@ -79,7 +77,7 @@ class PoliciesPage:
         return {
             "search": search,
             "problem": problem,
-            "rows": [row_of(policy, now, span(LATE), formats) for policy in shown],
+            "rows": [row_of(policy, now, formats) for policy in shown],
             "counts": await self._policies.counts(LATE),
             "is_first": not after,
             "next": shown[-1].number if more else None,
@@ -135,7 +133,7 @@ class PolicyPage:
             if value not in (None, [], {}, "") and name != "url"
         }
         return {
-            "row": row_of(policy, now, span(LATE), self._shell.formats(view)),
+            "row": row_of(policy, now, self._shell.formats(view)),
             "policy": policy,
             "age": None if policy.last_success_at is None else (now - policy.last_success_at) / 1e6,
             "options": options,
@@ -160,11 +158,11 @@ class PolicyPage:
         back = local_path(form.get("back") or f"/policies/{policy_id}")
 
         async def run() -> str:
-            begun = await self._policies.run_now(policy_id)
+            begun = await self._policies.run_now(policy_id, audit=request.audit)
             return language(RUNS_ALREADY if begun.duplicate else RUN)
 
         async def enable() -> str:
-            await self._policies.enable(policy_id, action == "enable")
+            await self._policies.enable(policy_id, action == "enable", audit=request.audit)
             return language(ENABLED if action == "enable" else DISABLED)
 
         verbs: dict[str, Callable[[], Awaitable[str]]] = {"run": run, "enable": enable, "disable": enable}
@@ -175,7 +173,7 @@ class PolicyPage:
         if not form.is_confirmed:
             words = language(REMOVE_QUESTION), language(REMOVE_EXPLANATION), language(REMOVE)
             return self._shell.confirm(request.http, form, *words)
-        await self._policies.remove(policy_id)
+        await self._policies.remove(policy_id, audit=request.audit)
         return self._shell.redirect("/policies", Notice(language(REMOVED)))
 
 

@@ -10,6 +10,7 @@ from starlette.responses import Response
 from shoal.access.scopes import TokenScope
 from shoal.base.errors import InvalidInput, ShoalError
 from shoal.base.request_form import fields_of
+from shoal.base.sentence import message
 from shoal.base.text import HIDDEN
 from shoal.plan.change import PolicyChange
 from shoal.plan.importer import ImportSummary, PolicyImporter
@@ -18,7 +19,6 @@ from shoal.plan.policy import PolicyForm, shown_options
 from shoal.plan.policy_file import lines_of, read_csv, read_json_lines
 from shoal.serve.console.feed import AnyQuery
 from shoal.serve.console.forms import FORM_TYPE, ConsoleForm, read_form
-from shoal.serve.console.messages import message
 from shoal.serve.console.shell import Notice, Shell, sentence
 from shoal.serve.crawls import labels_of
 from shoal.serve.endpoint import EndpointRequest, Nothing, endpoint
@@ -74,7 +74,7 @@ class PolicyFormPage:
     async def create_policy_from_form(self, request: EndpointRequest[Nothing, Nothing]) -> Response:
         form = await read_form(request.http)
         try:
-            policy = await self._policies.make(PolicyForm.read(values_of(form)))
+            policy = await self._policies.make(PolicyForm.read(values_of(form)), audit=request.audit)
         except ShoalError as error:
             return self._refused(request, form, error, "")
         language = self._shell.view(request.http).language
@@ -100,7 +100,7 @@ class PolicyFormPage:
                 values.pop("frequency")
             if HIDDEN in form.get("crawl_config"):  # a secret was not shown, so the options stay as they are
                 values.pop("crawl_config", None)
-            await self._policies.change(policy_id, PolicyChange.read(values))
+            await self._policies.change(policy_id, PolicyChange.read(values), audit=request.audit)
         except ShoalError as error:
             return self._refused(request, form, error, policy_id)
         language = self._shell.view(request.http).language
@@ -154,7 +154,7 @@ class PolicyImportPage:
             raise InvalidInput("lines", "are missing", "paste CSV or JSON Lines, or choose a file")
         reader = read_json_lines if text.startswith("{") else read_csv
         lines = lines_of(StringIO(text, newline=""))
-        summary = await self._importer.take(reader(lines), skip_bad=form.get("bad") == "skip")
+        summary = await self._importer.take(reader(lines), skip_bad=form.get("bad") == "skip", audit=request.audit)
         return self._shown(request, dict(form), summary)
 
     def _shown(

@@ -1,21 +1,10 @@
 """A policy as lists show it: what it fetches, how often, and how fresh it is."""
 
 from dataclasses import dataclass
-from typing import Final
 
 from shoal.base.text import redact_url
-from shoal.plan.policy import Policy
+from shoal.plan.policy import Policy, PolicyState
 from shoal.serve.console.format import Formats
-from shoal.serve.console.messages import message
-
-STATES: Final = {
-    "disabled": ("", message("Disabled")),
-    "over": ("", message("Over")),
-    "active": ("running", message("Active")),
-    "late": ("failed", message("Late")),
-    "due": ("queued", message("Due")),
-    "planned": ("good", message("Planned")),
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,9 +15,7 @@ class PolicyRow:
     title: str
     more: int  # further seeds
     schedule: str
-    state: str
-    colour: str
-    badge: str
+    state: PolicyState
     is_stale: bool
     staleness: float
 
@@ -37,11 +24,9 @@ class PolicyRow:
         return self.policy.id
 
 
-def row_of(policy: Policy, now: int, late: int, formats: Formats) -> PolicyRow:
-    """`now`: the store's time; `late`: microseconds after which a policy that is due is late."""
+def row_of(policy: Policy, now: int, formats: Formats) -> PolicyRow:
+    """`now`: the store's time."""
     form, language = policy.form, formats.language
-    state = _state(policy, now, late)
-    colour, badge = STATES[state]
     targets = [form.url] if form.url is not None else form.seeds
     every = policy.form.frequency
     schedule = language("every {interval}", interval=every) if every else f"{form.cron} {form.timezone}"
@@ -53,21 +38,7 @@ def row_of(policy: Policy, now: int, late: int, formats: Formats) -> PolicyRow:
         title=formats.text(redact_url(targets[0])),
         more=len(targets) - 1,
         schedule=formats.text(schedule, 120),
-        state=state,
-        colour=colour,
-        badge=language(badge),
+        state=policy.state(now),
         is_stale=staleness > 1.0,
         staleness=staleness,
     )
-
-
-def _state(policy: Policy, now: int, late: int) -> str:
-    if not policy.enabled:
-        return "disabled"
-    if policy.live_job_id is not None:
-        return "active"
-    if policy.next_run_at is None:
-        return "over"
-    if policy.next_run_at <= now:
-        return "late" if policy.next_run_at <= now - late else "due"
-    return "planned"

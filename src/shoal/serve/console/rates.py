@@ -30,18 +30,23 @@ class RateSampler:
         self._crawls = crawls
         self._clock = clock
         self._before: dict[int, tuple[int, int]] | None = None
+        self._newest = 0
         self._sampled_at = 0.0
         self.samples: deque[Sample] = deque(maxlen=KEPT)
 
     async def run_once(self) -> PassResult:
+        newest = await self._crawls.last_number()  # first: crawls that start meanwhile are new in the next sample
         counts, now = await self._crawls.live_counts(), self._clock.monotonic()
         if self._before is not None and now > self._sampled_at:
-            # A crawl that is new counts from nothing; one that ended is no longer among the live ones.
-            pairs = [(count, self._before.get(number, (0, 0))) for number, count in counts.items()]
+            # A new crawl counts from nothing, one that was resumed or retried from what it had; one that ended is no
+            # longer among the live ones.
+            before = {number: (0, 0) if number > self._newest else count for number, count in counts.items()}
+            before |= self._before
+            pairs = [(count, before[number]) for number, count in counts.items()]
             pages = sum(max(0, count[0] - before[0]) for count, before in pairs)
             errors = sum(max(0, count[1] - before[1]) for count, before in pairs)
             self.samples.append(Sample(pages, errors, now - self._sampled_at))
-        self._before, self._sampled_at = counts, now
+        self._before, self._newest, self._sampled_at = counts, newest, now
         return PassResult()
 
     @property

@@ -11,11 +11,11 @@ from shoal.access.scopes import TokenScope
 from shoal.access.token import TokenRequest
 from shoal.access.tokens import Tokens
 from shoal.base.errors import ShoalError
-from shoal.serve.authentication import caller_of
+from shoal.base.sentence import message
+from shoal.serve.authentication import caller_of, sign_in
 from shoal.serve.console.actions import carry_out
 from shoal.serve.console.feed import AnyQuery
 from shoal.serve.console.forms import FORM_TYPE, read_form
-from shoal.serve.console.messages import message
 from shoal.serve.console.shell import Notice, Shell, sentence
 from shoal.serve.console.storage import Storage
 from shoal.serve.endpoint import EndpointRequest, Nothing, endpoint
@@ -63,13 +63,17 @@ class SettingsPage:
         """The page of the response shows the token, once."""
         form = await read_form(request.http)
         given = {name: form.get(name) for name in ("name", "role", "expires_in", "node_id") if form.get(name)}
+        is_first = not await self._tokens.any_made()
         try:
             minted = await self._tokens.create(TokenRequest.read(given), caller_of(request.http))
         except ShoalError as error:
             if error.response.http_status >= 500:
                 raise
             return self._shell.redirect("/settings", Notice(sentence(error.message), is_problem=True))
-        return await self._shown(request, minted.text)
+        shown = await self._shown(request, minted.text)
+        if is_first:  # the browser that made it must not be locked out
+            sign_in(request.http, shown, minted.text)
+        return shown
 
     @endpoint(
         "POST",

@@ -1,5 +1,6 @@
 """The shell of every page: templates, navigation, language and theme, notices, confirmation and error pages."""
 
+import asyncio
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -18,12 +19,14 @@ from starlette.responses import HTMLResponse, RedirectResponse, Response
 from shoal import __version__
 from shoal.base.clock import Clock, SystemClock
 from shoal.base.errors import ShoalError
+from shoal.base.sentence import message
 from shoal.serve.authentication import is_secure
 from shoal.serve.console import charts, journal_texts
 from shoal.serve.console.assets import Assets, accepts_gzip, compress
+from shoal.serve.console.badges import colour_of, label_of
 from shoal.serve.console.format import Formats
 from shoal.serve.console.forms import CONFIRMED, FIELD, ConsoleForm, csrf_cookie, csrf_token
-from shoal.serve.console.messages import languages, message
+from shoal.serve.console.messages import languages
 from shoal.serve.console.view import COOKIE as VIEW_COOKIE
 from shoal.serve.console.view import THEMES, View, view_of
 
@@ -85,6 +88,13 @@ class Shell:
         """The static files. They, the templates and the languages are read on first use: commands that call the API in
         their own process show no page."""
         return Assets()
+
+    async def compile_templates(self) -> None:
+        """Compile all templates before they are needed. A page consists of several, and a request that found none of
+        them compiled would keep all others waiting."""
+        environment = self._environment
+        for name in environment.list_templates():
+            await asyncio.to_thread(environment.get_template, name)
 
     def view(self, request: Request) -> View:
         return view_of(request)
@@ -192,6 +202,8 @@ class Shell:
             "region": self._region,
             "chart": charts,
             "journal_text": journal_texts.text_of,
+            "label_of": label_of,
+            "colour_of": colour_of,
         }
         return environment
 

@@ -5,10 +5,10 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Final
 
+from shoal.base.sentence import message
+from shoal.base.settings import Settings
 from shoal.observe.store_sizes import StoreSize, TableSize
-from shoal.serve.console.cached import Cached
-from shoal.serve.console.messages import message
-from shoal.settings import Settings
+from shoal.serve.cached import Cached
 
 WITH_CRAWL: Final = message("until their crawl is removed")
 UNTIL_REMOVED: Final = message("until they are removed")

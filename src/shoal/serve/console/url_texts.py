@@ -3,45 +3,19 @@
 from collections.abc import Mapping
 from typing import Final
 
+from shoal.base.sentence import message
 from shoal.crawl.frontier.explain import UrlExplanation, UrlState
+from shoal.crawl.frontier.fates import SKIPS
 from shoal.pages.page import Page
 from shoal.serve.console.format import Formats
-from shoal.serve.console.messages import ENGLISH, message
+from shoal.serve.console.messages import ENGLISH
 
-STATES: Final = {
-    UrlState.REFUSED: ("failed", message("Refused")),
-    UrlState.NEVER_SEEN: ("", message("Not found yet")),
-    UrlState.WAITING: ("queued", message("Waiting")),
-    UrlState.TAKEN: ("running", message("Being fetched")),
-    UrlState.FETCHED: ("completed", message("Fetched")),
-    UrlState.FAILED: ("failed", message("Failed")),
-    UrlState.QUARANTINED: ("warning", message("In quarantine")),
-    UrlState.SKIPPED: ("", message("Skipped")),
-}
 SENTENCES: Final = {
     UrlState.REFUSED: message("It cannot be crawled."),
     UrlState.NEVER_SEEN: message("The crawl has not found it: it is not a seed, and no page read so far links to it."),
     UrlState.WAITING: message("It is waiting for its turn."),
     UrlState.TAKEN: message("A walker has taken it: it is being fetched."),
     UrlState.QUARANTINED: message("It is in quarantine as a crawler trap."),
-}
-SKIPS: Final = {
-    "depth": message("deeper than the limit"),
-    "scope": message("outside the scope"),
-    "excluded": message("excluded by a pattern"),
-    "not_included": message("not included by a pattern"),
-    "robots": message("disallowed by robots.txt"),
-    "nofollow": message("marked nofollow"),
-    "url_too_long": message("URL too long"),
-    "scheme": message("not http or https"),
-    "credentials": message("URL with a password"),
-    "control_characters": message("URL with control characters"),
-    "backslash": message("URL with a backslash"),
-    "invalid_url": message("not a valid URL"),
-    "repeating_path": message("a path that repeats itself"),
-    "too_many_segments": message("a path with too many segments"),
-    "host_budget": message("page limit of the host"),
-    "not_in_sitemap": message("not in a sitemap"),
 }
 FACTS: Final[Mapping[str, str]] = {
     "attempts": message("Attempts"),
@@ -75,12 +49,11 @@ def why(explained: UrlExplanation, formats: Formats) -> str:
     return language("It was fetched with status {status}, after {tries}.", status=facts.get("status"), tries=tries)
 
 
-def origin(page: Page, formats: Formats) -> str:
-    """Return how the crawl came to a page."""
+def origin(page: Page, formats: Formats, *, is_linked: bool) -> str:
+    """Return how the crawl came to a page: along a link on its parent, or because its parent, a sitemap, lists it."""
     language = formats.language
-    if page.parent is not None:
-        away = language.plural("{count} link from a seed", "{count} links from a seed", page.depth)
-        return language("A link on {url} led to it, {away}.", url=page.parent, away=away)
+    if is_linked:
+        return language("A link on {url} led to it, at depth {depth}.", url=page.parent, depth=page.depth)
     return language("It is a seed.") if page.depth == 0 else language("A sitemap lists it.")
 
 

@@ -9,25 +9,20 @@ from starlette.responses import Response
 from shoal.access.scopes import TokenScope
 from shoal.base.clock import from_micros, to_micros
 from shoal.base.errors import InvalidInput
+from shoal.base.sentence import message
 from shoal.base.text import redact_url
 from shoal.events.tester import TestDelivery, WebhookTester
-from shoal.events.webhook import DeliveryState, WebhookChange
+from shoal.events.webhook import DELIVERY_LABELS, DeliveryState, WebhookChange
 from shoal.events.webhooks import Webhooks
 from shoal.serve.console.actions import carry_out
 from shoal.serve.console.feed import AnyQuery
 from shoal.serve.console.forms import FORM_TYPE, read_form
-from shoal.serve.console.messages import message
 from shoal.serve.console.shell import Notice, Shell, sentence
 from shoal.serve.console.view import View
 from shoal.serve.endpoint import EndpointRequest, Nothing, endpoint
 from shoal.serve.pagination import LAST
 
 SHOWN: Final = 50
-STATES: Final = {
-    DeliveryState.WAITING: ("queued", message("Waiting")),
-    DeliveryState.DELIVERED: ("good", message("Delivered")),
-    DeliveryState.DEAD: ("failed", message("Given up")),
-}
 ENABLED: Final = message("The webhook is enabled; it receives the events it missed, as far as they are stored.")
 DISABLED: Final = message("The webhook is disabled; its events are kept.")
 REPLAYED: Final = message("The event will be sent again.")
@@ -68,7 +63,7 @@ class WebhookPage:
             "address": redact_url(hook.url),
             "counts": counts,
             "state": state,
-            "states": STATES,
+            "states": DELIVERY_LABELS,
             "deliveries": await self._webhooks.deliveries(hook.id, state, LAST, SHOWN),
             "is_live": True,
         }
@@ -82,7 +77,6 @@ class WebhookPage:
         scope=TokenScope.ADMIN,
         summary="Enable or disable a webhook.",
         file=(FORM_TYPE,),
-        audit="webhook.changed",
         public=False,
     )
     async def switch_webhook(self, request: EndpointRequest[Nothing, Nothing]) -> Response:
@@ -104,7 +98,6 @@ class WebhookPage:
         scope=TokenScope.ADMIN,
         summary="Send an event, or the events of a time range, again.",
         file=(FORM_TYPE,),
-        audit="webhook.replayed",
         public=False,
     )
     async def replay_event(self, request: EndpointRequest[Nothing, Nothing]) -> Response:
@@ -127,7 +120,6 @@ class WebhookPage:
         scope=TokenScope.ADMIN,
         summary="Send a test event from the page of a webhook.",
         file=(FORM_TYPE,),
-        audit="webhook.tested",
         public=False,
     )
     async def test_webhook_from_page(self, request: EndpointRequest[Nothing, Nothing]) -> Response:
@@ -144,7 +136,6 @@ class WebhookPage:
         scope=TokenScope.ADMIN,
         summary="Replace the secret of a webhook.",
         file=(FORM_TYPE,),
-        audit="webhook.rotated",
         public=False,
     )
     async def rotate_from_page(self, request: EndpointRequest[Nothing, Nothing]) -> Response:
@@ -162,7 +153,6 @@ class WebhookPage:
         scope=TokenScope.ADMIN,
         summary="Remove a webhook from its page.",
         file=(FORM_TYPE,),
-        audit="webhook.removed",
         public=False,
     )
     async def remove_webhook_page(self, request: EndpointRequest[Nothing, Nothing]) -> Response:

@@ -11,11 +11,11 @@ from urllib.parse import quote
 
 from shoal.base.clock import Clock
 from shoal.base.errors import BadConfig, BodiesUnavailable, NotFound, StorageFull
+from shoal.base.settings import BodySettings
 from shoal.base.signals import Signals
 from shoal.base.url import UrlRefusal, canonical
 from shoal.egress import AddressRule, Egress, Failure, HeaderPairs, Limits, Request, Response, Signer, endpoint
 from shoal.pages.bodies import BodyLocation, BodyStoreFailed
-from shoal.settings import BodySettings
 from shoal.store.bodies.file_names import folder_of, is_safe, new_file
 
 TRIES = 6

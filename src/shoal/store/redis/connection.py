@@ -17,7 +17,7 @@ from redis.exceptions import NoScriptError, RedisError
 from redis.retry import Retry
 
 from shoal.base.errors import BadConfig
-from shoal.settings import RedisSettings
+from shoal.base.settings import RedisSettings
 from shoal.store.redis.errors import translated
 from shoal.store.redis.scripts import load
 

@@ -12,6 +12,7 @@ from shoal.base.errors import BackendUnavailable, FrontierLost, InvalidInput, St
 from shoal.crawl.frontier.fates import Fate
 from shoal.queue.job import Fence
 from shoal.store.redis.connection import RedisClient, Value
+from shoal.store.redis.errors import code_of
 
 ID = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 COUNTER = "frontier"
@@ -66,7 +67,12 @@ class CrawlKeys:
     async def run(self, place: CrawlPlace, script: str, *arguments: Value) -> list[Any]:
         """Run a script on a crawl; return its result without the state."""
         given = (place.generation, place.now, *arguments)
-        state, *result = await self._client.script(f"frontier_{script}", [place.key("generation")], given)
+        try:
+            state, *result = await self._client.script(f"frontier_{script}", [place.key("generation")], given)
+        except BackendUnavailable as error:
+            if isinstance(error.__cause__, Exception) and code_of(error.__cause__) == "WRONGTYPE":
+                raise FrontierLost(place.id, "one of its keys in Redis has the wrong type") from error
+            raise
         if state == b"OK":
             return list(result)
         if state == b"STALE":

@@ -56,7 +56,7 @@ PHRASES = {
     "ACL failure in script": "NOPERM",
     "The user executing the script can't run": "NOPERM",
 }
-IN_SCRIPT = re.compile(r"user_script: ?\d+: -([A-Z]+) ")  # how Redis 6.2 reports what a call of a script answered
+IN_SCRIPT = re.compile(r"user_script: ?\d+: -?([A-Z]+) ")  # how Redis 6.2 reports what a call of a script answered
 
 
 def code_of(error: Exception) -> str:

@@ -14,6 +14,7 @@ from shoal.base.database import Tx
 from shoal.base.url import Url, origin
 from shoal.crawl.crawl import FrontierDriver
 from shoal.crawl.frontier.fates import WAITING, Fate
+from shoal.crawl.frontier.rebuild import ClaimedTarget, KnownPage
 from shoal.crawl.frontier.traps import Trap, pattern_of
 from shoal.crawl.frontier.values import (
     Added,
@@ -59,12 +60,12 @@ class RedisFrontier:
 
     drivers: frozenset[FrontierDriver] = frozenset({"redis"})
 
-    def __init__(self, client: RedisClient, hosts: HostStore, traps: SqlFrontier) -> None:
+    def __init__(self, client: RedisClient, traps: SqlFrontier) -> None:
         self._client = client
         self._keys = CrawlKeys(client)
-        self._hosts = hosts
+        self._hosts = HostStore()
         self._traps = traps
-        self._turns = WalkerTurns()
+        self.turns = WalkerTurns()
 
     async def begin(self, tx: Tx, crawl: int) -> None:
         """Begin the frontier of a new crawl."""
@@ -86,7 +87,7 @@ class RedisFrontier:
         if want <= 0:
             return Taken(is_counted=True)
         place = await self._keys.place(tx, crawl)
-        taking = RedisTake(tx, self._keys, place, fence, rate, self._hosts, self._turns, admission)
+        taking = RedisTake(tx, self._keys, place, fence, rate, self.turns, admission)
         alone = await taking.take_suspect(in_flight)
         return await taking.take(want) if alone is None else alone
 
@@ -139,7 +140,7 @@ class RedisFrontier:
             if record is not None and pattern_of(Url(host_origin + read_record(record).path)) == pattern
         ]
         freed = 0
-        for some in _batches(ours):
+        for some in _batches(ours) if ours else [[]]:  # a lost frontier looks like one without such URLs
             [count] = await self._keys.change(tx, place, "free", host, *some)
             freed += count
         return FrontierChange(requeued=freed, is_counted=True)
@@ -164,7 +165,7 @@ class RedisFrontier:
     async def release(self, tx: Tx, crawl: int, fence: Fence) -> int:
         place = await self._keys.place(tx, crawl, attaching=walker_name(fence))
         [count] = await self._keys.run(place, "release", walker_name(fence), 1)
-        self._turns.begin(fence)
+        self.turns.begin(fence)
         return int(count)
 
     async def holds(self, tx: Tx, crawl: int, fence: Fence) -> bool:
@@ -185,8 +186,7 @@ class RedisFrontier:
         for name, rows in found:
             if name.decode() not in live:
                 back += await self._put_back_lost(place, name, rows)
-        if not back:
-            await self._keys.change(tx, place, "audit")
+        await self._keys.change(tx, place, "audit")
         return back
 
     async def held_hosts(self, tx: Tx, crawl: int, most: int) -> list[HeldHost]:
@@ -212,13 +212,28 @@ class RedisFrontier:
         """Begin a lost frontier again, empty, and let nobody but this walker use it."""
         before = (await self._keys.place(tx, crawl, rebuilding=True)).generation
         await tx.execute("rebuild_frontier", crawl=crawl, generation=generation, walker=walker_name(fence))
+        await tx.execute("forget_held", crawl=crawl)
         await self._keys.run(await self._keys.place(tx, crawl, rebuilding=True), "begin", 0, before)
 
-    async def keep_known(self, tx: Tx, crawl: int, fate: Fate, keys: list[tuple[int, int]]) -> None:
-        """Record URLs that were settled before the frontier was lost."""
+    async def keep_known(self, tx: Tx, crawl: int, fate: Fate, pages: list[KnownPage]) -> None:
+        """Record pages that were settled before the frontier was lost, and count them for their hosts."""
         place = await self._keys.place(tx, crawl, rebuilding=True)
-        for some in _batches(keys):
-            await self._keys.change(tx, place, "known", int(fate), *(pack_key(*key) for key in some))
+        numbers = await self._hosts.numbers(tx, sorted({origin(url) for _, url in pages if url is not None}))
+        for some in _batches(pages):
+            values: list[Value] = []
+            for key, url in some:
+                values += [pack_key(*key), "" if url is None else numbers[origin(url)]]
+            await self._keys.change(tx, place, "known", int(fate), *values)
+
+    async def claim_targets(self, tx: Tx, crawl: int, targets: list[ClaimedTarget]) -> None:
+        """Record the targets of redirects, so that nobody but the page that redirects there fetches them."""
+        place = await self._keys.place(tx, crawl, rebuilding=True)
+        for some in _batches(targets):
+            values: list[Value] = []
+            for key, target in some:
+                via = target.via.encode()
+                values += [pack_key(*key), _target(target.fate, via, Url(target.url)), len(via)]
+            await self._keys.change(tx, place, "claim", *values)
 
     async def finish_rebuild(self, tx: Tx, crawl: int) -> None:
         await tx.execute("end_frontier_rebuild", crawl=crawl)
@@ -338,9 +353,9 @@ class RedisFrontier:
             values: list[Value] = []
             for done in some:
                 values += self._entry(place, done, parents.get(done.task.seq), numbers)
-            turn = self._turns.last(fence)
+            turn = self.turns.last(fence)
             words, ended = await self._keys.change(tx, place, "settle", walker_name(fence), turn, *values)
-            self._turns.made(fence)
+            self.turns.made(fence)
             ours = {int(word, 16) for word in words}
             closed += [done for done in some if done.task.seq in ours]
             skipped.update(Fate(int(fate)) for fate in ended)

@@ -54,7 +54,6 @@ class RedisTake:
         place: CrawlPlace,
         fence: Fence,
         rate: HostRate,
-        hosts: HostStore,
         turns: WalkerTurns,
         admission: AdmissionChecks | None,
     ) -> None:
@@ -64,7 +63,7 @@ class RedisTake:
         self._fence = fence
         self._walker = walker_name(fence)
         self._rate = rate
-        self._hosts = hosts
+        self._hosts = HostStore()
         self._turns = turns
         self._admission = admission
         self._has_targets = False  # whether any URL of the crawl redirects to another one

@@ -5,9 +5,10 @@ then the next rows of a cursor that goes round through all lanes. While all of a
 are put back as well, so a server that was emptied is filled again at once. What a pass does is bounded.
 """
 
+from datetime import timedelta
 from typing import Any
 
-from shoal.base.database import Tx
+from shoal.base.database import Database, Tx
 from shoal.queue.job import NODE, SHARED_LANE
 from shoal.queue.lanes import LaneRepair
 from shoal.store.redis.lane_entries import entries_of
@@ -117,6 +118,29 @@ class LaneRepairs:
         lane, kind, capability, rank, job_id = cursor
         place = {"lane": lane, "kind": kind, "capability": capability, "rank": rank, "id": job_id}
         return await tx.all("waiting_jobs_after", **place, limit=BATCH)
+
+
+class AbandonedLanes:
+    """Removes lanes from Redis that no process has used for an hour, in a store whose lanes are in the database now.
+    Implements `queue.pruner.RetentionRule`. During an upgrade older processes may still lease from Redis; each of their
+    calls reads the generation, and Redis knows how long ago that was."""
+
+    name = "lanes in Redis"
+    keep = timedelta(hours=1)
+
+    def __init__(self, server: LaneServer) -> None:
+        self._server = server
+
+    async def prune(self, database: Database, before: int, limit: int) -> tuple[int, bool]:
+        return await database.run(self._drop), False
+
+    async def _drop(self, tx: Tx) -> int:
+        """Forget the lanes; returns how many there were. A process that dies before the commit leaves a row without
+        lanes, which the next pass removes."""
+        if not await self._server.begin(tx) or not await self._server.drop(self.keep):
+            return 0
+        await tx.execute("forget_lanes")
+        return 1
 
 
 def _place_of(row: Any) -> Cursor:

@@ -150,6 +150,13 @@ class LaneServer:
             ids = job_ids[start : start + BATCH]
             await self.call("settle", len(ids), *ids, *(hosts if start == 0 else ()))
 
+    async def drop(self, unused_for: timedelta) -> bool:
+        """Forget the lanes if nobody has used them for this long; returns whether they are gone."""
+        if await self.call("drop", unused_for.total_seconds()) != [1]:
+            return False
+        self._generation = ""
+        return True
+
     async def close(self) -> None:
         await self._client.close()
 

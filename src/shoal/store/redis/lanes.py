@@ -5,7 +5,7 @@ lanes, an outage, a server that lost its data. An idle worker looks into the tab
 back what Redis has lost (`repair`). An entry in Redis is never more than a hint; a job is granted once.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from datetime import timedelta
 from functools import partial
 
@@ -106,8 +106,11 @@ class RedisLanes:
     async def return_lane(self, tx: Tx, lane: str) -> int:
         return await self._sql.return_lane(tx, lane)
 
-    async def return_offers(self, tx: Tx, limit: int) -> int:
+    async def return_offers(self, tx: Tx, limit: int) -> list[str]:
         return await self._sql.return_offers(tx, limit)
+
+    async def count_lapses(self, tx: Tx, node_ids: Collection[str]) -> None:
+        await self._sql.count_lapses(tx, node_ids)
 
     async def depth(self, tx: Tx, lane: str, most: int) -> int:
         return await self._sql.depth(tx, lane, most)

@@ -17,7 +17,7 @@ from shoal.audit.verdict import Verdict
 from shoal.base.database import Tx
 from shoal.base.forge_commit import ForgeCommit
 from shoal.base.ids import AnalysisId
-from shoal.base.text import json_of
+from shoal.base.text import json_of, storable
 
 _NEWEST = (1 << 62) - 1
 _PLAIN = (
@@ -37,7 +37,7 @@ class SqlAnalysisStore:
             crawl=analysis.crawl,
             crawl_id=analysis.crawl_id,
             project=analysis.project,
-            site=_text(analysis.site),
+            site=storable(analysis.site),
             gate=None if options.gate is None else written_gate(options.gate),
             gate_name=options.gate_name,
             baseline=options.baseline,
@@ -60,7 +60,7 @@ class SqlAnalysisStore:
         return [_analysis(row) for row in rows]
 
     async def newest_success(self, tx: Tx, project: str, site: str) -> Analysis | None:
-        row = await tx.one("newest_success_of_site", project=project, site=_text(site))
+        row = await tx.one("newest_success_of_site", project=project, site=storable(site))
         return None if row is None else _analysis(row)
 
     async def lock(self, tx: Tx, analysis_id: str) -> Analysis | None:
@@ -70,8 +70,11 @@ class SqlAnalysisStore:
     async def move(self, tx: Tx, analysis_id: str, move: AnalysisMove) -> bool:
         if move.to is AnalysisState.RUNNING:
             return await tx.execute("begin_analysis", id=analysis_id) == 1
-        values = {"state": move.to, "reason": move.reason, "error": move.error}
+        values = {"state": move.to, "reason": move.reason, "error": _text_or_none(move.error)}
         return await tx.execute("end_analysis", id=analysis_id, **values) == 1
+
+    async def summarize(self, tx: Tx, analysis: Analysis, summary: Summary) -> None:
+        await tx.execute("summarize_analysis", number=analysis.number, summary=_json(summary))
 
     async def keep(
         self,
@@ -85,11 +88,12 @@ class SqlAnalysisStore:
         await tx.execute("drop_outcome", analysis=number, analyzer=analyzer)
         await tx.execute("drop_findings", analysis=number, analyzer=analyzer)
         values = {name: getattr(outcome, name) for name in AnalyzerOutcome.__slots__}
-        values |= {"error": _text_or_none(outcome.error), "artifacts": _json(to_builtins(list(outcome.artifacts)))}
+        values |= {"error": _text_or_none(outcome.error), "skipped": _text_or_none(outcome.skipped)}
+        values |= {"artifacts": _json(to_builtins(list(outcome.artifacts)))}
         await tx.execute("insert_outcome", analysis=number, **values)
         for count in counts:
             values = {name: getattr(count, name) for name in FindingCount.__slots__}
-            values |= {"severity": count.severity.value, "title": _text(count.title), "fix": _text(count.fix)}
+            values |= {"severity": count.severity.value, "title": storable(count.title), "fix": storable(count.fix)}
             await tx.execute("insert_finding_count", analysis=number, **values)
         await tx.many("insert_findings", _rows(number, findings))
 
@@ -99,10 +103,6 @@ class SqlAnalysisStore:
         judged = None if verdict is None else _json(verdict.to_dict())
         values = {"metrics": _json(metrics), "summary": _json(summary), "verdict": judged}
         await tx.execute("conclude_analysis", number=analysis.number, **values)
-
-    async def reset(self, tx: Tx, analysis: Analysis) -> None:
-        await tx.execute("drop_outcomes", analysis=analysis.number)
-        await tx.execute("drop_all_findings", analysis=analysis.number)
 
     async def outcomes(self, tx: Tx, analysis: Analysis) -> list[AnalyzerOutcome]:
         rows = await tx.all("outcomes_of_analysis", analysis=analysis.number)
@@ -137,7 +137,7 @@ class SqlAnalysisStore:
     async def findings_of_page(self, tx: Tx, analysis: Analysis, page: str, limit: int) -> list[Finding]:
         found: list[Finding] = []
         for count in await self.counts(tx, analysis):
-            values = {"code": count.code, "page": _text(page), "limit": limit}
+            values = {"code": count.code, "page": storable(page), "limit": limit}
             rows = await tx.all("findings_of_page", analysis=analysis.number, **values)
             found += [_finding(row, count) for row in rows]
         return found
@@ -150,7 +150,8 @@ def written_gate(gate: Gate) -> str:
 
 def _outcome(row: Any) -> AnalyzerOutcome:
     values = {name: row[name] for name in AnalyzerOutcome.__slots__}
-    return AnalyzerOutcome(**values | {"artifacts": tuple(Artifact(**one) for one in orjson.loads(row["artifacts"]))})
+    values |= {"artifacts": tuple(Artifact(**one) for one in orjson.loads(row["artifacts"]))}
+    return AnalyzerOutcome(**values | {"optional": bool(row["optional"])})
 
 
 def _analysis(row: Any) -> Analysis:
@@ -208,10 +209,5 @@ def _loaded(text: str | None) -> Any:
     return None if text is None else orjson.loads(text)
 
 
-def _text(text: str) -> str:
-    """Remove NUL, which PostgreSQL rejects in text, and replace lone surrogates, which cannot be encoded."""
-    return text.replace("\x00", "").encode("utf-8", "replace").decode()
-
-
 def _text_or_none(text: str | None) -> str | None:
-    return None if text is None else _text(text)
+    return None if text is None else storable(text)

@@ -8,6 +8,7 @@ from shoal.audit.commit_status.status import CommitState, CommitStatus
 from shoal.base.clock import span
 from shoal.base.database import Tx
 from shoal.base.forge_commit import ForgeCommit
+from shoal.base.text import storable
 
 
 class SqlCommitStatusStore:
@@ -34,9 +35,8 @@ class SqlCommitStatusStore:
         await tx.execute("publish_commit_status", **_sent(status))
 
     async def failed(self, tx: Tx, status: CommitStatus, error: str, again: timedelta | None) -> None:
-        text = error.replace("\x00", "").encode("utf-8", "replace").decode()
         wait = None if again is None else span(again)
-        await tx.execute("fail_commit_status", **_sent(status), error=text, again=wait)
+        await tx.execute("fail_commit_status", **_sent(status), error=storable(error), again=wait)
 
     async def get(self, tx: Tx, analysis_id: str) -> CommitStatus | None:
         row = await tx.one("commit_status_of", id=analysis_id)

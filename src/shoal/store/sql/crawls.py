@@ -13,11 +13,11 @@ from shoal.base.ids import CrawlId
 from shoal.base.url import Url
 from shoal.crawl.crawl import Counts, Crawl, CrawlConfig, FrontierDriver
 from shoal.crawl.frontier.fates import Fate
-from shoal.crawl.frontier.values import SitemapRecord
-from shoal.crawl.lifecycle.failed_urls import DroppedPage, FailedPage, FailedSeed
+from shoal.crawl.frontier.values import NewUrl, SitemapRecord, UrlKind, key_of
+from shoal.crawl.lifecycle.failed_urls import FailedSeed
 from shoal.crawl.states import CrawlMove, CrawlState
 from shoal.crawl.store import CrawlFilter
-from shoal.store.sql import failed_pages
+from shoal.pages.store import DroppedPage
 from shoal.store.sql.counters import RESPONSES, add_counts
 
 SUMS = ("opened", "settled", "pages", "errors", "bytes", "not_modified", "bytes_saved", "depth_reached")
@@ -35,6 +35,7 @@ class SqlCrawlStore:
         state: CrawlState,
         key_seed: int | None = None,
         frontier: FrontierDriver = "sql",
+        policy_id: str | None = None,
     ) -> Crawl | None:
         row = await tx.one(
             "insert_crawl",
@@ -45,6 +46,7 @@ class SqlCrawlStore:
             named=orjson.dumps(named).decode(),
             priority=config.priority,
             key_seed=secrets.randbits(62) if key_seed is None else key_seed,
+            policy_id=policy_id,
         )
         if row is None or frontier == "sql":
             return None if row is None else _crawl(row)
@@ -132,18 +134,19 @@ class SqlCrawlStore:
             new += await tx.execute("insert_sitemap", crawl=number, key=key, chk=chk, **structs.asdict(record))
         return new
 
-    async def last_page(self, tx: Tx, number: int) -> int:
-        last: int = await tx.value("last_page_number", crawl=number)
-        return last
-
     async def landed(self, tx: Tx, number: int, keys: list[int]) -> list[str]:
         return [row["final_url"] for row in await tx.all("landed", crawl=number, keys=keys)]
 
-    async def failed_after(self, tx: Tx, number: int, after: int, limit: int) -> list[FailedPage]:
-        return await failed_pages.failed_after(tx, number, after, limit)
-
-    async def drop_failed(self, tx: Tx, number: int, pages: list[FailedPage]) -> list[DroppedPage]:
-        return await failed_pages.drop_failed(tx, number, pages)
+    async def urls_of_dropped(self, tx: Tx, number: int, pages: list[DroppedPage]) -> list[NewUrl]:
+        seed = await tx.value("key_seed", crawl=number)
+        parents = {page.parent: Url(page.parent) for page in pages if page.parent}
+        maps = {parent: key_of(url, seed, UrlKind.SITEMAP)[0] for parent, url in parents.items()}
+        known = {row["key"] for row in await tx.all("sitemaps_among", crawl=number, keys=sorted(maps.values()))}
+        keys = {parent: key if key in known else key_of(parents[parent], seed)[0] for parent, key in maps.items()}
+        return [
+            NewUrl(page.key, page.chk, page.url, page.depth, Fate.OPEN, keys[page.parent] if page.parent else None)
+            for page in pages
+        ]
 
     async def change(self, tx: Tx, crawl_id: str, config: CrawlConfig) -> None:
         await tx.execute("change_crawl", id=crawl_id, config=config.text(), priority=config.priority)

@@ -8,11 +8,11 @@ from typing import Any
 import orjson
 
 from shoal.base.clock import span
-from shoal.base.database import Tx
+from shoal.base.database import Tx, readable
+from shoal.base.text import storable
 from shoal.events.event import EventReceipt
 from shoal.events.store import ReadingProgress
 from shoal.events.webhook import Delivery, DeliveryState, Webhook
-from shoal.store.sql.read_limits import readable
 
 
 class SqlEvents:
@@ -58,6 +58,9 @@ class SqlEvents:
 
     async def move_cursor(self, tx: Tx, sink: str, seen: int, to: int) -> bool:
         return await tx.execute("move_event_cursor", sink=sink, seen=seen, moved=to) == 1
+
+    async def drop_cursor(self, tx: Tx, sink: str) -> None:
+        await tx.execute("drop_cursor", sink=sink)
 
     async def last_before(self, tx: Tx, time: int) -> int:
         return await tx.value("last_event_before", before=time) or 0
@@ -151,7 +154,7 @@ class SqlWebhooks:
             state=DeliveryState.DEAD if again_in is None else DeliveryState.WAITING,
             wait=span(again_in or timedelta(0)),
             status=status,
-            error=error,
+            error=storable(error),
         )
 
     async def deliveries(self, tx: Tx, webhook_id: str, state: str | None, before: int, limit: int) -> list[Delivery]:

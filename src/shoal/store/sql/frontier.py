@@ -49,11 +49,11 @@ class SqlFrontier:
 
     drivers: frozenset[FrontierDriver] = frozenset({"sql"})
 
-    def __init__(self, dialect: str, hosts: HostStore) -> None:
+    def __init__(self, dialect: str) -> None:
         embedded = dialect == "sqlite"
         self._fresh = _fresh_by_reading if embedded else _fresh_by_inserting
         self._places = QueuePositions(dialect)
-        self._hosts = hosts
+        self._hosts = HostStore()
 
     async def begin(self, tx: Tx, crawl: Crawl) -> None:
         """Do nothing: the tables are there."""
@@ -80,7 +80,7 @@ class SqlFrontier:
     ) -> Taken:
         if want <= 0:
             return Taken()
-        taking = Take(tx, crawl, fence, rate, self._hosts, admission)
+        taking = Take(tx, crawl, fence, rate, admission)
         suspect = await tx.one("suspect_waiting", crawl=crawl)
         alone = None if suspect is None else await taking.take_suspect(suspect, in_flight)
         return await taking.take(want) if alone is None else alone

@@ -12,7 +12,7 @@ from msgspec.msgpack import encode
 from shoal.base.database import Tx
 from shoal.base.ids import CrawlId, JobId
 from shoal.base.url import Url, origin
-from shoal.crawl.crawl import Counts, Crawl, CrawlConfig
+from shoal.crawl.crawl import TRAP, Counts, Crawl, CrawlConfig
 from shoal.crawl.frontier.admin_store import (
     LOADING,
     CrawlHost,
@@ -25,18 +25,17 @@ from shoal.crawl.frontier.admin_store import (
     Waiting,
 )
 from shoal.crawl.frontier.fates import Fate
-from shoal.crawl.frontier.traps import Trap
+from shoal.crawl.frontier.traps import Trap, TrapState
 from shoal.crawl.frontier.values import RedirectTarget, SitemapRecord, UrlKind, key_of
 from shoal.crawl.store import OUTSIDE
 from shoal.hosts.rate import HeldHost
 from shoal.hosts.robots import RobotsRecord, RobotsState
-from shoal.hosts.store import HostStore
+from shoal.hosts.store import HostStore, host_state
 from shoal.pages.page import Page
 from shoal.pages.store import PageStore
 from shoal.queue.job import Fence
 from shoal.store.sql.counters import add_counts
 from shoal.store.sql.frontier_take import CHAIN, KINDS
-from shoal.store.sql.hosts import host_state
 from shoal.store.sql.queue_position import NEVER, QueuePositions, depth_at
 
 BEFORE_ALL: Key = (-(1 << 63), -(1 << 31))
@@ -46,10 +45,10 @@ TOUCHED, UNTRIED = 0, 1  # the two tables of kept URLs, in the order in which th
 class SqlFrontierAdmin:
     """Implements `crawl.frontier.admin_store.FrontierAdminStore`."""
 
-    def __init__(self, dialect: str, hosts: HostStore, pages: PageStore) -> None:
+    def __init__(self, dialect: str) -> None:
         self._places = QueuePositions(dialect)
-        self._hosts = hosts
-        self._pages = pages
+        self._hosts = HostStore()
+        self._pages = PageStore()
 
     async def hosts(self, tx: Tx, crawl: int, limit: int) -> list[CrawlHost]:
         return await self.hosts_in_full(tx, await tx.all("hosts_of_crawl", crawl=crawl, limit=limit))
@@ -86,7 +85,13 @@ class SqlFrontierAdmin:
         return [KnownKey(row["key"], row["chk"], Fate(row["fate"])) for row in rows]
 
     async def receive(
-        self, tx: Tx, crawl_id: CrawlId, config: CrawlConfig, named: list[str], key_seed: int
+        self,
+        tx: Tx,
+        crawl_id: CrawlId,
+        config: CrawlConfig,
+        named: list[str],
+        key_seed: int,
+        policy_id: str | None = None,
     ) -> int | None:
         number: int | None = await tx.value(
             "receive_crawl",
@@ -97,6 +102,7 @@ class SqlFrontierAdmin:
             named=orjson.dumps(named).decode(),
             priority=config.priority,
             key_seed=key_seed,
+            policy_id=policy_id,
         )
         return number
 
@@ -154,7 +160,8 @@ class SqlFrontierAdmin:
         await tx.many("keep_host_pages", rows)
 
     async def keep_counts(self, tx: Tx, crawl: int, counts: Counts) -> None:
-        await add_counts(tx, crawl, OUTSIDE, counts)
+        gone = max(0, counts.held - await self._held(tx, crawl))  # the other crawl had been cleared
+        await add_counts(tx, crawl, OUTSIDE, replace(counts, skipped=counts.skipped | {TRAP: gone}))
 
     async def admit(self, tx: Tx, crawl: int, position: FrontierPosition) -> bool:
         values = {name: getattr(position, name) for name in FrontierPosition.__slots__}
@@ -167,6 +174,7 @@ class SqlFrontierAdmin:
         last = await tx.one("last_of_some_fates", crawl=crawl, limit=limit)
         if last is not None:
             return await tx.execute("drop_fates_up_to", crawl=crawl, key=last["key"], chk=last["chk"])
+        await add_counts(tx, crawl, OUTSIDE, Counts(skipped={TRAP: await self._held(tx, crawl)}))
         for query in ("drop_frontier_hosts", "drop_traps", "drop_sitemaps", "drop_targets"):
             await tx.execute(query, crawl=crawl)
         return 0
@@ -186,6 +194,11 @@ class SqlFrontierAdmin:
 
     async def unclaim(self, tx: Tx, crawl: int, fence: Fence) -> None:
         await tx.execute("free_host_claims", crawl=crawl, job_id=fence.job_id, epoch=fence.epoch)
+
+    async def _held(self, tx: Tx, crawl: int) -> int:
+        """Count the URLs in quarantine."""
+        traps = await tx.all("traps", crawl=crawl)
+        return sum(row["count"] for row in traps if row["state"] == TrapState.QUARANTINED)
 
     async def _facts(self, tx: Tx, crawl: int, url: Url, kind: UrlKind, key: Key) -> UrlFacts | None:
         fate = await tx.value("fate_of", crawl=crawl, key=key[0], chk=key[1])

@@ -13,9 +13,8 @@ from shoal.crawl.frontier.rotation import HOSTS_PER_TAKE, HostBatch, HostCandida
 from shoal.crawl.frontier.values import FrontierTask, Taken, UrlKind, key_of
 from shoal.crawl.store import AdmissionChecks, HostRate
 from shoal.fetch.redirect_chain import RedirectChain
-from shoal.hosts.store import HostStore
+from shoal.hosts.store import HostStore, host_state
 from shoal.queue.job import Fence
-from shoal.store.sql.hosts import host_state
 from shoal.store.sql.queue_position import depth_at
 
 KINDS = tuple(UrlKind)
@@ -26,14 +25,12 @@ CHAIN = Decoder(RedirectChain)
 class Take:
     """One take. It locks the rows of the hosts that it requests (on SQLite, the whole database)."""
 
-    def __init__(
-        self, tx: Tx, crawl: int, fence: Fence, rate: HostRate, hosts: HostStore, admission: AdmissionChecks | None
-    ) -> None:
+    def __init__(self, tx: Tx, crawl: int, fence: Fence, rate: HostRate, admission: AdmissionChecks | None) -> None:
         self._tx = tx
         self._crawl = crawl
         self._fence = fence
         self._rate = rate
-        self._hosts = hosts
+        self._hosts = HostStore()
         self._admission = admission
         self._key_seed = 0
         self._now_at = 0  # when the hosts were read, by the store's clock

@@ -17,8 +17,8 @@ from msgspec import Struct
 from shoal.base.clock import span
 from shoal.base.database import Tx
 from shoal.hosts.rate import LONGEST_LOOK_SECONDS, HostSlots, HostState
+from shoal.hosts.store import host_state
 from shoal.queue.job import LeaseRequest
-from shoal.store.sql.hosts import host_state
 
 ROUNDS: Final = 5  # searches for hosts in one commit: hosts that yield no job must not hide others
 ROWS_OF_HOST: Final = 1_000  # taken at once

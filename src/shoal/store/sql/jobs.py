@@ -8,6 +8,7 @@ import orjson
 
 from shoal.base.clock import span
 from shoal.base.database import Tx
+from shoal.base.database.clock import store_clock
 from shoal.base.ids import JobId
 from shoal.queue.job import (
     Enqueued,
@@ -22,7 +23,6 @@ from shoal.queue.job import (
 )
 from shoal.queue.states import GrantEnd, JobState, Move
 from shoal.store.sql.availability import Availability
-from shoal.store.sql.clock import store_clock
 from shoal.store.sql.lanes import NOBODY, SqlLanes, lease_of
 from shoal.store.sql.quotas import QuotaCounts
 
@@ -77,9 +77,11 @@ class SqlJobStore:
         extended = {(row["id"], row["epoch"]) for row in rows}
         return Extended([one for one in fences if (one.job_id, one.epoch) in extended], frozenset(to_kill))
 
-    async def beat(self, tx: Tx, owner: str, fence: Fence, ttl: timedelta) -> HeartbeatAnswer | None:
+    async def beat(
+        self, tx: Tx, owner: str, fence: Fence, ttl: timedelta, longest: timedelta
+    ) -> HeartbeatAnswer | None:
         grant = {"id": fence.job_id, "epoch": fence.epoch, "owner": owner}
-        row = await tx.one("beat_job", **grant, ttl=span(ttl))
+        row = await tx.one("beat_job", **grant, ttl=span(ttl), longest=span(longest))
         if row is not None:
             return HeartbeatAnswer(row["ttl"] / 1e6, bool(row["cancelled"]), row["holder"])
         ended = await tx.one("was_cancelled", **grant)
@@ -92,6 +94,10 @@ class SqlJobStore:
     async def note(self, tx: Tx, fence: Fence, node: str, pid: int, config: str | None) -> bool:
         values = {"job_id": fence.job_id, "epoch": fence.epoch, "node": node, "pid": pid, "config": config}
         return await tx.execute("note_grant", **values) == 1
+
+    async def set_attempts(self, tx: Tx, fence: Fence, attempts: int) -> bool:
+        values = {"job_id": fence.job_id, "epoch": fence.epoch, "attempts": attempts}
+        return await tx.execute("set_attempts", **values) == 1
 
     async def history(self, tx: Tx, job_id: JobId) -> list[Grant]:
         return [_grant(row) for row in await tx.all("grants_of_job", job_id=job_id)]

@@ -6,6 +6,7 @@ from typing import Any
 import orjson
 
 from shoal.base.database import Tx
+from shoal.base.text import json_of, storable
 from shoal.crawl.journal.entry import JournalEntry, JournalLevel
 from shoal.crawl.journal.journal import StoredEntry, UnfiledJournal
 
@@ -45,7 +46,7 @@ class SqlJournalStore:
 
 
 def _row(crawl: int, number: int, entry: JournalEntry) -> tuple[Any, ...]:
-    return crawl, number, entry.level.value, entry.event, entry.message, orjson.dumps(entry.facts).decode()
+    return crawl, number, entry.level.value, entry.event, storable(entry.message), json_of(entry.facts).decode()
 
 
 def _stored_entry(row: Any) -> StoredEntry:

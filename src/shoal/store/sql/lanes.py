@@ -1,15 +1,18 @@
 """Lanes on SQL: the jobs table itself. A pop moves, selects and locks in one statement on PostgreSQL, and in a few
 on SQLite, where no other writer can interfere."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from operator import attrgetter
 from typing import Any, TypeVar
 
+import orjson
+
 from shoal.base.clock import span
 from shoal.base.database import Tx
 from shoal.base.ids import JobId
+from shoal.base.text import storable
 from shoal.queue.job import SHARED_LANE, Fence, Lease, LeaseRequest, NewJob, TurnResult
 from shoal.queue.lanes import LaneRepair
 from shoal.queue.states import JobState, Move
@@ -29,7 +32,7 @@ NOBODY = LeaseRequest("", (), (), ())
 @dataclass(slots=True)
 class _TurnOutcome:
     """The outcome of a turn: the jobs moved, those of them that may have counted towards a quota, and the jobs
-    granted; whether other jobs became due, whether any quota applies, and whether the turn did anything at all."""
+    granted; whether other jobs became due, whether a quota may apply, and whether the turn did anything at all."""
 
     moved: set[str]
     counted: set[str]
@@ -97,8 +100,6 @@ class SqlLanes:
             rows, found = await source.lease(tx, request, limit - len(outcome.rows), ttl)
             outcome.rows += rows
             looked.append(found)
-        if looked:
-            outcome.limited = outcome.limited or await self._limited(tx, outcome.rows)
         rows, parked = _in_order(outcome.rows, request), 0
         if outcome.counted or any(row[QUOTA_KEYS] is not None for row in rows):
             rows, parked = await self._quotas.settle(
@@ -143,8 +144,14 @@ class SqlLanes:
     async def return_lane(self, tx: Tx, lane: str) -> int:
         return await self._let_wait(tx, await tx.all("return_lane", lane=lane, shared=SHARED_LANE))
 
-    async def return_offers(self, tx: Tx, limit: int) -> int:
-        return await self._let_wait(tx, await tx.all("give_up_offers", lane=SHARED_LANE, limit=limit))
+    async def return_offers(self, tx: Tx, limit: int) -> list[str]:
+        rows = await tx.all("give_up_offers", lane=SHARED_LANE, limit=limit)
+        await self._let_wait(tx, rows)
+        return [orjson.loads(row["dispatch"] or "{}").get("node_id", "") for row in rows]
+
+    async def count_lapses(self, tx: Tx, node_ids: Collection[str]) -> None:
+        for node_id in sorted(node_ids):
+            await tx.execute("count_lapse", id=node_id)
 
     async def depth(self, tx: Tx, lane: str, most: int) -> int:
         return int(await tx.value("depth_up_to", lane=lane, most=most))
@@ -234,15 +241,7 @@ class SqlLanes:
             )
         else:
             leased = await tx.all("lease_these_jobs", ids=list(popped), **terms) if popped else []
-        return _TurnOutcome(
-            moved, counted, leased, await tx.one("any_due") is not None, await self._limited(tx, leased)
-        )
-
-    async def _limited(self, tx: Tx, leased: list[Any]) -> bool:
-        """Return whether any quota may apply to these jobs."""
-        if not any(row[QUOTA_KEYS] is not None for row in leased):
-            return False
-        return self._in_one_statement or await tx.one("any_quota") is not None
+        return _TurnOutcome(moved, counted, leased, await tx.one("any_due") is not None, True)
 
     async def _let_wait(self, tx: Tx, rows: Sequence[Any]) -> int:
         """Follow up on jobs that have just become available; returns how many did."""
@@ -258,7 +257,7 @@ class SqlLanes:
         made = [move for move in moves if (move.job_id, move.epoch) in held]
         now = rows[0][4] if rows else 0
         seen = [move for move in made if not move.unseen]
-        for (ended, error), ids in _grouped(seen, lambda move: (move.grant_end, move.error)).items():
+        for (ended, error), ids in _grouped(seen, lambda move: (move.grant_end, _error(move))).items():
             await tx.execute("close_grants", ids=ids, now=now, ended=ended, error=error)
         done = [move for move in made if move.to is JobState.DONE and not held[move.job_id, move.epoch]]
         for reason, ids in _grouped(done, lambda move: move.reason).items():
@@ -297,7 +296,12 @@ def _by_outcome(moves: list[Move]) -> dict[str, list[Any]]:
 
 def _outcome(move: Move) -> tuple[Any, ...]:
     """Return the outcome of a move as columns: its target state and the reason."""
-    return (move.to.value, move.grant_end.value, move.reason, move.error, span(move.wait))
+    return (move.to.value, move.grant_end.value, move.reason, _error(move), span(move.wait))
+
+
+def _error(move: Move) -> str | None:
+    """Return the error as stored: it may quote a page or a bot, and must not fail the other moves of its batch."""
+    return None if move.error is None else storable(move.error)
 
 
 def _counts(move: Move) -> int:

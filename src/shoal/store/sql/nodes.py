@@ -104,6 +104,9 @@ class SqlNodeStore:
     async def abandoned_lanes(self, tx: Tx, limit: int) -> list[str]:
         return [row["lane"] for row in await tx.all("abandoned_lanes", limit=limit)]
 
+    async def forget_lapses(self, tx: Tx) -> None:
+        await tx.execute("forget_lapses")
+
     async def lock_desired_states(self, tx: Tx, node_ids: Sequence[NodeId]) -> dict[NodeId, DesiredState]:
         rows = await tx.all("lock_desired_states", ids=sorted(node_ids))
         return {NodeId(row["id"]): _desired(row["wish"]) for row in rows}
@@ -183,6 +186,7 @@ def _node(row: Any, run_depth: int = 0, page_depth: int = 0, browser_depth: int 
         run_depth=run_depth,
         page_depth=page_depth,
         browser_depth=browser_depth,
+        lapsed_offers=row["lapsed_offers"],
     )
 
 

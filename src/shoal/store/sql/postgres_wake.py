@@ -17,7 +17,7 @@ from shoal.queue.wake import HintRate, WakeHealth, WakeListeners
 
 TEST_EVERY = 5.0  # seconds
 TEST_TIMEOUT = 2.0
-CALL_SECONDS = 5.0  # per statement
+CALL_SECONDS = 5.0  # for what is asked at once
 PAUSE_SECONDS = 1.0  # before reconnecting
 CLOSE_SECONDS = 2.0
 # Committing a notification writes to the WAL; losing one in a crash is harmless, so do not wait for the disk.
@@ -90,9 +90,10 @@ class PostgresWake:
         connection = await self._connect(SESSION)
         try:
             connection.add_termination_listener(lambda _: self._wakeup.set())
-            channel = await connection.fetchval("SELECT 'shoal_' || md5(current_schema())", timeout=CALL_SECONDS)
-            await connection.add_listener(channel, self._on_notification)
-            await connection.add_listener(self._test_channel, lambda *_: self._answered.set())
+            async with asyncio.timeout(CALL_SECONDS):
+                channel = await connection.fetchval("SELECT 'shoal_' || md5(current_schema())")
+                await connection.add_listener(channel, self._on_notification)
+                await connection.add_listener(self._test_channel, lambda *_: self._answered.set())
             self._test_at = self._clock.monotonic()
             self._listeners.notify()  # for hints that were sent while nobody listened
             if not self._listens:

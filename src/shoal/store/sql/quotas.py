@@ -34,10 +34,11 @@ class QuotaCounts:
         waits: bool = True,
     ) -> tuple[list[Any], int]:
         """Free the seats of the jobs in `left`; of the granted jobs, seat and return those within their quotas, and
-        park and count the others. With `waits` off, a key that another transaction is counting is treated as full; the
-        janitor unparks those jobs.
+        park and count the others. `quotas`: whether any key may have one. With `waits` off, a key that another
+        transaction is counting is treated as full; the janitor unparks those jobs.
 
-        Only a grant locks quota keys, after its jobs and before hosts. Freeing a seat needs no lock: a concurrent lease
+        Only a grant locks quota keys, after its jobs and before hosts, and only keys with a limit: every job of a
+        project has its key, so leases would wait for each other. Freeing a seat needs no lock: a concurrent lease
         merely counts one too many. Parked jobs are unparked in a separate commit, because this one may have to wait for
         other jobs, and those for a transaction that counts the same key.
         """
@@ -48,11 +49,12 @@ class QuotaCounts:
                 tx.afterwards(partial(self.unpark, key=key))
         keys_of = {row[ID]: _limited(row[QUOTA_KEYS], quotas) for row in granted if row[QUOTA_KEYS] is not None}
         keys = sorted({key for limited in keys_of.values() for key in limited})
-        if not keys:
+        rows = await tx.all("lock_limited_keys", keys=keys, waits=int(waits)) if keys else []
+        if not rows:
             return granted, 0
-        counted = await self._lock(tx, keys, waits=waits)
-        capacity = await self._capacity(tx, keys)
-        capacity |= {key: 0 for key in keys if key not in counted and capacity[key] is not None}
+        counted = {row["scope"] for row in rows if row["locked"]}
+        capacity = await self._capacity(tx, [row["scope"] for row in rows])
+        capacity |= {key: 0 for key in capacity if key not in counted}
         split = split_by_quota((row[ID] for row in granted), keys_of, capacity)
         await tx.many("insert_job_seats", split.seats)
         if not split.parked:
@@ -84,13 +86,6 @@ class QuotaCounts:
         job that another transaction is moving, because its seat would outlive its lease."""
         await tx.execute("delete_stale_job_seats")
         await tx.execute("insert_missing_job_seats")
-
-    async def _lock(self, tx: Tx, keys: list[str], *, waits: bool) -> Collection[str]:
-        """Lock these quota keys for counting; returns those that were locked."""
-        if waits:
-            await tx.value("lock_quota_keys", keys=keys)
-            return keys
-        return {row["scope"] for row in await tx.all("try_lock_quota_keys", keys=keys)}
 
     async def _park_ahead(self, tx: Tx, key: str, lane: str, kind: str, capability: str) -> int:
         """Park other jobs at the head of a lane that have the same full quota key, so that they do not hide the next

@@ -13,6 +13,9 @@ class SqlSiteStore:
     async def pages_after(self, tx: Tx, crawl: int, number: int, limit: int) -> list[Sequence[Any]]:
         return await tx.all("page_columns_after", crawl=crawl, number=number, limit=limit)
 
+    async def compared_after(self, tx: Tx, crawl: int, number: int, limit: int) -> list[Sequence[Any]]:
+        return await tx.all("compared_columns_after", crawl=crawl, number=number, limit=limit)
+
     async def pages_numbered(self, tx: Tx, crawl: int, numbers: Sequence[int]) -> list[Sequence[Any]]:
         return await tx.all("page_columns_numbered", crawl=crawl, numbers=list(numbers))
 
@@ -28,9 +31,13 @@ class SqlSiteStore:
         rows = await tx.all("redirect_targets_after", crawl=crawl, key=key, limit=limit)
         return [(row["key"], row["url"], row["via"]) for row in rows]
 
-    async def blocked_after(self, tx: Tx, crawl: int, key: int, limit: int) -> list[tuple[int]]:
+    async def blocked_after(
+        self, tx: Tx, crawl: int, after: tuple[int, int], limit: int
+    ) -> list[tuple[tuple[int, int]]]:
+        key, chk = after
         fate = int(Fate.SKIPPED_ROBOTS)
-        return [(row["key"],) for row in await tx.all("fates_after", crawl=crawl, key=key, fate=fate, limit=limit)]
+        rows = await tx.all("fates_after", crawl=crawl, key=key, chk=chk, fate=fate, limit=limit)
+        return [((row["key"], row["chk"]),) for row in rows]
 
     async def sitemaps(self, tx: Tx, crawl: int) -> list[tuple[str, int | None, str | None, bytes | None]]:
         rows = await tx.all("sitemaps_of_crawl", crawl=crawl)

@@ -8,9 +8,9 @@ from contextlib import suppress
 from pathlib import Path
 
 from shoal.base.clock import Clock
+from shoal.base.database import queries
 from shoal.base.signals import Signals
 from shoal.queue.wake import WakeListeners
-from shoal.store.sql import queries
 
 LOOK_EVERY = 0.05  # seconds
 

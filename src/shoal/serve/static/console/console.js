@@ -21,6 +21,15 @@ for (const field of document.querySelectorAll("[data-submit]")) {
 // On a narrow screen the navigation scrolls: show where the reader is.
 document.querySelector(".side nav [aria-current]")?.scrollIntoView({ block: "nearest", inline: "center" });
 
+for (const button of document.querySelectorAll("[data-copy]")) {
+  button.addEventListener("click", async () => {
+    const source = document.getElementById(button.dataset.copy);
+    getSelection().selectAllChildren(source);
+    await navigator.clipboard?.writeText(source.textContent); // missing without TLS; then the selection can be copied
+    if (navigator.clipboard) button.textContent = button.dataset.copied;
+  });
+}
+
 // Dialogs
 const help = document.getElementById("help");
 document.querySelector("[data-help]")?.addEventListener("click", () => help.showModal());

@@ -26,9 +26,16 @@ local function evictions()
   return string.match(redis.call('INFO', 'stats'), 'evicted_keys:(%d+)')
 end
 
-local function state_of_generation()
+-- Compare the generation only. Enough for single calls, which follow a complete check within half a second.
+local function quick_state()
   local found = redis.call('GET', KEYS[1])
   if found ~= ARGV[1] then return found and 'FOREIGN' or 'LOST' end
+  return 'OK'
+end
+
+local function state_of_generation()
+  local state = quick_state()
+  if state ~= 'OK' then return state end
   -- Any of the evicted keys may have been one of this crawl.
   local evicted = evictions()
   if evicted ~= '0' and evicted ~= redis.call('HGET', counts, 'evictions') then return 'LOST' end

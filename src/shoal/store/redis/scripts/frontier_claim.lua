@@ -29,7 +29,9 @@ for at = 3, #ARGV, 3 do
   if free then
     redis.call('HSET', targets, key, stored)
     -- A target that waits itself stays open until its turn comes.
-    if fate or redis.call('SISMEMBER', seen, key) == 0 then redis.call('HSET', fates, key, VIA) end
+    if fate or redis.call('SISMEMBER', seen, key) == 0 then
+      redis.call('HSET', fates, key, string.format('%d', tonumber(string.sub(stored, 1, 2))))
+    end
   end
   claimed[#claimed + 1] = free and 1 or 0
 end

@@ -1,17 +1,19 @@
--- Record URLs that were settled before, for a frontier that is built again. Counts each as opened and settled.
--- ARGV[3]: the fate. ARGV[4..]: keys.
+-- Record pages that were settled before, for a frontier that is built again. Counts each as opened and settled.
+-- ARGV[3]: the fate. ARGV[4..]: for each: key, the host that it counts towards or ''.
 -- Returns: OK, how many were new, the counters.
 local state = state_of_generation()
 if state ~= 'OK' then return { state } end
 local new = 0
-for at = 4, #ARGV do
-  if redis.call('SADD', seen, ARGV[at]) == 1 then
+for at = 4, #ARGV, 2 do
+  local key, host = ARGV[at], ARGV[at + 1]
+  if redis.call('SADD', seen, key) == 1 then
     new = new + 1
     if ARGV[3] == FETCHED then
-      redis.call('SADD', processed, ARGV[at])
+      redis.call('SADD', processed, key)
     else
-      redis.call('HSET', fates, ARGV[at], ARGV[3])
+      redis.call('HSET', fates, key, ARGV[3])
     end
+    if host ~= '' then redis.call('HINCRBY', pages, host, 1) end
   end
 end
 count('opened', new)

@@ -1,0 +1,108 @@
+"""How many connections may be open, and which of them are closed first: those of peers that showed no credential, the
+longest-waiting first. Every port of a controller uses it."""
+
+from collections.abc import Iterable
+from ipaddress import ip_address
+from itertools import islice
+from typing import Final, Protocol
+
+from shoal.base.clock import Clock
+from shoal.base.settings import ServeSettings
+from shoal.base.signals import Signal, Signals
+
+UNPROVEN_SHARE: Final = 0.75  # of the connections of the HTTP port
+WARN_EVERY_SECONDS: Final = 60.0
+UNREAD_SECONDS: Final = 30.0  # for a peer to read some of what it was sent, or it would keep its connection for ever
+LOOKED_AT: Final = 100  # oldest connections that are searched for one to close
+
+
+class ConnectionsCut(Signal, frozen=True, kw_only=True):
+    """There were too many connections without a credential. Emitted at most once a minute."""
+
+    cut: int  # since the last signal
+    open: int
+    peer: str  # address of the last one
+
+
+class Connection(Protocol):
+    """A connection that is counted and may be closed."""
+
+    peer: str
+
+    @property
+    def is_waiting(self) -> bool:
+        """Return whether it is open without a response in progress, so that it may be closed."""
+        ...
+
+    def cut(self) -> None:
+        """Close it at once; it then calls `leave` itself."""
+        ...
+
+
+class ConnectionLimits:
+    """The open connections of a server, and which of them to close when there are too many."""
+
+    def __init__(self, settings: ServeSettings, clock: Clock, signals: Signals, share: float = UNPROVEN_SHARE) -> None:
+        """`share` of the connections may be without a credential; the rest is reserved for callers with one."""
+        self._most = settings.max_connections
+        self._most_unproven = max(1, int(self._most * share))
+        self._most_of_peer = settings.max_peer_connections
+        self._proxies = settings.trusted_proxies
+        self.clock = clock
+        self._signals = signals
+        self._open = 0
+        self._unproven: dict[Connection, None] = {}  # in order of arrival
+        self._by_peer: dict[str, dict[Connection, None]] = {}  # the same connections by peer
+        self._cut = 0
+        self._warned_at = -WARN_EVERY_SECONDS
+
+    def enter(self, connection: Connection) -> bool:
+        """Count a new connection, closing an older one at the limit; return False if none can be closed."""
+        peers = self._by_peer.get(connection.peer, {})
+        if len(peers) >= self._most_of_peer and not self._is_proxy(connection.peer):
+            fits = self._cut_one(connection.peer, peers)
+        elif len(self._unproven) >= self._most_unproven or self._open >= self._most:
+            fits = self._cut_one(connection.peer, self._unproven)
+        else:
+            fits = True
+        if fits:
+            self._open += 1
+            self._unproven[connection] = None
+            self._by_peer.setdefault(connection.peer, {})[connection] = None
+        return fits
+
+    def prove(self, connection: Connection) -> None:
+        """Mark this connection as proven: a request on it had a valid credential."""
+        if connection in self._unproven:
+            del self._unproven[connection]
+            peers = self._by_peer[connection.peer]
+            del peers[connection]
+            if not peers:
+                del self._by_peer[connection.peer]
+
+    def leave(self, connection: Connection) -> None:
+        self._open -= 1
+        self.prove(connection)
+
+    def _cut_one(self, peer: str, among: Iterable[Connection]) -> bool:
+        self._cut += 1
+        self._warn(peer)
+        found = next((one for one in islice(among, LOOKED_AT) if one.is_waiting), None)
+        if found is not None:
+            found.cut()
+        return found is not None
+
+    def _is_proxy(self, peer: str) -> bool:
+        """Return whether the peer is a trusted proxy. It forwards the connections of many clients and limits them
+        itself."""
+        try:
+            address = ip_address(peer.partition("/")[0])
+        except ValueError:
+            return False
+        return any(address in network for network in self._proxies)
+
+    def _warn(self, peer: str) -> None:
+        now = self.clock.monotonic()
+        if now - self._warned_at >= WARN_EVERY_SECONDS:
+            self._signals.emit(ConnectionsCut(cut=self._cut, open=self._open, peer=peer))
+            self._warned_at, self._cut = now, 0

@@ -1,0 +1,3 @@
+-- name: schema_version
+-- Return the version of the schema.
+SELECT max(version) FROM schema_version;

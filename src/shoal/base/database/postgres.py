@@ -1,0 +1,531 @@
+"""The database contract on PostgreSQL: connection pool, deadlines, error translation.
+
+The server ends statements that take too long, but it cannot end one whose answer is lost on the way: a connection that
+a router or a proxy has forgotten stays open, and silent. So each statement also has a deadline here (decision 0049).
+"""
+
+import asyncio
+import os
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
+from contextlib import asynccontextmanager, suppress
+from datetime import timedelta
+from functools import partial
+from typing import Any, Self, TypeVar, cast
+from urllib.parse import urlsplit
+
+import asyncpg
+
+from shoal.base.clock import Clock, SystemClock
+from shoal.base.database import Call, Callback, Conflict, Rows, Tx, Work, await_all, call_all, migrations, queries
+from shoal.base.database.replanning import ReplanOnGrowth
+from shoal.base.errors import BackendUnavailable, BadConfig, SchemaMismatch, StorageFull
+from shoal.base.settings import DatabaseSettings
+
+T = TypeVar("T")
+
+TRIES = 5
+ANSWER_GRACE = 2.0  # seconds beyond the server's own limit, for the way of its answer
+LATE_SECONDS = 1.0  # a deadline noticed this much too late: the process was busy or stopped, and has answers to read
+UPGRADE_LOCK = 7_346_019  # an arbitrary number for the advisory lock: one upgrade at a time
+SESSION = {
+    "application_name": "shoal",
+    "idle_in_transaction_session_timeout": "10s",  # ours never idle; a stopped process must not keep its locks
+    "timezone": "UTC",
+    "enable_seqscan": "off",  # plans are kept: one made while a table is small must not scan it when it is large
+    "enable_sort": "off",  # to sort, the rest of a crawl is read for each batch of rows; indexes have them in order
+    "plan_cache_mode": "force_generic_plan",  # planning a queue statement takes longer than running it
+    "jit": "off",  # our statements are short; compiling one costs more than running it
+}
+# Errors that a retry can resolve: the unit of work is run again from its start.
+CONFLICTS = (
+    asyncpg.SerializationError,
+    asyncpg.DeadlockDetectedError,
+    asyncpg.LockNotAvailableError,
+    asyncpg.InvalidCachedStatementError,  # the schema was upgraded; the driver prepares its statements again
+    Conflict,
+)
+# A unit that checked whether a key is free and then inserted it may have lost a race: a retry sees the existing row.
+RACES = (*CONFLICTS, asyncpg.UniqueViolationError)
+GONE = (
+    asyncpg.PostgresConnectionError,
+    asyncpg.CannotConnectNowError,
+    asyncpg.AdminShutdownError,
+    asyncpg.CrashShutdownError,
+    asyncpg.TooManyConnectionsError,
+    asyncpg.QueryCanceledError,
+    asyncpg.InterfaceError,
+    asyncpg.InternalClientError,  # a call was cancelled while its connection was lost
+    asyncpg.IdleInTransactionSessionTimeoutError,
+    asyncpg.ReadOnlySQLTransactionError,  # a standby during a failover
+    asyncpg.OutOfMemoryError,
+    ConnectionError,
+    OSError,
+    TimeoutError,
+)
+
+
+class AnswerWatch:
+    """Ends a connection whose answer is overdue, which fails whatever waits for it. The driver's own timeouts would
+    first cancel the statement, and then wait for the same connection to confirm it."""
+
+    __slots__ = ("_connection", "_loop", "_timer", "expired")
+
+    def __init__(self, connection: Any, seconds: float) -> None:
+        self._connection = connection
+        self._loop = asyncio.get_running_loop()
+        self._timer = self._loop.call_later(seconds, self._end)
+        self.expired = False
+
+    def expect(self, seconds: float) -> None:
+        """Start to wait for the next answer."""
+        self._timer.cancel()
+        self._timer = self._loop.call_later(seconds, self._end)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
+        self._timer.cancel()
+        if self.expired and isinstance(error, GONE):
+            raise TimeoutError("a connection fell silent") from error
+
+    def _end(self) -> None:
+        if self._loop.time() - self._timer.when() > LATE_SECONDS:
+            self.expect(LATE_SECONDS)
+            return
+        self.expired = True
+        self._connection.terminate()
+
+
+class PostgresTx:
+    """An open transaction on one connection of the pool. Each of its statements is answered within `seconds`."""
+
+    __slots__ = ("_connection", "_queries", "callbacks", "calls", "later", "rows", "seconds", "undo_calls", "watch")
+
+    def __init__(self, connection: Any, watch: AnswerWatch, seconds: float) -> None:
+        self._connection = connection
+        self.watch = watch
+        self.seconds = seconds
+        self.rows = 0  # written in batches
+        self.callbacks: list[Callback] = []
+        self.calls: list[Call] = []
+        self.undo_calls: list[Call] = []
+        self.later: list[Work[Any]] = []
+        self._queries = queries.load("postgres")
+
+    async def all(self, query: str, **values: Any) -> list[Any]:
+        found = self._expect(query)
+        return cast(list[Any], await self._connection.fetch(found.sql, *found.ordered(values)))
+
+    async def one(self, query: str, **values: Any) -> Any | None:
+        found = self._expect(query)
+        return await self._connection.fetchrow(found.sql, *found.ordered(values))
+
+    async def value(self, query: str, **values: Any) -> Any:
+        found = self._expect(query)
+        return await self._connection.fetchval(found.sql, *found.ordered(values))
+
+    async def execute(self, query: str, **values: Any) -> int:
+        found = self._expect(query)
+        return _touched(await self._connection.execute(found.sql, *found.ordered(values)))
+
+    async def many(self, query: str, rows: Rows) -> int:
+        found = self._expect(query)
+        assert found.arrays, f"{query} takes one row; declare it with `-- batch: arrays`"
+        self.rows += len(rows)
+        try:
+            return _touched(await self._connection.execute(found.sql, *_columns(found, rows))) if rows else 0
+        except asyncpg.DataError as error:
+            raise error.__cause__ if isinstance(error.__cause__, UnicodeEncodeError) else error from None
+
+    async def batch(self, query: str, rows: Rows) -> list[Any]:
+        found = self._expect(query)
+        assert found.arrays, f"{query} takes one row; declare it with `-- batch: arrays`"
+        self.rows += len(rows)
+        return cast(list[Any], await self._connection.fetch(found.sql, *_columns(found, rows))) if rows else []
+
+    def _expect(self, query: str) -> queries.Query:
+        self.watch.expect(self.seconds)
+        return self._queries[query]
+
+    def on_commit(self, callback: Callback) -> None:
+        self.callbacks.append(callback)
+
+    def after_commit(self, call: Call) -> None:
+        self.calls.append(call)
+
+    def after_rollback(self, call: Call) -> None:
+        self.undo_calls.append(call)
+
+    def afterwards(self, work: Work[Any]) -> None:
+        self.later.append(work)
+
+
+class PostgresDatabase:
+    """One PostgreSQL database (and the schema its search path names)."""
+
+    dialect = "postgres"
+    warning: str | None = None
+
+    def __init__(
+        self, settings: DatabaseSettings, clock: Clock | None = None, *, single_statements: bool = False
+    ) -> None:
+        """With `single_statements` a unit of work is one statement, which is its own transaction: one round trip."""
+        self._replanning = ReplanOnGrowth(clock or SystemClock())
+        self._attempt = self._one_statement if single_statements else self._transaction
+        self._idle_seconds = 0 if single_statements else 300  # latency matters here, so connections are kept open
+        self._url = settings.url
+        self._pool_size = settings.pool_size
+        self._timeout = settings.connect_timeout.total_seconds()
+        self._statement_seconds = settings.statement_timeout.total_seconds() + ANSWER_GRACE
+        limit = f"{int(settings.statement_timeout.total_seconds() * 1000)}ms"
+        self._session = {**SESSION, "statement_timeout": limit, "lock_timeout": limit}
+        self._pool: asyncpg.Pool | None = None
+        self._connections: dict[int, Any] = {}  # of the pool, by server process
+        self._busy: set[int] = set()
+
+    @property
+    def name(self) -> str:
+        return f"PostgreSQL store {_without_secrets(self._url)}"
+
+    async def open(self, *, upgrade: bool = False) -> None:
+        """Connect and check the schema. An empty database is initialised; an older one only with `upgrade`."""
+        self._pool = await self._translated(self._connect)
+
+        async def migrate() -> None:
+            async with self._open_pool.acquire(timeout=self._timeout) as connection:
+                with AnswerWatch(connection, self._statement_seconds) as watch:
+                    await self._migrate(connection, watch, upgrade=upgrade)
+
+        try:
+            await self._translated(migrate)
+        except BaseException:
+            await self.close()
+            raise
+
+    async def run(self, work: Work[T], *, within: timedelta | None = None) -> T:
+        return await self._translated(lambda: self._retried(self._attempt, work, self._seconds(within)))
+
+    async def once(self, work: Work[T], *, within: timedelta | None = None) -> T:
+        return await self._translated(lambda: self._retried(self._one_statement, work, self._seconds(within)))
+
+    async def read(self, work: Work[T]) -> T:
+        async def on_snapshot() -> T:
+            async with (
+                self._connection(self._statement_seconds) as (connection, tx),
+                _transaction(connection, tx, self._timeout, isolation="repeatable_read", readonly=True),
+            ):
+                return await work(cast(Tx, tx))
+
+        return await self._translated(on_snapshot)
+
+    async def connect_apart(self, session: Mapping[str, str]) -> Any:
+        """Open a connection outside the pool, for callers that must not wait for others; the caller closes it."""
+
+        async def call() -> Any:
+            _check(self._url)
+            settings = {**self._session, **session}
+            return await asyncpg.connect(self._url, timeout=self._timeout, server_settings=settings)
+
+        return await self._translated(call)
+
+    async def notify(self, channel: str) -> None:
+        """Send an empty notification to all listeners on the channel."""
+        await self.run(lambda tx: tx.execute("notify", channel=channel))
+
+    async def check_space(self) -> None:
+        """Do nothing: only the server knows its free space, and writes fail when it is full."""
+
+    async def current(self) -> int:
+        """Return the schema version of the database; 0 if it is empty. Changes nothing."""
+        return max(await self._on_own_connection(lambda connection, _: _applied(connection)), default=0)
+
+    async def upgrade(self) -> int:
+        await self._on_own_connection(partial(self._migrate, upgrade=True))
+        return await self.current()
+
+    async def close(self) -> None:
+        pool, self._pool = self._pool, None
+        if pool is None:
+            return
+        try:
+            await asyncio.wait_for(pool.close(), self._timeout)
+        except GONE:
+            pool.terminate()
+
+    @property
+    def _open_pool(self) -> "asyncpg.Pool":
+        if self._pool is None:
+            raise BackendUnavailable(self.name, "it is closed", "open it first")
+        return self._pool
+
+    async def _connect(self) -> "asyncpg.Pool":
+        _check(self._url)
+        return await asyncpg.create_pool(
+            self._url,
+            min_size=1,
+            max_size=self._pool_size,
+            timeout=self._timeout,
+            server_settings=self._session,
+            statement_cache_size=500,
+            max_inactive_connection_lifetime=self._idle_seconds,
+            reset=_as_it_is,
+            init=self._begin,
+        )
+
+    async def _begin(self, connection: Any) -> None:
+        pid = connection.get_server_pid()  # the pool's proxy cannot report that the connection was closed
+        self._connections[pid] = connection
+        connection.add_termination_listener(lambda _: self._forget(pid))
+
+    def _forget(self, pid: int) -> None:
+        self._replanning.forget(pid)
+        self._connections.pop(pid, None)
+
+    def _seconds(self, within: timedelta | None) -> float:
+        """Return the deadline of a statement: not less than that of a first answer, because on a network that is only
+        slow, a new connection takes even longer."""
+        seconds = self._statement_seconds if within is None else within.total_seconds()
+        return min(max(seconds, self._timeout), self._statement_seconds)
+
+    @asynccontextmanager
+    async def _connection(self, seconds: float) -> AsyncIterator[tuple[Any, PostgresTx]]:
+        """Yield a connection of the pool, and a unit of work on it whose statements are answered within `seconds`. What
+        precedes them never waits for others, so it shows within the connect timeout whether the connection is alive."""
+        cancelled: asyncio.CancelledError | None = None
+        try:
+            async with self._open_pool.acquire(timeout=self._timeout) as connection:
+                pid, watch = connection.get_server_pid(), AnswerWatch(connection, self._timeout)
+                self._busy.add(pid)
+                try:
+                    with watch:
+                        await self._replanning.keep_up(connection)
+                        yield connection, PostgresTx(connection, watch, seconds)
+                except asyncio.CancelledError as error:
+                    cancelled = error
+                    raise
+                finally:
+                    if watch.expired:
+                        self._end_idle_connections()
+                    self._busy.discard(pid)
+        except GONE:
+            if cancelled is None:
+                raise
+            # The pool waited in vain until the statement was cancelled. A task that is cancelled must end as such: a
+            # caller that retries after an error would go on for ever.
+            self._end_idle_connections()
+            raise cancelled from None
+
+    def _end_idle_connections(self) -> None:
+        """Let the pool replace the connections that nobody uses: if one fell silent, they probably did, too, and to
+        test them would take as long again."""
+        for pid, connection in list(self._connections.items()):
+            if pid not in self._busy:
+                connection.terminate()
+
+    async def _on_own_connection(self, use: Callable[[Any, AnswerWatch], Awaitable[T]]) -> T:
+        async def call() -> T:
+            connection = await self.connect_apart({})
+            try:
+                with AnswerWatch(connection, self._statement_seconds) as watch:
+                    done = await use(connection, watch)
+            except BaseException:
+                connection.terminate()  # to close it, one would wait for the statement in progress
+                raise
+            await connection.close(timeout=self._timeout)
+            return done
+
+        return await self._translated(call)
+
+    async def _retried(self, attempt: Callable[[Work[T], float], Awaitable[T]], work: Work[T], seconds: float) -> T:
+        for tried in range(1, TRIES + 1):
+            try:
+                return await attempt(work, seconds)
+            except RACES:
+                if tried == TRIES:
+                    raise
+        raise AssertionError("unreachable")
+
+    async def _one_statement(self, work: Work[T], seconds: float) -> T:
+        async with self._connection(seconds) as (_, tx), _undone(tx):
+            done = await work(cast(Tx, tx))
+        await self._committed(tx)
+        return done
+
+    async def _transaction(self, work: Work[T], seconds: float) -> T:
+        async with (
+            self._connection(seconds) as (connection, tx),
+            _undone(tx),
+            _transaction(connection, tx, self._timeout),
+        ):
+            done = await work(cast(Tx, tx))
+        await self._committed(tx)
+        for later in tx.later:
+            # The unit is committed, and its caller must be told so even if the follow-up work fails.
+            with suppress(*RACES, *GONE):
+                await self._retried(self._transaction, later, seconds)
+        return done
+
+    async def _committed(self, tx: PostgresTx) -> None:
+        self._replanning.wrote(tx.rows)
+        call_all(tx.callbacks)
+        if tx.calls:  # made for a caller that is cancelled, too: the transaction is committed
+            await asyncio.shield(await_all(tx.calls))
+
+    async def _migrate(self, connection: Any, watch: AnswerWatch, *, upgrade: bool) -> None:
+        wanted = migrations.newest("postgres")
+        applied = await _applied(connection)
+        found = max(applied, default=0)
+        if found > wanted:
+            raise SchemaMismatch(self.name, found, wanted, "update Shoal")
+        if migrations.differing("postgres", applied) is not None:
+            raise SchemaMismatch(self.name, found, wanted, _UNRELEASED_FIX)
+        if 0 < found < wanted and not upgrade:
+            raise SchemaMismatch(self.name, found, wanted, "run `shoal db upgrade`")
+        if found < wanted:
+            await _upgrade(connection, watch, self._statement_seconds)
+
+    async def _translated(self, call: Callable[[], Awaitable[T]]) -> T:
+        """Translate driver errors into ours; this is the only place that does."""
+        try:
+            return await call()
+        except (asyncpg.InvalidPasswordError, asyncpg.InvalidAuthorizationSpecificationError) as error:
+            raise BackendUnavailable(self.name, str(error), "check user and password in DATABASE_URL") from error
+        except asyncpg.InvalidCatalogNameError as error:
+            raise BackendUnavailable(self.name, str(error), "create it, or correct DATABASE_URL") from error
+        except asyncpg.DiskFullError as error:
+            raise StorageFull(self.name) from error
+        except asyncpg.InsufficientPrivilegeError as error:
+            raise BadConfig(
+                "DATABASE_URL", f"has a user without the permission for this ({error})", "grant the permission"
+            ) from error
+        except asyncpg.ClientConfigurationError:
+            raise BadConfig("DATABASE_URL", "is not a valid URL", _URL_FIX) from None
+        except CONFLICTS as error:
+            raise BackendUnavailable(self.name, f"{error}", "try again in a moment") from error
+        except GONE as error:
+            raise BackendUnavailable(
+                self.name, _reason_of(error), "check that the server is running and that DATABASE_URL is correct"
+            ) from error
+
+
+@asynccontextmanager
+async def _transaction(connection: Any, tx: PostgresTx, end_seconds: float, **options: Any) -> AsyncIterator[None]:
+    """A transaction that is rolled back within `end_seconds`, or with its connection: whoever cancels a unit of work
+    waits for that."""
+    transaction = connection.transaction(**options)
+    await transaction.start()
+    try:
+        yield
+    except BaseException:
+        tx.watch.expect(end_seconds)
+        with suppress(*GONE):
+            await transaction.rollback()
+        raise
+    tx.watch.expect(tx.seconds)
+    await transaction.commit()
+
+
+@asynccontextmanager
+async def _undone(tx: PostgresTx) -> AsyncIterator[None]:
+    """Undo elsewhere what was done for a transaction that fails."""
+    try:
+        yield
+    except BaseException:
+        await await_all(tx.undo_calls)
+        raise
+
+
+_UNRELEASED_FIX = "it was created by an unreleased version of Shoal: use an empty database, or an empty schema"
+_URL_FIX = "write it as postgresql://user:password@host:5432/database"
+
+
+def _reason_of(error: Exception) -> str:
+    """Return the cause without the numbers and tuples that drivers add."""
+    if isinstance(error, OSError) and error.errno is not None:
+        return os.strerror(error.errno).lower()
+    if isinstance(error, asyncpg.InternalClientError):  # the driver names states of its protocol
+        return "the connection was lost during a call"
+    return str(error) or type(error).__name__
+
+
+async def _as_it_is(connection: Any) -> None:
+    """Return a connection to the pool without a round trip: our transactions change no session settings, and an open
+    one is rolled back first."""
+
+
+def _columns(query: queries.Query, rows: Rows) -> Iterable[tuple[Any, ...]]:
+    return zip(*query.rows(rows), strict=True)
+
+
+def _touched(tag: str) -> int:
+    """Return the count at the end of a command tag such as `UPDATE 3`."""
+    count = tag.rpartition(" ")[2]
+    return int(count) if count.isdigit() else 0
+
+
+def _check(url: str) -> None:
+    """Reject a URL on which the driver would raise a bare error, or an error that contains the password."""
+    try:
+        parts = urlsplit(url)
+        readable = parts.port != 0 and not (parts.username is None and ":" in parts.netloc and parts.port is None)
+    except ValueError:
+        readable = False
+    if not readable:
+        raise BadConfig("DATABASE_URL", "is not a valid URL", _URL_FIX)
+
+
+def _without_secrets(url: str) -> str:
+    """Return the URL as it may be shown: host, port and database only."""
+    try:
+        parts = urlsplit(url)
+        place = f"{parts.hostname or 'local'}:{parts.port}" if parts.port else parts.hostname or "local"
+    except ValueError:
+        return "(invalid URL)"
+    return f"{place}{parts.path}"
+
+
+async def _applied(connection: Any) -> dict[int, str | None]:
+    """Return the migrations that were applied, each with its fingerprint at that time; None if it was not recorded."""
+    if not await connection.fetchval("SELECT to_regclass('schema_version') IS NOT NULL"):
+        return {}
+    rows = await connection.fetch("SELECT version, to_jsonb(s) ->> 'fingerprint' FROM schema_version AS s")
+    return {row[0]: row[1] for row in rows}
+
+
+async def _upgrade(connection: Any, watch: AnswerWatch, statement_seconds: float) -> None:
+    async with connection.transaction():
+        watch.expect(statement_seconds)
+        # Held to the end of the transaction, so that processes that start together upgrade once.
+        await connection.execute("SELECT pg_advisory_xact_lock($1)", UPGRADE_LOCK)
+        await connection.execute(
+            "CREATE TABLE IF NOT EXISTS schema_version (version INTEGER, applied_at TIMESTAMPTZ, fingerprint TEXT)"
+        )
+        found = await connection.fetchval("SELECT coalesce(max(version), 0) FROM schema_version")
+        for step in migrations.missing("postgres", found):
+            watch.expect(statement_seconds * (step.sql.count(";") + 1))  # the server limits each statement
+            await connection.execute(step.sql)
+            watch.expect(statement_seconds)
+            await connection.execute(
+                "INSERT INTO schema_version VALUES ($1, now(), $2)", step.version, step.fingerprint
+            )
+
+
+class BorrowedPoolPostgres(PostgresDatabase):
+    """A PostgreSQL database over a pool that the caller creates and closes: the schema that its connections
+    see, with the session settings that its owner chose."""
+
+    def __init__(self, settings: DatabaseSettings, pool: "asyncpg.Pool") -> None:
+        super().__init__(settings)
+        self._given = pool
+
+    @property
+    def name(self) -> str:
+        return "PostgreSQL store behind a given pool"
+
+    async def _connect(self) -> "asyncpg.Pool":
+        return self._given
+
+    async def close(self) -> None:
+        """Release the pool without closing it."""
+        self._pool = None

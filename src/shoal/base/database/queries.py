@@ -1,0 +1,114 @@
+"""Named queries: every SQL text lives in a `.sql` file with its name and a sentence, and is looked up by that name.
+
+    -- name: lease_jobs
+    -- Grant up to :limit due jobs to :holder.
+    UPDATE …
+
+The file stands beside the module that uses it: `store.sql` serves both dialects, `store.sqlite.sql` and
+`store.postgres.sql` only one. A file for both is written for PostgreSQL; in three places SQLite reads something else:
+
+    id = ANY(:ids::text[])      id IN (SELECT value FROM json_each(:ids))
+    FOR UPDATE, FOR SHARE …     nothing: it has one writer at a time
+    ::type                      nothing
+
+Parameters are written `:name`. A query that PostgreSQL should run once for a whole batch is marked `-- batch: arrays`:
+its parameters are then arrays, one element per row (SQLite runs the same-named query row by row, which costs it
+nothing). A query of a hot path is marked `-- rows: key chk fate`: its rows are tuples of these values, in both
+dialects.
+
+PostgreSQL keeps its plans, even those made for empty tables, so every query allows only one access path to its rows.
+Decision 0029 has the idioms: scalar subqueries and `LATERAL (… OFFSET 0)` instead of joins, `CASE WHEN state = …`,
+`= ANY(ARRAY[…])`.
+"""
+
+import os
+import re
+from collections.abc import Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from msgspec import Struct
+
+_NAME = re.compile(r"^-- name: (\w+)\s*$", re.MULTILINE)
+# A parameter, but not a `::cast`, and not inside a string or a comment.
+_TOKEN = re.compile(r"'(?:[^']|'')*'|--[^\n]*|::\w+|:([a-z_][a-z0-9_]*)")
+
+_FOR_SQLITE = (
+    (re.compile(r"= ANY ?\(:(\w+)::\w+\[\]\)"), r"IN (SELECT value FROM json_each(:\1))"),
+    (re.compile(r"\s+FOR (?:NO KEY )?(?:UPDATE|SHARE)(?: OF \w+)?(?: SKIP LOCKED)?\b"), ""),
+    (re.compile(r"::\w+(?:\[\])?"), ""),
+)
+
+
+class Query(Struct, frozen=True):
+    """One named query, prepared for its dialect."""
+
+    name: str
+    about: str
+    sql: str
+    parameters: tuple[str, ...]
+    arrays: bool
+    tuples: bool
+
+    def ordered(self, values: dict[str, Any]) -> tuple[Any, ...]:
+        return tuple([values[name] for name in self.parameters])
+
+    def rows(self, given: Sequence[Any]) -> Sequence[Sequence[Any]]:
+        """Return the rows of a batch, each in the order of the parameters."""
+        return given if self.tuples else [self.ordered(row) for row in given]
+
+
+@cache
+def load(dialect: str) -> dict[str, Query]:
+    """Return all queries of one dialect, by name."""
+    found: dict[str, Query] = {}
+    for path in files(dialect):
+        text = Path(path).read_text(encoding="utf-8")
+        if dialect == "sqlite" and not path.endswith(".sqlite.sql"):
+            for pattern, replacement in _FOR_SQLITE:
+                text = pattern.sub(replacement, text)
+        for query in _parse(text, "$" if dialect == "postgres" else "?"):
+            if query.name in found:
+                raise ValueError(f"query {query.name} is defined twice")
+            found[query.name] = query
+    return found
+
+
+def files(dialect: str) -> list[str]:
+    """Return the files with queries of a dialect: those in the packages of `shoal` and in the packages within them."""
+    folders = _subfolders(str(Path(__file__).parents[2]))
+    folders += [below for folder in folders for below in _subfolders(folder)]
+    names = [entry.path for folder in folders for entry in os.scandir(folder) if entry.name.endswith(".sql")]
+    other = ".postgres.sql" if dialect == "sqlite" else ".sqlite.sql"
+    return sorted(name for name in names if not name.endswith(other))
+
+
+def _subfolders(folder: str) -> list[str]:
+    return [entry.path for entry in os.scandir(folder) if entry.is_dir() and not entry.name.startswith("__")]
+
+
+def _parse(text: str, mark: str) -> list[Query]:
+    pieces = _NAME.split(text)[1:]
+    return [_query(name, body, mark) for name, body in zip(pieces[::2], pieces[1::2], strict=True)]
+
+
+def _query(name: str, body: str, mark: str) -> Query:
+    lines = body.strip().splitlines()
+    comments = [line[2:].strip() for line in lines if line.startswith("--")]
+    sql = "\n".join(line for line in lines if not line.startswith("--")).strip().rstrip(";")
+    names = [name for comment in comments if comment.startswith("rows:") for name in comment.split()[1:]]
+    tuples = bool(names)
+    arrays = tuples or "batch: arrays" in comments
+    about = " ".join(comment for comment in comments if not comment.startswith(("batch:", "rows:")))
+
+    def place(match: re.Match[str]) -> str:
+        parameter = match[1]
+        if parameter is None:
+            return match[0]
+        if parameter not in names:
+            names.append(parameter)
+        return f"{mark}{names.index(parameter) + 1}"
+
+    sql = _TOKEN.sub(place, sql)
+    return Query(name, about, sql, tuple(names), arrays, tuples)

@@ -1,0 +1,215 @@
+"""Loads settings from flags, the environment and `shoal.toml`, and shows them.
+
+The settings are defined in `settings`. A setting has one name everywhere: in the environment, as a top-level key
+of `shoal.toml`, and in messages. Flags win over the environment, the environment over `shoal.toml`, that over the
+default. An empty variable counts as unset.
+"""
+
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from datetime import timedelta
+from pathlib import Path
+from typing import Any, cast
+
+from shoal.base.errors import BadConfig
+from shoal.base.parsing import read_toml, show, show_size
+from shoal.base.setting import Setting, SettingsSection
+from shoal.base.settings import Settings, data_dir
+from shoal.base.text import HIDDEN, nearest, redact_url, shorten
+
+RESERVED = ("SHOAL_CONFIG", "SHOAL_PYTHON", "SHOAL_COMMAND")
+RESERVED_PREFIX = "SHOAL_TEST_"
+# Kubernetes sets such variables in every pod for each service whose name begins with "shoal".
+OF_A_SERVICE = re.compile(
+    r"SHOAL_(\w+_)?(SERVICE_HOST=|SERVICE_PORT(_\w+)?=\d+$|PORT(_\d+_(TCP|UDP|SCTP))?=(tcp|udp|sctp)://"
+    r"|PORT_\d+_(TCP|UDP|SCTP)_(PROTO|PORT|ADDR)=)"
+)
+
+SECTIONS: Mapping[str, type[SettingsSection]] = {
+    section.name: cast("type[SettingsSection]", section.type) for section in fields(Settings)
+}
+
+
+@dataclass(frozen=True, slots=True)
+class SettingEntry:
+    """One setting as documents and messages need it."""
+
+    section: str
+    field: str
+    setting: Setting
+
+    @property
+    def env(self) -> str:
+        return self.setting.env
+
+    @property
+    def secret(self) -> bool:
+        return self.setting.secret
+
+    @property
+    def description(self) -> str:
+        return self.setting.description
+
+    @property
+    def kind(self) -> str:
+        return self.setting.kind.name
+
+    @property
+    def form(self) -> str:
+        return self.setting.kind.accepts
+
+    @property
+    def default(self) -> str:
+        """Return the default as text for people."""
+        return str(self.setting.default) if self.setting.shown is None else self.setting.shown
+
+    @property
+    def limits(self) -> str:
+        limits = (self.setting.ge, self.setting.le)
+        least, most = (None if limit is None else written(self.kind, limit) for limit in limits)
+        if least and most:
+            return f"{least} to {most}"
+        return f"at least {least}" if least else ""
+
+    @property
+    def accepts(self) -> str:
+        return f"{self.form}, {self.limits}" if self.limits else self.form
+
+
+def written(kind: str, value: object) -> str:
+    """A value as a variable of that kind would hold it."""
+    if kind == "milliseconds" and isinstance(value, timedelta):
+        return str(value // timedelta(milliseconds=1))
+    if kind == "size" and isinstance(value, int):
+        return show_size(value)
+    return show(value)
+
+
+@dataclass(frozen=True, slots=True)
+class ShownSetting:
+    """One effective value, safe to print, and where it came from."""
+
+    env: str
+    value: str
+    source: str
+    plain: bool | int | float | str  # the value for JSON: numbers and switches as such
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedSettings:
+    """The settings, and for each name its source: `flag`, `env`, the path of the file, or `default`."""
+
+    settings: Settings
+    sources: Mapping[str, str]
+
+    def shown(self) -> list[ShownSetting]:
+        return [self._shown(entry) for entry in CATALOGUE.values()]
+
+    def _shown(self, entry: SettingEntry) -> ShownSetting:
+        value, held = self._safe(entry), getattr(getattr(self.settings, entry.section), entry.field)
+        is_plain = isinstance(held, bool | int | float) and not entry.secret and entry.kind != "size"
+        return ShownSetting(entry.env, value, self.sources[entry.env], held if is_plain else value)
+
+    def _safe(self, entry: SettingEntry) -> str:
+        held = getattr(getattr(self.settings, entry.section), entry.field)
+        value = written(entry.kind, held)
+        if not entry.secret or not value:
+            return value
+        if entry.kind == "proxies":
+            return written(entry.kind, tuple(one.redacted() for one in held))
+        return redact_url(value) if entry.env.endswith("_URL") else HIDDEN
+
+
+@dataclass(frozen=True, slots=True)
+class _RawSetting:
+    value: Any
+    source: str
+
+
+def load(
+    flags: Mapping[str, Any] | None = None,
+    env: Mapping[str, str] | None = None,
+    toml_path: Path | None = None,
+) -> LoadedSettings:
+    """Settings from flags (by setting name; None means not given), the environment and `shoal.toml`."""
+    env = os.environ if env is None else env
+    path = find_toml(env) if toml_path is None else toml_path
+    given = _from_file(path) if path else {}
+    given |= _from_env(env)
+    given |= {name: _RawSetting(value, "flag") for name, value in (flags or {}).items() if value is not None}
+    settings = _build(given, env)
+    return LoadedSettings(settings, {name: given[name].source if name in given else "default" for name in CATALOGUE})
+
+
+def find_toml(env: Mapping[str, str]) -> Path | None:
+    """`$SHOAL_CONFIG`, else `shoal.toml` in the current folder if there is one."""
+    if named := env.get("SHOAL_CONFIG"):
+        return Path(named)
+    here = Path("shoal.toml")
+    return here if here.exists() else None
+
+
+def _from_env(env: Mapping[str, str]) -> dict[str, _RawSetting]:
+    for name in sorted(env):
+        of_a_service = OF_A_SERVICE.match(f"{name}={env[name]}")
+        if name.startswith("SHOAL_") and name not in CATALOGUE and not _reserved(name) and not of_a_service:
+            raise BadConfig(shorten(name), "is not a setting", _fix_for(name, f"unset {shorten(name)}"))
+    return {name: _RawSetting(env[name], "env") for name in CATALOGUE if env.get(name, "").strip()}
+
+
+def _reserved(name: str) -> bool:
+    return name in RESERVED or name.startswith(RESERVED_PREFIX)
+
+
+def _from_file(path: Path) -> dict[str, _RawSetting]:
+    found = _read_toml(path)
+    for name, value in found.items():
+        if isinstance(value, dict):
+            fix = f"write settings by their names at the top level of {path}, such as WORKER_CONCURRENCY = 2"
+            raise BadConfig(f"[{shorten(name)}]", f"in {path} is a section", fix)
+        if name not in CATALOGUE:
+            raise BadConfig(shorten(name), f"in {path} is not a setting", _fix_for(name, "remove the line"))
+    return {name: _RawSetting(value, str(path)) for name, value in found.items()}
+
+
+def _read_toml(path: Path) -> dict[str, Any]:
+    try:
+        return read_toml(path.read_text("utf-8"))
+    except OSError as error:
+        why = (error.strerror or type(error).__name__).lower()
+        raise BadConfig(str(path), f"cannot be read ({why})", "point SHOAL_CONFIG at a readable file") from None
+    except ValueError as error:  # bad TOML and bad UTF-8
+        raise BadConfig(str(path), f"is not TOML ({shorten(error, 200)})", "correct that line") from None
+
+
+def _fix_for(name: str, otherwise: str) -> str:
+    close = nearest(name.upper(), CATALOGUE, similarity=0.6)
+    return f"the nearest setting is {close}" if close else f"{otherwise}, or see docs/reference/settings.md"
+
+
+def _build(given: Mapping[str, _RawSetting], env: Mapping[str, str]) -> Settings:
+    values: dict[str, dict[str, Any]] = {section: {} for section in SECTIONS}
+    values["database"]["data_dir"] = data_dir(env)
+    for name, one in given.items():
+        entry = CATALOGUE[name]
+        values[entry.section][entry.field] = _read(entry, one)
+    slices: dict[str, Any] = {section: kind(**values[section]) for section, kind in SECTIONS.items()}
+    return Settings(**slices)
+
+
+def _read(entry: SettingEntry, given: _RawSetting) -> Any:
+    try:
+        return entry.setting.read(given.value)
+    except ValueError as error:
+        value = "has a value that" if entry.secret else f'is "{shorten(given.value)}", which'
+        where = {"env": "", "flag": " (on the command line)"}.get(given.source, f" (in {given.source})")
+        raise BadConfig(entry.env + where, f"{value} {error}", f"set it to {entry.accepts}") from None
+
+
+CATALOGUE: Mapping[str, SettingEntry] = {
+    one.env: SettingEntry(section, field, one)
+    for section, slice_ in SECTIONS.items()
+    for field, one in slice_.settings.items()
+}

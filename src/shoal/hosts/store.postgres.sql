@@ -1,0 +1,65 @@
+-- name: insert_hosts
+-- Make rows for origins that are new.
+-- batch: arrays
+INSERT INTO host (origin) SELECT * FROM unnest(:origin::text[]) AS g (origin) ORDER BY origin
+ON CONFLICT (origin) DO NOTHING;
+
+-- name: reserve_slots
+-- Reserve consecutive slots at hosts, as many as are due within :ahead; none at a host whose next slot is later, and
+-- none at a host that another commit is reserving: nobody waits, so there are no deadlocks.
+-- batch: arrays
+WITH free AS (
+    SELECT number, greatest(next_at, held_until, shoal_now()) AS base
+    FROM host WHERE number = ANY(:number::int[]) ORDER BY number FOR NO KEY UPDATE SKIP LOCKED
+), granted AS (
+    SELECT f.number, f.base, g.delay, least(g.slots, 1 + (shoal_now() + g.ahead - f.base) / g.delay) AS slots
+    FROM free AS f
+    JOIN unnest(:number::int[], :slots::int[], :delay::bigint[], :ahead::bigint[]) AS g (number, slots, delay, ahead)
+         ON g.number = f.number
+    WHERE f.base <= shoal_now() + g.ahead
+)
+UPDATE host AS h SET next_at = g.base + g.slots * g.delay FROM granted AS g WHERE h.number = g.number
+RETURNING h.number, g.slots, g.base - shoal_now() AS first_in;
+
+-- name: keep_refusals
+-- Store which URLs of hosts answered 503 recently.
+-- batch: arrays
+UPDATE host AS h SET refusals = g.refusals
+FROM unnest(:number::int[], :refusals::text[]) AS g (number, refusals)
+WHERE h.number >= g.number AND h.number <= g.number;
+
+-- name: update_hosts
+-- Store what hosts responded. A host that asks us to wait (:status) is held for as long as it says (:hold), otherwise
+-- for a back-off. The back-off doubles (:grows) unless it is the first; waits requested by the host do not double it,
+-- and after them it starts from the beginning. While a host is held, only a longer wait that it requests applies, and
+-- an old back-off is ignored. A good response (:well) ends the back-off, unless another process was asked to wait
+-- meanwhile. :latency: the response time; -1: unchanged.
+-- batch: arrays
+WITH locked AS (
+    SELECT number, held_until, backoff, held_until > shoal_now() AS held
+    FROM host WHERE number = ANY(:number::int[]) ORDER BY number FOR NO KEY UPDATE
+), step AS (
+    SELECT l.held, g.*,
+           CASE WHEN l.held THEN l.backoff
+                WHEN g.status = 0 THEN CASE WHEN g.well = 1 THEN 0 ELSE l.backoff END
+                WHEN g.well = 1 OR l.backoff = 0 OR l.held_until < shoal_now() - g.forget
+                THEN CASE WHEN g.hold > 0 THEN (g.first + 1) / 2 ELSE g.first END
+                WHEN g.hold > 0 THEN l.backoff
+                WHEN g.grows = 1 THEN least(2 * l.backoff, g.most)
+                ELSE greatest(l.backoff, g.first) END AS backoff
+    FROM locked AS l
+    JOIN unnest(:number::int[], :status::smallint[], :hold::bigint[], :first::bigint[], :most::bigint[], :grows::int[],
+                :forget::bigint[], :well::int[], :latency::bigint[])
+         AS g (number, status, hold, first, most, grows, forget, well, latency) ON g.number = l.number
+)
+UPDATE host AS h
+SET held_status = CASE WHEN s.status > 0 THEN s.status ELSE h.held_status END,
+    backoff = s.backoff,
+    held_until = CASE WHEN s.status > 0 AND s.hold > 0 THEN greatest(h.held_until, shoal_now() + s.hold)
+                      WHEN s.status > 0 AND NOT s.held THEN shoal_now() + s.backoff
+                      WHEN s.backoff = 0 THEN 0
+                      ELSE h.held_until END,
+    latency = CASE WHEN s.latency >= 0 THEN s.latency ELSE h.latency END,
+    latency_at = CASE WHEN s.latency >= 0 THEN shoal_now() ELSE h.latency_at END
+FROM step AS s WHERE h.number = s.number
+RETURNING h.number, h.held_until - shoal_now() AS held_for;

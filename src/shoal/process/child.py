@@ -1,0 +1,71 @@
+"""The entry point of a worker's child process. Not a command: only workers call it, with their pid and the child's
+role."""
+
+import os
+import sys
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager, closing
+from typing import Any
+
+import uvloop
+
+from shoal.app import App, opened
+from shoal.base.errors import ShoalError
+from shoal.base.service import Service
+from shoal.base.settings_loader import load
+from shoal.hosts.controller_addresses import ANNOUNCE_EVERY
+from shoal.process.lifetime import reduce_collections, watched
+from shoal.process.runners import RUNNERS, Runs, page_job_executor
+from shoal.work.child_loop import Child, ChildRefused, PageChild, die_with_parent
+from shoal.work.page_job_loop import JobExecutor, holder_of
+
+Pages = Callable[[App, Sequence[str]], JobExecutor[Any]]
+
+
+def main(runs: Runs = RUNNERS, pages: Pages = page_job_executor) -> None:
+    """Serve the parent's messages on stdin, as a child for runs or for page jobs, depending on the role."""
+    parent, role, *words = sys.argv[1:]
+    die_with_parent(int(parent))
+    reduce_collections()
+    uvloop.run(_serve_pages(pages, *words) if role == "pages" else _serve_runs(runs))
+
+
+@asynccontextmanager
+async def _begun() -> AsyncIterator[App]:
+    """Open the application of a child. An error at start, such as an unavailable store, is reported in one line."""
+    settings = load().settings
+    signals, _ = watched(settings)
+    try:
+        async with opened(settings, signals) as app:
+            await app.controller_addresses.run_once()
+            learning = Service(app.controller_addresses, ANNOUNCE_EVERY, app.clock, signals)
+            learning.start()
+            try:
+                yield app
+            finally:
+                await learning.stop()
+    except ShoalError as error:
+        signals.emit(ChildRefused(pid=os.getpid(), error=error.message))
+        sys.exit(error.response.exit_code)
+
+
+async def _serve_runs(runs: Runs) -> None:
+    async with _begun() as app:
+        settings, signals = app.settings, app.signals
+        await Child(
+            settings, lambda lease, alive: runs[lease.kind](app, lease, alive), app.clock, signals, app.browsers
+        ).serve()
+
+
+async def _serve_pages(pages: Pages, worker: str, *lanes: str) -> None:
+    async with _begun() as app:
+        settings, signals = app.settings, app.signals
+        holder = holder_of(worker, os.getpid())
+        with closing(pages(app, lanes)) as work:
+            child = PageChild(settings, work, app.queue, holder, app.clock, signals, app.browsers)
+            app.wake.subscribe(child.nudge, lambda: True)
+            await child.serve()
+
+
+if __name__ == "__main__":
+    main()

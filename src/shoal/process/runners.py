@@ -1,0 +1,236 @@
+"""Construction of what workers execute: walkers of crawls, analyses and page jobs, each with its own egress.
+
+`shoal.work` decides which job runs and for how long.
+"""
+
+import os
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from shoal.app import App
+from shoal.app.address_rule import address_rule_of
+from shoal.base.errors import BadConfig
+from shoal.base.url import Url
+from shoal.crawl.crawl import Crawl
+from shoal.crawl.credentials import is_label
+from shoal.crawl.engine.walker import Walker
+from shoal.crawl.engine.walker_context import WalkerCallbacks, WalkerRuntime, WalkerStores, never
+from shoal.crawl.frontier.values import Settled
+from shoal.crawl.lifecycle.crawls import KIND
+from shoal.egress import AddressRule, Egress, Limits, Proxy, endpoint
+from shoal.hosts.rate import HostDelay
+from shoal.queue.job import HTTP, JS, SHARED_LANE, Fence, Lease, local_lane
+
+if TYPE_CHECKING:
+    from shoal.audit.prober import Prober
+    from shoal.audit.run import AnalysisRun
+    from shoal.page_jobs.executor import PageJobExecutor
+    from shoal.render.renderer import Renderer
+    from shoal.work.child_loop import RunningJob
+    from shoal.work.storage_watch import StorageWatch
+    from shoal.work.worker import Worker
+
+
+def extra_walkers(app: App, crawl: Crawl, size: int, storage: "StorageWatch") -> "Worker":
+    """Build a worker for the other walkers of a crawl whose first walker runs in this process."""
+    from shoal.work.child_handle import ChildSpawner
+    from shoal.work.local_lease import holder_name
+    from shoal.work.worker import Worker
+    from shoal.work.worker_context import WorkerContext
+
+    settings = app.settings.work.but(concurrency=size)
+    environment = {**os.environ, "DATABASE_URL": app.settings.database.url, "SHOAL_LOG_LEVEL": "warning"}
+    if app.settings.render.screenshots is not None:
+        environment["SHOAL_SCREENSHOTS"] = str(app.settings.render.screenshots)
+    context = WorkerContext(
+        node_id="local",
+        holder=holder_name(),
+        lanes=(local_lane(crawl.id),),
+        kinds=(KIND,),
+        queue=app.queue,
+        settings=settings,
+        clock=app.clock,
+        signals=app.signals,
+        spawner=ChildSpawner(app.clock, app.signals, environment),
+        storage=storage,
+    )
+    return Worker(context, app.wake, with_pages=False)
+
+
+def storage_of(app: App) -> "StorageWatch":
+    """Build the watch over the storage that the workers of one process write to."""
+    from shoal.work.storage_watch import BODIES, STORE, StorageWatch
+
+    return StorageWatch({STORE: app.check_space, BODIES: app.bodies.check_space}, app.clock, app.signals)
+
+
+async def crawl_runner(app: App, lease: Lease, alive: Callable[[], bool]) -> Walker:
+    """Build the walker of a leased crawl job."""
+    found = await app.crawls.get(lease.run_id or "")
+    return make_walker(app, found.crawl, lease.fence, alive)
+
+
+async def analysis_runner(app: App, lease: Lease, alive: Callable[[], bool]) -> "AnalysisRun":
+    """Build the run of a leased analysis job, with all analyzers: built-in, installed and external ones."""
+    from shoal.audit.analyzers.plugins import external, installed
+    from shoal.audit.analyzers.registry import built_in
+    from shoal.audit.loader import SiteLoader
+    from shoal.audit.run import AnalysisContext, AnalysisRun
+
+    settings = app.settings.audit
+    analysis = await app.audit.analyses.get(lease.run_id or "")
+    found = await app.crawls.get(analysis.crawl_id)
+    loader = SiteLoader(
+        app.database,
+        app.stores.sites,
+        app.stores.crawls,
+        app.settings.crawl.max_url_length,
+        make_prober(app, found.crawl),
+    )
+    context = AnalysisContext(
+        app.database,
+        app.audit.analyses,
+        app.queue,
+        loader,
+        app.clock,
+        app.signals,
+        app.audit.artifacts,
+        settings.findings_per_code,
+        settings.remeasured_pages,
+        {name.strip() for name in settings.optional_analyzers.split(",")},
+    )
+    analyzers = [*built_in(settings), *installed(), *external(settings)]
+    return AnalysisRun(context, analyzers, lease, alive)
+
+
+def make_prober(app: App, crawl: Crawl) -> "Prober":
+    """Build the prober of an analysis, with the egress, user agent and address rule of its crawl."""
+    from shoal.audit.prober import Prober
+    from shoal.hosts.rate_limiter import RateLimiter
+    from shoal.hosts.robots_cache import RobotsCache
+
+    settings, config = app.settings, crawl.config
+    named = frozenset(endpoint(Url(url)) for url in crawl.named)
+    rule = address_rule_of(settings, named, app.controller_addresses)
+    egress = Egress(rule, Limits.of(settings.egress), clock=app.clock, proxy=_proxy_of(app, crawl))
+    agent = config.user_agent or settings.egress.user_agent
+    robots = RobotsCache(app.database, egress, agent, settings.hosts, app.clock, app.signals)
+    limiter = RateLimiter(HostDelay.outside_crawls(settings))
+    return Prober(app.database, limiter, robots, egress, agent, app.clock)
+
+
+def page_job_executor(app: App, lanes: Sequence[str] = (SHARED_LANE,)) -> "PageJobExecutor":
+    """Build what a page child executes. All its jobs share one egress per proxy, under the operator's address rule."""
+    from shoal.hosts.rate_limiter import HostConnections, RateLimiter
+    from shoal.hosts.robots_cache import RobotsCache, RobotsMemo
+    from shoal.hosts.throttle import ThrottleTracker
+    from shoal.page_jobs.executor import PageJobExecutor
+    from shoal.page_jobs.runner import EgressRoute, EgressRoutes, PageJobRunner, PatientRobots
+    from shoal.render.chromium import has_browser
+
+    settings, clock, signals = app.settings, app.clock, app.signals
+    delay, agent, limits = HostDelay.outside_crawls(settings), settings.egress.user_agent, Limits.of(settings.egress)
+
+    def route(label: str | None) -> EgressRoute | None:
+        proxy = None if label is None else app.proxies.find(label)
+        if label is not None and proxy is None:
+            return None
+        egress = Egress(
+            address_rule_of(settings, controllers=app.controller_addresses), limits, clock=clock, proxy=proxy
+        )
+        robots = RobotsCache(app.database, egress, agent, settings.hosts, clock, signals)
+        return EgressRoute(egress, RobotsMemo(PatientRobots(robots, clock), clock))
+
+    renderer = None
+    if has_browser(settings.render):
+        from shoal.page_jobs.rendering import PageRenderer
+
+        renderer = PageRenderer(lambda: _page_renderer(app), settings.crawl.max_concurrent_chrome)
+        app.browsers.add(renderer)
+    return PageJobExecutor(
+        app.database,
+        app.queue,
+        app.page_jobs.ingest,
+        RateLimiter(delay),
+        HostConnections(settings.pages.speed_profile.connections, clock),
+        ThrottleTracker(settings.hosts, clock, latency_factor=delay.latency_factor, delay_seconds=delay.delay_seconds),
+        PageJobRunner(
+            EgressRoutes(route),
+            agent,
+            limits,
+            settings.crawl.max_links,
+            clock,
+            settings.hosts.longest_retry_after,
+            renderer,
+        ),
+        clock,
+        signals,
+        lanes,
+        (HTTP,) if renderer is None else (HTTP, JS),
+    )
+
+
+def _page_renderer(app: App) -> "Renderer":
+    from shoal.app.render import page_renderer  # only for the first page that needs a browser
+
+    return page_renderer(app)
+
+
+def _proxy_of(app: App, crawl: Crawl) -> Proxy | None:
+    """Return the proxy of a crawl.
+
+    As for seeds, its address may be private only if the operator configured it, or a local user named it.
+    """
+    wanted = crawl.config.proxy
+    if wanted is None:
+        return None
+    if is_label(wanted):
+        found = app.proxies.find(wanted)
+        if found is None:
+            raise BadConfig(
+                "SHOAL_PROXIES", f'has no proxy "{wanted}" for {crawl.id}', "define it on this machine, too"
+            )
+        return found
+    proxy = Proxy.parse(wanted, AddressRule())
+    named = frozenset({(proxy.host, proxy.port)}) if crawl.named else frozenset()
+    return replace(proxy, rule=address_rule_of(app.settings, named, app.controller_addresses))
+
+
+def make_walker(
+    app: App,
+    crawl: Crawl,
+    fence: Fence,
+    alive: Callable[[], bool],
+    *,
+    settled: Callable[[list[Settled]], None] = lambda settled: None,
+    has_capacity: Callable[[], bool] = lambda: True,
+    renew: Callable[[], Awaitable[bool]] = never,
+) -> Walker:
+    """Build a walker of a crawl in this process, with an egress under the crawl's own address rule."""
+    named = frozenset(endpoint(Url(url)) for url in crawl.named)
+    rule = address_rule_of(app.settings, named, app.controller_addresses)
+    stores = WalkerStores(
+        database=app.database,
+        crawls=app.crawls,
+        frontier=app.stores.frontier,
+        queue=app.queue,
+        bodies=app.bodies,
+    )
+    proxy = _proxy_of(app, crawl)
+    egress = Egress(rule, Limits.of(app.settings.egress), clock=app.clock, proxy=proxy)
+    renderer = None
+    if crawl.config.render != "never":
+        from shoal.app.render import crawl_renderer  # few crawls render
+
+        renderer = crawl_renderer(app, crawl, rule, egress, proxy)
+    runtime = WalkerRuntime(
+        egress=egress, settings=app.settings, clock=app.clock, signals=app.signals, renderer=renderer
+    )
+    callbacks = WalkerCallbacks(alive=alive, renew=renew, settled=settled, has_capacity=has_capacity)
+    return Walker(stores, runtime, crawl, fence, callbacks)
+
+
+Runs = Mapping[str, Callable[[App, Lease, Callable[[], bool]], "Awaitable[RunningJob]"]]
+RUNNERS: Runs = {KIND: crawl_runner, "analysis": analysis_runner}
+"""The runners of a worker's children, by kind of job."""

@@ -1,0 +1,65 @@
+"""Store new jobs. Apart from the queue, so that what follows from the end of a run can create jobs in that commit."""
+
+from collections.abc import Sequence
+
+from shoal.base.database import Tx
+from shoal.base.errors import InvalidInput
+from shoal.base.ids import JobId
+from shoal.base.signals import Signal, Signals
+from shoal.queue.job import Enqueued, Job, NewJob
+from shoal.queue.lanes import LaneChoice, Lanes, lanes_as_given
+from shoal.queue.store import JobStore
+
+LONGEST_NAME = 1000  # characters of a dedupe key or a quota key
+
+
+class JobEnqueued(Signal, frozen=True, kw_only=True):
+    """Jobs of one kind, run and lane wait to be leased since one commit: new ones, or dead letters that are retried."""
+
+    job_ids: tuple[str, ...]
+    kind: str
+    run_id: str | None
+    lane: str
+    is_new: bool = True
+
+
+class Enqueuer:
+    """Stores jobs in the lanes that the lane chooser gives them."""
+
+    def __init__(
+        self, store: JobStore, lanes: Lanes, signals: Signals, choose_lanes: LaneChoice = lanes_as_given
+    ) -> None:
+        self._store = store
+        self._lanes = lanes
+        self._signals = signals
+        self._choose_lanes = choose_lanes
+
+    async def enqueue_in(self, tx: Tx, jobs: Sequence[NewJob]) -> list[Enqueued]:
+        """Store jobs, all or none; return the outcome of each, in their order."""
+        for place, job in enumerate(jobs):
+            _check(job, place)
+        jobs = self._choose_lanes(jobs)
+        enqueued = await self._store.insert(tx, jobs)
+        if new := [job for job, at in zip(jobs, enqueued, strict=True) if not at.duplicate]:
+            await self._lanes.push(tx, new)
+            tx.on_commit(lambda: self.emit_enqueued(new))
+        return enqueued
+
+    def emit_enqueued(self, jobs: Sequence[NewJob | Job], *, is_new: bool = True) -> None:
+        """Signal that these jobs wait to be leased: one signal for all of a kind, run and lane."""
+        groups: dict[tuple[str, str | None, str], list[JobId]] = {}
+        for job in jobs:
+            groups.setdefault((job.kind, job.run_id, job.lane), []).append(job.id)
+        for (kind, run_id, lane), ids in groups.items():
+            self._signals.emit(JobEnqueued(job_ids=tuple(ids), kind=kind, run_id=run_id, lane=lane, is_new=is_new))
+
+
+def _check(job: NewJob, place: int) -> None:
+    """Reject, by its field name, a value that the store would reject with a bare error."""
+    if not 0 <= job.priority <= 100:
+        raise InvalidInput(f"jobs[{place}].priority", f"cannot be {job.priority}", "give a whole number from 0 to 100")
+    if job.max_attempts < 1:
+        raise InvalidInput(f"jobs[{place}].max_attempts", f"cannot be {job.max_attempts}", "give 1 or more")
+    if len(job.dedupe_key or "") > LONGEST_NAME or any(not 0 < len(key) <= LONGEST_NAME for key in job.quota_keys):
+        problem = "has a dedupe key or a quota key that is empty or too long"
+        raise InvalidInput(f"jobs[{place}]", problem, f"use 1 to {LONGEST_NAME} characters")

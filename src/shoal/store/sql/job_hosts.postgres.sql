@@ -1,0 +1,132 @@
+-- name: add_job_hosts
+-- Record at which hosts these jobs wait. An existing row is locked until our commit, so that whoever takes it sees
+-- these jobs. A row that another commit has locked is ignored, so that we never wait.
+INSERT INTO job_host (lane, kind, capability, host, rank)
+SELECT n.lane, n.kind, n.capability, n.host, n.rank
+FROM (SELECT lane, kind, capability, host, min(rank) AS rank FROM job
+      WHERE id = ANY(:ids::text[]) AND CASE WHEN state = 'pending' AND due = 1 THEN host IS NOT NULL ELSE FALSE END
+      GROUP BY lane, kind, capability, host) AS n
+LEFT JOIN LATERAL (SELECT h.number FROM job_host AS h
+                   WHERE h.lane = n.lane AND h.kind = n.kind AND h.capability = n.capability AND h.host = n.host
+                         AND h.rank <= n.rank
+                   LIMIT 1 FOR SHARE SKIP LOCKED) AS known ON TRUE
+WHERE known.number IS NULL;
+
+-- name: make_hosts_ready
+-- Mark hosts as ready whose time has come or comes within :ahead, and those whose time is further away than it can be
+-- (:longest), because the clock was set back.
+UPDATE job_host SET due = 1
+WHERE number = ANY(ARRAY(SELECT number FROM job_host WHERE due = 0 AND ready_at <= shoal_now() + :ahead::bigint
+                         ORDER BY ready_at LIMIT :limit FOR UPDATE SKIP LOCKED)
+                   || ARRAY(SELECT number FROM job_host WHERE due = 0 AND ready_at > shoal_now() + :longest::bigint
+                            ORDER BY ready_at LIMIT :limit FOR UPDATE SKIP LOCKED));
+
+-- name: take_ready_hosts
+-- Take the rows of the hosts with the best jobs, all rows of each host (up to :most), and return the states of those
+-- hosts. Hosts that another commit has taken are skipped.
+WITH best AS MATERIALIZED (
+    SELECT number, host FROM job_host
+    WHERE due = 1 AND lane = :lane AND kind = :kind AND capability = :capability
+    ORDER BY rank, number LIMIT :limit FOR UPDATE SKIP LOCKED
+), rest AS MATERIALIZED (
+    SELECT r.number FROM (SELECT DISTINCT best.host FROM best) AS b
+    CROSS JOIN LATERAL (SELECT h.number FROM job_host AS h
+                        WHERE h.lane = :lane AND h.kind = :kind AND h.capability = :capability AND h.host = b.host
+                        LIMIT :most FOR UPDATE SKIP LOCKED) AS r
+), taken AS (
+    DELETE FROM job_host
+    WHERE number = ANY(ARRAY(SELECT best.number FROM best) || ARRAY(SELECT rest.number FROM rest))
+    RETURNING host, rank
+)
+SELECT t.host, t.rank, h.next_at, h.delay, h.held_until, h.backoff, h.latency, h.latency_at, h.robots_at, shoal_now() AS now
+FROM (SELECT taken.host, min(taken.rank) AS rank FROM taken GROUP BY taken.host) AS t
+LEFT JOIN LATERAL (SELECT * FROM host WHERE host.origin = t.host LIMIT 1) AS h ON TRUE
+ORDER BY t.rank, t.host;
+
+-- name: waiting_at_hosts
+-- Return the best waiting jobs of these hosts, up to a number per host.
+-- rows: lane kind capability host count
+SELECT j.id, j.rank, g.lane, g.kind, g.capability, g.host
+FROM unnest(:lane::text[], :kind::text[], :capability::text[], :host::text[], :count::bigint[])
+     AS g (lane, kind, capability, host, count)
+CROSS JOIN LATERAL (SELECT job.id, job.rank FROM job
+                    WHERE job.state = 'pending' AND job.due = 1 AND job.lane = g.lane AND job.kind = g.kind
+                          AND job.capability = g.capability AND job.host IS NOT NULL AND job.host = g.host
+                    ORDER BY job.rank, job.id LIMIT g.count) AS j;
+
+-- name: lease_these_jobs
+-- Grant those of these jobs that still wait and are not locked by another commit.
+UPDATE job
+SET state = 'locked', state_reason = NULL, lease_epoch = lease_epoch + 1, lease_holder = :holder,
+    lease_until = t.now + CASE WHEN :by_job = 1 THEN coalesce(job.lock_ttl, :ttl::bigint) ELSE :ttl::bigint END,
+    granted_at = t.now, offered_session = NULL, offered_until = NULL
+FROM (SELECT shoal_now() AS now) AS t
+WHERE job.id = ANY(ARRAY(SELECT j.id FROM job AS j
+                         WHERE j.id = ANY(:ids::text[]) AND CASE WHEN j.state = 'pending' THEN j.due = 1 ELSE FALSE END
+                         FOR UPDATE SKIP LOCKED))
+RETURNING job.id, job.lease_epoch, job.kind, job.run_id, job.payload, job.attempts, job.max_attempts, job.crash_count,
+          t.now - job.created_at AS waited, job.scopes, job.lane, job.rank, job.capability, job.priority,
+          job.lease_until - job.granted_at AS ttl, job.host;
+
+-- name: put_back_hosts
+-- Record at which of these hosts jobs still wait, and when to check each again.
+-- rows: lane kind capability host due wait
+INSERT INTO job_host (lane, kind, capability, host, rank, due, ready_at)
+SELECT g.lane, g.kind, g.capability, g.host, j.rank, g.due, shoal_now() + g.wait
+FROM unnest(:lane::text[], :kind::text[], :capability::text[], :host::text[], :due::smallint[], :wait::bigint[])
+     AS g (lane, kind, capability, host, due, wait)
+CROSS JOIN LATERAL (SELECT job.rank FROM job
+                    WHERE job.state = 'pending' AND job.due = 1 AND job.lane = g.lane AND job.kind = g.kind
+                          AND job.capability = g.capability AND job.host IS NOT NULL AND job.host = g.host
+                    ORDER BY job.rank, job.id LIMIT 1) AS j;
+
+-- name: job_hosts_after
+-- Return the next rows of hosts, and whether a job waits at each.
+SELECT h.number,
+       (SELECT 1 FROM job AS j
+        WHERE j.state = 'pending' AND j.due = 1 AND j.lane = h.lane AND j.kind = h.kind AND j.capability = h.capability
+              AND j.host IS NOT NULL AND j.host = h.host
+        LIMIT 1) IS NOT NULL AS waits
+FROM job_host AS h WHERE h.number > :number ORDER BY h.number LIMIT :limit;
+
+-- name: drop_idle_job_hosts
+-- Delete rows of hosts at which no job waits, except those that another commit has locked.
+DELETE FROM job_host WHERE number = ANY(ARRAY(
+    SELECT h.number FROM job_host AS h
+    WHERE h.number = ANY(:numbers::bigint[])
+          AND (SELECT 1 FROM job AS j
+               WHERE j.state = 'pending' AND j.due = 1 AND j.lane = h.lane AND j.kind = h.kind
+                     AND j.capability = h.capability AND j.host IS NOT NULL AND j.host = h.host
+               LIMIT 1) IS NULL
+    FOR UPDATE SKIP LOCKED));
+
+-- name: host_of_job
+-- Return where a job that is leased by host waits, and for how long its host may not be requested.
+SELECT j.lane, j.kind, j.capability, j.host, j.rank,
+       coalesce((SELECT greatest(h.next_at, h.held_until) FROM host AS h WHERE h.origin = j.host), 0) - shoal_now() AS busy
+FROM job AS j WHERE j.id = :id AND j.host IS NOT NULL;
+
+-- name: queue_position_at_host
+-- Return how many jobs of a host are ahead of one, up to a maximum.
+SELECT count(*) FROM (
+    SELECT 1 FROM job
+    WHERE state = 'pending' AND due = 1 AND lane = :lane AND kind = :kind AND capability = :capability
+          AND host IS NOT NULL AND host = :host AND rank < :rank
+    LIMIT :most) AS ahead;
+
+-- name: waiting_page_jobs
+-- Return how many page jobs with a capability wait in the shared lane, up to a maximum. Jobs that wait for their
+-- host's rate limit do not count, because a slow host must not stop the policies of others.
+SELECT count(*) AS count FROM (
+    SELECT 1 FROM (SELECT DISTINCT ready.host
+                   FROM (SELECT job_host.host FROM job_host
+                         WHERE due = 1 AND lane = 'shared' AND kind = 'page' AND capability = :capability
+                         ORDER BY rank, number LIMIT :most) AS ready
+                   WHERE (SELECT l.number FROM job_host AS l
+                          WHERE l.lane = 'shared' AND l.kind = 'page' AND l.capability = :capability AND l.host = ready.host
+                                AND CASE WHEN l.due = 0 THEN TRUE ELSE FALSE END LIMIT 1) IS NULL) AS free_hosts
+    CROSS JOIN LATERAL (SELECT 1 FROM job AS j
+                        WHERE j.state = 'pending' AND j.due = 1 AND j.lane = 'shared' AND j.kind = 'page'
+                              AND j.capability = :capability AND j.host IS NOT NULL AND j.host = free_hosts.host
+                        LIMIT :most) AS w
+    LIMIT :most) AS found;

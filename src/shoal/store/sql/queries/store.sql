@@ -1,7 +1,0 @@
--- name: test_write
--- Write a single row, to test whether the disk accepts writes.
-INSERT INTO pulse (name, at) VALUES (:name, shoal_now()) ON CONFLICT (name) DO UPDATE SET at = excluded.at;
-
--- name: rows_of_crawls
--- Return how many pages and URLs all crawls have, by their counters.
-SELECT CAST(coalesce(sum(pages), 0) AS BIGINT) AS page, CAST(coalesce(sum(opened), 0) AS BIGINT) AS fate FROM crawl_counter;

@@ -1,0 +1,358 @@
+"""In the worker: crawls and analyses, each in a child of its own, which is reused for the next job."""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from enum import Enum, auto
+
+from shoal.base.errors import LeaseLost, ShoalError
+from shoal.base.parsing import show_duration
+from shoal.queue.job import Extended, Fence, Lease
+from shoal.queue.states import STALLED
+from shoal.work.child_handle import ChildProcess
+from shoal.work.ipc import (
+    HANDED_BACK,
+    LEASE_LOST,
+    STORAGE_FULL,
+    STORE_AWAY,
+    Done,
+    Leave,
+    LimitRate,
+    Renewed,
+    Work,
+)
+from shoal.work.task_window import TaskWindow
+from shoal.work.worker_context import WorkerContext
+
+RETRY_AFTER = timedelta(seconds=1)  # before the next child after one that could not start, or the next try to hand back
+ROLE = "runs"
+FETCHING = "crawl"  # the kind of runs that fetch pages
+
+
+class KillReason(Enum):
+    """Why the worker itself killed a child."""
+
+    SILENT = auto()  # its event loop is blocked
+    STALLED = auto()  # its job settles nothing although work is due
+    TAKEN = auto()  # another worker has the job
+    FORCED = auto()  # the run was stopped with force
+    SHUTDOWN = auto()  # the worker is stopping, and the child took too long
+
+
+@dataclass(slots=True)
+class RunChild:
+    """A leased job and the child that runs it."""
+
+    lease: Lease
+    child: ChildProcess
+    started_at: float
+    lease_in_doubt: bool = False
+    leaving: bool = False
+    killed: KillReason | None = None
+
+    def kill(self, reason: KillReason) -> None:
+        self.killed = self.killed or reason
+        self.child.kill()
+
+    def hand_back(self, reason: str) -> None:
+        """Ask the child to hand back the job."""
+        self.leaving = True
+        self.child.send(Leave(reason))
+
+
+class RunChildren:
+    """Leases runs up to the concurrency and attends to their children. `on_start` is called when a job has been given
+    to a child, `on_free` when it has ended."""
+
+    def __init__(
+        self,
+        context: WorkerContext,
+        on_free: Callable[[], None],
+        tasks: TaskWindow | None = None,
+        on_start: Callable[[], None] = lambda: None,
+    ) -> None:
+        self._context = context
+        self._on_free = on_free
+        self._on_start = on_start
+        self._tasks = tasks or TaskWindow(context.clock)
+        self._concurrency = context.settings.concurrency
+        # By fence: a job may be leased again before its previous child has been dealt with.
+        self._active: dict[Fence, RunChild] = {}
+        self._idle: list[ChildProcess] = []
+        self._supervising: set[asyncio.Task[None]] = set()
+        self._discarded: set[asyncio.Task[str]] = set()
+        self._changed = asyncio.Event()
+        self._is_leasing = False  # a lease request is under way
+        self._paused = False
+        self._hand_back_excess = False  # instead of letting jobs beyond the concurrency finish
+        self._hand_back: str | None = None  # why jobs leased from now on are handed back at once
+        self._stopping = False
+
+    @property
+    def active(self) -> int:
+        return len(self._active)
+
+    @property
+    def capacity(self) -> int:
+        return self._concurrency
+
+    @property
+    def free(self) -> int:
+        """Return how many more jobs may be leased now."""
+        return 0 if self._stopping or self._paused else max(0, self._concurrency - len(self._active))
+
+    async def lease_more(self) -> None:
+        context = self._context
+        kinds = [kind for kind in context.kinds if context.storage.allows(kind)]
+        if self.free <= 0 or not kinds:
+            return
+        self._is_leasing = True
+        try:
+            leases = await context.queue.lease(context.holder, kinds, list(context.lanes), self.free)
+            for lease in leases:
+                await self._start(lease)
+        except ShoalError as error:
+            context.report_error("leasing", error)
+        finally:
+            self._is_leasing = False
+            self._changed.set()
+
+    async def warm_up(self) -> None:
+        """Start a child before the first job, so that it has loaded its code and opened its store by then."""
+        try:
+            self._idle.append(await self._context.spawner.spawn(ROLE))
+        except OSError as error:  # out of processes or files: the first job tries again
+            self._context.report_gone(str(error))
+
+    async def watch(self) -> None:
+        """Kill children that are silent or whose job has stalled. Never waits for the store, because such a child may
+        be what blocks it."""
+        longest_silence = self._context.settings.child_silence
+        stall_deadline = self._context.queue.settings.stall_deadline
+        while True:
+            await self._context.clock.sleep(min(longest_silence, stall_deadline).total_seconds() / 4)
+            for run in list(self._active.values()):
+                if run.child.stalled_seconds > stall_deadline.total_seconds():
+                    run.kill(KillReason.STALLED)
+                elif run.child.is_silent(longest_silence):
+                    run.kill(KillReason.SILENT)
+
+    def fences(self) -> list[Fence]:
+        return list(self._active)
+
+    def on_extended(self, requested: Sequence[Fence], result: Extended) -> None:
+        kept = set(result.kept)
+        for run in [self._active[fence] for fence in requested if fence in self._active]:
+            if run.lease.fence in result.to_kill:
+                run.kill(KillReason.FORCED)
+            elif run.lease.fence in kept:
+                run.child.send(Renewed())
+            elif run.lease_in_doubt:
+                run.kill(KillReason.TAKEN)
+            else:
+                run.lease_in_doubt = True  # the job may have just ended, with the child's message on its way
+
+    def pause(self) -> None:
+        """Lease nothing more until `resume`; the jobs in hand continue."""
+        self._paused = True
+
+    def resume(self) -> None:
+        self._paused = False
+        self._hand_back = None
+        self._changed.set()
+
+    def resize(self, concurrency: int, *, hand_back: bool = False) -> None:
+        """Change how many jobs run at once. Surplus jobs finish first, or with `hand_back` the newest are handed
+        back."""
+        self._concurrency = concurrency
+        self._hand_back_excess = hand_back
+        self._apply_size()
+        while self._idle and len(self._idle) + len(self._active) > concurrency:
+            self._discard(self._idle.pop())
+
+    @property
+    def fetching(self) -> int:
+        """Return how many children fetch pages."""
+        return sum(run.lease.kind == FETCHING for run in self._active.values())
+
+    def limit_rate(self, per_second: float | None) -> None:
+        """Let each child that fetches pages start at most this many fetches per second; None: unlimited."""
+        for run in self._active.values():
+            if run.lease.kind == FETCHING:
+                run.child.send(LimitRate(per_second))
+
+    def children(self) -> list[ChildProcess]:
+        """Return the children that have a job."""
+        return [run.child for run in self._active.values()]
+
+    def drain(self) -> None:
+        """Lease nothing more, and hand back every job."""
+        self._paused = True
+        self._hand_back = "draining"
+        for run in self._active.values():
+            run.hand_back(self._hand_back)
+
+    @property
+    def is_drained(self) -> bool:
+        return self._paused and not (self._is_leasing or self._active)
+
+    async def drained(self) -> None:
+        """Wait until no job is in hand, or leasing has been resumed."""
+        while self._paused and not self.is_drained:
+            self._changed.clear()
+            await self._changed.wait()
+
+    def leave(self, *, finish_first: bool) -> None:
+        """Lease nothing more; ask every child to hand back its job, or let them finish if `finish_first`."""
+        self._stopping = True
+        self._hand_back = "shutdown"
+        if not finish_first:
+            for run in self._active.values():
+                run.hand_back("shutdown")
+
+    def kill(self) -> None:
+        for run in self._active.values():
+            run.kill(KillReason.SHUTDOWN)
+
+    async def settled(self) -> None:
+        """Wait until no job is in hand."""
+        while self._supervising:
+            await asyncio.wait(set(self._supervising))
+
+    async def end(self) -> None:
+        """Kill all children and wait for their exit."""
+        for task in self._supervising:
+            task.cancel()
+        await asyncio.gather(*self._supervising, return_exceptions=True)
+        children = [*self._idle, *(run.child for run in self._active.values())]
+        for child in children:
+            child.kill()
+        for child in children:
+            await child.wait()
+        await asyncio.gather(*self._discarded, return_exceptions=True)
+
+    async def _start(self, lease: Lease) -> None:
+        context = self._context
+        try:
+            child = self._take_idle() or await context.spawner.spawn(ROLE)
+        except OSError as error:  # out of processes or files: another worker may be able to run the job
+            context.report_gone(str(error))
+            await context.settle(context.queue.release(lease, "no_child"))
+            return
+        run = RunChild(lease, child, context.clock.monotonic())
+        self._active[lease.fence] = run
+        child.send(Work(lease))
+        if self._hand_back is not None:
+            run.hand_back(self._hand_back)
+        self._apply_size()  # the concurrency may have been reduced while the job was being leased
+        self._on_start()
+        task = asyncio.create_task(self._supervise(run))
+        self._supervising.add(task)
+        task.add_done_callback(self._supervising.discard)
+        await context.settle(context.queue.began(lease.fence, context.node_id, child.pid, context.config))
+
+    def _apply_size(self) -> None:
+        if self._hand_back_excess:
+            staying = [run for run in self._active.values() if not run.leaving]
+            for run in staying[self._concurrency :]:
+                run.hand_back("resized")
+
+    def _take_idle(self) -> ChildProcess | None:
+        """Return a child that waits for work, unless it has been silent for half as long as it may be."""
+        while self._idle:
+            child = self._idle.pop()
+            if not child.gone and not child.is_silent(self._context.settings.child_silence / 2):
+                return child
+            self._discard(child)
+        return None
+
+    async def _supervise(self, run: RunChild) -> None:
+        """Wait for the child's result and settle the job if the child did not."""
+        done = await run.child.result()
+        context = self._context
+        try:
+            if done is None:
+                await self._settle_dead(run, await run.child.wait())
+            elif done.ending == STORE_AWAY:
+                context.report_error("running a job", RuntimeError(done.error))
+                await self._release(run.lease, STORE_AWAY)
+                await context.clock.sleep(RETRY_AFTER.total_seconds())
+            elif done.ending == STORAGE_FULL:
+                context.storage.filled(done.storage, done.error or "")
+                await self._release(run.lease, STORAGE_FULL)
+            elif done.ending == LEASE_LOST:
+                await self._release(run.lease, STORE_AWAY)  # in case it is still ours
+            elif done.error is not None:
+                await context.settle(context.queue.fail(run.lease, done.error))
+        finally:
+            self._active.pop(run.lease.fence, None)
+            self._reuse(run.child)
+            self._changed.set()
+            self._record(run, done)
+            self._on_free()
+
+    def _record(self, run: RunChild, done: Done | None) -> None:
+        """Count the end of a job, unless it was handed back or taken away."""
+        seconds = self._context.clock.monotonic() - run.started_at
+        if done is None:
+            is_fault = run.killed in (None, KillReason.SILENT, KillReason.STALLED) and run.child.warm
+            self._tasks.record(failed=int(is_fault))
+        elif done.ending not in (STORE_AWAY, STORAGE_FULL, LEASE_LOST, HANDED_BACK) and not run.leaving:
+            is_done = done.error is None
+            self._tasks.record(done=int(is_done), failed=int(not is_done), timed=1, seconds=seconds)
+
+    async def _release(self, lease: Lease, reason: str) -> None:
+        """Hand back a job as soon as the store can be reached. Otherwise it would wait until its lease expires, which
+        takes even longer after an outage."""
+        while True:
+            try:
+                await self._context.queue.release(lease, reason)
+            except LeaseLost:
+                return
+            except ShoalError as error:
+                self._context.report_error("returning a job", error)
+                if self._stopping:
+                    return
+                await self._context.clock.sleep(RETRY_AFTER.total_seconds())
+            else:
+                return
+
+    async def _settle_dead(self, run: RunChild, how: str) -> None:
+        """Settle the job of a child that died or was killed."""
+        context, lease = self._context, run.lease
+        if run.killed is KillReason.SHUTDOWN:
+            await context.settle(context.queue.release(lease, "shutdown"))
+        elif run.killed is KillReason.FORCED:
+            await context.settle(context.queue.cancel(lease, "forced"))
+        elif not run.child.warm:
+            # A child that could not even start says nothing about the job: no penalty, and a pause before the next.
+            context.report_gone(f"it {how}")
+            await context.settle(context.queue.release(lease, "no_child"))
+            await context.clock.sleep(RETRY_AFTER.total_seconds())
+        elif run.killed is KillReason.STALLED:
+            deadline = show_duration(context.queue.settings.stall_deadline)
+            how = f"made no progress for {deadline} although work was due, and {how}"
+            context.report_lost(run.child.pid, lease, how)
+            await context.settle(context.queue.lose(lease, f"its child {how}", STALLED))
+        else:
+            if run.killed is KillReason.SILENT:
+                how = f"did not respond for {show_duration(context.settings.child_silence)}, and {how}"
+            context.report_lost(run.child.pid, lease, how)
+            await context.settle(context.queue.lose(lease, f"its child {how}"))
+
+    def _reuse(self, child: ChildProcess) -> None:
+        settings = self._context.settings
+        exhausted = child.runs >= settings.child_runs or child.memory >= settings.child_memory
+        excess = len(self._idle) + len(self._active) >= self._concurrency
+        if child.gone or exhausted or excess or self._stopping:
+            self._discard(child)
+        else:
+            self._idle.append(child)
+
+    def _discard(self, child: ChildProcess) -> None:
+        """Kill a child and wait for its exit in the background, which also removes it from the pid file."""
+        child.kill()
+        exiting = asyncio.create_task(child.wait())
+        self._discarded.add(exiting)
+        exiting.add_done_callback(self._discarded.discard)

@@ -1,0 +1,170 @@
+"""A PostgreSQL connection that stays open and silent, as behind a router that has forgotten it; new ones work."""
+
+import asyncio
+import threading
+from collections.abc import AsyncIterator, Iterator, Mapping
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from shoal.base.clock import SystemClock
+from shoal.base.database import Tx
+from shoal.base.database.postgres import PostgresDatabase
+from shoal.base.errors import BackendUnavailable
+from shoal.base.settings import DatabaseSettings
+from tests.support.delay_proxy import DelayProxy, delay_proxy
+
+CLOCK = SystemClock()
+FIRST_ANSWER = 0.3  # seconds
+BOUND = 10.0  # for what would otherwise wait for ever
+CONNECTIONS = 4
+
+
+@pytest.fixture
+def proxy(postgres_url: str) -> Iterator[DelayProxy]:
+    with delay_proxy(postgres_url) as proxy:
+        yield proxy
+
+
+@pytest.fixture
+async def database(proxy: DelayProxy) -> AsyncIterator[PostgresDatabase]:
+    settings = DatabaseSettings(
+        url=proxy.url,
+        pool_size=CONNECTIONS,
+        connect_timeout=timedelta(seconds=FIRST_ANSWER),
+        statement_timeout=timedelta(seconds=0.5),
+    )
+    database = PostgresDatabase(settings, CLOCK)
+    await database.open()
+    yield database
+    await asyncio.wait_for(database.close(), BOUND)
+
+
+async def write(tx: Tx) -> None:
+    await tx.execute("test_write", name="silent")
+
+
+async def use_all_connections(database: PostgresDatabase) -> None:
+    together = asyncio.Barrier(CONNECTIONS)
+
+    async def wait(_: Tx) -> None:
+        await together.wait()
+
+    await asyncio.gather(*(database.run(wait) for _ in range(CONNECTIONS)))
+
+
+@pytest.mark.parametrize("unit", ["run", "once", "read"])
+async def test_the_first_silent_connection_has_all_idle_ones_replaced(
+    database: PostgresDatabase, proxy: DelayProxy, unit: str
+) -> None:
+    await use_all_connections(database)
+    proxy.fall_silent()
+    async with asyncio.timeout(BOUND):
+        with pytest.raises(BackendUnavailable, match="fell silent"):
+            await getattr(database, unit)(lambda tx: tx.value("clock"))
+        for _ in range(CONNECTIONS):
+            await database.run(write)
+
+
+async def test_a_statement_whose_answer_is_lost_fails_after_the_statement_timeout(
+    database: PostgresDatabase, proxy: DelayProxy
+) -> None:
+    async def cut_off(tx: Tx) -> None:
+        await write(tx)
+        proxy.fall_silent()
+        await write(tx)
+
+    async with asyncio.timeout(BOUND):
+        with pytest.raises(BackendUnavailable, match="fell silent"):
+            await database.run(cut_off)
+        await database.run(lambda tx: tx.value("clock"))
+
+
+async def test_a_unit_may_be_given_less_time(database: PostgresDatabase, proxy: DelayProxy) -> None:
+    async def cut_off(tx: Tx) -> None:
+        proxy.fall_silent()
+        await write(tx)
+
+    async with asyncio.timeout(1.0):  # the statement timeout and its grace are more
+        with pytest.raises(BackendUnavailable, match="fell silent"):
+            await database.run(cut_off, within=timedelta(seconds=0.1))
+
+
+@pytest.mark.parametrize("unit", ["run", "once", "read"])
+async def test_a_unit_that_is_cancelled_on_a_silent_connection_ends_soon_and_as_cancelled(
+    database: PostgresDatabase, proxy: DelayProxy, unit: str
+) -> None:
+    waiting = asyncio.Event()
+
+    async def cut_off(tx: Tx) -> None:
+        proxy.fall_silent()
+        asyncio.get_running_loop().call_later(0.05, waiting.set)  # by then the statement is sent
+        await tx.value("clock")
+
+    await cancelled_soon(asyncio.create_task(getattr(database, unit)(cut_off)), waiting)
+    await asyncio.wait_for(database.run(write), BOUND)
+
+
+async def test_a_unit_that_is_cancelled_while_it_begins_ends_soon_and_as_cancelled(
+    database: PostgresDatabase, proxy: DelayProxy
+) -> None:
+    await use_all_connections(database)
+    proxy.fall_silent()
+    waiting = asyncio.Event()
+    asyncio.get_running_loop().call_later(0.05, waiting.set)
+    await cancelled_soon(asyncio.create_task(database.run(write)), waiting)
+    for _ in range(CONNECTIONS):
+        await asyncio.wait_for(database.run(write), BOUND)
+
+
+async def cancelled_soon(unit: "asyncio.Task[None]", waiting: asyncio.Event) -> None:
+    await asyncio.wait_for(waiting.wait(), BOUND)
+    unit.cancel()
+    done, _ = await asyncio.wait({unit}, timeout=1.5)
+    assert done
+    assert unit.cancelled()
+
+
+class SilentAtFirst(PostgresDatabase):
+    """Its connections fall silent once they are open."""
+
+    proxy: DelayProxy
+
+    async def _connect(self) -> Any:
+        pool = await super()._connect()
+        self.proxy.fall_silent()
+        return pool
+
+    async def connect_apart(self, session: Mapping[str, str]) -> Any:
+        connection = await super().connect_apart(session)
+        self.proxy.fall_silent()
+        return connection
+
+
+@pytest.mark.parametrize("doing", ["open", "current", "upgrade"])
+async def test_a_store_that_falls_silent_at_the_start_is_reported(
+    database: PostgresDatabase, proxy: DelayProxy, doing: str
+) -> None:
+    short, shorter = timedelta(seconds=FIRST_ANSWER), timedelta(milliseconds=1)
+    silent = SilentAtFirst(DatabaseSettings(url=proxy.url, connect_timeout=short, statement_timeout=shorter), CLOCK)
+    silent.proxy = proxy
+    async with asyncio.timeout(BOUND):
+        with pytest.raises(BackendUnavailable, match="fell silent"):
+            await getattr(silent, doing)()
+        await silent.close()
+
+
+async def test_an_answer_that_waits_in_a_stopped_process_is_not_missed(database: PostgresDatabase) -> None:
+    async def stop(tx: Tx) -> None:
+        await write(tx)  # prepares the statement
+        asyncio.get_running_loop().call_soon(threading.Event().wait, 2.0)  # while the statement is answered
+        await write(tx)
+
+    await asyncio.wait_for(database.run(stop, within=timedelta(seconds=0.2)), BOUND)
+
+
+async def test_a_pool_of_silent_connections_is_closed_soon(database: PostgresDatabase, proxy: DelayProxy) -> None:
+    await use_all_connections(database)
+    proxy.fall_silent()
+    await asyncio.wait_for(database.close(), 2.0)

@@ -1,0 +1,26 @@
+"""Waits that end in time, and at once if the task that was to bring about what they wait for has ended."""
+
+import asyncio
+import os
+from collections.abc import Callable
+from typing import Any
+
+PATIENCE_SECONDS = 60.0
+
+
+def with_load(seconds: float) -> float:
+    """Return how long something may take now that takes this long on a quiet machine."""
+    return seconds * max(1.0, os.getloadavg()[0] / (os.cpu_count() or 1))
+
+
+async def wait_until(condition: Callable[[], bool], changed: asyncio.Event, *tasks: "asyncio.Task[Any]") -> None:
+    """Wait until something is true; look whenever `changed` is set. A task that fails before raises its error here."""
+    async with asyncio.timeout(PATIENCE_SECONDS):
+        while not condition():
+            changed.clear()
+            change = asyncio.ensure_future(changed.wait())
+            await asyncio.wait({change, *tasks}, return_when=asyncio.FIRST_COMPLETED)
+            change.cancel()
+            for task in tasks:
+                if task.done() and not condition():
+                    raise AssertionError(f"it ended too early: {task}: {task.result()!r}")

@@ -1,0 +1,257 @@
+"""Requests at the limits of what a controller accepts and returns, and how long each of them keeps others waiting."""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import orjson
+
+from shoal.audit import states
+from shoal.audit.analysis import AnalysisOptions
+from shoal.audit.finding import AnalyzerOutcome, Finding, FindingCount, Severity
+from shoal.audit.store import NewAnalysis
+from shoal.base.database import Tx
+from shoal.base.ids import AnalysisId, CrawlId
+from shoal.crawl.crawl import CrawlConfig
+from shoal.pages.page import Page
+from shoal.serve.bots import MOST_JOBS
+from shoal.serve.endpoint import Finder, routes_of, table_of
+from tests.support.controller import CRAWLS, ServedController, served_controller
+from tests.support.http_client import HttpAnswer
+from tests.support.loop_cpu import longest_callback
+from tests.support.nodes import register
+from tests.support.stored_pages import store_pages
+
+URLS = [f"https://example.com/section/{number}/a-page-with-a-name?x={number}" for number in range(10_000)]
+PAGES = 500
+GROUP, ANALYSIS = "hosts", "anl_1"
+LEFT_OUT = {  # by reason
+    "It changes one row, like the small writes that are measured.": """
+        act_on_crawl act_on_job act_on_policy cancel_job change_crawl change_options change_policy
+        change_policy_from_form change_webhook choose command_node command_one create_policy_from_form
+        create_token_from_form create_webhook_from_form disable_policy enable_policy pause_crawl remove_gate
+        remove_policy remove_quota remove_webhook remove_webhook_page replace_gate replace_policy resume_crawl
+        retry_job revoke_token revoke_token_from_form rotate_from_page rotate_webhook run_policy start_crawl stop_crawl
+        switch_webhook""",
+    "It reads one row.": "show_command show_token",
+    "The store does the work, in batches.": """
+        act_on_crawls act_on_jobs cancel_group command_all_nodes command_fleet purge_jobs release_pattern release_trap
+        remove_crawl replay_event replay_events retry_crawl retry_jobs retry_urls""",
+    "It queues the work of a process of its own.": "analyze_from_form create_analysis",
+    "Its body is read like that of the request of the API that is measured.": "create_from_form import_from_form",
+    "It needs the network.": "check_form test_webhook test_webhook_from_page",
+    "It has no end.": "watch watch_crawl",
+    "It needs files or results that only a fetch makes.": """
+        diff_policy_results download_artifact show_body show_screenshot""",
+}
+HTML = {"Accept": "text/html"}
+LINES = {"Content-Type": "application/x-ndjson"}
+
+
+@dataclass(frozen=True)
+class MeasuredRequest:
+    """A request, and the longest callback of the event loop while it was served, in CPU seconds."""
+
+    request: str
+    seconds: float
+    callback: str
+
+
+@dataclass
+class Measured:
+    """A controller, and what its requests took."""
+
+    shop: ServedController
+    token: str
+    requests: list[MeasuredRequest] = field(default_factory=list)
+
+    async def ask(
+        self,
+        path: str,
+        token: str | None = None,
+        *,
+        method: str = "GET",
+        body: bytes | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> HttpAnswer:
+        with longest_callback() as longest:
+            answer = await self.shop.ask(path, token or self.token, method=method, body=body, headers=headers)
+        assert answer.status < 300, (method, path, answer.body[:500])
+        self.requests.append(MeasuredRequest(f"{method} {path}", longest.seconds, longest.callback))
+        return answer
+
+    def forgotten(self) -> list[str]:
+        """Return the endpoints that were neither requested nor named as left out, and those that were both."""
+        app = self.shop.app
+        groups = [*app.rest_api.endpoint_groups, *app.console.endpoint_groups]
+        finder, asked = Finder(routes_of(groups, 0)), set[str]()
+        for one in self.requests:
+            method, path = one.request.partition("?")[0].split(" ")
+            found = finder.find({"type": "http", "method": method, "path": path, "root_path": ""})
+            asked |= set() if found is None else {found.spec.name}
+        known = {spec.name for group in groups for spec in table_of(type(group))}
+        left_out = {name for names in LEFT_OUT.values() for name in names.split()}
+        return sorted((known - asked) ^ left_out)
+
+
+async def ended(shop: ServedController, crawl_id: str, title: str) -> None:
+    """Store a crawl that has ended, with large pages."""
+    config = CrawlConfig.read({"seeds": URLS[:1], "start": False})
+    crawl = await shop.app.crawls.submit(config, crawl_id=CrawlId(crawl_id))
+    await shop.app.crawls.stop(crawl_id)
+    text: dict[str, Any] = {"title": title * 50, "description": "d" * 1000, "data": {"prices": ["x" * 100] * 100}}
+    pages = [
+        Page(
+            url=url,
+            depth=1,
+            attempt=1,
+            fetched_at=1,
+            status=404 if place % 10 == 0 else 200,
+            links=bytes(18_000),
+            **text,
+        )
+        for place, url in enumerate(URLS[:PAGES])
+    ]
+    for start in range(0, PAGES, 500):
+        await store_pages(shop.app, crawl, *pages[start : start + 500])
+
+
+async def analyzed(shop: ServedController) -> None:
+    """Store an analysis with large findings."""
+    crawl, store = (await shop.app.crawls.get("later")).crawl, shop.app.audit.analyses.store
+    new = NewAnalysis(AnalysisId(ANALYSIS), crawl.number, crawl.id, "default", URLS[0], AnalysisOptions())
+    counts = [FindingCount("links", "broken_link", Severity.ERROR, "Title.", "Fix.", PAGES, PAGES)]
+    findings = [
+        Finding("links", "broken_link", Severity.ERROR, url, key, {"target": url, "text": "x" * 5_000})
+        for key, url in enumerate(URLS[:PAGES])
+    ]
+    outcome = AnalyzerOutcome("links", None, PAGES, 1.0)
+    metrics = {"pages": float(PAGES), "findings": float(PAGES), "errors": float(PAGES)}
+
+    async def write(tx: Tx) -> None:
+        await store.insert(tx, new)
+        assert await store.move(tx, new.id, states.run())
+        analysis = await store.get(tx, new.id)
+        assert analysis is not None
+        await store.keep(tx, analysis, outcome, counts, findings)
+        await store.conclude(tx, analysis, metrics, {}, None)
+        assert await store.move(tx, new.id, states.succeed())
+
+    await shop.app.database.run(write)
+
+
+async def ask_bots(measured: Measured) -> str:
+    """Pull as many jobs as possible and push their results, as large as possible; return the id of one job."""
+    urls = [f"https://host-{number}.example/" for number in range(MOST_JOBS + 1)]
+    await measured.ask("/api/v1/jobs", method="POST", body=orjson.dumps({"urls": urls, "group": GROUP}))
+    pull = orjson.dumps({"bot_id": "bot", "max": MOST_JOBS})
+    bot = await measured.shop.token("bot")
+    jobs = (await measured.ask("/bot/v1/jobs/pull", bot, method="POST", body=pull)).json["jobs"]
+    jobs += (await measured.ask("/bot/v1/jobs/pull", bot, method="POST", body=pull)).json["jobs"]
+    assert len(jobs) == MOST_JOBS + 1
+    data = {"rows": [{"name": "n" * 50, "price": 1.5}] * 500}
+    results = [
+        {"job_id": one["job_id"], "epoch": one["lease"]["epoch"], "status": "success", "data": data} for one in jobs
+    ]
+    alone = results.pop()
+    await measured.ask(
+        f"/bot/v1/jobs/{alone['job_id']}/heartbeat", bot, method="POST", body=orjson.dumps({"epoch": alone["epoch"]})
+    )
+    single = {"epoch": alone["epoch"], "status": "success", "data": {"rows": data["rows"] * 200}}
+    await measured.ask(f"/bot/v1/jobs/{alone['job_id']}/result", bot, method="POST", body=orjson.dumps(single))
+    await measured.ask("/bot/v1/results", bot, method="POST", body=orjson.dumps({"results": results}))
+    return str(alone["job_id"])
+
+
+async def ask_small_writes(measured: Measured) -> tuple[str, str]:
+    """Send writes of one row; return the ids of a policy and a webhook."""
+
+    async def post(path: str, **body: object) -> Any:
+        return (await measured.ask(path, method="POST", body=orjson.dumps(body))).json
+
+    rules = [{"metric": "broken_links", "op": "<=", "threshold": number} for number in range(100)]
+    await post("/api/v1/gates", name="release", rules=rules)
+    await post("/api/v1/tokens", name="viewer", role="viewer")
+    await post("/api/v1/signals", label="team=prices", boost=30, lasts="6h")
+    await measured.ask("/api/v1/quotas/project:shop", method="PUT", body=b'{"most": 5}')
+    policy = await post("/api/v1/policies", url=URLS[0], frequency="1h", enabled=False)
+    webhook = await post("/api/v1/webhooks", url="https://receiver.example/", events=["crawl.job.*"])
+    return policy["id"], webhook["id"]
+
+
+async def ask_all(measured: Measured) -> None:
+    """Send requests at the limits of what they accept and return."""
+    job = await ask_bots(measured)
+    policy, webhook = await ask_small_writes(measured)
+    await measured.ask(CRAWLS, method="POST", body=orjson.dumps({"seeds": URLS}))
+    await measured.ask("/api/v1/jobs", method="POST", body=orjson.dumps({"urls": URLS}))
+    policies = b"\n".join(orjson.dumps({"url": url, "frequency": "1h", "enabled": False}) for url in URLS[:2_000])
+    await measured.ask("/api/v1/policies/import", method="POST", body=policies, headers=LINES)
+    lists = ("crawls", "jobs", "policies", "groups", "analyses", "tokens", "audit-log")
+    for path in (
+        *(f"{name}?limit=200" for name in lists),
+        *(
+            "webhooks",
+            "events?limit=1000",
+            "nodes",
+            "nodes/node-1",
+            "nodes/node-1/explain",
+            "stats",
+            "quotas",
+            "priority-rules",
+            "gates",
+        ),
+        *(
+            "policies/export",
+            "policies/export?format=csv",
+            f"policies/{policy}",
+            f"policies/{policy}/results?limit=200",
+        ),
+        *(f"jobs/{job}", f"jobs/{job}/explain", f"jobs/{job}/results"),
+        *(f"groups/{GROUP}", f"groups/{GROUP}/results?limit=200", "gates/release"),
+        *(f"webhooks/{webhook}", f"webhooks/{webhook}/deliveries?limit=200"),
+        *(f"analyses/{ANALYSIS}", f"analyses/{ANALYSIS}/findings?limit=200"),
+        *(f"analyses/{ANALYSIS}/report?format={name}" for name in ("html", "json", "junit", "sarif")),
+        *("crawls/later", "crawls/later/traps", "crawls/later/politeness", "crawls/later/logs?limit=200"),
+        *("crawls/later/pages?limit=200", "crawls/later/pages?limit=200&status=500"),
+        f"crawls/later/explain?url={URLS[0]}",
+        *("crawls/later/diff?against=earlier&limit=1000", "crawls/later/diff/rows?against=earlier&format=csv"),
+    ):
+        await measured.ask(f"/api/v1/{path}")
+    listed = await measured.ask("/crawls/later/pages", headers=HTML)
+    page = re.findall(r'href="/(pages/[^"?]+)', listed.body.decode())[0]
+    for path in ("/metrics", "/healthz", "/readyz", "/openapi.json"):
+        await measured.ask(path)
+    tabs = ("site", "hosts", "frontier", "log", "attempts", "options", "broken", "diff?with=earlier", "pages?text=none")
+    for path in (
+        *("/", "/crawls", "/crawls/new", "/jobs", "/policies", "/policies/new", "/policies/import", "/policies/bots"),
+        *(
+            "/analyses",
+            "/events",
+            "/fleet",
+            "/fleet/node-1",
+            "/settings",
+            "/docs",
+            f"/jobs/{job}",
+            f"/events/{webhook}",
+        ),
+        *("/crawls/later", *(f"/crawls/later/{tab}" for tab in (*tabs, "export/csv", "export/jsonl"))),
+        *(f"/policies/{policy}", f"/policies/{policy}/edit", f"/{page}"),
+        *(f"/analyses/{ANALYSIS}?code=broken_link", f"/analyses/{ANALYSIS}/findings.jsonl"),
+    ):
+        await measured.ask(path, headers=HTML)
+
+
+async def measured_requests(store_url: str, *, nodes: int) -> Measured:
+    """Serve a store with large crawls and so many nodes, and send it such requests. Runs on the event
+    loop of Python, not on uvloop."""
+    async with served_controller(store_url) as shop:
+        measured = Measured(shop, await shop.token("admin"))
+        for number in range(nodes):
+            await register(shop.app.fleet.nodes, f"node-{number}")
+        await ended(shop, "earlier", "before")
+        await ended(shop, "later", "after")
+        await analyzed(shop)
+        await ask_all(measured)
+        return measured
