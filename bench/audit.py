@@ -162,7 +162,7 @@ async def analyze(store: str) -> dict[str, Any]:
 
 
 def context_of(app: App) -> AnalysisContext:
-    loader = SiteLoader(app.database, app.stores.sites, app.stores.crawls, app.settings.crawl.max_url_length)
+    loader = SiteLoader(app.database, app.settings.crawl.max_url_length)
     return AnalysisContext(app.database, app.audit.analyses, app.queue, loader, app.clock, app.signals)
 
 

@@ -22,13 +22,12 @@ from shoal.base.ids import JobId, new_id
 from shoal.base.service import Chore
 from shoal.base.settings import Settings
 from shoal.base.settings_loader import load
-from shoal.events.event import Event
+from shoal.events.event import Event, append_events
 from shoal.events.webhook import NewWebhook
 from shoal.plan.policies import new_policy
 from shoal.plan.policy import PolicyForm
 from shoal.plan.store import PolicyStore
 from shoal.queue.job import NewJob
-from shoal.store.sql.outbox import SqlOutbox
 from tests.support.api import listening
 from tests.support.bad_http_server import bad_server, reply
 from tests.support.programs import ServerUnavailable
@@ -114,7 +113,7 @@ async def tell(app: App, count: int) -> list[Cell]:
 
 
 async def keep(event: Event, tx: Tx) -> None:
-    await SqlOutbox().append(tx, event)
+    await append_events(tx, event)
 
 
 async def pull_and_push(app: App, bots: int, batch: int, count: int) -> list[Cell]:

@@ -163,7 +163,8 @@ def test_phase_2_lines_3_to_6_two_nodes_their_lanes_a_disconnect_and_the_metrics
         for worker in workers:
             depth = f'shoal_grpc_node_queue_depth{{node_id="{worker.name}"}} 2.0'
             wait_for(lambda depth=depth: depth in fleet.metrics(), "what waits in its lane")
-            assert f'shoal_grpc_dispatch_total{{target="{worker.name}"}} 4.0' in fleet.metrics()
+            total = f'shoal_grpc_dispatch_total{{target="{worker.name}"}} 4.0'
+            wait_for(lambda total=total: total in fleet.metrics(), "what was dispatched to it")
         workers[0].send(signal.SIGTERM)
         site.allowed = None
         assert workers[0].wait() == 0

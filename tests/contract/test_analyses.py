@@ -103,8 +103,7 @@ def attempt(
     loader: type[SiteLoader] = SiteLoader,
     artifacts: ArtifactStore | None = None,
 ) -> AnalysisRun:
-    stores, longest = bench.app.stores, bench.app.settings.crawl.max_url_length
-    read = loader(bench.database, stores.sites, stores.crawls, longest)
+    read = loader(bench.database, bench.app.settings.crawl.max_url_length)
     context = AnalysisContext(
         bench.database, bench.analyses, bench.queue, read, bench.clock, bench.signals, artifacts=artifacts
     )

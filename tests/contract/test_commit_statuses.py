@@ -18,6 +18,7 @@ from shoal.audit.commit_status.publisher import (
     without_token,
 )
 from shoal.audit.commit_status.status import CommitState, status_of
+from shoal.audit.commit_status.store import CommitStatusStore
 from shoal.audit.gate import read_gate
 from shoal.audit.states import AnalysisState
 from shoal.base.clock import SystemClock
@@ -57,8 +58,8 @@ def publisher(bench: Bench, server: ForgeServer, token: str = TOKEN, url: str = 
     kinds = {"github": "github", "gitlab": "gitlab", "gitea": "gitea", "forgejo": "gitea"}
     forges = {name: Forge(kind, server.api(kind), token, f"SHOAL_{kind.upper()}") for name, kind in kinds.items()}
     rule = AddressRule(named=frozenset({endpoint(Url(server.api("github")))}))
-    store = bench.app.stores.commit_statuses
-    return CommitStatusPublisher(bench.database, store, forges, lambda: Egress(rule), NoWait(), bench.signals, url)
+    CommitStatusStore()
+    return CommitStatusPublisher(bench.database, forges, lambda: Egress(rule), NoWait(), bench.signals, url)
 
 
 async def analyzed(bench: Bench, send: CommitStatusPublisher, **config: Any) -> str:
@@ -159,7 +160,7 @@ async def test_a_publisher_that_died_while_sending_leaves_the_status_to_another(
 ) -> None:
     await completed(bench, commit=commit("gitlab"))
     await attempt(bench, await bench.lease(kind=KIND)).run()
-    store = bench.app.stores.commit_statuses
+    store = CommitStatusStore()
     [taken] = await bench.database.run(lambda tx: store.take(tx, 10, TAKEN_FOR))
     await publisher(bench, forge)._send(taken)  # and dies before it can record that
     await publisher(bench, forge).run_once()
@@ -180,7 +181,7 @@ async def test_a_verdict_that_comes_while_pending_is_sent_is_published_after_it(
     lease = await bench.lease(kind=KIND)
     analysis = await only(bench)
     await bench.database.run(lambda tx: bench.analyses.started(tx, analysis.id))
-    store = bench.app.stores.commit_statuses
+    store = CommitStatusStore()
     [taken] = await bench.database.run(lambda tx: store.take(tx, 10, TAKEN_FOR))
     await bench.queue.finish(lease)
     send = publisher(bench, forge)

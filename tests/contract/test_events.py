@@ -20,16 +20,15 @@ from shoal.base.settings import EventSettings
 from shoal.egress import AddressRule, Egress
 from shoal.events import courier as courier_room
 from shoal.events.courier import TAKEN_FOR, Courier, CourierFailed, WebhookDisabled
-from shoal.events.event import Event, EventReceipt
+from shoal.events.event import Event, EventReceipt, append_events
 from shoal.events.event_file import EventFile
 from shoal.events.forwarder import Forwarder
 from shoal.events.retention import EventRetention, SinkMissedEvents
 from shoal.events.sender import Answer
+from shoal.events.store import EventStore, WebhookStore
 from shoal.events.webhook import WAITS, DeliveryState, NewWebhook, Webhook, WebhookChange
 from shoal.events.webhooks import MOST_WEBHOOKS, Webhooks
 from shoal.serve import to_api
-from shoal.store.sql.events import SqlEvents, SqlWebhooks
-from shoal.store.sql.outbox import SqlOutbox
 from tests.contract.conftest import Bench, Severed
 from tests.support.bad_http_server import Asked, BadServer, Line, bad_server, reply
 
@@ -42,16 +41,14 @@ class Post:
 
     def __init__(self, bench: Bench, server: BadServer) -> None:
         self.bench, self.server = bench, server
-        self.events, self.store = SqlEvents(), SqlWebhooks()
-        self.webhooks = Webhooks(bench.database, self.store, self.events, LOOPBACK)
-        self.forwarder = Forwarder(bench.database, self.events, self.store, bench.signals)
+        self.events, self.store = EventStore(), WebhookStore()
+        self.webhooks = Webhooks(bench.database, LOOPBACK)
+        self.forwarder = Forwarder(bench.database, bench.signals)
         self.courier = self.new_courier()
         server.answer("/hook", OK)
 
     def new_courier(self) -> Courier:
-        return Courier(
-            self.bench.database, self.store, lambda: Egress(LOOPBACK), self.bench.clock, self.bench.signals, lambda: 0.0
-        )
+        return Courier(self.bench.database, lambda: Egress(LOOPBACK), self.bench.clock, self.bench.signals, lambda: 0.0)
 
     async def hook(self, path: str = "/hook", *events: str) -> Webhook:
         return await self.webhooks.make(NewWebhook(url=f"http://127.0.0.1:{self.server.port}{path}", events=[*events]))
@@ -59,7 +56,7 @@ class Post:
     async def happen(self, *types: str) -> list[str]:
         events = [Event(kind, f"subject {place}", {"place": place}) for place, kind in enumerate(types)]
         for event in events:
-            await self.bench.database.run(lambda tx, chosen=event: SqlOutbox().append(tx, chosen))
+            await self.bench.database.run(lambda tx, chosen=event: append_events(tx, chosen))
         return [event.id for event in events]
 
     async def carry(self) -> None:
@@ -109,7 +106,7 @@ async def test_large_events_are_read_a_few_at_a_time_and_none_is_missed(
         pages.append([one.sequence for one in found])
         after = found[-1].sequence
     assert pages == [[1, 2], [3, 4], [5]]
-    file = EventFile(post.bench.database, post.events, tmp_path / "events.jsonl")
+    file = EventFile(post.bench.database, tmp_path / "events.jsonl")
     while (await file.run_once()).again_in is not None:
         pass
     assert len((tmp_path / "events.jsonl").read_bytes().splitlines()) == 5
@@ -377,7 +374,7 @@ async def test_two_couriers_and_two_forwarders_send_each_event_once(post: Post) 
     await post.happen(*["crawl.started"] * 20)
     other = post.new_courier()
     await post.forwarder.run_once()
-    await Forwarder(post.bench.database, post.events, post.store, post.bench.signals).run_once()
+    await Forwarder(post.bench.database, post.bench.signals).run_once()
     for courier in (post.courier, other):
         await courier.run_once()
     for courier in (post.courier, other):
@@ -450,14 +447,14 @@ async def test_a_private_address_is_refused_when_stored(post: Post) -> None:
 
 async def test_the_file_of_events_has_each_event_once_and_goes_on_where_it_was(post: Post, tmp_path: Path) -> None:
     path = tmp_path / "events.jsonl"
-    file = EventFile(post.bench.database, post.events, path)
+    file = EventFile(post.bench.database, path)
     ids = await post.happen("crawl.started", "crawl.completed")
     await post.forwarder.run_once()
     await file.run_once()
     path.write_bytes(path.read_bytes() + b'{"half a li')  # a write that was cut short
     ids += await post.happen("crawl.failed")
     await post.forwarder.run_once()
-    await EventFile(post.bench.database, post.events, path).run_once()
+    await EventFile(post.bench.database, path).run_once()
     lines = [line for line in path.read_text().splitlines() if line.endswith("}")]
     assert sorted(json.loads(line)["id"] for line in lines) == sorted(ids)
 
@@ -519,7 +516,7 @@ async def test_old_events_are_removed_unless_a_receiver_still_needs_them(post: P
     await post.happen("crawl.started")
     await post.carry()
     await post.bench.jump(20 * 86400)
-    retention = EventRetention(post.events, EventSettings(), post.bench.signals)
+    retention = EventRetention(EventSettings(), post.bench.signals)
     before = await post.bench.number("SELECT max(created_at) + 1 FROM outbox")
     assert await retention.prune(post.bench.database, before, 100) == (0, False)
     post.server.answer("/hook", OK)
@@ -536,20 +533,20 @@ async def test_the_queue_of_a_disabled_webhook_does_not_keep_old_events(post: Po
     await post.carry()
     await post.webhooks.change(webhook.id, WebhookChange(enabled=False))
     before = await post.bench.number("SELECT max(created_at) + 1 FROM outbox")
-    retention = EventRetention(post.events, EventSettings(), post.bench.signals)
+    retention = EventRetention(EventSettings(), post.bench.signals)
     assert await retention.prune(post.bench.database, before, 100) == (1, False)
     assert await post.states(webhook) == []
 
 
 async def test_an_event_that_a_sink_has_not_read_is_kept_longer_but_not_for_ever(post: Post, tmp_path: Path) -> None:
-    file = EventFile(post.bench.database, post.events, tmp_path / "events.jsonl")
+    file = EventFile(post.bench.database, tmp_path / "events.jsonl")
     await post.happen("crawl.started")
     await post.forwarder.run_once()
     await file.run_once()
     [missed] = await post.happen("crawl.completed")
     await post.forwarder.run_once()
     settings = EventSettings(keep="14d", longest="20d")
-    retention = EventRetention(post.events, settings, post.bench.signals)
+    retention = EventRetention(settings, post.bench.signals)
     before = await post.bench.number("SELECT max(created_at) + 1 FROM outbox")
     assert await retention.prune(post.bench.database, before, 100) == (1, False)
     assert [one.id for one in await post.webhooks.events(0, 10)] == [missed]
@@ -568,7 +565,7 @@ async def test_of_two_controllers_with_one_file_one_writes_and_the_other_takes_o
     mortal = Severed(post.bench.database)
 
     def controller(name: str, database: Database) -> LeaderOnly:
-        file = EventFile(database, post.events, path)
+        file = EventFile(database, path)
         return LeaderOnly(file, post.bench.database, name, lead=file.sink)
 
     async def told(*types: str) -> list[str]:

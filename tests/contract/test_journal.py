@@ -13,7 +13,7 @@ from shoal.crawl.engine.walker_commits import TurnRequest
 from shoal.crawl.frontier.fates import Fate
 from shoal.crawl.frontier.values import WalkerBatch
 from shoal.crawl.journal.entry import JournalEntry, JournalLevel
-from shoal.crawl.journal.journal import Journal
+from shoal.crawl.journal.journal import Journal, JournalStore
 from shoal.crawl.journal.reporter import JournalUpdate
 from shoal.crawl.lifecycle.change import CrawlChange
 from shoal.crawl.lifecycle.failed_urls import FailedUrls
@@ -53,7 +53,7 @@ async def turn_with(walker: Walker, news: JournalUpdate, *settled: Any, found: A
 async def test_an_entry_with_text_that_cannot_be_stored_does_not_fail_the_commit(bench: Bench) -> None:
     crawl = await bench.submit(f"{SITE}/a")
     entry = JournalEntry("odd", "a\0\ud800b", facts={"url": "a\0\ud800b"})
-    store = bench.app.stores.journal
+    store = JournalStore()
     await bench.database.run(lambda tx: store.append(tx, crawl.number, [entry], 100))
     assert (await said(bench, crawl))[-1] == "a?b"
 
@@ -231,7 +231,7 @@ async def test_found_counts_what_the_whole_crawl_was_opened_with(bench: Bench) -
 
 async def test_a_long_journal_keeps_its_last_lines_and_their_numbers(bench: Bench) -> None:
     crawl = await bench.submit()
-    journal = Journal(bench.database, bench.journal.store, bench.crawls.store, most=10)
+    journal = Journal(bench.database, most=10)
     for number in range(25):
         await bench.database.run(
             lambda tx, number=number: journal.write(tx, crawl.number, [JournalEntry("x", f"line {number}")])

@@ -31,7 +31,7 @@ def files() -> Files:
 
 
 def journal_files(bench: Bench, files: Files) -> JournalFiles:
-    return JournalFiles(bench.database, bench.journal.store, files.append)
+    return JournalFiles(bench.database, files.append)
 
 
 async def submit(bench: Bench, name: str, project: str) -> int:

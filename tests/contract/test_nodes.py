@@ -61,10 +61,7 @@ class Links:
 
 def registry(bench: Bench, controller: str = "c1", links: Links | None = None) -> Nodes:
     app = bench.app
-    stores = app.stores
-    return Nodes(
-        app.database, stores.nodes, app.queue, stores.outbox, app.signals, links or Links(), controller=controller
-    )
+    return Nodes(app.database, app.queue, app.signals, links or Links(), controller=controller)
 
 
 def status(instance: str = "one", **values: Any) -> NodeStatus:

@@ -10,12 +10,11 @@ import pytest
 from shoal.base.errors import InvalidInput
 from shoal.egress import AddressRule, Egress
 from shoal.events.courier import Courier
-from shoal.events.event import Event
+from shoal.events.event import Event, append_events
 from shoal.events.webhook import NewWebhook
 from shoal.plan.importer import MAX_BAD
 from shoal.plan.policy import PolicyForm
 from shoal.plan.policy_file import PolicyFileRow, read_csv, read_json_lines
-from shoal.store.sql.outbox import SqlOutbox
 from tests.contract.two_days import Days, days_of
 
 LINES, BAD_LINE = 150_100, 150_000
@@ -119,11 +118,9 @@ async def test_a_large_file_is_never_in_memory_as_a_whole(days: Days) -> None:
 async def test_a_webhook_whose_name_leads_to_a_private_address_is_sent_nothing(days: Days) -> None:
     url = f"http://localhost:{days.server.port}/hook"
     webhook = await days.webhooks.make(NewWebhook(url=url))
-    await days.bench.database.run(lambda tx: SqlOutbox().append(tx, Event("crawl.started", "c", {})))
+    await days.bench.database.run(lambda tx: append_events(tx, Event("crawl.started", "c", {})))
     await days.forwarder.run_once()
-    public = Courier(
-        days.bench.database, days.hooks, lambda: Egress(AddressRule()), days.bench.clock, days.bench.signals
-    )
+    public = Courier(days.bench.database, lambda: Egress(AddressRule()), days.bench.clock, days.bench.signals)
     await public.run_once()
     await public.rest()
     await public.close()

@@ -8,7 +8,7 @@ import asyncpg
 import pytest
 
 from shoal.base.database import Tx, migrations, postgres
-from shoal.events.event import Event
+from shoal.events.event import Event, append_events
 from shoal.page_jobs.result import ResultDelivery, Status
 from shoal.plan.policy import Policy
 from shoal.plan.run_recorder import SINK, UNTIL, RunRecorder
@@ -181,13 +181,12 @@ async def test_ends_from_before_the_upgrade_are_read_once(bench: Bench, monkeypa
     [crawl] = await bench.crawls.newest()
     ends = [("crawl.job.completed", policy.id, digest) for digest in "xaab" for policy in policies]
     events = [Event(kind, f"job_{digest}", {"policy": of, "meta": {"html_hash": digest}}) for kind, of, digest in ends]
-    outbox, forwarder = bench.app.stores.outbox, bench.app.chores.forwarder
-    await bench.database.run(lambda tx: outbox.append(tx, *events))
-    await forwarder.run_once()
+    await bench.database.run(lambda tx: append_events(tx, *events))
+    await bench.app.chores.forwarder.run_once()
     await downgraded(bench)
     await bench.sql(f"INSERT INTO event_cursor (sink, seen) VALUES ('{SINK}', {len(policies)})")
     await bench.database.run(
-        lambda tx: outbox.append(tx, Event("crawl.failed", crawl.crawl.id, {"crawl_id": crawl.crawl.id}))
+        lambda tx: append_events(tx, Event("crawl.failed", crawl.crawl.id, {"crawl_id": crawl.crawl.id}))
     )
     database = database_at(bench.url, bench.clock)
     await database.open(upgrade=True)
@@ -195,7 +194,7 @@ async def test_ends_from_before_the_upgrade_are_read_once(bench: Bench, monkeypa
     assert (await bench.crawls.get(crawl.crawl.id)).crawl.policy_id == site.id
 
     async def record() -> None:
-        recorder = RunRecorder(bench.database, bench.app.stores.events)
+        recorder = RunRecorder(bench.database)
         while (await recorder.run_once()).again_in is not None:
             pass
 
@@ -206,7 +205,7 @@ async def test_ends_from_before_the_upgrade_are_read_once(bench: Bench, monkeypa
         assert (seen.planned_at - planned[policy.id]) / 1e6 / HOUR == -1
     assert (await plan.policies.get(site.id)).error_rate == 0
     await plan.end(leases[0], digest="b")
-    await forwarder.run_once()
+    await bench.app.chores.forwarder.run_once()
     for _ in range(2):
         await record()
     assert (await plan.policies.get(site.id)).error_rate == pytest.approx(0.2)

@@ -31,6 +31,7 @@ from shoal.crawl.frontier.traps import pattern_of
 from shoal.crawl.frontier.values import Settled, SitemapRecord, WalkerBatch
 from shoal.crawl.store import HostRate
 from shoal.events.retention import EventRetention
+from shoal.events.store import EventStore, WebhookStore
 from shoal.hosts.rate import HostDelay, SlotRequest
 from shoal.hosts.rate_limiter import RateLimiter
 from shoal.hosts.robots import RobotsRecord, RobotsState
@@ -43,7 +44,6 @@ from shoal.queue import states
 from shoal.queue.job import Lease, LeaseRequest, NewJob, Offer
 from shoal.queue.job_admin_store import JobFilter
 from shoal.queue.states import JobState
-from shoal.store.sql.events import SqlEvents, SqlWebhooks
 from tests.contract.conftest import SITE, Bench, Walker, clock_for, failed, fetched, later, new_url, redirected
 from tests.support.effort import times
 
@@ -551,7 +551,7 @@ async def look_at_policies(bench: Bench) -> None:
 
 async def tell(bench: Bench) -> None:
     """Run all event operations on a store with many events, few of them old or dead."""
-    events, hooks, run = SqlEvents(), SqlWebhooks(), bench.database.run
+    events, hooks, run = EventStore(), WebhookStore(), bench.database.run
     await run(lambda tx: events.number(tx, 100))
     await run(lambda tx: events.heads(tx, SIZE - 10, 100))
     await run(lambda tx: events.after(tx, SIZE - 10, 100))
@@ -563,7 +563,7 @@ async def tell(bench: Bench) -> None:
     assert (await run(lambda tx: hooks.counts(tx, "whk")))["dead"] == SIZE // 500 - 1
     await run(lambda tx: hooks.deliveries(tx, "whk", "dead", SIZE, 50))
     assert await run(lambda tx: hooks.empty(tx, "whk", 20)) == 20
-    retention = EventRetention(events, EventSettings(), bench.signals)
+    retention = EventRetention(EventSettings(), bench.signals)
     assert (await retention.prune(bench.database, THEN, 100))[0] == 0
     assert (await retention.prune(bench.database, THEN + 20, 100))[0] == 19
 

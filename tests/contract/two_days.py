@@ -23,6 +23,7 @@ from shoal.base.service import Chore
 from shoal.base.settings_loader import load
 from shoal.egress import Egress
 from shoal.events.courier import Courier
+from shoal.events.store import WebhookStore
 from shoal.events.webhook import NewWebhook
 from shoal.page_jobs.result import ResultDelivery, Status
 from shoal.plan.policy_file import read_json_lines
@@ -129,7 +130,7 @@ class Days:
 
     def __post_init__(self) -> None:
         app = self.bench.app
-        self.hooks = app.stores.webhooks
+        self.hooks = WebhookStore()
         self.policies, self.importer, self.webhooks = app.plan.policies, app.plan.importer, app.events.webhooks
         self.dying = Dying(self.bench.database, self.dice, 0.05)
         mortal, other = self.bench.over(self.dying).app, self.bench.over(self.dying).app
@@ -151,7 +152,6 @@ class Days:
         """Return a courier whose jitter is that of our dice."""
         return Courier(
             self.dying,
-            self.hooks,
             lambda: Egress(self.bench.app.address_rule),
             self.bench.clock,
             self.bench.signals,

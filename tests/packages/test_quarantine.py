@@ -10,6 +10,7 @@ from shoal.crawl import states
 from shoal.crawl.frontier.traps import pattern_of
 from shoal.crawl.lifecycle.crawl_status import CrawlStatus
 from shoal.crawl.states import CrawlMove, CrawlState
+from shoal.events.store import EventStore
 from shoal.serve import to_api
 from shoal.serve.console.crawl_rows import row_of
 from shoal.serve.console.format import Formats
@@ -43,8 +44,8 @@ def sentence(crawl_id: str) -> str:
 
 
 async def end_event(app: App) -> dict[str, Any]:
-    await app.database.run(lambda tx: app.stores.events.number(tx, 100))
-    events = await app.database.read(lambda tx: app.stores.events.after(tx, 0, 100))
+    await app.database.run(lambda tx: EventStore().number(tx, 100))
+    events = await app.database.read(lambda tx: EventStore().after(tx, 0, 100))
     [body] = [event.body for event in events if event.type == "crawl.completed"]
     data: dict[str, Any] = json.loads(body)
     return data

@@ -86,7 +86,7 @@ def test_a_folder_that_exists_stays_as_it_is(folder: Path) -> None:
 
 async def test_screenshots_and_the_event_file_are_for_their_owner_only(folder: Path) -> None:
     await save_screenshot(folder / "pictures", Url("https://example.com/"), b"png")
-    EventFile(None, None, folder / "events.jsonl")._append(b"{}\n")  # type: ignore[arg-type]
+    EventFile(None, folder / "events.jsonl")._append(b"{}\n")  # type: ignore[arg-type]
     assert set(modes_in(folder).values()) == {0o600, 0o700}
 
 
@@ -97,7 +97,7 @@ async def test_a_symbolic_link_in_place_of_a_file_is_not_followed(folder: Path) 
     for name in ("events.jsonl", "pages.jsonl.part", file_name(url), "shop.log"):
         (folder / name).symlink_to(target)
     with pytest.raises(BadConfig, match="SHOAL_EVENTS_FILE"):
-        EventFile(None, None, folder / "events.jsonl")._append(b"{}\n")  # type: ignore[arg-type]
+        EventFile(None, folder / "events.jsonl")._append(b"{}\n")  # type: ignore[arg-type]
     with pytest.raises(BadConfig, match="SHOAL_SCREENSHOTS"):
         await save_screenshot(folder, url, b"png")
     part = PartFile(str(folder / "pages.jsonl"))

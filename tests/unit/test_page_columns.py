@@ -4,7 +4,7 @@ import random
 from typing import Any
 
 from shoal.audit.diff.page_columns import FIELDS, PageDigests, compare, digest
-from shoal.audit.store import COMPARED_COLUMNS
+from shoal.audit.site_store import COMPARED_COLUMNS
 from tests.support.effort import times
 
 

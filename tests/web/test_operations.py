@@ -18,7 +18,8 @@ from shoal.base.database import Tx
 from shoal.base.ids import AnalysisId, NodeId
 from shoal.base.url import Url
 from shoal.crawl.frontier.values import key_of
-from shoal.events.event import Event
+from shoal.events.event import Event, append_events
+from shoal.events.store import EventStore
 from shoal.events.webhook import NewWebhook
 from shoal.fleet.node import CommandAck
 from shoal.fleet.states import CommandState
@@ -288,8 +289,8 @@ async def test_a_webhook_is_created_with_a_secret_and_its_deliveries_are_replaye
     off = await visitor.post(f"/events/{hook.id}/actions", {"action": "disable"})
     assert "The webhook is disabled" in off.text
     event = Event("crawl.started", "crl_1", {})
-    await shop.app.database.run(lambda tx: shop.app.stores.outbox.append(tx, event))
-    await shop.app.database.run(lambda tx: shop.app.stores.events.number(tx, 10))
+    await shop.app.database.run(lambda tx: append_events(tx, event))
+    await shop.app.database.run(lambda tx: EventStore().number(tx, 10))
     assert "crawl.started" in (await visitor.get("/events")).text
     again = await visitor.post(f"/events/{hook.id}/replay", {"event_id": event.id})
     assert "The event will be sent again." in again.text
@@ -401,7 +402,7 @@ async def test_a_secret_is_replaced_after_a_question_and_shown_once(
 async def test_the_events_of_a_time_range_are_sent_again(shop: ServedController, visitor: PlainBrowser) -> None:
     hook = await shop.app.events.webhooks.make(NewWebhook(url="https://example.com/hook", events=["crawl.*"]))
     events = [Event(kind, "subject", {}) for kind in ("crawl.started", "crawl.completed", "node.lost")]
-    await shop.app.database.run(lambda tx: shop.app.stores.outbox.append(tx, *events))
+    await shop.app.database.run(lambda tx: append_events(tx, *events))
     await shop.app.chores.forwarder.run_once()
     page = await visitor.get(f"/events/{hook.id}")
     fields = dict(re.findall(r'name="(since|until)" type="datetime-local" required value="([^"]+)"', page.html))

@@ -6,8 +6,7 @@ from typing import Any
 import pytest
 from standardwebhooks.webhooks import Webhook as Receiver
 
-from shoal.events.event import Event
-from shoal.store.sql.outbox import SqlOutbox
+from shoal.events.event import Event, append_events
 from tests.support.api import ServedApi
 from tests.support.bad_http_server import bad_server, reply
 
@@ -18,7 +17,7 @@ async def ask(api: ServedApi, method: str, path: str, body: Any = None) -> tuple
 
 async def happen(api: ServedApi, kind: str) -> str:
     event = Event(kind, "crl_x", {"crawl_id": "crl_x"})
-    await api.app.database.run(lambda tx: SqlOutbox().append(tx, event))
+    await api.app.database.run(lambda tx: append_events(tx, event))
     return event.id
 
 

@@ -89,18 +89,14 @@ class App:
         self.policy_runs = PolicyRuns()
         self.analysis_listener = AnalysisListener(
             database,
-            stores.crawls,
             enqueuer,
             stores.jobs,
-            stores.outbox,
             signals,
             settings.queue.job_attempts,
-            lambda: stores.audit,
         )
-        journal = Journal(database, stores.journal, stores.crawls, settings.crawl.journal_lines)
-        transitions = CrawlTransitions(stores.crawls, journal, stores.outbox, signals)
+        journal = Journal(database, settings.crawl.journal_lines)
+        transitions = CrawlTransitions(journal, signals)
         crawl_jobs = CrawlJobs(
-            stores.crawls,
             stores.frontier,
             stores.jobs,
             journal,
@@ -116,14 +112,13 @@ class App:
             signals,
             {
                 KIND: crawl_jobs,
-                "page": PageJobListener(stores.outbox, signals, [self.policy_runs]),
+                "page": PageJobListener(signals, [self.policy_runs]),
                 "analysis": self.analysis_listener,
             },
             choose_lanes=choose_lanes,
         )
         self.crawls = Crawls(
             database,
-            stores.crawls,
             stores.frontier,
             self.queue,
             journal,

@@ -26,7 +26,7 @@ class Audit:
 
     @cached_property
     def gates(self) -> Gates:
-        return Gates(self._app.database, self._app.stores.gates)
+        return Gates(self._app.database)
 
     @cached_property
     def files(self) -> Artifacts:
@@ -55,7 +55,6 @@ class Audit:
         rule = address_rule_of(app.settings, endpoints_of(forges.values()))
         return CommitStatusPublisher(
             app.database,
-            app.stores.commit_statuses,
             forges,
             lambda: Egress(rule, clock=app.clock),
             app.clock,
@@ -68,4 +67,4 @@ class Audit:
         from shoal.audit.diff.diff import CrawlDiffs
 
         app = self._app
-        return CrawlDiffs(app.database, app.stores.sites, app.stores.analyses, app.stores.crawls)
+        return CrawlDiffs(app.database)

@@ -75,7 +75,7 @@ class Chores:
         app, stores, settings = self._app, self._app.stores, self._app.settings
         rules: list[RetentionRule] = [
             *job_retention(stores.job_admin, settings.queue),
-            EventRetention(stores.events, settings.events, app.signals),
+            EventRetention(settings.events, app.signals),
             GroupRetention(settings.queue.keep_dead),
             HourlyStatsRetention(settings.queue.keep_hours),
             ResultRetention(settings.pages.keep_results),
@@ -92,15 +92,15 @@ class Chores:
 
         app, log = self._app, self._app.settings.log
         files = ProjectLogs(journal_folder(app.settings), log.project_log_size, log.project_logs_kept)
-        return JournalFiles(app.database, app.stores.journal, files.append)
+        return JournalFiles(app.database, files.append)
 
     @cached_property
     def forwarder(self) -> "Forwarder":
         """The chore that numbers events and hands them to the webhooks."""
         from shoal.events.forwarder import Forwarder
 
-        app, stores = self._app, self._app.stores
-        return Forwarder(app.database, stores.events, stores.webhooks, app.signals)
+        app, _stores = self._app, self._app.stores
+        return Forwarder(app.database, app.signals)
 
     @cached_property
     def courier(self) -> "Courier":
@@ -110,7 +110,7 @@ class Chores:
 
         app = self._app
         egress = partial(Egress, app.address_rule, clock=app.clock)
-        return Courier(app.database, app.stores.webhooks, egress, app.clock, app.signals)
+        return Courier(app.database, egress, app.clock, app.signals)
 
     @cached_property
     def event_file(self) -> Chore | None:
@@ -120,7 +120,7 @@ class Chores:
             return None
         from shoal.events.event_file import EventFile
 
-        file = EventFile(app.database, app.stores.events, path)
+        file = EventFile(app.database, path)
         return LeaderOnly(file, app.database, app.process_name, lead=file.sink)
 
     @cached_property

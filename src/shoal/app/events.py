@@ -20,11 +20,9 @@ class Events:
     @cached_property
     def webhooks(self) -> Webhooks:
         app = self._app
-        return Webhooks(app.database, app.stores.webhooks, app.stores.events, app.address_rule)
+        return Webhooks(app.database, app.address_rule)
 
     @cached_property
     def tester(self) -> WebhookTester:
         app = self._app
-        return WebhookTester(
-            app.database, app.stores.webhooks, partial(Egress, app.address_rule, clock=app.clock), app.clock
-        )
+        return WebhookTester(app.database, partial(Egress, app.address_rule, clock=app.clock), app.clock)

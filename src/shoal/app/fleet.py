@@ -73,12 +73,10 @@ class Fleet:
 
     @cached_property
     def nodes(self) -> Nodes:
-        app, stores = self._app, self._app.stores
+        app, _stores = self._app, self._app.stores
         return Nodes(
             app.database,
-            stores.nodes,
             app.queue,
-            stores.outbox,
             app.signals,
             self.sessions,
             controller=self._app.process_name,

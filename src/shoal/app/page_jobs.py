@@ -23,11 +23,10 @@ class PageJobs:
 
     @cached_property
     def groups(self) -> Groups:
-        app, stores = self._app, self._app.stores
+        app, _stores = self._app, self._app.stores
         return Groups(
             app.database,
             app.queue,
-            stores.outbox,
             app.address_rule,
             app.signals,
             app.proxies,
@@ -36,8 +35,8 @@ class PageJobs:
 
     @cached_property
     def ingest(self) -> Ingest:
-        app, stores = self._app, self._app.stores
-        return Ingest(app.database, app.queue, stores.outbox, app.signals, [app.policy_runs])
+        app, _stores = self._app, self._app.stores
+        return Ingest(app.database, app.queue, app.signals, [app.policy_runs])
 
     @cached_property
     def history(self) -> "History":

@@ -56,4 +56,4 @@ class Plan:
         """The chore that records the runs of policies which ended before the store was upgraded."""
         from shoal.plan.run_recorder import RunRecorder
 
-        return RunRecorder(self._app.database, self._app.stores.events)
+        return RunRecorder(self._app.database)

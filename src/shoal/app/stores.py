@@ -7,22 +7,14 @@ from shoal.base.clock import Clock, SystemClock
 from shoal.base.errors import BackendUnavailable
 from shoal.base.settings import RedisSettings, Settings
 from shoal.base.signals import Signals
-from shoal.crawl.journal.journal import JournalStore
-from shoal.crawl.store import CrawlStore, FrontierStore
-from shoal.events.store import OutboxStore
+from shoal.crawl.store import FrontierStore
 from shoal.queue.lanes import Lanes
 from shoal.store.sql.availability import Availability
-from shoal.store.sql.crawls import SqlCrawlStore
 from shoal.store.sql.frontier import SqlFrontier
 from shoal.store.sql.jobs import SqlJobStore
-from shoal.store.sql.journal import SqlJournalStore
-from shoal.store.sql.outbox import SqlOutbox
 
 if TYPE_CHECKING:
-    from shoal.audit.store import AnalysisStore, AuditStores, CommitStatusStore, GateStore, SiteStore
     from shoal.crawl.frontier.admin_store import FrontierAdminStore
-    from shoal.events.store import EventStore, WebhookStore
-    from shoal.fleet.store import NodeStore
     from shoal.queue.job_admin_store import JobAdminStore
     from shoal.store.redis.connection import RedisClient
     from shoal.store.redis.frontier import RedisFrontier
@@ -79,10 +71,6 @@ class Stores:
         # Jobs can be leased without Redis, so nobody waits long for it.
         client = self._redis_client(settings.but(timeout=min(settings.timeout, TIMEOUT)))
         return LaneServer(client, self._clock, self._signals)
-
-    @cached_property
-    def crawls(self) -> CrawlStore:
-        return SqlCrawlStore()
 
     @cached_property
     def frontier(self) -> FrontierStore:
@@ -158,14 +146,6 @@ class Stores:
             await self._lane_server.close()
 
     @cached_property
-    def journal(self) -> JournalStore:
-        return SqlJournalStore()
-
-    @cached_property
-    def outbox(self) -> OutboxStore:
-        return SqlOutbox()
-
-    @cached_property
     def job_admin(self) -> "JobAdminStore":
         from shoal.store.sql.job_admin import SqlJobAdmin
 
@@ -182,51 +162,3 @@ class Stores:
         from shoal.store.redis.frontier_admin import RedisFrontierAdmin
 
         return FrontierAdminByCrawl(sql, RedisFrontierAdmin(self.redis, sql))
-
-    @cached_property
-    def audit(self) -> "AuditStores":
-        from shoal.audit.store import AuditStores
-
-        return AuditStores(self.analyses, self.gates, self.commit_statuses)
-
-    @cached_property
-    def analyses(self) -> "AnalysisStore":
-        from shoal.store.sql.analyses import SqlAnalysisStore
-
-        return SqlAnalysisStore()
-
-    @cached_property
-    def gates(self) -> "GateStore":
-        from shoal.store.sql.gates import SqlGateStore
-
-        return SqlGateStore()
-
-    @cached_property
-    def commit_statuses(self) -> "CommitStatusStore":
-        from shoal.store.sql.commit_statuses import SqlCommitStatusStore
-
-        return SqlCommitStatusStore()
-
-    @cached_property
-    def sites(self) -> "SiteStore":
-        from shoal.store.sql.sites import SqlSiteStore
-
-        return SqlSiteStore()
-
-    @cached_property
-    def events(self) -> "EventStore":
-        from shoal.store.sql.events import SqlEvents
-
-        return SqlEvents()
-
-    @cached_property
-    def webhooks(self) -> "WebhookStore":
-        from shoal.store.sql.events import SqlWebhooks
-
-        return SqlWebhooks()
-
-    @cached_property
-    def nodes(self) -> "NodeStore":
-        from shoal.store.sql.nodes import SqlNodeStore
-
-        return SqlNodeStore()

@@ -6,9 +6,10 @@ from collections.abc import Sequence
 from shoal.audit import states
 from shoal.audit.analysis import PREVIOUS, Analysis, AnalysisOptions
 from shoal.audit.commit_status.status import CommitStatus, status_of
+from shoal.audit.commit_status.store import CommitStatusStore
 from shoal.audit.finding import AnalyzerOutcome, Finding, FindingCount
 from shoal.audit.states import AnalysisState
-from shoal.audit.store import AuditStores, FindingPlace, NewAnalysis
+from shoal.audit.store import AnalysisStore, FindingPlace, GateStore, NewAnalysis
 from shoal.base.database import Database, Tx
 from shoal.base.errors import InvalidInput, NotFound, StateConflict
 from shoal.base.ids import AnalysisId, JobId, new_id
@@ -16,8 +17,7 @@ from shoal.base.signals import Signal, Signals
 from shoal.crawl.crawl import Crawl
 from shoal.crawl.states import SETTLED
 from shoal.crawl.store import CrawlStore
-from shoal.events.event import Event
-from shoal.events.store import OutboxStore
+from shoal.events.event import Event, append_events
 from shoal.queue.enqueuer import Enqueuer
 from shoal.queue.job import SHARED_LANE, NewJob
 from shoal.queue.states import TERMINAL, JobState, Move
@@ -54,23 +54,19 @@ class Analyses:
     def __init__(
         self,
         database: Database,
-        stores: AuditStores,
-        crawls: CrawlStore,
         enqueuer: Enqueuer,
         jobs: JobStore,
         attempts: int,
-        outbox: OutboxStore,
         signals: Signals,
     ) -> None:
         self._database = database
-        self.store = stores.analyses
-        self._gates = stores.gates
-        self._statuses = stores.statuses
-        self._crawls = crawls
+        self.store = AnalysisStore()
+        self._gates = GateStore()
+        self._statuses = CommitStatusStore()
+        self._crawls = CrawlStore()
         self._enqueuer = enqueuer
         self._jobs = jobs
         self._attempts = attempts
-        self._outbox = outbox
         self._signals = signals
 
     async def begin(self, tx: Tx, crawl_id: str) -> None:
@@ -247,7 +243,7 @@ class Analyses:
         about = {"analysis_id": run_id, "crawl_id": analysis.crawl_id, "project": analysis.project}
         verdict = None if analysis.verdict is None else analysis.verdict.outcome.value
         facts = {"state": end.to.value, "reason": end.reason, "findings": analysis.findings, "verdict": verdict}
-        await self._outbox.append(tx, Event(EVENT, run_id, about | facts))
+        await append_events(tx, Event(EVENT, run_id, about | facts))
 
 
 def _no_baseline(called: str, wanted: str | None) -> InvalidInput:

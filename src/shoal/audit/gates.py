@@ -14,9 +14,9 @@ _NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 class Gates:
     """Manages gates."""
 
-    def __init__(self, database: Database, store: GateStore) -> None:
+    def __init__(self, database: Database) -> None:
         self._database = database
-        self.store = store
+        self.store = GateStore()
 
     async def create(self, name: str, gate: Gate, *, audit: AuditHook = no_audit) -> StoredGate:
         """Store a gate under a new name."""

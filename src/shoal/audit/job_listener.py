@@ -3,14 +3,12 @@
 Every process has this listener, and most never see an analysis, so what it uses is imported then.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING
 
 from shoal.base.database import Database, Tx
 from shoal.base.signals import Signals
-from shoal.crawl.store import CrawlStore
-from shoal.events.store import OutboxStore
 from shoal.queue.enqueuer import Enqueuer
 from shoal.queue.job import EndedRun, LostJob
 from shoal.queue.states import Move
@@ -18,7 +16,6 @@ from shoal.queue.store import JobStore
 
 if TYPE_CHECKING:
     from shoal.audit.analyses import Analyses
-    from shoal.audit.store import AuditStores
 
 
 class AnalysisListener:
@@ -27,22 +24,16 @@ class AnalysisListener:
     def __init__(
         self,
         database: Database,
-        crawls: CrawlStore,
         enqueuer: Enqueuer,
         jobs: JobStore,
-        outbox: OutboxStore,
         signals: Signals,
         attempts: int,
-        stores: "Callable[[], AuditStores]",
     ) -> None:
         self._database = database
-        self._crawls = crawls
         self._enqueuer = enqueuer
         self._jobs = jobs
-        self._outbox = outbox
         self._signals = signals
         self._attempts = attempts
-        self._stores = stores
 
     @cached_property
     def analyses(self) -> "Analyses":
@@ -50,12 +41,9 @@ class AnalysisListener:
 
         return Analyses(
             self._database,
-            self._stores(),
-            self._crawls,
             self._enqueuer,
             self._jobs,
             self._attempts,
-            self._outbox,
             self._signals,
         )
 

@@ -15,7 +15,7 @@ from shoal.audit.analyzer import Analyzer, DetailColumn
 from shoal.audit.details import PageDetails, read_page_details
 from shoal.audit.prober import Prober, Progress
 from shoal.audit.site import NUMBERS, TEXTS, LinkGraph, LinkTargets, PageColumns, Site, SitemapRead, SiteUrls
-from shoal.audit.store import PAGE_COLUMNS, SiteStore
+from shoal.audit.site_store import PAGE_COLUMNS, SiteStore
 from shoal.base.database import Database, Tx
 from shoal.crawl.store import CrawlStore
 from shoal.extract.details import unpacked
@@ -40,15 +40,13 @@ class SiteLoader:
     def __init__(
         self,
         database: Database,
-        store: SiteStore,
-        crawls: CrawlStore,
         max_url_length: int,
         prober: Prober | None = None,
     ) -> None:
         """Without a prober, nothing is requested."""
         self._database = database
-        self._store = store
-        self._crawls = crawls
+        self._store = SiteStore()
+        self._crawls = CrawlStore()
         self._max_url_length = max_url_length
         self.prober = prober
 

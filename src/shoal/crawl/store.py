@@ -1,10 +1,15 @@
-"""Store contracts of the crawl package: crawls with their counters, and the frontier."""
+"""The store of crawls and their counters, and the contract of frontiers."""
 
+import secrets
 from collections.abc import Iterable, Mapping
-from typing import Protocol
+from dataclasses import replace
+from datetime import timedelta
+from typing import Any, Protocol
 
-from msgspec import Struct, field
+import orjson
+from msgspec import Struct, field, structs
 
+from shoal.base.clock import span
 from shoal.base.database import Tx
 from shoal.base.ids import CrawlId
 from shoal.base.url import Url
@@ -20,13 +25,20 @@ from shoal.crawl.frontier.values import (
     Settlement,
     SitemapRecord,
     Taken,
+    UrlKind,
     WalkerBatch,
+    key_of,
 )
 from shoal.crawl.lifecycle.failed_urls import FailedSeed
 from shoal.crawl.states import CrawlMove, CrawlState
 from shoal.hosts.rate import HeldHost, HostDelay
+from shoal.pages.response_counts import CLASSES, ResponseClass
 from shoal.pages.store import DroppedPage
 from shoal.queue.job import Fence
+
+RESPONSES: dict[ResponseClass, str] = {kind: f"responses_{kind}" for kind in CLASSES}
+"""The column of each response class."""
+SUMS = ("opened", "settled", "pages", "errors", "bytes", "not_modified", "bytes_saved", "depth_reached")
 
 OUTSIDE = ""
 """The counter for changes that no walker made."""
@@ -42,7 +54,9 @@ class CrawlFilter(Struct, frozen=True):
     text: str | None = None  # in its id or its options
 
 
-class CrawlStore(Protocol):
+class CrawlStore:
+    """Crawls, their counters and sitemaps. Each walker has its own row of counters, so that none waits for another."""
+
     async def insert(
         self,
         tx: Tx,
@@ -56,81 +70,155 @@ class CrawlStore(Protocol):
     ) -> Crawl | None:
         """Store a crawl; return None if the id is taken. Without a key seed the crawl gets a random one; give that of
         an earlier crawl if a URL must have the same key in both. A frontier outside the database gets a generation."""
-        ...
+        row = await tx.one(
+            "insert_crawl",
+            id=crawl_id,
+            state=state,
+            project=config.project,
+            config=config.text(),
+            named=orjson.dumps(named).decode(),
+            priority=config.priority,
+            key_seed=secrets.randbits(62) if key_seed is None else key_seed,
+            policy_id=policy_id,
+        )
+        if row is None or frontier == "sql":
+            return None if row is None else _crawl(row)
+        crawl = _crawl(row)
+        await tx.execute("keep_outside", crawl=crawl.number, driver=frontier)
+        await tx.execute("insert_crawl_frontier", crawl=crawl.number, generation=secrets.token_hex(8))
+        return replace(crawl, frontier=frontier)
 
-    async def get(self, tx: Tx, crawl_id: str) -> Crawl | None: ...
+    async def get(self, tx: Tx, crawl_id: str) -> Crawl | None:
+        row = await tx.one("crawl", id=crawl_id)
+        return None if row is None else _crawl(row)
 
     async def lock(self, tx: Tx, crawl_id: str) -> Crawl | None:
         """Return the crawl, locked until this transaction ends. Take this lock before any other."""
-        ...
+        row = await tx.one("lock_crawl", id=crawl_id)
+        return None if row is None else _crawl(row)
 
     async def page_of(self, tx: Tx, after: int | None, limit: int, wanted: CrawlFilter, floor: int = 0) -> list[Crawl]:
         """Return crawls, newest first; `after` is the number of the last one on the previous page. Crawls with a lower
         number than `floor` are not looked at."""
-        ...
-
-    async def last_number(self, tx: Tx) -> int:
-        """Return the number of the newest crawl; 0 if there is none."""
-        ...
-
-    async def counts_of(self, tx: Tx, numbers: list[int]) -> dict[int, Counts]:
-        """Return the counts of several crawls."""
-        ...
+        labels = orjson.dumps(wanted.labels).decode() if wanted.labels else None
+        values = {"before": after, "limit": limit, "state": wanted.state, "project": wanted.project, "labels": labels}
+        values |= {
+            "host": None if wanted.host is None else wanted.host.lower(),
+            "text": None if wanted.text is None else wanted.text.lower(),
+            "floor": floor,
+        }
+        return [_crawl(row) for row in await tx.all("newest_crawls", **values)]
 
     async def count(self, tx: Tx) -> dict[str, int]:
         """Count the crawls by state."""
-        ...
+        return {row["state"]: int(row["count"]) for row in await tx.all("count_crawls")}
 
     async def live_counts(self, tx: Tx) -> dict[int, tuple[int, int]]:
         """Return the pages and errors of every crawl that runs, by its number."""
-        ...
+        rows = await tx.all("live_counts")
+        return {row["number"]: (int(row["pages"]), int(row["errors"])) for row in rows}
 
     async def move(self, tx: Tx, crawl_id: str, move: CrawlMove) -> bool:
         """Change the state; return False if the move is not allowed from the current one."""
-        ...
+        values = {"id": crawl_id, "state": move.to, "reason": move.reason, "sources": move.sources}
+        return await tx.execute("move_crawl", **values) == 1
 
     async def counts(self, tx: Tx, number: int) -> Counts:
         """Return the sums over all walkers. One statement reads them, so `drained` is exact."""
-        ...
+        row = await tx.one("crawl_counts", crawl=number)
+        skips = await tx.all("crawl_skips", crawl=number)
+        assert row is not None
+        return _counts(row, {skip["reason"]: int(skip["count"]) for skip in skips if skip["count"]})
+
+    async def last_number(self, tx: Tx) -> int:
+        """Return the number of the newest crawl; 0 if there is none."""
+        return int(await tx.value("last_crawl") or 0)
+
+    async def counts_of(self, tx: Tx, numbers: list[int]) -> dict[int, Counts]:
+        """Return the counts of several crawls."""
+        rows = {row["crawl"]: row for row in await tx.all("counts_of_crawls", crawls=numbers)}
+        skips: dict[int, dict[str, int]] = {number: {} for number in numbers}
+        for row in await tx.all("skips_of_crawls", crawls=numbers):
+            if row["count"]:
+                skips[row["crawl"]][row["reason"]] = int(row["count"])
+        return {number: _counts(rows[number], skips[number]) if number in rows else Counts() for number in numbers}
 
     async def first_failure(self, tx: Tx, number: int) -> tuple[str, str] | None:
         """Return the URL and the error message of the first page that failed. It reads the crawl's pages, so ask only
         about crawls without a good page."""
-        ...
+        row = await tx.one("first_failure", crawl=number)
+        return None if row is None else (row["url"], row["error_message"])
 
     async def failed_seeds(self, tx: Tx, number: int, seeds: list[tuple[Url, tuple[int, int]]]) -> list[FailedSeed]:
         """Return those of these URLs (given with their keys, in this order) that ended in 4xx, 5xx or an error, or were
         skipped. The others returned a page, or are still open."""
-        ...
+        rows = await tx.batch("url_outcomes", [(number, *key) for _, key in seeds])
+        outcomes = {(row["key"], row["chk"]): row for row in rows}
+        return [
+            FailedSeed(url, row["status"], row["error_code"], row["error_message"])
+            if row["has_page"]
+            else FailedSeed(url, None, Fate(row["fate"]).word, f"skipped ({Fate(row['fate']).word})")
+            for url, key in seeds
+            if (row := outcomes.get(key)) is not None
+            and ((row["status"] is None or row["status"] >= 400) if row["has_page"] else Fate(row["fate"]).skipped)
+        ]
 
     async def now(self, tx: Tx) -> int:
         """Return the time by the store's clock, in microseconds."""
-        ...
+        return int(await tx.value("now"))
 
     async def control(self, tx: Tx, crawl_id: str) -> tuple[CrawlState, int]:
         """Return what walkers poll: the crawl's state, and when its options were last changed."""
-        ...
+        row = await tx.one("crawl_control", id=crawl_id)
+        assert row is not None
+        return CrawlState(row["state"]), row["changed_at"]
 
     async def add_counts(self, tx: Tx, number: int, counter: str, counts: Counts) -> None:
         """Add to the counters of a crawl. `counter` is the job of the walker that counts, so that walkers do not wait
         for each other, or `OUTSIDE`."""
-        ...
+        skips = [(number, counter, word, more) for word, more in sorted(counts.skipped.items()) if more]
+        await tx.many("add_skips", skips)
+        sums = {
+            "opened": counts.opened,
+            "settled": counts.settled,
+            "pages": counts.pages,
+            "errors": counts.errors,
+            "bytes": counts.bytes,
+            "not_modified": counts.not_modified,
+            "bytes_saved": counts.bytes_saved,
+            "depth": counts.depth_reached,
+            "walked": span(counts.walked),
+            **{RESPONSES[kind]: more for kind, more in counts.responses.items()},
+        }
+        if any(sums.values()):
+            await tx.execute("add_counts", crawl=number, holder=counter, **sums)
 
     async def keep_sitemaps(self, tx: Tx, number: int, sitemaps: list[tuple[tuple[int, int], SitemapRecord]]) -> int:
         """Store sitemap records, each under its key and check; return how many were new."""
-        ...
+        new = 0
+        for (key, chk), record in sitemaps:
+            new += await tx.execute("insert_sitemap", crawl=number, key=key, chk=chk, **structs.asdict(record))
+        return new
 
     async def landed(self, tx: Tx, number: int, keys: list[int]) -> list[str]:
         """Return the final URLs of those of these pages that redirected and were HTML."""
-        ...
+        return [row["final_url"] for row in await tx.all("landed", crawl=number, keys=keys)]
 
     async def urls_of_dropped(self, tx: Tx, number: int, pages: list[DroppedPage]) -> list[NewUrl]:
         """Return the URLs of these pages, each with the key of the sitemap, or else of the page, that led to it."""
-        ...
+        seed = await tx.value("key_seed", crawl=number)
+        parents = {page.parent: Url(page.parent) for page in pages if page.parent}
+        maps = {parent: key_of(url, seed, UrlKind.SITEMAP)[0] for parent, url in parents.items()}
+        known = {row["key"] for row in await tx.all("sitemaps_among", crawl=number, keys=sorted(maps.values()))}
+        keys = {parent: key if key in known else key_of(parents[parent], seed)[0] for parent, key in maps.items()}
+        return [
+            NewUrl(page.key, page.chk, page.url, page.depth, Fate.OPEN, keys[page.parent] if page.parent else None)
+            for page in pages
+        ]
 
     async def change(self, tx: Tx, crawl_id: str, config: CrawlConfig) -> None:
         """Change the crawl's options, with a change time of its own. Call under the crawl's lock."""
-        ...
+        await tx.execute("change_crawl", id=crawl_id, config=config.text(), priority=config.priority)
 
 
 class HostRate(HostDelay, frozen=True):
@@ -253,3 +341,20 @@ class FrontierStore(Protocol):
         """Return the time until a waiting URL becomes due; None if none waits. With a job, count only hosts that are
         unclaimed or claimed by its walker."""
         ...
+
+
+def _crawl(row: Any) -> Crawl:
+    values = {name: row[name] for name in Crawl.__slots__}
+    values["state"] = CrawlState(values["state"])
+    values["config"] = CrawlConfig.stored(values["config"])
+    values["named"] = frozenset(orjson.loads(values["named"]))
+    return Crawl(**values)
+
+
+def _counts(row: Any, skipped: dict[str, int]) -> Counts:
+    return Counts(
+        **{name: int(row[name]) for name in SUMS},
+        walked=timedelta(microseconds=int(row["walked"])),
+        responses={kind: int(row[column]) for kind, column in RESPONSES.items()},
+        skipped=skipped,
+    )

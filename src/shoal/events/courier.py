@@ -100,14 +100,13 @@ class Courier:
     def __init__(
         self,
         database: Database,
-        webhooks: WebhookStore,
         egress: Callable[[], Egress],
         clock: Clock,
         signals: Signals,
         jitter: Callable[[], float] = random.random,
     ) -> None:
         self._database = database
-        self._webhooks = webhooks
+        self._webhooks = WebhookStore()
         self._sender = WebhookSender(egress, clock)
         self._clock = clock
         self._signals = signals

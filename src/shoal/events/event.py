@@ -1,4 +1,4 @@
-"""Events: their types, and their form for receivers."""
+"""Events: their types, their form for receivers, and how they get into the outbox."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -8,7 +8,9 @@ import orjson
 from msgspec import Struct, field
 
 from shoal.base.clock import from_micros
+from shoal.base.database import Tx
 from shoal.base.ids import EventId, new_id
+from shoal.base.text import json_of
 
 SOURCE = "shoal"
 
@@ -93,3 +95,9 @@ class EventReceipt:
             "datacontenttype": "application/json",
             "sequence": str(self.sequence),  # a CloudEvents extension; not padded, so compare it as a number
         }
+
+
+async def append_events(tx: Tx, *events: Event) -> None:
+    """Store events in the outbox, in the commit of the change that they describe."""
+    rows = [(one.id, one.type, one.subject, json_of(one.data, orjson.OPT_UTC_Z).decode()) for one in events]
+    await tx.many("append_events", rows)

@@ -20,9 +20,9 @@ class EventFile:
 
     name = "event file"
 
-    def __init__(self, database: Database, events: EventStore, path: Path) -> None:
+    def __init__(self, database: Database, path: Path) -> None:
         self._database = database
-        self._events = events
+        self._events = EventStore()
         self._path = path
         self.sink = f"file:{path}"
 

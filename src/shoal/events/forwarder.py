@@ -24,10 +24,10 @@ class Forwarder:
 
     name = "forwarder"
 
-    def __init__(self, database: Database, events: EventStore, webhooks: WebhookStore, signals: Signals) -> None:
+    def __init__(self, database: Database, signals: Signals) -> None:
         self._database = database
-        self._events = events
-        self._webhooks = webhooks
+        self._events = EventStore()
+        self._webhooks = WebhookStore()
         self._signals = signals
 
     async def run_once(self) -> PassResult:

@@ -22,8 +22,8 @@ class EventRetention:
 
     name = "events"
 
-    def __init__(self, store: EventStore, settings: EventSettings, signals: Signals) -> None:
-        self._store = store
+    def __init__(self, settings: EventSettings, signals: Signals) -> None:
+        self._store = EventStore()
         self._longer = settings.longest - settings.keep
         self._signals = signals
         self.keep: timedelta = settings.keep

@@ -34,9 +34,9 @@ class TestDelivery:
 class WebhookTester:
     """Sends test events. They are not retried and change nothing about the webhook, which may be disabled."""
 
-    def __init__(self, database: Database, store: WebhookStore, egress: Callable[[], Egress], clock: Clock) -> None:
+    def __init__(self, database: Database, egress: Callable[[], Egress], clock: Clock) -> None:
         self._database = database
-        self._store = store
+        self._store = WebhookStore()
         self._egress = egress
         self._clock = clock
 

@@ -29,10 +29,10 @@ ADDRESS_FIX = "use a public address, or ask the operator to allow its network wi
 class Webhooks:
     """Manages webhooks and their deliveries."""
 
-    def __init__(self, database: Database, store: WebhookStore, events: EventStore, rule: AddressRule) -> None:
+    def __init__(self, database: Database, rule: AddressRule) -> None:
         self._database = database
-        self._store = store
-        self._events = events
+        self._store = WebhookStore()
+        self._events = EventStore()
         self._rule = rule
 
     async def make(self, form: NewWebhook, webhook_id: str | None = None, *, audit: AuditHook = no_audit) -> Webhook:

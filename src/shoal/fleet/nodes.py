@@ -15,8 +15,7 @@ from shoal.base.errors import InvalidInput, NotFound
 from shoal.base.ids import NodeId
 from shoal.base.parsing import read_node_id
 from shoal.base.signals import Signal, Signals
-from shoal.events.event import Event
-from shoal.events.store import OutboxStore
+from shoal.events.event import Event, append_events
 from shoal.fleet.commands import CommandRequest, desired_after
 from shoal.fleet.node import CommandAck, DesiredState, Heartbeat, NewSession, Node, NodeCommand, SessionBegun
 from shoal.fleet.states import CommandState, NodeState
@@ -136,18 +135,15 @@ class Nodes:
     def __init__(
         self,
         database: Database,
-        store: NodeStore,
         queue: Queue,
-        outbox: OutboxStore,
         signals: Signals,
         links: SessionLinks,
         *,
         controller: str,
     ) -> None:
         self._database = database
-        self._store = store
+        self._store = NodeStore()
         self._queue = queue
-        self._outbox = outbox
         self._signals = signals
         self._links = links
         self.controller = controller
@@ -226,7 +222,7 @@ class Nodes:
                 "returned_jobs": returned,
                 "held_leases": len(node.status.held_leases),
             }
-            await self._outbox.append(tx, Event("node.lost", node.id, data))
+            await append_events(tx, Event("node.lost", node.id, data))
             signal = NodeLost(node_id=node.id, silent_seconds=silent, returned=returned)
             tx.on_commit(lambda: self._signals.emit(signal))
             return True

@@ -14,8 +14,7 @@ from shoal.base.signals import Signal, Signals
 from shoal.base.url import Url, origin
 from shoal.egress.address import AddressRule
 from shoal.egress.proxy import Proxies
-from shoal.events.event import Event
-from shoal.events.store import OutboxStore
+from shoal.events.event import Event, append_events
 from shoal.page_jobs.group import Group, GroupConfig, GroupState
 from shoal.page_jobs.result import StoredResult
 from shoal.page_jobs.spec import KIND, PageSpec, check_url
@@ -40,22 +39,20 @@ class GroupEnded(Signal, frozen=True, kw_only=True):
     jobs: dict[str, int]
 
 
-async def end_group(
-    tx: Tx, outbox: OutboxStore, signals: Signals, group: Group, state: GroupState, reason: str | None = None
-) -> None:
+async def end_group(tx: Tx, signals: Signals, group: Group, state: GroupState, reason: str | None = None) -> None:
     """End an open group, which is locked."""
     counts = await GroupStore().end(tx, group.id, state, reason)
     body = {"group": group.id, "state": state.value, "project": group.project, "labels": group.labels}
-    await outbox.append(tx, Event(EVENT, group.id, body | {"total": group.total, "jobs": counts}))
+    await append_events(tx, Event(EVENT, group.id, body | {"total": group.total, "jobs": counts}))
     ended = GroupEnded(group_id=group.id, state=state, jobs=counts)
     tx.on_commit(lambda: signals.emit(ended))
 
 
-async def end_groups_without_jobs(tx: Tx, outbox: OutboxStore, signals: Signals, group_ids: Iterable[str]) -> None:
+async def end_groups_without_jobs(tx: Tx, signals: Signals, group_ids: Iterable[str]) -> None:
     """End those of these groups whose last job has ended, in the commit that ended it. They are locked."""
     for group_id in group_ids:
         if (group := await GroupStore().lock_ended(tx, group_id)) is not None:
-            await end_group(tx, outbox, signals, group, GroupState.COMPLETED)
+            await end_group(tx, signals, group, GroupState.COMPLETED)
 
 
 class Groups:
@@ -65,7 +62,6 @@ class Groups:
         self,
         database: Database,
         queue: Queue,
-        outbox: OutboxStore,
         rule: AddressRule,
         signals: Signals,
         proxies: Proxies | None = None,
@@ -75,7 +71,6 @@ class Groups:
         self._store = GroupStore()
         self._results = ResultStore()
         self._queue = queue
-        self._outbox = outbox
         self._rule = rule
         self._signals = signals
         self._proxies = proxies or Proxies()
@@ -140,7 +135,7 @@ class Groups:
             if group.state is GroupState.OPEN:
                 await audit(tx, "group.cancelled", group_id)
                 await self._cancel_jobs(tx, group_id, reason)
-                await end_group(tx, self._outbox, self._signals, group, GroupState.CANCELLED, reason)
+                await end_group(tx, self._signals, group, GroupState.CANCELLED, reason)
 
         await self._database.run(commit)
         return await self.get(group_id)

@@ -11,8 +11,7 @@ from msgspec.structs import replace
 
 from shoal.base.database import Database, Tx
 from shoal.base.signals import Signals
-from shoal.events.event import Event
-from shoal.events.store import OutboxStore
+from shoal.events.event import Event, append_events
 from shoal.extract.rules import missing_fields
 from shoal.page_jobs.groups import end_groups_without_jobs
 from shoal.page_jobs.result import INVALID_DATA, Receipt, Result, ResultDelivery, Status
@@ -54,7 +53,6 @@ class Ingest:
         self,
         database: Database,
         queue: Queue,
-        outbox: OutboxStore,
         signals: Signals,
         hooks: Sequence[RunEndHook],
     ) -> None:
@@ -62,7 +60,6 @@ class Ingest:
         self._queue = queue
         self._store = ResultStore()
         self._group_store = GroupStore()
-        self._outbox = outbox
         self._signals = signals
         self._hooks = hooks
 
@@ -167,14 +164,14 @@ class Ingest:
         await self._store.insert(tx, [_row(one) for one in accepted])
         moves = sorted([*(one.move for one in accepted), *put_off], key=lambda move: move.job_id)
         result = await self._queue.finish_and_lease_in(tx, moves, request, want)
-        await self._outbox.append(tx, *[_event(one.job, one.result) for one in accepted if one.move.to in TERMINAL])
+        await append_events(tx, *[_event(one.job, one.result) for one in accepted if one.move.to in TERMINAL])
         # The event of a group's end comes after those of its jobs.
         ended = {one.job.run_id: None for one in accepted if one.job.run_id and one.move.to in TERMINAL}
-        await end_groups_without_jobs(tx, self._outbox, self._signals, ended)
+        await end_groups_without_jobs(tx, self._signals, ended)
         return result
 
 
-async def report_dead_letters(tx: Tx, outbox: OutboxStore, moves: Sequence[Move]) -> list[EndedRun]:
+async def report_dead_letters(tx: Tx, moves: Sequence[Move]) -> list[EndedRun]:
     """Write results and events for page jobs that ended without one, because their workers were lost too often, or
     raised, in the commit that ends them. Return the runs of policies among them."""
     why = {move.job_id: move for move in moves}
@@ -190,7 +187,7 @@ async def report_dead_letters(tx: Tx, outbox: OutboxStore, moves: Sequence[Move]
         if job.policy is not None:
             runs.append(_ended_run(job, result))
     await results.insert(tx, rows)
-    await outbox.append(tx, *events)
+    await append_events(tx, *events)
     return runs
 
 

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 
 from shoal.base.database import Tx
 from shoal.base.signals import Signals
-from shoal.events.store import OutboxStore
 from shoal.queue.job import LostJob, RunEndHook
 from shoal.queue.states import TERMINAL, JobState, Move
 
@@ -15,8 +14,7 @@ from shoal.queue.states import TERMINAL, JobState, Move
 class PageJobListener:
     """Implements `queue.job.RunListener`. The runs of page jobs are their groups; jobs of policies have none."""
 
-    def __init__(self, outbox: OutboxStore, signals: Signals, hooks: Sequence[RunEndHook]) -> None:
-        self._outbox = outbox
+    def __init__(self, signals: Signals, hooks: Sequence[RunEndHook]) -> None:
         self._signals = signals
         self._hooks = hooks
 
@@ -34,8 +32,8 @@ class PageJobListener:
         from shoal.page_jobs.ingest import report_dead_letters
 
         dead = [move for move, _ in moves if move.to in (JobState.EXPIRED, JobState.FAILED)]
-        runs = await report_dead_letters(tx, self._outbox, dead) if dead else []
+        runs = await report_dead_letters(tx, dead) if dead else []
         groups = {run_id: None for move, run_id in moves if run_id is not None and move.to in TERMINAL}
-        await end_groups_without_jobs(tx, self._outbox, self._signals, groups)
+        await end_groups_without_jobs(tx, self._signals, groups)
         for hook in self._hooks if runs else ():
             await hook.ended(tx, runs)

@@ -68,9 +68,9 @@ class RunRecorder:
 
     name = "run recorder"
 
-    def __init__(self, database: Database, events: EventStore) -> None:
+    def __init__(self, database: Database) -> None:
         self._database = database
-        self._events = events
+        self._events = EventStore()
         self._has_read_all = False
 
     async def run_once(self) -> PassResult:

@@ -83,8 +83,6 @@ async def analysis_runner(app: App, lease: Lease, alive: Callable[[], bool]) -> 
     found = await app.crawls.get(analysis.crawl_id)
     loader = SiteLoader(
         app.database,
-        app.stores.sites,
-        app.stores.crawls,
         app.settings.crawl.max_url_length,
         make_prober(app, found.crawl),
     )

@@ -16,7 +16,7 @@ from urllib.parse import quote
 from shoal.audit.analyses import KIND
 from shoal.audit.commit_status.forges import Forge, is_published, status_request
 from shoal.audit.commit_status.status import CommitStatus
-from shoal.audit.store import CommitStatusStore
+from shoal.audit.commit_status.store import CommitStatusStore
 from shoal.base.clock import Clock
 from shoal.base.database import Database
 from shoal.base.retry_after import asked_wait, parse_retry_after
@@ -68,7 +68,6 @@ class CommitStatusPublisher:
     def __init__(
         self,
         database: Database,
-        store: CommitStatusStore,
         forges: Mapping[str, Forge],
         egress: Callable[[], Egress],
         clock: Clock,
@@ -76,7 +75,7 @@ class CommitStatusPublisher:
         public_url: str = "",
     ) -> None:
         self._database = database
-        self._store = store
+        self._store = CommitStatusStore()
         self._forges = forges
         self._new_egress = egress
         self._egress: Egress | None = None

@@ -26,8 +26,9 @@ from shoal.audit.diff.page_columns import (
 )
 from shoal.audit.diff.rows import Change, CodeDiff, DiffRow, DiffSummary, FindingDiff
 from shoal.audit.finding import RANKS, Finding, FindingCount
+from shoal.audit.site_store import SiteStore
 from shoal.audit.states import AnalysisState
-from shoal.audit.store import AnalysisStore, FindingPlace, SiteStore
+from shoal.audit.store import AnalysisStore, FindingPlace
 from shoal.base.database import Database, Tx
 from shoal.base.errors import InvalidInput, NotFound, StateConflict
 from shoal.crawl.crawl import Crawl
@@ -188,11 +189,11 @@ def _field_changes(before: Sequence[Any], after: Sequence[Any]) -> list[DiffRow]
 class CrawlDiffs:
     """Makes diffs. Only one diff at a time reads the pages of its crawls, because two at once would both be slower."""
 
-    def __init__(self, database: Database, sites: SiteStore, analyses: AnalysisStore, crawls: CrawlStore) -> None:
+    def __init__(self, database: Database) -> None:
         self._database = database
-        self._sites = sites
-        self._analyses = analyses
-        self._crawls = crawls
+        self._sites = SiteStore()
+        self._analyses = AnalysisStore()
+        self._crawls = CrawlStore()
         self._reading = asyncio.Semaphore(1)
 
     async def open(self, before: str, after: str) -> CrawlDiff:

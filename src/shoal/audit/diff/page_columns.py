@@ -9,7 +9,7 @@ import orjson
 from numpy.typing import NDArray
 from xxhash import xxh3_64_intdigest, xxh3_128_digest
 
-from shoal.audit.store import COMPARED_COLUMNS
+from shoal.audit.site_store import COMPARED_COLUMNS
 from shoal.pages.page import NOT_MODIFIED
 
 FIELDS: Final = (

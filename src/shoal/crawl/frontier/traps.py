@@ -6,9 +6,11 @@ a text that the pattern already had, it is quarantined: its URLs wait until a us
 """
 
 import re
+from collections import Counter
 from dataclasses import dataclass
 from enum import StrEnum
 
+from shoal.base.database import Tx
 from shoal.base.url import Url
 
 REPEATS = 100
@@ -83,3 +85,9 @@ class TrapWatch:
             self.forget()
         texts.add(text)
         self._kept += 1
+
+
+async def count_traps(tx: Tx, crawl: int, urls: list[Url]) -> None:
+    """Count URLs that went into quarantine, by their patterns."""
+    for pattern, more in sorted(Counter(map(pattern_of, urls)).items()):
+        await tx.execute("count_trap", crawl=crawl, pattern=pattern, count=more)

@@ -20,9 +20,9 @@ class JournalFiles:
 
     name = "project logs"
 
-    def __init__(self, database: Database, store: JournalStore, append: Callable[[str, list[bytes]], None]) -> None:
+    def __init__(self, database: Database, append: Callable[[str, list[bytes]], None]) -> None:
         self._database = database
-        self._store = store
+        self._store = JournalStore()
         self._append = append
 
     async def run_once(self) -> PassResult:

@@ -5,14 +5,16 @@ Other modules create the `JournalEntry`. The log lines of a process are made in 
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
+
+import orjson
 
 from shoal.base.clock import moment
 from shoal.base.database import Database, Tx
 from shoal.base.errors import NotFound
-from shoal.base.text import clean
+from shoal.base.text import clean, json_of, storable
 from shoal.crawl.journal import messages
-from shoal.crawl.journal.entry import JournalEntry
+from shoal.crawl.journal.entry import JournalEntry, JournalLevel
 from shoal.crawl.store import CrawlStore
 
 MOST_AT_ONCE = 1000
@@ -52,41 +54,55 @@ class UnfiledJournal:
     upto: int  # number of the last entry
 
 
-class JournalStore(Protocol):
+class JournalStore:
+    """The entries of all journals, numbered per crawl."""
+
     async def append(self, tx: Tx, crawl: int, entries: Sequence[JournalEntry], most: int) -> None:
         """Append entries, and drop the oldest beyond `most`. This locks the end of the journal until the commit, so
         call it last; a reader that follows the numbers then misses none."""
-        ...
+        last = await tx.value("reserve_journal_entries", crawl=crawl, count=len(entries))
+        first = last - len(entries) + 1
+        await tx.many(
+            "insert_journal_entries", [_row(crawl, number, entry) for number, entry in enumerate(entries, first)]
+        )
+        if last > most:
+            await tx.execute("drop_first_journal_entries", crawl=crawl, number=last - most)
 
     async def after(self, tx: Tx, crawl: int, number: int, limit: int) -> list[StoredEntry]:
         """Return the entries after this number, in order. An empty result does not mean that no more will come."""
-        ...
+        return [
+            _stored_entry(row) for row in await tx.all("journal_entries_after", crawl=crawl, number=number, limit=limit)
+        ]
 
     async def last(self, tx: Tx, crawl: int, count: int) -> list[StoredEntry]:
         """Return the last entries, in order."""
-        ...
+        return [_stored_entry(row) for row in reversed(await tx.all("last_journal_entries", crawl=crawl, limit=count))]
 
     async def finish_depth(self, tx: Tx, crawl: int, depth: int) -> int | None:
         """Store that everything up to this depth is settled; return the depth stored before, or None if it was not
         lower."""
-        ...
+        before: int | None = await tx.value("finish_depth", crawl=crawl, depth=depth)
+        return before
 
     async def unfiled(self, tx: Tx, limit: int) -> list[UnfiledJournal]:
         """Return crawls with entries that are not in a file yet."""
-        ...
+        rows = await tx.all("unfiled_journals", limit=limit)
+        return [
+            UnfiledJournal(row["crawl"], row["crawl_id"], row["project"], row["filed"], row["lines"]) for row in rows
+        ]
 
     async def claim(self, tx: Tx, crawl: int, filed: int, upto: int) -> bool:
         """Mark entries up to a number as filed; return False if another process was first."""
-        ...
+        return await tx.execute("claim_journal_entries", crawl=crawl, filed=filed, upto=upto) == 1
 
 
 class Journal:
     """Reads and writes journals."""
 
-    def __init__(self, database: Database, store: JournalStore, crawls: CrawlStore, most: int) -> None:
+    def __init__(self, database: Database, most: int) -> None:
         self._database = database
-        self.store = store
-        self._crawls = crawls
+        self.store = JournalStore()
+        self._crawls = CrawlStore()
         self._most = most
 
     async def write(self, tx: Tx, crawl: int, entries: Sequence[JournalEntry]) -> None:
@@ -116,3 +132,12 @@ class Journal:
 def _cleaned(entry: JournalEntry) -> JournalEntry:
     facts = {name: clean(value) if isinstance(value, str) else value for name, value in entry.facts.items()}
     return JournalEntry(entry.event, clean(entry.message), entry.level, facts)
+
+
+def _row(crawl: int, number: int, entry: JournalEntry) -> tuple[Any, ...]:
+    return crawl, number, entry.level.value, entry.event, storable(entry.message), json_of(entry.facts).decode()
+
+
+def _stored_entry(row: Any) -> StoredEntry:
+    entry = JournalEntry(row["event"], row["message"], JournalLevel(row["level"]), orjson.loads(row["facts"]))
+    return StoredEntry(row["number"], row["at"], entry)

@@ -37,7 +37,6 @@ class CrawlJobs:
 
     def __init__(
         self,
-        store: CrawlStore,
         frontier: FrontierStore,
         jobs: JobStore,
         journal: Journal,
@@ -45,7 +44,7 @@ class CrawlJobs:
         signals: Signals,
         hooks: Sequence[RunEndHook],
     ) -> None:
-        self._store = store
+        self._store = CrawlStore()
         self._frontier = frontier
         self._jobs = jobs
         self._journal = journal

@@ -53,10 +53,10 @@ class CrawlStatus:
 class CrawlReader:
     """Reads crawls with their status. Changes nothing."""
 
-    def __init__(self, database: Database, store: CrawlStore, queue: Queue) -> None:
+    def __init__(self, database: Database, queue: Queue) -> None:
         self._database = database
         self._queue = queue
-        self.store = store
+        self.store = CrawlStore()
 
     async def get(self, crawl_id: str) -> CrawlStatus:
         async def look(tx: Tx) -> CrawlStatus:

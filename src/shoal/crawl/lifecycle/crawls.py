@@ -36,7 +36,7 @@ from shoal.crawl.lifecycle.failed_urls import FailedUrls, taken_back
 from shoal.crawl.lifecycle.transitions import CrawlTransitions
 from shoal.crawl.scope.seeds import check_addresses, check_label, check_proxy, check_walkers, first_urls, seeds_of
 from shoal.crawl.states import CrawlMove, CrawlState
-from shoal.crawl.store import OUTSIDE, CrawlStore, FrontierStore
+from shoal.crawl.store import OUTSIDE, FrontierStore
 from shoal.egress.address import AddressRule
 from shoal.egress.proxy import Proxies
 from shoal.hosts.rate import HeldHost
@@ -65,7 +65,6 @@ class Crawls(CrawlReader):
     def __init__(
         self,
         database: Database,
-        store: CrawlStore,
         frontier: FrontierStore,
         queue: Queue,
         journal: Journal,
@@ -75,7 +74,7 @@ class Crawls(CrawlReader):
         settings: CrawlSettings,
         proxies: Proxies,
     ) -> None:
-        super().__init__(database, store, queue)
+        super().__init__(database, queue)
         self._frontier = frontier
         self._pages = PageStore()
         self.journal = journal

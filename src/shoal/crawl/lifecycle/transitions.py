@@ -11,8 +11,7 @@ from shoal.crawl.journal import messages
 from shoal.crawl.journal.journal import Journal
 from shoal.crawl.states import CrawlMove, CrawlState
 from shoal.crawl.store import CrawlStore
-from shoal.events.event import Event
-from shoal.events.store import OutboxStore
+from shoal.events.event import Event, append_events
 
 EVENTS = {
     CrawlState.RUNNING: "crawl.started",
@@ -41,10 +40,9 @@ class CrawlEnded(Signal, frozen=True, kw_only=True):
 class CrawlTransitions:
     """Moves crawls from state to state, in the transaction of the caller."""
 
-    def __init__(self, store: CrawlStore, journal: Journal, outbox: OutboxStore, signals: Signals) -> None:
-        self._store = store
+    def __init__(self, journal: Journal, signals: Signals) -> None:
+        self._store = CrawlStore()
         self._journal = journal
-        self._outbox = outbox
         self._signals = signals
 
     async def locked(self, tx: Tx, crawl_id: str) -> Crawl:
@@ -78,7 +76,7 @@ class CrawlTransitions:
             if counts is not None:
                 said = messages.left_in_quarantine(crawl_id, counts.held) if counts.held else None
                 data |= {"skipped": counts.skipped, "message": said}
-            await self._outbox.append(tx, Event(EVENTS[move.to], crawl_id, data))
+            await append_events(tx, Event(EVENTS[move.to], crawl_id, data))
         return moved
 
     def emit_on_commit(self, tx: Tx, crawl_id: str, move: CrawlMove, seconds: float | None = None) -> None:

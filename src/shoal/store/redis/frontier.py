@@ -15,7 +15,7 @@ from shoal.base.url import Url, origin
 from shoal.crawl.crawl import FrontierDriver
 from shoal.crawl.frontier.fates import WAITING, Fate
 from shoal.crawl.frontier.rebuild import ClaimedTarget, KnownPage
-from shoal.crawl.frontier.traps import Trap, pattern_of
+from shoal.crawl.frontier.traps import Trap, count_traps, pattern_of
 from shoal.crawl.frontier.values import (
     Added,
     FrontierChange,
@@ -47,7 +47,6 @@ from shoal.store.redis.frontier_records import (
 )
 from shoal.store.redis.frontier_take import RedisTake, WalkerTurns
 from shoal.store.redis.scripts import BATCH
-from shoal.store.sql.counters import count_traps
 from shoal.store.sql.frontier import SqlFrontier
 
 UNATTACHED_SECONDS = 86_400  # a frontier that no walker ever uses is forgotten after a day: its crawl was not committed

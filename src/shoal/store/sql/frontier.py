@@ -11,7 +11,7 @@ from shoal.base.database import Conflict, Tx
 from shoal.base.url import Url, origin
 from shoal.crawl.crawl import Crawl, FrontierDriver
 from shoal.crawl.frontier.fates import CLAIMABLE, REOPENING, WAITING, Fate
-from shoal.crawl.frontier.traps import Trap, TrapState, pattern_of
+from shoal.crawl.frontier.traps import Trap, TrapState, count_traps, pattern_of
 from shoal.crawl.frontier.values import (
     Added,
     FrontierChange,
@@ -29,7 +29,6 @@ from shoal.crawl.store import AdmissionChecks, HostRate
 from shoal.hosts.rate import HeldHost
 from shoal.hosts.store import HostStore
 from shoal.queue.job import Fence
-from shoal.store.sql.counters import count_traps
 from shoal.store.sql.frontier_take import KINDS, Take
 from shoal.store.sql.queue_position import NEVER, QueuePositions, depth_at
 

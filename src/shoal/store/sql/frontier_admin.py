@@ -27,14 +27,13 @@ from shoal.crawl.frontier.admin_store import (
 from shoal.crawl.frontier.fates import Fate
 from shoal.crawl.frontier.traps import Trap, TrapState
 from shoal.crawl.frontier.values import RedirectTarget, SitemapRecord, UrlKind, key_of
-from shoal.crawl.store import OUTSIDE
+from shoal.crawl.store import OUTSIDE, CrawlStore
 from shoal.hosts.rate import HeldHost
 from shoal.hosts.robots import RobotsRecord, RobotsState
 from shoal.hosts.store import HostStore, host_state
 from shoal.pages.page import Page
 from shoal.pages.store import PageStore
 from shoal.queue.job import Fence
-from shoal.store.sql.counters import add_counts
 from shoal.store.sql.frontier_take import CHAIN, KINDS
 from shoal.store.sql.queue_position import NEVER, QueuePositions, depth_at
 
@@ -161,7 +160,7 @@ class SqlFrontierAdmin:
 
     async def keep_counts(self, tx: Tx, crawl: int, counts: Counts) -> None:
         gone = max(0, counts.held - await self._held(tx, crawl))  # the other crawl had been cleared
-        await add_counts(tx, crawl, OUTSIDE, replace(counts, skipped=counts.skipped | {TRAP: gone}))
+        await CrawlStore().add_counts(tx, crawl, OUTSIDE, replace(counts, skipped=counts.skipped | {TRAP: gone}))
 
     async def admit(self, tx: Tx, crawl: int, position: FrontierPosition) -> bool:
         values = {name: getattr(position, name) for name in FrontierPosition.__slots__}
@@ -174,7 +173,7 @@ class SqlFrontierAdmin:
         last = await tx.one("last_of_some_fates", crawl=crawl, limit=limit)
         if last is not None:
             return await tx.execute("drop_fates_up_to", crawl=crawl, key=last["key"], chk=last["chk"])
-        await add_counts(tx, crawl, OUTSIDE, Counts(skipped={TRAP: await self._held(tx, crawl)}))
+        await CrawlStore().add_counts(tx, crawl, OUTSIDE, Counts(skipped={TRAP: await self._held(tx, crawl)}))
         for query in ("drop_frontier_hosts", "drop_traps", "drop_sitemaps", "drop_targets"):
             await tx.execute(query, crawl=crawl)
         return 0
@@ -245,7 +244,7 @@ class SqlFrontierAdmin:
         keys = [key_of(url, seed, kind) for url, kind in urls]
         await tx.many("drop_fates", sorted((*key, crawl) for key in keys))
         opened = sum(row["due"] != NEVER for _, row in kept)  # quarantine counted the others as settled
-        await add_counts(tx, crawl, OUTSIDE, Counts(settled=opened))
+        await CrawlStore().add_counts(tx, crawl, OUTSIDE, Counts(settled=opened))
         return dropped
 
 

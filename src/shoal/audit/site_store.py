@@ -1,48 +1,70 @@
-"""The data of a crawl for analyzers, on SQL."""
+"""Reads what analyzers and diffs get of a crawl."""
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Final
 
 from shoal.base.database import Tx
 from shoal.crawl.frontier.fates import Fate
 
+PAGE_COLUMNS: Final = (
+    *("number", "key", "status", "depth", "duration_ms", "word_count", "bytes", "flags", "fingerprint"),
+    "text_hash",
+    *("url", "final_url", "content_type", "title", "description", "canonical", "robots", "lang", "h1"),
+    *("content_hash", "redirects", "error_code"),
+)
+"""The columns of `SiteStore.pages_after`, in this order."""
 
-class SqlSiteStore:
-    """Implements `audit.store.SiteStore`."""
+COMPARED_COLUMNS: Final = (*PAGE_COLUMNS, "data")
+"""The columns that a diff reads; `data` is JSON, or None."""
+
+
+class SiteStore:
+    """Reads what analyzers get of a crawl, in batches and in storage order."""
 
     async def pages_after(self, tx: Tx, crawl: int, number: int, limit: int) -> list[Sequence[Any]]:
+        """Return rows of `PAGE_COLUMNS`, after the page with that number. `redirects` is JSON, or None."""
         return await tx.all("page_columns_after", crawl=crawl, number=number, limit=limit)
 
     async def compared_after(self, tx: Tx, crawl: int, number: int, limit: int) -> list[Sequence[Any]]:
+        """Return rows of `COMPARED_COLUMNS`, after the page with that number."""
         return await tx.all("compared_columns_after", crawl=crawl, number=number, limit=limit)
 
     async def pages_numbered(self, tx: Tx, crawl: int, numbers: Sequence[int]) -> list[Sequence[Any]]:
+        """Return rows of `COMPARED_COLUMNS` of these pages, ordered by number; fewer if the crawl is gone."""
         return await tx.all("page_columns_numbered", crawl=crawl, numbers=list(numbers))
 
     async def links_after(self, tx: Tx, crawl: int, number: int, limit: int) -> list[tuple[int, bytes]]:
+        """Return number and link blob of pages that were parsed: see `pages.links`."""
         rows = await tx.all("links_after", crawl=crawl, number=number, limit=limit)
         return [(row["number"], row["links"]) for row in rows]
 
     async def details_after(self, tx: Tx, crawl: int, number: int, limit: int) -> list[tuple[int, bytes]]:
+        """Return number and packed details of pages that have them."""
         rows = await tx.all("details_after", crawl=crawl, number=number, limit=limit)
         return [(row["number"], row["detail"]) for row in rows]
 
     async def redirect_targets_after(self, tx: Tx, crawl: int, key: int, limit: int) -> list[tuple[int, str, str]]:
+        """Return key, URL and the redirecting URL of pages that were fetched only as the target of a redirect, ordered
+        by key."""
         rows = await tx.all("redirect_targets_after", crawl=crawl, key=key, limit=limit)
         return [(row["key"], row["url"], row["via"]) for row in rows]
 
     async def blocked_after(
         self, tx: Tx, crawl: int, after: tuple[int, int], limit: int
     ) -> list[tuple[tuple[int, int]]]:
+        """Return key and check of URLs that robots.txt forbids, in the order of the index. All calls together read the
+        fates of all URLs of the crawl once."""
         key, chk = after
         fate = int(Fate.SKIPPED_ROBOTS)
         rows = await tx.all("fates_after", crawl=crawl, key=key, chk=chk, fate=fate, limit=limit)
         return [((row["key"], row["chk"]),) for row in rows]
 
     async def sitemaps(self, tx: Tx, crawl: int) -> list[tuple[str, int | None, str | None, bytes | None]]:
+        """Return URL, status, problem and packed entries of the sitemaps that were read."""
         rows = await tx.all("sitemaps_of_crawl", crawl=crawl)
         return [(row["url"], row["status"], row["problem"], row["entries"]) for row in rows]
 
     async def robots(self, tx: Tx, origins: Sequence[str]) -> dict[str, str | None]:
+        """Return the robots.txt of those of these hosts that are known; None for those that have none."""
         rows = await tx.all("robots_of_hosts", origins=list(origins))
         return {row["origin"]: row["robots"] if row["robots_state"] == "found" else None for row in rows}

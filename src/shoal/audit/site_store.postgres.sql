@@ -1,0 +1,19 @@
+-- name: robots_of_hosts
+-- The robots.txt of hosts that responded to the request for it.
+SELECT h.origin, h.robots_state, h.robots FROM unnest(:origins::text[]) AS o (origin)
+CROSS JOIN LATERAL (SELECT * FROM host WHERE host.origin = o.origin OFFSET 0) AS h
+WHERE h.robots_state IN ('found', 'absent');
+
+-- name: page_columns_numbered
+-- What is compared of pages, by their numbers.
+SELECT p.number, p.key, p.status, p.depth, p.duration_ms, p.word_count, p.bytes, p.flags, p.fingerprint,
+       p.text_hash, p.url, p.final_url, p.content_type, p.title, p.description, p.canonical, p.robots, p.lang, p.h1, p.content_hash,
+       p.redirects, p.error_code, p.data
+FROM unnest(:numbers::bigint[]) AS n (number)
+CROSS JOIN LATERAL (SELECT * FROM page AS t WHERE t.crawl = :crawl AND t.number >= n.number AND t.number <= n.number
+                    ORDER BY t.number OFFSET 0) AS p
+ORDER BY p.number;
+
+-- name: fates_after
+-- Keys of URLs with a fate, after a key, in the order of the index.
+SELECT key, chk FROM fate WHERE crawl = :crawl AND (chk, key) > (:chk, :key) AND fate = :fate ORDER BY chk, key LIMIT :limit;

@@ -1,0 +1,19 @@
+-- name: page_columns_after
+-- What analyzers get of pages, in the order in which they were stored.
+SELECT number, key, status, depth, duration_ms, word_count, bytes, flags, fingerprint, text_hash, url, final_url,
+       content_type, title, description, canonical, robots, lang, h1, content_hash, redirects, error_code
+FROM page WHERE crawl = :crawl AND number > :number ORDER BY number LIMIT :limit;
+
+-- name: compared_columns_after
+-- What is compared of pages, in the order in which they were stored.
+SELECT number, key, status, depth, duration_ms, word_count, bytes, flags, fingerprint, text_hash, url, final_url,
+       content_type, title, description, canonical, robots, lang, h1, content_hash, redirects, error_code, data
+FROM page WHERE crawl = :crawl AND number > :number ORDER BY number LIMIT :limit;
+
+-- name: redirect_targets_after
+-- URLs that were fetched only as the target of a redirect.
+SELECT key, url, via FROM redirect_target WHERE crawl = :crawl AND key > :key AND fate = 4 ORDER BY key, chk LIMIT :limit;
+
+-- name: sitemaps_of_crawl
+-- The sitemaps that were read, and what they list.
+SELECT url, status, problem, entries FROM sitemap WHERE crawl = :crawl ORDER BY url;
