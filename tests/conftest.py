@@ -26,8 +26,8 @@ from hypothesis import HealthCheck, Phase, settings
 
 from shoal.base.clock import FakeClock
 from shoal.base.database.sqlite import SqliteDatabase
+from shoal.drivers.redis import lane_server
 from shoal.process.lifetime import reduce_collections
-from shoal.store.redis import lane_server
 from tests.support.effort import times
 from tests.support.fleet import OURS
 from tests.support.kept_pools import KeptPools

@@ -29,11 +29,11 @@ from shoal.base.errors import AlreadyExists, InvalidInput, LeaseLost, NotFound, 
 from shoal.base.forge_commit import ForgeCommit
 from shoal.crawl.crawl import Crawl
 from shoal.crawl.states import CrawlState
+from shoal.drivers.artifacts import FolderArtifacts
 from shoal.observe.log_messages import log_line
 from shoal.queue.job import Lease
 from shoal.queue.queue import JobLeased, JobMoved
 from shoal.queue.states import JobState
-from shoal.store.artifacts.folder import FolderArtifacts
 from tests.contract.conftest import Bench, failed, fetched
 
 A = AnalysisState

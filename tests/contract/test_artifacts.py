@@ -10,9 +10,8 @@ from shoal.base.clock import SystemClock
 from shoal.base.errors import BadConfig, NotFound
 from shoal.base.settings import BodySettings
 from shoal.base.signals import Signals
-from shoal.store.artifacts.folder import FolderArtifacts
-from shoal.store.artifacts.s3 import S3Artifacts
-from shoal.store.bodies.s3 import S3Bodies
+from shoal.drivers.artifacts import FolderArtifacts, S3Artifacts
+from shoal.drivers.s3_bodies import S3Bodies
 from tests.support.s3_server import ACCESS_KEY, REGION, SECRET_KEY, ObjectStore, object_store
 
 

@@ -12,10 +12,10 @@ from shoal.base.clock import Clock, SystemClock
 from shoal.base.errors import BadConfig, BodiesUnavailable, NotFound, StorageFull
 from shoal.base.settings import BodySettings
 from shoal.base.signals import Signal, Signals
+from shoal.drivers.folder_bodies import FolderBodies
+from shoal.drivers.s3_bodies import TRIES, S3Bodies
 from shoal.pages.bodies import BodyLocation, BodyStore, BodyStoreFailed
 from shoal.pages.warc import read_first
-from shoal.store.bodies.folder import FolderBodies
-from shoal.store.bodies.s3 import TRIES, S3Bodies
 from tests.support.s3_server import ACCESS_KEY, REGION, SECRET_KEY, ObjectStore, object_store, signature
 
 

@@ -21,9 +21,9 @@ from shoal.base.database.sqlite import SqliteDatabase
 from shoal.hosts.rate import SlotRequest
 from shoal.hosts.throttle import HostUpdate
 from shoal.queue.janitor import Janitor
+from shoal.queue.lanes import Availability
 from shoal.queue.states import JobState as J
-from shoal.store.sql.availability import Availability
-from shoal.store.sql.jobs import SqlJobStore
+from shoal.queue.store import JobStore
 from tests.contract.conftest import Bench, database_at, open_bench
 
 HOUR = 3600
@@ -87,7 +87,7 @@ async def test_killed_work_is_given_back_in_time_when_nobody_saw_the_clock_step(
     job_id = await bench.enqueue()
     await bench.lease()
     await bench.step(hours * HOUR)
-    bench.jobs.clock = SqlJobStore(bench.dialect, timedelta(0), Availability()).clock
+    bench.jobs.clock = JobStore(bench.dialect, timedelta(0), Availability()).clock
     janitor = bench.app.chores.janitor
     await janitor.run_once()
     assert (await bench.job(job_id)).state is J.LOCKED

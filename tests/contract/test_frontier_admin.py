@@ -23,9 +23,9 @@ from shoal.crawl.frontier.fates import Fate
 from shoal.crawl.frontier.traps import Trap, TrapState
 from shoal.crawl.frontier.values import NewUrl, Settled, SitemapRecord, UrlKind, WalkerBatch, key_of
 from shoal.crawl.states import CrawlState
+from shoal.drivers.folder_bodies import FolderBodies
 from shoal.extract.details import Details, packed, unpacked
 from shoal.queue.job import Fence
-from shoal.store.bodies.folder import FolderBodies
 from tests.contract.conftest import SITE, Bench, Walker, failed, fetched, later, new_url, open_bench
 from tests.support import ledger
 

@@ -13,8 +13,8 @@ from shoal.base.errors import BackendUnavailable, StorageFull
 from shoal.base.settings import WorkSettings
 from shoal.base.signals import Signals
 from shoal.crawl.lifecycle.crawls import KIND
+from shoal.drivers.folder_bodies import FolderBodies
 from shoal.queue.states import JobState
-from shoal.store.bodies.folder import FolderBodies
 from shoal.work.child_handle import ChildSpawner
 from shoal.work.child_pool import RunChildren
 from shoal.work.storage_watch import BODIES, LONGEST_PAUSE_SECONDS, STORE, StorageFilled, StorageFreed, StorageWatch

@@ -8,12 +8,12 @@ import pytest
 from shoal.base.url import Url
 from shoal.crawl.engine.walker_commits import TurnRequest
 from shoal.crawl.frontier.fates import Fate
+from shoal.crawl.frontier.sql_admin import SqlFrontierAdmin
 from shoal.crawl.frontier.values import Settled, UrlKind, WalkerBatch, key_of
 from shoal.crawl.store import HostRate
 from shoal.hosts.rate import HeldHost, HostState, SlotRequest, SlotsGranted
 from shoal.hosts.robots import RobotsRecord, RobotsState
 from shoal.hosts.throttle import HostUpdate
-from shoal.store.sql.frontier_admin import SqlFrontierAdmin
 from tests.contract.conftest import SITE, Bench, Breakpoint, BreakpointDatabase, fetched, open_bench, suspected
 
 SECOND = 1_000_000

@@ -10,11 +10,11 @@ from msgspec import to_builtins
 from shoal.base.errors import InvalidInput, LeaseLost, NotFound, StateConflict
 from shoal.base.ids import JobId, NodeId
 from shoal.crawl.lifecycle.crawls import KIND
+from shoal.queue import job_admin_store
 from shoal.queue.job import NewJob
 from shoal.queue.job_admin_store import JobFilter
 from shoal.queue.states import JobState
 from shoal.serve import to_api
-from shoal.store.sql import job_admin
 from tests.contract.conftest import Bench, until_blocked
 from tests.support.nodes import register
 
@@ -66,7 +66,7 @@ async def test_a_list_is_cut_by_state_kind_run_and_lane(bench: Bench) -> None:
 
 
 async def test_a_short_page_of_results_has_a_cursor_to_continue(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(job_admin, "SCAN", 4)
+    monkeypatch.setattr(job_admin_store, "SCAN", 4)
     wanted = JobId("job_00")
     await bench.queue.enqueue([NewJob(wanted, "rare", None)])
     await bench.queue.enqueue([NewJob(JobId(f"job_{number:02d}"), "page", None) for number in range(1, 10)])

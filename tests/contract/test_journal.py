@@ -285,7 +285,7 @@ async def test_a_reader_that_goes_by_numbers_misses_no_commit(postgres_bench: Be
 
 
 async def test_a_removed_crawl_takes_its_journal_along(bench: Bench) -> None:
-    from shoal.store.sql.frontier_admin import SqlFrontierAdmin
+    from shoal.crawl.frontier.sql_admin import SqlFrontierAdmin
 
     crawl = await bench.submit()
     await bench.crawls.stop(crawl.id)

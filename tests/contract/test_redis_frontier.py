@@ -22,9 +22,9 @@ from shoal.crawl.frontier.fates import Fate
 from shoal.crawl.frontier.values import NewUrl, Settled, WalkerBatch
 from shoal.crawl.lifecycle.crawl_jobs import FrontierOutOfReach
 from shoal.crawl.states import CrawlState
+from shoal.drivers.redis.server_check import RedisWarned
 from shoal.pages.links import LinkFlag, pack, pack_key
 from shoal.process.crawl_request import read_id
-from shoal.store.redis.server_check import RedisWarned
 from tests.contract.conftest import SITE, Bench, Walker, fetched, later, new_url, open_bench, page_of
 from tests.contract.frontier_driver import RedisFrontierDriver, check_counters
 from tests.contract.test_frontier_admin import dump_of

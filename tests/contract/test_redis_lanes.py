@@ -17,13 +17,13 @@ from shoal.base.errors import BackendUnavailable
 from shoal.base.ids import JobId, new_id
 from shoal.base.settings import RedisSettings
 from shoal.base.signals import Signals
+from shoal.drivers.redis import lane_repair
+from shoal.drivers.redis.connection import LoopRedis, ThreadRedis
+from shoal.drivers.redis.lane_entries import GENERATION, queue_name
+from shoal.drivers.redis.lane_server import LanesDegraded, LanesRestored
+from shoal.drivers.redis.lanes import RedisLanes
+from shoal.drivers.redis.wake import RedisWake
 from shoal.queue.job import Lease, LeaseRequest, NewJob, local_lane, node_lane
-from shoal.store.redis import lane_repair
-from shoal.store.redis.connection import LoopRedis, ThreadRedis
-from shoal.store.redis.lane_entries import GENERATION, queue_name
-from shoal.store.redis.lane_server import LanesDegraded, LanesRestored
-from shoal.store.redis.lanes import RedisLanes
-from shoal.store.redis.wake import RedisWake
 from tests.contract.conftest import Bench, begin_lanes, open_bench
 from tests.contract.test_host_leases import places
 from tests.contract.test_wake import Subscriber

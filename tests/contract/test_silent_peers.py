@@ -16,13 +16,13 @@ from shoal.base.ids import EventId
 from shoal.base.settings import BodySettings, RedisSettings, RenderSettings
 from shoal.base.signals import Signals
 from shoal.base.url import Url
+from shoal.drivers import s3_bodies as s3
+from shoal.drivers.redis.connection import LoopRedis, ThreadRedis
 from shoal.egress import AddressRule, Egress, Limits, Request, Response, endpoint
 from shoal.events import sender
 from shoal.events.event import EventReceipt
 from shoal.render import remote_renderer
 from shoal.render.renderer import RenderRequest
-from shoal.store.bodies import s3
-from shoal.store.redis.connection import LoopRedis, ThreadRedis
 from tests.support.delay_proxy import DelayProxy, delay_proxy
 from tests.support.servers import Servers
 

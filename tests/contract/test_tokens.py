@@ -13,10 +13,10 @@ from shoal.access.tokens import FRESH_SECONDS, MOST_REMEMBERED, USED_EVERY, NewT
 from shoal.base.database import Database, Tx
 from shoal.base.errors import BackendUnavailable, InvalidInput, NotAllowed, NotFound, StateConflict
 from shoal.crawl.frontier.admin import FrontierAdmin
+from shoal.crawl.frontier.sql_admin import SqlFrontierAdmin
 from shoal.crawl.states import CrawlState
+from shoal.drivers.folder_bodies import FolderBodies
 from shoal.queue.job_admin_store import JobFilter
-from shoal.store.bodies.folder import FolderBodies
-from shoal.store.sql.frontier_admin import SqlFrontierAdmin
 from tests.contract.conftest import Bench, Breakpoint, BreakpointDatabase, Severed, until_blocked
 
 ME = local_caller("127.0.0.1")

@@ -15,11 +15,11 @@ from shoal.base.database.postgres import PostgresDatabase
 from shoal.base.ids import JobId, new_id
 from shoal.base.settings_loader import load
 from shoal.base.signals import Signal, Signals
+from shoal.drivers.redis.wake import RedisWake
+from shoal.queue import postgres_wake
 from shoal.queue.job import NewJob, local_lane
+from shoal.queue.postgres_wake import PostgresWake
 from shoal.queue.wake import BURST, WakeDegraded, WakeListenerFailed, WakeRestored
-from shoal.store.redis.wake import RedisWake
-from shoal.store.sql import postgres_wake
-from shoal.store.sql.postgres_wake import PostgresWake
 from tests.contract.conftest import begin_lanes
 
 PATIENCE = 60.0

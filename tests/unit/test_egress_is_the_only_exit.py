@@ -102,7 +102,7 @@ ALLOWED = {
     "serve/connections.py": {"socket"},
     "base/settings.py": {"socket"},
     "base/database/postgres.py": {"asyncpg"},
-    "store/": {"redis"},
+    "drivers/": {"redis"},
     "work/local_lease.py": {"socket"},
     "work/child_handle.py": {"asyncio"},
 }

@@ -17,12 +17,12 @@ from hypothesis import strategies as st
 
 from shoal.base.clock import SystemClock
 from shoal.base.errors import BadConfig, InvalidInput, StorageFull
+from shoal.drivers.folder_bodies import FolderBodies
 from shoal.egress import Limits
 from shoal.export.formats import CLIPPED, FORMULA, LONGEST_CELL, Csv, JsonLines, cell, safe_text
 from shoal.export.output import Output, Outputs, output_of
 from shoal.export.page_filter import ExportFilter
 from shoal.pages.page import RECORD_FIELDS, Page
-from shoal.store.bodies.folder import FolderBodies
 
 CRAWL = "crl_1"
 NO_BODIES = FolderBodies(Path("nowhere"), SystemClock())

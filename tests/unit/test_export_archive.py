@@ -12,6 +12,7 @@ from warcio.archiveiterator import ArchiveIterator
 
 from shoal.base.clock import SystemClock
 from shoal.base.errors import BackendUnavailable, BadConfig, InvalidInput
+from shoal.drivers.folder_bodies import FolderBodies
 from shoal.egress import Headers, Limits, Request, Response
 from shoal.export.cdxj import SortedLines
 from shoal.export.markdown import MARK, file_name
@@ -20,7 +21,6 @@ from shoal.export.surt import surt
 from shoal.pages.bodies import CapturedExchange
 from shoal.pages.body_recorder import BodyRecorder
 from shoal.pages.page import Page
-from shoal.store.bodies.folder import FolderBodies
 
 CRAWL = "crl_1"
 LIMITS = Limits()

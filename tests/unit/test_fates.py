@@ -6,10 +6,10 @@ from importlib.resources import files
 import pytest
 
 from shoal.crawl.frontier.fates import CLAIMABLE, REOPENING, Fate
-from shoal.store.redis import scripts
+from shoal.drivers.redis import scripts
 
 SCRIPT = (scripts.FOLDER / "frontier.lua").read_text()
-QUERIES = files("shoal.store.sql").joinpath("frontier.postgres.sql").read_text()
+QUERIES = files("shoal.crawl.frontier").joinpath("sql_frontier.postgres.sql").read_text()
 
 
 @pytest.mark.parametrize(("name", "fates"), [("reopening", REOPENING), ("claimable", CLAIMABLE)])

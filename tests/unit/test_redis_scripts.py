@@ -2,7 +2,7 @@
 
 import pytest
 
-from shoal.store.redis.scripts import FOLDER, load
+from shoal.drivers.redis.scripts import FOLDER, load
 
 SCRIPTS = sorted(path.stem for path in FOLDER.glob("*_*.lua"))
 

@@ -10,9 +10,9 @@ from shoal.base.database.sqlite import SqliteDatabase
 from shoal.base.errors import BadConfig
 from shoal.base.settings import DatabaseSettings, RedisSettings, Settings
 from shoal.base.signals import Signals
+from shoal.drivers.folder_bodies import FolderBodies
 from shoal.pages.bodies import BodyStore
 from shoal.queue.wake import Wake
-from shoal.store.bodies.folder import FolderBodies
 
 if TYPE_CHECKING:
     from shoal.audit.artifacts import ArtifactStore
@@ -52,15 +52,15 @@ def wake_of(database: "SqlDatabase", settings: RedisSettings, clock: Clock, sign
     """Return the driver that carries wake-up hints between the processes on this store: the one that carries the
     lanes."""
     if settings.lanes == "redis":
-        from shoal.store.redis.connection import LoopRedis
-        from shoal.store.redis.wake import RedisWake
+        from shoal.drivers.redis.connection import LoopRedis
+        from shoal.drivers.redis.wake import RedisWake
 
         return RedisWake(LoopRedis(settings), settings.timeout.total_seconds() / 2, clock, signals)
     if isinstance(database, SqliteDatabase):
-        from shoal.store.sql.sqlite_wake import SqliteWake
+        from shoal.queue.sqlite_wake import SqliteWake
 
         return SqliteWake(database.path, clock, signals)
-    from shoal.store.sql.postgres_wake import PostgresWake
+    from shoal.queue.postgres_wake import PostgresWake
 
     return PostgresWake(database.connect_apart, database.notify, clock, signals)
 
@@ -69,11 +69,11 @@ def artifacts_of(settings: Settings, clock: Clock, signals: Signals) -> "Artifac
     """Return the store of the files of analyses for the configured location."""
     folder = artifact_folder(settings)
     if folder is not None:
-        from shoal.store.artifacts.folder import FolderArtifacts
+        from shoal.drivers.artifacts import FolderArtifacts
 
         return FolderArtifacts(folder)
-    from shoal.store.artifacts.s3 import S3Artifacts
-    from shoal.store.bodies.s3 import S3Bodies
+    from shoal.drivers.artifacts import S3Artifacts
+    from shoal.drivers.s3_bodies import S3Bodies
 
     place = settings.bodies.but(place=settings.audit.artifacts)
     return S3Artifacts(S3Bodies(place, clock, signals, "SHOAL_ARTIFACTS"))
@@ -84,6 +84,6 @@ def bodies_of(settings: Settings, clock: Clock, signals: Signals) -> BodyStore:
     folder = body_folder(settings)
     if folder is not None:
         return FolderBodies(folder, clock)
-    from shoal.store.bodies.s3 import S3Bodies
+    from shoal.drivers.s3_bodies import S3Bodies
 
     return S3Bodies(settings.bodies, clock, signals)

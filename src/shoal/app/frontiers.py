@@ -8,6 +8,8 @@ from shoal.crawl.crawl import Crawl, FrontierDriver
 from shoal.crawl.frontier.admin_store import CrawlHost, KeptUrl, Key, KnownKey, Place, UrlFacts
 from shoal.crawl.frontier.fates import Fate
 from shoal.crawl.frontier.rebuild import ClaimedTarget, KnownPage
+from shoal.crawl.frontier.sql_admin import SqlFrontierAdmin
+from shoal.crawl.frontier.sql_frontier import SqlFrontier
 from shoal.crawl.frontier.traps import Trap
 from shoal.crawl.frontier.values import (
     Added,
@@ -21,12 +23,10 @@ from shoal.crawl.frontier.values import (
     WalkerBatch,
 )
 from shoal.crawl.store import AdmissionChecks, HostRate
+from shoal.drivers.redis.frontier import RedisFrontier
+from shoal.drivers.redis.frontier_admin import RedisFrontierAdmin
 from shoal.hosts.rate import HeldHost
 from shoal.queue.job import Fence
-from shoal.store.redis.frontier import RedisFrontier
-from shoal.store.redis.frontier_admin import RedisFrontierAdmin
-from shoal.store.sql.frontier import SqlFrontier
-from shoal.store.sql.frontier_admin import SqlFrontierAdmin
 
 Driver = SqlFrontier | RedisFrontier
 

@@ -7,21 +7,20 @@ from shoal.base.clock import Clock, SystemClock
 from shoal.base.errors import BackendUnavailable
 from shoal.base.settings import RedisSettings, Settings
 from shoal.base.signals import Signals
+from shoal.crawl.frontier.sql_frontier import SqlFrontier
 from shoal.crawl.store import FrontierStore
-from shoal.queue.lanes import Lanes
-from shoal.store.sql.availability import Availability
-from shoal.store.sql.frontier import SqlFrontier
-from shoal.store.sql.jobs import SqlJobStore
+from shoal.queue.lanes import Availability, Lanes
+from shoal.queue.store import JobStore
 
 if TYPE_CHECKING:
     from shoal.crawl.frontier.admin_store import FrontierAdminStore
+    from shoal.drivers.redis.connection import RedisClient
+    from shoal.drivers.redis.frontier import RedisFrontier
+    from shoal.drivers.redis.lane_repair import AbandonedLanes
+    from shoal.drivers.redis.lane_server import LaneServer
+    from shoal.drivers.redis.server_check import WatchedRedis
+    from shoal.drivers.redis.single_calls import SingleCalls
     from shoal.queue.job_admin_store import JobAdminStore
-    from shoal.store.redis.connection import RedisClient
-    from shoal.store.redis.frontier import RedisFrontier
-    from shoal.store.redis.lane_repair import AbandonedLanes
-    from shoal.store.redis.lane_server import LaneServer
-    from shoal.store.redis.server_check import WatchedRedis
-    from shoal.store.redis.single_calls import SingleCalls
 
 
 class Stores:
@@ -37,14 +36,14 @@ class Stores:
         self._signals = signals
 
     @cached_property
-    def jobs(self) -> SqlJobStore:
-        return SqlJobStore(self._dialect, self._settings.queue.ageing, self._available)
+    def jobs(self) -> JobStore:
+        return JobStore(self._dialect, self._settings.queue.ageing, self._available)
 
     @cached_property
     def lanes(self) -> Lanes:
         if self._settings.redis.lanes == "sql":
             return self.jobs.lanes
-        from shoal.store.redis.lanes import RedisLanes
+        from shoal.drivers.redis.lanes import RedisLanes
 
         return RedisLanes(self.jobs.lanes, self._lane_server, self._clock, self._settings.queue.poll_every)
 
@@ -52,20 +51,20 @@ class Stores:
     def _available(self) -> Availability:
         if self._settings.redis.lanes == "sql":
             return Availability()
-        from shoal.store.redis.lanes import LaneChanges
+        from shoal.drivers.redis.lanes import LaneChanges
 
         return Availability(LaneChanges(self._lane_server))
 
     @cached_property
     def abandoned_lanes(self) -> "AbandonedLanes":
         """The lanes that other settings may have left in Redis."""
-        from shoal.store.redis.lane_repair import AbandonedLanes
+        from shoal.drivers.redis.lane_repair import AbandonedLanes
 
         return AbandonedLanes(self._lane_server)
 
     @cached_property
     def _lane_server(self) -> "LaneServer":
-        from shoal.store.redis.lane_server import TIMEOUT, LaneServer
+        from shoal.drivers.redis.lane_server import TIMEOUT, LaneServer
 
         settings = self._settings.redis
         # Jobs can be leased without Redis, so nobody waits long for it.
@@ -83,7 +82,7 @@ class Stores:
 
     @cached_property
     def _redis_frontier(self) -> "RedisFrontier":
-        from shoal.store.redis.frontier import RedisFrontier
+        from shoal.drivers.redis.frontier import RedisFrontier
 
         assert self.redis is not None
         return RedisFrontier(self.redis, SqlFrontier(self._dialect))
@@ -93,7 +92,7 @@ class Stores:
         """The Redis server, if the settings name one. Units of work on SQLite run on a thread without an event loop."""
         if not self._settings.redis.url:
             return None
-        from shoal.store.redis.server_check import WatchedRedis
+        from shoal.drivers.redis.server_check import WatchedRedis
 
         return WatchedRedis(self._redis_client(self._settings.redis), SystemClock(), self._signals)
 
@@ -101,23 +100,23 @@ class Stores:
         """Return what calls the frontier of one crawl from any thread, if there is a Redis server."""
         if self.redis is None:
             return None
-        from shoal.store.redis.crawl_keys import CrawlKeys
-        from shoal.store.redis.single_calls import SingleCalls
+        from shoal.drivers.redis.crawl_keys import CrawlKeys
+        from shoal.drivers.redis.single_calls import SingleCalls
 
         turns = self._redis_frontier.turns
         return SingleCalls(self._thread_redis, CrawlKeys(self.redis), turns, self._clock)
 
     @cached_property
     def _thread_redis(self) -> "WatchedRedis":
-        from shoal.store.redis.connection import ThreadRedis
-        from shoal.store.redis.server_check import WatchedRedis
+        from shoal.drivers.redis.connection import ThreadRedis
+        from shoal.drivers.redis.server_check import WatchedRedis
 
         if self._dialect == "sqlite" and self.redis is not None:
             return self.redis
         return WatchedRedis(ThreadRedis(self._settings.redis), SystemClock(), self._signals)
 
     def _redis_client(self, settings: RedisSettings) -> "RedisClient":
-        from shoal.store.redis.connection import LoopRedis, ThreadRedis
+        from shoal.drivers.redis.connection import LoopRedis, ThreadRedis
 
         return (ThreadRedis if self._dialect == "sqlite" else LoopRedis)(settings)
 
@@ -126,7 +125,7 @@ class Stores:
         calls that need it fail until then."""
         if self.redis is None:
             return
-        from shoal.store.redis.server_check import RedisWarned, check_server
+        from shoal.drivers.redis.server_check import RedisWarned, check_server
 
         try:
             facts = await check_server(self.redis)
@@ -147,18 +146,18 @@ class Stores:
 
     @cached_property
     def job_admin(self) -> "JobAdminStore":
-        from shoal.store.sql.job_admin import SqlJobAdmin
+        from shoal.queue.job_admin_store import JobAdminStore
 
-        return SqlJobAdmin(self._settings.queue.ageing, self._available)
+        return JobAdminStore(self._settings.queue.ageing, self._available)
 
     @cached_property
     def frontier_admin(self) -> "FrontierAdminStore":
-        from shoal.store.sql.frontier_admin import SqlFrontierAdmin
+        from shoal.crawl.frontier.sql_admin import SqlFrontierAdmin
 
         sql = SqlFrontierAdmin(self._dialect)
         if self.redis is None:
             return sql
         from shoal.app.frontiers import FrontierAdminByCrawl
-        from shoal.store.redis.frontier_admin import RedisFrontierAdmin
+        from shoal.drivers.redis.frontier_admin import RedisFrontierAdmin
 
         return FrontierAdminByCrawl(sql, RedisFrontierAdmin(self.redis, sql))

@@ -1,8 +1,16 @@
-"""Quotas: which of the jobs that are about to be granted fit into the limits of their quota keys. Pure."""
+"""Quotas: count the locked jobs of each quota key, park granted jobs that are over quota, and unpark jobs when the
+quota allows it. A row of the table `job_seat` is one locked job that counts towards one key."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from functools import partial
+from typing import Any
 
+import orjson
 from msgspec import Struct, field
+
+from shoal.base.database import Tx
+from shoal.queue.job import quota_limit
+from shoal.queue.lanes import Availability
 
 
 class QuotaSplit(Struct):
@@ -29,3 +37,104 @@ def split_by_quota(
             split.seats.append((key, job))
             left[key] -= 1
     return split
+
+
+ID, KIND, QUOTA_KEYS, LANE, CAPABILITY = 0, 2, 9, 10, 12  # indexes in a granted row
+AHEAD = 1000  # jobs at the head of a lane that are searched for others with a full quota key
+LAST = 1 << 62  # a rank behind all others
+UNPARK_AT_ONCE = 1000
+
+
+class QuotaCounts:
+    """Counts locked jobs per quota key. While it is locked, a job has a seat in each of its limited quota keys."""
+
+    def __init__(self, available: Availability) -> None:
+        self._available = available
+
+    async def settle(
+        self,
+        tx: Tx,
+        left: Collection[str],
+        granted: list[Any],
+        *,
+        quotas: bool,
+        waits: bool = True,
+    ) -> tuple[list[Any], int]:
+        """Free the seats of the jobs in `left`; of the granted jobs, seat and return those within their quotas, and
+        park and count the others. `quotas`: whether any key may have one. With `waits` off, a key that another
+        transaction is counting is treated as full; the janitor unparks those jobs.
+
+        Only a grant locks quota keys, after its jobs and before hosts, and only keys with a limit: every job of a
+        project has its key, so leases would wait for each other. Freeing a seat needs no lock: a concurrent lease
+        merely counts one too many. Parked jobs are unparked in a separate commit, because this one may have to wait for
+        other jobs, and those for a transaction that counts the same key.
+        """
+        if left:
+            # A separate statement: the one that moved the jobs may have waited for `repair`, and cannot see its seats.
+            freed = {row["scope"] for row in await tx.all("delete_job_seats", ids=sorted(left))}
+            for key in sorted(freed):
+                tx.afterwards(partial(self.unpark, key=key))
+        keys_of = {row[ID]: _limited(row[QUOTA_KEYS], quotas) for row in granted if row[QUOTA_KEYS] is not None}
+        keys = sorted({key for limited in keys_of.values() for key in limited})
+        rows = await tx.all("lock_limited_keys", keys=keys, waits=int(waits)) if keys else []
+        if not rows:
+            return granted, 0
+        counted = {row["scope"] for row in rows if row["locked"]}
+        capacity = await self._capacity(tx, [row["scope"] for row in rows])
+        capacity |= {key: 0 for key in capacity if key not in counted}
+        split = split_by_quota((row[ID] for row in granted), keys_of, capacity)
+        await tx.many("insert_job_seats", split.seats)
+        if not split.parked:
+            return granted, 0
+        await tx.many("park_jobs", list(split.parked.items()))
+        queues = {row[ID]: (row[LANE], row[KIND], row[CAPABILITY]) for row in granted}
+        full = sorted({(key, *queues[one]) for one, key in split.parked.items() if key in counted})
+        ahead = [await self._park_ahead(tx, *queue) for queue in full]
+        return [row for row in granted if row[ID] not in split.parked], len(split.parked) + sum(ahead)
+
+    async def unpark(self, tx: Tx, key: str) -> int:
+        """Unpark as many jobs of a quota key as its limit allows; returns how many. Call it in a commit that waits for
+        nothing afterwards: the jobs stay locked until its end."""
+        await tx.value("lock_quota_keys", keys=[key])
+        capacity = (await self._capacity(tx, [key]))[key]
+        limit = UNPARK_AT_ONCE if capacity is None else min(capacity, UNPARK_AT_ONCE)
+        rows = await tx.all("unpark_jobs", scope=key, limit=limit) if limit > 0 else []
+        at_hosts = [row["id"] for row in rows if row["host"] is not None]
+        await self._available.note(tx, [row["id"] for row in rows], at_hosts)
+        return len(rows)
+
+    async def with_capacity(self, tx: Tx, keys: list[str]) -> list[str]:
+        """Return the quota keys that seem to be below their limit; `unpark` counts again, under their locks."""
+        capacity = await self._capacity(tx, keys)
+        return [key for key in keys if (left := capacity[key]) is None or left > 0]
+
+    async def repair(self, tx: Tx) -> None:
+        """Drop the seats of jobs that are not locked, and give locked jobs a seat in each limited quota key. Skips a
+        job that another transaction is moving, because its seat would outlive its lease."""
+        await tx.execute("delete_stale_job_seats")
+        await tx.execute("insert_missing_job_seats")
+
+    async def _park_ahead(self, tx: Tx, key: str, lane: str, kind: str, capability: str) -> int:
+        """Park other jobs at the head of a lane that have the same full quota key, so that they do not hide the next
+        jobs."""
+        queue = {"lane": lane, "kind": kind, "capability": capability}
+        end = await tx.value("rank_ahead", **queue, ahead=AHEAD)
+        needle = orjson.dumps(key).decode()
+        rank = LAST if end is None else end
+        rows = await tx.all("park_ahead", **queue, scope=key, rank=rank, needle=needle, limit=AHEAD)
+        await self._available.forget(tx, [row["id"] for row in rows])
+        return len(rows)
+
+    async def _capacity(self, tx: Tx, keys: list[str]) -> dict[str, int | None]:
+        """Return how many more jobs each quota key may have; None: unlimited."""
+        rows = await tx.all("count_job_seats", keys=keys)
+        most = {row["scope"]: quota_limit(row["scope"], row["most"]) for row in rows}
+        taken = {row["scope"]: row["taken"] for row in rows}
+        return {key: None if limit is None else limit - taken[key] for key, limit in most.items()}
+
+
+def _limited(keys: str, quotas: bool) -> list[str]:
+    """Return the quota keys of a job that may be limited."""
+    if not quotas and '"key:' not in keys:
+        return []
+    return [key for key in orjson.loads(keys) if quotas or quota_limit(key, None) is not None]

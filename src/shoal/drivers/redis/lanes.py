@@ -11,15 +11,15 @@ from functools import partial
 
 from shoal.base.clock import Clock
 from shoal.base.database import Tx
+from shoal.drivers.redis.lane_entries import entries_of, queue_name, queues_by_lane
+from shoal.drivers.redis.lane_hosts import RedisHostQueue
+from shoal.drivers.redis.lane_repair import LaneRepairs
+from shoal.drivers.redis.lane_server import LaneServer
 from shoal.queue.job import SHARED_LANE, Lease, LeaseRequest, NewJob, TurnResult
+from shoal.queue.job_hosts import JobHosts
 from shoal.queue.lanes import LaneRepair
+from shoal.queue.sql_lanes import SqlLanes
 from shoal.queue.states import Move
-from shoal.store.redis.lane_entries import entries_of, queue_name, queues_by_lane
-from shoal.store.redis.lane_hosts import RedisHostQueue
-from shoal.store.redis.lane_repair import LaneRepairs
-from shoal.store.redis.lane_server import LaneServer
-from shoal.store.sql.job_hosts import JobHosts
-from shoal.store.sql.lanes import SqlLanes
 
 PAGE = "page"  # the kind of job that is leased by host
 ROUNDS = 5  # pops in one commit, if entries turn out to be stale

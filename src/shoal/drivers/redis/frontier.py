@@ -15,6 +15,7 @@ from shoal.base.url import Url, origin
 from shoal.crawl.crawl import FrontierDriver
 from shoal.crawl.frontier.fates import WAITING, Fate
 from shoal.crawl.frontier.rebuild import ClaimedTarget, KnownPage
+from shoal.crawl.frontier.sql_frontier import SqlFrontier
 from shoal.crawl.frontier.traps import Trap, count_traps, pattern_of
 from shoal.crawl.frontier.values import (
     Added,
@@ -28,12 +29,9 @@ from shoal.crawl.frontier.values import (
     crashes_after,
 )
 from shoal.crawl.store import AdmissionChecks, HostRate
-from shoal.hosts.rate import HeldHost
-from shoal.hosts.store import HostStore
-from shoal.queue.job import Fence
-from shoal.store.redis.connection import RedisClient, Value
-from shoal.store.redis.crawl_keys import CrawlKeys, CrawlPlace, live_walkers, walker_name
-from shoal.store.redis.frontier_records import (
+from shoal.drivers.redis.connection import RedisClient, Value
+from shoal.drivers.redis.crawl_keys import CrawlKeys, CrawlPlace, live_walkers, walker_name
+from shoal.drivers.redis.frontier_records import (
     WaitingUrl,
     depth_at,
     depth_word,
@@ -45,9 +43,11 @@ from shoal.store.redis.frontier_records import (
     seq_word,
     waiting_of,
 )
-from shoal.store.redis.frontier_take import RedisTake, WalkerTurns
-from shoal.store.redis.scripts import BATCH
-from shoal.store.sql.frontier import SqlFrontier
+from shoal.drivers.redis.frontier_take import RedisTake, WalkerTurns
+from shoal.drivers.redis.scripts import BATCH
+from shoal.hosts.rate import HeldHost
+from shoal.hosts.store import HostStore
+from shoal.queue.job import Fence
 
 UNATTACHED_SECONDS = 86_400  # a frontier that no walker ever uses is forgotten after a day: its crawl was not committed
 ENTRIES = BATCH // 4  # URLs per settle: each takes nine arguments

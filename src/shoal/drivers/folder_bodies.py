@@ -3,15 +3,18 @@
 import asyncio
 import errno
 import os
+import re
 from collections.abc import Callable
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import BinaryIO
 
+from shoal import __version__
 from shoal.base.clock import Clock
 from shoal.base.disk import NO_SPACE, make_private, open_private, sync_folder, try_write
 from shoal.base.errors import BadConfig, BodiesUnavailable, NotFound, ShoalError, StorageFull
+from shoal.base.ids import new_id
 from shoal.pages.bodies import BodyLocation
-from shoal.store.bodies.file_names import folder_of, is_safe, new_file
+from shoal.pages.warc import info_member
 
 SEGMENT_BYTES = 1_000_000_000
 NO_WAY = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.ENAMETOOLONG)  # retrying does not help
@@ -98,7 +101,7 @@ class FolderWriter:
             raise _translated(self._root, error) from error
 
     def _begin(self) -> None:
-        from shoal.store.bodies.warc_header import opening  # imported only by crawls that keep bodies
+        from shoal.drivers.folder_bodies import opening  # imported only by crawls that keep bodies
 
         self._leave()
         self._name = new_file(self._crawl_id)
@@ -132,3 +135,25 @@ def _translated(place: Path, error: OSError) -> ShoalError:
     if error.errno in NO_WAY:
         return BadConfig("SHOAL_BODIES", f"is {place}, which cannot be used ({why})", "use a writable folder")
     return BodiesUnavailable(str(place), why, "check the folder in SHOAL_BODIES and try again")
+
+
+_SAFE = re.compile(r"crawl-[A-Za-z0-9_.-]{1,100}/[A-Za-z0-9_-]{1,64}\.warc\.gz")
+
+
+def folder_of(crawl_id: str) -> str:
+    """Return the folder name of a crawl. Never `.` or `..`, which are valid crawl ids."""
+    return f"crawl-{crawl_id}"
+
+
+def new_file(crawl_id: str) -> str:
+    return f"{folder_of(crawl_id)}/{new_id('seg')}.warc.gz"
+
+
+def is_safe(place: BodyLocation) -> bool:
+    """Return whether a location can be one of ours. Rows are also restored from dumps, which are untrusted input."""
+    return _SAFE.fullmatch(place.file) is not None and place.offset >= 0 and place.length > 0
+
+
+def opening(name: str, crawl_id: str, at: int) -> bytes:
+    facts = [("software", f"Shoal/{__version__}"), ("isPartOf", crawl_id)]
+    return info_member(PurePosixPath(name).name, at, facts)

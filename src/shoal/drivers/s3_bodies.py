@@ -14,9 +14,9 @@ from shoal.base.errors import BadConfig, BodiesUnavailable, NotFound, StorageFul
 from shoal.base.settings import BodySettings
 from shoal.base.signals import Signals
 from shoal.base.url import UrlRefusal, canonical
+from shoal.drivers.folder_bodies import folder_of, is_safe, new_file
 from shoal.egress import AddressRule, Egress, Failure, HeaderPairs, Limits, Request, Response, Signer, endpoint
 from shoal.pages.bodies import BodyLocation, BodyStoreFailed
-from shoal.store.bodies.file_names import folder_of, is_safe, new_file
 
 TRIES = 6
 FIRST_PAUSE = 0.5  # seconds, doubled each time; after half a minute in all the writer gets the error
@@ -147,7 +147,7 @@ class S3Writer:
         self._clock = clock
 
     async def append(self, data: bytes) -> BodyLocation:
-        from shoal.store.bodies.warc_header import opening
+        from shoal.drivers.folder_bodies import opening
 
         file = new_file(self._crawl_id)
         start = opening(file, self._crawl_id, self._clock.micros())

@@ -18,8 +18,8 @@ from redis.retry import Retry
 
 from shoal.base.errors import BadConfig
 from shoal.base.settings import RedisSettings
-from shoal.store.redis.errors import translated
-from shoal.store.redis.scripts import load
+from shoal.drivers.redis.errors import translated
+from shoal.drivers.redis.scripts import load
 
 Value = str | bytes | int | float
 FAILURES = (RedisError, OSError, TimeoutError)

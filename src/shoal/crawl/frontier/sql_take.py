@@ -2,6 +2,7 @@
 decided. The number of statements does not depend on the number of hosts."""
 
 from collections import Counter, defaultdict
+from collections.abc import Sequence
 from typing import Any
 
 from msgspec.msgpack import Decoder
@@ -15,7 +16,6 @@ from shoal.crawl.store import AdmissionChecks, HostRate
 from shoal.fetch.redirect_chain import RedirectChain
 from shoal.hosts.store import HostStore, host_state
 from shoal.queue.job import Fence
-from shoal.store.sql.queue_position import depth_at
 
 KINDS = tuple(UrlKind)
 CLOSED_AT_ONCE = 1000  # URLs of a host that has reached its page limit
@@ -205,3 +205,25 @@ def _by_host(rows: list[Any]) -> dict[int, list[Any]]:
     for row in rows:
         found[row["host"]].append(row)
     return found
+
+
+DEPTH_BITS = 40  # bits below the depth: enough for a trillion URLs
+DEEPEST = 32_767
+NEVER = 1 << 62  # the due time of a URL in quarantine
+
+
+def depth_at(place: int) -> int:
+    return place >> DEPTH_BITS
+
+
+class QueuePositions:
+    """Allocates positions."""
+
+    def __init__(self, dialect: str) -> None:
+        self._numbered_here = dialect == "sqlite"  # on PostgreSQL the queries number the rows, from a sequence
+
+    async def behind(self, tx: Tx, depths: Sequence[int]) -> list[int]:
+        """Return positions for URLs of these depths, each behind all earlier ones."""
+        first = await tx.value("reserve_seq", count=len(depths)) if self._numbered_here and depths else 0
+        step = int(self._numbered_here)
+        return [(min(depth, DEEPEST) << DEPTH_BITS) + first + step * order for order, depth in enumerate(depths)]

@@ -9,11 +9,11 @@ from datetime import timedelta
 from typing import Any
 
 from shoal.base.database import Database, Tx
+from shoal.drivers.redis.lane_entries import entries_of
+from shoal.drivers.redis.lane_server import LaneServer
+from shoal.drivers.redis.scripts import BATCH
 from shoal.queue.job import NODE, SHARED_LANE
 from shoal.queue.lanes import LaneRepair
-from shoal.store.redis.lane_entries import entries_of
-from shoal.store.redis.lane_server import LaneServer
-from shoal.store.redis.scripts import BATCH
 
 BATCHES = 5  # per pass: the store has other things to do, and a pass that is not done is followed by another at once
 FORGOTTEN_AFTER = 5.0  # seconds from a pop to the commit that leases what was popped; usually it takes milliseconds

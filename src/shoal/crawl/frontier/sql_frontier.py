@@ -11,6 +11,7 @@ from shoal.base.database import Conflict, Tx
 from shoal.base.url import Url, origin
 from shoal.crawl.crawl import Crawl, FrontierDriver
 from shoal.crawl.frontier.fates import CLAIMABLE, REOPENING, WAITING, Fate
+from shoal.crawl.frontier.sql_take import KINDS, NEVER, QueuePositions, Take, depth_at
 from shoal.crawl.frontier.traps import Trap, TrapState, count_traps, pattern_of
 from shoal.crawl.frontier.values import (
     Added,
@@ -29,8 +30,6 @@ from shoal.crawl.store import AdmissionChecks, HostRate
 from shoal.hosts.rate import HeldHost
 from shoal.hosts.store import HostStore
 from shoal.queue.job import Fence
-from shoal.store.sql.frontier_take import KINDS, Take
-from shoal.store.sql.queue_position import NEVER, QueuePositions, depth_at
 
 Key = tuple[int, int]
 

@@ -7,9 +7,9 @@ from collections.abc import Callable
 from shoal.base.clock import Clock
 from shoal.base.errors import ShoalError
 from shoal.base.signals import Signals
+from shoal.drivers.redis.connection import RedisClient
+from shoal.drivers.redis.lane_entries import WAKE
 from shoal.queue.wake import HintRate, WakeHealth, WakeListeners
-from shoal.store.redis.connection import RedisClient
-from shoal.store.redis.lane_entries import WAKE
 
 PAUSE_SECONDS = 1.0  # after a failed call
 CANCEL_SECONDS = 0.1

@@ -9,11 +9,9 @@ from shoal.crawl.frontier.fates import Fate
 from shoal.crawl.frontier.rotation import HOSTS_PER_TAKE, HostBatch, HostCandidate, Rotation, share_hosts
 from shoal.crawl.frontier.values import FrontierTask, Taken
 from shoal.crawl.store import AdmissionChecks, HostRate
-from shoal.hosts.store import HostStore
-from shoal.queue.job import Fence
-from shoal.store.redis.connection import Value
-from shoal.store.redis.crawl_keys import CrawlKeys, CrawlPlace, live_walkers, walker_name
-from shoal.store.redis.frontier_records import (
+from shoal.drivers.redis.connection import Value
+from shoal.drivers.redis.crawl_keys import CrawlKeys, CrawlPlace, live_walkers, walker_name
+from shoal.drivers.redis.frontier_records import (
     WaitingUrl,
     depth_word,
     pack_key,
@@ -22,6 +20,8 @@ from shoal.store.redis.frontier_records import (
     record_of,
     seq_word,
 )
+from shoal.hosts.store import HostStore
+from shoal.queue.job import Fence
 
 CLOSED_AT_ONCE = 200  # URLs of a host that has reached its page limit
 SUSPECTS_AT_ONCE = 20

@@ -13,12 +13,20 @@ from shoal.base.database import Tx
 from shoal.base.errors import FrontierLost
 from shoal.base.url import Url, origin
 from shoal.crawl.frontier.values import FrontierTask, UrlKind, key_of
+from shoal.drivers.redis.connection import RedisClient, Value
+from shoal.drivers.redis.crawl_keys import CrawlKeys, CrawlPlace, walker_name
+from shoal.drivers.redis.frontier_records import (
+    depth_at,
+    depth_word,
+    entry_of,
+    pack_key,
+    read_entry,
+    record_of,
+    seq_word,
+)
+from shoal.drivers.redis.frontier_take import WalkerTurns
 from shoal.hosts.store import HostStore
 from shoal.queue.job import Fence
-from shoal.store.redis.connection import RedisClient, Value
-from shoal.store.redis.crawl_keys import CrawlKeys, CrawlPlace, walker_name
-from shoal.store.redis.frontier_records import depth_at, depth_word, entry_of, pack_key, read_entry, record_of, seq_word
-from shoal.store.redis.frontier_take import WalkerTurns
 
 FRESH_SECONDS = 0.5  # for which the database need not be asked again
 MOST_HOSTS = 10_000

@@ -25,6 +25,7 @@ from shoal.crawl.frontier.admin_store import (
     Waiting,
 )
 from shoal.crawl.frontier.fates import Fate
+from shoal.crawl.frontier.sql_take import CHAIN, KINDS, NEVER, QueuePositions, depth_at
 from shoal.crawl.frontier.traps import Trap, TrapState
 from shoal.crawl.frontier.values import RedirectTarget, SitemapRecord, UrlKind, key_of
 from shoal.crawl.store import OUTSIDE, CrawlStore
@@ -34,8 +35,6 @@ from shoal.hosts.store import HostStore, host_state
 from shoal.pages.page import Page
 from shoal.pages.store import PageStore
 from shoal.queue.job import Fence
-from shoal.store.sql.frontier_take import CHAIN, KINDS
-from shoal.store.sql.queue_position import NEVER, QueuePositions, depth_at
 
 BEFORE_ALL: Key = (-(1 << 63), -(1 << 31))
 TOUCHED, UNTRIED = 0, 1  # the two tables of kept URLs, in the order in which they are read

@@ -10,9 +10,9 @@ from typing import Any
 from shoal.base.database import Tx
 from shoal.base.errors import BackendUnavailable, FrontierLost, InvalidInput, StateConflict
 from shoal.crawl.frontier.fates import Fate
+from shoal.drivers.redis.connection import RedisClient, Value
+from shoal.drivers.redis.errors import code_of
 from shoal.queue.job import Fence
-from shoal.store.redis.connection import RedisClient, Value
-from shoal.store.redis.errors import code_of
 
 ID = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 COUNTER = "frontier"

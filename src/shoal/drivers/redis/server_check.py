@@ -8,8 +8,8 @@ from typing import Any
 from shoal.base.clock import Clock
 from shoal.base.errors import BackendUnavailable, RedisMisconfigured
 from shoal.base.signals import Signal, Signals
-from shoal.store.redis.connection import RedisClient, Value
-from shoal.store.redis.server_signals import ServerSignals
+from shoal.drivers.redis.connection import RedisClient, Value
+from shoal.drivers.redis.server_signals import ServerSignals
 
 RECHECK_SECONDS = 5.0
 KEEP_ALL = "run `redis-cli CONFIG SET maxmemory-policy noeviction` and `redis-cli CONFIG REWRITE`"

@@ -4,13 +4,13 @@ from collections.abc import Sequence
 from functools import partial
 
 from shoal.base.database import Tx
+from shoal.drivers.redis.connection import Value
+from shoal.drivers.redis.lane_entries import queue_name, read_place
+from shoal.drivers.redis.lane_server import LaneServer
 from shoal.hosts.rate import LONGEST_LOOK_SECONDS, HostState
 from shoal.hosts.store import host_state
 from shoal.queue.job import LeaseRequest
-from shoal.store.redis.connection import Value
-from shoal.store.redis.lane_entries import queue_name, read_place
-from shoal.store.redis.lane_server import LaneServer
-from shoal.store.sql.job_hosts import Key, queues_of
+from shoal.queue.job_hosts import Key, queues_of
 
 TAKEN_FOR = 5_000_000  # microseconds: a host whose taker died is ready again after that
 

@@ -14,10 +14,10 @@ from shoal.base.clock import Clock
 from shoal.base.database import Tx
 from shoal.base.errors import ShoalError
 from shoal.base.signals import Signal, Signals
-from shoal.store.redis.connection import RedisClient, Value
-from shoal.store.redis.lane_entries import GENERATION, LaneEntry
-from shoal.store.redis.scripts import BATCH
-from shoal.store.redis.server_signals import ServerSignals
+from shoal.drivers.redis.connection import RedisClient, Value
+from shoal.drivers.redis.lane_entries import GENERATION, LaneEntry
+from shoal.drivers.redis.scripts import BATCH
+from shoal.drivers.redis.server_signals import ServerSignals
 
 TIMEOUT = timedelta(seconds=1)  # longest time of one call
 FIRST_PAUSE = 1.0  # seconds without calls after a failed one

@@ -1,4 +1,4 @@
-"""Files of analyses in a folder, one subfolder for each analysis."""
+"""Files of analyses: in a folder, with one subfolder for each analysis, or in a bucket, one object each."""
 
 import asyncio
 import os
@@ -9,6 +9,7 @@ from pathlib import Path
 from shoal.audit.artifacts import SAFE_NAME
 from shoal.base.disk import NO_SPACE, make_private
 from shoal.base.errors import BadConfig, NotFound, StorageFull
+from shoal.drivers.s3_bodies import S3Bodies
 
 
 class FolderArtifacts:
@@ -55,3 +56,32 @@ class FolderArtifacts:
             os.replace(part, path)  # noqa: PTH105 - atomic also where the target exists
         finally:
             part.unlink(missing_ok=True)
+
+
+class S3Artifacts:
+    """Implements `audit.artifacts.ArtifactStore`, with the requests of the body store."""
+
+    def __init__(self, objects: S3Bodies) -> None:
+        self._objects = objects
+
+    async def put(self, analysis_id: str, name: str, data: bytes) -> None:
+        await self._objects.put(self._file(analysis_id, name), data)
+
+    async def read(self, analysis_id: str, name: str) -> bytes:
+        data = await self._objects.get(self._file(analysis_id, name))
+        if data is None:
+            raise NotFound("artifact", f"{analysis_id}/{name}")
+        return data
+
+    async def forget(self, analysis_id: str) -> None:
+        if SAFE_NAME.fullmatch(analysis_id):
+            await self._objects.remove_folder(analysis_id)
+
+    def close(self) -> None:
+        self._objects.close()
+
+    @staticmethod
+    def _file(analysis_id: str, name: str) -> str:
+        if not SAFE_NAME.fullmatch(analysis_id) or not SAFE_NAME.fullmatch(name):
+            raise NotFound("artifact", f"{analysis_id}/{name}")
+        return f"{analysis_id}/{name}"

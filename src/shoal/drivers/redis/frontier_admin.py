@@ -17,12 +17,11 @@ from shoal.crawl.frontier.admin_store import (
     Waiting,
 )
 from shoal.crawl.frontier.fates import Fate
+from shoal.crawl.frontier.sql_admin import SqlFrontierAdmin
 from shoal.crawl.frontier.values import RedirectTarget, UrlKind, key_of
-from shoal.hosts.rate import HeldHost
-from shoal.queue.job import Fence
-from shoal.store.redis.connection import RedisClient
-from shoal.store.redis.crawl_keys import CrawlKeys, CrawlPlace, prefix, walker_name
-from shoal.store.redis.frontier_records import (
+from shoal.drivers.redis.connection import RedisClient
+from shoal.drivers.redis.crawl_keys import CrawlKeys, CrawlPlace, prefix, walker_name
+from shoal.drivers.redis.frontier_records import (
     KINDS,
     WaitingUrl,
     depth_at,
@@ -31,7 +30,8 @@ from shoal.store.redis.frontier_records import (
     read_record,
     unpack_key,
 )
-from shoal.store.sql.frontier_admin import SqlFrontierAdmin
+from shoal.hosts.rate import HeldHost
+from shoal.queue.job import Fence
 
 TOUCHED, UNTRIED = 0, 1  # the two kinds of kept URLs, in the order in which they are read
 NOT_LISTED = frozenset({Fate.OPEN, Fate.QUARANTINED})
