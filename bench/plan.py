@@ -81,9 +81,9 @@ async def schedule(app: App, count: int) -> list[Cell]:
         times = [now + (place % DUE > 0) * 10**13 for place in range(first, first + AT_ONCE)]
         policies = [new_policy(far, at) for at in times]
         await app.database.run(partial(store.insert, policies=policies))
-    before = await app.database.read(lambda tx: app.queue.page_backlog(tx, "http", count))
+    before = await app.database.read(lambda tx: app.queue.lanes.page_backlog(tx, "http", count))
     wall, cpu = await timed(lambda: to_the_end(app.plan.scheduler))
-    made = await app.database.read(lambda tx: app.queue.page_backlog(tx, "http", count)) - before
+    made = await app.database.read(lambda tx: app.queue.lanes.page_backlog(tx, "http", count)) - before
     return [count, made, wall, cpu]
 
 

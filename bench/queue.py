@@ -237,7 +237,7 @@ async def calls(store: Store, backlogs: tuple[int, ...], report: Report) -> None
     columns = ("waiting", "batch", "jobs per second", "µs", "client CPU µs", "server CPU µs")
     table = report.table(f"Finish and lease on {store.name}", *columns)
     async with opened(settings_of(store), upgrade=True) as app:
-        while (await app.queue.repair_lanes()).more:
+        while (await app.queue.recovery.repair_lanes()).more:
             pass  # begins the lanes, as a controller does
         waiting = 0
         for backlog in backlogs:

@@ -139,8 +139,8 @@ def grants(store_url: str) -> list[Grant]:
         async with opened(load({"DATABASE_URL": store_url}).settings) as app:
 
             async def look(tx: Tx) -> list[Grant]:
-                jobs = [job for run in runs for job in await app.queue.jobs_of_run(tx, run)]
-                return [grant for job in jobs for grant in await app.queue.history(tx, job.id)]
+                jobs = [job for run in runs for job in await app.queue.jobs.jobs_of_run(tx, run)]
+                return [grant for job in jobs for grant in await app.queue.jobs.history(tx, job.id)]
 
             runs: list[str] = [seen.crawl.id for seen in await app.crawls.newest()]
             runs += [analysis.id for analysis in await app.audit.analyses.newest()]

@@ -61,7 +61,7 @@ async def lanes(plane: ControlPlane, *ids: JobId) -> list[str]:
     app = plane.app
 
     async def read(tx: Tx) -> list[str]:
-        return [job.lane for job_id in ids if (job := await app.queue.job(tx, job_id)) is not None]
+        return [job.lane for job_id in ids if (job := await app.queue.jobs.get(tx, job_id)) is not None]
 
     return await app.database.read(read)
 
@@ -127,8 +127,8 @@ async def test_phase_2_line_1_the_queue_takes_a_lane_for_every_verb(store_url: s
         [own, *_] = leases = await queue.lease("b/1", ["page"], [other, "shared"], 9)
         assert [lease.fence.job_id for lease in leases] == made[2:], "its own lane, then the shared one"
         await queue.finish(own)  # acknowledge
-        assert await queue.recover("a/1") == 1
-        assert await queue.hand_back(mine) == 1
+        assert await queue.recovery.recover("a/1") == 1
+        assert await queue.recovery.hand_back(mine) == 1
         assert await lanes(plane, *made) == ["shared", "shared", other, "shared"]
         assert await queue.depth_up_to("shared", 10) == 2
 
@@ -142,7 +142,9 @@ async def test_phase_2_line_2_the_dispatcher_prefers_nodes_and_falls_back_to_the
             await app.fleet.refresh.run_once()
             urls = [f"http://a.test/{uuid.uuid4()}" for _ in range(count)]
             group = await app.page_jobs.groups.make(GroupConfig(urls=urls))
-            return Counter(job.lane for job in await app.database.read(lambda tx: app.queue.jobs_of_run(tx, group.id)))
+            return Counter(
+                job.lane for job in await app.database.read(lambda tx: app.queue.jobs.jobs_of_run(tx, group.id))
+            )
 
         assert await placed(2) == {"shared": 2}
         await register(app.fleet.nodes, "a", page_slots=2)
@@ -230,7 +232,7 @@ async def test_bug_1_a_node_id_with_hyphens_is_plain_text_and_its_format_is_chec
         for name in (first, longer):
             await register(plane.app.fleet.nodes, name)
         ids = [job.id for job in await plane.app.queue.enqueue([new_job(node_lane(n)) for n in (longer, f"{longer}1")])]
-        await plane.app.queue.hand_back(node_lane(longer))
+        await plane.app.queue.recovery.hand_back(node_lane(longer))
         assert await lanes(plane, *ids) == ["shared", node_lane(f"{longer}1")]
         for name in ("a%", "a_b", "a.*", "a/b", "", "ä", "x" * 64):
             with pytest.raises(InvalidInput, match="node_id"):
@@ -297,11 +299,11 @@ async def test_bug_5_what_a_node_held_or_was_offered_comes_back_without_an_attem
         begun = await register(nodes, "a")
         ids = [job.id for job in await queue.enqueue([new_job(node_lane("a")) for _ in range(3)])]
         await queue.lease("a/7", ["page"], [node_lane("a")], 1)
-        assert await queue.recover("a/7") == 1  # it was restarted
+        assert await queue.recovery.recover("a/7") == 1  # it was restarted
         await nodes.deregister(node_registry.check_node_id("a"), begun.epoch)  # it deregisters
 
         async def read(tx: Tx) -> list[tuple[str, JobState, int]]:
-            jobs = [await queue.job(tx, job_id) for job_id in ids]
+            jobs = [await queue.jobs.get(tx, job_id) for job_id in ids]
             return [(job.lane, job.state, job.attempts) for job in jobs if job is not None]
 
         assert await plane.app.database.read(read) == [("shared", JobState.PENDING, 0)] * 3

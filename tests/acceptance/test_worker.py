@@ -71,7 +71,7 @@ class Jobs:
     def look(self, *ids: JobId) -> list[Job]:
         async def read(app: App) -> list[Job]:
             async def find(tx: Tx) -> list[Job | None]:
-                return [await app.queue.job(tx, job_id) for job_id in ids]
+                return [await app.queue.jobs.get(tx, job_id) for job_id in ids]
 
             return [job for job in await app.database.read(find) if job is not None]
 
@@ -82,7 +82,7 @@ class Jobs:
 
         async def read(app: App) -> list[Grant]:
             async def find(tx: Tx) -> list[Grant]:
-                return [grant for job_id in ids for grant in await app.queue.history(tx, job_id)]
+                return [grant for job_id in ids for grant in await app.queue.jobs.history(tx, job_id)]
 
             return await app.database.read(find)
 

@@ -129,7 +129,7 @@ class Bench:
     def janitor(self) -> Janitor:
         """Return a janitor whose first pass expires leases at once, like that of a local crawl. The one of a
         controller (`app.chores.janitor`) first waits a lease term if nobody renewed a lease before its start."""
-        return Janitor(self.queue, self.clock)
+        return Janitor(self.queue.recovery, self.clock)
 
     def storage(self, **checks: Check) -> StorageWatch:
         """Return a watch over storage. Storage without a check has free space when it is tried again."""
@@ -509,7 +509,7 @@ def clock_for(url: str) -> FakeClock:
 
 async def begin_lanes(queue: Queue) -> None:
     """Let Redis carry lanes, as the first passes of a controller's janitor do."""
-    while (await queue.repair_lanes()).more:
+    while (await queue.recovery.repair_lanes()).more:
         pass
 
 

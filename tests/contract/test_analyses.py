@@ -32,7 +32,8 @@ from shoal.crawl.states import CrawlState
 from shoal.drivers.artifacts import FolderArtifacts
 from shoal.observe.log_messages import log_line
 from shoal.queue.job import Lease
-from shoal.queue.queue import JobLeased, JobMoved
+from shoal.queue.moves import JobMoved
+from shoal.queue.queue import JobLeased
 from shoal.queue.states import JobState
 from tests.contract.conftest import Bench, failed, fetched
 
@@ -211,7 +212,7 @@ async def test_an_attempt_whose_lease_is_no_longer_valid_stops_without_error_and
     lease = await bench.lease(kind=KIND)
     with pytest.raises(LeaseLost):
         await attempt(bench, lease, alive=False).run()
-    await bench.queue.lose(lease, "its child died")
+    await bench.queue.recovery.lose(lease, "its child died")
     assert (await only(bench)).error is None
     assert await bench.events(COMPLETED) == []
     await attempt(bench, await bench.lease(kind=KIND)).run()
@@ -599,7 +600,7 @@ async def test_a_running_or_empty_crawl_is_not_analyzed(bench: Bench) -> None:
 async def test_a_poisonous_analysis_fails_though_it_never_ended_an_attempt(bench: Bench) -> None:
     await completed(bench)
     for _ in range(4):
-        await bench.queue.lose(await bench.lease(kind=KIND), "its child died")
+        await bench.queue.recovery.lose(await bench.lease(kind=KIND), "its child died")
     analysis = await only(bench)
     assert (analysis.state, analysis.state_reason, analysis.started_at) == (A.FAILED, "poison", None)
 

@@ -169,7 +169,7 @@ async def test_a_page_job_of_no_group_that_nodes_lost_too_often_is_reported(benc
 async def test_a_page_job_whose_child_died_too_often_is_reported(bench: Bench) -> None:
     await bench.enqueue(payload=PAYLOAD)
     for _ in range(bench.settings.poison_limit + 1):
-        await bench.queue.lose_all([await bench.lease()], "killed by signal 9")
+        await bench.queue.recovery.lose_all([await bench.lease()], "killed by signal 9")
     assert [kind for kind, _ in await bench.events()] == ["crawl.job.failed"]
 
 

@@ -44,7 +44,7 @@ async def test_a_url_without_a_page_does_not_use_up_the_budget(bench: Bench) -> 
 async def test_urls_of_a_lost_walker_are_fetched_by_the_others(bench: Bench) -> None:
     crawl, (first, second, _) = await three(bench, max_pages=4)
     await first.take(4)
-    await bench.queue.lose(first.lease, "killed")
+    await bench.queue.recovery.lose(first.lease, "killed")
     assert await second.take() == []  # the URL was put back by this turn, which found no other
     assert len(await second.take()) == 4
     await second.fetch_all()
@@ -116,7 +116,7 @@ async def test_a_walker_that_goes_otherwise_after_the_budget_completes_it_too(be
     [task] = await first.take()
     await first.commits.close(WalkerBatch([fetched(task)]), "max_pages")
     if how == "lost":
-        await bench.queue.lose(second.lease, "killed")
+        await bench.queue.recovery.lose(second.lease, "killed")
     else:
         await second.commits.hand_back(WalkerBatch(), "shutdown")
     assert (await bench.state(crawl), await bench.reason(crawl)) == (S.COMPLETED, "max_pages")

@@ -96,7 +96,7 @@ async def test_a_child_that_dies_gives_all_it_held_back_at_once(bench: Bench) ->
         await bench.enqueue()
     leases: list[Lease] = await bench.queue.lease("w1", ["page"], ["shared"], 5)
     await bench.queue.finish(leases[0])
-    assert await bench.queue.lose_all(leases, "signal 9") == 4
+    assert await bench.queue.recovery.lose_all(leases, "signal 9") == 4
     found = [await bench.job(lease.fence.job_id) for lease in leases]
     assert [(job.state, job.crash_count) for job in found] == [(J.DONE, 0)] + [(J.PENDING, 1)] * 4
     assert (await bench.grants(found[1].id))[0]["ended"] == "crashed"
@@ -110,7 +110,7 @@ async def test_a_job_that_was_lost_too_often_becomes_a_dead_letter_and_the_other
         await bench.lose()
     innocent = await bench.enqueue()
     leases = await bench.queue.lease("w1", ["page"], ["shared"], 2)
-    await bench.queue.lose_all(leases, "signal 9")
+    await bench.queue.recovery.lose_all(leases, "signal 9")
     assert [(await bench.job(job_id)).state for job_id in (guilty, innocent)] == [J.EXPIRED, J.PENDING]
 
 

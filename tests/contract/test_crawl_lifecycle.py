@@ -356,7 +356,7 @@ async def test_a_dead_letter_does_not_end_a_run_that_has_other_walkers(bench: Be
     crawl = await bench.submit(workers=2)
     first, second = await bench.walker(crawl, "w1"), await bench.walker(crawl, "w2")
     await bench.database.run(
-        lambda tx: bench.queue.move_in(
+        lambda tx: bench.queue.moves.move_in(
             tx, job_states.fail(first.fence.job_id, first.fence.epoch, "boom"), KIND, crawl.id
         )
     )
@@ -637,7 +637,7 @@ async def test_a_stop_by_force_has_walkers_killed_after_a_grace(bench: Bench) ->
     assert (await bench.queue.extend([walker.fence])).to_kill == frozenset()
     await bench.jump(10.1)
     assert (await bench.queue.extend([walker.fence])).to_kill == {walker.fence}
-    await bench.queue.lose(walker.lease, "killed by force")
+    await bench.queue.recovery.lose(walker.lease, "killed by force")
     assert await bench.state(crawl) is S.STOPPED
     await check_ledger(bench, crawl)
 
@@ -829,7 +829,7 @@ class Life:
 
     async def lose(self) -> None:
         if self.walkers:
-            await self.bench.queue.lose(self.dice.choice(self.walkers).lease, "the child died")
+            await self.bench.queue.recovery.lose(self.dice.choice(self.walkers).lease, "the child died")
 
     async def fail(self) -> None:
         if self.walkers and self.dice.random() < 0.3:

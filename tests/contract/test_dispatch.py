@@ -55,7 +55,7 @@ class Controller:
     async def make(self, count: int) -> list[str]:
         """Make a batch of page jobs; returns their lanes."""
         group = await self.app.page_jobs.groups.make(GroupConfig(urls=[f"{SITE}/{place}" for place in range(count)]))
-        rows = await self.app.database.read(lambda tx: self.app.queue.jobs_of_run(tx, group.id))
+        rows = await self.app.database.read(lambda tx: self.app.queue.jobs.jobs_of_run(tx, group.id))
         return [job.lane for job in rows]
 
 
@@ -69,7 +69,7 @@ async def test_every_job_of_a_batch_is_dispatched(bench: Bench) -> None:
     await controller.register()
     assert await controller.make(5) == [node_lane(A)] * 5
     crawl = await controller.app.crawls.submit(CrawlConfig(seeds=[f"{SITE}/"], sitemap="off"))
-    [walker] = await bench.database.read(lambda tx: bench.queue.jobs_of_run(tx, crawl.id))
+    [walker] = await bench.database.read(lambda tx: bench.queue.jobs.jobs_of_run(tx, crawl.id))
     assert walker.lane == node_lane(A)
     node = await controller.app.fleet.nodes.get(A)
     assert (node.run_depth, node.page_depth) == (1, 5)

@@ -84,7 +84,7 @@ async def test_an_offer_of_which_its_node_never_hears_is_found_when_it_looks_or_
     await register(app.fleet.nodes, "a")
     await app.fleet.refresh.run_once()
     group = await app.page_jobs.groups.make(GroupConfig(urls=[f"{SITE}/1", f"{SITE}/2"]))
-    jobs = await app.database.read(lambda tx: app.queue.jobs_of_run(tx, group.id))
+    jobs = await app.database.read(lambda tx: app.queue.jobs.jobs_of_run(tx, group.id))
     assert {job.lane for job in jobs} == {node_lane("a")}
     [found] = await app.queue.lease("a/1", ["page"], [node_lane("a"), "shared"], 1)
     assert found.fence.job_id in {job.id for job in jobs}

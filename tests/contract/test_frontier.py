@@ -580,7 +580,7 @@ async def test_another_walker_gets_a_lost_ones_urls_before_it_is_told_to_wait(dr
     lost, idle = await driver.bench.walker(crawl, "w1"), await driver.bench.walker(crawl, "w2")
     await lost.take()
     assert await idle.take() == []
-    await driver.bench.queue.lose(lost.lease, "killed")
+    await driver.bench.queue.recovery.lose(lost.lease, "killed")
     got = [path_of(task) for _ in range(2) for task in await idle.take()]
     assert got == ["/a"]
 
@@ -600,7 +600,7 @@ async def test_a_dead_walkers_hosts_move_at_once(driver: FrontierDriver) -> None
     dead, idle = await driver.bench.walker(crawl, "w1"), await driver.bench.walker(crawl, "w2")
     await dead.take(2)
     await driver.bench.jump(0.01)
-    await driver.bench.queue.lose(dead.lease, "killed")
+    await driver.bench.queue.recovery.lose(dead.lease, "killed")
     await driver.bench.jump(0.01)
     assert await idle.take(2) != []
 
@@ -623,7 +623,7 @@ async def test_urls_of_a_second_crash_are_taken_one_at_a_time_the_last_one_first
     for _ in range(2):
         dead = await driver.bench.walker(crawl, "w1")
         held = [path_of(task) for task in await dead.take()]
-        await driver.bench.queue.lose(dead.lease, "killed")
+        await driver.bench.queue.recovery.lose(dead.lease, "killed")
     walker = await driver.bench.walker(crawl, "w2")
     order = []
     for _ in held:
@@ -640,7 +640,7 @@ async def test_a_suspect_is_taken_alone(driver: FrontierDriver) -> None:
         walker = await driver.bench.walker(crawl)
         assert await walker.take() != []
         await driver.bench.settle_something(walker.fence)
-        await driver.bench.queue.lose(walker.lease, "killed")
+        await driver.bench.queue.recovery.lose(walker.lease, "killed")
     walker = await driver.bench.walker(crawl)
     assert len(await walker.take()) == 1
     assert await walker.take() == []
@@ -701,7 +701,7 @@ async def test_a_url_that_kills_its_worker_fails_and_the_crawl_goes_on(
         walker = await driver.bench.walker(crawl)
         while not (ended := await self_advance(walker)):
             if any(path_of(task) == "/killer" for task in walker.held):
-                await driver.bench.queue.lose(walker.lease, "signal 11")
+                await driver.bench.queue.recovery.lose(walker.lease, "signal 11")
                 break
         if ended or await driver.bench.state(crawl) is not CrawlState.RUNNING:
             break
@@ -735,7 +735,7 @@ async def test_twenty_random_kills_fail_no_innocent_page(driver: FrontierDriver,
             left -= 1
             if not left:
                 kills += 1
-                await driver.bench.queue.lose(walker.lease, "signal 9")
+                await driver.bench.queue.recovery.lose(walker.lease, "signal 9")
                 break
     assert await driver.bench.state(crawl) is CrawlState.COMPLETED
     assert (await driver.bench.counts(crawl)).pages == len(paths)
@@ -821,7 +821,7 @@ async def test_the_pace_survives_the_walker(driver: FrontierDriver) -> None:
     pace = HostRate(30.0)
     lost = await driver.bench.walker(crawl, "w1", pace=pace)
     assert len(await lost.take()) == 1
-    await driver.bench.queue.lose(lost.lease, "killed")
+    await driver.bench.queue.recovery.lose(lost.lease, "killed")
     again = await driver.bench.walker(crawl, "w2", pace=pace)
     assert await again.take() == []
 

@@ -155,5 +155,5 @@ async def meddle(bench: Bench, group: Group, dice: random.Random) -> None:
     if dice.random() < 0.5:
         await bench.groups.cancel(group.id)
         return
-    jobs = await bench.database.read(lambda tx: bench.queue.jobs_of_run(tx, group.id))
+    jobs = await bench.database.read(lambda tx: bench.queue.jobs.jobs_of_run(tx, group.id))
     await bench.database.run(lambda tx: bench.job_admin.cancel_in(tx, JobId(dice.choice(jobs).id), "asked"))

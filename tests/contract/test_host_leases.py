@@ -81,7 +81,7 @@ async def hosts_queued(bench: Bench) -> int:
 
 
 async def backlog(bench: Bench) -> int:
-    return await bench.database.read(lambda tx: bench.queue.page_backlog(tx, "http", 20))
+    return await bench.database.read(lambda tx: bench.queue.lanes.page_backlog(tx, "http", 20))
 
 
 def hosts_of(leases: Sequence[Lease]) -> list[str]:

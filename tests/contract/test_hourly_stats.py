@@ -12,7 +12,7 @@ from shoal.observe.metrics import Metrics
 from shoal.page_jobs.bots import BotAsked, BotPulled, BotReported
 from shoal.page_jobs.result import Result, ResultDelivery, Status
 from shoal.queue.job_admin_store import JobFilter
-from shoal.queue.queue import BotLeasesLost
+from shoal.queue.recovery import BotLeasesLost
 from shoal.queue.states import JobState
 from shoal.serve import to_api
 from tests.contract.conftest import Bench

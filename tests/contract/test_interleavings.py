@@ -138,7 +138,7 @@ class Story:
         elif end == "step back":
             await walker.commits.step_back(WalkerBatch())
         elif end == "child dies":
-            await self.bench.queue.lose(walker.lease, "its child was killed by SIGKILL")
+            await self.bench.queue.recovery.lose(walker.lease, "its child was killed by SIGKILL")
         elif end == "fails" and self.dice.random() < 0.3:
             await self.bench.queue.fail(walker.lease, "boom")
 
@@ -151,7 +151,7 @@ class Story:
             lambda: queue.finish(lease),
             lambda: queue.fail(lease, "boom"),
             lambda: queue.release(lease, "shutdown"),
-            lambda: queue.lose(lease, "its child was killed by SIGKILL"),
+            lambda: queue.recovery.lose(lease, "its child was killed by SIGKILL"),
         ]
         for _ in range(self.dice.randint(0, 2)):  # the second one must be refused
             await self.dice.choice(ends)()
@@ -185,7 +185,7 @@ class Story:
         job = await self.truth.job(self.dice.choice(sorted(self.pages)))
         move = states.cancel(job.id, job.lease_epoch, "asked")
         with contextlib.suppress(LeaseLost):
-            await self.bench.database.run(lambda tx: self.bench.queue.move_in(tx, move, PAGE, None))
+            await self.bench.database.run(lambda tx: self.bench.queue.moves.move_in(tx, move, PAGE, None))
 
     # The end
 

@@ -130,7 +130,7 @@ async def test_a_job_that_kills_its_workers_ends_the_group_too(bench: Bench) -> 
     group = await bench.groups.make(config(1))
     for _ in range(4):
         [lease] = await take(bench)
-        await bench.queue.lose(lease, "the child died")
+        await bench.queue.recovery.lose(lease, "the child died")
     over = await bench.groups.get(group.id)
     assert (over.state, over.jobs) == (G.COMPLETED, {"expired": 1})
     assert len(await bench.events(COMPLETED)) == 1

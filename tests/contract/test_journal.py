@@ -176,7 +176,7 @@ async def test_journal_entries_are_stored_only_if_their_commit_is(bench: Bench) 
     walker = await bench.walker(crawl)
     before = await said(bench, crawl)
     await bench.database.run(
-        lambda tx: bench.queue.move_in(
+        lambda tx: bench.queue.moves.move_in(
             tx, job_states.finish(walker.fence.job_id, walker.fence.epoch), "crawl", crawl.id
         )
     )

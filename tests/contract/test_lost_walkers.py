@@ -18,11 +18,11 @@ Lose = Callable[[Bench, Lease], Awaitable[None]]
 
 
 async def child_dies(bench: Bench, lease: Lease) -> None:
-    await bench.queue.lose(lease, "its child was killed by SIGKILL")
+    await bench.queue.recovery.lose(lease, "its child was killed by SIGKILL")
 
 
 async def child_stalls(bench: Bench, lease: Lease) -> None:
-    await bench.queue.lose(lease, "its child settled nothing", STALLED)
+    await bench.queue.recovery.lose(lease, "its child settled nothing", STALLED)
 
 
 async def worker_dies(bench: Bench, lease: Lease) -> None:
@@ -157,7 +157,7 @@ async def test_a_take_under_way_when_its_worker_is_given_up_counts(postgres_benc
     walker.commits._database = BreakpointDatabase(bench.database, point)
     taking = asyncio.create_task(walker.take())
     await point.wait_until_reached()
-    losing = asyncio.create_task(bench.queue.lose(walker.lease, "its child was killed by SIGKILL"))
+    losing = asyncio.create_task(bench.queue.recovery.lose(walker.lease, "its child was killed by SIGKILL"))
     await until_blocked(bench)
     point.resume()
     assert await taking

@@ -95,7 +95,7 @@ async def offer(bench: Bench, node_id: str = A, kind: str = "page", **more: Any)
 def janitor(bench: Bench, nodes: Nodes | None = None) -> FleetJanitor:
     return FleetJanitor(
         nodes or registry(bench),
-        bench.queue.clock_watch(bench.clock),
+        bench.queue.recovery.clock_watch(bench.clock),
         bench.clock,
         heartbeat_every=EVERY,
         keep_lost=timedelta(hours=24),
@@ -470,7 +470,7 @@ async def test_a_job_that_returns_from_a_lease_waits_for_every_worker(bench: Ben
         elif end == "retry":
             await bench.queue.fail(lease, "boom")
         elif end == "lose":
-            await bench.queue.lose(lease, "the child died")
+            await bench.queue.recovery.lose(lease, "the child died")
         else:
             await bench.lose()
         found = await bench.job(job)
@@ -530,7 +530,7 @@ async def test_cancelled_jobs_leave_no_offers(bench: Bench) -> None:
         if run_id is None:
             await bench.job_admin.cancel(enqueued.id)
         else:
-            assert await bench.database.run(lambda tx: bench.queue.cancel_waiting(tx, "run_1", "stopped")) == 1
+            assert await bench.database.run(lambda tx: bench.queue.jobs.cancel_waiting(tx, "run_1", "stopped")) == 1
     assert await bench.number("SELECT count(*) FROM job WHERE offered_until IS NOT NULL") == 0
 
 
@@ -541,13 +541,13 @@ async def test_a_restarted_worker_recovers_its_own_work_at_once(bench: Bench) ->
         await bench.enqueue(priority=90 - place)
         lease = await bench.lease(holder)
         leases[lease.fence.job_id] = holder
-    assert await bench.queue.recover("node-a/12") == 3
+    assert await bench.queue.recovery.recover("node-a/12") == 3
     for job_id, holder in leases.items():
         job = await bench.job(job_id)
         ours = holder in ("node-a/12", "node-a/12/77")
         assert job.state is (JobState.PENDING if ours else JobState.LOCKED)
         assert (job.attempts, job.crash_count) == (0, int(ours))
-    assert await bench.queue.recover("node-a/12") == 0
+    assert await bench.queue.recovery.recover("node-a/12") == 0
 
 
 # Commands

@@ -65,7 +65,7 @@ class Bench:
         return [job.id for job in jobs]
 
     async def job(self, job_id: JobId) -> Job:
-        found = await self.app.database.read(lambda tx: self.app.queue.job(tx, job_id))
+        found = await self.app.database.read(lambda tx: self.app.queue.jobs.get(tx, job_id))
         assert found is not None
         return found
 
@@ -188,7 +188,7 @@ async def test_a_job_that_lost_a_worker_runs_with_nothing_beside_it(app: App) ->
     first = Bench(app, PlainPages(app.queue))
     [suspect] = await first.enqueue({"sleep": 0.05})
     [lease] = await app.queue.lease("other", ["page"], ["shared"], 1)
-    await app.queue.lose(lease, "its child died")
+    await app.queue.recovery.lose(lease, "its child died")
     async with at_work(app) as bench:
         running: list[int] = []
         record = bench.loop._on_alone

@@ -24,7 +24,7 @@ from shoal.plan.site_scheduler import SiteScheduler, start_crawl
 from shoal.plan.store import PolicyStore
 from shoal.queue.job import Lease
 from shoal.queue.job_admin import JobAdmin
-from shoal.queue.queue import JobMoved
+from shoal.queue.moves import JobMoved
 from shoal.queue.states import TERMINAL, GrantEnd, JobState
 from shoal.serve import to_api
 from shoal.serve.schemas import Freshness

@@ -64,11 +64,11 @@ async def test_the_note_of_a_run_and_its_end_are_one_commit(plan: PlanBench) -> 
 
 async def test_a_job_whose_bot_is_lost_too_often_is_noted_as_a_failed_run(plan: PlanBench) -> None:
     policies, leases = await leased(plan, 2, max_retry=0)
-    await plan.bench.queue.lose_all(leases[::-1], "its process ended")
+    await plan.bench.queue.recovery.lose_all(leases[::-1], "its process ended")
     for _ in range(plan.bench.queue.settings.poison_limit):
         await plan.bench.jump(HOUR)
         again = [await plan.take() for _ in leases]
-        await plan.bench.queue.lose_all(again[::-1], "its process ended")
+        await plan.bench.queue.recovery.lose_all(again[::-1], "its process ended")
     assert await plan.live() == 0
     for policy in policies:
         assert (await plan.policies.get(policy.id)).error_rate == pytest.approx(0.2)

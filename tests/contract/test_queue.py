@@ -9,6 +9,7 @@ from shoal.base.errors import BackendUnavailable, LeaseLost
 from shoal.base.settings import QueueSettings
 from shoal.crawl.lifecycle.crawls import KIND
 from shoal.queue import states
+from shoal.queue.enqueuer import Enqueuer
 from shoal.queue.job import Fence, LostJob
 from shoal.queue.queue import Queue
 from shoal.queue.states import MOVES, STALLED, TERMINAL, GrantEnd, JobState
@@ -67,7 +68,7 @@ async def test_the_epoch_rises_on_every_grant_whatever_ended_the_last_one(bench:
             await bench.queue.fail(lease, "boom")
             await bench.jump(60)
         elif end == "lose":
-            await bench.queue.lose(lease, "the child died")
+            await bench.queue.recovery.lose(lease, "the child died")
         elif end == "expire":
             await bench.lose()
         else:
@@ -237,7 +238,7 @@ async def assert_refused(bench: Bench, lease: object) -> None:
     """Every verb of a stale lease is refused and changes nothing."""
     job_id = lease.fence.job_id  # type: ignore[attr-defined]
     before = (await bench.job(job_id), await bench.grants(job_id))
-    for verb in (bench.queue.finish, bench.queue.release, bench.queue.fail, bench.queue.lose):
+    for verb in (bench.queue.finish, bench.queue.release, bench.queue.fail, bench.queue.recovery.lose):
         with pytest.raises(LeaseLost):
             await verb(lease, "late")  # type: ignore[arg-type]
     assert (await bench.queue.extend([lease.fence])).kept == []  # type: ignore[attr-defined]
@@ -302,8 +303,8 @@ async def test_of_many_ends_at_once_one_wins(bench: Bench) -> None:
         bench.queue.finish(lease),
         bench.queue.fail(lease, "boom"),
         bench.queue.release(lease, "slice"),
-        bench.queue.lose(lease, "died"),
-        bench.database.run(lambda tx: bench.queue.move_in(tx, cancel, "page", None)),
+        bench.queue.recovery.lose(lease, "died"),
+        bench.database.run(lambda tx: bench.queue.moves.move_in(tx, cancel, "page", None)),
         return_exceptions=True,
     )
     assert sum(isinstance(answer, LeaseLost) for answer in answers) == 4
@@ -365,7 +366,7 @@ async def test_a_job_that_steps_back_goes_behind_its_equals_without_penalty(benc
         await bench.jump(1)
     first = await bench.lease()
     move = states.step_back(first.fence.job_id, first.fence.epoch)
-    await bench.database.run(lambda tx: bench.queue.move_in(tx, move, "page", None))
+    await bench.database.run(lambda tx: bench.queue.moves.move_in(tx, move, "page", None))
     await bench.jump(1)
     order = [(await bench.lease()).fence.job_id for _ in range(3)]
     assert order == [*jobs[1:], jobs[0]]
@@ -386,10 +387,15 @@ async def test_a_job_that_was_handed_back_keeps_its_place(bench: Bench) -> None:
 async def test_a_job_that_stalled_counts_a_crash_and_says_so_to_the_end(bench: Bench) -> None:
     job_id = await bench.enqueue()
     for crashes in range(1, 4):
-        assert await bench.queue.lose(await bench.lease(), "its child settled nothing", STALLED) is JobState.PENDING
+        assert (
+            await bench.queue.recovery.lose(await bench.lease(), "its child settled nothing", STALLED)
+            is JobState.PENDING
+        )
         job = await bench.job(job_id)
         assert (job.state_reason, job.crash_count, job.attempts) == ("stalled", crashes, 0)
-    assert await bench.queue.lose(await bench.lease(), "its child settled nothing", STALLED) is JobState.EXPIRED
+    assert (
+        await bench.queue.recovery.lose(await bench.lease(), "its child settled nothing", STALLED) is JobState.EXPIRED
+    )
     assert (await bench.job(job_id)).state_reason == "stalled"
     assert [grant["ended"] for grant in await bench.grants(job_id)] == ["crashed"] * 4
 
@@ -413,8 +419,8 @@ async def test_past_the_poison_limit_a_job_stays_expired(bench: Bench) -> None:
 async def test_a_crash_seen_by_the_worker_counts_like_a_lost_one(bench: Bench) -> None:
     job_id = await bench.enqueue()
     for _ in range(3):
-        assert await bench.queue.lose(await bench.lease(), "signal 9") is J.PENDING
-    assert await bench.queue.lose(await bench.lease(), "signal 9") is J.EXPIRED
+        assert await bench.queue.recovery.lose(await bench.lease(), "signal 9") is J.PENDING
+    assert await bench.queue.recovery.lose(await bench.lease(), "signal 9") is J.EXPIRED
     assert (await bench.job(job_id)).attempts == 0
     assert {grant["ended"] for grant in await bench.grants(job_id)} == {"crashed"}
 
@@ -461,9 +467,9 @@ async def test_progress_between_the_sweeps_look_and_its_move_counts(bench: Bench
         await bench.lose()
     lease = await bench.lease()
     await bench.jump(10.5)
-    [seen] = await bench.queue.expired(10, bots=True)
+    [seen] = await bench.queue.recovery.expired(10, bots=True)
     await bench.settle_something(lease.fence)
-    await bench.queue.expire(seen)
+    await bench.queue.recovery.expire(seen)
     assert (await bench.job(job_id)).state is J.PENDING
 
 
@@ -473,9 +479,9 @@ async def test_a_finish_between_the_sweeps_look_and_its_move_wins(bench: Bench) 
     job_id = await bench.enqueue()
     lease = await bench.lease("w1")
     await bench.jump(10.5)
-    [seen] = await bench.queue.expired(10, bots=True)
+    [seen] = await bench.queue.recovery.expired(10, bots=True)
     await bench.queue.finish(lease)
-    assert not await bench.queue.expire(seen)
+    assert not await bench.queue.recovery.expire(seen)
     assert (await bench.job(job_id)).state is J.DONE
 
 
@@ -483,9 +489,9 @@ async def test_a_heartbeat_between_the_sweeps_look_and_its_move_wins(bench: Benc
     job_id = await bench.enqueue()
     lease = await bench.lease("w1")
     await bench.jump(10.5)
-    [seen] = await bench.queue.expired(10, bots=True)
+    [seen] = await bench.queue.recovery.expired(10, bots=True)
     assert (await bench.queue.extend([lease.fence])).kept == [lease.fence]
-    assert not await bench.queue.expire(seen)
+    assert not await bench.queue.recovery.expire(seen)
     assert (await bench.job(job_id)).state is J.LOCKED
 
 
@@ -493,10 +499,10 @@ async def test_a_new_grant_between_the_sweeps_look_and_its_move_is_not_touched(b
     job_id = await bench.enqueue()
     lease = await bench.lease("w1")
     await bench.jump(10.5)
-    [seen] = await bench.queue.expired(10, bots=True)
+    [seen] = await bench.queue.recovery.expired(10, bots=True)
     await bench.queue.release(lease, "slice")
     await bench.lease("w2")
-    assert not await bench.queue.expire(seen)
+    assert not await bench.queue.recovery.expire(seen)
     assert (await bench.job(job_id)).lease_holder == "w2"
 
 
@@ -699,15 +705,13 @@ async def test_the_backoff_doubles_up_to_its_cap_and_jitter_only_adds(sqlite_ben
     settings = QueueSettings()
     queue = Queue(
         sqlite_bench.database,
-        sqlite_bench.jobs,
-        sqlite_bench.lanes,
+        Enqueuer(sqlite_bench.jobs, sqlite_bench.lanes, sqlite_bench.signals),
         settings,
-        sqlite_bench.signals,
         jitter=lambda: dice,
     )
     for attempts in range(1, 101):
         plain = min(5.0 * 2 ** (attempts - 1), 3600.0)
-        assert plain <= queue.backoff(attempts).total_seconds() <= plain * 1.1
+        assert plain <= queue.recovery.backoff(attempts).total_seconds() <= plain * 1.1
 
 
 # Dedupe

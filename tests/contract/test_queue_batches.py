@@ -11,7 +11,7 @@ from shoal.base.database import Database, Work
 from shoal.base.errors import BackendUnavailable, InvalidInput
 from shoal.base.ids import JobId, new_id
 from shoal.queue import states
-from shoal.queue.enqueuer import JobEnqueued
+from shoal.queue.enqueuer import Enqueuer, JobEnqueued
 from shoal.queue.job import Enqueued, Fence, Lease, LeaseRequest, NewJob
 from shoal.queue.queue import Queue
 from shoal.queue.states import JobState
@@ -423,7 +423,8 @@ class Single(Severed):
 async def test_a_small_turn_is_a_commit_of_one_statement(bench: Bench) -> None:
     queue = bench.over(Single(bench.database)).queue
     jobs = [new(quota_keys=("project:a",)) for _ in range(3)]
-    await (queue if bench.lanes.is_stored else bench.queue).enqueue(jobs)  # other lanes are filled in the same commit
+    # Other lanes are filled in the same commit.
+    await (queue if bench.lanes.takes_one_statement(jobs) else bench.queue).enqueue(jobs)
     [first] = await queue.lease("w1", ["page"], ["shared"], 1)
     late = states.finish(first.fence.job_id, first.fence.epoch - 1)
     done = states.finish(first.fence.job_id, first.fence.epoch)
@@ -479,11 +480,8 @@ async def test_a_locked_job_stays_with_its_node_when_the_lane_returns(bench: Ben
 async def test_new_jobs_wait_in_the_lanes_that_were_chosen_for_them(bench: Bench) -> None:
     queue = Queue(
         bench.database,
-        bench.jobs,
-        bench.lanes,
+        Enqueuer(bench.jobs, bench.lanes, bench.signals, lambda jobs: [replace(job, lane="node/n7") for job in jobs]),
         bench.settings,
-        bench.signals,
-        choose_lanes=lambda jobs: [replace(job, lane="node/n7") for job in jobs],
     )
     await queue.enqueue([new(), new()])
     assert await bench.database.read(lambda tx: bench.lanes.depth(tx, "node/n7", 10)) == 2

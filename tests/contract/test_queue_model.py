@@ -26,6 +26,7 @@ from shoal.base.database import Tx
 from shoal.base.errors import LeaseLost, StateConflict
 from shoal.base.ids import JobId
 from shoal.queue import states
+from shoal.queue.enqueuer import Enqueuer
 from shoal.queue.job import Lease, LeaseRequest, NewJob
 from shoal.queue.job_admin import JobAdmin
 from shoal.queue.queue import Queue
@@ -64,10 +65,8 @@ class Ground:
         self.bench: Bench = self.run(open_bench(store_url, FakeClock()))
         self.queue = Queue(
             self.bench.database,
-            self.bench.jobs,
-            self.bench.lanes,
+            Enqueuer(self.bench.jobs, self.bench.lanes, self.bench.signals),
             self.bench.settings,
-            self.bench.signals,
             jitter=lambda: DICE,
         )
         self.bench.queue = self.queue
@@ -92,7 +91,7 @@ class Ground:
 
     @property
     def rules(self) -> Rules:
-        return Rules(backoff=lambda attempts: round(self.queue.backoff(attempts).total_seconds() * 1e6))
+        return Rules(backoff=lambda attempts: round(self.queue.recovery.backoff(attempts).total_seconds() * 1e6))
 
 
 @dataclass(frozen=True)
@@ -266,7 +265,7 @@ class QueueMachine(RuleBasedStateMachine):
     @rule(whose=WHOSE, reason=st.sampled_from([WORKER_LOST, STALLED]))
     def lose(self, whose: Whose, reason: str) -> None:
         lease = self.pick(whose)
-        self.accepted(self.model.lose(*of(lease), reason), self.queue.lose(lease, "signal 9", reason))
+        self.accepted(self.model.lose(*of(lease), reason), self.queue.recovery.lose(lease, "signal 9", reason))
 
     @rule(holder=st.sampled_from(["w1", "w2"]), deaths=st.integers(2, 5))
     def die_again_and_again(self, holder: str, deaths: int) -> None:
@@ -329,7 +328,7 @@ class QueueMachine(RuleBasedStateMachine):
         assert list(self.model.violations()) == []
 
     def move(self, move: Move, lease: Lease) -> Awaitable[None]:
-        return self.bench.database.run(lambda tx: self.queue.move_in(tx, move, lease.kind, None))
+        return self.bench.database.run(lambda tx: self.queue.moves.move_in(tx, move, lease.kind, None))
 
     def accepted(self, wanted: bool, doing: Awaitable[Any]) -> None:
         """The holder of the current grant may change the job; anybody else is told that the lease is lost."""

@@ -120,7 +120,7 @@ async def test_every_end_of_a_grant_frees_its_quota(bench: Bench) -> None:
             await bench.job_admin.cancel(jobs[1].id)
             await bench.queue.release(got, "slice")
         elif end == "lose":
-            await bench.queue.lose(got, "died")
+            await bench.queue.recovery.lose(got, "died")
         elif end == "expire":
             await bench.lose()
         else:
@@ -450,7 +450,7 @@ async def test_a_sweep_gives_no_seat_to_a_job_that_somebody_ends_just_now(postgr
     point = Breakpoint("delete_job_seats")
     ending = asyncio.create_task(bench.over(BreakpointDatabase(bench.database, point)).queue.release(got, "shutdown"))
     await point.wait_until_reached()
-    mending = asyncio.create_task(bench.database.run(bench.queue._store.repair_quota_counts))
+    mending = asyncio.create_task(bench.database.run(bench.queue.jobs.repair_quota_counts))
     await blocked_or_done(bench, mending)
     point.resume()
     await asyncio.gather(ending, mending)

@@ -247,7 +247,7 @@ async def test_a_rebuild_that_was_cut_off_is_begun_again_by_the_next_walker(driv
     await bench.database.run(lambda tx: bench.frontier.restart(tx, crawl.number, first.fence, "half"))  # type: ignore[attr-defined]
     with pytest.raises(BackendUnavailable, match="being rebuilt"):
         await second.attach()
-    await bench.queue.lose(first.lease, "killed")
+    await bench.queue.recovery.lose(first.lease, "killed")
     await second.attach()
     await crawl_to_the_end_with(second)
     assert (await bench.counts(crawl)).pages == len(PATHS)

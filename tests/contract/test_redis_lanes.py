@@ -121,14 +121,14 @@ async def test_ranks_are_exact_to_the_microsecond(bench: Bench) -> None:
 @on_every_redis
 async def test_a_changed_priority_moves_the_job(bench: Bench) -> None:
     first, second = await bench.enqueue(run_id="run_1"), await bench.enqueue(run_id="run_2")
-    await bench.database.run(lambda tx: bench.queue.set_priority(tx, "run_2", 90))
+    await bench.database.run(lambda tx: bench.queue.jobs.set_priority(tx, "run_2", 90))
     assert await take(bench) == [second, first]
 
 
 async def test_cancelled_jobs_leave_their_lane(bench: Bench) -> None:
     await bench.enqueue(run_id="run_1")
     other = await bench.enqueue()
-    await bench.database.run(lambda tx: bench.queue.cancel_waiting(tx, "run_1", "stopped"))
+    await bench.database.run(lambda tx: bench.queue.jobs.cancel_waiting(tx, "run_1", "stopped"))
     await bench.job_admin.cancel(other)
     assert depth(bench) == 0
 
@@ -157,7 +157,7 @@ async def test_a_backlog_of_thousands_is_put_back_in_bounded_steps(bench: Bench)
     call(bench, "FLUSHDB")
     await take(bench, 1)  # notices it
     await bench.jump(2)
-    assert (await bench.queue.repair_lanes()).more
+    assert (await bench.queue.recovery.repair_lanes()).more
     assert depth(bench) == lane_repair.BATCHES * 1_000
     await sweep(bench)
     assert depth(bench) == 7_499
@@ -266,7 +266,7 @@ async def test_a_lane_of_a_node_that_never_returns_is_emptied(bench: Bench) -> N
     jobs = [NewJob(JobId(new_id("job")), "page", None, lane=node_lane("gone")) for _ in range(100)]
     await bench.queue.enqueue(jobs)
     assert depth(bench, f"{QUEUE}:node:gone") == 100
-    assert await bench.queue.hand_back(node_lane("gone")) == 100
+    assert await bench.queue.recovery.hand_back(node_lane("gone")) == 100
     assert (depth(bench, f"{QUEUE}:node:gone"), depth(bench)) == (0, 100)
     leases = await bench.queue.lease("w1", ["page"], ["shared"], 100)
     assert [lease.fence.job_id for lease in leases] == [job.id for job in jobs]
@@ -279,7 +279,7 @@ async def test_two_janitors_put_a_job_back_once(bench: Bench) -> None:
     other = bench.over(bench.database)
     jobs = [await bench.enqueue() for _ in range(50)]
     call(bench, "DEL", QUEUE, "{shoal}:queue:tasks:pending")
-    done = await asyncio.gather(bench.queue.repair_lanes(), other.queue.repair_lanes())
+    done = await asyncio.gather(bench.queue.recovery.repair_lanes(), other.queue.recovery.repair_lanes())
     assert sum(repair.restored for repair in done) == 50
     assert await take(bench) == jobs
 
@@ -355,7 +355,7 @@ async def test_a_generation_that_was_not_committed_is_not_used(store_url: str, r
     lanes.__post_init__()
 
     async def cut_off(tx: Tx) -> None:
-        await lanes.lanes.repair(tx)
+        await lanes.lanes._repairs.run_once(tx)
         raise BackendUnavailable("the store", "it failed", "try again")
 
     with pytest.raises(BackendUnavailable):
@@ -383,7 +383,7 @@ async def test_thousands_of_popped_jobs_are_given_back(bench: Bench) -> None:
 async def test_nothing_stays_of_the_lanes_of_nodes_that_left(bench: Bench) -> None:
     for name in "abc":
         await at_host(bench, name, lane=node_lane("n1"))
-    await bench.queue.hand_back(node_lane("n1"))
+    await bench.queue.recovery.hand_back(node_lane("n1"))
     assert len(await take_by_host(bench)) == 3
     await sweep(bench)
     client = LoopRedis(RedisSettings(url=bench.lanes_url))

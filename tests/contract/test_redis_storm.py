@@ -109,7 +109,7 @@ def _faults(bench: Bench, server: RedisServer, proxy: DelayProxy, dice: random.R
 
     async def kill_worker(walker: Walker) -> bool:
         await bench.settle_something(walker.fence)
-        await bench.queue.lose(walker.lease, "signal 9")
+        await bench.queue.recovery.lose(walker.lease, "signal 9")
         return True
 
     async def die_between_commits(walker: Walker) -> bool:

@@ -195,7 +195,7 @@ async def test_lost_workers_and_failures_together_change_nothing_that_can_be_see
     first = await retrying_bench.lease(kind=run.kind)
     await run.begin(first)
     began = await run.shown()
-    await retrying_bench.queue.lose(first, "its child died")
+    await retrying_bench.queue.recovery.lose(first, "its child died")
     assert await run.shown() == began
     await fail(retrying_bench, run)
     assert await run.shown() == began

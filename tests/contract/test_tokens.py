@@ -31,7 +31,7 @@ def tokens_of(bench: Bench, database: Database | None = None) -> Tokens:
         audit_log,
         bench.clock,
         bench.signals,
-        lambda token_id: bench.queue.release_bot(token_id, "token_revoked"),
+        lambda token_id: bench.queue.recovery.release_bot(token_id, "token_revoked"),
     )
 
 

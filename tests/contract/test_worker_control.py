@@ -45,7 +45,7 @@ class Node:
         return job.id
 
     async def job(self, job_id: JobId) -> Job:
-        found = await self.app.database.read(lambda tx: self.app.queue.job(tx, job_id))
+        found = await self.app.database.read(lambda tx: self.app.queue.jobs.get(tx, job_id))
         assert found is not None
         return found
 

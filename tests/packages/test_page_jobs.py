@@ -236,7 +236,7 @@ async def test_a_job_of_a_later_version_fails_with_its_reason(app: App, payload:
         await jobs.settle([await jobs.run(lease)], "w1", 0)
     finally:
         jobs.close()
-    stored = await app.database.read(lambda tx: app.queue.job(tx, job.id))
+    stored = await app.database.read(lambda tx: app.queue.jobs.get(tx, job.id))
     assert stored is not None
     assert (stored.state, stored.error) == ("failed", f"unreadable_job: {UNREADABLE}")
 

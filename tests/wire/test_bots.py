@@ -371,7 +371,7 @@ async def test_a_bot_that_leaves_while_it_waits_gets_nothing(api: ServedApi) -> 
     await until_nobody_waits(api)
     [job_id] = await add_page_jobs(api.app)
     assert [job["job_id"] for job in await pull(api, wait_seconds=2)] == [job_id]
-    held = await api.app.database.read(lambda tx: api.app.queue.held_by_owner(tx, "bot/local/gone"))
+    held = await api.app.database.read(lambda tx: api.app.queue.jobs.held_by_owner(tx, "bot/local/gone"))
     assert held == 0
 
 
@@ -501,8 +501,8 @@ async def test_a_lease_that_a_bot_lets_expire_is_counted_by_its_name(lite: Serve
     await pull(lite)
     with closing(sqlite3.connect(sqlite_url.removeprefix("sqlite:///"))) as file, file:
         file.execute("UPDATE job SET lease_until = 1")
-    lost = await lite.app.queue.expired(10, bots=True)
-    assert await lite.app.queue.expire_all("page", None, lost) == 1
+    lost = await lite.app.queue.recovery.expired(10, bots=True)
+    assert await lite.app.queue.recovery.expire_all("page", None, lost) == 1
     await hourly_stats.run_once()
     [bot] = (await lite.ask("/api/v1/stats"))[1]["bots"]
     assert (bot["bot_id"], bot["pulled"], bot["lost_leases"]) == ("b1", 1, 1)

@@ -37,7 +37,7 @@ async def test_a_crawl_whose_job_is_a_dead_letter_says_what_became_of_its_worker
     crawl = await api.app.crawls.submit(config, named=config.seeds)
     for _ in range(4):  # each dies while it loads the hook
         [lease] = await api.app.queue.lease("test", ["crawl"], ["shared"], 1)
-        await api.app.queue.lose(lease, "its child was killed by SIGKILL")
+        await api.app.queue.recovery.lose(lease, "its child was killed by SIGKILL")
     _, seen = await api.ask(f"/api/v1/crawls/{crawl.id}")
     assert (seen["state"], seen["error"]) == (
         "failed",

@@ -30,7 +30,8 @@ from shoal.process import child
 from shoal.process.http import probed
 from shoal.process.runners import storage_of
 from shoal.queue.job import Fence, Lease
-from shoal.queue.queue import JobMoved, Queue
+from shoal.queue.moves import JobMoved
+from shoal.queue.queue import Queue
 from shoal.queue.states import GrantEnd, JobState
 from shoal.render.local_browsers import LocalBrowsers
 from shoal.work import child_loop
@@ -72,7 +73,7 @@ async def test_a_worker_that_fails_is_told_of_at_once_and_followed_by_another(
 
     def team(app: App) -> list[Worker]:
         app.signals.subscribe(record)
-        queue = Stumbling(app.database, app.queue._store, app.queue._lanes, app.settings.queue, app.signals)
+        queue = Stumbling(app.database, app.queue.jobs, app.queue.lanes, app.settings.queue, app.signals)
         spawner = ChildSpawner(app.clock, app.signals, {}, command=["/nowhere/shoal"])
         context = WorkerContext(
             node_id="n",

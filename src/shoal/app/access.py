@@ -30,7 +30,7 @@ class Access:
             self.audit_log,
             app.clock,
             app.signals,
-            lambda token_id: app.queue.release_bot(token_id, "token_revoked"),
+            lambda token_id: app.queue.recovery.release_bot(token_id, "token_revoked"),
         )
 
     @cached_property

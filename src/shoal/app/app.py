@@ -106,16 +106,13 @@ class App:
         )
         self.queue = Queue(
             database,
-            stores.jobs,
-            stores.lanes,
+            enqueuer,
             settings.queue,
-            signals,
             {
                 KIND: crawl_jobs,
                 "page": PageJobListener(signals, [self.policy_runs]),
                 "analysis": self.analysis_listener,
             },
-            choose_lanes=choose_lanes,
         )
         self.crawls = Crawls(
             database,

@@ -55,14 +55,14 @@ class Chores:
         # Only processes without a janitor need it. An embedded store has none: its clock follows the machine's uptime,
         # and only a controller adjusts it to the wall clock.
         if not isinstance(self._app.database, SqliteDatabase):
-            clock_watch = self._app.queue.clock_watch(self._app.clock)
+            clock_watch = self._app.queue.recovery.clock_watch(self._app.clock)
             services.append(self._service(clock_watch, self._app.settings.queue.sweep_every))
         return services
 
     @cached_property
     def janitor(self) -> Janitor:
         app = self._app
-        return Janitor(app.queue, app.clock, cautious=True, bot_grace=app.settings.bots.grace)
+        return Janitor(app.queue.recovery, app.clock, cautious=True, bot_grace=app.settings.bots.grace)
 
     @cached_property
     def pruner(self) -> Chore:

@@ -115,7 +115,7 @@ class Fleet:
         app = self._app
         return FleetJanitor(
             self.nodes,
-            app.queue.clock_watch(app.clock),
+            app.queue.recovery.clock_watch(app.clock),
             app.clock,
             heartbeat_every=stored_interval(app.settings.grpc.heartbeat_interval),
             keep_lost=app.settings.fleet.keep_lost,

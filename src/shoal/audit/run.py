@@ -269,7 +269,7 @@ class AnalysisRun:
         await self._context.analyses.lock(tx, analysis.id)
         await self._fence(tx)
         await self._context.analyses.store.conclude(tx, analysis, measured.metrics, summary, verdict)
-        await self._context.queue.move_in(tx, move, KIND, analysis.id, self._lease)
+        await self._context.queue.moves.move_in(tx, move, KIND, analysis.id, self._lease)
 
     async def _progress(self) -> None:
         self._moved_at = self._context.clock.monotonic()

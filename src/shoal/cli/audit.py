@@ -38,7 +38,7 @@ from shoal.observe.logs import note
 from shoal.process.crawl_request import CrawlRequest
 from shoal.process.lifetime import quiet, reduce_collections
 from shoal.process.local_analysis import analyze_locally
-from shoal.queue.queue import JobMoved
+from shoal.queue.moves import JobMoved
 from shoal.serve import to_api
 
 EXIT_CODES = {Outcome.PASSED: 0, Outcome.FAILED: 10, Outcome.INCONCLUSIVE: 12}

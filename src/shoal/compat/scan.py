@@ -229,7 +229,7 @@ class Scan:
     async def erase(self) -> None:
         """Remove the scan from the store; refused while another process uses it."""
         await self._return_lost_urls()
-        _, walked = await self._app.database.read(lambda tx: self._app.queue.live_of_run(tx, self.id))
+        _, walked = await self._app.database.read(lambda tx: self._app.queue.jobs.live_of_run(tx, self.id))
         if walked > (self._hold is not None):
             raise StateConflict(
                 "scan", self.id, "crawled by another process", "be cleaned up", "stop that process first"
@@ -372,7 +372,7 @@ class Scan:
             if now is None or now.state not in ALREADY:
                 state = "gone" if now is None else now.state
                 raise StateConflict("scan", self.id, state, "give URLs", "resume it, or clean it up and start again")
-            await app.queue.cancel_waiting(tx, self.id, "replaced")
+            await app.queue.jobs.cancel_waiting(tx, self.id, "replaced")
             await app.queue.enqueue_in(tx, [job])
             lease = await app.queue.lease_one_in(tx, job.id, holder_name())
             assert lease is not None
@@ -407,7 +407,7 @@ class Scan:
     async def _return_lost_urls(self) -> list[Job]:
         """Put the jobs of dead processes back into the queue; return the other leased jobs, whose processes may be
         alive."""
-        jobs = await self._app.database.read(lambda tx: self._app.queue.jobs_of_run(tx, self.id))
+        jobs = await self._app.database.read(lambda tx: self._app.queue.jobs.jobs_of_run(tx, self.id))
         ours = None if self._hold is None else self._hold.lease.fence.job_id
         locked = [job for job in jobs if job.state is JobState.LOCKED and job.id != ours]
         gone = [job for job in locked if is_gone(job.lease_holder or "")]
@@ -421,7 +421,7 @@ class Scan:
         queue = self._app.queue
         move = job_states.give_back(job.id, job.lease_epoch, GrantEnd.CRASHED, "its process is gone")
         with suppress(LeaseLost):  # another process did it first
-            await self._app.database.run(lambda tx: queue.move_in(tx, move, KIND, self.id))
+            await self._app.database.run(lambda tx: queue.moves.move_in(tx, move, KIND, self.id))
 
     def _is_unknown(self, job: Job) -> bool:
         """Return whether a job's process may be dead: it is on another machine and has not renewed its lease since

@@ -196,7 +196,7 @@ class Nodes:
         async def commit(tx: Tx) -> bool:
             if not await self._store.deregister(tx, node_id, epoch):
                 return False
-            returned = await self._queue.hand_back_in(tx, node_lane(node_id))
+            returned = await self._queue.recovery.hand_back_in(tx, node_lane(node_id))
             tx.on_commit(lambda: self._signals.emit(NodeLeft(node_id=node_id, returned=returned)))
             return True
 
@@ -214,7 +214,7 @@ class Nodes:
         async def commit(tx: Tx) -> bool:
             if not await self._store.lose(tx, node.id, node.session_epoch):
                 return False
-            returned = await self._queue.hand_back_in(tx, node_lane(node.id))
+            returned = await self._queue.recovery.hand_back_in(tx, node_lane(node.id))
             data = {
                 "node_id": node.id,
                 "address": node.address,
@@ -313,7 +313,7 @@ class Nodes:
         drained since, and those that are gone, which some controller did not know yet. Returns how many."""
         returned = 0
         for lane in await self._database.read(lambda tx: self._store.abandoned_lanes(tx, BATCH)):
-            count = await self._queue.hand_back(lane)
+            count = await self._queue.recovery.hand_back(lane)
             if count:
                 self._signals.emit(LaneReturned(node_id=lane.removeprefix(NODE), returned=count))
             returned += count

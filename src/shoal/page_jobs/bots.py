@@ -217,7 +217,7 @@ class Bots:
         age = now - meter.counted_at
         if age >= COUNT_EVERY_SECONDS or (meter.held >= most and age >= 1.0):
             owner = owner_of(bot_holder(token, ""))
-            meter.held = await self._database.read(lambda tx: self._queue.held_by_owner(tx, owner))
+            meter.held = await self._database.read(lambda tx: self._queue.jobs.held_by_owner(tx, owner))
             meter.counted_at = now
         if meter.held >= most:
             raise RateLimited(f"This token holds {meter.held} jobs, and the limit is {most}", 1.0)

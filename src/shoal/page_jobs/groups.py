@@ -118,7 +118,7 @@ class Groups:
         """Return the result of each attempt at a page job, oldest first, including those that were retried."""
 
         async def look(tx: Tx) -> list[StoredResult]:
-            if await self._queue.job(tx, JobId(job_id)) is None:
+            if await self._queue.jobs.get(tx, JobId(job_id)) is None:
                 raise NotFound("job", job_id)
             return await self._results.of_job(tx, JobId(job_id))
 
@@ -142,7 +142,7 @@ class Groups:
 
     async def _cancel_jobs(self, tx: Tx, group_id: str, reason: str) -> None:
         """Cancel waiting jobs first, so that nobody can lease them while the leased ones are cancelled."""
-        await self._queue.cancel_waiting(tx, group_id, reason)
+        await self._queue.jobs.cancel_waiting(tx, group_id, reason)
         held = await self._store.held(tx, group_id)
         moves = [job_states.cancel(fence.job_id, fence.epoch, reason) for fence in held]
         await self._queue.finish_and_lease_in(tx, moves, None)

@@ -151,7 +151,7 @@ class Ingest:
             failed.reason = result.error_code
             return failed
         if job.attempts + 1 < max_attempts:
-            wait = max(self._queue.backoff(job.attempts + 1), timedelta(seconds=result.retry_after_seconds))
+            wait = max(self._queue.recovery.backoff(job.attempts + 1), timedelta(seconds=result.retry_after_seconds))
             return states.retry(job.id, job.epoch, error, wait)
         return states.fail(job.id, job.epoch, error)
 
@@ -160,7 +160,7 @@ class Ingest:
     ) -> TurnResult:
         for one in accepted:
             if one.max_attempts != one.job.max_attempts and one.result.status is not Status.SUCCESS:
-                await self._queue.set_attempts_in(tx, Fence(one.job.id, one.job.epoch), one.max_attempts)
+                await self._queue.jobs.set_attempts(tx, Fence(one.job.id, one.job.epoch), one.max_attempts)
         await self._store.insert(tx, [_row(one) for one in accepted])
         moves = sorted([*(one.move for one in accepted), *put_off], key=lambda move: move.job_id)
         result = await self._queue.finish_and_lease_in(tx, moves, request, want)

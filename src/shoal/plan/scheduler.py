@@ -95,7 +95,7 @@ class Scheduler:
         """Return how many more jobs each capability with due policies may queue; a backlog of one capability must not
         block the others. Usually nothing is due, and this read takes no locks."""
         ready = [capability for capability in CAPABILITIES if await self._store.is_ready(tx, capability)]
-        waiting = {one: await self._queue.page_backlog(tx, one, self._backlog) for one in ready}
+        waiting = {one: await self._queue.lanes.page_backlog(tx, one, self._backlog) for one in ready}
         return {one: self._backlog - count for one, count in waiting.items() if count < self._backlog}
 
     async def _make(self, tx: Tx, capacity: Mapping[str, int]) -> int:

@@ -88,7 +88,7 @@ async def workers_of(
         if settings.grpc.controller is not None:
             for pidfile in pidfiles:
                 if pidfile.previous is not None:  # it has ended, so its jobs need not wait until their leases expire
-                    await app.queue.recover(f"{pidfile.node_id}/{pidfile.previous}")
+                    await app.queue.recovery.recover(f"{pidfile.node_id}/{pidfile.previous}")
         yield [_worker(app, flags, pidfile, heartbeats, storage, config_of(loaded), command) for pidfile in pidfiles]
 
 

@@ -27,11 +27,11 @@ class Enqueuer:
     """Stores jobs in the lanes that the lane chooser gives them."""
 
     def __init__(
-        self, store: JobStore, lanes: Lanes, signals: Signals, choose_lanes: LaneChoice = lanes_as_given
+        self, jobs: JobStore, lanes: Lanes, signals: Signals, choose_lanes: LaneChoice = lanes_as_given
     ) -> None:
-        self._store = store
-        self._lanes = lanes
-        self._signals = signals
+        self.jobs = jobs
+        self.lanes = lanes
+        self.signals = signals
         self._choose_lanes = choose_lanes
 
     async def enqueue_in(self, tx: Tx, jobs: Sequence[NewJob]) -> list[Enqueued]:
@@ -39,9 +39,9 @@ class Enqueuer:
         for place, job in enumerate(jobs):
             _check(job, place)
         jobs = self._choose_lanes(jobs)
-        enqueued = await self._store.insert(tx, jobs)
+        enqueued = await self.jobs.insert(tx, jobs)
         if new := [job for job, at in zip(jobs, enqueued, strict=True) if not at.duplicate]:
-            await self._lanes.push(tx, new)
+            await self.lanes.push(tx, new)
             tx.on_commit(lambda: self.emit_enqueued(new))
         return enqueued
 
@@ -51,7 +51,7 @@ class Enqueuer:
         for job in jobs:
             groups.setdefault((job.kind, job.run_id, job.lane), []).append(job.id)
         for (kind, run_id, lane), ids in groups.items():
-            self._signals.emit(JobEnqueued(job_ids=tuple(ids), kind=kind, run_id=run_id, lane=lane, is_new=is_new))
+            self.signals.emit(JobEnqueued(job_ids=tuple(ids), kind=kind, run_id=run_id, lane=lane, is_new=is_new))
 
 
 def _check(job: NewJob, place: int) -> None:

@@ -10,7 +10,7 @@ from shoal.base.database.clock import ClockCheck
 from shoal.base.errors import StorageFull, TimeError
 from shoal.base.service import PassResult
 from shoal.queue.job import RUN_KINDS, LostJob
-from shoal.queue.queue import Queue
+from shoal.queue.recovery import Recovery
 
 BATCH = 100
 WORTH_REPORTING = 1_000_000  # microseconds by which a clock went back
@@ -31,13 +31,13 @@ class Janitor:
 
     def __init__(
         self,
-        queue: Queue,
+        recovery: Recovery,
         clock: Clock,
         *,
         cautious: bool = False,
         bot_grace: timedelta = timedelta(0),
     ) -> None:
-        self._queue = queue
+        self._recovery = recovery
         self._clock = clock
         self._hold_until = 0.0
         self._last_pass: float | None = None
@@ -45,14 +45,14 @@ class Janitor:
         self._cautious = cautious
         self._bot_grace = bot_grace.total_seconds()
         self._bots_until = self._now() + self._bot_grace
-        self._store_clock = queue.clock_watch(clock)
+        self._store_clock = recovery.clock_watch(clock)
         self._lanes_incomplete = False
         self._own_clock: tuple[int, float] | None = None  # at the last pass: its time, and the monotonic time
 
     async def run_once(self) -> PassResult:
         began = self._now()
         try:
-            lost = await self._queue.expired(BATCH, bots=self._now() >= self._bots_until)
+            lost = await self._recovery.expired(BATCH, bots=self._now() >= self._bots_until)
             self._check_clocks(await self._store_clock.check())  # after the query: a clock jump may explain its result
             if self._cautious:
                 self._outage = bool(lost) and await self._nobody_extends()
@@ -71,7 +71,7 @@ class Janitor:
 
     def _in_grace(self, now: float) -> bool:
         """Return whether expiry is suspended because the store, or this process, was down and has just come back."""
-        lease = self._queue.settings.lease.total_seconds()
+        lease = self._recovery.settings.lease.total_seconds()
         last, self._last_pass = self._last_pass, now
         if self._outage or (last is not None and now - last > lease):
             self._outage = False
@@ -81,9 +81,9 @@ class Janitor:
     async def _maintain(self) -> str:
         """Do what is normally done at once, in case it was missed: release jobs that became due, return offers that no
         node took, unpark jobs whose quota is free again, and put jobs back into their lanes."""
-        offers = await self._queue.tidy(BATCH)
-        freed = await self._queue.unpark(BATCH)
-        repair = await self._queue.repair_lanes()
+        offers = await self._recovery.tidy(BATCH)
+        freed = await self._recovery.unpark(BATCH)
+        repair = await self._recovery.repair_lanes()
         self._lanes_incomplete = repair.more
         done = [
             (offers, "withdrew {} offers"),
@@ -98,8 +98,8 @@ class Janitor:
         for job in lost:
             if job.kind not in RUN_KINDS:
                 groups.setdefault((job.kind, job.run_id), []).append(job)
-        sweeps = [partial(self._queue.expire_all, kind, run_id, jobs) for (kind, run_id), jobs in groups.items()]
-        return await _each([*sweeps, *(partial(self._queue.expire, job) for job in lost if job.kind in RUN_KINDS)])
+        sweeps = [partial(self._recovery.expire_all, kind, run_id, jobs) for (kind, run_id), jobs in groups.items()]
+        return await _each([*sweeps, *(partial(self._recovery.expire, job) for job in lost if job.kind in RUN_KINDS)])
 
     def _now(self) -> float:
         """Return the uptime in seconds. It includes time asleep, because a machine that slept may be the only
@@ -109,7 +109,7 @@ class Janitor:
     def _check_clocks(self, store: ClockCheck) -> None:
         """Suspend expiry after a jump of the store's clock. The local clock affects no lease, but report when it
         goes back, because log timestamps do too."""
-        lease = self._queue.settings.lease
+        lease = self._recovery.settings.lease
         if store.jumped_ago < lease:
             jumped_at = self._now() - store.jumped_ago.total_seconds()
             self._hold_until = max(self._hold_until, jumped_at + lease.total_seconds())
@@ -121,8 +121,8 @@ class Janitor:
                 self._store_clock.report_own_clock(-moved / 1e6)
 
     async def _nobody_extends(self) -> bool:
-        settings = self._queue.settings
-        freshest = await self._queue.freshest_lease()
+        settings = self._recovery.settings
+        freshest = await self._recovery.freshest_lease()
         return freshest is None or freshest < settings.lease - 2 * settings.extend_every
 
 

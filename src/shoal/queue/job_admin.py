@@ -40,7 +40,7 @@ class JobAdmin:
         self._store = store
 
     async def get(self, job_id: str) -> Job:
-        job = await self._database.read(lambda tx: self._queue.job(tx, JobId(job_id)))
+        job = await self._database.read(lambda tx: self._queue.jobs.get(tx, JobId(job_id)))
         if job is None:
             raise NotFound("job", shorten(job_id))
         return job
@@ -57,13 +57,13 @@ class JobAdmin:
     async def history(self, job_id: str) -> list[Grant]:
         """Return every grant of a job, oldest first."""
         job = await self.get(job_id)
-        return await self._database.read(lambda tx: self._queue.history(tx, job.id))
+        return await self._database.read(lambda tx: self._queue.jobs.history(tx, job.id))
 
     async def explain(self, job_id: str) -> JobExplanation:
         """Explain why a job is in its state."""
 
         async def look(tx: Tx) -> JobExplanation:
-            job = await self._queue.job(tx, JobId(job_id))
+            job = await self._queue.jobs.get(tx, JobId(job_id))
             if job is None:
                 raise NotFound("job", shorten(job_id))
             position = await self._store.around(tx, job)
@@ -169,20 +169,20 @@ class JobAdmin:
 
     async def cancel_in(self, tx: Tx, job_id: JobId, reason: str) -> Move | None:
         """Cancel a job as part of a larger commit; None if it has ended, or another process has just moved it."""
-        job = await self._queue.job(tx, job_id)
+        job = await self._queue.jobs.get(tx, job_id)
         if job is None or job.state in states.TERMINAL:
             return None
         move = states.cancel(job.id, job.lease_epoch, reason)
         if job.state is JobState.LOCKED:
             try:
-                await self._queue.move_in(tx, move, job.kind, job.run_id)
+                await self._queue.moves.move_in(tx, move, job.kind, job.run_id)
             except LeaseLost:
                 return None
             return move
-        await self._queue.lock_run(tx, job.kind, job.run_id)
+        await self._queue.moves.lock_run(tx, job.kind, job.run_id)
         if not await self._store.cancel(tx, job.id, reason):
             return None
-        await self._queue.job_moved_in(tx, move, job.kind, job.run_id)
+        await self._queue.moves.job_moved_in(tx, move, job.kind, job.run_id)
         return move
 
     async def _retry(self, jobs: list[Job], audit: AuditHook, subject: str) -> set[JobId]:
@@ -191,7 +191,7 @@ class JobAdmin:
             if retried:
                 await audit(tx, "job.retried" if subject else "jobs.retried", subject)
                 again = [job for job in jobs if job.id in retried]
-                tx.on_commit(lambda: self._queue.emit_enqueued(again))
+                tx.on_commit(lambda: self._queue.enqueuer.emit_enqueued(again, is_new=False))
             return retried
 
         return await self._database.run(commit)

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Protocol
 
-from shoal.base.database import Tx
+from shoal.base.database import Database, Tx
 from shoal.queue.job import SHARED_LANE, LeaseRequest, NewJob, TurnResult, local_lane
 from shoal.queue.job_hosts import note_hosts
 from shoal.queue.states import Move
@@ -42,9 +42,8 @@ class LaneRepair:
 class Lanes(Protocol):
     """One shared lane, a private lane per node, and a local lane per process that crawls by itself."""
 
-    @property
-    def is_stored(self) -> bool:
-        """Return whether the lanes are part of the database: then there is nothing to repair."""
+    def takes_one_statement(self, jobs: Sequence[NewJob]) -> bool:
+        """Return whether storing these jobs and pushing them takes no more than a single statement."""
         ...
 
     async def push(self, tx: Tx, jobs: Sequence[NewJob]) -> None:
@@ -117,7 +116,7 @@ class Lanes(Protocol):
         nobody pops while all workers are busy, and `waits` and `depth` count only jobs that are due."""
         ...
 
-    async def repair(self, tx: Tx) -> LaneRepair:
+    async def repair(self, database: Database) -> LaneRepair:
         """Put back what lanes outside the database have lost, and remove what no longer waits, a bounded step at a
         time. May be repeated, and run by several processes. Lanes in the database lose nothing."""
         ...

@@ -2,7 +2,7 @@
 on SQLite, where no other writer can interfere."""
 
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import timedelta
 from operator import attrgetter
 from typing import Any, TypeVar
@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 import orjson
 
 from shoal.base.clock import span
-from shoal.base.database import Tx
+from shoal.base.database import Database, Tx
 from shoal.base.ids import JobId
 from shoal.base.text import storable
 from shoal.queue.job import SHARED_LANE, Fence, Lease, LeaseRequest, NewJob, TurnResult
@@ -23,8 +23,38 @@ T = TypeVar("T")
 
 DUE_AT_ONCE = 1000
 _job_id = attrgetter("job_id")
-NOBODY = LeaseRequest("", (), (), ())
-"""The request of a pop that only carries out moves."""
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """One commit of a holder: the jobs that it ends or returns, and how many others it wants."""
+
+    request: LeaseRequest
+    limit: int
+    ttl: timedelta
+    moves: Sequence[Move] = ()
+
+    @classmethod
+    def of(cls, request: LeaseRequest, limit: int, ttl: timedelta, moves: Sequence[Move]) -> "Turn":
+        """Return a turn whose leases last as long as the holder's do: a bot's have a term of their own."""
+        return cls(request, limit, request.lock_ttl or ttl, moves)
+
+    def more(self, granted: int) -> "Turn":
+        """Return the turn that grants what is still wanted."""
+        return Turn(self.request, self.limit - granted, self.ttl)
+
+
+@dataclass(frozen=True, slots=True)
+class Candidates:
+    """The jobs that a turn may grant: those of lanes, each from a rank on, or those that other lanes gave out."""
+
+    lanes: Sequence[str] = ()
+    floors: Sequence[int] = ()
+    named: Sequence[str] = ()
+
+    @classmethod
+    def of_lanes(cls, request: LeaseRequest) -> "Candidates":
+        return cls(request.lanes, [LOWEST] * len(request.lanes))
 
 
 @dataclass(slots=True)
@@ -39,11 +69,12 @@ class _TurnOutcome:
     limited: bool
     done: bool = True
 
+    def refused(self, moves: Sequence[Move]) -> list[Move]:
+        return [] if len(self.moved) == len(moves) else _refused(moves, self.moved)
+
 
 class SqlLanes:
     """Implements `queue.lanes.Lanes`. `ageing`: the waiting time that equals a point of priority."""
-
-    is_stored = True
 
     def __init__(self, dialect: str, ageing: timedelta, available: Availability) -> None:
         self._in_one_statement = dialect == "postgres"
@@ -53,91 +84,105 @@ class SqlLanes:
         self._quotas = QuotaCounts(available)
         self._lease_start = LeaseStart()
 
+    def takes_one_statement(self, jobs: Sequence[NewJob]) -> bool:
+        # Dedupe keys have to be looked up, and the hosts at which jobs wait recorded.
+        return all(job.dedupe_key is None and job.host is None for job in jobs)
+
     async def push(self, tx: Tx, jobs: Sequence[NewJob]) -> None:
         # Their rows are in the lanes already; only the hosts at which they wait have to be recorded.
         await self._available.note(tx, [job.id for job in jobs], _best_of_hosts(jobs))
 
+    async def move(self, tx: Tx, moves: Sequence[Move]) -> list[Move]:
+        """Only carry out moves; returns those that were refused."""
+        turn = Turn(LeaseRequest("", (), (), ()), 0, timedelta(0), moves)
+        return (await self.pop_by_rank(tx, turn, Candidates())).refused
+
     async def pop(
         self, tx: Tx, request: LeaseRequest, limit: int, ttl: timedelta, moves: Sequence[Move] = ()
     ) -> TurnResult:
-        return await self.pop_from(tx, request, limit, ttl, moves)
+        turn = Turn.of(request, limit, ttl, moves)
+        if request.rate_limiter is not None:
+            return await self.pop_by_host(tx, turn)
+        return await self.pop_by_rank(tx, turn)
 
-    async def pop_from(
-        self,
-        tx: Tx,
-        request: LeaseRequest,
-        limit: int,
-        ttl: timedelta,
-        moves: Sequence[Move] = (),
-        *,
-        popped: Sequence[str] | None = None,
-        hosts: JobHosts | None = None,
-    ) -> TurnResult:
-        """Do the same with lanes that are kept elsewhere: grant those of the `popped` jobs that still wait, or lease by
-        host from other `hosts`."""
-        if request.lock_ttl is not None:
-            ttl = request.lock_ttl
-        turn = self._turn_at_once if self._in_one_statement else self._turn_by_steps
-        by_host = request.rate_limiter is not None
-        outcome = await turn(tx, moves, replace(request, lanes=()) if by_host else request, limit, ttl, popped)
-        again = [move.job_id for move in moves if _waits_again(move) and move.job_id in outcome.moved]
-        await self._available.note(tx, again, again)
-        refused = [] if len(outcome.moved) == len(moves) else _refused(moves, outcome.moved)
-        made_due = 0
-        if outcome.any_due and request is not NOBODY:
-            made_due = await self.make_due(tx)
-            if len(outcome.rows) < limit and not by_host:
-                more = await turn(tx, (), request, limit - len(outcome.rows), ttl, None)
+    async def pop_by_rank(self, tx: Tx, turn: Turn, candidates: Candidates | None = None) -> TurnResult:
+        """Carry out a turn whose jobs come from the lanes of its request, or are these candidates."""
+        outcome = await (self._pick(tx, turn) if candidates is None else self._turn(tx, turn, candidates))
+        await self._note_returned(tx, turn.moves, outcome)
+        if outcome.any_due:
+            await self.make_due(tx)
+            if len(outcome.rows) < turn.limit:
+                more = await self._pick(tx, turn.more(len(outcome.rows)))
                 outcome.rows += more.rows
                 outcome.limited |= more.limited
-        sources = [] if not by_host else [self._hosts] if hosts is None else [hosts]
-        if hosts is not None and made_due:
-            sources.append(self._hosts)  # other lanes do not have them before the commit
-        looked: list[dict[Key, DueHosts]] = []
-        for source in sources if limit else ():
-            rows, found = await source.lease(tx, request, limit - len(outcome.rows), ttl)
+        return await self._grant(tx, turn, outcome)
+
+    async def pop_by_host(self, tx: Tx, turn: Turn, other: JobHosts | None = None) -> TurnResult:
+        """Carry out a turn that leases by host, from our own table of hosts or from an `other` one."""
+        outcome = await self._turn(tx, turn, Candidates())
+        await self._note_returned(tx, turn.moves, outcome)
+        made_due = await self.make_due(tx) if outcome.any_due else 0
+        # Other lanes get jobs that have become due only after this commit.
+        sources = [self._hosts] if other is None else [other, self._hosts] if made_due else [other]
+        looked: list[tuple[JobHosts, dict[Key, DueHosts]]] = []
+        for source in sources if turn.limit else ():
+            rows, found = await source.lease(tx, turn.request, turn.limit - len(outcome.rows), turn.ttl)
             outcome.rows += rows
-            looked.append(found)
-        rows, parked = _in_order(outcome.rows, request), 0
-        if outcome.counted or any(row[QUOTA_KEYS] is not None for row in rows):
-            rows, parked = await self._quotas.settle(
-                tx, outcome.counted, rows, quotas=outcome.limited, waits=request.waits
-            )
-        for source, found in zip(sources, looked, strict=False):
+            looked.append((source, found))
+        result = await self._grant(tx, turn, outcome)
+        for source, found in looked:  # last: hosts come after quota keys in the lock order
             await source.put_back(tx, found)
-        return TurnResult(refused, [_granted(row) for row in rows], parked)
+        return result
 
     async def pop_once(
         self, tx: Tx, request: LeaseRequest, limit: int, ttl: timedelta, moves: Sequence[Move] = ()
     ) -> TurnResult | None:
-        return await self.pop_once_from(tx, request, limit, ttl, moves, None)
+        return await self.turn_once(tx, Turn.of(request, limit, ttl, moves), Candidates.of_lanes(request))
 
-    def fits_one_statement(self, request: LeaseRequest, moves: Sequence[Move]) -> bool:
-        """Return whether `pop_once` can do this at all."""
-        if not self._in_one_statement:
-            return True
-        return request.rate_limiter is None and not any(_waits_again(move) for move in moves)
-
-    async def pop_once_from(
-        self,
-        tx: Tx,
-        request: LeaseRequest,
-        limit: int,
-        ttl: timedelta,
-        moves: Sequence[Move],
-        popped: Sequence[str] | None,
-    ) -> TurnResult | None:
-        """Do the same with lanes that are kept elsewhere: grant those of the `popped` jobs that still wait."""
-        if not self._in_one_statement:
-            return await self.pop_from(tx, request, limit, ttl, moves, popped=popped)
-        if not self.fits_one_statement(request, moves):
+    async def turn_once(self, tx: Tx, turn: Turn, candidates: Candidates) -> TurnResult | None:
+        """Carry out a turn as a single statement; None if that is not enough, and nothing was done."""
+        if not self.fits_one_statement(turn):
             return None
-        floors = [LOWEST] * len(request.lanes)
-        outcome = await self._turn_from(tx, floors, moves, request, limit, request.lock_ttl or ttl, popped, alone=True)
+        if not self._in_one_statement:
+            by_rank = turn.request.rate_limiter is None
+            return await (self.pop_by_rank(tx, turn, candidates) if by_rank else self.pop_by_host(tx, turn))
+        outcome = await self._turn_at_once(tx, turn, candidates, alone=True)
         if not outcome.done:
             return None
-        refused = [] if len(outcome.moved) == len(moves) else _refused(moves, outcome.moved)
-        return TurnResult(refused, [_granted(row) for row in _in_order(outcome.rows, request)])
+        return TurnResult(outcome.refused(turn.moves), [_granted(row) for row in _in_order(outcome.rows, turn.request)])
+
+    def fits_one_statement(self, turn: Turn) -> bool:
+        """Return whether `turn_once` can do this at all. On SQLite every unit of work is like a single statement."""
+        if not self._in_one_statement:
+            return True
+        return turn.request.rate_limiter is None and not any(_waits_again(move) for move in turn.moves)
+
+    async def _pick(self, tx: Tx, turn: Turn) -> _TurnOutcome:
+        """Carry out a turn with jobs of its lanes: from where large batches have advanced to, then from the head."""
+        request, limit = turn.request, turn.limit
+        if not self._in_one_statement:
+            return await self._turn_by_steps(tx, turn, Candidates.of_lanes(request))
+        floors = self._lease_start.of(request, limit)
+        outcome = await self._turn_at_once(tx, turn, Candidates(request.lanes, floors))
+        if len(outcome.rows) < limit and max(floors, default=LOWEST) > LOWEST:
+            rest = turn.more(len(outcome.rows))
+            outcome.rows += (await self._turn_at_once(tx, rest, Candidates.of_lanes(request))).rows
+        self._lease_start.learn(request, limit, outcome.rows)
+        return outcome
+
+    async def _note_returned(self, tx: Tx, moves: Sequence[Move], outcome: _TurnOutcome) -> None:
+        """Make those of the moved jobs available that wait again at once."""
+        again = [move.job_id for move in moves if _waits_again(move) and move.job_id in outcome.moved]
+        await self._available.note(tx, again, again)
+
+    async def _grant(self, tx: Tx, turn: Turn, outcome: _TurnOutcome) -> TurnResult:
+        """Grant what fits into the quotas, and park the rest."""
+        rows, parked = _in_order(outcome.rows, turn.request), 0
+        if outcome.counted or any(row[QUOTA_KEYS] is not None for row in rows):
+            rows, parked = await self._quotas.settle(
+                tx, outcome.counted, rows, quotas=outcome.limited, waits=turn.request.waits
+            )
+        return TurnResult(outcome.refused(turn.moves), [_granted(row) for row in rows], parked)
 
     async def return_lane(self, tx: Tx, lane: str) -> int:
         return await self._let_wait(tx, await tx.all("return_lane", lane=lane, shared=SHARED_LANE))
@@ -160,54 +205,29 @@ class SqlLanes:
     async def page_backlog(self, tx: Tx, capability: str, most: int) -> int:
         return int(await tx.value("waiting_page_jobs", capability=capability, most=most))
 
-    async def repair(self, tx: Tx) -> LaneRepair:
+    async def repair(self, database: Database) -> LaneRepair:
         return LaneRepair()
 
     async def make_due(self, tx: Tx) -> int:
         return await self._let_wait(tx, await tx.all("make_due", limit=DUE_AT_ONCE))
 
-    async def _turn_at_once(
-        self,
-        tx: Tx,
-        moves: Sequence[Move],
-        request: LeaseRequest,
-        limit: int,
-        ttl: timedelta,
-        popped: Sequence[str] | None,
-    ) -> _TurnOutcome:
-        if popped is not None:
-            return await self._turn_from(tx, [], moves, request, limit, ttl, popped)
-        floors = self._lease_start.of(request, limit)
-        outcome = await self._turn_from(tx, floors, moves, request, limit, ttl, None)
-        if len(outcome.rows) < limit and max(floors, default=LOWEST) > LOWEST:
-            whole = [LOWEST] * len(floors)
-            outcome.rows += (await self._turn_from(tx, whole, (), request, limit - len(outcome.rows), ttl, None)).rows
-        self._lease_start.learn(request, limit, outcome.rows)
-        return outcome
+    async def _turn(self, tx: Tx, turn: Turn, candidates: Candidates) -> _TurnOutcome:
+        return await (self._turn_at_once if self._in_one_statement else self._turn_by_steps)(tx, turn, candidates)
 
-    async def _turn_from(
-        self,
-        tx: Tx,
-        floors: list[int],
-        moves: Sequence[Move],
-        request: LeaseRequest,
-        limit: int,
-        ttl: timedelta,
-        popped: Sequence[str] | None,
-        *,
-        alone: bool = False,
-    ) -> _TurnOutcome:
+    async def _turn_at_once(self, tx: Tx, turn: Turn, candidates: Candidates, *, alone: bool = False) -> _TurnOutcome:
+        """Move and grant in one statement. `alone`: do nothing if others would have to follow."""
+        request = turn.request
         outcome, *rows = await tx.all(
             "turn_jobs",
-            **_by_outcome(sorted(moves, key=_job_id)),
+            **_by_outcome(sorted(turn.moves, key=_job_id)),
             holder=request.holder,
-            lanes=list(request.lanes) if popped is None else [],
-            floors=floors if popped is None else [],
-            popped=list(popped or ()),
+            lanes=list(candidates.lanes),
+            floors=list(candidates.floors),
+            popped=list(candidates.named),
             kinds=list(request.kinds),
             capabilities=list(request.capabilities),
-            limit=limit,
-            ttl=span(ttl),
+            limit=turn.limit,
+            ttl=span(turn.ttl),
             by_job=int(request.lock_ttl is not None),
             ageing=self._ageing,
             alone=int(alone),
@@ -215,30 +235,19 @@ class SqlLanes:
         moved, counted = set(outcome["moved"] or ()), set(outcome["counted"] or ())
         return _TurnOutcome(moved, counted, rows, outcome["any_due"], outcome["limited"], outcome["done"])
 
-    async def _turn_by_steps(
-        self,
-        tx: Tx,
-        moves: Sequence[Move],
-        request: LeaseRequest,
-        limit: int,
-        ttl: timedelta,
-        popped: Sequence[str] | None,
-    ) -> _TurnOutcome:
-        moved, counted = await self._move(tx, moves) if moves else (set(), set())
-        if not limit:
+    async def _turn_by_steps(self, tx: Tx, turn: Turn, candidates: Candidates) -> _TurnOutcome:
+        """Do the same where no other writer can interfere."""
+        moved, counted = await self._move(tx, turn.moves) if turn.moves else (set(), set())
+        if not turn.limit:
             return _TurnOutcome(moved, counted, [], False, False)
-        terms = {"holder": request.holder, "ttl": span(ttl), "by_job": int(request.lock_ttl is not None)}
-        if popped is None:
-            leased = await tx.all(
-                "lease_jobs",
-                lanes=list(request.lanes),
-                kinds=list(request.kinds),
-                capabilities=list(request.capabilities),
-                limit=limit,
-                **terms,
-            )
-        else:
-            leased = await tx.all("lease_these_jobs", ids=list(popped), **terms) if popped else []
+        request = turn.request
+        terms = {"holder": request.holder, "ttl": span(turn.ttl), "by_job": int(request.lock_ttl is not None)}
+        leased: list[Any] = []
+        if candidates.named:
+            leased = await tx.all("lease_these_jobs", ids=list(candidates.named), **terms)
+        elif candidates.lanes:
+            wanted = {"kinds": list(request.kinds), "capabilities": list(request.capabilities), "limit": turn.limit}
+            leased = await tx.all("lease_jobs", lanes=list(candidates.lanes), **wanted, **terms)
         return _TurnOutcome(moved, counted, leased, await tx.one("any_due") is not None, True)
 
     async def _let_wait(self, tx: Tx, rows: Sequence[Any]) -> int:

@@ -25,7 +25,7 @@ from shoal.queue.job import (
 )
 from shoal.queue.lanes import Availability
 from shoal.queue.quotas import QuotaCounts
-from shoal.queue.sql_lanes import NOBODY, SqlLanes, lease_of
+from shoal.queue.sql_lanes import SqlLanes, lease_of
 from shoal.queue.states import GrantEnd, JobState, Move
 
 
@@ -135,7 +135,7 @@ class JobStore:
         """Carry out moves of locked jobs, each by compare-and-set, and close their history rows; returns the refused
         moves, whose jobs have moved on. A returned job waits in its lane again, or in the shared one if its lane was a
         node's: every worker may have it now."""
-        return (await self.lanes.pop(tx, NOBODY, 0, timedelta(0), moves)).refused
+        return await self.lanes.move(tx, moves)
 
     async def other_run_waits(self, tx: Tx, job_id: JobId, min_wait: timedelta) -> bool:
         """Return whether a job of another run, of the same priority or higher, has been due in the same lane for

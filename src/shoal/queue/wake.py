@@ -8,7 +8,8 @@ from shoal.base.clock import Clock
 from shoal.base.signals import Signal, Signals
 from shoal.queue.enqueuer import JobEnqueued
 from shoal.queue.job import is_local
-from shoal.queue.queue import JobMoved, JobsMoved, JobsReturned
+from shoal.queue.moves import JobMoved, JobsMoved
+from shoal.queue.recovery import JobsReturned
 from shoal.queue.states import GrantEnd, JobState
 
 RETURNS = (GrantEnd.RELEASED, GrantEnd.CRASHED, GrantEnd.EXPIRED)

@@ -14,7 +14,8 @@ from shoal.crawl.lifecycle.transitions import CrawlEnded
 from shoal.hosts.throttle import HoldsBegun
 from shoal.pages.page_signals import PagesSettled, ResultsTaken
 from shoal.queue.job import Fence
-from shoal.queue.queue import JobsLeased, JobsMoved
+from shoal.queue.moves import JobsMoved
+from shoal.queue.queue import JobsLeased
 from shoal.queue.states import GrantEnd
 from shoal.render.signals import PageRendered
 from shoal.work.ipc import (

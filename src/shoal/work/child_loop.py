@@ -21,7 +21,8 @@ from shoal.crawl.states import TERMINAL
 from shoal.hosts.throttle import HoldsBegun
 from shoal.pages.page_signals import PagesSettled, ResultsTaken
 from shoal.queue.job import Fence, Lease, node_of
-from shoal.queue.queue import JobMoved, JobsLeased, JobsMoved, Queue
+from shoal.queue.moves import JobMoved, JobsMoved
+from shoal.queue.queue import JobsLeased, Queue
 from shoal.render.local_browsers import LocalBrowsers
 from shoal.render.signals import PageRendered
 from shoal.work.ipc import (

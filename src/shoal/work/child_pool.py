@@ -334,12 +334,12 @@ class RunChildren:
             deadline = show_duration(context.queue.settings.stall_deadline)
             how = f"made no progress for {deadline} although work was due, and {how}"
             context.report_lost(run.child.pid, lease, how)
-            await context.settle(context.queue.lose(lease, f"its child {how}", STALLED))
+            await context.settle(context.queue.recovery.lose(lease, f"its child {how}", STALLED))
         else:
             if run.killed is KillReason.SILENT:
                 how = f"did not respond for {show_duration(context.settings.child_silence)}, and {how}"
             context.report_lost(run.child.pid, lease, how)
-            await context.settle(context.queue.lose(lease, f"its child {how}"))
+            await context.settle(context.queue.recovery.lose(lease, f"its child {how}"))
 
     def _reuse(self, child: ChildProcess) -> None:
         settings = self._context.settings

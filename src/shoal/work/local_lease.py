@@ -27,7 +27,7 @@ class LocalLease:
         self._queue = queue
         self._crawls = crawls
         self._clock = clock
-        self._janitor = Janitor(queue, clock)
+        self._janitor = Janitor(queue.recovery, clock)
 
     async def take(self, crawl: Crawl) -> Lease:
         """Lease one of the crawl's jobs. A job whose process has died is taken over at once. For any other holder, wait
@@ -53,7 +53,7 @@ class LocalLease:
             raise StateConflict("crawl", crawl.id, crawl.state, "be resumed", "start a new one")
 
     async def _live_jobs(self, crawl: Crawl) -> list[Job]:
-        jobs = await self._database.read(lambda tx: self._queue.jobs_of_run(tx, crawl.id))
+        jobs = await self._database.read(lambda tx: self._queue.jobs.jobs_of_run(tx, crawl.id))
         live = [job for job in jobs if job.finished_at is None]
         if not live:
             raise StateConflict("crawl", crawl.id, crawl.state, "be resumed", "see `shoal crawls show`")
@@ -64,7 +64,7 @@ class LocalLease:
         gone = [job for job in jobs if job.state is JobState.LOCKED and is_gone(job.lease_holder or "")]
         for job in gone:
             with suppress(LeaseLost):
-                await self._queue.lose(_lease_of(job), "its process is gone")
+                await self._queue.recovery.lose(_lease_of(job), "its process is gone")
         if not gone and all(job.state is JobState.LOCKED for job in jobs):
             await self._clock.sleep(POLL_SECONDS)
             await self._janitor.run_once()

@@ -263,7 +263,7 @@ class PageChildProcess:
             for lease in responsible:
                 context.report_lost(child.pid, lease, why)
             self._tasks.record(failed=len(responsible))
-            await context.settle(context.queue.lose_all(responsible, f"its child {why}"))
+            await context.settle(context.queue.recovery.lose_all(responsible, f"its child {why}"))
         if not child.warm or not held:
             context.report_gone(f"it {how}", had_begun=child.warm)
             await context.clock.sleep(RETRY_AFTER.total_seconds())

@@ -282,7 +282,7 @@ class PageJobLoop(Generic[R]):
             if lease.fence in self._stalled:
                 self._stalled.discard(lease.fence)
                 deadline = show_duration(self._queue.settings.stall_deadline)
-                self._change_soon(self._queue.lose(lease, f"it did not end within {deadline}", STALLED))
+                self._change_soon(self._queue.recovery.lose(lease, f"it did not end within {deadline}", STALLED))
             elif self._leave_at is not None:
                 self._release([lease], "shutdown")
         except (BackendUnavailable, StorageFull) as error:  # trouble of the store, not of the job

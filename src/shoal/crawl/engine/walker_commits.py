@@ -111,7 +111,7 @@ class WalkerCommits:
             await self._frontier.release(tx, self._crawl.number, self.fence)
             await self._frontier.recover(tx, self._crawl.number)
             if self._crawl.config.hooks:  # they are loaded, so a later crash is not caused by loading them
-                await self._queue.mark_settled(tx, self.fence)
+                await self._queue.jobs.mark_settled(tx, self.fence)
             await self._journal.write(tx, self._crawl.number, started)
 
         try:
@@ -132,7 +132,7 @@ class WalkerCommits:
 
         async def commit(tx: Tx) -> None:
             await self._crawls.lock(tx, self._crawl.id)
-            await self._queue.move_in(tx, move, KIND, self._crawl.id)
+            await self._queue.moves.move_in(tx, move, KIND, self._crawl.id)
 
         await self._database.run(commit)
 
@@ -183,7 +183,7 @@ class WalkerCommits:
         traps = {trap.pattern: trap.state for trap in await self._frontier.traps(tx, self._crawl.number)}
         turn = Turn(Control.GO, work, traps, counts, hold_seconds)
         if any(task.is_suspect for task in work):  # alone in flight: a crash now is the URL's, not the job's
-            await self._queue.mark_settled(tx, self.fence)
+            await self._queue.jobs.mark_settled(tx, self.fence)
         if not request.in_flight and not work:
             await self._idle(tx, turn, request.update)
             turn.others_wait = not turn.drained and await self._others_wait(tx, request)
@@ -201,7 +201,7 @@ class WalkerCommits:
             settlement = await self._frontier.settle(tx, number, self.fence, batch)
             await self._crawls.store.add_counts(tx, number, self.fence.job_id, settlement.counts())
             if batch.has_tries:
-                await self._queue.mark_settled(tx, self.fence)
+                await self._queue.jobs.mark_settled(tx, self.fence)
         if state is not CrawlState.RUNNING or not want:
             return state, []
         return state, await self._take(tx, want, 0)
@@ -239,7 +239,7 @@ class WalkerCommits:
             await self._frontier.release(tx, self._crawl.number, self.fence)
             # If the options changed just now, the budget may not be used up: the next walker decides by the new one.
             made = self._hand_over if is_changed and move.reason in BUDGETS else move
-            await self._queue.move_in(tx, made, KIND, self._crawl.id)
+            await self._queue.moves.move_in(tx, made, KIND, self._crawl.id)
 
         batch.walked_seconds += self._uncounted_seconds
         await self._run(commit, await self._commit_pages(batch))
@@ -274,7 +274,7 @@ class WalkerCommits:
             await self._crawls.store.keep_sitemaps(tx, number, settlement.sitemaps)
             await self._crawls.store.add_counts(tx, number, self.fence.job_id, settlement.counts(walked_seconds))
             if batch.has_tries:
-                await self._queue.mark_settled(tx, self.fence)
+                await self._queue.jobs.mark_settled(tx, self.fence)
             return hold_seconds
 
         return await self._run(commit, {})
@@ -307,7 +307,7 @@ class WalkerCommits:
             turn.drained = True
             if update is not None:  # before the entry about the end
                 await self._write_journal(tx, update, turn)
-            await self._queue.move_in(tx, self._drained, KIND, self._crawl.id)
+            await self._queue.moves.move_in(tx, self._drained, KIND, self._crawl.id)
             return
         next_in = await self._frontier.next_in_seconds(tx, self._crawl.number, self.fence.job_id)
         turn.wait_seconds = IDLE_SECONDS if next_in is None else min(next_in, IDLE_SECONDS)
@@ -338,7 +338,7 @@ class WalkerCommits:
         await self._crawls.store.keep_sitemaps(tx, number, settlement.sitemaps)
         await self._crawls.store.add_counts(tx, number, self.fence.job_id, settlement.counts(walked_seconds))
         if batch.has_tries:
-            await self._queue.mark_settled(tx, self.fence)
+            await self._queue.jobs.mark_settled(tx, self.fence)
         return hold_seconds
 
     async def _respect_releases(self, tx: Tx, batch: WalkerBatch) -> None:
@@ -364,7 +364,7 @@ class WalkerCommits:
         """Count the walkers at work: each counts its part of the time, so that all parts add up to the clock's."""
         if self._crawl.config.workers == 1:
             return 1
-        _, locked = await self._queue.live_of_run(tx, self._crawl.id)
+        _, locked = await self._queue.jobs.live_of_run(tx, self._crawl.id)
         return max(1, locked)
 
     async def _affordable(self, tx: Tx, request: TurnRequest, counts: Counts | None) -> int:

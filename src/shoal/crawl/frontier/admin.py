@@ -146,7 +146,7 @@ class FrontierAdmin:
     ) -> Crawl:
         if crawl is None:
             raise NotFound("crawl", crawl_id)
-        _, locked = await self._queue.live_of_run(tx, crawl_id)
+        _, locked = await self._queue.jobs.live_of_run(tx, crawl_id)
         if locked or crawl.state not in states:
             fix = "pause or stop it first" if CrawlState.PAUSED in states else "stop it first"
             raise StateConflict("crawl", crawl_id, crawl.state, action, fix)

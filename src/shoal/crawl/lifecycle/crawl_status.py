@@ -117,7 +117,7 @@ class CrawlReader:
             crawl = dataclasses.replace(crawl, state_reason=states.DRAINED_PARTLY)
         if crawl.state not in LIVE and crawl.state is not CrawlState.FAILED:
             return CrawlStatus(crawl, counts)
-        jobs = await self._queue.jobs_of_run(tx, crawl.id)
+        jobs = await self._queue.jobs.jobs_of_run(tx, crawl.id)
         nodes = sorted({node_of(job.lease_holder) for job in jobs if job.lease_holder is not None})
         if crawl.state in states.WALKED and await self._is_abandoned(tx, crawl, jobs):
             return CrawlStatus(dataclasses.replace(crawl, state_reason=LEFT), counts)

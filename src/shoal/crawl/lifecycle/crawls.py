@@ -232,7 +232,7 @@ class Crawls(CrawlReader):
     async def _check_retry(self, tx: Tx, crawl: Crawl) -> None:
         if crawl.state in (CrawlState.STOPPING, CrawlState.STOPPED):
             raise StateConflict("crawl", crawl.id, crawl.state, "retry URLs", "start a new one")
-        jobs = await self._queue.jobs_of_run(tx, crawl.id) if crawl.state in LIVE else []
+        jobs = await self._queue.jobs.jobs_of_run(tx, crawl.id) if crawl.state in LIVE else []
         if any(job.finished_at is None and job.lane == local_lane(crawl.id) for job in jobs):
             # The process that crawls it has already output these pages, and would output them twice.
             raise StateConflict("crawl", crawl.id, crawl.state, "retry URLs", "pause it in the process that runs it")
@@ -252,11 +252,11 @@ class Crawls(CrawlReader):
             config = change.applied(crawl.config)
             if config == crawl.config:
                 return
-            left = left_for_a_budget(await self._queue.jobs_of_run(tx, crawl.id), crawl)
+            left = left_for_a_budget(await self._queue.jobs.jobs_of_run(tx, crawl.id), crawl)
             await self.store.change(tx, crawl_id, config)
             await audit(tx, "crawl.changed", crawl_id)
             if config.priority != crawl.priority:
-                await self._queue.set_priority(tx, crawl_id, config.priority)
+                await self._queue.jobs.set_priority(tx, crawl_id, config.priority)
             changed = CrawlChanged(crawl_id=crawl_id, changes=change.plain())
             tx.on_commit(lambda: self._signals.emit(changed))
             await self._replace_walkers(tx, crawl, config, left)
@@ -353,8 +353,8 @@ class Crawls(CrawlReader):
             if crawl.state in (ask.to, now.to):
                 return
             # Cancel waiting jobs first, so that no worker can lease one while we count the walkers.
-            await self._queue.cancel_waiting(tx, crawl_id, now.to.value)
-            _, locked = await self._queue.live_of_run(tx, crawl_id)
+            await self._queue.jobs.cancel_waiting(tx, crawl_id, now.to.value)
+            _, locked = await self._queue.jobs.live_of_run(tx, crawl_id)
             if locked and crawl.state is CrawlState.QUEUED:
                 # Its walker is leased and about to start: ask it.
                 await self._transitions.set_state(tx, crawl_id, states.run(), with_event=crawl.started_at is None)

@@ -10,7 +10,7 @@ from datetime import timedelta
 from functools import partial
 
 from shoal.base.clock import Clock
-from shoal.base.database import Tx
+from shoal.base.database import Database, Tx
 from shoal.drivers.redis.lane_entries import entries_of, queue_name, queues_by_lane
 from shoal.drivers.redis.lane_hosts import RedisHostQueue
 from shoal.drivers.redis.lane_repair import LaneRepairs
@@ -18,7 +18,7 @@ from shoal.drivers.redis.lane_server import LaneServer
 from shoal.queue.job import SHARED_LANE, Lease, LeaseRequest, NewJob, TurnResult
 from shoal.queue.job_hosts import JobHosts
 from shoal.queue.lanes import LaneRepair
-from shoal.queue.sql_lanes import SqlLanes
+from shoal.queue.sql_lanes import Candidates, SqlLanes, Turn
 from shoal.queue.states import Move
 
 PAGE = "page"  # the kind of job that is leased by host
@@ -47,8 +47,6 @@ class RedisLanes:
     """Implements `queue.lanes.Lanes`. What `sql` changes reaches the server through `LaneChanges`.
     `look_every`: how often a process that finds less than it wants looks into the jobs table as well."""
 
-    is_stored = False
-
     def __init__(self, sql: SqlLanes, server: LaneServer, clock: Clock, look_every: timedelta) -> None:
         self._sql = sql
         self._server = server
@@ -58,21 +56,24 @@ class RedisLanes:
         self._look_at: dict[LookKey, float] = {}  # requests of one kind must not keep those of another from looking
         self._repairs = LaneRepairs(server)
 
+    def takes_one_statement(self, jobs: Sequence[NewJob]) -> bool:
+        return False
+
     async def push(self, tx: Tx, jobs: Sequence[NewJob]) -> None:
         await self._sql.push(tx, jobs)
 
     async def pop(
         self, tx: Tx, request: LeaseRequest, limit: int, ttl: timedelta, moves: Sequence[Move] = ()
     ) -> TurnResult:
-        queues = queues_by_lane(request)
+        queues, turn = queues_by_lane(request), Turn.of(request, limit, ttl, moves)
         if limit < 1 or not all(queues) or not await self._server.begin(tx):
             return await self._sql.pop(tx, request, limit, ttl, moves)
         if request.rate_limiter is not None:
             hosts = RedisHostQueue(self._server, await tx.value("now"))
-            result = await self._sql.pop_from(tx, request, limit, ttl, moves, hosts=JobHosts(hosts))
+            result = await self._sql.pop_by_host(tx, turn, JobHosts(hosts))
             self._forget(tx, [lease for lease in result.leases if lease.fence.job_id not in hosts.leased])
         else:
-            result = await self._pop_by_rank(tx, request, limit, ttl, moves, queues)
+            result = await self._pop_by_rank(tx, turn, queues)
         if len(result.leases) < limit and (self._looks(request) or not self._server.is_available):
             more = await self._sql.pop(tx, request, limit - len(result.leases), ttl)
             self._forget(tx, more.leases)
@@ -83,10 +84,10 @@ class RedisLanes:
     async def pop_once(
         self, tx: Tx, request: LeaseRequest, limit: int, ttl: timedelta, moves: Sequence[Move] = ()
     ) -> TurnResult | None:
-        queues = queues_by_lane(request)
+        queues, turn = queues_by_lane(request), Turn.of(request, limit, ttl, moves)
         if limit < 1 or not all(queues) or not await self._server.begin(tx):
             return await self._sql.pop_once(tx, request, limit, ttl, moves)
-        if request.rate_limiter is not None or not self._sql.fits_one_statement(request, moves):
+        if request.rate_limiter is not None or not self._sql.fits_one_statement(turn):
             return None
         for _ in range(ROUNDS):
             popped = await self._server.pop(limit, queues)
@@ -94,7 +95,7 @@ class RedisLanes:
                 break
             if not popped and not moves:
                 return TurnResult([], [])
-            result = await self._grant_once(tx, request, limit, ttl, moves, popped)
+            result = await self._grant_once(tx, turn, popped)
             if result is None or result.leases or moves:
                 return result
         found = await self._sql.pop_once(tx, request, limit, ttl, moves)
@@ -129,59 +130,35 @@ class RedisLanes:
     async def make_due(self, tx: Tx) -> int:
         return await self._sql.make_due(tx)
 
-    async def repair(self, tx: Tx) -> LaneRepair:
-        return await self._repairs.run_once(tx)
+    async def repair(self, database: Database) -> LaneRepair:
+        return await database.run(self._repairs.run_once)
 
-    async def _pop_by_rank(
-        self,
-        tx: Tx,
-        request: LeaseRequest,
-        limit: int,
-        ttl: timedelta,
-        moves: Sequence[Move],
-        queues: list[list[str]],
-    ) -> TurnResult:
+    async def _pop_by_rank(self, tx: Tx, turn: Turn, queues: list[list[str]]) -> TurnResult:
         """Pop until there are enough jobs that still wait, or no more."""
-        result = TurnResult([], [])
+        result, moves = TurnResult([], []), turn.moves
         for _ in range(ROUNDS):
-            want = limit - len(result.leases)
+            want = turn.limit - len(result.leases)
             popped = await self._server.pop(want, queues)
             if popped is None:
-                return _both(result, await self._sql.pop(tx, request, want, ttl, moves))
+                return _both(result, await self._sql.pop(tx, turn.request, want, turn.ttl, moves))
             if not popped and not moves:
                 break
-            result = _both(result, await self._grant(tx, request, want, ttl, moves, popped))
+            result = _both(result, await self._grant(tx, Turn(turn.request, want, turn.ttl, moves), popped))
             moves = ()
-            if len(popped) < want or result.parked or len(result.leases) >= limit:
+            if len(popped) < want or result.parked or len(result.leases) >= turn.limit:
                 break
         return result
 
-    async def _grant(
-        self,
-        tx: Tx,
-        request: LeaseRequest,
-        limit: int,
-        ttl: timedelta,
-        moves: Sequence[Move],
-        popped: Sequence[str],
-    ) -> TurnResult:
+    async def _grant(self, tx: Tx, turn: Turn, popped: Sequence[str]) -> TurnResult:
         tx.after_rollback(partial(self._server.give_back, popped))
-        result = await self._sql.pop_from(tx, request, limit, ttl, moves, popped=popped)
+        result = await self._sql.pop_by_rank(tx, turn, Candidates(named=popped))
         tx.on_commit(lambda: self._server.decide(popped))
         self._forget(tx, [lease for lease in result.leases if lease.fence.job_id not in popped])
         return result
 
-    async def _grant_once(
-        self,
-        tx: Tx,
-        request: LeaseRequest,
-        limit: int,
-        ttl: timedelta,
-        moves: Sequence[Move],
-        popped: Sequence[str],
-    ) -> TurnResult | None:
+    async def _grant_once(self, tx: Tx, turn: Turn, popped: Sequence[str]) -> TurnResult | None:
         tx.after_rollback(partial(self._server.give_back, popped))
-        result = await self._sql.pop_once_from(tx, request, limit, ttl, moves, popped)
+        result = await self._sql.turn_once(tx, turn, Candidates(named=popped))
         if result is None:
             await self._server.give_back(popped)
         else:
