@@ -73,7 +73,7 @@ async def test_a_worker_that_fails_is_told_of_at_once_and_followed_by_another(
 
     def team(app: App) -> list[Worker]:
         app.signals.subscribe(record)
-        queue = Stumbling(app.database, app.queue.jobs, app.queue.lanes, app.settings.queue, app.signals)
+        queue = Stumbling(app.database, app.queue.enqueuer, app.settings.queue)
         spawner = ChildSpawner(app.clock, app.signals, {}, command=["/nowhere/shoal"])
         context = WorkerContext(
             node_id="n",
