@@ -144,15 +144,17 @@ class Rig:
             tasks = await self._commit("turn", len(tasks), partial(self._turn, brought=brought))
 
     async def _add(self, tx: Tx, urls: list[NewUrl]) -> int:
-        return await self._app.crawls.add_urls(tx, self._numbered.crawl.number, urls, self._fence.job_id)
+        return await self._app.crawls.add_urls(tx, self._numbered.crawl, urls, self._fence.job_id)
 
     async def _take(self, tx: Tx) -> list[FrontierTask]:
-        taken = await self._app.stores.frontier.take(tx, self._numbered.crawl.number, self._fence, ROUND, 0, NO_DELAY)
+        crawl = self._numbered.crawl
+        frontier = self._app.stores.frontiers.of(crawl)
+        taken = await frontier.take(tx, crawl.number, self._fence, ROUND, 0, NO_DELAY)
         return taken.tasks
 
     async def _settle(self, tx: Tx, brought: Brought) -> None:
         app, number = self._app, self._numbered.crawl.number
-        settlement = await app.stores.frontier.settle(tx, number, self._fence, brought)
+        settlement = await app.stores.frontiers.of(self._numbered.crawl).settle(tx, number, self._fence, brought)
         await PageStore().insert(tx, number, settlement.pages)
         await app.crawls.store.add_counts(tx, number, self._fence.job_id, settlement.counts())
 

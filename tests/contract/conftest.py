@@ -39,7 +39,7 @@ from shoal.crawl.frontier.values import (
 )
 from shoal.crawl.lifecycle.crawls import KIND
 from shoal.crawl.states import CrawlState
-from shoal.crawl.store import HostRate
+from shoal.crawl.store import FrontierStore, HostRate
 from shoal.events.event import TYPES
 from shoal.fetch.redirect_chain import RedirectChain, RedirectStep
 from shoal.hosts.store import HostStore
@@ -114,7 +114,9 @@ class Bench:
         self.job_admin, self.analyses = self.app.job_admin, self.app.audit.analyses
         self.groups, self.ingest = self.app.page_jobs.groups, self.app.page_jobs.ingest
         self.jobs, self.job_admin_store, self.results = stores.jobs, stores.job_admin, ResultStore()
-        self.lanes, self.frontier, self.hosts, self.pages = stores.lanes, stores.frontier, HostStore(), PageStore()
+        self.lanes, self.hosts, self.pages = stores.lanes, HostStore(), PageStore()
+        redis = stores.frontiers.redis if settings.crawl.frontier == "redis" else None
+        self.frontier: FrontierStore = redis or stores.frontiers.sql
 
     def open_stores(self, settings: Settings) -> Stores:
         """Return stores that are closed with this bench."""
@@ -281,7 +283,7 @@ class Walker:
         self.commits = WalkerCommits(
             bench.database,
             bench.crawls,
-            bench.frontier,
+            bench.app.stores.frontiers.of(crawl),
             bench.queue,
             crawl,
             lease.fence,

@@ -163,7 +163,7 @@ async def test_a_url_that_fails_again_during_a_retry_is_not_reopened_twice(
 async def test_a_retry_that_died_between_two_batches_is_completed_by_the_next(bench: Bench) -> None:
     crawl = await ended(bench, good=200, bad=500)
     page = (await bench.database.read(lambda tx: PageStore().failed_after(tx, crawl.number, 0, 10)))[0]
-    await bench.database.run(lambda tx: bench.crawls.reopen(tx, crawl.number, [page]))
+    await bench.database.run(lambda tx: bench.crawls.reopen(tx, crawl, [page]))
     assert await bench.crawls.retry_these(crawl.id, ALL) == 0
     assert await bench.state(crawl) is S.QUEUED
     await check_ledger(bench, crawl)

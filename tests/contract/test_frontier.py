@@ -72,7 +72,7 @@ async def driver(request: pytest.FixtureRequest, servers: Servers) -> AsyncItera
 
 
 async def add(driver: FrontierDriver, crawl: Crawl, *urls: NewUrl) -> int:
-    return await driver.bench.database.run(lambda tx: driver.bench.crawls.add_urls(tx, crawl.number, list(urls)))
+    return await driver.bench.database.run(lambda tx: driver.bench.crawls.add_urls(tx, crawl, list(urls)))
 
 
 async def grown(driver: FrontierDriver, *paths: str, workers: int = 1, depth: int = 1) -> Crawl:

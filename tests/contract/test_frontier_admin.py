@@ -43,17 +43,18 @@ ORDER = """
 
 
 def frontier_admin_store_of(bench: Bench) -> FrontierAdminStore:
-    return bench.app.stores.frontier_admin
+    admins = bench.app.stores.frontier_admins
+    return admins.sql if bench.frontier.driver == "sql" or admins.redis is None else admins.redis
 
 
 def frontier_admin_of(bench: Bench) -> FrontierAdmin:
     bodies = FolderBodies(Path("there are none"), SystemClock())
-    return FrontierAdmin(bench.database, bench.crawls, bench.queue, frontier_admin_store_of(bench), bodies)
+    return FrontierAdmin(bench.database, bench.crawls, bench.queue, bench.app.stores.frontier_admins, bodies)
 
 
 def dump_of(bench: Bench) -> CrawlDump:
-    admin_store = frontier_admin_store_of(bench)
-    return CrawlDump(bench.database, bench.crawls, bench.frontier, admin_store, frontier_admin_of(bench))
+    stores, admin = bench.app.stores, frontier_admin_of(bench)
+    return CrawlDump(bench.database, bench.crawls, stores.frontier_admins, stores.sql_frontier_admin, admin)
 
 
 @pytest.fixture(params=["sqlite", "postgres", "redis"])
@@ -420,7 +421,7 @@ async def test_a_count_that_no_store_could_hold_is_refused(bench: Bench, counts:
 
 async def test_a_load_replaces_what_a_killed_load_left_behind(bench: Bench, other: Bench) -> None:
     crawl = await paused(bench)
-    admin_store = frontier_admin_store_of(other)
+    admin_store = other.app.stores.sql_frontier_admin
     left = await other.database.run(lambda tx: admin_store.receive(tx, crawl.id, crawl.config, [], 5))
     assert left is not None
     with pytest.raises(StateConflict):
@@ -465,7 +466,7 @@ async def test_a_long_frontier_is_carried_in_batches(
     monkeypatch.setattr("shoal.crawl.dump.dump.BATCH", 7)
     crawl = await paused(sql_bench)
     urls = [new_url(crawl, f"/{place}", 1, Fate.SKIPPED_SCOPE if place % 3 else Fate.OPEN) for place in range(60)]
-    await sql_bench.database.run(lambda tx: sql_bench.crawls.add_urls(tx, crawl.number, urls))
+    await sql_bench.database.run(lambda tx: sql_bench.crawls.add_urls(tx, crawl, urls))
     await dump_of(sql_other).load(dump_of(sql_bench).dump(crawl.id))
     there = (await sql_other.crawls.get(crawl.id)).crawl
     assert await sql_other.fates(there) == await sql_bench.fates(crawl)
@@ -548,7 +549,7 @@ async def test_links_validators_and_details_travel_with_a_dump(bench: Bench, oth
 async def test_sitemaps_travel_with_a_dump_and_go_with_their_crawl(bench: Bench, other: Bench) -> None:
     crawl = await bench.submit()
     await bench.database.run(
-        lambda tx: bench.crawls.add_urls(tx, crawl.number, [new_url(crawl, "/map", kind=UrlKind.SITEMAP)])
+        lambda tx: bench.crawls.add_urls(tx, crawl, [new_url(crawl, "/map", kind=UrlKind.SITEMAP)])
     )
     walker = await bench.walker(crawl)
     await walker.take()

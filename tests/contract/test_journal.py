@@ -164,7 +164,7 @@ async def test_a_released_pattern_is_reported(bench: Bench) -> None:
 
     async def trap(tx: Tx) -> None:
         await bench.frontier.quarantine(tx, crawl.number, {pattern: url})
-        await bench.crawls.add_urls(tx, crawl.number, [new_url(crawl, url, 1, Fate.QUARANTINED)])
+        await bench.crawls.add_urls(tx, crawl, [new_url(crawl, url, 1, Fate.QUARANTINED)])
 
     await bench.database.run(trap)
     await bench.crawls.release(crawl.id, pattern)

@@ -539,6 +539,6 @@ async def test_numbers_beyond_53_bits_pass_unchanged(driver: RedisFrontierDriver
     assert (child.key, child.chk) in [(task.key, task.chk) for task in tasks]
     await walker.attach()
     rows = await driver.bench.database.read(
-        lambda tx: driver.bench.app.stores.frontier_admin.urls_after(tx, crawl.number, None, 10)
+        lambda tx: driver.bench.app.stores.frontier_admins.of(crawl).urls_after(tx, crawl.number, None, 10)
     )
     assert -(2**63) + 1 in [kept.parent for _, kept in rows]

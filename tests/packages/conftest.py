@@ -19,7 +19,7 @@ from shoal.base.signals import Signals
 from shoal.crawl.crawl import Crawl, CrawlConfig
 from shoal.crawl.frontier.values import Settlement, WalkerBatch
 from shoal.crawl.lifecycle.crawl_status import CrawlStatus
-from shoal.crawl.store import FrontierStore
+from shoal.crawl.store import ByDriver, FrontierStore
 from shoal.pages.page import Page
 from shoal.pages.store import PageStore
 from shoal.process.runners import make_walker
@@ -36,7 +36,7 @@ def altered(app: App, *, database: Any = None, frontier: Any = None) -> App:
     other = copy.copy(app)
     other.database = database or app.database
     other.stores = copy.copy(app.stores)
-    other.stores.frontier = frontier or app.stores.frontier
+    other.stores.frontiers = app.stores.frontiers if frontier is None else ByDriver(frontier, frontier)
     return other
 
 

@@ -192,7 +192,7 @@ async def test_an_endless_calendar_is_quarantined_and_real_pages_are_not(crawler
         seen = await crawler.crawl(site, depth=10_000)
     assert seen.crawl.state is CrawlState.COMPLETED
     assert 100 < seen.counts.pages < 400
-    [trap] = await crawler.app.database.read(lambda tx: crawler.app.stores.frontier.traps(tx, seen.crawl.number))
+    [trap] = await crawler.app.database.read(lambda tx: crawler.app.stores.frontiers.sql.traps(tx, seen.crawl.number))
     assert (trap.pattern, trap.state) == (f"{site.url}/cal?month=", TrapState.QUARANTINED)
     assert trap.count > 0
     assert "real" in await crawler.pages(seen)
@@ -224,7 +224,7 @@ async def test_a_released_pattern_is_crawled_and_not_quarantined_again(crawler: 
         crawl = await crawler.submit(site, depth=10_000, max_pages=150)
         trapped = f"{site.url}/cal?month="
         await crawler.app.database.run(
-            lambda tx: crawler.app.stores.frontier.quarantine(tx, crawl.number, {trapped: Url(f"{trapped}1")})
+            lambda tx: crawler.app.stores.frontiers.sql.quarantine(tx, crawl.number, {trapped: Url(f"{trapped}1")})
         )
         [lease] = await crawler.app.queue.lease("test", ["crawl"], ["shared"], 1)
         await crawler.app.queue.release(lease, "not yet")
@@ -405,7 +405,7 @@ async def test_the_number_of_urls_in_a_commit_is_limited(crawler: Crawler) -> No
     async with serving(ScriptedSite(heavy, seconds=0.3)) as site:
         crawl = await crawler.submit(site, depth=1)
         [lease] = await crawler.app.queue.lease("test", ["crawl"], ["shared"], 1)
-        weighing = Weighing(crawler.app.stores.frontier)
+        weighing = Weighing(crawler.app.stores.frontiers.sql)
         app = altered(crawler.app, frontier=weighing)
         assert await make_walker(app, crawl, lease.fence, lambda: True).run() == "drained"
     seen = await crawler.app.crawls.get(crawl.id)

@@ -122,7 +122,7 @@ async def crawl_it(crawler: Crawler, first: ScriptedSite, site: EveryFate, **con
     crawl = await crawler.submit(first, named=[site], sitemap="on", depth=10, concurrency=2, **config)
     maze = Url(f"{site.url}/maze?n=1")
     traps = {pattern_of(maze): maze}
-    await crawler.app.database.run(lambda tx: crawler.app.stores.frontier.quarantine(tx, crawl.number, traps))
+    await crawler.app.database.run(lambda tx: crawler.app.stores.frontiers.sql.quarantine(tx, crawl.number, traps))
     await crawler.walk(crawl)
     return await crawler.app.crawls.get(crawl.id)
 

@@ -31,7 +31,7 @@ async def crawled(crawler: Crawler, site: ScriptedSite) -> CrawlStatus:
     crawl = await crawler.submit(site)
     maze = Url(f"{site.url}/maze?n=1")
     traps = {pattern_of(maze): maze}
-    await crawler.app.database.run(lambda tx: crawler.app.stores.frontier.quarantine(tx, crawl.number, traps))
+    await crawler.app.database.run(lambda tx: crawler.app.stores.frontiers.sql.quarantine(tx, crawl.number, traps))
     await crawler.walk(crawl)
     return await crawler.app.crawls.get(crawl.id)
 

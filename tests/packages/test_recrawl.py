@@ -157,7 +157,7 @@ async def test_a_recrawl_finds_urls_that_the_earlier_crawl_quarantined(crawler: 
         crawl = await crawler.submit(site, depth=5)
         trapped = f"{site.url}/cal?month="
         await crawler.app.database.run(
-            lambda tx: crawler.app.stores.frontier.quarantine(tx, crawl.number, {trapped: Url(f"{trapped}1")})
+            lambda tx: crawler.app.stores.frontiers.sql.quarantine(tx, crawl.number, {trapped: Url(f"{trapped}1")})
         )
         await crawler.walk(crawl)
         first = await crawler.app.crawls.get(crawl.id)
@@ -412,7 +412,7 @@ async def test_links_of_unchanged_pages_go_into_several_commits_if_they_are_many
         site.forget()
         site.seconds = 0.05
         crawl = await crawler.submit(site, recrawl_of=first.crawl.id)
-        weighing = Weighing(crawler.app.stores.frontier)
+        weighing = Weighing(crawler.app.stores.frontiers.sql)
         [lease] = await crawler.app.queue.lease("test", ["crawl"], ["shared"], 1)
         app = altered(crawler.app, frontier=weighing)
         assert await make_walker(app, crawl, lease.fence, lambda: True).run() == "drained"

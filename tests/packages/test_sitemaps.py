@@ -408,7 +408,7 @@ async def test_a_large_sitemap_goes_into_several_commits_and_a_kill_between_them
         answers["/sitemap.xml"] = urlset(site, *(f"/{number}" for number in range(400)))
         crawl = await crawler.submit(site, sitemap="only", exclude=["/[0-9]*[1-9]$"])
         [lease] = await crawler.app.queue.lease("test", ["crawl"], ["shared"], 1)
-        fatal = Fatal(crawler.app.stores.frontier, 3)
+        fatal = Fatal(crawler.app.stores.frontiers.sql, 3)
         app = altered(crawler.app, frontier=fatal)
         fatal.walking = asyncio.create_task(make_walker(app, crawl, lease.fence, lambda: True).run())
         with pytest.raises(asyncio.CancelledError):

@@ -175,8 +175,8 @@ def test_a_quarantined_pattern_is_shown_and_released(tmp_path: Path, capsys: pyt
             new = NewUrl(*key_of(url, crawl.key_seed), url, 1, Fate.QUARANTINED)
 
             async def commit(tx: Tx) -> None:
-                await app.stores.frontier.quarantine(tx, crawl.number, {pattern: url})
-                await app.crawls.add_urls(tx, crawl.number, [new])
+                await app.stores.frontiers.sql.quarantine(tx, crawl.number, {pattern: url})
+                await app.crawls.add_urls(tx, crawl, [new])
 
             await app.database.run(commit)
 

@@ -157,9 +157,7 @@ async def _stored() -> Crawl:
         deep = Url(f"{SITE}/deep")
 
         async def add(tx: Any) -> None:
-            await app.crawls.add_urls(
-                tx, crawl.number, [NewUrl(*key_of(deep, crawl.key_seed), deep, 2, Fate.SKIPPED_DEPTH)]
-            )
+            await app.crawls.add_urls(tx, crawl, [NewUrl(*key_of(deep, crawl.key_seed), deep, 2, Fate.SKIPPED_DEPTH)])
 
         await app.database.run(add)
         return crawl

@@ -96,7 +96,7 @@ async def fill(shop: ServedController, folder: Path) -> None:
     crawl = (await shop.app.crawls.get((await ask("/api/v1/crawls", {"seeds": ["https://example.com/"]}))["id"])).crawl
     pattern = "https://example.com/calendar/*"
     traps = {pattern: Url("https://example.com/calendar/1")}
-    await shop.app.database.run(lambda tx: shop.app.stores.frontier.quarantine(tx, crawl.number, traps))
+    await shop.app.database.run(lambda tx: shop.app.stores.frontiers.sql.quarantine(tx, crawl.number, traps))
     await ask("/api/v1/gates", {"name": "release", "fail": ["broken_link"]})
     nodes = shop.app.fleet.nodes
     await register(nodes, "crawler-1", held_leases=((str(lease.fence.job_id), 1),), capabilities=("http", "js"))

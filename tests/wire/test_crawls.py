@@ -171,7 +171,7 @@ async def test_a_trap_is_listed_and_released(api: ServedApi) -> None:
     crawl_id = await made(api)
     number = (await api.app.crawls.get(crawl_id)).crawl.number
     pattern, sample = "http://127.0.0.1:9/0", "http://127.0.0.1:9/7"
-    await api.app.database.run(lambda tx: api.app.stores.frontier.quarantine(tx, number, {pattern: sample}))
+    await api.app.database.run(lambda tx: api.app.stores.frontiers.sql.quarantine(tx, number, {pattern: sample}))
     listed = (await api.ask(f"{CRAWLS}/{crawl_id}/traps"))[1]["items"]
     assert listed == [{"pattern": pattern, "state": "quarantined", "sample": sample, "count": 0}]
     status, freed = await act(api, crawl_id, "release", {"pattern": pattern})

@@ -97,7 +97,7 @@ class App:
         journal = Journal(database, settings.crawl.journal_lines)
         transitions = CrawlTransitions(journal, signals)
         crawl_jobs = CrawlJobs(
-            stores.frontier,
+            stores.frontiers,
             stores.jobs,
             journal,
             transitions,
@@ -116,7 +116,7 @@ class App:
         )
         self.crawls = Crawls(
             database,
-            stores.frontier,
+            stores.frontiers,
             self.queue,
             journal,
             transitions,
@@ -136,8 +136,8 @@ class App:
     def frontier_admin(self) -> "FrontierAdmin":
         from shoal.crawl.frontier.admin import FrontierAdmin
 
-        store, forget = self.stores.frontier_admin, self._forget_artifacts
-        return FrontierAdmin(self.database, self.crawls, self.queue, store, self.bodies, forget)
+        admins, forget = self.stores.frontier_admins, self._forget_artifacts
+        return FrontierAdmin(self.database, self.crawls, self.queue, admins, self.bodies, forget)
 
     @cached_property
     def crawl_removals(self) -> "CrawlRemovals":
@@ -152,7 +152,7 @@ class App:
     def politeness(self) -> "Politeness":
         from shoal.crawl.politeness import Politeness
 
-        return Politeness(self.database, self.crawls, self.stores.frontier_admin, self.settings)
+        return Politeness(self.database, self.crawls, self.stores.frontier_admins, self.settings)
 
     @cached_property
     def pages(self) -> "Pages":
@@ -176,7 +176,9 @@ class App:
         from shoal.crawl.dump.dump import CrawlDump
 
         stores = self.stores
-        return CrawlDump(self.database, self.crawls, stores.frontier, stores.frontier_admin, self.frontier_admin)
+        return CrawlDump(
+            self.database, self.crawls, stores.frontier_admins, stores.sql_frontier_admin, self.frontier_admin
+        )
 
     @cached_property
     def browsers(self) -> "LocalBrowsers":

@@ -8,12 +8,13 @@ from shoal.base.errors import BackendUnavailable
 from shoal.base.settings import RedisSettings, Settings
 from shoal.base.signals import Signals
 from shoal.crawl.frontier.sql_frontier import SqlFrontier
-from shoal.crawl.store import FrontierStore
+from shoal.crawl.store import ByDriver, FrontierStore
 from shoal.queue.lanes import Availability, Lanes
 from shoal.queue.store import JobStore
 
 if TYPE_CHECKING:
     from shoal.crawl.frontier.admin_store import FrontierAdminStore
+    from shoal.crawl.frontier.sql_admin import SqlFrontierAdmin
     from shoal.drivers.redis.connection import RedisClient
     from shoal.drivers.redis.frontier import RedisFrontier
     from shoal.drivers.redis.lane_repair import AbandonedLanes
@@ -72,20 +73,19 @@ class Stores:
         return LaneServer(client, self._clock, self._signals)
 
     @cached_property
-    def frontier(self) -> FrontierStore:
-        sql = SqlFrontier(self._dialect)
-        if self.redis is None:
-            return sql
-        from shoal.app.frontiers import FrontierByCrawl
+    def frontiers(self) -> ByDriver[FrontierStore]:
+        return ByDriver[FrontierStore](self._sql_frontier, None if self.redis is None else self._redis_frontier)
 
-        return FrontierByCrawl(sql, self._redis_frontier)
+    @cached_property
+    def _sql_frontier(self) -> SqlFrontier:
+        return SqlFrontier(self._dialect)
 
     @cached_property
     def _redis_frontier(self) -> "RedisFrontier":
         from shoal.drivers.redis.frontier import RedisFrontier
 
         assert self.redis is not None
-        return RedisFrontier(self.redis, SqlFrontier(self._dialect))
+        return RedisFrontier(self.redis, self._sql_frontier)
 
     @cached_property
     def redis(self) -> "WatchedRedis | None":
@@ -151,13 +151,17 @@ class Stores:
         return JobAdminStore(self._settings.queue.ageing, self._available)
 
     @cached_property
-    def frontier_admin(self) -> "FrontierAdminStore":
+    def sql_frontier_admin(self) -> "SqlFrontierAdmin":
         from shoal.crawl.frontier.sql_admin import SqlFrontierAdmin
 
-        sql = SqlFrontierAdmin(self._dialect)
+        return SqlFrontierAdmin(self._dialect)
+
+    @cached_property
+    def frontier_admins(self) -> "ByDriver[FrontierAdminStore]":
+        sql = self.sql_frontier_admin
         if self.redis is None:
-            return sql
-        from shoal.app.frontiers import FrontierAdminByCrawl
+            return ByDriver(sql)
         from shoal.drivers.redis.frontier_admin import RedisFrontierAdmin
 
-        return FrontierAdminByCrawl(sql, RedisFrontierAdmin(self.redis, sql))
+        redis: FrontierAdminStore = RedisFrontierAdmin(self.redis, sql)
+        return ByDriver(sql, redis)

@@ -141,7 +141,7 @@ class Scan:
             parent_key = None if parent is None else key_of(parent, crawl.key_seed)[0]
             seed, deep = crawl.key_seed, min(depth, DEEPEST)
             new = [NewUrl(*key_of(url, seed), url, deep, Fate.OPEN, parent_key) for url in urls]
-            added = await self._app.crawls.add_urls(tx, crawl.number, new)
+            added = await self._app.crawls.add_urls(tx, crawl, new)
             await self._look_in(tx, crawl, urls[-1] if urls else None)
             return added
 
@@ -213,7 +213,7 @@ class Scan:
                 return Statistics()
             counts = await self._app.crawls.store.counts(tx, crawl.number)
             return Statistics(
-                counts.queued - await self._app.stores.frontier_admin.taken(tx, crawl.number), counts.opened
+                counts.queued - await self._app.stores.frontier_admins.of(crawl).taken(tx, crawl.number), counts.opened
             )
 
         return await self._app.database.read(look)
@@ -315,7 +315,7 @@ class Scan:
         async def commit(tx: Tx) -> tuple[CrawlState, list[FrontierTask]]:
             state, taken = await hold.commits.exchange(tx, batch, want)
             if state is CrawlState.RUNNING and want:  # let other processes take from the same host
-                await app.stores.frontier_admin.unclaim(tx, hold.crawl.number, fence)
+                await app.stores.frontier_admins.of(hold.crawl).unclaim(tx, hold.crawl.number, fence)
             if self._calls is not None:
                 now = await app.crawls.store.get(tx, self.id)
                 await self._look_in(tx, now, taken[0].url if taken else None)
@@ -353,7 +353,7 @@ class Scan:
         commits = WalkerCommits(
             app.database,
             app.crawls,
-            app.stores.frontier,
+            app.stores.frontiers.of(crawl),
             app.queue,
             crawl,
             lease.fence,
@@ -377,7 +377,7 @@ class Scan:
             lease = await app.queue.lease_one_in(tx, job.id, holder_name())
             assert lease is not None
             started = await app.crawls.started(tx, self.id, job.id)
-            await app.stores.frontier.recover(tx, crawl.number)
+            await app.stores.frontiers.of(crawl).recover(tx, crawl.number)
             await app.crawls.journal.write(tx, crawl.number, started)
             return lease
 
@@ -389,13 +389,14 @@ class Scan:
         hold = self._hold
         if hold is None:
             return None
-        number = hold.crawl.number
+        number, stores = hold.crawl.number, self._app.stores
+        frontier = stores.frontiers.of(hold.crawl)
 
         async def look(tx: Tx) -> tuple[int, int, float]:
-            await self._app.stores.frontier.recover(tx, number)
-            taken = await self._app.stores.frontier_admin.taken(tx, number)
+            await frontier.recover(tx, number)
+            taken = await stores.frontier_admins.of(hold.crawl).taken(tx, number)
             counts = await self._app.crawls.store.counts(tx, number)
-            return counts.queued - taken, taken, await self._app.stores.frontier.next_in_seconds(tx, number) or 0.0
+            return counts.queued - taken, taken, await frontier.next_in_seconds(tx, number) or 0.0
 
         waiting, taken, next_in = await self._app.database.run(look)
         if waiting:

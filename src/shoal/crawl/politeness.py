@@ -12,6 +12,7 @@ from shoal.crawl.frontier.admin_store import CrawlHost, FrontierAdminStore
 from shoal.crawl.journal.journal import MOST_AT_ONCE
 from shoal.crawl.lifecycle.crawl_status import CrawlStatus
 from shoal.crawl.lifecycle.crawls import Crawls
+from shoal.crawl.store import ByDriver
 from shoal.hosts.robots import RobotsState, Rules
 
 MOST_HOSTS: Final = 200
@@ -63,16 +64,18 @@ class PolitenessReceipt:
 class Politeness:
     """Makes receipts from the hosts, their robots.txt files and the journal."""
 
-    def __init__(self, database: Database, crawls: Crawls, frontier: FrontierAdminStore, settings: Settings) -> None:
+    def __init__(
+        self, database: Database, crawls: Crawls, frontiers: ByDriver[FrontierAdminStore], settings: Settings
+    ) -> None:
         self._database = database
         self._crawls = crawls
-        self._frontier = frontier
+        self._frontiers = frontiers
         self._settings = settings
 
     async def receipt(self, crawl_id: str, most: int = MOST_HOSTS) -> PolitenessReceipt:
         status = await self._crawls.get(crawl_id)
         crawl = status.crawl
-        hosts = await self._database.read(lambda tx: self._frontier.hosts(tx, crawl.number, most + 1))
+        hosts = await self._database.read(lambda tx: self._frontiers.of(crawl).hosts(tx, crawl.number, most + 1))
         holds = await self._holds(crawl_id)
         size, rate = window_and_rate(crawl, self._settings)
         agent = crawl.config.user_agent or self._settings.egress.user_agent

@@ -4,7 +4,7 @@ import secrets
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from datetime import timedelta
-from typing import Any, Protocol
+from typing import Any, Generic, Protocol, TypeVar
 
 import orjson
 from msgspec import Struct, field, structs
@@ -39,6 +39,8 @@ from shoal.queue.job import Fence
 RESPONSES: dict[ResponseClass, str] = {kind: f"responses_{kind}" for kind in CLASSES}
 """The column of each response class."""
 SUMS = ("opened", "settled", "pages", "errors", "bytes", "not_modified", "bytes_saved", "depth_reached")
+
+T = TypeVar("T")
 
 OUTSIDE = ""
 """The counter for changes that no walker made."""
@@ -200,6 +202,11 @@ class CrawlStore:
             new += await tx.execute("insert_sitemap", crawl=number, key=key, chk=chk, **structs.asdict(record))
         return new
 
+    async def sitemap(self, tx: Tx, number: int, key: tuple[int, int]) -> SitemapRecord | None:
+        """Return the record of a sitemap; None if it is unknown or was not fetched yet."""
+        row = await tx.one("sitemap_of", crawl=number, key=key[0], chk=key[1])
+        return None if row is None else SitemapRecord(**dict(row))
+
     async def landed(self, tx: Tx, number: int, keys: list[int]) -> list[str]:
         """Return the final URLs of those of these pages that redirected and were HTML."""
         return [row["final_url"] for row in await tx.all("landed", crawl=number, keys=keys)]
@@ -252,8 +259,7 @@ class FrontierStore(Protocol):
     those that were not stored yet, and settles after that: if it dies in between, the URLs are taken and fetched again.
     """
 
-    drivers: frozenset[FrontierDriver]
-    """The drivers that are available in this process."""
+    driver: FrontierDriver
 
     async def begin(self, tx: Tx, crawl: Crawl) -> None:
         """Begin the frontier of a new crawl, in the transaction that stores the crawl."""
@@ -358,3 +364,16 @@ def _counts(row: Any, skipped: dict[str, int]) -> Counts:
         responses={kind: int(row[column]) for kind, column in RESPONSES.items()},
         skipped=skipped,
     )
+
+
+class ByDriver(Generic[T]):
+    """What differs by the driver of a crawl's frontier: chosen once for a crawl, which stays where it was started."""
+
+    def __init__(self, sql: T, redis: T | None = None) -> None:
+        """`redis`: None if this process knows no Redis server. It then finds nothing in such a crawl's frontier, and
+        its walkers refuse the crawl."""
+        self.sql = sql
+        self.redis = redis
+
+    def of(self, crawl: Crawl) -> T:
+        return self.redis if crawl.frontier == "redis" and self.redis is not None else self.sql

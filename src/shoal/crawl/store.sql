@@ -84,3 +84,7 @@ ON CONFLICT (crawl, holder) DO UPDATE SET
 -- name: count_crawls
 -- Return how many crawls there are by state.
 SELECT state, count(*) AS count FROM crawl GROUP BY state ORDER BY state;
+
+-- name: sitemap_of
+-- The stored record of a sitemap.
+SELECT url, fetched_at, status, listed, problem FROM sitemap WHERE crawl = :crawl AND key = :key AND chk = :chk;

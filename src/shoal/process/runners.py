@@ -211,7 +211,7 @@ def make_walker(
     stores = WalkerStores(
         database=app.database,
         crawls=app.crawls,
-        frontier=app.stores.frontier,
+        frontiers=app.stores.frontiers,
         queue=app.queue,
         bodies=app.bodies,
     )

@@ -11,6 +11,7 @@ from shoal.base.database import Database, Tx
 from shoal.base.errors import AlreadyExists, InvalidInput, NotAllowed, ShoalError, StateConflict
 from shoal.base.ids import CrawlId
 from shoal.base.url import Url, origin
+from shoal.crawl.crawl import Crawl
 from shoal.crawl.credentials import hidden, hides
 from shoal.crawl.dump import records
 from shoal.crawl.dump.records import FIX, End, Head, Item, Line
@@ -24,11 +25,12 @@ from shoal.crawl.frontier.admin_store import (
     KnownKey,
 )
 from shoal.crawl.frontier.fates import Fate
+from shoal.crawl.frontier.sql_admin import SqlFrontierAdmin
 from shoal.crawl.frontier.traps import Trap
 from shoal.crawl.frontier.values import RedirectTarget, SitemapRecord, UrlKind, key_of
 from shoal.crawl.lifecycle.crawls import Crawls
 from shoal.crawl.states import TERMINAL, CrawlState
-from shoal.crawl.store import FrontierStore
+from shoal.crawl.store import ByDriver
 from shoal.pages.page import Page
 from shoal.pages.store import PageStore
 
@@ -46,14 +48,15 @@ class CrawlDump:
         self,
         database: Database,
         crawls: Crawls,
-        frontier: FrontierStore,
-        admin_store: FrontierAdminStore,
+        frontiers: ByDriver[FrontierAdminStore],
+        loaded: SqlFrontierAdmin,
         admin: FrontierAdmin,
     ) -> None:
+        """`loaded`: where dumps are loaded, whatever the driver of the dumped frontier was."""
         self._database = database
         self._crawls = crawls
-        self._frontier = frontier
-        self._admin_store = admin_store
+        self._frontiers = frontiers
+        self._loaded = loaded
         self._pages = PageStore()
         self._admin = admin
 
@@ -74,7 +77,7 @@ class CrawlDump:
             )
         yield records.head_record(crawl, before.counts, secrets=secrets)
         written: Counter[type] = Counter()
-        async for item in self._items(crawl.number):
+        async for item in self._items(crawl):
             written[type(item)] += 1
             yield records.record_of(item)
         if await self._admin.at_rest(crawl_id, "be dumped") != before:
@@ -104,22 +107,24 @@ class CrawlDump:
             raise
         return wanted
 
-    async def _items(self, crawl: int) -> AsyncIterator[Item]:
-        async for url in self._all(self._admin_store.urls_after, crawl):
-            yield url
-        async for known in self._all(self._keys_after, crawl):
-            yield known
-        for trap in await self._database.read(lambda tx: self._frontier.traps(tx, crawl)):
-            yield trap
-        async for sitemap in self._all(self._admin_store.sitemaps_after, crawl):
-            yield sitemap
-        async for target in self._all(self._admin_store.targets_after, crawl):
-            yield target
-        async for page in self._all(self._pages_after, crawl):
-            yield page
+    async def _items(self, crawl: Crawl) -> AsyncIterator[Item]:
+        frontier, number = self._frontiers.of(crawl), crawl.number
 
-    async def _keys_after(self, tx: Tx, crawl: int, at: Key | None, limit: int) -> list[tuple[Key, KnownKey]]:
-        return [((known.key, known.chk), known) for known in await self._admin_store.keys_after(tx, crawl, at, limit)]
+        async def keys_after(tx: Tx, crawl: int, at: Key | None, limit: int) -> list[tuple[Key, KnownKey]]:
+            return [((known.key, known.chk), known) for known in await frontier.keys_after(tx, crawl, at, limit)]
+
+        async for url in self._all(frontier.urls_after, number):
+            yield url
+        async for known in self._all(keys_after, number):
+            yield known
+        for trap in await self._crawls.traps(crawl.id):
+            yield trap
+        async for sitemap in self._all(self._loaded.sitemaps_after, number):
+            yield sitemap
+        async for target in self._all(frontier.targets_after, number):
+            yield target
+        async for page in self._all(self._pages_after, number):
+            yield page
 
     async def _pages_after(self, tx: Tx, crawl: int, at: int | None, limit: int) -> list[tuple[int, Page]]:
         found = await self._pages.after(tx, crawl, at or 0, limit)
@@ -149,7 +154,7 @@ class CrawlDump:
             await self._admin.erase(wanted)  # a load that was killed left it behind
         named = head.crawl.named if trust_named else []
         number = await self._database.run(
-            lambda tx: self._admin_store.receive(tx, wanted, head.crawl.config, named, head.seed, head.crawl.policy_id)
+            lambda tx: self._loaded.receive(tx, wanted, head.crawl.config, named, head.seed, head.crawl.policy_id)
         )
         if number is None:
             raise AlreadyExists("crawl", wanted, "load it under another id with --id, or remove that crawl first")
@@ -192,13 +197,13 @@ class CrawlDump:
 
         async def commit(tx: Tx) -> None:
             await self._check_loading(tx, wanted, number)
-            kept = await self._admin_store.keep_urls(tx, number, urls)
-            kept += await self._admin_store.keep_keys(tx, number, keys)
-            kept += await self._admin_store.keep_traps(tx, number, traps)
-            kept += await self._admin_store.keep_sitemaps(tx, number, sitemaps)
-            kept += await self._admin_store.keep_targets(tx, number, targets)
+            kept = await self._loaded.keep_urls(tx, number, urls)
+            kept += await self._loaded.keep_keys(tx, number, keys)
+            kept += await self._loaded.keep_traps(tx, number, traps)
+            kept += await self._loaded.keep_sitemaps(tx, number, sitemaps)
+            kept += await self._loaded.keep_targets(tx, number, targets)
             kept += await self._pages.insert(tx, number, pages)
-            await self._admin_store.keep_pages_of(tx, number, answered)
+            await self._loaded.keep_pages_of(tx, number, answered)
             if kept != len(batch):
                 raise InvalidInput("the dump", "contains a line twice", FIX)
 
@@ -217,8 +222,8 @@ class CrawlDump:
 
         async def commit(tx: Tx) -> None:
             await self._check_loading(tx, wanted, number)
-            await self._admin_store.keep_counts(tx, number, head.counts)
-            await self._admin_store.admit(tx, number, position)
+            await self._loaded.keep_counts(tx, number, head.counts)
+            await self._loaded.admit(tx, number, position)
 
         await self._database.run(commit)
 

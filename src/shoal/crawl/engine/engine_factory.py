@@ -103,7 +103,7 @@ def build_engine(
     commits = WalkerCommits(
         stores.database,
         stores.crawls,
-        stores.frontier,
+        stores.frontiers.of(crawl),
         stores.queue,
         crawl,
         fence,

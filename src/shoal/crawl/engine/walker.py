@@ -94,7 +94,7 @@ class Walker:
             if previous is None or previous.key_seed != self._crawl.key_seed:
                 return None
             counts = await stores.crawls.store.counts(tx, previous.number)
-            return previous, is_whole(previous, counts, await stores.frontier.traps(tx, previous.number))
+            return previous, is_whole(previous, counts, await stores.frontiers.of(previous).traps(tx, previous.number))
 
         found = await stores.database.read(look)
         if found is None:

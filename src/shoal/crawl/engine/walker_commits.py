@@ -101,7 +101,7 @@ class WalkerCommits:
     async def attach(self) -> None:
         """Start, or start again: set the crawl running, and put back what lost walkers or this one had taken. A
         frontier that its store has lost is rebuilt first."""
-        if self._crawl.frontier not in self._frontier.drivers:
+        if self._crawl.frontier != self._frontier.driver:
             where = f'is not set, but the frontier of crawl "{self._crawl.id}" is in Redis'
             raise BadConfig("REDIS_URL", where, "set it to the server that the crawl was started with")
 

@@ -11,7 +11,7 @@ from shoal.base.settings import Settings
 from shoal.base.signals import Signals
 from shoal.crawl.frontier.values import Settled
 from shoal.crawl.lifecycle.crawls import Crawls
-from shoal.crawl.store import FrontierStore
+from shoal.crawl.store import ByDriver, FrontierStore
 from shoal.egress import Egress
 from shoal.pages.bodies import BodyStore
 from shoal.queue.queue import Queue
@@ -25,7 +25,7 @@ class WalkerStores(Struct, frozen=True, kw_only=True):
 
     database: Database
     crawls: Crawls
-    frontier: FrontierStore
+    frontiers: ByDriver[FrontierStore]
     queue: Queue
     bodies: BodyStore
 

@@ -21,6 +21,7 @@ from shoal.crawl.frontier.values import UrlKind, key_of
 from shoal.crawl.lifecycle.crawl_status import CrawlStatus
 from shoal.crawl.lifecycle.crawls import Crawls
 from shoal.crawl.states import TERMINAL, CrawlState
+from shoal.crawl.store import ByDriver
 from shoal.pages.bodies import BodyStore
 from shoal.queue.queue import Queue
 
@@ -40,7 +41,7 @@ class FrontierAdmin:
         database: Database,
         crawls: Crawls,
         queue: Queue,
-        store: FrontierAdminStore,
+        stores: ByDriver[FrontierAdminStore],
         bodies: BodyStore,
         forget_files: Callable[[str], Awaitable[None]] = no_files,
     ) -> None:
@@ -48,14 +49,14 @@ class FrontierAdmin:
         self._database = database
         self._crawls = crawls
         self._queue = queue
-        self._store = store
+        self._stores = stores
         self._bodies = bodies
         self._forget_files = forget_files
 
     async def taken(self, crawl_id: str) -> int:
         """Count the URLs that walkers hold now."""
-        number = (await self._crawls.get(crawl_id)).crawl.number
-        return await self._database.read(lambda tx: self._store.taken(tx, number))
+        crawl = (await self._crawls.get(crawl_id)).crawl
+        return await self._database.read(lambda tx: self._stores.of(crawl).taken(tx, crawl.number))
 
     async def explain(self, crawl_id: str, text: str, longest: int) -> UrlExplanation:
         """Return what became of a URL, and why. A URL that is both a page and a sitemap is explained as a page.
@@ -72,7 +73,7 @@ class FrontierAdmin:
 
         async def step(tx: Tx) -> int:
             crawl = await self._locked(tx, crawl_id, AT_REST, "be cleared")
-            return await self._store.forget(tx, crawl.number, BATCH)
+            return await self._stores.of(crawl).forget(tx, crawl.number, BATCH)
 
         return await self._repeat(step)
 
@@ -90,7 +91,8 @@ class FrontierAdmin:
 
         async def step(tx: Tx) -> int:
             crawl = await self._locked(tx, crawl_id, TERMINAL, "be removed")
-            return await self._store.forget(tx, crawl.number, BATCH) or await self._store.remove(tx, crawl, BATCH)
+            store = self._stores.of(crawl)
+            return await store.forget(tx, crawl.number, BATCH) or await store.remove(tx, crawl, BATCH)
 
         ended = await self._database.run(note)
         await self._bodies.forget(ended.bodies)
@@ -114,7 +116,7 @@ class FrontierAdmin:
             return await self._explain_by_previous(tx, crawl, url, explanation)
         if facts.parent is not None:
             key = key_of(Url(facts.parent), crawl.key_seed, UrlKind.SITEMAP)
-            if await self._store.sitemap(tx, crawl.number, key) is not None:
+            if await self._crawls.store.sitemap(tx, crawl.number, key) is not None:
                 return found_in_sitemap(explanation, facts.parent)
         return explanation
 
@@ -134,7 +136,7 @@ class FrontierAdmin:
 
     async def _facts(self, tx: Tx, crawl: Crawl, url: Url) -> UrlFacts | None:
         async def of(kind: UrlKind) -> UrlFacts | None:
-            return await self._store.fate_of(tx, crawl.number, url, kind, key_of(url, crawl.key_seed, kind))
+            return await self._stores.of(crawl).fate_of(tx, crawl.number, url, kind, key_of(url, crawl.key_seed, kind))
 
         return await of(UrlKind.PAGE) or await of(UrlKind.SITEMAP)
 

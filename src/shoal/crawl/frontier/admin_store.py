@@ -8,11 +8,9 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from shoal.base.database import Tx
-from shoal.base.ids import CrawlId
 from shoal.base.url import Url
-from shoal.crawl.crawl import Counts, Crawl, CrawlConfig
+from shoal.crawl.crawl import Crawl
 from shoal.crawl.frontier.fates import Fate
-from shoal.crawl.frontier.traps import Trap
 from shoal.crawl.frontier.values import RedirectTarget, SitemapRecord, UrlKind
 from shoal.crawl.states import CrawlState
 from shoal.fetch.redirect_chain import RedirectChain
@@ -114,6 +112,8 @@ class CrawlHost:
 
 
 class FrontierAdminStore(Protocol):
+    """What differs by the driver of a frontier. Dumps are loaded into SQL (`SqlFrontierAdmin`)."""
+
     async def hosts(self, tx: Tx, crawl: int, limit: int) -> list[CrawlHost]:
         """Return the hosts of a crawl, those with most pages first. Reads every host of the crawl."""
         ...
@@ -126,10 +126,6 @@ class FrontierAdminStore(Protocol):
         """Return what became of a URL; None if the crawl never saw it."""
         ...
 
-    async def sitemap(self, tx: Tx, crawl: int, key: Key) -> SitemapRecord | None:
-        """Return the record of a sitemap; None if it is unknown or was not fetched yet."""
-        ...
-
     async def urls_after(self, tx: Tx, crawl: int, after: Place | None, limit: int) -> list[tuple[Place, KeptUrl]]:
         """Return kept URLs, including taken ones, by host and then in the order of taking; empty at the end."""
         ...
@@ -138,61 +134,10 @@ class FrontierAdminStore(Protocol):
         """Return the other URLs, by key; empty at the end."""
         ...
 
-    async def receive(
-        self,
-        tx: Tx,
-        crawl_id: CrawlId,
-        config: CrawlConfig,
-        named: list[str],
-        key_seed: int,
-        policy_id: str | None = None,
-    ) -> int | None:
-        """Create a crawl that is loaded from another store and return its number; None if the id is taken. It is
-        stopped with the reason `LOADING` until `admit`."""
-        ...
-
-    async def keep_urls(self, tx: Tx, crawl: int, urls: list[tuple[Key, KeptUrl]]) -> int:
-        """Add kept URLs in the given order; return how many were new. Nothing is counted: see `keep_counts`."""
-        ...
-
-    async def keep_keys(self, tx: Tx, crawl: int, keys: list[KnownKey]) -> int:
-        """Add known keys; return how many were new. Nothing is counted."""
-        ...
-
-    async def keep_traps(self, tx: Tx, crawl: int, traps: list[Trap]) -> int:
-        """Add trap patterns with their state; return how many were new."""
-        ...
-
-    async def sitemaps_after(
-        self, tx: Tx, crawl: int, after: Key | None, limit: int
-    ) -> list[tuple[Key, SitemapRecord]]:
-        """Return sitemaps by key; empty at the end."""
-        ...
-
-    async def keep_sitemaps(self, tx: Tx, crawl: int, sitemaps: list[tuple[Key, SitemapRecord]]) -> int:
-        """Store sitemap records of another store; return how many were new."""
-        ...
-
     async def targets_after(
         self, tx: Tx, crawl: int, after: Key | None, limit: int
     ) -> list[tuple[Key, RedirectTarget]]:
         """Return URLs that others redirect to, by key; empty at the end."""
-        ...
-
-    async def keep_targets(self, tx: Tx, crawl: int, targets: list[tuple[Key, RedirectTarget]]) -> int:
-        """Store redirect targets of another store; return how many were new."""
-        ...
-
-    async def keep_pages_of(self, tx: Tx, crawl: int, pages: dict[str, int]) -> None:
-        """Add to the number of pages that each origin has given to this crawl."""
-        ...
-
-    async def keep_counts(self, tx: Tx, crawl: int, counts: Counts) -> None:
-        """Add the counters of the crawl in the store that it comes from."""
-        ...
-
-    async def admit(self, tx: Tx, crawl: int, position: FrontierPosition) -> bool:
-        """Give a loaded crawl the state it had; return False if the crawl is not being loaded."""
         ...
 
     async def forget(self, tx: Tx, crawl: int, limit: int) -> int:

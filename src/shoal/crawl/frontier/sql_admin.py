@@ -70,10 +70,6 @@ class SqlFrontierAdmin:
         source = await self._facts(tx, crawl, via, UrlKind.PAGE, key_of(via, seed))
         return replace(facts, target=_target(target), source=source)
 
-    async def sitemap(self, tx: Tx, crawl: int, key: Key) -> SitemapRecord | None:
-        row = await tx.one("sitemap_of", crawl=crawl, key=key[0], chk=key[1])
-        return None if row is None else SitemapRecord(**dict(row))
-
     async def urls_after(self, tx: Tx, crawl: int, after: Place | None, limit: int) -> list[tuple[Place, KeptUrl]]:
         return [(place, _kept(row)) for place, row in await self._rows_after(tx, crawl, after, limit)]
 
@@ -91,6 +87,8 @@ class SqlFrontierAdmin:
         key_seed: int,
         policy_id: str | None = None,
     ) -> int | None:
+        """Create a crawl that is loaded from another store and return its number; None if the id is taken. It is
+        stopped with the reason `LOADING` until `admit`."""
         number: int | None = await tx.value(
             "receive_crawl",
             id=crawl_id,
@@ -105,6 +103,7 @@ class SqlFrontierAdmin:
         return number
 
     async def keep_urls(self, tx: Tx, crawl: int, urls: list[tuple[Key, KeptUrl]]) -> int:
+        """Add kept URLs in the given order; return how many were new. Nothing is counted: see `keep_counts`."""
         numbers = await self._hosts.numbers(tx, sorted({origin(one.target or one.url) for _, one in urls}))
         places = await self._places.behind(tx, [one.depth for _, one in urls])
         new = await tx.many("keep_fates", sorted((*key, crawl, int(one.fate)) for key, one in urls))
@@ -118,19 +117,23 @@ class SqlFrontierAdmin:
         return new
 
     async def keep_keys(self, tx: Tx, crawl: int, keys: list[KnownKey]) -> int:
+        """Add known keys; return how many were new. Nothing is counted."""
         return await tx.many("keep_fates", sorted((known.key, known.chk, crawl, int(known.fate)) for known in keys))
 
     async def keep_traps(self, tx: Tx, crawl: int, traps: list[Trap]) -> int:
+        """Add trap patterns with their state; return how many were new."""
         return sum([await tx.execute("keep_trap", crawl=crawl, **asdict(trap)) for trap in traps])
 
     async def sitemaps_after(
         self, tx: Tx, crawl: int, after: Key | None, limit: int
     ) -> list[tuple[Key, SitemapRecord]]:
+        """Return sitemaps by key; empty at the end."""
         key, chk = after or BEFORE_ALL
         rows = [dict(row) for row in await tx.all("sitemaps_after", crawl=crawl, key=key, chk=chk, limit=limit)]
         return [((row.pop("key"), row.pop("chk")), SitemapRecord(**row)) for row in rows]
 
     async def keep_sitemaps(self, tx: Tx, crawl: int, sitemaps: list[tuple[Key, SitemapRecord]]) -> int:
+        """Store sitemap records of another store; return how many were new."""
         kept = [
             await tx.execute("insert_sitemap", crawl=crawl, key=key, chk=chk, **structs.asdict(record))
             for (key, chk), record in sitemaps
@@ -145,6 +148,7 @@ class SqlFrontierAdmin:
         return [((row["key"], row["chk"]), _target(row)) for row in rows]
 
     async def keep_targets(self, tx: Tx, crawl: int, targets: list[tuple[Key, RedirectTarget]]) -> int:
+        """Store redirect targets of another store; return how many were new."""
         kept = [
             await tx.execute("keep_target", crawl=crawl, key=key, chk=chk, url=one.url, via=one.via, fate=int(one.fate))
             for (key, chk), one in targets
@@ -152,16 +156,19 @@ class SqlFrontierAdmin:
         return sum(kept)
 
     async def keep_pages_of(self, tx: Tx, crawl: int, pages: dict[str, int]) -> None:
+        """Add to the number of pages that each origin has given to this crawl."""
         numbers = await self._hosts.numbers(tx, sorted(pages))
         counted = sorted((numbers[host_origin], count) for host_origin, count in pages.items())
         rows = [{"crawl": crawl, "host": host, "pages": count} for host, count in counted]
         await tx.many("keep_host_pages", rows)
 
     async def keep_counts(self, tx: Tx, crawl: int, counts: Counts) -> None:
+        """Add the counters of the crawl in the store that it comes from."""
         gone = max(0, counts.held - await self._held(tx, crawl))  # the other crawl had been cleared
         await CrawlStore().add_counts(tx, crawl, OUTSIDE, replace(counts, skipped=counts.skipped | {TRAP: gone}))
 
     async def admit(self, tx: Tx, crawl: int, position: FrontierPosition) -> bool:
+        """Give a loaded crawl the state it had; return False if the crawl is not being loaded."""
         values = {name: getattr(position, name) for name in FrontierPosition.__slots__}
         return await tx.execute("admit_crawl", crawl=crawl, loading=LOADING, **values) == 1
 
@@ -203,7 +210,9 @@ class SqlFrontierAdmin:
         if fate is None:
             return None
         waiting = await self._kept(tx, crawl, url, kind) if Fate(fate).waits else None
-        return UrlFacts(Fate(fate), waiting, await self.page(tx, crawl, key), await self.sitemap(tx, crawl, key))
+        return UrlFacts(
+            Fate(fate), waiting, await self.page(tx, crawl, key), await CrawlStore().sitemap(tx, crawl, key)
+        )
 
     async def _kept(self, tx: Tx, crawl: int, url: Url, kind: UrlKind) -> Waiting | None:
         host_origin = origin(url)

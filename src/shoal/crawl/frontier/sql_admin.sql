@@ -2,10 +2,6 @@
 -- Return what became of one URL.
 SELECT fate FROM fate WHERE crawl = :crawl AND key = :key AND chk = :chk;
 
--- name: sitemap_of
--- The stored record of a sitemap.
-SELECT url, fetched_at, status, listed, problem FROM sitemap WHERE crawl = :crawl AND key = :key AND chk = :chk;
-
 -- name: sitemaps_after
 -- The sitemaps of a crawl after a key.
 SELECT key, chk, url, fetched_at, status, listed, problem, entries FROM sitemap

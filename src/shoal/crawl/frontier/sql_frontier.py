@@ -45,7 +45,7 @@ class Claims(Struct):
 class SqlFrontier:
     """Implements `crawl.store.FrontierStore`."""
 
-    drivers: frozenset[FrontierDriver] = frozenset({"sql"})
+    driver: FrontierDriver = "sql"
 
     def __init__(self, dialect: str) -> None:
         embedded = dialect == "sqlite"

@@ -14,7 +14,7 @@ from shoal.crawl.journal.journal import Journal
 from shoal.crawl.lifecycle.crawl_status import LIVE, NO_PAGE
 from shoal.crawl.lifecycle.transitions import CrawlTransitions
 from shoal.crawl.states import CrawlMove, CrawlState
-from shoal.crawl.store import CrawlStore, FrontierStore
+from shoal.crawl.store import ByDriver, CrawlStore, FrontierStore
 from shoal.queue.job import EndedRun, Fence, Job, LostJob, RunEndHook, is_local
 from shoal.queue.states import GrantEnd, JobState, Move
 from shoal.queue.store import JobStore
@@ -37,7 +37,7 @@ class CrawlJobs:
 
     def __init__(
         self,
-        frontier: FrontierStore,
+        frontiers: ByDriver[FrontierStore],
         jobs: JobStore,
         journal: Journal,
         transitions: CrawlTransitions,
@@ -45,7 +45,7 @@ class CrawlJobs:
         hooks: Sequence[RunEndHook],
     ) -> None:
         self._store = CrawlStore()
-        self._frontier = frontier
+        self._frontiers = frontiers
         self._jobs = jobs
         self._journal = journal
         self._transitions = transitions
@@ -88,8 +88,8 @@ class CrawlJobs:
         """Put the URLs of a walker whose job was released, e.g. because the store was unavailable or full, back into
         the frontier. They were not in flight during a crash, so they do not become suspects."""
         try:
-            if await self._frontier.holds(tx, crawl.number, fence):
-                await self._frontier.release(tx, crawl.number, fence)
+            if await self._frontiers.of(crawl).holds(tx, crawl.number, fence):
+                await self._frontiers.of(crawl).release(tx, crawl.number, fence)
         except OUT_OF_REACH as error:  # the next walker puts them back
             self._report(tx, crawl, error)
 
@@ -101,7 +101,7 @@ class CrawlJobs:
         if crawl is None:  # removed: its jobs end without it
             return False
         try:
-            if await self._frontier.holds(tx, crawl.number, Fence(lost.id, lost.epoch)):
+            if await self._frontiers.of(crawl).holds(tx, crawl.number, Fence(lost.id, lost.epoch)):
                 return False
         except OUT_OF_REACH as error:  # leases expire whether or not the frontier can be reached
             self._report(tx, crawl, error)

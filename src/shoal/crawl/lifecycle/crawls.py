@@ -36,7 +36,7 @@ from shoal.crawl.lifecycle.failed_urls import FailedUrls, taken_back
 from shoal.crawl.lifecycle.transitions import CrawlTransitions
 from shoal.crawl.scope.seeds import check_addresses, check_label, check_proxy, check_walkers, first_urls, seeds_of
 from shoal.crawl.states import CrawlMove, CrawlState
-from shoal.crawl.store import OUTSIDE, FrontierStore
+from shoal.crawl.store import OUTSIDE, ByDriver, FrontierStore
 from shoal.egress.address import AddressRule
 from shoal.egress.proxy import Proxies
 from shoal.hosts.rate import HeldHost
@@ -65,7 +65,7 @@ class Crawls(CrawlReader):
     def __init__(
         self,
         database: Database,
-        frontier: FrontierStore,
+        frontiers: ByDriver[FrontierStore],
         queue: Queue,
         journal: Journal,
         transitions: CrawlTransitions,
@@ -75,7 +75,7 @@ class Crawls(CrawlReader):
         proxies: Proxies,
     ) -> None:
         super().__init__(database, queue)
-        self._frontier = frontier
+        self._frontiers = frontiers
         self._pages = PageStore()
         self.journal = journal
         self._transitions = transitions
@@ -117,10 +117,10 @@ class Crawls(CrawlReader):
                 raise AlreadyExists("crawl", wanted, "choose another id, or resume that crawl")
             if config.robots == "ignore":
                 await audit(tx, "crawl.ignores_robots", crawl.id)
-            await self._frontier.begin(tx, crawl)
+            await self._frontiers.of(crawl).begin(tx, crawl)
             urls = first_urls(seeds, crawl.key_seed, config)
             for start in range(0, len(urls), URLS_AT_ONCE):
-                await self.add_urls(tx, crawl.number, urls[start : start + URLS_AT_ONCE])
+                await self.add_urls(tx, crawl, urls[start : start + URLS_AT_ONCE])
             self._transitions.emit_on_commit(tx, crawl.id, CrawlMove(state))
             await self._queue.enqueue_in(tx, jobs)
             await self.journal.write(tx, crawl.number, [messages.submitted(crawl, local=local)])
@@ -186,20 +186,21 @@ class Crawls(CrawlReader):
                 return reopened
             after = found[-1].number
 
-    async def add_urls(self, tx: Tx, number: int, urls: list[NewUrl], counter: str = OUTSIDE) -> int:
+    async def add_urls(self, tx: Tx, crawl: Crawl, urls: list[NewUrl], counter: str = OUTSIDE) -> int:
         """Add URLs to the frontier and count them; return how many were new."""
-        added = await self._frontier.add(tx, number, urls)
-        await self.store.add_counts(tx, number, counter, added.counts())
+        added = await self._frontiers.of(crawl).add(tx, crawl.number, urls)
+        await self.store.add_counts(tx, crawl.number, counter, added.counts())
         return added.new
 
-    async def reopen(self, tx: Tx, number: int, pages: list[FailedPage]) -> int:
+    async def reopen(self, tx: Tx, crawl: Crawl, pages: list[FailedPage]) -> int:
         """Reopen the URLs of failed pages as if they had never been tried; return how many. Remove their records and
         subtract their counts. Pages that somebody else reopened are left out. Call under the crawl's lock."""
+        number = crawl.number
         dropped = await self._pages.drop_failed(tx, number, pages)
         urls = await self.store.urls_of_dropped(tx, number, dropped)
         answered = [page.final_url for page in dropped if page.status is not None]
         try:
-            change = await self._frontier.reopen(tx, number, urls, answered)
+            change = await self._frontiers.of(crawl).reopen(tx, number, urls, answered)
         except FrontierLost:  # the walker that rebuilds it finds the URLs, which have no page any more
             change = FrontierChange(is_counted=True)
         changed = change.counts()
@@ -217,7 +218,7 @@ class Crawls(CrawlReader):
             crawl = await self._transitions.locked(tx, crawl_id)
             await self._check_retry(tx, crawl)
             await audit(tx, "crawl.retried", crawl_id)
-            reopened = await self.reopen(tx, crawl.number, pages) if pages else 0
+            reopened = await self.reopen(tx, crawl, pages) if pages else 0
             if reopened:
                 await self.journal.write(tx, crawl.number, [messages.reopened(reopened)])
             ended = crawl.state in states.TERMINAL
@@ -283,13 +284,13 @@ class Crawls(CrawlReader):
 
     async def traps(self, crawl_id: str) -> list[Trap]:
         """Return every pattern that was ever quarantined, with its number of URLs and a sample URL."""
-        number = (await self.get(crawl_id)).crawl.number
-        return await self._database.read(lambda tx: self._frontier.traps(tx, number))
+        crawl = (await self.get(crawl_id)).crawl
+        return await self._database.read(lambda tx: self._frontiers.of(crawl).traps(tx, crawl.number))
 
     async def held_hosts(self, crawl_id: str) -> list[HeldHost]:
         """Return hosts on hold for which URLs of the crawl wait, the longest hold first, at most `MOST_HELD`."""
-        number = (await self.get(crawl_id)).crawl.number
-        return await self._database.read(lambda tx: self._frontier.held_hosts(tx, number, MOST_HELD))
+        crawl = (await self.get(crawl_id)).crawl
+        return await self._database.read(lambda tx: self._frontiers.of(crawl).held_hosts(tx, crawl.number, MOST_HELD))
 
     async def release(self, crawl_id: str, pattern: str, *, audit: AuditHook = no_audit) -> int:
         """Release a pattern from quarantine; return how many of its URLs wait again. It is not quarantined again. A
@@ -300,9 +301,10 @@ class Crawls(CrawlReader):
             is_completed = crawl.state is CrawlState.COMPLETED
             if crawl.state in states.TERMINAL and not is_completed:
                 raise StateConflict("crawl", crawl_id, crawl.state, "release a pattern", "start a new crawl")
-            held = sum(trap.count for trap in await self._frontier.traps(tx, crawl.number) if trap.pattern == pattern)
+            frontier = self._frontiers.of(crawl)
+            held = sum(trap.count for trap in await frontier.traps(tx, crawl.number) if trap.pattern == pattern)
             try:
-                freed = await self._frontier.free(tx, crawl.number, pattern)
+                freed = await frontier.free(tx, crawl.number, pattern)
             except FrontierLost:  # the walker that rebuilds it finds the URLs again, and their pattern released
                 freed = FrontierChange(requeued=held, is_counted=True)
             if freed is None:

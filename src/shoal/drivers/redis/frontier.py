@@ -12,7 +12,7 @@ from typing import Any
 
 from shoal.base.database import Tx
 from shoal.base.url import Url, origin
-from shoal.crawl.crawl import FrontierDriver
+from shoal.crawl.crawl import Crawl, FrontierDriver
 from shoal.crawl.frontier.fates import WAITING, Fate
 from shoal.crawl.frontier.rebuild import ClaimedTarget, KnownPage
 from shoal.crawl.frontier.sql_frontier import SqlFrontier
@@ -54,10 +54,9 @@ ENTRIES = BATCH // 4  # URLs per settle: each takes nine arguments
 
 
 class RedisFrontier:
-    """Implements `crawl.store.FrontierStore` and `crawl.frontier.rebuild.LosableFrontier`, except that `begin` takes a
-    number. `traps`: the frontier on SQL, whose trap patterns it uses."""
+    """Implements `crawl.frontier.rebuild.LosableFrontier`. `traps`: the frontier on SQL, which keeps the traps."""
 
-    drivers: frozenset[FrontierDriver] = frozenset({"redis"})
+    driver: FrontierDriver = "redis"
 
     def __init__(self, client: RedisClient, traps: SqlFrontier) -> None:
         self._client = client
@@ -66,9 +65,8 @@ class RedisFrontier:
         self._traps = traps
         self.turns = WalkerTurns()
 
-    async def begin(self, tx: Tx, crawl: int) -> None:
-        """Begin the frontier of a new crawl."""
-        await self._keys.run(await self._keys.place(tx, crawl), "begin", UNATTACHED_SECONDS, "")
+    async def begin(self, tx: Tx, crawl: Crawl) -> None:
+        await self._keys.run(await self._keys.place(tx, crawl.number), "begin", UNATTACHED_SECONDS, "")
 
     async def add(self, tx: Tx, crawl: int, urls: list[NewUrl]) -> Added:
         return await self._add(tx, await self._keys.place(tx, crawl), urls, ())

@@ -3,10 +3,6 @@
 SELECT c.id, c.key_seed, c.frontier, f.generation, f.rebuilt_by, shoal_now() AS now
 FROM crawl AS c LEFT JOIN crawl_frontier AS f ON f.crawl = c.number WHERE c.number = :crawl;
 
--- name: frontier_driver
--- Return the driver of a crawl's frontier.
-SELECT frontier FROM crawl WHERE number = :crawl;
-
 -- name: keep_outside
 -- Record that the frontier of a new crawl is kept outside the database.
 UPDATE crawl SET frontier = :driver WHERE number = :crawl;

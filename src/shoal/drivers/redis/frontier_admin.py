@@ -19,6 +19,7 @@ from shoal.crawl.frontier.admin_store import (
 from shoal.crawl.frontier.fates import Fate
 from shoal.crawl.frontier.sql_admin import SqlFrontierAdmin
 from shoal.crawl.frontier.values import RedirectTarget, UrlKind, key_of
+from shoal.crawl.store import CrawlStore
 from shoal.drivers.redis.connection import RedisClient
 from shoal.drivers.redis.crawl_keys import CrawlKeys, CrawlPlace, prefix, walker_name
 from shoal.drivers.redis.frontier_records import (
@@ -38,7 +39,7 @@ NOT_LISTED = frozenset({Fate.OPEN, Fate.QUARANTINED})
 
 
 class RedisFrontierAdmin:
-    """The part of `crawl.frontier.admin_store.FrontierAdminStore` that differs for a frontier in Redis."""
+    """Implements `crawl.frontier.admin_store.FrontierAdminStore`."""
 
     def __init__(self, client: RedisClient, sql: SqlFrontierAdmin) -> None:
         self._client = client
@@ -151,7 +152,7 @@ class RedisFrontierAdmin:
         known = Fate(int(fate))
         waiting = await self._waiting(tx, place, url, kind, packed) if known.waits else None
         page = await self._sql.page(tx, place.number, key)
-        return UrlFacts(known, waiting, page, await self._sql.sitemap(tx, place.number, key))
+        return UrlFacts(known, waiting, page, await CrawlStore().sitemap(tx, place.number, key))
 
     async def _waiting(self, tx: Tx, place: CrawlPlace, url: Url, kind: UrlKind, key: bytes) -> Waiting | None:
         """Find a URL among those that wait. It reads the queue of its host, which may be long."""
