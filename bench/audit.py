@@ -147,7 +147,7 @@ async def analyze(store: str) -> dict[str, Any]:
         analysis = await app.audit.analyses.submit(crawl.crawl.id, AnalysisOptions())
         [lease] = await app.queue.lease("bench", [KIND], ["shared"], 1)
         began = time.perf_counter()
-        await AnalysisRun(context_of(app), built_in(app.settings.audit), lease, lambda: True).run()
+        await AnalysisRun(context_of(app), built_in(), lease, lambda: True).run()
         seconds = time.perf_counter() - began
         outcomes = await app.audit.analyses.outcomes(analysis.id)
         done = await app.audit.analyses.get(analysis.id)

@@ -22,8 +22,9 @@ from shoal.base.parsing import (
 )
 from shoal.base.query_params import SESSION
 from shoal.base.settings import CrawlSettings, QueueSettings, Settings
-from shoal.base.settings_loader import CATALOGUE, LoadedSettings, load
+from shoal.base.settings_loader import CATALOGUE, REMOVED, LoadedSettings, RemovedSetting, load
 from shoal.base.text import redact_url, visible
+from shoal.cli.main import main
 
 HOME = {"HOME": "/home/somebody"}
 
@@ -225,8 +226,34 @@ def test_settings_that_disagree_are_refused(env: dict[str, str], name: str) -> N
 
 
 def test_an_unknown_variable_is_refused_with_the_nearest_name() -> None:
+    assert refusal(WORKER_CONCURENCY="2").endswith("is not a setting; the nearest setting is WORKER_CONCURRENCY.")
     assert refusal(SHOAL_LISTN=":1") == "SHOAL_LISTN is not a setting; the nearest setting is SHOAL_LISTEN."
     assert "docs/reference/settings.md" in refusal(SHOAL_QQQQQQQ="1")
+
+
+def test_variables_of_other_programs_are_left_alone() -> None:
+    loaded(GRPC_VERBOSITY="debug", WORKER_TIMEOUT="5", WORKER_CONCURRENCY_LIMIT="2", DATABASE_URLS="x", REDIS_URI="x")
+
+
+@pytest.mark.parametrize("name", REMOVED)
+def test_a_removed_setting_warns_and_has_no_effect(name: str, tmp_path: Path) -> None:
+    with pytest.warns(RemovedSetting, match=f"{name} is no longer a setting: "):
+        assert loaded(**{name: "anything"}).settings == loaded().settings
+    file = tmp_path / "shoal.toml"
+    file.write_text(f'{name} = "anything"\n')
+    with pytest.warns(RemovedSetting, match=name):
+        load(env={}, toml_path=file)
+
+
+@pytest.mark.filterwarnings("default")
+def test_a_command_names_a_removed_setting_on_stderr(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("SHOAL_SLOW_PAGE", "1s")
+    assert main(["config", "show"]) == 0
+    assert capsys.readouterr().err == (
+        "warning: SHOAL_SLOW_PAGE is no longer a setting: a page is slow after 2 seconds\n"
+    )
 
 
 def test_reserved_and_foreign_variables_are_left_alone() -> None:

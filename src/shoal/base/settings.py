@@ -379,7 +379,6 @@ class HostSettings(SettingsSection):
         "10s",
         "Maximum extra delay for a slow host; none at speed `max`.",
     )
-    robots_ttl: Duration = setting("SHOAL_ROBOTS_TTL", "24h", "Time for which a robots.txt is cached.")
 
 
 class EgressSettings(SettingsSection):
@@ -451,17 +450,6 @@ class BodySettings(SettingsSection):
 class AuditSettings(SettingsSection):
     """Analyses of crawls."""
 
-    slow_page: Duration = setting("SHOAL_SLOW_PAGE", "2s", "Response time above which a page is slow.")
-    deepest_page: Whole = setting(
-        "SHOAL_DEEPEST_PAGE",
-        4,
-        "Maximum number of clicks from a seed; a page with more is reported as too deep.",
-        ge=1,
-        le=1000,
-    )
-    fewest_words: Whole = setting(
-        "SHOAL_FEWEST_WORDS", 50, "Words below which a page counts as thin.", ge=0, le=100_000
-    )
     findings_per_code: Whole = setting(
         "SHOAL_FINDINGS_PER_CODE",
         10_000,

@@ -7,6 +7,7 @@ default. An empty variable counts as unset.
 
 import os
 import re
+import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from datetime import timedelta
@@ -27,9 +28,26 @@ OF_A_SERVICE = re.compile(
     r"|PORT_\d+_(TCP|UDP|SCTP)_(PROTO|PORT|ADDR)=)"
 )
 
+REMOVED = {
+    "SHOAL_ROBOTS_TTL": "a robots.txt is cached for 24 hours",
+    "SHOAL_SLOW_PAGE": "a page is slow after 2 seconds",
+    "SHOAL_DEEPEST_PAGE": "a page is too deep beyond 4 clicks; a gate may set another `max_depth`",
+    "SHOAL_FEWEST_WORDS": "a page with fewer than 50 words is thin",
+}
+"""Names that were settings, and what holds instead."""
+
+# A variable that begins like this and is nearly the name of a setting is a typing error. `DATABASE_URL` and `REDIS_URL`
+# have no such check: other programs have names like them.
+UNPREFIXED = ("WORKER_", "GRPC_", "MAX_CONCURRENT_", "RENDERER_")
+NEARLY_EQUAL = 0.94
+
 SECTIONS: Mapping[str, type[SettingsSection]] = {
     section.name: cast("type[SettingsSection]", section.type) for section in fields(Settings)
 }
+
+
+class RemovedSetting(UserWarning):
+    """A name is set that no longer has an effect."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,14 +171,22 @@ def find_toml(env: Mapping[str, str]) -> Path | None:
 
 def _from_env(env: Mapping[str, str]) -> dict[str, _RawSetting]:
     for name in sorted(env):
-        of_a_service = OF_A_SERVICE.match(f"{name}={env[name]}")
-        if name.startswith("SHOAL_") and name not in CATALOGUE and not _reserved(name) and not of_a_service:
+        if name in REMOVED:
+            _warn_of_removed(name)
+        elif name not in CATALOGUE and _is_misspelt(name, env[name]):
             raise BadConfig(shorten(name), "is not a setting", _fix_for(name, f"unset {shorten(name)}"))
     return {name: _RawSetting(env[name], "env") for name in CATALOGUE if env.get(name, "").strip()}
 
 
-def _reserved(name: str) -> bool:
-    return name in RESERVED or name.startswith(RESERVED_PREFIX)
+def _is_misspelt(name: str, value: str) -> bool:
+    if name.startswith(UNPREFIXED):
+        return nearest(name, CATALOGUE, similarity=NEARLY_EQUAL) is not None
+    is_reserved = name in RESERVED or name.startswith(RESERVED_PREFIX) or OF_A_SERVICE.match(f"{name}={value}")
+    return name.startswith("SHOAL_") and not is_reserved
+
+
+def _warn_of_removed(name: str) -> None:
+    warnings.warn(f"{name} is no longer a setting: {REMOVED[name]}", RemovedSetting, stacklevel=4)
 
 
 def _from_file(path: Path) -> dict[str, _RawSetting]:
@@ -169,9 +195,11 @@ def _from_file(path: Path) -> dict[str, _RawSetting]:
         if isinstance(value, dict):
             fix = f"write settings by their names at the top level of {path}, such as WORKER_CONCURRENCY = 2"
             raise BadConfig(f"[{shorten(name)}]", f"in {path} is a section", fix)
-        if name not in CATALOGUE:
+        if name in REMOVED:
+            _warn_of_removed(name)
+        elif name not in CATALOGUE:
             raise BadConfig(shorten(name), f"in {path} is not a setting", _fix_for(name, "remove the line"))
-    return {name: _RawSetting(value, str(path)) for name, value in found.items()}
+    return {name: _RawSetting(value, str(path)) for name, value in found.items() if name not in REMOVED}
 
 
 def _read_toml(path: Path) -> dict[str, Any]:

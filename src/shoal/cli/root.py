@@ -8,6 +8,7 @@ import json
 import re
 import sys
 import traceback
+import warnings
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from importlib import import_module
@@ -119,6 +120,7 @@ def shoal(debug: bool) -> None:
 def run(words: Sequence[str]) -> int:
     """Run one command line. Never raises, except when the reader of stdout has closed it."""
     words, debug = _without_debug(words)
+    warnings.showwarning = _show_warning
     try:
         with shoal.make_context("shoal", words or ["--help"]) as context:
             outcome = shoal.invoke(context)
@@ -132,6 +134,10 @@ def run(words: Sequence[str]) -> int:
             traceback.print_exc()
         return tell(_by_flag(error, words), as_json="--json" in words)
     return outcome if isinstance(outcome, int) else 0
+
+
+def _show_warning(message: Warning | str, *_: Any, **__: Any) -> None:
+    print(f"warning: {message}", file=sys.stderr)
 
 
 def _without_debug(words: Sequence[str]) -> tuple[list[str], bool]:

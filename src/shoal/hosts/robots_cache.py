@@ -17,6 +17,7 @@ from shoal.hosts.robots import MAX_BYTES, RobotsRecord, RobotsSource, RobotsStat
 from shoal.hosts.store import HostStore
 from shoal.hosts.throttle import THROTTLED, emit_holds, throttle_update
 
+FRESH_FOR = timedelta(hours=24)  # RFC 9309: no longer than that
 ASK_AGAIN = timedelta(seconds=4)  # if robots.txt was unreachable: sooner than a walker retries pages of the host
 KEEP_OLD = timedelta(days=30)  # how long an old file may be used while a new one cannot be fetched
 LIMITS = Limits(
@@ -142,7 +143,7 @@ class RobotsCache:
         return gone and kept.age < KEEP_OLD
 
     def _max_age(self, record: RobotsRecord) -> timedelta:
-        return ASK_AGAIN if record.state is RobotsState.UNREACHABLE else self._settings.robots_ttl
+        return ASK_AGAIN if record.state is RobotsState.UNREACHABLE else FRESH_FOR
 
 
 class RobotsMemo:

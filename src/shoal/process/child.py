@@ -3,6 +3,7 @@ role."""
 
 import os
 import sys
+import warnings
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager, closing
 from typing import Any
@@ -12,7 +13,7 @@ import uvloop
 from shoal.app import App, opened
 from shoal.base.errors import ShoalError
 from shoal.base.service import Service
-from shoal.base.settings_loader import load
+from shoal.base.settings_loader import RemovedSetting, load
 from shoal.hosts.controller_addresses import ANNOUNCE_EVERY
 from shoal.process.lifetime import reduce_collections, watched
 from shoal.process.runners import RUNNERS, Runs, page_job_executor
@@ -33,6 +34,7 @@ def main(runs: Runs = RUNNERS, pages: Pages = page_job_executor) -> None:
 @asynccontextmanager
 async def _begun() -> AsyncIterator[App]:
     """Open the application of a child. An error at start, such as an unavailable store, is reported in one line."""
+    warnings.simplefilter("ignore", RemovedSetting)  # the worker has said so
     settings = load().settings
     signals, _ = watched(settings)
     try:

@@ -98,7 +98,7 @@ async def analysis_runner(app: App, lease: Lease, alive: Callable[[], bool]) -> 
         settings.remeasured_pages,
         {name.strip() for name in settings.optional_analyzers.split(",")},
     )
-    analyzers = [*built_in(settings), *installed(), *external(settings)]
+    analyzers = [*built_in(), *installed(), *external(settings)]
     return AnalysisRun(context, analyzers, lease, alive)
 
 

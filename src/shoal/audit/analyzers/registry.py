@@ -26,19 +26,14 @@ from shoal.audit.analyzers.structured_data import StructuredData
 from shoal.audit.analyzers.thin_content import ThinContent
 from shoal.audit.analyzers.titles import Titles
 from shoal.audit.analyzers.urls import Urls
-from shoal.base.settings import AuditSettings
 
-PLAIN: tuple[Callable[[], Analyzer], ...] = (
+BUILT_IN: tuple[Callable[[], Analyzer], ...] = (
     Links, Redirects, Responses, Titles, Descriptions, Headings, Canonicals, Indexability, Hreflang, Duplicates,
     Orphans, MixedContent, SecurityHeaders, Cookies, Images, StructuredData, Soft404, Urls, RobotsTxt, LlmsTxt,
+    Speed, Depth, ThinContent,
 )  # fmt: skip
 
 
-def built_in(settings: AuditSettings) -> list[Analyzer]:
+def built_in() -> list[Analyzer]:
     """Return all built-in analyzers."""
-    with_settings: list[Analyzer] = [
-        Speed(settings.slow_page.total_seconds() * 1000),
-        Depth(settings.deepest_page),
-        ThinContent(settings.fewest_words),
-    ]
-    return [make() for make in PLAIN] + with_settings
+    return [make() for make in BUILT_IN]

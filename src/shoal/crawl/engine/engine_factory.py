@@ -38,7 +38,7 @@ from shoal.fetch.crawl_headers import CrawlHeaders
 from shoal.fetch.page_fetcher import PageFetcher
 from shoal.fetch.sitemap_fetcher import SitemapFetcher
 from shoal.hosts.robots import product_token
-from shoal.hosts.robots_cache import RobotsCache
+from shoal.hosts.robots_cache import FRESH_FOR, RobotsCache
 from shoal.hosts.throttle import ThrottleTracker
 from shoal.queue.job import Fence
 
@@ -223,7 +223,7 @@ def _robots(
         signals.robots_out_of_reach(host_origin, error)
 
     cache = RobotsCache(stores.database, runtime.egress, agent, settings, runtime.clock, runtime.signals)
-    return RobotsCheck(cache, settings.robots_ttl.total_seconds(), on_store_error=store_failed)
+    return RobotsCheck(cache, FRESH_FOR.total_seconds(), on_store_error=store_failed)
 
 
 def _headers(config: CrawlConfig, agent: str, clock: Clock) -> CrawlHeaders:
