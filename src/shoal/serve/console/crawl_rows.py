@@ -12,6 +12,7 @@ from shoal.crawl.states import (
     DRAINED_PARTLY,
     LABELS,
     PAUSABLE,
+    RELEASABLE,
     STOPPABLE,
     TERMINAL,
     WALKED,
@@ -28,6 +29,14 @@ KINDS: Final = {"2xx": "s2", "3xx": "s3", "4xx": "s4", "5xx": "s5", "none": "s0"
 HELD: Final = (
     message("{count} URL is in quarantine and was not crawled"),
     message("{count} URLs are in quarantine and were not crawled"),
+)
+RELEASE: Final = (
+    message("{count} URL is in quarantine: look at its pattern under Frontier, and release it"),
+    message("{count} URLs are in quarantine: look at their patterns under Frontier, and release them"),
+)
+NEW_CRAWL: Final = (
+    message("{count} URL is in quarantine and was not crawled; a new crawl may crawl it"),
+    message("{count} URLs are in quarantine and were not crawled; a new crawl may crawl them"),
 )
 REMOVING: Final = message("Being removed")
 PLAIN_REASONS: Final = frozenset({None, "asked", DRAINED})  # the badge already says so
@@ -47,6 +56,7 @@ class CrawlRow:
     rate: float | None  # pages per second of work
     seconds: float | None  # seconds of work
     is_removing: bool = False
+    quarantine: str = ""  # how many URLs are in quarantine, and how to crawl them
 
     @property
     def id(self) -> str:
@@ -67,7 +77,7 @@ class CrawlRow:
     @property
     def is_releasable(self) -> bool:
         """Return whether patterns can be released from quarantine."""
-        return self.is_live or self.state is CrawlState.COMPLETED
+        return self.state in RELEASABLE
 
     @property
     def is_pausable(self) -> bool:
@@ -96,7 +106,12 @@ def row_of(status: CrawlStatus, formats: Formats, is_removing: bool = False) -> 
         rate=counts.pages / seconds if seconds and counts.pages else None,
         seconds=seconds,
         is_removing=is_removing,
+        quarantine=quarantine_text(counts.held, crawl.state, formats.language) if counts.held else "",
     )
+
+
+def quarantine_text(urls: int, state: CrawlState, language: Language) -> str:
+    return language.plural(*(RELEASE if state in RELEASABLE else NEW_CRAWL), urls)
 
 
 def reason_of(status: CrawlStatus, language: Language) -> str:
