@@ -173,7 +173,10 @@ def test_charts_show_every_number_within_their_frame() -> None:
         assert bar.x + bar.width <= 640
     deep = [{"depth": depth, "2xx": 1, "3xx": 0, "4xx": 0, "5xx": 0, "error": 0} for depth in range(900)]
     rows = status_by_depth({"status_by_depth": deep}).rows
-    assert (len(rows), rows[-1]) == (25, ("24+", {"2xx": 876, "unchanged": 0, "3xx": 0, "4xx": 0, "5xx": 0, "error": 0}))
+    assert (len(rows), rows[-1]) == (
+        25,
+        ("24+", {"2xx": 876, "unchanged": 0, "3xx": 0, "4xx": 0, "5xx": 0, "error": 0}),
+    )
     [(_, counts), unlinked] = status_by_depth({"status_by_depth": [deep[0], {**deep[0], "depth": None}]}).rows
     assert unlinked == ("no link", counts)
 

@@ -68,7 +68,9 @@ def status_by_depth(summary: Mapping[str, Any]) -> Chart:
         groups.append((str(rest[0]["depth"]) + ("+" if len(rest) > 1 else ""), rest))
     if unlinked := [row for row in summary.get("status_by_depth", ()) if row["depth"] is None]:
         groups.append(("no link", unlinked))
-    rows = [(name, {kind: sum(int(row.get(kind, 0)) for row in group) for kind in STATUS_KINDS}) for name, group in groups]
+    rows = [
+        (name, {kind: sum(int(row.get(kind, 0)) for row in group) for kind in STATUS_KINDS}) for name, group in groups
+    ]
     return _columns("Status by depth", "clicks from the start", rows, STATUS_KINDS)
 
 
