@@ -165,7 +165,7 @@ def test_the_summary_of_a_completed_crawl() -> None:
         ("Cut off", "6 URLs are deeper than `--depth 3`"),
         ("Received", "12.3 kB"),
         ("Took", "1 min 30 s, 0.1 pages/s"),
-        ("Depth", "3"),
+        ("Depth", "3 (on the path found first; a sitemap entry is at 1)"),
         ("Output", "pages.jsonl"),
     ]
 

@@ -68,7 +68,7 @@ def rows_of(status: CrawlStatus, totals: dict[str, Any], outputs: Sequence[str])
         *(("Cut off", what) for what in totals["cut_off"]),
         ("Received", in_bytes(totals["bytes"])),
         ("Took", _took(totals, status.counts.walked.total_seconds())),
-        ("Depth", str(totals["depth_reached"])),
+        ("Depth", found_at(totals["depth_reached"])),
     ]
     if totals["not_modified"]:
         saved = in_bytes(totals["bytes_saved"])
@@ -114,6 +114,12 @@ def print_rows(rows: Sequence[tuple[str, str]], *, to_stdout: bool) -> None:
     width = max(len(name) for name, _ in rows)
     text = "\n".join(f"{name:{width}}  {visible(value)}" for name, value in rows)
     print(text, file=sys.stdout if to_stdout else sys.stderr, flush=True)
+
+
+def found_at(depth: int) -> str:
+    """Describe the depth of a crawl: not clicks from a seed, because the first path to a page may not be the shortest
+    one, or may begin at a sitemap."""
+    return f"{depth} (on the path found first; a sitemap entry is at 1)"
 
 
 def in_bytes(count: int) -> str:

@@ -48,8 +48,9 @@ class Soft404:
     def _starts(site: Site) -> Mask:
         """Mark seeds, and the page `/` of each host."""
         roots = {f"{origin}/" for origin in site.origins}
-        is_root = np.fromiter((url in roots for url in site.pages.text("url")), np.bool_, len(site.pages))
-        return is_root | (site.pages["depth"] == 0)
+        is_root: Mask = np.fromiter((url in roots for url in site.pages.text("url")), np.bool_, len(site.pages))
+        is_root |= site.pages["depth"] == 0
+        return is_root
 
     def _as_for_nothing(self, site: Site, starts: Mask) -> Mask:
         """Mark the pages that are what their host shows for a path that does not exist: the same text, or the same
