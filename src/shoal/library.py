@@ -1,6 +1,7 @@
 """The Python API: `async for page in shoal.crawl("https://…")`. The same crawl as `shoal crawl`, on the same store."""
 
 import asyncio
+import shlex
 from collections.abc import Iterator
 from types import TracebackType
 from typing import Any, Self
@@ -73,6 +74,18 @@ class CrawlRun:
         return self._crawl_task.status.crawl.state_reason if self._crawl_task.status else None
 
     @property
+    def cut_off(self) -> list[str] | None:
+        """What each limit cut off and what is in quarantine, a sentence each, as in the summary of `shoal crawl`; None
+        until the crawl has ended."""
+        task = self._crawl_task
+        if task.status is None:
+            return None
+        store = [] if task.store is None else ["--store", task.store]
+        return task.status.cut_off(
+            lambda name, value: f"{name}={value}", lambda *words: shlex.join(["shoal", *words, *store])
+        )
+
+    @property
     def counts(self) -> Counts | None:
         """The final counts; None until the crawl has ended."""
         return self._crawl_task.status.counts if self._crawl_task.status else None
@@ -115,7 +128,7 @@ class _CrawlTask:
 
     def __init__(self, request: CrawlRequest, store: str | None) -> None:
         self._request = request
-        self._store = store
+        self.store = store
         self.local_crawl: LocalCrawl | None = None
         self.status: CrawlStatus | None = None
         self._begun = asyncio.Event()
@@ -158,7 +171,7 @@ class _CrawlTask:
 
     async def _run(self) -> CrawlStatus:
         try:
-            async with opened(load({"DATABASE_URL": self._store}).settings) as app:
+            async with opened(load({"DATABASE_URL": self.store}).settings) as app:
                 async with LocalCrawl(app, await self._request.find(app)) as local_crawl:
                     self.local_crawl = local_crawl
                     self._begun.set()

@@ -70,7 +70,7 @@ async def test_the_hourly_statistics_count_the_pages(site: Site, sqlite_url: str
 
 async def test_pages_are_typed_and_the_run_says_what_it_came_to(site: Site, sqlite_url: str) -> None:
     run = shoal.crawl(site.address, max_pages=3, speed="max", store=sqlite_url)
-    assert (run.id, run.state, run.counts) == (None, None, None)
+    assert (run.id, run.state, run.counts, run.cut_off) == (None, None, None, None)
     pages = [page async for page in run]
     assert all(isinstance(page, shoal.Page) for page in pages)
     assert (pages[0].url, pages[0].status, pages[0].title, pages[0].error) == (site.address, 200, "Page 0", None)
@@ -78,6 +78,7 @@ async def test_pages_are_typed_and_the_run_says_what_it_came_to(site: Site, sqli
     assert run.state == "completed"
     assert run.counts is not None
     assert run.counts.pages == len(pages) == 3
+    assert run.cut_off == [f"{run.counts.queued} URLs still queued when `max_pages=3` was reached"]
     assert [page async for page in run] == []  # iterating again after the end yields nothing
 
 

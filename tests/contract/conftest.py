@@ -336,7 +336,8 @@ async def settle_one(ingest: Ingest, owner: str, delivery: ResultDelivery) -> Jo
 
 
 def page_of(task: FrontierTask, **facts: Any) -> Page:
-    return Page(url=task.url, depth=task.depth, fetched_at=1, attempt=task.attempts + 1, parent=task.parent, **facts)
+    facts = {"depth": task.depth, **facts}
+    return Page(url=task.url, fetched_at=1, attempt=task.attempts + 1, parent=task.parent, **facts)
 
 
 def fetched(task: FrontierTask, size: int = 10) -> Settled:

@@ -65,7 +65,7 @@ AFTER: Mapping[str, Facts] = {
     "/new": {},
     "/title": {"title": "=New", "h1": None, "content_hash": "a"},
     "/broken": {"status": 500},
-    "/same": {"title": "=1+1", "content_hash": "a"},
+    "/same": {"title": "=1+1", "content_hash": "a", "depth": 3},  # found on another path
 }
 
 

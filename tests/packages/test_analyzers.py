@@ -83,9 +83,9 @@ class Silent(Exception):
     """The site closes the connection without an answer."""
 
 
-async def analyzed(crawler: Crawler, site: ScriptedSite, **config: Any) -> Analysis:
+async def analyzed(crawler: Crawler, site: ScriptedSite, *paths: str, **config: Any) -> Analysis:
     """Crawl and analyze a site."""
-    await crawler.crawl(site, analyze=True, sitemap="on", depth=6, **config)
+    await crawler.crawl(site, *paths, analyze=True, sitemap="on", depth=6, **config)
     return await analyzed_now(crawler)
 
 
@@ -98,9 +98,9 @@ async def analyzed_now(crawler: Crawler) -> Analysis:
     return analysis
 
 
-async def found_on(crawler: Crawler, site: ScriptedSite) -> dict[str, list[str]]:
+async def found_on(crawler: Crawler, site: ScriptedSite, *paths: str) -> dict[str, list[str]]:
     """Crawl and analyze a site; return the paths of the findings by code."""
-    analyses, analysis = crawler.app.audit.analyses, await analyzed(crawler, site)
+    analyses, analysis = crawler.app.audit.analyses, await analyzed(crawler, site, *paths)
     failed = {one.analyzer: one.error for one in await analyses.outcomes(analysis.id) if one.error is not None}
     assert failed == {}
     found: dict[str, list[str]] = {}
@@ -245,6 +245,18 @@ async def test_a_site_that_shows_its_start_page_for_every_path_has_no_soft_404(c
     page = html("An application", "/a", "/b", text="Please switch scripts on to use this application")
     async with plain(ScriptedSite(lambda path: None if path.endswith(".xml") else page)) as site:
         assert "soft_404" not in await found_on(crawler, site)
+
+
+@pytest.mark.parametrize("status", [200, 404])
+async def test_the_start_page_is_no_soft_404_if_the_crawl_began_elsewhere(crawler: Crawler, status: int) -> None:
+    start = html("Acme", "/blog", text="Everything that a house needs and more")
+    answers = {"/": start, "/blog": html("Blog", "/", "/gone", text="What is new this week in our shop")}
+
+    def answer(path: str) -> Answer | None:
+        return None if path.endswith(".xml") else answers.get(path) or (status, *start[1:])
+
+    async with plain(ScriptedSite(answer)) as site:
+        assert "soft_404" not in await found_on(crawler, site, "/blog")
 
 
 async def verdict_of(crawler: Crawler, site: ScriptedSite, seconds_later: float) -> tuple[Outcome, list[str]]:

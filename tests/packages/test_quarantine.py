@@ -3,14 +3,22 @@
 import json
 from typing import Any
 
+import pytest
+
 from shoal.app import App
+from shoal.audit.analysis import AnalysisOptions
+from shoal.audit.reports.report import load_report
+from shoal.base.errors import StateConflict
 from shoal.base.url import Url
+from shoal.cli.api_client import ApiTarget
 from shoal.cli.summary import rows_of, summary
 from shoal.crawl import states
 from shoal.crawl.frontier.traps import pattern_of
+from shoal.crawl.journal.entry import JournalEntry
 from shoal.crawl.lifecycle.crawl_status import CrawlStatus
 from shoal.crawl.states import CrawlMove, CrawlState
 from shoal.events.store import EventStore
+from shoal.process.local_analysis import analyze_locally
 from shoal.serve import to_api
 from shoal.serve.console.crawl_rows import row_of
 from shoal.serve.console.format import Formats
@@ -43,10 +51,10 @@ def sentence(crawl_id: str) -> str:
     )
 
 
-async def end_event(app: App) -> dict[str, Any]:
+async def end_event(app: App, kind: str = "crawl.completed") -> dict[str, Any]:
     await app.database.run(lambda tx: EventStore().number(tx, 100))
     events = await app.database.read(lambda tx: EventStore().after(tx, 0, 100))
-    [body] = [event.body for event in events if event.type == "crawl.completed"]
+    [body] = [event.body for event in events if event.type == kind]
     data: dict[str, Any] = json.loads(body)
     return data
 
@@ -82,7 +90,7 @@ async def test_the_console_says_what_a_quarantine_left_out(crawler: Crawler) -> 
     assert last.message == ending + sentence(seen.crawl.id)
     assert last.level == "warning"
     french = text_of(last, Formats(languages()["fr"], 0))
-    assert french.endswith("2 URL sont en quarantaine et n'ont pas été parcourues")
+    assert french.endswith("2 URL sont en quarantaine : regardez leurs motifs sous Frontière, et libérez-les")
 
 
 async def test_a_crawl_that_ended_before_the_reasons_were_told_apart_is_worded_from_its_rows(crawler: Crawler) -> None:
@@ -97,6 +105,58 @@ async def test_a_crawl_that_ended_before_the_reasons_were_told_apart_is_worded_f
     assert stored.state_reason == "drained"
     assert (await app.crawls.get(crawl_id)).crawl.state_reason == "drained_partly"
     assert [one.crawl.state_reason for one in await app.crawls.newest()] == ["drained_partly"]
+    claim = "Completed: 2 pages, 0 errors, 0 skipped (all URLs were crawled)"
+    entry = JournalEntry("crawl_completed", claim, facts={"reason": "drained", "pages": 2, "errors": 0})
+    await app.database.run(lambda tx: app.crawls.journal.write(tx, stored.number, [entry]))
+    last = (await app.crawls.journal.entries(crawl_id))[-1].entry
+    partly = "Completed: 2 pages, 0 errors, 0 skipped (URLs in quarantine were left out). "
+    assert (last.message, last.level) == (partly + sentence(crawl_id), "warning")
+    assert (last.facts["reason"], last.facts["skipped"]) == ("drained_partly", {"trap": 2})
+    await app.crawls.release(crawl_id, pattern_of(Url(f"{site.url}/maze?n=1")))
+    entries = [one.entry for one in await app.crawls.journal.entries(crawl_id)]
+    assert not any("all URLs" in one.message for one in entries), "what was in quarantine then is not known any more"
+
+
+async def test_a_stopped_crawl_does_not_advise_a_release_that_is_refused(crawler: Crawler) -> None:
+    async with serving(ScriptedSite(PAGES.get)) as site:
+        seen = await crawled(crawler, site)
+    app, crawl_id = crawler.app, seen.crawl.id
+    await app.database.run(lambda tx: app.crawls.store.move(tx, crawl_id, states.queue()))
+    assert await app.crawls.stop(crawl_id) is CrawlState.STOPPED
+    with pytest.raises(StateConflict):
+        await app.crawls.release(crawl_id, pattern_of(Url(f"{site.url}/maze?n=1")))
+    seen = await app.crawls.get(crawl_id)
+    said = (
+        "2 URLs were not crawled: in quarantine as a crawler trap. "
+        f"See the patterns with `shoal crawls show {crawl_id}`. "
+        "A stopped crawl cannot release them, but a new crawl may crawl them."
+    )
+    assert summary(seen)["cut_off"] == [said]
+    last = (await app.crawls.journal.entries(crawl_id))[-1].entry
+    assert last.message.endswith(said)
+    assert (await end_event(app, "crawl.stopped"))["message"] == said
+    row = row_of(seen, Formats(ENGLISH, 0))
+    assert row.quarantine == "2 URLs are in quarantine and were not crawled; a new crawl may crawl them"
+    french = text_of(last, Formats(languages()["fr"], 0))
+    assert french.endswith("n'ont pas été parcourues ; un nouveau crawl peut les parcourir")
+
+
+async def test_advice_names_the_store_and_the_launcher(crawler: Crawler, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with serving(ScriptedSite(PAGES.get)) as site:
+        seen = await crawled(crawler, site)
+    monkeypatch.setenv("SHOAL_COMMAND", "./shoal")
+    [said] = summary(seen, target=ApiTarget(store="sqlite:///my store.db"))["cut_off"]
+    assert f"`./shoal crawls show {seen.crawl.id} --store 'sqlite:///my store.db'`" in said
+    assert f"`./shoal crawls release {seen.crawl.id} PATTERN --store 'sqlite:///my store.db'`" in said
+
+
+async def test_a_report_names_how_to_release_what_was_not_checked(crawler: Crawler) -> None:
+    async with serving(ScriptedSite(PAGES.get)) as site:
+        seen = await crawled(crawler, site)
+    analysis = await analyze_locally(crawler.app, seen.crawl.id, AnalysisOptions(), None)
+    report = await load_report(crawler.app.audit.analyses, analysis.id, 1)
+    assert "pages in quarantine as a crawler trap (2)" in report.not_checked
+    assert report.quarantine == sentence(seen.crawl.id)
 
 
 async def test_a_pattern_of_a_completed_crawl_can_be_released_and_the_crawl_goes_on(crawler: Crawler) -> None:

@@ -7,6 +7,8 @@ from typing import Any
 
 import pytest
 
+from shoal.audit.analysis import AnalysisOptions
+from shoal.audit.reports.charts import status_by_depth
 from shoal.base.errors import InvalidInput
 from shoal.base.url import Url
 from shoal.cli.summary import rows_of, summary
@@ -21,9 +23,15 @@ from shoal.pages.body_recorder import BodyRecorder
 from shoal.pages.links import unpack
 from shoal.pages.page import Page
 from shoal.pages.store import PageStore
+from shoal.pages.summary import PageSummaries
 from shoal.pages.warc import kind_of, pieces
+from shoal.process.local_analysis import analyze_locally
 from shoal.process.rule_replay import ReplayTally, RuleReplay
 from shoal.process.runners import make_walker
+from shoal.serve.console.crawl_charts import depth_columns
+from shoal.serve.console.crawl_rows import KINDS, class_parts, row_of
+from shoal.serve.console.format import Formats
+from shoal.serve.console.messages import ENGLISH
 from tests.packages.conftest import Answer, Crawler, ScriptedSite, Weighing, altered, html, serving
 
 MONDAY = "Mon, 05 Jan 2026 00:00:00 GMT"
@@ -420,6 +428,28 @@ async def test_links_of_unchanged_pages_go_into_several_commits_if_they_are_many
     assert (second.counts.pages, second.counts.not_modified) == (841, 841)
     assert set(await crawler.pages(second)) == set(await crawler.pages(first))
     assert 50 < max(weighing.weights) < 50 + FEWEST * 20
+
+
+async def test_a_confirmed_page_is_unchanged_in_charts_lists_and_reports_too(crawler: Crawler) -> None:
+    async with serving(conditional_site()) as site:
+        first = await crawler.crawl(site)
+        second = await again(crawler, site, first)
+        analysis = await analyze_locally(crawler.app, second.crawl.id, AnalysisOptions())
+    formats = Formats(ENGLISH, 0)
+    row = row_of(second, formats)
+    assert (row.responses["unchanged"], row.responses["3xx"]) == (5, 0)
+    parts = class_parts(row, formats)
+    assert (parts["304"].title, parts["3xx"].value) == ("Unchanged: 5", 0)
+    assert "304" not in class_parts(row_of(first, formats), formats)
+    counted = await PageSummaries(crawler.app.database, crawler.app.clock).of(
+        second.crawl.number, second.counts.responses, 60
+    )
+    bars = [part for column in depth_columns(counted, formats) for part in column.parts if part.value]
+    assert {part.kind for part in bars} == {KINDS["unchanged"]}
+    levels = (analysis.summary or {})["status_by_depth"]
+    assert (sum(one["unchanged"] for one in levels), sum(one["3xx"] for one in levels)) == (5, 0)
+    chart = status_by_depth(analysis.summary or {})
+    assert set(chart.kinds) == {"unchanged"}
 
 
 async def test_pages_confirmed_by_two_recrawls_are_unchanged_in_every_diff(crawler: Crawler) -> None:

@@ -132,7 +132,9 @@ def _has(part: dict[str, Any], kind: str) -> None:
 
 JUNIT = {
     "testsuites": ({"name", "tests", "failures", "errors"}, {"testsuite"}),
-    "testsuite": ({"name", "tests", "failures", "errors", "skipped", "time", "timestamp"}, {"testcase"}),
+    "testsuite": ({"name", "tests", "failures", "errors", "skipped", "time", "timestamp"}, {"testcase", "properties"}),
+    "properties": (set(), {"property"}),
+    "property": ({"name", "value"}, set()),
     "testcase": ({"classname", "name", "time"}, {"failure", "error", "system-out"}),
     "failure": ({"message", "type"}, set()),
     "error": ({"message", "type"}, set()),
@@ -150,10 +152,12 @@ def check_junit(text: str) -> ElementTree.Element:
         assert set(element.attrib) == attributes, (element.tag, element.attrib)
         assert {child.tag for child in element} <= children
     for suite in root:
-        assert int(suite.attrib["tests"]) == len(suite)
+        cases = suite.findall("testcase")
+        assert list(suite)[-len(cases) :] == cases, "properties come first"
+        assert int(suite.attrib["tests"]) == len(cases)
         for kind, name in (("failure", "failures"), ("error", "errors")):
             assert int(suite.attrib[name]) == len(suite.findall(f"testcase/{kind}"))
-        assert len({case.attrib["name"] for case in suite}) == len(suite)
+        assert len({case.attrib["name"] for case in cases}) == len(cases)
     for name in ("tests", "failures", "errors"):
         assert int(root.attrib[name]) == sum(int(suite.attrib[name]) for suite in root)
     return root

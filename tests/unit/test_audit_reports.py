@@ -55,7 +55,7 @@ def test_sarif_has_a_rule_per_code_and_a_fingerprint_per_finding() -> None:
 
 def cases(report: Report) -> dict[str, ElementTree.Element]:
     root = check_junit(written("junit", report))
-    return {f"{suite.get('name')}/{case.get('name')}": case for suite in root for case in suite}
+    return {f"{suite.get('name')}/{case.get('name')}": case for suite in root for case in suite.findall("testcase")}
 
 
 def test_without_a_gate_junit_fails_codes_of_severity_error() -> None:
@@ -91,7 +91,7 @@ def test_annotations_are_one_line_each_and_cannot_be_injected() -> None:
     report.examples["broken_link"] = report.examples["broken_link"][1:]  # type: ignore[index]
     lines = written("annotations", report).splitlines()
     assert lines[0].startswith("::error title=Audit::Gate failed: 4 errors, 50 warnings, 10 notices on 138 pages.")
-    assert len(lines) == 1 + len(report.codes)
+    assert len(lines) == 2 + len(report.codes)  # the verdict, what was not checked, and the codes
     assert all(re.match(r"::(error|warning|notice) title=[^:,]*::", line) for line in lines)
     assert "␊::error::injected" in lines[1]
 
@@ -173,7 +173,10 @@ def test_charts_show_every_number_within_their_frame() -> None:
         assert bar.x + bar.width <= 640
     deep = [{"depth": depth, "2xx": 1, "3xx": 0, "4xx": 0, "5xx": 0, "error": 0} for depth in range(900)]
     rows = status_by_depth({"status_by_depth": deep}).rows
-    assert (len(rows), rows[-1]) == (25, ("24+", {"2xx": 876, "3xx": 0, "4xx": 0, "5xx": 0, "error": 0}))
+    assert (len(rows), rows[-1]) == (
+        25,
+        ("24+", {"2xx": 876, "unchanged": 0, "3xx": 0, "4xx": 0, "5xx": 0, "error": 0}),
+    )
     [(_, counts), unlinked] = status_by_depth({"status_by_depth": [deep[0], {**deep[0], "depth": None}]}).rows
     assert unlinked == ("no link", counts)
 
@@ -208,3 +211,24 @@ def test_pages_without_a_response_and_what_was_not_checked_are_named_beside_the_
     assert re.search(r"pages without a response</dt><dd>2<", html)
     assert "links to other sites, #fragments of links, images" in html  # of an analysis that did not count them
     assert "Not checked" in written("markdown", report)
+
+
+def test_every_report_names_what_was_not_checked_and_how_to_crawl_what_is_in_quarantine() -> None:
+    released = "268 URLs were not crawled. Release them with `shoal crawls release crl_1 PATTERN`."
+    report = report_with(FAILED, quarantine=released)
+    assert report.analysis.metrics is not None
+    report.analysis.metrics["quarantined_urls"] = 268.0  # the analysis is older than the list of what was not checked
+    assert report.not_checked.startswith(
+        "links to other sites, pages in quarantine as a crawler trap (268), #fragments"
+    )
+    for name in FORMATS:
+        text = written(name, report).replace("\\", "")
+        assert "268" in text, name
+        assert "shoal crawls release crl_1 PATTERN" in text, name
+    [suite, *_] = check_junit(written("junit", report))
+    names = {one.get("name"): one.get("value") for one in suite.findall("properties/property")}
+    assert names == {"not_checked": report.not_checked, "quarantine": released}
+    assert orjson.loads(written("json", report))["summary"]["not_checked"]["quarantined"] == 268
+    assert (
+        f"::notice title=Not checked::{report.not_checked}. {released}" in written("annotations", report).splitlines()
+    )

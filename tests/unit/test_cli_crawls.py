@@ -183,6 +183,12 @@ def test_a_quarantined_pattern_is_shown_and_released(tmp_path: Path, capsys: pyt
     asyncio.run(trapped())
     assert main(["crawls", "show", "mine", "--store", store]) == 0
     assert f"{pattern} (1 URL, such as {pattern}1)" in capsys.readouterr().out
+    assert main(["crawls", "pause", "mine", "--store", store]) == 0
+    capsys.readouterr()
+    main(["crawls", "wait", "mine", "--json", "--store", store])
+    assert f"`shoal crawls release mine PATTERN --store {store}`" in capsys.readouterr().out
+    assert main(["crawls", "resume", "mine", "--store", store]) == 0
+    capsys.readouterr()
     assert main(["crawls", "release", "mine", pattern, "--store", store]) == 0
     said = capsys.readouterr()
     assert "1 URL of" in said.out

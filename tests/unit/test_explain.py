@@ -63,7 +63,7 @@ def test_no_two_plain_skips_are_reported_alike() -> None:
 
 def test_a_page_that_was_too_far_away_is_reported_with_the_limit() -> None:
     said = asked(UrlFacts(Fate.SKIPPED_DEPTH), crawl_of(depth=2))
-    assert said.sentence == "It is more than 2 links away from the seeds, which is the crawl's depth limit."
+    assert said.sentence == "Each path on which it was found has more than 2 links, which is the crawl's depth limit."
 
 
 @pytest.mark.parametrize(
@@ -168,7 +168,7 @@ def test_the_command_says_it_in_words(crawl: Crawl, capsys: pytest.CaptureFixtur
     said = capsys.readouterr().out
     assert f"URL    {SITE}/deep\n" in said
     assert "State  skipped (depth)\n" in said
-    assert "more than 1 link away from the seeds" in said
+    assert "more than 1 link, which is" in said
 
 
 def test_the_command_says_it_as_json(crawl: Crawl, capsys: pytest.CaptureFixture[str]) -> None:

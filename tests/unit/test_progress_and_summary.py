@@ -165,7 +165,7 @@ def test_the_summary_of_a_completed_crawl() -> None:
         ("Cut off", "6 URLs are deeper than `--depth 3`"),
         ("Received", "12.3 kB"),
         ("Took", "1 min 30 s, 0.1 pages/s"),
-        ("Depth", "3"),
+        ("Depth", "3 (on the path found first; a sitemap entry is at 1)"),
         ("Output", "pages.jsonl"),
     ]
 
@@ -206,7 +206,7 @@ def test_a_crawl_with_a_404_and_a_500_never_shows_only_that_it_has_no_errors() -
     line = messages.moved(done.crawl, states.complete("drained"), counts)
     assert "3 pages (2xx 1, 4xx 1, 5xx 1), 0 errors" in line.message
     row = row_of(done, Formats(ENGLISH, 0))
-    assert row.responses == {"2xx": 1, "3xx": 0, "4xx": 1, "5xx": 1, "none": 0}
+    assert row.responses == {"2xx": 1, "unchanged": 0, "3xx": 0, "4xx": 1, "5xx": 1, "none": 0}
     assert "0 errors, 4xx 2, 27 s" in ", ".join(replace(STANDING, errors=0, refusals=(("4xx", 2),)).words())
 
 

@@ -19,7 +19,7 @@ from shoal.crawl.journal.entry import JournalEntry
 from shoal.crawl.states import CrawlMove
 from shoal.crawl.store import OUTSIDE
 from shoal.pages.links import pack, pack_key
-from shoal.serve.console import crawl_actions
+from shoal.serve.console import crawl_actions, crawl_diff
 from shoal.serve.console import crawls as crawls_module
 from shoal.serve.console.badges import COLOURS, LABELS
 from tests.support.controller import ServedController
@@ -285,6 +285,33 @@ async def test_a_crawl_is_compared_with_the_last_completed_one_of_the_same_seeds
     assert "Indexing rules changed 1" in seen.text
     assert "→ noindex" in seen.text
     assert f"→ {SITE}/c" in seen.text
+    assert re.search(r"Failed · 0 pages · default", seen.text)
+    assert re.search(r"Completed · 0 pages · theirs", seen.text)
+    assert crawl.id not in options(seen.html)
+    seen = await visitor.get(f"/crawls/{failed.id}/diff")
+    assert options(seen.html) == [good.id], "crawls that came later are not offered"
+
+
+async def test_the_selected_crawl_is_always_the_one_that_is_compared(
+    shop: ServedController, visitor: PlainBrowser, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(crawl_diff, "MOST_CRAWLS", 2)
+    base, *between = [await submit(shop) for _ in range(4)]
+    await move(shop, base, states.stop())
+    crawl = await submit(shop, recrawl_of=base.id)
+    seen = await visitor.get(f"/crawls/{crawl.id}/diff")
+    assert options(seen.html) == [base.id, between[2].id, between[1].id]
+    assert re.search(rf'value="{base.id}" selected', seen.html)
+    seen = await visitor.get(f"/crawls/{between[2].id}/diff")
+    assert options(seen.html) == ["", between[1].id, between[0].id]
+    assert '<option value="" selected>Choose a crawl</option>' in seen.html
+    assert "Status changed" not in seen.text
+    assert "There is no earlier crawl of this site." in (await visitor.get(f"/crawls/{base.id}/diff")).text
+
+
+def options(html: str) -> list[str]:
+    """Return the values of the crawls to compare with."""
+    return re.findall(r'<option value="([^"]*)"', html.partition('<select id="with"')[2].partition("</select>")[0])
 
 
 async def test_the_log_is_shown_in_the_language_of_the_reader(shop: ServedController, visitor: PlainBrowser) -> None:

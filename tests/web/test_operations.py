@@ -533,8 +533,26 @@ async def store_page(shop: ServedController, analysis: Analysis, url: str) -> st
     return f"{crawl.id}~{number}"
 
 
-async def completed_analysis(shop: ServedController) -> Analysis:
-    """Store an analysis that succeeded, without findings yet."""
+async def test_findings_of_a_failed_analysis_come_with_what_was_not_checked(
+    shop: ServedController, visitor: PlainBrowser
+) -> None:
+    analysis = await completed_analysis(shop, audit_states.fail("attempts_exhausted", "speed failed"))
+    path = f"/analyses/{analysis.id}"
+    assert "Not checked:" not in (await visitor.get(path)).text
+    counts = [FindingCount("links", "broken_link", Severity.ERROR, "Pages link nowhere.", "Mend them.", 2, 2)]
+    store, outcome = shop.app.audit.analyses.store, AnalyzerOutcome("links", None, 2, 1.0)
+
+    async def keep(tx: Tx) -> None:
+        await store.keep(tx, analysis, outcome, counts, [])
+        await store.conclude(tx, analysis, {"quarantined_urls": 268.0}, {}, None)
+
+    await shop.app.database.run(keep)
+    shown = "Not checked: links to other sites, pages in quarantine as a crawler trap (268), #fragments of links"
+    assert shown in (await visitor.get(path)).text
+
+
+async def completed_analysis(shop: ServedController, end: audit_states.AnalysisMove | None = None) -> Analysis:
+    """Store an analysis that has ended, without findings yet."""
     asked = await shop.ask(method="POST", body=b'{"seeds": ["https://example.com/"], "start": false}')
     await shop.app.crawls.stop(asked.json["id"])
     crawl, store = (await shop.app.crawls.get(asked.json["id"])).crawl, shop.app.audit.analyses.store
@@ -542,7 +560,7 @@ async def completed_analysis(shop: ServedController) -> Analysis:
 
     async def write(tx: Tx) -> None:
         await store.insert(tx, new)
-        for move in (audit_states.run(), audit_states.succeed()):
+        for move in (audit_states.run(), end or audit_states.succeed()):
             assert await store.move(tx, new.id, move)
 
     await shop.app.database.run(write)

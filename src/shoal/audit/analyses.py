@@ -15,6 +15,7 @@ from shoal.base.errors import InvalidInput, NotFound, StateConflict
 from shoal.base.ids import AnalysisId, JobId, new_id
 from shoal.base.signals import Signal, Signals
 from shoal.crawl.crawl import Crawl
+from shoal.crawl.journal.messages import left_in_quarantine
 from shoal.crawl.states import SETTLED
 from shoal.crawl.store import CrawlStore
 from shoal.events.event import Event, append_events
@@ -193,6 +194,19 @@ class Analyses:
         """Return how each analyzer ended."""
         analysis = await self.get(analysis_id)
         return await self._database.read(lambda tx: self.store.outcomes(tx, analysis))
+
+    async def left_in_quarantine(self, analysis: Analysis) -> str:
+        """Say how many URLs the crawl has in quarantine, and how to crawl them; empty if it has none, or was
+        removed."""
+
+        async def look(tx: Tx) -> str:
+            crawl = await self._crawls.get(tx, analysis.crawl_id)
+            if crawl is None or crawl.number != analysis.crawl:
+                return ""
+            held = (await self._crawls.counts(tx, crawl.number)).held
+            return left_in_quarantine(crawl.id, crawl.state, held) if held else ""
+
+        return await self._database.read(look)
 
     async def started(self, tx: Tx, analysis_id: str) -> Analysis:
         """Record the start of an attempt: the first one sets the state to running, later ones change nothing."""

@@ -4,6 +4,8 @@ names them."""
 from collections.abc import Mapping
 from typing import Final
 
+from shoal.audit.analysis import Analysis
+
 NOT_CHECKED: Final[Mapping[str, str]] = {
     "external_links": "links to other sites",
     "uncrawled_links": "links to pages that were not crawled",
@@ -22,6 +24,16 @@ NOT_CHECKED: Final[Mapping[str, str]] = {
 
 ALWAYS: Final = ("external_links", "fragments", "images", "styles", "scripts", "frames", "media")
 """The parts that no analysis checks. Links, images and so on are counted once for each page that has them."""
+
+
+def not_checked_by(analysis: Analysis) -> dict[str, int | None]:
+    """Return how many things of each kind an analysis did not check; None for an unknown number. Analyses that ended
+    before this was recorded know only the URLs in quarantine, from their metrics."""
+    counts: dict[str, int | None] = dict.fromkeys(ALWAYS)
+    if held := round((analysis.metrics or {}).get("quarantined_urls", 0)):
+        counts["quarantined"] = held
+    counts = (analysis.summary or {}).get("not_checked", counts)
+    return {kind: counts[kind] for kind in NOT_CHECKED if kind in counts}
 
 
 def in_words(counts: Mapping[str, int | None]) -> str:

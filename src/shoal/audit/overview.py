@@ -16,6 +16,8 @@ from shoal.audit.site import LinkGraph, Site
 from shoal.audit.verdict import GateInput
 from shoal.extract.flags import names_of
 from shoal.pages.links import LinkFlag
+from shoal.pages.page import NOT_MODIFIED
+from shoal.pages.response_counts import UNCHANGED
 
 BLOCKED: Final = (401, 403, 407, 429, 503)
 RESPONSE_STEPS_MS: Final = (50, 100, 200, 500, 1_000, 2_000, 5_000, 10_000)
@@ -81,12 +83,14 @@ def summarize(site: Site) -> Summary:
 
 def _status_by_depth(site: Site) -> list[dict[str, Any]]:
     """Count pages by clicks from the seeds, ascending; a depth of None, the last, is of pages that no links lead to."""
-    clicks, classes = site.clicks, site.pages["status"] // 100
+    clicks, statuses = site.clicks, site.pages["status"]
     levels = np.unique(clicks).tolist()
     rows = []
     for level in [*(level for level in levels if level >= 0), *(level for level in levels if level < 0)]:
-        here = classes[clicks == level]
-        counts = {name: int((here == number).sum()) for number, name in STATUS_CLASSES.items()}
+        here = statuses[clicks == level]
+        counts = {name: int((here // 100 == number).sum()) for number, name in STATUS_CLASSES.items()}
+        counts[UNCHANGED] = int((here == NOT_MODIFIED).sum())
+        counts["3xx"] -= counts[UNCHANGED]
         rows.append({"depth": level if level >= 0 else None, **counts, "error": int((here == 0).sum())})
     return rows
 

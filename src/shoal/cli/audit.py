@@ -119,7 +119,8 @@ async def _audit(
             await app.audit.analyses.check_baseline(baseline, called="--baseline")
         crawl = await request.find(app)
         how_to_go_on = shlex.join(["shoal", "audit", "--resume", crawl.id, *output.again])
-        code = await CrawlCommand(app, crawl, Outputs(()), how_to_go_on, as_json=False, to_stdout=False).run()
+        command = CrawlCommand(app, crawl, Outputs(()), how_to_go_on, output.store, as_json=False, to_stdout=False)
+        code = await command.run()
         options = AnalysisOptions(gate, commit=None if commit is None else commit.commit)
         async with _publishing(app):
             analysis = await analyze_locally(app, crawl.id, options, baseline)

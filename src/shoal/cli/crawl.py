@@ -23,6 +23,7 @@ from shoal.base.errors import (
 )
 from shoal.base.settings_loader import load
 from shoal.base.text import redact_url
+from shoal.cli.api_client import ApiTarget
 from shoal.cli.exit_code import exit_code_of
 from shoal.cli.options import OUTPUT_HELP, crawl_flags, flag_of, given_values, names_of
 from shoal.cli.progress import Progress, Screen, screen
@@ -104,7 +105,7 @@ async def _crawl(
         crawl = await request.find(app)
         outputs.check_bodies(crawl.id, crawl.config.keep_bodies)
         how = _how_to_go_on(crawl.id, flags["DATABASE_URL"], names)
-        return await CrawlCommand(app, crawl, outputs, how, as_json=as_json).run()
+        return await CrawlCommand(app, crawl, outputs, how, flags["DATABASE_URL"], as_json=as_json).run()
 
 
 def _how_to_go_on(crawl_id: str, store: str | None, outputs: Sequence[str]) -> str:
@@ -121,6 +122,7 @@ class CrawlCommand:
         crawl: Crawl,
         outputs: Outputs,
         how_to_go_on: str,
+        store: str | None,
         *,
         as_json: bool,
         to_stdout: bool = True,
@@ -129,6 +131,7 @@ class CrawlCommand:
         self._crawl = crawl
         self._outputs = outputs
         self._how_to_go_on = how_to_go_on
+        self._target = ApiTarget(store)
         self._as_json = as_json
         self._to_stdout = to_stdout and not outputs.to_stdout  # where the summary goes
         self._screen: Screen | None = None
@@ -217,7 +220,7 @@ class CrawlCommand:
         if left_for is not None and status.crawl.state in WALKED:
             # The store could not be updated: the crawl has no walker any more, and can be resumed at once.
             status = replace(status, crawl=replace(status.crawl, state=CrawlState.PAUSED, state_reason=left_for))
-        totals = summary(status, self._app.clock.monotonic() - self._began)
+        totals = summary(status, self._app.clock.monotonic() - self._began, self._target)
         if self._local_crawl is not None and (count := self._local_crawl.tally.not_rendered):
             totals["not_rendered"] = count
             note(f"Pages that need a browser, but were read without one: {count}")

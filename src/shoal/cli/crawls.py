@@ -17,7 +17,7 @@ from shoal.cli.crawls_follow import logs, wait, watch
 from shoal.cli.options import change_flags, changed_flag_of, changed_values
 from shoal.cli.output import facts_of, print_json, print_table, to_the_second
 from shoal.cli.root import CommandGroup
-from shoal.cli.summary import in_bytes, print_rows
+from shoal.cli.summary import found_at, in_bytes, print_rows
 from shoal.crawl.lifecycle.change import CrawlChange
 from shoal.crawl.lifecycle.failed_urls import FailedSeed, FailedUrls
 from shoal.crawl.lifecycle.failed_urls import in_words as seeds_in_words
@@ -266,6 +266,7 @@ def _rows(crawl: dict[str, Any]) -> list[tuple[str, str]]:
     reason = crawl.pop("state_reason")
     crawl["state"] += f" ({reason_text(reason)})" if reason else ""
     crawl |= {name: in_bytes(crawl[name]) for name in ("bytes", "bytes_saved")}
+    crawl["depth_reached"] = found_at(crawl["depth_reached"])
     crawl["responses"] = in_classes(crawl["responses"], crawl["not_modified"])
     options = crawl.pop("config")
     return facts_of({**crawl, **options})

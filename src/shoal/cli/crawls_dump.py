@@ -96,7 +96,7 @@ def load(file: str, crawl_id: str | None, allow_private_seeds: bool, store: str 
     status = asyncio.run(_load(settings, file, wanted, allow_private_seeds))
     crawl, counts = status.crawl, status.counts
     if as_json:
-        print_json(summary(status) | {"queued": counts.queued})
+        print_json(summary(status, target=ApiTarget(store)) | {"queued": counts.queued})
         return
     verb = NEXT.get(crawl.state)
     what_next = f" Continue it with `{ApiTarget(store).command('crawls', verb, crawl.id)}`." if verb else ""

@@ -206,7 +206,7 @@ def _micros(moment: str | None) -> int | None:
 
 def _print_result(status: CrawlStatus, target: ApiTarget, as_json: bool) -> int:
     """Print the summary of a crawl; return the exit code."""
-    totals = summary(status)
+    totals = summary(status, target=target)
     if as_json:
         print_line(totals, to_stdout=True)
     else:

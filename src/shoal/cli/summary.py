@@ -6,20 +6,23 @@ from collections.abc import Sequence
 from typing import Any
 
 from shoal.base.text import plural, visible
+from shoal.cli.api_client import ApiTarget
+from shoal.cli.options import flag_of
 from shoal.crawl.engine.budget import BUDGETS
-from shoal.crawl.journal.messages import left_in_quarantine
 from shoal.crawl.lifecycle.crawl_status import CrawlStatus
 from shoal.crawl.lifecycle.failed_urls import FailedSeed
 from shoal.crawl.states import reason_text
+from shoal.observe.logs import as_called
 from shoal.pages.response_counts import in_words as in_classes
 
+HERE = ApiTarget()
 SHORTEST_BREAK = 5.0  # seconds; less is normal at the start and end of a crawl
 BREAKS_BELOW = 0.9  # share of its duration: a crawl that worked for more than this had no pause worth showing
 
 
-def summary(status: CrawlStatus, elapsed: float | None = None) -> dict[str, Any]:
+def summary(status: CrawlStatus, elapsed: float | None = None, target: ApiTarget = HERE) -> dict[str, Any]:
     """Return the summary. Until the crawl has ended, its duration is the time it ran, or `elapsed` if that is
-    longer."""
+    longer. `target`: where the crawl is stored, for the commands in it."""
     crawl, counts = status.crawl, status.counts
     seconds = max(elapsed or 0.0, counts.walked.total_seconds())
     if crawl.finished_at is not None:
@@ -40,7 +43,7 @@ def summary(status: CrawlStatus, elapsed: float | None = None) -> dict[str, Any]
         "depth_reached": counts.depth_reached,
         "failed_seeds": [_failed_seed(seed) for seed in status.failed_seeds],
         "dead_seeds": [_failed_seed(seed) for seed in status.dead_seeds],
-        "cut_off": cut_off(status),
+        "cut_off": _cut_off(status, target),
     }
 
 
@@ -52,7 +55,7 @@ def _failed_seed(seed: FailedSeed) -> dict[str, Any]:
 def rows_of(status: CrawlStatus, totals: dict[str, Any], outputs: Sequence[str]) -> list[tuple[str, str]]:
     """Return the summary as table rows."""
     reason = status.crawl.state_reason
-    why = f" ({reason_text(reason)})" if reason else ""
+    why = f" ({as_called(reason_text(reason))})" if reason else ""
     rows = [
         ("Crawl", status.crawl.id),
         ("State", status.crawl.state.value + why),
@@ -65,7 +68,7 @@ def rows_of(status: CrawlStatus, totals: dict[str, Any], outputs: Sequence[str])
         *(("Cut off", what) for what in totals["cut_off"]),
         ("Received", in_bytes(totals["bytes"])),
         ("Took", _took(totals, status.counts.walked.total_seconds())),
-        ("Depth", str(totals["depth_reached"])),
+        ("Depth", found_at(totals["depth_reached"])),
     ]
     if totals["not_modified"]:
         saved = in_bytes(totals["bytes_saved"])
@@ -76,31 +79,13 @@ def rows_of(status: CrawlStatus, totals: dict[str, Any], outputs: Sequence[str])
     return rows + [("Output", place) for place in outputs]
 
 
-def cut_off(status: CrawlStatus) -> list[str]:
+def _cut_off(status: CrawlStatus, target: ApiTarget) -> list[str]:
     """Describe what each limit cut off, with the flag that sets it, and what is in quarantine."""
-    config, counts, reason = status.crawl.config, status.counts, status.crawl.state_reason
-    deeper, at_full_hosts = counts.skipped.get("depth", 0), counts.skipped.get("host_budget", 0)
-    reasons = []
-    if deeper:
-        reasons.append(f"{plural(deeper, 'URL')} {_verb(deeper)} deeper than `--depth {config.depth}`")
-    if at_full_hosts:
-        limit = f"`--max-pages-per-host {config.max_pages_per_host}`"
-        reasons.append(f"{plural(at_full_hosts, 'URL')} {_verb(at_full_hosts)} beyond {limit}")
-    if counts.held:
-        reasons.append(left_in_quarantine(status.crawl.id, counts.held))
-    if reason in BUDGETS and counts.queued:
-        flag = {
-            "max_pages": f"--max-pages {config.max_pages}",
-            "max_bytes": f"--max-bytes {config.max_bytes}",
-            "max_seconds": f"--max-time {config.max_seconds or 0:g}s",
-        }[reason]
-        waited = f"{plural(counts.queued, 'URL')} still queued"
-        reasons.append(f"{waited} when `{flag}` was reached")
-    return reasons
 
+    def flag(name: str, value: float | None) -> str:
+        return f"{flag_of(name)} {value or 0:g}s" if name == "max_seconds" else f"{flag_of(name)} {value}"
 
-def _verb(count: int) -> str:
-    return "is" if count == 1 else "are"
+    return [as_called(sentence) for sentence in status.cut_off(flag, target.command)]
 
 
 def _took(totals: dict[str, Any], walked: float) -> str:
@@ -129,6 +114,12 @@ def print_rows(rows: Sequence[tuple[str, str]], *, to_stdout: bool) -> None:
     width = max(len(name) for name, _ in rows)
     text = "\n".join(f"{name:{width}}  {visible(value)}" for name, value in rows)
     print(text, file=sys.stdout if to_stdout else sys.stderr, flush=True)
+
+
+def found_at(depth: int) -> str:
+    """Describe the depth of a crawl: not clicks from a seed, because the first path to a page may not be the shortest
+    one, or may begin at a sitemap."""
+    return f"{depth} (on the path found first; a sitemap entry is at 1)"
 
 
 def in_bytes(count: int) -> str:

@@ -48,6 +48,7 @@ MOVES: dict[CrawlState, frozenset[CrawlState]] = {
 }
 TERMINAL = frozenset({CrawlState.STOPPED, CrawlState.COMPLETED, CrawlState.FAILED})
 ENDING = TERMINAL | {CrawlState.STOPPING}
+RELEASABLE = frozenset(CrawlState) - {CrawlState.STOPPED, CrawlState.FAILED}  # a pattern may leave quarantine
 SETTLED = TERMINAL | {CrawlState.PAUSED}  # nobody adds pages, so they can be analyzed and compared
 WALKED = frozenset({CrawlState.RUNNING, CrawlState.PAUSING, CrawlState.STOPPING})
 PAUSABLE = frozenset(state for state in MOVES if CrawlState.PAUSED in MOVES[state]) - {CrawlState.PAUSING}

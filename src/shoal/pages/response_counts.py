@@ -6,6 +6,7 @@ from typing import Final, Literal
 ResponseClass = Literal["2xx", "3xx", "4xx", "5xx", "none"]
 
 CLASSES: Final[tuple[ResponseClass, ...]] = ("2xx", "3xx", "4xx", "5xx", "none")
+UNCHANGED: Final = "unchanged"
 _BY_DIGIT: Final[dict[int, ResponseClass]] = {2: "2xx", 3: "3xx", 4: "4xx"}
 
 
@@ -23,9 +24,16 @@ def count_responses(statuses: Iterable[int | None]) -> dict[ResponseClass, int]:
     return counts
 
 
+def with_unchanged(responses: Mapping[ResponseClass, int], unchanged: int) -> dict[str, int]:
+    """Return the counts as people see them. `unchanged`: how many of the 3xx confirmed a page of the previous crawl
+    (304)."""
+    counts = {"2xx": responses["2xx"], UNCHANGED: unchanged, "3xx": max(0, responses["3xx"] - unchanged)}
+    return counts | {kind: responses[kind] for kind in CLASSES[2:]}
+
+
 def in_words(responses: Mapping[ResponseClass, int], unchanged: int = 0) -> str:
-    """Return a summary such as `2xx 7, unchanged 3, no response 2`; empty if all counts are zero. `unchanged`: how many
-    of the 3xx confirmed a page of the previous crawl (304)."""
-    counts = [("2xx", responses["2xx"]), ("unchanged", unchanged), ("3xx", responses["3xx"] - unchanged)]
-    counts += [("4xx", responses["4xx"]), ("5xx", responses["5xx"]), ("no response", responses["none"])]
-    return ", ".join(f"{name} {count:,}" for name, count in counts if count > 0)
+    """Return a summary such as `2xx 7, unchanged 3, no response 2`; empty if all counts are zero."""
+    counts = with_unchanged(responses, unchanged)
+    return ", ".join(
+        f"{'no response' if kind == 'none' else kind} {count:,}" for kind, count in counts.items() if count
+    )

@@ -10,7 +10,8 @@ from typing import Final
 
 from shoal.base.clock import Clock
 from shoal.base.database import Database
-from shoal.pages.response_counts import ResponseClass, response_class
+from shoal.pages.page import NOT_MODIFIED
+from shoal.pages.response_counts import UNCHANGED, ResponseClass, response_class
 from shoal.pages.store import ChartFacts, PageStore
 
 BATCH: Final = 2_000
@@ -29,7 +30,7 @@ class PageSummary:
         self.pages = 0
         self.is_complete = False  # every stored page is counted
         self.responses: Counter[ResponseClass] = Counter()
-        self.depths: defaultdict[int, Counter[ResponseClass]] = defaultdict(Counter)
+        self.depths: defaultdict[int, Counter[str]] = defaultdict(Counter)
         self.times: Counter[int] = Counter()  # by the index of the first limit that is not exceeded
         self.slowest_ms = 0.0
         self.types: Counter[str] = Counter()
@@ -42,7 +43,7 @@ class PageSummary:
         self.last = page.number
         self.pages += 1
         self.responses[kind] += 1
-        self.depths[page.depth][kind] += 1
+        self.depths[page.depth][UNCHANGED if page.status == NOT_MODIFIED else kind] += 1
         if page.duration_ms is not None and page.status is not None:
             self.times[_bucket(page.duration_ms)] += 1
             self.slowest_ms = max(self.slowest_ms, page.duration_ms)

@@ -54,7 +54,9 @@ class Crawl(Struct, kw_only=True):
     bytes: Annotated[int, describe("Bytes received.")]
     not_modified: Annotated[int, describe("Pages that a server reported as unchanged (304).")]
     bytes_saved: Annotated[int, describe("Bytes not transferred because pages were unchanged.")]
-    depth_reached: Annotated[int, describe("Largest depth of a fetched page.")]
+    depth_reached: Annotated[
+        int, describe("Largest `depth` of a page: links on the path that was found first; 1 for an entry of a sitemap.")
+    ]
     worked_seconds: Annotated[
         float, describe("Time during which workers ran this crawl; time shared by several workers counts once.")
     ]

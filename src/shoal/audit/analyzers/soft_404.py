@@ -35,14 +35,24 @@ class Soft404:
         pages = site.pages
         hashes, words = pages["text_hash"], pages["word_count"]
         is_error = np.isin(pages["status"], (404, 410)) & (words >= FEWEST_WORDS) & (hashes != 0)
-        same = pages.is_html & np.isin(hashes, hashes[is_error]) | self._as_for_nothing(site)
+        starts = pages.is_html & self._starts(site)
+        missing = np.setdiff1d(hashes[is_error], hashes[starts])  # some sites show their start page with a 404
+        same = pages.is_html & np.isin(hashes, missing) | self._as_for_nothing(site, starts)
         titles, found = pages.text("title"), np.flatnonzero(same)
         yield Found("soft_404", found, evidence=lambda place: {"title": (titles[int(found[place])] or "")[:200]})
         says = self._saying(site, "title") | self._saying(site, "h1")
         told = np.flatnonzero(pages.is_html & says & ~same)
         yield Found("soft_404_title", told, evidence=lambda place: {"title": (titles[int(told[place])] or "")[:200]})
 
-    def _as_for_nothing(self, site: Site) -> Mask:
+    @staticmethod
+    def _starts(site: Site) -> Mask:
+        """Mark seeds, and the page `/` of each host."""
+        roots = {f"{origin}/" for origin in site.origins}
+        is_root: Mask = np.fromiter((url in roots for url in site.pages.text("url")), np.bool_, len(site.pages))
+        is_root |= site.pages["depth"] == 0
+        return is_root
+
+    def _as_for_nothing(self, site: Site, starts: Mask) -> Mask:
         """Mark the pages that are what their host shows for a path that does not exist: the same text, or the same
         title and heading above about as many words, because such pages often name the path."""
         pages, found = site.pages, np.zeros(len(site.pages), np.bool_)
@@ -61,7 +71,7 @@ class Soft404:
                 alike |= (titles == hash(facts.title)) & (headings == hash(facts.h1)) & is_similar
             alike &= pages.is_html
             alike[alike] = [pages.answered_at(page).startswith(f"{host}/") for page in np.flatnonzero(alike).tolist()]
-            if not (alike & (pages["depth"] == 0)).any():  # an application that answers every path with its start page
+            if not (alike & starts).any():  # an application that answers every path with its start page
                 found |= alike
         return found
 

@@ -13,11 +13,11 @@ from shoal.audit.site_store import COMPARED_COLUMNS
 from shoal.pages.page import NOT_MODIFIED
 
 FIELDS: Final = (
-    *("status", "error_code", "final_url", "depth", "content_type", "title", "description", "canonical", "robots"),
+    *("status", "error_code", "final_url", "content_type", "title", "description", "canonical", "robots"),
     *("lang", "h1", "word_count", "content_hash"),
 )
-"""The fields that are compared: what a page says and how it answers, not how long it took or when. The fields of `data`
-are compared as well, each under its own name."""
+"""The fields that are compared: what a page says and how it answers, not how long it took, when, or on which path it
+was found. The fields of `data` are compared as well, each under its own name."""
 NAMES: Final = {"error_code": "error"}
 """Fields whose public name differs."""
 

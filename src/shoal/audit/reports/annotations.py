@@ -12,8 +12,10 @@ KINDS: Final = {Severity.ERROR: "error", Severity.WARNING: "warning", Severity.N
 
 
 def to_annotations(report: Report) -> str:
-    """Return one workflow command per line: the verdict first, then finding codes, most serious first."""
+    """Return one workflow command per line: the verdict first, then finding codes, most serious first. The first notice
+    says what was not checked."""
     lines: dict[str, list[str]] = {kind: [] for kind in KINDS.values()}
+    lines["notice"].append(_command("notice", "Not checked", report.not_checked_text.removeprefix("Not checked: ")))
     if report.analysis.error is not None or report.outcome in (Outcome.FAILED, Outcome.INCONCLUSIVE):
         verdict = report.analysis.verdict
         reasons = [] if verdict is None else verdict.reasons

@@ -8,7 +8,10 @@ WIDTH: Final = 640.0
 HEIGHT: Final = 240.0
 LEFT, BOTTOM, TOP = 48.0, 28.0, 12.0  # room for the labels of the axes
 MOST_COLUMNS: Final = 25
-STATUS_KINDS: Final = {"2xx": "2xx", "3xx": "3xx", "4xx": "4xx", "5xx": "5xx", "error": "no response"}
+STATUS_KINDS: Final = {
+    **{kind: kind for kind in ("2xx", "unchanged", "3xx", "4xx", "5xx")},
+    "error": "no response",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +68,9 @@ def status_by_depth(summary: Mapping[str, Any]) -> Chart:
         groups.append((str(rest[0]["depth"]) + ("+" if len(rest) > 1 else ""), rest))
     if unlinked := [row for row in summary.get("status_by_depth", ()) if row["depth"] is None]:
         groups.append(("no link", unlinked))
-    rows = [(name, {kind: sum(int(row[kind]) for row in group) for kind in STATUS_KINDS}) for name, group in groups]
+    rows = [
+        (name, {kind: sum(int(row.get(kind, 0)) for row in group) for kind in STATUS_KINDS}) for name, group in groups
+    ]
     return _columns("Status by depth", "clicks from the start", rows, STATUS_KINDS)
 
 

@@ -9,6 +9,7 @@ from msgspec import Struct, json
 from shoal import __version__
 from shoal.audit.artifacts import Artifact
 from shoal.audit.finding import Severity
+from shoal.audit.not_checked import not_checked_by
 from shoal.audit.reports.report import Report
 from shoal.audit.states import AnalysisState
 from shoal.audit.verdict import Outcome
@@ -90,6 +91,9 @@ class AuditReport(Struct, kw_only=True):
     summary: Annotated[dict[str, Any], describe("Distributions over all pages, such as status by depth.")]
     codes: Annotated[list[ReportCode], describe("The finding codes with a finding, most serious first.")]
     analyzers: list[ReportAnalyzer]
+    quarantine: Annotated[
+        str | None, describe("What the crawl left in quarantine, and how to crawl it; null if nothing.")
+    ] = None
 
 
 def to_json(report: Report) -> str:
@@ -112,7 +116,8 @@ def to_json(report: Report) -> str:
         finished_at=None if analysis.finished_at is None else from_micros(analysis.finished_at),
         verdict=verdict,
         metrics=analysis.metrics or {},
-        summary=encodable(analysis.summary or {}),
+        summary=encodable({**(analysis.summary or {}), "not_checked": not_checked_by(analysis)}),
+        quarantine=report.quarantine or None,
         codes=[
             ReportCode(
                 code=count.code,

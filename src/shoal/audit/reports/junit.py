@@ -29,12 +29,23 @@ def to_junit(report: Report) -> str:
         _gate_suite(root, report)
     for name in sorted({outcome.analyzer for outcome in report.outcomes}):
         _analyzer_suite(root, report, name)
+    _say_what_was_not_checked(root, report)
     for suite in root:
         _count(suite, report)
     for total in ("tests", "failures", "errors"):
         root.set(total, str(sum(int(suite.get(total, 0)) for suite in root)))
     ElementTree.indent(root)
     return '<?xml version="1.0" encoding="UTF-8"?>\n' + ElementTree.tostring(root, encoding="unicode") + "\n"
+
+
+def _say_what_was_not_checked(root: Element, report: Report) -> None:
+    """Add properties to the first suite, because the common schema allows them in suites only."""
+    suite = root[0] if len(root) else ElementTree.SubElement(root, "testsuite", name="analysis")
+    properties = ElementTree.Element("properties")
+    suite.insert(0, properties)
+    ElementTree.SubElement(properties, "property", name="not_checked", value=_text(report.not_checked))
+    if report.quarantine:
+        ElementTree.SubElement(properties, "property", name="quarantine", value=_text(report.quarantine))
 
 
 def _analysis_suite(root: Element, error: str) -> None:
@@ -101,14 +112,15 @@ def _count(suite: Element, report: Report) -> None:
     """Set the attributes of a suite that count its tests, in the order in which tools expect them."""
     outcome = next((one for one in report.outcomes if one.analyzer == suite.get("name")), None)
     seconds = 0.0 if outcome is None else outcome.duration_ms / 1000
-    suite.set("tests", str(len(suite)))
+    cases = suite.findall("testcase")
+    suite.set("tests", str(len(cases)))
     suite.set("failures", str(len(suite.findall("testcase/failure"))))
     suite.set("errors", str(len(suite.findall("testcase/error"))))
     suite.set("skipped", str(len(suite.findall("testcase/skipped"))))
     suite.set("time", f"{seconds:.3f}")
     suite.set("timestamp", from_micros(report.analysis.created_at).strftime("%Y-%m-%dT%H:%M:%S"))
-    for case in suite:
-        case.set("time", f"{seconds / len(suite):.3f}")
+    for case in cases:
+        case.set("time", f"{seconds / len(cases):.3f}")
 
 
 def _text(text: str) -> str:

@@ -40,7 +40,7 @@ def to_markdown(report: Report) -> str:
         lines += ["", f"Analyzer {_code(skipped.analyzer)} was skipped: {_plain(skipped.skipped or '')}"]
     for failed in report.failed_analyzers:
         lines += ["", f"Analyzer {_code(failed.analyzer)} failed: {_plain(failed.error or '')}"]
-    lines += ["", _plain(f"Not checked: {report.not_checked}.")]
+    lines += ["", _plain(report.not_checked_text)]
     lines += ["", f"Analysis {_code(analysis.id)} of crawl {_code(analysis.crawl_id)}."]
     return "\n".join(lines) + "\n"
 

@@ -7,7 +7,7 @@ from typing import Any, Final
 from shoal.audit.analyses import Analyses
 from shoal.audit.analysis import Analysis
 from shoal.audit.finding import AnalyzerOutcome, Finding, FindingCount, Severity, most_serious_first
-from shoal.audit.not_checked import ALWAYS, in_words
+from shoal.audit.not_checked import in_words, not_checked_by
 from shoal.audit.states import TERMINAL
 from shoal.audit.verdict import VERDICTS, Outcome
 from shoal.base.errors import StateConflict
@@ -19,12 +19,14 @@ MOST_PARTS: Final = 3  # items that are shown of a list in the evidence
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """An analysis that has ended. `codes`: most serious first. `examples`: the first stored findings of each code."""
+    """An analysis that has ended. `codes`: most serious first. `examples`: the first stored findings of each code.
+    `quarantine`: what the crawl left in quarantine, and how to crawl it; empty if nothing."""
 
     analysis: Analysis
     codes: Sequence[FindingCount]
     outcomes: Sequence[AnalyzerOutcome]
     examples: Mapping[str, Sequence[Finding]]
+    quarantine: str = ""
 
     @property
     def outcome(self) -> Outcome | None:
@@ -37,8 +39,13 @@ class Report:
 
     @property
     def not_checked(self) -> str:
-        """List what the analysis did not check. Analyses that ended before this was recorded have no numbers."""
-        return in_words((self.analysis.summary or {}).get("not_checked", dict.fromkeys(ALWAYS)))
+        """List what the analysis did not check."""
+        return in_words(not_checked_by(self.analysis))
+
+    @property
+    def not_checked_text(self) -> str:
+        """Say what was not checked, and how to crawl what is in quarantine."""
+        return f"Not checked: {self.not_checked}. {self.quarantine}".rstrip()
 
     @property
     def skipped_analyzers(self) -> list[AnalyzerOutcome]:
@@ -65,7 +72,8 @@ async def load_report(analyses: Analyses, analysis_id: str, most_per_code: int) 
     for count in codes:
         found = await analyses.findings(analysis_id, limit=most_per_code, code=count.code)
         examples[count.code] = [finding for _, finding in found]
-    return Report(analysis, codes, await analyses.outcomes(analysis_id), examples)
+    outcomes, quarantine = await analyses.outcomes(analysis_id), await analyses.left_in_quarantine(analysis)
+    return Report(analysis, codes, outcomes, examples, quarantine)
 
 
 def evidence_in_words(evidence: Mapping[str, Any]) -> str:

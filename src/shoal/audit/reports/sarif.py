@@ -61,6 +61,7 @@ def to_sarif(report: Report) -> str:
             "verdict": report.outcome,
             "pages": report.pages,
             "notChecked": report.not_checked,
+            **({"quarantine": report.quarantine} if report.quarantine else {}),
         },
     }
     document = {"$schema": SCHEMA, "version": "2.1.0", "runs": [run]}

@@ -252,9 +252,8 @@ def _at(micros: int) -> str:
 def _skipped(config: CrawlConfig, url: Url, fate: Fate) -> str:
     match fate:
         case Fate.SKIPPED_DEPTH:
-            return (
-                f"It is more than {plural(config.depth, 'link')} away from the seeds, which is the crawl's depth limit."
-            )
+            limit = plural(config.depth, "link")
+            return f"Each path on which it was found has more than {limit}, which is the crawl's depth limit."
         case Fate.SKIPPED_SCOPE:
             return f"It is outside the crawl's scope `{config.scope}`: {_border(config)}."
         case Fate.SKIPPED_EXCLUDED:

@@ -4,7 +4,7 @@ Other modules create the `JournalEntry`. The log lines of a process are made in 
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import orjson
@@ -122,9 +122,15 @@ class Journal:
             crawl = await self._crawls.get(tx, crawl_id)
             if crawl is None:
                 raise NotFound("crawl", crawl_id)
-            if after is None:
-                return await self.store.last(tx, crawl.number, limit)
-            return await self.store.after(tx, crawl.number, after, limit)
+            found = (
+                await self.store.last(tx, crawl.number, limit)
+                if after is None
+                else await self.store.after(tx, crawl.number, after, limit)
+            )
+            if not any(messages.claims_all_urls(one.entry) for one in found):
+                return found
+            counts = await self._crawls.counts(tx, crawl.number)
+            return [replace(one, entry=messages.reworded(one.entry, crawl, counts)) for one in found]
 
         return await self._database.read(look)
 

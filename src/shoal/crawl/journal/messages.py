@@ -1,5 +1,8 @@
 """The messages of a crawl's journal. Pure functions from something that happened to an entry."""
 
+import shlex
+from collections.abc import Callable
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
@@ -7,11 +10,12 @@ from shoal.base.text import plural
 from shoal.crawl.crawl import Counts, Crawl
 from shoal.crawl.journal.entry import JournalEntry, JournalLevel
 from shoal.crawl.lifecycle.failed_urls import FailedSeed
-from shoal.crawl.states import CrawlMove, CrawlState, reason_text
+from shoal.crawl.states import DRAINED, DRAINED_PARTLY, RELEASABLE, CrawlMove, CrawlState, reason_text
 from shoal.hosts.throttle import HostUpdate
 from shoal.pages import response_counts
 from shoal.queue.states import GrantEnd, JobState, Move
 
+ALL_CRAWLED = "all URLs were crawled"  # what a drained crawl said of itself, quarantine or not
 MOST_DEPTHS = 50  # depths reported at once, one entry each
 
 
@@ -35,18 +39,44 @@ def moved(crawl: Crawl, move: CrawlMove, counts: Counts | None) -> JournalEntry:
         message += f" ({reason_text(move.reason)})"
     usual = JournalLevel.INFO
     if counts is not None and counts.held:
-        message += f". {left_in_quarantine(crawl.id, counts.held)}"
+        message += f". {left_in_quarantine(crawl.id, move.to, counts.held)}"
         usual = JournalLevel.WARNING
     return JournalEntry(f"crawl_{move.to}", message, _LEVELS.get(move.to, usual), facts)
 
 
-def left_in_quarantine(crawl_id: str, urls: int) -> str:
-    """Say how many URLs a crawl left out as a trap, and how to crawl them."""
+def claims_all_urls(entry: JournalEntry) -> bool:
+    """Return whether an entry is older than the reason `drained_partly`: it then claims that all URLs were crawled,
+    whatever was left out."""
+    return entry.event == "crawl_completed" and entry.facts.get("reason") == DRAINED and "skipped" not in entry.facts
+
+
+def reworded(entry: JournalEntry, crawl: Crawl, counts: Counts) -> JournalEntry:
+    """Return an entry as it is worded today."""
+    if not claims_all_urls(entry):
+        return entry
+    if crawl.state_reason != DRAINED or not counts.held:
+        return replace(entry, message=entry.message.replace(ALL_CRAWLED, reason_text(DRAINED)))
+    message = entry.message.replace(ALL_CRAWLED, reason_text(DRAINED_PARTLY))
+    message += f". {left_in_quarantine(crawl.id, CrawlState.COMPLETED, counts.held)}"
+    facts = entry.facts | {"reason": DRAINED_PARTLY, "skipped": counts.skipped}
+    return JournalEntry(entry.event, message, JournalLevel.WARNING, facts)
+
+
+def shoal_command(*words: str) -> str:
+    """Return a command line, for advice to readers whose store or server is not known."""
+    return shlex.join(["shoal", *words])
+
+
+def left_in_quarantine(crawl_id: str, state: CrawlState, urls: int, command: Callable[..., str] = shoal_command) -> str:
+    """Say how many URLs a crawl left out as a trap, and how to crawl them. `command`: returns a command line."""
     were = "was" if urls == 1 else "were"
-    return (
-        f"{plural(urls, 'URL')} {were} not crawled: in quarantine as a crawler trap. See the patterns with "
-        f"`shoal crawls show {crawl_id}`, and release one with `shoal crawls release {crawl_id} PATTERN`."
+    left = (
+        f"{plural(urls, 'URL')} {were} not crawled: in quarantine as a crawler trap. "
+        f"See the patterns with `{command('crawls', 'show', crawl_id)}`"
     )
+    if state in RELEASABLE:
+        return f"{left}, and release one with `{command('crawls', 'release', crawl_id, 'PATTERN')}`."
+    return f"{left}. A {state} crawl cannot release them, but a new crawl may crawl them."
 
 
 def counts_text(counts: Counts) -> str:

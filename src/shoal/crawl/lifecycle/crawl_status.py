@@ -1,15 +1,18 @@
 """Crawls as users see them: each with its counts, its nodes, and why it failed."""
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from shoal.base.database import Database, Tx
 from shoal.base.errors import NotFound
+from shoal.base.text import plural
 from shoal.crawl import states
 from shoal.crawl.crawl import Counts, Crawl
+from shoal.crawl.engine.budget import BUDGETS
 from shoal.crawl.frontier.fates import Fate
 from shoal.crawl.frontier.values import key_of
+from shoal.crawl.journal.messages import left_in_quarantine
 from shoal.crawl.lifecycle.failed_urls import FailedSeed, in_words
 from shoal.crawl.scope.seeds import seeds_of
 from shoal.crawl.states import CrawlState
@@ -48,6 +51,28 @@ class CrawlStatus:
         seeds = len(dict.fromkeys(self.crawl.config.seeds))
         whole = f"{seeds:,}" if seeds <= MOST_SEEDS else f"the first {MOST_SEEDS:,}"
         return f"{len(self.dead_seeds):,} of {whole} failed: {in_words(self.dead_seeds)}"
+
+    def cut_off(self, option: Callable[[str, float | None], str], command: Callable[..., str]) -> list[str]:
+        """Describe what each limit cut off, and what is in quarantine. `option` returns a limit as the reader sets it,
+        `command` a command line."""
+        config, counts, reason = self.crawl.config, self.counts, self.crawl.state_reason
+        deeper, at_full_hosts = counts.skipped.get("depth", 0), counts.skipped.get("host_budget", 0)
+        reasons = []
+        if deeper:
+            reasons.append(f"{plural(deeper, 'URL')} {_verb(deeper)} deeper than `{option('depth', config.depth)}`")
+        if at_full_hosts:
+            limit = option("max_pages_per_host", config.max_pages_per_host)
+            reasons.append(f"{plural(at_full_hosts, 'URL')} {_verb(at_full_hosts)} beyond `{limit}`")
+        if counts.held:
+            reasons.append(left_in_quarantine(self.crawl.id, self.crawl.state, counts.held, command))
+        if reason in BUDGETS and counts.queued:
+            limit = option(reason, getattr(config, reason))
+            reasons.append(f"{plural(counts.queued, 'URL')} still queued when `{limit}` was reached")
+        return reasons
+
+
+def _verb(count: int) -> str:
+    return "is" if count == 1 else "are"
 
 
 class CrawlReader:

@@ -298,8 +298,7 @@ class Crawls(CrawlReader):
 
         async def commit(tx: Tx) -> int:
             crawl = await self._transitions.locked(tx, crawl_id)
-            is_completed = crawl.state is CrawlState.COMPLETED
-            if crawl.state in states.TERMINAL and not is_completed:
+            if crawl.state not in states.RELEASABLE:
                 raise StateConflict("crawl", crawl_id, crawl.state, "release a pattern", "start a new crawl")
             frontier = self._frontiers.of(crawl)
             held = sum(trap.count for trap in await frontier.traps(tx, crawl.number) if trap.pattern == pattern)
@@ -312,7 +311,7 @@ class Crawls(CrawlReader):
             await audit(tx, "crawl.released", crawl_id)
             await self.store.add_counts(tx, crawl.number, OUTSIDE, freed.counts())
             await self.journal.write(tx, crawl.number, [messages.released(pattern, freed.requeued)])
-            if is_completed and freed.requeued:
+            if crawl.state is CrawlState.COMPLETED and freed.requeued:
                 await self._transitions.move(tx, crawl, states.queue())
                 await self._queue.enqueue_in(tx, self._walkers(crawl.id, crawl.config, local=False))
             return freed.requeued

@@ -74,7 +74,7 @@ class CrawlTransitions:
         if moved and with_event and move.to in EVENTS:
             data: dict[str, Any] = {"crawl_id": crawl_id, "reason": move.reason}
             if counts is not None:
-                said = messages.left_in_quarantine(crawl_id, counts.held) if counts.held else None
+                said = messages.left_in_quarantine(crawl_id, move.to, counts.held) if counts.held else None
                 data |= {"skipped": counts.skipped, "message": said}
             await append_events(tx, Event(EVENTS[move.to], crawl_id, data))
         return moved

@@ -12,7 +12,7 @@ from shoal.audit.analysis import AnalysisOptions
 from shoal.audit.finding import LABELS as SEVERITIES
 from shoal.audit.finding import FindingCount, most_serious_first
 from shoal.audit.gates import Gates
-from shoal.audit.not_checked import ALWAYS, NOT_CHECKED
+from shoal.audit.not_checked import NOT_CHECKED, not_checked_by
 from shoal.audit.reports.report import value_in_words
 from shoal.audit.states import LABELS, TERMINAL, AnalysisState
 from shoal.audit.store import FindingPlace
@@ -164,7 +164,7 @@ class AnalysisPage:
                 (severity, word, sum(one.count for one in counts if one.severity is severity))
                 for severity, word in SEVERITIES.items()
             ],
-            "not_checked": (analysis.summary or {}).get("not_checked", dict.fromkeys(ALWAYS)),
+            "not_checked": not_checked_by(analysis),
             "kinds": NOT_CHECKED,
             "outcomes": outcomes,
             "is_live": analysis.state not in TERMINAL,

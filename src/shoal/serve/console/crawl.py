@@ -215,7 +215,7 @@ class CrawlPage:
         summary = await self.figures.summaries.of(status.crawl.number, status.counts.responses)
         return {
             "summary": summary,
-            "responses": class_parts(status.counts.responses, formats),
+            "responses": class_parts(row_of(status, formats), formats),
             "class_name": lambda kind: class_name(kind, view.language),
             "depths": crawl_charts.depth_columns(summary, formats),
             "times": crawl_charts.time_columns(summary, formats),

@@ -6,7 +6,6 @@ from typing import Final
 
 from markupsafe import Markup
 
-from shoal.pages.response_counts import CLASSES, ResponseClass
 from shoal.pages.summary import LIMITS_MS, OTHER, PageSummary
 from shoal.queue.job import Grant, Job
 from shoal.serve.console import charts
@@ -26,10 +25,10 @@ def depth_columns(summary: PageSummary, formats: Formats) -> list[Column]:
     deepest = max(summary.depths, default=0)
     found = []
     for depth in range(min(deepest, MOST_DEPTHS) + 1):
-        counts: Mapping[ResponseClass, int] = summary.depths.get(depth, {})
+        counts: Mapping[str, int] = summary.depths.get(depth, {})
         if depth == MOST_DEPTHS:  # the last column holds the rest
             rest = [one for level, one in summary.depths.items() if level >= depth]
-            counts = {kind: sum(one[kind] for one in rest) for kind in CLASSES}
+            counts = {kind: sum(one[kind] for one in rest) for kind in KINDS}
         label = f"{depth}+" if depth == MOST_DEPTHS and deepest > depth else str(depth)
         parts = tuple(
             Part(
@@ -42,7 +41,7 @@ def depth_columns(summary: PageSummary, formats: Formats) -> list[Column]:
                     count=formats.number(counts.get(kind, 0)),
                 ),
             )
-            for kind in CLASSES
+            for kind in KINDS
         )
         found.append(Column(label, parts))
     return found

@@ -19,6 +19,7 @@ from shoal.pages.pages import Pages
 from shoal.pages.response_counts import response_class
 from shoal.pages.store import ANY_ERROR, PageFilter
 from shoal.serve.console.crawl import CrawlPage
+from shoal.serve.console.crawl_rows import class_parts
 from shoal.serve.console.feed import AnyQuery
 from shoal.serve.console.shell import Shell, sentence
 from shoal.serve.endpoint import EndpointRequest, Nothing, always, endpoint
@@ -64,7 +65,9 @@ class CrawlPagesPage:
             problem = sentence(error.message)
         after = number_in(query.get("after"))
         found = await self._pages.search(status.crawl.number, after, ROWS, wanted)
-        context = self._frame.head(view, status, "pages") | {
+        head = self._frame.head(view, status, "pages")
+        context = head | {
+            "responses": class_parts(head["row"], self._shell.formats(view)),
             "given": given,
             "problem": problem,
             "pages": [(number, page, response_class(page.status)) for number, page in found.pages],

@@ -12,22 +12,33 @@ from shoal.crawl.states import (
     DRAINED_PARTLY,
     LABELS,
     PAUSABLE,
+    RELEASABLE,
     STOPPABLE,
     TERMINAL,
     WALKED,
     CrawlState,
     reason_text,
 )
-from shoal.pages.response_counts import CLASSES, ResponseClass
+from shoal.pages.response_counts import UNCHANGED, with_unchanged
 from shoal.serve.console.charts import Part
 from shoal.serve.console.format import Formats
 from shoal.serve.console.messages import Language
 
-KINDS: Final = {"2xx": "s2", "3xx": "s3", "4xx": "s4", "5xx": "s5", "none": "s0"}
+KINDS: Final = {"2xx": "s2", UNCHANGED: "s1", "3xx": "s3", "4xx": "s4", "5xx": "s5", "none": "s0"}
 """The colour class of each class of responses."""
+STATUSES: Final = {UNCHANGED: "304"}
+NAMES: Final = {"none": message("No answer"), UNCHANGED: message("Unchanged")}
 HELD: Final = (
     message("{count} URL is in quarantine and was not crawled"),
     message("{count} URLs are in quarantine and were not crawled"),
+)
+RELEASE: Final = (
+    message("{count} URL is in quarantine: look at its pattern under Frontier, and release it"),
+    message("{count} URLs are in quarantine: look at their patterns under Frontier, and release them"),
+)
+NEW_CRAWL: Final = (
+    message("{count} URL is in quarantine and was not crawled; a new crawl may crawl it"),
+    message("{count} URLs are in quarantine and were not crawled; a new crawl may crawl them"),
 )
 REMOVING: Final = message("Being removed")
 PLAIN_REASONS: Final = frozenset({None, "asked", DRAINED})  # the badge already says so
@@ -47,6 +58,7 @@ class CrawlRow:
     rate: float | None  # pages per second of work
     seconds: float | None  # seconds of work
     is_removing: bool = False
+    quarantine: str = ""  # how many URLs are in quarantine, and how to crawl them
 
     @property
     def id(self) -> str:
@@ -57,8 +69,8 @@ class CrawlRow:
         return self.status.crawl.state
 
     @property
-    def responses(self) -> Mapping[ResponseClass, int]:
-        return self.status.counts.responses
+    def responses(self) -> Mapping[str, int]:
+        return with_unchanged(self.status.counts.responses, self.status.counts.not_modified)
 
     @property
     def is_live(self) -> bool:
@@ -67,7 +79,7 @@ class CrawlRow:
     @property
     def is_releasable(self) -> bool:
         """Return whether patterns can be released from quarantine."""
-        return self.is_live or self.state is CrawlState.COMPLETED
+        return self.state in RELEASABLE
 
     @property
     def is_pausable(self) -> bool:
@@ -96,7 +108,12 @@ def row_of(status: CrawlStatus, formats: Formats, is_removing: bool = False) -> 
         rate=counts.pages / seconds if seconds and counts.pages else None,
         seconds=seconds,
         is_removing=is_removing,
+        quarantine=quarantine_text(counts.held, crawl.state, formats.language) if counts.held else "",
     )
+
+
+def quarantine_text(urls: int, state: CrawlState, language: Language) -> str:
+    return language.plural(*(RELEASE if state in RELEASABLE else NEW_CRAWL), urls)
 
 
 def reason_of(status: CrawlStatus, language: Language) -> str:
@@ -113,13 +130,16 @@ def reason_of(status: CrawlStatus, language: Language) -> str:
     return Formats(language, 0).text(language(reason_text(crawl.state_reason)))
 
 
-def class_parts(responses: Mapping[ResponseClass, int], formats: Formats) -> list[Part]:
-    """Return the shares of the response classes, for a chart."""
-    return [
-        Part(KINDS[kind], responses[kind], f"{class_name(kind, formats.language)}: {formats.number(responses[kind])}")
-        for kind in CLASSES
-    ]
+def class_parts(row: CrawlRow, formats: Formats) -> dict[str, Part]:
+    """Return the shares of the response classes, for a chart, by the status that finds their pages."""
+    return {
+        STATUSES.get(kind, kind): Part(
+            KINDS[kind], count, f"{class_name(kind, formats.language)}: {formats.number(count)}"
+        )
+        for kind, count in row.responses.items()
+        if count or kind != UNCHANGED
+    }
 
 
 def class_name(kind: str, language: Language) -> str:
-    return language("No answer") if kind == "none" else kind
+    return language(NAMES.get(kind, kind))

@@ -5,8 +5,8 @@ from typing import Any, Final
 from shoal.base.sentence import message
 from shoal.crawl.crawl import TRAP
 from shoal.crawl.journal.entry import JournalEntry
-from shoal.crawl.states import reason_text
-from shoal.serve.console.crawl_rows import HELD
+from shoal.crawl.states import CrawlState, reason_text
+from shoal.serve.console.crawl_rows import quarantine_text
 from shoal.serve.console.format import Formats
 from shoal.serve.console.messages import ENGLISH
 
@@ -85,7 +85,8 @@ def _end(entry: JournalEntry, formats: Formats) -> str:
     errors = language.plural("{count} error", "{count} errors", int(facts["errors"]))
     reason = _reason(facts, formats)
     held = facts.get("skipped", {}).get(TRAP, 0)
-    left = f". {language.plural(*HELD, held)}" if held else ""
+    state = CrawlState(entry.event.removeprefix("crawl_"))
+    left = f". {quarantine_text(held, state, language)}" if held else ""
     return f"{language(ENDS[entry.event])}: {pages}, {errors}" + (f" ({reason})" if reason else "") + left
 
 

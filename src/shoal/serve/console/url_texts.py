@@ -21,7 +21,7 @@ FACTS: Final[Mapping[str, str]] = {
     "attempts": message("Attempts"),
     "bytes": message("Size"),
     "content_type": message("Content type"),
-    "depth": message("Depth"),
+    "depth": message("Found at depth"),
     "error": message("Error"),
     "fetched_at": message("Fetched"),
     "final_url": message("Final URL"),
