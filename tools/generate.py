@@ -19,9 +19,8 @@ from types import ModuleType
 import click
 from msgspec import UNSET, to_builtins
 
-from shoal.audit.codes import BY_ANALYZER
-from shoal.audit.metrics import NAMED
-from shoal.audit.reports import json_report
+from shoal.audit.codes import BY_ANALYZER, NAMED
+from shoal.audit.reports import report as json_report
 from shoal.base import errors, query_params
 from shoal.base.parsing import show
 from shoal.base.request_form import Form, fields_of

@@ -6,7 +6,7 @@ import msgspec
 import orjson
 import pyarrow.parquet as pq
 
-from shoal.audit.reports.json_report import AuditReport
+from shoal.audit.reports.report import AuditReport
 from tests.support.audit_reports import check_junit, check_sarif
 from tests.support.fleet import clean_environment
 from tests.support.forge_server import TOKEN, forge_server

@@ -10,12 +10,11 @@ from typing import Any
 import pytest
 
 from shoal.audit.analyses import KIND, AnalysisMoved
-from shoal.audit.analysis import Analysis, AnalysisOptions
+from shoal.audit.analysis import Analysis, AnalysisOptions, CommitState
 from shoal.audit.analyzer import Analyzer, Found, Needs
 from shoal.audit.analyzer_run import AnalyzerSkipped
 from shoal.audit.analyzers.responses import Responses
 from shoal.audit.artifacts import Artifact, ArtifactStore
-from shoal.audit.commit_status.status import CommitState
 from shoal.audit.finding import AnalyzerOutcome, Finding, FindingCode, FindingCount, Severity
 from shoal.audit.gate import Gate, GateRule, read_gate
 from shoal.audit.loader import SiteLoader

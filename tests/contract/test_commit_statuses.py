@@ -9,18 +9,18 @@ from urllib.parse import quote
 
 import pytest
 
-from shoal.audit.commit_status.forges import Forge
-from shoal.audit.commit_status.publisher import (
+from shoal.audit.analysis import CommitState, status_of
+from shoal.audit.commit_status import (
     TAKEN_FOR,
     CommitStatusFailed,
     CommitStatusPublished,
     CommitStatusPublisher,
+    Forge,
     without_token,
 )
-from shoal.audit.commit_status.status import CommitState, status_of
-from shoal.audit.commit_status.store import CommitStatusStore
 from shoal.audit.gate import read_gate
 from shoal.audit.states import AnalysisState
+from shoal.audit.store import CommitStatusStore
 from shoal.base.clock import SystemClock
 from shoal.base.errors import InvalidInput
 from shoal.base.forge_commit import ForgeCommit

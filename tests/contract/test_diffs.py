@@ -9,11 +9,10 @@ import orjson
 import pyarrow.parquet as pq
 import pytest
 
+from shoal.audit import diff as diffing
 from shoal.audit.analysis import AnalysisOptions
-from shoal.audit.diff import diff as diffing
-from shoal.audit.diff.diff import CrawlDiff, CrawlDiffs, first_rows
-from shoal.audit.diff.formats import COLUMNS, pieces
-from shoal.audit.diff.rows import Change, DiffRow
+from shoal.audit.diff import CrawlDiff, CrawlDiffs, first_rows
+from shoal.audit.diff_formats import COLUMNS, Change, DiffRow, pieces
 from shoal.audit.finding import AnalyzerOutcome, Finding, FindingCount, Severity
 from shoal.base.errors import InvalidInput, NotFound, StateConflict
 from shoal.crawl.crawl import Crawl

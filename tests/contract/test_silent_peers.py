@@ -9,7 +9,7 @@ from datetime import timedelta
 
 import pytest
 
-from shoal.audit.commit_status import publisher
+from shoal.audit import commit_status as publisher
 from shoal.base.clock import SystemClock
 from shoal.base.errors import BackendUnavailable, BodiesUnavailable
 from shoal.base.ids import EventId

@@ -15,12 +15,12 @@ import pytest
 from shoal.app import opened
 from shoal.audit import loader
 from shoal.audit.analysis import Analysis, AnalysisOptions
-from shoal.audit.analyzers.speed import Speed
+from shoal.audit.analyzers.responses import Speed
 from shoal.audit.codes import CODES
 from shoal.audit.gate import read_gate
+from shoal.audit.reports.ci import to_sarif
 from shoal.audit.reports.html import to_html
 from shoal.audit.reports.report import load_report
-from shoal.audit.reports.sarif import to_sarif
 from shoal.audit.states import AnalysisState
 from shoal.audit.verdict import Outcome
 from shoal.base.signals import Signals

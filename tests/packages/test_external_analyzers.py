@@ -15,7 +15,7 @@ import pytest
 
 from shoal.audit.analyzer import Needs
 from shoal.audit.analyzer_run import AnalyzerError, AnalyzerResult, run_analyzer
-from shoal.audit.analyzers import plugins
+from shoal.audit.analyzers import registry as plugins
 from shoal.audit.external import ExternalAnalyzer, ProcessLimits
 from shoal.audit.finding import FindingCode, Severity
 from shoal.audit.site import NUMBERS, TEXTS, PageColumns, Site

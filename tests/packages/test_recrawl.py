@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from shoal.audit.analysis import AnalysisOptions
-from shoal.audit.reports.charts import status_by_depth
+from shoal.audit.reports.html import status_by_depth
 from shoal.base.errors import InvalidInput
 from shoal.base.url import Url
 from shoal.cli.summary import rows_of, summary

@@ -10,10 +10,9 @@ import orjson
 import pytest
 
 from shoal.audit.codes import BY_ANALYZER
-from shoal.audit.reports.charts import response_times, site_tree, status_by_depth
 from shoal.audit.reports.formats import FORMATS, FormatName
-from shoal.audit.reports.json_report import AuditReport, schema
-from shoal.audit.reports.report import Report, in_short
+from shoal.audit.reports.html import response_times, site_tree, status_by_depth
+from shoal.audit.reports.report import AuditReport, Report, in_short, schema
 from shoal.audit.verdict import Outcome, Verdict
 from tests.support.audit_reports import HOSTILE, SITE, check_junit, check_sarif, report_with, verdict_of
 

@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 
 import shoal
-from shoal.audit.codes import CODES
-from shoal.audit.not_checked import NOT_CHECKED
+from shoal.audit.codes import CODES, NOT_CHECKED
 from shoal.serve import console
 from shoal.serve.console.messages import ENGLISH, languages, preferred
 

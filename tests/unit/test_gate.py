@@ -5,10 +5,9 @@ from typing import Any
 
 import pytest
 
-from shoal.audit.codes import ANALYZER_OF, CODES
+from shoal.audit.codes import ANALYZER_OF, CODES, NAMED, SUMS, is_timing
 from shoal.audit.finding import AnalyzerOutcome, FindingCount, Severity
 from shoal.audit.gate import GateRule, parse_gate, read_gate
-from shoal.audit.metrics import NAMED, SUMS, is_timing
 from shoal.audit.verdict import GateInput, Outcome, Verdict, judge
 from shoal.base.errors import InvalidInput
 

@@ -3,7 +3,7 @@
 import random
 from typing import Any
 
-from shoal.audit.diff.page_columns import FIELDS, PageDigests, compare, digest
+from shoal.audit.diff import FIELDS, PageDigests, compare, digest
 from shoal.audit.site_store import COMPARED_COLUMNS
 from tests.support.effort import times
 

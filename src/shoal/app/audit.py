@@ -10,8 +10,8 @@ from shoal.audit.gates import Gates
 
 if TYPE_CHECKING:
     from shoal.app.app import App
-    from shoal.audit.commit_status.publisher import CommitStatusPublisher
-    from shoal.audit.diff.diff import CrawlDiffs
+    from shoal.audit.commit_status import CommitStatusPublisher
+    from shoal.audit.diff import CrawlDiffs
 
 
 class Audit:
@@ -46,8 +46,7 @@ class Audit:
     def status_publisher(self) -> "CommitStatusPublisher":
         """The chore that publishes commit statuses."""
         from shoal.app.address_rule import address_rule_of
-        from shoal.audit.commit_status.forges import endpoints_of, forges_of
-        from shoal.audit.commit_status.publisher import CommitStatusPublisher
+        from shoal.audit.commit_status import CommitStatusPublisher, endpoints_of, forges_of
         from shoal.egress import Egress
 
         app = self._app
@@ -64,7 +63,7 @@ class Audit:
 
     @cached_property
     def diffs(self) -> "CrawlDiffs":
-        from shoal.audit.diff.diff import CrawlDiffs
+        from shoal.audit.diff import CrawlDiffs
 
         app = self._app
         return CrawlDiffs(app.database)

@@ -4,12 +4,10 @@ with the job."""
 from collections.abc import Sequence
 
 from shoal.audit import states
-from shoal.audit.analysis import PREVIOUS, Analysis, AnalysisOptions
-from shoal.audit.commit_status.status import CommitStatus, status_of
-from shoal.audit.commit_status.store import CommitStatusStore
+from shoal.audit.analysis import PREVIOUS, Analysis, AnalysisOptions, CommitStatus, status_of
 from shoal.audit.finding import AnalyzerOutcome, Finding, FindingCount
 from shoal.audit.states import AnalysisState
-from shoal.audit.store import AnalysisStore, FindingPlace, GateStore, NewAnalysis
+from shoal.audit.store import AnalysisStore, CommitStatusStore, FindingPlace, GateStore, NewAnalysis
 from shoal.base.database import Database, Tx
 from shoal.base.errors import InvalidInput, NotFound, StateConflict
 from shoal.base.ids import AnalysisId, JobId, new_id

@@ -1,8 +1,9 @@
-"""The registry of finding codes of the built-in analyzers. A code is public and permanent: gates and scripts use it."""
+"""What a report can say: the codes of findings, the metrics of a crawl, and what no analyzer checks."""
 
 from collections.abc import Mapping
 from typing import Final
 
+from shoal.audit.analysis import Analysis
 from shoal.audit.finding import FindingCode, Severity
 
 _E, _W, _N = Severity.ERROR, Severity.WARNING, Severity.NOTICE
@@ -194,3 +195,87 @@ ANALYZER_OF: Final[Mapping[str, str]] = {
     code.code: analyzer for analyzer, codes in BY_ANALYZER.items() for code in codes
 }
 """The analyzer that reports a code."""
+
+
+Metrics = dict[str, float]
+
+NAMED: Final[Mapping[str, str]] = {
+    "pages": "pages that got a response",
+    "failed_pages": "pages that got no response",
+    "errors": "findings with severity error",
+    "warnings": "findings with severity warning",
+    "notices": "findings with severity notice",
+    "findings": "all findings",
+    "broken_links": "linked URLs that answer with a 4xx status, or not at all",
+    "server_errors": "pages that answer with a 5xx status",
+    "redirects": "pages that redirect",
+    "duplicate_titles": "pages that share their title with another page",
+    "duplicate_descriptions": "pages that share their meta description with another page",
+    "duplicate_pages": "pages that share their text with another page",
+    "orphan_pages": "pages that only a sitemap lists",
+    "avg_response_ms": "mean response time of all pages, in milliseconds",
+    "p95_response_ms": "response time that 95 % of the pages stay below, in milliseconds",
+    "max_response_ms": "longest response time, in milliseconds",
+    "max_depth": "largest number of clicks from the nearest seed to a page that links lead to",
+    "blocked_pages": "pages that refused the crawler (401, 403, 407, 429 or 503)",
+    "quarantined_urls": "URLs that were held back as a crawler trap",
+}
+"""Metrics that are not the count of one finding code, each with what it measures."""
+
+SUMS: Final[Mapping[str, tuple[str, ...]]] = {
+    "broken_links": ("broken_link", "link_to_unreachable"),
+    "server_errors": ("server_error",),
+    "duplicate_titles": ("title_duplicate",),
+    "duplicate_descriptions": ("description_duplicate",),
+    "duplicate_pages": ("content_duplicate", "content_near_duplicate"),
+    "orphan_pages": ("orphan_page",),
+}
+"""Metrics that add up the findings of some codes."""
+
+BY_SEVERITY: Final = {"errors": "error", "warnings": "warning", "notices": "notice"}
+TIMING: Final = frozenset({"avg_response_ms", "p95_response_ms", "max_response_ms"})
+"""Metrics that depend on how fast the server was."""
+
+
+def is_timing(metric: str) -> bool:
+    """Return whether a metric depends on how fast the server was at the time of the crawl."""
+    return metric in TIMING or (metric in CODES and CODES[metric].timing)
+
+
+NOT_CHECKED: Final[Mapping[str, str]] = {
+    "external_links": "links to other sites",
+    "uncrawled_links": "links to pages that were not crawled",
+    "targets": "canonical and hreflang targets",
+    "probes": "paths that analyzers request from each host, such as /llms.txt",
+    "quarantined": "pages in quarantine as a crawler trap",
+    "fragments": "#fragments of links",
+    "images": "images",
+    "styles": "stylesheets",
+    "scripts": "scripts",
+    "frames": "frames",
+    "media": "videos, audio and embedded files",
+    "texts": "texts that were stored without a hash",
+}
+"""The kinds of things that may be left unchecked, in the order in which they are named."""
+
+ALWAYS: Final = ("external_links", "fragments", "images", "styles", "scripts", "frames", "media")
+"""The parts that no analysis checks. Links, images and so on are counted once for each page that has them."""
+
+
+def not_checked_by(analysis: Analysis) -> dict[str, int | None]:
+    """Return how many things of each kind an analysis did not check; None for an unknown number. Analyses that ended
+    before this was recorded know only the URLs in quarantine, from their metrics."""
+    counts: dict[str, int | None] = dict.fromkeys(ALWAYS)
+    if held := round((analysis.metrics or {}).get("quarantined_urls", 0)):
+        counts["quarantined"] = held
+    counts = (analysis.summary or {}).get("not_checked", counts)
+    return {kind: counts[kind] for kind in NOT_CHECKED if kind in counts}
+
+
+def in_words(counts: Mapping[str, int | None]) -> str:
+    """Return the list as text: `images (3), scripts (1), #fragments of links`."""
+    return ", ".join(
+        name if counts[kind] is None else f"{name} ({counts[kind]:,})"
+        for kind, name in NOT_CHECKED.items()
+        if kind in counts
+    )

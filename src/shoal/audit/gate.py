@@ -8,8 +8,7 @@ from typing import Annotated, Any, ClassVar, Final, Literal
 import orjson
 from msgspec import Meta, field
 
-from shoal.audit.codes import CODES
-from shoal.audit.metrics import NAMED, SUMS
+from shoal.audit.codes import CODES, NAMED, SUMS
 from shoal.base.errors import InvalidInput
 from shoal.base.parsing import read_toml
 from shoal.base.request_form import Form, describe

@@ -8,10 +8,8 @@ from urllib.parse import urlsplit
 import numpy as np
 
 from shoal.audit.analysis import Summary
-from shoal.audit.codes import CODES
+from shoal.audit.codes import ALWAYS, BY_SEVERITY, CODES, NOT_CHECKED, SUMS, Metrics
 from shoal.audit.finding import AnalyzerOutcome, FindingCount
-from shoal.audit.metrics import BY_SEVERITY, SUMS, Metrics
-from shoal.audit.not_checked import ALWAYS, NOT_CHECKED
 from shoal.audit.site import LinkGraph, Site
 from shoal.audit.verdict import GateInput
 from shoal.extract.flags import names_of

@@ -1,15 +1,15 @@
-"""Requests of an analysis: well-known files of a host, URLs that were not crawled, and slow pages that are measured
-again.
-
-Polite like any fetch: robots.txt is obeyed, and each request waits for a slot of its host.
-"""
+"""Requests that analyzers make to the site: paths, targets of links, and slow pages that are measured again."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from datetime import timedelta
 from typing import Final
 
-from shoal.audit.site import ProbeAnswer
+import numpy as np
+
+from shoal.audit.codes import is_timing
+from shoal.audit.site import ProbeAnswer, Site
+from shoal.audit.verdict import Outcome, Verdict
 from shoal.base.clock import Clock
 from shoal.base.database import Database
 from shoal.base.url import Canonicalizer, Url, origin
@@ -143,3 +143,29 @@ class Prober:
                 return True
             waited += max(grant.wait_seconds, 0.1)
         return False
+
+
+LONGEST_MEASURING: Final = timedelta(minutes=2)
+
+
+def needs_second_look(verdict: Verdict) -> bool:
+    """Return whether a rule about response times fails the gate."""
+    return any(
+        rule.outcome is Outcome.FAILED and rule.severity == "error" and is_timing(rule.metric) for rule in verdict.rules
+    )
+
+
+async def measure_again(site: Site, prober: Prober, most: int, progress: Progress) -> int:
+    """Request the slowest pages again and put the shorter time into the columns; return how many got faster."""
+    times = site.pages["duration_ms"]
+    known = np.flatnonzero(~np.isnan(times) & (site.pages["status"] > 0))
+    slowest = known[np.argsort(-times[known], kind="stable")[:most]].tolist()
+    urls = [site.pages.answered_at(page) for page in slowest]
+    answers = await prober.probe(urls, LONGEST_MEASURING, progress)
+    faster = 0
+    for page, url in zip(slowest, urls, strict=True):
+        answer = answers.get(url)
+        if answer is not None and answer.duration_ms is not None and answer.duration_ms < times[page]:
+            times[page] = answer.duration_ms
+            faster += 1
+    return faster

@@ -21,7 +21,7 @@ from shoal.audit.external import ExternalAnalyzer
 from shoal.audit.finding import AnalyzerOutcome
 from shoal.audit.loader import SiteLoader
 from shoal.audit.overview import measure, summarize
-from shoal.audit.remeasure import measure_again, needs_second_look
+from shoal.audit.prober import measure_again, needs_second_look
 from shoal.audit.site import Site
 from shoal.audit.verdict import GateInput, Outcome, Verdict, judge
 from shoal.base.clock import Clock

@@ -6,10 +6,9 @@ from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 from typing import Any, Final, Self
 
-from shoal.audit.codes import ANALYZER_OF
+from shoal.audit.codes import ANALYZER_OF, BY_SEVERITY, SUMS, Metrics
 from shoal.audit.finding import AnalyzerOutcome, FindingCount
 from shoal.audit.gate import Gate, GateRule
-from shoal.audit.metrics import BY_SEVERITY, SUMS, Metrics
 from shoal.base.sentence import message
 
 BLOCKED_SHARE: Final = 0.5  # share of all pages

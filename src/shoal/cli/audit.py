@@ -17,7 +17,7 @@ from shoal.app import App, opened
 from shoal.audit.analyses import KIND, AnalysisMoved, CommitStatusWanted
 from shoal.audit.analysis import Analysis, AnalysisOptions
 from shoal.audit.gate import Gate, parse_gate
-from shoal.audit.reports.annotations import to_annotations
+from shoal.audit.reports.ci import to_annotations
 from shoal.audit.reports.formats import FORMATS, FormatName
 from shoal.audit.reports.report import load_report
 from shoal.audit.run import AnalysisAttempted, AnalyzerFailed

@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from shoal.app import opened
-from shoal.audit.diff.formats import FORMATS, RowFormatName, pieces
+from shoal.audit.diff_formats import FORMATS, RowFormatName, pieces
 from shoal.base.errors import InvalidInput
 from shoal.base.settings import Settings
 from shoal.base.text import shorten

@@ -73,8 +73,7 @@ async def crawl_runner(app: App, lease: Lease, alive: Callable[[], bool]) -> Wal
 
 async def analysis_runner(app: App, lease: Lease, alive: Callable[[], bool]) -> "AnalysisRun":
     """Build the run of a leased analysis job, with all analyzers: built-in, installed and external ones."""
-    from shoal.audit.analyzers.plugins import external, installed
-    from shoal.audit.analyzers.registry import built_in
+    from shoal.audit.analyzers.registry import built_in, external, installed
     from shoal.audit.loader import SiteLoader
     from shoal.audit.run import AnalysisContext, AnalysisRun
 

@@ -8,8 +8,7 @@ from msgspec import Meta, Struct
 from starlette.responses import Response, StreamingResponse
 
 from shoal.access.scopes import TokenScope
-from shoal.audit.diff.formats import FORMATS, RowFormatName, pieces, record
-from shoal.audit.diff.rows import Change, DiffSummary
+from shoal.audit.diff_formats import FORMATS, Change, DiffSummary, RowFormatName, pieces, record
 from shoal.audit.finding import Severity
 from shoal.base.errors import NotFound, StateConflict
 from shoal.base.request_form import Form, describe
@@ -17,7 +16,7 @@ from shoal.crawl.crawl import Name
 from shoal.serve.endpoint import EndpointRequest, Nothing, always, endpoint
 
 if TYPE_CHECKING:
-    from shoal.audit.diff.diff import CrawlDiff, CrawlDiffs
+    from shoal.audit.diff import CrawlDiff, CrawlDiffs
 
 Against = Annotated[Name, describe("The earlier crawl.")]
 Listed = Annotated[int, Meta(ge=0, le=1000)]
@@ -136,7 +135,7 @@ class DiffApi:
     async def compare_crawls(self, request: EndpointRequest[Nothing, DiffQuery]) -> Differences:
         """Pages are compared by URL, findings by what they are about. Both crawls must have ended."""
         diff = await self._open(request)
-        from shoal.audit.diff.diff import first_rows  # which `_open` has imported
+        from shoal.audit.diff import first_rows  # which `_open` has imported
 
         rows = await first_rows(diff, request.query.limit)
         return differences_of(diff.summary, [Difference(**record(row)) for row in rows])

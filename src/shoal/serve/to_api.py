@@ -11,8 +11,7 @@ from msgspec.structs import asdict
 from shoal.access.audit_log import StoredAuditEntry
 from shoal.access.scopes import in_order
 from shoal.access.token import Token
-from shoal.audit.analysis import Analysis
-from shoal.audit.commit_status.status import CommitStatus
+from shoal.audit.analysis import Analysis, CommitStatus
 from shoal.audit.finding import AnalyzerOutcome, Finding, FindingCount, most_serious_first
 from shoal.audit.states import AnalysisState
 from shoal.audit.store import StoredGate

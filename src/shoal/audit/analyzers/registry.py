@@ -1,31 +1,22 @@
-"""The list of built-in analyzers, made from the settings."""
+"""All analyzers: built-in ones, installed ones, and external commands."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from importlib.metadata import EntryPoint, entry_points
+from typing import Any, Final
 
-from shoal.audit.analyzer import Analyzer
-from shoal.audit.analyzers.canonicals import Canonicals
-from shoal.audit.analyzers.cookies import Cookies
-from shoal.audit.analyzers.depth import Depth
-from shoal.audit.analyzers.descriptions import Descriptions
-from shoal.audit.analyzers.duplicates import Duplicates
-from shoal.audit.analyzers.headings import Headings
-from shoal.audit.analyzers.hreflang import Hreflang
-from shoal.audit.analyzers.images import Images
-from shoal.audit.analyzers.indexability import Indexability
-from shoal.audit.analyzers.links import Links
-from shoal.audit.analyzers.llms_txt import LlmsTxt
-from shoal.audit.analyzers.mixed_content import MixedContent
-from shoal.audit.analyzers.orphans import Orphans
-from shoal.audit.analyzers.redirects import Redirects
-from shoal.audit.analyzers.responses import Responses
-from shoal.audit.analyzers.robots_txt import RobotsTxt
-from shoal.audit.analyzers.security_headers import SecurityHeaders
-from shoal.audit.analyzers.soft_404 import Soft404
-from shoal.audit.analyzers.speed import Speed
-from shoal.audit.analyzers.structured_data import StructuredData
-from shoal.audit.analyzers.thin_content import ThinContent
-from shoal.audit.analyzers.titles import Titles
-from shoal.audit.analyzers.urls import Urls
+from shoal.audit.analyzer import Analyzer, Found, Needs
+from shoal.audit.analyzer_run import AnalyzerError
+from shoal.audit.analyzers.content import Descriptions, Duplicates, Headings, Images, ThinContent, Titles
+from shoal.audit.analyzers.indexing import Canonicals, Hreflang, Indexability, LlmsTxt, StructuredData
+from shoal.audit.analyzers.responses import Links, Redirects, Responses, RobotsTxt, Soft404, Speed
+from shoal.audit.analyzers.security import Cookies, MixedContent, SecurityHeaders
+from shoal.audit.analyzers.structure import Depth, Orphans, Urls
+from shoal.audit.external import ExternalAnalyzer, ProcessLimits
+from shoal.audit.finding import FindingCode
+from shoal.audit.site import Site
+from shoal.base.settings import AuditSettings
+from shoal.base.text import clean
 
 BUILT_IN: tuple[Callable[[], Analyzer], ...] = (
     Links, Redirects, Responses, Titles, Descriptions, Headings, Canonicals, Indexability, Hreflang, Duplicates,
@@ -37,3 +28,52 @@ BUILT_IN: tuple[Callable[[], Analyzer], ...] = (
 def built_in() -> list[Analyzer]:
     """Return all built-in analyzers."""
     return [make() for make in BUILT_IN]
+
+
+GROUP: Final = "shoal.analyzers"
+
+
+@dataclass(frozen=True)
+class Unusable:
+    """Stands for an analyzer that cannot be loaded, so that the analysis reports it."""
+
+    name: str
+    problem: str
+    codes: Sequence[FindingCode] = ()
+    needs: Needs = field(default_factory=Needs)
+
+    def analyze(self, site: Site) -> Iterator[Found]:
+        raise AnalyzerError(self.problem)
+
+
+def installed() -> list[Analyzer]:
+    """Return the analyzers of installed packages; an entry point is a class or function that returns one."""
+    return [_load(point) for point in sorted(entry_points(group=GROUP), key=lambda point: point.name)]
+
+
+def external(settings: AuditSettings) -> list[Analyzer]:
+    """Return the external analyzers of the settings."""
+    limits = ProcessLimits(settings.command_timeout, settings.command_memory, settings.command_output)
+    return [ExternalAnalyzer(command.name, command.words, limits) for command in settings.commands]
+
+
+def _load(point: EntryPoint) -> Analyzer:
+    try:
+        analyzer: Any = point.load()()
+        problem = _problem(point.name, analyzer)
+    except (Exception, SystemExit) as error:
+        return Unusable(point.name, f"It does not load ({type(error).__name__}: {clean(str(error), 200)}).")
+    if problem is not None:
+        return Unusable(point.name, problem)
+    found: Analyzer = analyzer
+    return found
+
+
+def _problem(name: str, analyzer: Any) -> str | None:
+    """Return what is wrong with an analyzer of another package."""
+    if getattr(analyzer, "name", None) != name:
+        return f"Its attribute name is {clean(str(getattr(analyzer, 'name', None)), 60)}, not that of its entry point."
+    if not isinstance(getattr(analyzer, "needs", None), Needs) or not callable(getattr(analyzer, "analyze", None)):
+        return "It has no needs, or no method analyze."
+    foreign = [code.code for code in analyzer.codes if not code.code.startswith(f"{name}.")]
+    return f"Its code {clean(foreign[0], 60)} does not begin with {name}." if foreign else None

@@ -9,10 +9,10 @@ from starlette.responses import Response, StreamingResponse
 from shoal.access.scopes import TokenScope
 from shoal.audit.analyses import Analyses
 from shoal.audit.analysis import AnalysisOptions
+from shoal.audit.codes import NOT_CHECKED, not_checked_by
 from shoal.audit.finding import LABELS as SEVERITIES
 from shoal.audit.finding import FindingCount, most_serious_first
 from shoal.audit.gates import Gates
-from shoal.audit.not_checked import NOT_CHECKED, not_checked_by
 from shoal.audit.reports.report import value_in_words
 from shoal.audit.states import LABELS, TERMINAL, AnalysisState
 from shoal.audit.store import FindingPlace

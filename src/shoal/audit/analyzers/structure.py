@@ -1,4 +1,4 @@
-"""URLs that are hard to read, to type or to keep stable."""
+"""Where pages are: clicks from the seeds, orphans, the form of URLs."""
 
 import re
 from collections.abc import Iterator
@@ -9,6 +9,37 @@ import numpy as np
 from shoal.audit.analyzer import Found, Needs
 from shoal.audit.codes import BY_ANALYZER
 from shoal.audit.site import Site
+
+
+class Depth:
+    name = "depth"
+    codes = BY_ANALYZER["depth"]
+    needs = Needs(links=True)
+
+    def __init__(self, deepest: int = 4) -> None:
+        self._deepest = deepest
+
+    def analyze(self, site: Site) -> Iterator[Found]:
+        clicks = site.clicks
+        deep = np.flatnonzero(site.pages.is_html & (clicks > self._deepest))
+        yield Found("page_too_deep", deep, evidence=lambda place: {"clicks": int(clicks[deep[place]])})
+
+
+class Orphans:
+    name = "orphans"
+    codes = BY_ANALYZER["orphans"]
+    needs = Needs(pages=("canonical",), links=True, sitemap=True)
+
+    def analyze(self, site: Site) -> Iterator[Found]:
+        assert site.links is not None
+        pages = site.pages
+        is_linked = np.zeros(len(pages), np.bool_)
+        page_of = site.links.link_targets.page_of[site.links.followed_counts > 0]
+        is_linked[page_of[page_of >= 0]] = True
+        yield Found("orphan_page", np.flatnonzero(pages.is_html & site.in_sitemap & ~is_linked & (pages["depth"] > 0)))
+        if any(len(sitemap.entries) for sitemap in site.sitemaps):
+            yield Found("sitemap_missing_page", np.flatnonzero(site.is_indexable & ~site.in_sitemap))
+
 
 _SPLIT: Final = re.compile(r"[a-z]+://[^/?#]*(/[^?#]*)?(\?[^#]*)?")
 LONGEST: Final = 200

@@ -1,20 +1,20 @@
-"""The report as JUnit XML, which most CI systems show: a test per rule of the gate and per finding code.
-
-With a gate, only its rules fail; without one, every code of severity error does. An analyzer that failed is an error;
-one that does not apply to the crawl is skipped.
-"""
+"""Reports for CI systems: JUnit, SARIF, and annotations of a job's log."""
 
 import re
 from collections.abc import Sequence
-from typing import Final
+from typing import Any, Final
+from urllib.parse import quote
 from xml.etree import ElementTree
 
+import orjson
+
+from shoal import __version__
 from shoal.audit.codes import BY_ANALYZER
 from shoal.audit.finding import Finding, FindingCount, Severity
-from shoal.audit.reports.report import Report, evidence_in_words
+from shoal.audit.reports.report import Report, evidence_in_words, in_short
 from shoal.audit.verdict import Outcome
 from shoal.base.clock import from_micros
-from shoal.base.text import visible
+from shoal.base.text import json_of, visible
 
 _NOT_XML: Final = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 Element = ElementTree.Element
@@ -126,3 +126,122 @@ def _count(suite: Element, report: Report) -> None:
 def _text(text: str) -> str:
     """Replace characters that XML cannot hold."""
     return _NOT_XML.sub("\N{REPLACEMENT CHARACTER}", text)
+
+
+SCHEMA: Final = "https://docs.oasis-open.org/sarif/sarif/v2.1.0/errata01/os/schemas/sarif-schema-2.1.0.json"
+LEVELS: Final = {Severity.ERROR: "error", Severity.WARNING: "warning", Severity.NOTICE: "note"}
+FINGERPRINT: Final = "shoalFinding/v1"
+
+
+def to_sarif(report: Report) -> str:
+    """Return a SARIF document with one run. `properties.count` of a rule is the exact number of its findings."""
+    analysis = report.analysis
+    results = [
+        _result(place, count, finding, analysis.site)
+        for place, count in enumerate(report.codes)
+        for finding in report.examples.get(count.code, ())
+    ]
+    run = {
+        "tool": {
+            "driver": {
+                "name": "Shoal",
+                "semanticVersion": __version__,
+                "rules": [_rule(count) for count in report.codes],
+            }
+        },
+        "automationDetails": {"id": f"shoal/{analysis.project}/{analysis.id}"},
+        "invocations": [
+            {
+                "executionSuccessful": analysis.error is None and not report.failed_analyzers,
+                "toolExecutionNotifications": [
+                    {
+                        "level": "error",
+                        "message": {"text": f"Analyzer {outcome.analyzer} failed: {outcome.error}"},
+                        "descriptor": {"id": "analyzer_failed"},
+                    }
+                    for outcome in report.failed_analyzers
+                ]
+                + [
+                    {
+                        "level": "note",
+                        "message": {"text": f"Analyzer {outcome.analyzer} was skipped: {outcome.skipped}"},
+                        "descriptor": {"id": "analyzer_skipped"},
+                    }
+                    for outcome in report.skipped_analyzers
+                ]
+                + ([{"level": "error", "message": {"text": analysis.error}}] if analysis.error is not None else []),
+            }
+        ],
+        "results": results,
+        "columnKind": "unicodeCodePoints",
+        "properties": {
+            "site": analysis.site,
+            "verdict": report.outcome,
+            "pages": report.pages,
+            "notChecked": report.not_checked,
+            **({"quarantine": report.quarantine} if report.quarantine else {}),
+        },
+    }
+    document = {"$schema": SCHEMA, "version": "2.1.0", "runs": [run]}
+    return json_of(document, orjson.OPT_INDENT_2).decode() + "\n"
+
+
+def _rule(count: FindingCount) -> dict[str, Any]:
+    return {
+        "id": count.code,
+        "name": "".join(word.capitalize() for word in count.code.replace(".", "_").split("_")),
+        "shortDescription": {"text": count.title},
+        "fullDescription": {"text": count.title},
+        "help": {"text": count.fix},
+        "defaultConfiguration": {"level": LEVELS[count.severity]},
+        "properties": {"analyzer": count.analyzer, "count": count.count, "tags": ["site-audit", count.analyzer]},
+    }
+
+
+def _result(place: int, count: FindingCount, finding: Finding, site: str) -> dict[str, Any]:
+    """Return a finding. Code scanning requires a location, so one about the whole site gets the start of the site."""
+    evidence = evidence_in_words(finding.evidence)
+    return {
+        "ruleId": count.code,
+        "ruleIndex": place,
+        "level": LEVELS[count.severity],
+        "message": {"text": f"{count.title} {evidence}".strip()},
+        "locations": [{"physicalLocation": {"artifactLocation": {"uri": _uri(finding.page or site)}}}],
+        "partialFingerprints": {FINGERPRINT: finding.identifier},
+        "properties": {"evidence": finding.evidence},
+    }
+
+
+def _uri(url: str) -> str:
+    """Encode the characters that a URI must not contain, though browsers accept them in a URL."""
+    return quote(url, safe="%/:?#[]@!$&'()*+,;=~", errors="replace")
+
+
+MOST_SHOWN: Final = 10  # annotations of each kind; GitHub ignores further ones of a step
+KINDS: Final = {Severity.ERROR: "error", Severity.WARNING: "warning", Severity.NOTICE: "notice"}
+
+
+def to_annotations(report: Report) -> str:
+    """Return one workflow command per line: the verdict first, then finding codes, most serious first. The first notice
+    says what was not checked."""
+    lines: dict[str, list[str]] = {kind: [] for kind in KINDS.values()}
+    lines["notice"].append(_command("notice", "Not checked", report.not_checked_text.removeprefix("Not checked: ")))
+    if report.analysis.error is not None or report.outcome in (Outcome.FAILED, Outcome.INCONCLUSIVE):
+        verdict = report.analysis.verdict
+        reasons = [] if verdict is None else verdict.reasons
+        lines["error"].append(_command("error", "Audit", " ".join([f"{in_short(report)}.", *reasons])))
+    for count in report.codes:
+        example = next((one.page for one in report.examples.get(count.code, ()) if one.page), None)
+        where = f" For example: {example}" if example else ""
+        title = f"{count.code} ({count.count:,})"
+        lines[KINDS[count.severity]].append(_command(KINDS[count.severity], title, f"{count.title} {count.fix}{where}"))
+    return "".join(f"{line}\n" for kind in lines.values() for line in kind[:MOST_SHOWN])
+
+
+def _command(kind: str, title: str, message: str) -> str:
+    """Return a workflow command. Page text cannot start another one: it has no line ends, and is escaped."""
+    return f"::{kind} title={_escaped(title).replace(':', '%3A').replace(',', '%2C')}::{_escaped(message)}"
+
+
+def _escaped(text: str) -> str:
+    return visible(text).replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")

@@ -1,1 +1,0 @@
-"""Commit statuses: the verdict about a site, shown at a commit on GitHub, GitLab, Gitea or Forgejo."""
