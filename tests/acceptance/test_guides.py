@@ -17,7 +17,7 @@ import pytest
 
 from shoal.audit.gate import parse_gate
 from shoal.base.clock import SystemClock
-from shoal.events.signature import new_secret, sign
+from shoal.events.webhook import new_secret, sign
 from shoal.extract.rules import read_rules
 from shoal.page_jobs.group import GroupConfig
 from tests.support.fleet import Fleet, Shoal, clean_environment, wait_for

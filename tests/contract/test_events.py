@@ -19,12 +19,9 @@ from shoal.base.leader import LEAD, LeaderOnly
 from shoal.base.settings import EventSettings
 from shoal.egress import AddressRule, Egress
 from shoal.events import courier as courier_room
-from shoal.events.courier import TAKEN_FOR, Courier, CourierFailed, WebhookDisabled
+from shoal.events.courier import TAKEN_FOR, Answer, Courier, CourierFailed, WebhookDisabled
 from shoal.events.event import Event, EventReceipt, append_events
-from shoal.events.event_file import EventFile
-from shoal.events.forwarder import Forwarder
-from shoal.events.retention import EventRetention, SinkMissedEvents
-from shoal.events.sender import Answer
+from shoal.events.forwarder import EventFile, EventRetention, Forwarder, SinkMissedEvents
 from shoal.events.store import EventStore, WebhookStore
 from shoal.events.webhook import WAITS, DeliveryState, NewWebhook, Webhook, WebhookChange
 from shoal.events.webhooks import MOST_WEBHOOKS, Webhooks

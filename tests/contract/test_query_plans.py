@@ -30,7 +30,7 @@ from shoal.crawl.frontier.fates import Fate
 from shoal.crawl.frontier.traps import pattern_of
 from shoal.crawl.frontier.values import Settled, SitemapRecord, WalkerBatch
 from shoal.crawl.store import HostRate
-from shoal.events.retention import EventRetention
+from shoal.events.forwarder import EventRetention
 from shoal.events.store import EventStore, WebhookStore
 from shoal.hosts.rate import HostDelay, SlotRequest
 from shoal.hosts.rate_limiter import RateLimiter

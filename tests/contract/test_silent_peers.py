@@ -19,7 +19,7 @@ from shoal.base.url import Url
 from shoal.drivers import s3_bodies as s3
 from shoal.drivers.redis.connection import LoopRedis, ThreadRedis
 from shoal.egress import AddressRule, Egress, Limits, Request, Response, endpoint
-from shoal.events import sender
+from shoal.events import courier as sender
 from shoal.events.event import EventReceipt
 from shoal.render import remote_renderer
 from shoal.render.renderer import RenderRequest

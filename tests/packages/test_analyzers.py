@@ -24,7 +24,7 @@ from shoal.audit.reports.report import load_report
 from shoal.audit.states import AnalysisState
 from shoal.audit.verdict import Outcome
 from shoal.base.signals import Signals
-from shoal.egress.ca_bundle import machine_ca_file
+from shoal.egress.curl import machine_ca_file
 from shoal.process.runners import analysis_runner, make_prober
 from tests.packages.conftest import Answer, Crawler, ScriptedSite, html, settings_for
 from tests.packages.conftest import serving as plain

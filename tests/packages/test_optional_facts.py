@@ -11,7 +11,7 @@ from shoal.base.signals import Signal
 from shoal.crawl.engine.walker_signals import HookRan
 from shoal.crawl.states import CrawlState
 from shoal.extract.details import unpacked
-from shoal.extract.hooks import find_hooks
+from shoal.extract.optional_facts import find_hooks
 from shoal.pages.store import PageStore
 from tests.packages.conftest import Crawler, ScriptedSite, html, serving
 from tests.support.distribution import install

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from shoal.egress.ca_bundle import find_ca_file
+from shoal.egress.curl import find_ca_file
 
 
 def test_the_file_that_the_environment_names_comes_first(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from shoal.base.url import Url
 from shoal.cli.options import FLAGS, flag_of
 from shoal.crawl.crawl import CrawlConfig, shown_config
 from shoal.crawl.credentials import cookies_for, hidden, hides
-from shoal.egress.custom_headers import LONGEST_HEADER, MOST_HEADERS, split
+from shoal.egress.exchange import LONGEST_HEADER, MOST_HEADERS, split
 from shoal.fetch.cookies import CookieJar
 from shoal.fetch.crawl_headers import CrawlHeaders, seed_origins
 from shoal.process.crawl_request import read_config

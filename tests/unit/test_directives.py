@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shoal.extract.response_headers import combined, forbids_following, of_headers
+from shoal.extract.page import combined, forbids_following, of_headers
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,7 @@
 
 import pytest
 
-from shoal.events.retention import last_prunable
+from shoal.events.forwarder import last_prunable
 from shoal.events.store import ReadingProgress
 
 

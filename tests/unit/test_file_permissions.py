@@ -15,7 +15,7 @@ from shoal.base.errors import BadConfig
 from shoal.base.settings_loader import load
 from shoal.base.url import Url
 from shoal.drivers.folder_bodies import FolderBodies
-from shoal.events.event_file import EventFile
+from shoal.events.forwarder import EventFile
 from shoal.export.part_file import PartFile
 from shoal.observe.project_logs import ProjectLogs
 from shoal.render.screenshots import file_name, save_screenshot

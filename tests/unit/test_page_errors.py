@@ -7,7 +7,7 @@ from pathlib import Path
 
 import shoal
 from shoal.base.url import UrlRefusal
-from shoal.egress import curl_errors
+from shoal.egress import curl as curl_errors
 from shoal.egress.exchange import BLOCKED
 from shoal.fetch.error_codes import PAGE_ERRORS
 from tests.support.hostile import answers

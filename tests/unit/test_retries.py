@@ -5,7 +5,7 @@ import pytest
 from shoal.crawl.engine.retries import JITTER, LONGEST_WAIT_SECONDS, Retries
 from shoal.egress import Failure, Headers, Response
 from shoal.egress.address import AddressRefusal
-from shoal.egress.curl_errors import explain, refused
+from shoal.egress.curl import explain, refused
 from shoal.egress.exchange import Outcome
 from shoal.fetch.page_fetcher import Fetched, may_be_html
 

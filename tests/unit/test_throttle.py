@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from shoal.base.clock import FakeClock
-from shoal.base.retry_after import asked_wait, parse_retry_after
 from shoal.base.settings import HostSettings
+from shoal.egress.exchange import asked_wait, parse_retry_after
 from shoal.hosts.throttle import MOST_HOSTS, HostAnswer, HostUpdate, ThrottleTracker
 
 NOW = datetime(2026, 11, 15, 12, 0, 0, tzinfo=UTC)

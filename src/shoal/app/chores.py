@@ -67,7 +67,7 @@ class Chores:
     @cached_property
     def pruner(self) -> Chore:
         """The chore that enforces retention."""
-        from shoal.events.retention import EventRetention
+        from shoal.events.forwarder import EventRetention
         from shoal.page_jobs.store import GroupRetention, ResultRetention
         from shoal.plan.retention import BoostRetention
         from shoal.queue.pruner import Pruner, RetentionRule, job_retention
@@ -118,7 +118,7 @@ class Chores:
         app, path = self._app, self._app.settings.events.file
         if path is None:
             return None
-        from shoal.events.event_file import EventFile
+        from shoal.events.forwarder import EventFile
 
         file = EventFile(app.database, path)
         return LeaderOnly(file, app.database, app.process_name, lead=file.sink)

@@ -4,8 +4,7 @@ from functools import cached_property, partial
 from typing import TYPE_CHECKING
 
 from shoal.egress import Egress
-from shoal.events.tester import WebhookTester
-from shoal.events.webhooks import Webhooks
+from shoal.events.webhooks import Webhooks, WebhookTester
 
 if TYPE_CHECKING:
     from shoal.app.app import App

@@ -18,13 +18,13 @@ from shoal.audit.analysis import CommitState, CommitStatus
 from shoal.audit.store import CommitStatusStore
 from shoal.base.clock import Clock
 from shoal.base.database import Database
-from shoal.base.retry_after import asked_wait, parse_retry_after
 from shoal.base.service import PassResult
 from shoal.base.settings import ForgeSettings
 from shoal.base.signals import Signal, Signals
 from shoal.base.text import HIDDEN, shorten
 from shoal.base.url import UrlRefusal, canonical
 from shoal.egress import Egress, Endpoint, Limits, Request, Response, endpoint
+from shoal.egress.exchange import asked_wait, parse_retry_after
 from shoal.events.webhook import JITTER, WAITS
 
 GITLAB_STATES: Final = {

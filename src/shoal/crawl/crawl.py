@@ -18,7 +18,7 @@ from shoal.base.url import DEFAULT_RULES, UrlRules
 from shoal.crawl.credentials import SECRET_FIELDS, CrawlCookie, check_proxy, hidden
 from shoal.crawl.states import CrawlState
 from shoal.crawl.url_patterns import check_patterns
-from shoal.egress.custom_headers import MOST_HEADERS, check_headers
+from shoal.egress.exchange import MOST_HEADERS, check_headers
 from shoal.pages.response_counts import ResponseClass, count_responses
 
 FrontierDriver = Literal["sql", "redis"]

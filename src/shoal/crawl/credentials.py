@@ -13,7 +13,7 @@ from shoal.base.text import HIDDEN, redact_url
 from shoal.base.url import Url, UrlRefusal, canonical, hostname
 from shoal.egress import AddressRule, Proxy
 from shoal.egress.address import literal
-from shoal.egress.custom_headers import hidden_headers
+from shoal.egress.exchange import hidden_headers
 from shoal.fetch.cookies import LONGEST, Cookie, is_public_suffix
 
 SECRET_FIELDS: Final = frozenset({"headers", "cookies", "proxy"})

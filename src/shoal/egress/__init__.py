@@ -1,6 +1,6 @@
 """Egress, which sends every outgoing request: SSRF protection, resolver, transport, limits, redirects."""
 
-from shoal.egress.address import AddressRule, Endpoint, endpoint, listening
+from shoal.egress.address import AddressRule, Endpoint, Proxies, Proxy, endpoint, listening
 from shoal.egress.egress import Done, Egress, Exchange
 from shoal.egress.exchange import (
     PUBLIC_HEADERS,
@@ -14,7 +14,6 @@ from shoal.egress.exchange import (
     Response,
     Signer,
 )
-from shoal.egress.proxy import Proxies, Proxy
 from shoal.egress.redirect import PLAIN_URLS, REDIRECTS, AtHop, Cancellable, circular, endless, leads_to
 from shoal.egress.resolver import Resolver, is_local
 

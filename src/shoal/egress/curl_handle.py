@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from shoal.egress import curl
 from shoal.egress.address import AddressRefusal, Route
-from shoal.egress.curl_errors import CUT, explain, refused
+from shoal.egress.curl import CUT, explain, refused
 from shoal.egress.decode import accept_encoding
 from shoal.egress.exchange import Failure, HeaderPairs, Headers, Limits, Outcome, Request, Response, Signer
 

@@ -10,12 +10,10 @@ from typing import Final
 
 from shoal.base.clock import Clock, SystemClock
 from shoal.base.url import Url, UrlRefusal, origin
-from shoal.egress.address import AddressRefusal, AddressRule, Route, endpoint, literal, pin
-from shoal.egress.ca_bundle import machine_ca_file
-from shoal.egress.curl_errors import refused
+from shoal.egress.address import AddressRefusal, AddressRule, Proxy, Route, endpoint, literal, pin
+from shoal.egress.curl import machine_ca_file, refused
 from shoal.egress.curl_handle import CurlHandle, TransportOptions
 from shoal.egress.exchange import Failure, Limits, Outcome, Request
-from shoal.egress.proxy import Proxy
 from shoal.egress.redirect import URLS, AtHop, Cancellable, RedirectFollower
 from shoal.egress.resolver import Answer, Resolver
 from shoal.egress.transport import Transport

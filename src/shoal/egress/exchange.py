@@ -1,19 +1,19 @@
-"""The values that callers exchange with egress: request, response, failure and limits.
-
-A failure is a value: a page that could not be fetched is a result like any other.
-"""
+"""A request and its response, their headers, and how long a server asks us to wait."""
 
 import re
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Annotated, Final, NamedTuple
 
 from msgspec import Meta, Struct
 
+from shoal.base.text import HIDDEN, shorten
 from shoal.egress.decode import DecodingFault, decode
 
 if TYPE_CHECKING:
     from shoal.base.settings import EgressSettings
+
 
 HeaderPairs = tuple[tuple[str, str], ...]
 PUBLIC_HEADERS: Final = frozenset({"accept", "accept-encoding", "accept-language", "dnt", "sec-gpc", "user-agent"})
@@ -194,3 +194,102 @@ _FOLD: Final = re.compile(rb"\r?\n[ \t]+")
 
 def _text(value: bytes) -> str:
     return _FOLD.sub(b" ", value).strip().decode("latin-1")
+
+
+MOST_HEADERS: Final = 50
+LONGEST_HEADER: Final = 4096
+LONGEST_NAME: Final = 100
+
+_TOKEN: Final = re.compile(r"[!#$%&'*+\-.^_`|~0-9A-Za-z]+")
+_UNSAFE: Final = re.compile(r"[\x00-\x08\x0a-\x1f\x7f\ud800-\udfff]")
+
+_FRAMING: Final = (
+    *("connection", "content-length", "expect", "keep-alive", "proxy-connection", "te", "trailer"),
+    *("transfer-encoding", "upgrade"),
+)
+_CONDITIONS: Final = ("if-match", "if-none-match", "if-modified-since", "if-unmodified-since", "if-range")
+
+RESERVED: Final = {
+    "user-agent": "use user_agent (--user-agent)",
+    "host": "name the host in the seed",
+    "proxy-authorization": "put it into the proxy URL",
+    "range": "pages are always fetched whole",
+    **dict.fromkeys(_FRAMING, "Shoal sets it"),
+    **dict.fromkeys(_CONDITIONS, "Shoal sends it in recrawls"),
+}
+"""Headers that callers may not set, and the alternative."""
+
+
+def check_headers(headers: dict[str, str], reserved: Mapping[str, str] = RESERVED) -> dict[str, str]:
+    """Reject headers that would break a request or that Shoal sets; raise `ValueError` with the end of a sentence."""
+    if len(headers) > MOST_HEADERS:
+        raise ValueError(f"must not be more than {MOST_HEADERS}")
+    seen: set[str] = set()
+    for name, value in headers.items():
+        lowered = name.lower()
+        if not _TOKEN.fullmatch(name) or len(name) > LONGEST_NAME:
+            raise ValueError(f"have an invalid name: {_quoted(name)}")
+        if lowered in reserved:
+            raise ValueError(f"must not set {_quoted(name)}: {reserved[lowered]}")
+        if lowered in seen:
+            raise ValueError(f"name {_quoted(name)} twice")
+        if _UNSAFE.search(value):
+            raise ValueError(f"have control characters in the value of {_quoted(name)}")
+        if len(value) > LONGEST_HEADER:
+            raise ValueError(f"have a value of {_quoted(name)} that is longer than {LONGEST_HEADER} characters")
+        seen.add(lowered)
+    return headers
+
+
+def _quoted(name: str) -> str:
+    return repr(shorten(name))
+
+
+def split(headers: Mapping[str, str]) -> tuple[HeaderPairs, HeaderPairs]:
+    """Split headers into those for every host and those for the origins of the requested URLs only."""
+    public = tuple((name, value) for name, value in headers.items() if name.lower() in PUBLIC_HEADERS)
+    private = tuple((name, value) for name, value in headers.items() if name.lower() not in PUBLIC_HEADERS)
+    return public, private
+
+
+def hidden_headers(headers: Mapping[str, str]) -> dict[str, str]:
+    """Return custom headers with secret values redacted."""
+    return {name: value if name.lower() in PUBLIC_HEADERS else HIDDEN for name, value in headers.items()}
+
+
+_SECONDS = re.compile(r"[0-9]{1,10}")
+
+
+def asked_wait(header: Callable[[str], str | None]) -> str | None:
+    """Return the header of a response. A date is converted to seconds after the server's own `Date` header, if there is
+    one, so that an error of our clock does not matter."""
+    text, sent_at = header("retry-after"), header("date")
+    if text is None or sent_at is None or _SECONDS.fullmatch(text.strip()):
+        return text
+    sent = _date(sent_at)
+    wait = None if sent is None else _until(text, sent)
+    return text if wait is None else str(max(0, int(wait.total_seconds())))
+
+
+def parse_retry_after(text: str | None, now: datetime, longest: timedelta) -> timedelta | None:
+    """Return how long to wait, from seconds or a date. None if the header is absent, unreadable, in the past, or longer
+    than the limit."""
+    if text is None:
+        return None
+    wait = timedelta(seconds=int(text)) if _SECONDS.fullmatch(text.strip()) else _until(text, now)
+    return wait if wait is not None and timedelta(0) < wait <= longest else None
+
+
+def _until(text: str, now: datetime) -> timedelta | None:
+    date = _date(text)
+    return None if date is None else date - now
+
+
+def _date(text: str) -> datetime | None:
+    from email.utils import parsedate_to_datetime  # slow to import, seldom used
+
+    try:
+        date = parsedate_to_datetime(text)
+        return date if date.tzinfo else date.replace(tzinfo=UTC)
+    except (ValueError, TypeError, IndexError, OverflowError):
+        return None

@@ -1,13 +1,20 @@
-"""The forwarder: numbers committed events and puts them into the queues of the webhooks that want them."""
+"""The chores over the outbox: number the events and hand them to webhooks, append them to a file, remove old ones."""
 
+import os
 from dataclasses import replace
 from datetime import timedelta
 from functools import partial
+from pathlib import Path
+from typing import BinaryIO
 
+from shoal.base.clock import span
 from shoal.base.database import Database, Tx
+from shoal.base.disk import open_private
+from shoal.base.errors import BadConfig
 from shoal.base.service import PassResult
+from shoal.base.settings import EventSettings
 from shoal.base.signals import Signal, Signals
-from shoal.events.store import EventStore, WebhookStore
+from shoal.events.store import EventStore, ReadingProgress, WebhookStore
 
 BATCH = 1_000
 
@@ -53,3 +60,83 @@ class Forwarder:
             await self._webhooks.put(tx, webhook.id, [number for number, kind in events if webhook.wants(kind)])
             await self._webhooks.save(tx, replace(webhook, cursor=events[-1][0]))
         return len(events)
+
+
+class EventFile:
+    """Appends events to a file, at least once: after a crash between writing lines and storing the cursor, the next
+    writer writes them again, with the same ids."""
+
+    name = "event file"
+
+    def __init__(self, database: Database, path: Path) -> None:
+        self._database = database
+        self._events = EventStore()
+        self._path = path
+        self.sink = f"file:{path}"
+
+    async def run_once(self) -> PassResult:
+        seen = await self._database.read(lambda tx: self._events.cursor(tx, self.sink))
+        events = await self._database.read(lambda tx: self._events.after(tx, seen, BATCH))
+        if not events:
+            return PassResult()
+        self._append(b"".join(one.line() + b"\n" for one in events))
+        await self._database.run(lambda tx: self._events.move_cursor(tx, self.sink, seen, events[-1].sequence))
+        return PassResult(again_in=timedelta(0))
+
+    def _append(self, lines: bytes) -> None:
+        try:
+            with open(self._path, "ab+", opener=open_private) as file:
+                file.write(_fresh_line(file) + lines)
+                file.flush()
+                os.fsync(file.fileno())
+        except OSError as error:
+            raise BadConfig("SHOAL_EVENTS_FILE", f"cannot be written ({error.strerror})", "use another file") from None
+
+
+def _fresh_line(file: BinaryIO) -> bytes:
+    """Return a line break if the last line is incomplete because a write was cut short."""
+    if file.seek(0, os.SEEK_END) == 0:
+        return b""
+    file.seek(-1, os.SEEK_END)
+    return b"" if file.read(1) == b"\n" else b"\n"
+
+
+class SinkMissedEvents(Signal, frozen=True, kw_only=True):
+    """A sink fell so far behind that events it had not read were removed."""
+
+    sink: str
+
+
+class EventRetention:
+    """Implements `queue.pruner.RetentionRule`. Events that a webhook still waits for are kept however old they are. For
+    the event file they are kept longer, but not for ever: a file that is no longer used looks like one that cannot be
+    written at the moment."""
+
+    name = "events"
+
+    def __init__(self, settings: EventSettings, signals: Signals) -> None:
+        self._store = EventStore()
+        self._longer = settings.longest - settings.keep
+        self._signals = signals
+        self.keep: timedelta = settings.keep
+
+    async def prune(self, database: Database, before: int, limit: int) -> tuple[int, bool]:
+        async def commit(tx: Tx) -> tuple[int, list[str]]:
+            old = await self._store.last_before(tx, before)
+            too_old = await self._store.last_before(tx, before - span(self._longer))
+            # The number is looked up, so that events which are kept are not read again and again.
+            until = last_prunable(old, too_old, await self._store.progress(tx))
+            return await self._store.prune(tx, until, before, limit)
+
+        count, missed = await database.run(commit)
+        for sink in missed:
+            self._signals.emit(SinkMissedEvents(sink=sink))
+        return count, count == limit
+
+
+def last_prunable(old: int, too_old: int, progress: ReadingProgress) -> int:
+    """Return the last event that may be removed: an old one that every reader has, or one so old that sinks are not
+    waited for. Webhooks are."""
+    hooks = old if progress.hooks is None else progress.hooks
+    sinks = old if progress.sinks is None else progress.sinks
+    return min(old, hooks, max(sinks, too_old))

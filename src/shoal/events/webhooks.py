@@ -1,22 +1,24 @@
-"""Operations on webhooks: create, list, change, rotate the secret, remove, replay; and reading events."""
+"""Manages webhooks: create, change, test, replay, remove."""
 
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from functools import partial
 
+import orjson
+
 from shoal.access.audit_hook import AuditHook, no_audit
-from shoal.base.clock import span
+from shoal.base.clock import Clock, span
 from shoal.base.database import Database, Tx
 from shoal.base.errors import InvalidInput, NotFound, TooLarge
-from shoal.base.ids import new_id
+from shoal.base.ids import EventId, new_id
 from shoal.base.url import Url
-from shoal.egress import AddressRule, endpoint
+from shoal.egress import AddressRule, Egress, endpoint
 from shoal.egress.address import literal
-from shoal.events.event import EventReceipt
-from shoal.events.signature import new_secret
+from shoal.events.courier import Answer, WebhookSender
+from shoal.events.event import TEST_TYPE, EventReceipt
 from shoal.events.store import EventStore, WebhookStore
-from shoal.events.webhook import Delivery, NewWebhook, Webhook, WebhookChange
+from shoal.events.webhook import Delivery, NewWebhook, Webhook, WebhookChange, new_secret
 
 OLD_SECRET_FOR = timedelta(hours=24)
 MOST_OLD_SECRETS = 3
@@ -218,3 +220,46 @@ class Webhooks:
 
 def unknown_webhook(webhook_id: str) -> NotFound:
     return NotFound("webhook", webhook_id, "list them with `shoal webhooks ls`")
+
+
+@dataclass(frozen=True, slots=True)
+class TestDelivery:
+    """The outcome of a test event."""
+
+    event_id: EventId
+    answer: Answer
+    took: timedelta
+
+    @property
+    def is_delivered(self) -> bool:
+        return self.answer.error is None
+
+
+class WebhookTester:
+    """Sends test events. They are not retried and change nothing about the webhook, which may be disabled."""
+
+    def __init__(self, database: Database, egress: Callable[[], Egress], clock: Clock) -> None:
+        self._database = database
+        self._store = WebhookStore()
+        self._egress = egress
+        self._clock = clock
+
+    async def test(self, webhook_id: str, *, audit: AuditHook = no_audit) -> TestDelivery:
+        """Send a test event to a webhook, whatever events it wants, and wait for the answer."""
+
+        async def look(tx: Tx) -> tuple[Webhook, int]:
+            webhook = await self._store.get(tx, webhook_id)
+            if webhook is None:
+                raise unknown_webhook(webhook_id)
+            await audit(tx, "webhook.tested", webhook_id)
+            return webhook, await self._store.now(tx)
+
+        webhook, now = await self._database.run(look)
+        data = orjson.dumps({"webhook_id": webhook.id, "message": "This is a test event."}).decode()
+        event = EventReceipt(0, EventId(new_id("evt")), TEST_TYPE, webhook.id, data, now)
+        sender, began = WebhookSender(self._egress, self._clock), self._clock.monotonic()
+        try:
+            answer = await sender.send(webhook.url, webhook.secrets(now), event)
+        finally:
+            sender.close()
+        return TestDelivery(event.id, answer, timedelta(seconds=self._clock.monotonic() - began))

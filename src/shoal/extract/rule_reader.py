@@ -23,7 +23,9 @@ from shoal.extract.selectors import (
     MAX_XPATH_DEPTH,
     MAX_XPATH_TAGS,
     MAX_XPATH_TEXT,
+    cost_of,
     count_tags,
+    depth_of,
     find_by_xpath,
     find_json_ld,
     is_costly_css,
@@ -31,7 +33,6 @@ from shoal.extract.selectors import (
     without_literals,
 )
 from shoal.extract.tree import Source
-from shoal.extract.xpath_cost import cost_of, depth_of
 
 T = TypeVar("T")
 

@@ -8,7 +8,7 @@ from typing import Final
 
 from shoal.base.url import Url, origin
 from shoal.egress import HeaderPairs, Request, Response
-from shoal.egress.custom_headers import split
+from shoal.egress.exchange import split
 from shoal.fetch.cookies import CookieJar
 
 ACCEPT: Final = "text/html,application/xhtml+xml;q=0.9,*/*;q=0.8"

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
-from shoal.base.retry_after import asked_wait
 from shoal.base.url import Canonicalizer, Url
 from shoal.egress import (
     PLAIN_URLS,
@@ -25,9 +24,9 @@ from shoal.egress import (
     endless,
     leads_to,
 )
+from shoal.egress.exchange import asked_wait
 from shoal.extract.flags import PageFlag
-from shoal.extract.page import ExtractOptions, PageFacts, extract
-from shoal.extract.response_headers import canonical_of, of_headers, refresh_of
+from shoal.extract.page import ExtractOptions, PageFacts, canonical_of, extract, of_headers, refresh_of
 from shoal.fetch.crawl_headers import CrawlHeaders
 from shoal.fetch.redirect_chain import MOST_COOKIES, RedirectChain, RedirectStep, headers_hash
 from shoal.hosts.throttle import THROTTLED

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Final
 
 from msgspec import Struct
 
-from shoal.base.retry_after import asked_wait
 from shoal.base.url import Url
 from shoal.egress import Cancellable, Egress, Failure, Limits, Outcome, Request, Response
+from shoal.egress.exchange import asked_wait
 from shoal.fetch.crawl_headers import CrawlHeaders
 from shoal.fetch.page_fetcher import Fetched, unexpected
 from shoal.hosts.throttle import THROTTLED

@@ -8,11 +8,11 @@ from typing import Final
 
 from shoal.base.clock import Clock
 from shoal.base.database import Database, Tx
-from shoal.base.retry_after import asked_wait, parse_retry_after
 from shoal.base.settings import HostSettings
 from shoal.base.signals import Signal, Signals
 from shoal.base.url import UrlRefusal
 from shoal.egress import Egress, Failure, HeaderPairs, Limits, Outcome, Request
+from shoal.egress.exchange import asked_wait, parse_retry_after
 from shoal.hosts.robots import MAX_BYTES, RobotsRecord, RobotsSource, RobotsState, Rules, Throttled, readable
 from shoal.hosts.store import HostStore
 from shoal.hosts.throttle import THROTTLED, emit_holds, throttle_update

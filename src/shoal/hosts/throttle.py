@@ -12,9 +12,9 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from shoal.base.clock import Clock
-from shoal.base.retry_after import parse_retry_after
 from shoal.base.settings import HostSettings
 from shoal.base.signals import Signal, Signals
+from shoal.egress.exchange import parse_retry_after
 
 N = TypeVar("N", int, float)
 

@@ -12,8 +12,7 @@ from shoal.base.errors import AlreadyExists, HeldBack, InvalidInput, NotFound
 from shoal.base.ids import GroupId, JobId, new_id
 from shoal.base.signals import Signal, Signals
 from shoal.base.url import Url, origin
-from shoal.egress.address import AddressRule
-from shoal.egress.proxy import Proxies
+from shoal.egress.address import AddressRule, Proxies
 from shoal.events.event import Event, append_events
 from shoal.page_jobs.group import Group, GroupConfig, GroupState
 from shoal.page_jobs.result import StoredResult

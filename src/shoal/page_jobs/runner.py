@@ -12,9 +12,9 @@ from msgspec.structs import replace as replace_fields
 
 from shoal.base.clock import Clock
 from shoal.base.errors import StorageFull, TimeError
-from shoal.base.retry_after import parse_retry_after
 from shoal.base.url import Url, origin
 from shoal.egress import Egress, Failure, Limits
+from shoal.egress.exchange import parse_retry_after
 from shoal.extract.page import ExtractOptions, PageFacts
 from shoal.fetch.cookies import CookieJar
 from shoal.fetch.crawl_headers import CrawlHeaders

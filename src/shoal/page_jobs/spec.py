@@ -12,7 +12,7 @@ from shoal.base.request_form import Form, describe, matching
 from shoal.base.text import redact_url
 from shoal.base.url import Url, UrlRefusal, UrlRules, canonical, origin
 from shoal.egress.address import AddressRule
-from shoal.egress.custom_headers import MOST_HEADERS, RESERVED, check_headers, hidden_headers
+from shoal.egress.exchange import MOST_HEADERS, RESERVED, check_headers, hidden_headers
 from shoal.queue.job import HTTP, JS
 
 KIND: Final = "page"

@@ -17,8 +17,7 @@ from shoal.base.parsing import read_duration, read_span
 from shoal.base.request_form import Form, describe
 from shoal.base.text import HIDDEN
 from shoal.crawl.lifecycle.crawls import Crawls
-from shoal.egress.address import AddressRule
-from shoal.egress.proxy import Proxies
+from shoal.egress.address import AddressRule, Proxies
 from shoal.page_jobs.spec import check_url
 from shoal.plan.change import PolicyChange
 from shoal.plan.policy import Policy, PolicyForm

@@ -14,7 +14,7 @@ from shoal.base.parsing import read_duration, read_pause, read_span
 from shoal.base.request_form import Form, describe, matching
 from shoal.base.sentence import message
 from shoal.base.text import HIDDEN
-from shoal.egress.custom_headers import hidden_headers
+from shoal.egress.exchange import hidden_headers
 from shoal.page_jobs.spec import PageConfig, check_config, check_rule_set
 from shoal.plan.schedule import MOST_WINDOWS, Schedule, check_cron, check_frequency, check_windows, read_window, zone
 

@@ -8,10 +8,10 @@ from msgspec import DecodeError, ValidationError, json
 from shoal import __version__
 from shoal.base.clock import Clock
 from shoal.base.errors import BackendUnavailable, BadConfig, CallerError, TimeError, from_problem
-from shoal.base.retry_after import parse_retry_after
 from shoal.base.settings import RenderSettings
 from shoal.base.url import UrlRefusal, canonical
 from shoal.egress import AddressRule, Egress, Failure, Limits, Request, Response, endpoint
+from shoal.egress.exchange import parse_retry_after
 from shoal.render.renderer import RenderAnswer, RenderedPage, RenderRequest
 
 BEYOND: Final = timedelta(seconds=60)  # for the queue of the service, and to send the answer

@@ -9,7 +9,7 @@ from msgspec import Meta, Struct, field
 from shoal.base.request_form import Form, describe
 from shoal.base.url import UrlRefusal, UrlRules, canonical
 from shoal.egress import Failure
-from shoal.egress.custom_headers import MOST_HEADERS, check_headers
+from shoal.egress.exchange import MOST_HEADERS, check_headers
 
 
 class RenderCounts(Struct, kw_only=True):

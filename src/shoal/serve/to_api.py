@@ -25,8 +25,8 @@ from shoal.crawl.lifecycle.crawl_status import CrawlStatus
 from shoal.crawl.lifecycle.failed_urls import FailedSeed
 from shoal.crawl.states import CrawlState
 from shoal.events.event import EventReceipt
-from shoal.events.tester import TestDelivery
 from shoal.events.webhook import Delivery, DeliveryState, Webhook
+from shoal.events.webhooks import TestDelivery
 from shoal.fleet.explain import NodeExplanation
 from shoal.fleet.node import Node, NodeCommand
 from shoal.fleet.pressure import PressureStatus

@@ -10,9 +10,8 @@ from shoal.access.scopes import TokenScope
 from shoal.base.clock import to_micros
 from shoal.base.errors import InvalidInput, NotFound
 from shoal.base.request_form import Form, describe
-from shoal.events.tester import WebhookTester
 from shoal.events.webhook import DeliveryState, NewWebhook, WebhookChange
-from shoal.events.webhooks import Webhooks
+from shoal.events.webhooks import Webhooks, WebhookTester
 from shoal.serve import examples, schemas, to_api
 from shoal.serve.endpoint import EndpointRequest, Nothing, endpoint
 from shoal.serve.idempotency import respond_once

@@ -10,7 +10,7 @@ from shoal.audit.analyzer import Found, Needs
 from shoal.audit.codes import BY_ANALYZER
 from shoal.audit.details import PageDetails
 from shoal.audit.site import ProbeAnswer, Site
-from shoal.extract.response_headers import canonical_of
+from shoal.extract.page import canonical_of
 
 
 def _declared(details: PageDetails) -> tuple[list[str], str | None] | None:

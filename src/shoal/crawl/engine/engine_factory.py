@@ -4,7 +4,6 @@ from typing import TYPE_CHECKING
 
 from shoal.base.clock import Clock
 from shoal.base.errors import ShoalError, StorageFull
-from shoal.base.retry_after import parse_retry_after
 from shoal.base.settings import Settings
 from shoal.base.url import Canonicalizer
 from shoal.crawl.crawl import Crawl, CrawlConfig
@@ -32,6 +31,7 @@ from shoal.crawl.scope.seeds import seeds_of
 from shoal.crawl.scope.sitemap_guesses import wants_sitemaps
 from shoal.crawl.store import HostRate
 from shoal.egress import Limits
+from shoal.egress.exchange import parse_retry_after
 from shoal.extract.page import ExtractOptions
 from shoal.fetch.cookies import CookieJar
 from shoal.fetch.crawl_headers import CrawlHeaders

@@ -19,8 +19,7 @@ from shoal.crawl.scope.scope import CrawlScope
 from shoal.crawl.scope.sitemap_guesses import guesses
 from shoal.egress import Hop
 from shoal.extract.encoding import with_encoded_queries
-from shoal.extract.page import PageFacts
-from shoal.extract.response_headers import combined, forbids_following
+from shoal.extract.page import PageFacts, combined, forbids_following
 from shoal.fetch.page_fetcher import Fetched
 from shoal.pages.links import LinkFlag, join, pack
 from shoal.pages.page import NOT_MODIFIED, Page

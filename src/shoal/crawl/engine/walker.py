@@ -113,8 +113,7 @@ class Walker:
         config = self._crawl.config
         if not config.analyze and config.rules is None and not config.hooks:
             return None
-        from shoal.extract.hooks import find_hooks
-        from shoal.extract.optional_facts import OptionalFactsReader
+        from shoal.extract.optional_facts import OptionalFactsReader, find_hooks
         from shoal.extract.rules import read_rules
 
         rules = None if config.rules is None else read_rules(config.rules)

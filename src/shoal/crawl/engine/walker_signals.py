@@ -13,7 +13,7 @@ from shoal.hosts.throttle import HostUpdate, emit_holds
 from shoal.pages.page_signals import PagesSettled, status_class
 
 if TYPE_CHECKING:  # few crawls have hooks
-    from shoal.extract.hooks import Hook
+    from shoal.extract.optional_facts import Hook
 
 
 class FetchBlocked(Signal, frozen=True, kw_only=True):

@@ -37,8 +37,7 @@ from shoal.crawl.lifecycle.transitions import CrawlTransitions
 from shoal.crawl.scope.seeds import check_addresses, check_label, check_proxy, check_walkers, first_urls, seeds_of
 from shoal.crawl.states import CrawlMove, CrawlState
 from shoal.crawl.store import OUTSIDE, ByDriver, FrontierStore
-from shoal.egress.address import AddressRule
-from shoal.egress.proxy import Proxies
+from shoal.egress.address import AddressRule, Proxies
 from shoal.hosts.rate import HeldHost
 from shoal.pages.store import FailedPage, PageStore
 from shoal.queue.job import Job, NewJob, local_lane, quota_keys

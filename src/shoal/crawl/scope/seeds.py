@@ -10,8 +10,7 @@ from shoal.crawl.credentials import is_label
 from shoal.crawl.frontier.fates import Fate
 from shoal.crawl.frontier.values import NewUrl, key_of
 from shoal.crawl.scope.sitemap_guesses import guesses, wants_sitemaps
-from shoal.egress.address import AddressRule, literal
-from shoal.egress.proxy import Proxies, Proxy
+from shoal.egress.address import AddressRule, Proxies, Proxy, literal
 
 OWN_FIX = "use another site; a user on this machine can crawl it with `shoal crawl`"
 ADDRESS_FIX = "use a public one, or ask the operator to allow its network with SHOAL_ALLOW_NETWORKS"

@@ -7,10 +7,12 @@ from typing import Final
 
 from shoal.base.clock import Clock
 from shoal.egress.exchange import BLOCKED, Failure
-from shoal.egress.pinning_proxy.byte_stream import ByteStream, ConnectionLost, HeadTooLarge
 from shoal.egress.pinning_proxy.connections import ProxyLimits
 from shoal.egress.pinning_proxy.messages import (
     BadMessage,
+    ByteStream,
+    ConnectionLost,
+    HeadTooLarge,
     RequestHead,
     ResponseHead,
     copy_body,

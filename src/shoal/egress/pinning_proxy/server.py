@@ -10,13 +10,11 @@ from typing import Final
 from msgspec.structs import replace
 
 from shoal.base.clock import Clock, SystemClock
-from shoal.egress.address import AddressRule
+from shoal.egress.address import AddressRule, Proxy
 from shoal.egress.pinning_proxy.browser_connection import BrowserConnection
-from shoal.egress.pinning_proxy.byte_stream import ByteStream
-from shoal.egress.pinning_proxy.connections import ProxyLimits
-from shoal.egress.pinning_proxy.dialer import PinnedDialer
+from shoal.egress.pinning_proxy.connections import PinnedDialer, ProxyLimits
+from shoal.egress.pinning_proxy.messages import ByteStream
 from shoal.egress.pinning_proxy.session import Allow, ProxySession
-from shoal.egress.proxy import Proxy
 from shoal.egress.resolver import Resolver
 
 _HOST: Final = "127.0.0.1"

@@ -14,8 +14,7 @@ from msgspec import Struct
 from shoal.base.url import Url
 from shoal.egress.address import endpoint
 from shoal.egress.exchange import BLOCKED, Failure
-from shoal.egress.pinning_proxy.connections import ConnectionSlots, IdleConnections, ProxyLimits
-from shoal.egress.pinning_proxy.dialer import PinnedDialer
+from shoal.egress.pinning_proxy.connections import ConnectionSlots, IdleConnections, PinnedDialer, ProxyLimits
 
 Allow = Callable[[str], Awaitable[str | None]]
 """Called with the URL of each plain request and the `host:port` of each tunnel; returns the reason for a refusal."""

@@ -11,9 +11,8 @@ from shoal.base.clock import from_micros, to_micros
 from shoal.base.errors import InvalidInput
 from shoal.base.sentence import message
 from shoal.base.text import redact_url
-from shoal.events.tester import TestDelivery, WebhookTester
 from shoal.events.webhook import DELIVERY_LABELS, DeliveryState, WebhookChange
-from shoal.events.webhooks import Webhooks
+from shoal.events.webhooks import TestDelivery, Webhooks, WebhookTester
 from shoal.serve.console.actions import carry_out
 from shoal.serve.console.feed import AnyQuery
 from shoal.serve.console.forms import FORM_TYPE, read_form
