@@ -88,7 +88,7 @@ ALLOWED = {
     "process/controller.py": {"socket"},
     "egress/curl.py": {"pycurl"},
     "egress/address.py": {"socket"},
-    "egress/pinning_proxy/dialer.py": {"asyncio"},
+    "egress/pinning_proxy/connections.py": {"asyncio"},
     "egress/resolver.py": {"socket"},
     "egress/curl_handle.py": {"socket"},
     # The control plane: a worker dials the controller that its operator named, and nothing else.

@@ -1,10 +1,12 @@
 """What a report can say: the codes of findings, the metrics of a crawl, and what no analyzer checks."""
 
 from collections.abc import Mapping
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
-from shoal.audit.analysis import Analysis
 from shoal.audit.finding import FindingCode, Severity
+
+if TYPE_CHECKING:
+    from shoal.audit.analysis import Analysis
 
 _E, _W, _N = Severity.ERROR, Severity.WARNING, Severity.NOTICE
 
@@ -262,7 +264,7 @@ ALWAYS: Final = ("external_links", "fragments", "images", "styles", "scripts", "
 """The parts that no analysis checks. Links, images and so on are counted once for each page that has them."""
 
 
-def not_checked_by(analysis: Analysis) -> dict[str, int | None]:
+def not_checked_by(analysis: "Analysis") -> dict[str, int | None]:
     """Return how many things of each kind an analysis did not check; None for an unknown number. Analyses that ended
     before this was recorded know only the URLs in quarantine, from their metrics."""
     counts: dict[str, int | None] = dict.fromkeys(ALWAYS)
