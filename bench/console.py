@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 from bench.process import ServerCpu
 from bench.report import Report
 from shoal.base.settings import RenderSettings
-from shoal.render.chromium import find_chromium
+from shoal.web.browser import find_chromium
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Request

@@ -17,7 +17,7 @@ from statistics import median
 
 from bench.process import cores, measure
 from bench.report import Report, ratio
-from shoal.render.chromium import binary_behind
+from shoal.web.browser import binary_behind
 
 ROOT = Path(__file__).resolve().parent.parent
 PEER = Path(__file__).with_name("peers") / "render.py"

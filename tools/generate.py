@@ -28,12 +28,12 @@ from shoal.base.settings import SPEEDS
 from shoal.base.settings_loader import CATALOGUE, SECTIONS, SettingEntry
 from shoal.cli.root import COMMANDS, LazyCommands, shoal
 from shoal.events.event import TYPES
-from shoal.fetch.error_codes import PAGE_ERRORS
 from shoal.observe.metrics import Metrics
 from shoal.serve.api import GROUPS
 from shoal.serve.endpoint import Endpoint, public_endpoints
 from shoal.serve.openapi import problems_of, tag_of
 from shoal.serve.renderer import RendererApi
+from shoal.web.error_codes import PAGE_ERRORS
 
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = ROOT / "src" / "shoal"
@@ -197,7 +197,7 @@ def page_errors_page() -> str:
     lines = [
         "# Page errors",
         "",
-        NOTICE.format("src/shoal/fetch/error_codes.py"),
+        NOTICE.format("src/shoal/web/error_codes.py"),
         "",
         "The values of `error.code` in [a page record](record.md). A status such as 404 is not an error: the server",
         "answered. Errors marked as retried are attempted several times; see `SHOAL_PAGE_ATTEMPTS`.",

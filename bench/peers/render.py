@@ -49,9 +49,9 @@ async def shoal(binary: str, run: Callable[[Render], Awaitable[None]]) -> None:
     from shoal.base.signals import Signals
     from shoal.egress import AddressRule
     from shoal.egress.pinning_proxy import PinningProxy
-    from shoal.render.network import PinnedNetwork
-    from shoal.render.pool import BrowserPool
-    from shoal.render.renderer import RenderedPage, RenderRequest
+    from shoal.web.network import PinnedNetwork
+    from shoal.web.pool import BrowserPool
+    from shoal.web.renderer import RenderedPage, RenderRequest
 
     host, _, port = sys.argv[3].removeprefix("http://").partition(":")
     rule = AddressRule(named=frozenset([(host, int(port))]))

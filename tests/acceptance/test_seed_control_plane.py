@@ -22,8 +22,8 @@ from shoal.base.errors import InvalidInput
 from shoal.base.ids import JobId, new_id
 from shoal.base.settings_loader import load
 from shoal.fleet import nodes as node_registry
-from shoal.fleet.commands import CommandRequest
 from shoal.fleet.control_server import StreamFailed
+from shoal.fleet.node import CommandRequest
 from shoal.fleet.nodes import HeartbeatReceived, NodeDisconnected, NodeRegistered
 from shoal.fleet.states import NodeState
 from shoal.observe.log_messages import MESSAGES, LogLevel

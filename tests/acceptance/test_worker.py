@@ -24,7 +24,7 @@ from shoal.base.clock import SystemClock
 from shoal.base.database import Tx
 from shoal.base.errors import BadConfig
 from shoal.base.ids import JobId, new_id
-from shoal.base.process import started
+from shoal.base.machine import started
 from shoal.base.settings_loader import load
 from shoal.queue.job import Grant, Job, NewJob
 from shoal.queue.states import JobState

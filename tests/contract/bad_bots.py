@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any
 import orjson
 from starlette.types import ASGIApp, Message
 
-from shoal.access.caller import Caller
-from shoal.access.scopes import TokenScope
+from shoal.access.token import Caller, TokenScope
 from shoal.app import App
 from shoal.base.ids import JobId
 from shoal.page_jobs.result import Result, ResultDelivery, Status

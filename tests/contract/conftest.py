@@ -41,7 +41,6 @@ from shoal.crawl.lifecycle.crawls import KIND
 from shoal.crawl.states import CrawlState
 from shoal.crawl.store import FrontierStore, HostRate
 from shoal.events.event import TYPES
-from shoal.fetch.redirect_chain import RedirectChain, RedirectStep
 from shoal.hosts.store import HostStore
 from shoal.page_jobs.ingest import Ingest
 from shoal.page_jobs.result import ResultDelivery
@@ -52,6 +51,7 @@ from shoal.queue.janitor import Janitor
 from shoal.queue.job import Fence, Job, Lease, NewJob
 from shoal.queue.queue import Queue
 from shoal.queue.states import JobState
+from shoal.web.page_fetcher import RedirectChain, RedirectStep
 from shoal.work.storage_watch import Check, StorageWatch
 from tests.support.servers import Service, ask_postgres
 

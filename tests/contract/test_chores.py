@@ -6,8 +6,7 @@ from typing import Any
 
 import pytest
 
-from shoal.base.leader import LEAD, LeaderOnly, LeaderStore, LeaderTerm
-from shoal.base.service import PassResult
+from shoal.base.service import LEAD, LeaderOnly, LeaderStore, LeaderTerm, PassResult
 from shoal.base.settings import QueueSettings
 from shoal.queue.job import Lease
 from shoal.queue.pruner import Pruner, job_retention

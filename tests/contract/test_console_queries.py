@@ -23,12 +23,10 @@ from shoal.hosts.robots import RobotsRecord, RobotsState
 from shoal.hosts.throttle import HostUpdate
 from shoal.observe.store_sizes import read_store_size
 from shoal.pages import pages as pages_module
-from shoal.pages import summary as summary_module
-from shoal.pages.comparison import PageComparer
+from shoal.pages import pages as summary_module
 from shoal.pages.links import LinkFlag, pack, pack_key
-from shoal.pages.pages import Pages
+from shoal.pages.pages import PageComparer, Pages, PageSummaries
 from shoal.pages.store import ANY_ERROR, PageFilter
-from shoal.pages.summary import PageSummaries
 from shoal.plan.policy import PolicyForm
 from shoal.serve.console.rates import RateSampler
 from tests.contract.conftest import Bench, page_of

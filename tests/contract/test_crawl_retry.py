@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from shoal.access.audit_hook import AuditHook
+from shoal.access.audit_log import AuditHook
 from shoal.base.errors import InvalidInput, NotFound, StateConflict
 from shoal.base.ids import CrawlId
 from shoal.base.url import Url

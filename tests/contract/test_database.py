@@ -27,9 +27,10 @@ import pytest
 from shoal.app import database_of
 from shoal.app.schema_watch import SchemaWatch
 from shoal.base.clock import FakeClock, SystemClock
-from shoal.base.database import Conflict, Database, Tx, migrations, queries, sqlite
-from shoal.base.database.migrations import Migration
+from shoal.base.database import Conflict, Database, Tx, queries, sqlite
+from shoal.base.database import queries as migrations
 from shoal.base.database.postgres import PostgresDatabase
+from shoal.base.database.queries import Migration
 from shoal.base.database.sqlite import SqliteDatabase
 from shoal.base.errors import BackendUnavailable, BadConfig, SchemaMismatch, ShoalError, StorageFull
 from shoal.base.settings import DatabaseSettings

@@ -15,7 +15,7 @@ from shoal.base.signals import Signal
 from shoal.crawl.crawl import CrawlConfig
 from shoal.fleet.explain import explain_node
 from shoal.fleet.node import NewSession, NodeStatus
-from shoal.fleet.refresh import FleetSeen
+from shoal.fleet.view import FleetSeen
 from shoal.page_jobs.group import GroupConfig
 from shoal.plan.policy import PolicyForm
 from shoal.queue.back_pressure import JobsHeldBack
@@ -95,7 +95,7 @@ async def test_each_refresh_signals_the_state_of_the_fleet(bench: Bench) -> None
 
 
 async def test_a_large_fleet_is_read_less_often(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("shoal.fleet.refresh.READ_PER_SECOND", 2)
+    monkeypatch.setattr("shoal.fleet.view.READ_PER_SECOND", 2)
     controller = Controller(bench)
     for place in range(6):
         await controller.register(NodeId(f"node-{place}"))

@@ -15,7 +15,7 @@ from standardwebhooks.webhooks import WebhookVerificationError
 from shoal.base.clock import SystemClock, span
 from shoal.base.database import Database
 from shoal.base.errors import BackendUnavailable, InvalidInput, NotFound, TooLarge
-from shoal.base.leader import LEAD, LeaderOnly
+from shoal.base.service import LEAD, LeaderOnly
 from shoal.base.settings import EventSettings
 from shoal.egress import AddressRule, Egress
 from shoal.events import courier as courier_room

@@ -8,10 +8,10 @@ import pytest
 
 from shoal.base.errors import BackendUnavailable, InvalidInput, NotFound, ShoalError
 from shoal.base.ids import JobId, NodeId, new_id
-from shoal.fleet.commands import CommandRequest, commands_to_reach
 from shoal.fleet.janitor import FORGET_EVERY, FleetJanitor
 from shoal.fleet.node import (
     CommandAck,
+    CommandRequest,
     DesiredState,
     Heartbeat,
     NewSession,
@@ -19,6 +19,7 @@ from shoal.fleet.node import (
     NodeCommand,
     NodeStatus,
     SessionBegun,
+    commands_to_reach,
 )
 from shoal.fleet.nodes import (
     COMMAND_TTL,

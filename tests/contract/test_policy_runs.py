@@ -7,7 +7,8 @@ from typing import Any
 import asyncpg
 import pytest
 
-from shoal.base.database import Tx, migrations, postgres
+from shoal.base.database import Tx, postgres
+from shoal.base.database import queries as migrations
 from shoal.events.event import Event, append_events
 from shoal.page_jobs.result import ResultDelivery, Status
 from shoal.plan.policy import Policy

@@ -21,8 +21,8 @@ from shoal.drivers.redis.connection import LoopRedis, ThreadRedis
 from shoal.egress import AddressRule, Egress, Limits, Request, Response, endpoint
 from shoal.events import courier as sender
 from shoal.events.event import EventReceipt
-from shoal.render import remote_renderer
-from shoal.render.renderer import RenderRequest
+from shoal.web import renderer as remote_renderer
+from shoal.web.renderer import RenderRequest
 from tests.support.delay_proxy import DelayProxy, delay_proxy
 from tests.support.servers import Servers
 

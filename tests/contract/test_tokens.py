@@ -6,9 +6,7 @@ from pathlib import Path
 import pytest
 
 from shoal.access.audit_log import AuditEntry, AuditLog
-from shoal.access.caller import Caller, local_caller
-from shoal.access.scopes import ROLES, TokenScope, allows
-from shoal.access.token import TokenRequest
+from shoal.access.token import ROLES, Caller, TokenRequest, TokenScope, allows, local_caller
 from shoal.access.tokens import FRESH_SECONDS, MOST_REMEMBERED, USED_EVERY, NewToken, Tokens, TokenUseNotRecorded
 from shoal.base.database import Database, Tx
 from shoal.base.errors import BackendUnavailable, InvalidInput, NotAllowed, NotFound, StateConflict

@@ -17,13 +17,11 @@ from shoal.base.settings import RenderSettings
 from shoal.base.signals import Signal, Signals
 from shoal.egress import AddressRule, Failure
 from shoal.egress.pinning_proxy import PinningProxy
-from shoal.render import browser as browser_module
-from shoal.render.browser import reap
-from shoal.render.chromium import binary_behind
-from shoal.render.network import PinnedNetwork
-from shoal.render.pool import BrowserPool, memory_of
-from shoal.render.renderer import Document, RenderedPage, RenderRequest
-from shoal.render.signals import BrowserEnded, BrowserStarted
+from shoal.web import browser as browser_module
+from shoal.web.browser import binary_behind, reap
+from shoal.web.network import PinnedNetwork
+from shoal.web.pool import BrowserPool, memory_of
+from shoal.web.renderer import BrowserEnded, BrowserStarted, Document, RenderedPage, RenderRequest
 from tests.packages.conftest import Answer, ScriptedSite, html, serving
 from tests.support.effort import times
 
@@ -192,7 +190,7 @@ async def test_browsers_are_recycled_and_nothing_grows(chromium: str) -> None:
 
 ORPHAN = """
 import asyncio, sys
-from shoal.render.browser import start_browser
+from shoal.web.browser import start_browser
 from shoal.base.clock import SystemClock
 from pathlib import Path
 async def main():

@@ -19,12 +19,11 @@ from shoal.crawl.frontier.values import FrontierTask
 from shoal.crawl.lifecycle.crawl_status import CrawlStatus
 from shoal.extract.rules import read_rules
 from shoal.pages.bodies import CapturedExchange, answer_of, place_of
-from shoal.pages.body_recorder import BodyRecorder
 from shoal.pages.links import unpack
 from shoal.pages.page import Page
+from shoal.pages.pages import PageSummaries
 from shoal.pages.store import PageStore
-from shoal.pages.summary import PageSummaries
-from shoal.pages.warc import kind_of, pieces
+from shoal.pages.warc import BodyRecorder, kind_of, pieces
 from shoal.process.local_analysis import analyze_locally
 from shoal.process.rule_replay import ReplayTally, RuleReplay
 from shoal.process.runners import make_walker

@@ -16,8 +16,7 @@ from shoal.base.settings import RenderSettings
 from shoal.crawl.engine.walker_signals import RendererRefused
 from shoal.crawl.states import CrawlState
 from shoal.egress import AddressRule, Egress, Failure, Request, Response
-from shoal.render.remote_renderer import RemoteRenderer
-from shoal.render.renderer import RenderedPage, RenderRequest
+from shoal.web.renderer import RemoteRenderer, RenderedPage, RenderRequest
 from tests.packages.conftest import Answer, ScriptedSite, html, serving
 from tests.packages.test_page_jobs import fetch, process
 from tests.packages.test_rendering import crawler_with

@@ -15,7 +15,7 @@ from shoal.crawl.engine.walker_signals import RenderingImpossible
 from shoal.crawl.states import CrawlState
 from shoal.extract.flags import PageFlag
 from shoal.process.runners import make_walker
-from shoal.render.signals import BrowserEnded, PageRendered
+from shoal.web.renderer import BrowserEnded, PageRendered
 from tests.packages.conftest import Answer, Crawler, ScriptedSite, html, serving
 from tests.support.script_site import EMPTY, script_site
 

@@ -14,9 +14,9 @@ from shoal.crawl.frontier.explain import UrlExplanation
 from shoal.crawl.frontier.values import Settlement, WalkerBatch
 from shoal.crawl.states import CrawlState
 from shoal.crawl.store import FrontierStore
-from shoal.fetch.sitemap_fetcher import SMALL_BYTES
 from shoal.process.runners import make_walker
 from shoal.queue.job import Fence
+from shoal.web.sitemap_fetcher import SMALL_BYTES
 from tests.packages.conftest import Answer, Crawler, ScriptedSite, Weighing, altered, html, serving
 
 XML = {"Content-Type": "application/xml"}

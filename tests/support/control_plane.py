@@ -9,15 +9,14 @@ from typing import Any
 
 import grpc
 
-from shoal.access.caller import local_caller
-from shoal.access.token import TokenRequest
+from shoal.access.token import TokenRequest, local_caller
 from shoal.app import App, opened
 from shoal.base.clock import SystemClock
 from shoal.base.ids import NodeId
 from shoal.base.parsing import Address
 from shoal.base.settings_loader import load
 from shoal.base.signals import Signal, Signals
-from shoal.fleet.channel_options import KeepAlive
+from shoal.fleet.channel import KeepAlive
 from shoal.fleet.control_client import ControlClient
 from shoal.fleet.control_server import ControlServer
 from shoal.fleet.node import CommandAck, Node, NodeCommand, NodeStatus

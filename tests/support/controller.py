@@ -9,8 +9,7 @@ from dataclasses import dataclass, field
 from io import StringIO
 from typing import Any
 
-from shoal.access.caller import local_caller
-from shoal.access.token import TokenRequest
+from shoal.access.token import TokenRequest, local_caller
 from shoal.app import App, opened
 from shoal.base.clock import SystemClock
 from shoal.base.settings import LogSettings

@@ -4,10 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shoal.access.auth_throttle import MOST_FAILURES, MOST_PLACES, SECONDS_EACH, AuthThrottle, client_network
-from shoal.access.caller import Caller
-from shoal.access.scopes import TokenScope, allows, may_give
-from shoal.access.token import hash_of, mint, read_token
+from shoal.access.limits import MOST_FAILURES, MOST_PLACES, SECONDS_EACH, AuthThrottle, client_network
+from shoal.access.token import Caller, TokenScope, allows, hash_of, may_give, mint, read_token
 from shoal.base.clock import FakeClock
 from shoal.base.errors import NotAllowed, RateLimited
 from shoal.base.text import clean

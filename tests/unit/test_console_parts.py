@@ -6,8 +6,8 @@ import pytest
 
 from shoal.base.clock import FakeClock
 from shoal.base.errors import InvalidInput
+from shoal.pages.pages import PageSummary
 from shoal.pages.store import ChartFacts
-from shoal.pages.summary import PageSummary
 from shoal.queue.job import Grant
 from shoal.serve.cached import SHARE, Cached
 from shoal.serve.console.charts import Cell, Column, Part, columns, shares, squarify, treemap

@@ -13,14 +13,20 @@ import pytest
 from shoal.base.errors import InvalidInput
 from shoal.base.ids import JobId, NodeId
 from shoal.base.signals import Signal, Signals
-from shoal.fleet.commands import CommandRequest, commands_to_reach, desired_after
 from shoal.fleet.dispatcher import SHARED_QUEUE, DispatchCounter, Dispatcher, JobsDispatched
 from shoal.fleet.explain import explain_node
-from shoal.fleet.node import CommandName, DesiredState, Node, NodeStatus
+from shoal.fleet.node import (
+    CommandName,
+    CommandRequest,
+    DesiredState,
+    Node,
+    NodeStatus,
+    commands_to_reach,
+    desired_after,
+)
 from shoal.fleet.nodes import NodeDisconnected, NodeLeft, NodeLost
-from shoal.fleet.pressure import BackPressureChanged, FleetPressure
 from shoal.fleet.states import NodeState
-from shoal.fleet.view import FleetView
+from shoal.fleet.view import BackPressureChanged, FleetPressure, FleetView
 from shoal.queue.job import JS, NewJob, Offer, local_lane, node_lane
 
 TTL = timedelta(seconds=10)

@@ -98,7 +98,7 @@ ALLOWED = {
     "fleet/wire/": {"grpc"},
     "audit/external.py": {"subprocess"},  # the commands of analyzers that the operator named
     "audit/process_guard.py": {"subprocess"},
-    "render/browser.py": {"subprocess"},
+    "web/browser.py": {"subprocess"},
     "serve/connections.py": {"socket"},
     "base/settings.py": {"socket"},
     "base/database/postgres.py": {"asyncpg"},

@@ -9,7 +9,7 @@ from msgspec import field
 from starlette.applications import Starlette
 from starlette.requests import Request
 
-from shoal.access.scopes import TokenScope
+from shoal.access.token import TokenScope
 from shoal.base.errors import InvalidInput, NotFound, TooLarge, WrongMediaType
 from shoal.base.request_form import Check, Form, describe
 from shoal.crawl.crawl import CrawlConfig

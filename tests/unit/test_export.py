@@ -19,9 +19,8 @@ from shoal.base.clock import SystemClock
 from shoal.base.errors import BadConfig, InvalidInput, StorageFull
 from shoal.drivers.folder_bodies import FolderBodies
 from shoal.egress import Limits
-from shoal.export.formats import CLIPPED, FORMULA, LONGEST_CELL, Csv, JsonLines, cell, safe_text
-from shoal.export.output import Output, Outputs, output_of
-from shoal.export.page_filter import ExportFilter
+from shoal.pages.export.formats import CLIPPED, FORMULA, LONGEST_CELL, Csv, JsonLines, cell, safe_text
+from shoal.pages.export.output import ExportFilter, Output, Outputs, output_of
 from shoal.pages.page import RECORD_FIELDS, Page
 
 CRAWL = "crl_1"

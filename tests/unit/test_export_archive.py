@@ -14,13 +14,12 @@ from shoal.base.clock import SystemClock
 from shoal.base.errors import BackendUnavailable, BadConfig, InvalidInput
 from shoal.drivers.folder_bodies import FolderBodies
 from shoal.egress import Headers, Limits, Request, Response
-from shoal.export.cdxj import SortedLines
-from shoal.export.markdown import MARK, file_name
-from shoal.export.output import Outputs
-from shoal.export.surt import surt
 from shoal.pages.bodies import CapturedExchange
-from shoal.pages.body_recorder import BodyRecorder
+from shoal.pages.export.markdown import MARK, file_name
+from shoal.pages.export.output import Outputs
+from shoal.pages.export.warc import SortedLines, surt
 from shoal.pages.page import Page
+from shoal.pages.warc import BodyRecorder
 
 CRAWL = "crl_1"
 LIMITS = Limits()

@@ -8,8 +8,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from shoal.export import parquet
-from shoal.export.parquet import Parquet
+from shoal.pages.export import parquet
+from shoal.pages.export.parquet import Parquet
 from shoal.pages.page import RECORD_FIELDS, Page
 
 CRAWL = "crl_1"

@@ -9,7 +9,7 @@ from shoal.base.url import Url
 from shoal.crawl.engine.fetchers import Fetchers
 from shoal.crawl.frontier.values import FrontierTask, UrlKind
 from shoal.egress import Cancellable
-from shoal.fetch.redirect_chain import RedirectChain, RedirectStep
+from shoal.web.page_fetcher import RedirectChain, RedirectStep
 
 HERE = Url("https://example.com/")
 THERE = Url("https://example.net/")

@@ -10,15 +10,15 @@ import pytest
 from shoal.app import App, opened
 from shoal.app.file_permissions import file_permission_warning
 from shoal.base.clock import SystemClock
-from shoal.base.disk import make_private
 from shoal.base.errors import BadConfig
+from shoal.base.machine import make_private
 from shoal.base.settings_loader import load
 from shoal.base.url import Url
 from shoal.drivers.folder_bodies import FolderBodies
 from shoal.events.forwarder import EventFile
-from shoal.export.part_file import PartFile
 from shoal.observe.project_logs import ProjectLogs
-from shoal.render.screenshots import file_name, save_screenshot
+from shoal.pages.export.part_file import PartFile
+from shoal.web.renderer import file_name, save_screenshot
 
 
 @pytest.fixture

@@ -5,7 +5,7 @@ import pytest
 from shoal.base.url import Url
 from shoal.crawl.frontier.fates import Fate
 from shoal.crawl.frontier.values import SUSPECT_FROM, FrontierTask, Settled, crashes_after
-from shoal.fetch.redirect_chain import RedirectChain
+from shoal.web.page_fetcher import RedirectChain
 
 OWN, TARGET = (1, 2), (3, 4)
 

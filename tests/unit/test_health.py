@@ -5,8 +5,7 @@ from itertools import product
 
 import pytest
 
-from shoal.fleet.health import HealthScore, score
-from shoal.fleet.node import NodeStatus
+from shoal.fleet.node import HealthScore, NodeStatus, score
 from shoal.fleet.states import NodeState
 
 

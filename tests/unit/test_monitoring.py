@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from shoal.fleet.refresh import FleetSeen
+from shoal.fleet.view import FleetSeen
 from shoal.observe.metrics import Metrics
 
 DEPLOY = Path(__file__).resolve().parents[2] / "deploy"

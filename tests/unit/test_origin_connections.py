@@ -1,6 +1,6 @@
 """The limit of concurrent requests per origin, over all pages of a renderer."""
 
-from shoal.render.network import OriginConnections, WaitingRequest
+from shoal.web.network import OriginConnections, WaitingRequest
 
 SITE = "http://site.test"
 

@@ -9,11 +9,11 @@ import shoal
 from shoal.base.url import UrlRefusal
 from shoal.egress import curl as curl_errors
 from shoal.egress.exchange import BLOCKED
-from shoal.fetch.error_codes import PAGE_ERRORS
+from shoal.web.error_codes import PAGE_ERRORS
 from tests.support.hostile import answers
 
 SOURCE = Path(shoal.__file__).parent
-PLACES = ("egress", "extract", "fetch", "render", "page_jobs", "crawl")
+PLACES = ("egress", "extract", "web", "page_jobs", "crawl")
 MAKERS = {"Failure", "DecodingFault", "RobotsUnavailable", "UrlRefusal", "_bad_answer", "_stopped"}
 CODE = re.compile(r"[a-z]+(?:_[a-z0-9]+)+")
 # Such a URL never enters a frontier; a redirect to one has its own code. The others are limits of the browser's proxy:

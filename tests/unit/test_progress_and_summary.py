@@ -26,8 +26,7 @@ from shoal.crawl.states import CrawlState
 from shoal.hosts.rate import HeldHost
 from shoal.observe.log_messages import LogLevel
 from shoal.observe.logs import Logs
-from shoal.pages.page import Page
-from shoal.pages.response_counts import count_responses, response_class
+from shoal.pages.page import Page, count_responses, response_class
 from shoal.process.local_crawl import CrawlTally
 from shoal.serve.console.crawl_rows import row_of
 from shoal.serve.console.format import Formats

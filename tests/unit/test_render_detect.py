@@ -7,7 +7,7 @@ import pytest
 
 from shoal.base.url import Url
 from shoal.extract.page import extract
-from shoal.render.detect import Choice, Evidence, PageKinds, evidence_of, has_gained, kind_of, without_noscript
+from shoal.web.detect import Choice, Evidence, PageKinds, evidence_of, has_gained, kind_of, without_noscript
 
 WORDS = " ".join(["word"] * 60)
 LINKS = '<a href="/a">a</a><a href="/b">b</a>'

@@ -7,7 +7,7 @@ from shoal.egress import Failure, Headers, Response
 from shoal.egress.address import AddressRefusal
 from shoal.egress.curl import explain, refused
 from shoal.egress.exchange import Outcome
-from shoal.fetch.page_fetcher import Fetched, may_be_html
+from shoal.web.page_fetcher import Fetched, may_be_html
 
 URL = "http://a.example/"
 FOUR = Retries(4, 1.0, jitter=lambda: 0)

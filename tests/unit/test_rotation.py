@@ -16,8 +16,8 @@ from shoal.crawl.frontier.rotation import (
 )
 from shoal.crawl.frontier.values import FrontierTask
 from shoal.crawl.store import HostRate
-from shoal.fetch.redirect_chain import RedirectChain
 from shoal.hosts.rate import HostState, SlotRequest, SlotsGranted
+from shoal.web.page_fetcher import RedirectChain
 
 FREE = HostRate(0.0)
 WARY = HostState(is_recovering=True)

@@ -14,7 +14,7 @@ from shoal.base.text import escaped
 from shoal.cli.output import print_json, print_table
 from shoal.cli.summary import print_rows
 from shoal.egress import Limits
-from shoal.export.output import Outputs
+from shoal.pages.export.output import Outputs
 from shoal.pages.page import Page
 
 EVIL = "\x1b[2J\x07 \x7f \x9b31m \u202eedoc\u202c \u2066x\u2069 \u200b\ufeff \U000e0041 é 猫 👩\u200d🚀"

@@ -15,7 +15,7 @@ from shoal.base.errors import NotFound
 from shoal.egress import Headers, Request, Response
 from shoal.pages import warc
 from shoal.pages.bodies import BodyLocation, answer_in
-from shoal.pages.body_recorder import _original
+from shoal.pages.warc import _original
 
 AT = 1_790_000_000_123_456
 URL = "http://a.example:8080/p/q?x=1"

@@ -1,8 +1,8 @@
 """The measurements of a worker about itself, and the rate limit of its fetches."""
 
 from shoal.base.clock import FakeClock
-from shoal.base.process import usage
-from shoal.fetch.fetch_rate import FetchRate
+from shoal.base.machine import usage
+from shoal.hosts.rate import FetchRate
 from shoal.work.task_window import WINDOW_SECONDS, TaskWindow
 
 

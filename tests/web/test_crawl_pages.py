@@ -6,7 +6,7 @@ from html import unescape
 
 import pytest
 
-from shoal.access.audit_hook import no_audit
+from shoal.access.audit_log import no_audit
 from shoal.base.errors import NotFound
 from shoal.base.ids import CrawlId
 from shoal.base.url import Url

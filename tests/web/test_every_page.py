@@ -11,7 +11,7 @@ from jinja2 import Environment, FileSystemLoader
 
 from shoal.base.url import Url
 from shoal.crawl.store import CrawlFilter
-from shoal.fleet.commands import CommandRequest
+from shoal.fleet.node import CommandRequest
 from shoal.queue import states as job_states
 from shoal.queue.job import LeaseRequest
 from shoal.serve.console.shell import TEMPLATES

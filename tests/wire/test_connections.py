@@ -6,7 +6,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 
 import pytest
 
-from shoal.access.connection_limits import ConnectionsCut
+from shoal.access.limits import ConnectionsCut
 from shoal.serve.connections import MOST_HEAD_BYTES
 from tests.support.controller import CRAWLS, ServedController, served_controller
 from tests.wire.test_gateway import tls_flags, trusting

@@ -16,20 +16,18 @@ import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
-from shoal.access.caller import local_caller
-from shoal.access.connection_limits import ConnectionLimits, ConnectionsCut
-from shoal.access.token import mint
+from shoal.access.limits import ConnectionLimits, ConnectionsCut
+from shoal.access.token import local_caller, mint
 from shoal.base.clock import FakeClock, SystemClock
 from shoal.base.errors import BackendUnavailable, BadConfig, NodeDisplaced
 from shoal.base.parsing import Address
 from shoal.base.settings import ServeSettings
 from shoal.base.signals import Signal, Signals
 from shoal.fleet import control_port, control_server
-from shoal.fleet.channel_options import KeepAlive
-from shoal.fleet.commands import CommandRequest
+from shoal.fleet.channel import KeepAlive
 from shoal.fleet.control_client import CommandApplied, ControlConnected, ControlLost
 from shoal.fleet.control_server import StreamFailed
-from shoal.fleet.node import NewSession, SessionBegun
+from shoal.fleet.node import CommandRequest, NewSession, SessionBegun
 from shoal.fleet.nodes import HeartbeatReceived, NodeDisconnected, NodeLeft, NodeRegistered, Nodes
 from shoal.fleet.sessions import NodeClockOff
 from shoal.fleet.states import CommandState, NodeState

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator
 import pytest
 from starlette.responses import Response, StreamingResponse
 
-from shoal.access.scopes import TokenScope
+from shoal.access.token import TokenScope
 from shoal.base.clock import SystemClock
 from shoal.base.ids import CrawlId
 from shoal.base.signals import Signal, Signals

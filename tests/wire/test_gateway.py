@@ -15,9 +15,8 @@ from starlette.responses import StreamingResponse
 from starlette.routing import Route
 from starlette.types import Message
 
-from shoal.access.auth_throttle import MOST_FAILURES, AuthThrottle
-from shoal.access.scopes import TokenScope
-from shoal.access.token import TokenRequest, mint
+from shoal.access.limits import MOST_FAILURES, AuthThrottle
+from shoal.access.token import TokenRequest, TokenScope, mint
 from shoal.access.tokens import Tokens
 from shoal.app import opened
 from shoal.base.clock import FakeClock

@@ -5,8 +5,8 @@ from datetime import timedelta
 
 import pytest
 
-from shoal.access.caller import LOCAL
 from shoal.access.idempotency import KEPT
+from shoal.access.token import LOCAL
 from shoal.app import opened
 from shoal.base.clock import span
 from tests.support.api import ServedApi, listening

@@ -11,8 +11,7 @@ from typing import Any, cast
 
 import pytest
 
-from shoal.access.caller import local_caller
-from shoal.access.token import TokenRequest
+from shoal.access.token import TokenRequest, local_caller
 from shoal.app import App, opened
 from shoal.base.clock import SystemClock
 from shoal.base.errors import BackendUnavailable, NotAllowed, StorageFull
@@ -25,7 +24,7 @@ from shoal.crawl.lifecycle.transitions import CrawlMoved
 from shoal.crawl.states import CrawlState
 from shoal.observe.logs import Logs
 from shoal.observe.metrics import Metrics
-from shoal.pages.page_signals import PagesSettled
+from shoal.pages.page import PagesSettled
 from shoal.process import child
 from shoal.process.http import probed
 from shoal.process.runners import storage_of
@@ -33,7 +32,7 @@ from shoal.queue.job import Fence, Lease
 from shoal.queue.moves import JobMoved
 from shoal.queue.queue import Queue
 from shoal.queue.states import GrantEnd, JobState
-from shoal.render.local_browsers import LocalBrowsers
+from shoal.web.renderer import LocalBrowsers
 from shoal.work import child_loop
 from shoal.work.child_handle import ChildSpawner
 from shoal.work.child_loop import Child, RunningJob

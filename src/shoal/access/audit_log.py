@@ -1,12 +1,12 @@
-"""The audit log: who did what, to which subject, when and from where. Entries are written in the commit of the action
-and never changed."""
+"""The audit log: who did what, written in the commit of the change."""
 
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Any
 
 import orjson
 
-from shoal.access.caller import Caller
+from shoal.access.token import Caller
 from shoal.base.database import Database, Tx
 
 
@@ -60,3 +60,11 @@ class AuditLog:
 def _stored(row: Any) -> StoredAuditEntry:
     entry = AuditEntry(row["act"], row["subject"], orjson.loads(row["facts"]))
     return StoredAuditEntry(number=row["number"], at=row["at"], who=row["who"], action=entry, address=row["address"])
+
+
+AuditHook = Callable[[Tx, str, str], Awaitable[None]]
+"""Writes an action, such as `gate.created`, and its subject to the audit log, in an open transaction."""
+
+
+async def no_audit(tx: Tx, action: str, subject: str) -> None:
+    """Write nothing: for operations that nobody asked for, or whose entry is written already."""

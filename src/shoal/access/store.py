@@ -4,8 +4,7 @@ from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any
 
-from shoal.access.scopes import TokenScope, in_order
-from shoal.access.token import Token
+from shoal.access.token import Token, TokenScope, in_order
 from shoal.base.clock import span
 from shoal.base.database import Tx
 from shoal.base.ids import TokenId

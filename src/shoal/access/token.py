@@ -1,12 +1,9 @@
-"""Tokens: their format, their stored form, and the form to request one.
-
-`shl_7h3k9m2pxw_…`: a prefix that secret scanners recognize, ten characters that name the token (its id is
-`tok_7h3k9m2pxw`), 200 random bits, and a checksum, so that a mistyped token is rejected without a query to the store.
-"""
+"""Tokens, the scopes and roles that they give, and the caller of a request."""
 
 import re
 import secrets
 from binascii import crc32
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from hashlib import sha256
@@ -14,13 +11,54 @@ from typing import Annotated, ClassVar, Literal
 
 from msgspec import field
 
-from shoal.access.scopes import ROLES, TokenScope
-from shoal.base.errors import InvalidInput
+from shoal.base.errors import InvalidInput, NotAllowed
 from shoal.base.ids import TokenId
 from shoal.base.parsing import read_node_id, read_span
 from shoal.base.request_form import Check, Form, describe
-from shoal.base.sentence import message
-from shoal.base.text import visible
+from shoal.base.text import message, visible
+
+
+class TokenScope(StrEnum):
+    """`admin` includes `write`, which includes `read`; `bot` and `node` include nothing else."""
+
+    READ = "read"
+    WRITE = "write"
+    ADMIN = "admin"
+    BOT = "bot"
+    NODE = "node"
+
+
+INCLUDES = {
+    TokenScope.READ: frozenset({TokenScope.READ}),
+    TokenScope.WRITE: frozenset({TokenScope.READ, TokenScope.WRITE}),
+    TokenScope.ADMIN: frozenset({TokenScope.READ, TokenScope.WRITE, TokenScope.ADMIN}),
+    TokenScope.BOT: frozenset({TokenScope.BOT}),
+    TokenScope.NODE: frozenset({TokenScope.NODE}),
+}
+
+ROLES: Mapping[str, frozenset[TokenScope]] = {
+    "viewer": frozenset({TokenScope.READ}),  # reads
+    "operator": frozenset({TokenScope.WRITE}),  # reads, starts, stops
+    "admin": frozenset({TokenScope.ADMIN}),  # all of that, and manages tokens
+    "bot": frozenset({TokenScope.BOT}),  # pulls page jobs and pushes results
+    "node": frozenset({TokenScope.NODE}),  # a worker process of ours
+}
+
+
+def allows(held: frozenset[TokenScope], wanted: TokenScope) -> bool:
+    """Return whether one of the held scopes includes the wanted one."""
+    return any(wanted in INCLUDES[scope] for scope in held)
+
+
+def may_give(held: frozenset[TokenScope], wanted: TokenScope) -> bool:
+    """Return whether a caller with these scopes may create a token with the wanted one: only scopes the caller has,
+    except that an admin may create tokens for bots and nodes."""
+    return TokenScope.ADMIN in held or allows(held, wanted)
+
+
+def in_order(scopes: Iterable[TokenScope]) -> list[TokenScope]:
+    return [scope for scope in TokenScope if scope in set(scopes)]
+
 
 ALPHABET = "0123456789abcdefghjkmnpqrstvwxyz"  # Crockford: no i, l, o, u
 NAME_LENGTH, SECRET_LENGTH, SUM_LENGTH = 10, 40, 7
@@ -159,3 +197,29 @@ def _random(length: int) -> str:
 def _checksum(body: str) -> str:
     number = crc32(body.encode())
     return "".join(ALPHABET[number >> 5 * place & 31] for place in range(SUM_LENGTH))
+
+
+LOCAL = "local"  # a user on this machine
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Caller:
+    """An authenticated caller: the owner of a token, or a user on this machine. `who` is the name in the audit log,
+    `address` the client's address, `until` the end of the authorization (microseconds)."""
+
+    who: str
+    scopes: frozenset[TokenScope]
+    address: str = ""
+    until: int | None = None
+
+    def demand(self, wanted: TokenScope) -> None:
+        """Raise `NotAllowed` if the caller lacks a token scope."""
+        if not allows(self.scopes, wanted):
+            held = ", ".join(sorted(self.scopes)) or "none"
+            problem = f"this needs the scope {wanted.value}, but the token has {held}"
+            raise NotAllowed(problem, f"use a token with the scope {wanted.value}", scope=wanted.value)
+
+
+def local_caller(address: str = "") -> Caller:
+    """Return the user on this machine, who may do everything."""
+    return Caller(who=LOCAL, scopes=frozenset(TokenScope), address=address)

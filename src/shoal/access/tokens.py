@@ -7,10 +7,8 @@ from datetime import timedelta
 from hmac import compare_digest
 
 from shoal.access.audit_log import AuditEntry, AuditLog
-from shoal.access.caller import Caller
-from shoal.access.scopes import TokenScope, in_order, may_give
 from shoal.access.store import TokenStore
-from shoal.access.token import Token, TokenRequest, hash_of, mint, read_token
+from shoal.access.token import Caller, Token, TokenRequest, TokenScope, hash_of, in_order, may_give, mint, read_token
 from shoal.base.clock import Clock, span
 from shoal.base.database import Database, Tx
 from shoal.base.errors import InvalidInput, NotAllowed, NotFound, ShoalError, StateConflict

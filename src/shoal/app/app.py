@@ -45,8 +45,8 @@ if TYPE_CHECKING:
     from shoal.observe.hourly_stats import HourlyStatsReader
     from shoal.pages.pages import Pages
     from shoal.queue.job_admin import JobAdmin
-    from shoal.render.local_browsers import LocalBrowsers
     from shoal.serve.cached import StateCounts
+    from shoal.web.renderer import LocalBrowsers
 
 
 class App:
@@ -183,7 +183,7 @@ class App:
     @cached_property
     def browsers(self) -> "LocalBrowsers":
         """The browsers that this process has started."""
-        from shoal.render.local_browsers import LocalBrowsers
+        from shoal.web.renderer import LocalBrowsers
 
         return LocalBrowsers()
 

@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING
 
 from shoal.app.data_folders import journal_folder
 from shoal.base.database.sqlite import SqliteDatabase
-from shoal.base.leader import LeaderOnly
-from shoal.base.service import Chore, Service
+from shoal.base.service import Chore, LeaderOnly, Service
 from shoal.hosts.controller_addresses import AddressAnnouncer
 from shoal.observe.hourly_stats import EVERY as HOURLY_STATS_EVERY
 from shoal.observe.hourly_stats import HourlyStatsRetention, HourlyStatsWriter

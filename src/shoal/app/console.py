@@ -11,8 +11,7 @@ from shoal.crawl.lifecycle.search import CrawlSearch
 from shoal.crawl.scope.preview import ScopePreviewer
 from shoal.egress import Egress, Limits
 from shoal.observe.store_sizes import read_store_size
-from shoal.pages.comparison import PageComparer
-from shoal.pages.summary import PageSummaries
+from shoal.pages.pages import PageComparer, PageSummaries
 from shoal.serve.cached import Cached
 from shoal.serve.console.analyses import AnalysesPage, AnalysisPage
 from shoal.serve.console.bots import BotsPage

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 from shoal.app.data_folders import artifact_folder, body_folder
 from shoal.base.clock import Clock
-from shoal.base.database import migrations
+from shoal.base.database import queries as migrations
 from shoal.base.database.sqlite import SqliteDatabase
 from shoal.base.errors import BadConfig
 from shoal.base.settings import DatabaseSettings, RedisSettings, Settings

@@ -6,7 +6,7 @@ from pathlib import Path
 from shoal.app.app import App
 from shoal.app.data_folders import body_folder, journal_folder
 from shoal.base.database.sqlite import SqliteDatabase
-from shoal.base.disk import readable_by_others
+from shoal.base.machine import readable_by_others
 
 
 def file_permission_warning(app: App) -> str | None:

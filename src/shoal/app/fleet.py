@@ -8,14 +8,12 @@ from shoal.fleet.dispatcher import DispatchCounter, Dispatcher
 from shoal.fleet.explain import NodeExplainer
 from shoal.fleet.janitor import CommandSender, FleetJanitor
 from shoal.fleet.nodes import Nodes
-from shoal.fleet.pressure import FleetPressure, PressureStatus
-from shoal.fleet.refresh import FleetRefresh
 from shoal.fleet.sessions import Sessions, SessionSaver, stored_interval
-from shoal.fleet.view import CLASSES, FleetView
+from shoal.fleet.view import CLASSES, FleetPressure, FleetRefresh, FleetView, PressureStatus
 
 if TYPE_CHECKING:
     from shoal.app.app import App
-    from shoal.fleet.channel_options import KeepAlive
+    from shoal.fleet.channel import KeepAlive
     from shoal.fleet.control_server import ControlServer
 
 
@@ -56,11 +54,10 @@ class Fleet:
 
     def control_server(self, keepalive: "KeepAlive | None" = None) -> "ControlServer":
         """Build the gRPC server of the control plane."""
-        from shoal.access.auth_throttle import AuthThrottle
-        from shoal.access.connection_limits import ConnectionLimits
+        from shoal.access.limits import AuthThrottle, ConnectionLimits
+        from shoal.fleet.channel import NodeAuthenticator
         from shoal.fleet.control_port import ControlPort
         from shoal.fleet.control_server import ControlServer, ControlService
-        from shoal.fleet.node_authentication import NodeAuthenticator
 
         app, serve = self._app, self._app.settings.serve
         authenticator = NodeAuthenticator(app.access.tokens, AuthThrottle(app.clock))

@@ -13,11 +13,10 @@ from shoal.crawl.engine.render_stage_factory import pages_at_once
 from shoal.egress import AddressRule, Egress, Limits, Proxies, Proxy, listening
 from shoal.egress.pinning_proxy import PinningProxy, ProxyLimits
 from shoal.hosts.robots_cache import RobotsCache, RobotsMemo, RobotsReader
-from shoal.render.chromium import find_chromium
-from shoal.render.network import PinnedNetwork
-from shoal.render.pool import BrowserPool
-from shoal.render.remote_renderer import RemoteRenderer
-from shoal.render.renderer import Renderer
+from shoal.web.browser import find_chromium
+from shoal.web.network import PinnedNetwork
+from shoal.web.pool import BrowserPool
+from shoal.web.renderer import RemoteRenderer, Renderer
 
 if TYPE_CHECKING:
     from shoal.app.app import App

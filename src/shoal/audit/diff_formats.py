@@ -10,7 +10,7 @@ import orjson
 
 from shoal.audit.finding import Severity
 from shoal.base.text import encodable
-from shoal.export.formats import cell, csv_rows
+from shoal.pages.export.formats import cell, csv_rows
 
 if TYPE_CHECKING:
     from shoal.audit.diff import CrawlDiff
@@ -128,7 +128,7 @@ class ParquetRows:
         import pyarrow as pa
         import pyarrow.parquet as pq
 
-        from shoal.export.parquet import WrittenPieces
+        from shoal.pages.export.parquet import WrittenPieces
 
         self._arrow = pa
         self._schema = pa.schema([(name, pa.string()) for name in COLUMNS])

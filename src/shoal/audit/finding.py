@@ -5,7 +5,7 @@ from enum import StrEnum
 from typing import Any, Final
 
 from shoal.audit.artifacts import Artifact
-from shoal.base.sentence import message
+from shoal.base.text import message
 
 
 class Severity(StrEnum):

@@ -2,7 +2,7 @@
 
 import re
 
-from shoal.access.audit_hook import AuditHook, no_audit
+from shoal.access.audit_log import AuditHook, no_audit
 from shoal.audit.gate import Gate
 from shoal.audit.store import GateStore, StoredGate
 from shoal.base.database import Database, Tx

@@ -14,8 +14,7 @@ from shoal.audit.site import LinkGraph, Site
 from shoal.audit.verdict import GateInput
 from shoal.extract.flags import names_of
 from shoal.pages.links import LinkFlag
-from shoal.pages.page import NOT_MODIFIED
-from shoal.pages.response_counts import UNCHANGED
+from shoal.pages.page import NOT_MODIFIED, UNCHANGED
 
 BLOCKED: Final = (401, 403, 407, 429, 503)
 RESPONSE_STEPS_MS: Final = (50, 100, 200, 500, 1_000, 2_000, 5_000, 10_000)

@@ -4,7 +4,7 @@ only the start of the first attempt and the end of the last one are visible."""
 from dataclasses import dataclass
 from enum import StrEnum
 
-from shoal.base.sentence import message
+from shoal.base.text import message
 
 
 class AnalysisState(StrEnum):

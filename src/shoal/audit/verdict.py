@@ -9,7 +9,7 @@ from typing import Any, Final, Self
 from shoal.audit.codes import ANALYZER_OF, BY_SEVERITY, SUMS, Metrics
 from shoal.audit.finding import AnalyzerOutcome, FindingCount
 from shoal.audit.gate import Gate, GateRule
-from shoal.base.sentence import message
+from shoal.base.text import message
 
 BLOCKED_SHARE: Final = 0.5  # share of all pages
 TRAPPED_SHARE: Final = 1.0  # quarantined URLs per page

@@ -18,8 +18,7 @@ from shoal import __version__
 from shoal.base.errors import BadConfig
 from shoal.base.parsing import show_duration, show_size
 from shoal.base.query_params import SESSION, TRACKING
-from shoal.base.setting import SettingsSection, setting
-from shoal.base.setting_kinds import (
+from shoal.base.setting import (
     AnalyzerCommands,
     BodyPlace,
     Duration,
@@ -36,12 +35,14 @@ from shoal.base.setting_kinds import (
     Proxies,
     RedisUrl,
     Session,
+    SettingsSection,
     Size,
     StoreUrl,
     Switch,
     Text,
     Tracking,
     Whole,
+    setting,
 )
 
 LogLevel = Literal["debug", "info", "warning", "error"]

@@ -9,8 +9,8 @@ from shoal.cli.output import facts_of, print_json, print_table, to_the_second
 from shoal.cli.report_files import ReportFiles, note_written, report_flags
 from shoal.cli.root import CommandGroup
 from shoal.cli.summary import print_rows
-from shoal.export.part_file import Stdout
 from shoal.observe.logs import note
+from shoal.pages.export.part_file import Stdout
 
 ANALYSES = "/api/v1/analyses"
 

@@ -200,7 +200,7 @@ def run_on(target: ApiTarget, work: Callable[[ApiClient], Awaitable[T]], *, exis
 @asynccontextmanager
 async def _inside(settings: Settings, existing: bool) -> AsyncIterator[ApiClient]:
     """Open the application in this process, on the store; the caller is the local user."""
-    from shoal.access.caller import local_caller
+    from shoal.access.token import local_caller
     from shoal.app import opened
     from shoal.process.lifetime import quiet
     from shoal.serve.application import application

@@ -33,8 +33,8 @@ from shoal.cli.crawl import CrawlCommand, crawl_request
 from shoal.cli.options import crawl_flags, given_values, read_file
 from shoal.cli.output import print_json
 from shoal.cli.report_files import ReportFiles, note_written, report_flags
-from shoal.export.output import Outputs
 from shoal.observe.logs import note
+from shoal.pages.export.output import Outputs
 from shoal.process.crawl_request import CrawlRequest
 from shoal.process.lifetime import quiet, reduce_collections
 from shoal.process.local_analysis import analyze_locally

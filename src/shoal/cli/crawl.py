@@ -32,8 +32,8 @@ from shoal.crawl.crawl import Crawl
 from shoal.crawl.lifecycle.crawl_status import CrawlStatus
 from shoal.crawl.states import TERMINAL, WALKED, CrawlState
 from shoal.egress import Limits
-from shoal.export.output import Outputs
 from shoal.observe.logs import note
+from shoal.pages.export.output import Outputs
 from shoal.process.crawl_request import CrawlRequest, read_config, read_id
 from shoal.process.lifetime import StallWatch, on_stop, quiet, reduce_collections
 from shoal.process.local_crawl import LocalCrawl

@@ -23,7 +23,7 @@ from shoal.crawl.lifecycle.failed_urls import FailedSeed, FailedUrls
 from shoal.crawl.lifecycle.failed_urls import in_words as seeds_in_words
 from shoal.crawl.states import DRAINED_PARTLY, CrawlState, reason_text
 from shoal.observe.logs import note
-from shoal.pages.response_counts import in_words as in_classes
+from shoal.pages.page import in_words as in_classes
 
 MOST = 1000  # per list
 LISTED = ["id", "state", "pages", "responses", "errors", "queued", "created", "seed"]

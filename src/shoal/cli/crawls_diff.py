@@ -15,8 +15,8 @@ from shoal.base.text import shorten
 from shoal.cli.api_client import ApiTarget, at, run_on, with_api_target
 from shoal.cli.output import print_json, print_table
 from shoal.cli.summary import print_rows
-from shoal.export.part_file import PartFile
 from shoal.observe.logs import note
+from shoal.pages.export.part_file import PartFile
 from shoal.process.lifetime import quiet
 
 DIFF = "/api/v1/crawls/{}/diff"

@@ -15,9 +15,8 @@ from shoal.cli.api_client import PAGE, ApiClient, ApiTarget, at, run_on, with_ap
 from shoal.cli.options import OUTPUT_HELP
 from shoal.cli.summary import print_line
 from shoal.egress import Limits
-from shoal.export.output import Outputs
-from shoal.export.page_filter import ERROR, ExportFilter
 from shoal.observe.logs import note
+from shoal.pages.export.output import ERROR, ExportFilter, Outputs
 from shoal.pages.page import Page
 from shoal.pages.store import ANY_ERROR
 from shoal.process.export import export as write

@@ -15,8 +15,8 @@ from shoal.cli.options import read_file, read_rules_file
 from shoal.cli.output import facts_of, print_json, print_table, to_the_second
 from shoal.cli.root import CommandGroup
 from shoal.cli.summary import print_rows
-from shoal.export.part_file import PartFile
 from shoal.observe.logs import note
+from shoal.pages.export.part_file import PartFile
 
 POLICIES = "/api/v1/policies"
 POLICY = f"{POLICIES}/{{}}"

@@ -21,7 +21,7 @@ from shoal.crawl.lifecycle.crawl_status import CrawlStatus
 from shoal.crawl.lifecycle.failed_urls import MAX_LISTED
 from shoal.hosts.rate import HeldHost
 from shoal.observe.logs import note
-from shoal.pages.response_counts import ResponseClass
+from shoal.pages.page import ResponseClass
 from shoal.process.local_crawl import CrawlTally
 
 LOOK_SECONDS = 1.0

@@ -9,8 +9,8 @@ import click
 
 from shoal.audit.reports.formats import FormatName
 from shoal.base.errors import BadConfig, InvalidInput
-from shoal.export.part_file import PartFile
 from shoal.observe.logs import note
+from shoal.pages.export.part_file import PartFile
 
 C = TypeVar("C", bound=Callable[..., Any])
 Download = Callable[[FormatName], Awaitable[bytes]]

@@ -17,8 +17,8 @@ from typing import Any
 import click
 
 from shoal import __version__
-from shoal.base.disk import NO_SPACE
 from shoal.base.errors import BackendUnavailable, BadConfig, ShoalError, StorageFull, UsageError
+from shoal.base.machine import NO_SPACE
 from shoal.base.text import clean, nearest, shorten
 
 INTERRUPTED = 130

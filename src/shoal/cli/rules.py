@@ -19,10 +19,10 @@ from shoal.cli.output import print_json
 from shoal.cli.root import CommandGroup
 from shoal.cli.summary import print_rows
 from shoal.crawl.crawl import CrawlConfig
-from shoal.export.part_file import PartFile, Stdout
 from shoal.extract.optional_facts import INVALID_DATA
 from shoal.extract.rules import RuleSet, read_rules
 from shoal.observe.logs import note
+from shoal.pages.export.part_file import PartFile, Stdout
 from shoal.pages.page import Page
 from shoal.process.crawl_request import CrawlRequest, read_config
 from shoal.process.local_crawl import LocalCrawl

@@ -13,7 +13,7 @@ from shoal.crawl.lifecycle.crawl_status import CrawlStatus
 from shoal.crawl.lifecycle.failed_urls import FailedSeed
 from shoal.crawl.states import reason_text
 from shoal.observe.logs import as_called
-from shoal.pages.response_counts import in_words as in_classes
+from shoal.pages.page import in_words as in_classes
 
 HERE = ApiTarget()
 SHORTEST_BREAK = 5.0  # seconds; less is normal at the start and end of a crawl

@@ -4,7 +4,7 @@ from typing import Any
 
 import click
 
-from shoal.access.scopes import ROLES, TokenScope
+from shoal.access.token import ROLES, TokenScope
 from shoal.base.text import visible
 from shoal.cli.api_client import ApiClient, ApiTarget, at, run_on, with_api_target
 from shoal.cli.output import facts_of, print_json, print_table, to_the_second

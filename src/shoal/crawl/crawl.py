@@ -19,7 +19,7 @@ from shoal.crawl.credentials import SECRET_FIELDS, CrawlCookie, check_proxy, hid
 from shoal.crawl.states import CrawlState
 from shoal.crawl.url_patterns import check_patterns
 from shoal.egress.exchange import MOST_HEADERS, check_headers
-from shoal.pages.response_counts import ResponseClass, count_responses
+from shoal.pages.page import ResponseClass, count_responses
 
 FrontierDriver = Literal["sql", "redis"]
 Scope = Literal["page", "prefix", "host", "domain", "any"]

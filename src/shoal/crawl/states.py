@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from enum import StrEnum
 
-from shoal.base.sentence import message
+from shoal.base.text import message
 from shoal.queue import states as job_states
 
 

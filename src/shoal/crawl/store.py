@@ -32,7 +32,7 @@ from shoal.crawl.frontier.values import (
 from shoal.crawl.lifecycle.failed_urls import FailedSeed
 from shoal.crawl.states import CrawlMove, CrawlState
 from shoal.hosts.rate import HeldHost, HostDelay
-from shoal.pages.response_counts import CLASSES, ResponseClass
+from shoal.pages.page import CLASSES, ResponseClass
 from shoal.pages.store import DroppedPage
 from shoal.queue.job import Fence
 

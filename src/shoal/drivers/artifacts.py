@@ -7,8 +7,8 @@ import shutil
 from pathlib import Path
 
 from shoal.audit.artifacts import SAFE_NAME
-from shoal.base.disk import NO_SPACE, make_private
 from shoal.base.errors import BadConfig, NotFound, StorageFull
+from shoal.base.machine import NO_SPACE, make_private
 from shoal.drivers.s3_bodies import S3Bodies
 
 

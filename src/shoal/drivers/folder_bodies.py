@@ -10,9 +10,9 @@ from typing import BinaryIO
 
 from shoal import __version__
 from shoal.base.clock import Clock
-from shoal.base.disk import NO_SPACE, make_private, open_private, sync_folder, try_write
 from shoal.base.errors import BadConfig, BodiesUnavailable, NotFound, ShoalError, StorageFull
 from shoal.base.ids import new_id
+from shoal.base.machine import NO_SPACE, make_private, open_private, sync_folder, try_write
 from shoal.pages.bodies import BodyLocation
 from shoal.pages.warc import info_member
 

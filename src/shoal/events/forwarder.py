@@ -9,8 +9,8 @@ from typing import BinaryIO
 
 from shoal.base.clock import span
 from shoal.base.database import Database, Tx
-from shoal.base.disk import open_private
 from shoal.base.errors import BadConfig
+from shoal.base.machine import open_private
 from shoal.base.service import PassResult
 from shoal.base.settings import EventSettings
 from shoal.base.signals import Signal, Signals

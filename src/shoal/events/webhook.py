@@ -13,7 +13,7 @@ from typing import Annotated, ClassVar, Self
 from msgspec import field
 
 from shoal.base.request_form import Form, describe
-from shoal.base.sentence import message
+from shoal.base.text import message
 from shoal.base.url import UrlRefusal, canonical
 from shoal.events.event import TYPES
 

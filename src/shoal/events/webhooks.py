@@ -7,7 +7,7 @@ from functools import partial
 
 import orjson
 
-from shoal.access.audit_hook import AuditHook, no_audit
+from shoal.access.audit_log import AuditHook, no_audit
 from shoal.base.clock import Clock, span
 from shoal.base.database import Database, Tx
 from shoal.base.errors import InvalidInput, NotFound, TooLarge

@@ -15,10 +15,9 @@ from shoal.base.errors import BadConfig, NodeDisplaced
 from shoal.base.ids import NodeId
 from shoal.base.settings import GrpcSettings
 from shoal.base.signals import Signal, Signals
-from shoal.fleet.channel_options import DISPLACED, LARGEST_MESSAGE, KeepAlive
+from shoal.fleet.channel import AUTHORIZATION, DISPLACED, LARGEST_MESSAGE, KeepAlive
 from shoal.fleet.messages import StatusUpdate, read_command, status_message
 from shoal.fleet.node import CommandAck, NodeCommand, NodeStatus
-from shoal.fleet.node_authentication import AUTHORIZATION
 from shoal.fleet.wire.control_pb2 import ControlCommand
 from shoal.fleet.wire.control_pb2_grpc import CrawlerControlStub
 

@@ -15,8 +15,7 @@ from pathlib import Path
 from typing import Final, cast
 from urllib.parse import quote, unquote
 
-from shoal.access.auth_throttle import client_network
-from shoal.access.connection_limits import UNREAD_SECONDS, WARN_EVERY_SECONDS, ConnectionLimits
+from shoal.access.limits import UNREAD_SECONDS, WARN_EVERY_SECONDS, ConnectionLimits, client_network
 from shoal.base.errors import BackendUnavailable, BadConfig
 from shoal.base.parsing import Address
 from shoal.base.signals import Signal, Signals

@@ -22,12 +22,10 @@ from shoal.base.ids import NodeId, TokenId
 from shoal.base.parsing import Address
 from shoal.base.settings import GrpcSettings
 from shoal.base.signals import Signal, Signals
-from shoal.fleet.channel_options import DISPLACED, LARGEST_MESSAGE, KeepAlive
-from shoal.fleet.commands import commands_to_reach
+from shoal.fleet.channel import DISPLACED, LARGEST_MESSAGE, KeepAlive, NodeAuthenticator
 from shoal.fleet.control_port import ControlPort
 from shoal.fleet.messages import StatusUpdate, command_message, read_status_update
-from shoal.fleet.node import NewSession, NodeCommand, SessionBegun
-from shoal.fleet.node_authentication import NodeAuthenticator
+from shoal.fleet.node import NewSession, NodeCommand, SessionBegun, commands_to_reach
 from shoal.fleet.nodes import Nodes
 from shoal.fleet.sessions import Session as NodeSession
 from shoal.fleet.sessions import Sessions, displacement, stored_interval

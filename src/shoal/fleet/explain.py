@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 
 from shoal.base.ids import NodeId
-from shoal.base.sentence import Sentence, Share, message
+from shoal.base.text import Sentence, Share, message
 from shoal.fleet.node import Node
 from shoal.fleet.nodes import Nodes
 from shoal.fleet.states import NodeState

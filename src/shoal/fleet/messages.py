@@ -8,8 +8,7 @@ from datetime import timedelta
 from shoal.base.errors import InvalidInput
 from shoal.base.ids import NodeId
 from shoal.base.text import storable
-from shoal.fleet.commands import MOST_PAGES, MOST_RUNS
-from shoal.fleet.node import CommandAck, NodeCommand, NodeStatus
+from shoal.fleet.node import MOST_PAGES, MOST_RUNS, CommandAck, NodeCommand, NodeStatus
 from shoal.fleet.nodes import check_node_id
 from shoal.fleet.states import CommandState, NodeState
 from shoal.fleet.wire.control_pb2 import (

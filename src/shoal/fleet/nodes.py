@@ -9,15 +9,24 @@ from datetime import timedelta
 from functools import partial
 from typing import Protocol
 
-from shoal.access.audit_hook import AuditHook, no_audit
+from shoal.access.audit_log import AuditHook, no_audit
 from shoal.base.database import Database, Tx
 from shoal.base.errors import InvalidInput, NotFound
 from shoal.base.ids import NodeId
 from shoal.base.parsing import read_node_id
 from shoal.base.signals import Signal, Signals
 from shoal.events.event import Event, append_events
-from shoal.fleet.commands import CommandRequest, desired_after
-from shoal.fleet.node import CommandAck, DesiredState, Heartbeat, NewSession, Node, NodeCommand, SessionBegun
+from shoal.fleet.node import (
+    CommandAck,
+    CommandRequest,
+    DesiredState,
+    Heartbeat,
+    NewSession,
+    Node,
+    NodeCommand,
+    SessionBegun,
+    desired_after,
+)
 from shoal.fleet.states import CommandState, NodeState
 from shoal.fleet.store import NodeStore
 from shoal.queue.job import NODE, node_lane

@@ -2,7 +2,7 @@
 
 from enum import StrEnum
 
-from shoal.base.sentence import message
+from shoal.base.text import message
 
 
 class NodeState(StrEnum):

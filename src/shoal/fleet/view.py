@@ -1,16 +1,19 @@
-"""A view of the fleet that a controller has without asking the store: refreshed every second, and corrected by what it
-has dispatched since."""
+"""The fleet as a controller sees it: nodes that take jobs, refreshed every second, and the back-pressure they exert."""
 
 from collections.abc import Collection
+from dataclasses import dataclass
 from datetime import timedelta
 from typing import Literal
 
 from shoal.base.clock import span
 from shoal.base.ids import NodeId
-from shoal.base.signals import Signal
+from shoal.base.service import PassResult
+from shoal.base.signals import Signal, Signals
 from shoal.fleet.node import Node
-from shoal.fleet.nodes import NodeDisconnected, NodeLeft, NodeLost
-from shoal.queue.job import HTTP, JS, RUN_KINDS
+from shoal.fleet.nodes import NodeDisconnected, NodeLeft, NodeLost, Nodes
+from shoal.fleet.states import NodeState
+from shoal.queue.job import HTTP, JS, RUN_KINDS, SHARED_LANE
+from shoal.queue.queue import Queue
 
 JobClass = Literal["runs", "pages"]
 CLASSES: tuple[JobClass, ...] = ("runs", "pages")
@@ -135,3 +138,110 @@ class FleetView:
         capacity = sum(2 * node.most[job_class] for node in self.nodes)
         used = sum(node.depth[job_class] + node.active[job_class] for node in self.nodes)
         return used / capacity if capacity else None
+
+
+HIGHEST_LOAD = 0.8
+
+
+class BackPressureChanged(Signal, frozen=True, kw_only=True):
+    """Jobs of a class are held back from now on, or are no longer."""
+
+    job_class: str
+    held: bool
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class PressureStatus:
+    """The back-pressure on one class of jobs. `load`: running jobs plus jobs in private lanes, divided by twice the
+    slots; None without nodes. `why`: the reason why jobs are held back; None if they are not."""
+
+    job_class: JobClass
+    load: float | None
+    why: str | None
+
+
+class FleetPressure:
+    """Holds jobs back while the load of the nodes is above 80 %. Without nodes, or if nothing is dispatched to
+    them (`dispatches`), the depth of the shared lane decides."""
+
+    def __init__(self, view: FleetView, signals: Signals, shared_most: int, *, dispatches: bool = True) -> None:
+        self._view = view
+        self._signals = signals
+        self._shared_most = shared_most
+        self._dispatches = dispatches
+        self._held: set[JobClass] = set()
+
+    def check(self, kind: str) -> str | None:
+        """Return why no more jobs of this kind should be created now (`queue.back_pressure.BackPressure`)."""
+        return self.status(class_of(kind)).why
+
+    def status(self, job_class: JobClass) -> PressureStatus:
+        load, why = self._view.load(job_class), None
+        if load is not None and self._dispatches:
+            if load > HIGHEST_LOAD:
+                why = f"the nodes are used to {load:.0%} for {job_class}, more than {HIGHEST_LOAD:.0%}"
+        elif self._view.shared_depth >= self._shared_most:
+            why = f"{self._shared_most} or more jobs wait in the shared lane"
+        return PressureStatus(job_class, load, why)
+
+    def report(self) -> list[PressureStatus]:
+        """Return the back-pressure on every class, and signal what changed since the last call."""
+        found = [self.status(job_class) for job_class in CLASSES]
+        for one in found:
+            if (one.why is not None) != (one.job_class in self._held):
+                self._held ^= {one.job_class}
+                changed = BackPressureChanged(job_class=one.job_class, held=one.why is not None, why=one.why or "")
+                self._signals.emit(changed)
+        return found
+
+
+READ_PER_SECOND = 2_000  # nodes
+
+
+class FleetSeen(Signal, frozen=True, kw_only=True):
+    """A snapshot of the fleet: the nodes that are not lost, how many of them have a session, and for each class of
+    jobs the load and whether new jobs are held back."""
+
+    connected: int
+    nodes: list[Node]
+    pressure: list[tuple[str, float, bool]]
+
+
+class FleetRefresh:
+    """Reads the nodes, the depths of their lanes and of the shared one, and lets back-pressure follow. `shared_most`:
+    how far the shared lane is counted. With thousands of nodes it reads less often, so that it takes no more than a
+    few percent of a core."""
+
+    name = "fleet view"
+
+    def __init__(
+        self,
+        view: FleetView,
+        nodes: Nodes,
+        queue: Queue,
+        pressure: FleetPressure,
+        signals: Signals,
+        *,
+        shared_most: int,
+    ) -> None:
+        self._view = view
+        self._nodes = nodes
+        self._queue = queue
+        self._pressure = pressure
+        self._signals = signals
+        self._shared_most = shared_most
+
+    async def run_once(self) -> PassResult:
+        nodes = await self._nodes.list_all()
+        self._view.install(nodes, await self._queue.depth_up_to(SHARED_LANE, self._shared_most))
+        present = [node for node in nodes if node.state is not NodeState.LOST]
+        self._signals.emit(
+            FleetSeen(
+                connected=sum(node.controller is not None for node in present),
+                nodes=present,
+                pressure=[(one.job_class, one.load or 0.0, one.why is not None) for one in self._pressure.report()],
+            )
+        )
+        again_in = max(1.0, len(nodes) / READ_PER_SECOND)
+        return PassResult(again_in=timedelta(seconds=again_in) if again_in > 1 else None)

@@ -1,10 +1,10 @@
-"""The rate limit of a host as values: its current state, the slots that are requested and the slots that are granted.
-Pure: rows belong to the store, and each process limits its own open connections."""
+"""Rates: the delay and the slots of a host, and the rate of a process."""
 
 from typing import Final
 
 from msgspec import Struct
 
+from shoal.base.clock import Clock
 from shoal.base.settings import Settings
 
 AHEAD_SECONDS = 2.0
@@ -100,3 +100,38 @@ def slots_within(most: int, free_in_seconds: float, delay_seconds: float) -> int
     if left < 0:
         return 0
     return min(most, 1 + int(left / delay_seconds)) if delay_seconds else most
+
+
+BURST_SECONDS = 0.1  # seconds: starts missed within this time are made up for
+
+
+class FetchRate:
+    """Spaces the starts of fetches evenly. None instead of an instance means unlimited, which costs nothing."""
+
+    def __init__(self, per_second: float, clock: Clock) -> None:
+        self.per_second = per_second
+        self._clock = clock
+        self._next_at = clock.monotonic()
+
+    def change(self, per_second: float) -> None:
+        """Use another rate from now on. The time since the last start counts, so changes add no starts."""
+        now = self._clock.monotonic()
+        if self._next_at > now:
+            self._next_at = now + (self._next_at - now) * self.per_second / per_second
+        self.per_second = per_second
+
+    def seconds_left(self) -> float:
+        """Return the seconds until the next fetch may start; 0: it may start now."""
+        return max(0.0, self._next_at - self._clock.monotonic())
+
+    def spend(self) -> None:
+        """Count a fetch that starts now."""
+        self._next_at = max(self._next_at, self._clock.monotonic() - BURST_SECONDS) + 1 / self.per_second
+
+
+def changed(rate: FetchRate | None, per_second: float | None, clock: Clock) -> FetchRate | None:
+    """Return the limit that follows `rate`: the same one with a new rate, a new one, or none."""
+    if rate is None or per_second is None:
+        return None if per_second is None else FetchRate(per_second, clock)
+    rate.change(per_second)
+    return rate

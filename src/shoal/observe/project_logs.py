@@ -9,7 +9,7 @@ import os
 import re
 from pathlib import Path
 
-from shoal.base.disk import make_private, open_private
+from shoal.base.machine import make_private, open_private
 
 _UNSAFE = re.compile(r"[^A-Za-z0-9_.-]")
 LOCK = ".rotating"

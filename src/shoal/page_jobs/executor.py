@@ -17,7 +17,6 @@ from shoal.base.database import Database, Tx
 from shoal.base.signals import Signal, Signals
 from shoal.base.url import Url, origin
 from shoal.egress import Failure
-from shoal.fetch.page_fetcher import Fetched
 from shoal.hosts.rate_limiter import HostConnections, RateLimiter
 from shoal.hosts.store import HostStore
 from shoal.hosts.throttle import HostAnswer, HostUpdate, ThrottleTracker, emit_holds
@@ -27,9 +26,10 @@ from shoal.page_jobs.redirect_slots import HostBusy, RedirectSlots
 from shoal.page_jobs.result import ResultDelivery
 from shoal.page_jobs.runner import NotRendered, PageJobRunner, failed
 from shoal.page_jobs.spec import KIND, PageWork, host_of
-from shoal.pages.page_signals import PagesSettled, status_class
+from shoal.pages.page import PagesSettled, status_class
 from shoal.queue.job import HTTP, SHARED_LANE, Fence, Lease, LeaseRequest
 from shoal.queue.queue import Queue
+from shoal.web.page_fetcher import Fetched
 
 MOST_TASKS: Final = 20_000  # leased tasks remembered until they start
 NOWHERE: Final = "about:blank"

@@ -6,7 +6,7 @@ from typing import Any
 
 import orjson
 
-from shoal.access.audit_hook import AuditHook, no_audit
+from shoal.access.audit_log import AuditHook, no_audit
 from shoal.base.database import Database, Tx
 from shoal.base.errors import AlreadyExists, HeldBack, InvalidInput, NotFound
 from shoal.base.ids import GroupId, JobId, new_id

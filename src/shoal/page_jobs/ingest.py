@@ -17,7 +17,7 @@ from shoal.page_jobs.groups import end_groups_without_jobs
 from shoal.page_jobs.result import INVALID_DATA, Receipt, Result, ResultDelivery, Status
 from shoal.page_jobs.spec import KIND
 from shoal.page_jobs.store import GroupStore, HeldJob, NewResult, ResultStore
-from shoal.pages.page_signals import ResultsTaken
+from shoal.pages.page import ResultsTaken
 from shoal.queue import states
 from shoal.queue.job import EndedRun, Fence, Lease, LeaseRequest, RunEndHook, TurnResult, owner_of
 from shoal.queue.queue import Queue

@@ -7,12 +7,12 @@ from typing import Final
 from shoal.base.errors import BadConfig, TimeError
 from shoal.base.url import Url
 from shoal.egress import Failure
-from shoal.fetch.crawl_headers import CrawlHeaders
-from shoal.fetch.page_fetcher import Fetched, PageFetcher
-from shoal.fetch.rendering import RenderOptions, request_of, take_rendered
 from shoal.page_jobs.runner import NotRendered
 from shoal.page_jobs.spec import PageConfig
-from shoal.render.renderer import RenderedPage, Renderer, RenderRequest
+from shoal.web.crawl_headers import CrawlHeaders
+from shoal.web.page_fetcher import Fetched, PageFetcher
+from shoal.web.renderer import RenderedPage, Renderer, RenderRequest
+from shoal.web.rendering import RenderOptions, request_of, take_rendered
 
 PAUSE_SECONDS: Final = 5.0  # before a page that the renderer could not take is tried again
 

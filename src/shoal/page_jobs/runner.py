@@ -16,16 +16,15 @@ from shoal.base.url import Url, origin
 from shoal.egress import Egress, Failure, Limits
 from shoal.egress.exchange import parse_retry_after
 from shoal.extract.page import ExtractOptions, PageFacts
-from shoal.fetch.cookies import CookieJar
-from shoal.fetch.crawl_headers import CrawlHeaders
-from shoal.fetch.page_fetcher import RETRYABLE_STATUS, Fetched, PageFetcher
-from shoal.fetch.redirect_chain import RedirectChain
 from shoal.hosts.robots import NO_ROBOTS, RobotsSource, Rules, product_token
 from shoal.hosts.robots_cache import RobotsMemo
 from shoal.hosts.throttle import REFUSED
 from shoal.page_jobs.redirect_slots import RedirectSlots
 from shoal.page_jobs.result import Result, Status
 from shoal.page_jobs.spec import PageWork
+from shoal.web.cookies import CookieJar
+from shoal.web.crawl_headers import CrawlHeaders
+from shoal.web.page_fetcher import RETRYABLE_STATUS, Fetched, PageFetcher, RedirectChain
 
 if TYPE_CHECKING:
     from shoal.extract.optional_facts import OptionalFactsReader

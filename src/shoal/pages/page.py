@@ -1,11 +1,12 @@
-"""The page record: what Shoal stores and outputs for one fetched URL."""
+"""The page record, the classes of responses, and the signals about pages."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import Any, Self
+from typing import Any, Final, Literal, Self
 
 from shoal.base.clock import to_micros
+from shoal.base.signals import Signal
 
 RECORD_FIELDS = (
     "crawl_id", "url", "final_url", "status", "depth", "parent", "content_type", "encoding", "bytes", "title",
@@ -123,3 +124,59 @@ class Page:
             "error": None if self.error_code is None else self.error,
             "data": self.data,
         }
+
+
+class PagesSettled(Signal, frozen=True, kw_only=True):
+    """The pages stored in one commit, by class of HTTP status (`2xx`, or `error` without one)."""
+
+    pages: dict[str, int]
+    bytes: dict[str, int]
+
+
+def status_class(status: int | None) -> str:
+    return f"{status // 100}xx" if status else "error"
+
+
+class ResultsTaken(Signal, frozen=True, kw_only=True):
+    """Results of page jobs were ingested; `timed` of them reported a fetch time, which is summed up here."""
+
+    kind: str
+    count: int
+    timed: int
+    seconds: float
+
+
+ResponseClass = Literal["2xx", "3xx", "4xx", "5xx", "none"]
+
+CLASSES: Final[tuple[ResponseClass, ...]] = ("2xx", "3xx", "4xx", "5xx", "none")
+UNCHANGED: Final = "unchanged"
+_BY_DIGIT: Final[dict[int, ResponseClass]] = {2: "2xx", 3: "3xx", 4: "4xx"}
+
+
+def response_class(status: int | None) -> ResponseClass:
+    """Return the class of a status; `none` without an HTTP response. An unknown class counts as 5xx (RFC 9110, section
+    15)."""
+    return "none" if status is None else _BY_DIGIT.get(status // 100, "5xx")
+
+
+def count_responses(statuses: Iterable[int | None]) -> dict[ResponseClass, int]:
+    """Count statuses by class; every class is present in the result."""
+    counts = dict.fromkeys(CLASSES, 0)
+    for status in statuses:
+        counts[response_class(status)] += 1
+    return counts
+
+
+def with_unchanged(responses: Mapping[ResponseClass, int], unchanged: int) -> dict[str, int]:
+    """Return the counts as people see them. `unchanged`: how many of the 3xx confirmed a page of the previous crawl
+    (304)."""
+    counts = {"2xx": responses["2xx"], UNCHANGED: unchanged, "3xx": max(0, responses["3xx"] - unchanged)}
+    return counts | {kind: responses[kind] for kind in CLASSES[2:]}
+
+
+def in_words(responses: Mapping[ResponseClass, int], unchanged: int = 0) -> str:
+    """Return a summary such as `2xx 7, unchanged 3, no response 2`; empty if all counts are zero."""
+    counts = with_unchanged(responses, unchanged)
+    return ", ".join(
+        f"{'no response' if kind == 'none' else kind} {count:,}" for kind, count in counts.items() if count
+    )

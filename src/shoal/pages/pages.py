@@ -1,6 +1,7 @@
-"""Reading the stored pages of a crawl."""
+"""Reads of stored pages for the API and the console: lists, summaries, comparisons of two fetches."""
 
 import asyncio
+from collections import Counter, OrderedDict, defaultdict
 from collections.abc import AsyncIterator, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
@@ -9,8 +10,8 @@ from shoal.base.clock import Clock, SystemClock
 from shoal.base.database import Database
 from shoal.base.url import Url
 from shoal.pages.links import pack_key, unpack
-from shoal.pages.page import Page
-from shoal.pages.store import PageFilter, PageStore
+from shoal.pages.page import NOT_MODIFIED, UNCHANGED, Page, ResponseClass, response_class
+from shoal.pages.store import ChartFacts, PageFilter, PageOutline, PageStore
 
 SCAN: Final = 5_000  # pages that one query looks at
 BLOBS: Final = 2_000  # pages whose links one query reads
@@ -118,3 +119,205 @@ def _links_to(wanted: Mapping[int, bytes], blobs: Iterable[tuple[int, int, bytes
         near = [key for key, packed in wanted.items() if packed in blob]
         found += [(source, key) for key in near and set(near).intersection(unpack(blob).keys)]
     return found
+
+
+BATCH: Final = 2_000
+MOST_PAGES: Final = 200_000  # pages of each crawl; those of one crawl are held in memory
+SHOWN: Final = 100  # examples of each kind
+FIELDS: Final = ("robots", "canonical", "title")
+
+
+@dataclass(frozen=True, slots=True)
+class PageChange:
+    """A page in both crawls, or in one of them."""
+
+    url: str
+    before: PageOutline | None
+    after: PageOutline | None
+
+
+@dataclass(slots=True)
+class ChangeList:
+    """How many pages changed in one way, and the first of them."""
+
+    count: int = 0
+    first: list[PageChange] = field(default_factory=list)
+
+    def add(self, before: PageOutline | None, after: PageOutline | None) -> None:
+        self.count += 1
+        known = after or before
+        if len(self.first) < SHOWN and known is not None:
+            self.first.append(PageChange(known.url, before, after))
+
+
+@dataclass(slots=True)
+class Comparison:
+    """The differences between two crawls. A page whose status changed is in no other list, and one is in `content` only
+    if nothing else explains the change. 304 confirms the page of an earlier crawl, so it equals 200."""
+
+    new: ChangeList = field(default_factory=ChangeList)
+    missing: ChangeList = field(default_factory=ChangeList)
+    status: ChangeList = field(default_factory=ChangeList)
+    robots: ChangeList = field(default_factory=ChangeList)
+    canonical: ChangeList = field(default_factory=ChangeList)
+    title: ChangeList = field(default_factory=ChangeList)
+    content: ChangeList = field(default_factory=ChangeList)
+    same: int = 0
+    is_complete: bool = True
+
+    def add(self, before: PageOutline, after: PageOutline) -> None:
+        if _confirmed(before.status) != _confirmed(after.status):
+            self.status.add(before, after)
+            return
+        changed = [name for name in FIELDS if getattr(before, name) != getattr(after, name)]
+        for name in changed:
+            getattr(self, name).add(before, after)
+        if changed:
+            return
+        if before.content_hash != after.content_hash:
+            self.content.add(before, after)
+        else:
+            self.same += 1
+
+
+def _confirmed(status: int | None) -> int | None:
+    return 200 if status == NOT_MODIFIED else status
+
+
+class PageComparer:
+    """Compares two crawls for the console."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+        self._store = PageStore()
+
+    async def compare(self, before: int, after: int, most: int = MOST_PAGES) -> Comparison:
+        """Compare two crawls, reading at most `most` pages of each."""
+        found, old = Comparison(), dict[str, PageOutline]()
+        async for page in self._outlines(before):
+            if len(old) >= most:
+                found.is_complete = False
+                break
+            old[page.url] = page
+        count = 0
+        async for page in self._outlines(after):
+            count += 1
+            if count > most:
+                found.is_complete = False
+                break
+            earlier = old.pop(page.url, None)
+            if earlier is not None:
+                found.add(earlier, page)
+            elif found.is_complete:  # else it may be among those that were not read
+                found.new.add(None, page)
+        for page in old.values() if found.is_complete else ():
+            found.missing.add(page, None)
+        return found
+
+    async def _outlines(self, crawl: int) -> AsyncIterator[PageOutline]:
+        number = 0
+        while True:
+            start = number
+            batch = await self._database.read(
+                lambda tx: self._store.outlines_after(tx, crawl, start, BATCH)  # noqa: B023 - awaited at once
+            )
+            for page in batch:
+                yield page
+            if len(batch) < BATCH:
+                return
+            number = batch[-1].number
+
+
+SECONDS: Final = 0.05  # time spent on one request
+MOST_KEPT: Final = 30  # crawls
+MOST_FOLDERS: Final = 5_000
+LIMITS_MS: Final = (25, 50, 100, 200, 400, 800, 1_600, 3_200, 6_400)
+OTHER: Final = ""
+
+
+class PageSummary:
+    """The counts of one crawl so far."""
+
+    def __init__(self) -> None:
+        self.last = 0
+        self.pages = 0
+        self.is_complete = False  # every stored page is counted
+        self.responses: Counter[ResponseClass] = Counter()
+        self.depths: defaultdict[int, Counter[str]] = defaultdict(Counter)
+        self.times: Counter[int] = Counter()  # by the index of the first limit that is not exceeded
+        self.slowest_ms = 0.0
+        self.types: Counter[str] = Counter()
+        self.folders: defaultdict[tuple[str, str], Counter[str]] = defaultdict(
+            Counter
+        )  # host, folder: pages, bad, bytes
+
+    def add(self, page: ChartFacts) -> None:
+        kind = response_class(page.status)
+        self.last = page.number
+        self.pages += 1
+        self.responses[kind] += 1
+        self.depths[page.depth][UNCHANGED if page.status == NOT_MODIFIED else kind] += 1
+        if page.duration_ms is not None and page.status is not None:
+            self.times[_bucket(page.duration_ms)] += 1
+            self.slowest_ms = max(self.slowest_ms, page.duration_ms)
+        if page.content_type:
+            self.types[page.content_type.partition(";")[0].strip().lower()[:100]] += 1
+        folder = self.folders[self._folder(page.url)]
+        folder["pages"] += 1
+        folder["bytes"] += page.bytes
+        folder["bad"] += kind in ("4xx", "5xx", "none")
+
+    def median_ms(self) -> float | None:
+        """Return an upper bound of the median response time: the limit of the bucket that has it."""
+        total, seen = sum(self.times.values()), 0
+        for bucket in range(len(LIMITS_MS) + 1):
+            seen += self.times[bucket]
+            if total and seen * 2 >= total:
+                return float(LIMITS_MS[bucket]) if bucket < len(LIMITS_MS) else self.slowest_ms
+        return None
+
+    def _folder(self, url: str) -> tuple[str, str]:
+        """Return the host and the folder of a URL, two levels deep; if there are too many, one level, then none."""
+        host, _, path = url.partition("://")[2].partition("/")
+        parts = path.partition("?")[0].split("/", 2)
+        for depth in (len(parts) - 1, min(len(parts) - 1, 1)):
+            place = (host, "/" + "".join(f"{part}/" for part in parts[:depth]))
+            if place in self.folders or len(self.folders) < MOST_FOLDERS:
+                return place
+        return host, OTHER
+
+
+def _bucket(milliseconds: float) -> int:
+    return next((place for place, limit in enumerate(LIMITS_MS) if milliseconds <= limit), len(LIMITS_MS))
+
+
+class PageSummaries:
+    """The summaries of the crawls that somebody looked at lately."""
+
+    def __init__(self, database: Database, clock: Clock) -> None:
+        self._database = database
+        self._store = PageStore()
+        self._clock = clock
+        self._kept: OrderedDict[int, PageSummary] = OrderedDict()
+
+    async def of(self, crawl: int, responses: Mapping[ResponseClass, int], seconds: float = SECONDS) -> PageSummary:
+        """Return the summary of a crawl, continued for a while. `responses`: the counters of the crawl; if they are
+        lower, pages were removed to be fetched again, and counting starts over."""
+        summary = self._kept.pop(crawl, None) or PageSummary()
+        if any(count > responses.get(kind, 0) for kind, count in summary.responses.items()):
+            summary = PageSummary()
+        self._kept[crawl] = summary
+        while len(self._kept) > MOST_KEPT:
+            self._kept.popitem(last=False)
+        until = self._clock.monotonic() + seconds
+        summary.is_complete = False
+        while not summary.is_complete and self._clock.monotonic() <= until:
+            after = summary.last
+            facts = await self._database.read(
+                lambda tx: self._store.facts_after(tx, crawl, after, BATCH)  # noqa: B023 - awaited at once
+            )
+            for page in facts:
+                if page.number > summary.last:  # another request may have continued meanwhile
+                    summary.add(page)
+            summary.is_complete = len(facts) < BATCH
+        return summary

@@ -1,16 +1,13 @@
-"""Write and read WARC 1.1 records, each in its own gzip member. Pure functions.
+"""WARC: records, and the recorder that writes them while a crawl runs."""
 
-Members carry the `sl` extra field that the standard describes, with their compressed and uncompressed length, so that a
-reader can skip a member without decompressing it. We have our own writer because existing ones compress with zlib,
-which takes five to seven times as long as ISA-L for every page.
-"""
-
+import asyncio
 import hashlib
 import re
 import struct
 import zlib
 from base64 import b32encode
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import islice
@@ -20,8 +17,11 @@ from uuid import uuid4
 from isal import isal_zlib
 
 from shoal.base.clock import from_micros
+from shoal.base.errors import NotFound
 from shoal.egress import PUBLIC_HEADERS, HeaderPairs, Request, Response
 from shoal.egress.decode import accept_encoding
+from shoal.pages.bodies import BodyLocation, BodyStore, CapturedExchange, Waiting, place_of
+from shoal.pages.page import Page
 
 CONFORMS_TO: Final = "http://iipc.github.io/warc-specifications/specifications/warc-format/warc-1.1/"
 NOT_MODIFIED: Final = "http://netpreserve.org/warc/1.1/revisit/server-not-modified"
@@ -246,3 +246,94 @@ def _date(micros: int) -> str:
 
 def _record_id() -> str:
     return f"<urn:uuid:{uuid4()}>"
+
+
+MOST_WAITING = 32_000_000  # bytes of responses; above that, fetching pauses until they are written
+
+
+class BodyRecorder:
+    """Collects responses as they arrive, and writes them before the commit that stores their pages."""
+
+    def __init__(self, store: BodyStore, name: str, most: int = MOST_WAITING) -> None:
+        self._store = store
+        self._writer = store.writer(name)
+        self._most = most
+        self._waiting: list[Waiting] = []
+        self._unchanged: dict[str, BodyLocation] = {}  # where an earlier crawl stored the unchanged body, by URL
+        self._bytes = 0  # bytes of responses that wait or are being written
+
+    @property
+    def is_full(self) -> bool:
+        return self._bytes >= self._most
+
+    def add(self, page: Page, captured: tuple[CapturedExchange, ...], earlier: bytes = b"") -> None:
+        """Queue a page's responses for the next commit: the last one first, then the redirects (`earlier`)."""
+        self._waiting.append((page, captured, earlier))
+        self._bytes += _size(captured)
+
+    def recall(self, page: Page, earlier: Page) -> None:
+        """Copy the body stored by an earlier crawl, because the server answered 304 (not modified). It is copied
+        because the earlier crawl may be removed."""
+        place = place_of(earlier)
+        if place is not None:
+            self._unchanged[page.url] = place
+
+    def take(self) -> list[Waiting]:
+        """Return and clear all queued responses, to be written before the commit that stores their pages."""
+        taken, self._waiting = self._waiting, []
+        return taken
+
+    async def write(self, taken: list[Waiting]) -> None:
+        """Write what `take` returned and set each page's location; the bytes are durable when this returns."""
+        if not taken:
+            return
+        try:
+            packed = await asyncio.to_thread(_pack, taken, await self._recalled())
+            place = await self._writer.append(b"".join(packed))
+        finally:
+            self._bytes -= sum(_size(captured) for _, captured, _ in taken)
+        offset = place.offset
+        for (page, _, _), members in zip(taken, packed, strict=True):
+            page.body_file, page.body_offset, page.body_length = place.file, offset, len(members)
+            offset += len(members)
+
+    async def _recalled(self) -> dict[str, bytes]:
+        unchanged, self._unchanged = self._unchanged, {}
+        found = {}
+        for url, place in unchanged.items():
+            with suppress(NotFound):  # removed with the earlier crawl, or lost: the 304 itself is stored anyway
+                found[url] = await self._store.read(place)
+        return found
+
+    def forget(self) -> None:
+        """Discard what is queued, because its pages will not be stored."""
+        self._waiting.clear()
+        self._unchanged.clear()
+        self._bytes = 0
+
+    async def close(self) -> None:
+        await self._writer.close()
+
+
+def _pack(waiting: list[Waiting], recalled: dict[str, bytes]) -> list[bytes]:
+    return [_members(page, captured, recalled.get(page.url)) + earlier for page, captured, earlier in waiting]
+
+
+def _members(page: Page, captured: tuple[CapturedExchange, ...], earlier: bytes | None) -> bytes:
+    original, fields = _original(earlier)
+    return original + b"".join([exchange_members(*one, page.fetched_at, fields) for one in captured])
+
+
+def _original(earlier: bytes | None) -> tuple[bytes, dict[str, str] | None]:
+    """Return the members of the last full response and its request, and the fields of its record."""
+    if earlier is None:
+        return b"", None
+    try:
+        original = first_exchange(earlier)
+        return original, read_head(original).fields
+    except ValueError:  # damaged: the 304 itself is stored anyway
+        return b"", None
+
+
+def _size(captured: tuple[CapturedExchange, ...]) -> int:
+    return sum(len(one.response.raw) for one in captured)

@@ -9,7 +9,7 @@ from typing import IO
 
 from msgspec import json
 
-from shoal.access.audit_hook import AuditHook, no_audit
+from shoal.access.audit_log import AuditHook, no_audit
 from shoal.base.database import Database, Tx
 from shoal.base.errors import ShoalError
 from shoal.base.ids import ids_behind, new_id

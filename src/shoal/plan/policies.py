@@ -8,7 +8,7 @@ from typing import Annotated, ClassVar
 from msgspec import Meta
 from msgspec.structs import replace as replace_fields
 
-from shoal.access.audit_hook import AuditHook, no_audit
+from shoal.access.audit_log import AuditHook, no_audit
 from shoal.base.clock import span
 from shoal.base.database import Conflict, Database, Tx
 from shoal.base.errors import InvalidInput, NotFound

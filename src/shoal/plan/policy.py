@@ -12,8 +12,7 @@ from shoal.base.clock import span, to_micros
 from shoal.base.errors import InvalidInput
 from shoal.base.parsing import read_duration, read_pause, read_span
 from shoal.base.request_form import Form, describe, matching
-from shoal.base.sentence import message
-from shoal.base.text import HIDDEN
+from shoal.base.text import HIDDEN, message
 from shoal.egress.exchange import hidden_headers
 from shoal.page_jobs.spec import PageConfig, check_config, check_rule_set
 from shoal.plan.schedule import MOST_WINDOWS, Schedule, check_cron, check_frequency, check_windows, read_window, zone

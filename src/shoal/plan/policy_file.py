@@ -16,7 +16,7 @@ import orjson
 from shoal.base.errors import InvalidInput, ShoalError
 from shoal.base.request_form import fields_of
 from shoal.base.text import shorten
-from shoal.export.formats import FORMULA, Cell, cell, plain_text
+from shoal.pages.export.formats import FORMULA, Cell, cell, plain_text
 from shoal.plan.policy import Policy, PolicyForm
 
 COLUMNS = tuple(fields_of(PolicyForm))

@@ -12,7 +12,7 @@ from shoal.base.settings import Settings
 from shoal.fleet.control_client import ControlClient
 from shoal.observe.logs import note
 from shoal.queue.job import node_lane
-from shoal.render.chromium import has_browser
+from shoal.web.browser import has_browser
 from shoal.work.node_agent import BrowserSource, NodeAgent, NodeRendering
 from shoal.work.worker import Worker
 

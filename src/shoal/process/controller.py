@@ -10,17 +10,15 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from shoal.access.auth_throttle import AuthThrottle
-from shoal.access.caller import local_caller
-from shoal.access.connection_limits import ConnectionLimits
-from shoal.access.token import TokenRequest
+from shoal.access.limits import AuthThrottle, ConnectionLimits
+from shoal.access.token import TokenRequest, local_caller
 from shoal.app import App, opened
 from shoal.app.console import SAMPLE_EVERY
 from shoal.app.file_permissions import file_permission_warning
 from shoal.app.schema_watch import EVERY as SCHEMA_EVERY
 from shoal.app.schema_watch import SchemaWatch
-from shoal.base.disk import make_private, open_private
 from shoal.base.errors import BadConfig, NodeDisplaced
+from shoal.base.machine import make_private, open_private
 from shoal.base.service import Service
 from shoal.base.settings_loader import load
 from shoal.hosts.controller_addresses import ANNOUNCE_EVERY

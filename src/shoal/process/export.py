@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator, Callable
 from shoal.app import App
 from shoal.base.database import Tx
 from shoal.egress import Limits
-from shoal.export.output import Outputs
+from shoal.pages.export.output import Outputs
 from shoal.pages.page import Page
 from shoal.pages.store import PageStore
 

@@ -9,8 +9,7 @@ from contextlib import asynccontextmanager, contextmanager
 import uvicorn
 from starlette.types import ASGIApp
 
-from shoal.access.auth_throttle import AuthThrottle
-from shoal.access.connection_limits import ConnectionLimits
+from shoal.access.limits import AuthThrottle, ConnectionLimits
 from shoal.app import App
 from shoal.base.errors import BackendUnavailable, NotAllowed
 from shoal.base.parsing import Address, is_loopback

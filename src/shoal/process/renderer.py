@@ -2,8 +2,7 @@
 
 import asyncio
 
-from shoal.access.auth_throttle import AuthThrottle
-from shoal.access.connection_limits import ConnectionLimits
+from shoal.access.limits import AuthThrottle, ConnectionLimits
 from shoal.app.render import service_pool
 from shoal.base.clock import SystemClock
 from shoal.base.parsing import Address, is_loopback

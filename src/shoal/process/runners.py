@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from shoal.audit.prober import Prober
     from shoal.audit.run import AnalysisRun
     from shoal.page_jobs.executor import PageJobExecutor
-    from shoal.render.renderer import Renderer
+    from shoal.web.renderer import Renderer
     from shoal.work.child_loop import RunningJob
     from shoal.work.storage_watch import StorageWatch
     from shoal.work.worker import Worker
@@ -124,7 +124,7 @@ def page_job_executor(app: App, lanes: Sequence[str] = (SHARED_LANE,)) -> "PageJ
     from shoal.hosts.throttle import ThrottleTracker
     from shoal.page_jobs.executor import PageJobExecutor
     from shoal.page_jobs.runner import EgressRoute, EgressRoutes, PageJobRunner, PatientRobots
-    from shoal.render.chromium import has_browser
+    from shoal.web.browser import has_browser
 
     settings, clock, signals = app.settings, app.clock, app.signals
     delay, agent, limits = HostDelay.outside_crawls(settings), settings.egress.user_agent, Limits.of(settings.egress)

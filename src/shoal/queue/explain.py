@@ -7,7 +7,7 @@ from typing import Any
 import orjson
 
 from shoal.base.clock import from_micros
-from shoal.base.sentence import Sentence, message
+from shoal.base.text import Sentence, message
 from shoal.hosts.rate import AHEAD_SECONDS
 from shoal.queue.job import JS, LOCAL, NODE, Job, JobDispatch, is_private
 from shoal.queue.job_admin_store import QueuePosition

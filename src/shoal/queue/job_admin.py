@@ -4,7 +4,7 @@ operations of workers."""
 from dataclasses import dataclass
 from datetime import timedelta
 
-from shoal.access.audit_hook import AuditHook, no_audit
+from shoal.access.audit_log import AuditHook, no_audit
 from shoal.base.clock import span
 from shoal.base.database import Database, Tx
 from shoal.base.errors import InvalidInput, LeaseLost, NotFound, StateConflict

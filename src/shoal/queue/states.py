@@ -9,7 +9,7 @@ from enum import StrEnum
 from msgspec import Struct
 
 from shoal.base.ids import JobId
-from shoal.base.sentence import message
+from shoal.base.text import message
 
 
 class JobState(StrEnum):

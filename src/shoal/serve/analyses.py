@@ -6,7 +6,7 @@ from typing import Annotated, Final
 from msgspec import Meta
 from starlette.responses import Response
 
-from shoal.access.scopes import TokenScope
+from shoal.access.token import TokenScope
 from shoal.audit.analyses import Analyses
 from shoal.audit.analysis import AnalysisOptions
 from shoal.audit.artifacts import Artifacts

@@ -14,7 +14,7 @@ from starlette.types import ASGIApp, Message, Receive, Send
 from starlette.types import Scope as AsgiScope
 
 from shoal.access.audit_log import AuditLog
-from shoal.access.scopes import TokenScope
+from shoal.access.token import TokenScope
 from shoal.base.clock import Clock
 from shoal.base.errors import CallerError, ShoalError, Unauthenticated
 from shoal.base.signals import Signal, Signals

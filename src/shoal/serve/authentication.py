@@ -12,10 +12,8 @@ from urllib.parse import urlsplit
 from starlette.requests import Request
 from starlette.responses import Response
 
-from shoal.access.auth_throttle import AuthThrottle
-from shoal.access.caller import Caller, local_caller
-from shoal.access.scopes import TokenScope
-from shoal.access.token import Token
+from shoal.access.limits import AuthThrottle
+from shoal.access.token import Caller, Token, TokenScope, local_caller
 from shoal.access.tokens import Tokens
 from shoal.base.errors import InvalidInput, NotAllowed, Unauthenticated
 from shoal.base.parsing import is_loopback

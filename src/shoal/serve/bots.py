@@ -8,7 +8,7 @@ import orjson
 from msgspec import Meta, field
 from starlette.requests import Request
 
-from shoal.access.scopes import TokenScope
+from shoal.access.token import TokenScope
 from shoal.base.clock import Clock
 from shoal.base.errors import InvalidInput, LeaseLost, RateLimited, TooLarge
 from shoal.base.ids import JobId

@@ -21,8 +21,7 @@ import orjson
 import uvicorn
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 
-from shoal.access.auth_throttle import client_network
-from shoal.access.connection_limits import UNREAD_SECONDS, ConnectionLimits
+from shoal.access.limits import UNREAD_SECONDS, ConnectionLimits, client_network
 from shoal.base.settings import ServeSettings
 from shoal.serve.tls import tls_of
 

@@ -7,9 +7,9 @@ from typing import Annotated, Any
 from msgspec import Meta, field
 from starlette.responses import Response
 
-from shoal.access.audit_hook import AuditHook
+from shoal.access.audit_log import AuditHook
 from shoal.access.idempotency import Idempotency
-from shoal.access.scopes import TokenScope
+from shoal.access.token import TokenScope
 from shoal.audit.gates import Gates
 from shoal.base.errors import AlreadyExists, InvalidInput, NotFound, StateConflict
 from shoal.base.ids import CrawlId

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from msgspec import Meta, Struct
 from starlette.responses import Response, StreamingResponse
 
-from shoal.access.scopes import TokenScope
+from shoal.access.token import TokenScope
 from shoal.audit.diff_formats import FORMATS, Change, DiffSummary, RowFormatName, pieces, record
 from shoal.audit.finding import Severity
 from shoal.base.errors import NotFound, StateConflict

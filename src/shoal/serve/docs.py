@@ -8,7 +8,7 @@ from typing import Any
 import orjson
 from starlette.responses import Response
 
-from shoal.access.scopes import TokenScope
+from shoal.access.token import TokenScope
 from shoal.serve.console.shell import Shell
 from shoal.serve.endpoint import Endpoint, EndpointRequest, Nothing, endpoint, public_endpoints
 from shoal.serve.openapi import document, problems_of, tag_of

@@ -21,7 +21,7 @@ from starlette.types import ASGIApp
 from starlette.types import Scope as AsgiScope
 
 from shoal.access.audit_log import AuditEntry, AuditLog
-from shoal.access.scopes import TokenScope
+from shoal.access.token import TokenScope
 from shoal.base.database import Tx
 from shoal.base.errors import InvalidInput, NotFound, ShoalError, TooLarge, WrongMediaType
 from shoal.base.request_form import Form, fields_of

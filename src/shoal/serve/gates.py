@@ -5,7 +5,7 @@ from typing import Annotated
 from msgspec.structs import asdict
 from starlette.responses import Response
 
-from shoal.access.scopes import TokenScope
+from shoal.access.token import TokenScope
 from shoal.audit.gate import Gate
 from shoal.audit.gates import Gates
 from shoal.base.errors import AlreadyExists, NotFound

@@ -7,7 +7,7 @@ from msgspec.structs import replace
 from starlette.responses import Response
 
 from shoal.access.idempotency import Idempotency
-from shoal.access.scopes import TokenScope
+from shoal.access.token import TokenScope
 from shoal.base.errors import AlreadyExists, HeldBack, NotFound
 from shoal.base.request_form import describe
 from shoal.page_jobs.group import GroupConfig, GroupState

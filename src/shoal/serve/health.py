@@ -7,7 +7,7 @@ from msgspec import UNSET
 from starlette.responses import Response
 
 from shoal import __version__
-from shoal.access.scopes import TokenScope
+from shoal.access.token import TokenScope
 from shoal.base.clock import Clock
 from shoal.base.errors import ShoalError, StorageFull
 from shoal.serve import schemas

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 from msgspec import Meta
 from starlette.responses import Response
 
-from shoal.access.scopes import TokenScope
+from shoal.access.token import TokenScope
 from shoal.base.errors import InvalidInput, NotFound, StateConflict
 from shoal.base.request_form import Form, describe
 from shoal.queue.job_admin import MOST, JobAdmin

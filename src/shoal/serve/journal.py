@@ -5,7 +5,7 @@ from typing import Annotated, Any
 from msgspec import Meta
 from starlette.responses import Response, StreamingResponse
 
-from shoal.access.scopes import TokenScope
+from shoal.access.token import TokenScope
 from shoal.base.errors import InvalidInput, NotFound, RateLimited
 from shoal.base.request_form import Form, describe
 from shoal.crawl.journal.journal import MOST_AT_ONCE

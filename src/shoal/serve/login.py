@@ -6,9 +6,9 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
-from shoal.access.scopes import TokenScope, allows
+from shoal.access.token import TokenScope, allows
 from shoal.base.errors import NotAllowed, RateLimited, ShoalError, TooLarge, Unauthenticated
-from shoal.base.sentence import message
+from shoal.base.text import message
 from shoal.serve.authentication import TokenAuthenticator, address_of, cookie_name, is_secure, sign_in
 from shoal.serve.console.shell import Shell, local_path, sentence
 from shoal.serve.console.view import View

@@ -2,12 +2,11 @@
 
 from typing import Annotated
 
-from shoal.access.scopes import TokenScope
+from shoal.access.token import TokenScope
 from shoal.base.errors import NotFound
 from shoal.base.request_form import Form, describe
-from shoal.fleet.commands import LONGEST_REASON, CommandRequest
 from shoal.fleet.explain import NodeExplainer
-from shoal.fleet.node import CommandName
+from shoal.fleet.node import LONGEST_REASON, CommandName, CommandRequest
 from shoal.fleet.nodes import Nodes
 from shoal.fleet.states import NodeState
 from shoal.serve import examples, schemas, to_api

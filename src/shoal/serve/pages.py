@@ -5,7 +5,7 @@ from typing import Annotated
 
 from msgspec import Meta
 
-from shoal.access.scopes import TokenScope
+from shoal.access.token import TokenScope
 from shoal.base.errors import NotFound
 from shoal.base.request_form import describe
 from shoal.crawl.lifecycle.crawls import Crawls

@@ -10,9 +10,9 @@ from msgspec import UNSET, to_builtins
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 
-from shoal.access.audit_hook import AuditHook
+from shoal.access.audit_log import AuditHook
 from shoal.access.idempotency import Idempotency
-from shoal.access.scopes import TokenScope
+from shoal.access.token import TokenScope
 from shoal.audit.gates import Gates
 from shoal.base.clock import from_micros
 from shoal.base.errors import InvalidInput, NotFound, TooLarge, WrongMediaType

@@ -1,6 +1,6 @@
 """REST endpoint for the politeness receipt of a crawl."""
 
-from shoal.access.scopes import TokenScope
+from shoal.access.token import TokenScope
 from shoal.base.clock import from_micros, moment
 from shoal.base.errors import NotFound
 from shoal.crawl.politeness import HostReceipt, Politeness

@@ -9,14 +9,14 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 
 from shoal import __version__
-from shoal.access.scopes import TokenScope
+from shoal.access.token import TokenScope
 from shoal.base.errors import BadConfig, RateLimited
 from shoal.base.request_form import describe
 from shoal.egress import Failure
-from shoal.render.pool import BrowserPool
-from shoal.render.renderer import RenderAnswer, RenderedPage, RenderRequest
 from shoal.serve.disconnect import disconnect
 from shoal.serve.endpoint import EndpointRequest, Nothing, endpoint
+from shoal.web.pool import BrowserPool
+from shoal.web.renderer import RenderAnswer, RenderedPage, RenderRequest
 
 RETRY_SECONDS: Final = 2
 EXAMPLE: Final = {"url": "https://example.com/", "wait": "networkidle", "block": ["images"], "screenshot": True}

@@ -6,7 +6,7 @@ from typing import Annotated
 from msgspec import Meta
 from starlette.responses import Response
 
-from shoal.access.scopes import TokenScope
+from shoal.access.token import TokenScope
 from shoal.base.errors import NotFound
 from shoal.base.request_form import Form, describe
 from shoal.page_jobs.history import History

@@ -9,7 +9,7 @@ from typing import Annotated, Any, ClassVar
 
 from msgspec import UNSET, Meta, Struct, UnsetType, field
 
-from shoal.access.scopes import TokenScope
+from shoal.access.token import TokenScope
 from shoal.audit.analysis import CommitState
 from shoal.audit.finding import Severity
 from shoal.audit.states import AnalysisState

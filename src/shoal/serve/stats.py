@@ -3,9 +3,9 @@
 from collections.abc import Callable, Sequence
 from typing import Annotated, Literal
 
-from shoal.access.scopes import TokenScope
+from shoal.access.token import TokenScope
 from shoal.base.request_form import Form, describe
-from shoal.fleet.pressure import PressureStatus
+from shoal.fleet.view import PressureStatus
 from shoal.observe.hourly_stats import HourlyStatsReader
 from shoal.serve import examples, schemas, to_api
 from shoal.serve.cached import StateCounts

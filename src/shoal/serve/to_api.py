@@ -9,8 +9,7 @@ from msgspec import to_builtins
 from msgspec.structs import asdict
 
 from shoal.access.audit_log import StoredAuditEntry
-from shoal.access.scopes import in_order
-from shoal.access.token import Token
+from shoal.access.token import Token, in_order
 from shoal.audit.analysis import Analysis, CommitStatus
 from shoal.audit.finding import AnalyzerOutcome, Finding, FindingCount, most_serious_first
 from shoal.audit.states import AnalysisState
@@ -29,7 +28,7 @@ from shoal.events.webhook import Delivery, DeliveryState, Webhook
 from shoal.events.webhooks import TestDelivery
 from shoal.fleet.explain import NodeExplanation
 from shoal.fleet.node import Node, NodeCommand
-from shoal.fleet.pressure import PressureStatus
+from shoal.fleet.view import PressureStatus
 from shoal.hosts.rate import HeldHost
 from shoal.observe.hourly_stats import BOT_COUNTS, BotActivity, HourRow
 from shoal.page_jobs.group import Group

@@ -3,8 +3,7 @@
 from typing import Annotated
 
 from shoal.access.audit_log import AuditLog
-from shoal.access.scopes import TokenScope
-from shoal.access.token import TokenRequest
+from shoal.access.token import TokenRequest, TokenScope
 from shoal.access.tokens import Tokens
 from shoal.base.errors import NotAllowed, NotFound, StateConflict
 from shoal.base.request_form import Form, describe

@@ -6,7 +6,7 @@ from typing import Annotated
 from starlette.responses import Response
 
 from shoal.access.idempotency import Idempotency
-from shoal.access.scopes import TokenScope
+from shoal.access.token import TokenScope
 from shoal.base.clock import to_micros
 from shoal.base.errors import InvalidInput, NotFound
 from shoal.base.request_form import Form, describe

@@ -12,12 +12,12 @@ from shoal.base.clock import Clock
 from shoal.base.signals import Signal, Signals
 from shoal.crawl.lifecycle.transitions import CrawlEnded
 from shoal.hosts.throttle import HoldsBegun
-from shoal.pages.page_signals import PagesSettled, ResultsTaken
+from shoal.pages.page import PagesSettled, ResultsTaken
 from shoal.queue.job import Fence
 from shoal.queue.moves import JobsMoved
 from shoal.queue.queue import JobsLeased
 from shoal.queue.states import GrantEnd
-from shoal.render.signals import PageRendered
+from shoal.web.renderer import PageRendered
 from shoal.work.ipc import (
     Alone,
     Browsers,

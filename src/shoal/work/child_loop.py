@@ -12,19 +12,18 @@ from dataclasses import replace
 from typing import Generic, Protocol, TypeVar
 
 from shoal.base.clock import Clock
-from shoal.base.disk import NO_SPACE
 from shoal.base.errors import BackendUnavailable, LeaseLost, ShoalError, StorageFull
+from shoal.base.machine import NO_SPACE
 from shoal.base.settings import Settings
 from shoal.base.signals import Signal, Signals
 from shoal.crawl.lifecycle.transitions import CrawlMoved
 from shoal.crawl.states import TERMINAL
 from shoal.hosts.throttle import HoldsBegun
-from shoal.pages.page_signals import PagesSettled, ResultsTaken
+from shoal.pages.page import PagesSettled, ResultsTaken
 from shoal.queue.job import Fence, Lease, node_of
 from shoal.queue.moves import JobMoved, JobsMoved
 from shoal.queue.queue import JobsLeased, Queue
-from shoal.render.local_browsers import LocalBrowsers
-from shoal.render.signals import PageRendered
+from shoal.web.renderer import LocalBrowsers, PageRendered
 from shoal.work.ipc import (
     LEASE_LOST,
     STORAGE_FULL,

@@ -7,7 +7,7 @@ from contextlib import suppress
 from shoal.base.clock import Clock
 from shoal.base.database import Database
 from shoal.base.errors import LeaseLost, NotAllowed, StateConflict
-from shoal.base.process import started
+from shoal.base.machine import started
 from shoal.crawl.crawl import Crawl
 from shoal.crawl.lifecycle.crawls import Crawls
 from shoal.crawl.states import CrawlState

@@ -10,7 +10,7 @@ from enum import StrEnum
 from shoal import __version__
 from shoal.base.clock import Clock
 from shoal.base.errors import ShoalError
-from shoal.base.process import ProcessUsage, usage
+from shoal.base.machine import ProcessUsage, usage
 from shoal.base.settings import WorkSettings
 from shoal.fleet.node import CommandAck, NodeCommand, NodeStatus
 from shoal.fleet.states import CommandState, NodeState

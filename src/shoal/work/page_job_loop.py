@@ -14,7 +14,7 @@ from typing import Generic, Protocol, TypeVar
 from shoal.base.clock import Clock
 from shoal.base.errors import BackendUnavailable, LeaseLost, ShoalError, StorageFull
 from shoal.base.parsing import show_duration
-from shoal.fetch.fetch_rate import FetchRate, changed
+from shoal.hosts.rate import FetchRate, changed
 from shoal.queue.job import Fence, Lease
 from shoal.queue.queue import Queue
 from shoal.queue.states import STALLED

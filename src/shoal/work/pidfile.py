@@ -13,9 +13,8 @@ from contextlib import suppress
 from pathlib import Path
 
 from shoal.base.clock import Clock
-from shoal.base.disk import make_private
 from shoal.base.errors import BadConfig
-from shoal.base.process import started
+from shoal.base.machine import make_private, started
 
 FOLDER = "workers"
 WORKER = "worker"  # before the pid of the worker itself

@@ -16,7 +16,8 @@ from urllib.parse import urlsplit
 import asyncpg
 
 from shoal.base.clock import Clock, SystemClock
-from shoal.base.database import Call, Callback, Conflict, Rows, Tx, Work, await_all, call_all, migrations, queries
+from shoal.base.database import Call, Callback, Conflict, Rows, Tx, Work, await_all, call_all, queries
+from shoal.base.database import queries as migrations
 from shoal.base.database.replanning import ReplanOnGrowth
 from shoal.base.errors import BackendUnavailable, BadConfig, SchemaMismatch, StorageFull
 from shoal.base.settings import DatabaseSettings

@@ -20,12 +20,13 @@ from typing import Any, TypeVar, cast
 import orjson
 from msgspec.structs import asdict
 
-from shoal.base import disk
+from shoal.base import machine as disk
 from shoal.base.clock import Clock
-from shoal.base.database import CALL_FAILED, Call, Callback, Rows, Tx, Work, call_all, migrations, queries
+from shoal.base.database import CALL_FAILED, Call, Callback, Rows, Tx, Work, call_all, queries
+from shoal.base.database import queries as migrations
 from shoal.base.database.clock import ClockAnchor, WallClock, after_boot, store_time
-from shoal.base.disk import make_private, open_private
 from shoal.base.errors import BackendUnavailable, BadConfig, SchemaMismatch, StorageFull
+from shoal.base.machine import make_private, open_private
 
 T = TypeVar("T")
 

@@ -11,7 +11,7 @@ from typing import cast
 
 from shoal.base.errors import InvalidInput, NotFound, UsageError
 from shoal.crawl.dump.records import FIX
-from shoal.export.part_file import PartFile, translated, unusable
+from shoal.pages.export.part_file import PartFile, translated, unusable
 
 STANDARD = "-"
 BUFFER = 1 << 18

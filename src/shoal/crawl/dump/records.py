@@ -34,9 +34,9 @@ from shoal.crawl.frontier.traps import Trap
 from shoal.crawl.frontier.values import RedirectTarget, SitemapRecord, UrlKind
 from shoal.crawl.states import CrawlState
 from shoal.extract.details import unpacked
-from shoal.fetch.redirect_chain import RedirectChain
 from shoal.pages.links import unpack
 from shoal.pages.page import Page
+from shoal.web.page_fetcher import RedirectChain
 
 T = TypeVar("T")
 

@@ -10,7 +10,7 @@ from shoal.crawl.frontier.values import FrontierTask, Settled, WalkerBatch
 from shoal.hosts.throttle import ThrottleTracker
 
 if TYPE_CHECKING:
-    from shoal.pages.body_recorder import BodyRecorder
+    from shoal.pages.warc import BodyRecorder
 
 STARVING_SECONDS = 0.02  # a window that runs dry commits sooner, but not all the time
 MOST_URLS = 20_000  # found URLs in one commit: no lease can be renewed during a long commit

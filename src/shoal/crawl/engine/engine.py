@@ -21,7 +21,7 @@ from shoal.crawl.engine.walker_commits import TurnRequest, WalkerCommits
 from shoal.crawl.engine.walker_requests import WalkerRequests
 from shoal.crawl.frontier.values import Control, Settled, Turn, WalkerBatch
 from shoal.crawl.journal.reporter import JournalReporter
-from shoal.fetch.fetch_rate import FetchRate
+from shoal.hosts.rate import FetchRate
 from shoal.hosts.throttle import HostUpdate, ThrottleTracker
 
 LONGEST_SILENCE_SECONDS = 1.0  # between commits without results: how fast pause and stop are noticed

@@ -33,18 +33,18 @@ from shoal.crawl.store import HostRate
 from shoal.egress import Limits
 from shoal.egress.exchange import parse_retry_after
 from shoal.extract.page import ExtractOptions
-from shoal.fetch.cookies import CookieJar
-from shoal.fetch.crawl_headers import CrawlHeaders
-from shoal.fetch.page_fetcher import PageFetcher
-from shoal.fetch.sitemap_fetcher import SitemapFetcher
 from shoal.hosts.robots import product_token
 from shoal.hosts.robots_cache import FRESH_FOR, RobotsCache
 from shoal.hosts.throttle import ThrottleTracker
 from shoal.queue.job import Fence
+from shoal.web.cookies import CookieJar
+from shoal.web.crawl_headers import CrawlHeaders
+from shoal.web.page_fetcher import PageFetcher
+from shoal.web.sitemap_fetcher import SitemapFetcher
 
 if TYPE_CHECKING:  # few crawls store bodies or read more than facts
     from shoal.extract.optional_facts import OptionalFactsReader
-    from shoal.pages.body_recorder import BodyRecorder
+    from shoal.pages.warc import BodyRecorder
 
 
 def build_engine(

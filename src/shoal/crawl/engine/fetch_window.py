@@ -22,12 +22,12 @@ from shoal.crawl.engine.walker_requests import WalkerRequests
 from shoal.crawl.frontier.fates import Fate
 from shoal.crawl.frontier.values import FrontierTask, Settled, UrlKind
 from shoal.egress import Cancellable
-from shoal.fetch.fetch_rate import FetchRate
-from shoal.fetch.page_fetcher import Fetched
+from shoal.hosts.rate import FetchRate
 from shoal.hosts.throttle import THROTTLED, HostAnswer, ThrottleTracker
+from shoal.web.page_fetcher import Fetched
 
 if TYPE_CHECKING:  # few crawls render
-    from shoal.fetch.rendering import RenderStage
+    from shoal.web.rendering import RenderStage
 
 
 class WindowSize(Struct, frozen=True):

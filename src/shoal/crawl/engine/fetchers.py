@@ -6,13 +6,12 @@ from typing import Protocol
 from shoal.base.url import Url
 from shoal.crawl.frontier.values import FrontierTask, UrlKind
 from shoal.egress import Cancellable
-from shoal.fetch.page_fetcher import Fetched
-from shoal.fetch.redirect_chain import RedirectChain
-from shoal.fetch.sitemap_fetcher import FetchedSitemap
+from shoal.web.page_fetcher import Fetched, RedirectChain
+from shoal.web.sitemap_fetcher import FetchedSitemap
 
 
 class PageSource(Protocol):
-    """Fetches pages over HTTP, as `shoal.fetch.page_fetcher.PageFetcher` does. A browser may render them afterwards."""
+    """Fetches pages over HTTP, as `shoal.web.page_fetcher.PageFetcher` does. A browser may render them afterwards."""
 
     def submit(
         self,

@@ -7,7 +7,7 @@ from shoal.crawl.engine.previous_crawl import PreviousCrawl
 from shoal.crawl.frontier.values import Settled, WalkerBatch
 
 if TYPE_CHECKING:
-    from shoal.pages.body_recorder import BodyRecorder
+    from shoal.pages.warc import BodyRecorder
 
 FEWEST = 10  # pages read at once; the number of their links is not known in advance
 MOST = 1_000

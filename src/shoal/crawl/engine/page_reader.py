@@ -20,9 +20,9 @@ from shoal.crawl.scope.sitemap_guesses import guesses
 from shoal.egress import Hop
 from shoal.extract.encoding import with_encoded_queries
 from shoal.extract.page import PageFacts, combined, forbids_following
-from shoal.fetch.page_fetcher import Fetched
 from shoal.pages.links import LinkFlag, join, pack
 from shoal.pages.page import NOT_MODIFIED, Page
+from shoal.web.page_fetcher import Fetched
 
 if TYPE_CHECKING:  # few crawls ask for more than facts
     from shoal.extract.optional_facts import OptionalFacts

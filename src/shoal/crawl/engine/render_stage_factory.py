@@ -8,11 +8,10 @@ from shoal.crawl.credentials import is_label
 from shoal.crawl.engine.walker_context import WalkerRuntime
 from shoal.crawl.engine.walker_requests import WalkerRequests
 from shoal.crawl.engine.walker_signals import WalkerSignals
-from shoal.fetch.crawl_headers import CrawlHeaders
-from shoal.fetch.page_fetcher import PageFetcher
-from shoal.fetch.rendering import RenderCallbacks, RenderOptions, RenderStage
-from shoal.render.renderer import Renderer
-from shoal.render.screenshots import save_screenshot
+from shoal.web.crawl_headers import CrawlHeaders
+from shoal.web.page_fetcher import PageFetcher
+from shoal.web.renderer import Renderer, save_screenshot
+from shoal.web.rendering import RenderCallbacks, RenderOptions, RenderStage
 
 
 def build_render_stage(

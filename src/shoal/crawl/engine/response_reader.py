@@ -9,11 +9,11 @@ from shoal.crawl.engine.budget import Budget
 from shoal.crawl.engine.page_reader import PageReader
 from shoal.crawl.engine.sitemap_reader import SitemapReader
 from shoal.crawl.frontier.values import FrontierTask, Settled, UrlKind
-from shoal.fetch.page_fetcher import Fetched
-from shoal.fetch.sitemap_fetcher import FetchedSitemap
+from shoal.web.page_fetcher import Fetched
+from shoal.web.sitemap_fetcher import FetchedSitemap
 
 if TYPE_CHECKING:
-    from shoal.pages.body_recorder import BodyRecorder
+    from shoal.pages.warc import BodyRecorder
 
 
 class ResponseReader:

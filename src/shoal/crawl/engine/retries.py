@@ -7,8 +7,8 @@ from typing import Final
 
 from msgspec import Struct
 
-from shoal.fetch.page_fetcher import Fetched
 from shoal.hosts.throttle import REFUSED
+from shoal.web.page_fetcher import Fetched
 
 JITTER: Final = 0.3  # the longest extra wait, as a fraction, so that URLs that failed together spread out
 LONGEST_WAIT_SECONDS: Final = 600.0

@@ -11,8 +11,8 @@ from shoal.crawl.frontier.fates import Fate
 from shoal.crawl.frontier.values import FrontierTask, Settled, SitemapRecord, WalkerBatch, key_of
 from shoal.crawl.scope.scope import CrawlScope
 from shoal.crawl.scope.sitemap_guesses import FIRST_DEPTH, PAGE_DEPTH, is_first_guess, new_sitemap
-from shoal.fetch.sitemap_fetcher import FetchedSitemap
 from shoal.pages.links import pack_key
+from shoal.web.sitemap_fetcher import FetchedSitemap
 
 DEEPEST = FIRST_DEPTH + 3  # indexes of indexes
 MOST_AT_ONCE = 5_000  # entries: the URLs of a large sitemap go into several commits

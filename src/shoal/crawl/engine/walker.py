@@ -10,12 +10,12 @@ from shoal.crawl.engine.previous_crawl import PreviousCrawl, is_whole
 from shoal.crawl.engine.walker_context import WalkerCallbacks, WalkerRuntime, WalkerStores
 from shoal.crawl.engine.walker_requests import WalkerRequests
 from shoal.crawl.engine.walker_signals import WalkerSignals
-from shoal.fetch.fetch_rate import FetchRate, changed
+from shoal.hosts.rate import FetchRate, changed
 from shoal.queue.job import Fence
 
 if TYPE_CHECKING:  # few crawls store bodies or read more than facts
     from shoal.extract.optional_facts import OptionalFactsReader
-    from shoal.pages.body_recorder import BodyRecorder
+    from shoal.pages.warc import BodyRecorder
 
 
 class Walker:
@@ -105,7 +105,7 @@ class Walker:
     def _body_recorder(self) -> "BodyRecorder | None":
         if not self._crawl.config.keep_bodies:
             return None
-        from shoal.pages.body_recorder import BodyRecorder  # only crawls that store bodies pay for it
+        from shoal.pages.warc import BodyRecorder  # only crawls that store bodies pay for it
 
         return BodyRecorder(self._stores.bodies, self._crawl.bodies)
 

@@ -17,7 +17,7 @@ from shoal.pages.bodies import BodyStore
 from shoal.queue.queue import Queue
 
 if TYPE_CHECKING:  # few crawls render
-    from shoal.render.renderer import Renderer
+    from shoal.web.renderer import Renderer
 
 
 class WalkerStores(Struct, frozen=True, kw_only=True):

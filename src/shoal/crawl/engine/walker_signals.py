@@ -10,7 +10,7 @@ from shoal.crawl.frontier.fates import Fate
 from shoal.crawl.frontier.values import FrontierTask, Settled, SitemapRecord
 from shoal.egress import Failure
 from shoal.hosts.throttle import HostUpdate, emit_holds
-from shoal.pages.page_signals import PagesSettled, status_class
+from shoal.pages.page import PagesSettled, status_class
 
 if TYPE_CHECKING:  # few crawls have hooks
     from shoal.extract.optional_facts import Hook

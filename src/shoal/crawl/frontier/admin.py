@@ -4,7 +4,7 @@ while a walker has the crawl or may get it."""
 from collections.abc import Awaitable, Callable
 from collections.abc import Set as AbstractSet
 
-from shoal.access.audit_hook import AuditHook, no_audit
+from shoal.access.audit_log import AuditHook, no_audit
 from shoal.base.database import Database, Tx, Work
 from shoal.base.errors import NotFound, StateConflict
 from shoal.base.url import Url, UrlRefusal, canonical

@@ -13,11 +13,11 @@ from shoal.crawl.crawl import Crawl
 from shoal.crawl.frontier.fates import Fate
 from shoal.crawl.frontier.values import RedirectTarget, SitemapRecord, UrlKind
 from shoal.crawl.states import CrawlState
-from shoal.fetch.redirect_chain import RedirectChain
 from shoal.hosts.rate import HeldHost, HostState
 from shoal.hosts.robots import RobotsRecord
 from shoal.pages.page import Page
 from shoal.queue.job import Fence
+from shoal.web.page_fetcher import RedirectChain
 
 Key = tuple[int, int]
 """The key and the check of a URL."""

@@ -5,8 +5,7 @@ from enum import StrEnum
 from typing import Any
 
 from shoal.base.clock import moment
-from shoal.base.sentence import message
-from shoal.base.text import plural
+from shoal.base.text import message, plural
 from shoal.base.url import Url, UrlRefusal, hostname, origin, registrable_domain
 from shoal.crawl.crawl import Crawl, CrawlConfig
 from shoal.crawl.engine.budget import BUDGETS

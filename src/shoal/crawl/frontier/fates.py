@@ -2,7 +2,7 @@
 
 from enum import IntEnum
 
-from shoal.base.sentence import message
+from shoal.base.text import message
 
 
 class Fate(IntEnum):

@@ -4,7 +4,7 @@ import asyncio
 from dataclasses import dataclass
 from typing import Final
 
-from shoal.access.audit_hook import AuditHook
+from shoal.access.audit_log import AuditHook
 from shoal.crawl.frontier.admin import FrontierAdmin
 
 AT_ONCE: Final = 2  # removals that work on the store; further ones wait for their turn

@@ -13,9 +13,9 @@ from shoal.crawl.frontier.fates import Fate
 from shoal.crawl.frontier.rotation import HOSTS_PER_TAKE, HostBatch, HostCandidate, Rotation, share_hosts
 from shoal.crawl.frontier.values import FrontierTask, Taken, UrlKind, key_of
 from shoal.crawl.store import AdmissionChecks, HostRate
-from shoal.fetch.redirect_chain import RedirectChain
 from shoal.hosts.store import HostStore, host_state
 from shoal.queue.job import Fence
+from shoal.web.page_fetcher import RedirectChain
 
 KINDS = tuple(UrlKind)
 CLOSED_AT_ONCE = 1000  # URLs of a host that has reached its page limit

@@ -14,10 +14,9 @@ from shoal.base.url import Url
 from shoal.crawl.crawl import Counts, Crawl
 from shoal.crawl.frontier.fates import Fate
 from shoal.crawl.frontier.traps import TrapState
-from shoal.fetch.redirect_chain import RedirectChain
 from shoal.hosts.throttle import HostUpdate
-from shoal.pages.page import NOT_MODIFIED, Page
-from shoal.pages.response_counts import count_responses
+from shoal.pages.page import NOT_MODIFIED, Page, count_responses
+from shoal.web.page_fetcher import RedirectChain
 
 SUSPECT_FROM = 2  # crashes while other URLs were in flight
 CRASHES_ALONE = 3  # after this many more crashes, alone in flight, the URL fails

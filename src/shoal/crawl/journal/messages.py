@@ -12,7 +12,7 @@ from shoal.crawl.journal.entry import JournalEntry, JournalLevel
 from shoal.crawl.lifecycle.failed_urls import FailedSeed
 from shoal.crawl.states import DRAINED, DRAINED_PARTLY, RELEASABLE, CrawlMove, CrawlState, reason_text
 from shoal.hosts.throttle import HostUpdate
-from shoal.pages import response_counts
+from shoal.pages import page as response_counts
 from shoal.queue.states import GrantEnd, JobState, Move
 
 ALL_CRAWLED = "all URLs were crawled"  # what a drained crawl said of itself, quarantine or not

@@ -7,7 +7,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from shoal.access.audit_hook import AuditHook, no_audit
+from shoal.access.audit_log import AuditHook, no_audit
 from shoal.base.database import Database, Tx
 from shoal.base.errors import (
     AlreadyExists,

@@ -13,9 +13,9 @@ from shoal.base.url import Url
 from shoal.crawl.crawl import Count, Counts
 from shoal.crawl.frontier.fates import Fate
 from shoal.crawl.frontier.values import Settled, UrlKind
-from shoal.fetch.error_codes import PAGE_ERRORS
-from shoal.pages.response_counts import count_responses
+from shoal.pages.page import count_responses
 from shoal.pages.store import DroppedPage, FailedPage
+from shoal.web.error_codes import PAGE_ERRORS
 
 Words = Annotated[list[Annotated[str, Meta(min_length=1, max_length=50)]], Meta(max_length=100)]
 Pattern = Annotated[str, Meta(min_length=1, max_length=1000)]

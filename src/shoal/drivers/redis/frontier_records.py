@@ -11,7 +11,7 @@ from msgspec.msgpack import Decoder, Encoder
 
 from shoal.base.url import Url, origin
 from shoal.crawl.frontier.values import SUSPECT_FROM, FrontierTask, NewUrl, UrlKind, key_of
-from shoal.fetch.redirect_chain import RedirectChain
+from shoal.web.page_fetcher import RedirectChain
 
 DEPTH_BITS = 40  # bits of a position in the queue that are below the depth
 DEEPEST = 32_767

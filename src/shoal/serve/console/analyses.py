@@ -6,7 +6,7 @@ from typing import Any, Final
 import orjson
 from starlette.responses import Response, StreamingResponse
 
-from shoal.access.scopes import TokenScope
+from shoal.access.token import TokenScope
 from shoal.audit.analyses import Analyses
 from shoal.audit.analysis import AnalysisOptions
 from shoal.audit.codes import NOT_CHECKED, not_checked_by
@@ -18,8 +18,7 @@ from shoal.audit.states import LABELS, TERMINAL, AnalysisState
 from shoal.audit.store import FindingPlace
 from shoal.audit.verdict import VERDICTS
 from shoal.base.errors import InvalidInput, NotFound, ShoalError
-from shoal.base.sentence import message
-from shoal.base.text import redact_url
+from shoal.base.text import message, redact_url
 from shoal.serve.console.feed import AnyQuery
 from shoal.serve.console.forms import FORM_TYPE, read_form
 from shoal.serve.console.search import Search, parse, suggestion

@@ -6,9 +6,9 @@ from typing import Any, Final
 
 from starlette.responses import Response
 
-from shoal.access.scopes import TokenScope
+from shoal.access.token import TokenScope
 from shoal.access.tokens import Tokens
-from shoal.base.sentence import message
+from shoal.base.text import message
 from shoal.observe.hourly_stats import PAGES, BotActivity, HourlyStatsReader
 from shoal.serve.console.feed import AnyQuery
 from shoal.serve.console.messages import Language

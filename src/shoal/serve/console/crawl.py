@@ -8,9 +8,9 @@ from typing import Any, Final
 import orjson
 from starlette.responses import Response
 
-from shoal.access.scopes import TokenScope
+from shoal.access.token import TokenScope
 from shoal.base.clock import Clock
-from shoal.base.sentence import message
+from shoal.base.text import message
 from shoal.crawl.crawl import shown_config
 from shoal.crawl.frontier.admin import FrontierAdmin
 from shoal.crawl.frontier.fates import SKIPS
@@ -20,7 +20,7 @@ from shoal.crawl.lifecycle.crawl_status import CrawlStatus
 from shoal.crawl.lifecycle.crawls import Crawls
 from shoal.crawl.politeness import Politeness
 from shoal.crawl.states import CrawlState
-from shoal.pages.summary import PageSummaries
+from shoal.pages.pages import PageSummaries
 from shoal.queue.job_admin import JobAdmin
 from shoal.queue.job_admin_store import JobFilter
 from shoal.serve.console import crawl_charts, url_texts

@@ -7,9 +7,9 @@ from typing import Any, Final
 
 from starlette.responses import Response
 
-from shoal.access.scopes import TokenScope
+from shoal.access.token import TokenScope
 from shoal.base.errors import InvalidInput, ShoalError
-from shoal.base.sentence import message
+from shoal.base.text import message
 from shoal.crawl.frontier.admin import FrontierAdmin
 from shoal.crawl.frontier.removals import CrawlRemovals
 from shoal.crawl.lifecycle.change import CrawlChange

@@ -6,7 +6,7 @@ from typing import Final
 
 from markupsafe import Markup
 
-from shoal.pages.summary import LIMITS_MS, OTHER, PageSummary
+from shoal.pages.pages import LIMITS_MS, OTHER, PageSummary
 from shoal.queue.job import Grant, Job
 from shoal.serve.console import charts
 from shoal.serve.console.charts import Cell, Column, Part, Span

@@ -4,15 +4,15 @@ from contextlib import suppress
 
 from starlette.responses import Response
 
-from shoal.access.scopes import TokenScope
+from shoal.access.token import TokenScope
 from shoal.base.errors import NotFound
-from shoal.base.sentence import message
+from shoal.base.text import message
 from shoal.base.url import UrlRefusal, canonical, hostname
 from shoal.crawl.lifecycle.crawl_status import CrawlStatus
 from shoal.crawl.lifecycle.crawls import Crawls
 from shoal.crawl.states import CrawlState
 from shoal.crawl.store import CrawlFilter
-from shoal.pages.comparison import PageComparer
+from shoal.pages.pages import PageComparer
 from shoal.serve.console.crawl import CrawlPage
 from shoal.serve.console.crawl_rows import row_of
 from shoal.serve.console.feed import AnyQuery

@@ -7,16 +7,15 @@ from typing import Final
 
 from starlette.responses import Response, StreamingResponse
 
-from shoal.access.scopes import TokenScope
+from shoal.access.token import TokenScope
 from shoal.base.errors import InvalidInput
 from shoal.base.url import Url
 from shoal.crawl.crawl import Crawl
 from shoal.crawl.frontier.values import key_of
 from shoal.crawl.lifecycle.crawls import Crawls
-from shoal.export.formats import Csv, Format, JsonLines
-from shoal.pages.page import Page
+from shoal.pages.export.formats import Csv, Format, JsonLines
+from shoal.pages.page import Page, response_class
 from shoal.pages.pages import Pages
-from shoal.pages.response_counts import response_class
 from shoal.pages.store import ANY_ERROR, PageFilter
 from shoal.serve.console.crawl import CrawlPage
 from shoal.serve.console.crawl_rows import class_parts

@@ -4,8 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from shoal.base.sentence import message
-from shoal.base.text import redact_url
+from shoal.base.text import message, redact_url
 from shoal.crawl.lifecycle.crawl_status import CrawlStatus
 from shoal.crawl.states import (
     DRAINED,
@@ -19,7 +18,7 @@ from shoal.crawl.states import (
     CrawlState,
     reason_text,
 )
-from shoal.pages.response_counts import UNCHANGED, with_unchanged
+from shoal.pages.page import UNCHANGED, with_unchanged
 from shoal.serve.console.charts import Part
 from shoal.serve.console.format import Formats
 from shoal.serve.console.messages import Language

@@ -9,10 +9,10 @@ from urllib.parse import urlsplit
 
 from starlette.responses import Response
 
-from shoal.access.audit_hook import AuditHook
-from shoal.access.scopes import TokenScope
+from shoal.access.audit_log import AuditHook
+from shoal.access.token import TokenScope
 from shoal.base.errors import InvalidInput, NotFound, StateConflict
-from shoal.base.sentence import message
+from shoal.base.text import message
 from shoal.crawl.frontier.removals import CrawlRemovals
 from shoal.crawl.lifecycle.crawls import Crawls
 from shoal.crawl.lifecycle.search import CrawlSearch, FoundCrawls

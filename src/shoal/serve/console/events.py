@@ -5,7 +5,7 @@ from typing import Any, Final
 
 from starlette.responses import Response
 
-from shoal.access.scopes import TokenScope
+from shoal.access.token import TokenScope
 from shoal.base.errors import ShoalError
 from shoal.base.text import redact_url
 from shoal.events.webhook import NewWebhook

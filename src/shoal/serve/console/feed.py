@@ -17,7 +17,7 @@ from urllib.parse import parse_qsl
 import orjson
 from starlette.responses import Response, StreamingResponse
 
-from shoal.access.scopes import TokenScope
+from shoal.access.token import TokenScope
 from shoal.base.clock import Clock
 from shoal.base.errors import NotFound, RateLimited, ShoalError
 from shoal.base.request_form import Form

@@ -6,16 +6,15 @@ from typing import Any, Final, get_args
 
 from starlette.responses import Response
 
-from shoal.access.scopes import TokenScope
+from shoal.access.token import TokenScope
 from shoal.base.errors import InvalidInput
-from shoal.base.sentence import message
-from shoal.fleet import health
-from shoal.fleet.commands import CommandRequest
+from shoal.base.text import message
+from shoal.fleet import node as health
 from shoal.fleet.explain import NodeExplainer
-from shoal.fleet.node import CommandName, Node
+from shoal.fleet.node import CommandName, CommandRequest, Node
 from shoal.fleet.nodes import Nodes
-from shoal.fleet.pressure import PressureStatus
 from shoal.fleet.states import NodeState
+from shoal.fleet.view import PressureStatus
 from shoal.serve.authentication import caller_of
 from shoal.serve.console.actions import carry_out
 from shoal.serve.console.charts import Part

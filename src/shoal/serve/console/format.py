@@ -5,8 +5,7 @@ from datetime import datetime, timedelta
 from typing import Final
 
 from shoal.base.clock import from_micros, to_micros
-from shoal.base.sentence import Sentence, Share, in_percent, message
-from shoal.base.text import clean, redact, visible
+from shoal.base.text import Sentence, Share, clean, in_percent, message, redact, visible
 from shoal.serve.console.messages import Language
 
 NOTHING: Final = "\N{EN DASH}"

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Final
 
-from shoal.base.sentence import message
+from shoal.base.text import message
 from shoal.queue.job import RUN_KINDS, Grant, Job, attempts_made, bot_of, node_of
 from shoal.queue.job_admin_store import DEAD
 from shoal.queue.states import TERMINAL

@@ -7,9 +7,9 @@ from typing import Any, Final
 
 from starlette.responses import Response
 
-from shoal.access.scopes import TokenScope
+from shoal.access.token import TokenScope
 from shoal.base.errors import InvalidInput
-from shoal.base.sentence import message
+from shoal.base.text import message
 from shoal.queue.job import SHARED_LANE
 from shoal.queue.job_admin import JobAdmin
 from shoal.queue.job_admin_store import JobFilter

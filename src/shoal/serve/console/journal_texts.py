@@ -2,7 +2,7 @@
 
 from typing import Any, Final
 
-from shoal.base.sentence import message
+from shoal.base.text import message
 from shoal.crawl.crawl import TRAP
 from shoal.crawl.journal.entry import JournalEntry
 from shoal.crawl.states import CrawlState, reason_text

@@ -7,11 +7,11 @@ from typing import Any, Final, get_args
 
 from starlette.responses import Response
 
-from shoal.access.scopes import TokenScope
+from shoal.access.token import TokenScope
 from shoal.base.errors import InvalidInput, ShoalError
 from shoal.base.request_form import fields_of
-from shoal.base.sentence import message
 from shoal.base.settings import Speed
+from shoal.base.text import message
 from shoal.crawl.crawl import CrawlConfig, Scope, shown_config
 from shoal.crawl.frontier.fates import SKIPS
 from shoal.crawl.lifecycle.crawls import Crawls

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from starlette.responses import Response
 
-from shoal.access.scopes import TokenScope
+from shoal.access.token import TokenScope
 from shoal.audit.analyses import Analyses
 from shoal.audit.verdict import Outcome
 from shoal.base.clock import from_micros
@@ -19,7 +19,7 @@ from shoal.events.webhooks import Webhooks
 from shoal.fleet.nodes import Nodes
 from shoal.fleet.states import NodeState
 from shoal.observe.hourly_stats import HOUR, PAGES, HourlyStatsReader
-from shoal.pages.response_counts import CLASSES
+from shoal.pages.page import CLASSES
 from shoal.plan.policies import Policies
 from shoal.plan.policy import LATE
 from shoal.plan.store import PolicyCounts

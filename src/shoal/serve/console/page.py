@@ -6,7 +6,7 @@ from typing import Final
 import orjson
 from starlette.responses import Response
 
-from shoal.access.scopes import TokenScope
+from shoal.access.token import TokenScope
 from shoal.audit.codes import CODES
 from shoal.base.errors import NotFound
 from shoal.base.text import HIDDEN, names_a_secret
@@ -19,9 +19,8 @@ from shoal.crawl.store import CrawlFilter
 from shoal.egress import Failure
 from shoal.egress import Response as Stored
 from shoal.pages.links import LinkFlag, unpack
-from shoal.pages.page import Page
+from shoal.pages.page import Page, response_class
 from shoal.pages.pages import Pages
-from shoal.pages.response_counts import response_class
 from shoal.serve.console import url_texts
 from shoal.serve.console.crawl_rows import row_of
 from shoal.serve.console.feed import AnyQuery

@@ -8,7 +8,7 @@ from shoal.base.url import Url
 from shoal.egress import Response
 from shoal.pages.bodies import BodyStore, answer_of
 from shoal.pages.page import Page
-from shoal.render.screenshots import file_name
+from shoal.web.renderer import file_name
 
 
 class PageCopies:

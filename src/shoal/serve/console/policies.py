@@ -6,10 +6,10 @@ from typing import Any, Final
 import orjson
 from starlette.responses import Response
 
-from shoal.access.scopes import TokenScope
+from shoal.access.token import TokenScope
 from shoal.base.clock import span
 from shoal.base.errors import InvalidInput
-from shoal.base.sentence import message
+from shoal.base.text import message
 from shoal.page_jobs.history import History
 from shoal.plan.policies import Policies
 from shoal.plan.policy import LATE, Policy, shown_options

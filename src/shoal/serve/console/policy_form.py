@@ -7,11 +7,10 @@ from typing import Any, Final
 import orjson
 from starlette.responses import Response
 
-from shoal.access.scopes import TokenScope
+from shoal.access.token import TokenScope
 from shoal.base.errors import InvalidInput, ShoalError
 from shoal.base.request_form import fields_of
-from shoal.base.sentence import message
-from shoal.base.text import HIDDEN
+from shoal.base.text import HIDDEN, message
 from shoal.plan.change import PolicyChange
 from shoal.plan.importer import ImportSummary, PolicyImporter
 from shoal.plan.policies import Policies

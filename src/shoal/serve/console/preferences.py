@@ -2,7 +2,7 @@
 
 from starlette.responses import Response
 
-from shoal.access.scopes import TokenScope
+from shoal.access.token import TokenScope
 from shoal.serve.console.forms import FORM_TYPE, read_form
 from shoal.serve.console.shell import Shell, local_path
 from shoal.serve.endpoint import EndpointRequest, Nothing, endpoint

@@ -7,11 +7,10 @@ from typing import Any, Final
 from starlette.responses import Response
 
 from shoal.access.audit_log import AuditLog
-from shoal.access.scopes import TokenScope
-from shoal.access.token import TokenRequest
+from shoal.access.token import TokenRequest, TokenScope
 from shoal.access.tokens import Tokens
 from shoal.base.errors import ShoalError
-from shoal.base.sentence import message
+from shoal.base.text import message
 from shoal.serve.authentication import caller_of, sign_in
 from shoal.serve.console.actions import carry_out
 from shoal.serve.console.feed import AnyQuery

@@ -19,7 +19,7 @@ from starlette.responses import HTMLResponse, RedirectResponse, Response
 from shoal import __version__
 from shoal.base.clock import Clock, SystemClock
 from shoal.base.errors import ShoalError
-from shoal.base.sentence import message
+from shoal.base.text import message
 from shoal.serve.authentication import is_secure
 from shoal.serve.console import charts, journal_texts
 from shoal.serve.console.assets import Assets, accepts_gzip, compress

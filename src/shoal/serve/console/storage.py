@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Final
 
-from shoal.base.sentence import message
 from shoal.base.settings import Settings
+from shoal.base.text import message
 from shoal.observe.store_sizes import StoreSize, TableSize
 from shoal.serve.cached import Cached
 

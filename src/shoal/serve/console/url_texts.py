@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Final
 
-from shoal.base.sentence import message
+from shoal.base.text import message
 from shoal.crawl.frontier.explain import UrlExplanation, UrlState
 from shoal.crawl.frontier.fates import SKIPS
 from shoal.pages.page import Page

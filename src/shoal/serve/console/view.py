@@ -5,8 +5,7 @@ from typing import Final, Literal, get_args
 
 from starlette.requests import Request
 
-from shoal.access.caller import LOCAL, Caller
-from shoal.access.scopes import TokenScope, allows
+from shoal.access.token import LOCAL, Caller, TokenScope, allows
 from shoal.serve.console.messages import Language, languages, preferred
 
 Theme = Literal["system", "light", "dark"]

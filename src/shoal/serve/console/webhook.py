@@ -6,11 +6,10 @@ from typing import Any, Final
 
 from starlette.responses import Response
 
-from shoal.access.scopes import TokenScope
+from shoal.access.token import TokenScope
 from shoal.base.clock import from_micros, to_micros
 from shoal.base.errors import InvalidInput
-from shoal.base.sentence import message
-from shoal.base.text import redact_url
+from shoal.base.text import message, redact_url
 from shoal.events.webhook import DELIVERY_LABELS, DeliveryState, WebhookChange
 from shoal.events.webhooks import TestDelivery, Webhooks, WebhookTester
 from shoal.serve.console.actions import carry_out

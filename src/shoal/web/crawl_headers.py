@@ -9,7 +9,7 @@ from typing import Final
 from shoal.base.url import Url, origin
 from shoal.egress import HeaderPairs, Request, Response
 from shoal.egress.exchange import split
-from shoal.fetch.cookies import CookieJar
+from shoal.web.cookies import CookieJar
 
 ACCEPT: Final = "text/html,application/xhtml+xml;q=0.9,*/*;q=0.8"
 _MOST_KEPT: Final = 1000

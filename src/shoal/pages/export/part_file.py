@@ -7,8 +7,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import BinaryIO
 
-from shoal.base.disk import NO_SPACE, open_here, sync_folder
 from shoal.base.errors import BackendUnavailable, BadConfig, ShoalError, StorageFull
+from shoal.base.machine import NO_SPACE, open_here, sync_folder
 from shoal.base.text import escaped
 
 BUFFER = 1 << 18

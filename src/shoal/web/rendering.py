@@ -14,10 +14,10 @@ from shoal.base.url import Url
 from shoal.egress import Failure, Response
 from shoal.extract.flags import PageFlag
 from shoal.extract.page import PageFacts
-from shoal.fetch.crawl_headers import CrawlHeaders
-from shoal.fetch.page_fetcher import Fetched, PageFetcher
-from shoal.render.detect import Choice, Evidence, PageKinds, evidence_of, has_gained, kind_of, without_noscript
-from shoal.render.renderer import Document, RenderCookie, RenderedPage, Renderer, RenderRequest, Wait
+from shoal.web.crawl_headers import CrawlHeaders
+from shoal.web.detect import Choice, Evidence, PageKinds, evidence_of, has_gained, kind_of, without_noscript
+from shoal.web.page_fetcher import Fetched, PageFetcher
+from shoal.web.renderer import Document, RenderCookie, RenderedPage, Renderer, RenderRequest, Wait
 
 FIRST_PAUSE, LONGEST_PAUSE = 1.0, 30.0  # seconds, while the renderer refuses pages
 BACKLOG: Final = 4  # times the concurrent pages: this many may wait for the browser before fetching stops

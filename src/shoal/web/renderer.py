@@ -1,15 +1,25 @@
-"""The contract of renderers: the request to render a page, its result, and who renders: a pool of browsers in this
-process (`pool`) or a render service (`remote_renderer`). A page that could not be rendered is a `Failure`, as for any
-other fetch."""
+"""The renderer: its contract, a remote one over HTTP, and what it reports and keeps."""
 
+import asyncio
+import re
+from datetime import timedelta
+from pathlib import Path
 from typing import Annotated, Final, Literal, Protocol
+from weakref import WeakSet
 
-from msgspec import Meta, Struct, field
+from msgspec import DecodeError, Meta, Struct, ValidationError, field, json
+from xxhash import xxh3_64_hexdigest
 
+from shoal import __version__
+from shoal.base.clock import Clock
+from shoal.base.errors import BackendUnavailable, BadConfig, CallerError, TimeError, from_problem
+from shoal.base.machine import make_private, open_private
 from shoal.base.request_form import Form, describe
-from shoal.base.url import UrlRefusal, UrlRules, canonical
-from shoal.egress import Failure
-from shoal.egress.exchange import MOST_HEADERS, check_headers
+from shoal.base.settings import RenderSettings
+from shoal.base.signals import Signal
+from shoal.base.url import Url, UrlRefusal, UrlRules, canonical
+from shoal.egress import AddressRule, Egress, Failure, Limits, Request, Response, endpoint
+from shoal.egress.exchange import MOST_HEADERS, check_headers, parse_retry_after
 
 
 class RenderCounts(Struct, kw_only=True):
@@ -165,3 +175,168 @@ class Renderer(Protocol):
     async def close(self) -> None:
         """End the browsers, and the pages that they render."""
         ...
+
+
+BEYOND: Final = timedelta(seconds=60)  # for the queue of the service, and to send the answer
+LARGEST_ANSWER: Final = 256_000_000
+FIX: Final = "check that it is running and that RENDERER_URL is correct"
+
+
+class RemoteRenderer:
+    """Renders pages on a service that the operator named."""
+
+    browsers = active = 0  # in this process
+
+    def __init__(self, settings: RenderSettings, clock: Clock) -> None:
+        url = canonical(settings.url)
+        if isinstance(url, UrlRefusal):
+            raise BadConfig("RENDERER_URL", url.problem, "write it as http://renderer:3000")
+        self._base = url.rstrip("/")
+        self._clock = clock
+        login = (("Authorization", f"Bearer {settings.token}"),) if settings.token else ()
+        self._headers = (*login, ("Content-Type", "application/json"), ("User-Agent", f"Shoal/{__version__}"))
+        wait = settings.timeout + BEYOND
+        self._limits = Limits(total_timeout=wait, idle_timeout=wait, max_body_bytes=LARGEST_ANSWER)
+        self._egress = Egress(AddressRule(named=frozenset([endpoint(url)])), clock=clock)
+
+    async def render(self, request: RenderRequest) -> RenderedPage | Failure:
+        answer = await self._post("/render", json.encode(request))
+        if answer.failure is not None:
+            return answer.failure
+        if answer.page is None:
+            raise BackendUnavailable("the renderer", "its answer has no page", FIX)
+        return answer.page
+
+    async def restart(self) -> None:
+        await self._post("/restart", b"{}")
+
+    def abort(self) -> None:
+        self._egress.close()
+
+    async def close(self) -> None:
+        self._egress.close()
+
+    async def _post(self, path: str, body: bytes) -> RenderAnswer:
+        outcome = await self._egress.fetch(Request(f"{self._base}{path}", "POST", self._headers, body, self._limits))
+        if not isinstance(outcome, Response):
+            raise BackendUnavailable("the renderer", outcome.message.rstrip("."), FIX)
+        if outcome.status >= 400:
+            raise self._refusal(outcome)
+        if outcome.status == 204:
+            return RenderAnswer()
+        try:
+            return json.decode(outcome.raw, type=RenderAnswer)
+        except (DecodeError, ValidationError):
+            raise BackendUnavailable("the renderer", "its answer is not from a renderer", FIX) from None
+
+    def _refusal(self, response: Response) -> Exception:
+        """Return the error of the service. Errors that are not the page's fault are temporary, so the page is
+        retried."""
+        try:
+            problem = json.decode(response.raw, type=dict[str, object])
+        except DecodeError:
+            problem = {}
+        error = from_problem(problem, response.status)
+        asked = parse_retry_after(response.headers.get("retry-after"), self._clock.now(), timedelta(hours=1))
+        if isinstance(error, TimeError):
+            if asked is not None:
+                error.facts["retry_after_seconds"] = asked.total_seconds()
+            return error
+        if isinstance(error, CallerError) and response.status in (401, 403):
+            return BadConfig("SHOAL_RENDERER_TOKEN", "was refused by the renderer", "set it to the renderer's token")
+        return BackendUnavailable("the renderer", error.message.rstrip("."), FIX)
+
+
+class BrowserStarted(Signal, frozen=True, kw_only=True):
+    """A browser was started. Without a sandbox, a page that breaks out of the browser has the rights of this user."""
+
+    pid: int
+    sandbox: bool
+    seconds: float
+
+
+class BrowserEnded(Signal, frozen=True, kw_only=True):
+    """A browser was closed (`recycled`, `restarted`, `closed`), or replaced because it crashed or hung."""
+
+    pid: int
+    how: str
+    pages: int
+
+
+class BrowsersReaped(Signal, frozen=True, kw_only=True):
+    """Browsers that a killed process had left behind were ended."""
+
+    count: int
+
+
+class PageRendered(Signal, frozen=True, kw_only=True):
+    """A page was rendered, or could not be: `outcome` is `rendered` or the code of the failure."""
+
+    outcome: str
+    seconds: float
+    requests: int
+
+
+LONGEST_NAME = 100
+
+
+def file_name(url: Url) -> str:
+    """Return a file name that a person recognizes, and that differs from those of all other URLs."""
+    readable = re.sub(r"[^A-Za-z0-9]+", "-", url.partition("://")[2]).strip("-")[:LONGEST_NAME]
+    return f"{readable}-{xxh3_64_hexdigest(url.encode())}.png"
+
+
+async def save_screenshot(folder: Path, url: Url, picture: bytes) -> None:
+    """Write the picture of a page; raise `BadConfig` if the folder cannot be written to."""
+
+    def write() -> None:
+        make_private(folder)
+        with open(folder / file_name(url), "wb", opener=open_private) as file:
+            file.write(picture)
+
+    try:
+        await asyncio.to_thread(write)
+    except OSError as error:
+        why = error.strerror or str(error)
+        raise BadConfig("SHOAL_SCREENSHOTS", f"cannot be written to ({why})", "choose a writable folder") from None
+
+
+class BrowserOwner(Protocol):
+    """A part of this process that has browsers."""
+
+    @property
+    def browsers(self) -> int:
+        """The number of browsers that run."""
+        ...
+
+    @property
+    def active(self) -> int:
+        """The number of pages in them."""
+        ...
+
+    async def restart(self) -> None:
+        """Replace the browsers; no page in them counts a failed attempt."""
+        ...
+
+
+class LocalBrowsers:
+    """All browsers of this process. An owner is forgotten when nothing else refers to it."""
+
+    def __init__(self) -> None:
+        self._owners: WeakSet[BrowserOwner] = WeakSet()
+
+    def add(self, owner: BrowserOwner) -> None:
+        self._owners.add(owner)
+
+    @property
+    def browsers(self) -> int:
+        return sum(owner.browsers for owner in self._owners)
+
+    @property
+    def pages(self) -> int:
+        """The number of pages in the browsers."""
+        return sum(owner.active for owner in self._owners)
+
+    async def restart(self) -> None:
+        for owner in list(self._owners):
+            await owner.restart()

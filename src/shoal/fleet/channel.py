@@ -1,17 +1,40 @@
-"""Authentication of nodes: a token with the scope `node`, bound to the id of the node.
-
-As over HTTP, workers of this machine need no token until the first one is created.
-"""
+"""What both ends of a session agree on: options of the channel, and how a node authenticates."""
 
 import re
 from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import timedelta
 
-from shoal.access.auth_throttle import AuthThrottle
-from shoal.access.scopes import TokenScope
+from shoal.access.limits import AuthThrottle
+from shoal.access.token import TokenScope
 from shoal.access.tokens import Tokens
 from shoal.base.errors import NotAllowed, Unauthenticated
 from shoal.base.ids import NodeId, TokenId
 from shoal.base.parsing import is_loopback
+
+LARGEST_MESSAGE = 64 * 1024  # bytes
+DISPLACED = ("shoal-reason", "displaced")  # in the trailing metadata, so that a worker knows that it must not reconnect
+
+
+@dataclass(frozen=True, slots=True)
+class KeepAlive:
+    """How a stream without a live peer is noticed: a ping after `every` without traffic must be answered in time."""
+
+    every: timedelta = timedelta(seconds=15)
+    timeout: timedelta = timedelta(seconds=10)
+
+    def options(self) -> list[tuple[str, int]]:
+        return [
+            ("grpc.keepalive_time_ms", int(self.every.total_seconds() * 1000)),
+            ("grpc.keepalive_timeout_ms", int(self.timeout.total_seconds() * 1000)),
+            # The minimum interval of all pings, including keepalive; the default is a minute, whatever the option above
+            # says.
+            ("grpc.http2.ping_timeout_ms", int(self.timeout.total_seconds() * 1000)),
+            ("grpc.keepalive_permit_without_calls", 1),
+            ("grpc.http2.max_pings_without_data", 0),
+            ("grpc.http2.min_recv_ping_interval_without_data_ms", 1000),
+        ]
+
 
 AUTHORIZATION = "authorization"
 FIX = "create a token with `shoal tokens create --role node --node-id ID --name NAME` and set it as SHOAL_NODE_TOKEN"

@@ -1,19 +1,17 @@
-"""Outputs: files that contain each page of a crawl exactly once, written during the crawl.
-
-A file is named FILE.part until it is complete. Only committed pages are written, so a file is never ahead of the store;
-a resumed crawl rewrites its outputs from the start. The caller decides which pages to write, and when.
-"""
+"""Writes pages to a file or to stdout, each once, also after a kill."""
 
 import asyncio
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Protocol
 
 from shoal.base.errors import InvalidInput
+from shoal.base.text import shorten
 from shoal.egress import Limits
-from shoal.export.formats import Csv, Format, JsonLines
-from shoal.export.part_file import PartFile, Stdout
 from shoal.pages.bodies import BodyLocation, BodyStore, place_of, read_all
+from shoal.pages.export.formats import Csv, Format, JsonLines
+from shoal.pages.export.part_file import PartFile, Stdout
 from shoal.pages.page import Page
 
 STDOUT = "-"
@@ -180,19 +178,19 @@ def _within(pages: Iterable[Page], most: int) -> Iterator[list[Page]]:
 
 
 def _parquet(name: str) -> Output:
-    from shoal.export.parquet import Parquet
+    from shoal.pages.export.parquet import Parquet
 
     return FileOutput(name, Parquet())
 
 
 def _warc(name: str) -> Output:
-    from shoal.export.warc import WarcOutput
+    from shoal.pages.export.warc import WarcOutput
 
     return WarcOutput(name)
 
 
 def _markdown(name: str) -> Output:
-    from shoal.export.markdown import MarkdownFolder
+    from shoal.pages.export.markdown import MarkdownFolder
 
     return MarkdownFolder(name)
 
@@ -205,3 +203,25 @@ OUTPUTS: dict[str, Callable[[str], Output]] = {
     ".md": _markdown,
 }
 FROM_BODIES = (".warc.gz", ".md")
+
+
+ERROR = "error"
+_WORD = re.compile(r"[1-9](\d\d|xx)|error")
+
+
+class ExportFilter:
+    """Accepts pages with one of the given statuses: `200`, `4xx`, or `error` for any error. None given: all pages."""
+
+    def __init__(self, words: Sequence[str]) -> None:
+        for word in words:
+            if not _WORD.fullmatch(word):
+                raise InvalidInput(
+                    "--status", f"{shorten(word)!r} is not a status", "use one such as 404, 4xx, or error"
+                )
+        self.words = frozenset(words)
+
+    def __call__(self, page: Page) -> bool:
+        if not self.words or (page.error_code is not None and ERROR in self.words):
+            return True
+        status = str(page.status)
+        return status in self.words or f"{status[0]}xx" in self.words

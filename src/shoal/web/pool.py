@@ -14,13 +14,11 @@ from shoal.base.settings import RenderSettings
 from shoal.base.signals import Signals
 from shoal.base.url import Url
 from shoal.egress import Failure
-from shoal.render.browser import Browser, reap, start_browser
-from shoal.render.cdp import BrowserLost, CommandFailed
-from shoal.render.chromium import find_chromium
-from shoal.render.network import OriginConnections, PinnedNetwork
-from shoal.render.page_session import PageCrashed, PageSession
-from shoal.render.renderer import RenderedPage, RenderRequest
-from shoal.render.signals import BrowserEnded, BrowsersReaped, BrowserStarted, PageRendered
+from shoal.web.browser import Browser, find_chromium, reap, start_browser
+from shoal.web.cdp import BrowserLost, CommandFailed
+from shoal.web.network import OriginConnections, PinnedNetwork
+from shoal.web.page_session import PageCrashed, PageSession
+from shoal.web.renderer import BrowserEnded, BrowsersReaped, BrowserStarted, PageRendered, RenderedPage, RenderRequest
 
 LOOK_SECONDS: Final = 1.0  # between two looks at the memory of the browsers
 PAGE_CRASHES: Final = 2  # a page fails after its own process has crashed this often

@@ -13,12 +13,12 @@ from urllib.parse import unquote, urlsplit
 import orjson
 import xxhash
 
-from shoal.base.disk import sync_folder
+from shoal.base.machine import sync_folder
 from shoal.egress import Failure, Limits, Response
-from shoal.export.part_file import check_place, translated, unusable
 from shoal.extract.main_text import LONGEST_PAGE, main_text
 from shoal.extract.tree import Source
 from shoal.pages.bodies import BodyLocation, answer_in, place_of
+from shoal.pages.export.part_file import check_place, translated, unusable
 from shoal.pages.page import Page
 
 INDEX: Final = "index.md"

@@ -13,12 +13,13 @@ from msgspec import Struct
 from shoal.base.url import Url
 from shoal.egress import Cancellable, Egress, Failure, Limits, Outcome, Request, Response
 from shoal.egress.exchange import asked_wait
-from shoal.fetch.crawl_headers import CrawlHeaders
-from shoal.fetch.page_fetcher import Fetched, unexpected
 from shoal.hosts.throttle import THROTTLED
+from shoal.web.crawl_headers import CrawlHeaders
+from shoal.web.page_fetcher import Fetched, unexpected
 
-if TYPE_CHECKING:  # most hosts have no sitemap at the default location
+if TYPE_CHECKING:
     from shoal.extract.sitemap import Sitemap
+
 
 MAX_BYTES: Final = 50 * 1024 * 1024
 SMALL_BYTES: Final = 2 * 1024 * 1024  # memory limit per concurrent sitemap fetch

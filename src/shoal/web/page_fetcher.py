@@ -1,11 +1,11 @@
-"""Fetch one page: request it, decode its body, extract its facts. Failures are returned, not raised. A redirect ends
-the fetch: the caller decides whether and when to request its target."""
+"""Fetches a page once: request, redirects, decoding, extraction. Failures are values."""
 
 from collections.abc import Callable
 from random import getrandbits
 from typing import TYPE_CHECKING
 
 from msgspec import Struct
+from xxhash import xxh3_64_intdigest
 
 from shoal.base.url import Canonicalizer, Url
 from shoal.egress import (
@@ -27,22 +27,60 @@ from shoal.egress import (
 from shoal.egress.exchange import asked_wait
 from shoal.extract.flags import PageFlag
 from shoal.extract.page import ExtractOptions, PageFacts, canonical_of, extract, of_headers, refresh_of
-from shoal.fetch.crawl_headers import CrawlHeaders
-from shoal.fetch.redirect_chain import MOST_COOKIES, RedirectChain, RedirectStep, headers_hash
 from shoal.hosts.throttle import THROTTLED
 from shoal.pages.bodies import CapturedExchange
 from shoal.pages.page import NOT_MODIFIED
+from shoal.web.crawl_headers import CrawlHeaders
 
-if TYPE_CHECKING:  # few crawls need optional facts
+if TYPE_CHECKING:
     from shoal.extract.optional_facts import OptionalFacts, OptionalFactsReader
+
+
+MOST_COOKIES = 8_000  # characters of the cookies that a chain carries
+Blob = bytes  # alias, because `RedirectChain` and `Fetched` have a field named `bytes`
+
+
+class RedirectStep(Struct, frozen=True):
+    """A request that was answered with a redirect. `asked`: a hash of its headers, to distinguish a loop from a page
+    that is requested again with the cookie it set."""
+
+    url: str
+    status: int
+    asked: int
+
+
+class RedirectChain(Struct, frozen=True, omit_defaults=True):
+    """The redirects so far. `key` and `chk` identify the current target in the frontier. The other values describe the
+    last response, in case its target is never fetched."""
+
+    steps: tuple[RedirectStep, ...]
+    key: int = 0
+    chk: int = 0
+    content_type: str | None = None
+    bytes: int = 0
+    seconds: float = 0.0
+    fetcher_id: int = 0  # id of the fetcher that got the last response; another one must store the cookies first
+    cookies: tuple[tuple[str, str], ...] = ()  # URL and `Set-Cookie`
+    members: Blob = b""  # the responses so far as WARC records, if bodies are kept
+
+    @property
+    def hops(self) -> tuple[Hop, ...]:
+        return tuple(Hop(step.url, step.status) for step in self.steps)
+
+    def has_asked(self, url: str, headers: HeaderPairs) -> bool:
+        asked = headers_hash(headers)
+        return any(step.url == url and step.asked == asked for step in self.steps)
+
+
+def headers_hash(headers: HeaderPairs) -> int:
+    """Return a hash that is the same for the same headers in every process."""
+    return xxh3_64_intdigest(repr(headers).encode())
+
 
 RETRYABLE_STATUS = frozenset({408, 429, *range(500, 600)})
 HTML_TYPES = ("text/html", "application/xhtml+xml")
 LONGEST_CONTENT_TYPE = 300
 LONGEST_VALIDATOR = 500
-
-
-Blob = bytes  # alias, because `Fetched` has a field named `bytes`
 
 
 class Fetched(Struct):

@@ -18,10 +18,10 @@ from shoal.base.errors import ShoalError
 from shoal.base.url import Url, origin
 from shoal.egress import Failure
 from shoal.hosts.robots_cache import RobotsMemo
-from shoal.render.browser import Browser
-from shoal.render.cdp import BrowserLost, CdpSession, CommandFailed, Params
-from shoal.render.network import OriginConnections, PinnedSession, WaitingRequest, allows
-from shoal.render.renderer import MOST_STEPS, Document, RenderCounts, RenderedPage, RenderRequest
+from shoal.web.browser import Browser
+from shoal.web.cdp import BrowserLost, CdpSession, CommandFailed, Params
+from shoal.web.network import OriginConnections, PinnedSession, WaitingRequest, allows
+from shoal.web.renderer import MOST_STEPS, Document, RenderCounts, RenderedPage, RenderRequest
 
 QUIET_SECONDS: Final = 0.25  # without a request: then the page is idle
 STEP_SECONDS: Final = 2.0  # at most, after each scroll or click

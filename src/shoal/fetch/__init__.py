@@ -1,1 +1,0 @@
-"""Fetch one page through egress, decode it and extract its facts. One attempt only: the frontier retries."""
