@@ -1,6 +1,7 @@
 """The chores of the queue: expired offers, batches of lost jobs, retention, and leadership."""
 
 import asyncio
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
@@ -8,10 +9,16 @@ import pytest
 
 from shoal.base.service import LEAD, LeaderOnly, LeaderStore, LeaderTerm, PassResult
 from shoal.base.settings import QueueSettings
+from shoal.base.settings_loader import load
+from shoal.base.signals import ChoreDone
+from shoal.observe.hourly_stats import HourlyStatsWriter
+from shoal.plan.policies import SignalForm
 from shoal.queue.job import Lease
 from shoal.queue.pruner import Pruner, job_retention
 from shoal.queue.states import JobState
-from tests.contract.conftest import Bench
+from tests.contract.conftest import PATIENCE, Bench
+from tests.support.controller import served_controller
+from tests.support.page_jobs import add_page_jobs
 
 J = JobState
 
@@ -158,6 +165,48 @@ async def test_pruning_during_leases_removes_only_ended_jobs(bench: Bench) -> No
     await pruner(bench).run_once()
     assert len(leases) + await bench.number("SELECT count(*) FROM job WHERE state = 'pending'") == 30
     assert await bench.number("SELECT count(*) FROM job") == 30
+
+
+def with_settings(bench: Bench, **given: str) -> Bench:
+    """Return a bench whose app has the settings that an operator gave."""
+    settings = load(given, env={}).settings
+    return replace(bench, settings=settings.queue, defaults=settings)
+
+
+async def test_hourly_statistics_are_kept_as_long_as_set(bench: Bench) -> None:
+    chores = with_settings(bench, SHOAL_STATS_RETENTION="2d").app.chores
+    stats = HourlyStatsWriter(bench.database, bench.signals)
+    await bench.enqueue()
+    await stats.run_once()
+    await bench.jump(86_400)
+    assert (await chores.pruner.run_once()).did == ""
+    await bench.jump(1.1 * 86_400)
+    assert (await chores.pruner.run_once()).did == "removed 1 hourly stats"
+    assert await bench.number("SELECT count(*) FROM job_hour") == 0
+
+
+async def test_priority_signals_are_kept_as_long_as_set(bench: Bench) -> None:
+    app = with_settings(bench, SHOAL_SIGNAL_RETENTION="2h").app
+    await app.plan.policies.signal(SignalForm.read({"label": "team=a", "boost": 30.0, "lasts": "1h"}))
+    await bench.jump(2.9 * 3_600)
+    assert (await app.chores.pruner.run_once()).did == ""
+    await bench.jump(0.2 * 3_600)
+    assert (await app.chores.pruner.run_once()).did == "removed 1 priority boosts"
+    assert await bench.number("SELECT count(*) FROM business_signal") == 0
+
+
+async def test_a_controller_prunes_as_often_as_set(sqlite_url: str) -> None:
+    """By default the first pass is up to ten minutes after the start."""
+    pruned = asyncio.Event()
+    async with served_controller(sqlite_url, SHOAL_PRUNE="50ms", SHOAL_JOB_RETENTION="1ms") as shop:
+        shop.app.signals.subscribe(
+            lambda signal: pruned.set() if isinstance(signal, ChoreDone) and signal.chore == "pruner" else None
+        )
+        [job] = await add_page_jobs(shop.app)
+        await shop.app.job_admin.cancel(job)
+        async with asyncio.timeout(PATIENCE):
+            await pruned.wait()
+        assert (await shop.ask(f"/api/v1/jobs/{job}", await shop.token())).status == 404
 
 
 # Leading

@@ -2,10 +2,13 @@
 
 import asyncio
 import json
+from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
 from shoal.base.ids import CrawlId
+from shoal.base.settings_loader import load
 from shoal.crawl.crawl import CrawlConfig
 from shoal.crawl.journal.entry import JournalEntry
 from shoal.crawl.journal.files import JournalFiles
@@ -74,3 +77,18 @@ async def test_lines_that_are_gone_are_not_waited_for(bench: Bench, files: Files
     await bench.database.run(lambda tx: bench.journal.write(tx, number, [JournalEntry("x", "later")]))
     await journal_files(bench, files).run_once()
     assert files.lines == {"shop": ["later"]}
+
+
+async def test_a_project_log_is_rotated_at_its_size_and_only_so_many_are_kept(bench: Bench, tmp_path: Path) -> None:
+    flags = {"SHOAL_PROJECT_LOGS": str(tmp_path), "SHOAL_PROJECT_LOG_SIZE": "1KB", "SHOAL_PROJECT_LOGS_KEPT": "2"}
+    there = replace(bench, defaults=load(flags, env={}).settings)
+    number = await submit(there, "one", "shop")
+    for count in range(5):
+        entries = [JournalEntry("x", str(count) * 1000)]
+        await there.database.run(lambda tx, entries=entries: there.journal.write(tx, number, entries))
+        await there.app.chores.journal_files.run_once()
+    assert first_letters(tmp_path) == {"shop.log.1": "4", "shop.log.2": "3"}
+
+
+def first_letters(folder: Path) -> dict[str, str]:
+    return {path.name: json.loads(path.read_text())["msg"][0] for path in folder.glob("shop*")}

@@ -268,6 +268,7 @@ async def test_a_result_of_fifty_megabytes_is_refused(lite: ServedApi) -> None:
     path = f"/bot/v1/jobs/{job['job_id']}/result"
     status, problem = await lite.ask(path, success(job, data="x" * 50_000_000))
     assert (status, problem["code"]) == (413, "too_large")
+    assert "SHOAL_MAX_RESULT" in problem["detail"]
     assert await state(lite, job["job_id"]) is JobState.LOCKED
 
 

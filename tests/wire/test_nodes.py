@@ -47,7 +47,8 @@ async def test_a_command_is_stored_shown_and_ends_with_the_acknowledgement(api: 
     assert (shown["state"], shown["max_concurrency"], shown["rate_limit"]) == ("applied", 4, 2.5)
     _, node = await api.ask(f"{NODES}/a")
     assert [one["id"] for one in node["commands"]] == [made["id"]]
-    assert (node["wish"]["max_concurrency"], node["wish"]["rate_limit"]) == (4, 2.5)
+    assert (node["desired"]["max_concurrency"], node["desired"]["rate_limit"]) == (4, 2.5)
+    assert node["wish"] == node["desired"], "the older name"
 
 
 async def test_a_broadcast_gives_each_node_a_command_of_its_own(api: ServedApi) -> None:

@@ -137,6 +137,17 @@ async def test_a_file_of_another_kind_is_refused(api: ServedApi) -> None:
     assert answered.status == 415
 
 
+async def test_a_file_over_the_limit_is_refused_with_the_setting_to_raise(sqlite_url: str) -> None:
+    head, line = b"url,frequency\r\n", b"http://example.org/a,6h\r\n"
+    async with served_api(sqlite_url, SHOAL_MAX_IMPORT="1KB") as api:
+        refused = await api.send("POST", f"{HERE}/import", headers=CSV, raw=head + line * 50)
+        assert (refused.status, refused.json["code"]) == (413, "too_large")
+        assert "larger than 1000 bytes; split it, or raise SHOAL_MAX_IMPORT" in refused.json["detail"]
+        assert (await api.ask(HERE))[1]["items"] == []
+        taken = await api.send("POST", f"{HERE}/import", headers=CSV, raw=head + line)
+        assert taken.json["made"] == 1
+
+
 async def test_a_policy_that_is_asked_for_again_with_its_key_is_made_once(api: ServedApi) -> None:
     body, key = {"url": "http://example.org/", "frequency": "6h"}, {"Idempotency-Key": "k"}
     answers = await asyncio.gather(*[api.send("POST", HERE, body, key) for _ in range(5)])

@@ -1,10 +1,12 @@
 """Bodies that the API refuses: the answer names the field and what is wrong with it, and nothing is stored."""
 
+import json
 from typing import Any
 
 import pytest
 
 from tests.support.api import ServedApi
+from tests.support.controller import served_controller
 
 URL = "http://127.0.0.1:9/a"
 PAGE = {"url": "http://example.org/"}
@@ -58,3 +60,12 @@ async def test_a_bad_body_is_refused_by_its_field_and_nothing_is_stored(
     assert (status, problem["code"], problem["field"]) == (422, "invalid_input", field)
     assert says in problem["detail"]
     assert (await api.ask(f"/api/v1/{listed}"))[1]["items"] == []
+
+
+async def test_a_body_over_the_limit_is_refused_with_the_setting_to_raise(sqlite_url: str) -> None:
+    async with served_controller(sqlite_url, SHOAL_MAX_REQUEST="1KB") as shop:
+        token, body = await shop.token("operator"), {"seeds": [URL], "exclude": ["x" * 1000]}
+        refused = await shop.ask(token=token, method="POST", body=json.dumps(body).encode())
+        assert (refused.status, refused.json["code"]) == (413, "too_large")
+        assert "larger than 1000 bytes; send less, or ask the operator to raise SHOAL_MAX_REQUEST" in refused.text
+        assert (await shop.ask(token=token)).json["items"] == []

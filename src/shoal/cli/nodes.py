@@ -73,8 +73,8 @@ def show(node_id: str, target: ApiTarget, as_json: bool) -> None:
         return
     leases = [f"{one['job_id']} ({one['epoch']})" for one in node["held_leases"]]
     commands = [f"{one['command']} {one['state']} {to_the_second(one['created_at'])}" for one in node["commands"]]
-    wish = {name: value for name, value in node["wish"].items() if value not in ("", None, "connected")}
-    facts = facts_of(node | {"wish": wish}, without=("held_leases", "commands"))
+    desired = {name: value for name, value in node["wish"].items() if value not in ("", None, "connected")}
+    facts = facts_of(node | {"desired": desired}, without=("wish", "held_leases", "commands"))
     print_rows([*facts, ("Leases", ", ".join(leases)), ("Commands", ", ".join(commands))], to_stdout=True)
 
 

@@ -221,6 +221,7 @@ class Nodes:
         silent = (node.seen_at - node.heartbeat_at) / 1e6
 
         async def commit(tx: Tx) -> bool:
+            # Compare-and-set: of several controllers, only one returns the lane and writes the event (0043).
             if not await self._store.lose(tx, node.id, node.session_epoch):
                 return False
             returned = await self._queue.recovery.hand_back_in(tx, node_lane(node.id))
@@ -264,6 +265,7 @@ class Nodes:
             await audit(tx, "node.command", node_id)
             return (await self._make_in(tx, [NodeId(node_id)], request, by))[0]
 
+        # Stored before it is sent: if we die in between, the controller with the session sends it (0043).
         command = await self._database.run(commit)
         await self._send([command])
         return command
@@ -322,6 +324,7 @@ class Nodes:
         drained since, and those that are gone, which some controller did not know yet. Returns how many."""
         returned = 0
         for lane in await self._database.read(lambda tx: self._store.abandoned_lanes(tx, BATCH)):
+            # If the node has resumed since the lanes were read, it loses offers, and nobody a job (0043).
             count = await self._queue.recovery.hand_back(lane)
             if count:
                 self._signals.emit(LaneReturned(node_id=lane.removeprefix(NODE), returned=count))
@@ -345,6 +348,7 @@ class Nodes:
     async def _make_in(self, tx: Tx, node_ids: Sequence[NodeId], request: CommandRequest, by: str) -> list[NodeCommand]:
         """Store a command for each node, and what operators now want of it."""
         commands = [request.for_node(node_id, by) for node_id in sorted(node_ids)]
+        # Read under the lock: of two commands at the same time, the second must build on the first (0043).
         desired_states = await self._store.lock_desired_states(tx, [command.node_id for command in commands])
         changed: dict[NodeId, DesiredState] = {}
         for command in commands:

@@ -117,6 +117,7 @@ class Sessions:
     def begin(self, session: Session) -> bool:
         """Add a session and end the one that it replaces; False if a newer one is here already."""
         previous = self._sessions.get(session.node_id)
+        # The store orders sessions; their registrations may return to us in another order (0043).
         if previous is not None and previous.epoch > session.epoch:
             return False
         self._sessions[session.node_id] = session
@@ -271,7 +272,7 @@ class SessionSaver:
         acks = list(session.acks)
         try:
             await self._nodes.acknowledge(session.node_id, acks)
-            del session.acks[: len(acks)]
+            del session.acks[: len(acks)]  # others may have arrived during the commit (0043)
         except ShoalError:
             raise
         except Exception as error:

@@ -49,6 +49,7 @@ class NodeStore:
         session of the node is over. The commands that it did not acknowledge wait again."""
         earlier = await tx.one("lock_node", id=session.node_id)
         kept = None if earlier is not None else await tx.one("return_departed", id=session.node_id)
+        # If two controllers find no row to lock, the second insert waits for the first and raises its epoch (0043).
         begun = await tx.one(
             "begin_session",
             id=session.node_id,

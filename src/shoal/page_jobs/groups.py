@@ -93,6 +93,7 @@ class Groups:
         async def commit(tx: Tx) -> None:
             if await self._store.insert(tx, new) is None:
                 raise AlreadyExists("job group", group_id, "choose another id, or leave it out")
+            # All in this commit: otherwise the first jobs could end, and the group with them, before the rest (0022).
             for start in range(0, len(jobs), JOBS_AT_ONCE):
                 await self._queue.enqueue_in(tx, jobs[start : start + JOBS_AT_ONCE])
 
@@ -128,6 +129,7 @@ class Groups:
         unchanged."""
 
         async def commit(tx: Tx) -> None:
+            # Not shared: a commit with the last result must not end the group at the same time (0050).
             group = await self._store.lock(tx, group_id)
             if group is None:
                 raise NotFound("job group", group_id)

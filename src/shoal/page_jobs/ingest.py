@@ -94,10 +94,11 @@ class Ingest:
         settlement = IngestResult(request)
         tx.on_commit(lambda: self._emit(settlement))
         job_ids = {*(one.fence.job_id for one in deliveries), *(move.job_id for move in put_off)}
-        if job_ids:  # groups before their jobs, which is the lock order of every job move
+        if job_ids:  # groups before their jobs, which is the lock order of every job move (0050)
             await self._group_store.lock_all(tx, jobs=sorted(job_ids))
         held = await self._held(tx, owner_of(request.holder), deliveries)
         late = [one.fence for one in deliveries if one.fence not in held]
+        # A commit that was storing the same result held the job's lock, so its receipt can be read by now (0022).
         answers = await self._store.answers(tx, request.holder, late) if late else {}
         digests = [one.result.digest() for one in deliveries]
         for delivery, digest in zip(deliveries, digests, strict=True):

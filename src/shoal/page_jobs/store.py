@@ -106,6 +106,7 @@ class GroupStore:
             return None
         if row["id"] is None:
             raise Conflict  # jobs that others are ending now might be the last: see them committed, or not at all
+        # The row is ours alone: whoever ended other jobs has committed, and a new statement sees it (0050).
         lives = await tx.one("group_lives", run_id=group_id) is not None
         return None if lives else _group(row)
 

@@ -61,6 +61,7 @@ async def note_hosts(tx: Tx, job_ids: Sequence[str]) -> None:
     """Record the hosts at which these jobs wait. Every commit that makes jobs available calls it; jobs that name no
     host, or do not wait, are ignored."""
     if job_ids:
+        # A row that exists stays locked until our commit, so that whoever takes it sees these jobs (0030).
         await tx.execute("add_job_hosts", ids=list(job_ids))
 
 
@@ -106,6 +107,7 @@ class JobHosts:
         chosen = sorted(found, key=lambda one: one.order)[:want]
         for one in chosen:
             looked[one.key].jobs.append(one.job_id)
+        # The candidates were read without locks: only those that still wait are granted (0030).
         rows = await self._grant(tx, request, [one.job_id for one in chosen], ttl)
         granted = {row[0] for row in rows}
         for one in chosen:
@@ -191,6 +193,7 @@ class SqlHostQueue:
         return [(row[0], row[1], (row[2], row[3], row[4], row[5])) for row in rows]
 
     async def put_back(self, tx: Tx, waits: Sequence[tuple[Key, int]], leased: Sequence[str]) -> None:
+        # A job that another commit adds meanwhile brings a row of its own, because ours are locked (0030).
         await tx.many("put_back_hosts", [(*key, int(wait == 0), wait) for key, wait in waits])
 
 

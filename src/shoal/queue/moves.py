@@ -71,6 +71,7 @@ class JobMoves:
     ) -> None:
         """Follow up on the moves of jobs of one kind."""
         for move, run_id in moves:
+            # Not before the commit: after a conflict all this is done again (0002).
             tx.on_commit(partial(self._emit_moved, move, kind, run_id, lease))
         if kind in self.listeners:
             await self.listeners[kind].jobs_moved(tx, moves)

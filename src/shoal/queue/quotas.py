@@ -73,6 +73,7 @@ class QuotaCounts:
             # A separate statement: the one that moved the jobs may have waited for `repair`, and cannot see its seats.
             freed = {row["scope"] for row in await tx.all("delete_job_seats", ids=sorted(left))}
             for key in sorted(freed):
+                # If the process dies before that commit, the janitor's next sweep unparks them (0019).
                 tx.afterwards(partial(self.unpark, key=key))
         keys_of = {row[ID]: _limited(row[QUOTA_KEYS], quotas) for row in granted if row[QUOTA_KEYS] is not None}
         keys = sorted({key for limited in keys_of.values() for key in limited})
@@ -80,12 +81,14 @@ class QuotaCounts:
         if not rows:
             return granted, 0
         counted = {row["scope"] for row in rows if row["locked"]}
+        # After the keys are locked: the seats of a lease that had them before us are committed by now (0019).
         capacity = await self._capacity(tx, [row["scope"] for row in rows])
         capacity |= {key: 0 for key in capacity if key not in counted}
         split = split_by_quota((row[ID] for row in granted), keys_of, capacity)
         await tx.many("insert_job_seats", split.seats)
         if not split.parked:
             return granted, 0
+        # Grants of this very commit: no worker has seen them, so they leave no history (0018).
         await tx.many("park_jobs", list(split.parked.items()))
         queues = {row[ID]: (row[LANE], row[KIND], row[CAPABILITY]) for row in granted}
         full = sorted({(key, *queues[one]) for one, key in split.parked.items() if key in counted})

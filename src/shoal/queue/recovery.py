@@ -69,6 +69,7 @@ class Recovery:
 
         async def commit(tx: Tx) -> None:
             await self._moves.lock_run(tx, seen.kind, seen.run_id)
+            # Checked again under the lock: the worker may have renewed its lease since `expired` read it (0021).
             lost = await self._store.lost(tx, fence) if await self._store.still_expired(tx, fence) else None
             if lost is None:
                 raise LeaseLost(fence.job_id, fence.epoch)
@@ -123,6 +124,7 @@ class Recovery:
         commit; returns how many were still ours."""
 
         async def commit(tx: Tx) -> int:
+            # In one order, and all of them before the first job (0019).
             for kind, run_id in sorted({(lease.kind, lease.run_id or "") for lease in leases}):
                 await self._moves.lock_run(tx, kind, run_id or None)
             lost = await self._store.lost_in(tx, [lease.fence for lease in leases], expired=False)
@@ -140,6 +142,7 @@ class Recovery:
         """Take back the leases of a process of this machine that is known to be dead, and of its children, without
         waiting until they expire; returns how many. As for any lost worker, no attempt is counted. `holder` is the name
         under which that process held leases."""
+        # Read without locks: `lose_all` leaves out what a janitor has taken back since (0043).
         held = await self._database.read(lambda tx: self._store.held_by_process(tx, holder))
         return await self.lose_all(held, f"{holder} was restarted") if held else 0
 
@@ -166,6 +169,7 @@ class Recovery:
         retries. A crash counts only if the worker had some of the run's work in flight. The run and the job are
         locked."""
         listener = self._moves.listeners.get(lost.kind)
+        # A commit that takes URLs holds the fence, so none comes between this check and the move (0006).
         if listener is not None and lost.run_id is not None and await listener.was_idle(tx, lost.run_id, lost):
             return states.give_back_idle(lost.id, lost.epoch, end, error, reason)
         crashes = 1 if lost.settled else lost.crash_count + 1
@@ -204,6 +208,7 @@ class Recovery:
             return offers
 
         offered_to = await self._database.run(commit)
+        # In its own commit: it waits for nodes, which no commit may do after it has locked a host (0043).
         if offered_to:
             await self._database.run(lambda tx: self._lanes.count_lapses(tx, set(offered_to)))
         return len(offered_to)

@@ -130,7 +130,7 @@ class SqlLanes:
             outcome.rows += rows
             looked.append((source, found))
         result = await self._grant(tx, turn, outcome)
-        for source, found in looked:  # last: hosts come after quota keys in the lock order
+        for source, found in looked:  # last: hosts come after quota keys in the lock order (0019)
             await source.put_back(tx, found)
         return result
 
@@ -193,7 +193,7 @@ class SqlLanes:
         return [orjson.loads(row["dispatch"] or "{}").get("node_id", "") for row in rows]
 
     async def count_lapses(self, tx: Tx, node_ids: Collection[str]) -> None:
-        for node_id in sorted(node_ids):
+        for node_id in sorted(node_ids):  # the order in which heartbeats lock nodes, too (0043)
             await tx.execute("count_lapse", id=node_id)
 
     async def depth(self, tx: Tx, lane: str, most: int) -> int:
@@ -260,6 +260,7 @@ class SqlLanes:
         """Carry out moves where no other writer can interfere: read which jobs are locked, then move them, grouping
         equal moves."""
         rows = await tx.all("held_jobs", ids=[move.job_id for move in moves])
+        # This transaction is the only writer, so what is held here is still held when it is moved (0002).
         held = {(row[0], row[1]): row[2] for row in rows}
         made = [move for move in moves if (move.job_id, move.epoch) in held]
         now = rows[0][4] if rows else 0

@@ -73,6 +73,7 @@ class JobStore:
     async def fence(self, tx: Tx, fence: Fence) -> bool:
         """Return whether the job is still locked with that epoch; if so, it stays locked until this transaction
         ends."""
+        # Shared, and on the key columns only: a move waits for this commit, a heartbeat does not (0021).
         return await tx.one("fence_job", id=fence.job_id, epoch=fence.epoch) is not None
 
     async def extend(self, tx: Tx, fences: Sequence[Fence], ttl: timedelta) -> Extended:

@@ -96,6 +96,8 @@ class BatchForm(Form, frozen=True, kw_only=True):
 class BotApi:
     """`/bot/v1`."""
 
+    max_body_setting = "SHOAL_MAX_RESULT"
+
     def __init__(self, bots: Bots, clock: Clock, max_body: int) -> None:
         self._bots = bots
         self._clock = clock

@@ -182,7 +182,8 @@ class EndpointRoute(Route):
         self.spec = spec
         self._reads = reads
         self._handler = getattr(group, spec.name)
-        self._max_body = max_body
+        self._max_body = getattr(group, "max_body", max_body)  # a group may set its own limit
+        self._max_body_setting = getattr(group, "max_body_setting", "SHOAL_MAX_REQUEST")
         self._parsing = parsing
         super().__init__(spec.path, self._respond, methods=[spec.method], name=spec.name)
 
@@ -191,7 +192,7 @@ class EndpointRoute(Route):
         check_path_params(request.path_params)
         query = read_query(spec.query, request)
         unread = spec.method == "GET" or bool(spec.file)
-        text = b"" if unread else await read_body(request, self._max_body)
+        text = b"" if unread else await read_body(request, self._max_body, self._max_body_setting)
         body = await self._parse(text) if text or spec.needs_body else spec.body()
 
         async def respond() -> Response:
@@ -216,10 +217,7 @@ def routes_of(groups: Sequence[object], max_body: int, reads: ExpensiveReads | N
     One large body is parsed at a time: threads share one interpreter, and a parsed body takes a multiple of its size.
     """
     parsing = asyncio.Semaphore(1)
-    limits = [(group, getattr(group, "max_body", max_body)) for group in groups]  # a group may set its own limit
-    return [
-        EndpointRoute(spec, group, limit, parsing, reads) for group, limit in limits for spec in table_of(type(group))
-    ]
+    return [EndpointRoute(spec, group, max_body, parsing, reads) for group in groups for spec in table_of(type(group))]
 
 
 class Finder:
@@ -271,9 +269,9 @@ def read_query(form: type[F], request: Request) -> F:
     return form.read(values, strict=False)
 
 
-async def read_body(request: Request, limit: int) -> bytes:
+async def read_body(request: Request, limit: int, setting: str) -> bytes:
     """Read the body. A client that is still sending will not read the response, so a body that is too large is drained
-    first, within reason."""
+    first, within reason. `setting` is the one to raise; empty if the limit is fixed."""
     body, size = bytearray(), 0
     async for chunk in request.stream():
         size += len(chunk)
@@ -282,7 +280,8 @@ async def read_body(request: Request, limit: int) -> bytes:
         elif size > limit + MOST_DRAINED:
             break
     if size > limit:
-        raise TooLarge("the body", f"{limit} bytes", "send less, or ask the operator to raise the limit")
+        fix = f"send less, or ask the operator to raise {setting}" if setting else "send less"
+        raise TooLarge("the body", f"{limit} bytes", fix)
     if body:
         _check_type(request)
     return bytes(body)

@@ -447,6 +447,7 @@ NODE: dict[str, Any] = {
     "connected_at": "2026-03-01T09:00:00Z",
     "heartbeat_at": "2026-03-02T09:00:00Z",
     "lost_at": None,
+    "desired": {"state": "connected", "reason": "", "max_concurrency": None, "page_slots": None, "rate_limit": None},
     "wish": {"state": "connected", "reason": "", "max_concurrency": None, "page_slots": None, "rate_limit": None},
 }
 NODE_COMMAND: dict[str, Any] = {

@@ -52,6 +52,7 @@ class RendererApi:
     """Renders pages for workers and other programs."""
 
     max_body = 64_000_000  # a request may contain the document
+    max_body_setting = ""
 
     def __init__(self, pool: BrowserPool, most_waiting: int, metrics: Callable[[], tuple[bytes, str]]) -> None:
         self._pool = pool

@@ -952,7 +952,8 @@ class Node(Struct, kw_only=True):
     connected_at: Annotated[Moment, describe("Start of its session.")]
     heartbeat_at: Annotated[Moment, describe("Time of its last heartbeat.")]
     lost_at: Annotated[Moment | None, describe("When it was declared lost, if it was.")]
-    wish: Annotated[DesiredState, describe("The state and limits that operators have set.")]
+    desired: Annotated[DesiredState, describe("The state and limits that operators have set.")]
+    wish: Annotated[DesiredState, describe("The same as `desired`, under its older name.")]
 
 
 class NodeList(Struct, kw_only=True):

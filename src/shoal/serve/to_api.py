@@ -491,7 +491,14 @@ def bot_seen(bot: BotActivity) -> schemas.BotSeen:
 
 
 def node(node: Node) -> schemas.Node:
-    status, health, desired = node.status, node.health, node.desired
+    status, health = node.status, node.health
+    desired = schemas.DesiredState(
+        state=node.desired.state,
+        reason=node.desired.reason,
+        max_concurrency=node.desired.max_concurrency,
+        page_slots=node.desired.page_slots,
+        rate_limit=node.desired.rate_limit,
+    )
     return schemas.Node(
         id=node.id,
         state=node.state,
@@ -526,13 +533,8 @@ def node(node: Node) -> schemas.Node:
         connected_at=from_micros(node.connected_at),
         heartbeat_at=from_micros(node.heartbeat_at),
         lost_at=moment(node.lost_at),
-        wish=schemas.DesiredState(
-            state=desired.state,
-            reason=desired.reason,
-            max_concurrency=desired.max_concurrency,
-            page_slots=desired.page_slots,
-            rate_limit=desired.rate_limit,
-        ),
+        desired=desired,
+        wish=desired,
     )
 
 

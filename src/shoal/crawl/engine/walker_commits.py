@@ -106,6 +106,7 @@ class WalkerCommits:
             raise BadConfig("REDIS_URL", where, "set it to the server that the crawl was started with")
 
         async def commit(tx: Tx) -> None:
+            # Locks the crawl, which comes before its job (0019).
             started = await self._crawls.started(tx, self._crawl.id, self.fence.job_id)
             await self._fence(tx)
             await self._frontier.release(tx, self._crawl.number, self.fence)
@@ -151,8 +152,9 @@ class WalkerCommits:
 
         async def commit(tx: Tx, hold_seconds: dict[int, float]) -> Turn:
             last = request.in_flight == 0
-            if last or self._shares_a_budget:  # it may end the run, or others must not take meanwhile
+            if last or self._shares_a_budget:  # it may end the run, or others must not take meanwhile (0009)
                 await self._crawls.lock(tx, self._crawl.id)
+            # The fence comes first: what a frontier in Redis does is not undone if the lease is lost (0042).
             control, is_changed = await self._fence(tx)
             hold_seconds = await self._settle(tx, batch, worth_seconds=WORTH_COUNTING_SECONDS) or hold_seconds
             if control is not Control.GO:
@@ -165,6 +167,7 @@ class WalkerCommits:
             return await self._refill(tx, request, hold_seconds)
 
         batch.walked_seconds += self._uncounted_seconds
+        # The pages first: a kill between the two commits leaves URLs that are taken, and fetched again (0042).
         turn = await self._run(commit, await self._commit_pages(batch, worth_seconds=WORTH_COUNTING_SECONDS))
         is_counted = batch or batch.walked_seconds >= WORTH_COUNTING_SECONDS
         self._uncounted_seconds = 0.0 if is_counted else batch.walked_seconds
@@ -263,6 +266,7 @@ class WalkerCommits:
             walked_seconds = batch.walked_seconds / await self._count_walkers(tx)
             held = await self._frontier.prepare(tx, number, self.fence, batch)
             ended = [done for done in held if done.fate is not Fate.OPEN]
+            # Only pages that are not stored yet count: after a kill between the two commits some come again (0042).
             keys = [(done.task.key, done.task.chk) for done in ended if done.page is not None]
             known = await self._pages.known(tx, number, keys) if keys else set()
             new = [done for done in ended if (done.task.key, done.task.chk) not in known]
@@ -303,6 +307,7 @@ class WalkerCommits:
             turn.wait_seconds = 0.0
             return
         counts = await self._crawls.store.counts(tx, self._crawl.number)
+        # Others commit without the crawl's lock only while they hold URLs, which are not settled (0046).
         if counts.drained:
             turn.drained = True
             if update is not None:  # before the entry about the end
@@ -326,8 +331,10 @@ class WalkerCommits:
         if not batch and batch.walked_seconds < worth_seconds:
             return {}
         if self._crawl.settles_apart:
+            # `_commit_pages` has stored the pages, so this may fail or be repeated without losing one (0042).
             await self._frontier.settle(tx, self._crawl.number, self.fence, batch, leaves=leaves)
             return {}
+        # Rows of hosts may be locked first, because the take that comes last skips those that others hold (0016).
         hold_seconds = await self._hosts.record(tx, batch.hosts) if batch.hosts else {}
         await self._frontier.quarantine(tx, self._crawl.number, batch.traps)
         await self._respect_releases(tx, batch)
@@ -371,6 +378,7 @@ class WalkerCommits:
         """Return how many of the wanted URLs the budget allows, given what all walkers have in flight."""
         if counts is None:
             return request.want
+        # With a shared budget the crawl is locked, so no walker takes between this count and our take (0009).
         taken = await self._frontier.taken(tx, self._crawl.number) if self._shares_a_budget else request.in_flight
         most = urls_left(self._crawl.config, counts, taken)
         return request.want if most is None else min(request.want, most)

@@ -96,6 +96,7 @@ class FrontierRebuild:
             except StateConflict as error:
                 raise FrontierLost(crawl.id, "Redis holds a frontier of another store under this crawl id") from error
 
+        # The mark that keeps other walkers out is committed before the first page is added (0042).
         await self._database.run(begin)
         with lost_is_an_outage():
             return await self._fill(crawl, fence)
@@ -110,6 +111,7 @@ class FrontierRebuild:
             if wants_sitemaps(crawl.config):
                 first += guesses(self._landed, crawl.key_seed)
             await self._frontier.reopen(tx, crawl.number, [url for url in first if not self._is_known(url.key)], [])
+            # With the last URLs: if we die before this commit, the mark stays, and the next walker starts over (0042).
             await self._frontier.finish_rebuild(tx, crawl.number)
             await self._crawls.journal.write(tx, crawl.number, [messages.frontier_rebuilt(again)])
 
@@ -160,6 +162,7 @@ class FrontierRebuild:
         reopened: list[NewUrl],
     ) -> None:
         async def commit(tx: Tx) -> None:
+            # Without the lease, these pages would go into the frontier that a successor has begun (0042).
             await self._queue.fence(tx, fence)
             await self._frontier.reopen(tx, crawl.number, reopened, [])
             for fate, pages in settled.items():

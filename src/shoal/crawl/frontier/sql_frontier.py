@@ -174,6 +174,7 @@ class SqlFrontier:
             for row in rows
             for fence in [(row["job_id"], row["epoch"])]
         ]
+        # Only where the lost walker still holds them: another walker may recover the same URLs right now (0006).
         await tx.many("put_back_lost", lost)
         await self._wake(tx, crawl, (row["host"] for row in rows))
         return len(rows)
@@ -306,6 +307,7 @@ class SqlFrontier:
         known = await tx.all(
             "lock_targets", crawl=crawl, keys=[key for key, _ in keys], checks=[chk for _, chk in keys]
         )
+        # The rows of these hosts are locked, so no walker takes a target between this check and our commit (0031).
         busy = await self._under_way(tx, crawl, [wanted[key] for key in keys], numbers) if known else set()
         reopened: Counter[Fate] = Counter()
         for row in known:
@@ -342,7 +344,7 @@ class SqlFrontier:
     async def _lock_hosts(self, tx: Tx, crawl: int, hosts: Iterable[int]) -> None:
         """Lock every host row that this commit will touch, in the order of their numbers, so that commits do not
         deadlock over hosts or over rows that are touched only under a host's lock. (Skipped URLs are not: two
-        walkers that each find what the other skips may deadlock. That is rare, and one of them is retried.)"""
+        walkers that each find what the other skips may deadlock. That is rare, and one is retried: decision 0016.)"""
         await tx.all("lock_hosts", crawl=crawl, hosts=sorted(set(hosts)))
 
     async def _hosts_of(self, tx: Tx, crawl: int, fence: Fence) -> list[int]:

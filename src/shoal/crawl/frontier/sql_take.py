@@ -62,6 +62,7 @@ class Take:
         rotation = Rotation(await self._candidates(min(want, HOSTS_PER_TAKE)), self._rate, want, self._admission)
         await self._limit(rotation)
         await self._read(rotation)
+        # Skips hosts that another commit has locked, so it may come after all other locks (0016).
         await self._reserve(rotation)
         await self._hold(rotation.batches)
         await self._line_up(rotation.batches)
@@ -183,6 +184,7 @@ class Take:
         set_aside = [one for batch in batches for one in batch.set_aside]
         again += [(*mark, task.seq) for task, was_tried in set_aside if was_tried]
         untried += [(*mark, task.seq, task.host) for task, was_tried in set_aside if not was_tried]
+        # Every take locks the hosts of its URLs, so what was read as waiting still waits (0017).
         await self._tx.many("hold_retries", again)
         await self._tx.many("hold_untried", untried)
         await self._tx.many("drop_untried", [(self._crawl, host, seq) for _, _, _, seq, host in untried])

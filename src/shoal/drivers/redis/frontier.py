@@ -93,6 +93,7 @@ class RedisFrontier:
         claims = FrontierChange()
         if not batch.redirects_decided:
             claims = await self._redirect(tx, place, batch, await self._held_by(place, fence))
+        # Links before the URLs that have them: after a kill in between, these are fetched again and find them (0042).
         added = await self._add(tx, place, batch.found, batch.skipped)
         closed, skipped = await self._close(tx, place, fence, batch.settled)
         skips = added.skips
@@ -111,7 +112,7 @@ class RedisFrontier:
         place = await self._keys.place(tx, crawl)
         held = await self._held_by(place, fence)
         await self._redirect(tx, place, batch, held)
-        batch.redirects_decided = True
+        batch.redirects_decided = True  # the pages are committed accordingly, so `settle` must not decide again (0042)
         return [done for done in batch.settled if done.task.seq in held]
 
     async def quarantine(self, tx: Tx, crawl: int, traps: dict[str, Url]) -> None:
@@ -178,6 +179,7 @@ class RedisFrontier:
         """Also raise an error if URLs are missing: none waits and none is held, but not all are settled."""
         place = await self._keys.place(tx, crawl)
         [found] = await self._keys.run(place, "held")
+        # Asked after the names were read, so that no walker which began in between is taken for lost (0042).
         live = await live_walkers(tx, [name.decode() for name, _ in found])
         back = 0
         for name, rows in found:
@@ -271,6 +273,7 @@ class RedisFrontier:
     async def _open(self, tx: Tx, place: CrawlPlace, urls: list[NewUrl]) -> tuple[int, Counter[Fate]]:
         keys = pack_keys(urls)
         seen = place.key("seen_urls")
+        # Only a filter: another walker may add the same URLs before the script, which looks again (0042).
         known = await self._client.command("SMISMEMBER", seen, *keys)
         groups: dict[tuple[str, int], dict[bytes, bytes]] = defaultdict(dict)
         for key, url in dict(compress(zip(keys, urls, strict=True), map(not_, known))).items():
@@ -350,6 +353,7 @@ class RedisFrontier:
             values: list[Value] = []
             for done in some:
                 values += self._entry(place, done, parents.get(done.task.seq), numbers)
+            # If Redis has another number, it has forgotten a call, and the walker starts over (0042).
             turn = self.turns.last(fence)
             words, ended = await self._keys.change(tx, place, "settle", walker_name(fence), turn, *values)
             self.turns.made(fence)

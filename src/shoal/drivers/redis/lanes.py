@@ -36,6 +36,7 @@ class LaneChanges:
     async def push(self, tx: Tx, job_ids: Sequence[str]) -> None:
         if await self._server.begin(tx):
             entries = entries_of(await tx.all("lane_entries", ids=list(job_ids)))
+            # After the commit, so that no entry comes before its job; one that a kill loses is repaired (0045).
             tx.after_commit(partial(self._server.push, entries))
 
     async def forget(self, tx: Tx, job_ids: Sequence[str]) -> None:
@@ -150,7 +151,9 @@ class RedisLanes:
         return result
 
     async def _grant(self, tx: Tx, turn: Turn, popped: Sequence[str]) -> TurnResult:
+        # They left their lanes before this commit: a rollback returns them, a dead process after five seconds (0045).
         tx.after_rollback(partial(self._server.give_back, popped))
+        # An id is only a hint: by now its job may have been leased through the table, or cancelled (0045).
         result = await self._sql.pop_by_rank(tx, turn, Candidates(named=popped))
         tx.on_commit(lambda: self._server.decide(popped))
         self._forget(tx, [lease for lease in result.leases if lease.fence.job_id not in popped])
@@ -168,6 +171,7 @@ class RedisLanes:
     def _forget(self, tx: Tx, leases: Sequence[Lease]) -> None:
         """Remove jobs from the lanes that were leased past them."""
         if leases:
+            # Not before the commit: after a rollback the jobs still wait, and must still be found (0045).
             tx.after_commit(partial(self._server.settle, [lease.fence.job_id for lease in leases]))
 
     def _looks(self, request: LeaseRequest) -> bool:
