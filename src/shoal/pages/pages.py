@@ -10,9 +10,8 @@ from shoal.base.database import Database
 from shoal.base.url import Url
 from shoal.pages.links import pack_key, unpack
 from shoal.pages.page import Page
-from shoal.pages.store import PageFilter, PageStore
+from shoal.pages.store import SCAN, PageFilter, PageStore
 
-SCAN: Final = 5_000  # pages that one query looks at
 BLOBS: Final = 2_000  # pages whose links one query reads
 QUICK: Final = 0.05  # seconds after which a search says how far it got
 
