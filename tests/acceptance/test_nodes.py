@@ -1,13 +1,28 @@
 """Controllers and workers with a control plane, as real processes: sessions, commands, restarts, and two workers with
 one name."""
 
+import resource
 import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack
 from datetime import datetime
 from pathlib import Path
+from typing import Self
+
+import orjson
+import pytest
 
 from tests.support.control_fleet import command, control_plane, node, wait_for_node
 from tests.support.fleet import LONG_LEASE, Fleet, Shoal, wait_for
+from tests.support.http_client import HttpAnswer, request
 from tests.support.site import Site
+
+STRANGERS = 2_000
+DESCRIPTORS = 1_024
+REGISTERED_SECONDS = 5.0
 
 
 def twin(fleet: Fleet, name: str, folder: Path) -> Shoal:
@@ -112,3 +127,65 @@ def test_the_workers_of_a_controller_are_nodes_too(sqlite_url: str, tmp_path: Pa
         controller.send(signal.SIGTERM)
         assert controller.wait() == 0
         assert "Traceback" not in controller.said()
+
+
+class FewDescriptors(Shoal):
+    """A command that may open as many files as most systems allow by default. It is not forked: `select`, with which
+    the test waits for a forked one, knows no more descriptors either."""
+
+    def start(self) -> Self:
+        shell = ["sh", "-c", f'ulimit -n {DESCRIPTORS} && exec "$@"', "sh"]
+        words = [*shell, sys.executable, "-m", "shoal", *self._words]
+        with self.log.open("ab") as log:
+            streams = {"stdin": subprocess.DEVNULL, "stdout": log, "stderr": log}
+            self._process = subprocess.Popen(words, cwd=self._folder, env=self._env, **streams)
+        return self
+
+
+@pytest.fixture
+def many_sockets() -> Iterator[None]:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if hard != resource.RLIM_INFINITY and hard < 2 * STRANGERS:
+        pytest.skip("this machine allows too few open files")
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, 2 * STRANGERS), hard))
+    yield
+    resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+@pytest.mark.exhaustive
+@pytest.mark.usefixtures("many_sockets")
+@pytest.mark.parametrize(
+    "first", [b"", b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\4\0\0\0\0\0"], ids=["silent", "settings"]
+)
+def test_two_thousand_idle_strangers_leave_room_for_a_node_with_a_token(
+    sqlite_url: str, tmp_path: Path, first: bytes
+) -> None:
+    with Fleet(tmp_path, sqlite_url, **control_plane()) as fleet, ExitStack() as strangers:
+
+        def start(name: str, *words: str, **env: str) -> Shoal:
+            fleet._members.append(FewDescriptors(name, [*words], fleet._env | env, tmp_path).start())
+            return fleet._members[-1]
+
+        controller = start("controller", "serve", "--listen", f"127.0.0.1:{fleet.port}", "--workers", "0")
+        fleet.wait_ready()
+        admin = fleet.post("/api/v1/tokens", name="admin", role="admin")["token"]
+
+        def ask(path: str, **body: str) -> HttpAnswer:
+            shown = {"Authorization": f"Bearer {admin}"}
+            return request(fleet.port, "POST" if body else "GET", path, orjson.dumps(body) if body else None, shown)
+
+        token = ask("/api/v1/tokens", name="node", role="node", node_id="worker-1").json["token"]
+        host, _, port = fleet._env["GRPC_LISTEN_ADDR"].rpartition(":")
+        for _ in range(STRANGERS):
+            stranger = strangers.enter_context(socket.create_connection((host, int(port)), timeout=30))
+            stranger.send(first)
+        assert ask("/healthz").status == 200
+        worker = start("worker-1", "worker", GRPC_NODE_ID="worker-1", SHOAL_NODE_TOKEN=token)
+        wait_for(lambda: "worker_started" in worker.said(), "a worker")
+        wait_for(
+            lambda: [one["id"] for one in ask("/api/v1/nodes").json["items"]] == ["worker-1"],
+            "a node with a token",
+            REGISTERED_SECONDS,
+        )
+        lines = [orjson.loads(line) for line in controller.said().splitlines() if line.startswith("{")]
+        assert [line["event"] for line in lines if line["level"] != "info"] == ["connections_cut"]

@@ -20,6 +20,7 @@ from shoal.audit.gate import Gate, GateRule, read_gate
 from shoal.audit.loader import SiteLoader
 from shoal.audit.run import AnalysisAttempted, AnalysisContext, AnalysisRun, AnalyzerFailed
 from shoal.audit.site import Site
+from shoal.audit.site_store import FIRST_FATE, SiteStore
 from shoal.audit.states import AnalysisState
 from shoal.audit.store import FindingPlace
 from shoal.audit.verdict import Outcome
@@ -27,6 +28,7 @@ from shoal.base.database import Tx
 from shoal.base.errors import AlreadyExists, InvalidInput, LeaseLost, NotFound, StateConflict
 from shoal.base.forge_commit import ForgeCommit
 from shoal.crawl.crawl import Crawl
+from shoal.crawl.frontier.fates import Fate
 from shoal.crawl.states import CrawlState
 from shoal.drivers.artifacts import FolderArtifacts
 from shoal.observe.log_messages import log_line
@@ -116,6 +118,23 @@ async def try_and_fail(bench: Bench) -> JobState:
     with pytest.raises(RuntimeError):
         await attempt(bench, lease, loader=BrokenLoader).run()
     return await bench.queue.fail(lease, "RuntimeError: it cannot be read")
+
+
+async def test_the_few_urls_that_robots_txt_forbids_are_all_found(bench: Bench) -> None:
+    crawl = await bench.submit(analyze=True)
+    forbidden, other = int(Fate.SKIPPED_ROBOTS), int(Fate.SKIPPED_SCOPE)
+    # Two URLs share a key, and two share a check: the drivers have indexes of different orders.
+    fates = {(-5, 1): forbidden, (0, 7): other, (1, 7): forbidden, (2, 3): other, (2, 4): forbidden, (9, -8): forbidden}
+    for (key, chk), fate in fates.items():
+        await bench.sql(f"INSERT INTO fate (crawl, key, chk, fate) VALUES ({crawl.number}, {key}, {chk}, {fate})")
+    for scan in range(1, len(fates) + 3):
+        found, after = list[int](), FIRST_FATE
+        while after is not None:
+            some, after = await bench.database.read(
+                lambda tx, at=after, size=scan: SiteStore().blocked_after(tx, crawl.number, at, size)
+            )
+            found += some
+        assert sorted(found) == [-5, 1, 2, 9]
 
 
 async def test_a_completed_crawl_that_asked_for_it_has_an_analysis_in_the_same_commit(bench: Bench) -> None:

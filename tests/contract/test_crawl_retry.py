@@ -160,9 +160,23 @@ async def test_a_url_that_fails_again_during_a_retry_is_not_reopened_twice(
     await check_ledger(bench, crawl)
 
 
+async def test_the_few_failures_among_many_pages_are_all_found(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(crawls_module, "SCAN", 3)
+    monkeypatch.setattr("shoal.crawl.store.SCAN", 3)
+    outcome: dict[str, int | str] = {f"p{number:02}": 200 for number in range(20)}
+    crawl = await ended(bench, **outcome | {"p07": "timeout", "p09": 404, "p18": 500})
+    failure = await bench.database.read(lambda tx: bench.crawls.store.first_failure(tx, crawl.number))
+    assert failure == (f"{SITE}/p07", "it broke")
+    assert await bench.crawls.retry_these(crawl.id, FailedUrls(limit=2)) == 2
+    assert await bench.crawls.retry_these(crawl.id, ALL) == 1
+    assert await urls(bench, "frontier_open") == ["p07", "p09", "p18"]
+    assert await bench.database.read(lambda tx: bench.crawls.store.first_failure(tx, crawl.number)) is None
+    await check_ledger(bench, crawl)
+
+
 async def test_a_retry_that_died_between_two_batches_is_completed_by_the_next(bench: Bench) -> None:
     crawl = await ended(bench, good=200, bad=500)
-    page = (await bench.database.read(lambda tx: PageStore().failed_after(tx, crawl.number, 0, 10)))[0]
+    [page], _ = await bench.database.read(lambda tx: PageStore().failed_after(tx, crawl.number, 0, 10, 10, 10))
     await bench.database.run(lambda tx: bench.crawls.reopen(tx, crawl, [page]))
     assert await bench.crawls.retry_these(crawl.id, ALL) == 0
     assert await bench.state(crawl) is S.QUEUED

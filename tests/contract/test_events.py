@@ -121,6 +121,24 @@ async def test_large_events_are_sent_a_few_at_a_time_and_all_of_them(
     assert {(one.state.value, one.status, one.attempts) for one in deliveries} == {("delivered", 204, 1)}
 
 
+async def test_the_few_deliveries_in_a_state_are_all_found(post: Post, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("shoal.events.store.SCAN", 3)
+    webhook, other = await post.hook(), await post.hook()
+    await post.happen(*["crawl.started"] * 12)
+    await post.carry()
+    where = f"webhook = '{webhook.id}' AND sequence IN (2, 3, 11)"
+    await post.bench.sql(f"UPDATE delivery SET state = 'waiting' WHERE {where}")
+
+    async def listed(hook: Webhook, state: str, before: int, limit: int) -> list[int]:
+        return [one.sequence for one in await post.webhooks.deliveries(hook.id, state, before, limit)]
+
+    assert await listed(webhook, "waiting", 2**62, 10) == [11, 3, 2]
+    assert await listed(webhook, "waiting", 2**62, 2) == [11, 3]
+    assert await listed(webhook, "waiting", 3, 10) == [2]
+    assert await listed(other, "waiting", 2**62, 10) == []
+    assert await listed(webhook, "delivered", 2**62, 10) == [12, 10, 9, 8, 7, 6, 5, 4, 1]
+
+
 async def test_a_webhook_goes_with_its_queue_a_batch_a_commit(post: Post, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("shoal.events.webhooks.EMPTIED_AT_ONCE", 2)
     webhook, other = await post.hook(), await post.hook("/other")

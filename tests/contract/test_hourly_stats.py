@@ -6,8 +6,16 @@ from datetime import timedelta
 import pytest
 from msgspec.structs import asdict
 
+from shoal.base.database import Work
 from shoal.base.errors import BackendUnavailable
-from shoal.observe.hourly_stats import HOUR, BotActivity, HourlyStatsReader, HourlyStatsRetention, HourlyStatsWriter
+from shoal.observe.hourly_stats import (
+    HOUR,
+    BotActivity,
+    HourlyStatsReader,
+    HourlyStatsRetention,
+    HourlyStatsWriter,
+    StatisticsRefused,
+)
 from shoal.observe.metrics import Metrics
 from shoal.page_jobs.bots import BotAsked, BotPulled, BotReported
 from shoal.page_jobs.result import Result, ResultDelivery, Status
@@ -136,6 +144,57 @@ async def test_counts_that_could_not_be_stored_are_stored_later(bench: Bench, mo
         with pytest.raises(BackendUnavailable):
             await chore.run_once()
     await chore.close()
+    assert [hour["created"] for hour in await hours(bench)] == [1]
+
+
+async def test_a_row_that_cannot_be_stored_costs_only_itself(bench: Bench) -> None:
+    """The edge refuses such names; one that it forgets must not stop all statistics for ever."""
+    chore = stats_writer(bench)
+    await bench.enqueue()
+    unstorable = "\ud800"
+    for name in ("b1", "b2", unstorable, "b3", "b4"):
+        bench.signals.emit(BotPulled(token="tok_a", bot_id=name, jobs=2))
+    await chore.run_once()
+    await chore.run_once()
+    assert {one.bot_id: one.pulled for one in await active_bots(bench)} == dict.fromkeys(("b1", "b2", "b3", "b4"), 2)
+    assert [hour["created"] for hour in await hours(bench)] == [1]
+    [refused] = [signal for signal in bench.signals_seen if isinstance(signal, StatisticsRefused)]
+    assert refused.row == f"tok_a {unstorable}"
+
+
+async def test_counts_are_kept_while_the_fault_is_not_in_them(bench: Bench) -> None:
+    chore = stats_writer(bench)
+    for name in ("b1", "b2"):
+        bench.signals.emit(BotPulled(token="tok_a", bot_id=name, jobs=2))
+    await bench.sql("ALTER TABLE bot_hour RENAME COLUMN pulled TO pulled_of_a_newer_version")
+    with pytest.raises(Exception, match="pulled"):
+        await chore.run_once()
+    await bench.sql("ALTER TABLE bot_hour RENAME COLUMN pulled_of_a_newer_version TO pulled")
+    await chore.run_once()
+    assert {one.bot_id: one.pulled for one in await active_bots(bench)} == {"b1": 2, "b2": 2}
+
+
+async def test_a_store_that_goes_away_meanwhile_loses_and_repeats_nothing(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    chore, run, calls = stats_writer(bench), bench.database.run, 0
+    await bench.enqueue()
+    for name in ("\ud800", "b1", "b2"):
+        bench.signals.emit(BotPulled(token="tok_a", bot_id=name, jobs=2))
+
+    async def goes_away(work: Work[None]) -> None:
+        nonlocal calls
+        calls += 1
+        if calls == 4:
+            raise BackendUnavailable("the store", "it is away", "wait")
+        await run(work)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(bench.database, "run", goes_away)
+        with pytest.raises(BackendUnavailable):
+            await chore.run_once()
+    await chore.run_once()
+    assert {one.bot_id: one.pulled for one in await active_bots(bench)} == {"b1": 2, "b2": 2}
     assert [hour["created"] for hour in await hours(bench)] == [1]
 
 

@@ -21,10 +21,13 @@ class Files:
     def __init__(self) -> None:
         self.lines: dict[str, list[str]] = {}
         self.is_full = False
+        self.read_only: set[str] = set()
 
     def append(self, project: str, lines: list[bytes]) -> None:
         if self.is_full:
             raise OSError("no space left")
+        if project in self.read_only:
+            raise PermissionError(f"{project} is read-only")
         self.lines.setdefault(project, []).extend(json.loads(line)["msg"] for line in lines)
 
 
@@ -68,6 +71,23 @@ async def test_a_full_disk_loses_nothing(bench: Bench, files: Files) -> None:
     files.is_full = False
     await journal_files(bench, files).run_once()
     assert files.lines == {"shop": ["Waiting for a worker"]}
+
+
+async def test_a_project_whose_file_cannot_be_written_keeps_no_other_waiting(
+    bench: Bench, files: Files, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("shoal.crawl.journal.files.CRAWLS_AT_ONCE", 2)
+    for name, project in (("one", "shop"), ("two", "shop"), ("three", "news"), ("four", "shop"), ("five", "docs")):
+        await submit(bench, name, project)
+    files.read_only.add("shop")
+    chore = journal_files(bench, files)
+    for _ in range(3):
+        with pytest.raises(PermissionError, match="shop is read-only"):
+            await chore.run_once()
+    assert files.lines == {"news": ["Waiting for a worker"], "docs": ["Waiting for a worker"]}
+    files.read_only.clear()
+    await chore.run_once()
+    assert files.lines["shop"] == ["Waiting for a worker"] * 3
 
 
 async def test_lines_that_are_gone_are_not_waited_for(bench: Bench, files: Files) -> None:

@@ -1,5 +1,6 @@
 """Contract of the registry of nodes: sessions and their epochs, lost nodes, lanes that are returned, commands."""
 
+import asyncio
 from dataclasses import replace
 from datetime import timedelta
 from typing import Any
@@ -8,6 +9,7 @@ import pytest
 
 from shoal.base.errors import BackendUnavailable, InvalidInput, NotFound, ShoalError
 from shoal.base.ids import JobId, NodeId, new_id
+from shoal.base.signals import Signal
 from shoal.fleet.janitor import FORGET_EVERY, FleetJanitor
 from shoal.fleet.node import (
     CommandAck,
@@ -25,6 +27,7 @@ from shoal.fleet.nodes import (
     COMMAND_TTL,
     KEEP_COMMANDS,
     CommandEnded,
+    CommandMade,
     CommandSent,
     LaneReturned,
     NodeLeft,
@@ -645,6 +648,28 @@ async def test_a_broadcast_is_one_command_for_every_node_that_is_not_lost(bench:
     assert len(links.sent[A]) == 1
     desired_states = {node.id: node.desired.state for node in await nodes.list_all()}
     assert desired_states == {A: "drained", B: "drained", "node-c": "connected"}
+
+
+async def test_a_broadcast_to_many_nodes_is_told_in_parts(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each command is logged: those of a large fleet at once would keep all requests waiting."""
+    monkeypatch.setattr("shoal.fleet.nodes.EMITTED_AT_ONCE", 2)
+    nodes, told, parts, all_told = registry(bench), list[str](), list[int](), asyncio.Event()
+    names = [NodeId(f"node-{number}") for number in range(5)]
+    for name in names:
+        await register(nodes, name)
+
+    def note(signal: Signal) -> None:
+        if isinstance(signal, CommandMade):
+            told.append(signal.node_id)
+            asyncio.get_running_loop().call_soon(lambda: parts.append(len(told)))
+            if len(told) == len(names):
+                all_told.set()
+
+    bench.signals.subscribe(note)
+    await nodes.broadcast(PAUSE, "tok_1")
+    await asyncio.wait_for(all_told.wait(), 10)
+    assert told == names
+    assert parts[0] == 2
 
 
 async def test_a_command_for_an_unknown_node_is_refused_and_stores_nothing(bench: Bench) -> None:

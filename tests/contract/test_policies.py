@@ -77,6 +77,24 @@ def plan(bench: Bench) -> PlanBench:
     return PlanBench(bench)
 
 
+async def test_the_few_policies_that_are_disabled_are_all_found(
+    plan: PlanBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("shoal.plan.store.SCAN", 3)
+    made = [await plan.make(enabled=place not in (1, 2, 10), project="ab"[place % 2]) for place in range(12)]
+
+    async def listed(**which: Any) -> list[int]:
+        found = (await plan.policies.page_of(**{"after": 0, "limit": 50} | which))[1]
+        return [[one.id for one in made].index(policy.id) for policy in found]
+
+    assert await listed(enabled=False) == [1, 2, 10]
+    assert await listed(enabled=False, limit=2) == [1, 2]
+    assert await listed(enabled=False, after=made[2].number) == [10]
+    assert await listed(enabled=False, project="a") == [2, 10]
+    assert await listed(enabled=True, project="a") == [0, 4, 6, 8]
+    assert await listed(enabled=False, project="c") == []
+
+
 async def test_a_new_policy_is_due_at_once_and_then_after_each_frequency(plan: PlanBench) -> None:
     policy = await plan.make(frequency="6h")
     await plan.pass_()

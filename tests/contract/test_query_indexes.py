@@ -134,6 +134,7 @@ SORTED = {
 }
 OPTIONAL = re.compile(r"\$\d+(?:::\w+| AS \w+\))? (?:IS NULL|= [01]|= '') OR")
 LIMIT = 10
+SCAN = 5 * LIMIT  # rows that a statement may look at
 JOBS = {"before": "job_9", "limit": LIMIT}
 JOB_FILTERS = {"state": "pending", "kind": "page", "lane": "shared"}
 # Statements with optional filters: their other parameters, and a value for each filter with which all rows match.
@@ -146,7 +147,7 @@ FILTERED: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
         {"before": SIZE, "floor": 0, "limit": LIMIT},
         {"state": "queued", "project": "p", "labels": "{}", "host": "example.org", "text": "example"},
     ),
-    "newest_jobs": ({**JOBS, "scan": 5 * LIMIT}, JOB_FILTERS),
+    "newest_jobs": ({**JOBS, "scan": SCAN}, JOB_FILTERS),
     "newest_of_run": ({**JOBS, "run_id": "run_4"}, JOB_FILTERS),
     "newest_dead": (JOBS, JOB_FILTERS | {"state": "failed"}),
     "newest_locked": ({**JOBS, "before": "zzz"}, JOB_FILTERS | {"state": "locked"}),
@@ -155,9 +156,33 @@ FILTERED: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "expired_jobs": ({"limit": LIMIT}, {"bots": 1}),
     "next_ready": ({"crawl": 1}, {"job_id": "job_1"}),
     "hours": ({"since": SIZE - LIMIT}, {"kind": "page"}),
-    "deliveries": ({"webhook": "whk", "before": SIZE, "limit": LIMIT}, {"state": "delivered"}),
-    "policies_after": ({"after": 100, "limit": LIMIT}, {"enabled": 1}),
-    "policies_of_project": ({"project": "default", "after": 100, "limit": LIMIT}, {"enabled": 1}),
+    "deliveries": ({"webhook": "whk", "before": SIZE, "scan": SCAN, "limit": LIMIT}, {"state": "delivered"}),
+    "policies_after": ({"after": 100, "scan": SCAN, "limit": LIMIT}, {"enabled": 1}),
+    "policies_of_project": ({"project": "default", "after": 100, "scan": SCAN, "limit": LIMIT}, {"enabled": 1}),
+}
+# Values with which no row matches, and those of the parameters that end the search.
+NO_MATCH: dict[str, dict[str, Any]] = {
+    "search_pages": {"upto": 100 + SCAN, "low": 500, "high": 599, "only_errors": 1, "error": "x", "depth": 9}
+    | {"only_failed": 1, "type": "x%", "text": "x%"},
+    "newest_crawls": {"floor": SIZE - SCAN, "state": "failed", "project": "x", "labels": '{"x": "y"}'}
+    | {"host": "x.example", "text": "nowhere"},
+    "newest_jobs": {"scan": SCAN, "state": "dead", "kind": "x", "lane": "x"},
+    "purge_jobs": {"until": 100 + SCAN, "kind": "x"},
+    "hours": {"kind": "x"},
+    "deliveries": {"state": "waiting"},
+    "policies_after": {"enabled": 0},
+    "policies_of_project": {"enabled": 0},
+    "failed_pages_after": {"crawl": 1, "number": 100, "upto": 100 + SCAN, "limit": LIMIT},
+    "first_failure": {"crawl": 1, "number": 100, "upto": 100 + SCAN},
+    "fates_after": {"crawl": 1, "key": 0, "chk": 100, "last_key": 0, "last_chk": 100 + SCAN, "fate": 7},
+}
+# Statements that may read all rows of their index if no row matches, and why.
+NO_END = {
+    "newest_of_run": "the jobs of one run",
+    **dict.fromkeys(("newest_dead", "purge_dead"), "an index of dead letters alone, which are pruned"),
+    "newest_locked": "locked jobs are as many as workers have slots",
+    "expired_jobs": "leases that have expired, which are few",
+    "next_ready": "the hosts of one crawl",
 }
 WITHOUT = {
     "only_errors": 0,
@@ -198,6 +223,9 @@ class Planner:
     async def count(self, how: str) -> None:
         for table in self.tables:
             await self._writes.execute(f"{how} {table}")
+
+    async def execute(self, statement: str) -> None:
+        await self._writes.execute(statement)
 
     async def fill(self) -> None:
         await self._writes.execute(f"{NUMBERS} INSERT INTO {CRAWLS}")
@@ -340,6 +368,23 @@ async def test_a_statement_with_optional_filters_reads_few_rows_with_any_of_them
                 values = others | {one: filters[one] if one in given else WITHOUT.get(one) for one in filters}
                 read = await planner.rows_read(queries[name], values)
                 problems += [f"{name} by {sorted(given)}, {analyzed=}: {read:,} rows"] if read > limit else []
+    assert not problems, "\n".join(problems)
+
+
+async def test_a_search_that_matches_nothing_ends_after_a_limited_number_of_rows(planner: Planner) -> None:
+    await planner.execute("UPDATE page SET error_code = NULL")
+    queries, problems = load("postgres"), []
+    assert NO_MATCH.keys() | NO_END.keys() >= FILTERED.keys()
+    for analyzed in (False, True):
+        if analyzed:
+            await planner.count("ANALYZE")
+        for name, none in NO_MATCH.items():
+            others, filters = FILTERED.get(name, ({}, {}))
+            absent = {one: WITHOUT.get(one) for one in filters}
+            for given in filters or [""]:
+                values = others | none | absent | {one: none[one] for one in filters if one == given}
+                read = await planner.rows_read(queries[name], values)
+                problems += [f"{name} by {given}, {analyzed=}: {read:,} rows"] if read > FEW else []
     assert not problems, "\n".join(problems)
 
 

@@ -78,7 +78,7 @@ SHARED = HostRate(0.0, walkers=2)
 SHORT = 1e-6  # seconds
 FEW = HostRate(0.0, per_host=1)
 SKIP = Fate.SKIPPED_SCOPE
-QUERY_FILES = ("store/sql/frontier", "store/sql/jobs", "hosts/store", "store/sql/job_hosts")
+QUERY_FILES = ("crawl/frontier/sql_frontier", "queue/store", "queue/job_hosts", "hosts/store")
 PLAN = {"ready_in_queue", "due_policies", "owed_policies", "advance_policies", "waiting_page_jobs", "live_jobs_of_keys"}
 PLAN |= {"policies_after", "policies_of_project"}
 EVENTS = {
@@ -571,8 +571,12 @@ async def tell(bench: Bench) -> None:
 @cache
 def names_in(dialect: str) -> set[str]:
     """The queries of the frontier, of the queue and of the hosts, and those of plans and events that may read much."""
-    texts = [Path(path).read_text() for path in files(dialect) if any(f"/{name}." in path for name in QUERY_FILES)]
-    return PLAN | EVENTS | set(re.findall(r"^-- name: (\w+)$", "\n".join(texts), re.MULTILINE))
+    found = set[str]()
+    for name in QUERY_FILES:
+        texts = [Path(path).read_text() for path in files(dialect) if f"/{name}." in path]
+        assert texts, f"{name} has moved"
+        found |= set(re.findall(r"^-- name: (\w+)$", "\n".join(texts), re.MULTILINE))
+    return PLAN | EVENTS | found
 
 
 async def check(bench: Bench, watched: Watched, crawl: Crawl) -> None:

@@ -19,7 +19,7 @@ from shoal.egress import AddressRule, Failure
 from shoal.egress.pinning_proxy import PinningProxy
 from shoal.web import browser as browser_module
 from shoal.web.browser import binary_behind, reap
-from shoal.web.network import PinnedNetwork
+from shoal.web.network import PinnedNetwork, WaitingRequest
 from shoal.web.pool import BrowserPool, memory_of
 from shoal.web.renderer import BrowserEnded, BrowserStarted, Document, RenderedPage, RenderRequest
 from tests.packages.conftest import Answer, ScriptedSite, html, serving
@@ -116,6 +116,22 @@ async def test_a_page_that_leaves_hundreds_of_requests_waiting_does_not_jam_thei
         assert "/next.js" in site.asked
         site.asked.append("/never")
         site.news.set()
+
+
+async def test_a_restart_resets_the_counts_of_every_origin(chromium: str) -> None:
+    site = ScriptedSite(lambda path: html("x"))
+    async with serving(site), pool_of(chromium, site.port) as pool:
+        for _ in range(2):  # requests that nobody ends: one in flight, and one that waits for it
+            pool._connections.start(site.url, WaitingRequest(object(), 1, lambda: True))
+        page = await pool.page(b"<script src=/held.js></script>", f"{site.url}/held", timeout=1.0, connections=1)
+        assert not page.is_complete
+        assert "/held.js" not in site.asked
+        await pool.restart()
+        assert not pool._connections._in_flight
+        assert not pool._connections._waiting
+        page = await pool.page(b"<script src=/next.js></script>", f"{site.url}/next", connections=1)
+        assert page.is_complete
+        assert "/next.js" in site.asked
 
 
 async def test_restart_hands_the_pages_to_a_new_browser(chromium: str) -> None:

@@ -11,6 +11,8 @@ from urllib.parse import quote
 import pytest
 
 from shoal.crawl.crawl import Crawl, CrawlConfig
+from shoal.crawl.frontier.admin import FrontierAdmin
+from shoal.crawl.frontier.explain import UrlExplanation
 from shoal.crawl.journal.entry import JournalEntry
 from shoal.serve.console.feed import MOST_VIEWERS, Region
 from shoal.serve.console.shell import region_hash
@@ -84,6 +86,26 @@ async def test_a_browser_that_has_a_region_is_not_sent_it_again(shop: ServedCont
         _, region, _ = await stream.next("region")
         assert region["name"] == "crawl_head"
         assert "Stopped" in region["html"]
+
+
+async def test_a_url_is_explained_when_its_page_is_loaded_and_not_again_by_the_stream(
+    shop: ServedController, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    crawl, explained, explain = await submit(shop), list[str](), FrontierAdmin.explain
+
+    async def explain_noted(admin: FrontierAdmin, crawl_id: str, text: str, longest: int) -> UrlExplanation:
+        explained.append(text)
+        return await explain(admin, crawl_id, text, longest)
+
+    monkeypatch.setattr(FrontierAdmin, "explain", explain_noted)
+    page = f"/crawls/{crawl.id}/frontier?url=https://example.com/nowhere"
+    async with watching(shop, page) as stream:
+        _, region, _ = await stream.next("region")
+        while region["name"] != "crawl_frontier":
+            _, region, _ = await stream.next("region")
+    assert explained == []
+    assert "has not found it" in (await shop.ask(page)).text
+    assert explained == ["https://example.com/nowhere"]
 
 
 @pytest.mark.parametrize("way", ["header", "query"])

@@ -89,6 +89,21 @@ async def test_a_caller_with_a_full_queue_is_told_when_to_try_again(shop: Served
         client.close()
 
 
+async def test_pages_of_the_console_that_read_much_of_a_crawl_are_limited_too(shop: ServedController) -> None:
+    viewer = await shop.token()
+    url = "https%3A%2F%2Fexample.com%2F"
+    tab = "/crawls/later"
+    limited = (f"{tab}/frontier?url={url}", f"{tab}/pages?text=none", f"{tab}/pages?status=404", "/pages/later~1")
+    async with shop.app.audit.diffs._reading:
+        clients = [await send(shop.port, f"{DIFF}?against=earlier", viewer) for _ in range(PLACES + 1)]
+        await served(shop, 429, 1)
+        assert [(await shop.ask(path, viewer)).status for path in limited] == [429] * len(limited)
+        small = (f"{tab}/frontier", f"{tab}/frontier?url=", f"{tab}/pages", f"{tab}/pages?text=+&after=7")
+        assert [(await shop.ask(path, viewer)).status for path in small] == [200] * len(small)
+    for client in clients:
+        client.close()
+
+
 def begin_to_read(shop: ServedController, path: str, token: str) -> socket.socket:
     """Send a request and read the status of the response; the rest does not fit into the buffers of the connection."""
     client = socket.socket()

@@ -2,16 +2,25 @@
 callback, and five times as much here, because the tests run on any machine."""
 
 import asyncio
+import socket
 import threading
 
 import jinja2
 import orjson
 import pytest
 
-from shoal.base.signals import Signal
+from shoal.app.render import service_pool
+from shoal.base.clock import SystemClock
+from shoal.base.settings_loader import load
+from shoal.base.signals import Signal, Signals
 from shoal.plan.scheduler import JobsScheduled
+from shoal.serve.application import application
 from shoal.serve.console.shell import Shell
+from shoal.serve.endpoint import routes_of
+from shoal.serve.renderer import RendererApi
+from tests.support.api import answering
 from tests.support.controller import served_controller
+from tests.support.http_client import request
 from tests.support.requests_at_limits import LINES, URLS, measured_requests
 
 LIMIT_SECONDS = 5 * 0.05
@@ -43,6 +52,23 @@ async def test_templates_are_compiled_outside_the_event_loop(monkeypatch: pytest
     await shell.compile_templates()
     assert len(compiled) > 50
     assert threading.get_ident() not in compiled
+
+
+async def test_a_renderer_writes_its_metrics_outside_the_event_loop() -> None:
+    written: list[int] = []
+
+    def metrics() -> tuple[bytes, str]:
+        written.append(threading.get_ident())
+        return b"shoal_pages 1\n", "text/plain"
+
+    clock, signals = SystemClock(), Signals()
+    api = RendererApi(service_pool(load({}, env={}).settings, clock, signals), 1, metrics)
+    listener = socket.create_server(("127.0.0.1", 0))
+    async with answering(application(routes_of([api], 1_000), clock, signals), listener):
+        answer = await asyncio.to_thread(request, listener.getsockname()[1], "GET", "/metrics", None, {})
+    assert (answer.status, answer.text) == (200, "shoal_pages 1\n")
+    assert written
+    assert threading.get_ident() not in written
 
 
 async def test_many_due_policies_are_planned_in_parts(postgres_url: str) -> None:

@@ -15,7 +15,7 @@ from shoal.audit.analyzer import Analyzer, DetailColumn
 from shoal.audit.details import PageDetails, read_page_details
 from shoal.audit.prober import Prober, Progress
 from shoal.audit.site import NUMBERS, TEXTS, LinkGraph, LinkTargets, PageColumns, Site, SitemapRead, SiteUrls
-from shoal.audit.site_store import PAGE_COLUMNS, SiteStore
+from shoal.audit.site_store import FIRST_FATE, PAGE_COLUMNS, SiteStore
 from shoal.base.database import Database, Tx
 from shoal.crawl.store import CrawlStore
 from shoal.extract.details import unpacked
@@ -24,12 +24,12 @@ T = TypeVar("T", bound=Sequence[Any])
 P = TypeVar("P")  # the place of a row in the order of an index
 
 BATCH: Final = 5_000  # pages
+FATES: Final = 50_000  # URLs whose fates one query looks at
 MOST_ORIGINS: Final = 50  # maximum number of origins that are probed, and whose robots.txt is read
 MOST_BLOCKED: Final = 1_000  # blocked URLs whose text is looked up
 MOST_ASKED: Final = 500  # URLs that are probed, and as many others that analyzers ask for
 LONGEST_ASKING: Final = timedelta(minutes=2)  # for each of the two
 _FIRST_KEY: Final = -(1 << 63)
-_FIRST_CHECK: Final = -(1 << 31)
 _LINK: Final = 9  # bytes
 _ALWAYS: Final = ("url", "final_url", "content_type", "robots", "redirects", "error_code")
 
@@ -128,8 +128,12 @@ class SiteLoader:
             aliases |= {target: by_url[via] for target, _, via in rows if via in by_url}
             await progress()
         blocked: list[int] = []
-        async for keys in self._batches(self._store.blocked_after, crawl, (_FIRST_KEY, _FIRST_CHECK)):
-            blocked += [key for ((key, _),) in keys]
+        after: tuple[int, int] | None = FIRST_FATE
+        while after is not None:
+            keys, after = await self._database.read(
+                lambda tx, at=after: self._store.blocked_after(tx, crawl, at, FATES)  # type: ignore[misc]
+            )
+            blocked += keys
             await progress()
         return LinkTargets(site.pages["key"], aliases, blocked)
 

@@ -15,5 +15,11 @@ CROSS JOIN LATERAL (SELECT * FROM page AS t WHERE t.crawl = :crawl AND t.number 
 ORDER BY p.number;
 
 -- name: fates_after
--- Keys of URLs with a fate, after a key, in the order of the index.
-SELECT key, chk FROM fate WHERE crawl = :crawl AND (chk, key) > (:chk, :key) AND fate = :fate ORDER BY chk, key LIMIT :limit;
+-- Keys of URLs with a fate, after a key and up to another one, in the order of the index.
+SELECT key FROM fate
+WHERE crawl = :crawl AND (chk, key) > (:chk, :key) AND (chk, key) <= (:last_chk, :last_key) AND fate = :fate
+ORDER BY chk, key;
+
+-- name: fate_key_after
+-- Return the key of a URL, :skip URLs after the first one after a key, in the order of the index.
+SELECT key, chk FROM fate WHERE crawl = :crawl AND (chk, key) > (:chk, :key) ORDER BY chk, key LIMIT 1 OFFSET :skip;

@@ -17,6 +17,10 @@ PAGE_COLUMNS: Final = (
 COMPARED_COLUMNS: Final = (*PAGE_COLUMNS, "data")
 """The columns that a diff reads; `data` is JSON, or None."""
 
+FIRST_FATE: Final = (-(1 << 63), -(1 << 31))
+"""Before the key and check of every URL."""
+_LAST_FATE: Final = ((1 << 63) - 1, (1 << 31) - 1)
+
 
 class SiteStore:
     """Reads what analyzers get of a crawl, in batches and in storage order."""
@@ -50,14 +54,23 @@ class SiteStore:
         return [(row["key"], row["url"], row["via"]) for row in rows]
 
     async def blocked_after(
-        self, tx: Tx, crawl: int, after: tuple[int, int], limit: int
-    ) -> list[tuple[tuple[int, int]]]:
-        """Return key and check of URLs that robots.txt forbids, in the order of the index. All calls together read the
-        fates of all URLs of the crawl once."""
+        self, tx: Tx, crawl: int, after: tuple[int, int], scan: int
+    ) -> tuple[list[int], tuple[int, int] | None]:
+        """Look at the next `scan` URLs after a key and check, in the order of the index; return the keys of those that
+        robots.txt forbids, and the key and check to continue after, None at the end."""
         key, chk = after
-        fate = int(Fate.SKIPPED_ROBOTS)
-        rows = await tx.all("fates_after", crawl=crawl, key=key, chk=chk, fate=fate, limit=limit)
-        return [((row["key"], row["chk"]),) for row in rows]
+        last = await tx.one("fate_key_after", crawl=crawl, key=key, chk=chk, skip=scan - 1)
+        last_key, last_chk = _LAST_FATE if last is None else (last["key"], last["chk"])
+        rows = await tx.all(
+            "fates_after",
+            crawl=crawl,
+            key=key,
+            chk=chk,
+            last_key=last_key,
+            last_chk=last_chk,
+            fate=int(Fate.SKIPPED_ROBOTS),
+        )
+        return [row["key"] for row in rows], None if last is None else (last_key, last_chk)
 
     async def sitemaps(self, tx: Tx, crawl: int) -> list[tuple[str, int | None, str | None, bytes | None]]:
         """Return URL, status, problem and packed entries of the sitemaps that were read."""

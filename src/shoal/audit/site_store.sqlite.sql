@@ -12,5 +12,11 @@ FROM json_each(:numbers) AS n CROSS JOIN page AS p ON p.number = n.value AND p.c
 ORDER BY p.number;
 
 -- name: fates_after
--- Keys of URLs with a fate, after a key, in the order of the index.
-SELECT key, chk FROM fate WHERE crawl = :crawl AND (key, chk) > (:key, :chk) AND fate = :fate ORDER BY key, chk LIMIT :limit;
+-- Keys of URLs with a fate, after a key and up to another one, in the order of the index.
+SELECT key FROM fate
+WHERE crawl = :crawl AND (key, chk) > (:key, :chk) AND (key, chk) <= (:last_key, :last_chk) AND fate = :fate
+ORDER BY key, chk;
+
+-- name: fate_key_after
+-- Return the key of a URL, :skip URLs after the first one after a key, in the order of the index.
+SELECT key, chk FROM fate WHERE crawl = :crawl AND (key, chk) > (:key, :chk) ORDER BY key, chk LIMIT 1 OFFSET :skip;

@@ -636,7 +636,8 @@ class ServeSettings(SettingsSection):
     max_connections: Whole = setting(
         "SHOAL_MAX_CONNECTIONS",
         most_connections,
-        "Maximum number of open connections; a quarter is reserved for callers with a valid token.",
+        "Maximum number of open connections per port. Callers without a valid token may have three quarters of them, on"
+        " the gRPC port one eighth.",
         shown="three quarters of the open-files limit, at most 50000",
         ge=1,
         le=1_000_000,

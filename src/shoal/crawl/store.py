@@ -33,7 +33,7 @@ from shoal.crawl.lifecycle.failed_urls import FailedSeed
 from shoal.crawl.states import CrawlMove, CrawlState
 from shoal.hosts.rate import HeldHost, HostDelay
 from shoal.pages.page import CLASSES, ResponseClass
-from shoal.pages.store import DroppedPage
+from shoal.pages.store import LAST_NUMBER, SCAN, DroppedPage
 from shoal.queue.job import Fence
 
 RESPONSES: dict[ResponseClass, str] = {kind: f"responses_{kind}" for kind in CLASSES}
@@ -146,10 +146,17 @@ class CrawlStore:
         return {number: _counts(rows[number], skips[number]) if number in rows else Counts() for number in numbers}
 
     async def first_failure(self, tx: Tx, number: int) -> tuple[str, str] | None:
-        """Return the URL and the error message of the first page that failed. It reads the crawl's pages, so ask only
-        about crawls without a good page."""
-        row = await tx.one("first_failure", crawl=number)
-        return None if row is None else (row["url"], row["error_message"])
+        """Return the URL and the error message of the first page that failed. It reads the crawl's pages, part by part,
+        so ask only about crawls without a good page."""
+        after: int | None = 0
+        while after is not None:
+            last = await tx.value("page_number_after", crawl=number, number=after, skip=SCAN - 1)
+            upto = LAST_NUMBER if last is None else last
+            row = await tx.one("first_failure", crawl=number, number=after, upto=upto)
+            if row is not None:
+                return row["url"], row["error_message"]
+            after = last
+        return None
 
     async def failed_seeds(self, tx: Tx, number: int, seeds: list[tuple[Url, tuple[int, int]]]) -> list[FailedSeed]:
         """Return those of these URLs (given with their keys, in this order) that ended in 4xx, 5xx or an error, or were

@@ -14,8 +14,11 @@ RETURNING *;
 SELECT * FROM crawl WHERE id = :id;
 
 -- name: first_failure
--- Return the first page of a crawl that failed, and its error message.
-SELECT url, error_message FROM page WHERE crawl = :crawl AND error_message IS NOT NULL ORDER BY number LIMIT 1;
+-- Return the first page of a crawl, from after :number to :upto, that failed, and its error message.
+SELECT url, error_message FROM page
+WHERE crawl = :crawl AND number > :number AND number <= :upto AND error_message IS NOT NULL
+ORDER BY number
+LIMIT 1;
 
 -- name: crawl_control
 -- Return what the walkers of a crawl need: its state, and when its options were changed.

@@ -14,6 +14,8 @@ from shoal.base.text import storable
 from shoal.events.event import EventReceipt
 from shoal.events.webhook import Delivery, DeliveryState, Webhook
 
+SCAN = 5_000  # deliveries that one query looks at
+
 
 class ReadingProgress(Struct, frozen=True):
     """How far events have been read, as event numbers; None if nobody reads them in that way."""
@@ -197,11 +199,19 @@ class WebhookStore:
         )
 
     async def deliveries(self, tx: Tx, webhook_id: str, state: str | None, before: int, limit: int) -> list[Delivery]:
-        """Return deliveries of a webhook, newest first, before a sequence number."""
+        """Return deliveries of a webhook, newest first, before a sequence number. Each query looks at a limited number
+        of them, however few are in the state."""
         if state == DeliveryState.DEAD:
             rows = await tx.all("deliveries_that_died", webhook=webhook_id, before=before, limit=limit)
-        else:
-            rows = await tx.all("deliveries", webhook=webhook_id, state=state, before=before, limit=limit)
+            return [_delivery(row) for row in rows]
+        which, scan = {"webhook": webhook_id, "state": state}, limit if state is None else SCAN
+        rows = await tx.all("deliveries", **which, before=before, scan=scan, limit=limit)
+        while state is not None and len(rows) < limit:
+            last = await tx.value("delivery_before", webhook=webhook_id, before=before, skip=scan - 1)
+            if last is None:
+                break
+            before = last
+            rows += await tx.all("deliveries", **which, before=before, scan=scan, limit=limit - len(rows))
         return [_delivery(row) for row in rows]
 
     async def counts(self, tx: Tx, webhook_id: str) -> dict[str, int]:

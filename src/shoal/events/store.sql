@@ -117,14 +117,19 @@ WHERE webhook = :webhook AND sequence = :sequence AND CASE WHEN state = 'waiting
       AND attempts = :attempts;
 
 -- name: deliveries
--- Deliveries of a webhook, the newest first, before a number.
+-- Return deliveries of a webhook, newest first: of the :scan before a number those in a state.
 SELECT d.webhook, d.sequence, d.state, d.attempts, d.next_at, d.status, d.error,
        (SELECT o.id FROM outbox AS o WHERE o.sequence = d.sequence) AS event_id,
        (SELECT o.type FROM outbox AS o WHERE o.sequence = d.sequence) AS event_type
-FROM delivery AS d
-WHERE d.webhook >= :webhook AND (d.webhook, d.sequence) < (:webhook, :before)
-      AND (CAST(:state AS TEXT) IS NULL OR d.state = :state)
+FROM (SELECT * FROM delivery AS t WHERE t.webhook >= :webhook AND (t.webhook, t.sequence) < (:webhook, :before)
+      ORDER BY t.webhook DESC, t.sequence DESC LIMIT :scan) AS d
+WHERE CAST(:state AS TEXT) IS NULL OR d.state = :state
 ORDER BY d.webhook DESC, d.sequence DESC LIMIT :limit;
+
+-- name: delivery_before
+-- Return the number of a delivery of a webhook, :skip deliveries before the last one before :before.
+SELECT t.sequence FROM delivery AS t WHERE t.webhook >= :webhook AND (t.webhook, t.sequence) < (:webhook, :before)
+ORDER BY t.webhook DESC, t.sequence DESC LIMIT 1 OFFSET :skip;
 
 -- name: deliveries_that_died
 -- Dead letters of a webhook, the newest first, before a number.

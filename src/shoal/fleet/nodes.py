@@ -4,6 +4,7 @@ A process that has no sessions of its own can still list nodes and give commands
 has the node's session finds the command in the store.
 """
 
+import asyncio
 from collections.abc import Sequence
 from datetime import timedelta
 from functools import partial
@@ -34,6 +35,7 @@ from shoal.queue.queue import Queue
 
 AT_ONCE = 500  # commands that one pass sends
 BATCH = 1_000
+EMITTED_AT_ONCE = 100  # signals in one callback of the event loop
 COMMAND_TTL = timedelta(hours=1)
 KEEP_COMMANDS = timedelta(days=7)
 KEEP_DESIRED_STATES = timedelta(days=90)  # for nodes that are gone
@@ -365,8 +367,9 @@ class Nodes:
         sent = [command for command in commands if self._links.send(command.node_id, command)]
         if not sent:
             return 0
-        silent = [command for command in sent if not self._links.acknowledges(command.node_id)]
-        others = [command for command in sent if command not in silent]
+        silent, others = list[NodeCommand](), list[NodeCommand]()
+        for command in sent:
+            (others if self._links.acknowledges(command.node_id) else silent).append(command)
 
         async def commit(tx: Tx) -> None:
             await self._store.mark_sent(tx, [command.id for command in others])
@@ -377,19 +380,27 @@ class Nodes:
         return len(sent)
 
     def _emit_made(self, commands: Sequence[NodeCommand]) -> None:
-        for one in commands:
-            self._signals.emit(
+        self._emit(
+            [
                 CommandMade(
                     node_id=one.node_id, command_id=one.id, command=one.command, by=one.created_by, reason=one.reason
                 )
-            )
+                for one in commands
+            ]
+        )
 
     def _emit_sent(self, others: Sequence[NodeCommand], silent: Sequence[NodeCommand]) -> None:
-        for one in (*others, *silent):
-            self._signals.emit(CommandSent(node_id=one.node_id, command_id=one.id, command=one.command))
-        for one in silent:
-            ended = CommandState.UNCONFIRMED
-            self._signals.emit(CommandEnded(node_id=one.node_id, command_id=one.id, state=ended, detail=""))
+        sent = [CommandSent(node_id=one.node_id, command_id=one.id, command=one.command) for one in (*others, *silent)]
+        state = CommandState.UNCONFIRMED
+        ended = [CommandEnded(node_id=one.node_id, command_id=one.id, state=state, detail="") for one in silent]
+        self._emit([*sent, *ended])
+
+    def _emit(self, signals: Sequence[Signal]) -> None:
+        """Emit signals, some of them in later callbacks of the event loop if there are many: each is logged."""
+        for signal in signals[:EMITTED_AT_ONCE]:
+            self._signals.emit(signal)
+        if len(signals) > EMITTED_AT_ONCE:
+            asyncio.get_running_loop().call_soon(self._emit, signals[EMITTED_AT_ONCE:])
 
     def _emit_ended(self, node_id: NodeId, acks: Sequence[CommandAck]) -> None:
         for ack in acks:

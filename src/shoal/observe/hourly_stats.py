@@ -8,6 +8,7 @@ from datetime import timedelta
 from typing import Any, Final
 
 from shoal.base.database import Database, Tx
+from shoal.base.errors import ShoalError
 from shoal.base.service import PassResult
 from shoal.base.signals import Signal, Signals
 
@@ -24,6 +25,13 @@ BOT_COUNTS: Final = (
 )
 
 
+class StatisticsRefused(Signal, frozen=True, kw_only=True):
+    """The store refuses a row of the statistics, which is dropped; the others are stored."""
+
+    row: str
+    error: str
+
+
 @dataclass(slots=True)
 class Batch:
     """The counts since the last batch."""
@@ -31,8 +39,18 @@ class Batch:
     amounts: Counter[Counted] = field(default_factory=Counter)
     bots: dict[Bot, Counter[str]] = field(default_factory=dict)  # requests, and what BOT_COUNTS names
 
-    def __bool__(self) -> bool:
-        return bool(self.amounts or self.bots)
+    def __len__(self) -> int:
+        """The number of rows."""
+        return len(self.amounts) + len(self.bots)
+
+    def halves(self) -> "tuple[Batch, Batch]":
+        if self.amounts and self.bots:
+            return Batch(self.amounts), Batch(bots=self.bots)
+        amounts, bots, half = list(self.amounts.items()), list(self.bots.items()), len(self) // 2
+        return (
+            Batch(Counter(dict(amounts[:half])), dict(bots[:half])),
+            Batch(Counter(dict(amounts[half:])), dict(bots[half:])),
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,24 +186,47 @@ class HourlyStats:
 
 
 class HourlyStatsWriter:
-    """Writes the counts to the store. The rest is written when the process ends."""
+    """Writes the counts to the store; a row that it refuses is dropped. The rest is written when the process ends."""
 
     name = "hourly stats"
 
     def __init__(self, database: Database, signals: Signals) -> None:
         self._database = database
+        self._signals = signals
         self._hours = HourlyStats()
         signals.subscribe(self._hours.listen)
 
     async def run_once(self) -> PassResult:
         batch = self._hours.take()
-        if batch:
-            try:
-                await self._database.run(lambda tx: _add_to_hour(tx, batch))
-            except BaseException:
-                self._hours.put_back(batch)
-                raise
+        waiting, refused = [batch] if batch else [], list[tuple[Batch, Exception]]()
+        try:
+            while waiting:
+                await self._store(waiting, refused)
+            if len(refused) == len(batch) > 1:
+                raise refused[0][1]  # the fault is not in the rows
+        except BaseException:
+            for part in [*waiting, *(row for row, _ in refused)]:
+                self._hours.put_back(part)
+            raise
+        for row, error in refused:
+            name = [*row.amounts, *row.bots][0]
+            self._signals.emit(StatisticsRefused(row=" ".join(name), error=repr(error)))
         return PassResult()
+
+    async def _store(self, waiting: list[Batch], refused: list[tuple[Batch, Exception]]) -> None:
+        """Store the last batch that waits; halve it if the store refuses it, until only refused rows are left."""
+        part = waiting[-1]
+        try:
+            await self._database.run(lambda tx: _add_to_hour(tx, part))
+            waiting.pop()
+        except ShoalError:
+            raise
+        except Exception as error:
+            waiting.pop()
+            if len(part) == 1:
+                refused.append((part, error))
+            else:
+                waiting += part.halves()
 
     async def close(self) -> None:
         await self.run_once()

@@ -149,6 +149,9 @@ MESSAGES: Mapping[str, LogMessage] = {
     "SessionRefused": LogMessage(
         LogLevel.ERROR, "the session of node {node_id} is ended, because its status cannot be stored: {error}"
     ),
+    "StatisticsRefused": LogMessage(
+        LogLevel.ERROR, "the hourly statistics of {row} are dropped, because they cannot be stored: {error}"
+    ),
     "StreamFailed": LogMessage(
         LogLevel.WARNING,
         "control stream from {address} failed, {type}: {error}",

@@ -11,9 +11,8 @@ from shoal.base.database import Database
 from shoal.base.url import Url
 from shoal.pages.links import pack_key, unpack
 from shoal.pages.page import NOT_MODIFIED, UNCHANGED, Page, ResponseClass, response_class
-from shoal.pages.store import ChartFacts, PageFilter, PageOutline, PageStore
+from shoal.pages.store import SCAN, ChartFacts, PageFilter, PageOutline, PageStore
 
-SCAN: Final = 5_000  # pages that one query looks at
 BLOBS: Final = 2_000  # pages whose links one query reads
 QUICK: Final = 0.05  # seconds after which a search says how far it got
 

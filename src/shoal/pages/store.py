@@ -48,7 +48,8 @@ ANY_ERROR = "any"
 _PLAIN = tuple(name for name in Page.__slots__ if name not in ("redirects", "data", "rendered", "detail"))
 _plain = attrgetter(*_PLAIN)
 _FOREIGN = ("title", "description", "canonical", "robots", "lang", "h1", "content_type", "error_message")
-_LAST_NUMBER = 2**62
+LAST_NUMBER = 2**62
+SCAN = 5_000  # pages that one query looks at, however few of them match
 
 
 class ChartFacts(NamedTuple):
@@ -148,7 +149,7 @@ class PageStore:
             "only_failed": int(wanted.failed),
         }
         last = await tx.value("page_number_after", crawl=crawl, number=number, skip=scan - 1)
-        upto = _LAST_NUMBER if last is None else last
+        upto = LAST_NUMBER if last is None else last
         rows = await tx.all("search_pages", crawl=crawl, number=number, upto=upto, limit=limit, **values)
         return [(row["number"], _page(row)) for row in rows], last
 
@@ -215,10 +216,17 @@ class PageStore:
         last: int = await tx.value("last_page_number", crawl=crawl)
         return last
 
-    async def failed_after(self, tx: Tx, crawl: int, number: int, limit: int) -> list[FailedPage]:
-        """Return failed pages, in the order of `after`."""
-        rows = await tx.all("failed_pages_after", crawl=crawl, number=number, limit=limit)
-        return [FailedPage(row["number"], Url(row["url"]), row["status"], row["error_code"]) for row in rows]
+    async def failed_after(
+        self, tx: Tx, crawl: int, number: int, upto: int, limit: int, scan: int
+    ) -> tuple[list[FailedPage], int | None]:
+        """Look at the next `scan` pages after a number, up to another one; return those that failed, at most `limit`,
+        in the order of `after`, and the number to continue after, None at the end."""
+        last = await tx.value("page_number_after", crawl=crawl, number=number, skip=scan - 1)
+        following = None if last is None or last >= upto else last
+        end = upto if following is None else following
+        rows = await tx.all("failed_pages_after", crawl=crawl, number=number, upto=end, limit=limit)
+        pages = [FailedPage(row["number"], Url(row["url"]), row["status"], row["error_code"]) for row in rows]
+        return pages, pages[-1].number if len(pages) == limit else following
 
     async def drop_failed(self, tx: Tx, crawl: int, pages: list[FailedPage]) -> list[DroppedPage]:
         """Remove the records of these pages; return those that were still there. Call under the crawl's lock."""

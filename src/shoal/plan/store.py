@@ -11,6 +11,7 @@ from shoal.base.clock import span
 from shoal.base.database import Tx
 from shoal.plan.policy import BACKLOG_QUEUES, Policy
 
+SCAN = 5_000  # policies that one query looks at
 _FIELDS = tuple(field.name for field in fields(Policy))
 
 
@@ -112,12 +113,19 @@ class PolicyStore:
         return await tx.execute("remove_policy", id=policy_id) == 1
 
     async def page_of(self, tx: Tx, after: int, limit: int, project: str | None, enabled: bool | None) -> list[Policy]:
-        """Return policies in order of creation, after a number."""
-        wanted = None if enabled is None else int(enabled)
-        if project is None:
-            rows = await tx.all("policies_after", after=after, limit=limit, enabled=wanted)
-        else:
-            rows = await tx.all("policies_of_project", after=after, limit=limit, project=project, enabled=wanted)
+        """Return policies in order of creation, after a number. Each query looks at a limited number of them, however
+        few are enabled."""
+        wanted, scan = (None, limit) if enabled is None else (int(enabled), SCAN)
+        listed, following, which = "policies_after", "policy_number_after", dict[str, str]()
+        if project is not None:
+            listed, following, which = "policies_of_project", "policy_number_of_project_after", {"project": project}
+        rows = await tx.all(listed, **which, after=after, enabled=wanted, scan=scan, limit=limit)
+        while enabled is not None and len(rows) < limit:
+            last = await tx.value(following, **which, after=after, skip=scan - 1)
+            if last is None:
+                break
+            after = last
+            rows += await tx.all(listed, **which, after=after, enabled=wanted, scan=scan, limit=limit - len(rows))
         return [_policy(row) for row in rows]
 
     async def list_due(self, tx: Tx, limit: int) -> list[Policy]:

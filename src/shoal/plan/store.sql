@@ -5,20 +5,30 @@ FROM policy AS p
 WHERE p.id = :id;
 
 -- name: policies_after
--- Policies in the order in which they were made, with their live jobs.
+-- Return policies in the order in which they were created, with their live jobs: of the :scan after a number those that
+-- are enabled, or those that are not.
 SELECT p.*, (SELECT j.id FROM job AS j WHERE j.dedupe_key = 'policy:' || p.id AND j.finished_at IS NULL) AS live_job_id
-FROM policy AS p
-WHERE p.number > :after AND (CAST(:enabled AS INTEGER) IS NULL OR p.enabled = :enabled)
+FROM (SELECT * FROM policy AS t WHERE t.number > :after ORDER BY t.number LIMIT :scan) AS p
+WHERE CAST(:enabled AS INTEGER) IS NULL OR p.enabled = :enabled
 ORDER BY p.number LIMIT :limit;
 
+-- name: policy_number_after
+-- Return the number of a policy, :skip policies after the first one after :after.
+SELECT t.number FROM policy AS t WHERE t.number > :after ORDER BY t.number LIMIT 1 OFFSET :skip;
+
 -- name: policies_of_project
--- Return policies of one project, in the order in which they were created. Compared as a range: with `=`, PostgreSQL
--- may read all other policies to find a few.
+-- Like `policies_after`, of one project. Compared as a range: with `=`, PostgreSQL may read all other policies to find a
+-- few.
 SELECT p.*, (SELECT j.id FROM job AS j WHERE j.dedupe_key = 'policy:' || p.id AND j.finished_at IS NULL) AS live_job_id
-FROM policy AS p
-WHERE (p.project, p.number) > (:project, :after) AND p.project <= :project
-      AND (CAST(:enabled AS INTEGER) IS NULL OR p.enabled = :enabled)
+FROM (SELECT * FROM policy AS t WHERE (t.project, t.number) > (:project, :after) AND t.project <= :project
+      ORDER BY t.project, t.number LIMIT :scan) AS p
+WHERE CAST(:enabled AS INTEGER) IS NULL OR p.enabled = :enabled
 ORDER BY p.project, p.number LIMIT :limit;
+
+-- name: policy_number_of_project_after
+-- Like `policy_number_after`, of one project.
+SELECT t.number FROM policy AS t WHERE (t.project, t.number) > (:project, :after) AND t.project <= :project
+ORDER BY t.project, t.number LIMIT 1 OFFSET :skip;
 
 -- name: ready_in_queue
 -- Return whether a policy is due, or a run was skipped and has to be made up for.

@@ -123,5 +123,5 @@ class RendererApi:
         media_type="text/plain",
     )
     async def show_renderer_metrics(self, request: EndpointRequest[Nothing, Nothing]) -> Response:
-        body, media_type = self._metrics()
+        body, media_type = await asyncio.to_thread(self._metrics)
         return Response(body, media_type=media_type)

@@ -24,11 +24,23 @@ class JournalFiles:
         self._database = database
         self._store = JournalStore()
         self._append = append
+        self._stuck = 0  # journals that could not be written in the last pass
 
     async def run_once(self) -> PassResult:
-        waiting = await self._database.read(lambda tx: self._store.unfiled(tx, CRAWLS_AT_ONCE))
-        filed = [await self._file(journal) for journal in waiting]
-        more = len(waiting) == CRAWLS_AT_ONCE or ENTRIES_AT_ONCE in filed
+        """Write the next entries of each journal. A project whose file cannot be written keeps no other waiting."""
+        limit = CRAWLS_AT_ONCE + self._stuck  # those are read again, before all others
+        waiting = await self._database.read(lambda tx: self._store.unfiled(tx, limit))
+        filed, errors = list[int](), dict[str, OSError]()
+        for journal in waiting:
+            try:
+                if journal.project not in errors:
+                    filed.append(await self._file(journal))
+            except OSError as error:
+                errors[journal.project] = error
+        self._stuck = len(waiting) - len(filed)
+        if errors:
+            raise next(iter(errors.values()))
+        more = len(waiting) == limit or ENTRIES_AT_ONCE in filed
         return PassResult(
             f"wrote {sum(filed)} lines" if any(filed) else "", timedelta(0) if more and any(filed) else None
         )

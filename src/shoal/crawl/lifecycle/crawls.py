@@ -39,7 +39,7 @@ from shoal.crawl.states import CrawlMove, CrawlState
 from shoal.crawl.store import OUTSIDE, ByDriver, FrontierStore
 from shoal.egress.address import AddressRule, Proxies
 from shoal.hosts.rate import HeldHost
-from shoal.pages.store import FailedPage, PageStore
+from shoal.pages.store import SCAN, FailedPage, PageStore
 from shoal.queue.job import Job, NewJob, local_lane, quota_keys
 from shoal.queue.lanes import lane_of_run
 from shoal.queue.queue import Queue
@@ -169,21 +169,20 @@ class Crawls(CrawlReader):
     async def retry_these(self, crawl_id: str, which: FailedUrls, *, audit: AuditHook = no_audit) -> int:
         """Retry failed URLs, in batches; return how many. The last batch queues a crawl that had ended. URLs that fail
         again in the meantime are left alone."""
-        number, after, reopened = (await self.get(crawl_id)).crawl.number, 0, 0
+        number, reopened = (await self.get(crawl_id)).crawl.number, 0
         upto = await self._database.read(lambda tx: self._pages.last_number(tx, number))
-        while True:
-            found = [page for page in await self._failed_after(number, after) if page.number <= upto]
+        after: int | None = 0
+        while after is not None:
+            found, after = await self._failed_after(number, after, upto)
             chosen = [page for page in found if page in which]
-            is_last = len(found) < REOPENED_AT_ONCE
             if which.limit is not None:
                 chosen = chosen[: which.limit - reopened]
-                is_last = is_last or reopened + len(chosen) == which.limit
+                after = None if reopened + len(chosen) == which.limit else after
+            is_last = after is None
             if chosen or is_last:
                 reopened += await self._reopen(crawl_id, chosen, reopened if is_last else None, audit)
                 audit = no_audit  # the audit log gets one entry, with the first batch
-            if is_last:
-                return reopened
-            after = found[-1].number
+        return reopened
 
     async def add_urls(self, tx: Tx, crawl: Crawl, urls: list[NewUrl], counter: str = OUTSIDE) -> int:
         """Add URLs to the frontier and count them; return how many were new."""
@@ -207,8 +206,10 @@ class Crawls(CrawlReader):
         await self.store.add_counts(tx, number, OUTSIDE, counts)
         return len(dropped)
 
-    async def _failed_after(self, crawl: int, number: int) -> list[FailedPage]:
-        return await self._database.read(lambda tx: self._pages.failed_after(tx, crawl, number, REOPENED_AT_ONCE))
+    async def _failed_after(self, crawl: int, number: int, upto: int) -> tuple[list[FailedPage], int | None]:
+        return await self._database.read(
+            lambda tx: self._pages.failed_after(tx, crawl, number, upto, REOPENED_AT_ONCE, SCAN)
+        )
 
     async def _reopen(self, crawl_id: str, pages: list[FailedPage], before: int | None, audit: AuditHook) -> int:
         """Reopen one batch. `before` is set for the last batch: the number of URLs reopened by the earlier ones."""

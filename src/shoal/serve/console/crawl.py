@@ -52,6 +52,12 @@ TABS: Final = (
 CHANGEABLE: Final = tuple(CrawlChange.__struct_fields__)
 
 
+class TabQuery(AnyQuery, frozen=True, kw_only=True, forbid_unknown_fields=False):
+    """The query of a tab."""
+
+    url: str = ""  # the URL to explain on the tab of the frontier
+
+
 @dataclass(slots=True)
 class RateTrack:
     """The number of pages of a crawl, each time somebody looked."""
@@ -179,16 +185,18 @@ class CrawlPage:
         "/crawls/{crawl_id}/{tab}",
         scope=TokenScope.READ,
         summary="Show a tab of a crawl.",
-        query=AnyQuery,
+        query=TabQuery,
         public=False,
+        expensive=lambda query: bool(query.url.strip()),
     )
-    async def show_crawl_tab(self, request: EndpointRequest[Nothing, AnyQuery]) -> Response:
+    async def show_crawl_tab(self, request: EndpointRequest[Nothing, TabQuery]) -> Response:
         tab = request.path_param("tab")
         if tab not in self._tabs:
             return self.shell.missing(request.http, 404)
-        return await self._shown(request, tab)
+        asked = request.query.url.strip() if tab == "frontier" else ""
+        return await self._shown(request, tab, asked)
 
-    async def _shown(self, request: EndpointRequest[Any, Any], tab: str) -> Response:
+    async def _shown(self, request: EndpointRequest[Any, Any], tab: str, asked: str = "") -> Response:
         crawl_id, found = request.path_param("crawl_id"), self._tabs[tab]
         params = {**dict(request.http.query_params), "crawl_id": crawl_id}
         view = self.shell.view(request.http)
@@ -196,6 +204,8 @@ class CrawlPage:
         context["topic"] = found.paths[0].replace("{crawl_id}", crawl_id)
         if tab in ("", "log"):
             context["entries"] = await self.figures.crawls.journal.entries(crawl_id, None, FIRST_LINES)
+        if asked:  # only when the page is loaded: the feed would explain it again every second
+            context |= {"asked": asked, "explained": await self._explained(view, crawl_id, asked)}
         return self.shell.page(request.http, f"crawl_{tab or 'summary'}.html", context, section="crawls")
 
     def head(self, view: View, status: CrawlStatus, tab: str) -> dict[str, Any]:
@@ -240,22 +250,19 @@ class CrawlPage:
 
     async def _frontier(self, view: View, status: CrawlStatus, params: Mapping[str, str]) -> dict[str, Any]:
         crawls, crawl_id = self.figures.crawls, status.crawl.id
-        explained = None
-        if asked := params.get("url", "").strip():
-            explained = await self.figures.frontier.explain(crawl_id, asked, LONGEST_URL)
         return {
             "in_flight": await self.figures.frontier.taken(crawl_id),
             "held": await crawls.held_hosts(crawl_id),
             "traps": await crawls.traps(crawl_id),
             "skips": skip_words(status, view.language),
-            "asked": asked,
-            "explained": explained
-            and (
-                explained.state,
-                url_texts.why(explained, self.shell.formats(view)),
-                url_texts.facts_of(explained, self.shell.formats(view)),
-            ),
+            "asked": "",
+            "explained": None,
         }
+
+    async def _explained(self, view: View, crawl_id: str, url: str) -> tuple[str, str, list[tuple[str, str]]]:
+        """Return the state of a URL, why it is in it, and the facts."""
+        explained, formats = await self.figures.frontier.explain(crawl_id, url, LONGEST_URL), self.shell.formats(view)
+        return explained.state, url_texts.why(explained, formats), url_texts.facts_of(explained, formats)
 
     async def _log(self, view: View, status: CrawlStatus, params: Mapping[str, str]) -> dict[str, Any]:
         return {"entries": []}

@@ -5,6 +5,7 @@ import asyncio
 from collections.abc import AsyncIterator, Collection, Mapping
 from typing import Final
 
+from msgspec import field
 from starlette.responses import Response, StreamingResponse
 
 from shoal.access.token import TokenScope
@@ -36,6 +37,23 @@ FORMATS: Final[Mapping[str, tuple[type[Csv] | type[JsonLines], str]]] = {
 }
 
 
+class PagesQuery(AnyQuery, frozen=True, kw_only=True, forbid_unknown_fields=False):
+    """The filters of the table, as text, so that the page can say what is wrong with them, and where it begins."""
+
+    status: str = ""
+    type: str = ""
+    depth: str = ""
+    error: str = ""
+    contained: str = field(default="", name="text")
+    after: str = ""
+
+    @property
+    def given(self) -> dict[str, str]:
+        """The filters that are filled in."""
+        values = self.plain()
+        return {name: value for name in FILTERS if (value := values[name].strip())}
+
+
 class CrawlPagesPage:
     """`/crawls/{crawl_id}/pages`, `/broken` and `/export/…`."""
 
@@ -50,19 +68,19 @@ class CrawlPagesPage:
         "/crawls/{crawl_id}/pages",
         scope=TokenScope.READ,
         summary="Show the pages of a crawl.",
-        query=AnyQuery,
+        query=PagesQuery,
         public=False,
+        expensive=lambda query: bool(query.given),
     )
-    async def show_pages(self, request: EndpointRequest[Nothing, AnyQuery]) -> Response:
-        query = request.http.query_params
-        given = {name: query[name].strip() for name in FILTERS if query.get(name, "").strip()}
+    async def show_pages(self, request: EndpointRequest[Nothing, PagesQuery]) -> Response:
+        given = request.query.given
         status = await self._crawls.get(request.path_param("crawl_id"))
         view, problem, wanted = self._shell.view(request.http), "", PageFilter()
         try:
             wanted = page_filter(given)
         except InvalidInput as error:
             problem = sentence(error.message)
-        after = number_in(query.get("after"))
+        after = number_in(request.query.after)
         found = await self._pages.search(status.crawl.number, after, ROWS, wanted)
         head = self._frame.head(view, status, "pages")
         context = head | {
@@ -83,16 +101,15 @@ class CrawlPagesPage:
         "/crawls/{crawl_id}/export/{kind}",
         scope=TokenScope.READ,
         summary="Download the pages that the filters select.",
-        query=AnyQuery,
+        query=PagesQuery,
         public=False,
         expensive=always,
     )
-    async def export_pages(self, request: EndpointRequest[Nothing, AnyQuery]) -> Response:
+    async def export_pages(self, request: EndpointRequest[Nothing, PagesQuery]) -> Response:
         kind = request.path_param("kind")
         if kind not in FORMATS:
             return self._shell.missing(request.http, 404)
-        query = request.http.query_params
-        wanted = page_filter({name: query[name].strip() for name in FILTERS if query.get(name, "").strip()})
+        wanted = page_filter(request.query.given)
         crawl = (await self._crawls.get(request.path_param("crawl_id"))).crawl
         made, media_type = FORMATS[kind]
         headers = {"Content-Disposition": f'attachment; filename="{crawl.id}.{kind}"', "Cache-Control": "no-store"}

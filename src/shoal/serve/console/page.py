@@ -27,7 +27,7 @@ from shoal.serve.console.feed import AnyQuery
 from shoal.serve.console.page_copies import PageCopies
 from shoal.serve.console.page_findings import PageFindings
 from shoal.serve.console.shell import Shell
-from shoal.serve.endpoint import EndpointRequest, Nothing, endpoint
+from shoal.serve.endpoint import EndpointRequest, Nothing, always, endpoint
 
 LONGEST_URL: Final = 10_000
 MOST_LINKS: Final = 200
@@ -74,7 +74,15 @@ class PagePage:
         self._copies = copies
         self._findings = findings
 
-    @endpoint("GET", "/pages/{page_id}", scope=TokenScope.READ, summary="Show a page.", query=AnyQuery, public=False)
+    @endpoint(
+        "GET",
+        "/pages/{page_id}",
+        scope=TokenScope.READ,
+        summary="Show a page.",
+        query=AnyQuery,
+        public=False,
+        expensive=always,
+    )
     async def show_page(self, request: EndpointRequest[Nothing, AnyQuery]) -> Response:
         crawl, page = await self._page(request.path_param("page_id"))
         response = await self._copies.response(page)
