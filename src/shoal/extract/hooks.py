@@ -12,7 +12,7 @@ from typing import Any, Final
 import orjson
 
 from shoal.base.errors import InvalidInput
-from shoal.base.text import shorten
+from shoal.base.text import DEEPEST, is_nested_too_deeply, shorten
 from shoal.extract.tree import Source
 
 GROUP: Final = "shoal.hooks"
@@ -61,6 +61,8 @@ class Hook:
         if len(written) > LARGEST:
             raise HookFault(f"hook {self.name} returned more than {LARGEST // 1000} KB")
         plain: dict[str, Any] = orjson.loads(written)
+        if is_nested_too_deeply(plain):
+            raise HookFault(f"hook {self.name} returned more than {DEEPEST} levels of data")
         return plain
 
 
