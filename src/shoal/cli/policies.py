@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager, nullcontext
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -243,13 +244,16 @@ def rm(policy_id: str, target: ApiTarget, as_json: bool) -> None:
 @_json
 def take_in(file: Path, skip_bad: bool, target: ApiTarget, as_json: bool) -> None:
     """Create policies from a .csv or .jsonl file, all or none. Invalid lines are listed."""
+    from shoal.plan.importer import MAX_BAD
+
     kind = _kind_of(file)
     lines = read_file(str(file), "policies")
     problems = _look_through(lines, kind)
     if problems and not skip_bad:
         _print_invalid(problems)
+        least = "at least " if len(problems) == MAX_BAD else ""
         raise InvalidInput(
-            f"{file}", f"has {plural(len(problems), 'invalid line')}", "correct the lines, or use --skip-bad"
+            f"{file}", f"has {least}{plural(len(problems), 'invalid line')}", "correct the lines, or use --skip-bad"
         )
     bad = "skip" if skip_bad else "refuse"
     with _spinner("Storing"):
@@ -321,19 +325,21 @@ def _kind_of(file: Path) -> str:
 
 
 def _look_through(lines: bytes, kind: str) -> list[tuple[int, str]]:
-    """Validate every line locally, with a progress bar: errors are shown before anything is sent."""
+    """Validate the lines locally, up to `MAX_BAD` invalid ones, with a progress bar: errors are shown before anything
+    is sent."""
     from io import StringIO
 
     from rich.console import Console
     from rich.progress import track
 
+    from shoal.plan.importer import MAX_BAD
     from shoal.plan.policy_file import read_csv, read_json_lines
 
     text = StringIO(lines.decode("utf-8-sig", "surrogateescape"), newline="")
     rows = read_csv(text) if kind == KINDS[".csv"] else read_json_lines(text)
     console = Console(stderr=True)
     bar = track(rows, "Reading", lines.count(b"\n"), console=console, disable=not console.is_terminal)
-    return [(row.line, row.problem) for row in bar if row.problem]
+    return list(islice(((row.line, row.problem) for row in bar if row.problem), MAX_BAD))
 
 
 def _spinner(word: str) -> AbstractContextManager[object]:
