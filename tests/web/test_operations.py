@@ -4,6 +4,7 @@ import json
 import re
 from datetime import timedelta
 
+import pytest
 from standardwebhooks.webhooks import Webhook as Receiver
 
 from shoal.audit import states as audit_states
@@ -274,6 +275,16 @@ async def test_bots_are_shown_with_their_tokens_activity_and_conformance(
     seen = await visitor.get("/policies/bots")
     assert "Breaks rules" in seen.text
     assert "1 result came without a valid lease, and was rejected." in seen.text
+
+
+async def test_more_webhooks_than_can_be_created_today_are_counted_and_not_listed(
+    shop: ServedController, visitor: PlainBrowser, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("shoal.events.webhooks.MOST_WEBHOOKS", 1_000)  # as in an earlier version
+    for number in range(103):
+        await shop.app.events.webhooks.make(NewWebhook(url=f"https://example.com/{number}"))
+    assert "3 more webhooks are listed when others are removed." in (await visitor.get("/events")).text
+    assert len((await shop.ask("/api/v1/webhooks")).json["items"]) == 100
 
 
 async def test_a_webhook_is_created_with_a_secret_and_its_deliveries_are_replayed(
