@@ -516,6 +516,18 @@ async def test_bytes_that_are_no_message_are_refused(plane: ControlPlane) -> Non
         assert (await refusal(call, b"\xff\xff\xff\xff"))[0] is Code.INVALID_ARGUMENT
 
 
+async def test_an_unexpected_error_names_nothing_of_ours(plane: ControlPlane, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def begin(*given: Any) -> None:
+        raise ZeroDivisionError("a secret")
+
+    monkeypatch.setattr(control_server.ControlService, "_begin", begin)
+    async with plane.channel() as channel:
+        code, said = await refusal(open_session(channel), status())
+    assert (code, said) == (Code.INTERNAL, "unexpected error; the log of the controller names it")
+    [failed] = plane.of(StreamFailed)
+    assert (failed.type, failed.error) == ("unexpected", "ZeroDivisionError('a secret')")
+
+
 async def test_a_stream_without_a_message_is_ended(plane: ControlPlane, monkeypatch: pytest.MonkeyPatch) -> None:
     async with plane.channel() as channel:
         silent = open_session(channel)
