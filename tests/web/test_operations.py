@@ -277,6 +277,16 @@ async def test_bots_are_shown_with_their_tokens_activity_and_conformance(
     assert "1 result came without a valid lease, and was rejected." in seen.text
 
 
+async def test_advice_to_create_a_token_works_as_the_first_and_as_a_later_one(
+    shop: ServedController, visitor: PlainBrowser
+) -> None:
+    assert "--role admin" in (await visitor.get("/login")).text
+    bots = (await visitor.get("/policies/bots")).text
+    assert bots.index("tokens create --role admin") < bots.index("tokens create --role bot")
+    await shop.token("admin")
+    assert "--role viewer" in (await visitor.get("/login")).text
+
+
 async def test_more_webhooks_than_can_be_created_today_are_counted_and_not_listed(
     shop: ServedController, visitor: PlainBrowser, monkeypatch: pytest.MonkeyPatch
 ) -> None:

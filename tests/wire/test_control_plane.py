@@ -16,11 +16,13 @@ import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
+from shoal.access.auth_throttle import AuthThrottle
 from shoal.access.caller import local_caller
 from shoal.access.connection_limits import ConnectionLimits, ConnectionsCut
 from shoal.access.token import mint
 from shoal.base.clock import FakeClock, SystemClock
-from shoal.base.errors import BackendUnavailable, BadConfig, NodeDisplaced
+from shoal.base.errors import BackendUnavailable, BadConfig, NodeDisplaced, Unauthenticated
+from shoal.base.ids import NodeId
 from shoal.base.parsing import Address
 from shoal.base.settings import ServeSettings
 from shoal.base.signals import Signal, Signals
@@ -30,6 +32,7 @@ from shoal.fleet.commands import CommandRequest
 from shoal.fleet.control_client import CommandApplied, ControlConnected, ControlLost
 from shoal.fleet.control_server import StreamFailed
 from shoal.fleet.node import NewSession, SessionBegun
+from shoal.fleet.node_authentication import NodeAuthenticator
 from shoal.fleet.nodes import HeartbeatReceived, NodeDisconnected, NodeLeft, NodeRegistered, Nodes
 from shoal.fleet.sessions import NodeClockOff
 from shoal.fleet.states import CommandState, NodeState
@@ -545,6 +548,12 @@ async def test_a_clock_that_is_ahead_is_noted_once(plane: ControlPlane) -> None:
         await plane.until(lambda: len(plane.of(HeartbeatReceived)) == 3)
         [noted] = plane.of(NodeClockOff)
         assert noted.ahead_seconds > 1_000_000
+
+
+async def test_a_node_elsewhere_is_told_to_create_an_admin_token_first(plane: ControlPlane) -> None:
+    authenticator = NodeAuthenticator(plane.app.access.tokens, AuthThrottle(SystemClock()))
+    with pytest.raises(Unauthenticated, match=r"(?s)--role admin.*--role node"):
+        await authenticator.admit(NodeId("seed-1"), [], "192.0.2.7")
 
 
 async def test_only_the_token_of_a_node_lets_it_in(plane: ControlPlane) -> None:
