@@ -202,6 +202,8 @@ async def test_a_policy_is_created_changed_run_and_removed(shop: ServedControlle
     refused = await visitor.post("/policies/new", form | {"frequency": "sometimes"})
     assert (refused.status, 'id="frequency-problem"' in refused.html) == (422, True)
     assert 'value="sometimes"' in refused.html
+    refused = await visitor.post("/policies/new", {"seeds": "https://example.com/\n\nftp://a/\n", "frequency": "6h"})
+    assert "line 3 'ftp://a/' has a scheme other than http and https" in refused.text.replace("Line", "line")
     seen = await visitor.post("/policies/new", form)
     assert "The policy was created." in seen.text
     policy_id = seen.path.rpartition("/")[2]

@@ -1,11 +1,16 @@
-"""Facts about processes: the identity of a process, since the kernel may reuse its pid, and the resources that a
-process and its children use."""
+"""Processes: their identity, since the kernel may reuse a pid, the resources that they and their children use, and the
+signals that stop this one."""
 
+import asyncio
 import os
+import signal
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from resource import RUSAGE_SELF, getrusage
 from typing import NamedTuple
+
+SAME_CTRL_C_SECONDS = 0.2
 
 
 def started(pid: int) -> str:
@@ -64,3 +69,19 @@ def _memory_of(pid: str) -> int:
         return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
     except (OSError, IndexError):
         return 0
+
+
+def on_stop(stop: Callable[[], None]) -> None:
+    """Call `stop` on each SIGTERM and each Ctrl-C. A SIGINT right after another counts as the same Ctrl-C: the terminal
+    and a launcher may both send it."""
+    loop = asyncio.get_running_loop()
+    last_at = float("-inf")
+
+    def interrupt() -> None:
+        nonlocal last_at
+        if loop.time() - last_at > SAME_CTRL_C_SECONDS:
+            last_at = loop.time()
+            stop()
+
+    loop.add_signal_handler(signal.SIGTERM, stop)
+    loop.add_signal_handler(signal.SIGINT, interrupt)

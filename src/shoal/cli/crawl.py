@@ -21,6 +21,7 @@ from shoal.base.errors import (
     StorageFull,
     UsageError,
 )
+from shoal.base.process import on_stop
 from shoal.base.settings_loader import load
 from shoal.base.text import redact_url
 from shoal.cli.exit_code import exit_code_of
@@ -34,7 +35,7 @@ from shoal.egress import Limits
 from shoal.export.output import Outputs
 from shoal.observe.logs import note
 from shoal.process.crawl_request import CrawlRequest, read_config, read_id
-from shoal.process.lifetime import StallWatch, on_stop, quiet, reduce_collections
+from shoal.process.lifetime import StallWatch, quiet, reduce_collections
 from shoal.process.local_crawl import LocalCrawl
 
 AT_ONCE = 130  # 128 + SIGINT: the second Ctrl-C

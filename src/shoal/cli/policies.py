@@ -1,6 +1,6 @@
 """`shoal policies`: manage recurring crawls."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from itertools import islice
 from pathlib import Path
@@ -9,10 +9,10 @@ from typing import Any
 import click
 import orjson
 
-from shoal.base.errors import BadConfig, InvalidInput, UsageError
+from shoal.base.errors import BadConfig, InvalidInput, ShoalError, UsageError
 from shoal.base.text import plural
 from shoal.cli.api_client import ApiTarget, at, run_on, with_api_target
-from shoal.cli.options import read_file, read_rules_file
+from shoal.cli.options import read_file, read_rules_file, with_urls_named
 from shoal.cli.output import facts_of, print_json, print_table, to_the_second
 from shoal.cli.root import CommandGroup
 from shoal.cli.summary import print_rows
@@ -23,6 +23,12 @@ POLICIES = "/api/v1/policies"
 POLICY = f"{POLICIES}/{{}}"
 MOST = 1000  # per list
 OWNER_ONLY = 0o600
+FLAGS = {
+    **{name: f"--{name}" for name in ("frequency", "cron", "timezone", "project")},
+    "priority_base": "--priority",
+    "labels": "--label",
+    "rule_set": "--rules",
+}
 LONGEST_CELL = 200  # characters of data in a table
 KINDS = {".csv": "text/csv", ".jsonl": "application/x-ndjson"}
 
@@ -67,7 +73,10 @@ def add(urls: tuple[str, ...], site: bool, target: ApiTarget, as_json: bool, **g
     if not urls or (len(urls) > 1 and not site):
         raise UsageError("A policy is for one URL", "pass one URL, or the seeds of a site with --site")
     form = {"seeds": list(urls)} if site else {"url": urls[0]}
-    made = run_on(target, lambda api: api.post(POLICIES, form | _form(given)), existing=False)
+    try:
+        made = run_on(target, lambda api: api.post(POLICIES, form | _form(given)), existing=False)
+    except InvalidInput as error:
+        raise _named(error, urls) from None
     if as_json:
         print_json(made)
     else:
@@ -86,7 +95,10 @@ def change(policy_id: str, target: ApiTarget, as_json: bool, **given: Any) -> No
     form = _form(given)
     if not form:
         raise UsageError("Nothing to change", "pass a field, such as --frequency 1h or --set jitter=5m")
-    policy = run_on(target, lambda api: api.patch(at(POLICY, policy_id), form))
+    try:
+        policy = run_on(target, lambda api: api.patch(at(POLICY, policy_id), form))
+    except InvalidInput as error:
+        raise _named(error) from None
     if as_json:
         print_json(policy)
     else:
@@ -301,6 +313,13 @@ def _form(given: dict[str, Any]) -> dict[str, Any]:
     if rules is not None:
         form["rule_set"] = read_rules_file(rules)
     return form | {name: _json_of(name, text) for name, text in map(_pair, more)}
+
+
+def _named(error: InvalidInput, urls: Sequence[str] = ()) -> ShoalError:
+    """Return the error in the words of the command line: its flags and URLs."""
+    if urls and str(error.facts.get("field", "")).startswith("seeds["):
+        return with_urls_named(error, "seeds", urls)
+    return error.called(lambda field: "URL" if field == "url" and urls else FLAGS.get(field, field))
 
 
 def _pair(text: str) -> tuple[str, str]:
