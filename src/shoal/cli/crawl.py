@@ -17,6 +17,7 @@ from shoal.base.errors import (
     BodiesUnavailable,
     InvalidInput,
     LeaseLost,
+    SchemaMismatch,
     ShoalError,
     StorageFull,
     UsageError,
@@ -149,6 +150,10 @@ class CrawlCommand:
                 raise
         except (StorageFull, BodiesUnavailable, BackendUnavailable, BrokenPipeError) as error:
             await self._print_interrupted(error.code if isinstance(error, ShoalError) else "interrupted")
+            raise
+        except SchemaMismatch as error:
+            await self._print_interrupted(error.code)
+            note(f"Once Shoal is updated, resume with `{self._how_to_go_on}`.")
             raise
         except InvalidInput as error:
             raise error.called(self._called) from None
