@@ -21,11 +21,11 @@ import uvloop
 
 from shoal.app import App, opened
 from shoal.base.ids import JobId, new_id
+from shoal.base.machine import on_stop
 from shoal.base.service import Service
 from shoal.base.settings_loader import load
 from shoal.base.signals import Signals
 from shoal.process.child import main as serve_parent
-from shoal.process.lifetime import on_stop
 from shoal.process.worker import workers_of
 from shoal.queue import states
 from shoal.queue.job import Lease, LeaseRequest, NewJob

@@ -15,8 +15,8 @@ from typing import IO
 
 import pytest
 
+from shoal.base.machine import SAME_CTRL_C_SECONDS
 from shoal.cli.main import main
-from shoal.process.lifetime import SAME_CTRL_C_SECONDS
 from tests.support import ledger
 from tests.support.fleet import LONG_LEASE, clean_environment
 from tests.support.full_disk import stuff

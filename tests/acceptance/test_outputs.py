@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 import pytest
 from warcio.archiveiterator import ArchiveIterator
 
-from shoal.process.lifetime import SAME_CTRL_C_SECONDS
+from shoal.base.machine import SAME_CTRL_C_SECONDS
 from tests.support import ledger
 from tests.support.fleet import clean_environment
 from tests.support.processes import Shoal, start_shoal

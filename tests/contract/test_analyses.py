@@ -17,6 +17,7 @@ from shoal.audit.analyzers.responses import Responses
 from shoal.audit.artifacts import Artifact, ArtifactStore
 from shoal.audit.finding import AnalyzerOutcome, Finding, FindingCode, FindingCount, Severity
 from shoal.audit.gate import Gate, GateRule, read_gate
+from shoal.audit.gates import MOST_GATES
 from shoal.audit.loader import SiteLoader
 from shoal.audit.run import AnalysisAttempted, AnalysisContext, AnalysisRun, AnalyzerFailed
 from shoal.audit.site import Site
@@ -25,7 +26,7 @@ from shoal.audit.states import AnalysisState
 from shoal.audit.store import FindingPlace
 from shoal.audit.verdict import Outcome
 from shoal.base.database import Tx
-from shoal.base.errors import AlreadyExists, InvalidInput, LeaseLost, NotFound, StateConflict
+from shoal.base.errors import AlreadyExists, InvalidInput, LeaseLost, NotFound, StateConflict, TooLarge
 from shoal.base.forge_commit import ForgeCommit
 from shoal.crawl.crawl import Crawl
 from shoal.crawl.frontier.fates import Fate
@@ -543,6 +544,19 @@ async def test_gates_are_stored_replaced_and_deleted_by_name(bench: Bench) -> No
             await use("release")
     with pytest.raises(InvalidInput):
         await gates.put("no name", gate)
+
+
+async def test_the_next_gate_after_the_last_is_refused_and_one_of_them_can_be_replaced(bench: Bench) -> None:
+    gates, gate = bench.app.audit.gates, read_gate(RULES)
+    for number in range(MOST_GATES):
+        await gates.create(f"gate-{number}", gate)
+    for store in (gates.create, gates.put):
+        with pytest.raises(TooLarge, match="the list of gates is larger than 200 gates; remove one first"):
+            await store("another", gate)
+    await gates.put("gate-7", gate)
+    assert len(await gates.all()) == MOST_GATES
+    await gates.delete("gate-7")
+    await gates.create("another", gate)
 
 
 async def test_a_crawl_names_the_gate_that_judges_its_analysis(bench: Bench) -> None:

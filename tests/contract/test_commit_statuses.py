@@ -249,6 +249,19 @@ async def test_descriptions_are_short_and_on_one_line(bench: Bench) -> None:
     assert "\n" not in text
 
 
+async def test_a_token_across_the_end_of_a_long_response_is_hidden_in_the_stored_error(
+    bench: Bench, forge: ForgeServer
+) -> None:
+    forge.answers = [(500, "x" * (300 - len(TOKEN) // 2) + TOKEN + "y" * 1_000, {})] * 2
+    analysis_id = await analyzed(bench, publisher(bench, forge), commit=commit())
+    status = await bench.analyses.commit_status(analysis_id)
+    assert status is not None
+    assert status.error is not None
+    assert status.error.startswith("the forge answered 500: xxx")
+    assert "x***y" in status.error
+    assert TOKEN[:8] not in status.error
+
+
 def test_a_token_in_a_response_is_hidden_however_it_is_written() -> None:
     token = 'glpat-a"b/c<d&é'
     as_json = json.dumps(token)

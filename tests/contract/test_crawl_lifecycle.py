@@ -1004,3 +1004,6 @@ async def test_an_ended_crawl_that_shall_stop_is_not_told_to_go_on(bench: Bench)
         assert await bench.database.run(lambda tx: bench.crawls.store.move(tx, crawl.id, move))  # noqa: B023
     with pytest.raises(StateConflict, match=r"is completed, so it cannot be stopped; it has ended\.$"):
         await bench.crawls.stop(crawl.id)
+    for act in (bench.crawls.resume, bench.crawls.start, bench.crawls.retry):
+        with pytest.raises(StateConflict, match=f"retry its failed URLs with `shoal crawls retry {crawl.id} --all`"):
+            await act(crawl.id)

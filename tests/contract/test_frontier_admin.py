@@ -1,10 +1,12 @@
 """Administration of a frontier: count, explain, delete, dump and load."""
 
 import json
+from base64 import b64encode
 from collections import Counter
 from collections.abc import AsyncIterator
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 import orjson
 import pytest
@@ -17,7 +19,7 @@ from shoal.crawl.dump import records
 from shoal.crawl.dump.dump import CrawlDump
 from shoal.crawl.engine.walker_commits import TurnRequest
 from shoal.crawl.frontier.admin import FrontierAdmin
-from shoal.crawl.frontier.admin_store import FrontierAdminStore
+from shoal.crawl.frontier.admin_store import FrontierAdminStore, KeptUrl
 from shoal.crawl.frontier.explain import UrlState
 from shoal.crawl.frontier.fates import Fate
 from shoal.crawl.frontier.traps import Trap, TrapState
@@ -32,6 +34,10 @@ from tests.support import ledger
 NEVER = 1 << 62  # when a URL in quarantine is due
 YEARS = 366 * 86_400 * 3  # more than the difference between the clocks of two stores
 TRAP = f"{SITE}/trap/0"
+A = "https://a.test/"
+PAGE = {"url": A, "depth": 0, "fetched_at": 1, "attempt": 1}
+URL = {"url": A, "fate": "open", "depth": 0, "due": None, "parent": None, "attempts": 0, "crashes": 0}
+CHAIN = {"steps": [{"url": A, "status": 302, "asked": 2**64 - 1}]}
 FRONTIER = (
     "SELECT path, seq >> 40 AS depth, due, parent, attempts, crashes, kind FROM frontier_open WHERE crawl = {}"
     " ORDER BY due, depth, path"
@@ -40,6 +46,11 @@ ORDER = """
     SELECT h.origin, f.path FROM frontier_open AS f JOIN host AS h ON h.number = f.host
     WHERE f.crawl = {} ORDER BY h.origin, f.due, f.seq
 """
+
+
+def nested(levels: int) -> dict[str, Any]:
+    """Return an object with this many levels."""
+    return {"inner": nested(levels - 1)} if levels > 1 else {}
 
 
 def frontier_admin_store_of(bench: Bench) -> FrontierAdminStore:
@@ -397,25 +408,121 @@ async def test_a_refusal_names_the_line_and_what_is_wrong_with_it(bench: Bench) 
         ("duration_ms", 1e300),
         ("flags", 2**20),
         ("text_hash", 2**63),
-        ("title", "a\0b"),
         ("redirects", [{"url": 3, "status": "x"}]),
         ("redirects", [{}]),
+        ("redirects", [{"url": "https://a.test/", "status": 302}] * 1_001),
+        ("title", "x" * 3_000_000),
+        ("data", nested(900)),
+        ("data", nested(101)),
     ],
 )
 def test_a_page_with_a_value_that_no_store_could_hold_is_refused(name: str, value: object) -> None:
-    page = {"url": "https://a.test/", "depth": 0, "fetched_at": 1, "attempt": 1}
-    assert records.read(orjson.dumps({"page": page}), 1)
-    line = json.dumps({"page": page | {name: value}})  # orjson writes no numbers of more than 64 bits
+    assert records.read(orjson.dumps({"page": PAGE | {"data": nested(100)}}), 1)
+    line = json.dumps({"page": PAGE | {name: value}})  # orjson writes no numbers of more than 64 bits
     with pytest.raises(InvalidInput, match=f"line 7 is not valid .*{name}"):
         records.read(line, 7)
 
 
 @pytest.mark.parametrize(
-    "counts", [{"walked": 2**62}, {"depth_reached": 2**40}, {"opened": -1}, {"skipped": {"a": -1}}]
+    "values",
+    [
+        {"final_url": "x", "status": 200},
+        {"final_url": "https://a.test", "status": 200},
+        {"parent": "javascript:alert(1)"},
+        {"redirects": [{"url": "zzz", "status": 302}], "status": 302},
+        {"title": "a\0b"},
+        {"data": {"deep": [{"a\0": 1}]}},
+        {"data": {"deep": [{"a": "b\0"}]}},
+        {"detail": b64encode(packed(Details(titles=3))).decode()},  # type: ignore[arg-type]
+    ],
+)
+def test_a_page_with_a_value_that_its_readers_would_fail_on_is_refused(values: dict[str, Any]) -> None:
+    with pytest.raises(InvalidInput, match="line 7 is not valid"):
+        records.read(orjson.dumps({"page": PAGE | values}), 7)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        {"trap": {"pattern": "https://a.test/" + "a" * 100_000, "state": "quarantined", "sample": A, "count": 1}},
+        {"trap": {"pattern": A, "state": "quarantined", "sample": "javascript:1", "count": 1}},
+        {"trap": {"pattern": "\0", "state": "quarantined", "sample": A, "count": 1}},
+        {"sitemap": {"url": A, "fetched_at": 1, "problem": "x" * 100_000}},
+        {"sitemap": {"url": A, "fetched_at": 1, "entries": "AAAA"}},
+        URL | {"due": "9999-12-31T23:59:59-12:00"},
+        URL | {"due": "0001-01-01T00:00:00Z"},
+        URL | {"due": "1969-12-31T23:59:59Z"},
+        URL | {"target": A, "chain": CHAIN | {"key": 2**63}},
+        URL | {"target": A, "chain": CHAIN | {"chk": 2**31}},
+        URL | {"target": A, "chain": CHAIN | {"bytes": 2**63}},
+        URL | {"target": A, "chain": CHAIN | {"seconds": 1e308}},
+        URL | {"target": A, "chain": CHAIN | {"content_type": "x" * 100_000}},
+        URL | {"target": A, "chain": {"steps": [{"url": A, "status": 99_999_999_999, "asked": 1}]}},
+        URL | {"target": A, "chain": {"steps": [{"url": A, "status": 302, "asked": -1}]}},
+        URL | {"target": A, "chain": {"steps": [{"url": "javascript:1", "status": 302, "asked": 1}]}},
+        [],
+        {"page": None},
+        {"end": None},
+    ],
+)
+def test_a_line_with_a_value_out_of_range_is_refused_by_its_number(line: Any) -> None:
+    assert records.read(orjson.dumps(URL), 1)
+    assert records.read(orjson.dumps(URL | {"target": A, "chain": CHAIN}), 1)
+    with pytest.raises(InvalidInput, match="line 7 is not valid"):
+        records.read(json.dumps(line), 7)
+
+
+def test_a_refusal_of_a_line_is_short_whatever_the_line_has() -> None:
+    with pytest.raises(InvalidInput) as refused:
+        records.read(orjson.dumps(URL | {"url": "ftp://a.test/" + "x" * 100_000}), 7)
+    assert len(str(refused.value)) < 1_000
+
+
+def test_cookies_and_responses_of_redirects_are_not_loaded() -> None:
+    chain = CHAIN | {"cookies": [[A, "a=b"]], "members": "AAAA"}
+    kept = records.read(orjson.dumps(URL | {"target": A, "chain": chain}), 1)
+    assert isinstance(kept, KeptUrl)
+    assert kept.chain is not None
+    assert (kept.chain.cookies, kept.chain.members) == ((), b"")
+
+
+async def test_a_crawl_with_a_value_that_no_store_could_hold_is_refused(bench: Bench) -> None:
+    head = orjson.loads((await dumped(bench, await paused(bench)))[0])
+    for name, value in (
+        ("created_at", "9999-12-31T23:59:59-12:00"),
+        ("created_at", "0001-01-01T00:00:00Z"),
+        ("started_at", "9999-12-31T23:59:59-12:00"),
+        ("finished_at", "0001-01-01T00:00:00Z"),
+        ("state_reason", "loading"),
+        ("state_reason", "x" * 100_000),
+        ("named", ["x" * 100_000]),
+        ("named", ["x"] * 100_000),
+    ):
+        with pytest.raises(InvalidInput, match="line 1 is not valid"):
+            records.read(orjson.dumps(head | {"crawl": head["crawl"] | {name: value}}), 1)
+
+
+async def test_classes_of_responses_that_a_dump_leaves_out_count_zero(bench: Bench) -> None:
+    head = orjson.loads((await dumped(bench, await paused(bench)))[0])
+    read = records.read(orjson.dumps(head | {"counts": head["counts"] | {"responses": {"2xx": 3}}}), 1)
+    assert isinstance(read, records.Head)
+    assert read.counts.responses == {"2xx": 3, "3xx": 0, "4xx": 0, "5xx": 0, "none": 0}
+
+
+@pytest.mark.parametrize(
+    "counts",
+    [
+        {"walked": 2**62},
+        {"walked": "P9999999D"},
+        {"depth_reached": 2**40},
+        {"opened": -1},
+        {"skipped": {"a": -1}},
+        {"skipped": {str(place): 1 for place in range(2_000)}},
+    ],
 )
 async def test_a_count_that_no_store_could_hold_is_refused(bench: Bench, counts: dict[str, object]) -> None:
     head = orjson.loads((await dumped(bench, await paused(bench)))[0])
-    with pytest.raises(InvalidInput, match=r"line 1 is not valid .*(range|between)"):
+    with pytest.raises(InvalidInput, match=r"line 1 is not valid .*(range|between|too many)"):
         records.read(orjson.dumps(head | {"counts": head["counts"] | counts}), 1)
 
 

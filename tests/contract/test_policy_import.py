@@ -1,15 +1,18 @@
 """Policies from files and to files: errors by line, all or nothing or only the valid lines; an exported file can be
 imported."""
 
+import asyncio
 from collections.abc import Callable, Iterable, Iterator
 from io import StringIO
+from itertools import chain, count, repeat
 
 import orjson
 import pytest
 
 from shoal.base.errors import InvalidInput
 from shoal.base.ids import new_id
-from shoal.plan.importer import ImportSummary, PolicyImporter
+from shoal.plan import importer
+from shoal.plan.importer import MAX_BAD, ImportSummary, PolicyImporter
 from shoal.plan.policy_file import (
     LONGEST_LINE,
     PolicyFileRow,
@@ -82,6 +85,34 @@ async def test_bad_lines_can_be_skipped(bench: Bench) -> None:
     assert (report.made, report.bad) == (2, 3)
     assert [line for line, _ in report.problems] == [2, 3, 4]
     assert await urls(bench) == ["http://example.org/a", "http://example.org/d"]
+
+
+@pytest.mark.parametrize("read", [read_csv, read_json_lines])
+async def test_a_file_of_blank_lines_is_not_read_to_its_end(
+    bench: Bench, read: Callable[[Iterable[str]], Iterator[PolicyFileRow]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(importer, "MAX_BLANK", 5_000)
+    lines = chain(["url,frequency\n"] if read is read_csv else [], repeat(",\n" if read is read_csv else "\n"))
+    async with asyncio.timeout(60):
+        report = await take(bench, read(lines), skip_bad=True)
+    assert (report.made, report.bad) == (0, MAX_BAD)
+    assert "is blank, after 5,000 other blank lines" in report.problems[0][1]
+
+
+async def test_an_import_that_nobody_waits_for_ends_between_two_batches(bench: Bench) -> None:
+    rows = read_json_lines(repeat('{"url": "http://example.org/a", "frequency": "6h"}'))
+    calls = count()
+
+    def check_caller() -> None:
+        if next(calls) == 3:
+            raise ConnectionAbortedError
+
+    with pytest.raises(ConnectionAbortedError):
+        async with asyncio.timeout(60):
+            await PolicyImporter(bench.database, PlanBench(bench).policies).take(
+                rows, skip_bad=False, check_caller=check_caller
+            )
+    assert await urls(bench) == []
 
 
 @pytest.mark.parametrize("read", [read_csv, read_json_lines])

@@ -118,8 +118,8 @@ WHOLE = {
     "schema_version": "one row for each migration",
     "delete_stale_job_seats": "the sweep looks at every seat",
     "purge_dead": "an index of dead letters alone",
-    "lock_admin_tokens": "there are few tokens",
-    "all_gates": "there are few gates",
+    **dict.fromkeys(("lock_admin_tokens", "expired_tokens"), "there are few tokens"),
+    **dict.fromkeys(("all_gates", "count_gates"), "there are few gates"),
 }
 # Statements with a limit that sort rows of a table, and why they may.
 SORTED = {

@@ -1,20 +1,31 @@
 """Contract of tokens and the audit log, on each store."""
 
 import asyncio
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
 
 from shoal.access.audit_log import AuditEntry, AuditLog
 from shoal.access.token import ROLES, Caller, TokenRequest, TokenScope, allows, local_caller
-from shoal.access.tokens import FRESH_SECONDS, MOST_REMEMBERED, USED_EVERY, NewToken, Tokens, TokenUseNotRecorded
+from shoal.access.tokens import (
+    FRESH_SECONDS,
+    MOST_REMEMBERED,
+    USED_EVERY,
+    NewToken,
+    TokenJanitor,
+    Tokens,
+    TokenUseNotRecorded,
+)
 from shoal.base.database import Database, Tx
 from shoal.base.errors import BackendUnavailable, InvalidInput, NotAllowed, NotFound, StateConflict
 from shoal.crawl.frontier.admin import FrontierAdmin
 from shoal.crawl.frontier.sql_admin import SqlFrontierAdmin
 from shoal.crawl.states import CrawlState
 from shoal.drivers.folder_bodies import FolderBodies
+from shoal.queue.job import LeaseRequest, bot_holder
 from shoal.queue.job_admin_store import JobFilter
+from shoal.queue.states import JobState
 from tests.contract.conftest import Bench, Breakpoint, BreakpointDatabase, Severed, until_blocked
 
 ME = local_caller("127.0.0.1")
@@ -29,7 +40,7 @@ def tokens_of(bench: Bench, database: Database | None = None) -> Tokens:
         audit_log,
         bench.clock,
         bench.signals,
-        lambda token_id: bench.queue.recovery.release_bot(token_id, "token_revoked"),
+        bench.queue.recovery.release_bot,
     )
 
 
@@ -227,6 +238,23 @@ async def test_of_two_admins_who_revoke_each_other_one_stays(postgres_bench: Ben
     await slow
     with pytest.raises(StateConflict):
         await late
+
+
+async def test_the_jobs_of_a_bot_are_returned_when_its_token_expires(bench: Bench, first_token: NewToken) -> None:
+    tokens = tokens_of(bench)
+    janitor = TokenJanitor(tokens)
+    job_ids = [await bench.enqueue(), await bench.enqueue()]
+    for expires_in in ("1h", "3h"):
+        minted = await tokens.create(token_request("bot", expires_in=expires_in), ME)
+        request = LeaseRequest(bot_holder(minted.token.id, "b"), ["page"], lock_ttl=timedelta(hours=5))
+        await bench.queue.finish_and_lease([], request, 1)
+    assert (await janitor.run_once()).did == ""
+    await bench.jump(3601)
+    assert (await janitor.run_once()).did == "released what 1 expired token held"
+    assert (await janitor.run_once()).did == ""
+    jobs = sorted([await bench.job(job_id) for job_id in job_ids], key=lambda job: job.state)
+    assert [(job.state, job.attempts) for job in jobs] == [(JobState.LOCKED, 0), (JobState.PENDING, 0)]
+    assert jobs[1].state_reason == "token_expired"
 
 
 async def test_a_token_that_is_not_there_cannot_be_revoked(bench: Bench) -> None:

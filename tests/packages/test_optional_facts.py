@@ -72,8 +72,15 @@ def wrong(page):
 
 def odd(page):
     return {"when": object()}
+
+def deep(page):
+    levels = {}
+    for _ in range(200):
+        levels = {"inner": levels}
+    return levels
 """
-ENTRY_POINTS = "[shoal.hooks]\n" + "\n".join(f"{name} = tiny:{name}" for name in ("count", "some", "wrong", "odd"))
+NAMES = ("count", "some", "wrong", "odd", "deep")
+ENTRY_POINTS = "[shoal.hooks]\n" + "\n".join(f"{name} = tiny:{name}" for name in NAMES)
 
 
 @pytest.fixture
@@ -106,7 +113,11 @@ async def test_hooks_add_to_the_data_of_each_page_and_what_they_raise_ends_nothi
 @pytest.mark.usefixtures("hooks")
 @pytest.mark.parametrize(
     ("name", "words"),
-    [("wrong", "Hook wrong returned list, not a dict or None."), ("odd", "Hook odd returned something")],
+    [
+        ("wrong", "Hook wrong returned list, not a dict or None."),
+        ("odd", "Hook odd returned something"),
+        ("deep", "Hook deep returned more than 100 levels of data."),
+    ],
 )
 async def test_a_hook_that_gives_no_data_is_reported(crawler: Crawler, name: str, words: str) -> None:
     async with serving(ScriptedSite({"/": html("home")}.get)) as site:
@@ -120,7 +131,7 @@ async def test_a_hook_that_gives_no_data_is_reported(crawler: Crawler, name: str
 @pytest.mark.parametrize(
     ("name", "words"),
     [
-        ("nobody", "which no installed package provides; installed are broken, count, odd, some, wrong; install the"),
+        ("nobody", "which no installed package provides; installed are broken, count, deep, odd, some, wrong"),
         ("broken", "which does not load"),
     ],
 )

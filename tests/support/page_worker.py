@@ -5,8 +5,9 @@ import sys
 import uvloop
 
 from shoal.app import opened
+from shoal.base.machine import on_stop
 from shoal.base.settings_loader import load
-from shoal.process.lifetime import on_stop, watched
+from shoal.process.lifetime import watched
 from shoal.process.worker import workers_of
 
 COMMAND = (sys.executable, "-m", "tests.support.page_child")

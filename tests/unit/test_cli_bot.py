@@ -49,6 +49,26 @@ async def _run(policy_id: str, *prices: int) -> None:
             await app.page_jobs.ingest.settle("w1", [ResultDelivery(lease.fence, result)])
 
 
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (
+            ["https://example.com/", "ftp://a/", "--site"],
+            "shoal: URL 'ftp://a/' has a scheme other than http and https",
+        ),
+        (["https://example.com/", "http://10.0.0.1/", "--site"], "shoal: http://10.0.0.1/ has an address or port"),
+        (["ftp://a/"], "shoal: URL 'ftp://a/' has a scheme other than http and https"),
+        (["https://example.com/", "--priority", "1000"], "shoal: --priority cannot be '1000'"),
+        (["https://example.com/", "--set", "jitter=9x"], "shoal: jitter '9x' is a duration without a valid unit"),
+    ],
+)
+def test_a_policy_is_refused_in_the_words_of_the_command(
+    capsys: pytest.CaptureFixture[str], words: list[str], says: str
+) -> None:
+    assert main(["policies", "add", *words, "--frequency", "6h"]) == 2
+    assert says in capsys.readouterr().err
+
+
 def test_the_results_of_a_policy_and_their_changes_are_shown(capsys: pytest.CaptureFixture[str]) -> None:
     policy = told(capsys, "policies", "add", "https://example.com/", "--frequency", "6h")["id"]
     asyncio.run(_run(policy, 1, 2))

@@ -51,8 +51,8 @@ def test_a_bad_url_of_a_file_is_reported_by_its_line_and_nothing_is_made(capsys:
     Path("urls.txt").write_text("http://example.org/a\n# no\nnothing\n")
     assert main(["jobs", "add", "--file", "urls.txt"]) == 2
     said = capsys.readouterr().err
-    assert "urls[1] is line 3 of urls.txt." in said
-    assert "urls[1] 'nothing' is not an absolute http or https URL" in said
+    assert "shoal: line 3 of urls.txt 'nothing' is not an absolute http or https URL" in said
+    assert "urls[" not in said
     assert told(capsys, "jobs", "groups")["items"] == []
 
 
@@ -62,9 +62,12 @@ def test_a_bad_url_of_a_file_is_reported_by_its_line_and_nothing_is_made(capsys:
         ([], "No URL given"),
         (["http://example.org/", "--label", "x"], "write it as name=value"),
         (["http://example.org/", "--header", "x"], "write it as NAME: VALUE"),
-        (["http://example.org/", "--priority", "200"], "priority"),
+        (["http://example.org/", "--priority", "200"], "shoal: --priority cannot be '200'"),
+        (["http://example.org/", "ftp://a/", "nothing"], "shoal: URL 'ftp://a/' has a scheme other than http"),
+        (["http://example.org/", "ftp://a/", "nothing"], "; nothing cannot be fetched either."),
         (["--file", "absent.txt"], "cannot be read"),
         (["http://127.0.0.1/"], "SHOAL_ALLOW_NETWORKS"),
+        (["http://127.0.0.1/"], "shoal: http://127.0.0.1/ has an address or port that is not allowed"),
     ],
 )
 def test_a_bad_group_is_refused(capsys: pytest.CaptureFixture[str], words: list[str], says: str) -> None:

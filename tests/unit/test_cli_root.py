@@ -16,11 +16,11 @@ import pytest
 from shoal import __version__
 from shoal.base import errors
 from shoal.base.clock import SystemClock
+from shoal.base.machine import SAME_CTRL_C_SECONDS, on_stop
 from shoal.cli import root
 from shoal.cli.main import main
 from shoal.cli.output import print_json, print_table
 from shoal.cli.root import COMMANDS, HARMFUL, LazyCommands, run, shoal
-from shoal.process.lifetime import on_stop
 
 ROOT = Path(__file__).parents[2]
 SECRET = "hunter2"
@@ -518,3 +518,25 @@ async def test_two_sigints_within_milliseconds_are_one_ctrl_c() -> None:
     finally:
         loop.remove_signal_handler(signal.SIGINT)
         loop.remove_signal_handler(signal.SIGTERM)
+
+
+async def test_a_ctrl_c_that_is_held_counts_again_after_a_moment() -> None:
+    second = asyncio.Event()
+    stops: list[float] = []
+    loop = asyncio.get_running_loop()
+
+    def stop() -> None:
+        stops.append(loop.time())
+        if len(stops) == 2:
+            second.set()
+
+    on_stop(stop)
+    try:
+        async with asyncio.timeout(30):
+            while not second.is_set():
+                os.kill(os.getpid(), signal.SIGINT)
+                await SystemClock().sleep(SAME_CTRL_C_SECONDS / 10)
+    finally:
+        loop.remove_signal_handler(signal.SIGINT)
+        loop.remove_signal_handler(signal.SIGTERM)
+    assert stops[1] - stops[0] > SAME_CTRL_C_SECONDS

@@ -1,6 +1,7 @@
 """File permissions: stored data is readable by its owner only, and any wider access is reported."""
 
 import os
+import subprocess
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,13 +12,14 @@ from shoal.app import App, opened
 from shoal.app.file_permissions import file_permission_warning
 from shoal.base.clock import SystemClock
 from shoal.base.errors import BadConfig
-from shoal.base.machine import make_private
+from shoal.base.machine import make_private, started
 from shoal.base.settings_loader import load
 from shoal.base.url import Url
 from shoal.drivers.folder_bodies import FolderBodies
 from shoal.events.forwarder import EventFile
 from shoal.observe.project_logs import ProjectLogs
 from shoal.pages.export.part_file import PartFile
+from shoal.web.browser import OWNER, make_folder, reap
 from shoal.web.renderer import file_name, save_screenshot
 
 
@@ -75,6 +77,47 @@ async def test_an_owner_is_told_of_folders_that_others_may_read(folder: Path) ->
     assert f"chmod go= {folder}/bodies {folder}/logs" in (await warning_of(at(folder)) or "")
     warning = await warning_of(at(folder, SHOAL_BODIES=f"{folder}/my bodies"))
     assert f"chmod go= '{folder}/my bodies' {folder}/logs" in (warning or "")
+
+
+async def test_an_owner_is_told_of_older_screenshots_and_events_that_others_may_read(folder: Path) -> None:
+    (folder / "pictures").mkdir()
+    (folder / "events.jsonl").touch()
+    given = at(folder, SHOAL_SCREENSHOTS=f"{folder}/pictures", SHOAL_EVENTS_FILE=f"{folder}/events.jsonl")
+    assert f"chmod go= {folder}/pictures {folder}/events.jsonl" in (await warning_of(given) or "")
+    (folder / "pictures").chmod(0o700)
+    (folder / "events.jsonl").chmod(0o600)
+    assert await warning_of(given) is None
+
+
+@pytest.mark.parametrize("how", ["open", "a link", "another user's"])
+def test_a_folder_of_browsers_that_is_not_ours_alone_is_refused_and_not_reaped(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
+    """Whoever made it could name any process of ours as a browser that was left behind."""
+    monkeypatch.setattr("tempfile.tempdir", str(folder))
+    ours = make_folder()
+    sleeper = subprocess.Popen(["sleep", "60"], start_new_session=True)
+    try:
+        (ours / OWNER).write_text(f"1 0 {sleeper.pid} {started(sleeper.pid)}\n")
+        if how == "open":
+            ours.parent.chmod(0o777)
+        elif how == "a link":
+            ours.parent.rename(folder / "theirs")
+            ours.parent.symlink_to(folder / "theirs")
+        else:
+            monkeypatch.setattr("os.getuid", lambda: 12345)
+        with pytest.raises(BadConfig, match="belongs to another user, or others may use it; remove it, or set TMPDIR"):
+            make_folder()
+        assert reap() == 0
+        assert sleeper.poll() is None
+        if how == "a link":
+            ours.parent.unlink()
+            ours.parent.touch()
+            with pytest.raises(BadConfig, match="belongs to another user"):
+                make_folder()
+    finally:
+        sleeper.kill()
+        sleeper.wait()
 
 
 def test_a_folder_that_exists_stays_as_it_is(folder: Path) -> None:

@@ -48,8 +48,10 @@ def test_a_rule_must_hold(op: str, threshold: float, outcome: Outcome) -> None:
     ("text", "says"),
     [
         ("x = " + "1" * 5_000, "is not valid TOML"),
-        ("min_pages = " + "1" * 4_000, "min_pages"),
-        ("[[rules]]\nmetric = 'pages'\nop = '>'\nthreshold = " + "1" * 4_000, "threshold"),
+        ("min_pages = " + "1" * 4_000, "a number of more than 64 bits"),
+        ("[[rules]]\nmetric = 'pages'\nop = '>'\nthreshold = " + "1" * 4_000, "a number of more than 64 bits"),
+        ("[[rules]]\nmetric = 'pages'\nop = '>'\nthreshold = 0x" + "f" * 9_000, "a number of more than 64 bits"),
+        ("x = [[[{y = 0b1" + "0" * 900_000 + "}]]]", "a number of more than 64 bits"),
         ("a." * 300_000 + "a = 1", "a key has more than 50 parts"),
         ('"a" . ' * 100_000 + "a = 1", "a key has more than 50 parts"),
         (r'"\"".' * 100_000 + "a = 1", "a key has more than 50 parts"),

@@ -6,6 +6,7 @@ import json
 import logging
 import pkgutil
 import string
+import time
 import unicodedata
 from collections.abc import Iterator
 from datetime import UTC, datetime
@@ -302,6 +303,18 @@ def test_an_event_with_any_text_is_one_line_without_control_characters(message: 
     text.encode("utf-8")
     found = json.loads(text)
     assert not [char for part in (found["msg"], found["url"], *found["facts"]) for char in part if _fools(char)]
+
+
+def test_a_terminal_line_has_the_time_in_utc_whatever_the_zone_of_the_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TZ", "Asia/Tokyo")
+    time.tzset()
+    try:
+        stream = io.StringIO()
+        logs_to(stream, format="text").say(LogLevel.INFO, "test", "hello")
+    finally:
+        monkeypatch.undo()
+        time.tzset()
+    assert stream.getvalue().startswith(f"{CLOCK.now():%H:%M:%S}Z INFO ")
 
 
 @given(nasty, nasty)

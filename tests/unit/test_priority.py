@@ -1,5 +1,6 @@
 """The priority of a job: the sum of the points of all rules, within bounds, with its parts."""
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -70,6 +71,14 @@ def test_a_file_that_has_no_rules_is_refused_by_its_name(
     assert refusal.value.message.startswith("SHOAL_PRIORITY_RULES")
     assert str(tmp_path / name) in refusal.value.message
     assert words in refusal.value.message
+
+
+def test_a_file_of_rules_that_would_block_or_is_too_large_is_refused(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "rules.toml")
+    with pytest.raises(BadConfig, match="it is not a regular file"):
+        read_priority_rules(tmp_path / "rules.toml")
+    with pytest.raises(BadConfig, match="it has more than 1,000,000 bytes"):
+        read_priority_rules(Path("/dev/zero"))
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,6 @@
 """Settings: their sources, and the error messages for invalid values."""
 
+import os
 import pickle
 from datetime import timedelta
 from ipaddress import ip_network
@@ -268,6 +269,7 @@ def test_reserved_and_foreign_variables_are_left_alone() -> None:
         ("[queue]\nlease = '10s'", "[queue] in "),
         ("WORKER_CONCURRENCY = true", "is not a whole number"),
         ("SHOAL_LEASE = 10", "is not a duration"),
+        ("WORKER_BACKOFF_MS = 9223372036854775807", "is longer than ten years"),
         ("SHOAL_LEASE = 2026-01-01", "is not a duration"),
         ("SHOAL_ALLOW_NETWORKS = 7", "is not a list of networks"),
         ("WORKER_CONCURRENCY = ", "is not TOML"),
@@ -283,6 +285,12 @@ def test_a_bad_file_is_refused_with_its_path(tmp_path: Path, text: str, words: s
 
 def test_a_file_that_cannot_be_read_is_refused(tmp_path: Path) -> None:
     assert "no such file" in refusal(SHOAL_CONFIG=str(tmp_path / "absent.toml"))
+    (tmp_path / "huge.toml").write_text("WORKER_CONCURRENCY = 0x" + "f" * 9_000)
+    assert "a number of more than 64 bits" in refusal(SHOAL_CONFIG=str(tmp_path / "huge.toml"))
+    os.mkfifo(tmp_path / "pipe.toml")
+    assert "cannot be read (it is not a regular file)" in refusal(SHOAL_CONFIG=str(tmp_path / "pipe.toml"))
+    assert "cannot be read (it has more than 1,000,000 bytes)" in refusal(SHOAL_CONFIG="/dev/zero")
+    assert load(env={"SHOAL_CONFIG": "/dev/null"}).sources["WORKER_CONCURRENCY"] == "default"
     assert "is a directory" in refusal(SHOAL_CONFIG=str(tmp_path))
     (tmp_path / "latin.toml").write_bytes(b'SHOAL_USER_AGENT = "\xe9"')
     assert "is not TOML" in refusal(SHOAL_CONFIG=str(tmp_path / "latin.toml"))

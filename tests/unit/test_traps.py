@@ -1,7 +1,7 @@
 """Detection of traps, and the memory of URL patterns in a walker."""
 
 from shoal.base.url import Url
-from shoal.crawl.frontier.traps import MOST_TEXTS, REPEATS, TrapState, TrapWatch, pattern_of
+from shoal.crawl.frontier.traps import LONGEST_PATTERN, MOST_TEXTS, REPEATS, TrapState, TrapWatch, pattern_of
 
 URL = Url("http://example.org/calendar?month=1")
 SAME = 5  # the hash of a text
@@ -26,3 +26,7 @@ def test_repeats_are_forgotten_with_the_texts_that_were_repeated() -> None:
     for text in range(MOST_TEXTS):
         watch.notice(Url("http://example.org/other"), SAME + 1 + text)
     assert repeat(watch, 3) == [None, None, None]
+
+
+def test_a_pattern_is_never_longer_than_an_index_entry_of_postgresql() -> None:
+    assert len(pattern_of(Url("http://example.org/" + "a/" * 30_000))) == LONGEST_PATTERN

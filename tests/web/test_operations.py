@@ -4,6 +4,7 @@ import json
 import re
 from datetime import timedelta
 
+import pytest
 from standardwebhooks.webhooks import Webhook as Receiver
 
 from shoal.audit import states as audit_states
@@ -201,6 +202,8 @@ async def test_a_policy_is_created_changed_run_and_removed(shop: ServedControlle
     refused = await visitor.post("/policies/new", form | {"frequency": "sometimes"})
     assert (refused.status, 'id="frequency-problem"' in refused.html) == (422, True)
     assert 'value="sometimes"' in refused.html
+    refused = await visitor.post("/policies/new", {"seeds": "https://example.com/\n\nftp://a/\n", "frequency": "6h"})
+    assert "line 3 'ftp://a/' has a scheme other than http and https" in refused.text.replace("Line", "line")
     seen = await visitor.post("/policies/new", form)
     assert "The policy was created." in seen.text
     policy_id = seen.path.rpartition("/")[2]
@@ -274,6 +277,26 @@ async def test_bots_are_shown_with_their_tokens_activity_and_conformance(
     seen = await visitor.get("/policies/bots")
     assert "Breaks rules" in seen.text
     assert "1 result came without a valid lease, and was rejected." in seen.text
+
+
+async def test_advice_to_create_a_token_works_as_the_first_and_as_a_later_one(
+    shop: ServedController, visitor: PlainBrowser
+) -> None:
+    assert "--role admin" in (await visitor.get("/login")).text
+    bots = (await visitor.get("/policies/bots")).text
+    assert bots.index("tokens create --role admin") < bots.index("tokens create --role bot")
+    await shop.token("admin")
+    assert "--role viewer" in (await visitor.get("/login")).text
+
+
+async def test_more_webhooks_than_can_be_created_today_are_counted_and_not_listed(
+    shop: ServedController, visitor: PlainBrowser, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("shoal.events.webhooks.MOST_WEBHOOKS", 1_000)  # as in an earlier version
+    for number in range(103):
+        await shop.app.events.webhooks.make(NewWebhook(url=f"https://example.com/{number}"))
+    assert "3 more webhooks are listed when others are removed." in (await visitor.get("/events")).text
+    assert len((await shop.ask("/api/v1/webhooks")).json["items"]) == 100
 
 
 async def test_a_webhook_is_created_with_a_secret_and_its_deliveries_are_replayed(

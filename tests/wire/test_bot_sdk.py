@@ -2,6 +2,8 @@
 
 import asyncio
 import json
+import os
+import signal
 from collections.abc import AsyncIterator, Iterator
 from contextlib import suppress
 from datetime import timedelta
@@ -186,6 +188,35 @@ async def test_a_bot_that_stops_finishes_what_it_has(api: ServedApi) -> None:
     states = {(await api.app.job_admin.get(job_id)).state for job_id in (first, second)}
     assert states == {JobState.DONE, JobState.PENDING}
     assert bot.done == 1
+
+
+async def test_a_ctrl_c_that_comes_twice_lets_a_bot_finish_what_it_has(api: ServedApi) -> None:
+    """The terminal sends it to the process, and a launcher passes it on."""
+    bot, begun, go_on = bot_at(api, concurrency=1), asyncio.Event(), asyncio.Event()
+
+    @bot.on_job
+    async def look(job: Job) -> Found:
+        begun.set()
+        await go_on.wait()
+        return Found("raw text", html_hash="abc")
+
+    [job_id] = await add_page_jobs(api.app, "https://example.org/")
+    working = asyncio.create_task(bot._run_with_signals())
+    loop = asyncio.get_running_loop()
+    try:
+        async with asyncio.timeout(60):
+            await begun.wait()
+            for _ in range(2):
+                stopped = loop.create_future()
+                loop.call_soon(os.kill, os.getpid(), signal.SIGINT)
+                loop.call_later(0.01, stopped.set_result, None)
+                await stopped
+            go_on.set()
+            await working
+    finally:
+        loop.remove_signal_handler(signal.SIGINT)
+        loop.remove_signal_handler(signal.SIGTERM)
+    assert (await api.app.job_admin.get(job_id)).state is JobState.DONE
 
 
 async def test_a_bot_stops_working_on_a_job_that_was_cancelled(api: ServedApi) -> None:

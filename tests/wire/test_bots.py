@@ -11,7 +11,8 @@ import pytest
 
 from shoal.base.signals import Signal
 from shoal.observe.metrics import Metrics
-from shoal.page_jobs.bots import BotPulled
+from shoal.page_jobs.bots import BotPulled, Bots, Pull
+from shoal.page_jobs.leasing import PageTask
 from shoal.queue.states import JobState
 from tests.support.api import ServedApi, served_api
 from tests.support.controller import ME, served_controller
@@ -315,6 +316,25 @@ async def test_a_revoked_token_takes_no_job_brings_no_result_and_holds_nothing(s
         other = await shop.token("bot")
         [again] = (await shop.ask("/bot/v1/jobs/pull", other, method="POST", body=body)).json["jobs"]
         assert again["job_id"] == job["job_id"]
+
+
+async def test_a_token_that_is_revoked_while_its_bot_pulls_gets_no_job(
+    store_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with served_controller(store_url, SHOAL_PAGE_SPEED="max") as shop:
+        token = await shop.token("bot")
+        [job_id] = await add_page_jobs(shop.app)
+        lease = Bots._lease
+
+        async def revoke_and_lease(bots: Bots, pull: Pull) -> list[PageTask]:
+            """The token was verified before, and the revocation has nothing to release yet."""
+            await shop.app.access.tokens.revoke(f"tok_{token.split('_')[1]}", ME)
+            return await lease(bots, pull)
+
+        monkeypatch.setattr(Bots, "_lease", revoke_and_lease)
+        answer = await shop.ask("/bot/v1/jobs/pull", token, method="POST", body=orjson.dumps({"bot_id": "b"}))
+        assert answer.status == 401
+        assert await state(shop, job_id) is JobState.PENDING
 
 
 async def test_a_token_that_is_revoked_while_its_bot_waits_gets_no_job(sqlite_url: str) -> None:

@@ -16,15 +16,16 @@ import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
-from shoal.access.limits import ConnectionLimits, ConnectionsCut
+from shoal.access.limits import AuthThrottle, ConnectionLimits, ConnectionsCut
 from shoal.access.token import local_caller, mint
 from shoal.base.clock import FakeClock, SystemClock
-from shoal.base.errors import BackendUnavailable, BadConfig, NodeDisplaced
+from shoal.base.errors import BackendUnavailable, BadConfig, NodeDisplaced, Unauthenticated
+from shoal.base.ids import NodeId
 from shoal.base.parsing import Address
 from shoal.base.settings import ServeSettings
 from shoal.base.signals import Signal, Signals
 from shoal.fleet import control_port, control_server
-from shoal.fleet.channel import KeepAlive
+from shoal.fleet.channel import KeepAlive, NodeAuthenticator
 from shoal.fleet.control_client import CommandApplied, ControlConnected, ControlLost
 from shoal.fleet.control_server import StreamFailed
 from shoal.fleet.node import CommandRequest, NewSession, SessionBegun
@@ -514,6 +515,18 @@ async def test_bytes_that_are_no_message_are_refused(plane: ControlPlane) -> Non
         assert (await refusal(call, b"\xff\xff\xff\xff"))[0] is Code.INVALID_ARGUMENT
 
 
+async def test_an_unexpected_error_names_nothing_of_ours(plane: ControlPlane, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def begin(*given: Any) -> None:
+        raise ZeroDivisionError("a secret")
+
+    monkeypatch.setattr(control_server.ControlService, "_begin", begin)
+    async with plane.channel() as channel:
+        code, said = await refusal(open_session(channel), status())
+    assert (code, said) == (Code.INTERNAL, "unexpected error; the log of the controller names it")
+    [failed] = plane.of(StreamFailed)
+    assert (failed.type, failed.error) == ("unexpected", "ZeroDivisionError('a secret')")
+
+
 async def test_a_stream_without_a_message_is_ended(plane: ControlPlane, monkeypatch: pytest.MonkeyPatch) -> None:
     async with plane.channel() as channel:
         silent = open_session(channel)
@@ -531,6 +544,12 @@ async def test_a_clock_that_is_ahead_is_noted_once(plane: ControlPlane) -> None:
         await plane.until(lambda: len(plane.of(HeartbeatReceived)) == 3)
         [noted] = plane.of(NodeClockOff)
         assert noted.ahead_seconds > 1_000_000
+
+
+async def test_a_node_elsewhere_is_told_to_create_an_admin_token_first(plane: ControlPlane) -> None:
+    authenticator = NodeAuthenticator(plane.app.access.tokens, AuthThrottle(SystemClock()))
+    with pytest.raises(Unauthenticated, match=r"(?s)--role admin.*--role node"):
+        await authenticator.admit(NodeId("seed-1"), [], "192.0.2.7")
 
 
 async def test_only_the_token_of_a_node_lets_it_in(plane: ControlPlane) -> None:

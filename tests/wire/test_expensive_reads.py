@@ -5,6 +5,7 @@ import asyncio
 import socket
 from collections.abc import AsyncIterator
 
+import orjson
 import pytest
 from starlette.responses import Response, StreamingResponse
 
@@ -73,6 +74,19 @@ async def test_diffs_of_clients_that_left_are_not_computed_and_others_get_theirs
     async with asyncio.timeout(LIMIT_SECONDS):
         assert (await theirs).status == 200
         assert (await shop.ask(f"{DIFF}?against=earlier", viewer)).status == 200
+
+
+async def test_an_import_of_policies_ends_when_its_client_leaves(shop: ServedController) -> None:
+    token = await shop.token("operator")
+    body = b'{"url": "http://example.org/a", "frequency": "6h"}\n' * 30_000
+    _, writer = await asyncio.open_connection("127.0.0.1", shop.port)
+    head = f"POST /api/v1/policies/import HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {token}\r\n"
+    writer.write(f"{head}Content-Type: application/x-ndjson\r\nContent-Length: {len(body)}\r\n\r\n".encode() + body)
+    async with asyncio.timeout(LIMIT_SECONDS):
+        await writer.drain()
+    writer.close()
+    await served(shop, CLIENT_GONE, 1)
+    assert orjson.loads((await shop.ask("/api/v1/policies", token)).body)["items"] == []
 
 
 async def test_a_caller_with_a_full_queue_is_told_when_to_try_again(shop: ServedController) -> None:

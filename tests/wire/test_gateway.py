@@ -313,7 +313,7 @@ async def test_a_stream_ends_soon_after_its_token_is_revoked(sqlite_url: str) ->
             app.access.audit_log,
             clock,
             app.signals,
-            lambda token_id: app.queue.recovery.release_bot(token_id, "token_revoked"),
+            app.queue.recovery.release_bot,
         )
         authenticator = TokenAuthenticator(tokens, AuthThrottle(clock), settings.serve, app.signals)
         gateway = application([Route("/stream", stream)], clock, app.signals, authenticator)

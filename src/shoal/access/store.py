@@ -44,6 +44,10 @@ class TokenStore:
         """Return those of these tokens that were revoked or have expired."""
         return {row["id"] for row in await tx.all("ended_tokens", ids=list(token_ids))}
 
+    async def expired(self, tx: Tx, ago: timedelta) -> set[TokenId]:
+        """Return the tokens that were not revoked and have expired, at most `ago`."""
+        return {row["id"] for row in await tx.all("expired_tokens", ago=span(ago))}
+
     async def page_of(self, tx: Tx, before: int | None, limit: int) -> list[Token]:
         """Return tokens, including revoked and expired ones, newest first."""
         return [_token(row) for row in await tx.all("newest_tokens", before=before, limit=limit)]

@@ -42,3 +42,8 @@ ORDER BY id FOR UPDATE;
 -- Those of some tokens that were revoked, or have expired.
 SELECT id FROM token
 WHERE id = ANY(:ids::text[]) AND (revoked_at IS NOT NULL OR coalesce(expires_at <= shoal_now(), FALSE));
+
+-- name: expired_tokens
+-- Tokens that were not revoked and have expired, at most some time ago.
+SELECT id FROM token
+WHERE expires_at <= shoal_now() AND expires_at > shoal_now() - CAST(:ago AS BIGINT) AND revoked_at IS NULL;

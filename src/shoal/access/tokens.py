@@ -14,10 +14,13 @@ from shoal.base.database import Database, Tx
 from shoal.base.errors import InvalidInput, NotAllowed, NotFound, ShoalError, StateConflict
 from shoal.base.ids import TokenId
 from shoal.base.parsing import read_duration
+from shoal.base.service import PassResult
 from shoal.base.signals import Signal, Signals
+from shoal.base.text import plural
 
 FRESH_SECONDS = 2.0  # a verified token is cached this long; another controller's revocation may be that late
 MOST_REMEMBERED = 1000
+EXPIRED_LATELY = timedelta(days=2)  # longer than the lease of a bot's job can be
 USED_EVERY = timedelta(minutes=1)  # between two records of use
 FIRST_FIX = (
     "create an admin token first (`shoal tokens create --role admin --name NAME`) and keep it: once a token exists,"
@@ -50,9 +53,9 @@ class Tokens:
         audit_log: AuditLog,
         clock: Clock,
         signals: Signals,
-        release: Callable[[TokenId], Awaitable[None]],
+        release: Callable[[TokenId, str], Awaitable[None]],
     ) -> None:
-        """`release` returns the jobs that a revoked token holds."""
+        """`release` returns the jobs that a token which has ended holds, with the reason."""
         self._database = database
         self._store = TokenStore()
         self._audit_log = audit_log
@@ -62,6 +65,7 @@ class Tokens:
         self._verified: OrderedDict[str, tuple[float, Token]] = OrderedDict()  # by hash
         self._any_made = False
         self._looked_at = -FRESH_SECONDS
+        self._released: set[TokenId] = set()  # expired tokens
 
     async def create(self, request: TokenRequest, by: Caller) -> NewToken:
         """Create a token with at most the scopes of its creator. The first one must be an admin's: from then on every
@@ -173,8 +177,30 @@ class Tokens:
 
         token = await self._database.run(commit)
         self._verified.pop(token.hash, None)
-        await self._release(token.id)
+        await self._release(token.id, "token_revoked")
         return await self.get(token_id)
+
+    async def release_expired(self) -> int:
+        """Release what tokens hold that have expired lately, once for each; return how many tokens these were."""
+        expired = await self._database.read(lambda tx: self._store.expired(tx, EXPIRED_LATELY))
+        fresh = expired - self._released
+        for token_id in sorted(fresh):
+            await self._release(token_id, "token_expired")
+        self._released = expired
+        return len(fresh)
+
+
+class TokenJanitor:
+    """Returns the jobs of bots whose tokens have expired. They can send no result, and their leases may last hours."""
+
+    name = "token_janitor"
+
+    def __init__(self, tokens: Tokens) -> None:
+        self._tokens = tokens
+
+    async def run_once(self) -> PassResult:
+        released = await self._tokens.release_expired()
+        return PassResult(did=f"released what {plural(released, 'expired token')} held" if released else "")
 
 
 def _check_scopes(scopes: frozenset[TokenScope], by: Caller) -> None:

@@ -30,7 +30,7 @@ class Access:
             self.audit_log,
             app.clock,
             app.signals,
-            lambda token_id: app.queue.recovery.release_bot(token_id, "token_revoked"),
+            app.queue.recovery.release_bot,
         )
 
     @cached_property

@@ -4,6 +4,7 @@ from datetime import timedelta
 from functools import cached_property, partial
 from typing import TYPE_CHECKING
 
+from shoal.access.tokens import TokenJanitor
 from shoal.app.data_folders import journal_folder
 from shoal.base.database.sqlite import SqliteDatabase
 from shoal.base.service import Chore, LeaderOnly, Service
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from shoal.events.forwarder import Forwarder
 
 FLEET_EVERY = timedelta(seconds=1)  # how old the view of the fleet may be, and how late a command of another controller
+TOKENS_EVERY = timedelta(seconds=10)  # maximum delay until the jobs of an expired token are returned
 JOURNAL_FILES_EVERY = timedelta(seconds=1)  # maximum delay of a journal entry on its way to a file
 
 
@@ -40,6 +42,7 @@ class Chores:
         fleet: list[Chore] = self._app.fleet.start() if self._app.controls else []
         return [
             self._service(self.janitor, settings.queue.sweep_every),
+            self._service(TokenJanitor(self._app.access.tokens), TOKENS_EVERY),
             self._service(self.journal_files, JOURNAL_FILES_EVERY),
             self._service(self.pruner, settings.queue.prune_every),
             *(self._service(chore, settings.events.forward_every) for chore in deliveries),

@@ -10,8 +10,10 @@ from shoal.base.machine import readable_by_others
 
 
 def file_permission_warning(app: App) -> str | None:
-    """Return a warning for the operator if other users may read the store, stored bodies or journals; else None."""
-    files = [journal_folder(app.settings)]
+    """Return a warning for the operator if other users may read the store, stored bodies, journals, screenshots or the
+    event file; else None."""
+    others = (app.settings.render.screenshots, app.settings.events.file)
+    files = [journal_folder(app.settings), *(path for path in others if path is not None)]
     if (bodies := body_folder(app.settings)) is not None:
         files.insert(0, bodies)
     if isinstance(app.database, SqliteDatabase):
@@ -20,6 +22,6 @@ def file_permission_warning(app: App) -> str | None:
     if not found:
         return None
     return (
-        "The store, stored bodies and crawl logs may contain passwords and cookies, and every user of this"
-        f" machine can read them: run `chmod go= {shlex.join(map(str, found))}`"
+        "The store, stored bodies, crawl logs, screenshots and events may contain passwords and private data, and"
+        f" every user of this machine can read them: run `chmod go= {shlex.join(map(str, found))}`"
     )

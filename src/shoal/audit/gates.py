@@ -6,8 +6,9 @@ from shoal.access.audit_log import AuditHook, no_audit
 from shoal.audit.gate import Gate
 from shoal.audit.store import GateStore, StoredGate
 from shoal.base.database import Database, Tx
-from shoal.base.errors import AlreadyExists, InvalidInput, NotFound
+from shoal.base.errors import AlreadyExists, InvalidInput, NotFound, TooLarge
 
+MOST_GATES = 200
 _NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 
 
@@ -34,6 +35,8 @@ class Gates:
             is_new = await self.store.put(tx, name, gate)
             if not is_new and not may_exist:
                 raise AlreadyExists("gate", name, "replace it with PUT, or choose another name")
+            if is_new and await self.store.count(tx) > MOST_GATES:
+                raise TooLarge("the list of gates", f"{MOST_GATES} gates", "remove one first")
             await audit(tx, "gate.created" if is_new else "gate.replaced", name)
             stored = await self.store.get(tx, name)
             assert stored is not None, "it was stored in this transaction"

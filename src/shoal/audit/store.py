@@ -75,6 +75,9 @@ class GateStore:
         """Return all gates, ordered by name."""
         return [_gate(row) for row in await tx.all("all_gates")]
 
+    async def count(self, tx: Tx) -> int:
+        return int(await tx.value("count_gates"))
+
     async def delete(self, tx: Tx, name: str) -> bool:
         """Delete a gate; return False if there is none. Analyses keep the rules they were created with."""
         return await tx.execute("delete_gate", name=name) == 1

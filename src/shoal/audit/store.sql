@@ -92,6 +92,10 @@ SELECT * FROM gate WHERE name = :name;
 -- All gates.
 SELECT * FROM gate ORDER BY name;
 
+-- name: count_gates
+-- How many gates there are.
+SELECT count(*) FROM gate;
+
 -- name: delete_gate
 -- Delete a gate.
 DELETE FROM gate WHERE name = :name;

@@ -1,10 +1,12 @@
 """What the operating system tells and does: processes, memory, disk space, private files."""
 
+import asyncio
 import errno
 import os
 import secrets
+import signal
 import stat
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from pathlib import Path
 from resource import RUSAGE_SELF, getrusage
@@ -141,3 +143,22 @@ def readable_by_others(paths: Iterable[Path]) -> list[Path]:
         if is_open:
             found.append(path)
     return found
+
+
+SAME_CTRL_C_SECONDS = 0.2
+
+
+def on_stop(stop: Callable[[], None]) -> None:
+    """Call `stop` on each SIGTERM and each Ctrl-C. A SIGINT right after another counts as the same Ctrl-C: the terminal
+    and a launcher may both send it."""
+    loop = asyncio.get_running_loop()
+    last_at = float("-inf")
+
+    def interrupt() -> None:
+        nonlocal last_at
+        if loop.time() - last_at > SAME_CTRL_C_SECONDS:
+            last_at = loop.time()
+            stop()
+
+    loop.add_signal_handler(signal.SIGTERM, stop)
+    loop.add_signal_handler(signal.SIGINT, interrupt)

@@ -4,8 +4,11 @@ Parsers raise `ValueError` with the end of a sentence ("is not a duration"); the
 the fix.
 """
 
+import errno
+import os
 import re
 import shlex
+import stat
 from collections.abc import Callable
 from datetime import timedelta
 from decimal import Decimal
@@ -119,7 +122,12 @@ def read_duration_or_inf(value: object) -> timedelta:
 
 def read_milliseconds(value: object) -> timedelta:
     """Parse a bare number of milliseconds, as earlier projects wrote it."""
-    return value if isinstance(value, timedelta) else timedelta(milliseconds=read_whole(value))
+    if isinstance(value, timedelta):
+        return value
+    milliseconds = read_whole(value)
+    if abs(milliseconds) > LONGEST // _UNITS["ms"]:
+        raise ValueError("is longer than ten years")
+    return timedelta(milliseconds=milliseconds)
 
 
 def read_size(value: object) -> int:
@@ -367,6 +375,7 @@ def show(value: object) -> str:
 
 
 LARGEST_TOML = 1_000_000  # characters
+_BIGGEST_INT = 2**63 - 1
 _SMALL_TOML = 5_000  # characters, which take no time whatever they are
 _LONG_KEY = r"""(?:(?:[\w-]+|"(?:[^"\\\n]|\\.)*"|'[^'\n]*')[ \t]*\.[ \t]*){50}"""
 
@@ -382,6 +391,31 @@ def read_toml(text: str) -> dict[str, Any]:
     if len(text) > _SMALL_TOML and re2.search(_LONG_KEY, text):  # the parser's time grows with the square of the parts
         raise ValueError("a key has more than 50 parts")
     try:
-        return tomllib.loads(text)
+        values = tomllib.loads(text)
     except RecursionError:
         raise ValueError("it is nested too deeply") from None
+    _check_numbers(values)
+    return values
+
+
+def _check_numbers(values: dict[str, Any]) -> None:
+    """Refuse integers of more than 64 bits. Python cannot even print those that hexadecimal digits may write."""
+    waiting: list[Any] = [values]
+    while waiting:
+        part = waiting.pop()
+        if isinstance(part, int) and not -_BIGGEST_INT <= part <= _BIGGEST_INT:
+            raise ValueError("it has a number of more than 64 bits")
+        if isinstance(part, dict | list):
+            waiting += part.values() if isinstance(part, dict) else part
+
+
+def read_config_file(path: Path) -> bytes:
+    """Read a file of the configuration; raise `OSError` for one that is too large or would block, such as a pipe."""
+    with os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
+        mode = os.fstat(file.fileno()).st_mode
+        if not stat.S_ISREG(mode) and not stat.S_ISCHR(mode):  # /dev/null is one
+            raise OSError(errno.EINVAL, "it is not a regular file")
+        data = file.read(LARGEST_TOML + 1)
+    if len(data) > LARGEST_TOML:
+        raise OSError(errno.EFBIG, f"it has more than {LARGEST_TOML:,} bytes")
+    return data

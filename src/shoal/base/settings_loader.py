@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from shoal.base.errors import BadConfig
-from shoal.base.parsing import read_toml, show, show_size
+from shoal.base.parsing import read_config_file, read_toml, show, show_size
 from shoal.base.setting import Setting, SettingsSection
 from shoal.base.settings import Settings, data_dir
 from shoal.base.text import HIDDEN, nearest, redact_url, shorten
@@ -204,7 +204,7 @@ def _from_file(path: Path) -> dict[str, _RawSetting]:
 
 def _read_toml(path: Path) -> dict[str, Any]:
     try:
-        return read_toml(path.read_text("utf-8"))
+        return read_toml(read_config_file(path).decode())
     except OSError as error:
         why = (error.strerror or type(error).__name__).lower()
         raise BadConfig(str(path), f"cannot be read ({why})", "point SHOAL_CONFIG at a readable file") from None

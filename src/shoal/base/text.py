@@ -10,6 +10,7 @@ import orjson
 
 HIDDEN: Final = "***"
 LONGEST: Final = 4096
+DEEPEST: Final = 100  # levels of a JSON value; orjson writes 254
 _LONGEST_SECRET: Final = 4400
 _LONGEST_NAME: Final = 100
 
@@ -129,6 +130,17 @@ def has_nul(value: Any) -> bool:
         elif isinstance(part, list):
             waiting += part
     return False
+
+
+def is_nested_too_deeply(value: Any) -> bool:
+    """Return whether a JSON value has more than `DEEPEST` levels: what contains it could not be written as JSON."""
+    level = [value]
+    for _ in range(DEEPEST):
+        containers = [part for part in level if isinstance(part, dict | list)]
+        level = [part for one in containers for part in (one.values() if isinstance(one, dict) else one)]
+        if not level:
+            return False
+    return any(isinstance(part, dict | list) for part in level)
 
 
 def redact(text: str) -> str:

@@ -4,12 +4,12 @@ import asyncio
 import os
 import platform
 import re
-import signal
 from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from shoal.base.clock import Clock, SystemClock
 from shoal.base.errors import InvalidInput, LeaseLost, ShoalError, TimeError, TooLarge
+from shoal.base.machine import on_stop
 from shoal.bot.client import BotClient, BotJob
 
 if TYPE_CHECKING:
@@ -80,9 +80,7 @@ class Bot:
         asyncio.run(self._run_with_signals())
 
     async def _run_with_signals(self) -> None:
-        loop = asyncio.get_running_loop()
-        for number in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(number, self.stop)
+        on_stop(self.stop)
         await self.serve()
 
     def stop(self) -> None:

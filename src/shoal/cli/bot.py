@@ -10,13 +10,13 @@ import click
 
 from shoal.base.clock import SystemClock
 from shoal.base.errors import Unauthenticated, UsageError
+from shoal.base.machine import on_stop
 from shoal.base.settings import Settings
 from shoal.base.text import plural
 from shoal.cli.api_client import LOGIN_FIX, ApiTarget
 from shoal.cli.output import print_json, print_table
 from shoal.cli.root import CommandGroup
 from shoal.observe.logs import note
-from shoal.process.lifetime import on_stop
 
 if TYPE_CHECKING:
     from shoal.bot.conformance import CheckResult

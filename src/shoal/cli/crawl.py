@@ -17,10 +17,12 @@ from shoal.base.errors import (
     BodiesUnavailable,
     InvalidInput,
     LeaseLost,
+    SchemaMismatch,
     ShoalError,
     StorageFull,
     UsageError,
 )
+from shoal.base.machine import on_stop
 from shoal.base.settings_loader import load
 from shoal.base.text import redact_url
 from shoal.cli.api_client import ApiTarget
@@ -35,7 +37,7 @@ from shoal.egress import Limits
 from shoal.observe.logs import note
 from shoal.pages.export.output import Outputs
 from shoal.process.crawl_request import CrawlRequest, read_config, read_id
-from shoal.process.lifetime import StallWatch, on_stop, quiet, reduce_collections
+from shoal.process.lifetime import StallWatch, quiet, reduce_collections
 from shoal.process.local_crawl import LocalCrawl
 
 AT_ONCE = 130  # 128 + SIGINT: the second Ctrl-C
@@ -151,6 +153,10 @@ class CrawlCommand:
                 raise
         except (StorageFull, BodiesUnavailable, BackendUnavailable, BrokenPipeError) as error:
             await self._print_interrupted(error.code if isinstance(error, ShoalError) else "interrupted")
+            raise
+        except SchemaMismatch as error:
+            await self._print_interrupted(error.code)
+            note(f"Once Shoal is updated, resume with `{self._how_to_go_on}`.")
             raise
         except InvalidInput as error:
             raise error.called(self._called) from None

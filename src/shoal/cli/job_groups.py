@@ -1,18 +1,17 @@
 """`shoal jobs add`, `results`, `groups`, `cancel-group`: create page jobs from URLs, and read their results."""
 
 import asyncio
-import re
 import sys
 from typing import Any
 
 import click
 
 from shoal.base.clock import SystemClock
-from shoal.base.errors import InvalidInput, UsageError, WaitTimedOut
+from shoal.base.errors import InvalidInput, ShoalError, UsageError, WaitTimedOut
 from shoal.base.text import plural
 from shoal.cli.api_client import ApiClient, ApiTarget, at, run_on, with_api_target
 from shoal.cli.crawls_follow import duration_of
-from shoal.cli.options import read_file, read_header, read_label, read_rules_file
+from shoal.cli.options import read_file, read_header, read_label, read_rules_file, with_urls_named
 from shoal.cli.output import print_json, print_table, to_the_second
 from shoal.observe.logs import note
 
@@ -21,6 +20,17 @@ GROUPS = "/api/v1/groups"
 LOOK_AGAIN = 0.5  # seconds
 QUIET_SECONDS = 3.0  # without a job that started, before we say why
 MOST = 100_000  # results per call
+FLAGS = {
+    "rule_set": "--rules",
+    "crawl_config.headers": "--header",
+    "crawl_config.proxy": "--proxy",
+    "crawl_config.timeout_hint": "--timeout",
+    "group": "--group",
+    "priority": "--priority",
+    "max_retry": "--retries",
+    "project": "--project",
+    "labels": "--label",
+}
 
 _json = click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 
@@ -67,8 +77,7 @@ def add(
     try:
         group = run_on(target, work, existing=False)
     except InvalidInput as error:
-        _point_at(error, given)
-        raise
+        raise _named(error, given) from None
     if as_json:
         print_json(group)
     else:
@@ -216,11 +225,11 @@ def _label(text: str) -> tuple[str, str]:
         raise InvalidInput("--label", f"{text!r} {error}", "write it as name=value") from None
 
 
-def _point_at(error: InvalidInput, given: list[tuple[str, str]]) -> None:
-    """Print the line of the file that has the rejected URL."""
-    place = re.fullmatch(r"urls\[(\d+)\]", str(error.facts.get("field")))
-    if place is not None and given[int(place[1])][1]:
-        note(f"{place[0]} is {given[int(place[1])][1]}.")
+def _named(error: InvalidInput, given: list[tuple[str, str]]) -> ShoalError:
+    """Return the error in the words of the command line: its flags, URLs, and lines of the file."""
+    if str(error.facts.get("field", "")).startswith("urls["):
+        return with_urls_named(error, "urls", [place or url for url, place in given])
+    return error.called(lambda field: FLAGS.get(field, field))
 
 
 def _counts(group: dict[str, Any]) -> str:

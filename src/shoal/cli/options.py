@@ -3,6 +3,7 @@
 Help, choices and defaults come from `CrawlConfig`, which also validates the values. A new flag takes one line.
 """
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,7 +11,7 @@ from typing import Any, Literal, TypeVar, get_args, get_origin
 
 import click
 
-from shoal.base.errors import InvalidInput, UsageError
+from shoal.base.errors import InvalidInput, ShoalError, UsageError
 from shoal.base.parsing import read_duration, read_size, show_size
 from shoal.base.request_form import fields_of
 from shoal.base.text import shorten
@@ -252,6 +253,16 @@ def added_values(options: Mapping[str, Any]) -> dict[str, Any]:
 def _values(options: Mapping[str, Any], flags: Mapping[str, CrawlFlag]) -> dict[str, Any]:
     given = {name: value for name, value in options.items() if value not in (None, (), False)}
     return {name: flags[name].value(value) for name, value in given.items()}
+
+
+def with_urls_named(error: InvalidInput, field: str, places: Sequence[str]) -> ShoalError:
+    """Return the error with each `field[number]` as what the user gave there: a URL, or a line of a file."""
+
+    def name(match: re.Match[str]) -> str:
+        given = shorten(places[int(match[1])]) if int(match[1]) < len(places) else match[0]
+        return "URL" if repr(given) in error.message else given
+
+    return error.again(re.sub(rf"\b{field}\[([0-9]{{1,9}})\]", name, error.message), error.facts)
 
 
 def names_of(fields: Sequence[str]) -> str:

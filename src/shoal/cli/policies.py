@@ -1,17 +1,18 @@
 """`shoal policies`: manage recurring crawls."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import click
 import orjson
 
-from shoal.base.errors import BadConfig, InvalidInput, UsageError
+from shoal.base.errors import BadConfig, InvalidInput, ShoalError, UsageError
 from shoal.base.text import plural
 from shoal.cli.api_client import ApiTarget, at, run_on, with_api_target
-from shoal.cli.options import read_file, read_rules_file
+from shoal.cli.options import read_file, read_rules_file, with_urls_named
 from shoal.cli.output import facts_of, print_json, print_table, to_the_second
 from shoal.cli.root import CommandGroup
 from shoal.cli.summary import print_rows
@@ -22,6 +23,12 @@ POLICIES = "/api/v1/policies"
 POLICY = f"{POLICIES}/{{}}"
 MOST = 1000  # per list
 OWNER_ONLY = 0o600
+FLAGS = {
+    **{name: f"--{name}" for name in ("frequency", "cron", "timezone", "project")},
+    "priority_base": "--priority",
+    "labels": "--label",
+    "rule_set": "--rules",
+}
 LONGEST_CELL = 200  # characters of data in a table
 KINDS = {".csv": "text/csv", ".jsonl": "application/x-ndjson"}
 
@@ -66,7 +73,10 @@ def add(urls: tuple[str, ...], site: bool, target: ApiTarget, as_json: bool, **g
     if not urls or (len(urls) > 1 and not site):
         raise UsageError("A policy is for one URL", "pass one URL, or the seeds of a site with --site")
     form = {"seeds": list(urls)} if site else {"url": urls[0]}
-    made = run_on(target, lambda api: api.post(POLICIES, form | _form(given)), existing=False)
+    try:
+        made = run_on(target, lambda api: api.post(POLICIES, form | _form(given)), existing=False)
+    except InvalidInput as error:
+        raise _named(error, urls) from None
     if as_json:
         print_json(made)
     else:
@@ -85,7 +95,10 @@ def change(policy_id: str, target: ApiTarget, as_json: bool, **given: Any) -> No
     form = _form(given)
     if not form:
         raise UsageError("Nothing to change", "pass a field, such as --frequency 1h or --set jitter=5m")
-    policy = run_on(target, lambda api: api.patch(at(POLICY, policy_id), form))
+    try:
+        policy = run_on(target, lambda api: api.patch(at(POLICY, policy_id), form))
+    except InvalidInput as error:
+        raise _named(error) from None
     if as_json:
         print_json(policy)
     else:
@@ -243,13 +256,16 @@ def rm(policy_id: str, target: ApiTarget, as_json: bool) -> None:
 @_json
 def take_in(file: Path, skip_bad: bool, target: ApiTarget, as_json: bool) -> None:
     """Create policies from a .csv or .jsonl file, all or none. Invalid lines are listed."""
+    from shoal.plan.importer import MAX_BAD
+
     kind = _kind_of(file)
     lines = read_file(str(file), "policies")
     problems = _look_through(lines, kind)
     if problems and not skip_bad:
         _print_invalid(problems)
+        least = "at least " if len(problems) == MAX_BAD else ""
         raise InvalidInput(
-            f"{file}", f"has {plural(len(problems), 'invalid line')}", "correct the lines, or use --skip-bad"
+            f"{file}", f"has {least}{plural(len(problems), 'invalid line')}", "correct the lines, or use --skip-bad"
         )
     bad = "skip" if skip_bad else "refuse"
     with _spinner("Storing"):
@@ -299,6 +315,13 @@ def _form(given: dict[str, Any]) -> dict[str, Any]:
     return form | {name: _json_of(name, text) for name, text in map(_pair, more)}
 
 
+def _named(error: InvalidInput, urls: Sequence[str] = ()) -> ShoalError:
+    """Return the error in the words of the command line: its flags and URLs."""
+    if urls and str(error.facts.get("field", "")).startswith("seeds["):
+        return with_urls_named(error, "seeds", urls)
+    return error.called(lambda field: "URL" if field == "url" and urls else FLAGS.get(field, field))
+
+
 def _pair(text: str) -> tuple[str, str]:
     name, mark, value = text.partition("=")
     if not mark or not name:
@@ -321,19 +344,21 @@ def _kind_of(file: Path) -> str:
 
 
 def _look_through(lines: bytes, kind: str) -> list[tuple[int, str]]:
-    """Validate every line locally, with a progress bar: errors are shown before anything is sent."""
+    """Validate the lines locally, up to `MAX_BAD` invalid ones, with a progress bar: errors are shown before anything
+    is sent."""
     from io import StringIO
 
     from rich.console import Console
     from rich.progress import track
 
+    from shoal.plan.importer import MAX_BAD
     from shoal.plan.policy_file import read_csv, read_json_lines
 
     text = StringIO(lines.decode("utf-8-sig", "surrogateescape"), newline="")
     rows = read_csv(text) if kind == KINDS[".csv"] else read_json_lines(text)
     console = Console(stderr=True)
     bar = track(rows, "Reading", lines.count(b"\n"), console=console, disable=not console.is_terminal)
-    return [(row.line, row.problem) for row in bar if row.problem]
+    return list(islice(((row.line, row.problem) for row in bar if row.problem), MAX_BAD))
 
 
 def _spinner(word: str) -> AbstractContextManager[object]:

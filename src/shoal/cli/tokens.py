@@ -26,7 +26,7 @@ def tokens() -> None:
     """Create, list and revoke API tokens; show the audit log."""
 
 
-@tokens.command(epilog="Example: shoal tokens create --role operator --name ci --expires-in 90d")
+@tokens.command(epilog="Example: shoal tokens create --role admin --name me")
 @click.option("--name", required=True, metavar="NAME", help="Name of the person or program that will use the token.")
 @click.option("--role", type=click.Choice(list(ROLES)), help="Role of the token: a named set of scopes.")
 @click.option(

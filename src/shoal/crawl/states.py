@@ -74,6 +74,7 @@ REASONS = job_states.REASONS | {
     "process_gone": message("its process is gone; continue with `shoal crawl --resume`"),
     "changed": message("its options were changed"),
     "frontier_lost": message("Redis lost its frontier"),
+    "schema_mismatch": message("its store was upgraded while it ran"),
 }
 """Texts for the reason of a crawl's state, or why a walker left."""
 

@@ -8,7 +8,7 @@ from typing import Any, Final
 import orjson
 
 from shoal.base.errors import InvalidInput
-from shoal.base.text import shorten
+from shoal.base.text import DEEPEST, is_nested_too_deeply, shorten
 from shoal.extract.details import packed, read_details
 from shoal.extract.rule_reader import RuleReader
 from shoal.extract.rules import RuleSet
@@ -60,6 +60,8 @@ class Hook:
         if len(written) > LARGEST:
             raise HookFault(f"hook {self.name} returned more than {LARGEST // 1000} KB")
         plain: dict[str, Any] = orjson.loads(written)
+        if is_nested_too_deeply(plain):
+            raise HookFault(f"hook {self.name} returned more than {DEEPEST} levels of data")
         return plain
 
 

@@ -7,7 +7,7 @@ from datetime import timedelta
 
 from shoal.access.limits import AuthThrottle
 from shoal.access.token import TokenScope
-from shoal.access.tokens import Tokens
+from shoal.access.tokens import FIRST_FIX, Tokens
 from shoal.base.errors import NotAllowed, Unauthenticated
 from shoal.base.ids import NodeId, TokenId
 from shoal.base.parsing import is_loopback
@@ -52,8 +52,10 @@ class NodeAuthenticator:
         """Raise unless this node may register from this address; return its token, None if it needs none."""
         given = [value for key, value in metadata if key == AUTHORIZATION]
         if not given:
-            if await self._tokens.any_made() or not is_loopback(address):
+            if await self._tokens.any_made():
                 raise Unauthenticated(FIX)
+            if not is_loopback(address):
+                raise Unauthenticated(f"{FIRST_FIX}; then {FIX}")
             return None
         match = _BEARER.fullmatch(given[0]) if len(given) == 1 and isinstance(given[0], str) else None
         if match is None:

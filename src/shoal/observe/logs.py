@@ -80,7 +80,7 @@ class Logs:
         return json.dumps(head | body | safe_facts(line.facts), ensure_ascii=False, separators=(",", ":"))
 
     def _text(self, line: LogLine) -> str:
-        time = self._clock.now().astimezone().strftime("%H:%M:%S")
+        time = self._clock.now().strftime("%H:%M:%SZ")
         message = clean(line.message)
         facts = " ".join(_brief(name, value) for name, value in _not_logged(line.facts, message))
         if not self._colour:

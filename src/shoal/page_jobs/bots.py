@@ -108,13 +108,18 @@ class Bots:
         meter = self._meter(pull.token)
         meter.only_bot = pull.bot_id if meter.only_bot in (None, pull.bot_id) else ""
         self._signals.emit(BotAsked(token=pull.token, bot_id=pull.bot_id))
-        return await self._long_poll.look(pull.capabilities, lambda: self._lease(pull))
+        return await self._unless_ended(pull, await self._long_poll.look(pull.capabilities, lambda: self._lease(pull)))
 
     async def wait(self, pull: Pull, longest_seconds: float) -> list[PageTask]:
         """Wait up to `longest_seconds` for jobs, after `look` found none; a token that ended meanwhile gets none."""
         tasks = await self._long_poll.wait(
             pull.capabilities, lambda: self._lease(pull), lambda tasks: self.hand_back(pull, tasks), longest_seconds
         )
+        return await self._unless_ended(pull, tasks)
+
+    async def _unless_ended(self, pull: Pull, tasks: list[PageTask]) -> list[PageTask]:
+        """Return leased jobs, or hand them back if the token has ended: a revocation that was committed before this
+        lease did not see them."""
         if tasks and await self._tokens.ended({TokenId(pull.token)}):
             await self.hand_back(pull, tasks)
             raise Unauthenticated("the token was revoked or has expired; create another one")

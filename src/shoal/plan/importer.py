@@ -22,6 +22,7 @@ BATCH = 1_000
 PAUSE = 100  # lines validated per batch, in a thread, so that the event loop stays responsive
 MAX_LISTED = 100  # invalid lines
 MAX_BAD = 1_000  # invalid lines; the rest of such a file is not read
+MAX_BLANK = 1_000_000  # blank lines; further ones are invalid
 IN_MEMORY = 8_000_000
 
 
@@ -31,6 +32,7 @@ class ImportSummary:
 
     made: int = 0
     bad: int = 0
+    blank: int = 0
     last: int = 0  # number of the last invalid line
     problems: list[tuple[int, str]] = field(default_factory=list)  # line number and problem of the first invalid lines
 
@@ -48,17 +50,19 @@ class PolicyImporter:
         skip_bad: bool,
         first: str | None = None,
         audit: AuditHook = no_audit,
+        check_caller: Callable[[], None] = lambda: None,
     ) -> ImportSummary:
         """Store the policies of the rows in one commit. An invalid line rejects the whole file unless `skip_bad` is
         set; `MAX_BAD` of them do so in any case. Ids are derived from `first` and the line number, so importing the
-        same file with the same id again adds nothing.
+        same file with the same id again adds nothing. `check_caller` is called every `PAUSE` lines and raises if nobody
+        waits for the result any more.
 
         As much as possible is done before the commit, because it blocks all other writers of a SQLite store.
         """
         summary = ImportSummary()
         now = await self._database.read(self._store.now)
         with tempfile.SpooledTemporaryFile(IN_MEMORY) as good:
-            count = await self._judge(rows, good, summary, now, ids_behind(first or new_id("pol")))
+            count = await self._judge(rows, good, summary, now, ids_behind(first or new_id("pol")), check_caller)
             if summary.bad >= MAX_BAD:
                 summary.problems.append((summary.last, f"is the {MAX_BAD:,}th invalid line: the rest was not read"))
             elif count and (skip_bad or not summary.bad):
@@ -73,6 +77,7 @@ class PolicyImporter:
         summary: ImportSummary,
         now: int,
         id_of: Callable[[int], str],
+        check_caller: Callable[[], None],
     ) -> int:
         def judge_some() -> tuple[int, int]:
             """Validate the next lines; return how many were read and how many of them are valid."""
@@ -80,6 +85,10 @@ class PolicyImporter:
             for row in islice(rows, PAUSE):
                 read += 1
                 problem = row.problem or self._problem(row.form)
+                if row.form is None and not problem:
+                    summary.blank += 1
+                    if summary.blank > MAX_BLANK:
+                        problem = f"is blank, after {MAX_BLANK:,} other blank lines"
                 if problem:
                     summary.bad += 1
                     summary.last = row.line
@@ -93,7 +102,8 @@ class PolicyImporter:
             return read, kept
 
         count, read = 0, PAUSE
-        while read == PAUSE:
+        while read == PAUSE and summary.bad < MAX_BAD:
+            check_caller()
             read, kept = await asyncio.to_thread(judge_some)
             count += kept
         return count

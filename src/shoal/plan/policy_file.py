@@ -28,7 +28,7 @@ csv.field_size_limit(LONGEST_LINE)
 
 @dataclass(frozen=True, slots=True)
 class PolicyFileRow:
-    """One line: the parsed form, or what is wrong with it."""
+    """One line: the parsed form, or what is wrong with it; neither for a blank line."""
 
     line: int
     form: PolicyForm | None
@@ -46,8 +46,7 @@ def lines_of(file: TextIO) -> Iterator[str]:
 
 def read_json_lines(lines: Iterable[str]) -> Iterator[PolicyFileRow]:
     for number, line in enumerate(lines, 1):
-        if line.strip():
-            yield _row(number, partial(_read_object, line))
+        yield _row(number, partial(_read_object, line)) if line.strip() else PolicyFileRow(number, None)
 
 
 def read_csv(lines: Iterable[str]) -> Iterator[PolicyFileRow]:
@@ -74,8 +73,8 @@ def read_csv(lines: Iterable[str]) -> Iterator[PolicyFileRow]:
             continue
         if taken.had_too_long():
             yield PolicyFileRow(begins, None, _TOO_LONG.message)
-        elif any(cells):
-            yield _row(begins, partial(_read_cells, names, cells))
+        else:
+            yield _row(begins, partial(_read_cells, names, cells)) if any(cells) else PolicyFileRow(begins, None)
 
 
 def write_json_lines(policies: Iterable[Policy]) -> bytes:

@@ -6,7 +6,7 @@ from typing import Any
 import orjson
 
 from shoal.base.errors import BadConfig
-from shoal.base.parsing import read_toml
+from shoal.base.parsing import read_config_file, read_toml
 from shoal.base.text import shorten
 from shoal.plan.priority import RULES, PriorityRule, read_rules
 
@@ -20,7 +20,7 @@ def read_priority_rules(path: Path | None) -> tuple[PriorityRule, ...]:
 
 def _read(path: Path) -> Any:
     try:
-        data = path.read_bytes()
+        data = read_config_file(path)
     except OSError as error:
         why = (error.strerror or type(error).__name__).lower()
         raise BadConfig(SETTING, f"names {path}, which cannot be read ({why})", "use a readable file") from None

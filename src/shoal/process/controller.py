@@ -18,14 +18,14 @@ from shoal.app.file_permissions import file_permission_warning
 from shoal.app.schema_watch import EVERY as SCHEMA_EVERY
 from shoal.app.schema_watch import SchemaWatch
 from shoal.base.errors import BadConfig, NodeDisplaced
-from shoal.base.machine import make_private, open_private
+from shoal.base.machine import make_private, on_stop, open_private
 from shoal.base.service import Service
 from shoal.base.settings_loader import load
 from shoal.hosts.controller_addresses import ANNOUNCE_EVERY
 from shoal.observe.logs import note
 from shoal.observe.metrics import Metrics
 from shoal.process.http import address_of, check_exposure, config_of, open_socket
-from shoal.process.lifetime import on_stop, watched
+from shoal.process.lifetime import watched
 from shoal.process.worker import workers_of
 from shoal.serve.application import application
 from shoal.serve.authentication import TokenAuthenticator

@@ -1,9 +1,8 @@
-"""Shared by all processes: logs and metrics from signals, a stop handler, garbage collection, and a watch for a page
-that blocks the event loop."""
+"""Shared by all processes: logs and metrics from signals, garbage collection, and a watch for a page that blocks the
+event loop."""
 
 import asyncio
 import gc
-import signal
 import sys
 import threading
 from collections.abc import Callable
@@ -18,8 +17,6 @@ from shoal.observe.logs import Logs, capture_stdlib, silence
 
 if TYPE_CHECKING:
     from shoal.observe.metrics import Metrics
-
-SAME_CTRL_C_SECONDS = 0.2
 
 
 def watched(settings: Settings) -> "tuple[Signals, Metrics]":
@@ -47,22 +44,6 @@ def quiet(settings: Settings, is_printed: Callable[[Signal], bool] = lambda _: F
 
     signals.subscribe(listen)
     return signals
-
-
-def on_stop(stop: Callable[[], None]) -> None:
-    """Call `stop` on each SIGTERM and each Ctrl-C. A SIGINT right after another counts as the same Ctrl-C: the terminal
-    and a launcher may both send it."""
-    loop = asyncio.get_running_loop()
-    last_at = float("-inf")
-
-    def interrupt() -> None:
-        nonlocal last_at
-        last_at, before_at = loop.time(), last_at
-        if last_at - before_at > SAME_CTRL_C_SECONDS:
-            stop()
-
-    loop.add_signal_handler(signal.SIGTERM, stop)
-    loop.add_signal_handler(signal.SIGINT, interrupt)
 
 
 GENERATION_0 = 20_000  # objects; a lower number would scan the pages of a commit several times before they are stored

@@ -12,8 +12,10 @@ from types import TracebackType
 from typing import Any, Self
 
 from shoal.app import App
+from shoal.app.schema_watch import EVERY as SCHEMA_EVERY
+from shoal.app.schema_watch import SchemaWatch
 from shoal.base.database import Tx
-from shoal.base.errors import LeaseLost, OperatorError, ShoalError, StateConflict
+from shoal.base.errors import LeaseLost, OperatorError, SchemaMismatch, ShoalError, StateConflict
 from shoal.base.service import Service
 from shoal.crawl.crawl import Counts, Crawl
 from shoal.crawl.engine.walker import Walker
@@ -33,7 +35,7 @@ from shoal.work.lease_renewer import LeaseRenewer
 from shoal.work.local_lease import LocalLease
 
 PAGES_AT_ONCE = 500  # pages per read from the store
-LAST_STATS_SECONDS = 1.0  # how long the end waits for the last hourly statistics; a warning is logged if they fail
+LAST_PASS_SECONDS = 1.0  # how long the end waits for the last hourly statistics; a warning is logged if they fail
 
 
 @dataclass(slots=True)
@@ -92,6 +94,7 @@ class LocalCrawl:
         self._pausing: str | None = None
         self._working: asyncio.Task[None] | None = None
         self._raised = False  # the reader has received the exception
+        self._schema = SchemaWatch(app.database, self._leave_upgraded)
 
     async def __aenter__(self) -> Self:
         """Lease the crawl; raise if another process has it. A completed crawl is only read."""
@@ -133,9 +136,10 @@ class LocalCrawl:
                 await self._look_again()
         self._lease = lease
         self._renewer = await self._watched.enter_async_context(LeaseRenewer(self._app.queue, lease, self._app.clock))
-        stats = Service(self._app.chores.hourly_stats, HOURLY_STATS_EVERY, self._app.clock, self._app.signals)
-        stats.start()
-        self._watched.push_async_callback(stats.stop, LAST_STATS_SECONDS)
+        for chore, every in ((self._app.chores.hourly_stats, HOURLY_STATS_EVERY), (self._schema, SCHEMA_EVERY)):
+            service = Service(chore, every, self._app.clock, self._app.signals)
+            service.start()
+            self._watched.push_async_callback(service.stop, LAST_PASS_SECONDS)
         return True
 
     async def _look_again(self) -> None:
@@ -147,12 +151,14 @@ class LocalCrawl:
 
     async def next(self) -> list[Page]:
         """Return the next pages; empty at the end. Every page comes exactly once: first the stored pages in their
-        order, then each page as it is committed. Raise the error that ended the crawl, if any."""
+        order, then each page as it is committed. Raise the error that ended the crawl, if any; `SchemaMismatch` if it
+        was paused because a newer version of Shoal has upgraded the store."""
         assert self._working is not None
         pages = await self._stream.next()
         if not pages:
             await asyncio.wait({self._working})
             self._raised = True
+            await self._check_schema(self._working)
             self._working.result()
         return pages
 
@@ -174,6 +180,19 @@ class LocalCrawl:
             self._walker.nudge()
         except StateConflict:  # ended, or not running yet
             self._walker.leave(reason)
+
+    def _leave_upgraded(self) -> None:
+        """Pause the crawl with the next commit, and make no more."""
+        self._pausing = SchemaMismatch.code
+        self._stream.unbind()
+        if self._walker is not None:
+            self._walker.leave(self._pausing)
+
+    async def _check_schema(self, work: asyncio.Task[None]) -> None:
+        if self._schema.error is None:
+            return
+        if work.cancelled() or work.exception() is not None or (await self.status()).crawl.state is CrawlState.PAUSED:
+            raise self._schema.error
 
     async def _ending(self, work: Coroutine[Any, Any, None]) -> None:
         try:

@@ -5,11 +5,12 @@ import asyncio
 from shoal.access.limits import AuthThrottle, ConnectionLimits
 from shoal.app.render import service_pool
 from shoal.base.clock import SystemClock
+from shoal.base.machine import on_stop
 from shoal.base.parsing import Address, is_loopback
 from shoal.base.settings import Settings
 from shoal.observe.logs import note
 from shoal.process.http import Server, address_of, config_of, open_socket
-from shoal.process.lifetime import on_stop, watched
+from shoal.process.lifetime import watched
 from shoal.serve.application import application
 from shoal.serve.authentication import SharedTokenAuthenticator
 from shoal.serve.console.shell import Shell

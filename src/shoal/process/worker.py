@@ -12,10 +12,11 @@ from shoal.app import App, heartbeat_queue, opened
 from shoal.app.file_permissions import file_permission_warning
 from shoal.app.schema_watch import EVERY as SCHEMA_EVERY
 from shoal.app.schema_watch import SchemaWatch
+from shoal.base.machine import on_stop
 from shoal.base.service import Service
 from shoal.base.settings_loader import LoadedSettings, load
 from shoal.observe.logs import note
-from shoal.process.lifetime import on_stop, watched
+from shoal.process.lifetime import watched
 from shoal.process.runners import RUNNERS, storage_of
 from shoal.queue.job import SHARED_LANE, node_lane
 from shoal.queue.queue import Queue

@@ -187,6 +187,7 @@ REASONS = {
     "not_begun": message("its worker was lost before it began"),
     "not_taken": message("its bot left before it took it"),
     "token_revoked": message("the token of its bot was revoked"),
+    "token_expired": message("the token of its bot has expired"),
     "host_busy": message("its host is busy"),
     "unreadable_job": message("it cannot be read"),
     "store_away": message("the store was not available"),

@@ -135,13 +135,16 @@ class TokenAuthenticator(LoopbackAuthenticator):
             raise Unauthenticated
         return token
 
+    async def any_token_made(self) -> bool:
+        return await self._tokens.any_made()
+
     async def _caller(self, request: Request) -> Caller:
         text = _token_in(request)
         if text is not None:
             address = address_of(request)
             token = await self.identify(text, address)
             return Caller(who=token.id, scopes=token.scopes, address=address, until=token.expires_at)
-        if await self._tokens.any_made():
+        if await self.any_token_made():
             raise Unauthenticated
         return await super()._caller(request)
 

@@ -44,7 +44,8 @@ class GateApi:
     )
     async def create_gate(self, request: EndpointRequest[NewGate, Nothing]) -> Response:
         """Crawls, policies and analyses refer to it by its name. A rule holds while `metric op threshold` is true; with
-        `max_increase`, while the metric has not risen by more than that since the baseline."""
+        `max_increase`, while the metric has not risen by more than that since the baseline. A store has at most 200
+        gates."""
         fields = asdict(request.body)
         stored = await self._gates.create(fields.pop("name"), Gate(**fields).checked(), audit=request.audit)
         return Json(to_api.gate(stored), 201, {"Location": f"/api/v1/gates/{stored.name}"})

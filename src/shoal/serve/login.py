@@ -32,7 +32,7 @@ class Login:
         ]
 
     async def show(self, request: Request) -> Response:
-        return self._shown(request, request.query_params.get("next", "/"))
+        return await self._shown(request, request.query_params.get("next", "/"))
 
     async def enter(self, request: Request) -> Response:
         form = await _form(request)
@@ -42,7 +42,7 @@ class Login:
             if not allows(token.scopes, TokenScope.READ):
                 raise NotAllowed("this token does not have the scope read", "use a token with the scope read")
         except (Unauthenticated, NotAllowed, RateLimited) as error:
-            return self._shown(request, wanted, error)
+            return await self._shown(request, wanted, error)
         entered = self._shell.redirect(wanted)
         sign_in(request, entered, text)
         return entered
@@ -52,10 +52,12 @@ class Login:
         left.delete_cookie(cookie_name(request), httponly=True, samesite="strict", secure=is_secure(request))
         return left
 
-    def _shown(self, request: Request, wanted: str, error: ShoalError | None = None) -> Response:
+    async def _shown(self, request: Request, wanted: str, error: ShoalError | None = None) -> Response:
         problem = "" if error is None else _words(error, self._shell.view(request))
         status = 200 if error is None else error.response.http_status
-        response = self._shell.page(request, "login.html", {"problem": problem, "next": local_path(wanted)}, status)
+        role = "viewer" if await self._authenticator.any_token_made() else "admin"  # the first one must be an admin's
+        context = {"problem": problem, "next": local_path(wanted), "role": role}
+        response = self._shell.page(request, "login.html", context, status)
         wait = error.facts.get("retry_after_seconds") if error is not None else None
         if wait is not None:
             response.headers["Retry-After"] = str(wait)

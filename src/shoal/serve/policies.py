@@ -1,5 +1,6 @@
 """REST endpoints for policies, signals and priority rules."""
 
+import asyncio
 import tempfile
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from io import TextIOWrapper
@@ -7,7 +8,7 @@ from typing import IO, Annotated, Any, Literal
 
 import xxhash
 from msgspec import UNSET, to_builtins
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response, StreamingResponse
 
 from shoal.access.audit_log import AuditHook
@@ -24,6 +25,7 @@ from shoal.plan.policies import Policies, SignalForm
 from shoal.plan.policy import Policy, PolicyForm
 from shoal.plan.policy_file import PolicyFileRow, lines_of, read_csv, read_json_lines, write_csv, write_json_lines
 from shoal.serve import examples, schemas, to_api
+from shoal.serve.disconnect import disconnect
 from shoal.serve.endpoint import EndpointRequest, Nothing, always, endpoint
 from shoal.serve.idempotency import respond_once
 from shoal.serve.pagination import Paging, number_of, page_of
@@ -129,17 +131,33 @@ class PolicyApi:
             # Bytes that are not UTF-8 are kept as surrogates, so that the reader can reject their line.
             lines = TextIOWrapper(file, encoding="utf-8-sig", errors="surrogateescape", newline="")
 
+            gone = asyncio.ensure_future(disconnect(request.http))
+
             async def create(first: str) -> Json:
-                return await self._import(
-                    READERS[kind](lines_of(lines)), request.query.bad == "skip", first, request.audit
+                return await self._import(request, READERS[kind](lines_of(lines)), first, gone)
+
+            try:
+                return await respond_once(
+                    self._idempotency, request, "pol", create, lambda: f"{kind} {request.query.bad} {digest}"
                 )
+            finally:
+                gone.cancel()
 
-            return await respond_once(
-                self._idempotency, request, "pol", create, lambda: f"{kind} {request.query.bad} {digest}"
-            )
+    async def _import(
+        self,
+        request: EndpointRequest[Nothing, ImportOptions],
+        rows: Iterator[PolicyFileRow],
+        first: str,
+        gone: asyncio.Future[None],
+    ) -> Json:
+        def check_caller() -> None:
+            if gone.done():
+                raise ClientDisconnect
 
-    async def _import(self, rows: Iterator[PolicyFileRow], skip: bool, first: str, audit: AuditHook) -> Json:
-        summary = await self._importer.take(rows, skip_bad=skip, first=first, audit=audit)
+        skip = request.query.bad == "skip"
+        summary = await self._importer.take(
+            rows, skip_bad=skip, first=first, audit=request.audit, check_caller=check_caller
+        )
         is_cut = summary.bad >= MAX_BAD
         if summary.bad and (is_cut or not skip):
             line, problem = summary.problems[-1 if is_cut and skip else 0]

@@ -11,7 +11,7 @@ from shoal.base.clock import to_micros
 from shoal.base.errors import InvalidInput, NotFound
 from shoal.base.request_form import Form, describe
 from shoal.events.webhook import DeliveryState, NewWebhook, WebhookChange
-from shoal.events.webhooks import Webhooks, WebhookTester
+from shoal.events.webhooks import MOST_WEBHOOKS, Webhooks, WebhookTester
 from shoal.serve import examples, schemas, to_api
 from shoal.serve.endpoint import EndpointRequest, Nothing, endpoint
 from shoal.serve.idempotency import respond_once
@@ -73,7 +73,9 @@ class WebhookApi:
         response_example={"items": [examples.WEBHOOK]},
     )
     async def list_webhooks(self, request: EndpointRequest[Nothing, Nothing]) -> schemas.WebhookList:
-        return schemas.WebhookList(items=[to_api.webhook(one) for one in await self._webhooks.all()])
+        """The oldest 100. A store that has more, from an earlier version, shows the others as these are removed."""
+        found = await self._webhooks.all()
+        return schemas.WebhookList(items=[to_api.webhook(one) for one in found[:MOST_WEBHOOKS]])
 
     @endpoint(
         "GET",

@@ -4,6 +4,7 @@ import asyncio
 import os
 import shutil
 import signal
+import stat
 import subprocess
 import tempfile
 from collections.abc import Callable, Sequence
@@ -282,8 +283,21 @@ def kill_group(pid: int) -> None:
 def make_folder() -> Path:
     """Make the folder of a browser: its profile, its log, and the file that names its owner."""
     root = Path(tempfile.gettempdir()) / FOLDER
-    root.mkdir(mode=0o700, exist_ok=True)
+    with suppress(FileExistsError):
+        root.mkdir(mode=0o700)
+    if not _is_ours(root):
+        raise BadConfig(str(root), "belongs to another user, or others may use it", "remove it, or set TMPDIR")
     return Path(tempfile.mkdtemp(dir=root))
+
+
+def _is_ours(root: Path) -> bool:
+    """Return whether only we can use a folder. Everybody can create one in the folder of temporary files before us, and
+    read profiles there, or name processes of ours to be killed."""
+    try:
+        found = root.lstat()
+    except OSError:
+        return False
+    return stat.S_ISDIR(found.st_mode) and found.st_uid == os.getuid() and not found.st_mode & 0o077
 
 
 def remove_folder(folder: Path) -> None:
@@ -293,7 +307,7 @@ def remove_folder(folder: Path) -> None:
 def reap() -> int:
     """End the browsers whose owners are gone; return how many there were. Safe while other processes render."""
     root, count = Path(tempfile.gettempdir()) / FOLDER, 0
-    for folder in root.iterdir() if root.is_dir() else ():
+    for folder in root.iterdir() if _is_ours(root) else ():
         try:
             owner, owner_began, pid, began = (folder / OWNER).read_text().split(" ")
         except (OSError, ValueError):

@@ -25,17 +25,18 @@ from msgspec.structs import replace as replace_fields
 from shoal.base.clock import from_micros, span, to_micros
 from shoal.base.errors import InvalidInput
 from shoal.base.request_form import known_fields
-from shoal.base.url import Url, UrlRules, canonical
+from shoal.base.text import DEEPEST, has_nul, is_nested_too_deeply, shorten
+from shoal.base.url import Url, UrlRefusal, UrlRules, canonical, origin
 from shoal.crawl.crawl import Counts, Crawl, CrawlConfig
 from shoal.crawl.credentials import hidden
-from shoal.crawl.frontier.admin_store import KeptUrl, KnownKey
+from shoal.crawl.frontier.admin_store import LOADING, KeptUrl, KnownKey
 from shoal.crawl.frontier.fates import Fate
-from shoal.crawl.frontier.traps import Trap
+from shoal.crawl.frontier.traps import LONGEST_PATTERN, Trap
 from shoal.crawl.frontier.values import RedirectTarget, SitemapRecord, UrlKind
 from shoal.crawl.states import CrawlState
-from shoal.extract.details import unpacked
+from shoal.extract.details import Details, unpacked
 from shoal.pages.links import unpack
-from shoal.pages.page import Page
+from shoal.pages.page import CLASSES, Page
 from shoal.web.page_fetcher import RedirectChain
 
 T = TypeVar("T")
@@ -67,9 +68,24 @@ RANGES = {
     "listed": (0, BIGGEST_INT),
     "count": (0, BIGGEST_INT),
     "depth_reached": (0, BIGGEST_INT),
+    "key": (-BIGGEST - 1, BIGGEST),
+    "chk": (-BIGGEST_INT - 1, BIGGEST_INT),
+    "asked": (0, 2 * BIGGEST + 1),
+    "seconds": (0, BIGGEST_INT),
     **dict.fromkeys(("opened", "settled", "pages", "errors", "not_modified", "bytes_saved"), (0, BIGGEST)),
 }
-"""The values of pages, sitemaps, traps and counts that every store can hold and every export can write."""
+"""The numbers of pages, sitemaps, traps, redirects and counts that every store can hold and every export can write."""
+LONGEST_TEXT = 10_000
+LENGTHS = {
+    **dict.fromkeys(("url", "final_url", "parent", "canonical", "sample"), ANY_URL.max_length),
+    "pattern": LONGEST_PATTERN,
+    "state_reason": 200,
+    "error_code": 200,
+    "content_hash": 200,
+    "encoding": 200,
+}
+"""The longest texts, in characters; `LONGEST_TEXT` for all others."""
+MOST_NAMES = 1_000  # named hosts, reasons to skip a URL, redirects of a page
 
 Natural = Annotated[int, Meta(ge=0, le=BIGGEST)]
 Small = Annotated[int, Meta(ge=0, le=32_767)]
@@ -90,7 +106,7 @@ class Head(_Record, frozen=True):
         state: CrawlState
         state_reason: str | None
         config: CrawlConfig
-        named: list[str]
+        named: Annotated[list[Annotated[str, Meta(max_length=300)]], Meta(max_length=MOST_NAMES)]
         created_at: Moment
         started_at: Moment | None
         finished_at: Moment | None
@@ -98,6 +114,9 @@ class Head(_Record, frozen=True):
 
         def __post_init__(self) -> None:
             CrawlConfig.read(self.config.plain())
+            _in_range(self)
+            if self.state_reason == LOADING:
+                raise ValueError(f"state_reason {LOADING!r} is that of an unfinished load")
 
     shoal_frontier: Literal[1]
     key_seed: Half
@@ -124,19 +143,21 @@ class _Url(_Record, frozen=True):
     def __post_init__(self) -> None:
         if (self.target is None) != (self.chain is None) or (self.chain is not None and not self.chain.steps):
             raise ValueError("a URL that redirected has both a target and a chain")
+        if self.chain is not None:
+            _check_hops([_in_range(step).url for step in _in_range(self.chain).steps])
 
     def value(self) -> KeptUrl:
         return KeptUrl(
             url=_whole_url(self.url),
             depth=self.depth,
             fate=FATES[self.fate],
-            due=0 if self.due is None else to_micros(self.due),
+            due=0 if self.due is None else _micros(self.due),
             parent=None if self.parent is None else int(self.parent, 16) - _SIGN_64,
             attempts=self.attempts,
             crashes=self.crashes,
             kind=KINDS[self.kind],
             target=None if self.target is None else _whole_url(self.target),
-            chain=self.chain,
+            chain=None if self.chain is None else _without_secrets(self.chain),
         )
 
 
@@ -229,11 +250,15 @@ def _page(page: Page) -> dict[str, Any]:
     return values
 
 
-def _url(one: KeptUrl) -> dict[str, Any]:
+def _without_secrets(chain: RedirectChain) -> RedirectChain:
     """Leave out the cookies set by redirects, which may be secrets, and the kept responses: bodies are not dumped."""
+    return replace_fields(chain, cookies=(), members=b"")
+
+
+def _url(one: KeptUrl) -> dict[str, Any]:
     redirected = {}
     if one.chain is not None:
-        redirected = {"target": one.target, "chain": to_builtins(replace_fields(one.chain, cookies=(), members=b""))}
+        redirected = {"target": one.target, "chain": to_builtins(_without_secrets(one.chain))}
     return redirected | {
         "url": one.url,
         "fate": one.fate.word,
@@ -253,9 +278,12 @@ def end_record(end: End) -> bytes:
 def read(line: bytes | str, number: int) -> Line:
     """Parse a line; raise InvalidInput with its number if it is not valid."""
     try:
-        return _read(orjson.loads(line))
-    except (ValueError, InvalidInput) as error:
-        raise InvalidInput(f"line {number}", f"is not valid ({error})", FIX) from None
+        values = orjson.loads(line)
+        if has_nul(values):
+            raise ValueError("it has a NUL character")
+        return _read(values)
+    except (ValueError, TypeError, KeyError, OverflowError, RecursionError, InvalidInput) as error:
+        raise InvalidInput(f"line {number}", f"is not valid ({shorten(error, 500)})", FIX) from None
 
 
 def _read(values: Any) -> Line:
@@ -265,11 +293,11 @@ def _read(values: Any) -> Line:
         case {"url": _}:
             return convert(values, _Url).value()
         case {"trap": trap}:
-            return _in_range(convert(trap, Trap))
+            found = _in_range(convert(trap, Trap))
+            _check_url(found.sample)
+            return found
         case {"sitemap": sitemap}:
-            record = convert(sitemap, SitemapRecord)
-            _whole_url(record.url)
-            return _in_range(record)
+            return _checked_sitemap(convert(sitemap, SitemapRecord))
         case {"redirect": redirect}:
             return convert(redirect, _Target).value()
         case {"page": page}:
@@ -287,40 +315,65 @@ def _read(values: Any) -> Line:
 def _head(values: dict[str, Any]) -> Head:
     """Read the first line; in a dump the time of work is a number of microseconds."""
     counts = values.get("counts")
-    if isinstance(counts, dict) and isinstance(counts.get("walked"), int):
-        if not 0 <= counts["walked"] <= LATEST:
+    if isinstance(counts, dict) and "walked" in counts:
+        if type(counts["walked"]) is not int or not 0 <= counts["walked"] <= LATEST:
             raise ValueError("counts.walked is out of range")
         counts["walked"] = timedelta(microseconds=counts["walked"])
     head = convert(known_fields(values, Head), Head)
-    _in_range(head.counts)
-    if not all(0 <= count <= BIGGEST for count in (*head.counts.responses.values(), *head.counts.skipped.values())):
+    sums = _in_range(head.counts)
+    if not all(0 <= count <= BIGGEST for count in (*sums.responses.values(), *sums.skipped.values())):
         raise ValueError("a count is out of range")
-    return head
+    if len(sums.skipped) > MOST_NAMES or any(len(reason) > LENGTHS["error_code"] for reason in sums.skipped):
+        raise ValueError("counts.skipped has too many or too long names")
+    responses = dict.fromkeys(CLASSES, 0) | sums.responses
+    return replace_fields(head, counts=replace(sums, responses=responses))
+
+
+def _checked_sitemap(record: SitemapRecord) -> SitemapRecord:
+    _whole_url(record.url)
+    if record.entries is not None and len(record.entries) % 8:
+        raise ValueError("entries are not a whole number of keys")
+    return _in_range(record)
 
 
 def _checked(page: Page) -> Page:
     _whole_url(page.url)
     _in_range(page)
+    for url in (page.final_url, page.parent):
+        if url is not None:
+            _check_url(url)
     for step in page.redirects:
         if type(step.get("url")) is not str or type(step.get("status")) is not int or not 0 <= step["status"] <= 999:
             raise ValueError("redirects are not a list of objects with url and status")
+    _check_hops([step["url"] for step in page.redirects])
+    if is_nested_too_deeply(page.data):
+        raise ValueError(f"data has more than {DEEPEST} levels")
     if page.links is not None:
         unpack(page.links)
     if page.detail is not None:
-        unpacked(page.detail)
+        convert(to_builtins(unpacked(page.detail)), Details)
     return replace(page, body_file=None, body_offset=None, body_length=None)  # bodies are not dumped
 
 
 def _in_range(item: T) -> T:
-    """Return an item whose numbers and texts a store can hold; raise ValueError for any other."""
+    """Return an item whose numbers, times and texts a store can hold; raise ValueError for any other."""
     for name in item.__dataclass_fields__ if is_dataclass(item) else item.__struct_fields__:  # type: ignore[attr-defined]
         value = getattr(item, name)
-        if isinstance(value, str) and "\0" in value:
-            raise ValueError(f"{name} has a NUL character")
+        if isinstance(value, str) and len(value) > LENGTHS.get(name, LONGEST_TEXT):
+            raise ValueError(f"{name} has more than {LENGTHS.get(name, LONGEST_TEXT):,} characters")
+        if isinstance(value, datetime):
+            _micros(value)
         low, high = RANGES.get(name, (-BIGGEST - 1, BIGGEST))
         if isinstance(value, int | float) and not low <= value <= high:
             raise ValueError(f"{name} is not between {low} and {high}")
     return item
+
+
+def _micros(moment: datetime) -> int:
+    micros = to_micros(moment)
+    if not 0 <= micros <= LATEST:
+        raise ValueError(f"{moment} is not a time between 1970 and 9999")
+    return micros
 
 
 def _whole_url(text: str) -> Url:
@@ -328,6 +381,20 @@ def _whole_url(text: str) -> Url:
     if url != text:
         raise ValueError(f"{text[:200]!r} is not a canonical URL")
     return Url(text)
+
+
+def _check_url(text: str) -> None:
+    """Raise ValueError unless the text is an http or https URL with a canonical origin; its path may be another."""
+    url = canonical(text, ANY_URL)
+    if isinstance(url, UrlRefusal) or not text.startswith(origin(url) + "/"):
+        raise ValueError(f"{text[:200]!r} is not a URL that Shoal requests")
+
+
+def _check_hops(urls: list[str]) -> None:
+    if len(urls) > MOST_NAMES:
+        raise ValueError(f"there are more than {MOST_NAMES:,} redirects")
+    for url in urls:
+        _check_url(url)
 
 
 def _moment(micros: int | None) -> datetime | None:

@@ -15,6 +15,7 @@ from shoal.base.url import Url
 
 REPEATS = 100
 MOST_TEXTS = 200_000  # hashes kept in all: about 20 MB
+LONGEST_PATTERN = 2_083  # characters: PostgreSQL's index entries have 2,704 bytes at most
 
 _DIGITS = re.compile(r"[0-9]+")
 _VALUES = re.compile(r"=[^&]*")
@@ -40,7 +41,7 @@ def pattern_of(url: Url) -> str:
     start = url.index("/", 8)
     path, mark, query = url[start:].partition("?")
     values = _VALUES.sub("=", query) if query else query
-    return url[:start] + _DIGITS.sub("0", path) + mark + values
+    return (url[:start] + _DIGITS.sub("0", path) + mark + values)[:LONGEST_PATTERN]
 
 
 class TrapWatch:

@@ -422,15 +422,15 @@ class Crawls(CrawlReader):
 
 def _conflict(crawl: Crawl, action: str) -> StateConflict:
     advice = "it has ended" if action in ENDING and crawl.state in states.TERMINAL else INSTEAD.get(crawl.state)
-    return StateConflict("crawl", crawl.id, crawl.state, action, advice)
+    return StateConflict("crawl", crawl.id, crawl.state, action, advice and advice.replace("ID", crawl.id))
 
 
 INSTEAD = {
     CrawlState.PENDING: "start it first",
     CrawlState.STOPPING: "a stopped crawl cannot continue; start a new one, with --since to recrawl only changes",
     CrawlState.STOPPED: "a stopped crawl cannot continue; start a new one, with --since to recrawl only changes",
-    CrawlState.COMPLETED: "it has ended; retry its failed URLs with `shoal crawls retry --all`",
-    CrawlState.FAILED: "it has ended; continue it with `shoal crawls retry`",
+    CrawlState.COMPLETED: "it has ended; retry its failed URLs with `shoal crawls retry ID --all`",
+    CrawlState.FAILED: "it has ended; continue it with `shoal crawls retry ID`",
 }
 """Advice by state: what a user can do with the crawl instead of the rejected action."""
 ENDING = frozenset({"be paused", "be stopped"})  # a caller who asks for the end does not want to resume it

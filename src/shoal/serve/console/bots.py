@@ -78,6 +78,7 @@ class BotsPage:
         _, bots = await self._hourly.read(HOURS, PAGES, MOST_BOTS)
         return {
             "tokens": [token for token in tokens if TokenScope.BOT in token.scopes],
+            "any_token": bool(tokens),
             "rows": [row_of(bot, view.language) for bot in bots],
             "is_live": True,
         }

@@ -9,7 +9,7 @@ from shoal.access.token import TokenScope
 from shoal.base.errors import ShoalError
 from shoal.base.text import redact_url
 from shoal.events.webhook import NewWebhook
-from shoal.events.webhooks import Webhooks
+from shoal.events.webhooks import MOST_WEBHOOKS, Webhooks
 from shoal.serve.console.feed import AnyQuery
 from shoal.serve.console.forms import FORM_TYPE, read_form
 from shoal.serve.console.shell import Notice, Shell, sentence
@@ -43,8 +43,10 @@ class EventsPage:
         return self._shell.page(request.http, "events.html", context, section="events")
 
     async def context(self, view: View, params: Mapping[str, str]) -> dict[str, Any]:
-        hooks = [await self._webhooks.get(one.id) for one in await self._webhooks.all()]
+        found = await self._webhooks.all()
+        hooks = [await self._webhooks.get(one.id) for one in found[:MOST_WEBHOOKS]]
         return {
+            "others": len(found) - len(hooks),
             "hooks": [(hook, redact_url(hook.url), counts) for hook, counts in hooks],
             "latest": await self._webhooks.latest(SHOWN),
             "lag": await self._webhooks.lag_seconds(),

@@ -1,6 +1,7 @@
 """The form of a policy, and the import of many with a report of the lines that were refused."""
 
 from collections.abc import Mapping
+from functools import partial
 from io import StringIO
 from typing import Any, Final
 
@@ -112,6 +113,8 @@ class PolicyFormPage:
             raise error
         field = str(error.facts.get("field", "url")).partition(".")[0].partition("[")[0].partition(" ")[0]
         known = {*TEXTS, *NUMBERS, *LISTS, *OBJECTS, "labels"}
+        if isinstance(error, InvalidInput) and field in LISTS:
+            error = error.called(partial(_in_form, form))
         return self._shown(
             request, dict(form), {field if field in known else "url": sentence(error.message)}, policy_id
         )
@@ -181,6 +184,16 @@ def values_of(form: ConsoleForm) -> dict[str, Any]:
     values["labels"] = labels_of([line.strip() for line in form.get("labels").splitlines() if line.strip()])
     values["enabled"] = form.get("enabled") == "yes"
     return values
+
+
+def _in_form(form: ConsoleForm, field: str) -> str:
+    """Return the name of an entry of a list as the form shows it: each one is a line."""
+    name, _, rest = field.partition("[")
+    place, _, rest = rest.partition("]")
+    if not place.isdecimal():
+        return field
+    lines = [number for number, line in enumerate(form.get(name).splitlines(), 1) if line.strip()]
+    return f"line {lines[int(place)]}{rest}"
 
 
 def _as_text(values: Mapping[str, Any]) -> dict[str, str]:
