@@ -106,8 +106,10 @@ class FrontierByCrawl:
     async def next_in_seconds(self, tx: Tx, crawl: int, job_id: str = "") -> float | None:
         return await (await self._of(tx, crawl)).next_in_seconds(tx, crawl, job_id)
 
-    async def restart(self, tx: Tx, crawl: int, fence: Fence, generation: str) -> None:
-        await self._redis.restart(tx, crawl, fence, generation)
+    async def restart(
+        self, tx: Tx, crawl: int, fence: Fence, generation: str, *, lost_generation: str | None = None
+    ) -> None:
+        await self._redis.restart(tx, crawl, fence, generation, lost_generation=lost_generation)
 
     async def keep_known(self, tx: Tx, crawl: int, fate: Fate, pages: list[KnownPage]) -> None:
         await self._redis.keep_known(tx, crawl, fate, pages)
