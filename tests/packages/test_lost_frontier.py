@@ -1,5 +1,6 @@
 """A Redis frontier that is lost while a crawl runs: it ends with the pages that it has without the loss."""
 
+import asyncio
 import random
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -18,6 +19,7 @@ from shoal.crawl.frontier.traps import pattern_of
 from shoal.crawl.lifecycle.crawl_status import CrawlStatus
 from shoal.crawl.lifecycle.failed_urls import FailedUrls
 from shoal.crawl.states import CrawlState
+from shoal.observe.log_messages import log_line
 from tests.packages.conftest import Answer, Crawler, ScriptedSite, html, serving, settings_for
 from tests.packages.test_recrawl import again, conditional_site
 from tests.support.effort import times
@@ -141,6 +143,31 @@ async def test_a_frontier_lost_at_any_moment_costs_no_page_whatever_the_fate_of_
     assert seen.counts.pages == len(EXPECTED)
     assert [trap.count for trap in held] == [HELD]
     assert site.times("/maze?n=1") == 0
+
+
+async def test_a_damaged_frontier_is_rebuilt_with_one_line_in_the_log(crawler: Crawler, redis_url: str) -> None:
+    """F69: a key is of another type in the middle of a crawl, and no call of an attaching walker uses it."""
+    pages = {"/": html("home", "/1"), **{f"/{n}": html(f"{n}", f"/{n + 1}") for n in range(1, 9)}, "/9": html("9")}
+    lines: list[str] = []
+    crawler.app.signals.subscribe(lambda signal: lines.append(log_line(signal).message))
+    async with serving(ScriptedSite(pages.get)) as site:
+        crawl = await crawler.submit(site, depth=100)
+        answer, seen_urls = site.script, f"scan:{{{crawl.id}}}:seen_urls"
+
+        def damage(path: str) -> Answer | None:
+            if path == "/4" and site.times(path) == 1:
+                ask_redis(redis_url, "DEL", seen_urls)
+                ask_redis(redis_url, "RPUSH", seen_urls, "x")
+            return answer(path)
+
+        site.script = damage
+        async with asyncio.timeout(20):
+            await crawler.walk(crawl)
+        seen = await crawler.app.crawls.get(crawl.id)
+    assert (seen.crawl.state, seen.counts.pages) == (CrawlState.COMPLETED, 10)
+    [line] = [line for line in lines if "interrupted" in line]
+    assert crawl.id in line
+    assert "one of its keys in Redis has the wrong type" in line
 
 
 async def test_a_pattern_that_is_released_after_the_loss_is_crawled(crawler: Crawler, redis_url: str) -> None:

@@ -281,13 +281,16 @@ class FrontierLost(OperatorError):
     """Redis no longer has the frontier of a crawl, and it could not be rebuilt."""
 
     code = "frontier_lost"
+    why = ""
+    generation: str | None = None  # of the lost frontier: another walker may have begun it again since
 
-    def __init__(self, crawl_id: str, why: str) -> None:
+    def __init__(self, crawl_id: str, why: str, generation: str | None = None) -> None:
         super().__init__(
             f'the frontier of crawl "{crawl_id}" is lost ({why}); retry the crawl to rebuild it from its pages, '
             "and turn on persistence in Redis.",
             crawl_id=crawl_id,
         )
+        self.why, self.generation = why, generation
 
 
 class NodeDisplaced(OperatorError):

@@ -289,6 +289,9 @@ MESSAGES: Mapping[str, LogMessage] = {
         LogLevel.WARNING,
         "robots.txt of {origin} asks for a Crawl-delay of {asked_seconds:g} s; limited to {delay_seconds:g} s",
     ),
+    "CrawlInterrupted": LogMessage(
+        LogLevel.WARNING, "crawl {crawl_id} is interrupted and starts over as soon as it can: {error}"
+    ),
     "RobotsOutOfReach": LogMessage(LogLevel.WARNING, "store not available for the robots.txt of {origin}: {error}"),
     "RobotsRead": LogMessage(LogLevel.DEBUG, "robots.txt {state}"),
     "SinkMissedEvents": LogMessage(

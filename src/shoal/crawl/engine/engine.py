@@ -26,6 +26,7 @@ from shoal.hosts.throttle import HostUpdate, ThrottleTracker
 
 LONGEST_SILENCE_SECONDS = 1.0  # between commits without results: how fast pause and stop are noticed
 OUTAGE_SECONDS = 0.5  # between attempts to reach the store again
+REPORT_SECONDS = 60.0  # between reports of attempts that failed
 
 
 class Ending(Enum):
@@ -48,6 +49,7 @@ class EngineHooks(Struct, frozen=True, kw_only=True):
     hosts_held: Callable[
         [dict[int, HostUpdate], dict[int, float]], None
     ]  # what hosts said, and for how long each is held
+    interrupted: Callable[[BackendUnavailable], None]  # the store is not available; at most once per minute
     options_changed: Callable[[Crawl], WindowSize]  # applies changed options; returns the new size of the window
 
 
@@ -80,6 +82,7 @@ class Engine:
         self._clock = clock
         self._journal = JournalReporter(clock)
         self._started_at = self._cut_at = clock.monotonic()
+        self._reported_at = float("-inf")  # when an outage was reported last
         self._progressed_at = self._started_at  # when something was settled last, or nothing was due
 
     def stalled_seconds(self) -> float:
@@ -101,10 +104,11 @@ class Engine:
             while True:
                 try:
                     return await self._crawl()
-                except BackendUnavailable:
+                except BackendUnavailable as error:
                     self._hooks.settled(self._commits.stored())
                     if not self._hooks.alive() or self._control.hand_back_reason is not None:
                         raise  # the process that leased the job returns it once the store is back
+                    self._report(error)
                     self._window.drop()
                     self._pages.forget()
                     self._pages.traps.forget()
@@ -113,6 +117,11 @@ class Engine:
                     await self._clock.sleep(OUTAGE_SECONDS)
         finally:
             self._window.close()
+
+    def _report(self, error: BackendUnavailable) -> None:
+        if (now := self._clock.monotonic()) - self._reported_at >= REPORT_SECONDS:
+            self._reported_at = now
+            self._hooks.interrupted(error)
 
     async def _crawl(self) -> Ending:
         await self._commits.attach()

@@ -155,6 +155,7 @@ def build_engine(
             has_capacity=callbacks.has_capacity,
             settled=settled,
             hosts_held=signals.hosts_held,
+            interrupted=signals.interrupted,
             options_changed=LiveOptions(settings, commits, scope, budget, throttle).apply,
         ),
         slice_seconds=settings.crawl.slice.total_seconds(),

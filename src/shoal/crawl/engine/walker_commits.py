@@ -1,7 +1,8 @@
 """The commits of one walker: when it starts, in each turn, and when it leaves. All are fenced. A turn settles the
 walker's results, takes the next URLs, and returns whether to continue."""
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
 from typing import TypeVar
 
 from msgspec import Struct
@@ -88,6 +89,7 @@ class WalkerCommits:
         self._drained = job_states.finish(fence.job_id, fence.epoch, "drained")
         self._hand_over = job_states.release(fence.job_id, fence.epoch, "changed")
         self._stored: list[Settled] = []  # committed before the frontier settled it, and not reported yet
+        self._lost: FrontierLost | None = None  # what a commit found; calls of the next attach may not notice it
         self._found = 0  # the number of URLs in our last journal entry about it
         self._uncounted_seconds = 0.0  # working time of batches too small to be worth a write
 
@@ -115,17 +117,21 @@ class WalkerCommits:
                 await self._queue.jobs.mark_settled(tx, self.fence)
             await self._journal.write(tx, self._crawl.number, started)
 
-        try:
-            await self._database.run(commit)
-        except FrontierLost:
-            rebuild = FrontierRebuild(self._database, self._crawls, self._frontier, self._queue)
+        lost, self._lost = self._lost, None
+        if lost is None:
             try:
-                await rebuild.run(self._crawl, self.fence)
-            except FrontierLost as error:
-                await self._give_up(error)
-                raise
-            with lost_is_an_outage():
                 await self._database.run(commit)
+                return
+            except FrontierLost as error:
+                lost = error
+        rebuild = FrontierRebuild(self._database, self._crawls, self._frontier, self._queue)
+        try:
+            await rebuild.run(self._crawl, self.fence, lost.generation)
+        except FrontierLost as error:
+            await self._give_up(error)
+            raise
+        with lost_is_an_outage(), self._remembered_loss():
+            await self._database.run(commit)
 
     async def _give_up(self, error: FrontierLost) -> None:
         """Fail the crawl: its frontier is lost and cannot be rebuilt."""
@@ -200,14 +206,15 @@ class WalkerCommits:
         number = self._crawl.number
         await self._queue.fence(tx, self.fence)
         state, _ = await self._crawls.store.control(tx, self._crawl.id)
-        if batch:
-            settlement = await self._frontier.settle(tx, number, self.fence, batch)
-            await self._crawls.store.add_counts(tx, number, self.fence.job_id, settlement.counts())
-            if batch.has_tries:
-                await self._queue.jobs.mark_settled(tx, self.fence)
-        if state is not CrawlState.RUNNING or not want:
-            return state, []
-        return state, await self._take(tx, want, 0)
+        with self._remembered_loss():
+            if batch:
+                settlement = await self._frontier.settle(tx, number, self.fence, batch)
+                await self._crawls.store.add_counts(tx, number, self.fence.job_id, settlement.counts())
+                if batch.has_tries:
+                    await self._queue.jobs.mark_settled(tx, self.fence)
+            if state is not CrawlState.RUNNING or not want:
+                return state, []
+            return state, await self._take(tx, want, 0)
 
     async def _take(self, tx: Tx, want: int, in_flight: int) -> list[FrontierTask]:
         """Take URLs, and count those that were closed because their host has reached its page limit."""
@@ -248,8 +255,17 @@ class WalkerCommits:
         await self._run(commit, await self._commit_pages(batch))
 
     async def _run(self, commit: Callable[[Tx, dict[int, float]], Awaitable[T]], hold_seconds: dict[int, float]) -> T:
-        with lost_is_an_outage():
+        with lost_is_an_outage(), self._remembered_loss():
             return await self._database.run(lambda tx: commit(tx, hold_seconds))
+
+    @contextmanager
+    def _remembered_loss(self) -> Iterator[None]:
+        """Let the next attach rebuild a frontier that turns out to be lost."""
+        try:
+            yield
+        except FrontierLost as error:
+            self._lost = error
+            raise
 
     async def _commit_pages(self, batch: WalkerBatch, *, worth_seconds: float = RESOLUTION_SECONDS) -> dict[int, float]:
         """Commit the pages before a frontier outside the database settles their URLs, and count those that were not

@@ -53,6 +53,13 @@ class RobotsOutOfReach(Signal, frozen=True, kw_only=True):
     error: str
 
 
+class CrawlInterrupted(Signal, frozen=True, kw_only=True):
+    """The store was not available to a walker, which starts over once it is. At most one per minute and walker."""
+
+    crawl_id: str
+    error: str
+
+
 class RenderingImpossible(Signal, frozen=True, kw_only=True):
     """A crawl has pages that need a browser, and there is none: they are read as they were fetched."""
 
@@ -81,6 +88,9 @@ class WalkerSignals:
 
     def robots_out_of_reach(self, host_origin: str, error: ShoalError) -> None:
         self._signals.emit(RobotsOutOfReach(crawl_id=self._crawl_id, origin=host_origin, error=str(error)))
+
+    def interrupted(self, error: ShoalError) -> None:
+        self._signals.emit(CrawlInterrupted(crawl_id=self._crawl_id, error=error.message))
 
     def rendering_impossible(self, error: ShoalError) -> None:
         self._signals.emit(RenderingImpossible(crawl_id=self._crawl_id, error=error.message))

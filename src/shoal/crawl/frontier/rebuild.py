@@ -38,7 +38,7 @@ def lost_is_an_outage() -> Iterator[None]:
     try:
         yield
     except FrontierLost as error:
-        raise BackendUnavailable("the frontier", "its store lost it", "it is rebuilt from the pages") from error
+        raise BackendUnavailable("the frontier", f"it is lost: {error.why}", "it is rebuilt from the pages") from error
 
 
 KnownPage = tuple[tuple[int, int], Url | None]
@@ -52,8 +52,11 @@ ClaimedTarget = tuple[tuple[int, int], RedirectTarget]
 class LosableFrontier(FrontierStore, Protocol):
     """A frontier whose store may lose it."""
 
-    async def restart(self, tx: Tx, crawl: int, fence: Fence, generation: str) -> None:
-        """Begin a lost frontier again, empty, and let nobody but this walker use it until `finish_rebuild`."""
+    async def restart(
+        self, tx: Tx, crawl: int, fence: Fence, generation: str, *, lost_generation: str | None = None
+    ) -> None:
+        """Begin a lost frontier again, empty, and let nobody but this walker use it until `finish_rebuild`. Raise
+        `BackendUnavailable` if it is not the lost generation any more: another walker was faster."""
         ...
 
     async def keep_known(self, tx: Tx, crawl: int, fate: Fate, pages: list[KnownPage]) -> None:
@@ -83,16 +86,17 @@ class FrontierRebuild:
         self._found_at: dict[int, int] = {}  # the depth at which a page that is fetched again finds a URL, by its key
         self._landed: list[Url] = []  # where seeds redirected to
 
-    async def run(self, crawl: Crawl, fence: Fence) -> int:
+    async def run(self, crawl: Crawl, fence: Fence, lost_generation: str | None = None) -> int:
         """Rebuild the frontier, in many commits; return how many pages are fetched again. If the walker dies or the
-        store loses the frontier meanwhile, the next attempt starts over."""
+        store loses the frontier meanwhile, the next attempt starts over. Of several walkers that found the same
+        generation lost, only the first one rebuilds it."""
         generation = secrets.token_hex(8)
 
         async def begin(tx: Tx) -> None:
             await self._crawls.lock(tx, crawl.id)
             await self._queue.fence(tx, fence)
             try:
-                await self._frontier.restart(tx, crawl.number, fence, generation)
+                await self._frontier.restart(tx, crawl.number, fence, generation, lost_generation=lost_generation)
             except StateConflict as error:
                 raise FrontierLost(crawl.id, "Redis holds a frontier of another store under this crawl id") from error
 

@@ -2,7 +2,8 @@
 and the copy of its counters in the database."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -60,19 +61,15 @@ class CrawlKeys:
         place = CrawlPlace(crawl, row["id"], row["key_seed"], row["generation"], row["rebuilt_by"], row["now"])
         if place.rebuilt_by is not None and not rebuilding:
             if place.rebuilt_by == attaching or not await live_walkers(tx, [place.rebuilt_by]):
-                raise FrontierLost(place.id, "its rebuilding was interrupted")
+                raise FrontierLost(place.id, "its rebuilding was interrupted", place.generation)
             raise BackendUnavailable("the frontier", "it is being rebuilt", "wait until that is done")
         return place
 
     async def run(self, place: CrawlPlace, script: str, *arguments: Value) -> list[Any]:
         """Run a script on a crawl; return its result without the state."""
         given = (place.generation, place.now, *arguments)
-        try:
+        with _wrong_type_is_loss(place):
             state, *result = await self._client.script(f"frontier_{script}", [place.key("generation")], given)
-        except BackendUnavailable as error:
-            if isinstance(error.__cause__, Exception) and code_of(error.__cause__) == "WRONGTYPE":
-                raise FrontierLost(place.id, "one of its keys in Redis has the wrong type") from error
-            raise
         if state == b"OK":
             return list(result)
         if state == b"STALE":
@@ -80,7 +77,12 @@ class CrawlKeys:
         if state == b"FOREIGN" and script == "begin":
             fix = "choose another id, or another number of a Redis database in REDIS_URL"
             raise StateConflict("crawl", place.id, "in this Redis already, from another store", "be started", fix)
-        raise FrontierLost(place.id, "Redis does not have it any more")
+        raise FrontierLost(place.id, "Redis does not have it any more", place.generation)
+
+    async def command(self, command: str, place: CrawlPlace, name: str, *words: Value) -> Any:
+        """Send one command about a key of a crawl."""
+        with _wrong_type_is_loss(place):
+            return await self._client.command(command, place.key(name), *words)
 
     async def change(self, tx: Tx, place: CrawlPlace, script: str, *arguments: Value) -> list[Any]:
         """Run a script that changes counters, and mirror them."""
@@ -92,7 +94,7 @@ class CrawlKeys:
         """Copy the counters into the database, unless it has newer ones."""
         values = {totals[at]: int(totals[at + 1]) for at in range(0, len(totals), 2)}
         if b"opened" not in values or b"settled" not in values:
-            raise FrontierLost(place.id, "Redis does not have its counters any more")
+            raise FrontierLost(place.id, "Redis does not have its counters any more", place.generation)
         crawl = place.number
         if not await tx.execute("raise_frontier_version", crawl=crawl, version=values[b"version"]):
             return
@@ -104,6 +106,16 @@ class CrawlKeys:
             if name.startswith(b"skip:")
         ]
         await tx.many("set_frontier_skips", skips)
+
+
+@contextmanager
+def _wrong_type_is_loss(place: CrawlPlace) -> Iterator[None]:
+    try:
+        yield
+    except BackendUnavailable as error:
+        if isinstance(error.__cause__, Exception) and code_of(error.__cause__) == "WRONGTYPE":
+            raise FrontierLost(place.id, "one of its keys in Redis has the wrong type", place.generation) from error
+        raise
 
 
 async def live_walkers(tx: Tx, names: Sequence[str]) -> set[str]:

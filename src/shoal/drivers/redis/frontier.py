@@ -11,6 +11,7 @@ from operator import not_
 from typing import Any
 
 from shoal.base.database import Tx
+from shoal.base.errors import BackendUnavailable
 from shoal.base.url import Url, origin
 from shoal.crawl.crawl import Crawl, FrontierDriver
 from shoal.crawl.frontier.fates import WAITING, Fate
@@ -59,7 +60,6 @@ class RedisFrontier:
     driver: FrontierDriver = "redis"
 
     def __init__(self, client: RedisClient, traps: SqlFrontier) -> None:
-        self._client = client
         self._keys = CrawlKeys(client)
         self._hosts = HostStore()
         self._traps = traps
@@ -130,8 +130,8 @@ class RedisFrontier:
         place = await self._keys.place(tx, crawl)
         host_origin = origin(Url(pattern))
         host = (await self._hosts.numbers(tx, [host_origin]))[host_origin]
-        words = await self._client.command("ZRANGEBYSCORE", place.key("quarantine"), host, host)
-        records = await self._client.command("HMGET", place.key("touched_urls"), *words) if words else []
+        words = await self._keys.command("ZRANGEBYSCORE", place, "quarantine", host, host)
+        records = await self._keys.command("HMGET", place, "touched_urls", *words) if words else []
         ours = [
             word
             for word, record in zip(words, records, strict=True)
@@ -190,15 +190,15 @@ class RedisFrontier:
 
     async def held_hosts(self, tx: Tx, crawl: int, most: int) -> list[HeldHost]:
         place = await self._keys.place(tx, crawl)
-        hosts = await self._client.command("ZRANGE", place.key("url_queue"), 0, -1)
+        hosts = await self._keys.command("ZRANGE", place, "url_queue", 0, -1)
         rows = await tx.all("held_among_hosts", hosts=[int(host) for host in hosts], most=most)
         return [HeldHost(row["origin"], row["held_until"], row["held_status"]) for row in rows]
 
     async def shallowest(self, tx: Tx, crawl: int) -> int | None:
         place = await self._keys.place(tx, crawl)
-        lists = await self._client.command("ZRANGE", place.key("url_depths"), 0, -1)
-        touched = set(await self._client.command("HKEYS", place.key("touched_urls")))
-        touched -= set(await self._client.command("ZRANGE", place.key("quarantine"), 0, -1))
+        lists = await self._keys.command("ZRANGE", place, "url_depths", 0, -1)
+        touched = set(await self._keys.command("HKEYS", place, "touched_urls"))
+        touched -= set(await self._keys.command("ZRANGE", place, "quarantine", 0, -1))
         waiting = [int(member[13:], 16) for member in lists] + [depth_at(int(seq, 16)) for seq in touched]
         return min(waiting, default=None)
 
@@ -207,9 +207,13 @@ class RedisFrontier:
         ready, *_ = await self._keys.run(place, "look", job_id)
         return None if not ready else max(0.0, (float(ready) - place.now) / 1e6)
 
-    async def restart(self, tx: Tx, crawl: int, fence: Fence, generation: str) -> None:
+    async def restart(
+        self, tx: Tx, crawl: int, fence: Fence, generation: str, *, lost_generation: str | None = None
+    ) -> None:
         """Begin a lost frontier again, empty, and let nobody but this walker use it."""
         before = (await self._keys.place(tx, crawl, rebuilding=True)).generation
+        if lost_generation not in (None, before):
+            raise BackendUnavailable("the frontier", "another walker has begun it again", "attach to it")
         await tx.execute("rebuild_frontier", crawl=crawl, generation=generation, walker=walker_name(fence))
         await tx.execute("forget_held", crawl=crawl)
         await self._keys.run(await self._keys.place(tx, crawl, rebuilding=True), "begin", 0, before)
@@ -272,9 +276,8 @@ class RedisFrontier:
 
     async def _open(self, tx: Tx, place: CrawlPlace, urls: list[NewUrl]) -> tuple[int, Counter[Fate]]:
         keys = pack_keys(urls)
-        seen = place.key("seen_urls")
         # Only a filter: another walker may add the same URLs before the script, which looks again (0042).
-        known = await self._client.command("SMISMEMBER", seen, *keys)
+        known = await self._keys.command("SMISMEMBER", place, "seen_urls", *keys)
         groups: dict[tuple[str, int], dict[bytes, bytes]] = defaultdict(dict)
         for key, url in dict(compress(zip(keys, urls, strict=True), map(not_, known))).items():
             host_origin = origin(url.url)
@@ -393,8 +396,7 @@ class RedisFrontier:
         again = [done.task.seq for done in settled if done.fate in WAITING]
         if not again:
             return {}
-        touched = place.key("touched_urls")
-        records = await self._client.command("HMGET", touched, *map(seq_word, again))
+        records = await self._keys.command("HMGET", place, "touched_urls", *map(seq_word, again))
         return {seq: read_record(record).parent for seq, record in zip(again, records, strict=True) if record}
 
     async def _put_back_lost(self, place: CrawlPlace, name: bytes, rows: list[Any]) -> int:

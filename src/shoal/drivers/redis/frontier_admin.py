@@ -49,8 +49,10 @@ class RedisFrontierAdmin:
 
     async def hosts(self, tx: Tx, crawl: int, limit: int) -> list[CrawlHost]:
         place = await self._keys.place(tx, crawl)
-        given = {int(host): int(pages) for host, pages in _pairs(await self._call("HGETALL", place, "host_pages"))}
-        queue = await self._call("ZRANGE", place, "url_queue", 0, -1, "WITHSCORES")
+        given = {
+            int(host): int(pages) for host, pages in _pairs(await self._keys.command("HGETALL", place, "host_pages"))
+        }
+        queue = await self._keys.command("ZRANGE", place, "url_queue", 0, -1, "WITHSCORES")
         ready = {int(host): int(float(score)) for host, score in zip(queue[::2], queue[1::2], strict=True)}
         most = sorted(
             given | dict.fromkeys(ready.keys() - given.keys(), 0), key=lambda host: (-given.get(host, 0), host)
@@ -67,7 +69,7 @@ class RedisFrontierAdmin:
     async def fate_of(self, tx: Tx, crawl: int, url: Url, kind: UrlKind, key: Key) -> UrlFacts | None:
         place = await self._keys.place(tx, crawl)
         facts = await self._facts(tx, place, url, kind, key)
-        stored = await self._call("HGET", place, "redirect_targets", pack_key(*key))
+        stored = await self._keys.command("HGET", place, "redirect_targets", pack_key(*key))
         if facts is None or facts.page is not None or stored is None:
             return facts
         target = _target(stored)
@@ -99,7 +101,7 @@ class RedisFrontierAdmin:
         self, tx: Tx, crawl: int, after: Key | None, limit: int
     ) -> list[tuple[Key, RedirectTarget]]:
         place = await self._keys.place(tx, crawl)
-        rows = _pairs(await self._call("HGETALL", place, "redirect_targets"))
+        rows = _pairs(await self._keys.command("HGETALL", place, "redirect_targets"))
         found = sorted((unpack_key(key), stored) for key, stored in rows)
         start = 0 if after is None else bisect_right(found, after, key=lambda one: one[0])
         return [(key, _target(stored)) for key, stored in found[start : start + limit]]
@@ -124,28 +126,27 @@ class RedisFrontierAdmin:
     async def unclaim(self, tx: Tx, crawl: int, fence: Fence) -> None:
         await self._keys.run(await self._keys.place(tx, crawl), "unclaim", walker_name(fence))
 
-    async def _call(self, command: str, place: CrawlPlace, name: str, *words: Any) -> Any:
-        return await self._client.command(command, place.key(name), *words)
-
     async def _lists(self, place: CrawlPlace) -> list[tuple[int, str]]:
         """Return the host and the depth of every queue."""
         return [
             (int(member[:12]), member[13:].decode())
-            for member in await self._call("ZRANGE", place, "url_depths", 0, -1)
+            for member in await self._keys.command("ZRANGE", place, "url_depths", 0, -1)
         ]
 
     async def _fates(self, place: CrawlPlace) -> dict[bytes, Fate]:
-        fates = dict.fromkeys(await self._call("SMEMBERS", place, "seen_urls"), Fate.OPEN)
-        fates.update(dict.fromkeys(await self._call("SMEMBERS", place, "processed_urls"), Fate.FETCHED))
-        fates.update({key: Fate(int(fate)) for key, fate in _pairs(await self._call("HGETALL", place, "url_fates"))})
+        fates = dict.fromkeys(await self._keys.command("SMEMBERS", place, "seen_urls"), Fate.OPEN)
+        fates.update(dict.fromkeys(await self._keys.command("SMEMBERS", place, "processed_urls"), Fate.FETCHED))
+        fates.update(
+            {key: Fate(int(fate)) for key, fate in _pairs(await self._keys.command("HGETALL", place, "url_fates"))}
+        )
         return fates
 
     async def _facts(self, tx: Tx, place: CrawlPlace, url: Url, kind: UrlKind, key: Key) -> UrlFacts | None:
         packed = pack_key(*key)
-        fate = await self._call("HGET", place, "url_fates", packed)
-        if fate is None and await self._call("SISMEMBER", place, "processed_urls", packed):
+        fate = await self._keys.command("HGET", place, "url_fates", packed)
+        if fate is None and await self._keys.command("SISMEMBER", place, "processed_urls", packed):
             fate = int(Fate.FETCHED)
-        if fate is None and await self._call("SISMEMBER", place, "seen_urls", packed):
+        if fate is None and await self._keys.command("SISMEMBER", place, "seen_urls", packed):
             fate = int(Fate.OPEN)
         if fate is None:
             return None
@@ -163,7 +164,7 @@ class RedisFrontierAdmin:
         host = rows[0]["number"]
         [walkers] = await self._keys.run(place, "held")
         holders = {word: name.decode() for name, held in walkers for word in held[::3]}
-        for word, record in _pairs(await self._call("HGETALL", place, "touched_urls")):
+        for word, record in _pairs(await self._keys.command("HGETALL", place, "touched_urls")):
             if record[:12] == key:
                 waiting, seq = read_record(record), int(word, 16)
                 due = await self._due(place, word, waiting.host)
@@ -171,7 +172,9 @@ class RedisFrontierAdmin:
                 kept = _kept(waiting, host_origin, depth_at(seq), due)
                 return await self._with_context(tx, place, kept, fence, waiting)
         for at, depth in await self._lists(place):
-            for entry in await self._call("LRANGE", place, f"url_queue:{at}:{depth}", 0, -1) if at == host else ():
+            for entry in (
+                await self._keys.command("LRANGE", place, f"url_queue:{at}:{depth}", 0, -1) if at == host else ()
+            ):
                 waiting = read_entry(host, entry)
                 if host_origin + waiting.path == url and KINDS[waiting.kind] is kind:
                     kept = _kept(waiting, host_origin, int(depth, 16), 0)
@@ -184,7 +187,7 @@ class RedisFrontierAdmin:
         parents = (
             [] if waiting.parent is None else await tx.all("parent_urls", crawl=place.number, keys=[waiting.parent])
         )
-        ready_at = await self._call("ZSCORE", place, "url_queue", waiting.host)
+        ready_at = await self._keys.command("ZSCORE", place, "url_queue", waiting.host)
         held = await tx.all("held_among_hosts", hosts=[waiting.host], most=1)
         return Waiting(
             kept,
@@ -196,10 +199,10 @@ class RedisFrontierAdmin:
 
     async def _due(self, place: CrawlPlace, word: bytes, host: int) -> int | None:
         """Return when a URL that was tried may be fetched again; None if it is in quarantine."""
-        if await self._call("ZSCORE", place, "quarantine", word) is not None:
+        if await self._keys.command("ZSCORE", place, "quarantine", word) is not None:
             return None
-        due = await self._call("ZSCORE", place, f"retries:{host}", word)
-        return int(float(due or await self._call("ZSCORE", place, "suspects", word) or 0))
+        due = await self._keys.command("ZSCORE", place, f"retries:{host}", word)
+        return int(float(due or await self._keys.command("ZSCORE", place, "suspects", word) or 0))
 
     async def _kept_after(
         self, place: CrawlPlace, after: Place | None, limit: int
@@ -208,9 +211,9 @@ class RedisFrontierAdmin:
         kind, *at = after or (TOUCHED, -1)
         found: list[tuple[Place, WaitingUrl, int, int | None]] = []
         if kind == TOUCHED:
-            words = sorted(await self._call("HKEYS", place, "touched_urls"))
+            words = sorted(await self._keys.command("HKEYS", place, "touched_urls"))
             for word in [word for word in words if int(word, 16) > at[0]][:limit]:
-                waiting, seq = read_record(await self._call("HGET", place, "touched_urls", word)), int(word, 16)
+                waiting, seq = read_record(await self._keys.command("HGET", place, "touched_urls", word)), int(word, 16)
                 found.append(((TOUCHED, seq), waiting, depth_at(seq), await self._due(place, word, waiting.host)))
             if found:
                 return found
@@ -221,7 +224,9 @@ class RedisFrontierAdmin:
                 continue
             start = at[2] + 1 if (host, level) == (at[0], at[1]) else 0
             name = f"url_queue:{host}:{depth}"
-            for index, entry in enumerate(await self._call("LRANGE", place, name, start, start + limit - 1), start):
+            for index, entry in enumerate(
+                await self._keys.command("LRANGE", place, name, start, start + limit - 1), start
+            ):
                 found.append(((UNTRIED, host, level, index), read_entry(host, entry), level, 0))
             if found:
                 return found
