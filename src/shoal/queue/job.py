@@ -55,9 +55,11 @@ def owner_of(holder: str) -> str:
     return "/".join(holder.split("/", 2)[:2]) + "/" if is_bot(holder) else holder
 
 
-def attempts_made(state: JobState, failed: int) -> int:
-    """Return how many attempts a job has had, given those that failed: one more if it runs, or is done."""
-    return failed + (state in (JobState.LOCKED, JobState.DONE))
+def attempts_made(state: JobState, failed: int, grants: int) -> int:
+    """Return how many attempts a job has had, given those that failed and its number of grants: one more if it runs, is
+    done, lost its workers too often, or was cancelled after a grant that did not fail."""
+    has_run = state in (JobState.LOCKED, JobState.DONE, JobState.EXPIRED)
+    return failed + (has_run or (state is JobState.CANCELLED and grants > failed))
 
 
 def local_lane(run_id: str) -> str:

@@ -11,6 +11,7 @@ from shoal.audit.states import AnalysisState
 from shoal.audit.verdict import VERDICTS, Outcome
 from shoal.base.forge_commit import ForgeCommit
 from shoal.base.text import plural, visible
+from shoal.queue.reasons import reason_text
 
 LONGEST_DESCRIPTION: Final = 140  # GitHub refuses longer ones
 
@@ -48,7 +49,7 @@ class CommitStatus:
 def status_of(analysis: Analysis) -> tuple[CommitState, str]:
     """Return the state and the description of an analysis."""
     if analysis.state is AnalysisState.FAILED:
-        return CommitState.FAILURE, _bounded(f"Analysis failed: {analysis.error or analysis.state_reason}")
+        return CommitState.FAILURE, _bounded(f"Analysis failed: {analysis.error or reason_text(analysis.state_reason)}")
     if analysis.state is not AnalysisState.SUCCESS:
         return CommitState.PENDING, "The site is being analyzed."
     verdict = analysis.verdict
