@@ -759,7 +759,7 @@ async def test_the_store_decides_whether_a_lease_is_over_not_the_janitors_machin
 
 
 def test_every_named_move_is_in_the_table() -> None:
-    job_id, lost = "job_x", LostJob("job_x", "page", None, 1, 0, "w", None, False)  # type: ignore[arg-type]
+    job_id, lost = "job_x", LostJob("job_x", "page", None, 1, 0, 2, 0, "w", None, False)  # type: ignore[arg-type]
     moves = [
         states.finish(job_id, 1),  # type: ignore[arg-type]
         states.retry(job_id, 1, "e", timedelta(1)),  # type: ignore[arg-type]

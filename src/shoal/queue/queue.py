@@ -44,6 +44,7 @@ from shoal.queue.states import GrantEnd, JobState, Move
 from shoal.queue.store import JobStore
 
 T = TypeVar("T")
+Attempted = Lease | LostJob | Job
 
 JITTER = 0.1
 ROUNDS = 20  # attempts of a lease that finds only jobs over their quota
@@ -105,7 +106,7 @@ class JobMoved(Signal, frozen=True, kw_only=True):
     how: GrantEnd
     reason: str | None
     error: str | None
-    attempt: int | None = None  # None if the lease is not known
+    attempt: int | None = None  # None if neither the job nor its lease is known
     max_attempts: int | None = None
 
 
@@ -187,14 +188,14 @@ class Queue:
 
     async def _decide_attempts(self, leases: Sequence[Lease]) -> None:
         """Let our own `WORKER_JOB_ATTEMPTS` decide how often a run is tried, if it is set, instead of that of the
-        process that created the job. For page jobs, `page_jobs.ingest` does it when one has failed."""
+        process that created the job, unless a number was given with it. For page jobs, `page_jobs.ingest` does it when
+        one has failed."""
         attempts = self.own_attempts
         if attempts is None:
             return
-        runs = [(lease, max(attempts, lease.attempts + 1)) for lease in leases]
-        differing = [
-            (lease, most) for lease, most in runs if lease.kind in self._listeners and most != lease.max_attempts
-        ]
+        runs = [lease for lease in leases if lease.kind in self._listeners and not lease.has_own_limit]
+        decided = [(lease, max(attempts, lease.attempts + 1)) for lease in runs]
+        differing = [(lease, most) for lease, most in decided if most != lease.max_attempts]
         if not differing:
             return
         differing.sort(key=lambda one: one[0].fence.job_id)  # locked in this order, like everywhere
@@ -359,7 +360,7 @@ class Queue:
             moves = [(await self.move_of_lost_in(tx, job, GrantEnd.CRASHED, error), job) for job in lost]
             await self.finish_and_lease_in(tx, [move for move, _ in moves], None)
             for kind in sorted({job.kind for job in lost}):
-                await self._jobs_moved_in(tx, kind, [(move, job.run_id) for move, job in moves if job.kind == kind])
+                await self._jobs_moved_in(tx, kind, [one for one in moves if one[1].kind == kind])
             return len(moves)
 
         return await self._database.run(commit)
@@ -378,7 +379,7 @@ class Queue:
             lost = await self._store.lost(tx, fence) if await self._store.still_expired(tx, fence) else None
             if lost is None:
                 raise LeaseLost(fence.job_id, fence.epoch)
-            await self._move_in(tx, await self._expiry(tx, lost), lost.kind, lost.run_id)
+            await self._move_in(tx, await self._expiry(tx, lost), lost.kind, lost.run_id, lost)
             self._emit_lost(tx, [lost])
 
         try:
@@ -395,7 +396,7 @@ class Queue:
             lost = await self._store.lost_in(tx, [Fence(job.id, job.epoch) for job in seen], expired=True)
             moves = [await self._expiry(tx, job) for job in lost]
             await self.finish_and_lease_in(tx, moves, None)
-            await self._jobs_moved_in(tx, kind, [(move, run_id) for move in moves])
+            await self._jobs_moved_in(tx, kind, list(zip(moves, lost, strict=True)))
             self._emit_lost(tx, lost)
             return len(moves)
 
@@ -498,32 +499,32 @@ class Queue:
             return states.bot_lost(lost.id, lost.epoch, error, self.backoff(crashes))
         return states.give_back(lost.id, lost.epoch, end, error, reason)
 
-    async def move_in(self, tx: Tx, move: Move, kind: str, run_id: str | None, lease: Lease | None = None) -> None:
-        """Carry out a move and its effect on the run in an open transaction; raises if the job has moved on. `lease`:
-        under which it is made, for the log."""
+    async def move_in(self, tx: Tx, move: Move, kind: str, run_id: str | None, of: Attempted | None = None) -> None:
+        """Carry out a move and its effect on the run in an open transaction; raises if the job has moved on. `of`: the
+        job or its lease before the move, for the log."""
         await self.lock_run(tx, kind, run_id)
-        await self._move_in(tx, move, kind, run_id, lease)
+        await self._move_in(tx, move, kind, run_id, of)
 
-    async def _move_in(self, tx: Tx, move: Move, kind: str, run_id: str | None, lease: Lease | None = None) -> None:
+    async def _move_in(self, tx: Tx, move: Move, kind: str, run_id: str | None, of: Attempted | None) -> None:
         """Do the same if the run is locked already. To lock it again might be to wait for others that share the lock,
         and they for a job that we hold."""
         if await self._store.move(tx, [move]):
             raise LeaseLost(move.job_id, move.epoch)
-        await self.job_moved_in(tx, move, kind, run_id, lease)
+        await self.job_moved_in(tx, move, kind, run_id, of)
 
-    async def job_moved_in(self, tx: Tx, move: Move, kind: str, run_id: str | None, lease: Lease | None = None) -> None:
+    async def job_moved_in(self, tx: Tx, move: Move, kind: str, run_id: str | None, of: Attempted | None) -> None:
         """Follow up on a move: signal it on commit, and let the listener of the run, which is locked, update the
         run."""
-        await self._jobs_moved_in(tx, kind, [(move, run_id)], lease)
-
-    async def _jobs_moved_in(
-        self, tx: Tx, kind: str, moves: Sequence[tuple[Move, str | None]], lease: Lease | None = None
-    ) -> None:
-        """Follow up on the moves of jobs of one kind."""
-        for move, run_id in moves:
-            tx.on_commit(partial(self._emit_moved, move, kind, run_id, lease))
+        tx.on_commit(partial(self._emit_moved, move, kind, run_id, of))
         if kind in self._listeners:
-            await self._listeners[kind].jobs_moved(tx, moves)
+            await self._listeners[kind].jobs_moved(tx, [(move, run_id)])
+
+    async def _jobs_moved_in(self, tx: Tx, kind: str, moves: Sequence[tuple[Move, LostJob]]) -> None:
+        """Do the same for lost jobs of one kind."""
+        for move, job in moves:
+            tx.on_commit(partial(self._emit_moved, move, kind, job.run_id, job))
+        if kind in self._listeners:
+            await self._listeners[kind].jobs_moved(tx, [(move, job.run_id) for move, job in moves])
 
     async def fence(self, tx: Tx, fence: Fence) -> None:
         """Raise `LeaseLost` unless the job is still locked with that epoch; it stays so until the transaction ends."""
@@ -574,7 +575,7 @@ class Queue:
         if run_id is not None and kind in self._listeners:
             await self._listeners[kind].lock(tx, run_id)
 
-    def _emit_moved(self, move: Move, kind: str, run_id: str | None, lease: Lease | None) -> None:
+    def _emit_moved(self, move: Move, kind: str, run_id: str | None, of: Attempted | None) -> None:
         self._signals.emit(
             JobMoved(
                 job_id=move.job_id,
@@ -584,8 +585,8 @@ class Queue:
                 how=move.grant_end,
                 reason=move.reason,
                 error=move.error,
-                attempt=None if lease is None else lease.attempts + 1,
-                max_attempts=None if lease is None else lease.max_attempts,
+                attempt=None if of is None else of.attempts + 1,
+                max_attempts=None if of is None else of.max_attempts,
             )
         )
 

@@ -33,7 +33,7 @@ OUTCOMES: Final = {
 @dataclass(frozen=True, slots=True)
 class CommitStatus:
     """A status to publish. `attempts`: how often in a row it could not be published. `error`: why the last attempt
-    failed."""
+    failed. `attempt` and `max_attempts`: those of the analysis, for the log; None if its job was removed."""
 
     analysis: int
     analysis_id: str
@@ -44,6 +44,8 @@ class CommitStatus:
     shown: CommitState | None = None  # what the forge shows
     is_due: bool = True  # False: it is published, or was given up
     error: str | None = None
+    attempt: int | None = None
+    max_attempts: int | None = None
 
 
 def status_of(analysis: Analysis) -> tuple[CommitState, str]:

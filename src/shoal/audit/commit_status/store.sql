@@ -21,6 +21,10 @@ UPDATE commit_status SET taken_until = 0, error = :error,
     next_at = CASE WHEN state = :state AND description = :description THEN shoal_now() + :again ELSE next_at END
 WHERE analysis = :analysis;
 
+-- name: attempt_of_analysis
+-- How often the job of an analysis was tried; an analysis has one job.
+SELECT state, attempts, max_attempts, lease_epoch FROM job WHERE run_id = :id;
+
 -- name: commit_status_of
 -- The commit status of an analysis.
 SELECT s.*, (SELECT id FROM analysis WHERE id = :id) AS id,
