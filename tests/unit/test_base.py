@@ -11,7 +11,7 @@ from shoal.base.errors import RESPONSES, ShoalError
 from shoal.base.ids import PREFIXES, new_id
 from shoal.base.service import PassResult, Service
 from shoal.base.signals import ChoreDone, ChoreFailed, Signal, Signals
-from tests.support.patience import PATIENCE_SECONDS
+from tests.support.patience import PATIENCE_SECONDS, in_time
 
 
 def test_a_moment_survives_the_way_through_the_store() -> None:
@@ -193,7 +193,7 @@ async def test_stop_lets_the_pass_under_way_finish() -> None:
     await settle()
     assert not stopping.done()
     await clock.advance(5)
-    await stopping
+    await in_time(stopping)
     assert finished == [True]
 
 
