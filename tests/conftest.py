@@ -16,8 +16,9 @@ import tempfile
 from asyncio import AbstractEventLoop
 from collections.abc import AsyncIterator, Callable, Generator, Iterator
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import IO, TYPE_CHECKING
 
 import asyncpg
 import pytest
@@ -87,8 +88,15 @@ def pytest_configure(config: pytest.Config) -> None:
         tempfile.tempdir = os.environ["TMPDIR"] = str(MEMORY)  # our processes inherit it
     worker: dict[str, str] | None = getattr(config, "workerinput", None)
     config.stash[SERVERS] = servers = Servers(Path(worker["servers"])) if worker else Servers.open()
-    stacks = servers.folder / f"{worker['workerid'] if worker else 'main'}.stacks"
-    config.pluginmanager.register(TimeLimit(config.option.time_limit, stacks))
+    stacks = None if worker is None else servers.folder / f"{worker['workerid']}.stacks"
+    stderr = os.dup(2)  # tests have another one, which is lost with their process
+    config.pluginmanager.register(TimeLimit(config.option.time_limit, partial(open_stacks, stacks, stderr)))
+
+
+def open_stacks(stacks: Path | None, stderr: int) -> IO[str]:
+    """Open the file for the stacks of a test that hangs: that of its worker, which the run reports, or the stderr of a
+    run without workers."""
+    return os.fdopen(os.dup(stderr), "w") if stacks is None else stacks.open("w")
 
 
 @pytest.hookimpl(optionalhook=True)

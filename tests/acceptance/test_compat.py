@@ -316,6 +316,8 @@ def test_the_keys_that_a_paused_scan_names_exist_in_redis(
             StateConflict, match="is kept in the database, so it cannot have a Redis client; set REDIS_"
         ):
             _ = queue.redis_client
+        assert not hasattr(queue, "redis_client")
+        assert getattr(queue, "redis_client", None) is None
 
 
 @pytest.fixture

@@ -75,6 +75,12 @@ def test_a_test_that_hangs_has_failed_with_its_stacks_and_the_others_run(tmp_pat
     assert " 1 passed" in done.stdout
 
 
+def test_a_run_without_workers_ends_with_the_stacks_of_a_deaf_test_on_stderr(tmp_path: Path) -> None:
+    done = run(tmp_path, HANGING, "-n", "0", "--time-limit", "2", "-k", "deaf")
+    assert done.returncode == 1
+    assert "in test_that_is_deaf" in done.stderr
+
+
 def test_a_test_does_not_see_the_variables_of_the_shell(tmp_path: Path) -> None:
     done = run(tmp_path, SHELL)
     assert done.returncode == 0, done.stdout

@@ -53,6 +53,7 @@ from shoal.queue.queue import Queue
 from shoal.queue.states import JobState
 from shoal.web.page_fetcher import RedirectChain, RedirectStep
 from shoal.work.storage_watch import Check, StorageWatch
+from tests.support.patience import wait_until
 from tests.support.servers import Service, ask_postgres
 
 T = TypeVar("T")
@@ -369,8 +370,9 @@ class Breakpoint:
     reached: asyncio.Event = field(default_factory=asyncio.Event)
     go: asyncio.Event = field(default_factory=asyncio.Event)
 
-    async def wait_until_reached(self) -> None:
-        await asyncio.wait_for(self.reached.wait(), PATIENCE)
+    async def wait_until_reached(self, *tasks: "asyncio.Task[Any]") -> None:
+        """Wait until a commit of these tasks arrives; one that ends before fails the test."""
+        await wait_until(self.reached.is_set, self.reached, *tasks)
 
     def resume(self) -> None:
         self.go.set()

@@ -67,7 +67,7 @@ async def test_a_walker_that_helps_at_anothers_host_counts_the_pages_it_gave_mea
     helper = await bench.walker(crawl, "w2", pace=pace)
     halting = Walker(bench.over(BreakpointDatabase(bench.database, point)), crawl, helper.lease, pace)
     helping = asyncio.create_task(halting.take(1))
-    await point.wait_until_reached()
+    await point.wait_until_reached(helping)
     [second] = (await owner.turn(fetched(first), want=1)).work
     point.resume()
     assert second.host == first.host

@@ -4,6 +4,7 @@ import json
 from collections.abc import Iterator
 from dataclasses import replace
 from html import escape
+from types import SimpleNamespace
 from typing import Any
 from urllib.parse import quote
 
@@ -28,7 +29,9 @@ from shoal.base.url import Url
 from shoal.crawl.crawl import CrawlConfig
 from shoal.egress import AddressRule, Egress, endpoint
 from shoal.events.webhook import WAITS
+from shoal.observe.log_messages import log_line
 from shoal.queue.states import JobState
+from shoal.work.worker_context import WorkerContext
 from tests.contract.conftest import Bench
 from tests.contract.test_analyses import KIND, attempt, completed, only, try_and_fail
 from tests.support.forge_server import TOKEN, ForgeServer, forge_server
@@ -131,6 +134,38 @@ async def test_an_analysis_that_failed_after_its_last_attempt_is_a_failure(bench
     assert await try_and_fail(bench) is JobState.FAILED
     await send.run_once()
     assert forge.states("github", "acme/shop", SHA, CONTEXT) == ["pending", "failure"]
+
+
+async def test_every_log_line_of_an_attempt_names_the_analysis_and_the_attempt(
+    bench: Bench, forge: ForgeServer
+) -> None:
+    forge.answers = [(500, "", {})]
+    await completed(bench, commit=commit())
+    send = publisher(bench, forge)
+    assert await try_and_fail(bench) is JobState.PENDING
+    await send.run_once()
+    await bench.jump(10)
+    await bench.lease("w1/5", kind=KIND)
+    await bench.lose()
+    await bench.lease("w1/6", kind=KIND)
+    await bench.queue.recovery.recover("w1/6")
+    lost = await bench.lease(kind=KIND)
+    worker: Any = SimpleNamespace(node_id="w1", signals=bench.signals)
+    WorkerContext.report_lost(worker, 1, lost, "died")
+    await bench.queue.recovery.lose(lost, "its child died")
+    assert await try_and_fail(bench) is JobState.FAILED
+    await send.run_once()
+    analysis_id = (await only(bench)).id
+    lines = [log_line(one) for one in bench.signals_seen]
+    told = [line for line in lines if line.facts.get("kind") == KIND and line.event != "job_enqueued"]
+    assert {line.event for line in told} == {
+        *("job_leased", "job_moved", "analysis_attempted", "analysis_moved", "child_lost"),
+        *("commit_status_wanted", "commit_status_published", "commit_status_failed"),
+    }
+    first = next(place for place, line in enumerate(told) if line.facts.get("attempt") == 2)
+    for place, line in enumerate(told):
+        about = {name: line.facts.get(name) for name in ("analysis_id", "correlation_id", "attempt", "max_attempts")}
+        assert list(about.values()) == [analysis_id, analysis_id, 1 if place < first else 2, 2], line
 
 
 async def test_a_refused_publication_is_tried_again_and_fails_nothing(bench: Bench, forge: ForgeServer) -> None:

@@ -705,7 +705,7 @@ async def test_a_pause_that_races_a_lease_never_leaves_a_walker_on_a_paused_craw
     bench, point = postgres_bench, Breakpoint("live_jobs_of_run")
     crawl = await bench.submit()
     pausing = asyncio.create_task(bench.over(BreakpointDatabase(bench.database, point)).crawls.pause(crawl.id))
-    await point.wait_until_reached()
+    await point.wait_until_reached(pausing)
     leases = await bench.queue.lease("w1", [KIND], ["shared"], 1)
     point.resume()
     assert await pausing in (S.PAUSING, S.PAUSED)
@@ -719,7 +719,7 @@ async def test_a_pause_that_races_a_lease_takes_no_more_urls(postgres_bench: Ben
     bench, point = postgres_bench, Breakpoint("live_jobs_of_run")
     crawl = await bench.submit()
     pausing = asyncio.create_task(bench.over(BreakpointDatabase(bench.database, point)).crawls.pause(crawl.id))
-    await point.wait_until_reached()
+    await point.wait_until_reached(pausing)
     leases = await bench.queue.lease("w1", [KIND], ["shared"], 1)
     point.resume()
     await pausing
@@ -735,7 +735,7 @@ async def test_a_walker_leased_while_the_last_one_leaves_a_pausing_crawl_is_not_
     await bench.crawls.pause(crawl.id)
     halting = Walker(bench.over(BreakpointDatabase(bench.database, point)), crawl, first.lease)
     leaving = asyncio.create_task(halting.commits.close(WalkerBatch(), "pause"))
-    await point.wait_until_reached()
+    await point.wait_until_reached(leaving)
     leases = await bench.queue.lease("w2", [KIND], ["shared"], 1)
     point.resume()
     await leaving

@@ -49,7 +49,7 @@ async def test_results_of_one_group_do_not_wait_for_each_other_while_a_job_waits
     [first], [second] = await take(bench, "w1"), await take(bench, "w2")
     slow, point = stopped_at(bench, "group_to_end")
     settling = asyncio.create_task(slow.ingest.settle("w1", [done(first)]))
-    await point.wait_until_reached()
+    await point.wait_until_reached(settling)
     await asyncio.wait_for(bench.ingest.settle("w2", [done(second)]), PATIENCE)
     assert not settling.done()
     point.resume()
@@ -63,7 +63,7 @@ async def test_the_last_result_waits_for_those_that_share_the_group(postgres_ben
     [first] = await take(bench, "w1")
     slow, point = stopped_at(bench, "group_to_end")
     settling = asyncio.create_task(slow.ingest.settle("w1", [done(first)]))  # the second job still waits
-    await point.wait_until_reached()
+    await point.wait_until_reached(settling)
     [second] = await take(bench, "w2")
     last = asyncio.create_task(bench.ingest.settle("w2", [done(second)]))
     await until_blocked(bench)
@@ -85,8 +85,8 @@ async def test_results_that_share_a_group_whose_last_job_is_leased_meanwhile_end
         asyncio.create_task(one.ingest.settle("w1", [done(first)])),
         asyncio.create_task(two.ingest.settle("w2", [done(second)])),
     ]
-    await at_one.wait_until_reached()
-    await at_two.wait_until_reached()
+    await at_one.wait_until_reached(*settling)
+    await at_two.wait_until_reached(*settling)
     [third] = await take(bench, "w3")
     at_one.resume()
     await until_blocked(bench)
@@ -102,7 +102,7 @@ async def test_a_group_that_is_cancelled_while_results_share_it_ends_once(postgr
     [first] = await take(bench, "w1")
     slow, point = stopped_at(bench, "lock_held_jobs")
     settling = asyncio.create_task(slow.ingest.settle("w1", [done(first)]))
-    await point.wait_until_reached()
+    await point.wait_until_reached(settling)
     cancelling = asyncio.create_task(bench.groups.cancel(group.id))
     await until_blocked(bench)
     point.resume()

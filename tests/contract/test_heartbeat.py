@@ -57,7 +57,7 @@ async def test_a_lease_locked_by_a_stuck_commit_does_not_keep_others_from_being_
     settling = asyncio.create_task(
         BreakpointDatabase(bench.database, point).run(lambda tx: bench.jobs.lost(tx, stuck.fence))
     )
-    await point.wait_until_reached()
+    await point.wait_until_reached(settling)
     troubles: list[str] = []
     heartbeat = LeaseHeartbeat(
         bench.queue, SystemClock(), [stuck, free], lambda doing, error: troubles.append(str(error))

@@ -79,7 +79,7 @@ async def test_another_commit_on_the_same_host_is_never_waited_for(postgres_benc
     slow = asyncio.create_task(
         BreakpointDatabase(bench.database, point).run(lambda tx: bench.hosts.reserve(tx, [SlotRequest(host, 2, 1)]))
     )
-    await point.wait_until_reached()
+    await point.wait_until_reached(slow)
     assert await reserve(bench, host, 2, 1) is None
     point.resume()
     await slow

@@ -273,7 +273,7 @@ async def test_a_reader_that_goes_by_numbers_misses_no_commit(postgres_bench: Be
     writing = asyncio.create_task(
         slow.run(lambda tx: bench.journal.write(tx, crawl.number, [JournalEntry("x", "the slow one")]))
     )
-    await point.wait_until_reached()
+    await point.wait_until_reached(writing)
     other = asyncio.create_task(
         bench.database.run(lambda tx: bench.journal.write(tx, crawl.number, [JournalEntry("x", "the quick one")]))
     )

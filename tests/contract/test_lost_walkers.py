@@ -156,7 +156,7 @@ async def test_a_take_under_way_when_its_worker_is_given_up_counts(postgres_benc
     point = Breakpoint("hold_untried")
     walker.commits._database = BreakpointDatabase(bench.database, point)
     taking = asyncio.create_task(walker.take())
-    await point.wait_until_reached()
+    await point.wait_until_reached(taking)
     losing = asyncio.create_task(bench.queue.recovery.lose(walker.lease, "its child was killed by SIGKILL"))
     await until_blocked(bench)
     point.resume()

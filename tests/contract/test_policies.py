@@ -12,6 +12,7 @@ from msgspec.structs import replace
 from shoal.base.clock import FakeClock, from_micros, to_micros
 from shoal.base.database import Tx
 from shoal.base.errors import InvalidInput, NotFound
+from shoal.base.settings import QueueSettings
 from shoal.crawl.states import CrawlState
 from shoal.egress import AddressRule
 from shoal.page_jobs.result import ResultDelivery, Status
@@ -397,6 +398,22 @@ async def test_a_policy_of_a_site_begins_a_crawl_each_time_and_one_at_a_time(pla
     await plan.site_scheduler.run_once()
     assert len(await plan.bench.crawls.newest()) == 2
     assert (await plan.policies.get(policy.id)).runs == 2
+
+
+async def test_the_crawls_of_a_policy_are_retried_as_often_as_it_says_whatever_the_worker_is_set_to(
+    plan: PlanBench,
+) -> None:
+    worker = dataclasses.replace(plan.bench, settings=QueueSettings(job_attempts=5))
+    await plan.make(url=None, seeds=["http://example.org/"], max_retry=1)
+    await plan.site_scheduler.run_once()
+    [seen] = await plan.bench.crawls.newest()
+    lease = await worker.lease(kind="crawl")
+    assert lease.max_attempts == 2
+    assert await worker.queue.fail(lease, "an error") is JobState.PENDING
+    await plan.bench.jump(HOUR)
+    assert await worker.queue.fail(await worker.lease(kind="crawl"), "an error") is JobState.FAILED
+    await plan.bench.crawls.retry(seen.crawl.id)
+    assert (await worker.lease(kind="crawl")).max_attempts == 2
 
 
 async def test_a_scheduler_that_dies_before_it_notes_the_crawl_begins_no_second_one(plan: PlanBench) -> None:

@@ -164,7 +164,7 @@ async def test_a_fenced_commit_holds_back_the_end_of_its_job_but_not_its_heartbe
     lease = await bench.lease()
     halting = BreakpointDatabase(bench.database, point)
     fenced = asyncio.create_task(halting.run(lambda tx: bench.jobs.fence(tx, lease.fence)))
-    await point.wait_until_reached()
+    await point.wait_until_reached(fenced)
     assert (await asyncio.wait_for(bench.queue.extend([lease.fence]), PATIENCE)).kept == [lease.fence]
     finishing = asyncio.create_task(bench.queue.finish(lease))
     await until_blocked(bench)
@@ -185,7 +185,7 @@ async def test_a_commit_that_settles_does_not_hold_back_the_heartbeat(postgres_b
         await bench.jobs.mark_settled(tx, lease.fence)  # type: ignore[arg-type]
 
     settling = asyncio.create_task(BreakpointDatabase(bench.database, point).run(settle))
-    await point.wait_until_reached()
+    await point.wait_until_reached(settling)
     extending = asyncio.create_task(bench.queue.extend([lease.fence]))
     blocked = asyncio.create_task(until_blocked(bench))
     await asyncio.wait({extending, blocked}, return_when=asyncio.FIRST_COMPLETED)
@@ -204,7 +204,7 @@ async def test_a_sweep_waits_for_a_fenced_commit_and_then_looks_again(postgres_b
     await bench.jump(11)
     halting = BreakpointDatabase(bench.database, point)
     fenced = asyncio.create_task(halting.run(lambda tx: bench.jobs.fence(tx, lease.fence)))
-    await point.wait_until_reached()
+    await point.wait_until_reached(fenced)
     sweeping = asyncio.create_task(bench.janitor().run_once())
     await until_blocked(bench)
     await bench.queue.extend([lease.fence])
@@ -763,7 +763,7 @@ async def test_the_store_decides_whether_a_lease_is_over_not_the_janitors_machin
 
 
 def test_every_named_move_is_in_the_table() -> None:
-    job_id, lost = "job_x", LostJob("job_x", "page", None, 1, 0, "w", None, False)  # type: ignore[arg-type]
+    job_id, lost = "job_x", LostJob("job_x", "page", None, 1, 0, 2, 0, "w", None, False)  # type: ignore[arg-type]
     moves = [
         states.finish(job_id, 1),  # type: ignore[arg-type]
         states.retry(job_id, 1, "e", timedelta(1)),  # type: ignore[arg-type]

@@ -82,7 +82,7 @@ async def test_a_key_whose_job_ends_while_another_is_enqueued_is_free(postgres_b
     [first] = await bench.queue.enqueue([new("k")])
     job = new("k")
     enqueuing = asyncio.create_task(bench.over(BreakpointDatabase(bench.database, point)).queue.enqueue([job]))
-    await point.wait_until_reached()
+    await point.wait_until_reached(enqueuing)
     await bench.queue.finish(await bench.lease())
     point.resume()
     assert await enqueuing == [Enqueued(job.id)]
@@ -95,7 +95,7 @@ async def test_two_batches_with_the_same_keys_in_any_order_do_not_wait_in_a_circ
     first = asyncio.create_task(
         bench.over(BreakpointDatabase(bench.database, point)).queue.enqueue([new(key) for key in keys])
     )
-    await point.wait_until_reached()
+    await point.wait_until_reached(first)
     second = asyncio.create_task(bench.queue.enqueue([new(key) for key in reversed(keys)]))
     await until_blocked(bench)
     point.resume()
@@ -340,7 +340,7 @@ async def test_the_heartbeat_of_a_batch_and_its_end_do_not_wait_in_a_circle(post
     leases = (await bench.queue.finish_and_lease([], W1, 20)).leases
     halting = bench.over(BreakpointDatabase(bench.database, point)).queue
     ending = asyncio.create_task(halting.finish_and_lease(finished(leases[::-1]), W1, 0))
-    await point.wait_until_reached()
+    await point.wait_until_reached(ending)
     beating = asyncio.create_task(bench.queue.extend([lease.fence for lease in leases]))
     await until_blocked(bench)
     point.resume()

@@ -331,7 +331,7 @@ async def cross(bench: Bench, end: Coroutine[Any, Any, T], point: Breakpoint, co
     """Stop a commit that ends a job just before it deletes its seat, start a lease of the next job with the same quota
     key and let it run until it waits, then let both continue. There must be no deadlock."""
     ending = asyncio.create_task(end)
-    await point.wait_until_reached()
+    await point.wait_until_reached(ending)
     leasing = asyncio.create_task(bench.over(counted).queue.lease("w2", [kind], ["shared"], 1))
     await blocked_or_done(bench, leasing)
     point.resume()
@@ -428,7 +428,7 @@ async def test_a_seat_freed_while_a_job_is_being_parked_is_used_at_once(postgres
     [got] = await lease(bench, 1)
     point = Breakpoint("delete_job_seats")
     ending = asyncio.create_task(bench.over(BreakpointDatabase(bench.database, point)).queue.finish(got))
-    await point.wait_until_reached()
+    await point.wait_until_reached(ending)
     assert await lease(bench, 1) == []  # it sees the seat taken, and is parked
     point.resume()
     await ending
@@ -449,7 +449,7 @@ async def test_a_sweep_gives_no_seat_to_a_job_that_somebody_ends_just_now(postgr
     [got] = await lease(bench)
     point = Breakpoint("delete_job_seats")
     ending = asyncio.create_task(bench.over(BreakpointDatabase(bench.database, point)).queue.release(got, "shutdown"))
-    await point.wait_until_reached()
+    await point.wait_until_reached(ending)
     mending = asyncio.create_task(bench.database.run(bench.queue.jobs.repair_quota_counts))
     await blocked_or_done(bench, mending)
     point.resume()
@@ -465,7 +465,7 @@ async def test_a_job_that_ends_while_a_sweep_gives_it_a_seat_leaves_no_seat(post
     mending = asyncio.create_task(
         bench.over(BreakpointDatabase(bench.database, point)).job_admin.set_quota("project:a", 1)
     )
-    await point.wait_until_reached()
+    await point.wait_until_reached(mending)
     ending = asyncio.create_task(bench.queue.release(got, "shutdown"))
     await blocked_or_done(bench, ending)
     point.resume()

@@ -231,7 +231,7 @@ async def test_of_two_admins_who_revoke_each_other_one_stays(postgres_bench: Ben
     tokens = tokens_of(bench)
     first, second = await tokens.create(token_request("admin"), ME), await tokens.create(token_request("admin"), ME)
     slow = asyncio.create_task(tokens_of(bench, BreakpointDatabase(bench.database, point)).revoke(first.token.id, ME))
-    await point.wait_until_reached()
+    await point.wait_until_reached(slow)
     late = asyncio.create_task(tokens.revoke(second.token.id, ME))
     await until_blocked(bench)
     point.go.set()

@@ -26,6 +26,7 @@ from shoal.work.node_agent import NodeAgent
 from shoal.work.worker import Worker, WorkerState
 from shoal.work.worker_context import WorkerContext
 from tests.support.fleet import FIFTH
+from tests.support.patience import in_time
 
 PATIENCE = 30.0
 LONG = timedelta(seconds=PATIENCE)
@@ -94,7 +95,7 @@ async def node(worker: tuple[App, Worker]) -> AsyncIterator[Node]:
     yield Node(app, running_worker)
     running_worker.stop()
     running_worker.stop()  # do not wait for jobs that hang
-    await running
+    await in_time(running)
 
 
 async def test_a_paused_worker_leases_nothing_and_finishes_what_it_has(node: Node, tmp_path: Path) -> None:

@@ -24,7 +24,7 @@ from shoal.pages.page import Page
 from shoal.pages.store import PageStore
 from shoal.process.runners import make_walker
 from shoal.queue.job import Fence
-from tests.support.patience import wait_until
+from tests.support.patience import PATIENCE_SECONDS, wait_until, with_load
 
 Answer = tuple[int, dict[str, str], str | bytes]
 CLOCK = SystemClock()
@@ -137,7 +137,8 @@ class Crawler:
     async def walk(self, crawl: Crawl) -> str:
         """Lease the crawl's next job and run its walker to the end."""
         [lease] = await self.app.queue.lease("test", ["crawl"], ["shared"], 1)
-        return await make_walker(self.app, crawl, lease.fence, lambda: True).run()
+        async with asyncio.timeout(with_load(PATIENCE_SECONDS)):
+            return await make_walker(self.app, crawl, lease.fence, lambda: True).run()
 
     async def crawl(self, site: ScriptedSite, *paths: str, **config: Any) -> CrawlStatus:
         crawl = await self.submit(site, *paths, **config)

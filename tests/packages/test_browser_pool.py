@@ -24,6 +24,7 @@ from shoal.web.pool import BrowserPool, memory_of
 from shoal.web.renderer import BrowserEnded, BrowserStarted, Document, RenderedPage, RenderRequest
 from tests.packages.conftest import Answer, ScriptedSite, html, serving
 from tests.support.effort import times
+from tests.support.patience import in_time
 
 PAGE = b"<!doctype html><title>before</title><p id=p></p><script>p.textContent = 'from a script'</script>"
 EXIT_SECONDS = 10
@@ -140,11 +141,11 @@ async def test_restart_hands_the_pages_to_a_new_browser(chromium: str) -> None:
         rendering = asyncio.create_task(pool.page(b"<script src=/slow.js></script>", f"{site.url}/page"))
         await site.until(lambda: "/slow.js" in site.asked, rendering)
         await pool.restart()
-        await site.until(lambda: site.times("/slow.js") == 2)
+        await site.until(lambda: site.times("/slow.js") == 2, rendering)
         site.late.clear()
         site.asked.append("/go")
         site.news.set()
-        await rendering
+        await in_time(rendering)
         assert len(pool.started) == 2
         assert pool.ended == [(pool.started[0], "restarted")]
 

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from datetime import timedelta
 from itertools import pairwise
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import pytest
 
@@ -38,9 +38,9 @@ class Heard(Told[Signal]):
     def holds(self) -> list[HostHeld]:
         return [signal for signal in self if isinstance(signal, HostHeld)]
 
-    async def until(self, kind: type[Signal]) -> None:
+    async def until(self, kind: type[Signal], walking: "asyncio.Task[Any]") -> None:
         while not any(isinstance(signal, kind) for signal in self):
-            await self.at_least(len(self) + 1)
+            await self.at_least(len(self) + 1, walking)
 
 
 @pytest.fixture
@@ -229,7 +229,7 @@ async def test_another_crawl_of_the_same_host_waits_too(polite: Crawler, told: H
     async with serving(ScriptedSite(throttle)) as site:
         first, second = await polite.submit(site), await polite.submit(site, max_pages=3)
         walking = asyncio.create_task(polite.walk(first))
-        await told.until(HostHeld)
+        await told.until(HostHeld, walking)
         await asyncio.gather(walking, polite.walk(second))
     assert silence(site, throttle.refused[0], 1.0)
 

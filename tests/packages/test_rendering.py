@@ -17,6 +17,7 @@ from shoal.extract.flags import PageFlag
 from shoal.process.runners import make_walker
 from shoal.web.renderer import BrowserEnded, PageRendered
 from tests.packages.conftest import Answer, Crawler, ScriptedSite, html, serving
+from tests.support.patience import in_time
 from tests.support.script_site import EMPTY, script_site
 
 HTML = {"Content-Type": "text/html; charset=utf-8"}
@@ -216,7 +217,7 @@ async def test_a_restart_of_the_browser_loses_no_page_and_counts_no_attempt(rend
         walking = asyncio.create_task(walker.run())
         await site.until(lambda: "/data/page/1" in site.asked, walking)
         await renderer.app.browsers.restart()
-        await walking
+        await in_time(walking)
         pages = await renderer.pages(await renderer.app.crawls.get(crawl.id))
     assert {page.title for page in pages.values()} == {f"Page {number}" for number in range(15)}
     assert {page.attempt for page in pages.values()} == {1}

@@ -24,6 +24,7 @@ from shoal.serve.crawl_feed import CrawlFeeds
 from shoal.serve.endpoint import Finder, routes_of
 from shoal.serve.health import FRESH_SECONDS, HealthApi
 from tests.support.http_client import HttpAnswer, request
+from tests.support.patience import PATIENCE_SECONDS
 
 MAX_BODY = 1_000_000
 
@@ -112,6 +113,7 @@ async def answering(app: ASGIApp, listener: socket.socket) -> AsyncIterator[None
             one.close()
         for connection in list(server.server_state.connections):
             connection.shutdown()
-        while server.server_state.connections or server.server_state.tasks:  # noqa: ASYNC110 (it tells nobody)
-            await asyncio.sleep(0.001)
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            while server.server_state.connections or server.server_state.tasks:  # noqa: ASYNC110 (it tells nobody)
+                await asyncio.sleep(0.001)
         listener.close()

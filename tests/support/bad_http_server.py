@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from tests.support.patience import wait_until
 
@@ -61,12 +62,13 @@ class BadServer:
     open_connections: set["asyncio.Task[None]"] = field(default_factory=set)
     _changed: asyncio.Event = field(default_factory=asyncio.Event, repr=False)
 
-    async def until(self, condition: Callable[[], bool]) -> None:
-        """Wait for something that a request or the end of a connection makes true."""
-        await wait_until(condition, self._changed)
+    async def until(self, condition: Callable[[], bool], *tasks: "asyncio.Task[Any]") -> None:
+        """Wait for something that a request or the end of a connection makes true, while the tasks that make requests
+        run."""
+        await wait_until(condition, self._changed, *tasks)
 
-    async def until_asked(self, times: int = 1) -> None:
-        await self.until(lambda: len(self.asked) >= times)
+    async def until_asked(self, times: int = 1, *tasks: "asyncio.Task[Any]") -> None:
+        await self.until(lambda: len(self.asked) >= times, *tasks)
 
     async def until_alone(self) -> None:
         await self.until(lambda: not self.open_connections)

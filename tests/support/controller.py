@@ -21,6 +21,7 @@ from shoal.process.controller import Controller
 from shoal.process.http import address_of, open_socket
 from shoal.work.worker import Worker
 from tests.support.http_client import HttpAnswer, request
+from tests.support.patience import in_time
 
 CRAWLS = "/api/v1/crawls"
 ME = local_caller()
@@ -82,5 +83,5 @@ async def served_controller(
             yield shop
         finally:
             controller.stop()
-            await serving
+            await in_time(serving)
             listener.close()

@@ -2,8 +2,10 @@
 
 import asyncio
 import os
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Awaitable, Callable
+from typing import Any, TypeVar
+
+T = TypeVar("T")
 
 PATIENCE_SECONDS = 60.0
 
@@ -11,6 +13,12 @@ PATIENCE_SECONDS = 60.0
 def with_load(seconds: float) -> float:
     """Return how long something may take now that takes this long on a quiet machine."""
     return seconds * max(1.0, os.getloadavg()[0] / (os.cpu_count() or 1))
+
+
+async def in_time(awaitable: Awaitable[T]) -> T:
+    """Wait for something that is about to end, such as a task that was told to stop."""
+    async with asyncio.timeout(PATIENCE_SECONDS):
+        return await awaitable
 
 
 async def wait_until(condition: Callable[[], bool], changed: asyncio.Event, *tasks: "asyncio.Task[Any]") -> None:

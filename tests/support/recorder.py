@@ -1,7 +1,7 @@
 """A callback that records its calls, for tests that wait for them."""
 
 import asyncio
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from tests.support.patience import wait_until
 
@@ -19,6 +19,7 @@ class Told(list[T], Generic[T]):
         self.append(value)
         self._changed.set()
 
-    async def at_least(self, number: int) -> list[T]:
-        await wait_until(lambda: len(self) >= number, self._changed)
+    async def at_least(self, number: int, *tasks: "asyncio.Task[Any]") -> list[T]:
+        """Wait for so many calls, while the tasks that make them run."""
+        await wait_until(lambda: len(self) >= number, self._changed, *tasks)
         return self

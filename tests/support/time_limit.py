@@ -2,7 +2,7 @@
 
 At the limit a signal makes the test fail, with the stacks of its threads and tasks. A test that is deaf to signals is
 ended a third later together with its process, by a thread that does not need the interpreter; pytest-xdist reports it
-as failed and continues with a new process.
+as failed and continues with a new process. Without workers the run ends there, and the stacks are on its stderr.
 """
 
 import asyncio
@@ -13,8 +13,7 @@ import signal
 import sys
 import threading
 import traceback
-from collections.abc import Generator
-from pathlib import Path
+from collections.abc import Callable, Generator
 from types import FrameType
 from typing import IO
 
@@ -26,16 +25,16 @@ class TimedOut(SystemExit):
 
 
 class TimeLimit:
-    """A pytest plugin. `stacks` is the file for the stacks of a test that is ended together with its process."""
+    """A pytest plugin. `open_stacks` opens the file for the stacks of a test that is ended with its process."""
 
-    def __init__(self, seconds: float, stacks: Path) -> None:
+    def __init__(self, seconds: float, open_stacks: Callable[[], IO[str]]) -> None:
         self._seconds = seconds
-        self._stacks = stacks
+        self._open_stacks = open_stacks
         self._file: IO[str] | None = None  # while a test runs
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtest_protocol(self) -> Generator[None, object, object]:
-        with self._stacks.open("w") as file:
+        with self._open_stacks() as file:
             self._file = file
             signal.signal(signal.SIGALRM, self._end)
             signal.setitimer(signal.ITIMER_REAL, self._seconds)

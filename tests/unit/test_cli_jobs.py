@@ -12,7 +12,8 @@ from shoal.base.ids import JobId
 from shoal.base.settings_loader import load
 from shoal.cli import job_groups
 from shoal.cli.main import main
-from shoal.queue.job import NewJob
+from shoal.queue.job import Lease, NewJob
+from shoal.queue.states import JobState
 
 
 @pytest.fixture(autouse=True)
@@ -28,6 +29,14 @@ async def _prepare() -> None:
             await app.queue.enqueue([NewJob(JobId(name), "page", None, payload, max_attempts=1)])
         failed, _ = await app.queue.lease("node-a/1", ["page"], ["shared"], 2)
         await app.queue.fail(failed, "connect: refused")
+
+
+async def _leased(app: App, job_id: str) -> Lease:
+    """Lease a job, or return the lease that it has."""
+    held = {lease.fence.job_id: lease for lease in await app.queue.held_by("node-a/2")}
+    lease = held.get(JobId(job_id)) or await app.queue.lease_one(JobId(job_id), "node-a/2")
+    assert lease is not None
+    return lease
 
 
 async def _with_app(work: Any) -> Any:
@@ -50,6 +59,53 @@ def test_jobs_are_listed_newest_first_with_what_they_are_about(capsys: pytest.Ca
     attempts = [re.search(r"\d/1", row) for row in rows]
     assert [found and found[0] for found in attempts] == ["0/1", "1/1", "1/1"]
     assert "failed (its last attempt failed)" in rows[2]
+
+
+def test_a_job_that_ran_and_then_expired_or_was_cancelled_shows_its_attempt_and_why(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    async def lose_and_cancel(app: App) -> None:
+        await app.queue.enqueue([NewJob(JobId("job_poison"), "page", None), NewJob(JobId("job_killed"), "page", None)])
+        for name in ("job_poison", "job_killed"):
+            await _leased(app, name)
+        await app.job_admin.cancel("job_killed")
+        while (
+            await app.queue.recovery.lose(lease := await _leased(app, "job_poison"), "its child died")
+            is JobState.PENDING
+        ):
+            assert lease.crash_count < 10
+        await app.job_admin.cancel("job_waits")
+
+    asyncio.run(_with_app(lose_and_cancel))
+    assert main(["jobs", "ls"]) == 0
+    rows = {row.split()[0]: row for row in capsys.readouterr().out.splitlines()}
+    assert re.search(r"expired \(its workers were lost too often\) +1/2 ", rows["job_poison"])
+    assert re.search(r"cancelled \(on request\) +1/2 ", rows["job_killed"])
+    assert re.search(r"cancelled \(on request\) +0/1 ", rows["job_waits"])
+
+
+@pytest.mark.parametrize(
+    ("reason", "words"),
+    [
+        ("max_pages", "the page limit was reached"),
+        ("replaced", "replaced by a newer one"),
+        ("http_status", "the server answered with an error status"),
+    ],
+)
+def test_the_reason_of_a_run_or_a_page_is_shown_in_words(
+    capsys: pytest.CaptureFixture[str], reason: str, words: str
+) -> None:
+    async def finish(app: App) -> None:
+        [lease] = await app.queue.held_by("node-a/1")
+        await app.queue.finish(lease, reason)
+
+    asyncio.run(_with_app(finish))
+    assert main(["jobs", "ls", "--state", "done"]) == 0
+    assert f"done ({words})" in capsys.readouterr().out
+    assert main(["jobs", "show", "job_leased"]) == 0
+    assert words in capsys.readouterr().out
+    assert main(["explain", "job", "job_leased"]) == 0
+    assert f"It is done ({words}) since" in capsys.readouterr().out
 
 
 def test_a_list_goes_on_after_its_last_job(capsys: pytest.CaptureFixture[str]) -> None:

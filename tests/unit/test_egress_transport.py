@@ -22,6 +22,7 @@ from shoal.base.clock import SystemClock
 from shoal.egress import AddressRule, Egress, Exchange, Failure, Limits, Outcome, Request, Resolver, Response
 from tests.support.bad_http_server import TLS, Asked, BadServer, Line, bad_server, reply
 from tests.support.effort import times
+from tests.support.patience import in_time
 from tests.support.recorder import Told
 
 LOOPBACK = AddressRule(allow=(ip_network("127.0.0.0/8"),))
@@ -612,7 +613,7 @@ async def test_a_callback_may_send_the_next_request(egress: Egress, server: BadS
             finished.set_result(None)
 
     egress.submit(Request(url), done)
-    await finished
+    await in_time(finished)
     assert statuses == [200] * 50
     assert server.connections == 1
 
@@ -678,7 +679,7 @@ async def test_cancelling_before_the_name_is_resolved_sends_nothing(server: BadS
 async def test_a_cancelled_task_takes_its_request_along(egress: Egress, server: BadServer) -> None:
     server.fall_silent("/")
     task = asyncio.create_task(ask(egress, server))
-    await server.until_asked()
+    await server.until_asked(1, task)
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task

@@ -16,6 +16,7 @@ from shoal.egress import AddressRule, Resolver
 from shoal.egress.pinning_proxy import PinningProxy, ProxyLimits, ProxySession
 from shoal.egress.pinning_proxy.messages import BadMessage, parse_request, parse_response
 from tests.support.bad_http_server import Asked, BadServer, Line, bad_server, reply
+from tests.support.patience import in_time
 from tests.support.proxy_client import ProxyClient, authorization, client
 
 BRIEF = timedelta(milliseconds=50)
@@ -658,10 +659,10 @@ async def test_no_more_connections_per_host_than_the_limit(
             return (await browser.get(f"http://site.test:{site.port}/")).status
 
     visits = [asyncio.create_task(visit()) for _ in range(6)]
-    await site.until_asked(2)
+    await site.until_asked(2, *visits)
     assert site.connections == 2
     release.set()
-    assert await asyncio.gather(*visits) == [200] * 6
+    assert await in_time(asyncio.gather(*visits)) == [200] * 6
     assert site.connections == 2
 
 

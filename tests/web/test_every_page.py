@@ -1,19 +1,32 @@
-"""Every page of the console is shown with every kind of content: each list of each template has at least one item."""
+"""Every page of the console is shown with every kind of content: each list of each template has at least one item, and
+each branch is taken, also in French and by somebody who may only read."""
 
 import asyncio
 import json
 import re
 from collections.abc import Callable
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 from jinja2 import Environment, FileSystemLoader
 
+from shoal.audit.analyses import KIND as ANALYSIS
+from shoal.audit.analysis import AnalysisOptions
+from shoal.audit.artifacts import Artifact
+from shoal.audit.finding import AnalyzerOutcome
+from shoal.base.database import Tx
+from shoal.base.ids import JobId
 from shoal.base.url import Url
+from shoal.crawl.journal.entry import JournalEntry
+from shoal.crawl.lifecycle.crawls import KIND as CRAWL
 from shoal.crawl.store import CrawlFilter
 from shoal.fleet.node import CommandRequest
+from shoal.hosts.store import HostStore
+from shoal.hosts.throttle import HostUpdate
 from shoal.queue import states as job_states
-from shoal.queue.job import LeaseRequest
+from shoal.queue.job import Lease, LeaseRequest, NewJob
+from shoal.queue.job_admin_store import JobFilter
 from shoal.serve.console.shell import TEMPLATES
 from tests.packages.conftest import ScriptedSite, serving
 from tests.support.audit_site import planted_site
@@ -23,34 +36,116 @@ from tests.support.nodes import register
 from tests.support.plain_browser import PlainBrowser
 from tests.support.processes import run_shoal
 
-LOOP = re.compile(r"{%-? for .*?%}", re.DOTALL)
+TAG = re.compile(r"{%-? (for|if|elif|else|endif|endfor)\b.*?%}", re.DOTALL)
 ELSEWHERE = {"confirm.html", "scope_preview.html", "policy_import.html"}  # answers to forms; other tests send them
-RARE = {  # these need a host that is held, a control plane, or an analyzer with files
-    "analysis.html: {% for file in one.artifacts %}",
-    "crawl_frontier.html: {% for host in held %}",
-    "crawl_hosts.html: {% for code, count in one.holds.statuses.items() %}",
-    "fleet.html: {% for name, one in pressures %}",
-    "job.html: {% for one in dispatch.candidates %}",
+RARE = {
+    # Answers to forms, which other tests send.
+    "layout.html: {% if notice %}",
+    "login.html: {% if problem %}",
+    "macros.html: {%- if name %}",
+    "new_crawl.html: {% if preview %}",
+    "new_crawl.html: {% if problems.get(name) %}",
+    'new_crawl.html: {% if values.get("include") or values.get("exclude") or values.get("labels") or problems %}',
+    "policy_form.html: {% if problems.get(name) %}",
+    "settings.html: {% if changed %}",
+    "settings.html: {% if text %}",
+    "webhook.html: {% if secret %}",
+    # More rows than a page shows.
+    "crawl_broken.html: {% elif more %}",
+    "crawl_broken.html: {% if not referrers.is_complete %}",
+    "crawl_charts.html: {% if not summary.is_complete %}",
+    "crawl_diff.html: {% if diff[name].count > diff[name].first | length %}",
+    "crawl_diff.html: {% if not diff.is_complete %}",
+    "crawl_hosts.html: {% if receipt.is_cut %}",
+    "crawl_pages.html: {% if is_short %}",
+    "crawl_rows.html: {% if is_short %}",
+    "job_rows.html: {% elif more %}",
+    "job_rows.html: {% elif total %}",
+    "page.html: {% if not referrers.is_complete %}",
+    "policy_rows.html: {% if is_cut %}",
+    "policy_rows.html: {% if row.more %}",
+    # Numbers that take a while.
+    "bots.html: {% elif row.is_proven %}",
+    "crawl_charts.html: {% if history | length > 1 and row.is_working %}",
+    "crawl_hosts.html: {% if host.state.latency_seconds %}",
+    'fleet.html: {% if rates | length > 1 and node.state.value != "lost" %}',
+    "node.html: {% if rates | length > 1 %}",
+    "overview.html: {% if history | length > 1 %}",
+    "policy.html: {% elif row.is_stale %}",
+    "policy_rows.html: {% elif row.is_stale %}",
+    # Less common content.
+    "analyses.html: {% if problem %}",
+    "analysis.html: else of {% if one.page %}",
+    'analysis.html: {% elif analysis.state.value == "success" %}',
+    "analysis.html: {% if before is none %}",
+    "analysis.html: {% if not loop.last %}",
+    'analysis.html: {% if rule.severity == "warning" %}',
+    "bots.html: else of {% if row.problems %}",
+    "crawl_broken.html: {% if not loop.last %}",
+    'crawl_diff.html: else of {% if name == "status" %}',
+    "crawl_diff.html: {% if not others and not base %}",
+    "crawl_diff.html: {% if view.may_write %}",
+    'crawl_frontier.html: else of {% if trap.state == "quarantined" and view.may_write and row.is_releasable %}',
+    "crawl_hosts.html: else of {% if one.asked_delay is none %}",
+    "crawl_hosts.html: else of {% if receipt.hosts %}",
+    "crawl_hosts.html: {% if one.delay_was_clamped %}",
+    "crawl_numbers.html: {% if counts.held %}",
+    "crawl_pages.html: {% if problem %}",
+    "crawls.html: {% elif not rows and not older %}",
+    "crawls.html: {% if view.is_signed_in %}",
+    "events.html: else of {% if one.type in places %}",
+    "job.html: {% if error %}",
+    "log.html: else of {% for entry in entries %}",
+    "node.html: {% if one.max_concurrency is not none %}",
+    "node.html: {% if one.page_slots is not none %}",
+    "node.html: {% if status.browsers %}",
+    'overview.html: else of {% if "analyses" in names %}',
+    'overview.html: else of {% if "events" in names %}',
+    'overview.html: else of {% if "fleet" in names %}',
+    'overview.html: else of {% if "jobs" in names %}',
+    'overview.html: else of {% if "policies" in names %}',
+    "page.html: else of {% if has_body %}",
+    "page.html: {% if data %}",
+    "page.html: {% if has_screenshot %}",
+    "page.html: {% if link.is_nofollow %}",
+    "policy.html: {% if one.result.error_code %}",
+    "policy.html: {% if policy.live_crawl %}",
+    "policy.html: {% if policy.queued %}",
+    'settings.html: else of {% if source == "default" %}',
+    "settings.html: {% elif kind.is_kept_for_ever %}",
+    "settings.html: {% if has_sizes %}",
+    "settings.html: {% if size.free %}",
+    "settings.html: {% if tokens | length == 1 %}",
+    "webhook.html: else of {% if hook.enabled %}",
 }
 LINK = re.compile(r'href="(/[^"#]*)')
-KINDS = re.compile(r"(?<=/)(?:[a-z]{3}_\w+|crl_\w+~\d+|crawler-\d)")
+KINDS = re.compile(r"(?<=/)(?:[a-z]{3}_\w+|crawler-\d)")  # each page of a crawl is a kind
 
 
-class MarkedLoops(FileSystemLoader):
-    """Templates whose loops call `shown` with their number, which is their place in `loops`, for each item."""
+class MarkedTemplates(FileSystemLoader):
+    """Templates whose loops and branches call `shown` with their number, which is their place in `places`, for each
+    item or whenever they are taken."""
 
     def __init__(self) -> None:
         super().__init__(TEMPLATES)
-        self.loops: list[str] = []
+        self.places: list[str] = []
 
     def get_source(self, environment: Environment, template: str) -> tuple[str, str, Callable[[], bool] | None]:
         source, path, is_fresh = super().get_source(environment, template)
+        open_tags: list[str] = []
 
         def mark(found: re.Match[str]) -> str:
-            self.loops.append(f"{template.rpartition('/')[2]}: {found[0]}")
-            return found[0] + "{{ shown(" + str(len(self.loops) - 1) + ") }}"
+            tag, word = found[0], found[1]
+            if word.startswith("end"):
+                open_tags.pop()
+                return tag
+            if word in ("for", "if"):
+                open_tags.append(tag)
+            place = f"else of {open_tags[-1]}" if word == "else" else tag
+            self.places.append(f"{template.rpartition('/')[2]}: {place}")
+            return tag + "{{ shown(" + str(len(self.places) - 1) + ") }}"
 
-        return LOOP.sub(mark, source), path or template, is_fresh
+        return TAG.sub(mark, source), path or template, is_fresh
 
 
 async def fill(shop: ServedController, folder: Path) -> None:
@@ -104,32 +199,126 @@ async def fill(shop: ServedController, folder: Path) -> None:
     await nodes.send("crawler-1", CommandRequest(command="config_update", rate_limit=2.5), "me")
 
 
-async def test_every_list_of_every_page_is_shown_with_an_item(
+async def fail(shop: ServedController, kind: str, run_id: str, error: str) -> None:
+    """Fail the job of a run for good."""
+    lease = await leased(shop, run_id)
+    move = job_states.fail(lease.fence.job_id, lease.fence.epoch, error)
+    await shop.app.database.run(lambda tx: shop.app.queue.moves.move_in(tx, move, kind, run_id, lease))
+
+
+async def leased(shop: ServedController, run_id: str) -> Lease:
+    [job] = await shop.app.database.read(lambda tx: shop.app.queue.jobs.jobs_of_run(tx, run_id))
+    lease = await shop.app.queue.lease_one(job.id, "crawler-1/8")
+    assert lease is not None
+    return lease
+
+
+async def fill_rare(shop: ServedController) -> None:
+    """Add crawls and an analysis that failed, one of each state, a host on hold, an analyzer with files, a job that was
+    dispatched, more jobs than the fleet has room for, a lost node and a policy that is disabled."""
+    app = shop.app
+
+    async def crawl(**options: Any) -> str:
+        body = json.dumps({"seeds": ["https://example.com/", "https://example.org/"], **options}).encode()
+        made = await shop.ask("/api/v1/crawls", method="POST", body=body)
+        return str(made.json["id"])
+
+    await fail(shop, CRAWL, await crawl(project="shop"), "no route to host")
+    running, paused = await crawl(), await crawl()
+    lease = await leased(shop, running)
+    await app.database.run(lambda tx: app.crawls.started(tx, running, lease.fence.job_id))
+    await app.crawls.pause(paused)
+    await crawl(start=False)
+    stopping = await crawl()
+    await leased(shop, stopping)
+    await app.crawls.stop(stopping)
+    audited = next(one.crawl for one in await app.crawls.matching(CrawlFilter()) if one.counts.pages)
+    analysis = await app.audit.analyses.submit(audited.id, AnalysisOptions())
+    files = (Artifact("a.json", 1), Artifact("b.json", 2))
+    outcomes = [
+        AnalyzerOutcome("broken", "it failed", 0, 1.0, files),
+        AnalyzerOutcome("odd", "it failed", 0, 1.0, optional=True),
+        AnalyzerOutcome("vitals", None, 0, 1.0, skipped="no page was rendered"),
+    ]
+
+    async def keep(tx: Tx) -> None:
+        for outcome in outcomes:
+            await app.audit.analyses.store.keep(tx, analysis, outcome, [], [])
+
+    await app.database.run(keep)
+    await fail(shop, ANALYSIS, analysis.id, "an analyzer failed")
+    await app.audit.analyses.submit(audited.id, AnalysisOptions())
+
+    async def hold(tx: Tx) -> None:
+        number = (await HostStore().numbers(tx, ["https://example.com"]))["https://example.com"]
+        await HostStore().record(tx, {number: HostUpdate("https://example.com", status=429, hold_seconds=600.0)})
+        facts = {"host": audited.config.seeds[0].rstrip("/"), "status": 429, "seconds": 9.0}
+        await app.crawls.journal.write(tx, audited.number, [JournalEntry("host_held", "It is held", facts=facts)])
+
+    await app.database.run(hold)
+    decision = {
+        "node_id": "crawler-1",
+        "nodes": 2,
+        "candidates": [["crawler-1", 0.5, None], ["crawler-2", 0.1, "busy"]],
+    }
+    jobs = [("job_dispatched", decision), ("job_undispatched", {"node_id": None, "nodes": 0})]
+    payload = json.dumps({"url": "https://example.com/"})
+    await app.queue.enqueue(
+        [NewJob(JobId(name), "page", None, payload, dispatch=json.dumps(why)) for name, why in jobs]
+    )
+    app.controls = True
+    app.fleet.view.shared_depth = 10**9
+    nodes = app.fleet.nodes
+    await register(nodes, "crawler-3", every=timedelta(microseconds=1))
+    await nodes.lose(await nodes.get("crawler-3"))
+    await nodes.send("crawler-2", CommandRequest(command="pause", reason="new disk"), "me")
+    policy = {"url": "https://example.com/", "frequency": "6h", "enabled": False, "project": "shop"}
+    await shop.ask("/api/v1/policies", method="POST", body=json.dumps(policy).encode())
+
+
+async def walk(visitor: PlainBrowser, *first: str, most: int) -> None:
+    """Get these pages and those that they link to: of each kind at most so many."""
+    wanted, seen, kinds = list(first), set[str](), dict[str, int]()
+    language = visitor.headers.get("Accept-Language", "en")
+    while wanted:
+        path = wanted.pop()
+        page = await visitor.get(path)
+        assert page.status == 200, (path, page.text[:500])
+        assert "data-theme" not in page.html or f'<html lang="{language}"' in page.html, path
+        seen.add(path)
+        for link in sorted({link.replace("&amp;", "&") for link in LINK.findall(page.html)} - seen - set(wanted)):
+            kind = KINDS.sub("*", link.partition("?")[0]) + re.sub("=[^&]*", "", link.partition("?")[2])
+            kinds[kind] = kinds.get(kind, 0) + 1
+            if kinds[kind] <= most and not re.match(r"/(static|api)|.*(/body|/export|jsonl)", link):
+                wanted.append(link)
+
+
+async def test_every_list_and_branch_of_every_page_is_shown(
     shop: ServedController, visitor: PlainBrowser, tmp_path: Path
 ) -> None:
-    loader, shown = MarkedLoops(), set[int]()
+    loader, shown = MarkedTemplates(), set[int]()
     environment = shop.app.console.shell._environment
     environment.loader = loader
     environment.globals["shown"] = lambda number: shown.add(number) or ""
     for template in TEMPLATES.rglob("*.html"):
         environment.get_template(str(template.relative_to(TEMPLATES)))
-    await visitor.get("/events")
+    await walk(visitor, "/", most=1)
     await visitor.post("/events", {"url": "https://example.com/hook", "events": "crawl.*"})
     await fill(shop, tmp_path)
+    await fill_rare(shop)
     await shop.token("bot")
+    await shop.token("node")
     await visitor.sign_in(await shop.token("admin"))
-    [crawl, *_] = await shop.app.crawls.matching(CrawlFilter())
-    wanted = ["/", f"/crawls/{crawl.crawl.id}/frontier?url=https://example.com/"]
-    seen, kinds = set[str](), dict[str, int]()
-    while wanted:
-        path = wanted.pop()
-        page = await visitor.get(path)
-        assert page.status == 200, (path, page.text[:500])
-        seen.add(path)
-        for link in sorted({link.replace("&amp;", "&") for link in LINK.findall(page.html)} - seen - set(wanted)):
-            kind = KINDS.sub("*", link.partition("?")[0]) + re.sub("=[^&]*", "", link.partition("?")[2])
-            kinds[kind] = kinds.get(kind, 0) + 1
-            if kinds[kind] <= 6 and not re.match(r"/(static|api)|.*(/body|/export|jsonl)", link):
-                wanted.append(link)
-    missing = {place for number, place in enumerate(loader.loops) if number not in shown}
-    assert {place for place in missing if place.partition(":")[0] not in ELSEWHERE and place not in RARE} == set()
+    crawls = [one.crawl.id for one in await shop.app.crawls.matching(CrawlFilter())]
+    states = [f"/crawls/{crawl}{tab}" for crawl in crawls for tab in ("", "/frontier", "/hosts", "/attempts")]
+    jobs = [f"/jobs/{job.id}" for job in (await shop.app.job_admin.newest(JobFilter())).items]
+    bad = [f"{path}?q=state:no" for path in ("/crawls", "/jobs", "/policies", f"/crawls/{crawls[0]}/pages")]
+    explained = f"/crawls/{crawls[0]}/frontier?url=https://example.com/"
+    analyses = [f"/analyses/{one.id}" for one in await shop.app.audit.analyses.newest()]
+    await walk(visitor, "/", *jobs, *bad, *analyses, *states, explained, most=6)
+    reader = PlainBrowser(shop.port, headers={"Accept-Language": "fr"})
+    await reader.sign_in(await shop.token("viewer"))
+    await walk(reader, "/", *states[::4], most=1)
+    missing = {place for number, place in enumerate(loader.places) if number not in shown}
+    assert {place for place in missing - RARE if place.partition(":")[0] not in ELSEWHERE} == set()
+    assert set(loader.places) >= RARE, "those are no longer in the templates"

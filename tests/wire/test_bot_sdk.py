@@ -26,6 +26,7 @@ from tests.support.api import ServedApi, served_api
 from tests.support.bad_http_server import bad_server, reply
 from tests.support.controller import served_controller
 from tests.support.page_jobs import add_page_jobs
+from tests.support.patience import PATIENCE_SECONDS, in_time
 from tests.support.site import Site
 
 HERE = "127.0.0.0/8"
@@ -53,13 +54,15 @@ def bot_at(api: ServedApi, **more: Any) -> Bot:
     return Bot(f"http://127.0.0.1:{api.port}", name="b1", fetcher=fetcher, wait_seconds=2, **more)
 
 
-async def until_ended(api: Any, job_ids: list[JobId]) -> list[JobState]:
-    async with asyncio.timeout(60):
-        while True:
+async def until_ended(api: Any, job_ids: list[JobId], working: "asyncio.Task[Any]") -> list[JobState]:
+    """Wait until the bot that works on these jobs has ended them."""
+    async with asyncio.timeout(PATIENCE_SECONDS):
+        while not working.done():
             states = [(await api.app.job_admin.get(job_id)).state for job_id in job_ids]
             if not {JobState.PENDING, JobState.LOCKED} & set(states):
                 return states
             await api.app.clock.sleep(0.02)
+    raise AssertionError(f"the bot ended too early: {working.result()!r}")
 
 
 async def result_of(api: Any, job_id: JobId) -> Any:
@@ -77,9 +80,9 @@ async def test_a_bot_fetches_and_brings_its_results_home(api: ServedApi, site: S
 
     working = asyncio.create_task(bot.serve())
     ids = await add_page_jobs(api.app, site.url(0), site.url(1))
-    assert await until_ended(api, ids) == [JobState.DONE] * 2
+    assert await until_ended(api, ids, working) == [JobState.DONE] * 2
     bot.stop()
-    await working
+    await in_time(working)
     result = await result_of(api, ids[0])
     assert (result.data["status"], result.data["length"] > 50) == (200, True)
     assert result.url == site.url(0)
@@ -94,9 +97,9 @@ async def test_a_bot_with_free_capacity_pulls_again(api: ServedApi) -> None:
 
     working = asyncio.create_task(bot.serve())
     ids = await add_page_jobs(api.app, "https://a.example/")
-    assert await until_ended(api, ids) == [JobState.DONE]
+    assert await until_ended(api, ids, working) == [JobState.DONE]
     bot.stop()
-    await working
+    await in_time(working)
 
 
 async def test_a_bot_that_does_not_know_the_proxy_of_a_job_fetches_nothing(api: ServedApi, site: Site) -> None:
@@ -104,9 +107,9 @@ async def test_a_bot_that_does_not_know_the_proxy_of_a_job_fetches_nothing(api: 
     bot.on_job(bot.fetch)
     working = asyncio.create_task(bot.serve())
     [job_id] = await add_page_jobs(api.app, site.url(0), payload={"crawl_config": {"proxy": "eu"}}, max_attempts=1)
-    assert await until_ended(api, [job_id]) == [JobState.FAILED]
+    assert await until_ended(api, [job_id], working) == [JobState.FAILED]
     bot.stop()
-    await working
+    await in_time(working)
     assert (await result_of(api, job_id)).error_code == "unknown_proxy"
     assert site.pages_asked == 0
     job = Job.of({"job_id": job_id, "url": site.url(0), "priority": 1, "crawl_config": {"proxy": "eu"}, "lease": LEASE})
@@ -145,9 +148,9 @@ async def test_an_exception_of_a_handler_is_the_error_of_its_job(api: ServedApi)
 
     ids = await add_page_jobs(api.app, "https://example.org/a", "https://example.com/b", max_attempts=1)
     working = asyncio.create_task(bot.serve())
-    assert await until_ended(api, ids) == [JobState.FAILED] * 2
+    assert await until_ended(api, ids, working) == [JobState.FAILED] * 2
     bot.stop()
-    await working
+    await in_time(working)
     errors = [(await result_of(api, job_id)).error for job_id in ids]
     assert errors[0] == {"code": "out_of_stock", "message": "Nothing there."}
     assert errors[1] == {"code": "ZeroDivisionError", "message": "by hand"}
@@ -163,9 +166,9 @@ async def test_a_result_that_is_refused_fails_its_job_at_once(api: ServedApi, gi
 
     working = asyncio.create_task(bot.serve())
     ids = await add_page_jobs(api.app, "https://a.example/", max_attempts=1)
-    assert await until_ended(api, ids) == [JobState.FAILED]
+    assert await until_ended(api, ids, working) == [JobState.FAILED]
     bot.stop()
-    await working
+    await in_time(working)
     assert (await result_of(api, ids[0])).error_code == "result_refused"
 
 
@@ -238,7 +241,7 @@ async def test_a_bot_stops_working_on_a_job_that_was_cancelled(api: ServedApi) -
         await api.app.job_admin.cancel(job_id)
         await dropped.wait()
     bot.stop()
-    await working
+    await in_time(working)
     assert any("or the job was cancelled" in line for line in told)
 
 

@@ -1,10 +1,13 @@
 """The store goes away under two controllers: callers are told when to retry, and no confirmed request is lost."""
 
 import asyncio
+from collections.abc import Sized
+from functools import partial
 
 from shoal.app import opened
 from tests.support.api import ServedApi, listening, served_api
 from tests.support.http_client import HttpAnswer
+from tests.support.patience import in_time, wait_until
 from tests.support.servers import PostgresServer
 
 CRAWLS = "/api/v1/crawls"
@@ -38,7 +41,7 @@ async def test_crawls_accepted_before_during_and_after_outages_exist_once(own_po
     asked: set[str] = set()
     accepted: dict[str, str] = {}
     refused: list[HttpAnswer] = []
-    over = asyncio.Event()
+    over, answered_again = asyncio.Event(), asyncio.Event()
 
     async def client(name: str, controllers: list[ServedApi]) -> None:
         """Requests one crawl after the other, each until it is accepted, alternating between the controllers."""
@@ -53,24 +56,23 @@ async def test_crawls_accepted_before_during_and_after_outages_exist_once(own_po
                 else:
                     refused.append(answered)
                     controllers = controllers[::-1]
+                answered_again.set()
             turn += 1
+
+    def reached(answers: Sized, count: int) -> bool:
+        return len(answers) >= count
 
     async with served_api(own_postgres.url, **QUICK) as one, opened(one.app.settings) as app, listening(app) as two:
         clients = [asyncio.create_task(client(f"client-{n}", [one, two])) for n in range(4)]
         for outage in range(OUTAGES):
-            enough = len(accepted) + 5
-            while len(accepted) < enough:
-                await asyncio.wait(clients, timeout=0.05)
+            await wait_until(partial(reached, accepted, len(accepted) + 5), answered_again, *clients)
             before = len(refused)
             await asyncio.to_thread(own_postgres.stop, "immediate")
-            while len(refused) < before + 2 + outage:
-                await asyncio.wait(clients, timeout=0.05)
+            await wait_until(partial(reached, refused, before + 2 + outage), answered_again, *clients)
             await asyncio.to_thread(own_postgres.start)
-        enough = len(accepted) + 5
-        while len(accepted) < enough:
-            await asyncio.wait(clients, timeout=0.05)
+        await wait_until(partial(reached, accepted, len(accepted) + 5), answered_again, *clients)
         over.set()
-        await asyncio.gather(*clients)
+        await in_time(asyncio.gather(*clients))
         stored = [crawl.crawl.id for crawl in await one.app.crawls.newest(limit=10_000)]
     assert sorted(stored) == sorted(accepted.values())
     assert set(accepted) == asked

@@ -18,7 +18,7 @@ from shoal.crawl.states import SETTLED
 from shoal.crawl.store import CrawlStore
 from shoal.events.event import Event, append_events
 from shoal.queue.enqueuer import Enqueuer
-from shoal.queue.job import SHARED_LANE, NewJob
+from shoal.queue.job import SHARED_LANE, Job, NewJob, attempts_made
 from shoal.queue.states import TERMINAL, JobState, Move
 from shoal.queue.store import JobStore
 
@@ -45,6 +45,8 @@ class CommitStatusWanted(Signal, frozen=True, kw_only=True):
 
     kind: str = KIND
     run_id: str
+    attempt: int
+    max_attempts: int
 
 
 class Analyses:
@@ -212,16 +214,18 @@ class Analyses:
         if analysis is None:
             raise NotFound("analysis", analysis_id)
         if await self.store.move(tx, analysis_id, states.run()):
-            await self._want_status(tx, analysis_id)
+            await self._want_status(tx, analysis_id, await self._jobs.jobs_of_run(tx, analysis_id))
         return analysis
 
-    async def _want_status(self, tx: Tx, analysis_id: str) -> Analysis:
+    async def _want_status(self, tx: Tx, analysis_id: str, jobs: Sequence[Job]) -> Analysis:
         """Store the status that the commit of an analysis should show now, if it has one."""
         analysis = await self.store.get(tx, analysis_id)
         assert analysis is not None, "its state changed at the same time"
         if analysis.options.commit is not None:
             await self._statuses.want(tx, analysis, *status_of(analysis))
-            tx.on_commit(lambda: self._signals.emit(CommitStatusWanted(run_id=analysis_id)))
+            attempt, max_attempts = _attempts_of(jobs)
+            wanted = CommitStatusWanted(run_id=analysis_id, attempt=attempt, max_attempts=max_attempts)
+            tx.on_commit(lambda: self._signals.emit(wanted))
         return analysis
 
     async def lock(self, tx: Tx, run_id: str) -> None:
@@ -239,23 +243,29 @@ class Analyses:
         end = states.succeed() if done else states.fail(move.reason, move.error)
         if not await self.store.move(tx, run_id, end):
             return
-        analysis = await self._want_status(tx, run_id)
         jobs = await self._jobs.jobs_of_run(tx, run_id)
-        failures = max((job.attempts for job in jobs), default=0)
+        analysis = await self._want_status(tx, run_id, jobs)
+        attempt, max_attempts = _attempts_of(jobs)
         moved = AnalysisMoved(
             run_id=run_id,
             state=analysis.state,
             reason=analysis.state_reason,
             error=analysis.error,
-            attempt=failures if move.counts_attempt else failures + 1,
-            max_attempts=max((job.max_attempts for job in jobs), default=0),
-            total_attempts=failures,
+            attempt=attempt,
+            max_attempts=max_attempts,
+            total_attempts=max((job.attempts for job in jobs), default=0),
         )
         tx.on_commit(lambda: self._signals.emit(moved))
         about = {"analysis_id": run_id, "crawl_id": analysis.crawl_id, "project": analysis.project}
         verdict = None if analysis.verdict is None else analysis.verdict.outcome.value
         facts = {"state": end.to.value, "reason": end.reason, "findings": analysis.findings, "verdict": verdict}
         await append_events(tx, Event(EVENT, run_id, about | facts))
+
+
+def _attempts_of(jobs: Sequence[Job]) -> tuple[int, int]:
+    """Return at which attempt the job of an analysis is, and how many it may have."""
+    made = (attempts_made(job.state, job.attempts, job.lease_epoch) for job in jobs)
+    return max(made, default=0), max((job.max_attempts for job in jobs), default=0)
 
 
 def _no_baseline(called: str, wanted: str | None) -> InvalidInput:

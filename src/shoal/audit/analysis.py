@@ -12,6 +12,7 @@ from shoal.audit.verdict import VERDICTS, Outcome, Verdict
 from shoal.base.forge_commit import ForgeCommit
 from shoal.base.ids import AnalysisId
 from shoal.base.text import plural, visible
+from shoal.queue.reasons import reason_text
 
 Summary = dict[str, Any]
 """Distributions over all pages, for reports: see `audit.overview`."""
@@ -76,7 +77,7 @@ OUTCOMES: Final = {
 @dataclass(frozen=True, slots=True)
 class CommitStatus:
     """A status to publish. `attempts`: how often in a row it could not be published. `error`: why the last attempt
-    failed."""
+    failed. `attempt` and `max_attempts`: those of the analysis, for the log; None if its job was removed."""
 
     analysis: int
     analysis_id: str
@@ -87,12 +88,14 @@ class CommitStatus:
     shown: CommitState | None = None  # what the forge shows
     is_due: bool = True  # False: it is published, or was given up
     error: str | None = None
+    attempt: int | None = None
+    max_attempts: int | None = None
 
 
 def status_of(analysis: Analysis) -> tuple[CommitState, str]:
     """Return the state and the description of an analysis."""
     if analysis.state is AnalysisState.FAILED:
-        return CommitState.FAILURE, _bounded(f"Analysis failed: {analysis.error or analysis.state_reason}")
+        return CommitState.FAILURE, _bounded(f"Analysis failed: {analysis.error or reason_text(analysis.state_reason)}")
     if analysis.state is not AnalysisState.SUCCESS:
         return CommitState.PENDING, "The site is being analyzed."
     verdict = analysis.verdict

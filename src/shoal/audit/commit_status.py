@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 from html import escape
-from typing import Final
+from typing import Any, Final
 from urllib.parse import quote
 
 import orjson
@@ -116,6 +116,8 @@ class CommitStatusPublished(Signal, frozen=True, kw_only=True):
     repo: str
     sha: str
     state: str
+    attempt: int | None
+    max_attempts: int | None
 
 
 class CommitStatusFailed(Signal, frozen=True, kw_only=True):
@@ -129,6 +131,8 @@ class CommitStatusFailed(Signal, frozen=True, kw_only=True):
     state: str
     error: str
     again_in_seconds: float | None
+    attempt: int | None
+    max_attempts: int | None
 
 
 class CommitStatusPublisher:
@@ -181,19 +185,25 @@ class CommitStatusPublisher:
     async def _publish(self, status: CommitStatus) -> str | None:
         error, hold = await self._send(status)
         commit = status.commit
-        about = {"forge": commit.forge, "repo": commit.repo, "sha": commit.sha, "state": status.state.value}
+        about: dict[str, Any] = {
+            "run_id": status.analysis_id,
+            "forge": commit.forge,
+            "repo": commit.repo,
+            "sha": commit.sha,
+            "state": status.state.value,
+            "attempt": status.attempt,
+            "max_attempts": status.max_attempts,
+        }
         if error is None:
             await self._database.run(lambda tx: self._store.published(tx, status))
-            self._signals.emit(CommitStatusPublished(run_id=status.analysis_id, **about))
+            self._signals.emit(CommitStatusPublished(**about))
             return None
         again = None
         if status.attempts < len(WAITS):
             again = max(WAITS[status.attempts] * (1 + JITTER * random.random()), hold or timedelta(0))
         await self._database.run(lambda tx: self._store.failed(tx, status, error, again))
         seconds = None if again is None else round(again.total_seconds(), 1)
-        self._signals.emit(
-            CommitStatusFailed(run_id=status.analysis_id, error=error, again_in_seconds=seconds, **about)
-        )
+        self._signals.emit(CommitStatusFailed(error=error, again_in_seconds=seconds, **about))
         return error
 
     async def _send(self, status: CommitStatus) -> tuple[str | None, timedelta | None]:

@@ -1,7 +1,7 @@
 """The store of analyses, findings, gates and commit statuses."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Any
 
@@ -20,6 +20,8 @@ from shoal.base.database import Tx
 from shoal.base.forge_commit import ForgeCommit
 from shoal.base.ids import AnalysisId
 from shoal.base.text import json_of, storable
+from shoal.queue.job import attempts_made
+from shoal.queue.states import JobState
 
 _NEWEST = (1 << 62) - 1
 _PLAIN = (
@@ -307,7 +309,7 @@ class CommitStatusStore:
         rows = await tx.all("due_commit_statuses", limit=limit)
         for row in rows:
             await tx.execute("take_commit_status", analysis=row["analysis"], taken_for=span(taken_for))
-        return [_status(row) for row in rows]
+        return [await _with_attempt(tx, _status(row)) for row in rows]
 
     async def take_one(self, tx: Tx, analysis_id: str, taken_for: timedelta) -> CommitStatus | None:
         """Take the status of one analysis, even if it is not due yet; None if it is already published, or taken."""
@@ -315,7 +317,7 @@ class CommitStatusStore:
         if row is None:
             return None
         await tx.execute("take_commit_status", analysis=row["analysis"], taken_for=span(taken_for))
-        return _status(row)
+        return await _with_attempt(tx, _status(row))
 
     async def published(self, tx: Tx, status: CommitStatus) -> None:
         """Record that the forge shows a status that was taken. If another one is wanted by now, that is due at once."""
@@ -335,6 +337,14 @@ class CommitStatusStore:
 
 def _sent(status: CommitStatus) -> dict[str, Any]:
     return {"analysis": status.analysis, "state": status.state.value, "description": status.description}
+
+
+async def _with_attempt(tx: Tx, status: CommitStatus) -> CommitStatus:
+    job = await tx.one("attempt_of_analysis", id=status.analysis_id)
+    if job is None:
+        return status
+    attempt = attempts_made(JobState(job["state"]), job["attempts"], job["lease_epoch"])
+    return replace(status, attempt=attempt, max_attempts=job["max_attempts"])
 
 
 def _status(row: Any) -> CommitStatus:

@@ -128,3 +128,7 @@ WHERE analysis = :analysis;
 SELECT s.*, (SELECT id FROM analysis WHERE id = :id) AS id,
        (SELECT commit_ref FROM analysis WHERE id = :id) AS commit_ref
 FROM commit_status AS s WHERE s.analysis = (SELECT number FROM analysis WHERE id = :id);
+
+-- name: attempt_of_analysis
+-- How often the job of an analysis was tried; an analysis has one job.
+SELECT state, attempts, max_attempts, lease_epoch FROM job WHERE run_id = :id;

@@ -131,7 +131,7 @@ class QueueSettings(SettingsSection):
         "WORKER_JOB_ATTEMPTS",
         2,
         "Maximum number of attempts of a failing job; a worker's death does not count as one. If it is set on a "
-        "worker, it decides for the crawls and analyses which that worker runs.",
+        "worker, it decides for the jobs that this worker runs, except those with a `max_retry` of their own.",
         ge=1,
         le=100,
     )

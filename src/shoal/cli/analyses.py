@@ -11,6 +11,7 @@ from shoal.cli.root import CommandGroup
 from shoal.cli.summary import print_rows
 from shoal.observe.logs import note
 from shoal.pages.export.part_file import Stdout
+from shoal.queue.reasons import reason_text
 
 ANALYSES = "/api/v1/analyses"
 
@@ -59,6 +60,7 @@ def show(analysis_id: str, target: ApiTarget, as_json: bool) -> None:
     codes, verdict, error = analysis["codes"], analysis["verdict"], analysis["error"]
     hidden = ("codes", "analyzers", "metrics", "summary", "verdict", "error", "commit", "commit_status")
     facts = {name: value for name, value in analysis.items() if name not in hidden}
+    facts["state_reason"] = reason_text(facts["state_reason"])
     facts |= {"verdict": verdict["outcome"]} if verdict else {}
     print_rows(facts_of(facts | ({"error": error["message"]} if error else {})), to_stdout=True)
     if codes:

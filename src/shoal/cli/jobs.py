@@ -15,7 +15,8 @@ from shoal.cli.root import CommandGroup
 from shoal.cli.summary import print_rows
 from shoal.observe.logs import note
 from shoal.queue.job import attempts_made
-from shoal.queue.states import TERMINAL, JobState, reason_text
+from shoal.queue.reasons import reason_text
+from shoal.queue.states import TERMINAL, JobState
 
 JOBS, QUOTAS = "/api/v1/jobs", "/api/v1/quotas"
 MOST = 1000  # per list
@@ -73,6 +74,7 @@ def show(job_id: str, target: ApiTarget, as_json: bool) -> None:
         print_json(job)
     else:
         grants = [("Grant", _grant(grant)) for grant in job.pop("history")]
+        job["state_reason"] = reason_text(job["state_reason"])
         print_rows(facts_of(job) + grants, to_stdout=True)
 
 
@@ -218,7 +220,7 @@ def _move(target: ApiTarget, job_id: str, verb: str, as_json: bool) -> None:
 def _row(job: dict[str, Any]) -> list[object]:
     reason = reason_text(job["state_reason"])
     state = f"{job['state']} ({reason})" if reason else job["state"]
-    attempts = f"{attempts_made(JobState(job['state']), job['attempts'])}/{job['max_attempts']}"
+    attempts = f"{attempts_made(JobState(job['state']), job['attempts'], job['lease_epoch'])}/{job['max_attempts']}"
     about = job["url"] or job["run_id"] or ""
     return [job["id"], job["kind"], state, attempts, job["priority"], to_the_second(job["created_at"]), about]
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from shoal.app import opened
 from shoal.base.clock import SystemClock
-from shoal.base.errors import NotFound, ShoalError, StateConflict
+from shoal.base.errors import RESPONSES, ErrorResponse, NotFound, ShoalError, StateConflict
 from shoal.base.settings_loader import load
 from shoal.base.url import Url
 from shoal.compat.memory import EMPTY, url_of, urls_of
@@ -25,6 +25,19 @@ T = TypeVar("T")
 
 _parent_of = lru_cache(maxsize=64)(url_of)  # callers add all links of a page one after the other
 LAST_SECONDS = 5.0  # allowed for returning our job when the interpreter exits
+
+
+class NoRedisClient(StateConflict, AttributeError):
+    """The scan is kept in the database. It is an `AttributeError`, for callers that ask with `hasattr`, or `getattr`
+    and a default."""
+
+    def __init__(self, scan_id: str) -> None:
+        fix = "set REDIS_URL before the scan is started"
+        super().__init__("scan", scan_id, "kept in the database", "have a Redis client", fix)
+
+    @property
+    def response(self) -> ErrorResponse:
+        return RESPONSES[StateConflict]
 
 
 class PersistentUrlQueueManager:
@@ -60,12 +73,11 @@ class PersistentUrlQueueManager:
 
     @cached_property
     def redis_client(self) -> "redis.Redis":
-        """A client of the Redis that keeps the scan, for callers that look at its keys. Raises `StateConflict` if the
+        """A client of the Redis that keeps the scan, for callers that look at its keys. Raises `NoRedisClient` if the
         scan is kept in the database."""
         settings = load().settings.redis
         if not self.queue_key.startswith("scan:") or not settings.url:
-            fix = "set REDIS_URL before the scan is started"
-            raise StateConflict("scan", self.scan_id, "kept in the database", "have a Redis client", fix)
+            raise NoRedisClient(self.scan_id)
         import redis
 
         return redis.Redis.from_url(settings.url, decode_responses=True)

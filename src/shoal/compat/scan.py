@@ -422,7 +422,7 @@ class Scan:
         queue = self._app.queue
         move = job_states.give_back(job.id, job.lease_epoch, GrantEnd.CRASHED, "its process is gone")
         with suppress(LeaseLost):  # another process did it first
-            await self._app.database.run(lambda tx: queue.moves.move_in(tx, move, KIND, self.id))
+            await self._app.database.run(lambda tx: queue.moves.move_in(tx, move, KIND, self.id, job))
 
     def _is_unknown(self, job: Job) -> bool:
         """Return whether a job's process may be dead: it is on another machine and has not renewed its lease since

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from shoal.base.text import message
-from shoal.queue import states as job_states
+from shoal.queue.reasons import REASONS as JOB_REASONS
 
 
 class CrawlState(StrEnum):
@@ -65,16 +65,13 @@ LABELS = {
     CrawlState.COMPLETED: message("Completed"),
     CrawlState.FAILED: message("Failed"),
 }
-REASONS = job_states.REASONS | {
+REASONS = JOB_REASONS | {
     DRAINED_PARTLY: message("URLs in quarantine were left out"),
-    "max_pages": message("the page limit was reached"),
-    "max_bytes": message("the size limit was reached"),
-    "max_seconds": message("the time limit was reached"),
     "no_seed_gave_a_page": message("no seed returned a page"),
     "process_gone": message("its process is gone; continue with `shoal crawl --resume`"),
-    "changed": message("its options were changed"),
-    "frontier_lost": message("Redis lost its frontier"),
     "schema_mismatch": message("its store was upgraded while it ran"),
+    "cleanup": message("its scan was cleaned up"),
+    "loading": message("it is being loaded"),
 }
 """Texts for the reason of a crawl's state, or why a walker left."""
 

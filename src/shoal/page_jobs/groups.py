@@ -4,8 +4,6 @@ import asyncio
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-import orjson
-
 from shoal.access.audit_log import AuditHook, no_audit
 from shoal.base.database import Database, Tx
 from shoal.base.errors import AlreadyExists, HeldBack, InvalidInput, NotFound
@@ -20,7 +18,7 @@ from shoal.page_jobs.spec import KIND, PageSpec, check_url
 from shoal.page_jobs.store import GroupStore, NewGroup, ResultStore
 from shoal.queue import states as job_states
 from shoal.queue.back_pressure import BackPressure, JobsHeldBack, no_back_pressure
-from shoal.queue.job import NewJob, quota_keys
+from shoal.queue.job import NewJob, quota_keys, with_retries
 from shoal.queue.queue import Queue
 
 EVENT = "crawl.group.completed"
@@ -173,16 +171,9 @@ class Groups:
             "quota_keys": quota_keys(config.project, config.labels),
         }
         return [
-            NewJob(id=JobId(new_id("job")), payload=_payload(url, config.max_retry), host=origin(url), **common)
+            NewJob(id=JobId(new_id("job")), payload=with_retries(config.max_retry, url=url), host=origin(url), **common)
             for url in urls
         ]
-
-
-def _payload(url: Url, max_retry: int | None) -> str:
-    """Return the payload of a job in a group: its URL, and `max_retry` if it was given, so that a worker with another
-    number keeps it. The rest is stored with the group."""
-    given = {} if max_retry is None else {"max_retry": max_retry}
-    return orjson.dumps({"url": url, **given}).decode()
 
 
 def _refusal(refused: list[tuple[int, InvalidInput]]) -> InvalidInput:

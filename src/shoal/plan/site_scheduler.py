@@ -41,7 +41,12 @@ def config_of(form: PolicyForm, priority: int) -> CrawlConfig:
 async def start_crawl(crawls: Crawls, policy: Policy, crawl_id: str, priority: int) -> None:
     """Start a crawl of a policy with this id, unless it exists."""
     with suppress(AlreadyExists):
-        await crawls.submit(config_of(policy.form, priority), crawl_id=CrawlId(crawl_id), policy_id=policy.id)
+        await crawls.submit(
+            config_of(policy.form, priority),
+            crawl_id=CrawlId(crawl_id),
+            policy_id=policy.id,
+            max_retry=policy.form.max_retry,
+        )
 
 
 class SiteScheduler:

@@ -11,7 +11,8 @@ from shoal.base.text import Sentence, message
 from shoal.hosts.rate import AHEAD_SECONDS
 from shoal.queue.job import JS, LOCAL, NODE, Job, JobDispatch, is_private
 from shoal.queue.job_admin_store import QueuePosition
-from shoal.queue.states import REASONS, JobState
+from shoal.queue.reasons import REASONS
+from shoal.queue.states import JobState
 
 QUOTA = message("{scope} is limited to {most} running jobs and has {locked}; the job waits for one to end.")
 RETRY = message("It failed ({error}) and will be retried in {wait}.")

@@ -24,6 +24,7 @@ BOT = "bot/"
 HTTP = "http"  # capability: the worker can fetch
 JS = "js"  # capability: the worker can run a page in a browser
 CONCURRENCY_PREFIX = "key:"  # prefix of a concurrency key: one job at a time, unless a quota says otherwise
+MAX_RETRY = "max_retry"  # field of a payload: the number of retries, if it was given with the job
 RUN_KINDS = ("crawl", "analysis")  # kinds whose jobs belong to a run: retried, stopped and removed with it
 
 
@@ -55,9 +56,25 @@ def owner_of(holder: str) -> str:
     return "/".join(holder.split("/", 2)[:2]) + "/" if is_bot(holder) else holder
 
 
-def attempts_made(state: JobState, failed: int) -> int:
-    """Return how many attempts a job has had, given those that failed: one more if it runs, or is done."""
-    return failed + (state in (JobState.LOCKED, JobState.DONE))
+def attempts_made(state: JobState, failed: int, grants: int) -> int:
+    """Return how many attempts a job has had, given those that failed and its number of grants: one more if it runs, is
+    done, lost its workers too often, or was cancelled after a grant that did not fail."""
+    has_run = state in (JobState.LOCKED, JobState.DONE, JobState.EXPIRED)
+    return failed + (has_run or (state is JobState.CANCELLED and grants > failed))
+
+
+def with_retries(max_retry: int | None, **fields: Any) -> str:
+    """Return a payload with these fields, and `max_retry` if it was given, so that a worker with another number keeps
+    it."""
+    return orjson.dumps(fields if max_retry is None else {**fields, MAX_RETRY: max_retry}).decode()
+
+
+def _fields_of(payload: str) -> dict[str, Any]:
+    """Return the fields of a payload; none if it cannot be parsed."""
+    with suppress(orjson.JSONDecodeError):
+        fields = orjson.loads(payload)
+        return fields if isinstance(fields, dict) else {}
+    return {}
 
 
 def local_lane(run_id: str) -> str:
@@ -183,6 +200,11 @@ class Lease(Struct):
     ttl_seconds: float = 0.0  # only for a job that was popped from a lane
     start_in_seconds: float = 0.0  # until the slot that its host has for it
 
+    @property
+    def has_own_limit(self) -> bool:
+        """Return whether its number of attempts was given with it, so that workers keep it."""
+        return MAX_RETRY in _fields_of(self.payload)
+
 
 @dataclass(frozen=True, slots=True)
 class Extended:
@@ -244,21 +266,20 @@ class Job:
     @property
     def url(self) -> str | None:
         """The URL of the job, if it has one and its payload can be parsed."""
-        found = self._carried.get("url")
+        found = _fields_of(self.payload).get("url")
         return redact_url(found) if isinstance(found, str) else None
 
     @property
     def priority_parts(self) -> dict[str, float]:
         """The parts its priority was computed from, if its creator recorded them."""
-        found = self._carried.get("priority")
+        found = _fields_of(self.payload).get("priority")
         return found if isinstance(found, dict) else {}
 
     @property
-    def _carried(self) -> dict[str, Any]:
-        with suppress(orjson.JSONDecodeError):
-            payload = orjson.loads(self.payload)
-            return payload if isinstance(payload, dict) else {}
-        return {}
+    def max_retry(self) -> int | None:
+        """How often it may be retried, if that was given with it."""
+        found = _fields_of(self.payload).get(MAX_RETRY)
+        return found if isinstance(found, int) else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -285,6 +306,8 @@ class LostJob:
     kind: str
     run_id: str | None
     epoch: int
+    attempts: int
+    max_attempts: int
     crash_count: int
     lease_holder: str
     max_retry: int | None  # how often bots may lose it, if its policy sets a limit

@@ -175,14 +175,14 @@ class JobAdmin:
         move = states.cancel(job.id, job.lease_epoch, reason)
         if job.state is JobState.LOCKED:
             try:
-                await self._queue.moves.move_in(tx, move, job.kind, job.run_id)
+                await self._queue.moves.move_in(tx, move, job.kind, job.run_id, job)
             except LeaseLost:
                 return None
             return move
         await self._queue.moves.lock_run(tx, job.kind, job.run_id)
         if not await self._store.cancel(tx, job.id, reason):
             return None
-        await self._queue.moves.job_moved_in(tx, move, job.kind, job.run_id)
+        await self._queue.moves.job_moved_in(tx, move, job.kind, job.run_id, None)
         return move
 
     async def _retry(self, jobs: list[Job], audit: AuditHook, subject: str) -> set[JobId]:

@@ -6,9 +6,11 @@ from functools import partial
 from shoal.base.database import Tx
 from shoal.base.errors import LeaseLost
 from shoal.base.signals import Signal, Signals
-from shoal.queue.job import Lease, RunListener
+from shoal.queue.job import Job, Lease, LostJob, RunListener
 from shoal.queue.states import GrantEnd, JobState, Move
 from shoal.queue.store import JobStore
+
+Attempted = Lease | LostJob | Job
 
 
 class JobsMoved(Signal, frozen=True, kw_only=True):
@@ -29,7 +31,7 @@ class JobMoved(Signal, frozen=True, kw_only=True):
     how: GrantEnd
     reason: str | None
     error: str | None
-    attempt: int | None = None  # None if the lease is not known
+    attempt: int | None = None  # None if neither the job nor its lease is known
     max_attempts: int | None = None
 
 
@@ -46,37 +48,35 @@ class JobMoves:
         if run_id is not None and kind in self.listeners:
             await self.listeners[kind].lock(tx, run_id)
 
-    async def move_in(self, tx: Tx, move: Move, kind: str, run_id: str | None, lease: Lease | None = None) -> None:
-        """Carry out a move and its effect on the run in an open transaction; raises if the job has moved on. `lease`:
-        under which it is made, for the log."""
+    async def move_in(self, tx: Tx, move: Move, kind: str, run_id: str | None, of: Attempted | None = None) -> None:
+        """Carry out a move and its effect on the run in an open transaction; raises if the job has moved on. `of`: the
+        job or its lease before the move, for the log."""
         await self.lock_run(tx, kind, run_id)
-        await self.move_locked_in(tx, move, kind, run_id, lease)
+        await self.move_locked_in(tx, move, kind, run_id, of)
 
-    async def move_locked_in(
-        self, tx: Tx, move: Move, kind: str, run_id: str | None, lease: Lease | None = None
-    ) -> None:
+    async def move_locked_in(self, tx: Tx, move: Move, kind: str, run_id: str | None, of: Attempted | None) -> None:
         """Do the same if the run is locked already. To lock it again might be to wait for others that share the lock,
         and they for a job that we hold."""
         if await self.store.move(tx, [move]):
             raise LeaseLost(move.job_id, move.epoch)
-        await self.job_moved_in(tx, move, kind, run_id, lease)
+        await self.job_moved_in(tx, move, kind, run_id, of)
 
-    async def job_moved_in(self, tx: Tx, move: Move, kind: str, run_id: str | None, lease: Lease | None = None) -> None:
+    async def job_moved_in(self, tx: Tx, move: Move, kind: str, run_id: str | None, of: Attempted | None) -> None:
         """Follow up on a move: signal it on commit, and let the listener of the run, which is locked, update the
         run."""
-        await self.jobs_moved_in(tx, kind, [(move, run_id)], lease)
-
-    async def jobs_moved_in(
-        self, tx: Tx, kind: str, moves: Sequence[tuple[Move, str | None]], lease: Lease | None = None
-    ) -> None:
-        """Follow up on the moves of jobs of one kind."""
-        for move, run_id in moves:
-            # Not before the commit: after a conflict all this is done again (0002).
-            tx.on_commit(partial(self._emit_moved, move, kind, run_id, lease))
+        # Not before the commit: after a conflict all this is done again (0002).
+        tx.on_commit(partial(self._emit_moved, move, kind, run_id, of))
         if kind in self.listeners:
-            await self.listeners[kind].jobs_moved(tx, moves)
+            await self.listeners[kind].jobs_moved(tx, [(move, run_id)])
 
-    def _emit_moved(self, move: Move, kind: str, run_id: str | None, lease: Lease | None) -> None:
+    async def lost_jobs_moved_in(self, tx: Tx, kind: str, moves: Sequence[tuple[Move, LostJob]]) -> None:
+        """Do the same for lost jobs of one kind."""
+        for move, job in moves:
+            tx.on_commit(partial(self._emit_moved, move, kind, job.run_id, job))
+        if kind in self.listeners:
+            await self.listeners[kind].jobs_moved(tx, [(move, job.run_id) for move, job in moves])
+
+    def _emit_moved(self, move: Move, kind: str, run_id: str | None, of: Attempted | None) -> None:
         self.signals.emit(
             JobMoved(
                 job_id=move.job_id,
@@ -86,7 +86,7 @@ class JobMoves:
                 how=move.grant_end,
                 reason=move.reason,
                 error=move.error,
-                attempt=None if lease is None else lease.attempts + 1,
-                max_attempts=None if lease is None else lease.max_attempts,
+                attempt=None if of is None else of.attempts + 1,
+                max_attempts=None if of is None else of.max_attempts,
             )
         )

@@ -127,14 +127,14 @@ class Queue:
 
     async def _decide_attempts(self, leases: Sequence[Lease]) -> None:
         """Let our own `WORKER_JOB_ATTEMPTS` decide how often a run is tried, if it is set, instead of that of the
-        process that created the job. For page jobs, `page_jobs.ingest` does it when one has failed."""
+        process that created the job, unless a number was given with it. For page jobs, `page_jobs.ingest` does it when
+        one has failed."""
         attempts = self.own_attempts
         if attempts is None:
             return
-        runs = [(lease, max(attempts, lease.attempts + 1)) for lease in leases]
-        differing = [
-            (lease, most) for lease, most in runs if lease.kind in self.moves.listeners and most != lease.max_attempts
-        ]
+        runs = [lease for lease in leases if lease.kind in self.moves.listeners and not lease.has_own_limit]
+        decided = [(lease, max(attempts, lease.attempts + 1)) for lease in runs]
+        differing = [(lease, most) for lease, most in decided if most != lease.max_attempts]
         if not differing:
             return
         differing.sort(key=lambda one: one[0].fence.job_id)  # locked in this order, like everywhere

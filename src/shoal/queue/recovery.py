@@ -73,7 +73,7 @@ class Recovery:
             lost = await self._store.lost(tx, fence) if await self._store.still_expired(tx, fence) else None
             if lost is None:
                 raise LeaseLost(fence.job_id, fence.epoch)
-            await self._moves.move_locked_in(tx, await self._expiry(tx, lost), lost.kind, lost.run_id)
+            await self._moves.move_locked_in(tx, await self._expiry(tx, lost), lost.kind, lost.run_id, lost)
             self._emit_lost(tx, [lost])
 
         try:
@@ -90,7 +90,7 @@ class Recovery:
             lost = await self._store.lost_in(tx, [Fence(job.id, job.epoch) for job in seen], expired=True)
             moves = [await self._expiry(tx, job) for job in lost]
             await self._store.move(tx, moves)
-            await self._moves.jobs_moved_in(tx, kind, [(move, run_id) for move in moves])
+            await self._moves.lost_jobs_moved_in(tx, kind, list(zip(moves, lost, strict=True)))
             self._emit_lost(tx, lost)
             return len(moves)
 
@@ -131,9 +131,7 @@ class Recovery:
             moves = [(await self._move_of_lost(tx, job, GrantEnd.CRASHED, error), job) for job in lost]
             await self._store.move(tx, [move for move, _ in moves])
             for kind in sorted({job.kind for job in lost}):
-                await self._moves.jobs_moved_in(
-                    tx, kind, [(move, job.run_id) for move, job in moves if job.kind == kind]
-                )
+                await self._moves.lost_jobs_moved_in(tx, kind, [one for one in moves if one[1].kind == kind])
             return len(moves)
 
         return await self._database.run(commit)

@@ -164,38 +164,3 @@ def bury(job_id: JobId, epoch: int, end: GrantEnd, error: str, reason: str = WOR
 
 def cancel(job_id: JobId, epoch: int, reason: str) -> Move:
     return Move(job_id, epoch, JobState.CANCELLED, GrantEnd.CANCELLED, reason)
-
-
-REASONS = {
-    "drained": message("no URL was waiting"),  # limits or quarantine may have kept some from being queued
-    "retry": message("it failed"),
-    "retried": message("by hand"),
-    "quota": message("a quota is used up"),
-    "asked": message("on request"),
-    "forced": message("by force"),
-    "attempts_exhausted": message("its last attempt failed"),
-    POISON: message("its workers were lost too often"),
-    STALLED: message("it made no progress for too long"),
-    WORKER_LOST: message("its last worker was lost"),
-    "walker_lost": message("its last worker was lost"),
-    "shutdown": message("its worker is shutting down"),
-    "draining": message("its worker is being drained"),
-    "resized": message("its worker was given fewer slots"),
-    "slice": message("another crawl is waiting for a worker"),
-    "no_child": message("its worker could not start a process"),
-    "no_slot": message("its worker had no free slot"),
-    "not_begun": message("its worker was lost before it began"),
-    "not_taken": message("its bot left before it took it"),
-    "token_revoked": message("the token of its bot was revoked"),
-    "token_expired": message("the token of its bot has expired"),
-    "host_busy": message("its host is busy"),
-    "unreadable_job": message("it cannot be read"),
-    "store_away": message("the store was not available"),
-    "storage_full": message("the storage is full"),
-    "interrupted": message("interrupted"),
-}
-
-
-def reason_text(reason: str | None) -> str:
-    """Return the reason of a job's state in words; reasons of runs that are not listed, as they are stored."""
-    return REASONS.get(reason or "", reason or "")

@@ -313,7 +313,7 @@ FOR UPDATE OF job;
 
 -- name: lost_jobs
 -- Return these jobs with what is needed to return them to the queue.
-SELECT id, kind, run_id, lease_epoch AS epoch, crash_count, lease_holder,
+SELECT id, kind, run_id, lease_epoch AS epoch, attempts, max_attempts, crash_count, lease_holder,
        CASE WHEN lock_ttl IS NOT NULL THEN max_attempts - 1 END AS max_retry,
        (SELECT g.settled FROM job_grant AS g WHERE g.job_id = job.id AND g.epoch = job.lease_epoch) AS settled
 FROM job WHERE id = ANY(:ids::text[]) AND CASE WHEN state = 'locked' THEN TRUE ELSE FALSE END

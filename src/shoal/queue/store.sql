@@ -122,7 +122,7 @@ LIMIT 1;
 
 -- name: expired_jobs
 -- Locked jobs whose lease ran out, oldest first.
-SELECT id, kind, run_id, lease_epoch AS epoch, crash_count, lease_holder,
+SELECT id, kind, run_id, lease_epoch AS epoch, attempts, max_attempts, crash_count, lease_holder,
        CASE WHEN lock_ttl IS NOT NULL THEN max_attempts - 1 END AS max_retry,
        (SELECT g.settled FROM job_grant AS g WHERE g.job_id = job.id AND g.epoch = job.lease_epoch) AS settled
 FROM job
@@ -158,7 +158,7 @@ FROM job WHERE run_id = :run_id AND finished_at IS NULL;
 
 -- name: lost_job
 -- Return a grant that is still locked, with what is needed to return its job.
-SELECT id, kind, run_id, lease_epoch AS epoch, crash_count, lease_holder,
+SELECT id, kind, run_id, lease_epoch AS epoch, attempts, max_attempts, crash_count, lease_holder,
        CASE WHEN lock_ttl IS NOT NULL THEN max_attempts - 1 END AS max_retry,
        (SELECT g.settled FROM job_grant AS g WHERE g.job_id = job.id AND g.epoch = job.lease_epoch) AS settled
 FROM job WHERE id = :id AND lease_epoch = :epoch AND CASE WHEN state = 'locked' THEN TRUE ELSE FALSE END;

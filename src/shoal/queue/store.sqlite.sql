@@ -220,7 +220,7 @@ ORDER BY j.id;
 
 -- name: lost_jobs
 -- Return these jobs with what is needed to return them to the queue.
-SELECT j.id, j.kind, j.run_id, j.lease_epoch AS epoch, j.crash_count, j.lease_holder,
+SELECT j.id, j.kind, j.run_id, j.lease_epoch AS epoch, j.attempts, j.max_attempts, j.crash_count, j.lease_holder,
        CASE WHEN j.lock_ttl IS NOT NULL THEN j.max_attempts - 1 END AS max_retry,
        (SELECT g.settled FROM job_grant AS g WHERE g.job_id = j.id AND g.epoch = j.lease_epoch) AS settled
 FROM json_each(:ids) AS i CROSS JOIN job AS j ON j.id = i.value WHERE j.state = 'locked'

@@ -166,7 +166,7 @@ class Worker:
                 queue_name=self._context.lanes[0],
                 worker_concurrency=self._runs.capacity,
                 worker_job_attempts=queue.job_attempts,
-                worker_backoff_ms=int(queue.recovery.backoff.total_seconds() * 1000),
+                worker_backoff_ms=int(queue.backoff.total_seconds() * 1000),
             )
         )
         unsubscribe = self._wake.subscribe(self._on_wake, lambda: not self._stopping.is_set())

@@ -19,7 +19,10 @@ class ChildLost(Signal, frozen=True, kw_only=True):
     node_id: str
     pid: int
     job_id: str
+    kind: str
     run_id: str | None
+    attempt: int
+    max_attempts: int
     how: str
 
 
@@ -77,5 +80,15 @@ class WorkerContext:
         self.signals.emit(ChildGone(node_id=self.node_id, how=how, had_begun=had_begun))
 
     def report_lost(self, pid: int, lease: Lease, how: str) -> None:
-        job_id, run_id = lease.fence.job_id, lease.run_id
-        self.signals.emit(ChildLost(node_id=self.node_id, pid=pid, job_id=job_id, run_id=run_id, how=how))
+        self.signals.emit(
+            ChildLost(
+                node_id=self.node_id,
+                pid=pid,
+                job_id=lease.fence.job_id,
+                kind=lease.kind,
+                run_id=lease.run_id,
+                attempt=lease.attempts + 1,
+                max_attempts=lease.max_attempts,
+                how=how,
+            )
+        )

@@ -40,7 +40,7 @@ from shoal.crawl.store import OUTSIDE, ByDriver, FrontierStore
 from shoal.egress.address import AddressRule, Proxies
 from shoal.hosts.rate import HeldHost
 from shoal.pages.store import SCAN, FailedPage, PageStore
-from shoal.queue.job import Job, NewJob, local_lane, quota_keys
+from shoal.queue.job import Job, NewJob, local_lane, quota_keys, with_retries
 from shoal.queue.lanes import lane_of_run
 from shoal.queue.queue import Queue
 
@@ -92,12 +92,13 @@ class Crawls(CrawlReader):
         local: bool = False,
         frontier: FrontierDriver | None = None,
         policy_id: str | None = None,
+        max_retry: int | None = None,
         audit: AuditHook = no_audit,
     ) -> Crawl:
         """Store a crawl with its seeds and jobs. `named`: hosts that the user named on this machine's command line;
         `local`: put its job into a local lane, which workers do not lease from; `frontier`: the driver of its frontier,
-        by default that of the settings; `policy_id`: the policy whose run it is. `audit` is told of a crawl that
-        ignores robots.txt."""
+        by default that of the settings; `policy_id`: the policy whose run it is; `max_retry`: how often its jobs are
+        retried, whatever workers are set to. `audit` is told of a crawl that ignores robots.txt."""
         config = self._with_lists(config)
         if len(config.seeds) > SEEDS_INLINE:
             seeds = await asyncio.to_thread(self._seeds, config, is_named=named is not None)
@@ -107,7 +108,7 @@ class Crawls(CrawlReader):
         wanted = crawl_id or CrawlId(new_id("crl"))
         driver = frontier or self._settings.frontier
         state = CrawlState.QUEUED if config.start else CrawlState.PENDING
-        jobs = self._walkers(wanted, config, local) if config.start else []
+        jobs = self._walkers(wanted, config, local, max_retry) if config.start else []
 
         async def commit(tx: Tx) -> Crawl:
             key_seed = await self._seed_of_earlier(tx, config)
@@ -225,7 +226,7 @@ class Crawls(CrawlReader):
             if before is None or not ended or not (before or reopened or await self._was_broken_off(tx, crawl)):
                 return reopened
             await self._transitions.move(tx, crawl, states.queue())
-            await self._queue.enqueue_in(tx, self._walkers(crawl.id, crawl.config, local=False))
+            await self._enqueue_walkers(tx, crawl)
             return reopened
 
         return await self._database.run(commit)
@@ -269,7 +270,7 @@ class Crawls(CrawlReader):
     async def _replace_walkers(self, tx: Tx, crawl: Crawl, config: CrawlConfig, left: list[Job]) -> None:
         """Replace the walkers that left because of a budget which has changed, each in its own lane."""
         if crawl.state is CrawlState.RUNNING and config.budgets != crawl.config.budgets:
-            await self._queue.enqueue_in(tx, [self._walker(crawl.id, config, job.lane) for job in left])
+            await self._queue.enqueue_in(tx, [self._walker(crawl.id, config, job.lane, job.max_retry) for job in left])
 
     async def pause(self, crawl_id: str, reason: str = "asked") -> CrawlState:
         return await self._quiet(crawl_id, "be paused", states.ask_to_pause(reason), states.pause(reason))
@@ -313,7 +314,7 @@ class Crawls(CrawlReader):
             await self.journal.write(tx, crawl.number, [messages.released(pattern, freed.requeued)])
             if crawl.state is CrawlState.COMPLETED and freed.requeued:
                 await self._transitions.move(tx, crawl, states.queue())
-                await self._queue.enqueue_in(tx, self._walkers(crawl.id, crawl.config, local=False))
+                await self._enqueue_walkers(tx, crawl)
             return freed.requeued
 
         return await self._database.run(commit)
@@ -374,15 +375,12 @@ class Crawls(CrawlReader):
         local: bool = False,
         audit: AuditHook = no_audit,
     ) -> CrawlState:
-        status = await self.get(crawl_id)
-        jobs = self._walkers(status.crawl.id, status.crawl.config, local)
-
         async def commit(tx: Tx) -> None:
             crawl = await self._transitions.locked(tx, crawl_id)
             if crawl.state not in sources or not await self._transitions.move(tx, crawl, states.queue()):
                 raise _conflict(crawl, action)
             await audit(tx, "crawl.retried", crawl_id)
-            await self._queue.enqueue_in(tx, jobs)
+            await self._enqueue_walkers(tx, crawl, local=local)
 
         await self._database.run(commit)
         return CrawlState.QUEUED
@@ -404,18 +402,25 @@ class Crawls(CrawlReader):
         ours = {name: list(names) for name, names in lists.items() if names != built_in[name]}
         return replace(config, **{name: names for name, names in ours.items() if getattr(config, name) is None})
 
-    def _walkers(self, crawl_id: CrawlId, config: CrawlConfig, local: bool) -> list[NewJob]:
-        lane = lane_of_run(crawl_id, local=local)
-        return [self._walker(crawl_id, config, lane) for _ in range(config.workers)]
+    async def _enqueue_walkers(self, tx: Tx, crawl: Crawl, *, local: bool = False) -> None:
+        """Continue a crawl with new walkers, which are retried as often as the earlier ones."""
+        earlier = await self._queue.jobs.jobs_of_run(tx, crawl.id)
+        max_retry = earlier[0].max_retry if earlier else None
+        await self._queue.enqueue_in(tx, self._walkers(crawl.id, crawl.config, local, max_retry))
 
-    def _walker(self, crawl_id: CrawlId, config: CrawlConfig, lane: str) -> NewJob:
+    def _walkers(self, crawl_id: CrawlId, config: CrawlConfig, local: bool, max_retry: int | None) -> list[NewJob]:
+        lane = lane_of_run(crawl_id, local=local)
+        return [self._walker(crawl_id, config, lane, max_retry) for _ in range(config.workers)]
+
+    def _walker(self, crawl_id: CrawlId, config: CrawlConfig, lane: str, max_retry: int | None) -> NewJob:
         return NewJob(
             id=JobId(new_id("job")),
             kind=KIND,
             run_id=crawl_id,
             lane=lane,
             priority=config.priority,
-            max_attempts=self._queue.settings.job_attempts,
+            payload=with_retries(max_retry),
+            max_attempts=self._queue.settings.job_attempts if max_retry is None else max_retry + 1,
             quota_keys=quota_keys(config.project, config.labels),
         )
 

@@ -28,7 +28,7 @@ class JobRow:
 
     @property
     def attempts(self) -> int:
-        return attempts_made(self.job.state, self.job.attempts)
+        return attempts_made(self.job.state, self.job.attempts, self.job.lease_epoch)
 
     @property
     def is_dead(self) -> bool:

@@ -13,7 +13,8 @@ from shoal.base.text import message
 from shoal.queue.job import SHARED_LANE
 from shoal.queue.job_admin import JobAdmin
 from shoal.queue.job_admin_store import JobFilter
-from shoal.queue.states import LABELS, JobState, reason_text
+from shoal.queue.reasons import reason_text
+from shoal.queue.states import LABELS, JobState
 from shoal.serve.authentication import caller_of
 from shoal.serve.cached import Cached
 from shoal.serve.console.actions import carry_out
