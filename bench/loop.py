@@ -2,6 +2,7 @@
 
 import asyncio
 import gc
+import os
 import re
 import tempfile
 from argparse import Namespace
@@ -24,7 +25,7 @@ ID = re.compile(r"\b([a-z]{3})_[0-9A-Z]{20,}")
 def run(options: Namespace) -> Report:
     """Measure every request on each database, each time on a new one."""
     reps = options.reps or (1 if options.short else 3)
-    report = Report("loop", ABOUT)
+    report, load = Report("loop", ABOUT), os.getloadavg()[0]
     gc.freeze()  # as `shoal serve` does
     with tempfile.TemporaryDirectory() as folder, Servers.open() as servers:
         on_sqlite = [measured(f"sqlite:///{folder}/{rep}.db") for rep in range(reps)]
@@ -41,7 +42,8 @@ def run(options: Namespace) -> Report:
     table.notes.append(
         f"Medians and highest values of {reps} runs with {NODES} nodes; no other request took more than {show(rest)}"
         " ms. Other processes do not count, but they slow a thread down, and a pause of the garbage collector falls on"
-        " whichever request it meets: the highest values show this noise."
+        " whichever request it meets: the highest values show this noise. The load of the machine was"
+        f" {load:.1f} before and {os.getloadavg()[0]:.1f} after the runs."
     )
     return report
 
