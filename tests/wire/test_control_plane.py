@@ -450,7 +450,9 @@ async def test_more_streams_of_one_peer_than_allowed_are_refused(sqlite_url: str
         calls = [open_session(channel) for _ in range(1000)]
         ends = [asyncio.create_task(refusal(call, status(f"node-{place}"))) for place, call in enumerate(calls)]
         await plane.until(lambda: sum(end.done() for end in ends) == 950)
-        assert {end.result()[0] for end in ends if end.done()} == {Code.RESOURCE_EXHAUSTED}
+        ended = [end.result() for end in ends if end.done()]
+        # A client whose write fails because its stream has just ended makes up a status of its own.
+        assert {code for code, said in ended if said != "Internal error from Core"} == {Code.RESOURCE_EXHAUSTED}
         assert len(plane.app.fleet.sessions) == 50
         assert [failed.type for failed in plane.of(StreamFailed)] == ["rate_limited"] * 950
         assert [failed.repeated for failed in plane.of(StreamFailed)].count(False) == 1
