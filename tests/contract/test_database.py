@@ -1010,6 +1010,7 @@ WHOLE = {
         "prune_listeners",
         "any_token",
         "lock_admin_tokens",
+        "expired_tokens",
         "prune_listeners",
         "all_listeners",
     ),

@@ -355,7 +355,7 @@ async def test_every_call_on_a_key_of_a_wrong_type_says_that_the_frontier_is_los
     await advance(await bench.walker(crawl))
     for name in ("url_depths", "url_queue", "seen_urls", "touched_urls"):
         await replace_by_another_type(driver, f"scan:{{{crawl.id}}}:{name}")
-    admin = bench.app.stores.frontier_admin
+    admin = bench.app.stores.frontier_admins.of(crawl)
     for call in (
         lambda tx: bench.frontier.held_hosts(tx, crawl.number, 10),
         lambda tx: bench.frontier.shallowest(tx, crawl.number),

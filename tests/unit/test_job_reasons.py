@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import shoal
-from shoal.base.errors import RESPONSES
+from shoal.base.errors import RESPONSES, SchemaMismatch
 from shoal.crawl import states as crawl_states
 from shoal.crawl.engine.budget import BUDGETS
 from shoal.crawl.frontier.values import Control
@@ -35,6 +35,7 @@ COMPUTED = {
     "(end.to if end else crawl.state).value": {state.value for state in CrawlState},
     "error.code": {kind.code for kind in RESPONSES},
     "failure.code": {kind.code for kind in RESPONSES},
+    "SchemaMismatch.code": {SchemaMismatch.code},
     "result.error_code": set(PAGE_ERRORS),
 }
 """What the expressions that compute a reason can give."""
