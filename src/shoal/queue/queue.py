@@ -141,8 +141,9 @@ class Queue:
         """Store jobs, all or none; returns the outcome of each, in their order."""
         # Dedupe keys have to be looked up, the hosts at which jobs wait have to be recorded, and other lanes filled.
         further = any(job.dedupe_key is not None or job.host is not None for job in jobs) or not self._lanes.is_stored
-        commit = self._database.run if further else self._database.once
-        return await commit(lambda tx: self.enqueue_in(tx, jobs))
+        if further:
+            return await self._database.run(lambda tx: self.enqueue_in(tx, jobs))
+        return await self._database.once(lambda tx: self.enqueue_in(tx, jobs), within=self.answer_within)
 
     async def enqueue_in(self, tx: Tx, jobs: Sequence[NewJob]) -> list[Enqueued]:
         """Store jobs in an open transaction."""
@@ -177,6 +178,11 @@ class Queue:
         return leases
 
     @property
+    def answer_within(self) -> timedelta:
+        """Return how long the store may take to answer a statement about a lease: a later answer is of no use."""
+        return self.settings.lease * ANSWER_PART
+
+    @property
     def own_attempts(self) -> int | None:
         """Return our own `WORKER_JOB_ATTEMPTS`; None if it is not set."""
         return self.settings.job_attempts if "job_attempts" in self.settings.given else None
@@ -203,7 +209,7 @@ class Queue:
             return [one for one in differing if await self._store.set_attempts(tx, one[0].fence, one[1])]
 
         try:
-            changed = await self._database.run(commit, within=self.settings.lease * ANSWER_PART)
+            changed = await self._database.run(commit, within=self.answer_within)
         except ShoalError:
             return  # the leases are granted whatever happens here; the stored numbers hold for this attempt
         for lease, most in changed:
@@ -243,11 +249,11 @@ class Queue:
 
         small, self._apart = len(moves) + limit <= SMALL and not self._apart, max(0, self._apart - 1)
         if small:
-            result = await self._database.once(once, within=self.settings.lease * ANSWER_PART)
+            result = await self._database.once(once, within=self.answer_within)
             if result is not None:
                 return result
             self._apart = APART
-        return await self._database.run(commit, within=self.settings.lease * ANSWER_PART)
+        return await self._database.run(commit, within=self.answer_within)
 
     def emit_turn(self, request: LeaseRequest, moves: Sequence[Move], result: TurnResult) -> None:
         """Signal what a committed turn did, in few signals whatever the size of the batch."""
@@ -267,9 +273,7 @@ class Queue:
 
     async def lease_one(self, job_id: JobId, holder: str) -> Lease | None:
         """Grant this job if it is pending."""
-        return await self._database.run(
-            lambda tx: self.lease_one_in(tx, job_id, holder), within=self.settings.lease * ANSWER_PART
-        )
+        return await self._database.run(lambda tx: self.lease_one_in(tx, job_id, holder), within=self.answer_within)
 
     async def lease_one_in(self, tx: Tx, job_id: JobId, holder: str) -> Lease | None:
         """Grant this job if it is pending, in an open transaction."""
@@ -281,24 +285,28 @@ class Queue:
     async def extend(self, fences: Sequence[Fence]) -> Extended:
         """Renew leases for one more term; returns those that are still held, and which of their jobs to kill."""
         return await self._database.run(
-            lambda tx: self._store.extend(tx, fences, self.settings.lease), within=self.settings.lease * ANSWER_PART
+            lambda tx: self._store.extend(tx, fences, self.settings.lease), within=self.answer_within
         )
 
     async def beat(self, owner: str, fence: Fence, ttl: timedelta, longest: timedelta) -> HeartbeatAnswer:
         """Renew a bot's lease by the job's own term, or `ttl`, up to `longest` after it was granted; raises `LeaseLost`
         if that time is over, or the lease does not belong to that owner."""
-        beat = await self._database.run(lambda tx: self._store.beat(tx, owner, fence, ttl, longest))
+        beat = await self._database.run(
+            lambda tx: self._store.beat(tx, owner, fence, ttl, longest), within=self.answer_within
+        )
         if beat is None:
             raise LeaseLost(fence.job_id, fence.epoch)
         return beat
 
     async def began(self, fence: Fence, node: str, pid: int, config: str | None = None) -> bool:
         """Record the node, process and configuration that work on a grant; False if the job moved on."""
-        return await self._database.run(lambda tx: self._store.note(tx, fence, node, pid, config))
+        return await self._database.run(
+            lambda tx: self._store.note(tx, fence, node, pid, config), within=self.answer_within
+        )
 
     async def waits(self, kind: str, lanes: Sequence[str]) -> bool:
         """Return whether a job of that kind waits in one of these lanes; another process may lease it first."""
-        return await self._database.read(lambda tx: self._lanes.waits(tx, kind, lanes))
+        return await self._database.read(lambda tx: self._lanes.waits(tx, kind, lanes), within=self.answer_within)
 
     async def page_backlog(self, tx: Tx, capability: str, most: int) -> int:
         """Return how many page jobs of a capability wait in the shared lane, up to `most`, without those that wait for
@@ -307,7 +315,7 @@ class Queue:
 
     async def held_by(self, holder: str) -> list[Lease]:
         """Return the leases of that holder."""
-        return await self._database.read(lambda tx: self._store.held_by(tx, holder))
+        return await self._database.read(lambda tx: self._store.held_by(tx, holder), within=self.answer_within)
 
     async def fail(self, lease: Lease, error: str) -> JobState:
         """Count a failed attempt: retry after a back-off, or fail for good after the last attempt."""
@@ -346,7 +354,7 @@ class Queue:
             await self._move_in(tx, move, lease.kind, lease.run_id, lease)
             return move.to
 
-        return await self._database.run(commit)
+        return await self._database.run(commit, within=self.answer_within)
 
     async def lose_all(self, leases: Sequence[Lease], error: str) -> int:
         """Return the jobs of a child that died to their lanes, or make those past the poison limit dead letters, in one
@@ -362,7 +370,7 @@ class Queue:
                 await self._jobs_moved_in(tx, kind, [(move, job.run_id) for move, job in moves if job.kind == kind])
             return len(moves)
 
-        return await self._database.run(commit)
+        return await self._database.run(commit, within=self.answer_within)
 
     async def expired(self, limit: int, *, bots: bool) -> list[LostJob]:
         """Return locked jobs whose lease expired, oldest first, with or without those that bots hold. They are
@@ -598,7 +606,9 @@ class Queue:
         return self.settings.backoff_after(attempts) * (1 + JITTER * self._jitter())
 
     async def _move(self, move: Move, lease: Lease) -> JobState:
-        await self._database.run(lambda tx: self.move_in(tx, move, lease.kind, lease.run_id, lease))
+        await self._database.run(
+            lambda tx: self.move_in(tx, move, lease.kind, lease.run_id, lease), within=self.answer_within
+        )
         return move.to
 
     def _emit_returned(self, tx: Tx, count: int) -> None:
