@@ -447,7 +447,7 @@ class BreakpointDatabase:
     async def once(self, work: Work[T], *, within: timedelta | None = None) -> T:
         return await self.run(work, within=within)
 
-    async def read(self, work: Work[T]) -> T:
+    async def read(self, work: Work[T], *, within: timedelta | None = None) -> T:
         return await self._database.read(work)
 
     async def close(self) -> None:
@@ -468,7 +468,7 @@ class Severed:
     async def once(self, work: Work[T], *, within: timedelta | None = None) -> T:
         return await self.run(work, within=within)
 
-    async def read(self, work: Work[T]) -> T:
+    async def read(self, work: Work[T], *, within: timedelta | None = None) -> T:
         self._check(self.reads)
         return await self._database.read(work)
 

@@ -962,7 +962,7 @@ class Noted:
     async def once(self, work: Work[T], *, within: timedelta | None = None) -> T:
         return await self.run(work)
 
-    async def read(self, work: Work[T]) -> T:
+    async def read(self, work: Work[T], *, within: timedelta | None = None) -> T:
         return await self._database.read(work)
 
     async def close(self) -> None:

@@ -15,6 +15,7 @@ import tempfile
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from datetime import timedelta
 from functools import partial
 from itertools import product
 from pathlib import Path
@@ -45,6 +46,7 @@ from tests.support.servers import Service
 
 # Only one dialect needs these: SQLite tells new URLs from known ones by reading, PostgreSQL by inserting; a hint that
 # a job waits is a change of the file, or a notification.
+SOON = timedelta(seconds=5)
 SQLITE_ONLY = {
     *("known_keys", "reserve_seq", "insert_fates", "ends_of_lines", "anchor_machine_clock", "drop_job_hosts"),
     # PostgreSQL does these in one statement, `turn_jobs`.
@@ -152,7 +154,7 @@ async def test_callbacks_run_in_order_after_the_commit_and_before_the_caller_goe
         await add_host(tx, "http://a")
         assert not called
 
-    await getattr(bench.database, method)(work)
+    await getattr(bench.database, method)(work, within=SOON)
     assert called == [("first", threading.main_thread()), ("second", threading.main_thread())]
     assert await hosts(bench) == ["http://a"]
 
@@ -229,7 +231,7 @@ async def test_calls_to_other_systems_follow_the_commit_or_the_rollback(bench: B
             raise ValueError("no")
         return "done"
 
-    commit = getattr(bench.database, method)
+    commit = partial(getattr(bench.database, method), within=SOON)
     assert await commit(partial(unit, fails=False)) == "done"
     assert made == ["worked", "committed"], "before the caller goes on"
     with pytest.raises(ValueError, match="no"):

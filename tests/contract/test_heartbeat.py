@@ -91,6 +91,28 @@ async def test_a_lease_is_extended_although_the_connection_of_the_heartbeat_fell
         await apart.close()
 
 
+async def test_leases_of_two_holders_are_extended_although_both_connections_fell_silent(postgres_bench: Bench) -> None:
+    """The holders are served one after the other, so what the first one waits for must not happen to the second."""
+    bench, term = postgres_bench, timedelta(seconds=6)
+    bench.queue.settings = bench.settings.but(lease=term, extend_every=timedelta(seconds=0.5))
+    holders = [await lease(bench, "crawl"), await lease(bench, "page")]
+    with delay_proxy(bench.url) as proxy:
+        settings = DatabaseSettings(url=proxy.url, connect_timeout=term)
+        apart = single_connection_of(bench.app.database, settings, SystemClock())
+        await apart.open()
+        queue = bench.queue.on(apart)
+        await asyncio.gather(*(queue.extend(holder.fences()) for holder in holders))  # opens both connections
+        heartbeat = LeaseHeartbeat(queue, SystemClock(), holders, lambda doing, error: None)
+        proxy.fall_silent()
+        beating = asyncio.create_task(heartbeat.run())
+        async with asyncio.timeout(term.total_seconds()):
+            for holder in holders:
+                await holder.extended.wait()
+        beating.cancel()
+        proxy.cut_in(0)
+        await apart.close()
+
+
 async def test_a_job_whose_child_missed_its_renewals_is_handed_back_at_once(bench: Bench) -> None:
     job_id = await bench.enqueue(kind="crawl")
     says_so = ["/bin/sh", "-c", """read job; echo '{"type": "Done", "ending": "lease_lost"}'; read more"""]

@@ -166,7 +166,7 @@ class Watched:
     async def once(self, work: Work[T], *, within: timedelta | None = None) -> T:
         return await self.run(work, within=within)
 
-    async def read(self, work: Work[T]) -> T:
+    async def read(self, work: Work[T], *, within: timedelta | None = None) -> T:
         return await self._database.read(lambda tx: work(WatchedTx(tx, self)))
 
     async def close(self) -> None:

@@ -313,7 +313,7 @@ class Counted:
     async def once(self, work: Work[T], *, within: timedelta | None = None) -> T:
         return await self.run(work, within=within)
 
-    async def read(self, work: Work[T]) -> T:
+    async def read(self, work: Work[T], *, within: timedelta | None = None) -> T:
         return await self._database.read(work)
 
     async def close(self) -> None:

@@ -6,11 +6,12 @@ from collections.abc import AsyncIterator, Iterator, Mapping
 from datetime import timedelta
 from typing import Any
 
+import asyncpg
 import pytest
 
 from shoal.base.clock import SystemClock
-from shoal.base.database import Tx
-from shoal.base.database.postgres import PostgresDatabase
+from shoal.base.database import Tx, Work
+from shoal.base.database.postgres import BorrowedPoolPostgres, PostgresDatabase
 from shoal.base.errors import BackendUnavailable
 from shoal.base.settings import DatabaseSettings
 from tests.support.delay_proxy import DelayProxy, delay_proxy
@@ -45,6 +46,12 @@ async def write(tx: Tx) -> None:
     await tx.execute("test_write", name="silent")
 
 
+async def of_kind(database: PostgresDatabase, unit: str, work: Work[Any]) -> Any:
+    """Run `work` as a unit of this kind. What has no `BEGIN` has a deadline."""
+    more = {"within": timedelta(seconds=FIRST_ANSWER)} if unit == "once" else {}
+    return await getattr(database, unit)(work, **more)
+
+
 async def use_all_connections(database: PostgresDatabase) -> None:
     together = asyncio.Barrier(CONNECTIONS)
 
@@ -62,7 +69,7 @@ async def test_the_first_silent_connection_has_all_idle_ones_replaced(
     proxy.fall_silent()
     async with asyncio.timeout(BOUND):
         with pytest.raises(BackendUnavailable, match="fell silent"):
-            await getattr(database, unit)(lambda tx: tx.value("clock"))
+            await of_kind(database, unit, lambda tx: tx.value("clock"))
         for _ in range(CONNECTIONS):
             await database.run(write)
 
@@ -79,6 +86,76 @@ async def test_a_statement_whose_answer_is_lost_fails_after_the_statement_timeou
         with pytest.raises(BackendUnavailable, match="fell silent"):
             await database.run(cut_off)
         await database.run(lambda tx: tx.value("clock"))
+
+
+@pytest.fixture
+async def patient(proxy: DelayProxy) -> AsyncIterator[PostgresDatabase]:
+    """A database whose statements may take long."""
+    short = timedelta(seconds=FIRST_ANSWER)
+    database = PostgresDatabase(DatabaseSettings(url=proxy.url, pool_size=2, connect_timeout=short), CLOCK)
+    await database.open()
+    yield database
+    await asyncio.wait_for(database.close(), BOUND)
+
+
+async def test_a_pool_whose_connections_all_wait_for_lost_answers_recovers(
+    patient: PostgresDatabase, proxy: DelayProxy
+) -> None:
+    """Their deadline is that of a statement; whoever needs a connection has the server asked about them before."""
+    together = asyncio.Barrier(3)
+
+    async def cut_off(tx: Tx) -> None:
+        await together.wait()
+        proxy.fall_silent()
+        await write(tx)
+
+    units = [asyncio.create_task(patient.run(cut_off)) for _ in range(2)]
+    async with asyncio.timeout(BOUND):
+        await together.wait()
+        while True:
+            try:
+                await patient.run(write)
+                break
+            except BackendUnavailable:
+                continue
+        done = await asyncio.gather(*units, return_exceptions=True)
+    assert all("fell silent" in str(error) for error in done), done
+
+
+async def test_statements_that_the_server_works_on_keep_their_connections(
+    patient: PostgresDatabase, postgres_url: str
+) -> None:
+    together = asyncio.Barrier(3)
+
+    async def wait_for_row(tx: Tx) -> None:
+        await together.wait()
+        await write(tx)
+
+    await patient.run(write)
+    other = await asyncpg.connect(postgres_url)
+    async with other.transaction():
+        await other.execute("UPDATE pulse SET at = at WHERE name = 'silent'")
+        units = [asyncio.create_task(patient.run(wait_for_row)) for _ in range(2)]
+        await asyncio.wait_for(together.wait(), BOUND)
+        for _ in range(3):
+            with pytest.raises(BackendUnavailable):
+                await patient.run(write)
+    await asyncio.wait_for(asyncio.gather(*units), BOUND)
+    await other.close()
+
+
+async def test_the_idle_connections_of_a_given_pool_are_replaced(proxy: DelayProxy) -> None:
+    settings = DatabaseSettings(connect_timeout=timedelta(seconds=FIRST_ANSWER))
+    async with asyncpg.create_pool(proxy.url, min_size=1, max_size=CONNECTIONS) as pool:
+        database = BorrowedPoolPostgres(settings, pool)
+        await database.open(upgrade=True)
+        await use_all_connections(database)
+        proxy.fall_silent()
+        async with asyncio.timeout(BOUND):
+            with pytest.raises(BackendUnavailable, match="fell silent"):
+                await database.run(write)
+            await use_all_connections(database)
+        await database.close()
 
 
 async def test_a_unit_may_be_given_less_time(database: PostgresDatabase, proxy: DelayProxy) -> None:
@@ -102,7 +179,7 @@ async def test_a_unit_that_is_cancelled_on_a_silent_connection_ends_soon_and_as_
         asyncio.get_running_loop().call_later(0.05, waiting.set)  # by then the statement is sent
         await tx.value("clock")
 
-    await cancelled_soon(asyncio.create_task(getattr(database, unit)(cut_off)), waiting)
+    await cancelled_soon(asyncio.create_task(of_kind(database, unit, cut_off)), waiting)
     await asyncio.wait_for(database.run(write), BOUND)
 
 

@@ -71,7 +71,7 @@ class CountedDatabase:
     async def once(self, work: Work[T], *, within: timedelta | None = None) -> T:
         return await self._database.once(lambda tx: work(CountedTx(tx, self.names)), within=within)
 
-    async def read(self, work: Work[T]) -> T:
+    async def read(self, work: Work[T], *, within: timedelta | None = None) -> T:
         return await self._database.read(lambda tx: work(CountedTx(tx, self.names)))
 
     async def close(self) -> None:

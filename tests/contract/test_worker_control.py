@@ -4,9 +4,10 @@ import asyncio
 import os
 import sys
 from collections.abc import AsyncIterator, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import orjson
 import pytest
@@ -14,12 +15,13 @@ import pytest
 from shoal.app import App, opened
 from shoal.base.errors import InvalidInput
 from shoal.base.ids import JobId, NodeId, new_id
+from shoal.base.settings import WorkSettings
 from shoal.base.settings_loader import load
 from shoal.fleet.node import NodeCommand
 from shoal.fleet.states import CommandState
 from shoal.process.control_plane import rendering_of
 from shoal.process.runners import storage_of
-from shoal.queue.job import Job, NewJob
+from shoal.queue.job import Job, Lease, NewJob
 from shoal.queue.states import JobState
 from shoal.work.child_handle import ChildSpawner
 from shoal.work.node_agent import NodeAgent
@@ -30,6 +32,7 @@ from tests.support.patience import in_time
 
 PATIENCE = 30.0
 LONG = timedelta(seconds=PATIENCE)
+QUICK_TO_STOP = WorkSettings(shutdown_grace=timedelta(seconds=0.5))
 CHILD = (sys.executable, "-m", "tests.support.page_child")
 
 
@@ -194,6 +197,49 @@ async def test_a_drain_ends_without_success_when_the_worker_is_resumed(node: Nod
     node.worker.resume()
     assert not await draining
     assert node.worker.status.state is WorkerState.RUNNING
+
+
+async def test_a_job_that_is_leased_while_the_worker_stops_is_handed_back(
+    worker: tuple[App, Worker], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    app, stopping = worker
+    node, lease, granted, answered = Node(app, stopping), app.queue.lease, asyncio.Event(), asyncio.Event()
+
+    async def lease_slowly(*arguments: Any) -> list[Lease]:
+        leases = await lease(*arguments)
+        granted.set()
+        await answered.wait()
+        return leases
+
+    monkeypatch.setattr(app.queue, "lease", lease_slowly)
+    job_id = await node.enqueue("plain")
+    running = asyncio.create_task(stopping.run())
+    await asyncio.wait_for(granted.wait(), PATIENCE)
+    stopping.stop()
+    asyncio.get_running_loop().call_later(0.1, answered.set)
+    await asyncio.wait_for(running, PATIENCE)
+    job = await node.job(job_id)
+    assert (job.state, job.state_reason, job.attempts, job.crash_count) == (JobState.PENDING, "shutdown", 0, 0)
+
+
+async def test_a_worker_that_stops_does_not_wait_for_a_lease_longer_than_its_grace(
+    worker: tuple[App, Worker], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    app, stopping = worker
+    asked = asyncio.Event()
+
+    async def never(*_: Any) -> list[Lease]:
+        asked.set()
+        await asyncio.Event().wait()
+        raise AssertionError
+
+    monkeypatch.setattr(app.queue, "lease", never)
+    monkeypatch.setattr("shoal.work.worker.KILL_TIMEOUT", timedelta(seconds=0.1))
+    monkeypatch.setattr(stopping, "_context", replace(stopping._context, settings=QUICK_TO_STOP))
+    running = asyncio.create_task(stopping.run())
+    await asyncio.wait_for(asked.wait(), PATIENCE)
+    stopping.stop()
+    await asyncio.wait_for(running, 5)
 
 
 async def test_a_worker_that_follows_a_failed_one_keeps_its_size_and_stays_paused(worker: tuple[App, Worker]) -> None:

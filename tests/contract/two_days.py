@@ -95,7 +95,7 @@ class Dying:
     async def once(self, work: Work[T], *, within: timedelta | None = None) -> T:
         return await self.run(work)
 
-    async def read(self, work: Work[T]) -> T:
+    async def read(self, work: Work[T], *, within: timedelta | None = None) -> T:
         return await self._database.read(work)
 
     async def close(self) -> None:

@@ -339,7 +339,7 @@ class Deaf:
     async def once(self, work: Work[T], *, within: timedelta | None = None) -> T:
         return await self.run(work, within=within)
 
-    async def read(self, work: Work[T]) -> T:
+    async def read(self, work: Work[T], *, within: timedelta | None = None) -> T:
         return await self._app.database.read(work)
 
 

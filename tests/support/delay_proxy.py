@@ -33,13 +33,15 @@ def delay_proxy(url: str) -> Iterator["DelayProxy"]:
 
 
 class DelayProxy:
-    """A proxy in front of a server. `delay_seconds` is how much longer each round trip takes from now on. After
-    `cut_in`, whatever is connected then is cut off. After `fall_silent`, whatever is connected then stays open, and
-    nothing passes any more, not even its end; new connections work."""
+    """A proxy in front of a server. `delay_seconds` is how much longer each round trip takes from now on, and `held`
+    how many requests wait for that at this moment. After `cut_in`, whatever is connected then is cut off. After
+    `fall_silent`, whatever is connected then stays open, and nothing passes any more, not even its end; new connections
+    work."""
 
     def __init__(self, server: SplitResult) -> None:
         self.delay_seconds = 0.0
         self.connected = 0  # so far
+        self.held = 0
         self._silent = 0  # of those
         self._target = server
         self._tasks: set[asyncio.Task[None]] = set()
@@ -98,8 +100,10 @@ class DelayProxy:
     ) -> None:
         with contextlib.suppress(OSError):
             while data := await source.read(65536):
-                if delayed:
+                if delayed and self.delay_seconds:
+                    self.held += 1
                     await CLOCK.sleep(self.delay_seconds)
+                    self.held -= 1
                 if number > self._silent:
                     sink.write(data)
                     await sink.drain()

@@ -194,7 +194,7 @@ class Stepped(Protocol):
 
     async def once(self, work: Work[T], *, within: timedelta | None = None) -> T: ...
 
-    async def read(self, work: Work[T]) -> T: ...
+    async def read(self, work: Work[T], *, within: timedelta | None = None) -> T: ...
 
     async def close(self) -> None: ...
 
@@ -227,7 +227,7 @@ class SteppedSqlite:
     async def once(self, work: Work[T], *, within: timedelta | None = None) -> T:
         return await self.run(work)
 
-    async def read(self, work: Work[T]) -> T:
+    async def read(self, work: Work[T], *, within: timedelta | None = None) -> T:
         await self.schedule.turn("look")
         connection = self._free.pop() if self._free else self._new_reader()
         try:
@@ -290,7 +290,7 @@ class SteppedPostgres:
     async def once(self, work: Work[T], *, within: timedelta | None = None) -> T:
         return await self.run(work)
 
-    async def read(self, work: Work[T]) -> T:
+    async def read(self, work: Work[T], *, within: timedelta | None = None) -> T:
         await self.schedule.turn("look")
         return await self._database.read(lambda tx: work(cast(Tx, SteppedTx(tx, self.schedule))))
 

@@ -189,7 +189,7 @@ class WorkSettings(SettingsSection):
     shutdown_grace: DurationOrInf = setting(
         "SHOAL_SHUTDOWN_GRACE",
         "30s",
-        "Grace period of a stopping worker before it returns its jobs to the queue; `inf` finishes them.",
+        "Time in which a stopping worker ends its children and returns its jobs to the queue; `inf` finishes them.",
     )
     child_silence: Duration = setting(
         "SHOAL_CHILD_SILENCE",

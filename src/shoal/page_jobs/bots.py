@@ -134,7 +134,7 @@ class Bots:
             result = await self._queue.finish_and_lease_in(tx, moves, None)
             tx.on_commit(lambda: self._queue.emit_turn(request, moves, result))
 
-        await self._database.run(commit)
+        await self._database.run(commit, within=self._queue.answer_within)
         self._meter(pull.token).held -= len(tasks)
 
     async def beat(self, token: str, fence: Fence) -> HeartbeatAnswer:
@@ -189,7 +189,8 @@ class Bots:
         request = self._leases.by_host(
             LeaseRequest(pull.holder, [KIND], (SHARED_LANE,), pull.capabilities, self._settings.lock_ttl)
         )
-        tasks = await self._database.run(lambda tx: self._commit(tx, request, want))
+        within = self._queue.answer_within
+        tasks = await self._database.run(lambda tx: self._commit(tx, request, want), within=within)
         self._meter(pull.token).held += len(tasks)
         if tasks:
             self._signals.emit(BotPulled(token=pull.token, bot_id=pull.bot_id, jobs=len(tasks)))
@@ -222,7 +223,9 @@ class Bots:
         age = now - meter.counted_at
         if age >= COUNT_EVERY_SECONDS or (meter.held >= most and age >= 1.0):
             owner = owner_of(bot_holder(token, ""))
-            meter.held = await self._database.read(lambda tx: self._queue.jobs.held_by_owner(tx, owner))
+            meter.held = await self._database.read(
+                lambda tx: self._queue.jobs.held_by_owner(tx, owner), within=self._queue.answer_within
+            )
             meter.counted_at = now
         if meter.held >= most:
             raise RateLimited(f"This token holds {meter.held} jobs, and the limit is {most}", 1.0)

@@ -83,6 +83,7 @@ class PageJobExecutor:
         self._database = database
         self._ingest = ingest
         self._attempts = queue.own_attempts
+        self._answer_within = queue.answer_within
         self._hosts = HostStore()
         self._leases = PageLeases(queue, rate_limiter, runner.denies)
         self._rate_limiter = rate_limiter
@@ -150,7 +151,9 @@ class PageJobExecutor:
         updates = self._throttle.updates()
         asked_at = self._clock.monotonic()
         try:
-            turn = await self._database.run(lambda tx: self._commit(tx, results, holder, want, updates))
+            turn = await self._database.run(
+                lambda tx: self._commit(tx, results, holder, want, updates), within=self._answer_within
+            )
         except BaseException:
             self._throttle.forget()
             raise

@@ -30,13 +30,12 @@ from shoal.queue.job import (
     TurnResult,
 )
 from shoal.queue.moves import JobMoves, JobsMoved
-from shoal.queue.recovery import Recovery
+from shoal.queue.recovery import Recovery, answer_within
 from shoal.queue.states import GrantEnd, JobState, Move
 
 T = TypeVar("T")
 
 ROUNDS = 20  # attempts of a lease that finds only jobs over their quota
-ANSWER_PART = 0.5  # of a lease: how long the store may take to grant or renew it
 SMALL = 40  # jobs per turn: up to this number, the round trip to the store takes longer than the work in it
 APART = 50  # turns to wait, after one that needed more than a statement, before a single statement is tried again
 
@@ -89,8 +88,9 @@ class Queue:
 
     async def enqueue(self, jobs: Sequence[NewJob]) -> list[Enqueued]:
         """Store jobs, all or none; returns the outcome of each, in their order."""
-        commit = self._database.once if self.lanes.takes_one_statement(jobs) else self._database.run
-        return await commit(lambda tx: self.enqueue_in(tx, jobs))
+        if not self.lanes.takes_one_statement(jobs):
+            return await self._database.run(lambda tx: self.enqueue_in(tx, jobs))
+        return await self._database.once(lambda tx: self.enqueue_in(tx, jobs), within=self.answer_within)
 
     async def enqueue_in(self, tx: Tx, jobs: Sequence[NewJob]) -> list[Enqueued]:
         """Store jobs in an open transaction."""
@@ -121,6 +121,11 @@ class Queue:
         return leases
 
     @property
+    def answer_within(self) -> timedelta:
+        """Return how long the store may take to answer a statement about a lease: a later answer is of no use."""
+        return answer_within(self.settings)
+
+    @property
     def own_attempts(self) -> int | None:
         """Return our own `WORKER_JOB_ATTEMPTS`; None if it is not set."""
         return self.settings.job_attempts if "job_attempts" in self.settings.given else None
@@ -143,7 +148,7 @@ class Queue:
             return [one for one in differing if await self.jobs.set_attempts(tx, one[0].fence, one[1])]
 
         try:
-            changed = await self._database.run(commit, within=self.settings.lease * ANSWER_PART)
+            changed = await self._database.run(commit, within=self.answer_within)
         except ShoalError:
             return  # the leases are granted whatever happens here; the stored numbers hold for this attempt
         for lease, most in changed:
@@ -183,11 +188,11 @@ class Queue:
 
         small, self._apart = len(moves) + limit <= SMALL and not self._apart, max(0, self._apart - 1)
         if small:
-            result = await self._database.once(once, within=self.settings.lease * ANSWER_PART)
+            result = await self._database.once(once, within=self.answer_within)
             if result is not None:
                 return result
             self._apart = APART
-        return await self._database.run(commit, within=self.settings.lease * ANSWER_PART)
+        return await self._database.run(commit, within=self.answer_within)
 
     def emit_turn(self, request: LeaseRequest, moves: Sequence[Move], result: TurnResult) -> None:
         """Signal what a committed turn did, in few signals whatever the size of the batch."""
@@ -207,9 +212,7 @@ class Queue:
 
     async def lease_one(self, job_id: JobId, holder: str) -> Lease | None:
         """Grant this job if it is pending."""
-        return await self._database.run(
-            lambda tx: self.lease_one_in(tx, job_id, holder), within=self.settings.lease * ANSWER_PART
-        )
+        return await self._database.run(lambda tx: self.lease_one_in(tx, job_id, holder), within=self.answer_within)
 
     async def lease_one_in(self, tx: Tx, job_id: JobId, holder: str) -> Lease | None:
         """Grant this job if it is pending, in an open transaction."""
@@ -221,28 +224,32 @@ class Queue:
     async def extend(self, fences: Sequence[Fence]) -> Extended:
         """Renew leases for one more term; returns those that are still held, and which of their jobs to kill."""
         return await self._database.run(
-            lambda tx: self.jobs.extend(tx, fences, self.settings.lease), within=self.settings.lease * ANSWER_PART
+            lambda tx: self.jobs.extend(tx, fences, self.settings.lease), within=self.answer_within
         )
 
     async def beat(self, owner: str, fence: Fence, ttl: timedelta, longest: timedelta) -> HeartbeatAnswer:
         """Renew a bot's lease by the job's own term, or `ttl`, up to `longest` after it was granted; raises `LeaseLost`
         if that time is over, or the lease does not belong to that owner."""
-        beat = await self._database.run(lambda tx: self.jobs.beat(tx, owner, fence, ttl, longest))
+        beat = await self._database.run(
+            lambda tx: self.jobs.beat(tx, owner, fence, ttl, longest), within=self.answer_within
+        )
         if beat is None:
             raise LeaseLost(fence.job_id, fence.epoch)
         return beat
 
     async def began(self, fence: Fence, node: str, pid: int, config: str | None = None) -> bool:
         """Record the node, process and configuration that work on a grant; False if the job moved on."""
-        return await self._database.run(lambda tx: self.jobs.note(tx, fence, node, pid, config))
+        return await self._database.run(
+            lambda tx: self.jobs.note(tx, fence, node, pid, config), within=self.answer_within
+        )
 
     async def waits(self, kind: str, lanes: Sequence[str]) -> bool:
         """Return whether a job of that kind waits in one of these lanes; another process may lease it first."""
-        return await self._database.read(lambda tx: self.lanes.waits(tx, kind, lanes))
+        return await self._database.read(lambda tx: self.lanes.waits(tx, kind, lanes), within=self.answer_within)
 
     async def held_by(self, holder: str) -> list[Lease]:
         """Return the leases of that holder."""
-        return await self._database.read(lambda tx: self.jobs.held_by(tx, holder))
+        return await self._database.read(lambda tx: self.jobs.held_by(tx, holder), within=self.answer_within)
 
     async def fail(self, lease: Lease, error: str) -> JobState:
         """Count a failed attempt: retry after a back-off, or fail for good after the last attempt."""
@@ -302,5 +309,7 @@ class Queue:
         )
 
     async def _move(self, move: Move, lease: Lease) -> JobState:
-        await self._database.run(lambda tx: self.moves.move_in(tx, move, lease.kind, lease.run_id, lease))
+        await self._database.run(
+            lambda tx: self.moves.move_in(tx, move, lease.kind, lease.run_id, lease), within=self.answer_within
+        )
         return move.to

@@ -21,8 +21,14 @@ from shoal.queue.lanes import LaneRepair, Lanes
 from shoal.queue.moves import JobMoves, JobsMoved
 from shoal.queue.states import GrantEnd, JobState, Move
 
+ANSWER_PART = 0.5  # of a lease: how long the store may take to answer about it
 JITTER = 0.1
 RELEASED_AT_ONCE = 100  # jobs of a bot, in one commit
+
+
+def answer_within(settings: QueueSettings) -> timedelta:
+    """Return how long the store may take to answer a statement about a lease: a later answer is of no use."""
+    return settings.lease * ANSWER_PART
 
 
 class JobsReturned(Signal, frozen=True, kw_only=True):
@@ -117,7 +123,7 @@ class Recovery:
             await self._moves.move_locked_in(tx, move, lease.kind, lease.run_id, lease)
             return move.to
 
-        return await self._database.run(commit)
+        return await self._database.run(commit, within=answer_within(self.settings))
 
     async def lose_all(self, leases: Sequence[Lease], error: str) -> int:
         """Return the jobs of a child that died to their lanes, or make those past the poison limit dead letters, in one
@@ -134,7 +140,7 @@ class Recovery:
                 await self._moves.lost_jobs_moved_in(tx, kind, [one for one in moves if one[1].kind == kind])
             return len(moves)
 
-        return await self._database.run(commit)
+        return await self._database.run(commit, within=answer_within(self.settings))
 
     async def recover(self, holder: str) -> int:
         """Take back the leases of a process of this machine that is known to be dead, and of its children, without

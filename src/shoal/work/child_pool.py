@@ -234,6 +234,9 @@ class RunChildren:
 
     async def _start(self, lease: Lease) -> None:
         context = self._context
+        if self._stopping:  # since the job was requested
+            await context.settle(context.queue.release(lease, "shutdown"))
+            return
         try:
             child = self._take_idle() or await context.spawner.spawn(ROLE)
         except OSError as error:  # out of processes or files: another worker may be able to run the job

@@ -25,6 +25,7 @@ from shoal.work.worker_context import WorkerContext
 
 RESTART_TIMEOUT = timedelta(minutes=1)  # for the browsers of all children
 KILL_TIMEOUT = timedelta(seconds=5)  # for handing back the jobs of children that were killed at the end
+KILL_PART = 1 / 6  # of the grace period, if that is less
 
 
 class WorkerStarted(Signal, frozen=True, kw_only=True):
@@ -96,6 +97,7 @@ class Worker:
         self._heartbeat_queue = heartbeat_queue
         self._woken = asyncio.Event()
         self._stopping = asyncio.Event()
+        self._stopping_at = 0.0  # when the first request to stop came
         self._interrupted = False
         self._paused = False
         self._draining = False
@@ -170,17 +172,14 @@ class Worker:
             )
         )
         unsubscribe = self._wake.subscribe(self._on_wake, lambda: not self._stopping.is_set())
-        services = [self._heartbeat.run(), *(pool.watch() for pool in self._pools)]
+        services = [self._lease(), self._heartbeat.run(), *(pool.watch() for pool in self._pools)]
         services += [] if self._pages is None else [self._pages.run()]
         tasks = [asyncio.create_task(service) for service in services]
         for task in tasks:
             task.add_done_callback(self._on_service_ended)
         try:
-            await self._runs.warm_up()  # before the first lease, which would otherwise start a second child
-            while not self._stopping.is_set():
-                await self._runs.lease_more()
-                await self._rest()
-            await self._shut_down()
+            await self._stopping.wait()
+            await self._shut_down(leasing=tasks[0])
         finally:
             unsubscribe()
             for task in tasks:
@@ -198,8 +197,7 @@ class Worker:
         if self._stopping.is_set():
             self._interrupted = True  # also applies to a job that is being leased at this moment
             self._kill()
-        self._stopping.set()
-        self._woken.set()
+        self._begin_to_stop()
 
     def stop_once(self) -> None:
         """Lease nothing more and shut down, unless it does already."""
@@ -302,8 +300,20 @@ class Worker:
     def _on_service_ended(self, service: "asyncio.Task[None]") -> None:
         """Shut down if a service failed: without heartbeats or a watch, the worker cannot do its work."""
         if not service.cancelled() and service.exception() is not None:
-            self._stopping.set()
-            self._woken.set()
+            self._begin_to_stop()
+
+    def _begin_to_stop(self) -> None:
+        if not self._stopping.is_set():
+            self._stopping_at = self._context.clock.monotonic()
+        self._stopping.set()
+        self._woken.set()
+
+    async def _lease(self) -> None:
+        """Keep the children busy until the worker stops."""
+        await self._runs.warm_up()  # before the first lease, which would otherwise start a second child
+        while not self._stopping.is_set():
+            await self._runs.lease_more()
+            await self._rest()
 
     async def _rest(self) -> None:
         """Wait until a child is free or a job may be waiting, at most for the polling interval. Its length varies, so
@@ -314,23 +324,30 @@ class Worker:
                 await self._woken.wait()
         self._woken.clear()
 
-    async def _shut_down(self) -> None:
-        """Ask every child to hand back its job, wait for the grace period, then kill. An infinite grace period lets the
-        jobs finish."""
+    async def _shut_down(self, leasing: "asyncio.Task[None]") -> None:
+        """Ask every child to hand back its job, wait for the grace period, then kill, so that the jobs are back at its
+        end. An infinite grace period lets the jobs finish. Jobs that are still being leased are handed back, too."""
         grace = self._context.settings.shutdown_grace
         finish_first = grace == timedelta.max
         for pool in self._pools:
             pool.leave(finish_first=finish_first)
-        if not self._interrupted:
-            await self._wait_until_settled(None if finish_first else grace)
+        if finish_first and not self._interrupted:
+            await self._wait_until_settled(leasing, None)
+        elif not self._interrupted:
+            passed = timedelta(seconds=self._context.clock.monotonic() - self._stopping_at)
+            await self._wait_until_settled(leasing, grace - passed - min(KILL_TIMEOUT, grace * KILL_PART))
         self._kill()
-        await self._wait_until_settled(KILL_TIMEOUT)
+        await self._wait_until_settled(leasing, KILL_TIMEOUT)
 
-    async def _wait_until_settled(self, longest: timedelta | None) -> None:
-        waiting = [asyncio.create_task(pool.settled()) for pool in self._pools]
-        await asyncio.wait(waiting, timeout=None if longest is None else longest.total_seconds())
-        for task in waiting:
-            task.cancel()
+    async def _wait_until_settled(self, leasing: "asyncio.Task[None]", longest: timedelta | None) -> None:
+        async def settled() -> None:
+            await asyncio.wait({leasing})
+            for pool in self._pools:
+                await pool.settled()
+
+        waiting = asyncio.create_task(settled())
+        await asyncio.wait({waiting}, timeout=None if longest is None else max(0.0, longest.total_seconds()))
+        waiting.cancel()
 
     def _kill(self) -> None:
         for pool in self._pools:

@@ -97,11 +97,12 @@ class Database(Protocol):
         network may take to answer a statement, if that is less than usual."""
         ...
 
-    async def once(self, work: Work[T], *, within: timedelta | None = None) -> T:
-        """Run `work`, which is a single statement, as a commit of its own: nothing else is sent to the store."""
+    async def once(self, work: Work[T], *, within: timedelta) -> T:
+        """Run `work`, which is a single statement, as a commit of its own: nothing else is sent to the store, so only
+        this deadline shows that its connection has fallen silent."""
         ...
 
-    async def read(self, work: Work[T]) -> T:
+    async def read(self, work: Work[T], *, within: timedelta | None = None) -> T:
         """Run `work` on one consistent snapshot. It must not write, and its `on_commit` callbacks are never called."""
         ...
 

@@ -37,6 +37,10 @@ SESSION = {
     "plan_cache_mode": "force_generic_plan",  # planning a queue statement takes longer than running it
     "jit": "off",  # our statements are short; compiling one costs more than running it
 }
+IDLE = """
+    SELECT pid FROM pg_stat_activity
+    WHERE pid = ANY($1) AND state LIKE 'idle%' AND state_change < clock_timestamp() - make_interval(secs => $2)
+"""
 # Errors that a retry can resolve: the unit of work is run again from its start.
 CONFLICTS = (
     asyncpg.SerializationError,
@@ -69,18 +73,29 @@ class AnswerWatch:
     """Ends a connection whose answer is overdue, which fails whatever waits for it. The driver's own timeouts would
     first cancel the statement, and then wait for the same connection to confirm it."""
 
-    __slots__ = ("_connection", "_loop", "_timer", "expired")
+    __slots__ = ("_connection", "_loop", "_since", "_timer", "expired")
 
     def __init__(self, connection: Any, seconds: float) -> None:
         self._connection = connection
         self._loop = asyncio.get_running_loop()
-        self._timer = self._loop.call_later(seconds, self._end)
+        self._since = self._loop.time()
+        self._timer = self._loop.call_later(seconds, self._on_time)
         self.expired = False
+
+    @property
+    def waited_seconds(self) -> float:
+        """Return the time since the last statement was sent."""
+        return self._loop.time() - self._since
 
     def expect(self, seconds: float) -> None:
         """Start to wait for the next answer."""
         self._timer.cancel()
-        self._timer = self._loop.call_later(seconds, self._end)
+        self._since = self._loop.time()
+        self._timer = self._loop.call_later(seconds, self._on_time)
+
+    def end(self) -> None:
+        self.expired = True
+        self._connection.terminate()
 
     def __enter__(self) -> Self:
         return self
@@ -90,12 +105,11 @@ class AnswerWatch:
         if self.expired and isinstance(error, GONE):
             raise TimeoutError("a connection fell silent") from error
 
-    def _end(self) -> None:
+    def _on_time(self) -> None:
         if self._loop.time() - self._timer.when() > LATE_SECONDS:
             self.expect(LATE_SECONDS)
-            return
-        self.expired = True
-        self._connection.terminate()
+        else:
+            self.end()
 
 
 class PostgresTx:
@@ -183,7 +197,8 @@ class PostgresDatabase:
         self._session = {**SESSION, "statement_timeout": limit, "lock_timeout": limit}
         self._pool: asyncpg.Pool | None = None
         self._connections: dict[int, Any] = {}  # of the pool, by server process
-        self._busy: set[int] = set()
+        self._busy: dict[int, AnswerWatch] = {}  # connections in use, by server process
+        self._asked_at = float("-inf")  # when the server was asked about them last
 
     @property
     def name(self) -> str:
@@ -207,13 +222,13 @@ class PostgresDatabase:
     async def run(self, work: Work[T], *, within: timedelta | None = None) -> T:
         return await self._translated(lambda: self._retried(self._attempt, work, self._seconds(within)))
 
-    async def once(self, work: Work[T], *, within: timedelta | None = None) -> T:
+    async def once(self, work: Work[T], *, within: timedelta) -> T:
         return await self._translated(lambda: self._retried(self._one_statement, work, self._seconds(within)))
 
-    async def read(self, work: Work[T]) -> T:
+    async def read(self, work: Work[T], *, within: timedelta | None = None) -> T:
         async def on_snapshot() -> T:
             async with (
-                self._connection(self._statement_seconds) as (connection, tx),
+                self._connection(self._seconds(within)) as (connection, tx),
                 _transaction(connection, tx, self._timeout, isolation="repeatable_read", readonly=True),
             ):
                 return await work(cast(Tx, tx))
@@ -289,35 +304,59 @@ class PostgresDatabase:
         seconds = self._statement_seconds if within is None else within.total_seconds()
         return min(max(seconds, self._timeout), self._statement_seconds)
 
+    async def _acquired(self) -> "tuple[asyncpg.Pool, Any]":
+        pool = self._open_pool
+        try:
+            return pool, await pool.acquire(timeout=self._timeout)
+        except TimeoutError:
+            if pool.get_size() == pool.get_max_size() and not pool.get_idle_size():
+                await self._end_silent_connections()
+            raise
+
     @asynccontextmanager
     async def _connection(self, seconds: float) -> AsyncIterator[tuple[Any, PostgresTx]]:
         """Yield a connection of the pool, and a unit of work on it whose statements are answered within `seconds`. What
         precedes them never waits for others, so it shows within the connect timeout whether the connection is alive."""
         cancelled: asyncio.CancelledError | None = None
+        pool, connection = await self._acquired()
         try:
-            async with self._open_pool.acquire(timeout=self._timeout) as connection:
-                pid, watch = connection.get_server_pid(), AnswerWatch(connection, self._timeout)
-                self._busy.add(pid)
-                try:
-                    with watch:
-                        await self._replanning.keep_up(connection)
-                        yield connection, PostgresTx(connection, watch, seconds)
-                except asyncio.CancelledError as error:
-                    cancelled = error
-                    raise
-                finally:
-                    if watch.expired:
-                        self._end_idle_connections()
-                    self._busy.discard(pid)
+            pid, watch = connection.get_server_pid(), AnswerWatch(connection, self._timeout)
+            self._busy[pid] = watch
+            try:
+                with watch:
+                    await self._replanning.keep_up(connection)
+                    yield connection, PostgresTx(connection, watch, seconds)
+            except asyncio.CancelledError as error:
+                cancelled = error
+                raise
+            finally:
+                if watch.expired:
+                    await self._end_idle_connections()
+                self._busy.pop(pid, None)
+                await pool.release(connection)
         except GONE:
             if cancelled is None:
                 raise
             # The pool waited in vain until the statement was cancelled. A task that is cancelled must end as such: a
             # caller that retries after an error would go on for ever.
-            self._end_idle_connections()
+            await self._end_idle_connections()
             raise cancelled from None
 
-    def _end_idle_connections(self) -> None:
+    async def _end_silent_connections(self) -> None:
+        """End the connections in use whose answers are lost: the server says on another connection that it is not
+        working for them. Otherwise they would be in use for as long as a statement may take."""
+        now = asyncio.get_running_loop().time()
+        overdue = {pid: watch for pid, watch in self._busy.items() if watch.waited_seconds >= self._timeout}
+        if not overdue or now - self._asked_at < self._timeout:
+            return
+        self._asked_at = now
+        with suppress(BackendUnavailable):
+            rows = await self._on_own_connection(lambda own, _: own.fetch(IDLE, list(overdue), self._timeout))
+            for row in rows:
+                if self._busy.get(row["pid"]) is overdue[row["pid"]]:
+                    overdue[row["pid"]].end()
+
+    async def _end_idle_connections(self) -> None:
         """Let the pool replace the connections that nobody uses: if one fell silent, they probably did, too, and to
         test them would take as long again."""
         for pid, connection in list(self._connections.items()):
@@ -349,7 +388,12 @@ class PostgresDatabase:
 
     async def _one_statement(self, work: Work[T], seconds: float) -> T:
         async with self._connection(seconds) as (_, tx), _undone(tx):
-            done = await work(cast(Tx, tx))
+            try:
+                done = await work(cast(Tx, tx))
+            except asyncio.CancelledError:
+                # A heartbeat has waited too long, and tries again at once: not on another silent connection.
+                await self._end_idle_connections()
+                raise
         await self._committed(tx)
         return done
 
@@ -526,6 +570,13 @@ class BorrowedPoolPostgres(PostgresDatabase):
 
     async def _connect(self) -> "asyncpg.Pool":
         return self._given
+
+    async def _end_silent_connections(self) -> None:
+        """Leave them to their deadlines: only the pool knows how to connect to its server."""
+
+    async def _end_idle_connections(self) -> None:
+        """Let the pool replace all connections as soon as they are idle: it does not say which ones are."""
+        await self._given.expire_connections()
 
     async def close(self) -> None:
         """Release the pool without closing it."""

@@ -197,10 +197,10 @@ class SqliteDatabase:
     async def run(self, work: Work[T], *, within: timedelta | None = None) -> T:
         return cast(T, await self._submit(self._writes, work))
 
-    async def once(self, work: Work[T], *, within: timedelta | None = None) -> T:
+    async def once(self, work: Work[T], *, within: timedelta) -> T:
         return await self.run(work, within=within)
 
-    async def read(self, work: Work[T]) -> T:
+    async def read(self, work: Work[T], *, within: timedelta | None = None) -> T:
         return cast(T, await self._submit(self._reads, work))
 
     async def check_space(self) -> None:
