@@ -27,6 +27,7 @@ from shoal.queue.job_admin import JobAdmin
 from shoal.queue.moves import JobMoved
 from shoal.queue.states import TERMINAL, GrantEnd, JobState
 from shoal.serve import to_api
+from shoal.serve.resources.job import JobExplained
 from shoal.serve.schemas import Freshness
 from tests.contract.bad_bots import result_of
 from tests.contract.conftest import Bench
@@ -517,5 +518,5 @@ async def test_a_job_is_explained_with_the_parts_of_its_priority(plan: PlanBench
     await plan.make(priority_base=60)
     await plan.pass_()
     lease = await plan.take()
-    said = to_api.job_explanation(await plan.bench.job_admin.explain(lease.fence.job_id))
+    said = JobExplained.with_facts(await plan.bench.job_admin.explain(lease.fence.job_id))
     assert said["priority_parts"] == {"importance": 60.0, "staleness": 5.0, "error_rate": 0.0, "signal": 0.0}

@@ -20,7 +20,6 @@ from shoal.crawl.frontier.explain import UrlState
 from shoal.crawl.frontier.traps import TrapState
 from shoal.crawl.states import CrawlState
 from shoal.events.webhook import DeliveryState
-from shoal.fleet.states import CommandState, NodeState
 from shoal.hosts.robots import RobotsState
 from shoal.page_jobs.group import GroupState
 from shoal.page_jobs.result import Status
@@ -584,57 +583,6 @@ class GateList(Struct, kw_only=True):
     items: list[StoredGate]
 
 
-class Job(Struct, kw_only=True):
-    """A job: the unit of work that workers and bots lease."""
-
-    id: Annotated[str, describe("Id of the job.")]
-    kind: Annotated[str, describe("page, crawl or analysis.")]
-    state: JobState
-    state_reason: str | None
-    url: Annotated[str | None, describe("The URL of a page job.")]
-    run_id: Annotated[str | None, describe("Its crawl, analysis or group.")]
-    lane: Annotated[str, describe("The queue in which it waits: shared, or the private one of a node.")]
-    capability: Annotated[str, describe("What a worker or bot must support to run it: http, js or special.")]
-    priority: int
-    scopes: Annotated[list[str], describe("Quota keys that the job counts against.")]
-    dedupe_key: Annotated[str | None, describe("No other job with this key is created while this one waits or runs.")]
-    attempts: Annotated[int, describe("Number of failed attempts.")]
-    max_attempts: Annotated[int, describe("Number of attempts after which it fails.")]
-    crash_count: Annotated[int, describe("Workers lost while running it, since it last made progress.")]
-    lease_epoch: Annotated[int, describe("Number of its current or last lease.")]
-    locked_by: Annotated[str | None, describe("Lease holder: a worker process, or a bot as `bot/TOKEN/NAME`.")]
-    locked_at: Annotated[Moment | None, describe("Start of the current lease.")]
-    lease_until: Annotated[Moment | None, describe("When the lease expires without a heartbeat.")]
-    not_before: Annotated[Moment, describe("The job is not leased before this time.")]
-    error: Annotated[str | None, describe("Error of the last attempt, if it failed.")]
-    created_at: Moment
-    finished_at: Moment | None
-
-
-class Grant(Struct, kw_only=True):
-    """One lease of a job from start to end."""
-
-    epoch: Annotated[int, describe("Number of the lease, from 1.")]
-    holder: Annotated[str, describe("Lease holder: a worker process, or a bot as `bot/TOKEN/NAME`.")]
-    node: Annotated[str | None, describe("Node of the worker.")]
-    pid: Annotated[int | None, describe("Process id of the child process that ran the job.")]
-    granted_at: Annotated[Moment, describe("Start of the lease.")]
-    ended_at: Annotated[Moment | None, describe("End of the lease; null while it lasts.")]
-    ended: Annotated[str | None, describe("How the lease ended.")]
-    error: Annotated[str | None, describe("Error of this attempt, if it failed.")]
-
-
-class JobDetail(Job, kw_only=True):
-    """A job with its history."""
-
-    history: Annotated[list[Grant], describe("All leases of the job, oldest first.")]
-
-
-class JobList(Struct, kw_only=True):
-    items: list[Job]
-    next: NextPage
-
-
 class UrlExplained(Struct, kw_only=True):
     """The state of a URL in a crawl, and the reason. Further fields depend on the reason."""
 
@@ -644,39 +592,6 @@ class UrlExplained(Struct, kw_only=True):
     state: UrlState
     reason: Annotated[str | None, describe("Stable name of the reason, if there is one.")]
     explanation: Annotated[str, describe("The reason in one sentence.")]
-
-
-class JobExplained(Struct, kw_only=True):
-    """The state of a job, and the reason. Further fields depend on the reason."""
-
-    open_fields: ClassVar[bool] = True
-    job_id: str
-    state: JobState
-    reason: Annotated[str, describe("Stable name of the reason.")]
-    explanation: Annotated[str, describe("The reason in one sentence.")]
-    capability: Annotated[str, describe("What a worker or bot must support to run it: http, js or special.")]
-
-
-class JobsRetried(Struct, kw_only=True):
-    retried: Annotated[int, describe("Number of jobs that are queued again.")]
-
-
-class JobsPurged(Struct, kw_only=True):
-    purged: Annotated[int, describe("Number of jobs that were removed.")]
-
-
-class Quota(Struct, kw_only=True):
-    """The concurrency limit of a quota key, and its current use."""
-
-    scope: Annotated[str, describe("The quota key, such as `project:NAME`.")]
-    most: Annotated[int, describe("Maximum number of jobs that run at once.")]
-    locked: Annotated[int, describe("Jobs that are running.")]
-    parked: Annotated[int, describe("Jobs that wait for the quota.")]
-
-
-class QuotaList(Struct, kw_only=True):
-    items: list[Quota]
-    next: NextPage
 
 
 class Hour(Struct, kw_only=True):
@@ -899,115 +814,3 @@ class WebhookTest(Struct, kw_only=True):
 
 class EventsReplayed(Struct, kw_only=True):
     replayed: Annotated[int, describe("Number of events that will be sent again.")]
-
-
-class HealthParts(Struct, kw_only=True):
-    """The parts of a health score, each from 0 to 1; the weights are 0.4, 0.3, 0.2 and 0.1."""
-
-    success: Annotated[float, describe("Success rate of recent tasks; 1 before the first one.")]
-    load: Annotated[float, describe("Share of free slots, of the busier kind (runs or page jobs).")]
-    latency: Annotated[float, describe("1 at no latency, 0 at 300 s or more.")]
-    depth: Annotated[float, describe("1 if the lane is empty, 0 if 20 or more jobs wait in it.")]
-
-
-class DesiredState(Struct, kw_only=True):
-    """The state and limits that operators have set for a node. They also apply after a restart; null: as the node was
-    started."""
-
-    state: Annotated[str, describe("connected, paused or drained.")]
-    reason: Annotated[str, describe("Why, as the operator gave it.")]
-    max_concurrency: Annotated[int | None, describe("Crawls and analyses to run at once.")]
-    page_slots: Annotated[int | None, describe("Page jobs to run at once.")]
-    rate_limit: Annotated[float | None, describe("Pages per second; 0: unlimited.")]
-
-
-class Node(Struct, kw_only=True):
-    """A worker with a control plane, as it reported itself last."""
-
-    id: Annotated[str, describe("Name of the node.")]
-    state: NodeState
-    health_score: Annotated[float, describe("Weighted sum of the parts; 0 while it is draining.")]
-    health: Annotated[HealthParts, describe("The parts of the health score.")]
-    max_concurrency: Annotated[int, describe("Crawls and analyses that it runs at once.")]
-    active_tasks: Annotated[int, describe("Crawls and analyses that it runs now.")]
-    page_slots: Annotated[int, describe("Page jobs that it runs at once.")]
-    active_pages: Annotated[int, describe("Page jobs that it holds now.")]
-    queue_depth: Annotated[int, describe("Jobs that wait in its private lane.")]
-    success_rate: Annotated[float, describe("Share of recent tasks that succeeded.")]
-    avg_latency_seconds: Annotated[float, describe("Average duration of recent tasks, in seconds.")]
-    rate_limit: Annotated[float | None, describe("Pages per second; null: unlimited.")]
-    is_proxy_mode: Annotated[bool, describe("Whether it has proxies.")]
-    capabilities: Annotated[list[str], describe("Capabilities of the node; `js` if it can render pages.")]
-    cpu_percent: Annotated[float, describe("CPU use of the node and its child processes, in percent of one core.")]
-    memory_bytes: Annotated[int, describe("Memory of the node and its child processes.")]
-    browsers: Annotated[int, describe("Browsers that run on it.")]
-    browser_pages: Annotated[int, describe("Pages in these browsers.")]
-    browser_slots: Annotated[int, describe("Pages that it renders at once; 0 if it cannot.")]
-    uptime_seconds: Annotated[int, describe("Seconds since its start.")]
-    total_processed: Annotated[int, describe("Tasks since its start.")]
-    version: Annotated[str, describe("Version of Shoal that it runs.")]
-    address: Annotated[str, describe("IP address from which it connected.")]
-    controller: Annotated[str | None, describe("Controller that has its session; null without a session.")]
-    session_epoch: Annotated[int, describe("Number of its session; rises with each one.")]
-    connected_at: Annotated[Moment, describe("Start of its session.")]
-    heartbeat_at: Annotated[Moment, describe("Time of its last heartbeat.")]
-    lost_at: Annotated[Moment | None, describe("When it was declared lost, if it was.")]
-    wish: Annotated[DesiredState, describe("The state and limits that operators have set.")]
-
-
-class NodeList(Struct, kw_only=True):
-    items: list[Node]
-    next: NextPage
-
-
-class NodeCommand(Struct, kw_only=True):
-    """A command for a node, and its progress."""
-
-    id: Annotated[str, describe("Id of the command.")]
-    node_id: str
-    command: Annotated[str, describe("pause, resume, drain, config_update or restart_browser.")]
-    reason: Annotated[str, describe("Why, as the operator gave it.")]
-    max_concurrency: Annotated[int | None, describe("Crawls and analyses to run at once, for `config_update`.")]
-    page_slots: Annotated[int | None, describe("Page jobs to run at once, for `config_update`.")]
-    rate_limit: Annotated[float | None, describe("Pages per second; 0: unlimited.")]
-    state: Annotated[CommandState, describe("State of the command; `applied` once the node has acknowledged it.")]
-    detail: Annotated[str, describe("What the node said about it.")]
-    created_by: Annotated[str, describe("Id of the token that sent it, or `local`.")]
-    created_at: Moment
-    sent_at: Annotated[Moment | None, describe("When it was sent to the node.")]
-    ended_at: Annotated[Moment | None, describe("When the command reached its final state.")]
-
-
-class NodeCommandList(Struct, kw_only=True):
-    items: list[NodeCommand]
-
-
-class HeldLease(Struct, kw_only=True):
-    """A job that a node holds."""
-
-    job_id: str
-    epoch: Annotated[int, describe("Number of the lease.")]
-
-
-class NodeDetail(Node, kw_only=True):
-    """A node with the leases it holds and its newest commands."""
-
-    held_leases: Annotated[list[HeldLease], describe("Jobs that the node holds.")]
-    commands: Annotated[list[NodeCommand], describe("Its newest commands, newest first.")]
-
-
-class NodeExplained(Struct, kw_only=True):
-    """Why a node gets jobs, or why it gets none."""
-
-    node_id: str
-    state: NodeState
-    reason: Annotated[str, describe("Stable name of the reason.")]
-    explanation: Annotated[str, describe("The reason in one sentence.")]
-    score: Annotated[float, describe("Its health score.")]
-    parts: Annotated[HealthParts, describe("The parts of the score with their weights: they add up to it.")]
-    dispatch_share: Annotated[float, describe("Share of new jobs that it gets, while it is not full.")]
-    rank: Annotated[int | None, describe("Its rank among the healthy nodes, by score; null if it is not one of them.")]
-    healthy_nodes: Annotated[int, describe("Number of healthy nodes.")]
-    waiting_runs: Annotated[int, describe("Crawls and analyses in its lane.")]
-    waiting_pages: Annotated[int, describe("Page jobs in its lane.")]
-    waiting_browser_pages: Annotated[int, describe("Page jobs in its lane that need a browser.")]

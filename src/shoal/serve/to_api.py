@@ -28,8 +28,6 @@ from shoal.crawl.states import CrawlState
 from shoal.events.event import EventReceipt
 from shoal.events.tester import TestDelivery
 from shoal.events.webhook import Delivery, DeliveryState, Webhook
-from shoal.fleet.explain import NodeExplanation
-from shoal.fleet.node import Node, NodeCommand
 from shoal.fleet.pressure import PressureStatus
 from shoal.hosts.rate import HeldHost
 from shoal.observe.hourly_stats import BOT_COUNTS, BotActivity, HourRow
@@ -40,9 +38,6 @@ from shoal.page_jobs.result import Receipt, Result, StoredResult
 from shoal.pages.page import Page
 from shoal.plan.importer import ImportSummary
 from shoal.plan.policy import Policy, shown_options
-from shoal.queue.explain import JobExplanation
-from shoal.queue.job import Grant, Job
-from shoal.queue.job_admin_store import Quota
 from shoal.serve import schemas
 from shoal.serve.problems import Json
 
@@ -120,68 +115,6 @@ def url_explanation(crawl_id: str, found: UrlExplanation) -> dict[str, Any]:
 
 def page(page: Page, crawl_id: str) -> schemas.Page:
     return schemas.Page(**page.record(crawl_id))
-
-
-def job(job: Job) -> schemas.Job:
-    """Convert a job. Of its payload only the URL is shown, because headers may hold secrets."""
-    return schemas.Job(
-        id=job.id,
-        kind=job.kind,
-        state=job.state,
-        state_reason=job.state_reason,
-        url=job.url,
-        run_id=job.run_id,
-        lane=job.lane,
-        capability=job.capability,
-        priority=job.priority,
-        scopes=list(job.quota_keys),
-        dedupe_key=job.dedupe_key,
-        attempts=job.attempts,
-        max_attempts=job.max_attempts,
-        crash_count=job.crash_count,
-        lease_epoch=job.lease_epoch,
-        locked_by=job.lease_holder,
-        locked_at=moment(job.granted_at) if job.lease_holder is not None else None,
-        lease_until=moment(job.lease_until),
-        not_before=from_micros(job.not_before),
-        error=job.error,
-        created_at=from_micros(job.created_at),
-        finished_at=moment(job.finished_at),
-    )
-
-
-def job_detail(found: Job, history: list[Grant]) -> schemas.JobDetail:
-    return schemas.JobDetail(**asdict(job(found)), history=[grant(one) for one in history])
-
-
-def grant(grant: Grant) -> schemas.Grant:
-    return schemas.Grant(
-        epoch=grant.epoch,
-        holder=grant.holder,
-        node=grant.node,
-        pid=grant.pid,
-        granted_at=from_micros(grant.granted_at),
-        ended_at=moment(grant.ended_at),
-        ended=None if grant.ended is None else grant.ended.value,
-        error=grant.error,
-    )
-
-
-def job_explanation(found: JobExplanation) -> dict[str, Any]:
-    """Return a `JobExplained` with the facts behind it."""
-    explained = schemas.JobExplained(
-        job_id=found.job.id,
-        state=found.job.state,
-        reason=found.reason,
-        explanation=str(found.sentence),
-        capability=found.job.capability,
-    )
-    parts = found.job.priority_parts
-    return asdict(explained) | found.facts | ({"priority_parts": parts} if parts else {})
-
-
-def quota(quota: Quota) -> schemas.Quota:
-    return schemas.Quota(scope=quota.key, most=quota.most, locked=quota.locked, parked=quota.parked)
 
 
 def group(group: Group) -> schemas.Group:
@@ -490,96 +423,6 @@ def hour(row: HourRow) -> schemas.Hour:
 def bot_seen(bot: BotActivity) -> schemas.BotSeen:
     counts = {name: getattr(bot, name) for name in BOT_COUNTS}
     return schemas.BotSeen(token=bot.token, bot_id=bot.bot_id, seen_at=from_micros(bot.seen_at), **counts)
-
-
-def node(node: Node) -> schemas.Node:
-    status, health, desired = node.status, node.health, node.desired
-    return schemas.Node(
-        id=node.id,
-        state=node.state,
-        health_score=round(health.value, 4),
-        health=schemas.HealthParts(
-            success=round(health.success, 4),
-            load=round(health.load, 4),
-            latency=round(health.latency, 4),
-            depth=round(health.depth, 4),
-        ),
-        max_concurrency=status.max_concurrency,
-        active_tasks=status.active_tasks,
-        page_slots=status.page_slots,
-        active_pages=status.active_pages,
-        queue_depth=node.depth,
-        success_rate=round(status.success_rate, 4),
-        avg_latency_seconds=round(status.avg_latency_seconds, 3),
-        rate_limit=status.rate_limit or None,
-        is_proxy_mode=status.is_proxy_mode,
-        capabilities=list(status.capabilities),
-        cpu_percent=round(status.cpu_percent, 1),
-        memory_bytes=status.memory_bytes,
-        browsers=status.browsers,
-        browser_pages=status.browser_pages,
-        browser_slots=status.browser_slots,
-        uptime_seconds=status.uptime_seconds,
-        total_processed=status.total_processed,
-        version=status.version,
-        address=node.address,
-        controller=node.controller,
-        session_epoch=node.session_epoch,
-        connected_at=from_micros(node.connected_at),
-        heartbeat_at=from_micros(node.heartbeat_at),
-        lost_at=moment(node.lost_at),
-        wish=schemas.DesiredState(
-            state=desired.state,
-            reason=desired.reason,
-            max_concurrency=desired.max_concurrency,
-            page_slots=desired.page_slots,
-            rate_limit=desired.rate_limit,
-        ),
-    )
-
-
-def node_command(command: NodeCommand) -> schemas.NodeCommand:
-    return schemas.NodeCommand(
-        id=command.id,
-        node_id=command.node_id,
-        command=command.command,
-        reason=command.reason,
-        max_concurrency=command.max_concurrency,
-        page_slots=command.page_slots,
-        rate_limit=command.rate_limit,
-        state=command.state,
-        detail=command.detail,
-        created_by=command.created_by,
-        created_at=from_micros(command.created_at),
-        sent_at=moment(command.sent_at),
-        ended_at=moment(command.ended_at),
-    )
-
-
-def node_detail(found: Node, commands: list[NodeCommand]) -> schemas.NodeDetail:
-    return schemas.NodeDetail(
-        **asdict(node(found)),
-        held_leases=[schemas.HeldLease(job_id=job_id, epoch=epoch) for job_id, epoch in found.status.held_leases],
-        commands=[node_command(one) for one in commands],
-    )
-
-
-def node_explanation(found: NodeExplanation) -> schemas.NodeExplained:
-    node, weighted = found.node, found.node.health.weighted
-    return schemas.NodeExplained(
-        node_id=node.id,
-        state=node.state,
-        reason=found.reason,
-        explanation=str(found.sentence),
-        score=round(node.health.value, 4),
-        parts=schemas.HealthParts(**{name: round(part, 4) for name, part in weighted.items()}),
-        dispatch_share=round(found.dispatch_share, 4),
-        rank=found.rank,
-        healthy_nodes=found.healthy_nodes,
-        waiting_runs=node.run_depth,
-        waiting_pages=node.page_depth,
-        waiting_browser_pages=node.browser_depth,
-    )
 
 
 def back_pressure(status: PressureStatus) -> schemas.BackPressure:
