@@ -66,27 +66,6 @@ POLITENESS: dict[str, Any] = {
     ],
     "more_hosts": False,
 }
-TOKEN: dict[str, Any] = {
-    "id": "tok_7h3k9m2pxw",
-    "name": "nightly crawls",
-    "state": "valid",
-    "scopes": ["write"],
-    "node_id": None,
-    "made_by": "local",
-    "created_at": "2026-03-01T09:00:00Z",
-    "expires_at": "2026-05-30T09:00:00Z",
-    "last_used_at": None,
-    "revoked_at": None,
-}
-AUDIT_ENTRY: dict[str, Any] = {
-    "number": 12,
-    "at": "2026-03-01T09:00:00Z",
-    "who": "local",
-    "act": "token.created",
-    "subject": "tok_7h3k9m2pxw",
-    "facts": {"name": "nightly crawls", "scopes": ["write"], "expires_in": "90d"},
-    "address": "127.0.0.1",
-}
 TRAP = {
     "pattern": "https://example.com/calendar?month=&year=",
     "state": "quarantined",

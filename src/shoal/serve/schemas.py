@@ -9,7 +9,6 @@ from typing import Annotated, Any, ClassVar
 
 from msgspec import UNSET, Meta, Struct, UnsetType, field
 
-from shoal.access.scopes import TokenScope
 from shoal.audit.commit_status.status import CommitState
 from shoal.audit.finding import Severity
 from shoal.audit.states import AnalysisState
@@ -261,49 +260,6 @@ class Readiness(Struct, kw_only=True):
     store: Annotated[str, describe("`ok`, or the code of its error.")]
     bodies: Annotated[str | UnsetType, describe("`storage_full` while the body store is full.")] = UNSET
     detail: Annotated[str | UnsetType, describe("What is wrong or degraded.")] = UNSET
-
-
-class Token(Struct, kw_only=True):
-    """An API token, without its secret."""
-
-    id: Annotated[str, describe("Id of the token, which is not a secret.")]
-    name: Annotated[str, describe("Name for people.")]
-    state: Annotated[str, describe("valid, expired or revoked.")]
-    scopes: Annotated[list[TokenScope], describe("What the token may do.")]
-    node_id: Annotated[str | None, describe("Node that may use the token, for the scope node.")]
-    made_by: Annotated[str, describe("Id of the token that created it, or `local`.")]
-    created_at: datetime
-    expires_at: Annotated[datetime | None, describe("When it becomes invalid; null: never.")]
-    last_used_at: Annotated[datetime | None, describe("Time of the last use, to the minute.")]
-    revoked_at: Annotated[datetime | None, describe("When it was revoked, if it was.")]
-
-
-class TokenMade(Token, kw_only=True):
-    """A new API token with its secret."""
-
-    token: Annotated[str, describe("The token. It is shown only once and is not stored.")]
-
-
-class TokenList(Struct, kw_only=True):
-    items: list[Token]
-    next: NextPage
-
-
-class AuditEntry(Struct, kw_only=True):
-    """An administrative action."""
-
-    number: Annotated[int, describe("Position in the audit log.")]
-    at: Annotated[datetime, describe("When it happened.")]
-    who: Annotated[str, describe("Id of the caller's token, or `local` for a user on the server itself.")]
-    act: Annotated[str, describe("Name of the action, such as `token.created`.")]
-    subject: Annotated[str, describe("Id of the object of the action.")]
-    facts: Annotated[dict[str, Any], describe("Further fields of the action.")]
-    address: Annotated[str | None, describe("IP address of the caller.")]
-
-
-class AuditLog(Struct, kw_only=True):
-    items: list[AuditEntry]
-    next: NextPage
 
 
 class Group(Struct, kw_only=True):

@@ -8,9 +8,6 @@ import orjson
 from msgspec import to_builtins
 from msgspec.structs import asdict
 
-from shoal.access.audit_log import StoredAuditEntry
-from shoal.access.scopes import in_order
-from shoal.access.token import Token
 from shoal.audit.analysis import Analysis
 from shoal.audit.commit_status.status import CommitStatus
 from shoal.audit.finding import AnalyzerOutcome, Finding, FindingCount, most_serious_first
@@ -372,37 +369,6 @@ def delivery(delivery: Delivery) -> schemas.Delivery:
 
 def event(event: EventReceipt) -> schemas.Event:
     return schemas.Event(**event.attributes(), data=orjson.loads(event.body))
-
-
-def token(token: Token) -> schemas.Token:
-    return schemas.Token(
-        id=token.id,
-        name=token.name,
-        state=token.state,
-        scopes=in_order(token.scopes),
-        node_id=token.node_id,
-        made_by=token.made_by,
-        created_at=from_micros(token.created_at),
-        expires_at=moment(token.expires_at),
-        last_used_at=moment(token.last_used_at),
-        revoked_at=moment(token.revoked_at),
-    )
-
-
-def token_made(found: Token, text: str) -> schemas.TokenMade:
-    return schemas.TokenMade(**asdict(token(found)), token=text)
-
-
-def audit_entry(entry: StoredAuditEntry) -> schemas.AuditEntry:
-    return schemas.AuditEntry(
-        number=entry.number,
-        at=from_micros(entry.at),
-        who=entry.who,
-        act=entry.action.name,
-        subject=entry.action.subject,
-        facts=entry.action.facts,
-        address=entry.address or None,
-    )
 
 
 def hour(row: HourRow) -> schemas.Hour:
