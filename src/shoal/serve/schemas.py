@@ -18,7 +18,6 @@ from shoal.base.request_form import describe
 from shoal.crawl.frontier.explain import UrlState
 from shoal.crawl.frontier.traps import TrapState
 from shoal.crawl.states import CrawlState
-from shoal.events.webhook import DeliveryState
 from shoal.hosts.robots import RobotsState
 from shoal.page_jobs.group import GroupState
 from shoal.page_jobs.result import Status
@@ -689,84 +688,3 @@ class PoliciesImported(Struct, kw_only=True):
     made: Annotated[int, describe("Number of policies created.")]
     bad: Annotated[int, describe("Number of invalid lines.")]
     problems: Annotated[list[InvalidLine], describe("The first hundred invalid lines.")]
-
-
-class Webhook(Struct, kw_only=True):
-    """An HTTP endpoint that receives events."""
-
-    id: Annotated[str, describe("Id of the webhook.")]
-    url: Annotated[str, describe("URL that receives the events.")]
-    events: Annotated[list[str], describe("Event types to send; empty for all.")]
-    enabled: Annotated[bool, describe("Whether events are sent.")]
-    reason: Annotated[str | None, describe("Why it is disabled: `asked` (by a user), `gone` (410) or `failing`.")]
-    failing_since: Annotated[Moment | None, describe("Since when every delivery has failed.")]
-    held_until: Annotated[Moment | None, describe("No delivery before this time, as requested with Retry-After.")]
-    created_at: Moment
-
-
-class WebhookSecret(Webhook, kw_only=True):
-    """A webhook with its signing secret."""
-
-    secret: Annotated[str, describe("Secret that signs every delivery; shown only in this response.")]
-
-
-class WebhookDetail(Webhook, kw_only=True):
-    """A webhook with the state of its queue."""
-
-    waiting: Annotated[int, describe("Deliveries that wait for their first attempt or a retry.")]
-    dead: Annotated[int, describe("Deliveries whose last attempt failed.")]
-
-
-class WebhookList(Struct, kw_only=True):
-    items: list[Webhook]
-
-
-class Delivery(Struct, kw_only=True):
-    """The delivery of one event to one webhook."""
-
-    event_id: str
-    event_type: Annotated[str, describe("Type of the event.")]
-    sequence: Annotated[int, describe("Sequence number of the event.")]
-    state: DeliveryState
-    attempts: Annotated[int, describe("Number of attempts so far.")]
-    next_at: Annotated[Moment | None, describe("Time of the next attempt.")]
-    status: Annotated[int | None, describe("HTTP status of the last attempt.")]
-    error: Annotated[str | None, describe("Why the last attempt failed.")]
-
-
-class DeliveryList(Struct, kw_only=True):
-    items: list[Delivery]
-    next: NextPage
-
-
-class Event(Struct, kw_only=True):
-    """An event in CloudEvents 1.0 format."""
-
-    specversion: Annotated[str, describe("Version of CloudEvents.")]
-    id: Annotated[str, describe("Id of the event; the same in every delivery.")]
-    source: Annotated[str, describe("Always `shoal`.")]
-    type: Annotated[str, describe("Type of the event, such as `crawl.completed`.")]
-    subject: Annotated[str, describe("Id of the object of the event.")]
-    time: Annotated[Moment, describe("When it happened.")]
-    datacontenttype: Annotated[str, describe("Media type of `data`.")]
-    sequence: Annotated[str, describe("Sequence number of the event.")]
-    data: Annotated[Any, describe("Fields of the event; they depend on its type.")]
-
-
-class EventList(Struct, kw_only=True):
-    items: list[Event]
-    next: Annotated[int, describe("Value of `after` for the next request; always present.")]
-
-
-class WebhookTest(Struct, kw_only=True):
-    """The outcome of a test event."""
-
-    event_id: str
-    delivered: Annotated[bool, describe("Whether the receiver accepted the event (2xx).")]
-    status: Annotated[int | None, describe("Status of the response; null if there was none.")]
-    duration_seconds: Annotated[float, describe("Duration of the request.")]
-    error: Annotated[str | None, describe("Why the event was not accepted.")]
-
-
-class EventsReplayed(Struct, kw_only=True):
-    replayed: Annotated[int, describe("Number of events that will be sent again.")]

@@ -4,7 +4,6 @@ import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
-import orjson
 from msgspec import to_builtins
 from msgspec.structs import asdict
 
@@ -22,9 +21,6 @@ from shoal.crawl.frontier.traps import Trap
 from shoal.crawl.lifecycle.crawl_status import CrawlStatus
 from shoal.crawl.lifecycle.failed_urls import FailedSeed
 from shoal.crawl.states import CrawlState
-from shoal.events.event import EventReceipt
-from shoal.events.tester import TestDelivery
-from shoal.events.webhook import Delivery, DeliveryState, Webhook
 from shoal.fleet.pressure import PressureStatus
 from shoal.hosts.rate import HeldHost
 from shoal.observe.hourly_stats import BOT_COUNTS, BotActivity, HourRow
@@ -320,55 +316,6 @@ def policy(policy: Policy, now: int) -> schemas.Policy:
 def policies_imported(summary: ImportSummary) -> schemas.PoliciesImported:
     problems = [schemas.InvalidLine(line=line, problem=problem) for line, problem in summary.problems]
     return schemas.PoliciesImported(made=summary.made, bad=summary.bad, problems=problems)
-
-
-def webhook(webhook: Webhook) -> schemas.Webhook:
-    """Show a webhook without its secret."""
-    return schemas.Webhook(
-        id=webhook.id,
-        url=redact_url(webhook.url),
-        events=list(webhook.events),
-        enabled=webhook.enabled,
-        reason=webhook.reason,
-        failing_since=moment(webhook.failing_since),
-        held_until=moment(webhook.held_until or None),
-        created_at=from_micros(webhook.created_at),
-    )
-
-
-def webhook_secret(found: Webhook) -> schemas.WebhookSecret:
-    return schemas.WebhookSecret(**asdict(webhook(found)), secret=found.secret)
-
-
-def webhook_detail(found: Webhook, counts: dict[str, int]) -> schemas.WebhookDetail:
-    return schemas.WebhookDetail(**asdict(webhook(found)), waiting=counts["waiting"], dead=counts["dead"])
-
-
-def webhook_test(test: TestDelivery) -> schemas.WebhookTest:
-    return schemas.WebhookTest(
-        event_id=test.event_id,
-        delivered=test.is_delivered,
-        status=test.answer.status,
-        duration_seconds=round(test.took.total_seconds(), 3),
-        error=test.answer.error,
-    )
-
-
-def delivery(delivery: Delivery) -> schemas.Delivery:
-    return schemas.Delivery(
-        event_id=delivery.event_id,
-        event_type=delivery.event_type,
-        sequence=delivery.sequence,
-        state=delivery.state,
-        attempts=delivery.attempts,
-        next_at=moment(delivery.next_at) if delivery.state is DeliveryState.WAITING else None,
-        status=delivery.status,
-        error=delivery.error,
-    )
-
-
-def event(event: EventReceipt) -> schemas.Event:
-    return schemas.Event(**event.attributes(), data=orjson.loads(event.body))
 
 
 def hour(row: HourRow) -> schemas.Hour:
