@@ -108,63 +108,6 @@ PAGE = {
     "error": None,
     "data": None,
 }
-RULE_SET: dict[str, Any] = {"fields": {"name": {"css": "h1", "required": True}, "price": {"css": ".price"}}}
-GROUP: dict[str, Any] = {
-    "id": "grp_01hr2v8k3m4n5p6q",
-    "state": "open",
-    "state_reason": None,
-    "project": "default",
-    "labels": {},
-    "priority": 50,
-    "total": 2,
-    "jobs": {"done": 1, "pending": 1},
-    "created_at": "2026-03-01T09:00:00Z",
-    "finished_at": None,
-    "crawl_config": {"headers": {}, "js_required": False, "timeout_hint": None, "proxy": None},
-    "rule_set": RULE_SET,
-}
-RESULT: dict[str, Any] = {
-    "job_id": "job_01hr2v8k3m4n5p6q",
-    "group": "grp_01hr2v8k3m4n5p6q",
-    "policy": None,
-    "attempt": 1,
-    "state": "done",
-    "status": "success",
-    "url": "https://example.com/a",
-    "final_url": "https://example.com/a",
-    "http_status": 200,
-    "data": {"name": "Anchor", "price": "3.50"},
-    "meta": {"crawl_duration": 0.21, "error": None, "html_hash": "9f2c"},
-    "fetched_at": "2026-03-01T09:00:02Z",
-}
-_SIDE: dict[str, Any] = {
-    "job_id": "job_01hr2v8k3m4n5p6q",
-    "status": "success",
-    "html_hash": "9f2c",
-    "fetched_at": "2026-03-01T09:00:02Z",
-}
-DIFF: dict[str, Any] = {
-    "policy_id": "pol_01hr2v8k3m4n5p6q",
-    "from": _SIDE,
-    "to": _SIDE | {"job_id": "job_01hr2v8k3m4n5p6r", "html_hash": "77aa", "fetched_at": "2026-03-01T15:00:02Z"},
-    "html_changed": True,
-    "changes": [{"path": "price", "from": "3.50", "to": "3.20"}],
-    "more_changes": 0,
-}
-BOT_JOB: dict[str, Any] = {
-    "job_id": "job_01hr2v8k3m4n5p6q",
-    "url": "https://example.com/a",
-    "priority": 50,
-    "crawl_config": {"headers": {}, "js_required": False, "timeout_hint": None, "proxy": None},
-    "rule_set": RULE_SET,
-    "lease": {"epoch": 1, "ttl_seconds": 600.0},
-}
-BOT_RESULT: dict[str, Any] = {
-    "epoch": 1,
-    "status": "success",
-    "data": {"name": "Anchor", "price": "3.50"},
-    "meta": {"crawl_duration": 0.21, "html_hash": "9f2c"},
-}
 ANALYSIS: dict[str, Any] = {
     "id": "anl_01hr2v8k3m4n5p6q",
     "crawl_id": "crl_01hr2v8k3m4n5p6q",
@@ -247,41 +190,6 @@ URL_EXPLAINED: dict[str, Any] = {
     "state": "skipped",
     "reason": "excluded",
     "explanation": "It matches the exclude pattern `/calendar/`.",
-}
-STATS: dict[str, Any] = {
-    "crawls": {"completed": 12, "running": 2},
-    "jobs": {"crawl": {"done": 12, "locked": 2}, "page": {"done": 4000, "failed": 12, "pending": 380}},
-    "at": "2026-03-01T09:00:07Z",
-    "hours": [
-        {
-            "hour": "2026-03-01T09:00:00Z",
-            "created": 400,
-            "done": 380,
-            "failed": 2,
-            "expired": 0,
-            "retried": 18,
-            "lost": 1,
-            "retry_rate": 0.045,
-            "average_seconds": 0.312,
-            "bots": 3,
-        }
-    ],
-    "bots": [
-        {
-            "token": "tok_7h3k9m2pxw",
-            "bot_id": "spider-1",
-            "pulled": 120,
-            "results": 118,
-            "failures": 3,
-            "invalid_data": 1,
-            "late_results": 0,
-            "heartbeats": 14,
-            "late_heartbeats": 0,
-            "lost_leases": 1,
-            "seen_at": "2026-03-01T09:00:05Z",
-        }
-    ],
-    "back_pressure": [{"slots": "pages", "load": 0.35, "held": False, "reason": None}],
 }
 POLICY_FORM: dict[str, Any] = {
     "url": "https://shop.example.com/item/17",

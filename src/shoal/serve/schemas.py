@@ -19,9 +19,6 @@ from shoal.crawl.frontier.explain import UrlState
 from shoal.crawl.frontier.traps import TrapState
 from shoal.crawl.states import CrawlState
 from shoal.hosts.robots import RobotsState
-from shoal.page_jobs.group import GroupState
-from shoal.page_jobs.result import Status
-from shoal.queue.states import JobState
 
 Moment = Annotated[datetime, Meta(tz=True)]
 NextPage = Annotated[str | None, describe("Cursor of the next page; null on the last page.")]
@@ -245,155 +242,11 @@ class PageList(Struct, kw_only=True):
     next: NextLater
 
 
-class Health(Struct, kw_only=True):
-    """Liveness of the process."""
-
-    status: Annotated[str, describe("`ok`.")]
-    version: Annotated[str, describe("Version of Shoal.")]
-
-
-class Readiness(Struct, kw_only=True):
-    """Readiness of the process. `bodies` is present while the body store is full."""
-
-    status: Annotated[str, describe("`ok` or `unavailable`.")]
-    store: Annotated[str, describe("`ok`, or the code of its error.")]
-    bodies: Annotated[str | UnsetType, describe("`storage_full` while the body store is full.")] = UNSET
-    detail: Annotated[str | UnsetType, describe("What is wrong or degraded.")] = UNSET
-
-
-class Group(Struct, kw_only=True):
-    """Page jobs that were created together."""
-
-    id: Annotated[str, describe("Id of the group.")]
-    state: GroupState
-    state_reason: str | None
-    project: str
-    labels: dict[str, str]
-    priority: int
-    total: Annotated[int, describe("Number of jobs; a URL that was sent twice has one job.")]
-    jobs: Annotated[dict[str, int], describe("Number of jobs by state.")]
-    created_at: Moment
-    finished_at: Moment | None
-    crawl_config: Annotated[dict[str, Any], describe("Fetch options; secrets are masked.")]
-    rule_set: Annotated[dict[str, Any] | None, describe("Rule set with the data to extract from each page.")]
-
-
-class GroupList(Struct, kw_only=True):
-    items: list[Group]
-    next: NextPage
-
-
-class ResultError(Struct, kw_only=True):
-    code: Annotated[str, describe("Stable code of the error.")]
-    message: Annotated[str | None, describe("The error in one sentence.")]
-
-
-class ResultMeta(Struct, kw_only=True):
-    crawl_duration: Annotated[float | None, describe("Duration of the fetch in seconds.")]
-    error: Annotated[ResultError | None, describe("Why the page could not be fetched, if so.")]
-    html_hash: Annotated[str | None, describe("Content hash; stable until the page changes.")]
-
-
-class Result(Struct, kw_only=True):
-    """The result of a page job."""
-
-    job_id: str
-    group: Annotated[str | None, describe("Group of the job, if it has one.")]
-    policy: Annotated[str | None, describe("Policy of the job, if it has one.")]
-    attempt: Annotated[int, describe("Epoch of the lease that produced the result.")]
-    state: Annotated[JobState, describe("State of the job after this result.")]
-    status: Annotated[Status, describe("`fail` also if the data lacks a required field.")]
-    url: Annotated[str, describe("The requested URL.")]
-    final_url: Annotated[str | None, describe("URL after redirects.")]
-    http_status: Annotated[int | None, describe("HTTP status of the last response; null if there was none.")]
-    data: Annotated[Any, describe("Data extracted by the rule set; without one, the title and other facts.")]
-    meta: Annotated[ResultMeta, describe("How the fetch went.")]
-    fetched_at: Annotated[Moment, describe("When it was fetched.")]
-
-
-class ResultList(Struct, kw_only=True):
-    items: list[Result]
-    next: NextLater
-
-
-class DiffSide(Struct, kw_only=True):
-    job_id: str
-    status: Annotated[Status, describe("Whether the result is a success.")]
-    html_hash: Annotated[str | None, describe("Content hash; stable until the page changes.")]
-    fetched_at: Annotated[Moment, describe("When it was fetched.")]
-
-
-class DataChange(Struct, kw_only=True, rename={"before": "from", "after": "to"}):
-    path: Annotated[str, describe("Location in the data: `price`, `offers[2].name`.")]
-    before: Annotated[Any, describe("Old value; null if it was absent.")]
-    after: Annotated[Any, describe("New value; null if it is absent.")]
-
-
-class ResultDiff(Struct, kw_only=True, rename={"before": "from", "after": "to"}):
-    """The changes between two results of a policy."""
-
-    policy_id: str
-    before: Annotated[DiffSide, describe("The earlier result.")]
-    after: Annotated[DiffSide, describe("The later result.")]
-    html_changed: Annotated[bool | None, describe("Whether the page changed; null if a hash is missing.")]
-    changes: Annotated[list[DataChange], describe("Changes of the extracted data.")]
-    more_changes: Annotated[int, describe("Number of changes that are not listed.")]
-
-
-class BotConfig(Struct, kw_only=True):
-    headers: Annotated[dict[str, str], describe("Headers to send.")]
-    js_required: Annotated[bool, describe("Whether the page needs a browser.")]
-    timeout_hint: Annotated[float | None, describe("Timeout for the request in seconds, if one was set.")]
-    proxy: Annotated[str | None, describe("Label of the proxy to use.")]
-
-
-class BotLease(Struct, kw_only=True):
-    epoch: Annotated[int, describe("Send it with every heartbeat and with the result.")]
-    ttl_seconds: Annotated[float, describe("Seconds until the lease expires without a heartbeat.")]
-
-
-class BotJob(Struct, kw_only=True):
-    """A page to fetch."""
-
-    job_id: str
-    url: Annotated[str, describe("URL to fetch.")]
-    priority: int
-    crawl_config: Annotated[BotConfig, describe("Fetch options.")]
-    rule_set: Annotated[dict[str, Any] | None, describe("Data to extract from the page.")]
-    lease: Annotated[BotLease, describe("The lease of the job.")]
-
-
-class PulledJobs(Struct, kw_only=True):
-    jobs: Annotated[list[BotJob], describe("The leased jobs; empty if none is due.")]
-
-
-class Heartbeat(Struct, kw_only=True):
-    ttl_seconds: Annotated[float, describe("Seconds until the lease expires without another heartbeat.")]
-    cancelled: Annotated[bool, describe("True: stop working on the job; its result will be rejected.")]
-
-
 class CrawlRemoval(Struct, kw_only=True):
     """A removal that goes on."""
 
     crawl_id: str
     removed: Annotated[int, describe("Rows that were removed so far.")]
-
-
-class Pushed(Struct, kw_only=True):
-    job_id: str
-    state: Annotated[str, describe("State of the job: DONE, FAILED, or PENDING if it will be retried.")]
-
-
-class PushedItem(Struct, kw_only=True, omit_defaults=True):
-    job_id: str
-    status: Annotated[int, describe("HTTP status of this result: 200 or 409.")]
-    state: Annotated[str | UnsetType, describe("State of the job, if the result was accepted.")] = UNSET
-    code: Annotated[str | UnsetType, describe("`lease_lost` if the result was rejected.")] = UNSET
-    detail: Annotated[str | UnsetType, describe("Why the result was rejected.")] = UNSET
-
-
-class PushedBatch(Struct, kw_only=True):
-    results: Annotated[list[PushedItem], describe("In the order of the request.")]
 
 
 class Analysis(Struct, kw_only=True):
@@ -547,60 +400,6 @@ class UrlExplained(Struct, kw_only=True):
     state: UrlState
     reason: Annotated[str | None, describe("Stable name of the reason, if there is one.")]
     explanation: Annotated[str, describe("The reason in one sentence.")]
-
-
-class Hour(Struct, kw_only=True):
-    """Statistics of one hour."""
-
-    hour: Annotated[Moment, describe("Start of the hour.")]
-    created: Annotated[int, describe("Jobs created.")]
-    done: Annotated[int, describe("Jobs finished successfully.")]
-    failed: Annotated[int, describe("Jobs that failed.")]
-    expired: Annotated[int, describe("Dead letters: jobs that lost their worker or bot too often.")]
-    retried: Annotated[int, describe("Attempts that were followed by a retry.")]
-    lost: Annotated[int, describe("Leases that expired because their worker or bot was lost.")]
-    retry_rate: Annotated[float | None, describe("Share of finished attempts that are retried.")]
-    average_seconds: Annotated[float | None, describe("Average duration of a page job's fetch.")]
-    bots: Annotated[int, describe("Number of bots that asked for jobs.")]
-
-
-class BotSeen(Struct, kw_only=True):
-    """A bot that sent requests, and what the server observed."""
-
-    token: Annotated[str, describe("Id of its token.")]
-    bot_id: Annotated[str, describe("Name that the bot sent with its requests.")]
-    pulled: Annotated[int, describe("Number of jobs it received.")]
-    results: Annotated[int, describe("Number of its results that were accepted.")]
-    failures: Annotated[int, describe("Accepted results that report a failure.")]
-    invalid_data: Annotated[int, describe("Accepted results that lack a required field of their rule set.")]
-    late_results: Annotated[int, describe("Results that were rejected because their lease was not valid.")]
-    heartbeats: Annotated[int, describe("Heartbeats that renewed a lease.")]
-    late_heartbeats: Annotated[int, describe("Heartbeats that were rejected because their lease was not valid.")]
-    lost_leases: Annotated[int, describe("Leases that expired without a result or a heartbeat.")]
-    seen_at: Annotated[Moment, describe("Time of its last request.")]
-
-
-class BackPressure(Struct, kw_only=True):
-    """Back-pressure: new jobs are held back while the fleet is busy."""
-
-    slots: Annotated[str, describe("runs or pages: the two kinds of slots that nodes have.")]
-    load: Annotated[
-        float | None,
-        describe("Load: running jobs plus jobs in private lanes, divided by twice the slots; null without nodes."),
-    ]
-    held: Annotated[bool, describe("No jobs are created for policies, and batches are refused.")]
-    reason: Annotated[str | None, describe("Why new jobs are held back, if they are.")]
-
-
-class Stats(Struct, kw_only=True):
-    """Counts of crawls and jobs, and hourly statistics."""
-
-    crawls: Annotated[dict[str, int], describe("Number of crawls by state.")]
-    jobs: Annotated[dict[str, dict[str, int]], describe("Number of jobs by kind and state.")]
-    at: Annotated[Moment, describe("When crawls and jobs were counted.")]
-    hours: Annotated[list[Hour], describe("Newest first; hours without activity are omitted.")]
-    bots: Annotated[list[BotSeen], describe("Up to 100 bots that asked for jobs in these hours, latest first.")]
-    back_pressure: Annotated[list[BackPressure], describe("Empty without a control plane.")]
 
 
 class Freshness(Struct, kw_only=True):

@@ -1,7 +1,6 @@
 """Translate the values of the packages into response schemas."""
 
 import dataclasses
-from collections.abc import Sequence
 from typing import Any
 
 from msgspec import to_builtins
@@ -13,7 +12,6 @@ from shoal.audit.finding import AnalyzerOutcome, Finding, FindingCount, most_ser
 from shoal.audit.states import AnalysisState
 from shoal.audit.store import StoredGate
 from shoal.base.clock import from_micros, moment
-from shoal.base.errors import LeaseLost
 from shoal.base.text import redact_url
 from shoal.crawl.crawl import shown_config
 from shoal.crawl.frontier.explain import UrlExplanation
@@ -21,18 +19,11 @@ from shoal.crawl.frontier.traps import Trap
 from shoal.crawl.lifecycle.crawl_status import CrawlStatus
 from shoal.crawl.lifecycle.failed_urls import FailedSeed
 from shoal.crawl.states import CrawlState
-from shoal.fleet.pressure import PressureStatus
 from shoal.hosts.rate import HeldHost
-from shoal.observe.hourly_stats import BOT_COUNTS, BotActivity, HourRow
-from shoal.page_jobs.group import Group
-from shoal.page_jobs.history import MOST_CHANGES, Diff
-from shoal.page_jobs.leasing import PageTask
-from shoal.page_jobs.result import Receipt, Result, StoredResult
 from shoal.pages.page import Page
 from shoal.plan.importer import ImportSummary
 from shoal.plan.policy import Policy, shown_options
 from shoal.serve import schemas
-from shoal.serve.problems import Json
 
 
 def crawl(status: CrawlStatus) -> schemas.Crawl:
@@ -108,112 +99,6 @@ def url_explanation(crawl_id: str, found: UrlExplanation) -> dict[str, Any]:
 
 def page(page: Page, crawl_id: str) -> schemas.Page:
     return schemas.Page(**page.record(crawl_id))
-
-
-def group(group: Group) -> schemas.Group:
-    spec = {"crawl_config": {}, "rule_set": None} if group.spec is None else group.spec.shown()
-    return schemas.Group(
-        id=group.id,
-        state=group.state,
-        state_reason=group.state_reason,
-        project=group.project,
-        labels=group.labels,
-        priority=group.priority,
-        total=group.total,
-        jobs=group.jobs,
-        created_at=from_micros(group.created_at),
-        finished_at=moment(group.finished_at),
-        **spec,
-    )
-
-
-def results(found: Sequence[StoredResult], following: str | None) -> Json:
-    """Return one page of results. It may have megabytes: call it in a thread."""
-    return Json(schemas.ResultList(items=[result(one) for one in found], next=following))
-
-
-def result(stored: StoredResult) -> schemas.Result:
-    result = stored.result
-    return schemas.Result(
-        job_id=stored.job_id,
-        group=stored.group_id,
-        policy=stored.policy,
-        attempt=stored.epoch,
-        state=stored.state,
-        status=result.status,
-        url=result.url,
-        final_url=result.final_url,
-        http_status=result.http_status,
-        data=result.data,
-        meta=schemas.ResultMeta(
-            crawl_duration=result.duration_seconds, error=_result_error(result), html_hash=result.html_hash
-        ),
-        fetched_at=from_micros(result.fetched_at),
-    )
-
-
-def _result_error(result: Result) -> schemas.ResultError | None:
-    code = result.error_code
-    return None if code is None else schemas.ResultError(code=code, message=result.error_message)
-
-
-def result_diff(policy_id: str, diff: Diff) -> schemas.ResultDiff:
-    changes = diff.changes()
-    listed = [
-        schemas.DataChange(path=change.path, before=change.before, after=change.after)
-        for change in changes[:MOST_CHANGES]
-    ]
-    return schemas.ResultDiff(
-        policy_id=policy_id,
-        before=_diff_side(diff.before),
-        after=_diff_side(diff.after),
-        html_changed=diff.html_changed,
-        changes=listed,
-        more_changes=len(changes) - len(listed),
-    )
-
-
-def _diff_side(stored: StoredResult) -> schemas.DiffSide:
-    result = stored.result
-    return schemas.DiffSide(
-        job_id=stored.job_id,
-        status=result.status,
-        html_hash=result.html_hash,
-        fetched_at=from_micros(result.fetched_at),
-    )
-
-
-def bot_job(task: PageTask) -> schemas.BotJob:
-    """Show a bot its job, without policy, project and labels."""
-    work, lease = task.work, task.lease
-    assert work is not None, "tasks that cannot be read are returned to their lane"
-    config = work.crawl_config
-    return schemas.BotJob(
-        job_id=lease.fence.job_id,
-        url=work.url,
-        priority=lease.priority,
-        crawl_config=schemas.BotConfig(
-            headers=config.headers,
-            js_required=config.js_required,
-            timeout_hint=config.timeout_hint,
-            proxy=config.proxy,
-        ),
-        rule_set=work.rule_set,
-        lease=schemas.BotLease(epoch=lease.fence.epoch, ttl_seconds=lease.ttl_seconds),
-    )
-
-
-def pushed(receipt: Receipt) -> schemas.Pushed:
-    assert receipt.state is not None
-    return schemas.Pushed(job_id=receipt.fence.job_id, state=receipt.state.value.upper())
-
-
-def pushed_item(receipt: Receipt) -> schemas.PushedItem:
-    job_id = receipt.fence.job_id
-    if receipt.state is not None:
-        return schemas.PushedItem(job_id=job_id, status=200, state=receipt.state.value.upper())
-    lost = LeaseLost(job_id, receipt.fence.epoch)
-    return schemas.PushedItem(job_id=job_id, status=lost.response.http_status, code=lost.code, detail=lost.message)
 
 
 def analysis(analysis: Analysis) -> schemas.Analysis:
@@ -316,28 +201,3 @@ def policy(policy: Policy, now: int) -> schemas.Policy:
 def policies_imported(summary: ImportSummary) -> schemas.PoliciesImported:
     problems = [schemas.InvalidLine(line=line, problem=problem) for line, problem in summary.problems]
     return schemas.PoliciesImported(made=summary.made, bad=summary.bad, problems=problems)
-
-
-def hour(row: HourRow) -> schemas.Hour:
-    return schemas.Hour(
-        hour=from_micros(row.hour),
-        created=row.count("created"),
-        done=row.count("done"),
-        failed=row.count("failed"),
-        expired=row.count("expired"),
-        retried=row.count("retried"),
-        lost=row.count("lost"),
-        retry_rate=row.retry_rate,
-        average_seconds=row.average_seconds,
-        bots=row.bots,
-    )
-
-
-def bot_seen(bot: BotActivity) -> schemas.BotSeen:
-    counts = {name: getattr(bot, name) for name in BOT_COUNTS}
-    return schemas.BotSeen(token=bot.token, bot_id=bot.bot_id, seen_at=from_micros(bot.seen_at), **counts)
-
-
-def back_pressure(status: PressureStatus) -> schemas.BackPressure:
-    load = None if status.load is None else round(status.load, 4)
-    return schemas.BackPressure(slots=status.job_class, load=load, held=status.why is not None, reason=status.why)
