@@ -26,9 +26,9 @@ from shoal.queue.job import Lease
 from shoal.queue.job_admin import JobAdmin
 from shoal.queue.moves import JobMoved
 from shoal.queue.states import TERMINAL, GrantEnd, JobState
-from shoal.serve import to_api
 from shoal.serve.resources.job import JobExplained
-from shoal.serve.schemas import Freshness
+from shoal.serve.resources.policy import Freshness
+from shoal.serve.resources.policy import Policy as ShownPolicy
 from tests.contract.bad_bots import result_of
 from tests.contract.conftest import Bench
 
@@ -450,12 +450,12 @@ async def test_an_unknown_policy_is_not_found(plan: PlanBench) -> None:
 async def test_freshness_is_reported(plan: PlanBench) -> None:
     policy = await plan.make(frequency="1h")
     now, _ = await plan.policies.page_of()
-    assert to_api.policy(policy, now).freshness == Freshness(age_seconds=None, stale=False)
+    assert ShownPolicy.of(policy, now).freshness == Freshness(age_seconds=None, stale=False)
     await plan.pass_()
     await plan.end(await plan.take())
     seen = await plan.policies.get(policy.id)
     later = (seen.last_success_at or 0) + 2 * HOUR * 1_000_000
-    assert to_api.policy(seen, later).freshness == Freshness(age_seconds=2 * HOUR, stale=True)
+    assert ShownPolicy.of(seen, later).freshness == Freshness(age_seconds=2 * HOUR, stale=True)
     assert seen.staleness(later) == pytest.approx(timedelta(hours=2) / timedelta(hours=1))
 
 
@@ -464,9 +464,9 @@ async def test_a_weekly_policy_is_not_stale_before_its_next_time(plan: PlanBench
     monday = to_micros(datetime(2026, 3, 2, 6, 5, tzinfo=UTC))
     seen = dataclasses.replace(policy, last_success_at=monday)
     gone = dataclasses.replace(seen, spec=policy.spec.replace('"UTC"', '"Europe/Gone"'))
-    assert to_api.policy(gone, monday).timezone == "Europe/Gone"
-    assert not to_api.policy(seen, monday + 6 * 24 * HOUR * 1_000_000).freshness.stale
-    assert to_api.policy(seen, monday + 7 * 24 * HOUR * 1_000_000).freshness.stale
+    assert ShownPolicy.of(gone, monday).timezone == "Europe/Gone"
+    assert not ShownPolicy.of(seen, monday + 6 * 24 * HOUR * 1_000_000).freshness.stale
+    assert ShownPolicy.of(seen, monday + 7 * 24 * HOUR * 1_000_000).freshness.stale
 
 
 SITE = {"url": None, "seeds": ["http://example.org/"]}

@@ -12,7 +12,6 @@ from shoal.audit.finding import AnalyzerOutcome, Finding, FindingCount, most_ser
 from shoal.audit.states import AnalysisState
 from shoal.audit.store import StoredGate
 from shoal.base.clock import from_micros, moment
-from shoal.base.text import redact_url
 from shoal.crawl.crawl import shown_config
 from shoal.crawl.frontier.explain import UrlExplanation
 from shoal.crawl.frontier.traps import Trap
@@ -21,8 +20,6 @@ from shoal.crawl.lifecycle.failed_urls import FailedSeed
 from shoal.crawl.states import CrawlState
 from shoal.hosts.rate import HeldHost
 from shoal.pages.page import Page
-from shoal.plan.importer import ImportSummary
-from shoal.plan.policy import Policy, shown_options
 from shoal.serve import schemas
 
 
@@ -174,30 +171,3 @@ def gate(stored: StoredGate) -> schemas.StoredGate:
         created_at=from_micros(stored.created_at),
         changed_at=from_micros(stored.changed_at),
     )
-
-
-def policy(policy: Policy, now: int) -> schemas.Policy:
-    """Show a policy without secrets; its freshness is as of `now`, in store time."""
-    form, last = policy.form, policy.last_success_at
-    shown = form.plain() | {
-        "crawl_config": shown_options(form.crawl_config),
-        "url": None if form.url is None else redact_url(form.url),
-    }
-    return schemas.Policy(
-        id=policy.id,
-        **shown,
-        next_run_at=moment(policy.next_run_at),
-        last_run_at=moment(policy.last_run_at),
-        last_success_at=moment(last),
-        live_job_id=policy.live_job_id,
-        last_crawl_id=policy.live_crawl,
-        freshness=schemas.Freshness(
-            age_seconds=None if last is None else round((now - last) / 1e6), stale=policy.staleness(now) > 1.0
-        ),
-        created_at=from_micros(policy.created_at),
-    )
-
-
-def policies_imported(summary: ImportSummary) -> schemas.PoliciesImported:
-    problems = [schemas.InvalidLine(line=line, problem=problem) for line, problem in summary.problems]
-    return schemas.PoliciesImported(made=summary.made, bad=summary.bad, problems=problems)
