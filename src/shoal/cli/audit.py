@@ -39,7 +39,7 @@ from shoal.process.crawl_request import CrawlRequest
 from shoal.process.lifetime import quiet, reduce_collections
 from shoal.process.local_analysis import analyze_locally
 from shoal.queue.moves import JobMoved
-from shoal.serve import to_api
+from shoal.serve.resources.analysis import AnalysisDetail
 
 EXIT_CODES = {Outcome.PASSED: 0, Outcome.FAILED: 10, Outcome.INCONCLUSIVE: 12}
 ANALYSIS_FAILED = 13
@@ -179,7 +179,7 @@ async def _print(app: App, analysis: Analysis, output: AuditOutput) -> None:
     written = await output.reports.write(download)
     report = await load_report(analyses, analysis.id, 1)
     if output.as_json:
-        print_json(to_builtins(to_api.analysis_detail(analysis, list(report.codes), list(report.outcomes))))
+        print_json(to_builtins(AnalysisDetail.with_outcomes(analysis, list(report.codes), list(report.outcomes))))
     else:
         baseline = analysis.options.baseline
         earlier = None if baseline is None else (await analyses.get(baseline)).crawl_id
