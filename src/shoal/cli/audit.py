@@ -31,7 +31,7 @@ from shoal.cli.audit_summary import print_summary
 from shoal.cli.ci_commit import CiCommit, read_commit
 from shoal.cli.crawl import CrawlCommand, crawl_request
 from shoal.cli.options import crawl_flags, given_values, read_file
-from shoal.cli.output import print_json
+from shoal.cli.output import json_option, print_json
 from shoal.cli.report_files import ReportFiles, note_written, report_flags
 from shoal.export.output import Outputs
 from shoal.observe.logs import note
@@ -67,7 +67,7 @@ ANALYSIS_FAILED = 13
     help="Resume the crawl of an audit that was interrupted, or analyze a crawl that has ended.",
 )
 @click.option("--store", metavar="URL", help="Store: sqlite:////path or postgresql://…; overrides DATABASE_URL.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@json_option
 def audit(
     urls: Sequence[str],
     gate: str | None,
